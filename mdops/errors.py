@@ -1,0 +1,13 @@
+"""The exceptions mdops raises for things a user can mend."""
+
+
+class MDOpsError(Exception):
+    """Base of every exception of mdops."""
+
+
+class ModelFileError(MDOpsError, ValueError):
+    """A model file cannot be read: absent, cut short, corrupt, or of another kind."""
+
+
+class UnsupportedModelError(MDOpsError, ValueError):
+    """A model was read well, but holds a part that mdops does not implement."""
