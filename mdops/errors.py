@@ -11,3 +11,7 @@ class ModelFileError(MDOpsError, ValueError):
 
 class UnsupportedModelError(MDOpsError, ValueError):
     """A model was read well, but holds a part that mdops does not implement."""
+
+
+class LibraryError(MDOpsError, ImportError):
+    """The compiled ops cannot be loaded."""

@@ -1,0 +1,45 @@
+"""What the Python faces of the ops share: the fake kernel and the autograd formula of an op in one call each."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates the function that gives the shapes and dtypes of `torch.ops.mdops.<name>`'s results."""
+    return torch.library.register_fake(f"mdops::{name}")
+
+
+def register_formula(
+    name: str, backward: Callable[..., Any], differentiable: Sequence[int], saved: Sequence[int] | None = None
+) -> None:
+    """Registers the gradients of `torch.ops.mdops.<name>` to the arguments at the positions `differentiable`.
+
+    `backward(needs, grads, args)` gets a tuple of bools (which of `differentiable` need a gradient), the
+    gradients of the results, and the op's arguments; it returns the gradients in the order of
+    `differentiable`, None where `needs` is False. `saved` names the arguments it uses besides those that are
+    no tensors (all of them unless told).
+    """
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        tensors = [
+            k
+            for k, value in enumerate(inputs)
+            if isinstance(value, torch.Tensor) and (saved is None or k in saved)
+        ]
+        ctx.save_for_backward(*(inputs[k] for k in tensors))
+        ctx.tensors = tensors
+        ctx.others = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+
+    def formula(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        args = list(ctx.others)
+        for k, value in zip(ctx.tensors, ctx.saved_tensors, strict=True):
+            args[k] = value
+        needs = tuple(ctx.needs_input_grad[k] for k in differentiable)
+        result: list[Any] = [None] * len(args)
+        for k, grad in zip(differentiable, backward(needs, grads, args), strict=True):
+            result[k] = grad
+        return tuple(result)
+
+    torch.library.register_autograd(f"mdops::{name}", formula, setup_context=setup_context)

@@ -1,0 +1,114 @@
+"""Pair vectors, and the forces and virials that come back from their gradients."""
+
+from typing import Any
+
+import torch
+
+from mdops.ops._register import register_fake, register_formula
+
+
+def displacements(
+    positions: torch.Tensor,
+    cell: torch.Tensor,
+    batch: torch.Tensor,
+    neighbors: torch.Tensor,
+    images: torch.Tensor,
+    dtype: torch.dtype = torch.float64,
+) -> torch.Tensor:
+    """Pair vectors x_j - x_i + (a, b, c) . cell, in A.
+
+    Formed in float64 and then cast, so that float32 loses nothing in a large cell. Differentiable to any order
+    in `positions` and `cell`.
+
+    Args:
+        positions: (N, 3) float64, A.
+        cell: (S, 3, 3) float64, rows are lattice vectors, A.
+        batch: (N,) int32, the system of each atom.
+        neighbors: (N, K) int32, -1 where a row has no neighbour.
+        images: (N, K) int32, packed periodic images (`mdops.ops.pack_images`).
+        dtype: torch.float32 or torch.float64.
+
+    Returns:
+        (N, K, 3) of `dtype`, zero where `neighbors` is -1.
+
+    Raises:
+        RuntimeError: a shape, dtype, device or index that does not fit; the message names the argument.
+    """
+    return torch.ops.mdops.displacements(positions, cell, batch, neighbors, images, dtype)
+
+
+def pair_forces(
+    grad: torch.Tensor,
+    displacements: torch.Tensor,
+    batch: torch.Tensor,
+    neighbors: torch.Tensor,
+    num_systems: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Forces, virials and per-atom virials from the pair gradients g_ij = dE/dd_ij.
+
+    F_i = sum_j g_ij - sum_j g_ji and W = -sum_ij d_ij (x) g_ij = -dE/d(strain), in eV. As in DeePMD-kit, a
+    pair's virial is booked on its neighbour j. Sums are in float64. Differentiable to any order.
+
+    Args:
+        grad: (N, K, 3) float32 or float64, eV/A.
+        displacements: (N, K, 3), the same dtype, A.
+        batch: (N,) int32.
+        neighbors: (N, K) int32.
+        num_systems: S.
+
+    Returns:
+        forces (N, 3), virial (S, 3, 3) and atom_virial (N, 3, 3), all float64.
+    """
+    return torch.ops.mdops.pair_forces(grad, displacements, batch, neighbors, num_systems)
+
+
+@register_fake("displacements")
+def _(positions: Any, cell: Any, batch: Any, neighbors: Any, images: Any, dtype: torch.dtype) -> torch.Tensor:
+    return positions.new_empty((*neighbors.shape, 3), dtype=dtype)
+
+
+@register_fake("displacements_backward")
+def _(grad: Any, batch: Any, neighbors: Any, images: Any, num_systems: int) -> tuple[torch.Tensor, ...]:
+    double = torch.float64
+    return (
+        grad.new_empty((neighbors.shape[0], 3), dtype=double),
+        grad.new_empty((num_systems, 3, 3), dtype=double),
+    )
+
+
+@register_fake("pair_forces")
+def _(grad: Any, displacements: Any, batch: Any, neighbors: Any, num_systems: int) -> tuple[torch.Tensor, ...]:
+    n, double = neighbors.shape[0], torch.float64
+    return (
+        grad.new_empty((n, 3), dtype=double),
+        grad.new_empty((num_systems, 3, 3), dtype=double),
+        grad.new_empty((n, 3, 3), dtype=double),
+    )
+
+
+def _displacements_formula(needs: Any, grads: Any, args: Any) -> Any:
+    _, cell, batch, neighbors, images, _ = args
+    return torch.ops.mdops.displacements_backward(grads[0], batch, neighbors, images, cell.shape[0])
+
+
+def _displacements_backward_formula(needs: Any, grads: Any, args: Any) -> Any:
+    grad, batch, neighbors, images, _ = args
+    return (torch.ops.mdops.displacements(grads[0], grads[1], batch, neighbors, images, grad.dtype),)
+
+
+def _pair_forces_formula(needs: Any, grads: Any, args: Any) -> Any:
+    """With v_ij = w_system + w_j the gradient of the pair's virial:
+    dL/dg_ij = f_i - f_j - d_ij . v_ij  and  dL/dd_ij = -v_ij . g_ij."""
+    grad, d, batch, neighbors, _ = args
+    forces, virial, atom_virial = grads
+    real = (neighbors >= 0)[..., None]
+    j = neighbors.clamp(min=0).long()
+    v = (virial[batch.long()][:, None] + atom_virial[j]).to(grad.dtype)
+    force = (forces[:, None] - forces[j]).to(grad.dtype)
+    grad_grad = (force - torch.einsum("ika,ikab->ikb", d, v)) * real
+    return grad_grad, -torch.einsum("ikab,ikb->ika", v, grad) * real
+
+
+register_formula("displacements", _displacements_formula, (0, 1))
+register_formula("displacements_backward", _displacements_backward_formula, (0,))
+register_formula("pair_forces", _pair_forces_formula, (0, 1))

@@ -1,0 +1,120 @@
+"""Spline moments: the sum over neighbours, taken before the embedding net."""
+
+from typing import Any
+
+import torch
+
+from mdops.ops._register import register_fake, register_formula
+from mdops.ops.env_mat import no_mask
+
+
+def spline_moment(
+    displacements: torch.Tensor,
+    counts: torch.Tensor,
+    types: torch.Tensor,
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    sel: torch.Tensor,
+    *,
+    cutoff: float,
+    cutoff_smooth: float,
+    s_max: float,
+    intervals: int,
+    protection: float = 0.0,
+    radial: bool = False,
+    pair_mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A_t[b, a] = sum over the neighbours j of type t of phi_b(s_j) R_j[a].
+
+    phi_b are the uniform quintic B-splines on [0, s_max], s = w(r)/(r+p) and R the row of `env_mat`; beyond
+    s_max the basis goes on along its tangent. With C_t = the spline coefficients of an embedding net G_t,
+    A_t^T C_t is the sum of R_j (x) G_t(s_j) over the neighbours (docs/mathematics.md). As in DeePMD-kit each
+    row is padded to `sel` neighbours with w = 0, a neighbour beyond the cutoff being padding too; the padding
+    is negative where an atom has more neighbours than `sel`. Differentiable twice in `displacements`.
+
+    Args:
+        displacements, counts, types, mean, std, cutoff, cutoff_smooth, protection, radial, pair_mask:
+            as for `env_mat`.
+        sel: (ntypes,) int32.
+        s_max: the last knot, 1/A.
+        intervals: pieces of [0, s_max]; there are B = intervals + 5 basis functions.
+
+    Returns:
+        moments (N, ntypes, B, 4), or (N, ntypes, B, 1) when radial;
+        within (N, ntypes) int32, the neighbours within the cutoff, masked ones too: more than `sel` is an
+        overflow in DeePMD-kit's terms;
+        nearest (N,), the distance to the nearest neighbour, A; the cutoff where there is none.
+    """
+    return torch.ops.mdops.spline_moment(
+        displacements,
+        counts,
+        types,
+        mean,
+        std,
+        no_mask(counts) if pair_mask is None else pair_mask,
+        sel,
+        cutoff,
+        cutoff_smooth,
+        protection,
+        s_max,
+        intervals,
+        radial,
+    )
+
+
+def _moments_like(displacements: Any, counts: Any, intervals: int, radial: bool) -> torch.Tensor:
+    n, ntypes = counts.shape
+    return displacements.new_empty((n, ntypes, intervals + 5, 1 if radial else 4))
+
+
+@register_fake("spline_moment")
+def _(displacements: Any, counts: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    *_, intervals, radial = args
+    return (
+        _moments_like(displacements, counts, intervals, radial),
+        counts.new_empty(counts.shape),
+        displacements.new_empty(displacements.shape[:1]),
+    )
+
+
+@register_fake("spline_moment_backward")
+def _(grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
+    return displacements.new_empty(displacements.shape)
+
+
+@register_fake("spline_moment_jvp")
+def _(tangent: Any, displacements: Any, counts: Any, *args: Any) -> torch.Tensor:
+    *_, intervals, radial = args
+    return _moments_like(displacements, counts, intervals, radial)
+
+
+@register_fake("spline_moment_hvp")
+def _(tangent: Any, grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
+    return displacements.new_empty(displacements.shape)
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> Any:
+    d, counts, types, mean, std, mask, _, *scalars, _, radial = args
+    return (
+        torch.ops.mdops.spline_moment_backward(
+            grads[0], d, counts, types, mean, std, mask, *scalars, radial
+        ),
+    )
+
+
+def _backward_formula(needs: Any, grads: Any, args: Any) -> Any:
+    """The moments are linear in their gradient's place: d<v, backward(g, d)> is the moments' derivative along v
+    for g, and a Hessian product for d."""
+    (v,) = grads
+    g, d, *lists, radial = args
+    scalars = lists[5:]
+    moments = pairs = None
+    if needs[0]:
+        moments = torch.ops.mdops.spline_moment_jvp(v, d, *lists[:5], *scalars, g.shape[2] - 5, radial)
+    if needs[1]:
+        pairs = torch.ops.mdops.spline_moment_hvp(v, g, d, *lists, radial)
+    return moments, pairs
+
+
+register_formula("spline_moment", _formula, (0,))
+register_formula("spline_moment_backward", _backward_formula, (0, 1))

@@ -1,0 +1,117 @@
+"""Sample inputs for every op, for tests of the ops and of what is built on them."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+@dataclasses.dataclass
+class Sample:
+    """One call of an op.
+
+    Attributes:
+        op: the name in `torch.ops.mdops`.
+        args: the arguments, tensors on the device and of the dtype asked for.
+        differentiable: positions in `args` that the op is differentiable in.
+        twice: whether its gradients are differentiable too.
+        bad: changes to single arguments that the op must refuse: name -> (position, replacement).
+    """
+
+    op: str
+    args: tuple[Any, ...]
+    differentiable: tuple[int, ...] = ()
+    twice: bool = True
+    bad: dict[str, tuple[int, Any]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return getattr(torch.ops.mdops, self.op).default
+
+
+CUTOFF, SMOOTH, PROTECTION = 3.0, 1.0, 0.05
+
+
+def _pairs(device: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Two systems of three and two atoms, two types and a virtual atom, with a made-up pair list."""
+    gen = torch.Generator().manual_seed(1)
+    positions = 2.0 * torch.rand(5, 3, generator=gen, dtype=torch.float64)
+    neighbors = torch.tensor([[1, 2, 2, 0, -1], [2, 0, 2, 2, -1], [0, 1, -1, -1, -1], [3, 3, 3, 3, 3], [-1] * 5])
+    counts = torch.tensor([[1, 3], [1, 3], [2, 0], [3, 2], [0, 0]])
+    shifts = torch.randint(-2, 3, (5, 5, 3), generator=gen) * (neighbors >= 0)[..., None]
+    shifts[3, 0], shifts[3, 1] = torch.tensor([1, 0, 0]), torch.tensor([-1, 2, 0])
+    images = (shifts[..., 0] & 1023) | (shifts[..., 1] & 1023) << 10 | (shifts[..., 2] & 1023) << 20
+    d = torch.randn(5, 5, 3, generator=gen, dtype=torch.float64)
+    d = d / d.norm(dim=-1, keepdim=True) * (0.6 + 2.8 * torch.rand(5, 5, 1, generator=gen, dtype=torch.float64))
+    cell = torch.eye(3, dtype=torch.float64) * 2.5 + 0.3 * torch.rand(2, 3, 3, generator=gen, dtype=torch.float64)
+    made = {
+        "positions": positions,
+        "cell": cell,
+        "batch": torch.tensor([0, 0, 0, 1, 1], dtype=torch.int32),
+        "types": torch.tensor([0, 1, 1, 0, -1], dtype=torch.int32),
+        "neighbors": neighbors.int(),
+        "images": images.int(),
+        "counts": counts.int(),
+        "d": (d * (neighbors >= 0)[..., None]).to(dtype),
+        "mean": torch.tensor([0.2, 0.1], dtype=dtype),
+        "std": torch.tensor([[0.5, 0.3], [0.7, 0.4]], dtype=dtype),
+        "mask": torch.tensor([[False, True], [False, False]]),
+        "sel": torch.tensor([4, 3], dtype=torch.int32),
+    }
+    return {name: value.to(device) for name, value in made.items()}
+
+
+def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> list[Sample]:
+    """Small inputs for every op, with virtual atoms, absent neighbours, pairs beyond the cutoff and masks."""
+    p = _pairs(device, dtype)
+    gen = torch.Generator().manual_seed(2)
+
+    def random(*shape: int, like: torch.dtype = dtype) -> torch.Tensor:
+        return torch.randn(*shape, generator=gen, dtype=torch.float64).to(device, like)
+
+    samples = [
+        Sample(
+            "displacements",
+            (p["positions"], p["cell"], p["batch"], p["neighbors"], p["images"], dtype),
+            (0, 1),
+            bad={"index": (3, p["neighbors"] + 4), "batch": (2, p["batch"] + 1)},
+        ),
+        Sample(
+            "displacements_backward", (random(5, 5, 3), p["batch"], p["neighbors"], p["images"], 2), (0,)
+        ),
+        Sample("pair_forces", (random(5, 5, 3), p["d"], p["batch"], p["neighbors"], 2), (0, 1)),
+    ]
+    for radial in (False, True):
+        columns = 1 if radial else 4
+        switch = (CUTOFF, SMOOTH, PROTECTION)
+        lists = (p["counts"], p["types"])
+        bad = {
+            "counts": (1, p["counts"] + 3),
+            "types": (2, p["types"] + 1),
+            "cutoff": (-4, 0.0),
+            "smooth": (-3, 4.0),
+        }
+        samples += [
+            Sample("env_mat", (p["d"], *lists, p["mean"], p["std"], p["mask"], *switch, radial), (0,), bad=bad),
+            Sample(
+                "env_mat_backward",
+                (random(5, 5, columns), p["d"], *lists, p["std"], p["mask"], *switch, radial),
+                (0, 1),
+            ),
+            Sample(
+                "env_mat_backward_backward",
+                (random(5, 5, 3), random(5, 5, columns), p["d"], *lists, p["std"], p["mask"], *switch, radial),
+            ),
+        ]
+        spline = (1.2, 9)  # s_max below the largest s: the tangent beyond it is met too
+        norm = (*lists, p["mean"], p["std"], p["mask"])
+        grad = random(5, 2, spline[1] + 5, columns)
+        bad = {"counts": (1, p["counts"] + 3), "types": (2, p["types"] + 1), "s_max": (-3, -1.0)}
+        samples += [
+            Sample("spline_moment", (p["d"], *norm, p["sel"], *switch, *spline, radial), (0,), bad=bad),
+            Sample("spline_moment_backward", (grad, p["d"], *norm, *switch, spline[0], radial), (0, 1)),
+            Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *switch, *spline, radial)),
+            Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *switch, spline[0], radial)),
+        ]
+    return samples

@@ -1,0 +1,31 @@
+#include "common/descriptor_args.h"
+
+#include <cmath>
+
+namespace mdops {
+
+DescriptorInputs::DescriptorInputs(const char* op, const Tensor& displacements_, const Tensor& counts_,
+                                   const Tensor& types_, const Tensor& std_, const Tensor& pair_mask_,
+                                   double cutoff_, double cutoff_smooth_, double protection_)
+    : displacements(float_input(op, "displacements", displacements_, {kAny, kAny, 3})),
+      dtype(displacements.scalar_type()),
+      atoms(displacements.size(0)),
+      width(displacements.size(1)),
+      cutoff(cutoff_),
+      cutoff_smooth(cutoff_smooth_),
+      protection(protection_) {
+  counts = input(op, "counts", counts_, ScalarType::Int, {atoms, kAny});
+  ntypes = counts.size(1);
+  types = input(op, "types", types_, ScalarType::Int, {atoms});
+  std = input(op, "std", std_, dtype, {ntypes, 2});
+  pair_mask = input(op, "pair_mask", pair_mask_, ScalarType::Bool, {ntypes, ntypes});
+  if (!(cutoff > 0) || !std::isfinite(cutoff) || !(cutoff_smooth < cutoff) || !std::isfinite(cutoff_smooth))
+    fail(op, "arguments `cutoff` and `cutoff_smooth` are " + std::to_string(cutoff) + " and " +
+                 std::to_string(cutoff_smooth) + " A, expected cutoff > 0 and cutoff_smooth < cutoff");
+  if (!(protection >= 0) || !std::isfinite(protection))
+    fail(op, "argument `protection` is " + std::to_string(protection) + " A, expected a number >= 0");
+  check_range(op, "types", types, -1, ntypes);
+  check_counts(op, counts, width);
+}
+
+}  // namespace mdops

@@ -1,0 +1,25 @@
+// The arguments that every descriptor op takes, checked at entry.
+#pragma once
+
+#include "common/pair_checks.h"
+#include "env_mat/env_mat.h"
+
+namespace mdops {
+
+struct DescriptorInputs {
+  Tensor displacements, counts, types, std, pair_mask;
+  ScalarType dtype;
+  int64_t atoms, width, ntypes;
+  double cutoff, cutoff_smooth, protection;
+
+  DescriptorInputs(const char* op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+                   const Tensor& std, const Tensor& pair_mask, double cutoff, double cutoff_smooth,
+                   double protection);
+
+  template <class T>
+  Cutoff<T> cutoff_as() const {
+    return {static_cast<T>(cutoff), static_cast<T>(cutoff_smooth), static_cast<T>(protection)};
+  }
+};
+
+}  // namespace mdops

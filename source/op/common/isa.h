@@ -1,0 +1,37 @@
+// Which of the compiled kernels this processor runs: x86-64-v2, -v3 or -v4, or the portable ones.
+#pragma once
+
+namespace mdops {
+
+enum class Isa { portable, v2, v3, v4 };
+
+// The best level the processor has, or the one MDOPS_CPU_ISA=v2|v3|v4 asks for; read once.
+// Throws if the variable names a level that is unknown or that the processor lacks.
+Isa isa();
+const char* isa_name(Isa level);
+
+}  // namespace mdops
+
+// Declares a kernel for every instruction set; MDOPS_RUN(name, arguments...) runs the one that fits.
+#if defined(__x86_64__)
+#define MDOPS_DECLARE_KERNEL(...) \
+  namespace isa_v2 {              \
+  __VA_ARGS__;                    \
+  }                               \
+  namespace isa_v3 {              \
+  __VA_ARGS__;                    \
+  }                               \
+  namespace isa_v4 {              \
+  __VA_ARGS__;                    \
+  }
+#define MDOPS_RUN(name, ...)                              \
+  (isa() == Isa::v4   ? isa_v4::name(__VA_ARGS__)         \
+   : isa() == Isa::v3 ? isa_v3::name(__VA_ARGS__)         \
+                      : isa_v2::name(__VA_ARGS__))
+#else
+#define MDOPS_DECLARE_KERNEL(...) \
+  namespace isa_portable {        \
+  __VA_ARGS__;                    \
+  }
+#define MDOPS_RUN(name, ...) isa_portable::name(__VA_ARGS__)
+#endif

@@ -1,0 +1,42 @@
+#include "common/pair_checks.h"
+
+#include <algorithm>
+
+namespace mdops {
+
+void check_range(const char* op, const char* name, const Tensor& values, int64_t low, int64_t high) {
+  const int32_t* v = values.const_data_ptr<int32_t>();
+  parallel(values.numel(), 1 << 16, [&](int64_t begin, int64_t end) {
+    int32_t least = static_cast<int32_t>(low), most = static_cast<int32_t>(low);
+    if (begin < end) least = most = v[begin];
+    for (int64_t k = begin; k < end; ++k) {
+      least = std::min(least, v[k]);
+      most = std::max(most, v[k]);
+    }
+    if (begin < end && (least < low || most >= high))
+      fail(op, std::string("argument `") + name + "` holds " + std::to_string(least < low ? least : most) +
+                   ", expected values in [" + std::to_string(low) + ", " + std::to_string(high) + ")");
+  });
+}
+
+void check_neighbors(const char* op, const Tensor& neighbors, int64_t atoms) {
+  check_range(op, "neighbors", neighbors, -1, atoms);
+}
+
+void check_counts(const char* op, const Tensor& counts, int64_t capacity) {
+  const int32_t* c = counts.const_data_ptr<int32_t>();
+  const int64_t types = counts.size(1);
+  for (int64_t i = 0; i < counts.size(0); ++i) {
+    int64_t sum = 0;
+    bool negative = false;
+    for (int64_t t = 0; t < types; ++t) {
+      negative |= c[i * types + t] < 0;
+      sum += c[i * types + t];
+    }
+    if (negative || sum > capacity)
+      fail(op, "argument `counts` has a row, of atom " + std::to_string(i) + ", that is negative or sums to " +
+                   std::to_string(sum) + ", more than the " + std::to_string(capacity) + " slots of a row");
+  }
+}
+
+}  // namespace mdops

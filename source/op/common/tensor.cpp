@@ -1,0 +1,65 @@
+#include "common/tensor.h"
+
+namespace mdops {
+
+namespace {
+
+std::string dtype_name(ScalarType dtype) { return torch::headeronly::toString(dtype); }
+
+template <class Sizes>
+std::string shape_name(const Sizes& shape) {
+  std::string text = "(";
+  for (int64_t size : shape) text += (text.size() > 1 ? ", " : "") + (size < 0 ? "*" : std::to_string(size));
+  return text + ")";
+}
+
+void check_shape(const char* op, const char* name, const Tensor& tensor,
+                 std::initializer_list<int64_t> shape) {
+  bool same = tensor.dim() == static_cast<int64_t>(shape.size());
+  for (size_t i = 0; same && i < shape.size(); ++i)
+    same = shape.begin()[i] < 0 || shape.begin()[i] == tensor.size(i);
+  if (!same)
+    fail(op, std::string("argument `") + name + "` has shape " + shape_name(tensor.sizes()) + ", expected " +
+                 shape_name(shape));
+}
+
+void check_cpu(const char* op, const char* name, const Tensor& tensor) {
+  if (!tensor.is_cpu())
+    fail(op, std::string("argument `") + name + "` is on another device than the op's other arguments (cpu)");
+}
+
+}  // namespace
+
+void fail(const char* op, const std::string& message) {
+  throw std::runtime_error(std::string("mdops::") + op + ": " + message);
+}
+
+Tensor input(const char* op, const char* name, const Tensor& tensor, ScalarType dtype,
+             std::initializer_list<int64_t> shape) {
+  check_cpu(op, name, tensor);
+  if (tensor.scalar_type() != dtype)
+    fail(op, std::string("argument `") + name + "` has dtype " + dtype_name(tensor.scalar_type()) +
+                 ", expected " + dtype_name(dtype));
+  check_shape(op, name, tensor, shape);
+  return torch::stable::contiguous(tensor);
+}
+
+Tensor float_input(const char* op, const char* name, const Tensor& tensor,
+                   std::initializer_list<int64_t> shape) {
+  const ScalarType dtype = tensor.scalar_type();
+  if (dtype != ScalarType::Float && dtype != ScalarType::Double)
+    fail(op, std::string("argument `") + name + "` has dtype " + dtype_name(dtype) +
+                 ", expected Float (float32) or Double (float64)");
+  return input(op, name, tensor, dtype, shape);
+}
+
+Tensor empty(const std::vector<int64_t>& shape, ScalarType dtype) {
+  return torch::stable::empty({shape.data(), shape.size()}, dtype);
+}
+
+Tensor zeros(const std::vector<int64_t>& shape, ScalarType dtype) {
+  Tensor result = empty(shape, dtype);
+  return torch::stable::zero_(result);
+}
+
+}  // namespace mdops

@@ -1,0 +1,108 @@
+#include "displacements/displacements.h"
+
+#include <vector>
+
+#include "common/pair_checks.h"
+#include "common/tensor.h"
+
+namespace mdops {
+
+namespace {
+
+// A pair list at an op's entry.
+struct PairList {
+  Tensor batch, neighbors;
+  int64_t atoms, width;
+
+  PairList(const char* op, const Tensor& batch_, const Tensor& neighbors_, int64_t systems)
+      : batch(input(op, "batch", batch_, ScalarType::Int, {neighbors_.dim() ? neighbors_.size(0) : 0})),
+        neighbors(input(op, "neighbors", neighbors_, ScalarType::Int, {kAny, kAny})),
+        atoms(neighbors.size(0)),
+        width(neighbors.size(1)) {
+    check_range(op, "batch", batch, 0, systems);
+    check_neighbors(op, neighbors, atoms);
+  }
+};
+
+Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
+                     const Tensor& neighbors_, const Tensor& images_, ScalarType dtype) {
+  constexpr const char* op = "displacements";
+  const Tensor cell = input(op, "cell", cell_, ScalarType::Double, {kAny, 3, 3});
+  const PairList pairs(op, batch_, neighbors_, cell.size(0));
+  const Tensor images = input(op, "images", images_, ScalarType::Int, {pairs.atoms, pairs.width});
+  const Tensor positions = input(op, "positions", positions_, ScalarType::Double, {pairs.atoms, 3});
+  return dispatch_float(op, dtype, [&](auto zero) {
+    using T = decltype(zero);
+    Tensor result = empty({pairs.atoms, pairs.width, 3}, dtype);
+    const double* x = positions.const_data_ptr<double>();
+    const double* h = cell.const_data_ptr<double>();
+    const int32_t *b = pairs.batch.const_data_ptr<int32_t>(), *n = pairs.neighbors.const_data_ptr<int32_t>(),
+                  *image = images.const_data_ptr<int32_t>();
+    T* out = result.mutable_data_ptr<T>();
+    parallel(pairs.atoms, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        for (int64_t p = i * pairs.width; p < (i + 1) * pairs.width; ++p) {
+          double d[3] = {0, 0, 0};
+          if (n[p] >= 0) displacement(x + 3 * i, x + 3 * n[p], h + 9 * b[i], image[p], d);
+          for (int a = 0; a < 3; ++a) out[3 * p + a] = static_cast<T>(d[a]);
+        }
+    });
+    return result;
+  });
+}
+
+std::tuple<Tensor, Tensor> displacements_backward(const Tensor& grad_, const Tensor& batch_,
+                                                  const Tensor& neighbors_, const Tensor& images_,
+                                                  int64_t num_systems) {
+  constexpr const char* op = "displacements_backward";
+  const PairList pairs(op, batch_, neighbors_, num_systems);
+  const Tensor images = input(op, "images", images_, ScalarType::Int, {pairs.atoms, pairs.width});
+  const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
+  Tensor grad_positions = zeros({pairs.atoms, 3}, ScalarType::Double);
+  Tensor grad_cell = zeros({num_systems, 3, 3}, ScalarType::Double);
+  dispatch_float(op, grad.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const T* g = grad.const_data_ptr<T>();
+    const int32_t *b = pairs.batch.const_data_ptr<int32_t>(), *n = pairs.neighbors.const_data_ptr<int32_t>(),
+                  *image = images.const_data_ptr<int32_t>();
+    double *x = grad_positions.mutable_data_ptr<double>(), *h = grad_cell.mutable_data_ptr<double>();
+    for (int64_t i = 0; i < pairs.atoms; ++i)
+      for (int64_t p = i * pairs.width; p < (i + 1) * pairs.width; ++p)
+        if (n[p] >= 0) add_pair_gradient(g + 3 * p, image[p], x + 3 * i, x + 3 * n[p], h + 9 * b[i]);
+  });
+  return {grad_positions, grad_cell};
+}
+
+std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor& displacements_,
+                                               const Tensor& batch_, const Tensor& neighbors_,
+                                               int64_t num_systems) {
+  constexpr const char* op = "pair_forces";
+  const PairList pairs(op, batch_, neighbors_, num_systems);
+  const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
+  const Tensor d = input(op, "displacements", displacements_, grad.scalar_type(), {pairs.atoms, pairs.width, 3});
+  Tensor forces = zeros({pairs.atoms, 3}, ScalarType::Double);
+  Tensor virial = zeros({num_systems, 3, 3}, ScalarType::Double);
+  Tensor atom_virial = zeros({pairs.atoms, 3, 3}, ScalarType::Double);
+  dispatch_float(op, grad.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const T *g = grad.const_data_ptr<T>(), *v = d.const_data_ptr<T>();
+    const int32_t *b = pairs.batch.const_data_ptr<int32_t>(), *n = pairs.neighbors.const_data_ptr<int32_t>();
+    double *f = forces.mutable_data_ptr<double>(), *w = virial.mutable_data_ptr<double>(),
+           *wj = atom_virial.mutable_data_ptr<double>();
+    for (int64_t i = 0; i < pairs.atoms; ++i)
+      for (int64_t p = i * pairs.width; p < (i + 1) * pairs.width; ++p)
+        if (n[p] >= 0)
+          add_pair_force(g + 3 * p, v + 3 * p, f + 3 * i, f + 3 * n[p], w + 9 * b[i], wj + 9 * n[p]);
+  });
+  return {forces, virial, atom_virial};
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  m.impl("displacements", TORCH_BOX(&mdops::displacements));
+  m.impl("displacements_backward", TORCH_BOX(&mdops::displacements_backward));
+  m.impl("pair_forces", TORCH_BOX(&mdops::pair_forces));
+}

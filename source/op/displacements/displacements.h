@@ -1,0 +1,36 @@
+// Pair vectors d_ij = x_j - x_i + S.cell, and the sums over pairs that lead back to atoms and cells.
+#pragma once
+
+#include "common/pairs.h"
+
+namespace mdops {
+
+// Adds the gradient g of one pair vector to the gradients of its two positions and, through the image, of the
+// cell:  dL/dx_j += g,  dL/dx_i -= g,  dL/dcell[row] += shift[row] g.
+template <class T>
+MDOPS_HD void add_pair_gradient(const T* g, int32_t image, double* xi, double* xj, double* cell) {
+  for (int a = 0; a < 3; ++a) {
+    const double value = g[a];
+    xi[a] -= value;
+    xj[a] += value;
+    if (image != 0)
+      for (int row = 0; row < 3; ++row) cell[3 * row + a] += image_shift(image, row) * value;
+  }
+}
+
+// Adds one pair's terms of force and virial, g = dE/dd:  F_i += g,  F_j -= g,  W[a][b] -= d[a] g[b].
+// DeePMD-kit books a pair's virial on the neighbour: `virial_j` is atom j's, `virial` its system's.
+template <class T>
+MDOPS_HD void add_pair_force(const T* g, const T* d, double* fi, double* fj, double* virial, double* virial_j) {
+  for (int a = 0; a < 3; ++a) {
+    fi[a] += g[a];
+    fj[a] -= g[a];
+    for (int b = 0; b < 3; ++b) {
+      const double w = -static_cast<double>(d[a]) * g[b];
+      virial[3 * a + b] += w;
+      virial_j[3 * a + b] += w;
+    }
+  }
+}
+
+}  // namespace mdops

@@ -1,0 +1,117 @@
+// DeePMD-kit's smooth environment matrix and its derivatives, for one pair.
+//
+//   r = |d|,  w(r) the switch,  s = w / (r + p),  q = w / (r + p)^2
+//   R = ((s - m) / d0,  q d_x / d1,  q d_y / d1,  q d_z / d1)
+//
+// with the mean m and deviations d0, d1 of the centre's type, and the protection p.
+// Source: Zhang et al., NeurIPS 2018 (arXiv:1805.09003), eq. 5, with DeePMD-kit's quintic switch.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/math.h"
+
+namespace mdops {
+
+// The switch goes from 1 at `smooth` to 0 at `cutoff`; lengths in A.
+template <class T>
+struct Cutoff {
+  T cutoff, smooth, protection;
+};
+
+// s and q with their first and second derivatives in r, and 1/r.
+template <class T>
+struct RadialTerms {
+  T inv_r, s, ds, dds, q, dq, ddq;
+};
+
+// w = 1 + u^3 (-6 u^2 + 15 u - 10),  u = (r - smooth) / (cutoff - smooth) clamped to [0, 1].
+template <class T>
+MDOPS_HD RadialTerms<T> radial_terms(T r2, const Cutoff<T>& c) {
+  const T r = std::sqrt(r2), scale = T(1) / (c.cutoff - c.smooth);
+  T u = (r - c.smooth) * scale;
+  u = u < T(0) ? T(0) : u;
+  u = u > T(1) ? T(1) : u;
+  const T v = u * (T(1) - u);
+  const T w = T(1) + u * u * u * (u * (T(15) - T(6) * u) - T(10));
+  const T dw = T(-30) * v * v * scale;
+  const T ddw = T(-60) * v * (T(1) - T(2) * u) * scale * scale;
+  const T inv = T(1) / (r + c.protection), inv2 = inv * inv, inv3 = inv2 * inv;
+  RadialTerms<T> f;
+  f.inv_r = T(1) / r;
+  f.s = w * inv;
+  f.ds = dw * inv - w * inv2;
+  f.dds = ddw * inv - T(2) * dw * inv2 + T(2) * w * inv3;
+  f.q = w * inv2;
+  f.dq = dw * inv2 - T(2) * w * inv3;
+  f.ddq = ddw * inv2 - T(4) * dw * inv3 + T(6) * w * inv2 * inv2;
+  return f;
+}
+
+// The normalisation of a centre's type: R_0 = (s - mean) * inv0, R_xyz = q d * inv1.
+template <class T>
+struct Normalisation {
+  T mean, inv0, inv1;
+};
+
+// R of one pair.
+template <class T>
+MDOPS_HD void env_row(const T* d, const RadialTerms<T>& f, const Normalisation<T>& n, T* row) {
+  row[0] = (f.s - n.mean) * n.inv0;
+  for (int a = 0; a < 3; ++a) row[1 + a] = f.q * n.inv1 * d[a];
+}
+
+// dR along the tangent v of the pair vector; `ds` gets ds along v.
+template <class T>
+MDOPS_HD void env_row_jvp(const T* d, const T* v, const RadialTerms<T>& f, const Normalisation<T>& n, T* row,
+                          T* ds) {
+  const T along = (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;  // dr along v
+  *ds = f.ds * along;
+  row[0] = *ds * n.inv0;
+  for (int a = 0; a < 3; ++a) row[1 + a] = (f.dq * along * d[a] + f.q * v[a]) * n.inv1;
+}
+
+// Gradient in d of  L = sum_a P_a(s) R_a(d),  given P and P' = dP/ds.
+template <class T>
+MDOPS_HD void pair_gradient(const T* d, const RadialTerms<T>& f, const Normalisation<T>& n, const T* p,
+                            const T* dp, T* grad) {
+  const T pd = (p[1] * d[0] + p[2] * d[1] + p[3] * d[2]) * n.inv1;
+  const T dpd = (dp[1] * d[0] + dp[2] * d[1] + dp[3] * d[2]) * n.inv1;
+  const T dl_ds = p[0] * n.inv0 + dp[0] * (f.s - n.mean) * n.inv0 + dpd * f.q;
+  const T radial = (dl_ds * f.ds + pd * f.dq) * f.inv_r;
+  for (int a = 0; a < 3; ++a) grad[a] = radial * d[a] + f.q * n.inv1 * p[1 + a];
+}
+
+// Hessian of the same L times the tangent v, given P, P' and P'' in s.
+//
+// With e = d/r, l = e.v:  along v,  DL = sum_a P_a' s' l R_a + P_a DR_a;  its gradient in d uses
+//   grad s = s' e,  grad l = (v - e l)/r,  grad(s' l) = s'' l e + s' grad l,
+//   grad(P.R_xyz) = q' (P.d) e + q P,  grad(P.DR_xyz) = (q'' l e + q' grad l)(P.d) + q' l P + q' (P.v) e.
+template <class T>
+MDOPS_HD void pair_hessian_product(const T* d, const T* v, const RadialTerms<T>& f, const Normalisation<T>& n,
+                                   const T* p, const T* dp, const T* ddp, T* out) {
+  const T i = n.inv1;
+  const T pd = (p[1] * d[0] + p[2] * d[1] + p[3] * d[2]) * i;
+  const T pv = (p[1] * v[0] + p[2] * v[1] + p[3] * v[2]) * i;
+  const T dpd = (dp[1] * d[0] + dp[2] * d[1] + dp[3] * d[2]) * i;
+  const T dpv = (dp[1] * v[0] + dp[2] * v[1] + dp[3] * v[2]) * i;
+  const T ddpd = (ddp[1] * d[0] + ddp[2] * d[1] + ddp[3] * d[2]) * i;
+  const T r0 = (f.s - n.mean) * n.inv0;
+  const T l = (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;
+  const T ds_v = f.ds * l;  // s along v
+
+  const T second = ddp[0] * r0 + ddpd * f.q;                      // sum P'' R
+  const T first = dp[0] * r0 + dpd * f.q + p[0] * n.inv0;         // multiplies grad(s' l)
+  const T mixed = T(2) * dp[0] * ds_v * n.inv0 + dpd * f.dq * l   // P' s' l grad R and P' grad s DR,
+                  + dpv * f.q;                                    // their parts along e from s
+  const T along_e = f.ds * (second * ds_v + mixed) + dpd * ds_v * f.dq + first * f.dds * l +
+                    pd * f.ddq * l + pv * f.dq;
+  const T along_grad_l = first * f.ds + pd * f.dq;
+  for (int a = 0; a < 3; ++a) {
+    const T e = d[a] * f.inv_r, grad_l = (v[a] - e * l) * f.inv_r;
+    out[a] = along_e * e + along_grad_l * grad_l + (dp[1 + a] * ds_v * f.q + p[1 + a] * f.dq * l) * i;
+  }
+}
+
+}  // namespace mdops

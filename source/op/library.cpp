@@ -1,0 +1,56 @@
+// Every op of mdops: the whole interface on one page. docs/ops.md explains the arguments.
+#include <torch/csrc/stable/library.h>
+
+STABLE_TORCH_LIBRARY(mdops, m) {
+  // The instruction set the CPU kernels use: "v2", "v3", "v4" (x86-64 levels) or "portable".
+  m.def("cpu_isa() -> str");
+
+  // Neighbour lists.
+  m.def(
+      "neighbor_matrix(Tensor positions, Tensor cell, Tensor pbc, Tensor batch, Tensor types, float cutoff, "
+      "int ntypes, int capacity, bool sort) -> (Tensor neighbors, Tensor images, Tensor counts, Tensor needed)");
+  m.def(
+      "neighbor_pairs(Tensor positions, Tensor cell, Tensor pbc, Tensor batch, Tensor types, float cutoff) "
+      "-> (Tensor i, Tensor j, Tensor shifts)");
+
+  // Pair vectors, and what leads back from them to forces and virials.
+  m.def(
+      "displacements(Tensor positions, Tensor cell, Tensor batch, Tensor neighbors, Tensor images, "
+      "ScalarType dtype) -> Tensor");
+  m.def(
+      "displacements_backward(Tensor grad, Tensor batch, Tensor neighbors, Tensor images, int num_systems) "
+      "-> (Tensor grad_positions, Tensor grad_cell)");
+  m.def(
+      "pair_forces(Tensor grad, Tensor displacements, Tensor batch, Tensor neighbors, int num_systems) "
+      "-> (Tensor forces, Tensor virial, Tensor atom_virial)");
+
+  // The environment matrix.
+  m.def(
+      "env_mat(Tensor displacements, Tensor counts, Tensor types, Tensor mean, Tensor std, Tensor pair_mask, "
+      "float cutoff, float cutoff_smooth, float protection, bool radial) -> Tensor");
+  m.def(
+      "env_mat_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor std, "
+      "Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, bool radial) -> Tensor");
+  m.def(
+      "env_mat_backward_backward(Tensor tangent, Tensor grad, Tensor displacements, Tensor counts, "
+      "Tensor types, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, "
+      "bool radial) -> (Tensor grad_grad, Tensor grad_displacements)");
+
+  // Spline moments.
+  m.def(
+      "spline_moment(Tensor displacements, Tensor counts, Tensor types, Tensor mean, Tensor std, "
+      "Tensor pair_mask, Tensor sel, float cutoff, float cutoff_smooth, float protection, float s_max, "
+      "int intervals, bool radial) -> (Tensor moments, Tensor within, Tensor nearest)");
+  m.def(
+      "spline_moment_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor mean, "
+      "Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, float s_max, "
+      "bool radial) -> Tensor");
+  m.def(
+      "spline_moment_jvp(Tensor tangent, Tensor displacements, Tensor counts, Tensor types, Tensor mean, "
+      "Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, float s_max, "
+      "int intervals, bool radial) -> Tensor");
+  m.def(
+      "spline_moment_hvp(Tensor tangent, Tensor grad, Tensor displacements, Tensor counts, Tensor types, "
+      "Tensor mean, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, "
+      "float s_max, bool radial) -> Tensor");
+}

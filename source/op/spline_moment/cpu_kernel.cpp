@@ -1,0 +1,145 @@
+#include "spline_moment/row.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+namespace {
+
+// The neighbours of one atom within the cutoff, collected a chunk at a time.
+template <class T>
+struct Chunk {
+  alignas(64) T x[kChunk], y[kChunk], z[kChunk], vx[kChunk], vy[kChunk], vz[kChunk];
+  alignas(64) int32_t table[kChunk], slot[kChunk];
+  int size = 0;
+
+  Pairs<T> pairs() const { return {x, y, z, table, size}; }
+  Pairs<T> tangents() const { return {vx, vy, vz, table, size}; }
+};
+
+// Calls work(chunk) for atom i's neighbours within the cutoff, and counts them by type in within[t] (when
+// given); the pairs that the mask leaves out are counted and not worked on. Returns the smallest squared distance.
+template <class T, class Work>
+T for_neighbors(const MomentArgs<T>& args, int64_t i, const T* tangent, int32_t* within, const Work& work) {
+  const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
+  T nearest = cutoff2;
+  Chunk<T> chunk;
+  int64_t slot = i * args.width;
+  for (int t = 0; t < args.ntypes; ++t) {
+    const bool masked = args.pair_mask[args.types[i] * args.ntypes + t];
+    int32_t inside = 0;
+    for (int32_t end = args.counts[i * args.ntypes + t], k = 0; k < end; ++k, ++slot) {
+      const T* d = args.displacements + 3 * slot;
+      const T r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
+      if (!(r2 < cutoff2)) continue;
+      ++inside;
+      nearest = r2 < nearest ? r2 : nearest;
+      if (masked) continue;
+      const int n = chunk.size++;
+      chunk.x[n] = d[0], chunk.y[n] = d[1], chunk.z[n] = d[2];
+      if (tangent)
+        chunk.vx[n] = tangent[3 * slot], chunk.vy[n] = tangent[3 * slot + 1], chunk.vz[n] = tangent[3 * slot + 2];
+      chunk.table[n] = t * args.basis();
+      chunk.slot[n] = static_cast<int32_t>(slot - i * args.width);
+      if (chunk.size == kChunk) {
+        work(chunk);
+        chunk.size = 0;
+      }
+    }
+    if (within) within[t] = inside;
+  }
+  if (chunk.size) work(chunk);
+  return nearest;
+}
+
+template <class T>
+Centre<T> centre(const MomentArgs<T>& args, int64_t i) {
+  return {args.normalisation(args.types[i]), args.cutoff, args.grid};
+}
+
+template <int Columns, class T>
+void forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin, int64_t end, T* moments,
+             int32_t* within, T* nearest) {
+  const int64_t stride = static_cast<int64_t>(args.ntypes) * args.basis() * Columns;
+  for (int64_t i = begin; i < end; ++i) {
+    T* out = moments + i * stride;
+    int32_t* counted = within + i * args.ntypes;
+    for (int64_t k = 0; k < stride; ++k) out[k] = 0;
+    for (int t = 0; t < args.ntypes; ++t) counted[t] = 0;
+    nearest[i] = args.cutoff.cutoff;
+    if (args.types[i] < 0) continue;
+    const Centre<T> c = centre(args, i);
+    const T r2 = for_neighbors(args, i, static_cast<const T*>(nullptr), counted,
+                               [&](const Chunk<T>& chunk) { add_moments<Columns>(chunk.pairs(), c, out); });
+    nearest[i] = std::sqrt(r2);
+    for (int t = 0; t < args.ntypes; ++t) {
+      const int present = args.pair_mask[args.types[i] * args.ntypes + t] ? 0 : counted[t];
+      add_padding<Columns>(c, T(sel[t] - present), out + t * args.basis() * Columns);
+    }
+  }
+}
+
+template <int Columns, class T>
+void jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments) {
+  const int64_t stride = static_cast<int64_t>(args.ntypes) * args.basis() * Columns;
+  for (int64_t i = begin; i < end; ++i) {
+    T* out = moments + i * stride;
+    for (int64_t k = 0; k < stride; ++k) out[k] = 0;
+    if (args.types[i] < 0) continue;
+    const Centre<T> c = centre(args, i);
+    for_neighbors(args, i, tangent, nullptr, [&](const Chunk<T>& chunk) {
+      add_moments_jvp<Columns>(chunk.pairs(), chunk.tangents(), c, out);
+    });
+  }
+}
+
+// `Second`: the Hessian product along `tangent` instead of the gradient.
+template <int Columns, bool Second, class T>
+void pull(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end, T* pair_grad) {
+  const int64_t stride = static_cast<int64_t>(args.ntypes) * args.basis() * Columns;
+  for (int64_t i = begin; i < end; ++i) {
+    T* out = pair_grad + 3 * i * args.width;
+    for (int64_t k = 0; k < 3 * args.width; ++k) out[k] = 0;
+    if (args.types[i] < 0) continue;
+    const Centre<T> c = centre(args, i);
+    for_neighbors(args, i, tangent, nullptr, [&](const Chunk<T>& chunk) {
+      alignas(64) T gx[kChunk], gy[kChunk], gz[kChunk];
+      if constexpr (Second)
+        pull_hessian_product<Columns>(chunk.pairs(), chunk.tangents(), c, grad + i * stride, gx, gy, gz);
+      else
+        pull_gradient<Columns>(chunk.pairs(), c, grad + i * stride, gx, gy, gz);
+      for (int k = 0; k < chunk.size; ++k) {
+        T* g = out + 3 * chunk.slot[k];
+        g[0] = gx[k], g[1] = gy[k], g[2] = gz[k];
+      }
+    });
+  }
+}
+
+}  // namespace
+
+#define MDOPS_DEFINE(T)                                                                                    \
+  void moment_forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin, int64_t end,           \
+                      T* moments, int32_t* within, T* nearest) {                                           \
+    args.radial ? forward<1>(args, sel, begin, end, moments, within, nearest)                              \
+                : forward<4>(args, sel, begin, end, moments, within, nearest);                             \
+  }                                                                                                        \
+  void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin, int64_t end,               \
+                       T* pair_grad) {                                                                     \
+    const T* none = nullptr;                                                                               \
+    args.radial ? pull<1, false>(args, none, grad, begin, end, pair_grad)                                  \
+                : pull<4, false>(args, none, grad, begin, end, pair_grad);                                 \
+  }                                                                                                        \
+  void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments) {   \
+    args.radial ? jvp<1>(args, tangent, begin, end, moments) : jvp<4>(args, tangent, begin, end, moments); \
+  }                                                                                                        \
+  void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end,  \
+                  T* pair_grad) {                                                                          \
+    args.radial ? pull<1, true>(args, tangent, grad, begin, end, pair_grad)                                \
+                : pull<4, true>(args, tangent, grad, begin, end, pair_grad);                               \
+  }
+MDOPS_DEFINE(float)
+MDOPS_DEFINE(double)
+#undef MDOPS_DEFINE
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

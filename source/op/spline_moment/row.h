@@ -1,0 +1,176 @@
+// The vectorised loops over one atom's neighbours, for one instruction set: geometry and basis for many
+// neighbours at once, then one neighbour at a time into or out of the moments.
+#pragma once
+
+#include <cstdint>
+
+#include "spline_moment/spline_moment.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+constexpr int kChunk = 128;  // neighbours at once: their working set stays in the first-level cache
+
+// Up to kChunk neighbours within the cutoff: pair vectors, and each one's first basis row in the moments.
+template <class T>
+struct Pairs {
+  const T *x, *y, *z;
+  const int32_t* table;
+  int size;
+};
+
+template <class T>
+struct Centre {
+  Normalisation<T> norm;
+  Cutoff<T> cutoff;
+  SplineGrid<T> grid;
+};
+
+template <class T>
+MDOPS_HD RadialTerms<T> pair_terms(const Pairs<T>& p, int k, const Cutoff<T>& cutoff, T* d) {
+  d[0] = p.x[k];
+  d[1] = p.y[k];
+  d[2] = p.z[k];
+  return radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], cutoff);
+}
+
+// Adds phi_b(s) R_a of each neighbour to the moments (rows of `Columns`: 4, or 1 when radial).
+template <int Columns, class T>
+inline void add_moments(const Pairs<T>& p, const Centre<T>& c, T* moments) {
+  alignas(64) T w[kSplineSupport][kChunk], row[4][kChunk];
+  alignas(64) int32_t first[kChunk];
+#pragma GCC ivdep
+  for (int k = 0; k < p.size; ++k) {
+    T d[3], r[4], value[kSplineSupport], slope[kSplineSupport];
+    const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
+    env_row(d, f, c.norm, r);
+    const SplinePlace<T> place = spline_place(f.s, c.grid);
+    spline_basis(place, c.grid.inv_step, value, slope);
+    first[k] = p.table[k] + place.interval;
+    for (int a = 0; a < 4; ++a) row[a][k] = r[a];
+    for (int m = 0; m < kSplineSupport; ++m) w[m][k] = value[m];
+  }
+  for (int k = 0; k < p.size; ++k) {
+    T* out = moments + Columns * static_cast<int64_t>(first[k]);
+    if constexpr (Columns == 1) {
+      for (int m = 0; m < kSplineSupport; ++m) out[m] += w[m][k] * row[0][k];
+    } else {
+      typedef T V __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+      const V r = {row[0][k], row[1][k], row[2][k], row[3][k]};
+      for (int m = 0; m < kSplineSupport; ++m) reinterpret_cast<V*>(out)[m] += r * w[m][k];
+    }
+  }
+}
+
+// The same along the tangents of the pair vectors: d/de of the moments at d + e v.
+template <int Columns, class T>
+inline void add_moments_jvp(const Pairs<T>& p, const Pairs<T>& v, const Centre<T>& c, T* moments) {
+  alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk], row[4][kChunk], drow[4][kChunk];
+  alignas(64) int32_t first[kChunk];
+#pragma GCC ivdep
+  for (int k = 0; k < p.size; ++k) {
+    T d[3], r[4], dr[4], ds, value[kSplineSupport], slope[kSplineSupport];
+    const T tangent[3] = {v.x[k], v.y[k], v.z[k]};
+    const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
+    env_row(d, f, c.norm, r);
+    env_row_jvp(d, tangent, f, c.norm, dr, &ds);
+    const SplinePlace<T> place = spline_place(f.s, c.grid);
+    spline_basis(place, c.grid.inv_step, value, slope);
+    first[k] = p.table[k] + place.interval;
+    for (int a = 0; a < 4; ++a) row[a][k] = r[a], drow[a][k] = dr[a];
+    for (int m = 0; m < kSplineSupport; ++m) w[m][k] = value[m], dw[m][k] = slope[m] * ds;
+  }
+  for (int k = 0; k < p.size; ++k) {
+    T* out = moments + Columns * static_cast<int64_t>(first[k]);
+    for (int m = 0; m < kSplineSupport; ++m)
+      for (int a = 0; a < Columns; ++a) out[Columns * m + a] += w[m][k] * drow[a][k] + dw[m][k] * row[a][k];
+  }
+}
+
+// Contracts the moments' gradient with `weights` (basis values or their derivatives) of neighbour k.
+template <int Columns, class T>
+MDOPS_HD void contract(const T* grad, const T (*weights)[kChunk], int k, T (*out)[kChunk]) {
+  if constexpr (Columns == 1) {
+    T sum = 0;
+    for (int m = 0; m < kSplineSupport; ++m) sum += weights[m][k] * grad[m];
+    out[0][k] = sum;
+    for (int a = 1; a < 4; ++a) out[a][k] = 0;
+  } else {
+    typedef T V __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+    V sum = reinterpret_cast<const V*>(grad)[0] * weights[0][k];
+    for (int m = 1; m < kSplineSupport; ++m) sum += reinterpret_cast<const V*>(grad)[m] * weights[m][k];
+    for (int a = 0; a < 4; ++a) out[a][k] = sum[a];
+  }
+}
+
+// The gradient of each pair vector, from the moments' gradient.
+template <int Columns, class T>
+inline void pull_gradient(const Pairs<T>& p, const Centre<T>& c, const T* grad, T* gx, T* gy, T* gz) {
+  alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk], value[4][kChunk], slope[4][kChunk];
+  alignas(64) int32_t first[kChunk];
+#pragma GCC ivdep
+  for (int k = 0; k < p.size; ++k) {
+    T d[3], phi[kSplineSupport], dphi[kSplineSupport];
+    const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
+    const SplinePlace<T> place = spline_place(f.s, c.grid);
+    spline_basis(place, c.grid.inv_step, phi, dphi);
+    first[k] = p.table[k] + place.interval;
+    for (int m = 0; m < kSplineSupport; ++m) w[m][k] = phi[m], dw[m][k] = dphi[m];
+  }
+  for (int k = 0; k < p.size; ++k) {
+    const T* g = grad + Columns * static_cast<int64_t>(first[k]);
+    contract<Columns>(g, w, k, value);
+    contract<Columns>(g, dw, k, slope);
+  }
+#pragma GCC ivdep
+  for (int k = 0; k < p.size; ++k) {
+    T d[3], g[3];
+    const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
+    const T pk[4] = {value[0][k], value[1][k], value[2][k], value[3][k]};
+    const T dpk[4] = {slope[0][k], slope[1][k], slope[2][k], slope[3][k]};
+    pair_gradient(d, f, c.norm, pk, dpk, g);
+    gx[k] = g[0], gy[k] = g[1], gz[k] = g[2];
+  }
+}
+
+// The Hessian of <grad, moments> in each pair vector, times its tangent.
+template <int Columns, class T>
+inline void pull_hessian_product(const Pairs<T>& p, const Pairs<T>& v, const Centre<T>& c, const T* grad,
+                                 T* gx, T* gy, T* gz) {
+  alignas(64) T w[3][kSplineSupport][kChunk], sums[3][4][kChunk];
+  for (int k = 0; k < p.size; ++k) {
+    T d[3], phi[kSplineSupport], dphi[kSplineSupport], ddphi[kSplineSupport];
+    const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
+    const SplinePlace<T> place = spline_place(f.s, c.grid);
+    spline_basis(place, c.grid.inv_step, phi, dphi);
+    spline_curvatures(place.t, ddphi);
+    const T curvature = place.beyond > T(0) ? T(0) : c.grid.inv_step * c.grid.inv_step;
+    for (int m = 0; m < kSplineSupport; ++m)
+      w[0][m][k] = phi[m], w[1][m][k] = dphi[m], w[2][m][k] = ddphi[m] * curvature;
+    const T* g = grad + Columns * static_cast<int64_t>(p.table[k] + place.interval);
+    for (int order = 0; order < 3; ++order) contract<Columns>(g, w[order], k, sums[order]);
+  }
+#pragma GCC ivdep
+  for (int k = 0; k < p.size; ++k) {
+    T d[3], g[3], q[3][4];
+    const T tangent[3] = {v.x[k], v.y[k], v.z[k]};
+    const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
+    for (int order = 0; order < 3; ++order)
+      for (int a = 0; a < 4; ++a) q[order][a] = sums[order][a][k];
+    pair_hessian_product(d, tangent, f, c.norm, q[0], q[1], q[2], g);
+    gx[k] = g[0], gy[k] = g[1], gz[k] = g[2];
+  }
+}
+
+// The padded slots of one type: `slots` neighbours at s = 0, each R = (-mean/d0, 0, 0, 0). DeePMD-kit pads every
+// atom's row to `sel`; their sum is added once. Negative when an atom has more neighbours than `sel`.
+template <int Columns, class T>
+inline void add_padding(const Centre<T>& c, T slots, T* moments) {
+  T value[kSplineSupport];
+  spline_values(T(0), value);
+  const T row = -c.norm.mean * c.norm.inv0 * slots;
+  for (int m = 0; m < kSplineSupport; ++m) moments[Columns * m] += value[m] * row;
+}
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops
