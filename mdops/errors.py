@@ -15,3 +15,7 @@ class UnsupportedModelError(MDOpsError, ValueError):
 
 class LibraryError(MDOpsError, ImportError):
     """The compiled ops cannot be loaded."""
+
+
+class InputError(MDOpsError, ValueError):
+    """What was given to a model does not fit it, or is no physical structure; the message says what and where."""
