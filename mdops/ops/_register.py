@@ -1,5 +1,6 @@
 """What the Python faces of the ops share: the fake kernel and the autograd formula of an op in one call each."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,26 +9,34 @@ import torch
 
 def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates the function that gives the shapes and dtypes of `torch.ops.mdops.<name>`'s results."""
-    return torch.library.register_fake(f"mdops::{name}")
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def fake(*args: Any) -> Any:
+            devices = {value.device for value in args if isinstance(value, torch.Tensor)}
+            if len(devices) > 1:
+                raise RuntimeError(f"mdops::{name}: its tensors are on several devices: {sorted(map(str, devices))}")
+            return function(*args)
+
+        torch.library.register_fake(f"mdops::{name}", fake)
+        return fake
+
+    return decorate
 
 
 def register_formula(
-    name: str, backward: Callable[..., Any], differentiable: Sequence[int], saved: Sequence[int] | None = None
+    name: str, backward: Callable[..., Any], differentiable: Sequence[int], constant: Sequence[int] = ()
 ) -> None:
     """Registers the gradients of `torch.ops.mdops.<name>` to the arguments at the positions `differentiable`.
 
     `backward(needs, grads, args)` gets a tuple of bools (which of `differentiable` need a gradient), the
     gradients of the results, and the op's arguments; it returns the gradients in the order of
-    `differentiable`, None where `needs` is False. `saved` names the arguments it uses besides those that are
-    no tensors (all of them unless told).
+    `differentiable`. `constant` names the results that have no gradient.
     """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        tensors = [
-            k
-            for k, value in enumerate(inputs)
-            if isinstance(value, torch.Tensor) and (saved is None or k in saved)
-        ]
+        tensors = [k for k, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        ctx.mark_non_differentiable(*(output[k] for k in constant))
         ctx.save_for_backward(*(inputs[k] for k in tensors))
         ctx.tensors = tensors
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in inputs]

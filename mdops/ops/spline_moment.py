@@ -116,5 +116,5 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> Any:
     return moments, pairs
 
 
-register_formula("spline_moment", _formula, (0,))
+register_formula("spline_moment", _formula, (0,), constant=(1, 2))
 register_formula("spline_moment_backward", _backward_formula, (0, 1))

@@ -136,8 +136,8 @@ def test_another_device_is_refused(sample):
         if isinstance(value, torch.Tensor):
             args = list(sample.args)
             args[k] = value.to("meta")
-            with pytest.raises((RuntimeError, NotImplementedError)):
-                sample.function(*args)[0].cpu()
+            with pytest.raises(RuntimeError, match=f"mdops::{sample.op}"):
+                sample.function(*args)
 
 
 @pytest.mark.parametrize("sample", DIFFERENTIABLE)
@@ -147,6 +147,7 @@ def test_compiled_is_eager(sample):
     def loss(*values):
         return sum((r * r).sum() for r in function(*values))
 
+    torch._dynamo.reset()
     want = torch.autograd.grad(loss(*free), free)
     got = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(*free), free)
     for a, b in zip(got, want, strict=True):
