@@ -19,3 +19,17 @@ class LibraryError(MDOpsError, ImportError):
 
 class InputError(MDOpsError, ValueError):
     """What was given to a model does not fit it, or is no physical structure; the message says what and where."""
+
+
+class NeighborOverflowError(MDOpsError, ValueError):
+    """An atom has more neighbours than a neighbour list of fixed capacity can hold."""
+
+    def __init__(self, needed: int, capacity: int, atom: int):
+        super().__init__(
+            f"atom {atom} has {needed} neighbours, more than the capacity of {capacity}: "
+            f"pass capacity={needed} or more, or None to have it chosen"
+        )
+        self.needed, self.capacity, self.atom = needed, capacity, atom
+
+    def __reduce__(self) -> tuple[type, tuple[int, int, int]]:
+        return type(self), (self.needed, self.capacity, self.atom)

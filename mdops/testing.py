@@ -70,7 +70,18 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     def random(*shape: int, like: torch.dtype = dtype) -> torch.Tensor:
         return torch.randn(*shape, generator=gen, dtype=torch.float64).to(device, like)
 
+    pbc = torch.tensor([[True, True, True], [True, False, False]], device=device)
+    search = (p["positions"], p["cell"], pbc, p["batch"], p["types"], CUTOFF)
+    bad_search = {
+        "nan": (0, p["positions"] / 0),
+        "singular": (1, 0 * p["cell"]),
+        "batch": (3, p["batch"] + 1),
+        "types": (4, p["types"] - 1),
+        "cutoff": (5, -1.0),
+    }
     samples = [
+        Sample("neighbor_matrix", (*search, 2, 64, True), bad=bad_search),
+        Sample("neighbor_pairs", search, bad=bad_search),
         Sample(
             "displacements",
             (p["positions"], p["cell"], p["batch"], p["neighbors"], p["images"], dtype),

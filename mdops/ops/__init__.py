@@ -2,6 +2,25 @@
 
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.env_mat import env_mat
+from mdops.ops.neighbor import (
+    NeighborList,
+    neighbor_list,
+    neighbor_matrix,
+    neighbor_pairs,
+    pack_images,
+    unpack_images,
+)
 from mdops.ops.spline_moment import spline_moment
 
-__all__ = ["displacements", "env_mat", "pair_forces", "spline_moment"]
+__all__ = [
+    "NeighborList",
+    "displacements",
+    "env_mat",
+    "neighbor_list",
+    "neighbor_matrix",
+    "neighbor_pairs",
+    "pack_images",
+    "pair_forces",
+    "spline_moment",
+    "unpack_images",
+]

@@ -1,0 +1,109 @@
+"""A neighbour list that lasts for several steps of a simulation."""
+
+from collections.abc import Sequence
+
+import torch
+
+from mdops.errors import InputError, NeighborOverflowError
+from mdops.ops.neighbor import NeighborList, neighbor_list, one_batch
+
+
+class VerletList:
+    """The neighbours within `cutoff + skin`, built anew only when a pair within `cutoff` could be missing.
+
+    That is when an atom has moved by more than skin / 2 since the last build, or when types, pbc, batch or
+    the number of atoms have changed. A periodic cell may be strained: with F = h0^-1 h the homogeneous part
+    of the motion and v the largest remainder |x - x0 F|, a pair vector d0 became d = d0 F + v_j - v_i, so that
+    no pair is missing while cutoff + 2 v <= (smallest singular value of F) (cutoff + skin).
+
+    Rows keep their length from build to build, with some room to spare, until one overflows.
+
+    Attributes:
+        cutoff, skin: A.
+        builds: how often the list was built.
+    """
+
+    def __init__(self, cutoff: float, skin: float = 1.0, *, ntypes: int | None = None, sort: bool = False):
+        if not (cutoff > 0 and cutoff < float("inf")):
+            raise InputError(f"VerletList: argument `cutoff` is {cutoff}, expected a positive length")
+        if not (skin >= 0 and skin < float("inf")):
+            raise InputError(f"VerletList: argument `skin` is {skin}, expected a length that is not negative")
+        self.cutoff, self.skin, self.builds = float(cutoff), float(skin), 0
+        self._ntypes, self._sort = ntypes, sort
+        self._capacity: int | None = None
+        self._list: NeighborList | None = None
+        self._built_for: tuple[torch.Tensor, ...] = ()
+
+    def update(
+        self,
+        positions: torch.Tensor,
+        cell: torch.Tensor | None,
+        pbc: torch.Tensor | bool | Sequence[bool] | None,
+        types: torch.Tensor,
+        batch: torch.Tensor | None = None,
+    ) -> NeighborList:
+        """A list of at least the pairs within the cutoff; arguments as `mdops.ops.neighbor_list` takes them."""
+        cell, pbc, batch = one_batch(positions, cell, pbc, batch)
+        given = tuple(a.detach() for a in (positions, cell, pbc, types, batch))
+        if self._list is None or not self._holds(*given):
+            self._list = self._build(*given)
+            self._built_for = tuple(a.clone() for a in given)
+            self.builds += 1
+        return self._list
+
+    def _holds(
+        self,
+        positions: torch.Tensor,
+        cell: torch.Tensor,
+        pbc: torch.Tensor,
+        types: torch.Tensor,
+        batch: torch.Tensor,
+    ) -> bool:
+        """Whether the last list still has every pair within the cutoff."""
+        old_positions, old_cell, *old = self._built_for
+        for now, before in zip((positions, cell, pbc, types, batch), self._built_for, strict=True):
+            if now.shape != before.shape or now.dtype != before.dtype or now.device != before.device:
+                return False
+        if not all(torch.equal(a, b) for a, b in zip((pbc, types, batch), old, strict=True)):
+            return False
+        if positions.numel() == 0:
+            return True
+        shrunk = 1.0
+        if not torch.equal(cell, old_cell):
+            if not bool(pbc.all()) or not bool(torch.isfinite(cell).all()):
+                return False
+            strain = torch.linalg.solve(old_cell, cell)
+            shrunk = float(torch.linalg.svdvals(strain).min())
+            moved_along = strain[0] if len(strain) == 1 else strain[batch.long()]
+            old_positions = (old_positions[:, None, :] @ moved_along)[:, 0]
+        moved2 = float((positions - old_positions).square_().sum(1).max())
+        # False for NaN too: the build then says which atom it is.
+        return self.cutoff + 2 * moved2**0.5 <= shrunk * (self.cutoff + self.skin)
+
+    def _build(
+        self,
+        positions: torch.Tensor,
+        cell: torch.Tensor,
+        pbc: torch.Tensor,
+        types: torch.Tensor,
+        batch: torch.Tensor,
+    ) -> NeighborList:
+        def build(capacity: int) -> NeighborList:
+            return neighbor_list(
+                positions,
+                cell,
+                pbc,
+                types,
+                self.cutoff + self.skin,
+                batch=batch,
+                ntypes=self._ntypes,
+                capacity=capacity,
+                sort=self._sort,
+            )
+
+        try:
+            return build(self._capacity or 0)
+        except NeighborOverflowError as overflow:
+            # Room for a sixteenth more, in whole vectors of eight.
+            self._capacity = -(-(overflow.needed + max(8, overflow.needed // 16)) // 8) * 8
+            return build(self._capacity)

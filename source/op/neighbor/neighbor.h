@@ -1,0 +1,158 @@
+// One system's lattice and its bins: the geometry of the neighbour search, and packed periodic images.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/pairs.h"
+
+namespace mdops {
+
+constexpr int kLargestShift = 511;
+// Lengths up to here (A): far above any system, and safe to square in float32.
+constexpr double kLargestLength = 1e9;
+
+// The inverse of image_shift: three shifts in ten bits each.
+MDOPS_HD int32_t pack_image(int a, int b, int c) {
+  return static_cast<int32_t>((a & 1023u) | (b & 1023u) << 10 | (c & 1023u) << 20);
+}
+
+// The image a + b: three ten-bit sums at once. Adding without the fields' top bits leaves no carry between
+// fields; the top bits are then added by exclusive or.
+MDOPS_HD int32_t add_images(int32_t a, int32_t b) {
+  constexpr int32_t top = 1 << 9 | 1 << 19 | 1 << 29;
+  constexpr int32_t rest = 0x3fffffff ^ top;
+  return ((a & rest) + (b & rest)) ^ ((a ^ b) & top);
+}
+
+struct Grid {
+  double cell[3][3];     // rows: lattice vectors; a direction without pbc holds a unit normal to the others
+  double inverse[3][3];  // fractional coordinates f = x . inverse
+  double height[3];      // distance between the faces f_d = 0 and f_d = 1
+  bool periodic[3];
+  double low[3];     // where the first bin begins, in f
+  double scale[3];   // bins per unit of f
+  int32_t bins[3];   // bins along each direction
+  int32_t reach[3];  // no neighbour is more bins away than this
+  int64_t num_bins;
+};
+
+MDOPS_HD void cross(const double* a, const double* b, double* c) {
+  c[0] = a[1] * b[2] - a[2] * b[1];
+  c[1] = a[2] * b[0] - a[0] * b[2];
+  c[2] = a[0] * b[1] - a[1] * b[0];
+}
+
+MDOPS_HD double dot(const double* a, const double* b) {
+  return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
+}
+
+MDOPS_HD void normalize(double* a) {
+  const double length = std::sqrt(dot(a, a));
+  for (int d = 0; d < 3; ++d) a[d] /= length;
+}
+
+// Puts unit normals in place of the lattice vectors without pbc, so that every direction has a coordinate.
+MDOPS_HD void complete_cell(Grid& grid) {
+  double (*h)[3] = grid.cell;
+  const int open = !grid.periodic[0] + !grid.periodic[1] + !grid.periodic[2];
+  for (int d = 0; d < 3; ++d) {
+    if (grid.periodic[d]) continue;
+    double *a = h[(d + 1) % 3], *b = h[(d + 2) % 3];
+    if (open == 3) {
+      for (int e = 0; e < 3; ++e) h[d][e] = d == e;
+    } else if (open == 1) {
+      cross(a, b, h[d]);
+      normalize(h[d]);
+    } else {
+      // One lattice vector: a normal to it and to the axis it leans on least, then a normal to both.
+      double *line = grid.periodic[(d + 1) % 3] ? a : b, *other = grid.periodic[(d + 1) % 3] ? b : a;
+      double axis[3] = {0, 0, 0};
+      int least = 0;
+      for (int e = 1; e < 3; ++e)
+        if (std::fabs(line[e]) < std::fabs(line[least])) least = e;
+      axis[least] = 1;
+      cross(line, axis, h[d]);
+      normalize(h[d]);
+      cross(line, h[d], other);
+      normalize(other);
+      return;
+    }
+  }
+}
+
+// Sets cell, inverse and heights. Returns |det| / (|a| |b| |c|): 1 for an orthogonal cell, 0 (or NaN) for a
+// singular one.
+MDOPS_HD double set_lattice(const double* cell, const bool* pbc, Grid& grid) {
+  for (int d = 0; d < 3; ++d) {
+    grid.periodic[d] = pbc[d];
+    for (int e = 0; e < 3; ++e) grid.cell[d][e] = cell[3 * d + e];
+  }
+  complete_cell(grid);
+  const double (*h)[3] = grid.cell;
+  double normal[3][3];
+  for (int d = 0; d < 3; ++d) cross(h[(d + 1) % 3], h[(d + 2) % 3], normal[d]);
+  const double det = dot(h[0], normal[0]);
+  double product = 1;
+  for (int d = 0; d < 3; ++d) {
+    product *= std::sqrt(dot(h[d], h[d]));
+    grid.height[d] = std::fabs(det) / std::sqrt(dot(normal[d], normal[d]));
+    for (int e = 0; e < 3; ++e) grid.inverse[e][d] = normal[d][e] / det;
+  }
+  return std::fabs(det) / product;
+}
+
+MDOPS_HD void fractional(const Grid& grid, const double* x, double* f) {
+  for (int d = 0; d < 3; ++d)
+    f[d] = x[0] * grid.inverse[0][d] + x[1] * grid.inverse[1][d] + x[2] * grid.inverse[2][d];
+}
+
+// Bins of about half the cutoff: a wider bin tests more pairs in vain, a narrower one visits more bins. No
+// more than `most` bins, lest a lone atom far away or a dilute gas ask for more bins than atoms. low, high:
+// the range of the atoms' fractional coordinates.
+MDOPS_HD void set_bins(Grid& grid, const double* low, const double* high, double cutoff, int64_t most) {
+  double extent[3], bins[3];
+  for (int d = 0; d < 3; ++d) {
+    extent[d] = grid.periodic[d] ? 1 : high[d] - low[d];
+    // The slack keeps rounding from adding a bin to the reach when the width is exactly half the cutoff.
+    bins[d] = std::fmax(1, std::floor(2 * grid.height[d] * extent[d] / (cutoff * (1 + 1e-6))));
+  }
+  while (bins[0] * bins[1] * bins[2] > static_cast<double>(most)) {
+    int d = bins[1] > bins[0] ? 1 : 0;
+    if (bins[2] > bins[d]) d = 2;
+    // Not below one, and at once near the goal where one direction is far too long.
+    const double others = bins[0] * bins[1] * bins[2] / bins[d];
+    bins[d] =
+        std::fmax(1, std::fmax(std::floor(bins[d] / 2), std::fmin(bins[d] - 1, std::floor(most / others))));
+  }
+  grid.num_bins = 1;
+  for (int d = 0; d < 3; ++d) {
+    grid.low[d] = grid.periodic[d] ? 0 : low[d];
+    grid.bins[d] = static_cast<int32_t>(bins[d]);
+    grid.scale[d] = extent[d] > 0 ? bins[d] / extent[d] : 0;
+    const double reach = std::ceil(cutoff * grid.scale[d] / grid.height[d] * (1 + 1e-7));
+    grid.reach[d] = static_cast<int32_t>(std::fmin(reach, grid.periodic[d] ? 1e9 : bins[d] - 1));
+    grid.num_bins *= grid.bins[d];
+  }
+}
+
+// The bin of a position, and the lattice translations `wrap` that bring it there: x - wrap . cell.
+MDOPS_HD int64_t find_bin(const Grid& grid, const double* x, int32_t* wrap) {
+  double f[3];
+  fractional(grid, x, f);
+  int64_t bin = 0;
+  for (int d = 0; d < 3; ++d) {
+    const double floor = grid.periodic[d] ? std::floor(f[d]) : 0;
+    wrap[d] = static_cast<int32_t>(floor);
+    const int32_t b = static_cast<int32_t>((f[d] - floor - grid.low[d]) * grid.scale[d]);
+    bin = bin * grid.bins[d] + (b < 0 ? 0 : b < grid.bins[d] ? b : grid.bins[d] - 1);
+  }
+  return bin;
+}
+
+MDOPS_HD void wrap_position(const Grid& grid, const double* x, const int32_t* wrap, double* wrapped) {
+  for (int e = 0; e < 3; ++e)
+    wrapped[e] = x[e] - (wrap[0] * grid.cell[0][e] + wrap[1] * grid.cell[1][e] + wrap[2] * grid.cell[2][e]);
+}
+
+}  // namespace mdops
