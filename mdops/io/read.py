@@ -1,0 +1,85 @@
+"""Choose the reader of a model file by its first bytes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.io import hdf5
+from mdops.io.hdf5 import read_hdf5
+from mdops.io.model_file import ModelFile
+from mdops.io.safetensors_file import read_safetensors
+from mdops.io.text import read_json, read_yaml
+from mdops.io.torch_file import read_torch
+from mdops.io.upgrade import upgrade
+
+_KNOWN = ".safetensors, .dp, .yaml, .json, .pth and .pt files"
+_CONVERT = "convert it with `dp convert-backend {name} model.dp`"
+_PICKLE_MAX = 5
+
+
+def read_model(path: str | os.PathLike[str]) -> ModelFile:
+    """Read a model file of any format that docs/formats.md lists; the first bytes say which, not the name.
+
+    Nothing in the file is run. Weights come back with the bits they have in the file.
+
+    Raises:
+        ModelFileError: the file is absent, cut short, damaged, or not a model; the message says which, and
+            what to do.
+        UnsupportedModelError: it is a PyTorch file with a model whose parts are not known here.
+    """
+    path = Path(path)
+    try:
+        found = _reader(path)(path)
+        found.model = upgrade(found.model)
+        return found
+    except (ModelFileError, UnsupportedModelError) as error:
+        raise type(error)(f"{path}: {error}") from error
+    except Exception as error:
+        # Damage can surface in the libraries underneath as nearly any exception.
+        detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise ModelFileError(f"{path}: it is damaged or cut short ({detail})") from error
+
+
+def _reader(path: Path) -> Callable[[Path], ModelFile]:
+    if path.is_dir():
+        raise ModelFileError(
+            f"it is a folder. If it is a .savedmodel of DeePMD-kit, {_CONVERT.format(name=path.name)}"
+        )
+    if not path.is_file():
+        raise ModelFileError("there is no such file")
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if not head:
+        raise ModelFileError("it is empty")
+    if head.startswith(hdf5.SIGNATURE):
+        return read_hdf5
+    if head.startswith(b"PK"):
+        return read_torch
+    if head[6:9] == b"\0\0{":  # the length of the header as 8 bytes, then JSON
+        return read_safetensors
+    _refuse_others(path, head)
+    return _text_reader(path, head)
+
+
+def _refuse_others(path: Path, head: bytes) -> None:
+    """Tell apart files that are something else, and files too short to tell."""
+    if head[0] == 0x80 and 0 < head[1:2][0:1].ljust(1, b"\0")[0] <= _PICKLE_MAX:
+        raise ModelFileError(
+            "it is a pickle, which could run anything when opened, so that it is not; "
+            "save it again with a PyTorch from after 2020, which writes zip archives"
+        )
+    if path.suffix == ".pb" or (head[0] == 0x0A and any(name in head for name in (b"Const", b"Placeholder"))):
+        raise ModelFileError(f"it is a TensorFlow graph; {_CONVERT.format(name=path.name)}")
+    if hdf5.SIGNATURE.startswith(head[:8]) or (path.suffix == ".safetensors" and head[:1] != b"{"):
+        raise ModelFileError("it is damaged, or cut short after its first bytes")
+    if b"\0" in head:
+        raise ModelFileError(f"it is not a model file; mdops reads {_KNOWN}")
+
+
+def _text_reader(path: Path, head: bytes) -> Callable[[Path], ModelFile]:
+    if head.lstrip()[:1] == b"{":
+        return read_json
+    if path.suffix in (".yaml", ".yml") or b"\nmodel:" in b"\n" + head:
+        return read_yaml
+    raise ModelFileError(f"it is a text file, and not a model; mdops reads {_KNOWN}")

@@ -1,0 +1,74 @@
+"""Walks over trees of dicts and lists read from files that may be damaged or made to do harm."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mdops.errors import ModelFileError
+
+# `leaf` gets what stands below "@variables" and the name of the place; it returns the array (or a plain
+# value).
+Leaf = Callable[[Any, str], Any]
+
+
+class Budget:
+    """Counts down the nodes a tree may have.
+
+    A file of n bytes cannot spell out more than n nodes; only references (YAML aliases, pickle memos) can
+    give more, and a few hundred bytes of them give billions.
+    """
+
+    def __init__(self, file_size: int) -> None:
+        self.left = file_size + 1000
+
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise ModelFileError(
+                "it unfolds to far more data than the file is long; it is damaged, or made to do harm"
+            )
+
+
+def resolve(node: Any, leaf: Leaf, budget: Budget, place: str = "", below_variables: bool = False) -> Any:
+    """Copy a tree; what stands below "@variables", and arrays spelled out as dicts, go through `leaf`."""
+    budget.spend()
+    if isinstance(node, dict):
+        if node.get("@is_variable") is True:
+            return leaf(node, place)
+        return {
+            _text(key): resolve(value, leaf, budget, f"{place}.{key}", below_variables or key == "@variables")
+            for key, value in node.items()
+        }
+    if isinstance(node, list | tuple):
+        return [resolve(v, leaf, budget, f"{place}[{i}]", below_variables) for i, v in enumerate(node)]
+    if below_variables and node is not None:
+        return leaf(node, place)
+    if node is None or isinstance(node, str | bool | int | float | np.ndarray):
+        return node
+    raise ModelFileError(f"{place} holds a {type(node).__name__}, which no model has there")
+
+
+def plain(node: Any, budget: Budget, place: str = "") -> Any:
+    """Copy a tree of plain values (numbers, text, None, dicts, lists); anything else becomes text."""
+    budget.spend()
+    if isinstance(node, dict):
+        return {str(key): plain(value, budget) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [plain(value, budget) for value in node]
+    if node is None or isinstance(node, str | bool | int | float):
+        return node
+    return repr(node)[:200]
+
+
+def mapping(node: Any, what: str) -> dict[str, Any]:
+    """The node itself if it is a dict, an error that names it otherwise."""
+    if not isinstance(node, dict):
+        raise ModelFileError(f"{what} should be a mapping, and is {type(node).__name__}")
+    return node
+
+
+def _text(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ModelFileError(f"a key of the model is {key!r}, not text")
+    return key

@@ -1,0 +1,116 @@
+"""Bring a serialised model of any known version to one shape; refuse what is damaged or not understood."""
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from mdops.errors import ModelFileError
+from mdops.io import schema
+from mdops.io.shapes import check_shapes
+
+_PRECISIONS = {"default": "float64", "double": "float64", "single": "float32", "half": "float16"}
+_HEADER = ("@class", "@version", "type")
+
+
+def upgrade(model: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a serialised model in which every node of a known kind has all its keys.
+
+    Options that an older version lacks get the value it implied, precisions their full name, and vectors
+    stored as (1, n) become (n,). Tables of a compressed model ("compress") are dropped: the nets they were
+    made from are there. Raises ModelFileError for missing, unknown or impossible keys, weights that are NaN
+    or infinite, and shapes that do not fit each other.
+    """
+    model = _node(model, "model", "")
+    if model.get("type") == "standard":
+        check_shapes(model)
+    return model
+
+
+def _node(node: dict[str, Any], place: str, holder: str) -> dict[str, Any]:
+    kind = _kind(node, holder)
+    result = {key: copy.copy(value) for key, value in node.items()}
+    if kind in schema.NODES:
+        result = _fill(result, schema.NODES[kind], place)
+    if isinstance(result.get("@variables"), dict):
+        result["@variables"] = _variables(result["@variables"], schema.VARIABLES.get(kind), place)
+    for key, value in result.items():
+        if key != "@variables":
+            result[key] = _value(value, f"{place}.{key}", key)
+    if kind == "Layer":
+        _flatten(result["@variables"])
+    if kind in schema.NODES and result.get("precision") in _PRECISIONS:
+        result["precision"] = _PRECISIONS[result["precision"]]
+    return result
+
+
+def _kind(node: dict[str, Any], holder: str) -> str:
+    kind = str(node.get("@class", holder))
+    full = f"{kind} {node.get('type')}"
+    return full if full in schema.NODES else kind
+
+
+def _value(value: Any, place: str, holder: str) -> Any:
+    if isinstance(value, dict):
+        return _node(value, place, holder)
+    if isinstance(value, list):
+        return [_value(part, f"{place}[{i}]", f"{holder}[]") for i, part in enumerate(value)]
+    return value
+
+
+def _fill(node: dict[str, Any], keys: schema.Keys, place: str) -> dict[str, Any]:
+    """The node with defaults for absent keys, every key checked."""
+    unknown = [key for key in node if key not in keys and key not in _HEADER]
+    if unknown:
+        raise ModelFileError(
+            f"{place} has the key {unknown[0]!r}, which this version of mdops does not know "
+            f"(the node's version is {node.get('@version', 1)})"
+        )
+    for key, (check, default) in keys.items():
+        if key not in node:
+            if default is schema.REQUIRED:
+                raise ModelFileError(f"{place} lacks {key!r}")
+            node[key] = copy.copy(default)
+        elif not check(node[key]):
+            raise ModelFileError(f"{place}.{key} cannot be {_short(node[key])}")
+    for key in ("compress", "embeddings_strip", "env_mat", "ntypes"):
+        if key in keys and (node[key] is None or key == "compress"):
+            del node[key]
+    return node
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _variables(variables: dict[str, Any], known: dict[str, bool] | None, place: str) -> dict[str, Any]:
+    """The arrays of a node, all finite numbers; None for those that a known kind may lack."""
+    if known is not None:
+        unknown = [key for key in variables if key not in known]
+        missing = [key for key, needed in known.items() if needed and variables.get(key) is None]
+        if unknown or missing:
+            what = f"has unknown arrays: {unknown}" if unknown else f"lacks {missing[0]!r}"
+            raise ModelFileError(f"{place}.@variables {what}")
+        variables = {**{key: None for key in known if known[key] is False}, **variables}
+    _check_numbers(variables, f"{place}.@variables", known is not None)
+    return dict(variables)
+
+
+def _check_numbers(value: Any, place: str, arrays_only: bool) -> None:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_numbers(inner, f"{place}.{key}", arrays_only)
+    elif isinstance(value, np.ndarray):
+        if value.dtype.kind not in "fiub":
+            raise ModelFileError(f"{place} holds {value.dtype}, not numbers")
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ModelFileError(f"{place} holds NaN or infinite numbers")
+    elif arrays_only and value is not None:
+        raise ModelFileError(f"{place} is not an array")
+
+
+def _flatten(variables: dict[str, Any]) -> None:
+    for key in ("b", "idt"):
+        if variables[key] is not None:
+            variables[key] = variables[key].reshape(-1)
