@@ -13,8 +13,8 @@ class VerletList:
 
     That is when an atom has moved by more than skin / 2 since the last build, or when types, pbc, batch or
     the number of atoms have changed. A periodic cell may be strained: with F = h0^-1 h the homogeneous part
-    of the motion and v the largest remainder |x - x0 F|, a pair vector d0 became d = d0 F + v_j - v_i, so that
-    no pair is missing while cutoff + 2 v <= (smallest singular value of F) (cutoff + skin).
+    of the motion and v the largest remainder |x - x0 F|, a pair vector d0 became d = d0 F + v_j - v_i: no
+    pair is missing while cutoff + 2 v <= (smallest singular value of F) (cutoff + skin).
 
     Rows keep their length from build to build, with some room to spare, until one overflows.
 
@@ -42,7 +42,7 @@ class VerletList:
         types: torch.Tensor,
         batch: torch.Tensor | None = None,
     ) -> NeighborList:
-        """A list of at least the pairs within the cutoff; arguments as `mdops.ops.neighbor_list` takes them."""
+        """A list of at least all pairs within the cutoff; arguments as of `mdops.ops.neighbor_list`."""
         cell, pbc, batch = one_batch(positions, cell, pbc, batch)
         given = tuple(a.detach() for a in (positions, cell, pbc, types, batch))
         if self._list is None or not self._holds(*given):

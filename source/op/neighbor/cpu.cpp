@@ -99,7 +99,7 @@ struct Matrix {
   }
 };
 
-// The longest row and the first atom that has it, found by threads in any order.
+// The longest row and the first atom that has it (0 and -1 before any), seen by threads in any order.
 class Longest {
  public:
   void see(int64_t size, int32_t atom) {
@@ -112,7 +112,7 @@ class Longest {
   int64_t atom() const { return ~static_cast<int32_t>(most_); }
 
  private:
-  std::atomic<uint64_t> most_{UINT32_MAX};
+  std::atomic<uint64_t> most_{0};
 };
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positions, const Tensor& cell,
