@@ -333,6 +333,15 @@ def test_bad_cutoff_is_refused(cutoff):
         ops.neighbor_list(**make_system(21, n=5), cutoff=cutoff)
 
 
+@pytest.mark.parametrize("pbc", [ALL_PBC[0], ALL_PBC[3], ALL_PBC[7]])
+def test_extreme_lengths_are_no_trouble(pbc):
+    system = make_system(24, pbc, n=20)
+    assert found_pairs(system, 5e-324) == []
+    big = {**system, "positions": system["positions"] * 5e7, "cell": system["cell"] * 5e7}
+    assert found_pairs(big, 3.0 * 5e7) == found_pairs(system, 3.0)
+    assert len(found_pairs({**system, "pbc": torch.zeros(1, 3, dtype=torch.bool)}, 1e9)) == 20 * 19
+
+
 def test_bad_numbers_are_refused():
     for name, value in (("ntypes", 0), ("capacity", -1)):
         with pytest.raises(InputError, match=f"`{name}` is {value}"):

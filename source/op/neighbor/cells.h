@@ -117,12 +117,12 @@ inline void check_images(const Atoms& atoms, System& system) {
     const Grid& grid = system.grid;
     const double images = grid.periodic[d] ? std::ceil(grid.reach[d] / static_cast<double>(grid.bins[d])) : 0;
     visited *= 2 * grid.reach[d] + 1.0;
-    if (images > kLargestShift || visited > (1 << 24))
+    if (images > kLargestShift || visited > (1 << 22))
       fail(atoms.op, "argument `cutoff` (" + std::to_string(atoms.cutoff) +
                          " A) reaches over too many periodic images of system " +
                          std::to_string(system.index) + ", whose cell measures " +
                          std::to_string(grid.height[d]) +
-                         " A between two faces; expected at most 511 in a direction and 2^24 in all");
+                         " A between two faces; expected at most 511 in a direction and 2^22 in all");
     if (!grid.periodic[d]) continue;
     if (std::max(-system.low[d], system.high[d]) > 1e9)
       fail(atoms.op, "argument `positions` lies more than 1e9 cells from the origin in system " +

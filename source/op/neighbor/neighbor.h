@@ -115,7 +115,8 @@ MDOPS_HD void set_bins(Grid& grid, const double* low, const double* high, double
   for (int d = 0; d < 3; ++d) {
     extent[d] = grid.periodic[d] ? 1 : high[d] - low[d];
     // The slack keeps rounding from adding a bin to the reach when the width is exactly half the cutoff.
-    bins[d] = std::fmax(1, std::floor(2 * grid.height[d] * extent[d] / (cutoff * (1 + 1e-6))));
+    const double half_cutoffs = std::floor(2 * grid.height[d] * extent[d] / (cutoff * (1 + 1e-6)));
+    bins[d] = std::fmin(std::fmax(1, half_cutoffs), 0x1p30);
   }
   while (bins[0] * bins[1] * bins[2] > static_cast<double>(most)) {
     int d = bins[1] > bins[0] ? 1 : 0;
