@@ -153,18 +153,17 @@ class ClassicFile:
         return tuple(self._number(first + 8 * i, 8) for i in range(rank))
 
     def _dtype(self, message: _Message) -> np.dtype[Any]:
-        """A datatype of numbers (IV.A.2.d): IEEE floats and integers of the usual sizes."""
+        """A datatype of numbers (IV.A.2.d): little-endian IEEE floats and integers of the usual sizes."""
         at = message.at
         kind, bits, size = self._number(at, 1) & 15, self._number(at + 1, 3), self._number(at + 4, 4)
-        order = ">" if bits & 1 else "<"
         offset, precision = self._number(at + 8, 2), self._number(at + 10, 2)
-        if offset == 0 and precision == 8 * size:
+        if offset == 0 and precision == 8 * size and bits & 1 == 0:
             if kind == 1 and size in _IEEE:
                 found = (self._number(at + 13, 1), self._number(at + 15, 1), self._number(at + 16, 4))
                 if found == _IEEE[size] and bits & 0x40 == 0:
-                    return np.dtype(f"{order}f{size}")
+                    return np.dtype(f"<f{size}")
             if kind == 0 and size in (1, 2, 4, 8):
-                return np.dtype(f"{order}{'i' if bits & 8 else 'u'}{size}")
+                return np.dtype(f"<{'i' if bits & 8 else 'u'}{size}")
         raise ModelFileError("a dataset of it is damaged, or does not hold numbers")
 
     def _layout(self, message: _Message, name: str) -> tuple[int, int]:

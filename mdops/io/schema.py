@@ -60,6 +60,15 @@ def either(*checks: Check) -> Check:
 
 
 REQUIRED: Any = object()
+NETWORK_TYPES = ("network", "embedding_network", "fitting_network")
+# Names of a precision that DeePMD-kit takes as another's; nets may also be bfloat16.
+PRECISIONS = {
+    "default": "float64",
+    "double": "float64",
+    "single": "float32",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+}
 Keys = dict[str, tuple[Check, Any]]
 
 types: tuple[Check, Any] = (list_of(count), [])
@@ -69,6 +78,7 @@ type_pairs: tuple[Check, Any] = (
 )
 widths = (list_of(lambda width: type(width) is int and width > 0), REQUIRED)
 type_map = (optional(list_of(text)), None)
+precision = (lambda name: name in PRECISIONS or name in PRECISIONS.values(), "float64")
 frozen = (either(boolean, list_of(boolean)), True)
 part = (node, REQUIRED)
 
@@ -80,7 +90,7 @@ _DESCRIPTOR: Keys = {
     "resnet_dt": (boolean, False),
     "set_davg_zero": (boolean, False),
     "activation_function": (text, "tanh"),
-    "precision": (text, "float64"),
+    "precision": precision,
     "exclude_types": type_pairs,
     "env_protection": (number, 0.0),
     "embeddings": part,
@@ -124,7 +134,7 @@ _ATTENTION_LAYER: Keys = {
     "scaling_factor": (number, 1.0),
     "normalize": (boolean, True),
     "temperature": (optional(number), None),
-    "precision": (text, "float64"),
+    "precision": precision,
     "trainable_ln": (boolean, True),
     "ln_eps": (optional(positive), 1e-5),
 }
@@ -134,7 +144,7 @@ _NET: Keys = {
     "neuron": (list_of(count), REQUIRED),
     "activation_function": (text, "tanh"),
     "resnet_dt": (boolean, False),
-    "precision": (text, "float64"),
+    "precision": precision,
     "layers": (list_of(node), REQUIRED),
 }
 
@@ -177,7 +187,7 @@ NODES: dict[str, Keys] = {
         "dim_case_embd": (count, 0),
         "default_fparam": (optional(list_of(number)), None),
         "activation_function": (text, "tanh"),
-        "precision": (text, "float64"),
+        "precision": precision,
         "mixed_types": (boolean, REQUIRED),
         "nets": part,
         "rcond": (optional(number), None),
@@ -194,29 +204,29 @@ NODES: dict[str, Keys] = {
     "NetworkCollection": {
         "ndim": (count, REQUIRED),
         "ntypes": (count, REQUIRED),
-        "network_type": (text, REQUIRED),
+        "network_type": (lambda kind: kind in NETWORK_TYPES, REQUIRED),
         "networks": (list_of(optional(node)), REQUIRED),
     },
-    "EmbeddingNetwork": {**_NET, "bias": (boolean, True), "trainable": (anything, True)},
+    "EmbeddingNetwork": {**_NET, "bias": (boolean, True), "trainable": frozen},
     "FittingNetwork": {
         **_NET,
         "out_dim": (count, REQUIRED),
         "bias_out": (boolean, True),
-        "trainable": (anything, True),
+        "trainable": frozen,
     },
     "Layer": {
         "bias": (boolean, True),
         "use_timestep": (boolean, False),
         "activation_function": (optional(text), None),
         "resnet": (boolean, REQUIRED),
-        "precision": (text, "float64"),
+        "precision": precision,
         "trainable": (boolean, True),
         "@variables": part,
     },
     "LayerNorm": {
         "eps": (positive, REQUIRED),
         "trainable": (boolean, True),
-        "precision": (text, "float64"),
+        "precision": precision,
         "@variables": part,
     },
     "NeighborGatedAttention": {
@@ -228,7 +238,7 @@ NODES: dict[str, Keys] = {
         "ntypes": (count, REQUIRED),
         "neuron": (list_of(count), REQUIRED),
         "resnet_dt": (boolean, False),
-        "precision": (text, "float64"),
+        "precision": precision,
         "activation_function": (optional(text), "tanh"),
         "trainable": (boolean, True),
         "padding": (boolean, False),
@@ -258,6 +268,11 @@ NODES: dict[str, Keys] = {
         "use_exp_switch": (boolean, False),
     },
 }
+
+# What may stand below a node of known kind without being of known kind: descriptors and fittings that mdops
+# does not read (their users refuse them by name), and values that only training looks at.
+OPEN_CLASSES = ("Descriptor", "Fitting")
+OPEN_KEYS = ("preset_out_bias", "spin", "layer_name", "compress")
 
 # The arrays of each kind, with whether they must be there.
 VARIABLES: dict[str, dict[str, bool]] = {

@@ -27,6 +27,9 @@ def check_shapes(model: Tree) -> None:
     _check_descriptor(model["descriptor"], type_map, "model.descriptor")
     if model["fitting"].get("type") == "ener":
         _check_fitting(model["fitting"], type_map, "model.fitting")
+        width = _width(model["descriptor"])
+        if width is not None:
+            _same(model["fitting"]["dim_descrpt"], width, "model.fitting.dim_descrpt")
 
 
 def _check_types(types: list[int], ntypes: int, place: str) -> None:
@@ -80,6 +83,18 @@ def _check_descriptor(node: Tree, type_map: list[str], place: str) -> None:
         _check_attention(node, ntypes, place)
 
 
+def _width(node: Tree) -> int | None:
+    """How many numbers a descriptor has for an atom; None for kinds that are not known."""
+    kind = node.get("type")
+    if kind == "hybrid":
+        widths = [_width(part) for part in node["list"]]
+        return None if None in widths else sum(w for w in widths if w is not None)
+    if f"Descriptor {kind}" not in schema.NODES:
+        return None
+    width: int = node["neuron"][-1] * node.get("axis_neuron", 1)
+    return width + (node["tebd_dim"] if node.get("concat_output_tebd") else 0)
+
+
 def _check_attention(node: Tree, ntypes: int, place: str) -> None:
     layers = node["attention_layers"]["attention_layers"]
     _same(len(layers), node["attn_layer"], f"the number of attention layers of {place}")
@@ -119,6 +134,11 @@ def _check_net(net: Tree, neuron: list[int], place: str) -> None:
     _same(len(net["layers"]), len(widths) - 1, f"the number of layers of {place}")
     for i, layer in enumerate(net["layers"]):
         _check_layer(layer, widths[i], widths[i + 1], f"{place}.layers[{i}]")
+        if i < len(neuron):
+            activation = f"{place}.layers[{i}].activation_function"
+            _same(layer["activation_function"], net["activation_function"], activation)
+        elif str(layer["activation_function"]).lower() not in ("none", "linear"):
+            raise ModelFileError(f"the last layer of {place} has an activation function")
 
 
 def _check_layer(layer: Tree, width_in: int, width_out: int, place: str) -> None:

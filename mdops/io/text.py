@@ -11,7 +11,7 @@ import yaml
 from mdops.errors import ModelFileError
 from mdops.io.model_file import ModelFile
 from mdops.io.serialized import model_file_from
-from mdops.io.tree import Budget, mapping
+from mdops.io.tree import Budget, mapping, plain
 
 _DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
@@ -34,15 +34,21 @@ def read_yaml(path: Path) -> ModelFile:
 def _model_file(header: Any, size: int, name: str) -> ModelFile:
     if not isinstance(header, dict):
         raise ModelFileError("it is text, but not a model of DeePMD-kit")
-    return model_file_from(mapping(header, "the document"), _array, Budget(size), name)
+    budget = Budget(size)
+
+    def leaf(node: Any, place: str) -> Any:
+        return _array(node, place, budget)
+
+    return model_file_from(mapping(header, "the document"), leaf, budget, name)
 
 
-def _array(node: Any, place: str) -> Any:
+def _array(node: Any, place: str, budget: Budget) -> Any:
     """The array that a node {"@class": "np.ndarray", "dtype": ..., "value": [...]} spells out."""
     if not isinstance(node, dict):
         return node
     if node.get("@class") != "np.ndarray" or node.get("dtype") not in _DTYPES or "value" not in node:
         raise ModelFileError(f"{place} is not an array: its class, dtype or value is missing or unknown")
+    plain(node["value"], budget)  # spends the budget before NumPy spends the memory
     array = np.array(node["value"])  # without a dtype first, so that text never passes for a number
     if array.dtype.kind not in "fiub" and array.size:
         raise ModelFileError(f"{place} holds something that is not a number")

@@ -9,7 +9,6 @@ from mdops.errors import ModelFileError
 from mdops.io import schema
 from mdops.io.shapes import check_shapes
 
-_PRECISIONS = {"default": "float64", "double": "float64", "single": "float32", "half": "float16"}
 _HEADER = ("@class", "@version", "type")
 
 
@@ -21,6 +20,10 @@ def upgrade(model: dict[str, Any]) -> dict[str, Any]:
     made from are there. Raises ModelFileError for missing, unknown or impossible keys, weights that are NaN
     or infinite, and shapes that do not fit each other.
     """
+    if not isinstance(model.get("type"), str):
+        raise ModelFileError("the model lacks 'type'; its end may be missing")
+    if model["type"] == "standard" and model.get("@class") != "Model":
+        raise ModelFileError(f"the '@class' of a standard model is {model.get('@class')!r}, not 'Model'")
     model = _node(model, "model", "")
     if model.get("type") == "standard":
         check_shapes(model)
@@ -36,11 +39,12 @@ def _node(node: dict[str, Any], place: str, holder: str) -> dict[str, Any]:
         result["@variables"] = _variables(result["@variables"], schema.VARIABLES.get(kind), place)
     for key, value in result.items():
         if key != "@variables":
-            result[key] = _value(value, f"{place}.{key}", key)
+            known = kind in schema.NODES and key not in schema.OPEN_KEYS
+            result[key] = _value(value, f"{place}.{key}", key, known)
     if kind == "Layer":
         _flatten(result["@variables"])
-    if kind in schema.NODES and result.get("precision") in _PRECISIONS:
-        result["precision"] = _PRECISIONS[result["precision"]]
+    if kind in schema.NODES and "precision" in result:
+        result["precision"] = schema.PRECISIONS.get(result["precision"], result["precision"])
     return result
 
 
@@ -50,11 +54,16 @@ def _kind(node: dict[str, Any], holder: str) -> str:
     return full if full in schema.NODES else kind
 
 
-def _value(value: Any, place: str, holder: str) -> Any:
+def _value(value: Any, place: str, holder: str, known: bool) -> Any:
+    """A value of a node under the key `holder`; below a node of known kind, nodes must be of known kind."""
     if isinstance(value, dict):
+        kind = _kind(value, holder)
+        opened = value.get("@class") in schema.OPEN_CLASSES and isinstance(value.get("type"), str)
+        if known and kind not in schema.NODES and not opened:
+            raise ModelFileError(f"{place} is of the unknown class {value.get('@class')!r}")
         return _node(value, place, holder)
     if isinstance(value, list):
-        return [_value(part, f"{place}[{i}]", f"{holder}[]") for i, part in enumerate(value)]
+        return [_value(part, f"{place}[{i}]", f"{holder}[]", known) for i, part in enumerate(value)]
     return value
 
 
@@ -76,6 +85,9 @@ def _fill(node: dict[str, Any], keys: schema.Keys, place: str) -> dict[str, Any]
     for key in ("compress", "embeddings_strip", "env_mat", "ntypes"):
         if key in keys and (node[key] is None or key == "compress"):
             del node[key]
+    if "env_mat" in node:
+        # Some descriptors are written with 0 there; DeePMD-kit itself goes by env_protection.
+        node["env_mat"] = {**node["env_mat"], "protection": node["env_protection"]}
     return node
 
 

@@ -1,0 +1,103 @@
+"""Makes tests/data/checkpoints/<case>.{pt,pth,dp}: small models as DeePMD-kit writes them.
+
+The weights are random. The cases cover the descriptors that mdops reads from PyTorch files, with options
+away from their defaults. Only one case has a .pth, which is mostly TorchScript code. Needs deepmd-kit 3.2.0
+with its PyTorch backend:
+
+    python tests/data/make_checkpoints.py
+"""
+
+import copy
+import json
+from pathlib import Path
+
+import torch
+from deepmd.dpmodel.utils.serialization import save_dp_model
+from deepmd.pt.model.model import get_model
+from deepmd.pt.train.wrapper import ModelWrapper
+
+HERE = Path(__file__).parent / "checkpoints"
+RADIAL = {"sel": [6, 8], "rcut": 5.0, "rcut_smth": 0.5, "neuron": [4, 8]}
+SE_E2_A = {"type": "se_e2_a", **RADIAL, "axis_neuron": 4, "type_one_side": False}
+ATTENTION = {**RADIAL, "sel": 20, "axis_neuron": 4, "tebd_dim": 4, "attn": 8}
+FITTING = {"neuron": [6, 6], "resnet_dt": True}
+
+CASES = {
+    "se_e2_a_options": {
+        "descriptor": {
+            **SE_E2_A,
+            "type_one_side": True,
+            "resnet_dt": True,
+            "activation_function": "gelu",
+            "exclude_types": [[0, 1]],
+            "set_davg_zero": True,
+            "env_protection": 0.01,
+            "precision": "float32",
+            "trainable": False,
+        },
+        "fitting_net": {
+            **FITTING,
+            "resnet_dt": False,
+            "numb_fparam": 2,
+            "numb_aparam": 3,
+            "default_fparam": [0.1, 0.2],
+            "precision": "float32",
+            "activation_function": "relu",
+            "trainable": [True, False, True],
+        },
+        "atom_exclude_types": [1],
+        "pair_exclude_types": [[0, 0]],
+    },
+    "se_e2_a_two_sided": {
+        "descriptor": {**SE_E2_A, "exclude_types": [[0, 1]]},
+        "fitting_net": {**FITTING, "atom_ener": [1.0, None], "precision": "default", "dim_case_embd": 2},
+    },
+    "se_e2_r": {"descriptor": {"type": "se_e2_r", **RADIAL, "env_protection": 0.01}, "fitting_net": FITTING},
+    "se_e3": {"descriptor": {"type": "se_e3", **RADIAL}, "fitting_net": FITTING},
+    "dpa1": {"descriptor": {"type": "dpa1", **ATTENTION, "attn_layer": 2}, "fitting_net": FITTING},
+    "dpa1_strip": {
+        "descriptor": {
+            "type": "se_atten",
+            **ATTENTION,
+            "attn_layer": 0,
+            "tebd_input_mode": "strip",
+            "type_one_side": True,
+            "use_tebd_bias": True,
+        },
+        "fitting_net": FITTING,
+    },
+    "se_atten_v2": {
+        "descriptor": {"type": "se_atten_v2", **ATTENTION, "attn_layer": 1},
+        "fitting_net": FITTING,
+    },
+    "hybrid": {
+        "descriptor": {"type": "hybrid", "list": [{"type": "dpa1", **ATTENTION, "attn_layer": 0}, SE_E2_A]},
+        "fitting_net": FITTING,
+    },
+}
+
+
+def make(name, case):
+    params = {"type_map": ["O", "H"], **copy.deepcopy(case)}
+    model = get_model(copy.deepcopy(params))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if tensor.is_floating_point() and tensor.numel():
+                tensor.copy_(torch.rand(tensor.shape, generator=generator).to(tensor.dtype) + 0.1)
+        model.min_nbor_dist.fill_(0.88)
+    state = ModelWrapper(model, model_params=params).state_dict()
+    torch.save({"model": state, "optimizer": {}}, HERE / f"{name}.pt")
+    model.eval()
+    variables = {"min_nbor_dist": model.get_min_nbor_dist()}
+    data = {"backend": "PyTorch", "model": model.serialize(), "@variables": variables}
+    save_dp_model(str(HERE / f"{name}.dp"), data)
+    if name == "hybrid":
+        model.model_def_script = json.dumps(params)
+        torch.jit.save(torch.jit.script(model), HERE / f"{name}.pth", {})
+
+
+if __name__ == "__main__":
+    HERE.mkdir(exist_ok=True)
+    for name, case in CASES.items():
+        make(name, case)

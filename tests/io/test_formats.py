@@ -1,0 +1,202 @@
+"""Every format gives the tree that is in it; the formats of one model give one tree."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import yaml
+from trees import CHECKPOINTS, DATA, FORMATS, ONE_SIDE, REFERENCE, differences
+
+from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.io import describe, read_model, write_model
+from mdops.io.upgrade import upgrade
+
+
+def tree_by_h5py(path):
+    """The model in a .dp file, read in the plainest way."""
+    with h5py.File(path) as file:
+
+        def walk(node, variable=False):
+            if isinstance(node, dict):
+                return {k: walk(v, variable or k == "@variables") for k, v in node.items()}
+            if isinstance(node, list):
+                return [walk(v, variable) for v in node]
+            return file[node][()] if variable and node is not None else node
+
+        return walk(json.loads(file.attrs["json"])["model"])
+
+
+def arrays(node):
+    if isinstance(node, dict):
+        return [a for v in node.values() for a in arrays(v)]
+    if isinstance(node, list):
+        return [a for v in node for a in arrays(v)]
+    return [node] if isinstance(node, np.ndarray) else []
+
+
+DP_FILES = [
+    FORMATS / "model.dp",
+    ONE_SIDE / "model.dp",
+    *(REFERENCE / case / "model.dp" for case in ("dpa1_attn2", "hybrid", "se_t", "se_r", "water_dpa1")),
+]
+
+
+@pytest.mark.parametrize("path", DP_FILES, ids=lambda path: path.parent.name)
+def test_hdf5_gives_what_h5py_gives(path):
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    assert differences(read_model(path).model, upgrade(tree_by_h5py(path))) == []
+
+
+@pytest.mark.parametrize("name", ["model.pth", "model.ckpt.pt"])
+def test_trained_model_is_the_same_in_every_format(name):
+    wanted, found = read_model(FORMATS / "model.dp"), read_model(FORMATS / name)
+    assert differences(found.model, wanted.model) == []
+    for key in ("min_nbor_dist", "model_def_script", "software", "backend"):
+        assert found.source[key] == wanted.source[key]
+
+
+@pytest.mark.parametrize("path", sorted(CHECKPOINTS.glob("*.pt*")), ids=lambda path: path.name)
+def test_pytorch_files_give_the_serialised_tree(path):
+    found = read_model(path)
+    assert differences(found.model, read_model(path.with_suffix(".dp")).model) == []
+    assert found.source["min_nbor_dist"] == 0.88
+
+
+def test_yaml_and_json_give_the_tree_of_the_dp_file(tmp_path):
+    wanted = read_model(ONE_SIDE / "model.dp").model
+    assert differences(read_model(ONE_SIDE / "model.yaml").model, wanted) == []
+    text = (ONE_SIDE / "model.yaml").read_text()
+    (tmp_path / "model.json").write_text(json.dumps(yaml.load(text, yaml.CSafeLoader)))
+    assert differences(read_model(tmp_path / "model.json").model, wanted) == []
+
+
+def test_content_decides_and_not_the_name(tmp_path):
+    wanted = read_model(FORMATS / "model.dp").model
+    for name in ("model.dp", "model.pth", "model.ckpt.pt"):
+        path = tmp_path / "model.dat"
+        path.write_bytes((FORMATS / name).read_bytes())
+        assert differences(read_model(path).model, wanted) == []
+
+
+def test_safetensors_round_trip(tmp_path):
+    for path in [FORMATS / "model.dp", *CHECKPOINTS.glob("*.dp")]:
+        file = read_model(path)
+        write_model(tmp_path / "model.safetensors", file.model, file.source)
+        again = read_model(tmp_path / "model.safetensors")
+        assert differences(again.model, file.model) == []
+        assert again.source == {
+            **file.source,
+            "format": "mdops (.safetensors)",
+            "imported_from": file.source["format"],
+        }
+    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_safetensors_keeps_shapes_and_types(tmp_path):
+    variables = {
+        "scalar": np.array(1.5),
+        "empty": np.zeros((0, 3), np.float32),
+        "transposed": np.arange(6.0).reshape(2, 3).T,
+        "half": np.ones(2, np.float16),
+        "integers": np.arange(3),
+        "none": None,
+    }
+    model = {"type": "another kind", "@variables": variables, "list": [1, 0.1, "x", None, True]}
+    write_model(tmp_path / "m.safetensors", model)
+    assert differences(read_model(tmp_path / "m.safetensors").model, model) == []
+
+
+def test_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_text("old")
+    with pytest.raises(ModelFileError, match="not written"):
+        write_model(path, {"type": "standard", "x": object()})
+    with pytest.raises(ModelFileError, match="not written"):
+        write_model(path, {"x": float("nan")})
+    assert path.read_text() == "old"
+    with pytest.raises(ModelFileError, match="suffix"):
+        write_model(tmp_path / "model.dp", {})
+
+
+def test_weights_are_writable_and_in_native_order():
+    for name in ("model.dp", "model.pth", "model.ckpt.pt"):
+        for array in arrays(read_model(FORMATS / name).model):
+            assert array.dtype.isnative and array.flags.writeable and array.flags.c_contiguous
+
+
+def test_later_hdf5_layout(tmp_path):
+    path = tmp_path / "model.dp"
+    with h5py.File(FORMATS / "model.dp") as old, h5py.File(path, "w", libver="latest") as new:
+        for name in old:
+            new.create_dataset(name, data=old[name][()], compression="gzip" if old[name].size > 100 else None)
+        new.attrs["json"] = old.attrs["json"]
+    assert differences(read_model(path).model, read_model(FORMATS / "model.dp").model) == []
+
+
+def test_describe():
+    assert str(describe(read_model(CHECKPOINTS / "hybrid.dp").model)) == (
+        "a standard model with descriptor hybrid(dpa1, se_e2_a) and fitting ener"
+    )
+    zbl = {"type": "zbl", "models": [read_model(FORMATS / "model.dp").model, {"type": "pairtab"}]}
+    kind = describe(zbl)
+    assert (kind.model, kind.descriptor) == ("zbl (of 2)", "se_e2_a + unknown")
+    assert describe({}).model == "unknown"
+
+
+def edited_checkpoint(path, edit):
+    checkpoint = torch.load(FORMATS / "model.ckpt.pt", weights_only=True)
+    state = checkpoint["model"]
+    edit(state["_extra_state"]["model_params"], state)
+    torch.save(checkpoint, path)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda p, s: p.update(model_dict={"water": {}, "copper": {}}), "branches water, copper"),
+        (lambda p, s: p["descriptor"].update(type="dpa3"), "descriptor dpa3"),
+        (lambda p, s: p["fitting_net"].update(type="dos"), "fitting dos"),
+        (lambda p, s: p.update(spin={}), "spin model"),
+        (lambda p, s: p.update(type="linear_ener"), "linear_ener model"),
+    ],
+)
+def test_unsupported_checkpoints_are_named(tmp_path, edit, message):
+    edited_checkpoint(tmp_path / "m.pt", edit)
+    with pytest.raises(UnsupportedModelError, match=message):
+        read_model(tmp_path / "m.pt")
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda p, s: p["descriptor"].update(neuron=[8, 16, 64]), "neuron|shape"),
+        (lambda p, s: p["descriptor"].update(sel=[80, 61]), "davg"),
+        (lambda p, s: p["descriptor"].pop("rcut"), "rcut"),
+        (lambda p, s: p["descriptor"].update(axis_neuron=7), "dim_descrpt"),
+        (lambda p, s: p["descriptor"].update(type_one_side=True), "more nets"),
+        (lambda p, s: p.update(type_map=["Cu", "Al", "Fe"]), "shape"),
+        (lambda p, s: p.pop("type_map"), "type_map"),
+        (lambda p, s: s.pop("model.Default.atomic_model.out_bias"), "out_bias are missing"),
+        (lambda p, s: s["model.Default.atomic_model.out_bias"].fill_(float("inf")), "NaN or infinite"),
+    ],
+)
+def test_checkpoints_whose_parts_do_not_fit(tmp_path, edit, message):
+    edited_checkpoint(tmp_path / "m.pt", edit)
+    with pytest.raises(ModelFileError, match=message):
+        read_model(tmp_path / "m.pt")
+
+
+def test_bfloat16_weights_become_float32(tmp_path):
+    key = "model.Default.atomic_model.out_std"
+    stored = torch.tensor([[[1.5], [0.203125]]], dtype=torch.bfloat16)
+    edited_checkpoint(tmp_path / "m.pt", lambda p, s: s.update({key: stored}))
+    found = read_model(tmp_path / "m.pt").model["@variables"]["out_std"]
+    assert differences(found, stored.float().numpy()) == []
+
+
+def test_every_reference_case_is_read():
+    for path in DATA.glob("reference/*/model.dp"):
+        assert describe(read_model(path).model).model == "standard"
