@@ -119,6 +119,7 @@ def parameter_statistics(tree, rng):
 
 
 def excluded_by_fitting(tree, rng):
+    """DeePMD-kit puts the model's atom_exclude_types in the place of the fitting net's: no effect."""
     output_bias(tree, rng)
     tree["fitting"]["exclude_types"] = [1]
 

@@ -1,0 +1,73 @@
+"""Feed-forward nets: the embedding nets of the descriptors and the fitting nets."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from mdops.nn.activation import activation
+
+
+class Layer(nn.Module):
+    """y = idt * phi(x W + b), plus x if the widths are equal, plus (x, x) if the output is twice as wide.
+
+    The last two only where `residual` is set; b and idt (the "timestep") may be absent.
+    """
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        timestep: torch.Tensor | None,
+        activation_name: str,
+        residual: bool,
+    ) -> None:
+        """Takes weight (inputs, outputs), and bias and timestep (outputs,)."""
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.bias = None if bias is None else nn.Parameter(bias)
+        self.timestep = None if timestep is None else nn.Parameter(timestep)
+        self.activation_name = activation_name
+        self.residual = residual
+        self._activation = activation(activation_name)
+
+    @property
+    def inputs(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def outputs(self) -> int:
+        return self.weight.shape[1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., inputs) to (..., outputs)."""
+        y = x @ self.weight
+        if self.bias is not None:
+            y = y + self.bias
+        y = self._activation(y)
+        if self.timestep is not None:
+            y = y * self.timestep
+        if self.residual and self.outputs == self.inputs:
+            y = y + x
+        elif self.residual and self.outputs == 2 * self.inputs:
+            y = y + torch.cat([x, x], dim=-1)
+        return y
+
+
+class Net(nn.Sequential):
+    """Layers one after the other. An embedding net has one input; a fitting net ends in a linear layer."""
+
+    def __init__(self, layers: Iterable[Layer]) -> None:
+        super().__init__(*layers)
+
+    @property
+    def layers(self) -> list[Layer]:
+        return [layer for layer in self if isinstance(layer, Layer)]
+
+    @property
+    def inputs(self) -> int:
+        return self.layers[0].inputs
+
+    @property
+    def outputs(self) -> int:
+        return self.layers[-1].outputs

@@ -1,0 +1,313 @@
+"""The energy model: descriptor, fitting net, biases; energies, forces and virials of atoms."""
+
+import copy
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops.errors import InputError
+from mdops.nn import system as systems
+from mdops.nn.exact import exact_moments
+from mdops.nn.fitting import EnergyFitting
+from mdops.nn.moments import Moments
+from mdops.nn.pairs import Pairs, keep_nearest, overflows, refuse_coincident, refuse_overflow, warn_close
+from mdops.nn.se_e2_a import SeE2A
+from mdops.nn.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid, choose_grid, coefficients
+from mdops.nn.splined import splined_moments
+from mdops.nn.system import System
+from mdops.ops import NeighborList, displacements, neighbor_list, pair_forces
+
+Overflow = Literal["error", "truncate", "extend"]
+
+
+class Potential(nn.Module):
+    """E = sum_i e_i, with e_i = fitting(descriptor(neighbours of i)) + bias of i's type.
+
+    Made by `mdops.load`. Parameters have the compute dtype; positions, cells and energies are float64.
+    An atom of an excluded type (`atom_exclude_types`) and a virtual atom have no energy; the former still is
+    a neighbour of others.
+
+    Attributes:
+        type_map: the element of each type.
+        descriptor, fitting: the parts.
+        overflow: what to do with more neighbours of a type than `sel`: "error", "truncate" (keep the nearest,
+            as DeePMD-kit) or "extend" (keep all).
+        grid: the knots of the splines that stand for the embedding nets; None in exact mode.
+        tree: the serialised model this one was made from; `save` writes it with the weights of now.
+    """
+
+    out_bias: torch.Tensor
+    has_energy: torch.Tensor
+
+    def __init__(
+        self,
+        descriptor: SeE2A,
+        fitting: EnergyFitting,
+        out_bias: torch.Tensor,
+        *,
+        type_map: Sequence[str],
+        atom_exclude_types: Sequence[int] = (),
+        overflow: Overflow = "error",
+        tree: dict[str, Any],
+    ) -> None:
+        """Takes out_bias (ntypes,) float64, eV."""
+        super().__init__()
+        if overflow not in get_args(Overflow):
+            raise InputError(f"overflow is {overflow!r}, expected one of {', '.join(get_args(Overflow))}")
+        self.descriptor, self.fitting = descriptor, fitting
+        self.type_map, self.overflow = list(type_map), overflow
+        self.tree = tree
+        self.grid: SplineGrid | None = None
+        self._table: tuple[Any, torch.Tensor] | None = None
+        self.register_buffer("out_bias", out_bias)
+        excluded = torch.tensor([t in atom_exclude_types for t in range(len(type_map))])
+        self.register_buffer("has_energy", ~excluded)
+
+    @property
+    def cutoff(self) -> float:
+        """A."""
+        return self.descriptor.cutoff
+
+    @property
+    def sel(self) -> list[int]:
+        """Places for neighbours of each type."""
+        return list(self.descriptor.sel)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The compute dtype."""
+        return self.descriptor.mean.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.out_bias.device
+
+    def use_spline(self, r_min: float = DEFAULT_R_MIN) -> None:
+        """Evaluate the embedding nets as splines, with knots that keep the error bound down to r_min (A).
+
+        Nets that no spline follows (relu has kinks) go on to be evaluated exactly, with a warning.
+        """
+        if not self.descriptor.is_smooth:
+            warnings.warn(
+                "the embedding nets have kinks and are evaluated exactly, not as splines", stacklevel=2
+            )
+            return
+        tolerance = TOLERANCE[self.dtype]
+        grid = choose_grid(copy.deepcopy(self.descriptor).double(), r_min, tolerance)
+        if grid.error > tolerance:
+            warnings.warn(
+                f"splines of the embedding nets reach an error of {grid.error:.1e}, not {tolerance:.1e}; "
+                "the nets are evaluated exactly",
+                stacklevel=2,
+            )
+            return
+        self.grid = grid
+
+    def table(self, differentiable: bool) -> torch.Tensor | None:
+        """The splines' coefficients (ntypes, ntypes, B, M) of the weights of now; None in exact mode.
+
+        Those that are not differentiable are formed in float64 and kept until a weight changes.
+        """
+        if self.grid is None:
+            return None
+        if differentiable:
+            return coefficients(self.descriptor, self.grid)
+        state = (self.grid, *((p.data_ptr(), p._version) for p in self.descriptor.parameters()))
+        if self._table is None or self._table[0] != state:
+            with torch.no_grad():
+                double = copy.deepcopy(self.descriptor).double()
+                self._table = state, coefficients(double, self.grid).to(self.dtype)
+        return self._table[1]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a .safetensors file that `mdops.load` reads; weights keep the precision they have here."""
+        from mdops.io import write_model
+        from mdops.nn.build import serialize
+
+        write_model(path, serialize(self))
+
+    def forward(
+        self,
+        positions: torch.Tensor,
+        types: torch.Tensor,
+        cell: torch.Tensor | None = None,
+        pbc: torch.Tensor | None = None,
+        batch: torch.Tensor | None = None,
+        neighbors: NeighborList | None = None,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        forces: bool = False,
+        create_graph: bool = False,
+    ) -> dict[str, torch.Tensor]:
+        """Energies, differentiable in positions, cell, parameters and weights.
+
+        Args:
+            positions: (N, 3), A.
+            types: (N,) integers, -1 for a virtual atom.
+            cell: (S, 3, 3), or (3, 3) for one system, A; nothing is periodic without it.
+            pbc: (S, 3) or (3,) bool; with a cell all are True unless told.
+            batch: (N,) integers, the system of each atom; one system unless told.
+            neighbors: a list that holds at least all pairs within the cutoff; made here unless told.
+            fparam: (S, p) or (p,); aparam: (N, q) or (q,).
+            forces: give forces and virial too.
+            create_graph: make those differentiable, for a loss on them.
+
+        Returns:
+            energy (S,) and atom_energy (N,), eV, float64; with `forces` also forces (N, 3), eV/A, and virial
+            (S, 3, 3), W = -dE/d(strain), eV.
+
+        Raises:
+            InputError: an argument does not fit, atoms coincide, or there are more neighbours than `sel`.
+        """
+        system = systems.from_tensors(positions, types, cell, pbc, batch, len(self.type_map))
+        pairs = self._pairs(system, neighbors)
+        table = self.table(differentiable=torch.is_grad_enabled())
+        with torch.set_grad_enabled(forces or torch.is_grad_enabled()):
+            if forces and not pairs.displacements.requires_grad:
+                pairs.displacements.requires_grad_()
+            atom_energy, pairs = self._atom_energies(system, pairs, table, fparam, aparam)
+            result = {"energy": _sum_systems(atom_energy, system), "atom_energy": atom_energy}
+            if forces:
+                gradient = _pair_gradient(atom_energy, pairs, create_graph)
+                result["forces"], result["virial"], _ = self._assemble(gradient, pairs, system)
+        return result
+
+    def evaluate(
+        self,
+        system: System,
+        neighbors: NeighborList | None = None,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        atom_virial: bool = False,
+    ) -> dict[str, torch.Tensor]:
+        """Energy, forces, virial and atom_energy (as `forward` gives them), without a graph: for simulation.
+
+        With `atom_virial` also atom_virial (N, 3, 3): a pair's virial is booked on the neighbour, as in
+        DeePMD-kit.
+        """
+        with torch.no_grad():
+            pairs = self._pairs(system, neighbors)
+            table = self.table(differentiable=False)
+        with torch.enable_grad():
+            pairs.displacements.requires_grad_()
+            atom_energy, pairs = self._atom_energies(system, pairs, table, fparam, aparam)
+            gradient = _pair_gradient(atom_energy, pairs, create_graph=False)
+        with torch.no_grad():
+            forces, virial, per_atom = self._assemble(gradient, pairs, system)
+            atom_energy = atom_energy.detach()
+            result = {"energy": _sum_systems(atom_energy, system), "forces": forces}
+            result |= {"virial": virial, "atom_energy": atom_energy}
+        # DeePMD-kit has the force's component first (the sum over atoms is symmetric).
+        return result | {"atom_virial": per_atom.transpose(1, 2)} if atom_virial else result
+
+    def compute(
+        self,
+        atoms: Any,
+        fparam: np.ndarray | Sequence[float] | None = None,
+        aparam: np.ndarray | Sequence[float] | None = None,
+        *,
+        atom_virial: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Answers for ASE Atoms, or a list of them, S systems with N atoms in all.
+
+        Args:
+            atoms: ase.Atoms or a list of them; elements are looked up in `type_map`, "X" is a virtual atom.
+            fparam: (S, p) or (p,); aparam: (N, q) or (q,).
+            atom_virial: give that too.
+
+        Returns:
+            energy (S,), forces (N, 3), virial (S, 3, 3), atom_energy (N,) and, when asked for, atom_virial
+            (N, 3, 3); eV and A.
+
+        Raises:
+            InputError: as `forward`, and for an element the model does not know.
+        """
+        frames = atoms if isinstance(atoms, list | tuple) else [atoms]
+        system = systems.from_atoms(frames, self.type_map, self.device)
+        result = self.evaluate(
+            system, None, self._parameter(fparam), self._parameter(aparam), atom_virial=atom_virial
+        )
+        return {name: value.cpu().numpy() for name, value in result.items()}
+
+    def _parameter(self, value: np.ndarray | Sequence[float] | None) -> torch.Tensor | None:
+        return None if value is None else torch.as_tensor(value, dtype=torch.float64, device=self.device)
+
+    def _pairs(self, system: System, neighbors: NeighborList | None) -> Pairs:
+        if neighbors is None:
+            neighbors = neighbor_list(
+                system.positions.detach(),
+                system.cell.detach(),
+                system.pbc,
+                system.types,
+                self.cutoff,
+                batch=system.batch,
+                ntypes=len(self.type_map),
+            )
+        elif neighbors.cutoff < self.cutoff:
+            raise InputError(
+                f"the neighbour list is of cutoff {neighbors.cutoff} A, and the model's is {self.cutoff} A"
+            )
+        d = displacements(
+            system.positions, system.cell, system.batch, neighbors.neighbors, neighbors.images, self.dtype
+        )
+        return Pairs(neighbors.neighbors, neighbors.counts, d)
+
+    def _moments(self, pairs: Pairs, types: torch.Tensor, table: torch.Tensor | None) -> Moments:
+        """The one place that chooses how T is computed."""
+        if self.grid is None or table is None:
+            return exact_moments(self.descriptor, pairs.displacements, pairs.counts, types)
+        return splined_moments(self.descriptor, self.grid, table, pairs.displacements, pairs.counts, types)
+
+    def _atom_energies(
+        self,
+        system: System,
+        pairs: Pairs,
+        table: torch.Tensor | None,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, Pairs]:
+        """Energies (N,), float64, and the pairs they came from (fewer ones after a truncation)."""
+        moments = self._moments(pairs, system.types, table)
+        refuse_coincident(moments, pairs)
+        if self.grid is not None:
+            warn_close(moments, self.grid.r_min)
+        if self.overflow == "error":
+            refuse_overflow(moments, self.sel, self.type_map)
+        elif self.overflow == "truncate" and bool(overflows(moments, self.sel).any()):
+            pairs = keep_nearest(pairs, self.sel, self.cutoff)
+            moments = self._moments(pairs, system.types, table)
+        kind = system.types.long().clamp(min=0)
+        energy = self.fitting(
+            self.descriptor(moments.t), system.types, system.batch, system.count, fparam, aparam
+        )
+        counted = self.has_energy[kind] & (system.types >= 0)
+        return torch.where(counted, energy + self.out_bias[kind], 0.0), pairs
+
+    def _assemble(
+        self, gradient: torch.Tensor, pairs: Pairs, system: System
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return pair_forces(gradient, pairs.displacements, system.batch, pairs.neighbors, system.count)
+
+
+def _pair_gradient(atom_energy: torch.Tensor, pairs: Pairs, create_graph: bool) -> torch.Tensor:
+    """dE/dd (N, K, 3)."""
+    (gradient,) = torch.autograd.grad(
+        atom_energy.sum(),
+        pairs.displacements,
+        create_graph=create_graph,
+        retain_graph=True,
+        materialize_grads=True,
+    )
+    return gradient
+
+
+def _sum_systems(atom_energy: torch.Tensor, system: System) -> torch.Tensor:
+    """(S,) float64."""
+    return atom_energy.new_zeros(system.count).index_add(0, system.batch.long(), atom_energy)
