@@ -125,4 +125,31 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
             Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *switch, *spline, radial)),
             Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *switch, spline[0], radial)),
         ]
-    return samples
+    return samples + _potential_samples(p, random, dtype)
+
+
+def _potential_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], dtype: torch.dtype) -> list[Sample]:
+    """A small se_e2_a model with one extra input, on the pairs of `_pairs`."""
+    width, axis, intervals = 6, 2, 9
+    layers = [(width * axis + 1, 5), (5, 10), (10, 10), (10, 1)]
+    weights = [0.5 * random(*shape) for shape in layers]
+    biases, timesteps = ([random(shape[1]) for shape in layers] for _ in range(2))
+    pack = (weights, biases, timesteps, width, axis)
+    packed = torch.ops.mdops.spline_potential_pack(*pack)
+    tables = torch.nn.functional.pad(0.2 * random(2, 2 * (intervals + 5), width), (0, 16 - width))
+    atoms = (p["positions"], p["cell"], p["batch"], p["types"])
+    lists = (p["neighbors"], p["images"], p["counts"])
+    norm = (p["mean"], p["std"], p["mask"], p["mask"] & False, p["sel"])
+    output = (random(2, like=torch.float64), random(2, like=torch.float64))
+    scalars = (CUTOFF, SMOOTH, PROTECTION, 1.2, width, axis, [5, 10, 10], [0, 1, 1], 1, 3.0)
+    args = (*atoms, *lists, *norm, tables, torch.stack([packed, packed]), random(5, 1), *output, *scalars)
+    bad = {
+        "index": (4, p["neighbors"] + 4),
+        "counts": (6, p["counts"] + 3),
+        "types": (3, p["types"] + 1),
+        "batch": (2, p["batch"] + 1),
+        "axis": (22, 9),
+        "residual": (24, [0, 1, 1, 1]),
+        "activation": (25, 99),
+    }
+    return [Sample("spline_potential_pack", pack), Sample("spline_potential", args, bad=bad)]

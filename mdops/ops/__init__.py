@@ -11,6 +11,7 @@ from mdops.ops.neighbor import (
     unpack_images,
 )
 from mdops.ops.spline_moment import spline_moment
+from mdops.ops.spline_potential import spline_potential, spline_potential_pack
 
 __all__ = [
     "NeighborList",
@@ -22,5 +23,7 @@ __all__ = [
     "pack_images",
     "pair_forces",
     "spline_moment",
+    "spline_potential",
+    "spline_potential_pack",
     "unpack_images",
 ]

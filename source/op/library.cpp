@@ -53,4 +53,16 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "spline_moment_hvp(Tensor tangent, Tensor grad, Tensor displacements, Tensor counts, Tensor types, "
       "Tensor mean, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, "
       "float s_max, bool radial) -> Tensor");
+
+  // A whole se_e2_a model with splines: energies, forces and virials in one pass, for simulation.
+  m.def(
+      "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis) "
+      "-> Tensor");
+  m.def(
+      "spline_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
+      "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
+      "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
+      "int[] residual, int activation, float threshold) "
+      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest)");
 }

@@ -4,6 +4,14 @@
 
 namespace mdops {
 
+void check_cutoff(const char* op, double cutoff, double cutoff_smooth, double protection) {
+  if (!(cutoff > 0) || !std::isfinite(cutoff) || !(cutoff_smooth < cutoff) || !std::isfinite(cutoff_smooth))
+    fail(op, "arguments `cutoff` and `cutoff_smooth` are " + std::to_string(cutoff) + " and " +
+                 std::to_string(cutoff_smooth) + " A, expected cutoff > 0 and cutoff_smooth < cutoff");
+  if (!(protection >= 0) || !std::isfinite(protection))
+    fail(op, "argument `protection` is " + std::to_string(protection) + " A, expected a number >= 0");
+}
+
 DescriptorInputs::DescriptorInputs(const char* op, const Tensor& displacements_, const Tensor& counts_,
                                    const Tensor& types_, const Tensor& std_, const Tensor& pair_mask_,
                                    double cutoff_, double cutoff_smooth_, double protection_)
@@ -19,11 +27,7 @@ DescriptorInputs::DescriptorInputs(const char* op, const Tensor& displacements_,
   types = input(op, "types", types_, ScalarType::Int, {atoms});
   std = input(op, "std", std_, dtype, {ntypes, 2});
   pair_mask = input(op, "pair_mask", pair_mask_, ScalarType::Bool, {ntypes, ntypes});
-  if (!(cutoff > 0) || !std::isfinite(cutoff) || !(cutoff_smooth < cutoff) || !std::isfinite(cutoff_smooth))
-    fail(op, "arguments `cutoff` and `cutoff_smooth` are " + std::to_string(cutoff) + " and " +
-                 std::to_string(cutoff_smooth) + " A, expected cutoff > 0 and cutoff_smooth < cutoff");
-  if (!(protection >= 0) || !std::isfinite(protection))
-    fail(op, "argument `protection` is " + std::to_string(protection) + " A, expected a number >= 0");
+  check_cutoff(op, cutoff, cutoff_smooth, protection);
   check_range(op, "types", types, -1, ntypes);
   check_counts(op, counts, width);
 }

@@ -6,6 +6,9 @@
 
 namespace mdops {
 
+// Refuses cutoffs that are not cutoff_smooth < cutoff, cutoff > 0, protection >= 0, all finite; A.
+void check_cutoff(const char* op, double cutoff, double cutoff_smooth, double protection);
+
 struct DescriptorInputs {
   Tensor displacements, counts, types, std, pair_mask;
   ScalarType dtype;

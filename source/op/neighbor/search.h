@@ -243,7 +243,7 @@ class Searcher {
 };
 
 // Calls visit(row) for every atom that is not virtual, in torch's threads, each with its own copy of `visit`.
-// Threads take pieces of about 256 atoms as they get done, so that uneven systems and busy cores even out.
+// Threads take pieces of about 64 atoms as they get done, so that uneven systems and busy cores even out.
 template <class Visit>
 void search_all(const Atoms& atoms, const Cells& cells, const Visit& visit) {
   struct Piece {
@@ -253,13 +253,15 @@ void search_all(const Atoms& atoms, const Cells& cells, const Visit& visit) {
   std::vector<Piece> pieces;
   for (const System& system : cells.systems) {
     if (system.size == 0) continue;
-    const int64_t bins = system.grid.num_bins, step = std::max<int64_t>(1, 256 * bins / system.size);
+    const int64_t bins = system.grid.num_bins, step = std::max<int64_t>(1, 64 * bins / system.size);
     for (int64_t first = 0; first < bins; first += step)
       pieces.push_back({&system, first, std::min(first + step, bins)});
   }
-  const int64_t threads = torch::stable::get_num_threads();
+  // A thread for fewer pieces than these takes longer to wake than to do its work.
+  const int64_t threads = std::max<int64_t>(
+      1, std::min<int64_t>(torch::stable::get_num_threads(), static_cast<int64_t>(pieces.size()) / 8));
   std::atomic<size_t> next{0};
-  parallel(std::min<int64_t>(threads, static_cast<int64_t>(pieces.size())), 1, [&](int64_t, int64_t) {
+  parallel(threads, 1, [&](int64_t, int64_t) {
     Searcher searcher(atoms, cells);
     Visit own = visit;
     for (size_t p = next++; p < pieces.size(); p = next++)

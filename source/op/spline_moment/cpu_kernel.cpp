@@ -68,8 +68,10 @@ void forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin, int64
     nearest[i] = args.cutoff.cutoff;
     if (args.types[i] < 0) continue;
     const Centre<T> c = centre(args, i);
-    const T r2 = for_neighbors(args, i, static_cast<const T*>(nullptr), counted,
-                               [&](const Chunk<T>& chunk) { add_moments<Columns>(chunk.pairs(), c, out); });
+    int32_t first[kChunk];
+    const T r2 = for_neighbors(args, i, static_cast<const T*>(nullptr), counted, [&](const Chunk<T>& chunk) {
+      add_moments<Columns>(chunk.pairs(), c, out, first);
+    });
     nearest[i] = std::sqrt(r2);
     for (int t = 0; t < args.ntypes; ++t) {
       const int present = args.pair_mask[args.types[i] * args.ntypes + t] ? 0 : counted[t];

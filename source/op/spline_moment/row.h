@@ -34,11 +34,11 @@ MDOPS_HD RadialTerms<T> pair_terms(const Pairs<T>& p, int k, const Cutoff<T>& cu
   return radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], cutoff);
 }
 
-// Adds phi_b(s) R_a of each neighbour to the moments (rows of `Columns`: 4, or 1 when radial).
+// Adds phi_b(s) R_a of each neighbour to the moments (rows of `Columns`: 4, or 1 when radial); first[k] is the
+// first of the kSplineSupport rows that neighbour k adds to.
 template <int Columns, class T>
-inline void add_moments(const Pairs<T>& p, const Centre<T>& c, T* moments) {
+inline void add_moments(const Pairs<T>& p, const Centre<T>& c, T* moments, int32_t* first) {
   alignas(64) T w[kSplineSupport][kChunk], row[4][kChunk];
-  alignas(64) int32_t first[kChunk];
 #pragma GCC ivdep
   for (int k = 0; k < p.size; ++k) {
     T d[3], r[4], value[kSplineSupport], slope[kSplineSupport];

@@ -1,0 +1,69 @@
+"""A whole se_e2_a model with splines in one op, for simulation on the CPU."""
+
+from typing import Any
+
+import torch
+
+from mdops.ops._register import register_fake
+
+
+def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
+    """Energies, forces and virials of a se_e2_a model whose embedding nets are splines, in one pass.
+
+    Works through blocks of atoms that stay in the processor's cache, from moments to forces
+    (docs/mathematics.md). Not differentiable: for training, compose `spline_moment` with plain PyTorch.
+    `mdops.nn.fused` prepares the arguments, in the order of the schema in source/op/library.cpp:
+
+        positions (N, 3) and cell (S, 3, 3) float64; batch, types (N,), neighbors, images (N, K) and
+        counts (N, ntypes) int32: as everywhere (docs/ops.md);
+        mean (ntypes,), std (ntypes, 2): as for `env_mat`;
+        pair_mask, zeroed (ntypes, ntypes) bool: pairs of types left out, and those of them that are not padding;
+        sel (ntypes,) int32;
+        tables (ntypes, ntypes * B, width padded to 16): the spline coefficients of each centre's type / N_sel;
+        nets (ntypes, P): the fitting nets, from `spline_potential_pack`;
+        extra (N, E): further inputs of the fitting nets;
+        scale, shift (ntypes,) float64: the energy of an atom is scale * net + shift, eV;
+        cutoff, cutoff_smooth, protection (A), s_max (1/A), width, axis, neurons, residual (0 or 1 for each
+        hidden layer), activation (its code) and threshold (of silut).
+
+    Returns:
+        atom_energy (N,) float64, forces (N, 3) float64, virial (S, 3, 3) float64, and within (N, ntypes) int32
+        and nearest (N,) as from `spline_moment`.
+    """
+    return torch.ops.mdops.spline_potential(*args)
+
+
+def spline_potential_pack(
+    weights: list[torch.Tensor],
+    biases: list[torch.Tensor],
+    timesteps: list[torch.Tensor],
+    width: int,
+    axis: int,
+) -> torch.Tensor:
+    """One fitting net in the layout of this processor's kernels, (P,).
+
+    Args:
+        weights: (inputs, outputs) of each layer, the output layer, (inputs, 1), last; the first has width * axis
+            inputs, in DeePMD-kit's order, and then the extra ones.
+        biases, timesteps: (outputs,) of each layer.
+        width, axis: M and M2.
+    """
+    return torch.ops.mdops.spline_potential_pack(weights, biases, timesteps, width, axis)
+
+
+@register_fake("spline_potential")
+def _(positions: Any, cell: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    counts, mean = args[4], args[5]
+    n, double = positions.shape[0], torch.float64
+    return (
+        positions.new_empty(n, dtype=double),
+        positions.new_empty((n, 3), dtype=double),
+        positions.new_empty((cell.shape[0], 3, 3), dtype=double),
+        counts.new_empty(counts.shape),
+        mean.new_empty(n),
+    )
+
+
+@register_fake("spline_potential_pack")
+def _(weights: Any, *args: Any) -> torch.Tensor:
+    return weights[0].new_empty(torch.library.get_ctx().new_dynamic_size())

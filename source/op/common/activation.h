@@ -1,0 +1,127 @@
+// The activation functions of DeePMD-kit's nets with their derivatives, in code that vectorises.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "common/math.h"
+
+namespace mdops {
+
+// The order is that of mdops.nn.activation.CODES.
+enum class Activation : int { linear, tanh, gelu, relu, relu6, softplus, sigmoid, silu, silut };
+
+template <class T>
+struct ExpConstants;
+template <>
+struct ExpConstants<float> {
+  using Int = int32_t;
+  static constexpr float limit = 87.0f, magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+  static constexpr int mantissa = 23, bias = 127, degree = 7;
+};
+template <>
+struct ExpConstants<double> {
+  using Int = int64_t;
+  static constexpr double limit = 700.0, magic = 6755399441055744.0;  // 1.5 * 2^52
+  static constexpr double ln2_high = 6.93147180369123816490e-01, ln2_low = 1.90821492927058770002e-10;
+  static constexpr int mantissa = 52, bias = 1023, degree = 13;
+};
+
+// exp(x) - 1 to rounding, x clamped to +-limit: 2^n (e^r - 1) + (2^n - 1) with |r| <= ln2 / 2 and Taylor's
+// polynomial for e^r - 1.
+template <class T>
+MDOPS_HD T expm1_clamped(T x) {
+  using C = ExpConstants<T>;
+  x = x < C::limit ? x : C::limit;
+  x = x > -C::limit ? x : -C::limit;
+  const T shifted = x * T(1.44269504088896340736) + C::magic, n = shifted - C::magic;
+  const T r = (x - n * C::ln2_high) - n * C::ln2_low;
+  T sum = 0, factorial = 1;
+  for (int k = 2; k <= C::degree; ++k) factorial *= T(k);
+  T coefficient = T(1) / factorial;
+  for (int k = C::degree; k >= 1; --k) {
+    sum = (sum + coefficient) * r;
+    coefficient *= T(k);
+  }
+  typename C::Int bits;
+  std::memcpy(&bits, &shifted, sizeof(T));  // the integer n stands in the lowest bits
+  bits = (bits + C::bias) << C::mantissa;
+  T scale;
+  std::memcpy(&scale, &bits, sizeof(T));
+  return scale * sum + (scale - T(1));
+}
+
+template <class T>
+MDOPS_HD T tanh_fast(T x) {
+  const T limit = sizeof(T) == 4 ? T(10) : T(20);  // tanh is 1 to rounding beyond
+  T size = x < T(0) ? -x : x;
+  size = size < limit ? size : limit;
+  const T e = expm1_clamped(T(2) * size), t = e / (e + T(2));
+  return x < T(0) ? -t : t;
+}
+
+template <class T>
+MDOPS_HD T sigmoid_fast(T x) {
+  return T(1) / (expm1_clamped(-x) + T(2));
+}
+
+// y = f(x) and f'(x). `threshold` is silut's.
+template <Activation kind, class T>
+MDOPS_HD void activate(T x, T threshold, T* y, T* slope) {
+  if constexpr (kind == Activation::tanh) {
+    *y = tanh_fast(x);
+    *slope = T(1) - *y * *y;
+  } else if constexpr (kind == Activation::gelu) {
+    const T k = T(0.79788456080286535588), c = T(0.044715);  // sqrt(2/pi)
+    const T t = tanh_fast(k * (x + c * x * x * x));
+    *y = T(0.5) * x * (T(1) + t);
+    *slope = T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * k * (T(1) + T(3) * c * x * x);
+  } else if constexpr (kind == Activation::relu) {
+    *y = x > T(0) ? x : T(0);
+    *slope = x > T(0) ? T(1) : T(0);
+  } else if constexpr (kind == Activation::relu6) {
+    const T low = x > T(0) ? x : T(0);
+    *y = low < T(6) ? low : T(6);
+    *slope = (x > T(0)) & (x < T(6)) ? T(1) : T(0);
+  } else if constexpr (kind == Activation::softplus) {
+    const T s = sigmoid_fast(x);
+    *y = (x > T(0) ? x : T(0)) + std::log1p(expm1_clamped(x > T(0) ? -x : x) + T(1));
+    *slope = s;
+  } else if constexpr (kind == Activation::sigmoid) {
+    *y = sigmoid_fast(x);
+    *slope = *y * (T(1) - *y);
+  } else if constexpr (kind == Activation::silu) {
+    const T s = sigmoid_fast(x);
+    *y = x * s;
+    *slope = s * (T(1) + x * (T(1) - s));
+  } else if constexpr (kind == Activation::silut) {
+    const T s = sigmoid_fast(x), end = sigmoid_fast(threshold);
+    const T value = threshold * end, steep = end * (T(1) + threshold * (T(1) - end));
+    const T t = tanh_fast(steep * (x - threshold));
+    *y = x < threshold ? x * s : t + value;
+    *slope = x < threshold ? s * (T(1) + x * (T(1) - s)) : steep * (T(1) - t * t);
+  } else {
+    *y = x;
+    *slope = T(1);
+  }
+}
+
+// Calls f.template operator()<kind>() for a kind known at run time.
+template <class F>
+MDOPS_HD void with_activation(Activation kind, const F& f) {
+  switch (kind) {
+    case Activation::linear: return f.template operator()<Activation::linear>();
+    case Activation::tanh: return f.template operator()<Activation::tanh>();
+    case Activation::gelu: return f.template operator()<Activation::gelu>();
+    case Activation::relu: return f.template operator()<Activation::relu>();
+    case Activation::relu6: return f.template operator()<Activation::relu6>();
+    case Activation::softplus: return f.template operator()<Activation::softplus>();
+    case Activation::sigmoid: return f.template operator()<Activation::sigmoid>();
+    case Activation::silu: return f.template operator()<Activation::silu>();
+    case Activation::silut: return f.template operator()<Activation::silut>();
+  }
+}
+
+}  // namespace mdops

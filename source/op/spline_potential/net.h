@@ -1,0 +1,272 @@
+// The fitting net over a block of atoms, for one instruction set.
+//
+// D = T^T T_< is symmetric in its first M2 x M2 entries, so the first layer sees only the features D[l][k] with
+// k >= l, l < M2, the weights of the two equal ones added. D is never whole: it is formed from T in groups of rows
+// l, each multiplied at once into the first layer; the same backwards.
+#pragma once
+
+#include "common/gemm.h"
+#include "spline_potential/spline_potential.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+constexpr int kGroup = 4;  // rows l of D at once
+
+// Features of the rows [l, l + kGroup) of D.
+inline int64_t group_features(const FittingShape& net, int l) {
+  int64_t sum = 0;
+  for (int k = l; k < l + kGroup && k < net.axis; ++k) sum += net.width - k;
+  return sum;
+}
+
+// Where the parts of a packed net stand: for each group of D and for `extra`, the weights and their transpose, then
+// for each layer its weights and transpose (not of the first), bias and timestep, then the output layer.
+template <class T>
+struct NetLayout {
+  int64_t size = 0;
+
+  int64_t take(int64_t elements) {
+    const int64_t at = size;
+    size += elements;
+    return at;
+  }
+  int64_t take_matrix(int64_t depth, int64_t cols) { return take(depth * padded<T>(cols)); }
+};
+
+template <class T>
+struct PackedNet {
+  int64_t group[64], group_back[64], extra;
+  int64_t weight[kMaxLayers], weight_back[kMaxLayers], bias[kMaxLayers], timestep[kMaxLayers];
+  int64_t out_weight, out_bias, size;
+
+  explicit PackedNet(const FittingShape& net) {
+    NetLayout<T> at;
+    const int64_t first = net.neurons[0];
+    for (int l = 0, g = 0; l < net.axis; l += kGroup, ++g) {
+      group[g] = at.take_matrix(group_features(net, l), first);
+      group_back[g] = at.take_matrix(first, group_features(net, l));
+    }
+    extra = at.take_matrix(net.extra, first);
+    for (int n = 0; n < net.layers; ++n) {
+      if (n > 0) {
+        weight[n] = at.take_matrix(net.neurons[n - 1], net.neurons[n]);
+        weight_back[n] = at.take_matrix(net.neurons[n], net.neurons[n - 1]);
+      }
+      bias[n] = at.take(net.neurons[n]);
+      timestep[n] = at.take(net.neurons[n]);
+    }
+    out_weight = at.take(net.neurons[net.layers - 1]);
+    out_bias = at.take(1);
+    size = at.size;
+  }
+};
+
+// Row f of the folded first layer: feature (l, k), k >= l, of DeePMD-kit's order k * M2 + l.
+template <class T>
+inline T folded(const FittingShape& net, const T* weight, int l, int k, int64_t col) {
+  const int64_t cols = net.neurons[0];
+  T sum = weight[(static_cast<int64_t>(k) * net.axis + l) * cols + col];
+  if (k < net.axis && k != l) sum += weight[(static_cast<int64_t>(l) * net.axis + k) * cols + col];
+  return sum;
+}
+
+template <class T>
+inline void pack_first_layer(const FittingShape& net, const PackedNet<T>& at, const T* weight, T* packed) {
+  const int64_t cols = net.neurons[0];
+  for (int first = 0, g = 0; first < net.axis; first += kGroup, ++g) {
+    const auto feature = [&](int64_t f, int64_t col) {
+      int l = first;
+      while (f >= net.width - l) f -= net.width - l++;
+      return folded(net, weight, l, static_cast<int>(l + f), col);
+    };
+    const int64_t features = group_features(net, first);
+    pack<T>(features, cols, packed + at.group[g], feature);
+    pack<T>(cols, features, packed + at.group_back[g],
+            [&](int64_t col, int64_t f) { return feature(f, col); });
+  }
+  const T* extra = weight + static_cast<int64_t>(net.width) * net.axis * cols;
+  pack<T>(net.extra, cols, packed + at.extra, [&](int64_t k, int64_t col) { return extra[k * cols + col]; });
+}
+
+template <class T>
+inline void pack_layers(const FittingShape& net, const DenseLayer<T>* layers, T* packed) {
+  const PackedNet<T> at(net);
+  pack_first_layer(net, at, layers[0].weight, packed);
+  for (int n = 0; n < net.layers; ++n) {
+    const int64_t cols = net.neurons[n], rows = n ? net.neurons[n - 1] : 0;
+    const T* w = layers[n].weight;
+    if (n > 0) {
+      pack<T>(rows, cols, packed + at.weight[n], [&](int64_t k, int64_t c) { return w[k * cols + c]; });
+      pack<T>(cols, rows, packed + at.weight_back[n], [&](int64_t c, int64_t k) { return w[k * cols + c]; });
+    }
+    for (int64_t c = 0; c < cols; ++c) packed[at.bias[n] + c] = layers[n].bias[c];
+    for (int64_t c = 0; c < cols; ++c) packed[at.timestep[n] + c] = layers[n].timestep[c];
+  }
+  for (int64_t c = 0; c < net.neurons[net.layers - 1]; ++c)
+    packed[at.out_weight + c] = layers[net.layers].weight[c];
+  packed[at.out_bias] = layers[net.layers].bias[0];
+}
+
+// A block's rows: T and its gradient as [atom][4][t_width], the layers' values and slopes as [atom][stride].
+template <class T>
+struct NetBlock {
+  int64_t rows, t_width, stride;  // t_width, stride: in elements, whole vectors
+  T *t, *grad_t;
+  T* value[kMaxLayers];  // after activation, timestep and residual
+  T* slope[kMaxLayers];  // timestep * f'
+  T* work;               // [atom][max(stride, group width)]
+  int64_t work_stride;
+
+  const T* t_row(const T* base, int64_t atom, int a) const { return base + (atom * 4 + a) * t_width; }
+  T* t_row(T* base, int64_t atom, int a) const { return base + (atom * 4 + a) * t_width; }
+};
+
+// Rows [first, first + kGroup) of D for one atom: D[l][k] = sum_a T[a][l] T[a][k], k >= l. Writes whole vectors:
+// what stands beyond a row's end is overwritten by the next row.
+template <class T>
+inline void form_group(const FittingShape& net, const NetBlock<T>& block, int64_t atom, int first, T* out) {
+  using V = Vector<T>;
+  const T* t[4];
+  for (int a = 0; a < 4; ++a) t[a] = block.t_row(block.t, atom, a);
+  for (int l = first; l < first + kGroup && l < net.axis; ++l) {
+    const T c0 = t[0][l], c1 = t[1][l], c2 = t[2][l], c3 = t[3][l];
+    for (int k = l; k < net.width; k += kLanes<T>) {
+      const auto at = [&](int a) { return *reinterpret_cast<const V*>(t[a] + k); };
+      *reinterpret_cast<V*>(out + k - l) = c0 * at(0) + c1 * at(1) + c2 * at(2) + c3 * at(3);
+    }
+    out += net.width - l;
+  }
+}
+
+template <class T>
+inline T lane_sum(Vector<T> v) {
+  T sum = 0;
+  for (int k = 0; k < kLanes<T>; ++k) sum += v[k];
+  return sum;
+}
+
+// The gradient of T from that of the same rows of D:  dT[a][k] += dD[l][k] T[a][l],  dT[a][l] += dD[l].T[a].
+template <class T>
+inline void unform_group(const FittingShape& net, const NetBlock<T>& block, int64_t atom, int first, T* grad) {
+  using V = Vector<T>;
+  const T* t[4];
+  T* g[4];
+  for (int a = 0; a < 4; ++a) t[a] = block.t_row(block.t, atom, a), g[a] = block.t_row(block.grad_t, atom, a);
+  for (int l = first; l < first + kGroup && l < net.axis; ++l) {
+    const T c[4] = {t[0][l], t[1][l], t[2][l], t[3][l]};
+    V dot[4] = {};
+    int k = l;
+    const auto step = [&](V d) {
+      for (int a = 0; a < 4; ++a) {
+        V* out = reinterpret_cast<V*>(g[a] + k);
+        *out += c[a] * d;
+        dot[a] += d * *reinterpret_cast<const V*>(t[a] + k);
+      }
+    };
+    for (; k + kLanes<T> <= net.width; k += kLanes<T>) step(*reinterpret_cast<const V*>(grad + k - l));
+    if (k < net.width) {
+      V d = {};
+      for (int lane = 0; lane < net.width - k; ++lane) d[lane] = grad[k - l + lane];
+      step(d);
+    }
+    for (int a = 0; a < 4; ++a) g[a][l] += lane_sum<T>(dot[a]);
+    grad += net.width - l;
+  }
+}
+
+// value = f(value + bias) * timestep + residual, slope = f' * timestep, for one layer of the block.
+template <class T>
+inline void activate_layer(const FittingShape& net, const PackedNet<T>& at, const T* packed,
+                           const NetBlock<T>& block, int n) {
+  const int64_t cols = net.neurons[n], before = n ? net.neurons[n - 1] : 0;
+  const T *bias = packed + at.bias[n], *timestep = packed + at.timestep[n];
+  const T threshold = static_cast<T>(net.threshold);
+  with_activation(net.activation, [&]<Activation kind>() {
+    for (int64_t r = 0; r < block.rows; ++r) {
+      T *value = block.value[n] + r * block.stride, *slope = block.slope[n] + r * block.stride;
+#pragma GCC ivdep
+      for (int64_t c = 0; c < cols; ++c) {
+        T y, dy;
+        activate<kind>(value[c] + bias[c], threshold, &y, &dy);
+        value[c] = y * timestep[c];
+        slope[c] = dy * timestep[c];
+      }
+    }
+  });
+  if (!net.residual[n] || n == 0) return;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    T* value = block.value[n] + r * block.stride;
+    const T* input = block.value[n - 1] + r * block.stride;
+    for (int64_t half = 0; half < cols; half += before)
+      for (int64_t c = 0; c < before; ++c) value[half + c] += input[c];
+  }
+}
+
+// Fills the block's values and slopes from T and `extra` (row by row, `extra_stride` apart).
+template <class T>
+inline void net_forward(const FittingShape& net, const PackedNet<T>& at, const T* packed, NetBlock<T>& block,
+                        const T* extra) {
+  for (int first = 0, g = 0; first < net.axis; first += kGroup, ++g) {
+    for (int64_t r = 0; r < block.rows; ++r) form_group(net, block, r, first, block.work + r * block.work_stride);
+    gemm<T>(block.rows, group_features(net, first), net.neurons[0], block.work, block.work_stride,
+            packed + at.group[g], block.value[0], block.stride, g > 0);
+  }
+  if (net.extra)
+    gemm<T>(block.rows, net.extra, net.neurons[0], extra, net.extra, packed + at.extra, block.value[0],
+            block.stride, true);
+  activate_layer(net, at, packed, block, 0);
+  for (int n = 1; n < net.layers; ++n) {
+    gemm<T>(block.rows, net.neurons[n - 1], net.neurons[n], block.value[n - 1], block.stride,
+            packed + at.weight[n], block.value[n], block.stride, false);
+    activate_layer(net, at, packed, block, n);
+  }
+}
+
+// The net's output for one row.
+template <class T>
+inline double net_output(const FittingShape& net, const PackedNet<T>& at, const T* packed,
+                         const NetBlock<T>& block, int64_t row) {
+  const T* value = block.value[net.layers - 1] + row * block.stride;
+  double sum = packed[at.out_bias];
+  for (int64_t c = 0; c < net.neurons[net.layers - 1]; ++c)
+    sum += static_cast<double>(value[c]) * packed[at.out_weight + c];
+  return sum;
+}
+
+// grad_t = scale * d(output)/dT. Uses up the block's values: value[n] becomes the gradient of layer n.
+template <class T>
+inline void net_backward(const FittingShape& net, const PackedNet<T>& at, const T* packed, NetBlock<T>& block,
+                         T scale) {
+  const int last = net.layers - 1;
+  for (int64_t r = 0; r < block.rows; ++r)
+    for (int64_t c = 0; c < net.neurons[last]; ++c)
+      block.value[last][r * block.stride + c] = scale * packed[at.out_weight + c];
+  for (int n = last; n >= 0; --n) {
+    const int64_t cols = net.neurons[n], before = n ? net.neurons[n - 1] : 0;
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const T *grad = block.value[n] + r * block.stride, *slope = block.slope[n] + r * block.stride;
+      T* out = block.slope[n] + r * block.stride;  // the gradient before the activation
+      if (n && net.residual[n])
+        for (int64_t c = 0; c < before; ++c) {
+          T sum = 0;
+          for (int64_t half = 0; half < cols; half += before) sum += grad[half + c];
+          block.value[n - 1][r * block.stride + c] = sum;
+        }
+      for (int64_t c = 0; c < cols; ++c) out[c] = grad[c] * slope[c];
+    }
+    if (n)
+      gemm<T>(block.rows, cols, before, block.slope[n], block.stride, packed + at.weight_back[n],
+              block.value[n - 1], block.stride, net.residual[n]);
+  }
+  for (int64_t k = 0; k < block.rows * 4 * block.t_width; ++k) block.grad_t[k] = 0;
+  for (int first = 0, g = 0; first < net.axis; first += kGroup, ++g) {
+    gemm<T>(block.rows, net.neurons[0], group_features(net, first), block.slope[0], block.stride,
+            packed + at.group_back[g], block.work, block.work_stride, false);
+    for (int64_t r = 0; r < block.rows; ++r)
+      unform_group(net, block, r, first, block.work + r * block.work_stride);
+  }
+}
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

@@ -1,0 +1,84 @@
+// The whole inference step of a se_e2_a model with splines, a block of atoms at a time: moments, T, D and the
+// fitting net forward, then backward to forces. Everything between the positions and the forces stays in cache.
+#pragma once
+
+#include <cstdint>
+
+#include "common/activation.h"
+#include "common/isa.h"
+#include "env_mat/env_mat.h"
+#include "spline_moment/spline.h"
+
+namespace mdops {
+
+constexpr int kMaxLayers = 16;
+constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors of any instruction set
+
+// A fitting net: `inputs` = width * axis descriptor features and `extra` parameters, hidden layers, one output.
+struct FittingShape {
+  int width, axis;  // M and M2
+  int extra;
+  int layers;                // hidden layers
+  int neurons[kMaxLayers];   // of each
+  bool residual[kMaxLayers];
+  Activation activation;
+  double threshold;  // of silut
+};
+
+// One hidden layer, or the output layer, before packing: weight (inputs, outputs), bias and timestep (outputs).
+template <class T>
+struct DenseLayer {
+  const T *weight, *bias, *timestep;
+};
+
+template <class T>
+struct PotentialArgs {
+  const double* positions;   // (N, 4), the fourth column unused: one vector load an atom
+  const double* cell;        // (S, 3, 3)
+  const int32_t* batch;      // (N,)
+  const int32_t* types;      // (N,)
+  const int32_t* neighbors;  // (N, list_width)
+  const int32_t* images;     // (N, list_width)
+  const int32_t* counts;     // (N, ntypes)
+  const T* mean;             // (ntypes,)
+  const T* std;              // (ntypes, 2)
+  const bool* pair_mask;     // (ntypes, ntypes): pairs of types left out
+  const bool* zeroed;        // (ntypes, ntypes): of those, the ones that are not padding either
+  const int32_t* sel;        // (ntypes,)
+  const T* tables;           // (ntypes, ntypes * basis, table_width): spline coefficients / N_sel
+  const T* nets;             // packed, one a type
+  const T* extra;            // (N, extra): normalised parameters
+  const double* scale;       // (ntypes,): e = scale * net + shift
+  const double* shift;       // (ntypes,)
+  int64_t atoms, systems, list_width, table_width, net_size;
+  int ntypes;
+  Cutoff<T> cutoff;
+  SplineGrid<T> grid;
+  FittingShape net;
+
+  int basis() const { return grid.intervals + 5; }
+};
+
+template <class T>
+struct PotentialResults {
+  double* energy;    // (N,)
+  int32_t* within;   // (N, ntypes)
+  T* nearest;        // (N,)
+  T* forces;         // (N, 4), this thread's own, added to
+  double* virial;    // (S, 3, 3), this thread's own, added to
+  int64_t bad_atom;  // the last atom with a neighbour out of range, -1 if none
+};
+
+#define MDOPS_POTENTIAL_KERNELS(T)                                                                           \
+  /* Elements of a packed net, and the packing: layers[net.layers] is the output layer. */                  \
+  MDOPS_DECLARE_KERNEL(int64_t packed_size(const FittingShape& net, T))                                      \
+  MDOPS_DECLARE_KERNEL(void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed))       \
+  /* Elements of the scratch memory one thread needs. */                                                     \
+  MDOPS_DECLARE_KERNEL(int64_t scratch_size(const PotentialArgs<T>& args))                                   \
+  /* The atoms `ids`, all of one type. */                                                                    \
+  MDOPS_DECLARE_KERNEL(void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count,       \
+                                      T* scratch, PotentialResults<T>& out))
+MDOPS_POTENTIAL_KERNELS(float)
+MDOPS_POTENTIAL_KERNELS(double)
+
+}  // namespace mdops
