@@ -30,7 +30,8 @@ def exact_moments(
     masked = torch.nn.functional.pad(d.pair_mask, (0, 1))[centre[:, None], kind]
     embedding = _embedding(d, rows, kind.masked_fill(masked, d.ntypes), centre)
     t = rows.transpose(1, 2) @ embedding / d.slots + d.padding(d.absent(within, types), types)
-    nearest = torch.where(kind < d.ntypes, squared, d.cutoff**2).amin(1).sqrt()
+    beyond = squared.new_full((squared.shape[0], 1), d.cutoff**2)  # a row may have no slots at all
+    nearest = torch.cat([squared.masked_fill(kind == d.ntypes, d.cutoff**2), beyond], dim=1).amin(1).sqrt()
     return Moments(t, within, nearest)
 
 

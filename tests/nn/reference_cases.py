@@ -1,0 +1,77 @@
+"""DeePMD-kit's models and answers: those of tests/data/reference, and of ../shared when it is there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mdops.nn.system import System
+
+DATA = Path(__file__).parents[1] / "data" / "reference"
+SHARED = Path(__file__).parents[3] / "shared" / "reference"
+ANSWERS = ("energy", "forces", "virial", "atom_energy", "atom_virial")
+
+CASES = sorted(path.name for path in DATA.iterdir())
+# More neighbours than sel: DeePMD-kit's answers are those of the truncated list.
+OVERFLOWING = ("overflow", "overflow_two_side")
+# Weights rounded to float32 and computed with in float32: DeePMD-kit's own answers carry that rounding.
+ROUNDED = ("float32", "float32_descriptor")
+SHARED_CASES = ("formats", "se_a_alloy", "se_a_oneside", "water_se_a")
+
+
+@dataclass
+class Reference:
+    """A batch of frames, as the model is asked, and what it should answer."""
+
+    name: str
+    system: System
+    fparam: torch.Tensor | None
+    aparam: torch.Tensor | None
+    answers: dict[str, torch.Tensor]
+
+
+def model_path(case: str) -> Path:
+    return DATA / case / "model.dp"
+
+
+def overflow_of(case: str) -> str:
+    return "truncate" if case in OVERFLOWING else "error"
+
+
+def references(folder: Path) -> list[Reference]:
+    """Every system of a case, all frames of it as one batch."""
+    with np.load(folder / "systems.npz") as file:
+        arrays = {key: torch.from_numpy(file[key]) for key in file.files}
+    names = dict.fromkeys(key.split("/")[0] for key in arrays)
+    return [
+        _reference(name, {k.split("/")[1]: v for k, v in arrays.items() if k.split("/")[0] == name})
+        for name in names
+    ]
+
+
+def _reference(name: str, arrays: dict[str, torch.Tensor]) -> Reference:
+    frames, atoms, _ = arrays["positions"].shape
+    system = System(
+        arrays["positions"].reshape(-1, 3),
+        arrays["types"].int().repeat(frames),
+        arrays.get("cell", torch.zeros(frames, 3, 3, dtype=torch.float64)),
+        torch.full((frames, 3), "cell" in arrays),
+        torch.arange(frames, dtype=torch.int32).repeat_interleave(atoms),
+    )
+    aparam = arrays["aparam"].flatten(0, 1) if "aparam" in arrays else None
+    answers = {
+        "energy": arrays["energy"].reshape(frames),
+        "forces": arrays["forces"].reshape(-1, 3),
+        "virial": arrays["virial"],
+        "atom_energy": arrays["atom_energy"].reshape(-1),
+    }
+    if "atom_virial" in arrays:
+        answers["atom_virial"] = arrays["atom_virial"].reshape(-1, 3, 3)
+    return Reference(name, system, arrays.get("fparam"), aparam, answers)
+
+
+def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
+    """The largest deviation over the largest reference value."""
+    scale = reference.abs().max().clamp(min=1e-3)
+    return (value - reference).abs().max().item() / scale.item()
