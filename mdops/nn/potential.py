@@ -14,6 +14,7 @@ from mdops.errors import InputError
 from mdops.nn import system as systems
 from mdops.nn.exact import exact_moments
 from mdops.nn.fitting import EnergyFitting
+from mdops.nn.fused import FusedPotential, supports
 from mdops.nn.moments import Moments
 from mdops.nn.pairs import Pairs, keep_nearest, overflows, refuse_coincident, refuse_overflow, warn_close
 from mdops.nn.se_e2_a import SeE2A
@@ -64,6 +65,7 @@ class Potential(nn.Module):
         self.tree = tree
         self.grid: SplineGrid | None = None
         self._table: tuple[Any, torch.Tensor] | None = None
+        self._fused: tuple[Any, FusedPotential | None] | None = None
         self.register_buffer("out_bias", out_bias)
         excluded = torch.tensor([t in atom_exclude_types for t in range(len(type_map))])
         self.register_buffer("has_energy", ~excluded)
@@ -117,12 +119,24 @@ class Potential(nn.Module):
             return None
         if differentiable:
             return coefficients(self.descriptor, self.grid)
-        state = (self.grid, *((p.data_ptr(), p._version) for p in self.descriptor.parameters()))
+        state = self._state(self.descriptor)
         if self._table is None or self._table[0] != state:
             with torch.no_grad():
                 double = copy.deepcopy(self.descriptor).double()
                 self._table = state, coefficients(double, self.grid).to(self.dtype)
         return self._table[1]
+
+    def fused(self) -> FusedPotential | None:
+        """The weights of now as the op for a whole step takes them, None where it cannot stand for this model."""
+        state = self._state(self)
+        if self._fused is None or self._fused[0] != state:
+            self._fused = state, FusedPotential(self, self.grid) if self.grid and supports(self) else None
+        return self._fused[1]
+
+    def _state(self, module: nn.Module) -> tuple[Any, ...]:
+        """Changes when a weight, a buffer or the grid does."""
+        tensors = [*module.parameters(), *module.buffers()]
+        return (self.grid, *((t.data_ptr(), t._version) for t in tensors))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a .safetensors file that `mdops.load` reads; weights keep the precision they have here."""
@@ -166,7 +180,7 @@ class Potential(nn.Module):
             InputError: an argument does not fit, atoms coincide, or there are more neighbours than `sel`.
         """
         system = systems.from_tensors(positions, types, cell, pbc, batch, len(self.type_map))
-        pairs = self._pairs(system, neighbors)
+        pairs = self._pairs(system, self._neighbors(system) if neighbors is None else neighbors)
         table = self.table(differentiable=torch.is_grad_enabled())
         with torch.set_grad_enabled(forces or torch.is_grad_enabled()):
             if forces and not pairs.displacements.requires_grad:
@@ -192,6 +206,13 @@ class Potential(nn.Module):
         With `atom_virial` also atom_virial (N, 3, 3): a pair's virial is booked on the neighbour, as in
         DeePMD-kit.
         """
+        if neighbors is None:
+            neighbors = self._neighbors(system)
+        fused = None if atom_virial else self.fused()
+        if fused is not None:
+            result = self._evaluate_fused(fused, system, neighbors, fparam, aparam)
+            if result is not None:
+                return result
         with torch.no_grad():
             pairs = self._pairs(system, neighbors)
             table = self.table(differentiable=False)
@@ -206,6 +227,30 @@ class Potential(nn.Module):
             result |= {"virial": virial, "atom_energy": atom_energy}
         # DeePMD-kit has the force's component first (the sum over atoms is symmetric).
         return result | {"atom_virial": per_atom.transpose(1, 2)} if atom_virial else result
+
+    @torch.no_grad()
+    def _evaluate_fused(
+        self,
+        fused: FusedPotential,
+        system: System,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+    ) -> dict[str, torch.Tensor] | None:
+        """`evaluate` by the one op that does a whole step; None where it is the other way's turn: to name
+        coincident atoms, and to drop neighbours."""
+        self._check_cutoff(neighbors)
+        result, moments = fused(system, neighbors, fparam, aparam)
+        if system.atoms:
+            nearest = float(moments.nearest.min())
+            too_many = self.overflow != "extend" and bool(overflows(moments, self.sel).any())
+            if nearest == 0 or (too_many and self.overflow == "truncate"):
+                return None
+            if too_many:
+                refuse_overflow(moments, self.sel, self.type_map)
+            if nearest < fused.r_min:
+                warn_close(moments, fused.r_min)
+        return {"energy": _sum_systems(result["atom_energy"], system), **result}
 
     def compute(
         self,
@@ -239,21 +284,25 @@ class Potential(nn.Module):
     def _parameter(self, value: np.ndarray | Sequence[float] | None) -> torch.Tensor | None:
         return None if value is None else torch.as_tensor(value, dtype=torch.float64, device=self.device)
 
-    def _pairs(self, system: System, neighbors: NeighborList | None) -> Pairs:
-        if neighbors is None:
-            neighbors = neighbor_list(
-                system.positions.detach(),
-                system.cell.detach(),
-                system.pbc,
-                system.types,
-                self.cutoff,
-                batch=system.batch,
-                ntypes=len(self.type_map),
-            )
-        elif neighbors.cutoff < self.cutoff:
+    def _neighbors(self, system: System) -> NeighborList:
+        return neighbor_list(
+            system.positions.detach(),
+            system.cell.detach(),
+            system.pbc,
+            system.types,
+            self.cutoff,
+            batch=system.batch,
+            ntypes=len(self.type_map),
+        )
+
+    def _check_cutoff(self, neighbors: NeighborList) -> None:
+        if neighbors.cutoff < self.cutoff:
             raise InputError(
                 f"the neighbour list is of cutoff {neighbors.cutoff} A, and the model's is {self.cutoff} A"
             )
+
+    def _pairs(self, system: System, neighbors: NeighborList) -> Pairs:
+        self._check_cutoff(neighbors)
         d = displacements(
             system.positions, system.cell, system.batch, neighbors.neighbors, neighbors.images, self.dtype
         )

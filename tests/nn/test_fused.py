@@ -8,8 +8,8 @@ from reference_cases import CASES, DATA, model_path, overflow_of, references, re
 
 from mdops.nn import load
 
-# atom_ener with further inputs: the vacuum energy depends on them.
-COMPOSED_ONLY = {case for case in CASES if "vacuum" in case and "param" in case}
+# Vacuum energies that depend on further inputs, and a first fitting layer as wide as its input.
+COMPOSED_ONLY = ("atom_ener_shared", "axis_all")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -18,13 +18,14 @@ def test_fused_is_composed(case, dtype):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         potential = load(model_path(case), dtype=dtype, overflow=overflow_of(case))
+        if potential.grid is None:
+            pytest.skip("a net with kinks has no spline within the error bound")
         assert (potential.fused() is None) == (case in COMPOSED_ONLY)
         for reference in references(DATA / case):
             asked = (reference.system, None, reference.fparam, reference.aparam)
             fused = potential.evaluate(*asked)
             composed = potential.evaluate(*asked, atom_virial=True)
-            # Splines of nets with kinks leave jumps in the slope: rounding decides on which side a pair falls.
-            tolerance = 2e-9 if dtype == torch.float64 else 2e-4
+            tolerance = 1e-10 if dtype == torch.float64 else 5e-5
             for name, value in fused.items():
                 assert relative_error(value, composed[name]) < tolerance, (reference.name, name)
 
@@ -52,7 +53,14 @@ def test_the_result_does_not_depend_on_the_list():
     plain = potential.evaluate(s)
     for skin, capacity in ((0.0, 300), (1.5, None)):
         longer = neighbor_list(
-            s.positions, s.cell, s.pbc, s.types, potential.cutoff + skin, batch=s.batch, ntypes=3, capacity=capacity
+            s.positions,
+            s.cell,
+            s.pbc,
+            s.types,
+            potential.cutoff + skin,
+            batch=s.batch,
+            ntypes=3,
+            capacity=capacity,
         )
         other = potential.evaluate(s, longer)
         for name, value in plain.items():

@@ -1,0 +1,121 @@
+"""A model in the form of the one op that does a whole inference step (`mdops.ops.spline_potential`)."""
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mdops.nn.activation import CODES
+from mdops.nn.moments import Moments
+from mdops.nn.net import Layer, Net
+from mdops.nn.spline import SplineGrid, coefficients
+from mdops.nn.system import System
+from mdops.ops import NeighborList, spline_potential, spline_potential_pack
+
+if TYPE_CHECKING:
+    from mdops.nn.potential import Potential
+
+_TABLE_PAD = 16
+
+
+class FusedPotential:
+    """The weights of a `Potential` as they are now, packed; `supports` says for which models there is one."""
+
+    def __init__(self, potential: "Potential", grid: SplineGrid) -> None:
+        d, fitting = potential.descriptor, potential.fitting
+        self.fitting, self.r_min = fitting, grid.r_min
+        shared = fitting.net(0)
+        hidden, dtype = shared.layers[:-1], potential.dtype
+        with torch.no_grad():
+            table = coefficients(copy.deepcopy(d).double(), grid, masked=False) / d.slots
+            table = torch.nn.functional.pad(table, (0, -d.width % _TABLE_PAD)).flatten(1, 2).to(dtype)
+            packed = [_pack(fitting.net(t), d.width, d.axis_neuron) for t in range(d.ntypes)]
+            scale, shift = _scale_and_shift(potential)
+        sel = torch.tensor(d.sel, dtype=torch.int32)
+        self._model = (d.mean, d.std, d.pair_mask, d.zeroed, sel, table, torch.stack(packed))
+        self._output = (scale, shift)
+        name, _, threshold = hidden[0].activation_name.lower().partition(":")
+        self._scalars = (
+            d.cutoff,
+            d.cutoff_smooth,
+            d.protection,
+            grid.s_max,
+            d.width,
+            d.axis_neuron,
+            [layer.outputs for layer in hidden],
+            [int(_adds_input(layer)) for layer in hidden],
+            CODES[name],
+            float(threshold or 3.0),
+        )
+
+    def __call__(
+        self,
+        system: System,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+    ) -> tuple[dict[str, torch.Tensor], Moments]:
+        """atom_energy, forces and virial, and what the neighbours told (T is not among it: empty)."""
+        extra = self.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
+        energy, forces, virial, within, nearest = spline_potential(
+            system.positions,
+            system.cell,
+            system.batch,
+            system.types,
+            neighbors.neighbors,
+            neighbors.images,
+            neighbors.counts,
+            *self._model,
+            extra,
+            *self._output,
+            *self._scalars,
+        )
+        result = {"atom_energy": energy, "forces": forces, "virial": virial}
+        return result, Moments(nearest.new_empty(0), within, nearest)
+
+
+def supports(potential: "Potential") -> bool:
+    """Whether the op can stand for this model: on the CPU, and with a fitting net of the common kind."""
+    fitting = potential.fitting
+    nets = [fitting.net(t) for t in range(len(potential.type_map))]
+    hidden = nets[0].layers[:-1]
+    plain = (
+        1 <= len(hidden) <= 16
+        and not _adds_input(hidden[0])
+        and len({layer.activation_name.lower() for layer in hidden}) == 1
+        and hidden[0].activation_name.lower().partition(":")[0] in CODES
+        and not _adds_input(nets[0].layers[-1])
+        and nets[0].layers[-1].activation_name.lower() in ("linear", "none")
+    )
+    constant_vacuum = not any(fitting.vacuum) or fitting.extra_size == 0
+    return potential.device.type == "cpu" and plain and constant_vacuum
+
+
+def _adds_input(layer: Layer) -> bool:
+    return layer.residual and layer.outputs in (layer.inputs, 2 * layer.inputs)
+
+
+def _pack(net: Net, width: int, axis: int) -> torch.Tensor:
+    def given(value: torch.Tensor | None, layer: Layer, default: float) -> torch.Tensor:
+        return layer.weight.new_full((layer.outputs,), default) if value is None else value.detach()
+
+    return spline_potential_pack(
+        [layer.weight.detach() for layer in net.layers],
+        [given(layer.bias, layer, 0.0) for layer in net.layers],
+        [given(layer.timestep, layer, 1.0) for layer in net.layers],
+        width,
+        axis,
+    )
+
+
+def _scale_and_shift(potential: "Potential") -> tuple[torch.Tensor, torch.Tensor]:
+    """(ntypes,) each, float64: e = scale * net + shift; both 0 for the types that have no energy."""
+    fitting = potential.fitting
+    scale = potential.has_energy.double()
+    nothing = torch.zeros(1, fitting.net(0).inputs, dtype=torch.float64)
+    vacuum: list[Any] = [
+        copy.deepcopy(fitting.net(t)).double()(nothing)[0, 0] if isolated else 0.0
+        for t, isolated in enumerate(fitting.vacuum)
+    ]
+    shift = fitting.bias + potential.out_bias - torch.tensor([float(v) for v in vacuum], dtype=torch.float64)
+    return scale, scale * shift
