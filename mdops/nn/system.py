@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from ase import Atoms
 
 from mdops.errors import InputError
 
@@ -78,15 +79,20 @@ def from_tensors(
     return system
 
 
-def from_atoms(frames: Sequence[Any], type_map: Sequence[str], device: torch.device | str = "cpu") -> System:
+def from_atoms(
+    frames: Sequence[Atoms], type_map: Sequence[str], device: torch.device | str = "cpu"
+) -> System:
     """A System of ASE Atoms, one system each. ASE's "X" is a virtual atom, unless the model knows an X.
 
     Raises:
         InputError: an element that is not in `type_map`, or a value that is not finite.
     """
-    types = [element_types(atoms.get_chemical_symbols(), type_map) for atoms in frames]
     if not frames:
         raise InputError("there are no systems: an empty list was given")
+    for atoms in frames:
+        if not isinstance(atoms, Atoms):
+            raise InputError(f"`atoms` is, or holds, a {type(atoms).__name__}, expected ase.Atoms")
+    types = [element_types(atoms.get_chemical_symbols(), type_map) for atoms in frames]
 
     def stack(arrays: list[np.ndarray], dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(np.concatenate(arrays), dtype=dtype, device=device)

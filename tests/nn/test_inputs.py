@@ -84,6 +84,12 @@ def test_no_systems(potential):
         potential.compute([])
 
 
+@pytest.mark.parametrize("what", [np.zeros((2, 3)), [pair(), None], "water.xyz"])
+def test_what_is_not_atoms(potential, what):
+    with pytest.raises(InputError, match=r"expected ase\.Atoms"):
+        potential.compute(what)
+
+
 def test_a_short_neighbour_list(potential):
     from mdops.ops import neighbor_list
 
