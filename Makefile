@@ -1,7 +1,58 @@
+# make test and make demo work on a fresh clone: they need python3 (3.11 or later), make and a C++20 compiler.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: build
-build:
-	flock .venv $(BIN)/pip install -q --no-build-isolation --no-deps -e .
+CPP := $(shell find source -name '*.cpp' -o -name '*.h' -o -name '*.cu')
+BUILT_FROM := $(shell find source -type f) CMakeLists.txt
+
+# Stamp files tell what is done. One environment serves one make at a time.
+SETUP := $(VENV)/.mdops-setup
+BUILD := $(VENV)/.mdops-build
+LOCK := flock $(VENV)
+
+.PHONY: help setup build test lint format demo clean
+
+help:
+	@echo "make setup    .venv with everything pinned in constraints.txt"
+	@echo "make build    compile the ops into it"
+	@echo "make test     the test suite; ARGS are pytest's: make test ARGS='tests/ops -k gradients'"
+	@echo "make lint     ruff, clang-format and mypy"
+	@echo "make format   format Python and C++"
+	@echo "make demo     run a trained model and draw its energy conservation, into demo/"
+	@echo "make clean    remove what was built; .venv stays"
+
+setup: $(SETUP)
+build: $(BUILD)
+
+# The build needs torch and the build tools before anything else.
+$(SETUP): constraints.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(LOCK) $(PIP) install -c constraints.txt torch numpy scikit-build-core cmake ninja
+	$(LOCK) $(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@ $(BUILD)
+
+$(BUILD): $(SETUP) $(BUILT_FROM)
+	$(LOCK) $(PIP) install --no-build-isolation --no-deps -e .
+	touch $@
+
+test: $(BUILD)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(SETUP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(BIN)/mypy
+
+format: $(SETUP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
+
+demo: $(BUILD)
+	$(BIN)/python examples/demo.py --out demo
+
+clean:
+	rm -rf build demo .mypy_cache .pytest_cache .ruff_cache $(BUILD)
