@@ -1,12 +1,19 @@
 """Deep Potential molecular dynamics in PyTorch: ops, models and an ASE calculator."""
 
 from importlib.metadata import version as _version
-
-from mdops import _library
-
-_library.load()
-
-from mdops import ops  # noqa: E402  (the ops must be registered first)
+from typing import Any as _Any
 
 __version__ = _version("mdops")
-__all__ = ["__version__", "ops"]
+__all__ = ["Potential", "__version__", "load", "ops"]
+
+try:
+    from mdops import ops
+    from mdops.nn import Potential, load
+except ImportError as _error:
+    # `mdops doctor` must be able to run and say why: whatever needs the ops raises the error instead.
+    _failure = _error
+
+    def __getattr__(name: str) -> _Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _failure

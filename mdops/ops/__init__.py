@@ -1,5 +1,10 @@
 """The ops, as functions of tensors; docs/ops.md lists them with their arguments."""
 
+from mdops import _library
+
+_library.load()
+
+# ruff: noqa: E402  (the ops must be registered first)
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.env_mat import env_mat
 from mdops.ops.neighbor import (

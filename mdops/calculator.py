@@ -1,0 +1,253 @@
+"""The ASE calculator: one Deep Potential model, or several whose mean and deviation are given."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.calculators.calculator import Calculator, all_changes
+from ase.outputs import Properties, all_outputs
+
+from mdops.errors import InputError
+from mdops.nn import Potential, load
+from mdops.nn.potential import Overflow
+from mdops.nn.system import System, element_types
+from mdops.verlet import VerletList
+
+Model = str | os.PathLike[str] | Potential
+Snapshot = dict[str, np.ndarray | None]
+
+
+class MDOps(Calculator):
+    """`atoms.calc = MDOps("model.dp")`: energy, free_energy, energies, forces, stress, stresses.
+
+    Neighbour lists reach `skin` further than the cutoff and are kept while they hold; every answer is checked
+    against the atoms it was made for, so one calculator may serve any number of Atoms. ASE's stress is
+    -virial / volume, for cells that are periodic in three directions; others raise ASE's
+    PropertyNotImplementedError. `stresses` are per atom, eV/A^3, and sum to the stress.
+
+    Frame and atomic parameters: `atoms.info["fparam"]` (p,) and `atoms.arrays["aparam"]` (N, q), else the
+    `fparam` and `aparam` given here. An answer is computed anew when they change.
+
+    With several models, results are means over the K models, and `results` also has, with deviations over k,
+        forces_std (N,), sqrt(mean_k |F_k - <F>|^2), eV/A: DeePMD-kit's model deviation of forces,
+        energy_std, sqrt(mean_k (E_k - <E>)^2), eV.
+    `results["virial"]` (3, 3), eV, is there always.
+
+    Attributes:
+        models: the potentials.
+        type_map: the elements the models know.
+    """
+
+    implemented_properties: list[str] = [  # noqa: RUF012  (as ASE declares it)
+        "energy", "free_energy", "energies", "forces", "stress", "stresses",
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        model: Model | Sequence[Model],
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | str = "float32",
+        skin: float = 1.0,
+        overflow: Overflow = "error",
+        spline: bool = True,
+        fparam: Any = None,
+        aparam: Any = None,
+    ) -> None:
+        """Reads the models that are given as files.
+
+        Args:
+            model: a file, a Potential, or a sequence of those.
+            device, dtype, overflow, spline: for files, as of `mdops.load`; a Potential is used as it is.
+            skin: A; larger makes lists that last longer and steps that cost more.
+            fparam: (p,); aparam: (N, q) or (q,).
+
+        Raises:
+            InputError: no model, models of different elements, or parameters that the models do not take.
+            ModelFileError, UnsupportedModelError: as `mdops.load`.
+        """
+        super().__init__()
+        given = [model] if isinstance(model, str | os.PathLike | Potential) else list(model)
+        self.models = [
+            m
+            if isinstance(m, Potential)
+            else load(m, device=device, dtype=dtype, spline=spline, overflow=overflow)
+            for m in given
+        ]
+        _check_models(self.models)
+        self.type_map = list(self.models[0].type_map)
+        self.skin = float(skin)
+        self.parameters.update(models=[str(m) for m in given if not isinstance(m, Potential)])
+        self.parameters.update(device=str(device), dtype=str(dtype).removeprefix("torch."), skin=self.skin)
+        self._snapshot: Snapshot | None = None
+        self._constant: tuple[np.ndarray, np.ndarray, list[System]] | None = None
+        self.renew_lists()
+        self.set(fparam=fparam, aparam=aparam)
+
+    def set(self, **changes: Any) -> dict[str, Any]:
+        """Set `fparam` or `aparam`, the only parameters that can be changed later."""
+        for name, value in changes.items():
+            if name not in ("fparam", "aparam"):
+                raise InputError(f"`{name}` of MDOps cannot change after it is made; fparam and aparam can")
+            if value is not None and not any(getattr(m.fitting, name).size for m in self.models):
+                raise InputError(f"{name} is given, and the model takes none")
+        return super().set(**changes)
+
+    @property
+    def neighbor_lists(self) -> list[VerletList]:
+        """Those kept now; models with the same cutoff and type map share one."""
+        return list(self._lists.values())
+
+    def renew_lists(self) -> None:
+        """Forget the neighbour lists and the last results: what comes next depends on the atoms alone."""
+        # Rows of a list are ordered by type, so models share one only where their type maps agree too.
+        self._lists = {
+            _list_key(m): VerletList(m.cutoff, self.skin, ntypes=len(m.type_map)) for m in self.models
+        }
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        self._snapshot = None
+
+    def check_state(self, atoms: Atoms, tol: float = 0.0) -> list[str]:
+        """What changed since the last calculation, any change at all; ASE's tolerance is not used."""
+        if self._snapshot is None:
+            return list(all_changes)
+        now, old = self._state(atoms), self._snapshot
+        return [name for name, value in now.items() if not _same(value, old[name])]
+
+    def calculate(
+        self,
+        atoms: Atoms | None = None,
+        properties: Sequence[str] = ("energy",),
+        system_changes: Sequence[str] = all_changes,
+    ) -> None:
+        """Fill `results`; called by ASE."""
+        atoms = self.atoms if atoms is None else atoms
+        if atoms is None:
+            raise InputError("MDOps has no atoms to calculate")
+        # What fails must leave nothing that looks like an answer.
+        self.reset()
+        state = self._state(atoms)
+        per_atom = "stresses" in properties
+        answers = [
+            _numpy(self._evaluate(m, s, state, per_atom))
+            for m, s in zip(self.models, self._systems(state), strict=True)
+        ]
+        volume = abs(np.linalg.det(atoms.cell.array)) if atoms.pbc.all() else 0.0
+        self.results = _results(answers, volume)
+        self._snapshot = {name: None if v is None else v.copy() for name, v in state.items()}
+        self.atoms = atoms.copy()
+
+    def export_properties(self) -> Properties:
+        """The results that ASE has a name for."""
+        return Properties({name: value for name, value in self.results.items() if name in all_outputs})
+
+    def _state(self, atoms: Atoms) -> Snapshot:
+        """All that the answer depends on, not copied."""
+        return {
+            "positions": atoms.arrays["positions"],
+            "numbers": atoms.arrays["numbers"],
+            "cell": atoms.cell.array,
+            "pbc": atoms.pbc,
+            "fparam": _optional(atoms.info.get("fparam", self.parameters.get("fparam"))),
+            "aparam": _optional(atoms.arrays.get("aparam", self.parameters.get("aparam"))),
+        }
+
+    def _systems(self, state: Snapshot) -> list[System]:
+        """The atoms as each model sees them; types, pbc and batch are kept while they do not change."""
+        positions, cell, numbers, pbc = (state[n] for n in ("positions", "cell", "numbers", "pbc"))
+        assert positions is not None and cell is not None and numbers is not None and pbc is not None
+        old = self._constant
+        if old is None or not np.array_equal(numbers, old[0]) or not np.array_equal(pbc, old[1]):
+            symbols = Atoms(numbers=numbers).get_chemical_symbols()
+            fresh = [_constant_part(m, element_types(symbols, m.type_map), pbc) for m in self.models]
+            old = self._constant = numbers.copy(), pbc.copy(), fresh
+        x = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.float64))
+        h = torch.from_numpy(np.ascontiguousarray(cell, dtype=np.float64))[None]
+        return [
+            System(x.to(part.types.device), part.types, h.to(part.types.device), part.pbc, part.batch)
+            for part in old[2]
+        ]
+
+    def _evaluate(
+        self, model: Potential, system: System, state: Snapshot, per_atom: bool
+    ) -> dict[str, torch.Tensor]:
+        neighbors = self._lists[_list_key(model)].update(
+            system.positions, system.cell, system.pbc, system.types, system.batch
+        )
+        fparam, aparam = (
+            None if state[name] is None else torch.as_tensor(state[name], device=model.device)
+            for name in ("fparam", "aparam")
+        )
+        if aparam is not None and aparam.dim() == 1 and model.fitting.aparam.size == 1:
+            aparam = aparam[:, None] if len(aparam) == system.atoms else aparam
+        return model.evaluate(system, neighbors, fparam, aparam, atom_virial=per_atom)
+
+
+def _list_key(model: Potential) -> tuple[Any, ...]:
+    return (model.cutoff, model.device, *model.type_map)
+
+
+def _check_models(models: Sequence[Potential]) -> None:
+    if not models:
+        raise InputError("no model is given")
+    for k, model in enumerate(models[1:], 2):
+        if sorted(model.type_map) != sorted(models[0].type_map):
+            raise InputError(
+                f"the models must know the same elements: the first has {', '.join(models[0].type_map)}, "
+                f"number {k} has {', '.join(model.type_map)}"
+            )
+
+
+def _optional(value: Any) -> np.ndarray | None:
+    return None if value is None else np.atleast_1d(np.asarray(value, dtype=np.float64))
+
+
+def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return a is b if a is None or b is None else np.array_equal(a, b)
+
+
+def _constant_part(model: Potential, types: np.ndarray, pbc: np.ndarray) -> System:
+    """A System whose positions and cell are still empty."""
+    nothing = torch.empty(0, dtype=torch.float64)
+    return System(
+        nothing,
+        torch.as_tensor(types, dtype=torch.int32, device=model.device),
+        nothing,
+        torch.as_tensor(pbc, device=model.device).clone()[None],
+        torch.zeros(len(types), dtype=torch.int32, device=model.device),
+    )
+
+
+def _numpy(answer: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value.cpu().numpy(), np.float64) for name, value in answer.items()}
+
+
+def _results(answers: Sequence[dict[str, np.ndarray]], volume: float) -> dict[str, Any]:
+    """ASE's results from the models' answers; `volume` is 0 where there is no stress."""
+    mean = answers[0]
+    if len(answers) > 1:
+        mean = {name: np.mean([a[name] for a in answers], axis=0) for name in answers[0]}
+    energy, virial = float(mean["energy"][0]), mean["virial"][0]
+    results = {"energy": energy, "free_energy": energy, "energies": mean["atom_energy"]}
+    results |= {"forces": mean["forces"], "virial": virial}
+    if volume > 0:
+        results["stress"] = _voigt(-virial / volume)
+        if "atom_virial" in mean:
+            results["stresses"] = _voigt(-mean["atom_virial"] / volume)
+    if len(answers) > 1:
+        deviations = np.array([a["forces"] for a in answers]) - mean["forces"]
+        results["forces_std"] = np.sqrt((deviations**2).sum(-1).mean(0))
+        results["energy_std"] = float(np.std([a["energy"][0] for a in answers]))
+    return results
+
+
+def _voigt(stress: np.ndarray) -> np.ndarray:
+    """(..., 6), the symmetric part in ASE's order xx, yy, zz, yz, xz, xy, of (..., 3, 3)."""
+    symmetric = (stress + stress.swapaxes(-1, -2)) / 2
+    return symmetric[..., [0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1]]

@@ -1,0 +1,89 @@
+"""The state of a run in one file, replaced as a whole: what is there is always complete."""
+
+import dataclasses
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+
+from mdops.errors import InputError
+
+_VERSION = 1
+
+
+@dataclasses.dataclass
+class Checkpoint:
+    """A run after a step.
+
+    Attributes:
+        step: how many are done.
+        physics: of the run, as a dict.
+        random: the state of the random numbers.
+        marks: for each output file how far it was written.
+        arrays: numbers, positions, momenta, cell, pbc.
+        inner: the integrator's own variables.
+    """
+
+    step: int
+    physics: dict[str, Any]
+    random: dict[str, Any]
+    marks: dict[str, dict[str, Any]]
+    arrays: dict[str, np.ndarray]
+    inner: dict[str, np.ndarray]
+
+
+def atom_arrays(atoms: Atoms) -> dict[str, np.ndarray]:
+    """What of the atoms changes in a run, and what tells whose run it is."""
+    arrays = {name: atoms.arrays[name] for name in ("numbers", "positions", "momenta")}
+    return arrays | {"cell": atoms.cell.array, "pbc": atoms.pbc}
+
+
+def restore_atoms(atoms: Atoms, arrays: dict[str, np.ndarray]) -> None:
+    """Puts the atoms where the checkpoint has them.
+
+    Raises InputError if the checkpoint is of other atoms.
+    """
+    if not np.array_equal(atoms.numbers, arrays["numbers"]) or (atoms.pbc != arrays["pbc"]).any():
+        raise InputError("the checkpoint is of another structure: other elements, atoms or pbc")
+    atoms.set_cell(arrays["cell"])
+    atoms.arrays["positions"][:] = arrays["positions"]
+    atoms.set_array("momenta", arrays["momenta"], float, (3,))
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    """Write, to the disk, then put in the place of the last one."""
+    head = {"version": _VERSION, "step": checkpoint.step, "physics": checkpoint.physics}
+    head |= {"random": checkpoint.random, "marks": checkpoint.marks}
+    members = {f"atoms/{name}": value for name, value in checkpoint.arrays.items()}
+    members |= {f"inner/{name}": value for name, value in checkpoint.inner.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, head=np.array(json.dumps(head)), **members)
+    partial = path.with_name(path.name + ".part")
+    with partial.open("wb") as file:
+        file.write(buffer.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read(path: Path) -> Checkpoint:
+    """Raises InputError for a file that is no checkpoint, or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            head = json.loads(str(file["head"]))
+            if head.pop("version") != _VERSION:
+                raise InputError(f"{path} is a checkpoint of another version of mdops")
+            parts: dict[str, dict[str, np.ndarray]] = {"atoms": {}, "inner": {}}
+            for name in file.files:
+                if name != "head":
+                    part, key = name.split("/", 1)
+                    parts[part][key] = file[name]
+        return Checkpoint(arrays=parts["atoms"], inner=parts["inner"], **head)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{path} is no checkpoint, or damaged ({type(error).__name__}: {error})") from error

@@ -1,0 +1,46 @@
+"""Stops a run that has left physics, with advice."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mdops.errors import InputError, MDOpsError
+
+# Far beyond what atoms in a condensed phase are simulated at.
+_HOTTEST = 20_000.0
+_ADVICE = (
+    "Try a shorter --timestep, relax the structure first, or check that the model was trained "
+    "for structures and temperatures like these"
+)
+
+
+class UnstableRunError(MDOpsError, RuntimeError):
+    """A run whose numbers are no physics any more; the message says when, and what to do."""
+
+
+class Guard:
+    """Watches the temperature, and explains the errors of a step."""
+
+    def __init__(self, timestep: float, target: float | None) -> None:
+        """Takes fs, and K."""
+        self._timestep, self._limit = timestep, max(_HOTTEST, 20 * (target or 0.0))
+
+    def check(self, step: int, temperature: float) -> None:
+        """Raises UnstableRunError for a temperature (K) that no run should have."""
+        if not temperature <= self._limit:
+            found = f"{temperature:.3g} K" if math.isfinite(temperature) else "not a number"
+            raise self._stop(step, f"the temperature is {found}")
+
+    @contextmanager
+    def explain(self, step: int) -> Iterator[None]:
+        """Turns what a model says of impossible positions into what happened to the run."""
+        try:
+            yield
+        except InputError as error:
+            raise self._stop(step, str(error)) from error
+
+    def _stop(self, step: int, what: str) -> UnstableRunError:
+        time = step * self._timestep / 1000
+        return UnstableRunError(
+            f"the run blew up at step {step} ({time:.3f} ps, {self._timestep} fs a step): {what}. {_ADVICE}."
+        )

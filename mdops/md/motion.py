@@ -1,0 +1,51 @@
+"""Degrees of freedom, temperature, and the velocities a run starts with."""
+
+import numpy as np
+from ase import Atoms, units
+from ase.md.velocitydistribution import Stationary, ZeroRotation
+
+from mdops.errors import InputError
+from mdops.md.options import Physics
+
+
+def degrees_of_freedom(atoms: Atoms, physics: Physics) -> int:
+    """How many momenta are free: Langevin's noise moves all, elsewhere the total momentum, and a cluster's
+    angular momentum, stay zero."""
+    if atoms.constraints:
+        return int(atoms.get_number_of_degrees_of_freedom())
+    n = len(atoms)
+    if physics.ensemble == "nvt" and physics.thermostat == "langevin":
+        return 3 * n
+    conserved = 3
+    if not atoms.pbc.any():
+        conserved += {1: 0, 2: 2}.get(n, 3)
+    return max(0, 3 * n - conserved)
+
+
+def kinetic_energy(atoms: Atoms) -> float:
+    """eV."""
+    p = atoms.arrays["momenta"]
+    return 0.5 * float(np.einsum("ij,ij->i", p, p) @ (1 / atoms.get_masses()))
+
+
+def temperature(atoms: Atoms, freedom: int) -> float:
+    """K; 0 if nothing can move."""
+    return 2 * kinetic_energy(atoms) / (freedom * units.kB) if freedom else 0.0
+
+
+def set_velocities(atoms: Atoms, physics: Physics, rng: np.random.Generator, *, anew: bool) -> None:
+    """Velocities as the structure has them, or (none there, or `anew`) Maxwell-Boltzmann ones that are scaled
+    to the very temperature; the centre of mass comes to rest, and so does a cluster's rotation."""
+    drawn = anew or not atoms.has("momenta")
+    if drawn:
+        if physics.temperature is None:
+            raise InputError("the structure has no velocities: give a temperature (--temperature, in K)")
+        width = np.sqrt(atoms.get_masses() * units.kB * physics.temperature)
+        atoms.set_momenta(width[:, None] * rng.standard_normal((len(atoms), 3)))
+    if len(atoms) > 1 and not atoms.constraints:
+        Stationary(atoms, preserve_temperature=False)
+        if not atoms.pbc.any():
+            ZeroRotation(atoms, preserve_temperature=False)
+    now = temperature(atoms, degrees_of_freedom(atoms, physics))
+    if drawn and now > 0:
+        atoms.set_momenta(atoms.get_momenta() * np.sqrt((physics.temperature or 0.0) / now))

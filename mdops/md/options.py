@@ -1,0 +1,98 @@
+"""What a run is: ensemble, its parameters, length and files; checked before anything starts."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Literal, get_args
+
+from mdops.errors import InputError
+
+Ensemble = Literal["nve", "nvt", "npt"]
+Thermostat = Literal["nose-hoover", "langevin"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Physics:
+    """The equations of motion; a restart must have the same.
+
+    Attributes:
+        ensemble: nve (velocity Verlet), nvt, or npt (Martyna-Tobias-Klein).
+        temperature: K; for nve of the first velocities only.
+        timestep: fs.
+        thermostat: of nvt: a Nose-Hoover chain or Langevin dynamics.
+        friction: of Langevin dynamics, 1/ps.
+        tdamp: period of the Nose-Hoover chain, fs.
+        pressure: GPa.
+        pdamp: period of the barostat, fs.
+        flexible: npt changes all of the cell, not only its volume.
+        seed: of the first velocities and Langevin's noise.
+        checkpoint_every: steps from one checkpoint to the next; 0 chooses by the number of atoms. Neighbour
+            lists start anew there, so it is part of what decides the last bits of a trajectory.
+    """
+
+    ensemble: Ensemble = "nve"
+    temperature: float | None = None
+    timestep: float = 1.0
+    thermostat: Thermostat = "nose-hoover"
+    friction: float = 2.0
+    tdamp: float = 100.0
+    pressure: float = 0.0
+    pdamp: float = 1000.0
+    flexible: bool = False
+    seed: int = 0
+    checkpoint_every: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in (("ensemble", get_args(Ensemble)), ("thermostat", get_args(Thermostat))):
+            if getattr(self, name) not in choices:
+                raise InputError(f"{name} is {getattr(self, name)!r}, expected {', '.join(choices)}")
+        for name in ("timestep", "friction", "tdamp", "pdamp"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"{name} is {getattr(self, name)}, expected a positive number")
+        if not math.isfinite(self.pressure):
+            raise InputError(f"pressure is {self.pressure}, expected a number in GPa")
+        if self.temperature is not None and not 0 <= self.temperature < math.inf:
+            raise InputError(f"temperature is {self.temperature}, expected K, not negative")
+        if self.ensemble != "nve" and not self.temperature:
+            raise InputError(f"{self.ensemble} needs a temperature above zero (--temperature, in K)")
+        if self.checkpoint_every < 0 or self.seed < 0:
+            raise InputError("seed and the steps between checkpoints must not be negative")
+
+    def checkpoint_steps(self, atoms: int) -> int:
+        """Steps between checkpoints: some ten seconds of work, unless told."""
+        return self.checkpoint_every or max(10, min(1000, 2_000_000 // max(atoms, 1)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Where a run writes, and how often.
+
+    Attributes:
+        steps: of the whole run, those before a restart included.
+        interval: steps from one frame and log line to the next.
+        trajectory: .traj or .xyz/.extxyz, or None.
+        log: a text file, or None.
+        checkpoint: the state that a restart goes on from.
+        restart: go on from the checkpoint; start if there is none and no output either.
+        overwrite: start anew over files that are there.
+    """
+
+    steps: int
+    checkpoint: Path
+    interval: int = 100
+    trajectory: Path | None = None
+    log: Path | None = None
+    restart: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 0 or self.interval < 1:
+            raise InputError(f"{self.steps} steps, a frame every {self.interval}: no run is like that")
+        if self.trajectory is not None and self.trajectory.suffix not in (".traj", ".xyz", ".extxyz"):
+            raise InputError(f"the trajectory {self.trajectory} must end in .traj, .xyz or .extxyz")
+        files = [f for f in (self.trajectory, self.log, self.checkpoint) if f is not None]
+        if len({f.absolute() for f in files}) < len(files):
+            raise InputError("trajectory, log and checkpoint must be different files")
+        for folder in {f.absolute().parent for f in files}:
+            if not folder.is_dir():
+                raise InputError(f"there is no folder {folder} to write into")

@@ -1,0 +1,71 @@
+"""A run that is killed (SIGKILL) at random moments, and restarted, is the run that was not killed."""
+
+import multiprocessing
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+from ase.io import read
+
+from mdops.calculator import MDOps
+from mdops.md import Output, Physics, run
+
+STEPS, KILLS = 400, 6
+
+
+def simulate(folder, name, start, potential, physics):
+    torch.set_num_threads(1)
+    atoms = start.copy()
+    atoms.calc = MDOps(potential)
+    output = Output(STEPS, folder / "c", 5, folder / name, folder / "log", restart=True)
+    run(atoms, physics, output)
+
+
+@pytest.mark.parametrize(
+    ("name", "physics"),
+    [
+        ("md.traj", Physics("nve", 300, 2, checkpoint_every=15)),
+        ("md.xyz", Physics("nvt", 300, 2, checkpoint_every=20)),
+        ("md.traj", Physics("nvt", 300, 2, "langevin", checkpoint_every=11)),
+        ("md.traj", Physics("npt", 300, 2, checkpoint_every=40)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_killed_and_restarted(alloy, potential, tmp_path, name, physics):
+    start = alloy.copy()
+    folders = {kind: tmp_path / kind for kind in ("whole", "killed")}
+    for folder in folders.values():
+        folder.mkdir()
+    # A fork shares the model that is loaded: no child has to import torch.
+    context = multiprocessing.get_context("fork")
+
+    def child(kind):
+        process = context.Process(target=simulate, args=(folders[kind], name, start, potential, physics))
+        process.start()
+        return process
+
+    begin = time.perf_counter()
+    whole = child("whole")
+    whole.join(120)
+    assert whole.exitcode == 0
+    duration = time.perf_counter() - begin
+
+    chance, killed = random.Random(0), 0
+    for _ in range(KILLS):
+        process = child("killed")
+        process.join(chance.uniform(0.02, 0.4) * duration)
+        if process.exitcode is None:
+            process.kill()
+            killed += 1
+        process.join(30)
+    last = child("killed")
+    last.join(120)
+    assert last.exitcode == 0 and killed >= 2
+
+    for file in (name, "log"):
+        assert (folders["killed"] / file).read_bytes() == (folders["whole"] / file).read_bytes()
+    frames = read(folders["killed"] / name, ":")
+    assert [f.info["step"] for f in frames] == list(range(0, STEPS + 1, 5))
+    assert np.isfinite(frames[-1].positions).all()

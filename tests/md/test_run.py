@@ -1,0 +1,201 @@
+"""Runs: ensembles, files, restarts, and what stops a run."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from ase import Atoms, units
+from ase.cluster import Octahedron
+from ase.io import read
+
+from mdops.calculator import MDOps
+from mdops.errors import InputError
+from mdops.md import Output, Physics, UnstableRunError, run
+from mdops.md.integrators import inner_state, make_integrator, set_inner_state
+from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
+
+ENSEMBLES = {
+    "nve": Physics("nve", 300, 2),
+    "nose-hoover": Physics("nvt", 300, 2),
+    "langevin": Physics("nvt", 300, 2, "langevin"),
+    "npt": Physics("npt", 300, 2, pressure=1),
+    "flexible": Physics("npt", 300, 2, pressure=1, flexible=True),
+}
+
+
+def output(folder, steps=60, **changes):
+    given = {"interval": 10, "trajectory": folder / "md.traj", "log": folder / "md.log"} | changes
+    return Output(steps, folder / "md.restart", **given)
+
+
+def files(folder):
+    return {name: (folder / name).read_bytes() for name in ("md.traj", "md.log")}
+
+
+@pytest.mark.parametrize("name", ENSEMBLES)
+def test_frames_log_and_last_state(alloy, tmp_path, name):
+    atoms = alloy
+    summary = run(atoms, ENSEMBLES[name], output(tmp_path))
+    frames = read(tmp_path / "md.traj", ":")
+    assert [f.info["step"] for f in frames] == list(range(0, 61, 10))
+    np.testing.assert_array_equal(frames[-1].positions, atoms.positions)
+    np.testing.assert_array_equal(frames[-1].get_momenta(), atoms.get_momenta())
+    np.testing.assert_allclose(frames[-1].get_forces(), atoms.get_forces(), atol=2e-5)
+    heading, *lines = (tmp_path / "md.log").read_text().splitlines()
+    assert len(lines) == 7 and all(len(line.split()) == len(heading.split()) for line in lines)
+    assert summary.steps == 60 and 100 < summary.temperature < 500
+    if summary.drift is not None:
+        assert abs(summary.drift) < 2e-4
+
+
+@pytest.mark.parametrize("name", ENSEMBLES)
+def test_a_restart_is_the_unbroken_run_to_the_last_bit(alloy, tmp_path, name):
+    physics = dataclasses.replace(ENSEMBLES[name], checkpoint_every=20)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    start = alloy.copy()
+    run(alloy, physics, output(whole))
+    for steps in (20, 40, 60):
+        again = start.copy()
+        again.calc = MDOps(alloy.calc.models)
+        run(again, physics, output(parts, steps, restart=True))
+    assert files(parts) == files(whole)
+    assert again.positions.tobytes() == alloy.positions.tobytes()
+
+
+@pytest.mark.parametrize("name", ["md.traj", "md.xyz"])
+def test_what_came_after_the_checkpoint_is_cut(alloy, potential, tmp_path, name):
+    physics = dataclasses.replace(ENSEMBLES["nve"], checkpoint_every=30)
+    trajectory, start = tmp_path / name, alloy.copy()
+    run(alloy, physics, output(tmp_path, 30, trajectory=trajectory))
+    with trajectory.open("ab") as file, (tmp_path / "md.log").open("ab") as log:
+        file.write(b"32\nhalf a fra")
+        log.write(b"   40    0.0")
+    start.calc = MDOps(potential)
+    run(start, physics, output(tmp_path, 60, trajectory=trajectory, restart=True))
+    assert [f.info["step"] for f in read(trajectory, ":")] == list(range(0, 61, 10))
+    steps = [line.split()[0] for line in (tmp_path / "md.log").read_text().splitlines()]
+    assert steps == ["step", *(str(s) for s in range(0, 61, 10))]
+
+
+def test_files_of_another_run_are_refused(alloy, tmp_path):
+    physics = ENSEMBLES["nve"]
+    run(alloy, physics, output(tmp_path, 10))
+    with pytest.raises(InputError, match="--overwrite"):
+        run(alloy, physics, output(tmp_path, 10))
+    with pytest.raises(InputError, match=r"timestep \(2, now 1\)"):
+        run(alloy, dataclasses.replace(physics, timestep=1), output(tmp_path, 20, restart=True))
+    with pytest.raises(InputError, match="past the end"):
+        run(alloy, physics, output(tmp_path, 5, restart=True))
+    with pytest.raises(InputError, match="wrote a log"):
+        run(alloy, physics, output(tmp_path, 20, restart=True, log=None))
+    other = alloy[:-1]
+    other.calc = alloy.calc
+    with pytest.raises(InputError, match="another structure"):
+        run(other, physics, output(tmp_path, 20, restart=True))
+    (tmp_path / "md.traj").write_bytes(b"short")
+    with pytest.raises(InputError, match="moved or changed"):
+        run(alloy, physics, output(tmp_path, 20, restart=True))
+    (tmp_path / "md.restart").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="no checkpoint, or damaged"):
+        run(alloy, physics, output(tmp_path, 20, restart=True))
+    assert run(alloy, physics, output(tmp_path, 10, overwrite=True)).steps == 10
+
+
+def test_an_explosion_stops_the_run(alloy, tmp_path):
+    alloy.positions[0] = alloy.positions[1] + [0.7, 0, 0]
+    with pytest.raises(UnstableRunError, match=r"blew up at step \d+ .*--timestep"):
+        run(alloy, Physics("nve", 300, 200), output(tmp_path, 500, interval=1))
+    for frame in read(tmp_path / "md.traj", ":"):
+        assert np.isfinite(frame.positions).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ensemble": "nvt"}, "temperature"),
+        ({"timestep": 0}, "timestep"),
+        ({"temperature": -1}, "temperature"),
+        ({"ensemble": "nvz"}, "nve, nvt, npt"),
+        ({"pressure": float("nan")}, "pressure"),
+    ],
+)
+def test_impossible_physics(changes, says):
+    with pytest.raises(InputError, match=says):
+        Physics(**changes)
+
+
+def test_impossible_output(tmp_path):
+    for changes in ({"interval": 0}, {"trajectory": tmp_path / "a.dcd"}, {"log": tmp_path / "no" / "x"}):
+        with pytest.raises(InputError):
+            output(tmp_path, **changes)
+    with pytest.raises(InputError, match="different files"):
+        output(tmp_path, log=tmp_path / "md.restart")
+
+
+def test_npt_needs_a_crystal(alloy):
+    alloy.pbc = [True, True, False]
+    alloy.set_momenta(np.zeros((32, 3)))
+    with pytest.raises(InputError, match="periodic"):
+        make_integrator(alloy, ENSEMBLES["npt"], np.random.default_rng(0))
+
+
+class TestVelocities:
+    def test_crystal(self, alloy):
+        physics = ENSEMBLES["nve"]
+        set_velocities(alloy, physics, np.random.default_rng(0), anew=False)
+        assert degrees_of_freedom(alloy, physics) == 3 * 32 - 3
+        assert temperature(alloy, 3 * 32 - 3) == pytest.approx(300)
+        np.testing.assert_allclose(alloy.get_momenta().sum(0), 0, atol=1e-10)
+
+    def test_cluster_does_not_rotate(self):
+        atoms = Octahedron("Cu", 3)
+        physics = ENSEMBLES["nve"]
+        set_velocities(atoms, physics, np.random.default_rng(0), anew=False)
+        np.testing.assert_allclose(atoms.get_angular_momentum(), 0, atol=1e-9)
+        assert temperature(atoms, 3 * len(atoms) - 6) == pytest.approx(300)
+
+    def test_those_of_the_structure_are_kept(self, alloy):
+        momenta = np.random.default_rng(0).normal(size=(32, 3))
+        momenta -= momenta.mean(0)
+        alloy.set_momenta(momenta)
+        alloy.set_masses(np.full(32, 50.0))
+        set_velocities(alloy, ENSEMBLES["nve"], np.random.default_rng(0), anew=False)
+        np.testing.assert_allclose(alloy.get_momenta(), momenta, atol=1e-12)
+
+    def test_without_temperature(self):
+        with pytest.raises(InputError, match="no velocities"):
+            set_velocities(Atoms("Cu"), Physics("nve"), np.random.default_rng(0), anew=False)
+
+
+@pytest.mark.parametrize("name", ["nose-hoover", "langevin"])
+def test_baths_hold_the_temperature_of_what_can_move(alloy, name):
+    """Four atoms: whether 9 or 12 momenta are free matters here."""
+    atoms = alloy[:4]
+    atoms.set_cell([4.0, 4.0, 4.0])
+    atoms.calc = alloy.calc
+    physics = dataclasses.replace(ENSEMBLES[name], friction=20.0, tdamp=50.0)
+    rng = np.random.default_rng(5)
+    set_velocities(atoms, physics, rng, anew=False)
+    dynamics = make_integrator(atoms, physics, rng)
+    freedom, seen = degrees_of_freedom(atoms, physics), []
+    for _ in range(2500):
+        dynamics.step()
+        seen.append(temperature(atoms, freedom))
+    assert freedom == (12 if name == "langevin" else 9)
+    assert np.mean(seen) == pytest.approx(300, rel=0.12)
+
+
+def test_inner_state_goes_round(alloy):
+    for name in ("nose-hoover", "npt", "flexible"):
+        set_velocities(alloy, ENSEMBLES[name], np.random.default_rng(0), anew=True)
+        dynamics = make_integrator(alloy, ENSEMBLES[name], np.random.default_rng(0))
+        for _ in range(3):
+            dynamics.step()
+        state = inner_state(dynamics)
+        assert any(np.any(value) for value in state.values())
+        other = make_integrator(alloy, ENSEMBLES[name], np.random.default_rng(0))
+        set_inner_state(other, state)
+        assert other.get_conserved_energy() == dynamics.get_conserved_energy()
+        assert units.fs * 2 == other.dt

@@ -1,0 +1,376 @@
+"""The ASE calculator: right numbers, never a stale one, and ASE's tools on top of it."""
+
+import copy
+import pickle
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms, units
+from ase.build import bulk, molecule
+from ase.calculators.calculator import PropertyNotImplementedError
+from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_stress
+from ase.filters import FrechetCellFilter
+from ase.io import read, write
+from ase.md.nose_hoover_chain import IsotropicMTKNPT, NoseHooverChainNVT
+from ase.md.nptberendsen import NPTBerendsen
+from ase.md.verlet import VelocityVerlet
+from ase.optimize import LBFGS
+from ase.phonons import Phonons
+
+from mdops.calculator import MDOps
+from mdops.errors import InputError
+from mdops.nn import load
+
+DATA = Path(__file__).parent / "data"
+MODEL = DATA / "formats" / "model.dp"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def single():
+    return load(MODEL)
+
+
+@pytest.fixture(scope="module")
+def double():
+    return load(MODEL, dtype="float64")
+
+
+def alloy(repeat=2, rattle=0.05, seed=0):
+    atoms = bulk("Cu", a=4.0, cubic=True)
+    atoms.symbols[0] = "Al"
+    atoms *= (repeat, repeat, repeat)
+    atoms.rattle(rattle, seed=seed)
+    return atoms
+
+
+def perturbed(potential, seed):
+    """A copy with slightly other weights: another member of a committee."""
+    other = copy.deepcopy(potential)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in other.fitting.parameters():
+            p += 0.01 * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+    return other
+
+
+def fresh(atoms, potential):
+    return potential.compute(atoms)
+
+
+def test_answers_are_those_of_the_potential(double):
+    atoms = alloy()
+    atoms.set_cell(atoms.cell.array @ [[1, 0.1, 0], [0, 1.02, 0], [0.05, 0, 1]], scale_atoms=True)
+    atoms.calc = MDOps(double)
+    expected = fresh(atoms, double)
+    assert atoms.get_potential_energy() == pytest.approx(expected["energy"][0], rel=1e-12)
+    assert atoms.get_potential_energy(force_consistent=True) == atoms.get_potential_energy()
+    np.testing.assert_allclose(atoms.get_potential_energies(), expected["atom_energy"], rtol=1e-11)
+    np.testing.assert_allclose(atoms.get_forces(), expected["forces"], atol=1e-11)
+    stress = -expected["virial"][0] / atoms.get_volume()
+    np.testing.assert_allclose(atoms.get_stress(voigt=False), stress, atol=1e-12)
+    np.testing.assert_allclose(atoms.calc.results["virial"], expected["virial"][0], atol=1e-10)
+
+
+def test_derivatives_by_finite_differences(double):
+    atoms = alloy(repeat=1, rattle=0.1)
+    atoms.calc = MDOps(double)
+    np.testing.assert_allclose(
+        atoms.get_forces()[:2], calculate_numerical_forces(atoms, eps=1e-4, iatoms=[0, 1]), atol=1e-6
+    )
+    stress = calculate_numerical_stress(atoms, eps=1e-5, voigt=True)
+    np.testing.assert_allclose(atoms.get_stress(), stress, atol=1e-7)
+
+
+def test_stresses_of_atoms_sum_to_the_stress(double):
+    atoms = alloy()
+    atoms.calc = MDOps(double)
+    np.testing.assert_allclose(atoms.get_stresses().sum(0), atoms.get_stress(), atol=1e-11)
+    assert atoms.get_stresses().shape == (len(atoms), 6)
+
+
+def test_a_slab_and_a_cluster_have_no_stress(single):
+    for pbc in (False, [True, True, False]):
+        atoms = alloy()
+        atoms.pbc = pbc
+        atoms.calc = MDOps(single)
+        assert np.isfinite(atoms.get_forces()).all()
+        for ask in (atoms.get_stress, atoms.get_stresses):
+            with pytest.raises(PropertyNotImplementedError):
+                ask()
+
+
+def test_lists_are_kept_and_stay_right(single):
+    atoms = alloy()
+    calculator = atoms.calc = MDOps(single)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        atoms.positions += rng.normal(scale=0.02, size=(len(atoms), 3))
+        np.testing.assert_allclose(atoms.get_forces(), fresh(atoms, single)["forces"], atol=2e-5)
+    assert 1 <= calculator.neighbor_lists[0].builds < 15
+
+
+def test_no_stale_answers(double):
+    """One calculator, several Atoms, and every change that matters."""
+    calculator = MDOps(double)
+    first, second = alloy(), alloy(repeat=1, seed=3)
+    first.calc = second.calc = calculator
+    other = first.copy()
+    other.calc = calculator
+    changes = (
+        lambda: None,
+        lambda: first.positions.__setitem__((3, 1), first.positions[3, 1] + 1e-9),
+        lambda: first.symbols.__setitem__(5, "Al"),
+        lambda: first.set_cell(first.cell.array * 1.01),
+        lambda: first.set_pbc([True, False, True]),
+        lambda: first.__delitem__(2),
+        lambda: first.rotate(30, "x"),
+    )
+    for change in changes:
+        change()
+        for atoms in (first, second, other):
+            expected = fresh(atoms, double)
+            assert atoms.get_potential_energy() == pytest.approx(expected["energy"][0], rel=1e-12)
+            np.testing.assert_allclose(atoms.get_forces(), expected["forces"], atol=1e-11)
+
+
+def test_a_failure_leaves_no_answer(single):
+    atoms = alloy()
+    atoms.calc = MDOps(single)
+    atoms.get_potential_energy()
+    atoms.positions[0] = np.nan
+    for _ in range(2):
+        with pytest.raises(InputError):
+            atoms.get_potential_energy()
+    assert atoms.calc.results == {}
+
+
+def test_results_are_the_callers_own(single):
+    atoms = alloy()
+    atoms.calc = MDOps(single)
+    forces, kept = atoms.get_forces(), atoms.get_forces().copy()
+    forces[:] = 0
+    np.testing.assert_array_equal(atoms.get_forces(), kept)
+    atoms.positions += 0.01 * np.sin(np.arange(3 * len(atoms))).reshape(-1, 3)
+    atoms.get_forces()
+    np.testing.assert_array_equal(forces, 0)
+
+
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
+def test_copies_are_independent(single, clone):
+    atoms = alloy()
+    atoms.calc = MDOps(single)
+    energy = atoms.get_potential_energy()
+    twin = atoms.copy()
+    twin.calc = clone(atoms.calc)
+    twin.positions[0] += 0.3
+    assert twin.get_potential_energy() == pytest.approx(fresh(twin, single)["energy"][0], abs=1e-5)
+    assert atoms.get_potential_energy() == energy
+
+
+def test_unknown_elements_and_virtual_atoms(single):
+    calculator = MDOps(single)
+    water = molecule("H2O")
+    water.calc = calculator
+    with pytest.raises(InputError, match=r"does not know H, O; its elements are Cu, Al"):
+        water.get_potential_energy()
+    atoms = alloy()
+    atoms.calc = calculator
+    expected = atoms.get_potential_energy()
+    ghost = atoms + Atoms("X", [[1.0, 1.0, 1.0]])
+    ghost.calc = calculator
+    assert ghost.get_potential_energy() == pytest.approx(expected, abs=1e-5)
+    assert (ghost.get_forces()[-1] == 0).all()
+
+
+def test_empty_atoms(single):
+    atoms = Atoms(pbc=True, cell=[5, 5, 5])
+    atoms.calc = MDOps(single)
+    assert atoms.get_potential_energy() == 0
+    assert atoms.get_forces().shape == (0, 3)
+
+
+class TestCommittee:
+    def test_mean_and_deviation(self, double):
+        models = [double, perturbed(double, 1), perturbed(double, 2)]
+        atoms = alloy()
+        atoms.calc = MDOps(models)
+        answers = [fresh(atoms, m) for m in models]
+        forces = np.array([a["forces"] for a in answers])
+        np.testing.assert_allclose(atoms.get_forces(), forces.mean(0), atol=1e-11)
+        energies = [a["energy"][0] for a in answers]
+        assert atoms.get_potential_energy() == pytest.approx(np.mean(energies), rel=1e-12)
+        deviation = np.sqrt((np.linalg.norm(forces - forces.mean(0), axis=-1) ** 2).mean(0))
+        np.testing.assert_allclose(atoms.calc.results["forces_std"], deviation, atol=1e-11)
+        assert atoms.calc.results["energy_std"] == pytest.approx(np.std(energies), rel=1e-9)
+        assert len(atoms.calc.neighbor_lists) == 1
+        assert "forces_std" not in atoms.calc.export_properties()
+
+    def test_models_may_order_their_elements_differently(self, tmp_path):
+        two = [load(DATA / "reference" / name / "model.dp", dtype="float64") for name in ("base", "widths")]
+        two[1].type_map = two[1].type_map[::-1]
+        atoms = Atoms([two[0].type_map[k % 2] for k in range(8)], alloy(1).repeat((2, 1, 1)).positions)
+        atoms.calc = MDOps(two)
+        expected = np.mean([fresh(atoms, m)["energy"][0] for m in two])
+        assert atoms.get_potential_energy() == pytest.approx(expected, rel=1e-10)
+
+    def test_models_of_other_elements_are_refused(self, single):
+        other = load(DATA / "se_a_oneside" / "model.dp")
+        with pytest.raises(InputError, match=r"first has Cu, Al, number 2 has O, H"):
+            MDOps([single, other])
+        with pytest.raises(InputError, match="no model"):
+            MDOps([])
+
+
+class TestParameters:
+    @pytest.fixture
+    def model(self):
+        return load(DATA / "reference" / "fparam_aparam" / "model.dp", dtype="float64")
+
+    def test_by_atoms_or_by_calculator(self, model):
+        atoms = self.atoms(model)
+        n, sizes = len(atoms), (model.fitting.fparam.size, model.fitting.aparam.size)
+        fparam, aparam = np.linspace(0.1, 0.4, sizes[0]), np.linspace(0, 1, n * sizes[1]).reshape(n, -1)
+        expected = model.compute(atoms, fparam, aparam)["energy"][0]
+        atoms.calc = MDOps(model, fparam=fparam, aparam=aparam)
+        assert atoms.get_potential_energy() == pytest.approx(expected, rel=1e-12)
+        atoms.calc = MDOps(model)
+        atoms.info["fparam"], atoms.arrays["aparam"] = fparam.tolist(), aparam
+        assert atoms.get_potential_energy() == pytest.approx(expected, rel=1e-12)
+
+    def test_changes_are_seen(self, model):
+        atoms = self.atoms(model)
+        aparam = np.zeros((len(atoms), model.fitting.aparam.size))
+        atoms.arrays["aparam"] = aparam
+        atoms.calc = MDOps(model, fparam=np.zeros(model.fitting.fparam.size))
+        seen = [atoms.get_potential_energy()]
+        assert not atoms.calc.check_state(atoms)
+        atoms.info["fparam"] = np.full(model.fitting.fparam.size, 0.3)
+        assert atoms.calc.check_state(atoms) == ["fparam"]
+        seen.append(atoms.get_potential_energy())
+        atoms.info["fparam"][0] += 0.1
+        seen.append(atoms.get_potential_energy())
+        aparam[0] = 1.0
+        seen.append(atoms.get_potential_energy())
+        del atoms.info["fparam"]
+        atoms.calc.set(fparam=np.full(model.fitting.fparam.size, 0.7))
+        seen.append(atoms.get_potential_energy())
+        assert len({round(e, 9) for e in seen}) == len(seen)
+
+    def test_missing_or_needless(self, model, single):
+        atoms = self.atoms(model)
+        atoms.calc = MDOps(model)
+        with pytest.raises(InputError, match="fparam"):
+            atoms.get_potential_energy()
+        with pytest.raises(InputError, match="takes none"):
+            MDOps(single, fparam=[1.0])
+        with pytest.raises(InputError, match="skin"):
+            MDOps(single).set(skin=2.0)
+
+    @staticmethod
+    def atoms(model):
+        atoms = alloy(repeat=1)
+        atoms.symbols[:] = [model.type_map[k % 2] for k in range(len(atoms))]
+        return atoms
+
+
+class TestTools:
+    """What of ASE, and phonopy, is used with calculators."""
+
+    def test_cell_filter(self, double):
+        atoms = alloy(repeat=1)
+        atoms.set_cell(atoms.cell.array @ np.diag([1.02, 0.99, 1.01]), scale_atoms=True)
+        atoms.calc = MDOps(double)
+        assert LBFGS(FrechetCellFilter(atoms), logfile=None).run(fmax=0.005, steps=200)
+        assert np.abs(fresh(atoms, double)["virial"]).max() < 0.03
+        assert np.abs(atoms.get_stress()).max() < 1e-3
+
+    def test_energy_is_conserved(self, single):
+        atoms = alloy(repeat=3, rattle=0.0)
+        atoms.calc = MDOps(single)
+        rng = np.random.default_rng(1)
+        atoms.set_momenta(np.sqrt(atoms.get_masses() * units.kB * 600)[:, None] * rng.normal(size=(108, 3)))
+        dynamics = VelocityVerlet(atoms, 1.0 * units.fs)
+        energies = []
+        dynamics.attach(lambda: energies.append(atoms.get_total_energy() / len(atoms)), interval=5)
+        dynamics.run(400)
+        rise = np.polyfit(np.linspace(0, 0.4, len(energies)), energies, 1)[0]
+        assert abs(rise) < 5e-5  # eV/atom/ps
+        assert np.ptp(energies) < 1e-4
+        assert atoms.calc.neighbor_lists[0].builds < 30
+
+    @pytest.mark.parametrize("kind", ["chain", "berendsen", "nvt"])
+    def test_pressure_and_temperature_baths(self, single, kind):
+        atoms = alloy(repeat=2)
+        atoms.calc = MDOps(single)
+        atoms.set_momenta(np.random.default_rng(0).normal(size=(len(atoms), 3)))
+        step, pressure = 2 * units.fs, 1 * units.GPa
+        bath = {"temperature_K": 300}
+        dynamics = {
+            "chain": lambda: IsotropicMTKNPT(
+                atoms, step, pressure_au=pressure, tdamp=100 * units.fs, pdamp=500 * units.fs, **bath
+            ),
+            "berendsen": lambda: NPTBerendsen(
+                atoms, step, pressure_au=pressure, compressibility_au=0.01 / units.GPa, **bath
+            ),
+            "nvt": lambda: NoseHooverChainNVT(atoms, step, tdamp=100 * units.fs, **bath),
+        }[kind]()
+        volume = atoms.get_volume()
+        dynamics.run(40)
+        np.testing.assert_allclose(atoms.get_forces(), fresh(atoms, single)["forces"], atol=2e-5)
+        assert (atoms.get_volume() != volume) == (kind != "nvt")
+
+    def test_phonons(self, double, tmp_path):
+        """Acoustic modes at Gamma are zero, and phonopy finds what ASE finds."""
+        phonopy = pytest.importorskip("phonopy")
+        atoms = bulk("Cu", a=4.0)
+        calculator = MDOps(double)
+        phonons = Phonons(atoms, calculator, supercell=(3, 3, 3), delta=0.01, name=str(tmp_path / "p"))
+        phonons.run()
+        phonons.read(acoustic=True)
+        point = [1 / 3, 1 / 3, 0.0]  # commensurate with the supercell: no interpolation
+        found = phonons.band_structure([[0, 0, 0], point]) * units._e / units._hplanck * 1e-12
+        assert np.abs(found[0]).max() < 0.02
+
+        cell = phonopy.structure.atoms.PhonopyAtoms(["Cu"], cell=atoms.cell, positions=atoms.positions)
+        theirs = phonopy.Phonopy(cell, np.diag([3, 3, 3]))
+        theirs.generate_displacements(distance=0.01)
+        forces = []
+        for s in theirs.supercells_with_displacements:
+            displaced = Atoms(s.symbols, s.positions, cell=s.cell, pbc=True)
+            displaced.calc = calculator
+            forces.append(displaced.get_forces())
+        theirs.forces = forces
+        theirs.produce_force_constants()
+        theirs.run_qpoints([point])
+        np.testing.assert_allclose(theirs.get_qpoints_dict()["frequencies"][0], found[1], atol=0.02)
+
+    def test_trajectories_keep_the_results(self, single, tmp_path):
+        atoms = alloy()
+        atoms.calc = MDOps(single)
+        forces = atoms.get_forces()
+        for name in ("a.traj", "a.xyz"):
+            write(tmp_path / name, atoms)
+            np.testing.assert_allclose(read(tmp_path / name).get_forces(), forces, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("relax", "\nconverged"), ("phonons", "highest"), ("socket_client", "eV in"), ("md", "0.20 ps")],
+)
+def test_examples(name, says, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert says in capsys.readouterr().out
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 60
