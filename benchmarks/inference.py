@@ -1,0 +1,173 @@
+"""Time of an MD step on the CPU, against its matrix products alone and, where installed, DeePMD-kit.
+
+    python benchmarks/inference.py [--model model.dp] [--atoms 192 1536 12288 98304] [--json FILE] [--plot FILE]
+
+`step` is energy, forces and virial of a periodic box at 300 K and 0.5 fs, the rebuilds of the neighbour list (skin
+1 A) included; positions follow thermal velocities. `gemm` is the same step's matrix products alone by torch.mm into
+preallocated outputs: moments with 77 spline functions, the fitting net forward and its transposes, in blocks of
+512 atoms that stay in cache. Both are taken in turn, so that a busy machine slows them alike; the ratio is what to
+compare. Without --model: the standard net for water (25-50-100, axis 16, fitting 240-240-240, 6 A), untrained.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms, units
+
+import mdops
+from mdops.calculator import MDOps
+from mdops.cli.sample_model import sample_box, water_model
+from mdops.nn import Potential
+
+TIMESTEP, TEMPERATURE, SKIN = 0.5, 300.0, 1.0  # fs, K, A
+BLOCK, BASIS = 512, 77
+REBUILD = 20  # steps: how often the walk turns round; a list lasts about as long
+
+
+def stepper(atoms: Atoms) -> Callable[[], None]:
+    """A function that moves the atoms along thermal velocities for one step and computes the forces."""
+    speed = np.sqrt(units.kB * TEMPERATURE / atoms.get_masses())[:, None]
+    move = speed * np.random.default_rng(0).standard_normal((len(atoms), 3)) * TIMESTEP * units.fs
+    taken = 0
+
+    def step() -> None:
+        nonlocal taken
+        atoms.positions += move if taken // REBUILD % 2 == 0 else -move
+        taken += 1
+        atoms.get_forces()
+
+    return step
+
+
+def gemms(model: Potential, atoms: int) -> Callable[[], None]:
+    """The step's matrix products for `atoms` atoms, block by block."""
+    d, hidden = model.descriptor, [layer.outputs for layer in model.fitting.net(0).layers[:-1]]
+    n, dtype = min(BLOCK, atoms), model.dtype
+    rows = len(model.type_map) * BASIS
+    shapes = [(4 * n, rows, d.width), (4 * n, d.width, rows)]
+    widths = [d.width * d.axis_neuron, *hidden]
+    for a, b in zip(widths, hidden, strict=False):
+        shapes += [(n, a, b), (n, b, a)]
+    products = [
+        (torch.rand(m, k, dtype=dtype), torch.rand(k, c, dtype=dtype), torch.empty(m, c, dtype=dtype))
+        for m, k, c in shapes
+    ]
+
+    def run() -> None:
+        for _ in range(max(1, round(atoms / n))):
+            for a, b, out in products:
+                torch.mm(a, b, out=out)
+
+    return run
+
+
+def seconds_each(functions: dict[str, Callable[[], None]], repeat: int, calls: int) -> dict[str, float]:
+    """Median seconds of a call of each, in turn."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeat):
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            for _ in range(calls):
+                function()
+            times[name].append((time.perf_counter() - begin) / calls)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def deepmd_stepper(path: Path | None, atoms: Atoms) -> Callable[[], None] | None:
+    """The same step by DeePMD-kit's own ASE calculator, where there is one and a model file."""
+    if path is None:
+        return None
+    try:
+        from deepmd.calculator import DP
+    except ImportError:
+        return None
+    atoms.calc = DP(str(path))
+    return stepper(atoms)
+
+
+def measure(model: Potential, count: int, path: Path | None, repeat: int) -> dict[str, Any]:
+    atoms = sample_box(count, model.type_map)
+    calculator = atoms.calc = MDOps(model, skin=SKIN)
+    functions = {"step": stepper(atoms), "gemm": gemms(model, count)}
+    peer = deepmd_stepper(path, sample_box(count, model.type_map)) if count <= 20000 else None
+    if peer is not None:
+        functions["deepmd"] = peer
+    seconds_each(functions, 1, 3)
+    (lists,) = calculator.neighbor_lists
+    before = lists.builds
+    calls = 2 * REBUILD if count < 20000 else REBUILD
+    times = seconds_each(functions, repeat, calls)
+    result = {name: 1e6 * value / count for name, value in times.items()}
+    return {
+        "atoms": count,
+        **result,
+        "step/gemm": result["step"] / result["gemm"],
+        "ms": 1e3 * times["step"],
+        "steps_per_list": repeat * calls / max(lists.builds - before, 1),
+        "peak_GiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+
+
+def machine() -> dict[str, Any]:
+    cpu = next((x.split(": ")[1] for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "")
+    return {
+        "cpu": f"{cpu.strip()} ({platform.machine()})",
+        "threads": torch.get_num_threads(),
+        "isa": torch.ops.mdops.cpu_isa(),
+        "torch": torch.__version__,
+        "mdops": mdops.__version__,
+    }
+
+
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    atoms = [row["atoms"] for row in results]
+    series = {"step": "mdops, whole step", "gemm": "its matrix products alone (torch.mm)", "deepmd": "DeePMD-kit"}
+    for name, label in series.items():
+        if any(name in row for row in results):
+            axes.loglog(atoms, [row.get(name, np.nan) for row in results], "o-", label=label)
+    axes.set(xlabel="atoms", ylabel="us / atom / step", title="Standard water net, float32, 2 cores")
+    axes.set_ylim(bottom=5)
+    axes.grid(which="both", alpha=0.25)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536, 12288, 98304])
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    model = water_model(torch.float32)
+    if arguments.model is not None:
+        model = mdops.load(arguments.model, dtype=torch.float32, overflow="extend")
+    names = ["step", "gemm", "step/gemm", "ms", "steps_per_list", "peak_GiB", "deepmd"]
+    print(machine())
+    print(f"{'atoms':>8}" + "".join(f"{name:>16}" for name in names))
+    results = []
+    for count in arguments.atoms:
+        row = measure(model, count, arguments.model, arguments.repeat)
+        results.append(row)
+        print(f"{count:>8}" + "".join(f"{row.get(name, float('nan')):>16.3f}" for name in names), flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    if arguments.plot:
+        plot(results, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
