@@ -117,6 +117,8 @@ results = {"isa": torch.ops.mdops.cpu_isa()}
 for dtype in (torch.float32, torch.float64):
     for k, sample in enumerate(op_samples(dtype=dtype)):
         result = sample.function(*sample.args)
+        if sample.op == "spline_potential_pack":  # the layout of packed nets is that of the vectors
+            continue
         results[f"{k}-{sample.op}-{dtype}"] = result if isinstance(result, (list, tuple)) else (result,)
 torch.save(results, sys.argv[1])
 """
@@ -155,7 +157,7 @@ def test_instruction_sets_agree(level, best, tmp_path):
         for got, want in zip(tensors, best[name], strict=True):
             if got.is_floating_point():
                 scale = float(want.abs().max()) if want.numel() else 0.0
-                tolerance = {torch.float32: 2e-5, torch.float64: 1e-12}
+                tolerance = {torch.float32: 5e-6, torch.float64: 1e-13}
                 coarse = torch.float32 if name.endswith("float32") else got.dtype
                 torch.testing.assert_close(got, want, rtol=0, atol=scale * tolerance[coarse], msg=name)
             else:
