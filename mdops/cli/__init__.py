@@ -1,0 +1,67 @@
+"""The command `mdops`. Nothing here imports the compiled ops before a command that needs them runs."""
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from mdops.errors import LibraryError, MDOpsError
+
+COMMANDS = ("info", "md", "bench", "doctor")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command. Returns 0, or 2 for an error that is the user's to mend (`doctor`: 1 for a problem)."""
+    args = _parser().parse_args(argv)
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    try:
+        return args.run(args)
+    except KeyboardInterrupt:
+        return _fail("interrupted", args.debug, 130)
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; Python must not flush into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except LibraryError as error:
+        return _fail(f"{error} (`mdops doctor` tells more)", args.debug, 2)
+    except (MDOpsError, OSError) as error:
+        return _fail(str(error), args.debug, 2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mdops", description="Deep Potential molecular dynamics: models, runs, timings, diagnosis."
+    )
+    parser.add_argument("--version", action="version", version=f"mdops {version('mdops')}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(metavar="command", required=True)
+    for name in COMMANDS:
+        module = importlib.import_module(f"mdops.cli.{name}")
+        command = commands.add_parser(
+            name,
+            parents=[common],
+            help=module.HELP,
+            description=module.__doc__,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def _fail(message: str, debug: bool, code: int) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"mdops: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _show_warning(message: Any, *_: Any) -> None:
+    print(f"mdops: warning: {message}", file=sys.stderr)

@@ -1,0 +1,95 @@
+"""How long a step takes: atoms fly along thermal velocities, 0.5 fs a step, and neighbour lists are rebuilt
+when they must be. Without a MODEL: the standard net for water, untrained."""
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+    from mdops.nn import Potential
+
+HELP = "time the steps of a model"
+TIMESTEP, TEMPERATURE = 0.5, 300.0  # fs, K
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", metavar="MODEL", nargs="?", help="a model file")
+    add("--atoms", type=int, nargs="+", default=[192, 1536, 12288], help="sizes of the boxes")
+    add("--seconds", type=float, default=3.0, help="to spend on a size, at least")
+    add("--device", default="cpu", help="where to compute")
+    add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
+    add("--skin", type=float, default=1.0, help="of the neighbour list, A")
+
+
+def run(args: argparse.Namespace) -> int:
+    import torch
+
+    from mdops.errors import InputError
+
+    if min(args.atoms) < 1:
+        raise InputError(f"--atoms {min(args.atoms)}: a box has at least one atom")
+    model = _model(args)
+    print(f"{args.dtype}, {args.device}, {torch.get_num_threads()} threads, skin {args.skin:g} A")
+    print(
+        f"{'atoms':>8}{'ms/step':>12}{'us/atom/step':>14}{'ns/day':>10}{'steps/list':>12}{'neighbours':>12}"
+    )
+    from mdops.cli.sample_model import sample_box
+
+    for count in args.atoms:
+        seconds, lasts, neighbors = _measure(sample_box(count, model.type_map), model, args)
+        speed = TIMESTEP * 1e-6 * 86400 / seconds
+        print(
+            f"{count:8d}{1e3 * seconds:12.3f}{1e6 * seconds / count:14.3f}{speed:10.3g}{lasts:12.1f}"
+            f"{neighbors:12.1f}",
+            flush=True,
+        )
+    return 0
+
+
+def _model(args: argparse.Namespace) -> "Potential":
+    import torch
+
+    from mdops.cli.sample_model import water_model
+    from mdops.nn import load
+
+    if args.model is not None:
+        return load(args.model, device=args.device, dtype=args.dtype, overflow="extend")
+    print("no MODEL given: an untrained net of water's standard size")
+    return water_model(getattr(torch, args.dtype)).to(args.device)
+
+
+def _measure(atoms: "Atoms", model: "Potential", args: argparse.Namespace) -> tuple[float, float, float]:
+    """Seconds a step, steps a neighbour list lasts, and neighbours an atom."""
+    import numpy as np
+    from ase import units
+
+    from mdops.calculator import MDOps
+
+    calculator = atoms.calc = MDOps(model, skin=args.skin)
+    speed = np.sqrt(units.kB * TEMPERATURE / atoms.get_masses())[:, None]
+    move = speed * np.random.default_rng(0).standard_normal((len(atoms), 3)) * TIMESTEP * units.fs
+    for _ in range(3):
+        atoms.positions += move
+        atoms.get_forces()
+    (neighbors,) = calculator.neighbor_lists
+    built, steps, begin = neighbors.builds, 0, time.perf_counter()
+    while steps < 3 or time.perf_counter() - begin < args.seconds:
+        # Back and forth, so that the box stays as it is however long this takes.
+        atoms.positions += move if steps // 20 % 2 == 0 else -move
+        atoms.get_forces()
+        steps += 1
+    seconds = (time.perf_counter() - begin) / steps
+    return seconds, steps / max(neighbors.builds - built, 1), _neighbors(atoms, model)
+
+
+def _neighbors(atoms: "Atoms", model: "Potential") -> float:
+    """Within the cutoff, the mean over atoms."""
+    from mdops.nn.system import from_atoms
+    from mdops.ops import neighbor_list
+
+    system = from_atoms([atoms], model.type_map)
+    found = neighbor_list(system.positions, system.cell, system.pbc, system.types, model.cutoff)
+    return float(found.counts.sum()) / len(atoms)

@@ -1,0 +1,106 @@
+"""Molecular dynamics of any structure that ASE reads, with checkpoints: give the same command with --restart
+after a kill, and the run goes on as if nothing had happened."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mdops.errors import InputError
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+    from mdops.md import Output, Physics, Summary
+
+HELP = "run molecular dynamics"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("structure", metavar="STRUCTURE", help="a file that ASE reads; FILE@INDEX for one of its frames")
+    add("--model", "-m", nargs="+", required=True, metavar="MODEL", help="model files; several: their mean")
+    add("--ensemble", choices=("nve", "nvt", "npt"), default="nve", help="what is kept constant")
+    add("--temperature", "-T", type=float, help="K")
+    add("--timestep", type=float, default=1.0, help="fs")
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--steps", type=int, help="steps of the whole run")
+    length.add_argument("--time", type=float, help="length of the whole run, ps")
+    add("--thermostat", choices=("nose-hoover", "langevin"), default="nose-hoover", help="of nvt")
+    add("--friction", type=float, default=2.0, help="of langevin, 1/ps")
+    add("--tdamp", type=float, default=100.0, help="period of the Nose-Hoover chain, fs")
+    add("--pressure", type=float, default=0.0, help="of npt, GPa")
+    add("--pdamp", type=float, default=1000.0, help="period of the barostat, fs")
+    add("--flexible", action="store_true", help="npt changes all of the cell, not only its volume")
+    add("--seed", type=int, default=0, help="of the velocities and of langevin")
+    add("--new-velocities", action="store_true", help="do not use the structure's velocities")
+    add("--trajectory", "-o", type=Path, default=Path("md.traj"), help=".traj, .xyz or .extxyz")
+    add("--log", type=Path, default=Path("md.log"), help="energies, temperature, pressure as text")
+    add("--interval", type=int, default=100, help="steps between frames and log lines")
+    add("--checkpoint", type=Path, help="default: the trajectory's name with .restart")
+    add("--checkpoint-every", type=int, default=0, help="steps; 0 goes by the number of atoms")
+    add("--restart", action="store_true", help="go on from the checkpoint; begin if there is none")
+    add("--overwrite", action="store_true", help="begin anew over files of an earlier run")
+    add("--device", default="cpu", help="where to compute")
+    add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
+    add("--skin", type=float, default=1.0, help="of the neighbour list, A")
+    add("--overflow", choices=("error", "truncate", "extend"), default="error",
+        help="with more neighbours than the model's sel")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops.calculator import MDOps
+    from mdops.md import run as run_md
+
+    physics, output = _physics(args), _output(args)
+    atoms = _read(args.structure)
+    atoms.calc = MDOps(
+        args.model, device=args.device, dtype=args.dtype, skin=args.skin, overflow=args.overflow
+    )
+    summary = run_md(atoms, physics, output, new_velocities=args.new_velocities)
+    print(_told(summary, output))
+    return 0
+
+
+def _physics(args: argparse.Namespace) -> "Physics":
+    from mdops.md import Physics
+
+    return Physics(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Physics)})
+
+
+def _output(args: argparse.Namespace) -> "Output":
+    from mdops.md import Output
+
+    steps = args.steps if args.time is None else round(args.time * 1000 / args.timestep)
+    return Output(
+        steps=steps,
+        checkpoint=args.checkpoint or args.trajectory.with_suffix(".restart"),
+        interval=args.interval,
+        trajectory=args.trajectory,
+        log=args.log,
+        restart=args.restart,
+        overwrite=args.overwrite,
+    )
+
+
+def _read(structure: str) -> "Atoms":
+    import ase.io
+
+    try:
+        atoms = ase.io.read(structure)
+    except Exception as error:
+        # ASE's readers fail with any exception.
+        raise InputError(f"ASE cannot read {structure}: {type(error).__name__}: {error}") from error
+    if isinstance(atoms, list):
+        raise InputError(f"{structure} names several frames; choose one, as in FILE@0")
+    return atoms
+
+
+def _told(summary: "Summary", output: "Output") -> str:
+    if summary.steps == 0:
+        return f"the run was complete: {output.steps} steps"
+    drift = "" if summary.drift is None else f", conserved energy {1000 * summary.drift:+.4f} meV/atom"
+    return (
+        f"{summary.steps} steps in {summary.seconds:.1f} s, {summary.ns_per_day:.3g} ns/day; "
+        f"mean temperature {summary.temperature:.1f} K{drift}"
+    )

@@ -1,0 +1,78 @@
+"""Models without training, and boxes of atoms for them: for timings and self tests."""
+
+import numpy as np
+import torch
+from ase import Atoms
+
+from mdops.nn import Potential
+from mdops.nn.fitting import EnergyFitting, Parameters
+from mdops.nn.net import Layer, Net
+from mdops.nn.se_e2_a import SeE2A
+
+DENSITY = 0.1  # atoms/A^3, about that of water and of many solids
+
+
+def sample_model(
+    sel: tuple[int, int],
+    cutoff: float,
+    embedding: tuple[int, ...],
+    axis: int,
+    fitting: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+) -> Potential:
+    """A model of O and H with weights by formula, the same on every machine; cutoff in A."""
+
+    def layer(inputs: int, outputs: int, activation: str, seed: int) -> Layer:
+        numbers = torch.arange(inputs * outputs, dtype=torch.float64)
+        weight = torch.sin(1.3 * numbers + seed).reshape(inputs, outputs) / inputs**0.5
+        bias = 0.1 * torch.cos(torch.arange(outputs, dtype=torch.float64) + seed)
+        return Layer(weight.to(dtype), bias.to(dtype), None, activation, residual=inputs > 1)
+
+    def net(inputs: int, widths: tuple[int, ...], seed: int, final: bool) -> Net:
+        sizes = (inputs, *widths)
+        layers = [layer(a, b, "tanh", seed + k) for k, (a, b) in enumerate(zip(sizes, widths, strict=False))]
+        return Net([*layers, layer(widths[-1], 1, "linear", seed + 9)] if final else layers)
+
+    descriptor = SeE2A(
+        [net(1, embedding, seed, final=False) for seed in (0, 10)],
+        torch.full((2,), 0.03, dtype=dtype),
+        torch.tensor([[0.1, 0.07]] * 2, dtype=dtype),
+        cutoff=cutoff,
+        cutoff_smooth=cutoff / 12,
+        sel=sel,
+        axis_neuron=axis,
+        type_one_side=True,
+    )
+    nothing = torch.empty(0, dtype=dtype)
+    zeros = torch.zeros(2, dtype=torch.float64)
+    energies = EnergyFitting(
+        [net(embedding[-1] * axis, fitting, seed, final=True) for seed in (20, 40)],
+        zeros,
+        Parameters("fparam", nothing, nothing),
+        Parameters("aparam", nothing, nothing),
+        None,
+        nothing,
+        [False, False],
+        False,
+    )
+    return Potential(descriptor, energies, zeros, type_map=["O", "H"], overflow="extend", tree={}).eval()
+
+
+def water_model(dtype: torch.dtype) -> Potential:
+    """The standard net for water: 25-50-100, axis 16, fitting 240-240-240, cutoff 6 A."""
+    model = sample_model((46, 92), 6.0, (25, 50, 100), 16, (240, 240, 240), dtype)
+    model.use_spline()
+    return model
+
+
+def sample_box(count: int, elements: list[str]) -> Atoms:
+    """A periodic cube of `count` atoms, on a lattice that is disturbed by formula; of two elements a third
+    is the first one, of more each has its share."""
+    edge, side = (count / DENSITY) ** (1 / 3), int(np.ceil(count ** (1 / 3) - 1e-9))
+    lattice = np.stack(np.meshgrid(*[np.arange(side)] * 3), -1).reshape(-1, 3)
+    lattice = lattice[np.arange(count) * len(lattice) // max(count, 1)]
+    shifts = 0.3 * np.sin(np.arange(3 * count).reshape(-1, 3) ** 2 % 101)
+    numbers = np.arange(count)
+    kinds = (numbers % 3 > 0).astype(int) if len(elements) == 2 else numbers % len(elements)
+    symbols = [elements[kind] for kind in kinds]
+    return Atoms(symbols, lattice * (edge / side) + shifts, cell=[edge] * 3, pbc=True)

@@ -1,0 +1,172 @@
+"""The command `mdops`: in this process where that will do, since importing torch takes seconds."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from ase.build import bulk, molecule
+from ase.io import read, write
+
+import mdops
+from mdops.cli import main
+from mdops.cli.self_test import ENERGY, FORCE, reference
+
+DATA = Path(__file__).parents[1] / "data"
+MODEL = str(DATA / "formats" / "model.dp")
+BROKEN_LIBRARY = """
+import sys, torch
+def fail(path): raise OSError("undefined symbol: xyz")
+torch.ops.load_library = fail
+from mdops.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def crystal(tmp_path, monkeypatch):
+    """The name of a structure file in the current folder, which is empty otherwise."""
+    monkeypatch.chdir(tmp_path)
+    atoms = bulk("Cu", a=4.0, cubic=True) * (2, 2, 2)
+    atoms.symbols[::4] = "Al"
+    write("start.xyz", atoms)
+    return "start.xyz"
+
+
+def python(*arguments, **options):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=120, **options
+    )
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"mdops {mdops.__version__}\n"
+
+
+def test_info(capsys):
+    assert main(["info", MODEL]) == 0
+    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert told["elements"] == "Cu, Al"
+    assert told["cutoff"].startswith("5 A")
+    assert told["sel"] == "Cu 80, Al 60"
+    assert "deepmd-kit 3.2.0" in told["source"]
+    assert told["step"] == "one fused op"
+    assert told["parameters"] == "19,586"
+
+
+@pytest.mark.parametrize("case", ["activation_relu", "fparam_aparam", "fitting_shared", "no_statistics"])
+def test_info_on_models_of_all_sorts(case, capsys):
+    assert main(["info", str(DATA / "reference" / case / "model.dp"), "--dtype", "float64"]) == 0
+    assert "elements" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["info", "nope.dp"], "no such file"),
+        (["md", "nope.xyz", "-m", MODEL, "--steps", "1"], "ASE cannot read nope.xyz"),
+        (["md", "start.xyz", "-m", "nope.dp", "--steps", "1"], "no such file"),
+        (["md", "start.xyz", "-m", MODEL, "--steps", "1"], "--temperature"),
+        (["md", "start.xyz", "-m", MODEL, "--steps", "1", "--ensemble", "nvt"], "nvt needs a temperature"),
+        (["md", "water.xyz", "-m", MODEL, "--steps", "1", "-T", "300"], "does not know H, O"),
+        (["bench", MODEL, "--atoms", "0"], "at least one atom"),
+    ],
+)
+def test_errors_are_one_line(crystal, capsys, command, says):
+    write("water.xyz", molecule("H2O"))
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert says in told and told.startswith("mdops: ") and told.count("\n") == 1
+    assert main([*command, "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_md_and_restart(crystal, capsys):
+    command = ["md", crystal, "-m", MODEL, "--ensemble", "npt", "-T", "300", "--timestep", "2"]
+    command += ["--interval", "10", "-o", "md.xyz"]
+    assert main([*command, "--steps", "20"]) == 0
+    assert "ns/day" in capsys.readouterr().out
+    assert main([*command, "--steps", "40"]) == 2
+    assert "--restart" in capsys.readouterr().err
+    assert main([*command, "--time", "0.08", "--restart"]) == 0
+    assert [f.info["step"] for f in read("md.xyz", ":")] == [0, 10, 20, 30, 40]
+    assert main([*command, "--steps", "40", "--restart"]) == 0
+    assert "complete" in capsys.readouterr().out
+
+
+def test_the_command_survives_a_kill(crystal):
+    """The installed command, SIGKILL once frames are there, and the same command again."""
+    command = [sys.executable, "-m", "mdops.cli", "md", crystal, "-m", MODEL, "-T", "300", "--timestep", "2"]
+    command += ["--steps", "1000", "--interval", "5", "--checkpoint-every", "50", "--restart"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    trajectory, deadline = Path("md.traj"), time.monotonic() + 60
+    while (not trajectory.exists() or trajectory.stat().st_size < 200_000) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    done = python(*command[1:])
+    assert done.returncode == 0, done.stderr
+    assert "ns/day" in done.stdout
+    assert [f.info["step"] for f in read("md.traj", ":")] == list(range(0, 1001, 5))
+
+
+def test_bench(capsys):
+    assert main(["bench", "--atoms", "24", "--seconds", "0.05"]) == 0
+    row = capsys.readouterr().out.splitlines()[-1].split()
+    assert row[0] == "24" and all(float(value) > 0 for value in row)
+    assert main(["bench", MODEL, "--atoms", "32", "--seconds", "0.05"]) == 0
+
+
+class TestDoctor:
+    def test_a_good_installation(self, capsys):
+        assert main(["doctor"]) == 0
+        told = capsys.readouterr().out
+        for name in ("python", "torch", "ase", "library", "instruction set", "threads", "cuda", "self test"):
+            assert f"ok       {name}" in told
+        assert told.endswith("everything works\n")
+
+    def test_a_library_that_does_not_load(self):
+        done = python("-c", BROKEN_LIBRARY, "doctor")
+        assert done.returncode == 1
+        assert "problem  library" in done.stdout and "undefined symbol: xyz" in done.stdout
+        assert "-> install mdops again" in done.stdout
+        assert "1 problem to mend" in done.stdout
+        assert "Traceback" not in done.stderr
+
+    def test_other_commands_then_point_to_doctor(self):
+        done = python("-c", BROKEN_LIBRARY, "info", MODEL)
+        assert done.returncode == 2
+        assert "undefined symbol: xyz" in done.stderr and "mdops doctor" in done.stderr
+
+    def test_an_instruction_set_that_is_not_there(self, monkeypatch):
+        monkeypatch.setenv("MDOPS_CPU_ISA", "v9")
+        done = python("-m", "mdops.cli", "doctor")
+        assert done.returncode == 1
+        assert "problem  instruction set" in done.stdout and "unset MDOPS_CPU_ISA" in done.stdout
+
+    def test_the_known_numbers_are_those_of_exact_nets(self):
+        energy, force = reference(torch.float64, spline=False)
+        assert energy == pytest.approx(ENERGY, rel=1e-12)
+        assert force == pytest.approx(FORCE, rel=1e-10)
+
+    def test_wrong_numbers_are_noticed(self, monkeypatch, capsys):
+        monkeypatch.setattr("mdops.cli.self_test.ENERGY", ENERGY * 1.001)
+        assert main(["doctor"]) == 1
+        assert "problem  self test" in capsys.readouterr().out
