@@ -154,8 +154,8 @@ class MDOps(Calculator):
             "numbers": atoms.arrays["numbers"],
             "cell": atoms.cell.array,
             "pbc": atoms.pbc,
-            "fparam": _optional(atoms.info.get("fparam", self.parameters.get("fparam"))),
-            "aparam": _optional(atoms.arrays.get("aparam", self.parameters.get("aparam"))),
+            "fparam": _numbers("fparam", atoms.info.get("fparam", self.parameters.get("fparam"))),
+            "aparam": _numbers("aparam", atoms.arrays.get("aparam", self.parameters.get("aparam"))),
         }
 
     def _systems(self, state: Snapshot) -> list[System]:
@@ -204,8 +204,11 @@ def _check_models(models: Sequence[Potential]) -> None:
             )
 
 
-def _optional(value: Any) -> np.ndarray | None:
-    return None if value is None else np.atleast_1d(np.asarray(value, dtype=np.float64))
+def _numbers(name: str, value: Any) -> np.ndarray | None:
+    try:
+        return None if value is None else np.atleast_1d(np.asarray(value, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is {value!r}, expected numbers") from error
 
 
 def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:

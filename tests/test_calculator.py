@@ -273,6 +273,9 @@ class TestParameters:
         atoms.calc = MDOps(model)
         with pytest.raises(InputError, match="fparam"):
             atoms.get_potential_energy()
+        atoms.info["fparam"] = "warm"
+        with pytest.raises(InputError, match="expected numbers"):
+            atoms.get_potential_energy()
         with pytest.raises(InputError, match="takes none"):
             MDOps(single, fparam=[1.0])
         with pytest.raises(InputError, match="skin"):

@@ -23,10 +23,11 @@ class TextFile:
     def __init__(self, path: Path, mark: Mark | None) -> None:
         """Opens at `mark`, cutting off what came after it; anew without one."""
         _cut_back(path, mark)
-        self._file: BinaryIO = path.open("ab", buffering=0)
+        self._file: BinaryIO = path.open("ab")
 
     def write(self, text: str) -> None:
         self._file.write(text.encode())
+        self._file.flush()
 
     def mark(self) -> Mark:
         """The place reached, all before it being on the disk."""
