@@ -47,7 +47,7 @@ lint: $(SETUP)
 	$(BIN)/mypy
 
 format: $(SETUP)
-	$(BIN)/ruff check --fix .
+	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
