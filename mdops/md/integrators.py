@@ -40,6 +40,9 @@ def make_integrator(atoms: Atoms, physics: Physics, rng: np.random.Generator) ->
         friction = physics.friction / (1000 * units.fs)
         # With its fixcm ASE's Langevin does not sample the canonical distribution.
         return Langevin(atoms, dt, friction=friction, fixcm=False, rng=rng, **bath)
+    if atoms.constraints:
+        # ASE's chains go on integrating the momenta of fixed atoms, and the thermostat takes them for heat.
+        raise InputError("a Nose-Hoover chain cannot keep constraints: use --thermostat langevin, or no npt")
     freedom = degrees_of_freedom(atoms, physics)
     if freedom < 1:
         raise InputError("a Nose-Hoover chain has no motion to act on here: use --thermostat langevin")
@@ -99,5 +102,3 @@ def _set_freedom(dynamics: Any, freedom: int) -> None:
 def _check_npt(atoms: Atoms) -> None:
     if not atoms.pbc.all():
         raise InputError(f"npt needs a cell that is periodic in three directions, and pbc is {atoms.pbc}")
-    if atoms.constraints:
-        raise InputError("npt cannot keep the structure's constraints: remove them")

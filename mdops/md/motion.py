@@ -45,7 +45,8 @@ def set_velocities(atoms: Atoms, physics: Physics, rng: np.random.Generator, *, 
     if len(atoms) > 1 and not atoms.constraints:
         Stationary(atoms, preserve_temperature=False)
         if not atoms.pbc.any():
-            ZeroRotation(atoms, preserve_temperature=False)
+            with np.errstate(invalid="ignore", divide="ignore"):  # of linear molecules, about their axis
+                ZeroRotation(atoms, preserve_temperature=False)
     now = temperature(atoms, degrees_of_freedom(atoms, physics))
     if drawn and now > 0:
         atoms.set_momenta(atoms.get_momenta() * np.sqrt((physics.temperature or 0.0) / now))

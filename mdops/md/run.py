@@ -162,9 +162,7 @@ def _last_checkpoint(output: Output) -> Checkpoint | None:
             if getattr(output, name) is None:
                 raise InputError(f"the run so far wrote a {name}: name it again")
         return saved
-    if written and output.overwrite:
-        output.checkpoint.unlink(missing_ok=True)
-    elif written:
+    if written and not output.overwrite:
         _refuse_overwriting(written, output.checkpoint)
     return None
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from ase import Atoms, units
 from ase.cluster import Octahedron
+from ase.constraints import FixAtoms
 from ase.io import read
 
 from mdops.calculator import MDOps
@@ -100,6 +101,11 @@ def test_files_of_another_run_are_refused(alloy, tmp_path):
     (tmp_path / "md.restart").write_bytes(b"nothing")
     with pytest.raises(InputError, match="no checkpoint, or damaged"):
         run(alloy, physics, output(tmp_path, 20, restart=True))
+    before = files(tmp_path)
+    alloy.pbc = [True, True, False]
+    with pytest.raises(InputError, match="periodic"):
+        run(alloy, ENSEMBLES["npt"], output(tmp_path, 10, overwrite=True))
+    assert files(tmp_path) == before
     assert run(alloy, physics, output(tmp_path, 10, overwrite=True)).steps == 10
 
 
@@ -132,6 +138,19 @@ def test_impossible_output(tmp_path):
             output(tmp_path, **changes)
     with pytest.raises(InputError, match="different files"):
         output(tmp_path, log=tmp_path / "md.restart")
+
+
+@pytest.mark.parametrize("name", ENSEMBLES)
+def test_fixed_atoms_stay_or_are_refused(alloy, tmp_path, name):
+    alloy.set_constraint(FixAtoms([0, 5]))
+    before = alloy.positions.copy()
+    if name in ("nve", "langevin"):
+        run(alloy, ENSEMBLES[name], output(tmp_path))
+        moved = np.abs(alloy.positions - before).max(1)
+        assert set(np.flatnonzero(moved == 0)) == {0, 5}
+    else:
+        with pytest.raises(InputError, match="constraints"):
+            run(alloy, ENSEMBLES[name], output(tmp_path))
 
 
 def test_npt_needs_a_crystal(alloy):
