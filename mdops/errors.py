@@ -21,6 +21,14 @@ class InputError(MDOpsError, ValueError):
     """What was given to a model does not fit it, or is no physical structure; the message says what and where."""
 
 
+class DataError(InputError):
+    """Training data cannot be used; the message names the file and the frame."""
+
+
+class ConfigError(InputError):
+    """A training input does not make sense; the message names the place in it."""
+
+
 class NeighborOverflowError(MDOpsError, ValueError):
     """An atom has more neighbours than a neighbour list of fixed capacity can hold."""
 

@@ -1,0 +1,148 @@
+"""Reads a system folder of DeePMD-kit: set.*/*.npy, or *.raw text."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mdops.errors import DataError
+from mdops.train.block import ATOM_LABELS, FRAME_LABELS, Block
+
+# DeePMD-kit's file names for our labels, and whether one value is of an atom.
+_FILES = {
+    "energy": ("energy",),
+    "forces": ("force",),
+    "virial": ("virial",),
+    "atom_energy": ("atom_ener", "atomic_ener"),
+    "fparam": ("fparam",),
+    "aparam": ("aparam",),
+}
+
+
+def is_system(folder: Path) -> bool:
+    """Whether the folder is a system of DeePMD-kit."""
+    return (folder / "type.raw").is_file()
+
+
+def read_system(folder: Path, type_map: list[str]) -> Iterator[Block]:
+    """The blocks of a system, one a set; arrays of .npy files are memory maps.
+
+    Types are those of `type_map` (the system's own numbers where it has no type_map.raw). In the mixed
+    format, real_atom_types.npy tells the types of every frame.
+
+    Raises:
+        DataError: a file is missing, damaged, or of a length that does not fit the others.
+    """
+    own = _types(folder)
+    lookup = _lookup(folder, type_map)
+    periodic = not (folder / "nopbc").is_file()
+    sets = sorted(path for path in folder.glob("set.*") if path.is_dir())
+    if not sets and not (folder / "coord.raw").is_file():
+        raise DataError(f"{folder}: has neither a set.* folder nor coord.raw")
+    for place in sets or [folder]:
+        yield _read_set(folder, place, own, lookup, periodic)
+
+
+def _types(folder: Path) -> np.ndarray:
+    path = folder / "type.raw"
+    try:
+        types = np.loadtxt(path, dtype=np.int64, ndmin=1).reshape(-1)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {error}") from None
+    if not len(types):
+        raise DataError(f"{path}: is empty")
+    return types
+
+
+def _lookup(folder: Path, type_map: list[str]) -> np.ndarray | None:
+    """The model's type of each of the system's own, None where these are the model's."""
+    path = folder / "type_map.raw"
+    if not path.is_file():
+        return None
+    names = path.read_text().split()
+    unknown = [name for name in names if name not in type_map]
+    if unknown:
+        raise DataError(
+            f"{path}: has {', '.join(unknown)}, and the model's type_map is {', '.join(type_map)}"
+        )
+    return np.array([type_map.index(name) for name in names], dtype=np.int64)
+
+
+def _read_set(folder: Path, place: Path, own: np.ndarray, lookup: np.ndarray | None, periodic: bool) -> Block:
+    atoms = len(own)
+    positions = _array(place, ("coord",))
+    if positions is None:
+        raise DataError(f"{place}: coord.npy is missing")
+    if positions.size == 0:
+        raise DataError(f"{place}: coord.npy is empty")
+    frames = 1 if positions.ndim == 1 and atoms * 3 == positions.size else len(positions)
+
+    def shaped(array: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        values = int(np.prod(shape))
+        if array.size != frames * values:
+            raise DataError(
+                f"{place}: {name} has shape {array.shape}, expected {frames} frames of {values} values"
+            )
+        return array.reshape(frames, *shape)
+
+    positions = shaped(positions, "coord", (atoms, 3))
+    labels = {}
+    for label, names in _FILES.items():
+        array = _array(place, names)
+        if array is not None:
+            labels[label] = shaped(array, names[0], _label_shape(label, array.size // frames, atoms))
+    box = _array(place, ("box",)) if periodic else np.zeros((frames, 9))
+    if box is None:
+        raise DataError(f"{place}: box.npy is missing (a system without a cell has a file named nopbc)")
+    mixed = _array(place, ("real_atom_types",))
+    if mixed is None:
+        types = np.broadcast_to(own, (frames, atoms))
+    else:
+        types = shaped(mixed, "real_atom_types", (atoms,))
+    return Block(
+        str(folder),
+        str(place),
+        0,
+        positions,
+        _mapped(np.asarray(types, dtype=np.int64), lookup, place, virtual=mixed is not None),
+        shaped(box, "box", (3, 3)),
+        np.full(3, periodic),
+        labels,
+    )
+
+
+def _label_shape(label: str, values: int, atoms: int) -> tuple[int, ...]:
+    """One frame's shape; the parameters' width is what the file has."""
+    if label in FRAME_LABELS:
+        return FRAME_LABELS[label]
+    if label in ATOM_LABELS:
+        return (atoms, *ATOM_LABELS[label])
+    return (values,) if label == "fparam" else (atoms, max(1, values // atoms))
+
+
+def _mapped(types: np.ndarray, lookup: np.ndarray | None, place: Path, virtual: bool) -> np.ndarray:
+    """(F, n) int32: types by the model's map; those out of the system's own are refused."""
+    if lookup is not None:
+        wrong = (types < (-1 if virtual else 0)) | (types >= len(lookup))
+        if wrong.any():
+            frame, atom = np.argwhere(wrong)[0]
+            raise DataError(
+                f"{place}, frame {frame}: atom {atom} has type {types[frame, atom]}, and type_map.raw has "
+                f"{len(lookup)} elements"
+            )
+        types = np.append(lookup, -1)[types]
+    return types.astype(np.int32)
+
+
+def _array(place: Path, names: tuple[str, ...]) -> np.ndarray | None:
+    """The first of these that is there, as .npy or .raw; None if none is."""
+    for name in names:
+        npy, raw = place / f"{name}.npy", place / f"{name}.raw"
+        try:
+            if npy.is_file():
+                return np.load(npy, mmap_mode="r", allow_pickle=False)
+            if raw.is_file():
+                return np.loadtxt(raw, dtype=np.float64, ndmin=2)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{npy if npy.is_file() else raw}: {error}") from None
+    return None

@@ -1,0 +1,213 @@
+"""Training data is read as it is, whatever its form, and bad data is refused by file and frame."""
+
+import warnings
+
+import ase.io
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from conftest import alloy, write_system
+
+from mdops.errors import DataError
+from mdops.ops import displacements, neighbor_list
+from mdops.train import PairLists, Storage, load_dataset, make_batch
+
+TYPES = ["Cu", "Al"]
+
+
+def same(data, structures):
+    """Whether a dataset holds the structures with all their labels."""
+    assert len(data) == len(structures)
+    for f, atoms in enumerate(structures):
+        place = data.atoms(f)
+        np.testing.assert_allclose(data.positions[place], atoms.positions, atol=1e-8)
+        assert [TYPES[t] for t in data.types[place]] == atoms.get_chemical_symbols()
+        np.testing.assert_allclose(data.cell[f], atoms.cell.array)
+        np.testing.assert_array_equal(data.pbc[f], atoms.pbc)
+        np.testing.assert_allclose(data.labels["energy"][f], atoms.get_potential_energy())
+        np.testing.assert_allclose(data.labels["forces"][place], atoms.get_forces(), atol=1e-8)
+        virial = -atoms.get_volume() * atoms.get_stress(voigt=False)
+        np.testing.assert_allclose(data.labels["virial"][f], virial, atol=1e-7)
+
+
+def test_system_is_read_with_types_mapped_by_element(system, structures):
+    data = load_dataset(system, TYPES)
+    same(data, structures)
+    assert data.name(3) == f"{system}/set.001, frame 1"
+    assert data.systems == [str(system)]
+
+
+def test_extxyz_is_read_as_the_system_is(tmp_path, structures):
+    ase.io.write(tmp_path / "frames.extxyz", structures)
+    same(load_dataset(tmp_path / "frames.extxyz", TYPES), structures)
+
+
+def test_labels_under_other_names(tmp_path):
+    (atoms,) = alloy(1)
+    atoms.info["REF_energy"], atoms.arrays["REF_forces"] = 7.5, np.ones((8, 3))
+    atoms.info["virial"] = np.arange(9.0).reshape(3, 3)
+    atoms.calc = None
+    ase.io.write(tmp_path / "frames.extxyz", atoms)
+    data = load_dataset(
+        tmp_path / "frames.extxyz", TYPES, names={"energy": "REF_energy", "forces": "REF_forces"}
+    )
+    assert data.labels["energy"][0] == 7.5 and (data.labels["forces"] == 1).all()
+    np.testing.assert_array_equal(data.labels["virial"][0], np.arange(9.0).reshape(3, 3))
+
+
+def test_raw_text_and_no_cell(tmp_path):
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    for name, text in {
+        "type.raw": "0\n1\n",
+        "nopbc": "",
+        "coord.raw": "0 0 0 0 0 2\n0 0 0 0 0 3\n",
+        "energy.raw": "1.5\n2.5\n",
+    }.items():
+        (folder / name).write_text(text)
+    data = load_dataset(folder, TYPES)
+    assert data.labels["energy"].tolist() == [1.5, 2.5] and not data.pbc.any()
+    assert data.types.tolist() == [0, 1, 0, 1] and not data.has("forces")
+
+
+def test_mixed_format_drops_virtual_atoms(system):
+    for place in sorted(system.glob("set.*")):
+        np.save(place / "real_atom_types.npy", np.tile([0, 0, 1, 1, 1, 1, -1, -1], (2, 1)))
+    data = load_dataset(system, TYPES)
+    assert data.sizes().tolist() == [6] * 4
+    assert data.composition().tolist() == [[4, 2]] * 4  # the system's 0 is Al, the model's 1
+    first = np.load(system / "set.000" / "force.npy")[0].reshape(8, 3)[:6]
+    np.testing.assert_array_equal(data.labels["forces"][data.atoms(0)], first)
+
+
+def test_parameters_and_atomic_energies(system):
+    rng = np.random.default_rng(1)
+    for place in sorted(system.glob("set.*")):
+        np.save(place / "fparam.npy", rng.random((2, 3)))
+        np.save(place / "aparam.npy", rng.random((2, 16)))
+        np.save(place / "atom_ener.npy", rng.random((2, 8)))
+    data = load_dataset(system, TYPES)
+    batch = make_batch(data, PairLists(data, 4.0), [2, 0])
+    assert batch.fparam.shape == (2, 3) and batch.aparam.shape == (16, 2)
+    np.testing.assert_array_equal(batch.fparam[1], np.load(system / "set.000" / "fparam.npy")[0])
+    expected = np.load(system / "set.001" / "aparam.npy")[0].reshape(8, 2)
+    np.testing.assert_array_equal(batch.aparam[:8], expected)
+    assert batch.labels["atom_energy"].shape == (16,)
+
+
+def test_folder_of_systems(tmp_path, structures):
+    for name in "ab":
+        write_system(tmp_path / "all" / name, structures)
+    data = load_dataset(tmp_path / "all", TYPES)
+    assert len(data) == 8 and len(data.systems) == 2 and data.system.tolist() == [0] * 4 + [1] * 4
+
+
+def test_batch_of_mixed_sizes_has_the_neighbours_of_a_fresh_search(tmp_path):
+    frames = [*alloy(2), *alloy(2, repeat=(1, 1, 1))]
+    cluster = Atoms("CuAl", [[0, 0, 0], [0, 0, 2.0]], info={"energy": 1.0})
+    ase.io.write(tmp_path / "frames.extxyz", [*frames, cluster])
+    data = load_dataset(tmp_path / "frames.extxyz", TYPES)
+    batch = make_batch(data, PairLists(data, 4.2), [4, 0, 3])
+    s = batch.system
+    fresh = neighbor_list(s.positions, s.cell, s.pbc, s.types, 4.2, batch=s.batch, ntypes=2)
+    assert batch.sizes.tolist() == [2, 8, 4]
+    assert torch.equal(batch.neighbors.counts, fresh.counts)
+    d = [displacements(s.positions, s.cell, s.batch, n.neighbors, n.images) for n in (batch.neighbors, fresh)]
+    a, b = (torch.sort(x.norm(dim=2), dim=1).values for x in d)
+    torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert batch.present["energy"].all() and batch.present["forces"].tolist() == [False, True, True]
+
+
+def test_mapped_storage_gives_the_same(system):
+    plain = load_dataset(system, TYPES)
+    storage = Storage(limit=0)
+    mapped = load_dataset(system, TYPES, storage=storage)
+    assert isinstance(mapped.positions, np.memmap) and isinstance(mapped.labels["forces"], np.memmap)
+    one = make_batch(plain, PairLists(plain, 4.0), [1, 3])
+    two = make_batch(mapped, PairLists(mapped, 4.0, storage), [1, 3])
+    assert torch.equal(one.neighbors.neighbors, two.neighbors.neighbors)
+    assert torch.equal(one.labels["forces"], two.labels["forces"])
+
+
+def edit(path, change):
+    array = np.load(path)
+    np.save(path, change(array))
+
+
+def with_value(frame, place, value):
+    def change(array):
+        array[frame, place] = value
+        return array
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("coord", with_value(1, 7, np.nan), ["set.001, frame 1", "positions is nan at atom 2"]),
+        ("force", with_value(0, 23, np.inf), ["set.001, frame 0", "forces is inf at atom 7"]),
+        ("box", with_value(1, slice(0, 3), 0.0), ["set.001, frame 1", "no volume"]),
+        ("force", lambda a: a[:1], ["set.001", "force has shape (1, 24)", "2 frames of 24 values"]),
+        ("energy", lambda a: a[:1], ["set.001", "energy has shape (1,)"]),
+        ("coord", lambda a: a[:0], ["set.001", "coord.npy"]),
+        ("coord", lambda a: a[:, :21], ["set.001", "coord has shape (2, 21)"]),
+    ],
+)
+def test_bad_array_is_refused_by_file_and_frame(system, name, change, words):
+    edit(system / "set.001" / f"{name}.npy", change)
+    with pytest.raises(DataError) as error:
+        load_dataset(system, TYPES)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["coord", "box"])
+def test_missing_array_is_named(system, name):
+    (system / "set.000" / f"{name}.npy").unlink()
+    with pytest.raises(DataError, match=rf"set\.000: {name}\.npy is missing"):
+        load_dataset(system, TYPES)
+
+
+def test_damaged_array_is_named(system):
+    path = system / "set.000" / "force.npy"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"set\.000/force\.npy"):
+        load_dataset(system, TYPES)
+
+
+def test_types_out_of_range_are_refused(system):
+    (system / "type_map.raw").unlink()
+    (system / "type.raw").write_text("\n".join("01010102"))
+    with pytest.raises(DataError, match=r"set\.000, frame 0: atom 7 has type 2, expected 0 \.\. 1"):
+        load_dataset(system, TYPES)
+
+
+def test_unknown_element_and_no_labels_and_no_place(system, tmp_path):
+    with pytest.raises(DataError, match=r"type_map\.raw: has Al"):
+        load_dataset(system, ["Cu", "Au"])
+    with pytest.raises(DataError, match="no such file"):
+        load_dataset(tmp_path / "nowhere", TYPES)
+    ase.io.write(tmp_path / "bare.xyz", Atoms("Cu"))
+    with pytest.raises(DataError, match=r"bare\.xyz: has none of energy"):
+        load_dataset(tmp_path / "bare.xyz", TYPES)
+    (tmp_path / "text.extxyz").write_text("two\nlines\n")
+    with pytest.raises(DataError, match=r"text\.extxyz, frame 0: ASE cannot read it"):
+        load_dataset(tmp_path / "text.extxyz", TYPES)
+
+
+def test_set_without_files_is_refused(system):
+    (system / "set.002").mkdir()
+    with pytest.raises(DataError, match=r"set\.002: coord\.npy is missing"):
+        load_dataset(system, TYPES)
+
+
+@pytest.mark.parametrize(("factor", "warned"), [(1.0, False), (27.2 / 0.529, True), (-1.0, True)])
+def test_forces_in_other_units_give_a_warning(tmp_path, factor, warned):
+    system = write_system(tmp_path / "system", alloy(12))
+    edit(system / "set.000" / "energy.npy", lambda energy: energy / factor)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load_dataset(system, TYPES)
+    assert any("units may be mixed" in str(w.message) for w in caught) == warned
