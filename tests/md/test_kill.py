@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+import signal
 import time
 
 import numpy as np
@@ -46,20 +47,20 @@ def test_killed_and_restarted(alloy, potential, tmp_path, name, physics):
         process.start()
         return process
 
-    begin = time.perf_counter()
     whole = child("whole")
     whole.join(120)
     assert whole.exitcode == 0
-    duration = time.perf_counter() - begin
+    size = (folders["whole"] / name).stat().st_size
 
-    chance, killed = random.Random(0), 0
-    for _ in range(KILLS):
+    chance, killed, trajectory = random.Random(0), 0, folders["killed"] / name
+    for share in sorted(chance.uniform(0, 0.8) for _ in range(KILLS)):
         process = child("killed")
-        process.join(chance.uniform(0.02, 0.4) * duration)
-        if process.exitcode is None:
-            process.kill()
-            killed += 1
+        while process.is_alive() and not (trajectory.exists() and trajectory.stat().st_size >= share * size):
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.01))
+        process.kill()
         process.join(30)
+        killed += process.exitcode == -signal.SIGKILL
     last = child("killed")
     last.join(120)
     assert last.exitcode == 0 and killed >= 2
