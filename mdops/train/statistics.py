@@ -134,7 +134,7 @@ def environment_statistics(
         np.add.at(squares, types, _columns(np.square(rows)))
     seen = slots > 0
     count = np.where(seen, slots, 1.0)[:, None] * [1, 3]
-    # DeePMD-kit subtracts the mean of x, y and z together too, though it tells only how structures are turned.
+    # DeePMD-kit subtracts the mean of x, y and z too, though it only tells how the structures are turned.
     variance = squares / count - (sums / count) ** 2
     std = np.maximum(np.sqrt(np.clip(variance, 0, None)), _SMALLEST_DEVIATION)
     return EnvironmentStatistics((sums / count)[:, 0], np.where(seen[:, None], std, _ABSENT_DEVIATION))

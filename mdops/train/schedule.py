@@ -1,0 +1,105 @@
+"""Learning rates over the steps of a training, and the running average of weights."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from mdops.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """DeePMD-kit's learning rates: after a linear warm-up, an exponential or a cosine fall.
+
+    With t = step - warmup_steps and T = steps - warmup_steps:
+    "exp" is start * decay_rate^floor(t / decay_steps) (without floor if `smooth`), never below `stop`;
+    "cosine" is stop + (start - stop) (1 + cos(pi min(t, T) / T)) / 2.
+
+    Attributes:
+        start, stop: the rates after the warm-up and at the end.
+        steps: of the whole training.
+        kind: "exp" or "cosine".
+        decay_steps: steps between two falls; replaced by max(1, about T/100, at most 100) where it is no less
+            than T and no `decay_rate` is given.
+        decay_rate: by default (stop / start)^(decay_steps / T).
+        smooth: fall at every step.
+        warmup_steps: the rate grows from warmup_factor * start to start in so many.
+        warmup_factor: see there.
+    """
+
+    start: float
+    stop: float
+    steps: int
+    kind: str = "exp"
+    decay_steps: int = 5000
+    decay_rate: float | None = None
+    smooth: bool = False
+    warmup_steps: int = 0
+    warmup_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.start < math.inf and 0 <= self.stop < math.inf):
+            raise ConfigError(f"learning rates are {self.start} and {self.stop}, expected positive numbers")
+        if self.kind not in ("exp", "cosine"):
+            raise ConfigError(f"the learning rate's type is {self.kind!r}, expected exp or cosine")
+        if not 0 <= self.warmup_steps < max(self.steps, 1):
+            raise ConfigError(f"warmup_steps is {self.warmup_steps}, expected 0 .. {self.steps - 1}")
+        if self.decay_steps < 1:
+            raise ConfigError(f"decay_steps is {self.decay_steps}, expected 1 or more")
+
+    def __call__(self, step: int) -> float:
+        """The rate of a step, counted from 0."""
+        if step < self.warmup_steps:
+            return self.start * (self.warmup_factor + (1 - self.warmup_factor) * step / self.warmup_steps)
+        return self._cosine(step - self.warmup_steps) if self.kind == "cosine" else self._exp(step)
+
+    def _cosine(self, t: int) -> float:
+        total = self.steps - self.warmup_steps
+        return self.stop + (self.start - self.stop) * 0.5 * (1 + math.cos(math.pi * min(t / total, 1.0)))
+
+    def _exp(self, step: int) -> float:
+        total, interval = self.steps - self.warmup_steps, self.decay_steps
+        if self.decay_rate is None and interval >= total:
+            interval = 100 if total // 10 > 100 else total // 100 + 1
+        rate = self.decay_rate
+        if rate is None:
+            rate = math.exp(math.log(max(self.stop, 1e-10) / self.start) * interval / total)
+        falls = (step - self.warmup_steps) / interval
+        return max(self.start * rate ** (falls if self.smooth else math.floor(falls)), self.stop)
+
+
+class WeightAverage:
+    """The moving average of parameters: after each step, average += (1 - decay) (weight - average).
+
+    For the first steps the decay is (1 + n) / (10 + n) where that is less, so that random initial weights are
+    soon forgotten.
+
+    Attributes:
+        decay: see there.
+        updates: how many steps it has seen.
+        values: the averages, one a parameter.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], decay: float = 0.999) -> None:
+        if not 0 <= decay < 1:
+            raise ConfigError(f"the decay of the weights' average is {decay}, expected 0 .. 1")
+        self.decay, self.updates = decay, 0
+        self._parameters: list[torch.Tensor] = list(parameters)
+        self.values = [p.detach().clone() for p in self._parameters]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Takes in the weights of now."""
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        torch._foreach_lerp_(self.values, self._parameters, 1 - decay)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchanges weights and averages: once to validate or save the averages, once more to go on."""
+        for value, parameter in zip(self.values, self._parameters, strict=True):
+            kept = parameter.clone()
+            parameter.copy_(value)
+            value.copy_(kept)

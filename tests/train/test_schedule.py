@@ -1,0 +1,59 @@
+"""Learning rates are DeePMD-kit's; averages follow the weights."""
+
+import math
+
+import pytest
+import torch
+
+from mdops.errors import ConfigError
+from mdops.train.schedule import LearningRate, WeightAverage
+
+
+def test_exponential_falls_in_stairs_to_the_stop():
+    rate = LearningRate(1e-3, 1e-6, 200, decay_steps=20)
+    assert rate(0) == rate(19) == 1e-3
+    assert rate(20) == pytest.approx(1e-3 * 10**-0.3) and rate(200) == pytest.approx(1e-6)
+    assert rate(400) == 1e-6
+    assert LearningRate(1e-3, 1e-6, 200, decay_steps=20, smooth=True)(10) == pytest.approx(1e-3 * 10**-0.15)
+
+
+def test_rates_of_a_training_by_deepmd_kit():
+    """1e-3 to 3.51e-8 in 15000 steps falls every 5000 by default; and with a decay rate given."""
+    rate = LearningRate(1e-3, 3.51e-8, 15000)
+    assert rate(4999) == 1e-3 and rate(5000) == pytest.approx(1e-3 * 3.51e-5 ** (1 / 3))
+    assert LearningRate(1e-3, 1e-8, 100, decay_steps=10, decay_rate=0.5)(25) == pytest.approx(2.5e-4)
+
+
+def test_too_long_decay_steps_are_replaced():
+    assert LearningRate(1e-3, 1e-5, 400)(5) == pytest.approx(1e-3 * 1e-2 ** (5 / 400))
+    assert LearningRate(1e-3, 1e-5, 4000)(150) == pytest.approx(1e-3 * 1e-2 ** (100 / 4000))
+
+
+def test_cosine_and_warm_up():
+    rate = LearningRate(1e-3, 1e-5, 110, kind="cosine", warmup_steps=10, warmup_factor=0.1)
+    assert rate(0) == pytest.approx(1e-4) and rate(5) == pytest.approx(5.5e-4) and rate(10) == 1e-3
+    assert rate(60) == pytest.approx(5.05e-4) and rate(110) == rate(200) == pytest.approx(1e-5)
+    assert rate(35) == pytest.approx(1e-5 + 9.9e-4 * (1 + math.sqrt(0.5)) / 2)
+
+
+@pytest.mark.parametrize(
+    "options", [{"start": 0.0}, {"kind": "linear"}, {"warmup_steps": 10}, {"decay_steps": 0}]
+)
+def test_senseless_schedules_are_refused(options):
+    with pytest.raises(ConfigError):
+        LearningRate(**{"start": 1e-3, "stop": 1e-6, "steps": 10, **options})
+
+
+def test_average_of_weights():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    average = WeightAverage([weight], decay=0.5)
+    with torch.no_grad():
+        weight.fill_(1.0)
+    average.update()  # the decay is 2/11 in the first step
+    torch.testing.assert_close(average.values[0], torch.full((2,), 9 / 11))
+    average.swap()
+    assert torch.allclose(weight, torch.tensor(9 / 11)) and (average.values[0] == 1).all()
+    average.swap()
+    assert (weight == 1).all()
+    with pytest.raises(ConfigError):
+        WeightAverage([weight], decay=1.0)
