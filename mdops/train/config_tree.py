@@ -1,0 +1,184 @@
+"""From JSON to dataclasses: every key checked by name and type, errors by path."""
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from mdops.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def key(
+    default: Any = dataclasses.MISSING,
+    doc: str = "",
+    *,
+    unit: str = "",
+    alias: Sequence[str] = (),
+    choices: Sequence[Any] = (),
+    low: float | None = None,
+) -> Any:
+    """A field of a section.
+
+    Args:
+        default: the key must be given without one. Lists are copied for each section.
+        doc, unit: for the documentation.
+        alias: other names of the key.
+        choices: the only values there are.
+        low: the smallest value.
+    """
+    metadata = {"doc": doc, "unit": unit, "alias": tuple(alias), "choices": tuple(choices), "low": low}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def section(kind: type, doc: str = "", optional: bool = False) -> Any:
+    """A field that is a section of its own; None where it may be absent, else its defaults."""
+    metadata = {"doc": doc, "unit": "", "alias": (), "choices": (), "low": None}
+    if optional:
+        return dataclasses.field(default=None, metadata=metadata)
+    required = any(_required(f) for f in dataclasses.fields(kind))
+    if required:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default_factory=kind, metadata=metadata)
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def parse(kind: type[T], node: Any, path: str = "") -> T:
+    """The section `kind` of a tree of JSON.
+
+    Keys that begin with "_" are comments. A class may have two dicts besides its fields: IGNORED, keys of
+    DeePMD-kit that change nothing here, and NEUTRAL, keys that are accepted only at the value given.
+
+    Raises:
+        ConfigError: a key that is unknown (the nearest valid one is named), absent, of another type or out of
+            range; the message begins with its path.
+    """
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{path or 'the input'}: is {_kind(node)}, expected a section in braces")
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    names = {alias: name for name, f in fields.items() for alias in (name, *f.metadata["alias"])}
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    # The type goes first: with another one, other keys are right.
+    for given in sorted(node, key=lambda name: name != "type"):
+        place = f"{path}.{given}" if path else str(given)
+        if str(given).startswith("_") or given in getattr(kind, "IGNORED", ()):
+            continue
+        if given in getattr(kind, "NEUTRAL", {}):
+            _require_neutral(node[given], kind.NEUTRAL[given], place)  # type: ignore[attr-defined]
+            continue
+        name = names.get(given)
+        if name is None:
+            nearest = difflib.get_close_matches(str(given), names, 1, 0.0)[0]
+            raise ConfigError(f"{place}: there is no such key; the nearest is {nearest!r}")
+        if name in values:
+            raise ConfigError(f"{place}: is given twice, under several names of {name!r}")
+        values[name] = _value(node[given], hints[name], place)
+        _check_range(values[name], fields[name].metadata, place)
+    for name, field in fields.items():
+        if name not in values and _required(field):
+            raise ConfigError(f"{path + '.' if path else ''}{name}: is missing")
+    return kind(**values)
+
+
+def _require_neutral(value: Any, neutral: Any, place: str) -> None:
+    if value != neutral and value is not None:
+        raise ConfigError(f"{place}: is {value!r}; this is not supported, only {neutral!r} is")
+
+
+def _check_range(value: Any, metadata: Mapping[str, Any], place: str) -> None:
+    if metadata["choices"] and value not in metadata["choices"]:
+        raise ConfigError(f"{place}: is {value!r}, expected {' or '.join(map(repr, metadata['choices']))}")
+    low = metadata["low"]
+    for item in value if isinstance(value, list) else [value]:
+        if low is not None and isinstance(item, int | float) and not item >= low:
+            raise ConfigError(f"{place}: is {value!r}, expected {low:g} or more")
+
+
+def _value(value: Any, hint: Any, place: str) -> Any:
+    """The value as what its type hint says; whole numbers become floats where these are meant."""
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    for option in options:
+        if dataclasses.is_dataclass(option) and value is not None:
+            return parse(typing.cast(type, option), value, place)
+        if typing.get_origin(option) is list and isinstance(value, list | tuple):
+            (item,) = typing.get_args(option)
+            return [_value(v, item, f"{place}[{i}]") for i, v in enumerate(value)]
+        if option is float and type(value) in (int, float):
+            return float(value)
+        if option in (int, str, bool, dict, types.NoneType) and type(value) is option:
+            return value
+    raise ConfigError(f"{place}: is {_kind(value)}, expected {type_name(hint)}")
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    types.NoneType: "null",
+}
+
+
+def type_name(hint: Any) -> str:
+    """A type hint in words."""
+    if _is_union(hint):
+        return " or ".join(type_name(option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is list:
+        return f"a list, each {type_name(typing.get_args(hint)[0])}"
+    return _NAMES.get(hint, "a section in braces")
+
+
+def _kind(value: Any) -> str:
+    return f"{value!r}" if not isinstance(value, Mapping | list) else f"a {type(value).__name__}"
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyHelp:
+    """What there is to say about a key: path, type, unit, default (as JSON would have it) and meaning."""
+
+    path: str
+    type: str
+    unit: str
+    default: str
+    doc: str
+
+
+def describe_keys(kind: type, path: str = "") -> list[KeyHelp]:
+    """Every key of a section and of the sections in it, in their order."""
+    hints, result = typing.get_type_hints(kind), []
+    for field in dataclasses.fields(kind):
+        place = f"{path}.{field.name}" if path else field.name
+        inner = [
+            o for o in (hints[field.name], *typing.get_args(hints[field.name])) if dataclasses.is_dataclass(o)
+        ]
+        if inner:
+            result += describe_keys(typing.cast(type, inner[0]), place)
+            continue
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        text = "required" if default is dataclasses.MISSING else _json(default)
+        words = type_name(hints[field.name])
+        if field.metadata["choices"]:
+            words = ", ".join(_json(choice) for choice in field.metadata["choices"])
+        result.append(KeyHelp(place, words, field.metadata["unit"], text, field.metadata["doc"]))
+    return result
+
+
+def _json(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)

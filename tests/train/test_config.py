@@ -1,0 +1,122 @@
+"""An input of DeePMD-kit is taken as it is; a wrong key is refused with its path and the nearest one."""
+
+import copy
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from mdops.errors import ConfigError
+from mdops.train.config import Config, keys, parse_config, read_config
+
+EMT = Path(__file__).parents[1] / "data" / "training" / "emt.json"
+SMALL = {
+    "model": {"type_map": ["O", "H"]},
+    "training": {"training_data": {"systems": "data"}, "numb_steps": 10},
+}
+
+
+def edited(path, value):
+    """SMALL with a value at a path of keys."""
+    tree = copy.deepcopy(SMALL)
+    *sections, last = path.split(".")
+    node = tree
+    for name in sections:
+        node = node.setdefault(name, {})
+    node[last] = value
+    return tree
+
+
+def test_input_of_a_model_that_deepmd_kit_trained():
+    config = read_config(EMT)
+    assert config.model.descriptor.sel == [80, 60] and config.model.fitting_net.neuron == [32, 32, 32]
+    assert config.training.training_data.batch_size == 2 and config.training.numb_steps == 200
+    assert config.loss.limit_pref_v == 1.0 and isinstance(config.loss.limit_pref_v, float)
+
+
+def test_defaults_are_deepmd_kits():
+    config = parse_config(SMALL)
+    assert config.model.descriptor.neuron == [10, 20, 40] and config.model.descriptor.sel == "auto"
+    assert config.model.fitting_net.neuron == [120] * 3 and config.model.fitting_net.resnet_dt
+    assert (config.loss.start_pref_e, config.loss.start_pref_f) == (0.02, 1000)
+    other = parse_config(SMALL)
+    other.model.descriptor.neuron.append(1)
+    assert config.model.descriptor.neuron == [10, 20, 40]
+
+
+def test_aliases_comments_and_keys_without_effect():
+    tree = edited("training.stop_batch", 7)
+    del tree["training"]["numb_steps"]
+    tree["training"] |= {"_comment": "text", "time_training": True, "profiling": False}
+    tree["model"]["fitting_net"] = {"n_neuron": [8], "use_aparam_as_mask": False, "layer_name": None}
+    tree["loss"] = {"start_pref_pf": 0, "limit_pref_pf": 0.0}
+    config = parse_config(tree)
+    assert config.training.numb_steps == 7 and config.model.fitting_net.neuron == [8]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            "model.descriptor.rcut_smoth",
+            1.0,
+            "model.descriptor.rcut_smoth: there is no such key; the nearest is 'rcut_smth'",
+        ),
+        ("trainning", {}, "trainning: there is no such key; the nearest is 'training'"),
+        ("training.training_data.batchsize", 1, "nearest is 'batch_size'"),
+        ("model.descriptor.rcut", "6", "model.descriptor.rcut: is '6', expected a number"),
+        ("model.descriptor.rcut", True, "expected a number"),
+        ("model.descriptor.neuron", [25, 5.5], "model.descriptor.neuron[1]: is 5.5, expected a whole number"),
+        ("model.descriptor.neuron", [0], "expected 1 or more"),
+        ("model.descriptor.sel", [1], "has 1 numbers for 2 types"),
+        ("model.descriptor.sel", "auto:much", 'expected a list, "auto"'),
+        ("model.descriptor.sel", 5, "expected a list, each a whole number or text"),
+        ("model.descriptor.axis_neuron", 41, "more than the last of neuron"),
+        ("model.descriptor.rcut_smth", 7.0, "expected less than rcut"),
+        ("model.descriptor", {"attn": 3, "type": "dpa1"}, "model.descriptor.type: is 'dpa1', expected"),
+        ("model.descriptor", [], "model.descriptor: is a list, expected a section"),
+        ("model.fitting_net.type", "dipole", "model.fitting_net.type: is 'dipole'"),
+        ("model.spin", {"use_spin": [True]}, "model.spin: is {'use_spin': [True]}; this is not supported"),
+        ("loss.start_pref_pf", 1, "loss.start_pref_pf: is 1; this is not supported, only 0 is"),
+        ("learning_rate", {"stop_lr": 1e-8, "stop_lr_ratio": 0.1}, "exclude each other"),
+        ("training.numb_epoch", 3, "give either this or numb_epoch"),
+        ("training.stop_batch", 3, "is given twice"),
+        ("loss.huber_delta", [1.0], "expected one number, or three"),
+    ],
+)
+def test_wrong_key_is_refused_by_its_path(path, value, message):
+    with pytest.raises(ConfigError) as error:
+        parse_config(edited(path, value))
+    assert message in str(error.value)
+
+
+def test_missing_keys_and_files(tmp_path):
+    with pytest.raises(ConfigError, match=r"model\.type_map: is missing"):
+        parse_config({**SMALL, "model": {}})
+    with pytest.raises(ConfigError, match="training: is missing"):
+        parse_config({"model": {"type_map": ["O"]}})
+    with pytest.raises(ConfigError, match="No such file"):
+        read_config(tmp_path / "input.json")
+    (tmp_path / "input.json").write_text('{"model": ')
+    with pytest.raises(ConfigError, match=r"input\.json: Expecting value"):
+        read_config(tmp_path / "input.json")
+    (tmp_path / "input.json").write_text(json.dumps(edited("trainning", {})))
+    with pytest.raises(ConfigError, match=r"input\.json: trainning: there is no such key"):
+        read_config(tmp_path / "input.json")
+
+
+def test_every_key_is_documented():
+    table = {entry.path: entry for entry in keys()}
+    assert all(entry.doc and entry.type for entry in table.values())
+    assert table["model.descriptor.rcut"].unit == "A" and table["model.descriptor.rcut"].default == "6"
+    assert table["model.type_map"].default == "required"
+    assert table["training.validation_data.numb_btch"].default == "1"
+    assert {path.split(".")[0] for path in table} == {f.name for f in fields(Config)}
+
+
+def test_documentation_has_every_key():
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    for entry in keys():
+        row = f"| `{entry.path}` | {entry.type} | {entry.unit} | {entry.default} | {entry.doc} |"
+        assert row in text, f"docs/training.md lacks the row {row}"
