@@ -29,8 +29,8 @@ build: $(BUILD)
 # The build needs torch and the build tools before anything else.
 $(SETUP): constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(LOCK) $(PIP) install -c constraints.txt torch numpy scikit-build-core cmake ninja
-	$(LOCK) $(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(LOCK) $(PIP) install --no-compile -c constraints.txt torch numpy scikit-build-core cmake ninja
+	$(LOCK) $(PIP) install --no-compile -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@ $(BUILD)
 
 $(BUILD): $(SETUP) $(BUILT_FROM)
