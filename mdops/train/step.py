@@ -1,0 +1,86 @@
+"""One step of training: predictions with a graph, the loss, and new weights."""
+
+import copy
+from collections.abc import Mapping
+
+import torch
+
+from mdops.nn.potential import Potential
+from mdops.nn.spline import TOLERANCE, spline_error
+from mdops.train.batch import Batch
+from mdops.train.loss import EnergyLoss
+
+_MARGIN = 0.9  # of the data's smallest distance: where the knots end
+
+
+def use_training_spline(potential: Potential, nearest: float) -> None:
+    """Train with the embedding nets as splines, down to a bit below the data's smallest distance (A).
+
+    In a step the nets then run on the knots only. Nets with kinks stay exact, with a warning.
+    """
+    potential.use_spline(_MARGIN * nearest)
+
+
+def keep_spline(potential: Potential) -> bool:
+    """Choose new knots if those there no longer keep the error bound; returns whether it did so."""
+    grid = potential.grid
+    if grid is None:
+        return False
+    with torch.no_grad():
+        error = spline_error(copy.deepcopy(potential.descriptor).double(), grid.s_max, grid.intervals)
+    if error <= TOLERANCE[potential.dtype]:
+        return False
+    potential.grid = None  # stays so, with a warning, if no knots are enough
+    potential.use_spline(grid.r_min)
+    return True
+
+
+def predict(potential: Potential, batch: Batch, create_graph: bool = True) -> dict[str, torch.Tensor]:
+    """energy (S,), atom_energy (N,), forces (N, 3) and virial (S, 3, 3) of a batch, from its lists.
+
+    With `create_graph` all are differentiable in the weights.
+    """
+    system = batch.system
+    return potential(
+        system.positions,
+        system.types,
+        system.cell,
+        system.pbc,
+        system.batch,
+        batch.neighbors,
+        batch.fparam,
+        batch.aparam,
+        forces=True,
+        create_graph=create_graph,
+    )
+
+
+def train_step(
+    potential: Potential,
+    loss: EnergyLoss,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    *,
+    rate: float,
+    fraction: float,
+    max_norm: float | None = None,
+    counts: Mapping[str, float] | None = None,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Takes one step, and returns the loss and the predictions before it.
+
+    Args:
+        potential, optimizer: changed.
+        loss, batch, counts: see `EnergyLoss`.
+        rate: the learning rate of this step; `fraction`: over that at the start.
+        max_norm: a longer gradient is cut to this length.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad(set_to_none=True)
+    result = predict(potential, batch)
+    value = loss(result, batch, fraction, counts)
+    value.backward()
+    if max_norm is not None:
+        torch.nn.utils.clip_grad_norm_(potential.parameters(), max_norm)
+    optimizer.step()
+    return value.detach(), {name: tensor.detach() for name, tensor in result.items()}

@@ -1,0 +1,62 @@
+"""Every frame comes once in an epoch, and a step's frames follow from its number alone."""
+
+import numpy as np
+import pytest
+from conftest import alloy, write_system
+
+from mdops.errors import ConfigError
+from mdops.train import load_dataset
+from mdops.train.sampler import Sampler, batch_sizes
+
+
+@pytest.fixture
+def data(tmp_path):
+    write_system(tmp_path / "a", alloy(5, repeat=(1, 1, 1)))
+    write_system(tmp_path / "b", alloy(2))
+    return load_dataset(tmp_path, ["Cu", "Al"])  # 5 frames of 4 atoms, 2 of 8
+
+
+@pytest.mark.parametrize(
+    ("rule", "sizes"),
+    [
+        (3, [3, 3]),
+        ([1, 2], [1, 2]),
+        ("auto", [8, 4]),
+        ("auto:9", [3, 2]),
+        ("max:9", [2, 1]),
+        ("mixed:4", [4, 4]),
+    ],
+)
+def test_batch_sizes(data, rule, sizes):
+    assert batch_sizes(data, rule) == sizes
+
+
+def test_an_epoch_has_every_frame_once(data):
+    sampler = Sampler(data, 2, seed=1)
+    assert sampler.batches == 4
+    for epoch in range(3):
+        frames = [sampler(4 * epoch + k) for k in range(4)]
+        assert sorted(np.concatenate(frames)) == list(range(7))
+        assert all(len(set(data.system[f])) == 1 and len(f) <= 2 for f in frames)
+    mixed = Sampler(data, "mixed:7", seed=1)
+    assert mixed.batches == 1 and sorted(mixed(0)) == list(range(7))
+
+
+def test_steps_need_no_history(data):
+    one, two = Sampler(data, 2, seed=1), Sampler(data, 2, seed=1)
+    frames = [one(step).tolist() for step in range(12)]
+    assert two(9).tolist() == frames[9] and two(2).tolist() == frames[2]
+    assert [Sampler(data, 2, seed=2)(step).tolist() for step in range(12)] != frames
+
+
+def test_odds_of_systems(data):
+    sampler = Sampler(data, 2, seed=1, odds=[0.0, 1.0])
+    assert all((data.system[sampler(step)] == 1).all() for step in range(8))
+
+
+def test_wrong_rules_are_refused(data):
+    for rule in ("auto:x", "some", [1]):
+        with pytest.raises(ConfigError, match="batch_size"):
+            Sampler(data, rule, seed=0)
+    with pytest.raises(ConfigError, match="sys_probs"):
+        Sampler(data, 1, seed=0, odds=[1.0])

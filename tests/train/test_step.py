@@ -1,0 +1,181 @@
+"""A new model is DeePMD-kit's to read; a step in spline space is the exact step, and learns."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mdops
+from mdops.errors import ConfigError, DataError
+from mdops.io import read_model
+from mdops.train import PairLists, load_dataset, make_batch
+from mdops.train.config import parse_config
+from mdops.train.create import create_potential
+from mdops.train.loss import EnergyLoss, Prefactor
+from mdops.train.model_statistics import model_statistics
+from mdops.train.schedule import LearningRate
+from mdops.train.setup import make_loss, make_optimizer, make_rate, make_sampler, require_labels
+from mdops.train.step import keep_spline, predict, train_step, use_training_spline
+
+EMT = Path(__file__).parents[1] / "data" / "training" / "emt"
+ALL = EnergyLoss({n: Prefactor(1.0, 1.0) for n in ("energy", "forces", "virial")})
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_dataset(EMT, ["Cu", "Al"])
+
+
+@pytest.fixture(scope="module")
+def lists(data):
+    return PairLists(data, 4.0)
+
+
+def config(**descriptor):
+    options = {"rcut": 4.0, "neuron": [4, 8], "axis_neuron": 3, "sel": "auto", "rcut_smth": 2.0, **descriptor}
+    return parse_config(
+        {
+            "model": {
+                "type_map": ["Cu", "Al"],
+                "descriptor": options,
+                "fitting_net": {"neuron": [12, 12]},
+            },
+            "training": {"training_data": {"systems": str(EMT), "batch_size": 2}, "numb_steps": 10},
+        }
+    )
+
+
+def model(data, lists, dtype=torch.float64, seed=3, **descriptor):
+    c = config(**descriptor)
+    return create_potential(c, model_statistics(c, data, lists), seed=seed, dtype=dtype)
+
+
+def gradients(potential, batch):
+    potential.zero_grad()
+    loss = ALL(predict(potential, batch), batch)
+    loss.backward()
+    return loss.detach(), [p.grad.clone() for p in potential.parameters()]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"type_one_side": True, "resnet_dt": True}, {"exclude_types": [[0, 1]]}]
+)
+def test_spline_space_gives_the_loss_and_gradients_of_exact_nets(data, lists, options):
+    potential = model(data, lists, **options)
+    batch = make_batch(data, lists, [0, 5])
+    exact_loss, exact = gradients(potential, batch)
+    use_training_spline(potential, 2.0)
+    spline_loss, spline = gradients(potential, batch)
+    torch.testing.assert_close(spline_loss, exact_loss, rtol=1e-7, atol=0)
+    size = torch.stack([g.norm() for g in exact]).norm()
+    for a, b in zip(exact, spline, strict=True):
+        assert float((a - b).norm()) <= 1e-5 * float(a.norm()) + 1e-9 * float(size)
+
+
+def test_weight_gradient_is_the_slope_of_the_loss(data, lists):
+    potential = model(data, lists)
+    use_training_spline(potential, 2.0)
+    batch = make_batch(data, lists, [1])
+    _, found = gradients(potential, batch)
+    weight, grad = next(iter(potential.descriptor.nets[0].parameters())), found[0]
+    values = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            weight += sign * 1e-5
+        values.append(ALL(predict(potential, batch), batch))
+        with torch.no_grad():
+            weight -= sign * 1e-5
+    torch.testing.assert_close((values[0] - values[1]) / 2e-5, grad.sum(), rtol=1e-5, atol=1e-8)
+
+
+def test_steps_reduce_the_loss_and_splines_stay_the_nets(data, lists):
+    potential = model(data, lists, torch.float32)
+    use_training_spline(potential, 2.0)
+    c = config()
+    loss, optimizer = make_loss(c), make_optimizer(c, potential.parameters())
+    batch, losses = make_batch(data, lists, [0, 7, 9]), []
+    for _ in range(60):
+        value, result = train_step(potential, loss, optimizer, batch, rate=5e-3, fraction=1.0, max_norm=1e3)
+        losses.append(float(value))
+    assert losses[-1] < 0.5 * losses[0] and not result["forces"].requires_grad
+    keep_spline(potential)
+    exact = copy.deepcopy(potential)
+    exact.grid = None
+    a, b = (predict(m, batch, create_graph=False)["forces"] for m in (potential, exact))
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+
+
+def test_knots_are_renewed_when_the_weights_need_it(data, lists):
+    potential = model(data, lists)
+    assert not keep_spline(potential)
+    use_training_spline(potential, 2.0)
+    before = potential.grid
+    assert not keep_spline(potential)
+    with torch.no_grad():
+        potential.descriptor.nets[0].layers[0].weight.mul_(2)
+    assert keep_spline(potential) and potential.grid.intervals > before.intervals
+    assert potential.grid.r_min == before.r_min == pytest.approx(1.8)
+
+
+def test_new_model_is_saved_and_read_as_deepmd_kits_tree(data, lists, tmp_path):
+    potential = model(data, lists, resnet_dt=True)
+    potential.save(tmp_path / "model.safetensors")
+    tree = read_model(tmp_path / "model.safetensors").model
+    given = read_model(EMT.parents[1] / "formats" / "model.dp").model
+    assert set(tree) == set(given) and set(tree["descriptor"]) == set(given["descriptor"])
+    assert set(tree["fitting"]) == set(given["fitting"])
+    loaded = mdops.load(tmp_path / "model.safetensors", dtype=torch.float64, spline=False)
+    batch = make_batch(data, lists, [3])
+    a, b = (predict(m, batch, create_graph=False) for m in (potential, loaded))
+    torch.testing.assert_close(a["forces"], b["forces"])
+
+
+def test_random_weights_have_deepmd_kits_spread_and_follow_the_seed(data, lists):
+    one = model(data, lists, neuron=[40, 80], axis_neuron=8)
+    again = model(data, lists, neuron=[40, 80], axis_neuron=8)
+    other = model(data, lists, seed=4, neuron=[40, 80], axis_neuron=8)
+    weight = one.descriptor.nets[0].layers[1].weight
+    assert float(weight.detach().std()) == pytest.approx(120**-0.5, rel=0.05)
+    assert float(one.fitting.nets[0].layers[1].timestep.detach().mean()) == pytest.approx(0.1, abs=2e-3)
+    assert one.fitting.nets[0].layers[0].timestep is None
+    assert torch.equal(weight, again.descriptor.nets[0].layers[1].weight)
+    assert not torch.equal(weight, other.descriptor.nets[0].layers[1].weight)
+    assert not torch.equal(weight, one.descriptor.nets[1].layers[1].weight)
+
+
+def test_too_small_sel_is_told_and_cuts_neighbours(data, lists):
+    with pytest.warns(UserWarning, match="the farthest will be dropped"):
+        potential = model(data, lists, sel=[3, 3])
+    assert potential.overflow == "truncate"
+    assert predict(potential, make_batch(data, lists, [0]))["forces"].isfinite().all()
+
+
+def test_untrained_parts_and_parameters_that_do_not_fit(data, lists):
+    c = config(trainable=False)
+    statistics = model_statistics(c, data, lists)
+    potential = create_potential(c, statistics)
+    assert not any(p.requires_grad for p in potential.descriptor.parameters())
+    assert len(make_optimizer(c, potential.parameters()).param_groups[0]["params"]) == len(
+        list(potential.fitting.parameters())
+    )
+    statistics.parameters["fparam"] = (np.zeros(2), np.ones(2))
+    c.model.fitting_net.numb_fparam = 3
+    with pytest.raises(ConfigError, match=r"numb_fparam: is 3, and the data has 2"):
+        create_potential(c, statistics)
+
+
+def test_parts_of_a_configuration(data):
+    c = config()
+    c.learning_rate.stop_lr_ratio, c.learning_rate.warmup_ratio = 0.01, 0.1
+    assert make_rate(c, 100) == LearningRate(1e-3, 1e-5, 100, warmup_steps=10)
+    c.optimizer.type = "AdamW"
+    group = make_optimizer(c, [torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
+    assert group["weight_decay"] == 1e-3 and group["betas"] == (0.9, 0.999)
+    c.training.training_data.auto_prob = "prob_uniform"
+    assert len(make_sampler(c.training.training_data, data, seed=1)(0)) == 2
+    assert make_loss(c).terms == ["energy", "forces"]
+    require_labels(make_loss(c), data)
+    with pytest.raises(DataError, match="the loss is of atom_energy"):
+        require_labels(EnergyLoss({"atom_energy": Prefactor(1.0, 1.0)}), data)
