@@ -20,7 +20,8 @@ class SplineGrid:
         s_max: the last knot, the s of the smallest distance that the spline was made for.
         intervals: pieces; there are intervals + 5 basis functions.
         r_min: that distance, A. Closer pairs go on along the spline's tangent.
-        error: the largest error of a net's value and of its derivative in s, each relative to its largest size.
+        error: the largest error of a net's value, or a tenth of that of its derivative in s if that is more;
+            each relative to its largest size.
     """
 
     s_max: float
@@ -95,7 +96,8 @@ def _value_and_slope(descriptor: SeE2A, s: torch.Tensor, h: float) -> tuple[torc
 
 
 def spline_error(descriptor: SeE2A, s_max: float, intervals: int) -> float:
-    """The largest error between knots of value and slope, each relative to its largest size over [0, s_max]."""
+    """The largest error between knots of the value, or a tenth of that of the slope, each relative to its largest
+    size over [0, s_max]."""
     step = s_max / intervals
     table = coefficients(descriptor, SplineGrid(s_max, intervals, 0.0, 0.0)).double()
     worst, size = [0.0, 0.0], [1e-30, 1e-30]
@@ -105,14 +107,14 @@ def spline_error(descriptor: SeE2A, s_max: float, intervals: int) -> float:
             error = evaluate(table, fraction, k) / step**k - exact
             worst[k] = max(worst[k], float(error.abs().max()))
             size[k] = max(size[k], float(exact.abs().max()))
-    return max(w / s for w, s in zip(worst, size, strict=True))
+    return max(worst[0] / size[0], 0.1 * worst[1] / size[1])
 
 
 @torch.no_grad()
 def choose_grid(descriptor: SeE2A, r_min: float, tolerance: float) -> SplineGrid:
     """A grid whose error down to the distance r_min (A) is within `tolerance`.
 
-    The slope's error falls with the fifth power of the number of intervals: one trial tells the next. Activations
+    The error falls at least with the fifth power of the number of intervals: one trial tells the next. Activations
     with kinks (relu) never reach the tolerance; `error` then is what the finest grid reaches.
     """
     s_max = float(1.0 / (r_min + descriptor.protection))
@@ -121,5 +123,5 @@ def choose_grid(descriptor: SeE2A, r_min: float, tolerance: float) -> SplineGrid
         error = spline_error(descriptor, s_max, intervals)
         if error <= tolerance or intervals >= _MOST_INTERVALS:
             return SplineGrid(s_max, intervals, r_min, error)
-        wanted = int(intervals * min(1.1 * (error / tolerance) ** 0.2, 4.0)) + 8
+        wanted = int(intervals * min((error / tolerance) ** 0.2, 4.0)) + 8
         intervals = min(wanted // 8 * 8, _MOST_INTERVALS)

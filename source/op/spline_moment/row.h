@@ -11,6 +11,9 @@ namespace MDOPS_ISA {
 
 constexpr int kChunk = 128;  // neighbours at once: their working set stays in the first-level cache
 
+// Structures are passed by value below: through a reference the compiler must expect every store to change them, and
+// does not vectorise.
+
 // Up to kChunk neighbours within the cutoff: pair vectors, and each one's first basis row in the moments.
 template <class T>
 struct Pairs {
@@ -37,7 +40,7 @@ MDOPS_HD RadialTerms<T> pair_terms(const Pairs<T>& p, int k, const Cutoff<T>& cu
 // Adds phi_b(s) R_a of each neighbour to the moments (rows of `Columns`: 4, or 1 when radial); first[k] is the
 // first of the kSplineSupport rows that neighbour k adds to.
 template <int Columns, class T>
-inline void add_moments(const Pairs<T>& p, const Centre<T>& c, T* moments, int32_t* first) {
+inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t* first) {
   alignas(64) T w[kSplineSupport][kChunk], row[4][kChunk];
 #pragma GCC ivdep
   for (int k = 0; k < p.size; ++k) {
@@ -64,7 +67,7 @@ inline void add_moments(const Pairs<T>& p, const Centre<T>& c, T* moments, int32
 
 // The same along the tangents of the pair vectors: d/de of the moments at d + e v.
 template <int Columns, class T>
-inline void add_moments_jvp(const Pairs<T>& p, const Pairs<T>& v, const Centre<T>& c, T* moments) {
+inline void add_moments_jvp(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, T* moments) {
   alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk], row[4][kChunk], drow[4][kChunk];
   alignas(64) int32_t first[kChunk];
 #pragma GCC ivdep
@@ -105,7 +108,7 @@ MDOPS_HD void contract(const T* grad, const T (*weights)[kChunk], int k, T (*out
 
 // The gradient of each pair vector, from the moments' gradient.
 template <int Columns, class T>
-inline void pull_gradient(const Pairs<T>& p, const Centre<T>& c, const T* grad, T* gx, T* gy, T* gz) {
+inline void pull_gradient(const Pairs<T> p, const Centre<T> c, const T* grad, T* gx, T* gy, T* gz) {
   alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk], value[4][kChunk], slope[4][kChunk];
   alignas(64) int32_t first[kChunk];
 #pragma GCC ivdep
@@ -135,7 +138,7 @@ inline void pull_gradient(const Pairs<T>& p, const Centre<T>& c, const T* grad, 
 
 // The Hessian of <grad, moments> in each pair vector, times its tangent.
 template <int Columns, class T>
-inline void pull_hessian_product(const Pairs<T>& p, const Pairs<T>& v, const Centre<T>& c, const T* grad,
+inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, const T* grad,
                                  T* gx, T* gy, T* gz) {
   alignas(64) T w[3][kSplineSupport][kChunk], sums[3][4][kChunk];
   for (int k = 0; k < p.size; ++k) {

@@ -20,19 +20,19 @@ struct Arena {
   }
 };
 
-constexpr int kBlock = 96;  // atoms at once: a multiple of every kRows
+constexpr int kBlock = 48;  // atoms at once: a multiple of every kRows
 
 // One thread's memory for a block of atoms.
 template <class T>
 struct Scratch {
-  int64_t pair_stride, moment_rows;
+  int64_t pair_stride, moment_rows, active_stride;
   T *x, *y, *z;             // [atom][pair_stride]: pair vectors of the neighbours within the cutoff
   int32_t *table, *other;   // [atom][pair_stride]: first row of the neighbour type's table, neighbour
   int32_t* pairs;           // [atom]: how many
-  int16_t* active;          // [atom][moment_rows]: the rows of the moments that are not zero
+  int16_t* active;          // [atom][active_stride]: the rows of the moments that are not zero
   int32_t* actives;         // [atom]: how many
   T* moments;               // [moment_rows][4], one atom's
-  uint8_t* marks;           // [moment_rows + kSplineSupport]
+  uint8_t* marks;           // [moment_rows, in whole words]: first rows of neighbours
   T* extra;                 // [atom][extra]
   NetBlock<T> net;
   int64_t size;
@@ -47,10 +47,11 @@ struct Scratch {
     table = arena.take<int32_t>(kBlock * pair_stride);
     other = arena.take<int32_t>(kBlock * pair_stride);
     pairs = arena.take<int32_t>(kBlock);
-    active = arena.take<int16_t>(kBlock * moment_rows);
+    active_stride = moment_rows + 8;  // list_active writes one beyond what it keeps
+    active = arena.take<int16_t>(kBlock * active_stride);
     actives = arena.take<int32_t>(kBlock);
     moments = arena.take<T>(moment_rows * 4);
-    marks = arena.take<uint8_t>(moment_rows + kSplineSupport);
+    marks = arena.take<uint8_t>(moment_rows + 8);
     extra = arena.take<T>(kBlock * args.net.extra);
     net.t_width = padded<T>(args.net.width) + kLanes<T>;
     net.t = arena.take<T>(kBlock * 4 * net.t_width);
@@ -80,47 +81,82 @@ Centre<T> centre(const PotentialArgs<T>& args, int type) {
   return {{args.mean[type], T(1) / args.std[2 * type], T(1) / args.std[2 * type + 1]}, args.cutoff, args.grid};
 }
 
+template <class U>
+struct Four {
+  typedef U type __attribute__((vector_size(4 * sizeof(U)), aligned(sizeof(U)), may_alias));
+};
+template <class U>
+using Vector4 = typename Four<U>::type;
+
+// The shift of a periodic image, (a, b, c) . cell, for cell rows with a fourth column.
+inline Vector4<double> image_vector(int32_t image, const Vector4<double>* cell) {
+  Vector4<double> sum = {};
+  for (int row = 0; row < 3; ++row) sum += static_cast<double>(image_shift(image, row)) * cell[row];
+  return sum;
+}
+
 // Collects atom i's neighbours within the cutoff as the block's atom `a`. Returns false, having collected none, when
 // the list names an atom that is not there.
 template <class T>
-bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, Scratch<T>& s, PotentialResults<T>& out) {
+bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Scratch<T>& s, PotentialResults<T>& out) {
   const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
-  const double *xi = args.positions + 4 * i, *cell = args.cell + 9 * args.batch[i];
+  const double *positions = args.positions, *h = args.cell + 9 * args.batch[i];
+  const Vector4<double> cell[3] = {{h[0], h[1], h[2], 0}, {h[3], h[4], h[5], 0}, {h[6], h[7], h[8], 0}};
+  const Vector4<double> xi = *reinterpret_cast<const Vector4<double>*>(positions + 4 * i);
   const int32_t *list = args.neighbors + i * args.list_width, *images = args.images + i * args.list_width;
   T *x = s.x + a * s.pair_stride, *y = s.y + a * s.pair_stride, *z = s.z + a * s.pair_stride;
   int32_t *table = s.table + a * s.pair_stride, *other = s.other + a * s.pair_stride;
+  const uint32_t atoms = static_cast<uint32_t>(args.atoms);
   T nearest = cutoff2;
   int n = 0;
   s.pairs[a] = 0;
   for (int t = 0, k = 0; t < args.ntypes; ++t) {
-    const bool masked = args.pair_mask[args.types[i] * args.ntypes + t];
-    const int before = n;
-    for (const int last = k + args.counts[i * args.ntypes + t]; k < last; ++k) {
-      const int32_t j = list[k];
-      if (static_cast<uint32_t>(j) >= static_cast<uint64_t>(args.atoms)) return false;
-      double d[3];
-      displacement(xi, args.positions + 4 * static_cast<int64_t>(j), cell, images[k], d);
-      x[n] = static_cast<T>(d[0]), y[n] = static_cast<T>(d[1]), z[n] = static_cast<T>(d[2]);
-      const T r2 = x[n] * x[n] + y[n] * y[n] + z[n] * z[n];
+    const int before = n, last = k + args.counts[i * args.ntypes + t], rows = t * args.basis();
+    for (; k < last; ++k) {
+      const uint32_t j = static_cast<uint32_t>(list[k]);
+      if (j >= atoms) return false;
+      Vector4<double> d = *reinterpret_cast<const Vector4<double>*>(positions + 4 * static_cast<size_t>(j)) - xi;
+      if (images[k] != 0) d += image_vector(images[k], cell);
+      const Vector4<T> v = __builtin_convertvector(d, Vector4<T>), v2 = v * v;
+      const T r2 = v2[0] + v2[1] + v2[2];
+      x[n] = v[0], y[n] = v[1], z[n] = v[2];
       nearest = r2 < nearest ? r2 : nearest;
-      table[n] = t * args.basis();
-      other[n] = j;
+      table[n] = rows;
+      other[n] = static_cast<int32_t>(j);
       n += r2 < cutoff2;
     }
     out.within[i * args.ntypes + t] = n - before;
-    if (masked) n = before;
+    if (args.pair_mask[args.types[i] * args.ntypes + t]) n = before;
   }
   s.pairs[a] = n;
   out.nearest[i] = std::sqrt(nearest);
   return true;
 }
 
-// Atom a's moments, and which of their rows are not zero.
+// Lists the rows of the moments that `marks` says are first of kSplineSupport, and clears the marks.
 template <class T>
-void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, int64_t a, Scratch<T>& s,
+int list_active(const Scratch<T>& s, int16_t* active) {
+  int n = 0;
+  int64_t end = 0;
+  for (int64_t word = 0; word < s.moment_rows; word += 8) {
+    uint64_t eight;
+    __builtin_memcpy(&eight, s.marks + word, 8);
+    if (eight == 0 && word >= end) continue;
+    __builtin_memset(s.marks + word, 0, 8);
+    for (int64_t b = word; b < word + 8; ++b) {
+      end = eight & 1 ? b + kSplineSupport : end;
+      eight >>= 8;
+      active[n] = static_cast<int16_t>(b);
+      n += b < end;
+    }
+  }
+  return n;
+}
+
+// Atom a's moments, which are zero at entry, and which of their rows are not zero.
+template <class T>
+void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, int64_t a, const Scratch<T>& s,
                   const int32_t* within) {
-  for (int64_t k = 0; k < s.moment_rows * 4; ++k) s.moments[k] = 0;
-  for (int64_t b = 0; b < s.moment_rows; ++b) s.marks[b] = 0;
   int32_t first[kChunk];
   for (int from = 0; from < s.pairs[a]; from += kChunk) {
     const Pairs<T> p = s.chunk(a, from);
@@ -134,14 +170,14 @@ void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, i
     add_padding<4>(c, T(args.sel[t] - present), s.moments + 4 * static_cast<int64_t>(t) * args.basis());
     s.marks[t * args.basis()] = 1;
   }
-  int16_t* active = s.active + a * s.moment_rows;
-  int n = 0, end = 0;
-  for (int b = 0; b < s.moment_rows; ++b) {
-    end = s.marks[b] ? b + kSplineSupport : end;
-    active[n] = static_cast<int16_t>(b);
-    n += b < end;
-  }
-  s.actives[a] = n;
+  s.actives[a] = list_active(s, s.active + a * s.active_stride);
+}
+
+// Makes the moments zero again after atom a.
+template <class T>
+void clear_moments(int64_t a, const Scratch<T>& s) {
+  const int16_t* active = s.active + a * s.active_stride;
+  for (int k = 0; k < s.actives[a]; ++k) *reinterpret_cast<Vector4<T>*>(s.moments + 4 * active[k]) = Vector4<T>{};
 }
 
 // T[a] = sum over the active rows b of A[b][a] C[b], a few vectors of columns at a time.
@@ -162,10 +198,10 @@ void contract_columns(const T* moments, const int16_t* active, int count, const 
 }
 
 template <class T>
-void contract_moments(const PotentialArgs<T>& args, const T* table, int64_t a, Scratch<T>& s) {
+void contract_moments(const PotentialArgs<T>& args, const T* table, int64_t a, const Scratch<T>& s) {
   constexpr int wide = sizeof(Vector<T>) == 64 ? 6 : 3;  // 24 of 32, or 12 of 16 registers hold sums
   const int64_t columns = padded<T>(args.net.width) / kLanes<T>;
-  const int16_t* active = s.active + a * s.moment_rows;
+  const int16_t* active = s.active + a * s.active_stride;
   T* t = s.net.t_row(s.net.t, a, 0);
   int64_t v = 0;
   for (; v + wide <= columns; v += wide)
@@ -178,50 +214,36 @@ void contract_moments(const PotentialArgs<T>& args, const T* table, int64_t a, S
     for (int64_t k = columns * kLanes<T>; k < s.net.t_width; ++k) t[row * s.net.t_width + k] = 0;
 }
 
-// The lanes of four vectors summed: (sum v0, sum v1, sum v2, sum v3).
-template <class T>
-inline void four_sums(const Vector<T>* v, T* out) {
-  if constexpr (kLanes<T> >= 4) {
-    typedef T V4 __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
-    V4 part[4];
-    for (int a = 0; a < 4; ++a) {
-      part[a] = *reinterpret_cast<const V4*>(v + a);
-      for (int q = 1; q < kLanes<T> / 4; ++q) part[a] += reinterpret_cast<const V4*>(v + a)[q];
+// The moments' gradient, dA[b][a] = C[b] . dT[a], in `Rows` active rows: enough sums to hide their latency.
+template <int Rows, class T>
+inline void uncontract_rows(const int16_t* active, const T* table, int64_t table_width, const T* grad,
+                            int64_t t_width, int64_t columns, T* moments) {
+  using V = Vector<T>;
+  V sum[Rows][4] = {};
+  for (int64_t c = 0; c < columns; c += kLanes<T>)
+    for (int r = 0; r < Rows; ++r) {
+      const V column = *reinterpret_cast<const V*>(table + active[r] * table_width + c);
+      for (int i = 0; i < 4; ++i) sum[r][i] += column * *reinterpret_cast<const V*>(grad + i * t_width + c);
     }
-    const V4 a = __builtin_shufflevector(part[0], part[1], 0, 4, 2, 6) +
-                 __builtin_shufflevector(part[0], part[1], 1, 5, 3, 7);
-    const V4 b = __builtin_shufflevector(part[2], part[3], 0, 4, 2, 6) +
-                 __builtin_shufflevector(part[2], part[3], 1, 5, 3, 7);
-    *reinterpret_cast<V4*>(out) =
-        __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
-  } else {
-    for (int a = 0; a < 4; ++a) out[a] = lane_sum<T>(v[a]);
-  }
+  for (int r = 0; r < Rows; ++r) four_sums<T>(sum[r], moments + 4 * active[r]);
 }
 
-// The moments' gradient, dA[b][a] = C[b] . dT[a], in the active rows.
 template <class T>
-void uncontract_moments(const PotentialArgs<T>& args, const T* table, int64_t a, Scratch<T>& s) {
-  using V = Vector<T>;
+void uncontract_moments(const PotentialArgs<T>& args, const T* table, int64_t a, const Scratch<T>& s) {
   const int64_t columns = padded<T>(args.net.width);
-  const int16_t* active = s.active + a * s.moment_rows;
+  const int16_t* active = s.active + a * s.active_stride;
   const T* grad = s.net.t_row(s.net.grad_t, a, 0);
-  for (int k = 0; k < s.actives[a]; ++k) {
-    const T* row = table + active[k] * args.table_width;
-    V sum[4] = {};
-    for (int64_t c = 0; c < columns; c += kLanes<T>) {
-      const V column = *reinterpret_cast<const V*>(row + c);
-      for (int i = 0; i < 4; ++i) sum[i] += column * *reinterpret_cast<const V*>(grad + i * s.net.t_width + c);
-    }
-    four_sums<T>(sum, s.moments + 4 * active[k]);
-  }
+  int k = 0;
+  for (; k + 2 <= s.actives[a]; k += 2)
+    uncontract_rows<2>(active + k, table, args.table_width, grad, s.net.t_width, columns, s.moments);
+  for (; k < s.actives[a]; ++k)
+    uncontract_rows<1>(active + k, table, args.table_width, grad, s.net.t_width, columns, s.moments);
 }
 
 // Adds atom a's pair forces and its virial, W[b][c] = -sum d_b g_c.
 template <class T>
 void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, int64_t a, Scratch<T>& s,
                     PotentialResults<T>& out) {
-  typedef T V4 __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
   alignas(64) T gx[kChunk], gy[kChunk], gz[kChunk];
   T force[3] = {0, 0, 0}, w[9] = {0, 0, 0, 0, 0, 0, 0, 0, 0};
   for (int from = 0; from < s.pairs[a]; from += kChunk) {
@@ -233,9 +255,8 @@ void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i,
         force[b] += g[b];
         for (int e = 0; e < 3; ++e) w[3 * b + e] -= d[b] * g[e];
       }
-      const V4 pull = {g[0], g[1], g[2], 0};
-      V4* other = reinterpret_cast<V4*>(out.forces + 4 * static_cast<int64_t>(s.other[a * s.pair_stride + from + k]));
-      *other -= pull;
+      const int64_t j = s.other[a * s.pair_stride + from + k];
+      *reinterpret_cast<Vector4<T>*>(out.forces + 4 * j) -= Vector4<T>{g[0], g[1], g[2], 0};
     }
   }
   for (int b = 0; b < 3; ++b) out.forces[4 * i + b] += force[b];
@@ -255,6 +276,7 @@ void block(const PotentialArgs<T>& args, const PackedNet<T>& at, const int32_t* 
     if (!gather(args, i, a, s, out)) out.bad_atom = i;
     atom_moments(args, c, i, a, s, out.within + i * args.ntypes);
     contract_moments(args, table, a, s);
+    clear_moments(a, s);
     for (int k = 0; k < args.net.extra; ++k) s.extra[a * args.net.extra + k] = args.extra[i * args.net.extra + k];
   }
   s.net.rows = (count + kRows - 1) / kRows * kRows;  // the rows added are zero
@@ -269,6 +291,7 @@ void block(const PotentialArgs<T>& args, const PackedNet<T>& at, const int32_t* 
   for (int64_t a = 0; a < count; ++a) {
     uncontract_moments(args, table, a, s);
     scatter_forces(args, c, ids[a], a, s, out);
+    clear_moments(a, s);
   }
 }
 
@@ -276,6 +299,8 @@ template <class T>
 void all_blocks(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, T* memory,
                 PotentialResults<T>& out) {
   Scratch<T> scratch(args, memory);
+  for (int64_t k = 0; k < scratch.moment_rows * 4; ++k) scratch.moments[k] = 0;
+  for (int64_t k = 0; k < scratch.moment_rows + 8; ++k) scratch.marks[k] = 0;
   const PackedNet<T> at(args.net);
   for (int64_t from = 0; from < count; from += kBlock)
     block(args, at, ids + from, count - from < kBlock ? count - from : kBlock, scratch, out);

@@ -139,11 +139,35 @@ inline void form_group(const FittingShape& net, const NetBlock<T>& block, int64_
   }
 }
 
+// The lanes of four vectors summed: (sum v0, sum v1, sum v2, sum v3).
 template <class T>
-inline T lane_sum(Vector<T> v) {
-  T sum = 0;
-  for (int k = 0; k < kLanes<T>; ++k) sum += v[k];
-  return sum;
+inline void four_sums(const Vector<T>* v, T* out) {
+  if constexpr (kLanes<T> >= 4) {
+    typedef T V4 __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+    V4 part[4];
+    for (int a = 0; a < 4; ++a) {
+      part[a] = *reinterpret_cast<const V4*>(v + a);
+      for (int q = 1; q < kLanes<T> / 4; ++q) part[a] += reinterpret_cast<const V4*>(v + a)[q];
+    }
+    const V4 a = __builtin_shufflevector(part[0], part[1], 0, 4, 2, 6) +
+                 __builtin_shufflevector(part[0], part[1], 1, 5, 3, 7);
+    const V4 b = __builtin_shufflevector(part[2], part[3], 0, 4, 2, 6) +
+                 __builtin_shufflevector(part[2], part[3], 1, 5, 3, 7);
+    *reinterpret_cast<V4*>(out) =
+        __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  } else {
+    for (int a = 0; a < 4; ++a) out[a] = v[a][0] + v[a][kLanes<T> - 1];
+  }
+}
+
+// The first `count` lanes of the vector at p, zero in the others.
+template <class T>
+MDOPS_HD Vector<T> first_lanes(const T* p, int count) {
+  using Lanes = decltype(Vector<T>{} < Vector<T>{});
+  Lanes lane;
+  for (int k = 0; k < kLanes<T>; ++k) lane[k] = k;
+  const Lanes keep = lane < count;
+  return reinterpret_cast<Vector<T>>(reinterpret_cast<Lanes>(*reinterpret_cast<const Vector<T>*>(p)) & keep);
 }
 
 // The gradient of T from that of the same rows of D:  dT[a][k] += dD[l][k] T[a][l],  dT[a][l] += dD[l].T[a].
@@ -165,12 +189,10 @@ inline void unform_group(const FittingShape& net, const NetBlock<T>& block, int6
       }
     };
     for (; k + kLanes<T> <= net.width; k += kLanes<T>) step(*reinterpret_cast<const V*>(grad + k - l));
-    if (k < net.width) {
-      V d = {};
-      for (int lane = 0; lane < net.width - k; ++lane) d[lane] = grad[k - l + lane];
-      step(d);
-    }
-    for (int a = 0; a < 4; ++a) g[a][l] += lane_sum<T>(dot[a]);
+    if (k < net.width) step(first_lanes<T>(grad + k - l, net.width - k));
+    T sums[4];
+    four_sums<T>(dot, sums);
+    for (int a = 0; a < 4; ++a) g[a][l] += sums[a];
     grad += net.width - l;
   }
 }
