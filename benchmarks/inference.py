@@ -118,7 +118,9 @@ def measure(model: Potential, count: int, path: Path | None, repeat: int) -> dic
 
 
 def machine() -> dict[str, Any]:
-    cpu = next((x.split(": ")[1] for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "")
+    cpu = next(
+        (x.split(": ")[1] for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), ""
+    )
     return {
         "cpu": f"{cpu.strip()} ({platform.machine()})",
         "threads": torch.get_num_threads(),
@@ -133,7 +135,11 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
     atoms = [row["atoms"] for row in results]
-    series = {"step": "mdops, whole step", "gemm": "its matrix products alone (torch.mm)", "deepmd": "DeePMD-kit"}
+    series = {
+        "step": "mdops, whole step",
+        "gemm": "its matrix products alone (torch.mm)",
+        "deepmd": "DeePMD-kit",
+    }
     for name, label in series.items():
         if any(name in row for row in results):
             axes.loglog(atoms, [row.get(name, np.nan) for row in results], "o-", label=label)

@@ -37,14 +37,22 @@ def _pairs(device: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Two systems of three and two atoms, two types and a virtual atom, with a made-up pair list."""
     gen = torch.Generator().manual_seed(1)
     positions = 2.0 * torch.rand(5, 3, generator=gen, dtype=torch.float64)
-    neighbors = torch.tensor([[1, 2, 2, 0, -1], [2, 0, 2, 2, -1], [0, 1, -1, -1, -1], [3, 3, 3, 3, 3], [-1] * 5])
+    neighbors = torch.tensor(
+        [[1, 2, 2, 0, -1], [2, 0, 2, 2, -1], [0, 1, -1, -1, -1], [3, 3, 3, 3, 3], [-1] * 5]
+    )
     counts = torch.tensor([[1, 3], [1, 3], [2, 0], [3, 2], [0, 0]])
     shifts = torch.randint(-2, 3, (5, 5, 3), generator=gen) * (neighbors >= 0)[..., None]
     shifts[3, 0], shifts[3, 1] = torch.tensor([1, 0, 0]), torch.tensor([-1, 2, 0])
     images = (shifts[..., 0] & 1023) | (shifts[..., 1] & 1023) << 10 | (shifts[..., 2] & 1023) << 20
     d = torch.randn(5, 5, 3, generator=gen, dtype=torch.float64)
-    d = d / d.norm(dim=-1, keepdim=True) * (0.6 + 2.8 * torch.rand(5, 5, 1, generator=gen, dtype=torch.float64))
-    cell = torch.eye(3, dtype=torch.float64) * 2.5 + 0.3 * torch.rand(2, 3, 3, generator=gen, dtype=torch.float64)
+    d = (
+        d
+        / d.norm(dim=-1, keepdim=True)
+        * (0.6 + 2.8 * torch.rand(5, 5, 1, generator=gen, dtype=torch.float64))
+    )
+    cell = torch.eye(3, dtype=torch.float64) * 2.5 + 0.3 * torch.rand(
+        2, 3, 3, generator=gen, dtype=torch.float64
+    )
     made = {
         "positions": positions,
         "cell": cell,
@@ -88,9 +96,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
             (0, 1),
             bad={"index": (3, p["neighbors"] + 4), "batch": (2, p["batch"] + 1)},
         ),
-        Sample(
-            "displacements_backward", (random(5, 5, 3), p["batch"], p["neighbors"], p["images"], 2), (0,)
-        ),
+        Sample("displacements_backward", (random(5, 5, 3), p["batch"], p["neighbors"], p["images"], 2), (0,)),
         Sample("pair_forces", (random(5, 5, 3), p["d"], p["batch"], p["neighbors"], 2), (0, 1)),
     ]
     for radial in (False, True):
@@ -104,7 +110,9 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
             "smooth": (-3, 4.0),
         }
         samples += [
-            Sample("env_mat", (p["d"], *lists, p["mean"], p["std"], p["mask"], *switch, radial), (0,), bad=bad),
+            Sample(
+                "env_mat", (p["d"], *lists, p["mean"], p["std"], p["mask"], *switch, radial), (0,), bad=bad
+            ),
             Sample(
                 "env_mat_backward",
                 (random(5, 5, columns), p["d"], *lists, p["std"], p["mask"], *switch, radial),
@@ -112,7 +120,16 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
             ),
             Sample(
                 "env_mat_backward_backward",
-                (random(5, 5, 3), random(5, 5, columns), p["d"], *lists, p["std"], p["mask"], *switch, radial),
+                (
+                    random(5, 5, 3),
+                    random(5, 5, columns),
+                    p["d"],
+                    *lists,
+                    p["std"],
+                    p["mask"],
+                    *switch,
+                    radial,
+                ),
             ),
         ]
         spline = (1.2, 9)  # s_max below the largest s: the tangent beyond it is met too
@@ -128,7 +145,9 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     return samples + _potential_samples(p, random, dtype)
 
 
-def _potential_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], dtype: torch.dtype) -> list[Sample]:
+def _potential_samples(
+    p: dict[str, torch.Tensor], random: Callable[..., Any], dtype: torch.dtype
+) -> list[Sample]:
     """A small se_e2_a model with one extra input, on the pairs of `_pairs`."""
     width, axis, intervals = 6, 2, 9
     layers = [(width * axis + 1, 5), (5, 10), (10, 10), (10, 1)]

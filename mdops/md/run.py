@@ -105,6 +105,7 @@ class _Run:
         if output.log is not None:
             self.log = TextFile(output.log, marks.get("log"))
         if not marks:
+            self.atoms.get_forces()  # the checkpoint has forgotten them, and the frame holds them
             self._frame(heading=True)
 
     def _write(self) -> None:

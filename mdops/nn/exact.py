@@ -4,7 +4,7 @@ import torch
 
 from mdops.nn.moments import Moments
 from mdops.nn.se_e2_a import SeE2A
-from mdops.ops import env_mat
+from mdops.ops.env_mat import env_mat
 
 
 def exact_moments(

@@ -5,7 +5,7 @@ import torch
 from mdops.nn.moments import Moments
 from mdops.nn.se_e2_a import SeE2A
 from mdops.nn.spline import SplineGrid
-from mdops.ops import spline_moment
+from mdops.ops.spline_moment import spline_moment
 
 
 def splined_moments(

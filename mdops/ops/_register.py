@@ -15,7 +15,9 @@ def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         def fake(*args: Any) -> Any:
             devices = {value.device for value in args if isinstance(value, torch.Tensor)}
             if len(devices) > 1:
-                raise RuntimeError(f"mdops::{name}: its tensors are on several devices: {sorted(map(str, devices))}")
+                raise RuntimeError(
+                    f"mdops::{name}: its tensors are on several devices: {sorted(map(str, devices))}"
+                )
             return function(*args)
 
         torch.library.register_fake(f"mdops::{name}", fake)

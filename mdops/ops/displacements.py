@@ -77,7 +77,9 @@ def _(grad: Any, batch: Any, neighbors: Any, images: Any, num_systems: int) -> t
 
 
 @register_fake("pair_forces")
-def _(grad: Any, displacements: Any, batch: Any, neighbors: Any, num_systems: int) -> tuple[torch.Tensor, ...]:
+def _(
+    grad: Any, displacements: Any, batch: Any, neighbors: Any, num_systems: int
+) -> tuple[torch.Tensor, ...]:
     n, double = neighbors.shape[0], torch.float64
     return (
         grad.new_empty((n, 3), dtype=double),

@@ -96,9 +96,7 @@ def _(tangent: Any, grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
 def _formula(needs: Any, grads: Any, args: Any) -> Any:
     d, counts, types, mean, std, mask, _, *scalars, _, radial = args
     return (
-        torch.ops.mdops.spline_moment_backward(
-            grads[0], d, counts, types, mean, std, mask, *scalars, radial
-        ),
+        torch.ops.mdops.spline_moment_backward(grads[0], d, counts, types, mean, std, mask, *scalars, radial),
     )
 
 

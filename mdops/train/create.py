@@ -29,10 +29,15 @@ def create_potential(
     overflow = any(m > s for m, s in zip(statistics.neighbors.most, statistics.sel, strict=True))
     tree = create_tree(config.model, statistics, seed)
     potential = build(tree, dtype=dtype, overflow="truncate" if overflow else "error")
-    fitting = config.model.fitting_net.trainable
-    potential.descriptor.requires_grad_(config.model.descriptor.trainable)
-    potential.fitting.requires_grad_(all(fitting) if isinstance(fitting, list) else fitting)
+    set_trained(potential, config.model)
     return potential.train()
+
+
+def set_trained(potential: Potential, config: ModelConfig) -> None:
+    """Fixes the weights of the parts that are not `trainable`."""
+    fitting = config.fitting_net.trainable
+    potential.descriptor.requires_grad_(config.descriptor.trainable)
+    potential.fitting.requires_grad_(all(fitting) if isinstance(fitting, list) else fitting)
 
 
 def create_tree(model: ModelConfig, statistics: ModelStatistics, seed: int) -> Tree:

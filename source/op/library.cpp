@@ -8,7 +8,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   // Neighbour lists.
   m.def(
       "neighbor_matrix(Tensor positions, Tensor cell, Tensor pbc, Tensor batch, Tensor types, float cutoff, "
-      "int ntypes, int capacity, bool sort) -> (Tensor neighbors, Tensor images, Tensor counts, Tensor needed)");
+      "int ntypes, int capacity, bool sort) -> (Tensor neighbors, Tensor images, Tensor counts, Tensor "
+      "needed)");
   m.def(
       "neighbor_pairs(Tensor positions, Tensor cell, Tensor pbc, Tensor batch, Tensor types, float cutoff) "
       "-> (Tensor i, Tensor j, Tensor shifts)");

@@ -36,7 +36,9 @@ def spread(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_every_op_has_a_sample():
-    defined = {name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("mdops::")}
+    defined = {
+        name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("mdops::")
+    }
     assert defined - {"cpu_isa"} == {s.values[0].op for s in SAMPLES}
 
 
@@ -56,7 +58,7 @@ def test_gradients(sample):
 
 @pytest.mark.parametrize("sample", DIFFERENTIABLE)
 def test_second_gradients(sample):
-    if not sample.twice or "backward" in sample.op and sample.op != "displacements_backward":
+    if not sample.twice or ("backward" in sample.op and sample.op != "displacements_backward"):
         # the gradient of a backward op is the second derivative itself
         return
     function, free = with_gradients(sample)
@@ -81,7 +83,9 @@ def test_strides_of_gradients_do_not_matter(sample):
     expanded = [torch.ones((), dtype=r.dtype).expand(r.shape) for r in results]
     ones = torch.autograd.grad(results, free, [torch.ones_like(r) for r in results], retain_graph=True)
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(results, free, expanded), ones, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(torch.autograd.grad(results, free, expanded), ones, strict=True)
+    )
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -90,7 +94,9 @@ def test_float32_agrees_with_float64(sample, request):
         return  # a layout that depends on the dtype
     k = int(request.node.callspec.id.split("-")[0])
     single = op_samples(dtype=torch.float32)[k]
-    for low, high in zip(tensors(single.function(*single.args)), tensors(sample.function(*sample.args)), strict=True):
+    for low, high in zip(
+        tensors(single.function(*single.args)), tensors(sample.function(*sample.args)), strict=True
+    ):
         if high.is_floating_point():
             scale = high.abs().max().clamp(min=1)
             assert torch.all((low.double() - high).abs() <= 3e-5 * scale)
@@ -103,8 +109,12 @@ def test_no_atoms(sample):
     if not isinstance(sample.args[0], torch.Tensor):
         return  # an op without atoms
     n = sample.args[0].shape[0]
-    empty = [a[:0] if isinstance(a, torch.Tensor) and a.dim() and is_per_atom(a, n) else a for a in sample.args]
-    for got, want in zip(tensors(sample.function(*empty)), tensors(sample.function(*sample.args)), strict=True):
+    empty = [
+        a[:0] if isinstance(a, torch.Tensor) and a.dim() and is_per_atom(a, n) else a for a in sample.args
+    ]
+    for got, want in zip(
+        tensors(sample.function(*empty)), tensors(sample.function(*sample.args)), strict=True
+    ):
         assert got.dtype == want.dtype and got.dim() == want.dim()
         assert not got.is_floating_point() or torch.isfinite(got).all()
 

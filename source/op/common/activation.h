@@ -112,15 +112,24 @@ MDOPS_HD void activate(T x, T threshold, T* y, T* slope) {
 template <class F>
 MDOPS_HD void with_activation(Activation kind, const F& f) {
   switch (kind) {
-    case Activation::linear: return f.template operator()<Activation::linear>();
-    case Activation::tanh: return f.template operator()<Activation::tanh>();
-    case Activation::gelu: return f.template operator()<Activation::gelu>();
-    case Activation::relu: return f.template operator()<Activation::relu>();
-    case Activation::relu6: return f.template operator()<Activation::relu6>();
-    case Activation::softplus: return f.template operator()<Activation::softplus>();
-    case Activation::sigmoid: return f.template operator()<Activation::sigmoid>();
-    case Activation::silu: return f.template operator()<Activation::silu>();
-    case Activation::silut: return f.template operator()<Activation::silut>();
+    case Activation::linear:
+      return f.template operator()<Activation::linear>();
+    case Activation::tanh:
+      return f.template operator()<Activation::tanh>();
+    case Activation::gelu:
+      return f.template operator()<Activation::gelu>();
+    case Activation::relu:
+      return f.template operator()<Activation::relu>();
+    case Activation::relu6:
+      return f.template operator()<Activation::relu6>();
+    case Activation::softplus:
+      return f.template operator()<Activation::softplus>();
+    case Activation::sigmoid:
+      return f.template operator()<Activation::sigmoid>();
+    case Activation::silu:
+      return f.template operator()<Activation::silu>();
+    case Activation::silut:
+      return f.template operator()<Activation::silut>();
   }
 }
 

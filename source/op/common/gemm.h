@@ -1,8 +1,8 @@
 // Matrix products with a packed right factor, for blocks of rows that stay in cache.
 //
-// C (rows, cols) (+)= A (rows, depth) B (depth, cols).  B is packed once: column panels of kPanel vectors (the
-// last panel may have fewer), each stored depth by depth, columns padded with zeros to whole vectors. C and A have
-// row strides; C must hold the padded columns. Compiled once for each instruction set.
+// C (rows, cols) (+)= A (rows, depth) B (depth, cols).  B is packed once: column panels of kPanel vectors
+// (the last panel may have fewer), each stored depth by depth, columns padded with zeros to whole vectors. C
+// and A have row strides; C must hold the padded columns. Compiled once for each instruction set.
 #pragma once
 
 #include <cstdint>
@@ -82,9 +82,15 @@ inline void gemm(int64_t rows, int64_t depth, int64_t cols, const T* a, int64_t 
     const T* b = packed + v * kLanes<T> * depth;
     T* out = c + v * kLanes<T>;
     switch (total - v < kPanel ? total - v : kPanel) {
-      case 1: panel<T, 1>(rows, depth, a, lda, b, out, ldc, accumulate); break;
-      case 2: panel<T, 2>(rows, depth, a, lda, b, out, ldc, accumulate); break;
-      default: panel<T, kPanel>(rows, depth, a, lda, b, out, ldc, accumulate); break;
+      case 1:
+        panel<T, 1>(rows, depth, a, lda, b, out, ldc, accumulate);
+        break;
+      case 2:
+        panel<T, 2>(rows, depth, a, lda, b, out, ldc, accumulate);
+        break;
+      default:
+        panel<T, kPanel>(rows, depth, a, lda, b, out, ldc, accumulate);
+        break;
     }
   }
 }

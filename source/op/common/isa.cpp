@@ -44,8 +44,12 @@ const char* isa_name(Isa level) {
   return names[static_cast<int>(level)];
 }
 
-std::string cpu_isa() { return isa_name(isa()); }
+std::string cpu_isa() {
+  return isa_name(isa());
+}
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) { m.impl("cpu_isa", TORCH_BOX(&mdops::cpu_isa)); }
+STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) {
+  m.impl("cpu_isa", TORCH_BOX(&mdops::cpu_isa));
+}

@@ -24,9 +24,9 @@ const char* isa_name(Isa level);
   namespace isa_v4 {              \
   __VA_ARGS__;                    \
   }
-#define MDOPS_RUN(name, ...)                              \
-  (isa() == Isa::v4   ? isa_v4::name(__VA_ARGS__)         \
-   : isa() == Isa::v3 ? isa_v3::name(__VA_ARGS__)         \
+#define MDOPS_RUN(name, ...)                      \
+  (isa() == Isa::v4   ? isa_v4::name(__VA_ARGS__) \
+   : isa() == Isa::v3 ? isa_v3::name(__VA_ARGS__) \
                       : isa_v2::name(__VA_ARGS__))
 #else
 #define MDOPS_DECLARE_KERNEL(...) \

@@ -34,8 +34,9 @@ void check_counts(const char* op, const Tensor& counts, int64_t capacity) {
       sum += c[i * types + t];
     }
     if (negative || sum > capacity)
-      fail(op, "argument `counts` has a row, of atom " + std::to_string(i) + ", that is negative or sums to " +
-                   std::to_string(sum) + ", more than the " + std::to_string(capacity) + " slots of a row");
+      fail(op, "argument `counts` has a row, of atom " + std::to_string(i) +
+                   ", that is negative or sums to " + std::to_string(sum) + ", more than the " +
+                   std::to_string(capacity) + " slots of a row");
   }
 }
 

@@ -4,7 +4,9 @@ namespace mdops {
 
 namespace {
 
-std::string dtype_name(ScalarType dtype) { return torch::headeronly::toString(dtype); }
+std::string dtype_name(ScalarType dtype) {
+  return torch::headeronly::toString(dtype);
+}
 
 template <class Sizes>
 std::string shape_name(const Sizes& shape) {

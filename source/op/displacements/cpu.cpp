@@ -79,7 +79,8 @@ std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor
   constexpr const char* op = "pair_forces";
   const PairList pairs(op, batch_, neighbors_, num_systems);
   const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
-  const Tensor d = input(op, "displacements", displacements_, grad.scalar_type(), {pairs.atoms, pairs.width, 3});
+  const Tensor d =
+      input(op, "displacements", displacements_, grad.scalar_type(), {pairs.atoms, pairs.width, 3});
   Tensor forces = zeros({pairs.atoms, 3}, ScalarType::Double);
   Tensor virial = zeros({num_systems, 3, 3}, ScalarType::Double);
   Tensor atom_virial = zeros({pairs.atoms, 3, 3}, ScalarType::Double);

@@ -21,7 +21,8 @@ MDOPS_HD void add_pair_gradient(const T* g, int32_t image, double* xi, double* x
 // Adds one pair's terms of force and virial, g = dE/dd:  F_i += g,  F_j -= g,  W[a][b] -= d[a] g[b].
 // DeePMD-kit books a pair's virial on the neighbour: `virial_j` is atom j's, `virial` its system's.
 template <class T>
-MDOPS_HD void add_pair_force(const T* g, const T* d, double* fi, double* fj, double* virial, double* virial_j) {
+MDOPS_HD void add_pair_force(const T* g, const T* d, double* fi, double* fj, double* virial,
+                             double* virial_j) {
   for (int a = 0; a < 3; ++a) {
     fi[a] += g[a];
     fj[a] -= g[a];

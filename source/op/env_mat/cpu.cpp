@@ -6,7 +6,8 @@ namespace {
 
 constexpr int64_t kGrain = 32;  // atoms a piece of work, at least
 
-// Calls work(i, slot, type) for every slot of every row; type is -1 where the slot has no neighbour that counts.
+// Calls work(i, slot, type) for every slot of every row; type is -1 where the slot has no neighbour that
+// counts.
 template <class T, class Work>
 void for_slots(const DescriptorInputs& in, const Work& work) {
   const int32_t *counts = in.counts.const_data_ptr<int32_t>(), *types = in.types.const_data_ptr<int32_t>();
@@ -52,7 +53,8 @@ Tensor env_mat(const Tensor& displacements, const Tensor& counts, const Tensor& 
                const Tensor& std, const Tensor& pair_mask, double cutoff, double cutoff_smooth,
                double protection, bool radial) {
   constexpr const char* op = "env_mat";
-  const DescriptorInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection);
+  const DescriptorInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth,
+                            protection);
   const Tensor mean = input(op, "mean", mean_, in.dtype, {in.ntypes});
   const int columns = radial ? 1 : 4;
   Tensor result = empty({in.atoms, in.width, columns}, in.dtype);
@@ -74,7 +76,8 @@ Tensor env_mat_backward(const Tensor& grad_, const Tensor& displacements, const 
                         const Tensor& types, const Tensor& std, const Tensor& pair_mask, double cutoff,
                         double cutoff_smooth, double protection, bool radial) {
   constexpr const char* op = "env_mat_backward";
-  const DescriptorInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection);
+  const DescriptorInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth,
+                            protection);
   const int columns = radial ? 1 : 4;
   const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, in.width, columns});
   Tensor result = zeros({in.atoms, in.width, 3}, in.dtype);
@@ -101,7 +104,8 @@ std::tuple<Tensor, Tensor> env_mat_backward_backward(const Tensor& tangent_, con
                                                      const Tensor& pair_mask, double cutoff,
                                                      double cutoff_smooth, double protection, bool radial) {
   constexpr const char* op = "env_mat_backward_backward";
-  const DescriptorInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection);
+  const DescriptorInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth,
+                            protection);
   const int columns = radial ? 1 : 4;
   const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, in.width, columns});
   const Tensor tangent = input(op, "tangent", tangent_, in.dtype, {in.atoms, in.width, 3});

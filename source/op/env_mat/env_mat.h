@@ -101,12 +101,12 @@ MDOPS_HD void pair_hessian_product(const T* d, const T* v, const RadialTerms<T>&
   const T l = (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;
   const T ds_v = f.ds * l;  // s along v
 
-  const T second = ddp[0] * r0 + ddpd * f.q;                      // sum P'' R
-  const T first = dp[0] * r0 + dpd * f.q + p[0] * n.inv0;         // multiplies grad(s' l)
-  const T mixed = T(2) * dp[0] * ds_v * n.inv0 + dpd * f.dq * l   // P' s' l grad R and P' grad s DR,
-                  + dpv * f.q;                                    // their parts along e from s
-  const T along_e = f.ds * (second * ds_v + mixed) + dpd * ds_v * f.dq + first * f.dds * l +
-                    pd * f.ddq * l + pv * f.dq;
+  const T second = ddp[0] * r0 + ddpd * f.q;                     // sum P'' R
+  const T first = dp[0] * r0 + dpd * f.q + p[0] * n.inv0;        // multiplies grad(s' l)
+  const T mixed = T(2) * dp[0] * ds_v * n.inv0 + dpd * f.dq * l  // P' s' l grad R and P' grad s DR,
+                  + dpv * f.q;                                   // their parts along e from s
+  const T along_e =
+      f.ds * (second * ds_v + mixed) + dpd * ds_v * f.dq + first * f.dds * l + pd * f.ddq * l + pv * f.dq;
   const T along_grad_l = first * f.ds + pd * f.dq;
   for (int a = 0; a < 3; ++a) {
     const T e = d[a] * f.inv_r, grad_l = (v[a] - e * l) * f.inv_r;

@@ -68,8 +68,9 @@ std::tuple<Tensor, Tensor, Tensor> spline_moment(const Tensor& displacements, co
     using T = decltype(zero);
     const auto args = in.args<T>();
     parallel(in.atoms, kGrain, [&](int64_t begin, int64_t end) {
-      MDOPS_RUN(moment_forward, args, sel.const_data_ptr<int32_t>(), begin, end, moments.mutable_data_ptr<T>(),
-                within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<T>());
+      MDOPS_RUN(moment_forward, args, sel.const_data_ptr<int32_t>(), begin, end,
+                moments.mutable_data_ptr<T>(), within.mutable_data_ptr<int32_t>(),
+                nearest.mutable_data_ptr<T>());
     });
   });
   return {moments, within, nearest};

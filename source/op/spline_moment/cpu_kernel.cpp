@@ -17,7 +17,8 @@ struct Chunk {
 };
 
 // Calls work(chunk) for atom i's neighbours within the cutoff, and counts them by type in within[t] (when
-// given); the pairs that the mask leaves out are counted and not worked on. Returns the smallest squared distance.
+// given); the pairs that the mask leaves out are counted and not worked on. Returns the smallest squared
+// distance.
 template <class T, class Work>
 T for_neighbors(const MomentArgs<T>& args, int64_t i, const T* tangent, int32_t* within, const Work& work) {
   const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
@@ -37,7 +38,8 @@ T for_neighbors(const MomentArgs<T>& args, int64_t i, const T* tangent, int32_t*
       const int n = chunk.size++;
       chunk.x[n] = d[0], chunk.y[n] = d[1], chunk.z[n] = d[2];
       if (tangent)
-        chunk.vx[n] = tangent[3 * slot], chunk.vy[n] = tangent[3 * slot + 1], chunk.vz[n] = tangent[3 * slot + 2];
+        chunk.vx[n] = tangent[3 * slot], chunk.vy[n] = tangent[3 * slot + 1],
+        chunk.vz[n] = tangent[3 * slot + 2];
       chunk.table[n] = t * args.basis();
       chunk.slot[n] = static_cast<int32_t>(slot - i * args.width);
       if (chunk.size == kChunk) {
@@ -96,7 +98,8 @@ void jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end
 
 // `Second`: the Hessian product along `tangent` instead of the gradient.
 template <int Columns, bool Second, class T>
-void pull(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end, T* pair_grad) {
+void pull(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end,
+          T* pair_grad) {
   const int64_t stride = static_cast<int64_t>(args.ntypes) * args.basis() * Columns;
   for (int64_t i = begin; i < end; ++i) {
     T* out = pair_grad + 3 * i * args.width;
@@ -119,25 +122,24 @@ void pull(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t be
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                    \
-  void moment_forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin, int64_t end,           \
-                      T* moments, int32_t* within, T* nearest) {                                           \
-    args.radial ? forward<1>(args, sel, begin, end, moments, within, nearest)                              \
-                : forward<4>(args, sel, begin, end, moments, within, nearest);                             \
-  }                                                                                                        \
-  void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin, int64_t end,               \
-                       T* pair_grad) {                                                                     \
-    const T* none = nullptr;                                                                               \
-    args.radial ? pull<1, false>(args, none, grad, begin, end, pair_grad)                                  \
-                : pull<4, false>(args, none, grad, begin, end, pair_grad);                                 \
-  }                                                                                                        \
-  void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments) {   \
-    args.radial ? jvp<1>(args, tangent, begin, end, moments) : jvp<4>(args, tangent, begin, end, moments); \
-  }                                                                                                        \
-  void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end,  \
-                  T* pair_grad) {                                                                          \
-    args.radial ? pull<1, true>(args, tangent, grad, begin, end, pair_grad)                                \
-                : pull<4, true>(args, tangent, grad, begin, end, pair_grad);                               \
+#define MDOPS_DEFINE(T)                                                                                      \
+  void moment_forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin, int64_t end, T* moments, \
+                      int32_t* within, T* nearest) {                                                         \
+    args.radial ? forward<1>(args, sel, begin, end, moments, within, nearest)                                \
+                : forward<4>(args, sel, begin, end, moments, within, nearest);                               \
+  }                                                                                                          \
+  void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin, int64_t end, T* pair_grad) { \
+    const T* none = nullptr;                                                                                 \
+    args.radial ? pull<1, false>(args, none, grad, begin, end, pair_grad)                                    \
+                : pull<4, false>(args, none, grad, begin, end, pair_grad);                                   \
+  }                                                                                                          \
+  void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments) {     \
+    args.radial ? jvp<1>(args, tangent, begin, end, moments) : jvp<4>(args, tangent, begin, end, moments);   \
+  }                                                                                                          \
+  void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end,    \
+                  T* pair_grad) {                                                                            \
+    args.radial ? pull<1, true>(args, tangent, grad, begin, end, pair_grad)                                  \
+                : pull<4, true>(args, tangent, grad, begin, end, pair_grad);                                 \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

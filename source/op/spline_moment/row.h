@@ -11,8 +11,8 @@ namespace MDOPS_ISA {
 
 constexpr int kChunk = 128;  // neighbours at once: their working set stays in the first-level cache
 
-// Structures are passed by value below: through a reference the compiler must expect every store to change them, and
-// does not vectorise.
+// Structures are passed by value below: through a reference the compiler must expect every store to change
+// them, and does not vectorise.
 
 // Up to kChunk neighbours within the cutoff: pair vectors, and each one's first basis row in the moments.
 template <class T>
@@ -37,8 +37,8 @@ MDOPS_HD RadialTerms<T> pair_terms(const Pairs<T>& p, int k, const Cutoff<T>& cu
   return radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], cutoff);
 }
 
-// Adds phi_b(s) R_a of each neighbour to the moments (rows of `Columns`: 4, or 1 when radial); first[k] is the
-// first of the kSplineSupport rows that neighbour k adds to.
+// Adds phi_b(s) R_a of each neighbour to the moments (rows of `Columns`: 4, or 1 when radial); first[k] is
+// the first of the kSplineSupport rows that neighbour k adds to.
 template <int Columns, class T>
 inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t* first) {
   alignas(64) T w[kSplineSupport][kChunk], row[4][kChunk];
@@ -138,8 +138,8 @@ inline void pull_gradient(const Pairs<T> p, const Centre<T> c, const T* grad, T*
 
 // The Hessian of <grad, moments> in each pair vector, times its tangent.
 template <int Columns, class T>
-inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, const T* grad,
-                                 T* gx, T* gy, T* gz) {
+inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, const T* grad, T* gx,
+                                 T* gy, T* gz) {
   alignas(64) T w[3][kSplineSupport][kChunk], sums[3][4][kChunk];
   for (int k = 0; k < p.size; ++k) {
     T d[3], phi[kSplineSupport], dphi[kSplineSupport], ddphi[kSplineSupport];
@@ -165,8 +165,8 @@ inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centr
   }
 }
 
-// The padded slots of one type: `slots` neighbours at s = 0, each R = (-mean/d0, 0, 0, 0). DeePMD-kit pads every
-// atom's row to `sel`; their sum is added once. Negative when an atom has more neighbours than `sel`.
+// The padded slots of one type: `slots` neighbours at s = 0, each R = (-mean/d0, 0, 0, 0). DeePMD-kit pads
+// every atom's row to `sel`; their sum is added once. Negative when an atom has more neighbours than `sel`.
 template <int Columns, class T>
 inline void add_padding(const Centre<T>& c, T slots, T* moments) {
   T value[kSplineSupport];

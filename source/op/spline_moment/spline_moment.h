@@ -1,5 +1,5 @@
-// Spline moments  A_t[b][a] = sum_{j of type t} phi_b(s_j) R_j[a]  (docs/mathematics.md), their gradient, and the
-// directional derivatives of both.
+// Spline moments  A_t[b][a] = sum_{j of type t} phi_b(s_j) R_j[a]  (docs/mathematics.md), their gradient, and
+// the directional derivatives of both.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace mdops {
 // The arguments shared by the four kernels, all contiguous (docs/ops.md).
 template <class T>
 struct MomentArgs {
-  const T* displacements;      // (N, width, 3)
-  const int32_t* counts;       // (N, ntypes)
-  const int32_t* types;        // (N,)
-  const T* mean;               // (ntypes,)
-  const T* std;                // (ntypes, 2)
-  const uint8_t* pair_mask;    // (ntypes, ntypes)
+  const T* displacements;    // (N, width, 3)
+  const int32_t* counts;     // (N, ntypes)
+  const int32_t* types;      // (N,)
+  const T* mean;             // (ntypes,)
+  const T* std;              // (ntypes, 2)
+  const uint8_t* pair_mask;  // (ntypes, ntypes)
   Cutoff<T> cutoff;
   SplineGrid<T> grid;
   int64_t width;
@@ -33,14 +33,14 @@ struct MomentArgs {
 };
 
 // Each kernel does the atoms [begin, end). `moments` and its gradient are (N, ntypes, basis, columns).
-#define MDOPS_MOMENT_KERNELS(T)                                                                           \
-  MDOPS_DECLARE_KERNEL(void moment_forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin,  \
-                                           int64_t end, T* moments, int32_t* within, T* nearest))         \
-  MDOPS_DECLARE_KERNEL(void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin,      \
-                                            int64_t end, T* pair_grad))                                   \
-  MDOPS_DECLARE_KERNEL(void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin,        \
-                                       int64_t end, T* moments))                                          \
-  MDOPS_DECLARE_KERNEL(void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad,        \
+#define MDOPS_MOMENT_KERNELS(T)                                                                             \
+  MDOPS_DECLARE_KERNEL(void moment_forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin,    \
+                                           int64_t end, T* moments, int32_t* within, T* nearest))           \
+  MDOPS_DECLARE_KERNEL(void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin,        \
+                                            int64_t end, T* pair_grad))                                     \
+  MDOPS_DECLARE_KERNEL(                                                                                     \
+      void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments)) \
+  MDOPS_DECLARE_KERNEL(void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad,          \
                                        int64_t begin, int64_t end, T* pair_grad))
 MDOPS_MOMENT_KERNELS(float)
 MDOPS_MOMENT_KERNELS(double)

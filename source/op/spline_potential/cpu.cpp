@@ -12,8 +12,8 @@ namespace mdops {
 
 namespace {
 
-// A thread's scratch memory, kept from call to call: it is touched whole, and fresh pages cost more than a step
-// of a small system.
+// A thread's scratch memory, kept from call to call: it is touched whole, and fresh pages cost more than a
+// step of a small system.
 struct ScratchMemory {
   void* data = nullptr;
   size_t bytes = 0;
@@ -26,7 +26,8 @@ struct ScratchMemory {
       std::free(data);
       data = std::aligned_alloc(64, wanted);
       bytes = data ? wanted : 0;
-      if (!data) fail("spline_potential", "out of memory for " + std::to_string(wanted) + " bytes of scratch");
+      if (!data)
+        fail("spline_potential", "out of memory for " + std::to_string(wanted) + " bytes of scratch");
     }
     return static_cast<T*>(data);
   }
@@ -46,7 +47,8 @@ FittingShape fitting_shape(const char* op, int64_t width, int64_t axis, const st
   net.extra = static_cast<int>(extra);
   net.layers = static_cast<int>(neurons.size());
   for (int n = 0; n < net.layers; ++n) {
-    if (neurons[n] < 1 || neurons[n] > 100000) fail(op, "a layer of " + std::to_string(neurons[n]) + " neurons");
+    if (neurons[n] < 1 || neurons[n] > 100000)
+      fail(op, "a layer of " + std::to_string(neurons[n]) + " neurons");
     net.neurons[n] = static_cast<int>(neurons[n]);
   }
   return net;
@@ -82,7 +84,8 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   });
 }
 
-// The atoms of each type one after the other, virtual ones left out; `start` (ntypes + 1) says where a type begins.
+// The atoms of each type one after the other, virtual ones left out; `start` (ntypes + 1) says where a type
+// begins.
 struct Order {
   std::vector<int32_t> ids;
   std::vector<int64_t> start;
@@ -116,8 +119,8 @@ struct Share {
   int64_t bad_atom = -1;
 };
 
-// Every thread takes an equal part of each type's atoms, so that the sums, and with them the result's last bits,
-// depend on the number of threads alone.
+// Every thread takes an equal part of each type's atoms, so that the sums, and with them the result's last
+// bits, depend on the number of threads alone.
 template <class T>
 std::vector<Share<T>> run(const PotentialArgs<T>& args, const Order& order, double* energy, int32_t* within,
                           T* nearest) {

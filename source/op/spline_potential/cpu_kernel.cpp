@@ -7,7 +7,8 @@ namespace MDOPS_ISA {
 
 namespace {
 
-// Hands out pieces of a thread's scratch memory, each starting on a cache line; with no memory it only counts.
+// Hands out pieces of a thread's scratch memory, each starting on a cache line; with no memory it only
+// counts.
 struct Arena {
   char* base;
   int64_t used = 0;
@@ -26,14 +27,14 @@ constexpr int kBlock = 48;  // atoms at once: a multiple of every kRows
 template <class T>
 struct Scratch {
   int64_t pair_stride, moment_rows, active_stride;
-  T *x, *y, *z;             // [atom][pair_stride]: pair vectors of the neighbours within the cutoff
-  int32_t *table, *other;   // [atom][pair_stride]: first row of the neighbour type's table, neighbour
-  int32_t* pairs;           // [atom]: how many
-  int16_t* active;          // [atom][active_stride]: the rows of the moments that are not zero
-  int32_t* actives;         // [atom]: how many
-  T* moments;               // [moment_rows][4], one atom's
-  uint8_t* marks;           // [moment_rows, in whole words]: first rows of neighbours
-  T* extra;                 // [atom][extra]
+  T *x, *y, *z;            // [atom][pair_stride]: pair vectors of the neighbours within the cutoff
+  int32_t *table, *other;  // [atom][pair_stride]: first row of the neighbour type's table, neighbour
+  int32_t* pairs;          // [atom]: how many
+  int16_t* active;         // [atom][active_stride]: the rows of the moments that are not zero
+  int32_t* actives;        // [atom]: how many
+  T* moments;              // [moment_rows][4], one atom's
+  uint8_t* marks;          // [moment_rows, in whole words]: first rows of neighbours
+  T* extra;                // [atom][extra]
   NetBlock<T> net;
   int64_t size;
 
@@ -78,7 +79,8 @@ struct Scratch {
 
 template <class T>
 Centre<T> centre(const PotentialArgs<T>& args, int type) {
-  return {{args.mean[type], T(1) / args.std[2 * type], T(1) / args.std[2 * type + 1]}, args.cutoff, args.grid};
+  return {
+      {args.mean[type], T(1) / args.std[2 * type], T(1) / args.std[2 * type + 1]}, args.cutoff, args.grid};
 }
 
 template <class U>
@@ -95,10 +97,11 @@ inline Vector4<double> image_vector(int32_t image, const Vector4<double>* cell) 
   return sum;
 }
 
-// Collects atom i's neighbours within the cutoff as the block's atom `a`. Returns false, having collected none, when
-// the list names an atom that is not there.
+// Collects atom i's neighbours within the cutoff as the block's atom `a`. Returns false, having collected
+// none, when the list names an atom that is not there.
 template <class T>
-bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Scratch<T>& s, PotentialResults<T>& out) {
+bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Scratch<T>& s,
+            PotentialResults<T>& out) {
   const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
   const double *positions = args.positions, *h = args.cell + 9 * args.batch[i];
   const Vector4<double> cell[3] = {{h[0], h[1], h[2], 0}, {h[3], h[4], h[5], 0}, {h[6], h[7], h[8], 0}};
@@ -115,7 +118,8 @@ bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Scratch<T>
     for (; k < last; ++k) {
       const uint32_t j = static_cast<uint32_t>(list[k]);
       if (j >= atoms) return false;
-      Vector4<double> d = *reinterpret_cast<const Vector4<double>*>(positions + 4 * static_cast<size_t>(j)) - xi;
+      Vector4<double> d =
+          *reinterpret_cast<const Vector4<double>*>(positions + 4 * static_cast<size_t>(j)) - xi;
       if (images[k] != 0) d += image_vector(images[k], cell);
       const Vector4<T> v = __builtin_convertvector(d, Vector4<T>), v2 = v * v;
       const T r2 = v2[0] + v2[1] + v2[2];
@@ -177,7 +181,8 @@ void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, i
 template <class T>
 void clear_moments(int64_t a, const Scratch<T>& s) {
   const int16_t* active = s.active + a * s.active_stride;
-  for (int k = 0; k < s.actives[a]; ++k) *reinterpret_cast<Vector4<T>*>(s.moments + 4 * active[k]) = Vector4<T>{};
+  for (int k = 0; k < s.actives[a]; ++k)
+    *reinterpret_cast<Vector4<T>*>(s.moments + 4 * active[k]) = Vector4<T>{};
 }
 
 // T[a] = sum over the active rows b of A[b][a] C[b], a few vectors of columns at a time.
@@ -265,8 +270,8 @@ void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i,
 }
 
 template <class T>
-void block(const PotentialArgs<T>& args, const PackedNet<T>& at, const int32_t* ids, int64_t count, Scratch<T>& s,
-           PotentialResults<T>& out) {
+void block(const PotentialArgs<T>& args, const PackedNet<T>& at, const int32_t* ids, int64_t count,
+           Scratch<T>& s, PotentialResults<T>& out) {
   const int type = args.types[ids[0]];
   const Centre<T> c = centre(args, type);
   const T* table = args.tables + type * s.moment_rows * args.table_width;
@@ -277,7 +282,8 @@ void block(const PotentialArgs<T>& args, const PackedNet<T>& at, const int32_t* 
     atom_moments(args, c, i, a, s, out.within + i * args.ntypes);
     contract_moments(args, table, a, s);
     clear_moments(a, s);
-    for (int k = 0; k < args.net.extra; ++k) s.extra[a * args.net.extra + k] = args.extra[i * args.net.extra + k];
+    for (int k = 0; k < args.net.extra; ++k)
+      s.extra[a * args.net.extra + k] = args.extra[i * args.net.extra + k];
   }
   s.net.rows = (count + kRows - 1) / kRows * kRows;  // the rows added are zero
   for (int64_t k = count * 4 * s.net.t_width; k < s.net.rows * 4 * s.net.t_width; ++k) s.net.t[k] = 0;
@@ -308,15 +314,19 @@ void all_blocks(const PotentialArgs<T>& args, const int32_t* ids, int64_t count,
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                   \
-  int64_t packed_size(const FittingShape& net, T) { return PackedNet<T>(net).size; }                     \
-  void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed) {                       \
-    pack_layers(net, layers, packed);                                                                    \
-  }                                                                                                      \
-  int64_t scratch_size(const PotentialArgs<T>& args) { return Scratch<T>(args, nullptr).size; }          \
-  void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, T* scratch,            \
-                 PotentialResults<T>& out) {                                                             \
-    all_blocks(args, ids, count, scratch, out);                                                          \
+#define MDOPS_DEFINE(T)                                                                       \
+  int64_t packed_size(const FittingShape& net, T) {                                           \
+    return PackedNet<T>(net).size;                                                            \
+  }                                                                                           \
+  void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed) {            \
+    pack_layers(net, layers, packed);                                                         \
+  }                                                                                           \
+  int64_t scratch_size(const PotentialArgs<T>& args) {                                        \
+    return Scratch<T>(args, nullptr).size;                                                    \
+  }                                                                                           \
+  void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, T* scratch, \
+                 PotentialResults<T>& out) {                                                  \
+    all_blocks(args, ids, count, scratch, out);                                               \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

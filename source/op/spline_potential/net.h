@@ -1,8 +1,8 @@
 // The fitting net over a block of atoms, for one instruction set.
 //
-// D = T^T T_< is symmetric in its first M2 x M2 entries, so the first layer sees only the features D[l][k] with
-// k >= l, l < M2, the weights of the two equal ones added. D is never whole: it is formed from T in groups of rows
-// l, each multiplied at once into the first layer; the same backwards.
+// D = T^T T_< is symmetric in its first M2 x M2 entries, so the first layer sees only the features D[l][k]
+// with k >= l, l < M2, the weights of the two equal ones added. D is never whole: it is formed from T in
+// groups of rows l, each multiplied at once into the first layer; the same backwards.
 #pragma once
 
 #include "common/gemm.h"
@@ -20,8 +20,9 @@ inline int64_t group_features(const FittingShape& net, int l) {
   return sum;
 }
 
-// Where the parts of a packed net stand: for each group of D and for `extra`, the weights and their transpose, then
-// for each layer its weights and transpose (not of the first), bias and timestep, then the output layer.
+// Where the parts of a packed net stand: for each group of D and for `extra`, the weights and their
+// transpose, then for each layer its weights and transpose (not of the first), bias and timestep, then the
+// output layer.
 template <class T>
 struct NetLayout {
   int64_t size = 0;
@@ -122,8 +123,8 @@ struct NetBlock {
   T* t_row(T* base, int64_t atom, int a) const { return base + (atom * 4 + a) * t_width; }
 };
 
-// Rows [first, first + kGroup) of D for one atom: D[l][k] = sum_a T[a][l] T[a][k], k >= l. Writes whole vectors:
-// what stands beyond a row's end is overwritten by the next row.
+// Rows [first, first + kGroup) of D for one atom: D[l][k] = sum_a T[a][l] T[a][k], k >= l. Writes whole
+// vectors: what stands beyond a row's end is overwritten by the next row.
 template <class T>
 inline void form_group(const FittingShape& net, const NetBlock<T>& block, int64_t atom, int first, T* out) {
   using V = Vector<T>;
@@ -172,7 +173,8 @@ MDOPS_HD Vector<T> first_lanes(const T* p, int count) {
 
 // The gradient of T from that of the same rows of D:  dT[a][k] += dD[l][k] T[a][l],  dT[a][l] += dD[l].T[a].
 template <class T>
-inline void unform_group(const FittingShape& net, const NetBlock<T>& block, int64_t atom, int first, T* grad) {
+inline void unform_group(const FittingShape& net, const NetBlock<T>& block, int64_t atom, int first,
+                         T* grad) {
   using V = Vector<T>;
   const T* t[4];
   T* g[4];
@@ -230,7 +232,8 @@ template <class T>
 inline void net_forward(const FittingShape& net, const PackedNet<T>& at, const T* packed, NetBlock<T>& block,
                         const T* extra) {
   for (int first = 0, g = 0; first < net.axis; first += kGroup, ++g) {
-    for (int64_t r = 0; r < block.rows; ++r) form_group(net, block, r, first, block.work + r * block.work_stride);
+    for (int64_t r = 0; r < block.rows; ++r)
+      form_group(net, block, r, first, block.work + r * block.work_stride);
     gemm<T>(block.rows, group_features(net, first), net.neurons[0], block.work, block.work_stride,
             packed + at.group[g], block.value[0], block.stride, g > 0);
   }

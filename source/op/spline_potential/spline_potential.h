@@ -1,5 +1,6 @@
 // The whole inference step of a se_e2_a model with splines, a block of atoms at a time: moments, T, D and the
-// fitting net forward, then backward to forces. Everything between the positions and the forces stays in cache.
+// fitting net forward, then backward to forces. Everything between the positions and the forces stays in
+// cache.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +15,20 @@ namespace mdops {
 constexpr int kMaxLayers = 16;
 constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors of any instruction set
 
-// A fitting net: `inputs` = width * axis descriptor features and `extra` parameters, hidden layers, one output.
+// A fitting net: `inputs` = width * axis descriptor features and `extra` parameters, hidden layers, one
+// output.
 struct FittingShape {
   int width, axis;  // M and M2
   int extra;
-  int layers;                // hidden layers
-  int neurons[kMaxLayers];   // of each
+  int layers;               // hidden layers
+  int neurons[kMaxLayers];  // of each
   bool residual[kMaxLayers];
   Activation activation;
   double threshold;  // of silut
 };
 
-// One hidden layer, or the output layer, before packing: weight (inputs, outputs), bias and timestep (outputs).
+// One hidden layer, or the output layer, before packing: weight (inputs, outputs), bias and timestep
+// (outputs).
 template <class T>
 struct DenseLayer {
   const T *weight, *bias, *timestep;
@@ -69,14 +72,14 @@ struct PotentialResults {
   int64_t bad_atom;  // the last atom with a neighbour out of range, -1 if none
 };
 
-#define MDOPS_POTENTIAL_KERNELS(T)                                                                           \
-  /* Elements of a packed net, and the packing: layers[net.layers] is the output layer. */                  \
-  MDOPS_DECLARE_KERNEL(int64_t packed_size(const FittingShape& net, T))                                      \
-  MDOPS_DECLARE_KERNEL(void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed))       \
-  /* Elements of the scratch memory one thread needs. */                                                     \
-  MDOPS_DECLARE_KERNEL(int64_t scratch_size(const PotentialArgs<T>& args))                                   \
-  /* The atoms `ids`, all of one type. */                                                                    \
-  MDOPS_DECLARE_KERNEL(void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count,       \
+#define MDOPS_POTENTIAL_KERNELS(T)                                                                     \
+  /* Elements of a packed net, and the packing: layers[net.layers] is the output layer. */             \
+  MDOPS_DECLARE_KERNEL(int64_t packed_size(const FittingShape& net, T))                                \
+  MDOPS_DECLARE_KERNEL(void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed)) \
+  /* Elements of the scratch memory one thread needs. */                                               \
+  MDOPS_DECLARE_KERNEL(int64_t scratch_size(const PotentialArgs<T>& args))                             \
+  /* The atoms `ids`, all of one type. */                                                              \
+  MDOPS_DECLARE_KERNEL(void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, \
                                       T* scratch, PotentialResults<T>& out))
 MDOPS_POTENTIAL_KERNELS(float)
 MDOPS_POTENTIAL_KERNELS(double)
