@@ -1,0 +1,67 @@
+"""The state of a training in one file, replaced as a whole: what is there is always complete."""
+
+import io
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mdops.errors import InputError
+
+_FORMAT = "mdops training 1"
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write the state (tensors, arrays and plain values) beside its place, flush it, and put it there."""
+    buffer = io.BytesIO()
+    torch.save({"format": _FORMAT, "state": _tensors(state)}, buffer)
+    beside = path.with_name(path.name + ".new")
+    with beside.open("wb") as file:
+        file.write(buffer.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """The state of a file; no code in it is run. Raises InputError if it is no checkpoint."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise InputError(f"{path}: is no checkpoint of a training: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise InputError(f"{path}: is no checkpoint of a training")
+    return content["state"]
+
+
+def checkpoints(folder: Path, name: str) -> list[Path]:
+    """The checkpoints `name-<step>.pt` of a folder, by step."""
+    pattern = re.compile(re.escape(name) + r"-(\d+)\.pt")
+    found = [(int(m[1]), path) for path in folder.iterdir() if (m := pattern.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def arrays(node: Any) -> Any:
+    """A tree with its tensors as NumPy arrays."""
+    if isinstance(node, torch.Tensor):
+        return node.numpy()
+    if isinstance(node, dict):
+        return {name: arrays(value) for name, value in node.items()}
+    return [arrays(value) for value in node] if isinstance(node, list | tuple) else node
+
+
+def _tensors(node: Any) -> Any:
+    """A tree with its NumPy arrays as tensors."""
+    if isinstance(node, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(node)).reshape(node.shape)
+    if isinstance(node, dict):
+        return {name: _tensors(value) for name, value in node.items()}
+    return [_tensors(value) for value in node] if isinstance(node, list | tuple) else node

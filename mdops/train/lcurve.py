@@ -1,0 +1,56 @@
+"""The learning curve, in DeePMD-kit's columns."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_SHORT = {"energy": "e", "forces": "f", "virial": "v", "atom_energy": "ae"}
+_WIDTH = 12
+
+
+class LearningCurve:
+    """A text file with a line for each report: step, the root of the loss, RMSEs, and the learning rate.
+
+    Energies and virials are per atom. With validation, each number of the training batch stands behind that
+    of the validation batches. What there is no data for is nan.
+    """
+
+    def __init__(self, path: Path, terms: Sequence[str], validation: bool, after: int = 0) -> None:
+        """Begins the file, or goes on with one after the step `after`: later lines are dropped."""
+        self._path, self._terms, self._validation = path, list(terms), validation
+        lines = [self._header()]
+        if after and path.is_file():
+            lines += [line for line in path.read_text().splitlines() if _step(line) in range(1, after + 1)]
+        beside = path.with_name(path.name + ".new")
+        beside.write_text("\n".join(lines) + "\n")
+        os.replace(beside, path)
+
+    def _header(self) -> str:
+        names = ["rmse", *(f"rmse_{_SHORT[term]}" for term in self._terms)]
+        ends = ("val", "trn") if self._validation else ("trn",)
+        columns = [f"{name}_{end}" for name in names for end in ends]
+        return "# " + " ".join(text.ljust(_WIDTH) for text in ["step", *columns, "lr"])
+
+    def write(
+        self,
+        step: int,
+        training: Mapping[str, float],
+        validation: Mapping[str, float] | None,
+        rate: float,
+    ) -> None:
+        """Adds a line. The mappings have "loss" (its root) and the RMSE of each term."""
+        values = []
+        for name in ("loss", *self._terms):
+            if self._validation:
+                values.append((validation or {}).get(name, math.nan))
+            values.append(training.get(name, math.nan))
+        text = " ".join(f"{value:.2e}".rjust(_WIDTH) for value in values)
+        with self._path.open("a") as file:
+            file.write(f"{step:>8d} {text} {rate:>10.1e}\n")
+
+
+def _step(line: str) -> int:
+    """The step of a line, -1 of a comment and of half a line."""
+    first = line.split(maxsplit=1)[:1]
+    return int(first[0]) if first and first[0].isdigit() else -1
