@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from conftest import alloy, write_system
+from small_systems import alloy, write_system
 
 from mdops.errors import DataError
 from mdops.ops import displacements, neighbor_list

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import alloy, write_system
+from small_systems import alloy, write_system
 
 from mdops.errors import ConfigError
 from mdops.train import PairLists, load_dataset, make_batch

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import alloy, write_system
+from small_systems import alloy, write_system
 
 from mdops.errors import ConfigError
 from mdops.train import load_dataset

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SHARED, alloy, write_system
+from small_systems import SHARED, alloy, write_system
 
 from mdops.errors import DataError
 from mdops.io import read_model

@@ -1,0 +1,43 @@
+"""Small training data, made on the spot and written as systems of DeePMD-kit."""
+
+from pathlib import Path
+
+import numpy as np
+from ase.build import bulk
+from ase.calculators.emt import EMT
+
+SHARED = Path(__file__).parents[3] / "shared"
+
+
+def alloy(frames, seed=0, repeat=(2, 1, 1), rattle=0.05):
+    """Rattled Cu-Al crystals with EMT's energies, forces and stresses."""
+    rng = np.random.default_rng(seed)
+    structures = []
+    for _ in range(frames):
+        atoms = bulk("Cu", cubic=True, a=3.8) * repeat
+        atoms.symbols[::3] = "Al"
+        atoms.positions += rng.normal(0, rattle, atoms.positions.shape)
+        atoms.calc = EMT()
+        atoms.get_forces(), atoms.get_stress()
+        structures.append(atoms)
+    return structures
+
+
+def write_system(folder, structures, type_map=("Al", "Cu"), sets=1):
+    """A system of DeePMD-kit of structures of one composition; returns the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    symbols = structures[0].get_chemical_symbols()
+    (folder / "type.raw").write_text("\n".join(str(type_map.index(s)) for s in symbols) + "\n")
+    (folder / "type_map.raw").write_text("\n".join(type_map) + "\n")
+    for k, part in enumerate(np.array_split(np.arange(len(structures)), sets)):
+        place = folder / f"set.{k:03d}"
+        place.mkdir()
+        chosen = [structures[i] for i in part]
+        results = [atoms.calc.results for atoms in chosen]
+        np.save(place / "coord.npy", [atoms.positions.ravel() for atoms in chosen])
+        np.save(place / "box.npy", [atoms.cell.array.ravel() for atoms in chosen])
+        np.save(place / "energy.npy", [r["energy"] for r in results])
+        np.save(place / "force.npy", [r["forces"].ravel() for r in results])
+        virial = [-a.get_volume() * a.get_stress(voigt=False).ravel() for a in chosen]
+        np.save(place / "virial.npy", virial)
+    return folder
