@@ -12,7 +12,7 @@ from typing import Any
 
 from mdops.errors import LibraryError, MDOpsError
 
-COMMANDS = ("info", "md", "bench", "doctor")
+COMMANDS = ("info", "md", "train", "bench", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="mdops", description="Deep Potential molecular dynamics: models, runs, timings, diagnosis."
+        prog="mdops",
+        description="Deep Potential molecular dynamics: models, runs, training, timings, diagnosis.",
     )
     parser.add_argument("--version", action="version", version=f"mdops {version('mdops')}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

@@ -94,13 +94,22 @@ class Trainer:
             self.folder / training.disp_file, self.loss.terms, self.validation is not None, self.step
         )
 
-    def run(self, on_report: Callable[[Report], None] | None = None) -> Potential:
-        """Trains to the end, and writes model.safetensors: the average of the weights with `enable_ema`."""
+    def run(
+        self,
+        on_report: Callable[[Report], None] | None = None,
+        on_step: Callable[[int], None] | None = None,
+    ) -> Potential:
+        """Trains to the end, and writes model.safetensors: the average of the weights with `enable_ema`.
+
+        Calls `on_report` at each line of the learning curve, and `on_step` with the steps done after each.
+        """
         training = self.config.training
         while self.step < self.steps:
             report = self._advance()
             if report and on_report:
                 on_report(report)
+            if on_step:
+                on_step(self.step)
             if self.step % training.save_freq == 0 or self.step == self.steps:
                 self.save()
         if training.enable_ema:

@@ -1,0 +1,120 @@
+"""Trains a model by an input file: DeePMD-kit's input.json of an energy model with se_e2_a. Writes the learning
+curve, checkpoints and model.safetensors; after a kill, the same command with --restart goes on."""
+
+import argparse
+import shutil
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mdops.errors import InputError
+
+if TYPE_CHECKING:
+    from mdops.train import Report, Trainer
+    from mdops.train.config import TrainingConfig
+
+HELP = "train a model"
+_KEYS = "keys"  # stands for the list of keys, which is put together when help is asked for
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class, parser.epilog = _Formatter, _KEYS
+    add = parser.add_argument
+    add("input", metavar="INPUT", help="the training input, JSON; its keys are below")
+    add("--output", "-o", type=Path, default=Path("."), metavar="FOLDER", help="where files go")
+    add("--restart", action="store_true", help="go on from the newest checkpoint; begin if there is none")
+    add("--overwrite", action="store_true", help="begin anew over files of an earlier training")
+    add("--threads", type=int, metavar="N", help="processor threads; PyTorch chooses unless given")
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Puts every key of the input where the parser has `_KEYS`."""
+
+    def add_text(self, text: str | None) -> None:
+        super().add_text(_keys() if text == _KEYS else text)
+
+
+def _keys() -> str:
+    """Every key with its type, unit, default and meaning."""
+    from mdops.train.config import keys
+
+    width, lines = shutil.get_terminal_size().columns - 2, ["keys of INPUT (type, unit; default):"]
+    for key in keys():
+        unit = f", {key.unit}" if key.unit else ""
+        default = key.default if key.default == "required" else f"default {key.default}"
+        text = f"{key.doc} ({key.type}{unit}; {default})"
+        indent = " " * 6
+        lines += [
+            f"  {key.path}",
+            textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent),
+        ]
+    return "\n".join(lines)
+
+
+def run(args: argparse.Namespace) -> int:
+    import torch
+
+    from mdops.train import Trainer, read_config
+    from mdops.train.progress import TrainingProgress
+
+    if args.threads is not None:
+        if args.threads < 1:
+            raise InputError(f"--threads {args.threads}: expected 1 or more")
+        torch.set_num_threads(args.threads)
+    config = read_config(args.input)
+    earlier = _earlier(args, config.training)
+    args.output.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(config, args.output, restart=args.restart and bool(earlier))
+    if not args.restart:
+        for path in earlier:
+            path.unlink()
+    first, begin = trainer.step, time.perf_counter()
+    print(_begins(trainer), file=sys.stderr, flush=True)
+    with TrainingProgress(first, trainer.steps) as progress:
+        trainer.run(progress.report, progress.update)
+    print(_told(trainer, trainer.step - first, time.perf_counter() - begin, progress.latest))
+    return 0
+
+
+def _earlier(args: argparse.Namespace, training: "TrainingConfig") -> list[Path]:
+    """The checkpoints in the output folder. Raises InputError if files there would be lost."""
+    from mdops.train.checkpoint import checkpoints
+
+    found = checkpoints(args.output, training.save_ckpt) if args.output.is_dir() else []
+    results = [args.output / name for name in (training.disp_file, "model.safetensors")]
+    there = [path for path in [*found, *results] if path.exists()]
+    if there and not (args.restart or args.overwrite):
+        raise InputError(
+            f"{there[0]} is of an earlier training: go on with it by --restart, replace it by --overwrite, "
+            "or choose another folder with --output"
+        )
+    return found
+
+
+def _begins(trainer: "Trainer") -> str:
+    """What is trained on what."""
+    data, steps = trainer.frames.data, f"{trainer.steps} steps"
+    if trainer.step:
+        steps = f"from step {trainer.step} of {trainer.steps}"
+    validation = "" if trainer.validation is None else f", validation on {len(trainer.validation.data)}"
+    parameters = sum(p.numel() for p in trainer.potential.parameters())
+    return (
+        f"training {parameters:,} parameters on {len(data)} frames with {data.offsets[-1]:,} atoms "
+        f"({', '.join(data.type_map)}){validation}; {steps}, seed {trainer.seed}"
+    )
+
+
+def _told(trainer: "Trainer", steps: int, seconds: float, last: "Report | None") -> str:
+    """What was done, and where it is."""
+    from mdops.train.progress import describe
+
+    lines = [f"{steps} steps in {seconds:.1f} s"] if steps else ["the training was complete"]
+    if last is not None:
+        lines.append(f"training at step {last.step}: {describe(last.training)}")
+        if last.validation is not None:
+            lines.append(f"validation at step {last.step}: {describe(last.validation)}")
+    names = ("model.safetensors", trainer.config.training.disp_file)
+    lines.append(f"wrote {' and '.join(str(trainer.folder / name) for name in names)}")
+    return "\n".join(lines)

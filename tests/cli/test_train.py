@@ -1,0 +1,149 @@
+"""`mdops train`, in this process."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import mdops
+from mdops.cli import main
+from mdops.train import trainer
+from mdops.train.config import keys
+
+EMT = Path(__file__).parents[1] / "data" / "training" / "emt"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def inputs(tmp_path, monkeypatch):
+    """Writes the input of a small training into the current folder, and gives its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(**training):
+        data = {"systems": str(EMT), "batch_size": 2}
+        tree = {
+            "model": {
+                "type_map": ["Cu", "Al"],
+                "descriptor": {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": 3},
+                "fitting_net": {"neuron": [8, 8]},
+            },
+            "loss": {"start_pref_v": 0.1, "limit_pref_v": 1.0},
+            "training": {
+                "training_data": data,
+                "validation_data": data,
+                "numb_steps": 12,
+                "seed": 5,
+                "disp_freq": 4,
+                "save_freq": 4,
+                **training,
+            },
+        }
+        Path("input.json").write_text(json.dumps(tree))
+        return "input.json"
+
+    return write
+
+
+def weights(path):
+    return torch.cat([p.detach().ravel() for p in mdops.load(path).parameters()])
+
+
+def test_a_training_tells_what_it_did(inputs, capsys):
+    assert main(["train", inputs(), "--output", "run"]) == 0
+    out, err = capsys.readouterr()
+    assert "on 20 frames with 640 atoms (Cu, Al), validation on 20; 12 steps, seed 5" in err
+    assert re.search(
+        r"step 12/12  validation: loss \S+, energy \S+ meV/atom, forces .* steps/s  0 s left", err
+    )
+    assert re.search(r"training at step 12: loss .* virial \S+ meV/atom\n", out)
+    assert out.endswith("wrote run/model.safetensors and run/lcurve.out\n")
+    assert mdops.load("run/model.safetensors").type_map == ["Cu", "Al"]
+    lines = Path("run/lcurve.out").read_text().splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["1", "4", "8", "12"]
+
+
+def test_restart_goes_on_to_the_same_model(inputs, capsys, monkeypatch):
+    whole = ["train", inputs(), "--output"]
+    assert main([*whole, "whole"]) == 0
+
+    advance = trainer.Trainer._advance
+
+    def interrupted(self):
+        if self.step == 7:
+            raise KeyboardInterrupt
+        return advance(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_advance", interrupted)
+        assert main([*whole, "run", "--restart"]) == 130
+    assert main([*whole, "run", "--restart"]) == 0
+    assert "from step 4 of 12" in capsys.readouterr().err
+    assert torch.equal(weights("run/model.safetensors"), weights("whole/model.safetensors"))
+    assert main([*whole, "run", "--restart"]) == 0
+    assert "the training was complete" in capsys.readouterr().out
+
+
+def test_an_earlier_training_is_replaced_only_when_told(inputs, capsys):
+    command = ["train", inputs(), "--output", "run"]
+    assert main(command) == 0
+    before = Path("run/model.safetensors").read_bytes()
+    assert main(command) == 2
+    assert "run/model.ckpt-4.pt is of an earlier training" in capsys.readouterr().err
+    assert Path("run/model.safetensors").read_bytes() == before
+    inputs(numb_steps=2)
+    assert main([*command, "--overwrite"]) == 0
+    assert [path.name for path in Path("run").glob("*.pt")] == ["model.ckpt-2.pt"]
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (
+            {"numb_stepz": 3},
+            "input.json: training.numb_stepz: there is no such key; the nearest is 'numb_steps'",
+        ),
+        ({"training_data": {"systems": "nowhere"}}, "nowhere: there is no such file or folder"),
+        ({"seed": "x"}, "training.seed: is 'x', expected a whole number or null"),
+    ],
+)
+def test_errors_of_an_input_are_one_line(inputs, capsys, change, says):
+    assert main(["train", inputs(**change), "--output", "run"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("mdops: ") and err.count("\n") == 1 and says in err
+
+
+@pytest.mark.parametrize("command", [["absent.json"], ["input.json", "--threads", "0"]])
+def test_errors_of_the_command_are_one_line(inputs, capsys, command):
+    inputs()
+    assert main(["train", *command]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("mdops: ") and err.count("\n") == 1 and command[-1] in err
+
+
+def test_help_lists_every_key(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help"])
+    assert stop.value.code == 0
+    told = capsys.readouterr().out
+    lines = [line.strip() for line in told.splitlines()]
+    assert all(key.path in lines for key in keys())
+    assert "the cutoff (a number, A; default 6)" in told
+
+
+def test_a_terminal_gets_a_bar(inputs, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["train", inputs(), "--output", "run"]) == 0
+    err = capsys.readouterr().err
+    assert "step 12/12" in err and "━" in err and "validation: loss" in err
