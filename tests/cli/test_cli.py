@@ -27,14 +27,6 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def crystal(tmp_path, monkeypatch):
     """The name of a structure file in the current folder, which is empty otherwise."""

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 from ase.build import bulk
 
 from mdops.nn import load
@@ -14,14 +13,6 @@ MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
 @pytest.fixture(scope="session")
 def potential():
     return load(MODEL)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

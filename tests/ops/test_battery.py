@@ -166,3 +166,33 @@ def test_compiled_is_eager(sample):
     got = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(*free), free)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_compiled_by_the_default_backend():
+    """A loss on forces through a chain of ops, by the compiler people use."""
+    by_name = {p.values[0].op: p.values[0] for p in reversed(SAMPLES)}
+    pairs, moments = by_name["displacements"].args, by_name["spline_moment"].args
+
+    def loss(positions):
+        d = torch.ops.mdops.displacements(positions, *pairs[1:])
+        energy = torch.ops.mdops.spline_moment(d, *moments[1:])[0].square().sum()
+        (gradient,) = torch.autograd.grad(energy, positions, create_graph=True)
+        return energy + gradient.square().sum()
+
+    positions = pairs[0].clone().requires_grad_()
+    torch._dynamo.reset()
+    energy = torch.compile(
+        lambda x: torch.ops.mdops.spline_moment(torch.ops.mdops.displacements(x, *pairs[1:]), *moments[1:])[
+            0
+        ].sum(),
+        fullgraph=True,
+    )
+    (got,) = torch.autograd.grad(energy(positions), positions)
+    (want,) = torch.autograd.grad(
+        torch.ops.mdops.spline_moment(torch.ops.mdops.displacements(positions, *pairs[1:]), *moments[1:])[
+            0
+        ].sum(),
+        positions,
+    )
+    torch.testing.assert_close(got, want)
+    assert torch.autograd.gradcheck(loss, positions)

@@ -1,16 +1,7 @@
-"""One thread here: the nets are tiny, and threads that share a busy machine wait for each other."""
+"""Small systems of training data."""
 
 import pytest
-import torch
 from small_systems import alloy, write_system
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -308,8 +308,12 @@ void all_blocks(const PotentialArgs<T>& args, const int32_t* ids, int64_t count,
   for (int64_t k = 0; k < scratch.moment_rows * 4; ++k) scratch.moments[k] = 0;
   for (int64_t k = 0; k < scratch.moment_rows + 8; ++k) scratch.marks[k] = 0;
   const PackedNet<T> at(args.net);
-  for (int64_t from = 0; from < count; from += kBlock)
-    block(args, at, ids + from, count - from < kBlock ? count - from : kBlock, scratch, out);
+  // Blocks of one size: a short last one would read all weights for a few atoms.
+  const int64_t blocks = (count + kBlock - 1) / kBlock;
+  for (int64_t k = 0; k < blocks; ++k) {
+    const int64_t from = count * k / blocks, to = count * (k + 1) / blocks;
+    block(args, at, ids + from, to - from, scratch, out);
+  }
 }
 
 }  // namespace
