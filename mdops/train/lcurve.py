@@ -5,6 +5,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from mdops.errors import InputError
+
 _SHORT = {"energy": "e", "forces": "f", "virial": "v", "atom_energy": "ae"}
 _WIDTH = 12
 
@@ -48,6 +52,25 @@ class LearningCurve:
         text = " ".join(f"{value:.2e}".rjust(_WIDTH) for value in values)
         with self._path.open("a") as file:
             file.write(f"{step:>8d} {text} {rate:>10.1e}\n")
+
+
+def read_curve(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The columns of a learning curve, mdops' or DeePMD-kit's, by name ("step", "rmse_f_val", ..., "lr").
+
+    Raises InputError if the file is none.
+    """
+    try:
+        with Path(path).open() as file:
+            names = file.readline().removeprefix("#").split()
+            rows = [line.split() for line in file if not line.startswith("#")]
+        columns = np.array(rows, dtype=float).reshape(-1, len(names)).T
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: is no learning curve: {error}") from None
+    if names[:1] != ["step"] or not columns.size:
+        raise InputError(
+            f"{path}: is no learning curve: expected a line of column names, and lines of numbers"
+        )
+    return dict(zip(names, columns, strict=True))
 
 
 def _step(line: str) -> int:

@@ -1,7 +1,8 @@
-"""`mdops train`, in this process."""
+"""`mdops train` and `mdops test`, in this process."""
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from mdops.cli import main
 from mdops.train import trainer
 from mdops.train.config import keys
 
-EMT = Path(__file__).parents[1] / "data" / "training" / "emt"
+DATA = Path(__file__).parents[1] / "data"
+EMT = DATA / "training" / "emt"
+MODEL = str(DATA / "formats" / "model.dp")
 
 
 @pytest.fixture(autouse=True)
@@ -147,3 +150,56 @@ def test_a_terminal_gets_a_bar(inputs, capsys, monkeypatch):
     assert main(["train", inputs(), "--output", "run"]) == 0
     err = capsys.readouterr().err
     assert "step 12/12" in err and "━" in err and "validation: loss" in err
+
+
+def test_test_shows_errors_and_writes_table_and_plots(inputs, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["train", inputs(numb_steps=4), "--output", "run"]) == 0
+    capsys.readouterr()
+    command = ["test", "--model", "run/model.safetensors", "--data", str(EMT)]
+    assert main([*command, "--table", "frames.csv", "--plots", "plots"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("20 frames, 640 atoms\n")
+    for what, unit, values in (
+        ("energy", "meV/atom", 20),
+        ("force component", "eV/A", 1920),
+        ("virial", "meV/atom", 180),
+    ):
+        assert re.search(rf"  {what} +\S+ +\S+  {unit} +{values}\n", out)
+    assert out.count("wrote ") == 3 and len(Path("frames.csv").read_text().splitlines()) == 21
+    assert sorted(path.name for path in Path("plots").iterdir()) == ["learning_curve.png", "parity.png"]
+
+
+def test_test_shows_each_system(tmp_path, capsys):
+    for name in "ab":
+        shutil.copytree(EMT, tmp_path / name)
+    assert main(["test", "-m", MODEL, "-d", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("40 frames") and f"\n{tmp_path / 'b'}: 20 frames\n" in out
+
+
+@pytest.mark.parametrize(
+    "command, says",
+    [
+        (["--model", "absent.dp", "--data", str(EMT)], "absent.dp"),
+        (["--model", MODEL, "--data", "nowhere"], "nowhere: there is no such file or folder"),
+        (["--model", MODEL, "--data", str(EMT), "--lcurve", "lcurve.out"], "--plots"),
+        (
+            ["--model", MODEL, "--data", str(EMT), "--lcurve", "absent.out", "--plots", "plots"],
+            "absent.out: is no learning curve",
+        ),
+    ],
+)
+def test_errors_of_test_are_one_line(tmp_path, monkeypatch, capsys, command, says):
+    monkeypatch.chdir(tmp_path)
+    assert main(["test", *command]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("mdops: ") and err.count("\n") == 1 and says in err
+
+
+def test_plots_without_matplotlib_say_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["test", "-m", MODEL, "-d", str(EMT), "--plots", str(tmp_path / "plots")]) == 2
+    err = capsys.readouterr().err
+    assert "pip install 'mdops[plot]'" in err and err.count("\n") == 1
+    assert not (tmp_path / "plots").exists()

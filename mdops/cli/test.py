@@ -1,0 +1,99 @@
+"""Compares a model with reference data: MAE and RMSE of energies, forces and virials; on request a table of the
+frames, parity plots, and with the model's lcurve.out the learning curve."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mdops.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from mdops.train.evaluate import Evaluation
+
+HELP = "errors of a model on reference data"
+_SHOWN = {  # name, factor and unit
+    "energy": ("energy", 1000, "meV/atom"),
+    "forces": ("force component", 1, "eV/A"),
+    "virial": ("virial", 1000, "meV/atom"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", "-m", required=True, metavar="MODEL", help="a model file")
+    add("--data", "-d", nargs="+", required=True, metavar="SYSTEM",
+        help="systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
+    add("--plots", type=Path, metavar="FOLDER", help="draw parity.png and learning_curve.png there")
+    add(
+        "--lcurve", type=Path, metavar="FILE", help="the learning curve; default: lcurve.out beside the model"
+    )
+    add("--table", type=Path, metavar="FILE", help="write the errors of each frame there, as CSV")
+    add("--device", default="cpu", help="where to compute")
+    add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
+    add("--overflow", choices=("error", "truncate", "extend"), default="error",
+        help="with more neighbours than the model's sel")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops.nn import load
+    from mdops.train import load_dataset
+    from mdops.train.evaluate import evaluate
+    from mdops.train.plots import require_matplotlib
+
+    if args.plots is not None:
+        require_matplotlib()
+    elif args.lcurve is not None:
+        raise InputError("--lcurve is drawn into the folder of --plots; give that too")
+    model = load(args.model, device=args.device, dtype=args.dtype, overflow=args.overflow)
+    evaluation = evaluate(model, load_dataset(args.data, model.type_map))
+    _show(evaluation)
+    for path in _write(args, evaluation):
+        print(f"wrote {path}")
+    return 0
+
+
+def _show(evaluation: "Evaluation") -> None:
+    """The errors of all frames, and of each system where there are several."""
+    import numpy as np
+
+    data = evaluation.data
+    _show_errors(f"{len(data)} frames, {data.offsets[-1]:,} atoms", evaluation, None)
+    if len(data.systems) > 1:
+        for k, system in enumerate(data.systems):
+            frames = np.flatnonzero(data.system == k)
+            print()
+            _show_errors(f"{system}: {len(frames)} frames", evaluation, frames)
+
+
+def _show_errors(title: str, evaluation: "Evaluation", frames: "np.ndarray | None") -> None:
+    print(title)
+    print(f"  {'':<18}{'MAE':>10}{'RMSE':>10}  {'unit':<10}{'values':>10}")
+    for name, error in evaluation.errors(frames).items():
+        what, factor, unit = _SHOWN[name]
+        mae, rmse = factor * error.mae, factor * error.rmse
+        print(f"  {what:<18}{mae:>10.4g}{rmse:>10.4g}  {unit:<10}{error.count:>10}")
+
+
+def _write(args: argparse.Namespace, evaluation: "Evaluation") -> list[Path]:
+    """Writes what was asked for, and returns where that is."""
+    from mdops.train.frame_table import write_table
+    from mdops.train.lcurve import read_curve
+    from mdops.train.plots import learning_curve_plot, parity_plot
+
+    written = []
+    if args.table is not None:
+        write_table(evaluation, args.table)
+        written.append(args.table)
+    if args.plots is None:
+        return written
+    args.plots.mkdir(parents=True, exist_ok=True)
+    if evaluation.errors():
+        parity_plot(evaluation, args.plots / "parity.png")
+        written.append(args.plots / "parity.png")
+    beside = Path(args.model).with_name("lcurve.out")
+    if args.lcurve is not None or beside.is_file():
+        learning_curve_plot(read_curve(args.lcurve or beside), args.plots / "learning_curve.png")
+        written.append(args.plots / "learning_curve.png")
+    return written
