@@ -46,6 +46,8 @@ def load(
         raise InputError(f"dtype is {dtype!r}, expected torch.float32 or torch.float64, or its name")
     if r_min is not None and not r_min > 0:
         raise InputError(f"r_min is {r_min} A, expected a positive distance")
+    if torch.device(device).type != "cpu":
+        raise InputError(f"device is {device}: the ops of this build run on the CPU alone; use device='cpu'")
     potential = build(read_model(path).model, dtype=precision, overflow=overflow)
     if spline:
         potential.use_spline(DEFAULT_R_MIN if r_min is None else r_min)

@@ -193,3 +193,9 @@ def test_statistics_that_differ_between_slots_are_refused(name, slot, column):
     tree["descriptor"]["@variables"][name][1, slot, column] += 0.01
     with pytest.raises(UnsupportedModelError, match="davg or dstd"):
         build(tree)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "meta"])
+def test_a_device_without_ops_is_refused(device):
+    with pytest.raises(InputError, match="device is"):
+        load(model_path("base"), device=device)
