@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -203,3 +204,15 @@ def test_plots_without_matplotlib_say_what_to_install(tmp_path, monkeypatch, cap
     err = capsys.readouterr().err
     assert "pip install 'mdops[plot]'" in err and err.count("\n") == 1
     assert not (tmp_path / "plots").exists()
+
+
+def test_the_example_script_learns(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    script = Path(__file__).parents[2] / "examples" / "train_script.py"
+    text = script.read_text()
+    assert "STEPS = 400" in text
+    exec(compile(text.replace("STEPS = 400", "STEPS = 100"), script, "exec"), {"__file__": str(script)})
+    out = capsys.readouterr().out
+    size = np.sqrt(np.mean(np.load(EMT / "set.000" / "force.npy") ** 2))
+    assert float(re.search(r"^forces: RMSE (\S+),", out, re.MULTILINE)[1]) < 0.75 * size
+    assert mdops.load("alloy.safetensors").type_map == ["Cu", "Al"]
