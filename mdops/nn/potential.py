@@ -64,6 +64,7 @@ class Potential(nn.Module):
         self.type_map, self.overflow = list(type_map), overflow
         self.tree = tree
         self.grid: SplineGrid | None = None
+        self._watched: list[torch.Tensor] | None = None
         self._table: tuple[Any, torch.Tensor] | None = None
         self._fused: tuple[Any, FusedPotential | None] | None = None
         self.register_buffer("out_bias", out_bias)
@@ -119,7 +120,7 @@ class Potential(nn.Module):
             return None
         if differentiable:
             return coefficients(self.descriptor, self.grid)
-        state = self._state(self.descriptor)
+        state = self._state()
         if self._table is None or self._table[0] != state:
             with torch.no_grad():
                 double = copy.deepcopy(self.descriptor).double()
@@ -128,15 +129,22 @@ class Potential(nn.Module):
 
     def fused(self) -> FusedPotential | None:
         """The weights of now as the op for a whole step takes them, None where it cannot stand for this model."""
-        state = self._state(self)
+        state = self._state()
         if self._fused is None or self._fused[0] != state:
             self._fused = state, FusedPotential(self, self.grid) if self.grid and supports(self) else None
         return self._fused[1]
 
-    def _state(self, module: nn.Module) -> tuple[Any, ...]:
-        """Changes when a weight, a buffer or the grid does."""
-        tensors = [*module.parameters(), *module.buffers()]
-        return (self.grid, *((t.data_ptr(), t._version) for t in tensors))
+    def _state(self) -> tuple[Any, ...]:
+        """Changes when a weight, a buffer or the grid does. Asked at every step: walking over all modules each
+        time would cost more than the step of a small system."""
+        if self._watched is None:
+            self._watched = [*self.parameters(), *self.buffers()]
+        return (self.grid, *((t.data_ptr(), t._version) for t in self._watched))
+
+    def _apply(self, *args: Any, **kwargs: Any) -> "Potential":
+        """What `to`, `double` and the like go through: it may replace tensors."""
+        self._watched = None
+        return super()._apply(*args, **kwargs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a .safetensors file that `mdops.load` reads; weights keep the precision they have here."""
