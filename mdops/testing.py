@@ -15,14 +15,12 @@ class Sample:
         op: the name in `torch.ops.mdops`.
         args: the arguments, tensors on the device and of the dtype asked for.
         differentiable: positions in `args` that the op is differentiable in.
-        twice: whether its gradients are differentiable too.
         bad: changes to single arguments that the op must refuse: name -> (position, replacement).
     """
 
     op: str
     args: tuple[Any, ...]
     differentiable: tuple[int, ...] = ()
-    twice: bool = True
     bad: dict[str, tuple[int, Any]] = dataclasses.field(default_factory=dict)
 
     @property

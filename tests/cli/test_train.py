@@ -20,14 +20,6 @@ EMT = DATA / "training" / "emt"
 MODEL = str(DATA / "formats" / "model.dp")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def inputs(tmp_path, monkeypatch):
     """Writes the input of a small training into the current folder, and gives its name."""
