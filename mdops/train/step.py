@@ -1,7 +1,7 @@
 """One step of training: predictions with a graph, the loss, and new weights."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -65,6 +65,7 @@ def train_step(
     fraction: float,
     max_norm: float | None = None,
     counts: Mapping[str, float] | None = None,
+    reduce_gradients: Callable[[], None] | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Takes one step, and returns the loss and the predictions before it.
 
@@ -73,6 +74,8 @@ def train_step(
         loss, batch, counts: see `EnergyLoss`.
         rate: the learning rate of this step; `fraction`: over that at the start.
         max_norm: a longer gradient is cut to this length.
+        reduce_gradients: called when the gradients of this process are there, before they are used: puts the
+            mean over all processes in their place.
     """
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -80,6 +83,8 @@ def train_step(
     result = predict(potential, batch)
     value = loss(result, batch, fraction, counts)
     value.backward()
+    if reduce_gradients is not None:
+        reduce_gradients()
     if max_norm is not None:
         torch.nn.utils.clip_grad_norm_(potential.parameters(), max_norm)
     optimizer.step()
