@@ -1,11 +1,15 @@
-"""Loads the compiled ops."""
+"""Loads the compiled ops, and says why they do not run on a GPU where they do not."""
 
 import pathlib
+from typing import Any, NoReturn
 
 import torch
 
 import mdops
-from mdops.errors import LibraryError
+from mdops.errors import InputError, LibraryError
+
+OLDEST_GPU = (8, 0)  # compute capability: A100 and later
+_cuda_failure: str | None = None  # why the CUDA library did not load, once that was tried
 
 
 def library_path(name: str) -> pathlib.Path | None:
@@ -20,7 +24,10 @@ def library_path(name: str) -> pathlib.Path | None:
 def load() -> None:
     """Registers the ops as `torch.ops.mdops.*`; does nothing the second time.
 
-    Raises LibraryError when the library is missing or does not load; `mdops doctor` explains.
+    Where PyTorch has CUDA, the CUDA library is loaded too; this needs no GPU. If it is not there or does not
+    load, the ops run on the CPU alone, and `cuda_problem` says why.
+
+    Raises LibraryError when the CPU library is missing or does not load; `mdops doctor` explains.
     """
     path = library_path("libmdops.so")
     if path is None:
@@ -31,3 +38,112 @@ def load() -> None:
         torch.ops.load_library(path)
     except OSError as error:
         raise LibraryError(f"{path} does not load into PyTorch {torch.__version__}: {error}") from error
+    if torch.version.cuda is not None:
+        _load_cuda()
+
+
+def _load_cuda() -> None:
+    global _cuda_failure
+    if _cuda_failure is not None:
+        return
+    path = library_path("libmdops_cuda.so")
+    if path is None:
+        _cuda_failure = (
+            "this mdops was built without CUDA: install a wheel that has libmdops_cuda.so, or build it where nvcc "
+            "is on PATH, with `pip install --no-build-isolation -C cmake.define.MDOPS_CUDA=ON .`"
+        )
+    else:
+        try:
+            torch.ops.load_library(path)
+            return
+        except OSError as error:
+            _cuda_failure = f"{path} does not load into PyTorch {torch.__version__}: {error}"
+    _refuse_gpus(_cuda_failure)
+
+
+def _refuse_gpus(reason: str) -> None:
+    """Makes every op answer GPU tensors with the reason, in place of the dispatcher's list of backends."""
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise LibraryError(reason)
+
+    library = torch.library.Library("mdops", "IMPL")
+    for name in torch._C._dispatch_get_all_op_names():
+        if name.startswith("mdops::"):
+            library.impl(name.removeprefix("mdops::"), refuse, "CUDA")
+    _refusals.append(library)  # it lasts as long as this object
+
+
+_refusals: list[torch.library.Library] = []
+
+
+def cuda_problem() -> str | None:
+    """Why the ops do not run on GPUs here, and what to do; None where they do."""
+    if torch.version.cuda is None:
+        return (
+            f"PyTorch {torch.__version__} is built without CUDA: install one with it, see "
+            "https://pytorch.org/get-started/locally"
+        )
+    if _cuda_failure is not None:
+        return _cuda_failure
+    try:
+        torch.cuda.init()
+        count = torch.cuda.device_count()
+    except (RuntimeError, AssertionError) as error:
+        # PyTorch tells no driver, a driver too old for it, and no GPU apart in its message.
+        return f"PyTorch (CUDA {torch.version.cuda}) cannot use a GPU: {' '.join(str(error).split())}"
+    if count == 0:
+        return "no GPU is visible: look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"
+    built, driver = torch.ops.mdops.cuda_versions()
+    if driver // 1000 < built // 1000:
+        return (
+            f"the NVIDIA driver is too old: it knows CUDA {_version(driver)}, and mdops is built with CUDA "
+            f"{_version(built)}: install a driver for CUDA {built // 1000}"
+        )
+    return None
+
+
+def gpu_problem(index: int) -> str | None:
+    """Why the ops do not run on GPU `index` of a machine without a `cuda_problem`; None if they do."""
+    if not 0 <= index < torch.cuda.device_count():
+        return f"there is no GPU {index}: PyTorch sees {torch.cuda.device_count()}"
+    capability = torch.cuda.get_device_capability(index)
+    if capability < OLDEST_GPU:
+        return (
+            f"{torch.cuda.get_device_name(index)} has compute capability {_dotted(capability)}, and mdops needs "
+            f"{_dotted(OLDEST_GPU)} (A100) or later: use device='cpu'"
+        )
+    return None
+
+
+def check_device(device: torch.device | str) -> torch.device:
+    """`device` as a torch.device on which the ops run.
+
+    Raises:
+        InputError: it is no device, or one of a kind that mdops has no ops for.
+        LibraryError: it is a GPU that cannot be used here; the message says why and what to do.
+    """
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device is {device!r}, expected 'cpu', 'cuda' or 'cuda:<index>'") from error
+    if place.type == "cpu":
+        return place
+    if place.type != "cuda":
+        raise InputError(f"device is {place}: mdops runs on the CPU and on NVIDIA GPUs ('cuda')")
+    problem = cuda_problem()
+    if problem is None:
+        problem = gpu_problem(torch.cuda.current_device() if place.index is None else place.index)
+    if problem is not None:
+        raise LibraryError(
+            f"device is {place}, but {problem}. `mdops doctor` looks at the whole installation"
+        )
+    return place
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))

@@ -4,7 +4,7 @@
 
 namespace mdops {
 
-void check_cutoff(const char* op, double cutoff, double cutoff_smooth, double protection) {
+void check_cutoff(const Op& op, double cutoff, double cutoff_smooth, double protection) {
   if (!(cutoff > 0) || !std::isfinite(cutoff) || !(cutoff_smooth < cutoff) || !std::isfinite(cutoff_smooth))
     fail(op, "arguments `cutoff` and `cutoff_smooth` are " + std::to_string(cutoff) + " and " +
                  std::to_string(cutoff_smooth) + " A, expected cutoff > 0 and cutoff_smooth < cutoff");
@@ -12,7 +12,7 @@ void check_cutoff(const char* op, double cutoff, double cutoff_smooth, double pr
     fail(op, "argument `protection` is " + std::to_string(protection) + " A, expected a number >= 0");
 }
 
-DescriptorInputs::DescriptorInputs(const char* op, const Tensor& displacements_, const Tensor& counts_,
+DescriptorInputs::DescriptorInputs(const Op& op, const Tensor& displacements_, const Tensor& counts_,
                                    const Tensor& types_, const Tensor& std_, const Tensor& pair_mask_,
                                    double cutoff_, double cutoff_smooth_, double protection_)
     : displacements(float_input(op, "displacements", displacements_, {kAny, kAny, 3})),

@@ -7,7 +7,7 @@
 namespace mdops {
 
 // Refuses cutoffs that are not cutoff_smooth < cutoff, cutoff > 0, protection >= 0, all finite; A.
-void check_cutoff(const char* op, double cutoff, double cutoff_smooth, double protection);
+void check_cutoff(const Op& op, double cutoff, double cutoff_smooth, double protection);
 
 struct DescriptorInputs {
   Tensor displacements, counts, types, std, pair_mask;
@@ -15,7 +15,7 @@ struct DescriptorInputs {
   int64_t atoms, width, ntypes;
   double cutoff, cutoff_smooth, protection;
 
-  DescriptorInputs(const char* op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+  DescriptorInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
                    const Tensor& std, const Tensor& pair_mask, double cutoff, double cutoff_smooth,
                    double protection);
 

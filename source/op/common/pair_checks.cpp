@@ -1,10 +1,18 @@
 #include "common/pair_checks.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace mdops {
 
-void check_range(const char* op, const char* name, const Tensor& values, int64_t low, int64_t high) {
+namespace {
+
+constexpr int64_t kLargestIndex = std::numeric_limits<int32_t>::max();
+
+}  // namespace
+
+void check_range(const Op& op, const char* name, const Tensor& values, int64_t low, int64_t high) {
+  if (!op.on_cpu()) return;
   const int32_t* v = values.const_data_ptr<int32_t>();
   parallel(values.numel(), 1 << 16, [&](int64_t begin, int64_t end) {
     int32_t least = static_cast<int32_t>(low), most = static_cast<int32_t>(low);
@@ -19,11 +27,12 @@ void check_range(const char* op, const char* name, const Tensor& values, int64_t
   });
 }
 
-void check_neighbors(const char* op, const Tensor& neighbors, int64_t atoms) {
+void check_neighbors(const Op& op, const Tensor& neighbors, int64_t atoms) {
   check_range(op, "neighbors", neighbors, -1, atoms);
 }
 
-void check_counts(const char* op, const Tensor& counts, int64_t capacity) {
+void check_counts(const Op& op, const Tensor& counts, int64_t capacity) {
+  if (!op.on_cpu()) return;
   const int32_t* c = counts.const_data_ptr<int32_t>();
   const int64_t types = counts.size(1);
   for (int64_t i = 0; i < counts.size(0); ++i) {
@@ -38,6 +47,17 @@ void check_counts(const char* op, const Tensor& counts, int64_t capacity) {
                    ", that is negative or sums to " + std::to_string(sum) + ", more than the " +
                    std::to_string(capacity) + " slots of a row");
   }
+}
+
+PairList::PairList(const Op& op, const Tensor& batch_, const Tensor& neighbors_, int64_t systems)
+    : batch(input(op, "batch", batch_, ScalarType::Int, {neighbors_.dim() ? neighbors_.size(0) : 0})),
+      neighbors(input(op, "neighbors", neighbors_, ScalarType::Int, {kAny, kAny})),
+      atoms(neighbors.size(0)),
+      width(neighbors.size(1)) {
+  if (atoms > kLargestIndex || width > kLargestIndex || systems < 0 || systems > kLargestIndex)
+    fail(op, "atoms, slots of a row and systems must fit into 32-bit indices");
+  check_range(op, "batch", batch, 0, systems);
+  check_neighbors(op, neighbors, atoms);
 }
 
 }  // namespace mdops

@@ -15,8 +15,7 @@ std::string shape_name(const Sizes& shape) {
   return text + ")";
 }
 
-void check_shape(const char* op, const char* name, const Tensor& tensor,
-                 std::initializer_list<int64_t> shape) {
+void check_shape(const Op& op, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
   bool same = tensor.dim() == static_cast<int64_t>(shape.size());
   for (size_t i = 0; same && i < shape.size(); ++i)
     same = shape.begin()[i] < 0 || shape.begin()[i] == tensor.size(i);
@@ -25,20 +24,22 @@ void check_shape(const char* op, const char* name, const Tensor& tensor,
                  shape_name(shape));
 }
 
-void check_cpu(const char* op, const char* name, const Tensor& tensor) {
-  if (!tensor.is_cpu())
-    fail(op, std::string("argument `") + name + "` is on another device than the op's other arguments (cpu)");
+void check_device(const Op& op, const char* name, const Tensor& tensor) {
+  if (op.on_cpu() ? tensor.is_cpu() : tensor.is_cuda() && tensor.get_device_index() == op.gpu) return;
+  const std::string place = op.on_cpu() ? "cpu" : "cuda:" + std::to_string(op.gpu);
+  fail(op, std::string("argument `") + name + "` is on another device than the op's other arguments (" +
+               place + ")");
 }
 
 }  // namespace
 
-void fail(const char* op, const std::string& message) {
-  throw std::runtime_error(std::string("mdops::") + op + ": " + message);
+void fail(const Op& op, const std::string& message) {
+  throw std::runtime_error(std::string("mdops::") + op.name + ": " + message);
 }
 
-Tensor input(const char* op, const char* name, const Tensor& tensor, ScalarType dtype,
+Tensor input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
              std::initializer_list<int64_t> shape) {
-  check_cpu(op, name, tensor);
+  check_device(op, name, tensor);
   if (tensor.scalar_type() != dtype)
     fail(op, std::string("argument `") + name + "` has dtype " + dtype_name(tensor.scalar_type()) +
                  ", expected " + dtype_name(dtype));
@@ -46,7 +47,7 @@ Tensor input(const char* op, const char* name, const Tensor& tensor, ScalarType 
   return torch::stable::contiguous(tensor);
 }
 
-Tensor float_input(const char* op, const char* name, const Tensor& tensor,
+Tensor float_input(const Op& op, const char* name, const Tensor& tensor,
                    std::initializer_list<int64_t> shape) {
   const ScalarType dtype = tensor.scalar_type();
   if (dtype != ScalarType::Float && dtype != ScalarType::Double)
@@ -59,8 +60,19 @@ Tensor empty(const std::vector<int64_t>& shape, ScalarType dtype) {
   return torch::stable::empty({shape.data(), shape.size()}, dtype);
 }
 
+Tensor empty(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+  if (op.on_cpu()) return empty(shape, dtype);
+  const torch::stable::Device device(torch::headeronly::DeviceType::CUDA, op.gpu);
+  return torch::stable::empty({shape.data(), shape.size()}, dtype, std::nullopt, device);
+}
+
 Tensor zeros(const std::vector<int64_t>& shape, ScalarType dtype) {
   Tensor result = empty(shape, dtype);
+  return torch::stable::zero_(result);
+}
+
+Tensor zeros(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+  Tensor result = empty(op, shape, dtype);
   return torch::stable::zero_(result);
 }
 

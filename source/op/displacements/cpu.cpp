@@ -9,21 +9,6 @@ namespace mdops {
 
 namespace {
 
-// A pair list at an op's entry.
-struct PairList {
-  Tensor batch, neighbors;
-  int64_t atoms, width;
-
-  PairList(const char* op, const Tensor& batch_, const Tensor& neighbors_, int64_t systems)
-      : batch(input(op, "batch", batch_, ScalarType::Int, {neighbors_.dim() ? neighbors_.size(0) : 0})),
-        neighbors(input(op, "neighbors", neighbors_, ScalarType::Int, {kAny, kAny})),
-        atoms(neighbors.size(0)),
-        width(neighbors.size(1)) {
-    check_range(op, "batch", batch, 0, systems);
-    check_neighbors(op, neighbors, atoms);
-  }
-};
-
 Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
                      const Tensor& neighbors_, const Tensor& images_, ScalarType dtype) {
   constexpr const char* op = "displacements";

@@ -1,0 +1,51 @@
+# libmdops_cuda.so: the CUDA kernels of every op, in a library of its own that is loaded where PyTorch has CUDA.
+# It is built without a GPU and against a PyTorch without CUDA.
+
+set(MDOPS_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO (where nvcc is found), ON or OFF")
+set_property(CACHE MDOPS_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(NOT MDOPS_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "MDOPS_CUDA is ${MDOPS_CUDA}, expected AUTO, ON or OFF")
+endif()
+if(MDOPS_CUDA STREQUAL OFF)
+  message(STATUS "CUDA library: not built, because MDOPS_CUDA is OFF")
+  return()
+endif()
+
+# Machine code for A100 and H100, and PTX that the driver compiles for chips to come. For a quick build of one
+# chip set MDOPS_CUDA_ARCHITECTURES=90-real, as an option of CMake or in the environment.
+set(default_architectures 80-real 90-real 90-virtual)
+if(DEFINED ENV{MDOPS_CUDA_ARCHITECTURES})
+  set(default_architectures $ENV{MDOPS_CUDA_ARCHITECTURES})
+endif()
+set(MDOPS_CUDA_ARCHITECTURES ${default_architectures} CACHE STRING "GPUs to compile for, as CMake names them")
+set(CMAKE_CUDA_ARCHITECTURES ${MDOPS_CUDA_ARCHITECTURES})
+
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  if(MDOPS_CUDA STREQUAL ON)
+    message(FATAL_ERROR "MDOPS_CUDA is ON, but no nvcc is found: put it on PATH, or set CUDACXX to it")
+  endif()
+  message(STATUS "CUDA library: not built, because no nvcc is found (set CUDACXX to it, or PATH)")
+  return()
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+enable_language(CUDA)
+message(STATUS
+  "CUDA library: built by nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${MDOPS_CUDA_ARCHITECTURES}")
+
+# The linker must record that libtorch_cuda.so is needed, and a PyTorch without CUDA has none: this stand-in
+# has its name and the functions that we call. It is not installed.
+file(WRITE ${CMAKE_BINARY_DIR}/torch_cuda_stub.cpp "extern \"C\" void aoti_torch_get_current_cuda_stream() {}\n")
+add_library(torch_cuda_stub SHARED ${CMAKE_BINARY_DIR}/torch_cuda_stub.cpp)
+set_target_properties(torch_cuda_stub PROPERTIES
+  OUTPUT_NAME torch_cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/stub CXX_VISIBILITY_PRESET default)
+
+add_library(mdops_cuda SHARED ${CUDA_SOURCES} $<TARGET_OBJECTS:common>)
+target_compile_definitions(mdops_cuda PRIVATE USE_CUDA)
+target_compile_options(mdops_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+target_link_libraries(mdops_cuda PRIVATE build_options torch_cuda_stub)
+install(TARGETS mdops_cuda LIBRARY DESTINATION mdops/lib)

@@ -1,0 +1,22 @@
+// What the CUDA library says of itself.
+#include "common/cuda.h"
+
+namespace mdops {
+
+namespace {
+
+// The CUDA versions of the runtime in this library and of the driver (0: there is none), as 1000 major + 10
+// minor.
+std::tuple<int64_t, int64_t> cuda_versions() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+  return {CUDART_VERSION, driver};
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) {
+  m.impl("cuda_versions", TORCH_BOX(&mdops::cuda_versions));
+}

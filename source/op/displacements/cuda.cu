@@ -1,0 +1,67 @@
+#include "common/cuda.h"
+#include "common/pair_checks.h"
+#include "common/rows.h"
+#include "displacements/displacements.h"
+
+namespace mdops {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// A thread a slot, a warp 32 consecutive slots; the row of a slot by 32-bit division from the block's first.
+template <class T>
+__global__ void displacements_kernel(const double* x, const double* cell, const int32_t* batch,
+                                     const int32_t* neighbors, const int32_t* images, int64_t atoms,
+                                     uint32_t width, int32_t systems, T* out) {
+  __shared__ T buffer[3 * kThreads];
+  const int64_t slots = atoms * width, first = static_cast<int64_t>(blockIdx.x) * kThreads;
+  const int64_t row = first / width, slot = first + threadIdx.x;
+  double d[3] = {0, 0, 0};
+  if (slot < slots) {
+    const int64_t i = row + (static_cast<uint32_t>(first - row * width) + threadIdx.x) / width;
+    const int32_t j = neighbors[slot];
+    if (j != -1) {
+      const int32_t system = batch[i];
+      if (j >= 0 && j < atoms && system >= 0 && system < systems)
+        displacement(x + 3 * i, x + 3 * static_cast<int64_t>(j), cell + 9 * static_cast<int64_t>(system),
+                     images[slot], d);
+      else
+        d[0] = d[1] = d[2] = not_a_number<double>();
+    }
+  }
+  const T v[3] = {static_cast<T>(d[0]), static_cast<T>(d[1]), static_cast<T>(d[2])};
+  const int warp = threadIdx.x / kWarp * kWarp;
+  const int64_t left = slots - (first + warp);
+  store_triples(v, buffer + 3 * warp, out + 3 * (first + warp),
+                static_cast<int>(left < 0       ? 0
+                                 : left < kWarp ? left
+                                                : kWarp));
+}
+
+Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
+                     const Tensor& neighbors_, const Tensor& images_, ScalarType dtype) {
+  const CudaOp op("displacements", "positions", positions_);
+  const Tensor cell = input(op, "cell", cell_, ScalarType::Double, {kAny, 3, 3});
+  const PairList pairs(op, batch_, neighbors_, cell.size(0));
+  const Tensor images = input(op, "images", images_, ScalarType::Int, {pairs.atoms, pairs.width});
+  const Tensor positions = input(op, "positions", positions_, ScalarType::Double, {pairs.atoms, 3});
+  Tensor result = empty(op, {pairs.atoms, pairs.width, 3}, dtype);
+  dispatch_float(op, dtype, [&](auto zero) {
+    using T = decltype(zero);
+    op.launch(displacements_kernel<T>, blocks_for(pairs.atoms * pairs.width, kThreads), kThreads, 0,
+              positions.const_data_ptr<double>(), cell.const_data_ptr<double>(),
+              pairs.batch.const_data_ptr<int32_t>(), pairs.neighbors.const_data_ptr<int32_t>(),
+              images.const_data_ptr<int32_t>(), pairs.atoms, pairs.width, cell.size(0),
+              result.mutable_data_ptr<T>());
+  });
+  return result;
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
+  m.impl("displacements", TORCH_BOX(&mdops::displacements));
+}
