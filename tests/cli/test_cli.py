@@ -104,7 +104,7 @@ def test_md_and_restart(crystal, capsys):
 
 def test_the_command_survives_a_kill(crystal):
     """The installed command, SIGKILL once frames are there, and the same command again."""
-    command = [sys.executable, "-m", "mdops.cli", "md", crystal, "-m", MODEL, "-T", "300", "--timestep", "2"]
+    command = [sys.executable, "-m", "mdops", "md", crystal, "-m", MODEL, "-T", "300", "--timestep", "2"]
     command += ["--steps", "1000", "--interval", "5", "--checkpoint-every", "50", "--restart"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
@@ -149,7 +149,7 @@ class TestDoctor:
 
     def test_an_instruction_set_that_is_not_there(self, monkeypatch):
         monkeypatch.setenv("MDOPS_CPU_ISA", "v9")
-        done = python("-m", "mdops.cli", "doctor")
+        done = python("-m", "mdops", "doctor")
         assert done.returncode == 1
         assert "problem  instruction set" in done.stdout and "unset MDOPS_CPU_ISA" in done.stdout
 

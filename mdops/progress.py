@@ -1,0 +1,85 @@
+"""How a long run shows that it goes on: a bar on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TypeVar
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+_BAR_EVERY, _LINE_EVERY = 0.2, 15.0  # s
+
+Self = TypeVar("Self", bound="StepProgress")
+
+
+class StepProgress:
+    """Shows steps and time left on stderr, with what a run has to tell; used in a `with`.
+
+    A run calls `show` after those steps of which `is_due` says so.
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        """Steps done already, and steps of the whole run."""
+        self.first, self.last = first, last
+        console = Console(stderr=True)
+        self._bar = _Bar(console, first, last) if console.is_terminal else None
+        self._begin = self._shown = time.perf_counter()
+
+    def __enter__(self: Self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return max(time.perf_counter() - self._begin, 1e-9)
+
+    def is_due(self, step: int) -> bool:
+        """Whether the last showing is long enough ago, or this the last step."""
+        pause = _LINE_EVERY if self._bar is None else _BAR_EVERY
+        return step >= self.last or time.perf_counter() - self._shown >= pause
+
+    def show(self, step: int, told: str, above: str = "") -> None:
+        """Shows the steps done, what is `told` beside the bar, and a line above it."""
+        self._shown = time.perf_counter()
+        if self._bar is not None:
+            self._bar.show(step, told, above)
+            return
+        left = self.seconds / max(step - self.first, 1) * (self.last - step)
+        parts = [f"step {step}/{self.last}", above, told, f"{left:.0f} s left"]
+        print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)
+
+
+class _Bar(Progress):
+    """The bar, with a line of text above it."""
+
+    def __init__(self, console: Console, first: int, last: int) -> None:
+        self._above = Text()
+        super().__init__(
+            BarColumn(),
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[told]}"),
+            TimeRemainingColumn(),
+            console=console,
+            refresh_per_second=5,
+        )
+        self._only = self.add_task("", total=last, completed=first, told="")
+
+    def show(self, step: int, told: str, above: str) -> None:
+        self._above = Text(above)
+        self.update(self._only, completed=step, told=told)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self._above:
+            yield self._above
+        yield from super().get_renderables()
