@@ -29,6 +29,10 @@ class ConfigError(InputError):
     """A training input does not make sense; the message names the place in it."""
 
 
+class ParallelError(MDOpsError, RuntimeError):
+    """A process of a training in several processes cannot reach the others."""
+
+
 class NeighborOverflowError(MDOpsError, ValueError):
     """An atom has more neighbours than a neighbour list of fixed capacity can hold."""
 

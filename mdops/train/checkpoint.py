@@ -11,7 +11,7 @@ import torch
 
 from mdops.errors import InputError
 
-_FORMAT = "mdops training 1"
+_FORMAT = "mdops training 2"
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -37,8 +37,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
         raise InputError(f"{path}: is no checkpoint of a training: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise InputError(f"{path}: is no checkpoint of a training")
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != _FORMAT:
+        other = isinstance(found, str) and found.startswith(_FORMAT.rstrip("0123456789"))
+        kind = "a checkpoint of another version of mdops" if other else "no checkpoint of a training"
+        raise InputError(f"{path}: is {kind}")
     return content["state"]
 
 

@@ -173,7 +173,7 @@ class TrainingConfig:
             "disp_avg",
             "ckpt_keep_ratio",
         ),
-        *("neighbor_graph_method", "enable_compile", "enable_tf32", "ema_ckpt_keep", "tensorboard_freq"),
+        *("neighbor_graph_method", "enable_compile", "enable_tf32", "ema_ckpt_keep"),
     )
     NEUTRAL: ClassVar[dict[str, Any]] = {"opt_type": "Adam", "change_bias_after_training": False}
 
@@ -194,8 +194,9 @@ class TrainingConfig:
     enable_ema: bool = key(False, "validate and save the moving average of the weights")
     ema_decay: float = key(0.999, "its decay in a step", low=0)
     gradient_max_norm: float | None = key(None, "longer gradients are cut to this length", low=0)
-    tensorboard: bool = key(False, "write TensorBoard's files")
-    tensorboard_log_dir: str = key("log", "where to")
+    tensorboard: bool = key(False, "write TensorBoard's files; needs mdops[tensorboard]")
+    tensorboard_freq: int = key(1, "steps between their points", unit="steps", low=1)
+    tensorboard_log_dir: str = key("log", "their folder, in that of all files")
     precision: str = key(
         "float32", "of the computation; only mdops has this key", choices=("float32", "float64")
     )
@@ -272,3 +273,8 @@ def automatic_sel_ratio(sel: str) -> float:
     raise ConfigError(
         f'model.descriptor.sel: is {sel!r}, expected a list, "auto" or "auto:f" with a number f'
     )
+
+
+def saved_precision(precision: str) -> str:
+    """The dtype that a key `precision` means."""
+    return {"default": "float64", "double": "float64", "single": "float32"}.get(precision, precision)

@@ -9,12 +9,11 @@ import torch
 from mdops.errors import ConfigError
 from mdops.nn.build import build
 from mdops.nn.potential import Potential
-from mdops.train.config import Config, DescriptorConfig, FittingConfig, ModelConfig
-from mdops.train.model_statistics import ModelStatistics
+from mdops.train.config import Config, DescriptorConfig, FittingConfig, ModelConfig, saved_precision
+from mdops.train.model_statistics import ModelStatistics, overflow_rule
 
 Tree = dict[str, Any]
 
-_PRECISIONS = {"default": "float64", "double": "float64", "single": "float32"}
 _EMBEDDING, _FITTING = 0, 1  # streams of random numbers
 
 
@@ -26,9 +25,8 @@ def create_potential(
     The weights are DeePMD-kit's: normal, with deviation 1/sqrt(inputs + outputs); biases with 1; factors of
     residual layers 0.1 +- 0.001. They depend on `seed` where the configuration has no other for a part.
     """
-    overflow = any(m > s for m, s in zip(statistics.neighbors.most, statistics.sel, strict=True))
     tree = create_tree(config.model, statistics, seed)
-    potential = build(tree, dtype=dtype, overflow="truncate" if overflow else "error")
+    potential = build(tree, dtype=dtype, overflow=overflow_rule(statistics.neighbors, statistics.sel))
     set_trained(potential, config.model)
     return potential.train()
 
@@ -69,7 +67,7 @@ def _descriptor(
     mean, std = statistics.environment.mean, statistics.environment.std
     davg = np.zeros((ntypes, slots, 4))
     davg[:, :, 0] = mean[:, None]
-    precision = _PRECISIONS.get(config.precision, config.precision)
+    precision = saved_precision(config.precision)
     seed = seed if config.seed is None else config.seed
     ndim = 1 if config.type_one_side else 2
     options = {
@@ -124,7 +122,7 @@ def _fitting(model: ModelConfig, statistics: ModelStatistics, seed: int) -> Tree
         "neuron": config.neuron,
         "activation_function": config.activation_function,
         "resnet_dt": config.resnet_dt,
-        "precision": _PRECISIONS.get(config.precision, config.precision),
+        "precision": saved_precision(config.precision),
     }
     nets = []
     for kind in range(ntypes):

@@ -1,11 +1,13 @@
 """All the statistics that a new model takes from its data."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mdops.errors import ConfigError
+from mdops.nn.potential import Overflow
 from mdops.train.config import Config, ModelConfig, automatic_sel_ratio
 from mdops.train.data import Dataset
 from mdops.train.lists import PairLists
@@ -35,24 +37,14 @@ class ModelStatistics:
 
 
 def model_statistics(config: Config, data: Dataset, lists: PairLists) -> ModelStatistics:
-    """The statistics of the training data that the configuration asks for; the lists' cutoff is the model's.
-
-    Warns where an atom has more neighbours than a `sel` that is given.
-    """
+    """The statistics of the training data that the configuration asks for; the lists' cutoff is the model's."""
     model, descriptor = config.model, config.model.descriptor
     neighbors = neighbor_statistics(data, lists)
     if isinstance(descriptor.sel, str):
         sel = neighbors.sel(automatic_sel_ratio(descriptor.sel))
     else:
         sel = descriptor.sel
-    if any(most > places for most, places in zip(neighbors.most, sel, strict=True)):
-        warnings.warn(
-            f"atoms have up to {neighbors.most} neighbours of each type, and sel is {sel}: the farthest will "
-            "be dropped, as DeePMD-kit does, and energies will jump where neighbours change",
-            stacklevel=2,
-        )
-    sizes = batch_sizes(data, config.training.training_data.batch_size)
-    frames = spread_frames(data, model.data_stat_nbatch, sizes)
+    frames = statistics_frames(config, data)
     environment = environment_statistics(
         data,
         lists,
@@ -67,7 +59,7 @@ def model_statistics(config: Config, data: Dataset, lists: PairLists) -> ModelSt
     energy = energy_statistics(
         data,
         frames=frames,
-        preset=_preset(model),
+        preset=preset_energies(model),
         exclude_types=model.atom_exclude_types,
         rcond=model.fitting_net.rcond,
     )
@@ -75,7 +67,28 @@ def model_statistics(config: Config, data: Dataset, lists: PairLists) -> ModelSt
     return ModelStatistics(neighbors, sel, environment, energy, parameters)
 
 
-def _preset(model: ModelConfig) -> list[float | None]:
+def overflow_rule(neighbors: NeighborStatistics, sel: Sequence[int]) -> Overflow:
+    """What a model with this `sel` is to do with more neighbours on data that has so many.
+
+    Warns where there are more: the farthest are dropped then.
+    """
+    if all(most <= places for most, places in zip(neighbors.most, sel, strict=True)):
+        return "error"
+    warnings.warn(
+        f"atoms have up to {neighbors.most} neighbours of each type, and sel is {list(sel)}: the farthest "
+        "will be dropped, as DeePMD-kit does, and energies will jump where neighbours change",
+        stacklevel=2,
+    )
+    return "truncate"
+
+
+def statistics_frames(config: Config, data: Dataset) -> np.ndarray:
+    """The frames that statistics of energies and environments are of: `data_stat_nbatch` batches a system."""
+    sizes = batch_sizes(data, config.training.training_data.batch_size)
+    return spread_frames(data, config.model.data_stat_nbatch, sizes)
+
+
+def preset_energies(model: ModelConfig) -> list[float | None]:
     """preset_out_bias of the energy, a number or nothing for each type."""
     given = (model.preset_out_bias or {}).get("energy") or [None] * len(model.type_map)
     if len(given) != len(model.type_map):

@@ -47,6 +47,7 @@ class Sampler:
 
     Attributes:
         batches: in an epoch.
+        largest: the most frames of a batch.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Sampler:
             self._odds = np.asarray(odds, dtype=float) / sum(odds)
         self._counts = [-(-len(g) // b) for g, b in zip(self._groups, self._sizes, strict=False)]
         self.batches = sum(self._counts)
+        self.largest = max(-(-len(g) // n) for g, n in zip(self._groups, self._counts, strict=True))
         self._epoch, self._plan = -1, list[np.ndarray]()
 
     def __call__(self, step: int) -> np.ndarray:

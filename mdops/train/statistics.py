@@ -68,7 +68,7 @@ def neighbor_statistics(data: Dataset, lists: PairLists) -> NeighborStatistics:
     Raises DataError, naming the frame, where two atoms are at the same place.
     """
     nearest, most = float(lists.cutoff), np.zeros(data.ntypes, dtype=np.int64)
-    for frames in _chunks(data, np.arange(len(data))):
+    for frames in chunks(data, np.arange(len(data))):
         pairs, batch = _pairs(data, lists, frames)
         distance = pairs.displacements.norm(dim=2).masked_fill(pairs.neighbors < 0, torch.inf)
         closest = distance.min().item() if distance.numel() else torch.inf
@@ -113,7 +113,7 @@ def environment_statistics(
     slots, sums, squares = np.zeros(n), np.zeros((n, 2)), np.zeros((n, 2))
     mask = pair_matrix(exclude_types, n)
     zero, one = torch.zeros(n, dtype=torch.float64), torch.ones(n, 2, dtype=torch.float64)
-    for part in _chunks(data, np.arange(len(data)) if frames is None else frames):
+    for part in chunks(data, np.arange(len(data)) if frames is None else frames):
         pairs, _ = _pairs(data, lists, part)
         if bool((pairs.counts > torch.tensor(sel)).any()):
             pairs = keep_nearest(pairs, sel, lists.cutoff)
@@ -199,7 +199,7 @@ def parameter_statistics(
     return values.mean(0), 1 / np.maximum(values.std(0), protection)
 
 
-def _chunks(data: Dataset, frames: np.ndarray) -> Iterator[np.ndarray]:
+def chunks(data: Dataset, frames: np.ndarray) -> Iterator[np.ndarray]:
     """The frames in parts of about so many atoms that arrays over neighbours stay small."""
     atoms = np.cumsum(data.sizes()[frames])
     for part in np.split(frames, np.flatnonzero(np.diff(atoms // _CHUNK_ATOMS)) + 1):

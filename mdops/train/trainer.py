@@ -3,30 +3,30 @@
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from mdops.errors import ConfigError
-from mdops.nn.build import build, serialize
+from mdops.errors import ConfigError, InputError
 from mdops.nn.potential import Potential
-from mdops.nn.spline import SplineGrid
-from mdops.train.batch import make_batch
-from mdops.train.checkpoint import arrays, checkpoints, load_checkpoint, save_checkpoint
+from mdops.train.batch import Batch, make_batch
+from mdops.train.begin import adapt, model_state, new_potential, read_pretrained, restored
+from mdops.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from mdops.train.config import Config, DataConfig
-from mdops.train.create import create_potential, set_trained
 from mdops.train.data import Dataset, load_dataset
 from mdops.train.lcurve import LearningCurve
 from mdops.train.lists import PairLists
 from mdops.train.loss import EnergyLoss, squared_errors
-from mdops.train.model_statistics import model_statistics
+from mdops.train.parallel import Processes, training_device
+from mdops.train.resume import require_unchanged
 from mdops.train.schedule import WeightAverage
 from mdops.train.setup import make_loss, make_optimizer, make_rate, make_sampler, require_labels
-from mdops.train.step import keep_spline, predict, train_step, use_training_spline
-
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+from mdops.train.step import keep_spline, predict, train_step
+from mdops.train.tensorboard import ScalarLog, require_tensorboard
 
 
 @dataclass(frozen=True)
@@ -45,54 +45,148 @@ class Report:
     validation: dict[str, float] | None
 
 
-class Frames:
-    """Data with its lists and its sampler."""
+@dataclass(frozen=True)
+class Share:
+    """A process' part of a batch.
 
-    def __init__(self, config: DataConfig, model_types: list[str], cutoff: float, seed: int) -> None:
-        self.data: Dataset = load_dataset(config.systems, model_types)
+    Attributes:
+        batch: its frames.
+        counts: what `EnergyLoss` divides by.
+        is_counted: False where no frame was left for the process; the batch has weight 0 then.
+    """
+
+    batch: Batch
+    counts: dict[str, float]
+    is_counted: bool
+
+
+class Frames:
+    """Data with its lists and its sampler. Types are indices in `type_map`, which has all of `given`."""
+
+    def __init__(
+        self, config: DataConfig, given: list[str], type_map: list[str], cutoff: float, seed: int
+    ) -> None:
+        data = load_dataset(config.systems, given)
+        index = np.array([type_map.index(element) for element in given], dtype=data.types.dtype)
+        self.data: Dataset = replace(data, types=index[data.types], type_map=list(type_map))
         self.lists = PairLists(self.data, cutoff)
         self.sampler = make_sampler(config, self.data, seed)
+
+    def share(self, step: int, processes: Processes, device: torch.device) -> Share:
+        """What this process computes of the batch of a step."""
+        frames = self.sampler(step)
+        own, is_counted = processes.share(frames)
+        batch = make_batch(self.data, self.lists, own).to(device)
+        return Share(batch, processes.label_counts(self.data, frames, is_counted), is_counted)
 
 
 class Trainer:
     """One training, from a configuration; its files go to `folder`.
 
     With `restart` it goes on from the newest checkpoint there, and ends with the bits of a run that was never
-    stopped (on the same machine with the same number of threads).
+    stopped (on the same machine with the same number of threads and processes).
+
+    Where `torch.distributed` is initialised, each process makes a Trainer and calls the same methods: it
+    computes its share of each batch, and the first one writes the files.
 
     Attributes:
         potential: the model of now. steps: in the whole training. step: those done. seed: the one in use.
+        processes: those that share the work.
     """
 
     def __init__(
-        self, config: Config, folder: str | os.PathLike[str] = ".", *, restart: bool = False
+        self,
+        config: Config,
+        folder: str | os.PathLike[str] = ".",
+        *,
+        restart: bool = False,
+        init_model: str | os.PathLike[str] | None = None,
+        finetune: str | os.PathLike[str] | None = None,
+        use_pretrain_script: bool = False,
+        device: str | torch.device = "cpu",
     ) -> None:
-        self.config, self.folder = config, Path(folder)
-        state = self._newest() if restart else {}
+        """
+        Args:
+            config: the training input.
+            folder: where files go.
+            restart: see above.
+            init_model: a model file to take weights and statistics from, for a training from step 0.
+            finetune: the same, with the energies of the types fitted anew to the data.
+            use_pretrain_script: let that model differ from the input's `model`, and take its.
+            device: where to compute, "cpu" or "cuda".
+
+        Raises:
+            ConfigError: the input does not make sense, or fits neither the checkpoint nor the model.
+            DataError: the data cannot be used. InputError: an argument, or a checkpoint, cannot.
+            ModelFileError, UnsupportedModelError: the model file cannot.
+        """
+        path = _only_one(restart, init_model, finetune)
+        if use_pretrain_script and path is None and not restart:
+            raise InputError("use_pretrain_script needs a model, init_model or finetune")
+        self.config, self.folder, self.device = config, Path(folder), training_device(device)
+        self.processes = Processes.current()
         training = config.training
-        self.seed: int = state.get("seed", training.seed if training.seed is not None else _new_seed())
-        types, cutoff = config.model.type_map, config.model.descriptor.rcut
-        self.frames = Frames(training.training_data, types, cutoff, self.seed)
-        self.validation: Frames | None = None
-        if training.validation_data is not None:
-            self.validation = Frames(training.validation_data, types, cutoff, self.seed)
+        if training.tensorboard:
+            require_tensorboard()
+        state: dict[str, Any] = self.processes.from_first(self._newest) if restart else {}
+        self.step: int = state.get("step", 0)
+        self.seed: int = self.processes.from_first(lambda: state.get("seed", _seed(training.seed)))
+        given: Potential | None = None
+        if state:
+            given = restored(state["model"], config)
+        elif path is not None:
+            given = read_pretrained(path, config, use_pretrain_script=use_pretrain_script)
+        self._load_data(given)
         self.loss: EnergyLoss = make_loss(config)
         require_labels(self.loss, self.frames.data)
         self.steps = training.numb_steps or math.ceil(
             (training.numb_epoch or 0) * self.frames.sampler.batches
         )
         self.rate = make_rate(config, self.steps)
-        self.potential = self._restored(state) if state else self._new()
+        if given is None or not state:
+            given = self._begun(given, refit=finetune is not None)
+        self.potential = given.to(self.device)
         self.optimizer = make_optimizer(config, self.potential.parameters())
         self.average = WeightAverage(self.potential.parameters(), training.ema_decay)
-        self.step: int = state.get("step", 0)
         if state:
             self.optimizer.load_state_dict(state["optimizer"])
             self.average.updates = state["average"]["updates"]
             torch._foreach_copy_(self.average.values, state["average"]["values"])
-        self._curve = LearningCurve(
-            self.folder / training.disp_file, self.loss.terms, self.validation is not None, self.step
-        )
+        self._reduce = self.processes.mean_gradients(self.potential.parameters())
+        self._curve: LearningCurve | None = None
+        if self.processes.is_first:
+            self._curve = LearningCurve(
+                self.folder / training.disp_file, self.loss.terms, self.validation is not None, self.step
+            )
+        self._scalars: ScalarLog | None = None
+
+    def _load_data(self, given: Potential | None) -> None:
+        """The data, with the types of the model that is given, if there is one."""
+        model, training = self.config.model, self.config.training
+        types, cutoff = model.type_map, model.descriptor.rcut
+        if given is not None:
+            types, cutoff = given.type_map, given.cutoff
+        self.frames = Frames(training.training_data, model.type_map, types, cutoff, self.seed)
+        self.validation: Frames | None = None
+        if training.validation_data is not None:
+            self.validation = Frames(training.validation_data, model.type_map, types, cutoff, self.seed)
+        largest = self.frames.sampler.largest
+        if largest < self.processes.count:
+            raise ConfigError(
+                f"training.training_data.batch_size: batches have {largest} frames, fewer than the "
+                f"{self.processes.count} processes that share them"
+            )
+
+    def _begun(self, given: Potential | None, refit: bool) -> Potential:
+        """The model before the first step. The first process makes it, and all have its bits."""
+        data, lists = self.frames.data, self.frames.lists
+
+        def make() -> dict[str, Any]:
+            if given is None:
+                return model_state(new_potential(self.config, data, lists, self.seed))
+            return model_state(adapt(given, self.config, data, lists, refit=refit))
+
+        return restored(self.processes.from_first(make), self.config)
 
     def run(
         self,
@@ -104,42 +198,70 @@ class Trainer:
         Calls `on_report` at each line of the learning curve, and `on_step` with the steps done after each.
         """
         training = self.config.training
-        while self.step < self.steps:
-            report = self._advance()
-            if report and on_report:
-                on_report(report)
-            if on_step:
-                on_step(self.step)
-            if self.step % training.save_freq == 0 or self.step == self.steps:
-                self.save()
+        with self._scalar_log():
+            while self.step < self.steps:
+                report = self._advance()
+                if report and on_report:
+                    on_report(report)
+                if on_step:
+                    on_step(self.step)
+                if self.step % training.save_freq == 0 or self.step == self.steps:
+                    self.save()
         if training.enable_ema:
             self.average.swap()
-        self.potential.save(self.folder / "model.safetensors")
+        if self.processes.is_first:
+            self.potential.save(self.folder / "model.safetensors")
+        self.processes.wait()
         return self.potential
+
+    def _scalar_log(self) -> Any:
+        """TensorBoard's file for a run, if it is wanted and this process writes."""
+        training = self.config.training
+        if not training.tensorboard or not self.processes.is_first:
+            return nullcontext()
+        self._scalars = ScalarLog(self.folder / training.tensorboard_log_dir, self.step)
+        return self._scalars
 
     def _advance(self) -> Report | None:
         """One step, and what is to report after it."""
         training, now = self.config.training, self.rate(self.step)
         fraction = now / self.rate.start
-        batch = make_batch(self.frames.data, self.frames.lists, self.frames.sampler(self.step))
+        share = self.frames.share(self.step, self.processes, self.device)
         loss, result = train_step(
             self.potential,
             self.loss,
             self.optimizer,
-            batch,
+            share.batch,
             rate=now,
             fraction=fraction,
             max_norm=training.gradient_max_norm,
+            counts=share.counts,
+            reduce_gradients=self._reduce,
         )
         self.step += 1
         if training.enable_ema:
             self.average.update()
-        if self.step != 1 and self.step % training.disp_freq:
+        is_shown = self._is_due(training.disp_freq)
+        if not is_shown and not (training.tensorboard and self._is_due(training.tensorboard_freq)):
             return None
+        errors = squared_errors(result, share.batch) if share.is_counted else {}
+        trained = self._errors(float(loss), errors)
+        if self._scalars and self._is_due(training.tensorboard_freq):
+            self._scalars.rate(self.step, now)
+            self._scalars.errors(self.step, "training", trained)
+        return self._report(now, fraction, trained) if is_shown else None
+
+    def _is_due(self, interval: int) -> bool:
+        return self.step == 1 or self.step % interval == 0
+
+    def _report(self, rate: float, fraction: float, trained: dict[str, float]) -> Report:
+        """A line of the learning curve."""
         keep_spline(self.potential)
-        errors = _root_mean(squared_errors(result, batch))
-        report = Report(self.step, now, {"loss": float(loss) ** 0.5, **errors}, self._validate(fraction))
-        self._curve.write(report.step, report.training, report.validation, report.rate)
+        report = Report(self.step, rate, trained, self._validate(fraction))
+        if self._curve is not None:
+            self._curve.write(report.step, report.training, report.validation, report.rate)
+        if self._scalars and report.validation is not None:
+            self._scalars.errors(self.step, "validation", report.validation)
         return report
 
     def _validate(self, fraction: float) -> dict[str, float] | None:
@@ -151,26 +273,37 @@ class Trainer:
             self.average.swap()
         first = self.step // self.config.training.disp_freq * count
         for k in range(first, first + count):
-            batch = make_batch(self.validation.data, self.validation.lists, self.validation.sampler(k))
-            result = predict(self.potential, batch, create_graph=False)
-            loss += float(self.loss({n: v.detach() for n, v in result.items()}, batch, fraction)) / count
-            for name, (square, number) in squared_errors(result, batch).items():
+            share = self.validation.share(k, self.processes, self.device)
+            result = predict(self.potential, share.batch, create_graph=False)
+            detached = {name: value.detach() for name, value in result.items()}
+            loss += float(self.loss(detached, share.batch, fraction, share.counts)) / count
+            errors = squared_errors(result, share.batch) if share.is_counted else {}
+            for name, (square, number) in errors.items():
                 before = total.get(name, (0.0, 0))
                 total[name] = (before[0] + square, before[1] + number)
         if self.config.training.enable_ema:
             self.average.swap()
-        return {"loss": loss**0.5, **_root_mean(total)}
+        return self._errors(loss, total)
+
+    def _errors(self, loss: float, errors: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+        """The root of the loss, and RMSEs, over all processes."""
+        (total,) = self.processes.sums([loss])
+        sums = self.processes.sum_errors(errors)
+        rmse = {name: (square / max(number, 1)) ** 0.5 for name, (square, number) in sums.items()}
+        return {"loss": (total / self.processes.count) ** 0.5, **rmse}
 
     def save(self) -> None:
         """Writes a checkpoint, then removes the oldest of more than `max_ckpt_keep`."""
-        training, grid = self.config.training, self.potential.grid
+        if not self.processes.is_first:
+            return
+        if self._scalars:
+            self._scalars.flush()
+        training = self.config.training
         state = {
             "step": self.step,
             "seed": self.seed,
-            "model": serialize(self.potential),
-            "weights": self.potential.state_dict(),
-            "overflow": self.potential.overflow,
-            "grid": None if grid is None else asdict(grid),
+            "config": asdict(self.config),
+            "model": model_state(self.potential),
             "optimizer": self.optimizer.state_dict(),
             "average": {"updates": self.average.updates, "values": self.average.values},
         }
@@ -179,32 +312,23 @@ class Trainer:
             path.unlink()
 
     def _newest(self) -> dict[str, Any]:
+        """The last checkpoint's state."""
         found = checkpoints(self.folder, self.config.training.save_ckpt)
         if not found:
             raise ConfigError(f"{self.folder}: has no checkpoint {self.config.training.save_ckpt}-<step>.pt")
-        return load_checkpoint(found[-1])
-
-    def _new(self) -> Potential:
-        statistics = model_statistics(self.config, self.frames.data, self.frames.lists)
-        dtype = _DTYPES[self.config.training.precision]
-        potential = create_potential(self.config, statistics, seed=self.seed, dtype=dtype)
-        if self.config.training.spline:
-            use_training_spline(potential, statistics.neighbors.nearest)
-        return potential
-
-    def _restored(self, state: Mapping[str, Any]) -> Potential:
-        dtype = _DTYPES[self.config.training.precision]
-        potential = build(arrays(state["model"]), dtype=dtype, overflow=state["overflow"])
-        # The tree has the precision that the model is saved in, the weights that of the computation.
-        potential.load_state_dict(state["weights"])
-        potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
-        set_trained(potential, self.config.model)
-        return potential.train()
+        state = load_checkpoint(found[-1])
+        require_unchanged(state["config"], self.config, str(found[-1]))
+        return state
 
 
-def _root_mean(errors: Mapping[str, tuple[float, int]]) -> dict[str, float]:
-    return {name: (square / max(number, 1)) ** 0.5 for name, (square, number) in errors.items()}
+def _only_one(
+    restart: bool, init_model: str | os.PathLike[str] | None, finetune: str | os.PathLike[str] | None
+) -> str | os.PathLike[str] | None:
+    """The model to begin with; a training has one beginning."""
+    if restart + (init_model is not None) + (finetune is not None) > 1:
+        raise InputError("restart, init_model and finetune exclude each other")
+    return finetune if init_model is None else init_model
 
 
-def _new_seed() -> int:
-    return int.from_bytes(os.urandom(4), "little")
+def _seed(given: int | None) -> int:
+    return int.from_bytes(os.urandom(4), "little") if given is None else given

@@ -1,0 +1,48 @@
+"""The scalars of a training in TensorBoard's files."""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mdops.errors import InputError
+
+_UNITS = {"loss": "loss", "energy": "energy RMSE (eV per atom)", "forces": "force RMSE (eV per A)"}
+_UNITS |= {"virial": "virial RMSE (eV per atom)", "atom_energy": "atomic energy RMSE (eV)"}
+
+
+def require_tensorboard() -> Any:
+    """PyTorch's writer. Raises InputError if TensorBoard is not installed."""
+    try:
+        return importlib.import_module("torch.utils.tensorboard").SummaryWriter
+    except ImportError as error:
+        raise InputError(
+            f"training.tensorboard: TensorBoard is not installed: pip install 'mdops[tensorboard]' ({error})"
+        ) from None
+
+
+class ScalarLog:
+    """Charts of learning rate, loss and RMSEs, with the curves "training" and "validation"; used in a `with`."""
+
+    def __init__(self, folder: Path, after: int) -> None:
+        """Begins a file in the folder; what earlier files have of the steps beyond `after` is not shown."""
+        self._writer = require_tensorboard()(str(folder), purge_step=after + 1)
+
+    def rate(self, step: int, rate: float) -> None:
+        """The learning rate of a step."""
+        self._writer.add_scalar("learning rate", rate, step)
+
+    def errors(self, step: int, curve: str, errors: Mapping[str, float]) -> None:
+        """A point of each chart: "loss" (its root) and RMSEs, in eV and A."""
+        for name, value in errors.items():
+            self._writer.add_scalar(f"{_UNITS[name]}/{curve}", value, step)
+
+    def flush(self) -> None:
+        """To the disk: a kill loses nothing from before."""
+        self._writer.flush()
+
+    def __enter__(self) -> "ScalarLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
