@@ -35,6 +35,7 @@ class Potential(nn.Module):
 
     Attributes:
         type_map: the element of each type.
+        atom_exclude_types: types whose atoms have no energy.
         descriptor, fitting: the parts.
         overflow: what to do with more neighbours of a type than `sel`: "error", "truncate" (keep the nearest,
             as DeePMD-kit) or "extend" (keep all).
@@ -62,13 +63,14 @@ class Potential(nn.Module):
             raise InputError(f"overflow is {overflow!r}, expected one of {', '.join(get_args(Overflow))}")
         self.descriptor, self.fitting = descriptor, fitting
         self.type_map, self.overflow = list(type_map), overflow
+        self.atom_exclude_types = list(atom_exclude_types)
         self.tree = tree
         self.grid: SplineGrid | None = None
         self._watched: list[torch.Tensor] | None = None
         self._table: tuple[Any, torch.Tensor] | None = None
         self._fused: tuple[Any, FusedPotential | None] | None = None
         self.register_buffer("out_bias", out_bias)
-        excluded = torch.tensor([t in atom_exclude_types for t in range(len(type_map))])
+        excluded = torch.tensor([t in self.atom_exclude_types for t in range(len(type_map))])
         self.register_buffer("has_energy", ~excluded)
 
     @property

@@ -20,7 +20,7 @@ class SeE2A(nn.Module):
 
     Attributes:
         cutoff, cutoff_smooth: A; the switch goes from 1 to 0 between them.
-        sel: neighbours of each type, and their sum is N_sel.
+        sel: neighbours of each type, and their sum is N_sel; `places` is the same as an int32 tensor.
         protection: A, added to r in the denominators.
         axis_neuron: M2.
         mean: (ntypes,), of the first entry of the rows of a centre's type.
@@ -34,6 +34,7 @@ class SeE2A(nn.Module):
 
     mean: torch.Tensor
     std: torch.Tensor
+    places: torch.Tensor
     pair_mask: torch.Tensor
     zeroed: torch.Tensor
 
@@ -61,6 +62,7 @@ class SeE2A(nn.Module):
         self.cutoff, self.cutoff_smooth, self.protection = cutoff, cutoff_smooth, protection
         self.sel, self.axis_neuron, self.type_one_side = list(sel), axis_neuron, type_one_side
         excluded, absent = pair_matrix(exclude_types, self.ntypes), pair_matrix(absent_types, self.ntypes)
+        self.register_buffer("places", torch.tensor(self.sel, dtype=torch.int32), persistent=False)
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.register_buffer("pair_mask", excluded | absent)

@@ -62,14 +62,14 @@ def collocation(intervals: int) -> tuple[torch.Tensor, torch.Tensor]:
 def embed(descriptor: SeE2A, s: torch.Tensor, masked: bool = True) -> torch.Tensor:
     """(ntypes, ntypes, P, M): every pair's net [centre, neighbour] at s (P,) in 1/A; if `masked`, zero for the
     pairs of types that are left out."""
-    first = descriptor.nets[0]
-    s = s.to(next(first.parameters()))
-    rows = []
-    for c in range(descriptor.ntypes):
-        x = ((s - descriptor.mean[c]) / descriptor.std[c, 0])[:, None]
-        nets = torch.stack([descriptor.net(c, t)(x) for t in range(descriptor.ntypes)])
-        rows.append(nets.masked_fill(descriptor.pair_mask[c][:, None, None], 0.0) if masked else nets)
-    return torch.stack(rows)
+    d, kinds = descriptor, range(descriptor.ntypes)
+    s = s.to(next(d.nets[0].parameters()))
+    x = ((s - d.mean[:, None]) / d.std[:, :1])[..., None]  # of each centre, (ntypes, P, 1)
+    if d.type_one_side:
+        values = torch.stack([d.net(0, t)(x) for t in kinds], dim=1)
+    else:
+        values = torch.stack([torch.stack([d.net(c, t)(x[c]) for t in kinds]) for c in kinds])
+    return values.masked_fill(d.pair_mask[..., None, None], 0.0) if masked and d.has_masked else values
 
 
 def coefficients(descriptor: SeE2A, grid: SplineGrid, masked: bool = True) -> torch.Tensor:

@@ -103,14 +103,20 @@ def _pair_forces_formula(needs: Any, grads: Any, args: Any) -> Any:
     dL/dg_ij = f_i - f_j - d_ij . v_ij  and  dL/dd_ij = -v_ij . g_ij."""
     grad, d, batch, neighbors, _ = args
     forces, virial, atom_virial = grads
-    real = (neighbors >= 0)[..., None]
     j = neighbors.clamp(min=0).long()
-    v = (virial[batch.long()][:, None] + atom_virial[j]).to(grad.dtype)
-    force = (forces[:, None] - forces[j]).to(grad.dtype)
-    grad_grad = (force - torch.einsum("ika,ikab->ikb", d, v)) * real
-    return grad_grad, -torch.einsum("ikab,ikb->ika", v, grad) * real
+    grad_grad, grad_d = torch.zeros_like(grad), torch.zeros_like(d)
+    if forces is not None:
+        grad_grad = (forces[:, None] - forces[j]).to(grad.dtype)
+    if virial is not None or atom_virial is not None:
+        v = torch.zeros((*j.shape, 3, 3), dtype=torch.float64, device=grad.device)
+        v = v if virial is None else v + virial[batch.long()][:, None]
+        v = (v if atom_virial is None else v + atom_virial[j]).to(grad.dtype)
+        grad_grad = grad_grad - torch.einsum("ika,ikab->ikb", d, v)
+        grad_d = -torch.einsum("ikab,ikb->ika", v, grad)
+    real = (neighbors >= 0)[..., None]
+    return grad_grad * real, grad_d * real if needs[1] else None
 
 
 register_formula("displacements", _displacements_formula, (0, 1))
 register_formula("displacements_backward", _displacements_backward_formula, (0,))
-register_formula("pair_forces", _pair_forces_formula, (0, 1))
+register_formula("pair_forces", _pair_forces_formula, (0, 1), zeros=False)

@@ -20,6 +20,7 @@ class Batch:
         system: the atoms, batch index included.
         neighbors: their neighbours.
         sizes: (S,) int64, atoms of each frame.
+        kinds: for each type, the indices (int64) of its atoms.
         labels: those of energy (S,), forces (N, 3), virial (S, 3, 3) and atom_energy (N,) that a frame of the
             batch has; float64, eV and A.
         present: for each of these (S,) bool, the frames that have it.
@@ -29,6 +30,7 @@ class Batch:
     system: System
     neighbors: NeighborList
     sizes: torch.Tensor
+    kinds: tuple[torch.Tensor, ...]
     labels: dict[str, torch.Tensor]
     present: dict[str, torch.Tensor]
     fparam: torch.Tensor | None
@@ -49,6 +51,7 @@ class Batch:
                 near.neighbors.to(device), near.images.to(device), near.counts.to(device), near.cutoff
             ),
             sizes=self.sizes.to(device),
+            kinds=tuple(index.to(device) for index in self.kinds),
             labels={name: value.to(device) for name, value in self.labels.items()},
             present={name: value.to(device) for name, value in self.present.items()},
             fparam=moved(self.fparam),
@@ -66,10 +69,12 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
         if data.present[name][frames].any()
     }
     parameters = {name: values.pop(name, None) for name in PARAMETERS}
+    system = frames_system(data, frames)
     return Batch(
-        frames_system(data, frames),
+        system,
         lists.gather(frames),
         torch.from_numpy(data.sizes()[frames]),
+        tuple(torch.nonzero(system.types == kind)[:, 0] for kind in range(data.ntypes)),
         values,
         {name: torch.from_numpy(data.present[name][frames]) for name in values},
         parameters["fparam"],

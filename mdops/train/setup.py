@@ -76,5 +76,9 @@ def make_optimizer(config: Config, parameters: Iterable[torch.nn.Parameter]) -> 
     betas = (c.adam_beta1, c.adam_beta2)
     if c.type == "AdamW":
         decay = _ADAMW_DECAY if c.weight_decay is None else c.weight_decay
-        return torch.optim.AdamW(trained, config.learning_rate.start_lr, betas, weight_decay=decay)
-    return torch.optim.Adam(trained, config.learning_rate.start_lr, betas, weight_decay=c.weight_decay or 0.0)
+        return torch.optim.AdamW(
+            trained, config.learning_rate.start_lr, betas, weight_decay=decay, fused=True
+        )
+    return torch.optim.Adam(
+        trained, config.learning_rate.start_lr, betas, weight_decay=c.weight_decay or 0.0, fused=True
+    )

@@ -9,6 +9,7 @@ from mdops.nn.potential import Potential
 from mdops.nn.spline import TOLERANCE, spline_error
 from mdops.train.batch import Batch
 from mdops.train.loss import EnergyLoss
+from mdops.train.prediction import predict
 
 _MARGIN = 0.9  # of the data's smallest distance: where the knots end
 
@@ -33,26 +34,6 @@ def keep_spline(potential: Potential) -> bool:
     potential.grid = None  # stays so, with a warning, if no knots are enough
     potential.use_spline(grid.r_min)
     return True
-
-
-def predict(potential: Potential, batch: Batch, create_graph: bool = True) -> dict[str, torch.Tensor]:
-    """energy (S,), atom_energy (N,), forces (N, 3) and virial (S, 3, 3) of a batch, from its lists.
-
-    With `create_graph` all are differentiable in the weights.
-    """
-    system = batch.system
-    return potential(
-        system.positions,
-        system.types,
-        system.cell,
-        system.pbc,
-        system.batch,
-        batch.neighbors,
-        batch.fparam,
-        batch.aparam,
-        forces=True,
-        create_graph=create_graph,
-    )
 
 
 def train_step(

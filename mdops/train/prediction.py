@@ -1,0 +1,101 @@
+"""Energies, forces and virials of a batch, with a graph to the weights for a loss on them.
+
+Two ways lead there. `Potential.forward` records everything, whatever the model. Most models take the short way:
+positions do not change in training, so the graph begins at the spline moments, and the passes through the nets are
+those of `mdops.nn.moment_energy`. Both give the same numbers (docs/training.md, "A step").
+"""
+
+import torch
+
+from mdops.nn.moment_energy import moment_energy, supports
+from mdops.nn.moments import Moments
+from mdops.nn.pairs import Pairs, refuse_coincident, refuse_overflow, warn_close
+from mdops.nn.potential import Potential
+from mdops.nn.spline import coefficients
+from mdops.nn.splined import pair_gradient, pair_moments
+from mdops.ops import displacements, pair_forces
+from mdops.train.batch import Batch
+
+
+def predict(potential: Potential, batch: Batch, create_graph: bool = True) -> dict[str, torch.Tensor]:
+    """energy (S,), atom_energy (N,), forces (N, 3) and virial (S, 3, 3) of a batch, from its lists.
+
+    With `create_graph` all are differentiable in the weights.
+    """
+    if create_graph and takes_short_way(potential):
+        return _short_way(potential, batch)
+    system = batch.system
+    return potential(
+        system.positions,
+        system.types,
+        system.cell,
+        system.pbc,
+        system.batch,
+        batch.neighbors,
+        batch.fparam,
+        batch.aparam,
+        forces=True,
+        create_graph=create_graph,
+    )
+
+
+def takes_short_way(potential: Potential) -> bool:
+    """Whether a training of this model begins at the moments: it has splines, tanh and no pairs or atoms left out."""
+    return (
+        potential.grid is not None
+        and potential.overflow != "truncate"
+        and not potential.descriptor.has_masked
+        and not potential.atom_exclude_types
+        and supports(potential.fitting)
+    )
+
+
+def _short_way(potential: Potential, batch: Batch) -> dict[str, torch.Tensor]:
+    """Moments without a graph, the nets with one, and the ops that lead from dE/dA to forces with theirs."""
+    system, near, d, grid = batch.system, batch.neighbors, potential.descriptor, potential.grid
+    assert grid is not None
+    with torch.no_grad():
+        vectors = displacements(
+            system.positions, system.cell, system.batch, near.neighbors, near.images, potential.dtype
+        )
+        moments, within, nearest = pair_moments(d, grid, vectors, near.counts, system.types)
+        _check(potential, Pairs(near.neighbors, near.counts, vectors), within, nearest)
+    energy, gradient = _atom_energies(potential, batch, moments)
+    gradient = pair_gradient(d, grid, gradient, vectors, near.counts, system.types)
+    forces, virial, _ = pair_forces(gradient, vectors, system.batch, near.neighbors, system.count)
+    total = energy.new_zeros(system.count).index_add(0, system.batch.long(), energy)
+    return {"energy": total, "atom_energy": energy, "forces": forces, "virial": virial}
+
+
+def _atom_energies(
+    potential: Potential, batch: Batch, moments: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Energies (N,), float64, and dE/dA (N, ntypes * B, 4) of every atom, type by type."""
+    system, d, fitting = batch.system, potential.descriptor, potential.fitting
+    assert potential.grid is not None
+    table = coefficients(d, potential.grid) / d.slots
+    extra = fitting.extra_inputs(system.batch, system.count, batch.fparam, batch.aparam)
+    bias = fitting.bias + potential.out_bias
+    energy = torch.zeros(system.atoms, dtype=torch.float64, device=moments.device)
+    gradient = torch.zeros_like(moments)
+    for kind, index in enumerate(batch.kinds):
+        if len(index):
+            one, slope = moment_energy(
+                fitting.net(kind), d.axis_neuron, table[kind].flatten(0, 1), moments[index], extra[index]
+            )
+            energy = energy.index_copy(0, index, one.double() + bias[kind])
+            gradient = gradient.index_copy(0, index, slope)
+    return energy, gradient
+
+
+def _check(potential: Potential, pairs: Pairs, within: torch.Tensor, nearest: torch.Tensor) -> None:
+    """What `Potential.forward` refuses and warns of. While a graph of CUDA kernels is captured nothing can be read:
+    who captures it has had the same frames checked before."""
+    if pairs.displacements.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    moments = Moments(nearest.new_empty(0), within, nearest)
+    refuse_coincident(moments, pairs)
+    assert potential.grid is not None
+    warn_close(moments, potential.grid.r_min)
+    if potential.overflow == "error":
+        refuse_overflow(moments, potential.sel, potential.type_map)

@@ -1,0 +1,117 @@
+"""The short way from moments to forces gives the numbers and weight gradients of plain autograd."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mdops.errors import InputError
+from mdops.train import PairLists, load_dataset, make_batch
+from mdops.train.config import parse_config
+from mdops.train.create import create_potential
+from mdops.train.model_statistics import model_statistics
+from mdops.train.prediction import predict, takes_short_way
+from mdops.train.step import use_training_spline
+
+EMT = Path(__file__).parents[1] / "data" / "training" / "emt"
+R_MIN = 1.5
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_dataset(EMT, ["Cu", "Al"])
+
+
+@pytest.fixture(scope="module")
+def lists(data):
+    return PairLists(data, 4.0)
+
+
+def model(data, lists, fitting=None, **options):
+    config = parse_config(
+        {
+            "model": {
+                "type_map": ["Cu", "Al"],
+                "descriptor": {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": 3},
+                "fitting_net": {"neuron": [12, 12, 24], **(fitting or {})},
+                **options,
+            },
+            "training": {"training_data": {"systems": str(EMT), "batch_size": 2}, "numb_steps": 10},
+        }
+    )
+    potential = create_potential(config, model_statistics(config, data, lists), seed=3, dtype=torch.float64)
+    use_training_spline(potential, R_MIN)
+    return potential
+
+
+def the_long_way(potential, batch, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("mdops.train.prediction.takes_short_way", lambda potential: False)
+        return predict(potential, batch)
+
+
+def weight_gradients(potential, result, terms):
+    """Of a sum over the results in which every number has a weight of its own."""
+    generator = torch.Generator().manual_seed(0)
+    total = torch.zeros((), dtype=torch.float64)
+    for name in terms:
+        value = result[name]
+        total = total + (value * torch.randn(value.shape, generator=generator, dtype=value.dtype)).sum()
+    return torch.autograd.grad(total, list(potential.parameters()), allow_unused=True, materialize_grads=True)
+
+
+@pytest.mark.parametrize("terms", [["energy"], ["forces"], ["virial"], ["energy", "forces", "virial"]])
+@pytest.mark.parametrize("fitting", [{}, {"resnet_dt": False}])
+def test_both_ways_agree(data, lists, monkeypatch, fitting, terms):
+    potential = model(data, lists, fitting)
+    assert takes_short_way(potential)
+    batch = make_batch(data, lists, np.array([0, 5, 7]))
+    short, long = predict(potential, batch), the_long_way(potential, batch, monkeypatch)
+    for name, value in long.items():
+        torch.testing.assert_close(short[name], value, rtol=1e-11, atol=1e-11)
+    for a, b in zip(*(weight_gradients(potential, r, terms) for r in (short, long)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10 * float(b.abs().max()))
+
+
+def test_both_ways_agree_with_frame_parameters(data, lists, monkeypatch):
+    potential = model(data, lists)
+    extended = potential.fitting
+    extended.fparam.average = torch.zeros(2, dtype=torch.float64)
+    extended.fparam.inverse_deviation = torch.ones(2, dtype=torch.float64)
+    for net in extended.nets:
+        first = net.layers[0]
+        more = 0.1 * torch.ones(2, first.outputs, dtype=torch.float64)
+        first.weight = torch.nn.Parameter(torch.cat([first.weight.detach(), more]))
+    batch = make_batch(data, lists, np.array([1, 6]))
+    batch.fparam = torch.tensor([[0.3, -0.2], [1.0, 0.5]], dtype=torch.float64)
+    short, long = predict(potential, batch), the_long_way(potential, batch, monkeypatch)
+    torch.testing.assert_close(short["forces"], long["forces"], rtol=1e-11, atol=1e-11)
+    for a, b in zip(*(weight_gradients(potential, r, ["forces"]) for r in (short, long)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pair_exclude_types": [[0, 1]]},
+        {"atom_exclude_types": [1]},
+        {"fitting": {"activation_function": "gelu"}},
+    ],
+)
+def test_other_models_take_the_long_way(data, lists, options):
+    potential = model(data, lists, **options)
+    assert not takes_short_way(potential)
+    predict(potential, make_batch(data, lists, np.array([0])))["forces"].sum().backward()
+
+
+def test_the_short_way_refuses_and_warns_as_the_long_one(data, lists):
+    potential = model(data, lists)
+    batch = make_batch(data, lists, np.array([0]))
+    use_training_spline(potential, 5.0)
+    with pytest.warns(UserWarning, match="nearer than 4.5 A"):
+        predict(potential, batch)
+    batch.system.positions[batch.neighbors.neighbors[0, 0].long()] = batch.system.positions[0]
+    batch.neighbors.images[:] = 0
+    with pytest.raises(InputError, match="are at the same place"):
+        predict(potential, batch)
