@@ -1,19 +1,23 @@
 """Trains a model by an input file: DeePMD-kit's input.json of an energy model with se_e2_a. Writes the learning
-curve, checkpoints and model.safetensors; after a kill, the same command with --restart goes on."""
+curve, checkpoints and model.safetensors; after a kill, the same command with --restart goes on. Several processes
+share the work under `torchrun --nproc-per-node N -m mdops train ...`."""
 
 import argparse
 import shutil
 import sys
 import textwrap
 import time
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from mdops.train import Report, Trainer
-    from mdops.train.config import TrainingConfig
+    from mdops.train.config import Config, TrainingConfig
 
 HELP = "train a model"
 _KEYS = "keys"  # stands for the list of keys, which is put together when help is asked for
@@ -26,6 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", "-o", type=Path, default=Path("."), metavar="FOLDER", help="where files go")
     add("--restart", action="store_true", help="go on from the newest checkpoint; begin if there is none")
     add("--overwrite", action="store_true", help="begin anew over files of an earlier training")
+    begin = parser.add_mutually_exclusive_group().add_argument
+    text = "begin with the weights and statistics of a model file"
+    begin("--init-model", type=Path, metavar="MODEL", help=text)
+    text = "the same, with the energies of the types fitted anew to the data"
+    begin("--finetune", type=Path, metavar="MODEL", help=text)
+    add("--use-pretrain-script", action="store_true", help="take the model's own options, not the input's")
+    add("--device", default="cpu", help="cpu or cuda; with several processes, each takes a GPU of its own")
     add("--threads", type=int, metavar="N", help="processor threads; PyTorch chooses unless given")
 
 
@@ -56,26 +67,59 @@ def _keys() -> str:
 def run(args: argparse.Namespace) -> int:
     import torch
 
-    from mdops.train import Trainer, read_config
-    from mdops.train.progress import TrainingProgress
+    from mdops.train import read_config
+    from mdops.train.parallel import Processes, join_processes, leave_processes
 
     if args.threads is not None:
         if args.threads < 1:
             raise InputError(f"--threads {args.threads}: expected 1 or more")
         torch.set_num_threads(args.threads)
+    if args.use_pretrain_script and not (args.init_model or args.finetune):
+        raise InputError("--use-pretrain-script needs a model: --init-model or --finetune")
     config = read_config(args.input)
-    earlier = _earlier(args, config.training)
+    device = join_processes(args.device)
+    processes = Processes.current()
+    earlier = processes.from_first(lambda: _earlier(args, config.training))
+    trainer = _trainer(args, config, earlier, device)
+    if processes.is_first:
+        _train(trainer)
+    else:
+        trainer.run()
+    leave_processes()
+    return 0
+
+
+def _trainer(
+    args: argparse.Namespace, config: "Config", earlier: list[Path], device: "torch.device"
+) -> "Trainer":
+    """The training of this command, with the files of an earlier one removed."""
+    from mdops.train import Trainer
+    from mdops.train.parallel import Processes
+
+    is_first = Processes.current().is_first
     args.output.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(config, args.output, restart=args.restart and bool(earlier))
-    if not args.restart:
+    beginning: dict[str, Any] = {"restart": True}
+    if not (args.restart and earlier):
+        beginning = {name: getattr(args, name) for name in ("init_model", "finetune", "use_pretrain_script")}
+    with warnings.catch_warnings():
+        if not is_first:  # all look at the same data
+            warnings.simplefilter("ignore")
+        trainer = Trainer(config, args.output, device=device, **beginning)
+    if not args.restart and is_first:
         for path in earlier:
             path.unlink()
+    return trainer
+
+
+def _train(trainer: "Trainer") -> None:
+    """The training, with what it tells."""
+    from mdops.train.progress import TrainingProgress
+
     first, begin = trainer.step, time.perf_counter()
     print(_begins(trainer), file=sys.stderr, flush=True)
     with TrainingProgress(first, trainer.steps) as progress:
         trainer.run(progress.report, progress.update)
     print(_told(trainer, trainer.step - first, time.perf_counter() - begin, progress.latest))
-    return 0
 
 
 def _earlier(args: argparse.Namespace, training: "TrainingConfig") -> list[Path]:
@@ -100,9 +144,11 @@ def _begins(trainer: "Trainer") -> str:
         steps = f"from step {trainer.step} of {trainer.steps}"
     validation = "" if trainer.validation is None else f", validation on {len(trainer.validation.data)}"
     parameters = sum(p.numel() for p in trainer.potential.parameters())
+    count = trainer.processes.count
+    shared = f", {count} processes" if count > 1 else ""
     return (
         f"training {parameters:,} parameters on {len(data)} frames with {data.offsets[-1]:,} atoms "
-        f"({', '.join(data.type_map)}){validation}; {steps}, seed {trainer.seed}"
+        f"({', '.join(data.type_map)}){validation}; {steps}, seed {trainer.seed}{shared}"
     )
 
 
