@@ -1,10 +1,12 @@
 """One thread for the tests: their systems are tiny, and threads that share a busy machine wait for each other.
 
-What is promised of several threads sets their number itself.
+What is promised of several threads sets their number itself. Tests marked `gpu` are skipped where there is none.
 """
 
 import pytest
 import torch
+
+from mdops._library import cuda_problem
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +15,16 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") is not None:
+        problem = cuda_problem()
+        if problem is not None:
+            pytest.skip(problem)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Runs a test on the CPU and on a GPU."""
+    return request.param
