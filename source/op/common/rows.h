@@ -23,4 +23,34 @@ __device__ __forceinline__ void store_triples(const T* v, T* buffer, T* out, int
   for (int k = lane; k < 3 * lanes; k += kWarp) out[k] = buffer[k];
 }
 
+// One row of a pair list whose slots are ordered by type, as a kernel finds it: an atom that takes part, a
+// virtual one, or a row that cannot be used, because its type or counts are out of range.
+enum class RowKind { real, empty, wrong };
+
+__device__ __forceinline__ RowKind row_kind(int32_t type, int ntypes, const int32_t* counts, int64_t width) {
+  int64_t sum = 0;
+  bool wrong = type < -1 || type >= ntypes;
+  for (int t = 0; t < ntypes; ++t) {
+    wrong |= counts[t] < 0;
+    sum += counts[t];
+  }
+  if (wrong || sum > width) return RowKind::wrong;
+  return type < 0 ? RowKind::empty : RowKind::real;
+}
+
+// The type of each slot of a row, asked for in rising order; -1 after the last neighbour.
+struct SlotTypes {
+  const int32_t* counts;
+  int ntypes, type = 0;
+  int64_t end;
+
+  __device__ SlotTypes(const int32_t* counts_, int ntypes_)
+      : counts(counts_), ntypes(ntypes_), end(ntypes_ > 0 ? counts_[0] : 0) {}
+
+  __device__ int of(int64_t slot) {
+    while (type < ntypes && slot >= end) end += ++type < ntypes ? counts[type] : 0;
+    return type < ntypes ? type : -1;
+  }
+};
+
 }  // namespace mdops

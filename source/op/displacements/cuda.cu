@@ -2,6 +2,7 @@
 #include "common/pair_checks.h"
 #include "common/rows.h"
 #include "displacements/displacements.h"
+#include "displacements/pair_sums.h"
 
 namespace mdops {
 
@@ -58,10 +59,50 @@ Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor
   return result;
 }
 
+std::tuple<Tensor, Tensor> displacements_backward(const Tensor& grad_, const Tensor& batch_,
+                                                  const Tensor& neighbors_, const Tensor& images_,
+                                                  int64_t num_systems) {
+  const CudaOp op("displacements_backward", "grad", grad_);
+  const PairList pairs(op, batch_, neighbors_, num_systems);
+  const Tensor images = input(op, "images", images_, ScalarType::Int, {pairs.atoms, pairs.width});
+  const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
+  Tensor grad_positions = empty(op, {pairs.atoms, 3}, ScalarType::Double);
+  Tensor grad_cell = empty(op, {num_systems, 3, 3}, ScalarType::Double);
+  dispatch_float(op, grad.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const PositionGradient<T> terms{grad.const_data_ptr<T>(), images.const_data_ptr<int32_t>()};
+    sum_pairs(op, pairs, terms, num_systems, grad_positions.mutable_data_ptr<double>(),
+              grad_cell.mutable_data_ptr<double>(), nullptr);
+  });
+  return {grad_positions, grad_cell};
+}
+
+std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor& displacements_,
+                                               const Tensor& batch_, const Tensor& neighbors_,
+                                               int64_t num_systems) {
+  const CudaOp op("pair_forces", "grad", grad_);
+  const PairList pairs(op, batch_, neighbors_, num_systems);
+  const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
+  const Tensor d =
+      input(op, "displacements", displacements_, grad.scalar_type(), {pairs.atoms, pairs.width, 3});
+  Tensor forces = empty(op, {pairs.atoms, 3}, ScalarType::Double);
+  Tensor virial = empty(op, {num_systems, 3, 3}, ScalarType::Double);
+  Tensor atom_virial = empty(op, {pairs.atoms, 3, 3}, ScalarType::Double);
+  dispatch_float(op, grad.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const PairForce<T> terms{grad.const_data_ptr<T>(), d.const_data_ptr<T>()};
+    sum_pairs(op, pairs, terms, num_systems, forces.mutable_data_ptr<double>(),
+              virial.mutable_data_ptr<double>(), atom_virial.mutable_data_ptr<double>());
+  });
+  return {forces, virial, atom_virial};
+}
+
 }  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
   m.impl("displacements", TORCH_BOX(&mdops::displacements));
+  m.impl("displacements_backward", TORCH_BOX(&mdops::displacements_backward));
+  m.impl("pair_forces", TORCH_BOX(&mdops::pair_forces));
 }

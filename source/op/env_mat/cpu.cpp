@@ -19,8 +19,7 @@ void for_slots(const DescriptorInputs& in, const Work& work) {
       int64_t slot = i * in.width;
       const auto row = [&](int64_t count, bool present) {
         for (int64_t last = slot + count; slot < last; ++slot) {
-          const T* v = d + 3 * slot;
-          work(i, slot, present && v[0] * v[0] + v[1] * v[1] + v[2] * v[2] < cutoff2);
+          work(i, slot, present && squared_length(d + 3 * slot) < cutoff2);
         }
       };
       for (int64_t t = 0; types[i] >= 0 && t < in.ntypes; ++t)
@@ -38,17 +37,6 @@ Normalisation<T> normalisation(const DescriptorInputs& in, const T* mean, int64_
   return {mean ? mean[type] : T(0), T(1) / std[0], T(1) / std[1]};
 }
 
-template <class T>
-RadialTerms<T> terms(const T* d, const Cutoff<T>& cutoff) {
-  return radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], cutoff);
-}
-
-// The gradient of R as the P of pair_gradient: four numbers, the last three zero when radial.
-template <class T>
-void widen(const T* grad, int columns, T* p) {
-  for (int a = 0; a < 4; ++a) p[a] = a < columns ? grad[a] : T(0);
-}
-
 Tensor env_mat(const Tensor& displacements, const Tensor& counts, const Tensor& types, const Tensor& mean_,
                const Tensor& std, const Tensor& pair_mask, double cutoff, double cutoff_smooth,
                double protection, bool radial) {
@@ -64,8 +52,8 @@ Tensor env_mat(const Tensor& displacements, const Tensor& counts, const Tensor& 
     T* out = result.mutable_data_ptr<T>();
     for_slots<T>(in, [&](int64_t i, int64_t slot, bool present) {
       const Normalisation<T> norm = normalisation(in, m, i);
-      T row[4] = {-norm.mean * norm.inv0, 0, 0, 0};  // an absent neighbour: s = 0
-      if (present) env_row(d + 3 * slot, terms(d + 3 * slot, in.cutoff_as<T>()), norm, row);
+      T row[4];
+      env_slot(d + 3 * slot, present, in.cutoff_as<T>(), norm, row);
       for (int a = 0; a < columns; ++a) out[columns * slot + a] = row[a];
     });
   });
@@ -86,13 +74,9 @@ Tensor env_mat_backward(const Tensor& grad_, const Tensor& displacements, const 
     const T *d = in.displacements.const_data_ptr<T>(), *g = grad.const_data_ptr<T>();
     T* out = result.mutable_data_ptr<T>();
     for_slots<T>(in, [&](int64_t i, int64_t slot, bool present) {
-      if (!present) return;
-      T p[4];
-      widen(g + columns * slot, columns, p);
-      const T none[4] = {0, 0, 0, 0};
-      const T* v = d + 3 * slot;
-      const Normalisation<T> norm = normalisation<T>(in, nullptr, i);
-      pair_gradient(v, terms(v, in.cutoff_as<T>()), norm, p, none, out + 3 * slot);
+      if (present)
+        env_slot_backward(g + columns * slot, columns, d + 3 * slot, in.cutoff_as<T>(),
+                          normalisation<T>(in, nullptr, i), out + 3 * slot);
     });
   });
   return result;
@@ -118,15 +102,10 @@ std::tuple<Tensor, Tensor> env_mat_backward_backward(const Tensor& tangent_, con
     T *out_grad = grad_grad.mutable_data_ptr<T>(), *out_d = grad_d.mutable_data_ptr<T>();
     for_slots<T>(in, [&](int64_t i, int64_t slot, bool present) {
       if (!present) return;
-      T p[4], row[4], ds;
-      widen(g + columns * slot, columns, p);
-      const T none[4] = {0, 0, 0, 0};
-      const T *v = d + 3 * slot, *along = tangents + 3 * slot;
-      const RadialTerms<T> f = terms(v, in.cutoff_as<T>());
-      const Normalisation<T> norm = normalisation<T>(in, nullptr, i);
-      env_row_jvp(v, along, f, norm, row, &ds);
+      T row[4];
+      env_slot_second(tangents + 3 * slot, g + columns * slot, columns, d + 3 * slot, in.cutoff_as<T>(),
+                      normalisation<T>(in, nullptr, i), row, out_d + 3 * slot);
       for (int a = 0; a < columns; ++a) out_grad[columns * slot + a] = row[a];
-      pair_hessian_product(v, along, f, norm, p, none, none, out_d + 3 * slot);
     });
   });
   return {grad_grad, grad_d};

@@ -114,4 +114,45 @@ MDOPS_HD void pair_hessian_product(const T* d, const T* v, const RadialTerms<T>&
   }
 }
 
+template <class T>
+MDOPS_HD T squared_length(const T* d) {
+  return d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
+}
+
+// One slot of env_mat: R of a pair that is there, of s = 0 for one that is absent.
+template <class T>
+MDOPS_HD void env_slot(const T* d, bool present, const Cutoff<T>& cutoff, const Normalisation<T>& n, T* row) {
+  row[0] = -n.mean * n.inv0;
+  row[1] = row[2] = row[3] = T(0);
+  if (present) env_row(d, radial_terms(squared_length(d), cutoff), n, row);
+}
+
+// The gradient of R as the P of pair_gradient: four numbers, the last three zero when radial.
+template <class T>
+MDOPS_HD void widen(const T* grad, int columns, T* p) {
+  for (int a = 0; a < 4; ++a) p[a] = a < columns ? grad[a] : T(0);
+}
+
+// One pair of env_mat_backward: the gradient in d, from that of `columns` columns of R.
+template <class T>
+MDOPS_HD void env_slot_backward(const T* grad, int columns, const T* d, const Cutoff<T>& cutoff,
+                                const Normalisation<T>& n, T* out) {
+  T p[4];
+  widen(grad, columns, p);
+  const T none[4] = {0, 0, 0, 0};
+  pair_gradient(d, radial_terms(squared_length(d), cutoff), n, p, none, out);
+}
+
+// One pair of env_mat_backward_backward: dR along the tangent v, and the Hessian of <grad, R> times v.
+template <class T>
+MDOPS_HD void env_slot_second(const T* v, const T* grad, int columns, const T* d, const Cutoff<T>& cutoff,
+                              const Normalisation<T>& n, T* row, T* out) {
+  T p[4], ds;
+  widen(grad, columns, p);
+  const T none[4] = {0, 0, 0, 0};
+  const RadialTerms<T> f = radial_terms(squared_length(d), cutoff);
+  env_row_jvp(d, v, f, n, row, &ds);
+  pair_hessian_product(d, v, f, n, p, none, none, out);
+}
+
 }  // namespace mdops

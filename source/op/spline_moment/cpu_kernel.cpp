@@ -77,7 +77,7 @@ void forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin, int64
     nearest[i] = std::sqrt(r2);
     for (int t = 0; t < args.ntypes; ++t) {
       const int present = args.pair_mask[args.types[i] * args.ntypes + t] ? 0 : counted[t];
-      add_padding<Columns>(c, T(sel[t] - present), out + t * args.basis() * Columns);
+      add_padding<Columns>(c.norm, T(sel[t] - present), out + t * args.basis() * Columns);
     }
   }
 }

@@ -146,10 +146,8 @@ inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centr
     const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
     const SplinePlace<T> place = spline_place(f.s, c.grid);
     spline_basis(place, c.grid.inv_step, phi, dphi);
-    spline_curvatures(place.t, ddphi);
-    const T curvature = place.beyond > T(0) ? T(0) : c.grid.inv_step * c.grid.inv_step;
-    for (int m = 0; m < kSplineSupport; ++m)
-      w[0][m][k] = phi[m], w[1][m][k] = dphi[m], w[2][m][k] = ddphi[m] * curvature;
+    spline_basis_second(place, c.grid.inv_step, ddphi);
+    for (int m = 0; m < kSplineSupport; ++m) w[0][m][k] = phi[m], w[1][m][k] = dphi[m], w[2][m][k] = ddphi[m];
     const T* g = grad + Columns * static_cast<int64_t>(p.table[k] + place.interval);
     for (int order = 0; order < 3; ++order) contract<Columns>(g, w[order], k, sums[order]);
   }
@@ -163,16 +161,6 @@ inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centr
     pair_hessian_product(d, tangent, f, c.norm, q[0], q[1], q[2], g);
     gx[k] = g[0], gy[k] = g[1], gz[k] = g[2];
   }
-}
-
-// The padded slots of one type: `slots` neighbours at s = 0, each R = (-mean/d0, 0, 0, 0). DeePMD-kit pads
-// every atom's row to `sel`; their sum is added once. Negative when an atom has more neighbours than `sel`.
-template <int Columns, class T>
-inline void add_padding(const Centre<T>& c, T slots, T* moments) {
-  T value[kSplineSupport];
-  spline_values(T(0), value);
-  const T row = -c.norm.mean * c.norm.inv0 * slots;
-  for (int m = 0; m < kSplineSupport; ++m) moments[Columns * m] += value[m] * row;
 }
 
 }  // namespace MDOPS_ISA

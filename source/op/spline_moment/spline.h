@@ -83,4 +83,12 @@ MDOPS_HD void spline_basis(const SplinePlace<T>& place, T inv_step, T* value, T*
   }
 }
 
+// The second derivatives that go with them: zero along the tangent beyond s_max.
+template <class T>
+MDOPS_HD void spline_basis_second(const SplinePlace<T>& place, T inv_step, T* curvature) {
+  spline_curvatures(place.t, curvature);
+  const T scale = place.beyond > T(0) ? T(0) : inv_step * inv_step;
+  for (int m = 0; m < kSplineSupport; ++m) curvature[m] *= scale;
+}
+
 }  // namespace mdops

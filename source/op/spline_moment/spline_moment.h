@@ -32,6 +32,16 @@ struct MomentArgs {
   MDOPS_HD int columns() const { return radial ? 1 : 4; }
 };
 
+// The padded slots of one type: `slots` neighbours at s = 0, each R = (-mean/d0, 0, 0, 0). DeePMD-kit pads
+// every atom's row to `sel`; their sum is added once. Negative when an atom has more neighbours than `sel`.
+template <int Columns, class T>
+MDOPS_HD void add_padding(const Normalisation<T>& norm, T slots, T* moments) {
+  T value[kSplineSupport];
+  spline_values(T(0), value);
+  const T row = -norm.mean * norm.inv0 * slots;
+  for (int m = 0; m < kSplineSupport; ++m) moments[Columns * m] += value[m] * row;
+}
+
 // Each kernel does the atoms [begin, end). `moments` and its gradient are (N, ntypes, basis, columns).
 #define MDOPS_MOMENT_KERNELS(T)                                                                             \
   MDOPS_DECLARE_KERNEL(void moment_forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin,    \

@@ -171,7 +171,7 @@ void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, i
   for (int t = 0; t < args.ntypes; ++t) {
     const int present = args.pair_mask[pair + t] && !args.zeroed[pair + t] ? 0 : within[t];
     if (c.norm.mean == T(0) || args.sel[t] == present) continue;
-    add_padding<4>(c, T(args.sel[t] - present), s.moments + 4 * static_cast<int64_t>(t) * args.basis());
+    add_padding<4>(c.norm, T(args.sel[t] - present), s.moments + 4 * static_cast<int64_t>(t) * args.basis());
     s.marks[t * args.basis()] = 1;
   }
   s.actives[a] = list_active(s, s.active + a * s.active_stride);
