@@ -59,6 +59,15 @@ def collocation(intervals: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.linalg.inv(basis_matrix(x, intervals))
 
 
+@lru_cache(maxsize=8)
+def _collocation_on(
+    intervals: int, device: torch.device, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`collocation` as a model has it; kept, for no step of a training to wait for a copy."""
+    x, inverse = collocation(intervals)
+    return x.to(device), inverse.to(device, dtype)
+
+
 def embed(descriptor: SeE2A, s: torch.Tensor, masked: bool = True) -> torch.Tensor:
     """(ntypes, ntypes, P, M): every pair's net [centre, neighbour] at s (P,) in 1/A; if `masked`, zero for the
     pairs of types that are left out."""
@@ -75,9 +84,10 @@ def embed(descriptor: SeE2A, s: torch.Tensor, masked: bool = True) -> torch.Tens
 def coefficients(descriptor: SeE2A, grid: SplineGrid, masked: bool = True) -> torch.Tensor:
     """C (ntypes, ntypes, B, M) of every pair [centre, neighbour], `masked` as in `embed`; differentiable in the
     nets' weights."""
-    x, inverse = collocation(grid.intervals)
+    mean = descriptor.mean
+    x, inverse = _collocation_on(grid.intervals, mean.device, mean.dtype)
     values = embed(descriptor, x * (grid.s_max / grid.intervals), masked)
-    return torch.einsum("bp,ctpm->ctbm", inverse.to(values), values)
+    return torch.einsum("bp,ctpm->ctbm", inverse, values)
 
 
 def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0) -> torch.Tensor:

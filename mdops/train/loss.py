@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,8 +18,8 @@ class Prefactor(NamedTuple):
     start: float
     limit: float
 
-    def at(self, fraction: float) -> float:
-        """The weight where the learning rate is this fraction of that at the start."""
+    def at(self, fraction: Any) -> Any:
+        """The weight where the learning rate is this fraction (a number or a tensor) of that at the start."""
         return self.limit + (self.start - self.limit) * fraction
 
 
@@ -67,7 +67,7 @@ class EnergyLoss:
         self,
         result: Mapping[str, torch.Tensor],
         batch: Batch,
-        fraction: float = 1.0,
+        fraction: float | torch.Tensor = 1.0,
         counts: Mapping[str, float] | None = None,
     ) -> torch.Tensor:
         """The loss, a float64 scalar.
@@ -88,16 +88,14 @@ class EnergyLoss:
         return loss
 
     def _errors(self, name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """For each frame or atom that has the label, its part of the loss, a mean over components."""
+        """For each frame or atom its part of the loss, a mean over components; 0 without label."""
         if name not in batch.labels:
-            return value[
-                :0
-            ].flatten()  # nothing, but part of the graph: a batch without labels has gradients 0
+            return value[:0].flatten()  # part of the graph: a batch without labels has gradients 0
         there = _rows(name, batch)
-        error = (value - batch.labels[name])[there]
-        error = error.reshape(len(error), -1)
+        error = (value - batch.labels[name]).reshape(len(value), -1)
+        error = torch.where(there[:, None], error, 0.0)
         whole = name in ("energy", "virial")
-        atoms = batch.sizes[there, None].double() if whole else error.new_ones(1)
+        atoms = batch.sizes[:, None].double() if whole else error.new_ones(1)
         if name == "forces" and self.force_norm:
             error = torch.linalg.vector_norm(error, dim=1, keepdim=True)
             error = self._huber(error, 1) if self.huber else error

@@ -11,7 +11,7 @@ from mdops.nn.moment_energy import moment_energy, supports
 from mdops.nn.moments import Moments
 from mdops.nn.pairs import Pairs, refuse_coincident, refuse_overflow, warn_close
 from mdops.nn.potential import Potential
-from mdops.nn.spline import coefficients
+from mdops.nn.spline import SplineGrid, coefficients
 from mdops.nn.splined import pair_gradient, pair_moments
 from mdops.ops import displacements, pair_forces
 from mdops.train.batch import Batch
@@ -50,21 +50,43 @@ def takes_short_way(potential: Potential) -> bool:
     )
 
 
+@torch.no_grad()
+def check_frames(potential: Potential, batch: Batch) -> None:
+    """Refuses and warns of what `predict` does."""
+    assert potential.grid is not None
+    _checked_moments(potential, potential.grid, batch)
+
+
 def _short_way(potential: Potential, batch: Batch) -> dict[str, torch.Tensor]:
     """Moments without a graph, the nets with one, and the ops that lead from dE/dA to forces with theirs."""
     system, near, d, grid = batch.system, batch.neighbors, potential.descriptor, potential.grid
     assert grid is not None
     with torch.no_grad():
-        vectors = displacements(
-            system.positions, system.cell, system.batch, near.neighbors, near.images, potential.dtype
-        )
-        moments, within, nearest = pair_moments(d, grid, vectors, near.counts, system.types)
-        _check(potential, Pairs(near.neighbors, near.counts, vectors), within, nearest)
+        moments, vectors = _checked_moments(potential, grid, batch)
     energy, gradient = _atom_energies(potential, batch, moments)
     gradient = pair_gradient(d, grid, gradient, vectors, near.counts, system.types)
     forces, virial, _ = pair_forces(gradient, vectors, system.batch, near.neighbors, system.count)
     total = energy.new_zeros(system.count).index_add(0, system.batch.long(), energy)
     return {"energy": total, "atom_energy": energy, "forces": forces, "virial": virial}
+
+
+def _checked_moments(
+    potential: Potential, grid: SplineGrid, batch: Batch
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A (N, ntypes * B, 4) and the pair vectors (N, K, 3)."""
+    system, near = batch.system, batch.neighbors
+    vectors = displacements(
+        system.positions, system.cell, system.batch, near.neighbors, near.images, potential.dtype
+    )
+    moments, within, nearest = pair_moments(potential.descriptor, grid, vectors, near.counts, system.types)
+    # While CUDA kernels are captured nothing can be read; who captures has called `check_frames` before.
+    if not (vectors.is_cuda and torch.cuda.is_current_stream_capturing()):
+        found = Moments(nearest.new_empty(0), within, nearest)
+        refuse_coincident(found, Pairs(near.neighbors, near.counts, vectors))
+        warn_close(found, grid.r_min)
+        if potential.overflow == "error":
+            refuse_overflow(found, potential.sel, potential.type_map)
+    return moments, vectors
 
 
 def _atom_energies(
@@ -86,16 +108,3 @@ def _atom_energies(
             energy = energy.index_copy(0, index, one.double() + bias[kind])
             gradient = gradient.index_copy(0, index, slope)
     return energy, gradient
-
-
-def _check(potential: Potential, pairs: Pairs, within: torch.Tensor, nearest: torch.Tensor) -> None:
-    """What `Potential.forward` refuses and warns of. While a graph of CUDA kernels is captured nothing can be read:
-    who captures it has had the same frames checked before."""
-    if pairs.displacements.is_cuda and torch.cuda.is_current_stream_capturing():
-        return
-    moments = Moments(nearest.new_empty(0), within, nearest)
-    refuse_coincident(moments, pairs)
-    assert potential.grid is not None
-    warn_close(moments, potential.grid.r_min)
-    if potential.overflow == "error":
-        refuse_overflow(moments, potential.sel, potential.type_map)

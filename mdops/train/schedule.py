@@ -89,12 +89,24 @@ class WeightAverage:
         self._parameters: list[torch.Tensor] = list(parameters)
         self.values = [p.detach().clone() for p in self._parameters]
 
+    def next_share(self) -> float:
+        """The part that the next weights have in the average; counts them as seen."""
+        self.updates += 1
+        return 1 - min(self.decay, (1 + self.updates) / (10 + self.updates))
+
     @torch.no_grad()
+    def take_in(self, share: float | torch.Tensor) -> None:
+        """Takes in the weights of now, with this part of the average (a number, or a tensor without axes)."""
+        if isinstance(share, float):
+            torch._foreach_lerp_(self.values, self._parameters, share)
+            return
+        change = torch._foreach_sub(self._parameters, self.values)
+        torch._foreach_mul_(change, share)
+        torch._foreach_add_(self.values, change)
+
     def update(self) -> None:
         """Takes in the weights of now."""
-        self.updates += 1
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        torch._foreach_lerp_(self.values, self._parameters, 1 - decay)
+        self.take_in(self.next_share())
 
     @torch.no_grad()
     def swap(self) -> None:

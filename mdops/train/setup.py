@@ -1,6 +1,7 @@
 """The parts of a training that a configuration asks for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -70,15 +71,26 @@ def make_rate(config: Config, steps: int) -> LearningRate:
 
 
 def make_optimizer(config: Config, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of the section `optimizer`, for the parameters that are trained."""
+    """The optimizer of the section `optimizer`, for the parameters that are trained.
+
+    On a GPU its learning rate is a tensor there, so that steps can be captured as a CUDA graph.
+    """
     c = config.optimizer
     trained = [p for p in parameters if p.requires_grad]
-    betas = (c.adam_beta1, c.adam_beta2)
+    on_gpu = bool(trained) and trained[0].is_cuda
+    rate: Any = config.learning_rate.start_lr
+    rate = torch.tensor(rate, dtype=torch.float32, device=trained[0].device) if on_gpu else rate
+    options: dict[str, Any] = {"betas": (c.adam_beta1, c.adam_beta2), "fused": True, "capturable": on_gpu}
     if c.type == "AdamW":
         decay = _ADAMW_DECAY if c.weight_decay is None else c.weight_decay
-        return torch.optim.AdamW(
-            trained, config.learning_rate.start_lr, betas, weight_decay=decay, fused=True
-        )
-    return torch.optim.Adam(
-        trained, config.learning_rate.start_lr, betas, weight_decay=c.weight_decay or 0.0, fused=True
-    )
+        return torch.optim.AdamW(trained, rate, weight_decay=decay, **options)
+    return torch.optim.Adam(trained, rate, weight_decay=c.weight_decay or 0.0, **options)
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Loads what `state_dict` gave, on this device or another: what belongs to the device stays."""
+    own = [{name: group[name] for name in ("lr", "fused", "capturable")} for group in optimizer.param_groups]
+    saved = [{**group, **here} for group, here in zip(state["param_groups"], own, strict=True)]
+    optimizer.load_state_dict({**state, "param_groups": saved})
+    for group, here in zip(optimizer.param_groups, own, strict=True):
+        group.update(here)

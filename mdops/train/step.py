@@ -36,6 +36,15 @@ def keep_spline(potential: Potential) -> bool:
     return True
 
 
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Sets the learning rate; where it is a tensor on a GPU, that one keeps its place."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
 def train_step(
     potential: Potential,
     loss: EnergyLoss,
@@ -58,8 +67,7 @@ def train_step(
         reduce_gradients: called when the gradients of this process are there, before they are used: puts the
             mean over all processes in their place.
     """
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+    set_rate(optimizer, rate)
     optimizer.zero_grad(set_to_none=True)
     result = predict(potential, batch)
     value = loss(result, batch, fraction, counts)

@@ -24,8 +24,16 @@ from mdops.train.loss import EnergyLoss, squared_errors
 from mdops.train.parallel import Processes, training_device
 from mdops.train.resume import require_unchanged
 from mdops.train.schedule import WeightAverage
-from mdops.train.setup import make_loss, make_optimizer, make_rate, make_sampler, require_labels
+from mdops.train.setup import (
+    make_loss,
+    make_optimizer,
+    make_rate,
+    make_sampler,
+    require_labels,
+    restore_optimizer,
+)
 from mdops.train.step import keep_spline, predict, train_step
+from mdops.train.step_graph import Outcome, step_graphs
 from mdops.train.tensorboard import ScalarLog, require_tensorboard
 
 
@@ -50,12 +58,12 @@ class Share:
     """A process' part of a batch.
 
     Attributes:
-        batch: its frames.
+        frames: which.
         counts: what `EnergyLoss` divides by.
         is_counted: False where no frame was left for the process; the batch has weight 0 then.
     """
 
-    batch: Batch
+    frames: np.ndarray
     counts: dict[str, float]
     is_counted: bool
 
@@ -72,12 +80,14 @@ class Frames:
         self.lists = PairLists(self.data, cutoff)
         self.sampler = make_sampler(config, self.data, seed)
 
-    def share(self, step: int, processes: Processes, device: torch.device) -> Share:
+    def share(self, step: int, processes: Processes) -> Share:
         """What this process computes of the batch of a step."""
         frames = self.sampler(step)
         own, is_counted = processes.share(frames)
-        batch = make_batch(self.data, self.lists, own).to(device)
-        return Share(batch, processes.label_counts(self.data, frames, is_counted), is_counted)
+        return Share(own, processes.label_counts(self.data, frames, is_counted), is_counted)
+
+    def batch(self, share: Share, device: torch.device) -> Batch:
+        return make_batch(self.data, self.lists, share.frames).to(device)
 
 
 class Trainer:
@@ -149,10 +159,20 @@ class Trainer:
         self.optimizer = make_optimizer(config, self.potential.parameters())
         self.average = WeightAverage(self.potential.parameters(), training.ema_decay)
         if state:
-            self.optimizer.load_state_dict(state["optimizer"])
+            restore_optimizer(self.optimizer, state["optimizer"])
             self.average.updates = state["average"]["updates"]
             torch._foreach_copy_(self.average.values, state["average"]["values"])
         self._reduce = self.processes.mean_gradients(self.potential.parameters())
+        self._graphs = step_graphs(
+            self.potential,
+            self.loss,
+            self.optimizer,
+            self.frames.data,
+            self.frames.lists,
+            average=self.average if training.enable_ema else None,
+            max_norm=training.gradient_max_norm,
+            reduce_gradients=self._reduce,
+        )
         self._curve: LearningCurve | None = None
         if self.processes.is_first:
             self._curve = LearningCurve(
@@ -226,30 +246,40 @@ class Trainer:
         """One step, and what is to report after it."""
         training, now = self.config.training, self.rate(self.step)
         fraction = now / self.rate.start
-        share = self.frames.share(self.step, self.processes, self.device)
-        loss, result = train_step(
-            self.potential,
-            self.loss,
-            self.optimizer,
-            share.batch,
-            rate=now,
-            fraction=fraction,
-            max_norm=training.gradient_max_norm,
-            counts=share.counts,
-            reduce_gradients=self._reduce,
-        )
+        share = self.frames.share(self.step, self.processes)
+        loss, result, batch = self._step(share, now, fraction)
         self.step += 1
-        if training.enable_ema:
-            self.average.update()
         is_shown = self._is_due(training.disp_freq)
         if not is_shown and not (training.tensorboard and self._is_due(training.tensorboard_freq)):
             return None
-        errors = squared_errors(result, share.batch) if share.is_counted else {}
+        errors = squared_errors(result, batch) if share.is_counted else {}
         trained = self._errors(float(loss), errors)
         if self._scalars and self._is_due(training.tensorboard_freq):
             self._scalars.rate(self.step, now)
             self._scalars.errors(self.step, "training", trained)
         return self._report(now, fraction, trained) if is_shown else None
+
+    def _step(self, share: Share, rate: float, fraction: float) -> Outcome:
+        """Takes a step: the loss, the predictions before it, and the batch."""
+        if self._graphs is not None:
+            outcome = self._graphs(share.frames, share.counts, rate, fraction)
+            if outcome is not None:
+                return outcome
+        batch = self.frames.batch(share, self.device)
+        loss, result = train_step(
+            self.potential,
+            self.loss,
+            self.optimizer,
+            batch,
+            rate=rate,
+            fraction=fraction,
+            max_norm=self.config.training.gradient_max_norm,
+            counts=share.counts,
+            reduce_gradients=self._reduce,
+        )
+        if self.config.training.enable_ema:
+            self.average.update()
+        return loss, result, batch
 
     def _is_due(self, interval: int) -> bool:
         return self.step == 1 or self.step % interval == 0
@@ -273,11 +303,12 @@ class Trainer:
             self.average.swap()
         first = self.step // self.config.training.disp_freq * count
         for k in range(first, first + count):
-            share = self.validation.share(k, self.processes, self.device)
-            result = predict(self.potential, share.batch, create_graph=False)
+            share = self.validation.share(k, self.processes)
+            batch = self.validation.batch(share, self.device)
+            result = predict(self.potential, batch, create_graph=False)
             detached = {name: value.detach() for name, value in result.items()}
-            loss += float(self.loss(detached, share.batch, fraction, share.counts)) / count
-            errors = squared_errors(result, share.batch) if share.is_counted else {}
+            loss += float(self.loss(detached, batch, fraction, share.counts)) / count
+            errors = squared_errors(result, batch) if share.is_counted else {}
             for name, (square, number) in errors.items():
                 before = total.get(name, (0.0, 0))
                 total[name] = (before[0] + square, before[1] + number)
