@@ -94,13 +94,18 @@ def cuda_problem() -> str | None:
         return f"PyTorch (CUDA {torch.version.cuda}) cannot use a GPU: {' '.join(str(error).split())}"
     if count == 0:
         return "no GPU is visible: look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"
-    built, driver = torch.ops.mdops.cuda_versions()
+    built, driver = _cuda_versions()
     if driver // 1000 < built // 1000:
         return (
             f"the NVIDIA driver is too old: it knows CUDA {_version(driver)}, and mdops is built with CUDA "
             f"{_version(built)}: install a driver for CUDA {built // 1000}"
         )
     return None
+
+
+def _cuda_versions() -> tuple[int, int]:
+    """CUDA of the library and of the driver, 1000 major + 10 minor."""
+    return torch.ops.mdops.cuda_versions()
 
 
 def gpu_problem(index: int) -> str | None:
@@ -135,9 +140,7 @@ def check_device(device: torch.device | str) -> torch.device:
     if problem is None:
         problem = gpu_problem(torch.cuda.current_device() if place.index is None else place.index)
     if problem is not None:
-        raise LibraryError(
-            f"device is {place}, but {problem}. `mdops doctor` looks at the whole installation"
-        )
+        raise LibraryError(f"device is {place}, but {problem}")
     return place
 
 

@@ -68,8 +68,15 @@ def _pairs(device: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     return {name: value.to(device) for name, value in made.items()}
 
 
+def has_kernel(op: str, device: torch.device | str) -> bool:
+    """Whether `torch.ops.mdops.<op>` runs on tensors of the device."""
+    key = {"cpu": "CPU", "cuda": "CUDA"}[torch.device(device).type]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"mdops::{op}", key)
+
+
 def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> list[Sample]:
-    """Small inputs for every op, with virtual atoms, absent neighbours, pairs beyond the cutoff and masks."""
+    """Small inputs for every op that the device has: virtual atoms, absent neighbours, pairs beyond the cutoff,
+    masks."""
     p = _pairs(device, dtype)
     gen = torch.Generator().manual_seed(2)
 
@@ -140,7 +147,8 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
             Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *switch, *spline, radial)),
             Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *switch, spline[0], radial)),
         ]
-    return samples + _potential_samples(p, random, dtype)
+    samples += _potential_samples(p, random, dtype) if has_kernel("spline_potential_pack", device) else []
+    return [sample for sample in samples if has_kernel(sample.op, device)]
 
 
 def _potential_samples(

@@ -16,6 +16,7 @@ import mdops
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = sorted(lib for folder in mdops.__path__ for lib in Path(folder, "lib").glob("libmdops*.so"))
+CUDA_LIBRARIES = [lib for lib in LIBRARIES if lib.name == "libmdops_cuda.so"]
 LEVELS = ("v2", "v3", "v4")
 
 # A nested name that begins with at::, c10:: or torch::, as GCC and Clang mangle it.
@@ -57,8 +58,24 @@ def test_symbols_are_of_the_stable_abi(library):
     assert forbidden(library) == []
 
 
-def test_a_library_is_there():
-    assert "libmdops.so" in {lib.name for lib in LIBRARIES}
+def test_the_libraries_are_there():
+    expected = {"libmdops.so"} | ({"libmdops_cuda.so"} if shutil.which("nvcc") else set())
+    assert expected <= {lib.name for lib in LIBRARIES}
+
+
+@pytest.mark.skipif(not CUDA_LIBRARIES, reason="this mdops is built without CUDA")
+def test_the_cuda_library_brings_its_runtime_and_needs_pytorchs_cuda():
+    (library,) = CUDA_LIBRARIES
+    needed = re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", library).stdout)
+    assert "libtorch_cuda.so" in needed and "libtorch_cpu.so" in needed
+    assert not [
+        name
+        for name in needed
+        if re.match(r"lib(cuda|cudart|nv|c10|torch)", name)
+        and name not in ("libtorch_cuda.so", "libtorch_cpu.so")
+    ]
+    assert not re.search(r"RPATH|RUNPATH", run("readelf", "-d", library).stdout)
+    assert "aoti_torch_get_current_cuda_stream" in undefined(library)
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,14 @@ def run(args: argparse.Namespace) -> int:
 def _model(args: argparse.Namespace) -> "Potential":
     import torch
 
+    from mdops._library import check_device
     from mdops.cli.sample_model import water_model
     from mdops.nn import load
 
     if args.model is not None:
         return load(args.model, device=args.device, dtype=args.dtype, overflow="extend")
     print("no MODEL given: an untrained net of water's standard size")
-    return water_model(getattr(torch, args.dtype)).to(args.device)
+    return water_model(getattr(torch, args.dtype)).to(check_device(args.device))
 
 
 def _measure(atoms: "Atoms", model: "Potential", args: argparse.Namespace) -> tuple[float, float, float]:

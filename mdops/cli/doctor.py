@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import os
 import platform
@@ -57,9 +58,12 @@ def _findings() -> Iterator[Finding]:
         return
     library = _guarded("library", _library, _REINSTALL)
     yield library
-    yield _guarded("cuda", _cuda, "reinstall PyTorch")
     if library.problem:
         return
+    cuda = _guarded("cuda", _cuda, "reinstall PyTorch")
+    yield cuda
+    if cuda.note is None and not cuda.problem:
+        yield from _gpus()
     isa = _guarded(
         "instruction set", _isa, "unset MDOPS_CPU_ISA, or set it to a level that this processor has"
     )
@@ -123,17 +127,45 @@ def _threads() -> Finding:
 
 
 def _cuda() -> Finding:
+    """Everything short of one GPU: PyTorch, the CUDA library, a driver and its age."""
     import torch
 
     from mdops import _library
 
-    if _library.library_path("libmdops_cuda.so") is None:
-        return Finding("cuda", "not used: this mdops was built without CUDA")
-    if torch.version.cuda is None:
-        return Finding("cuda", "not used: this PyTorch is built without CUDA")
-    if not torch.cuda.is_available():
-        return Finding("cuda", f"not used: PyTorch (CUDA {torch.version.cuda}) finds no GPU it can use")
-    return Finding("cuda", f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
+    problem = _library.cuda_problem()
+    if problem is None:
+        count = torch.cuda.device_count()
+        return Finding("cuda", f"{count} GPU{'s' * (count > 1)}, PyTorch for CUDA {torch.version.cuda}")
+    return Finding("cuda", "not used, the ops run on the CPU", note=problem)
+
+
+def _gpus() -> Iterator[Finding]:
+    import torch
+
+    for index in range(torch.cuda.device_count()):
+        yield _guarded(
+            f"gpu {index}", functools.partial(_gpu, index), "look at `nvidia-smi`, and report this"
+        )
+
+
+def _gpu(index: int) -> Finding:
+    """What the GPU is, after one small op on it gave what the CPU gives."""
+    import torch
+
+    from mdops import _library
+    from mdops.testing import op_samples
+
+    properties = torch.cuda.get_device_properties(index)
+    value = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+    problem = _library.gpu_problem(index)
+    if problem is not None:
+        return Finding(f"gpu {index}", value, note=problem)
+    answers = []
+    for device in (f"cuda:{index}", "cpu"):
+        sample = next(s for s in op_samples(device) if s.op == "displacements")
+        answers.append(sample.function(*sample.args).cpu())
+    torch.testing.assert_close(*answers)
+    return Finding(f"gpu {index}", f"{value}, an op gives what it gives on the CPU")
 
 
 def _self_test() -> Finding:

@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from mdops._library import check_device
 from mdops.errors import InputError
 from mdops.io import read_model
 from mdops.nn.build import build
@@ -40,15 +41,15 @@ def load(
         ModelFileError: the file is absent, damaged, or no model.
         UnsupportedModelError: a kind of model that is not implemented; the message names it and what is.
         InputError: an argument that is none of the above.
+        LibraryError: device is a GPU that cannot be used here; the message says why.
     """
     precision = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if precision is None or precision not in _DTYPES.values():
         raise InputError(f"dtype is {dtype!r}, expected torch.float32 or torch.float64, or its name")
     if r_min is not None and not r_min > 0:
         raise InputError(f"r_min is {r_min} A, expected a positive distance")
-    if torch.device(device).type != "cpu":
-        raise InputError(f"device is {device}: the ops of this build run on the CPU alone; use device='cpu'")
+    place = check_device(device)
     potential = build(read_model(path).model, dtype=precision, overflow=overflow)
     if spline:
         potential.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
-    return potential.to(device).eval()
+    return potential.to(place).eval()

@@ -6,7 +6,7 @@ import torch
 from ase import Atoms
 from reference_cases import DATA, model_path, references
 
-from mdops.errors import InputError, ModelFileError, UnsupportedModelError
+from mdops.errors import InputError, LibraryError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.nn import load
 from mdops.nn.build import build
@@ -195,7 +195,13 @@ def test_statistics_that_differ_between_slots_are_refused(name, slot, column):
         build(tree)
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "meta"])
+@pytest.mark.parametrize("device", ["meta", "nowhere", "cuda:x", 3.5])
 def test_a_device_without_ops_is_refused(device):
     with pytest.raises(InputError, match="device is"):
+        load(model_path("base"), device=device)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", torch.device("cuda", 99)])
+def test_a_gpu_that_is_not_there_is_refused(device):
+    with pytest.raises(LibraryError, match="device is cuda:99, but "):
         load(model_path("base"), device=device)

@@ -2,18 +2,36 @@
 
 import pytest
 import torch
+from op_cases import find, samples, tensors
 
-from mdops.testing import Sample, op_samples
+from mdops.testing import Sample
 
-SAMPLES = [pytest.param(s, id=f"{k}-{s.op}") for k, s in enumerate(op_samples())]
-DIFFERENTIABLE = [p for p in SAMPLES if p.values[0].differentiable]
+DEVICES = {"cpu": (), "cuda": pytest.mark.gpu}
 # The gradient of these is the second derivative itself.
 LAST = ("env_mat_backward", "spline_moment_backward")
-TWICE = [p for p in DIFFERENTIABLE if p.values[0].op not in LAST]
 
 
-def tensors(result):
-    return result if isinstance(result, (tuple, list)) else (result,)
+def cases(keep=lambda sample: True):
+    """Parameters of the fixture `sample`: every sample that `keep` takes, on every device."""
+    return pytest.mark.parametrize(
+        "sample",
+        [
+            pytest.param((device, k), id=f"{device}-{k}-{s.op}", marks=marks)
+            for device, marks in DEVICES.items()
+            for k, s in enumerate(samples("cpu"))
+            if keep(s)
+        ],
+        indirect=True,
+    )
+
+
+@pytest.fixture
+def sample(request) -> Sample:
+    return find(*request.param)
+
+
+def differentiable(sample: Sample) -> bool:
+    return bool(sample.differentiable)
 
 
 def with_gradients(sample: Sample):
@@ -31,7 +49,7 @@ def with_gradients(sample: Sample):
 
 def spread(x: torch.Tensor) -> torch.Tensor:
     """The same values with other strides: every second element of a larger, transposed tensor."""
-    big = torch.empty(*(2 * n for n in reversed(x.shape)), dtype=x.dtype)
+    big = torch.empty(*(2 * n for n in reversed(x.shape)), dtype=x.dtype, device=x.device)
     view = big.permute(*reversed(range(x.dim())))[tuple(slice(None, None, 2) for _ in x.shape)]
     view.copy_(x)
     assert x.numel() <= 1 or not view.is_contiguous()
@@ -42,10 +60,10 @@ def test_every_op_has_a_sample():
     defined = {
         name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("mdops::")
     }
-    assert defined - {"cpu_isa", "cuda_versions"} == {s.values[0].op for s in SAMPLES}
+    assert defined - {"cpu_isa", "cuda_versions"} == {s.op for s in samples("cpu")}
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@cases()
 def test_opcheck(sample):
     args = list(sample.args)
     for k in sample.differentiable:
@@ -53,19 +71,19 @@ def test_opcheck(sample):
     torch.library.opcheck(sample.function, tuple(args))
 
 
-@pytest.mark.parametrize("sample", DIFFERENTIABLE)
+@cases(differentiable)
 def test_gradients(sample):
     function, free = with_gradients(sample)
     assert torch.autograd.gradcheck(function, free)
 
 
-@pytest.mark.parametrize("sample", TWICE)
+@cases(lambda s: s.differentiable and s.op not in LAST)
 def test_second_gradients(sample):
     function, free = with_gradients(sample)
     assert torch.autograd.gradgradcheck(function, free)
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@cases()
 def test_strides_do_not_matter(sample):
     expected = tensors(sample.function(*sample.args))
     spread_args = [spread(a) if isinstance(a, torch.Tensor) else a for a in sample.args]
@@ -73,14 +91,14 @@ def test_strides_do_not_matter(sample):
         assert torch.equal(got, want)
 
 
-@pytest.mark.parametrize("sample", DIFFERENTIABLE)
+@cases(differentiable)
 def test_strides_of_gradients_do_not_matter(sample):
     function, free = with_gradients(sample)
     results = function(*free)
     grads = [torch.randn_like(r) for r in results]
     want = torch.autograd.grad(results, free, grads, retain_graph=True)
     got = torch.autograd.grad(results, free, [spread(g) for g in grads], retain_graph=True)
-    expanded = [torch.ones((), dtype=r.dtype).expand(r.shape) for r in results]
+    expanded = [torch.ones((), dtype=r.dtype, device=r.device).expand(r.shape) for r in results]
     ones = torch.autograd.grad(results, free, [torch.ones_like(r) for r in results], retain_graph=True)
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
     assert all(
@@ -88,12 +106,11 @@ def test_strides_of_gradients_do_not_matter(sample):
     )
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@cases()
 def test_float32_agrees_with_float64(sample, request):
     if sample.op == "spline_potential_pack":
         return  # a layout that depends on the dtype
-    k = int(request.node.callspec.id.split("-")[0])
-    single = op_samples(dtype=torch.float32)[k]
+    single = find(*request.node.callspec.params["sample"], torch.float32)
     for low, high in zip(
         tensors(single.function(*single.args)), tensors(sample.function(*sample.args)), strict=True
     ):
@@ -104,7 +121,7 @@ def test_float32_agrees_with_float64(sample, request):
             assert torch.equal(low, high)
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@cases()
 def test_no_atoms(sample):
     if not isinstance(sample.args[0], torch.Tensor):
         return  # an op without atoms
@@ -123,7 +140,7 @@ def is_per_atom(a: torch.Tensor, n: int) -> bool:
     return a.shape[0] == n
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@cases()
 def test_wrong_dtype_and_shape_are_refused(sample):
     for k, value in enumerate(sample.args):
         if not isinstance(value, torch.Tensor):
@@ -135,26 +152,30 @@ def test_wrong_dtype_and_shape_are_refused(sample):
                 sample.function(*args)
 
 
-@pytest.mark.parametrize("sample", [p for p in SAMPLES if p.values[0].bad])
+@cases(lambda s: s.bad)
 def test_bad_values_are_refused(sample):
     for k, value in sample.bad.values():
+        if isinstance(value, torch.Tensor) and value.is_cuda:
+            continue  # values on a GPU are not looked at before the kernel runs: test_cuda.py
         args = list(sample.args)
         args[k] = value
         with pytest.raises(RuntimeError, match=f"mdops::{sample.op}: "):
             sample.function(*args)
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@cases()
 def test_another_device_is_refused(sample):
     for k, value in enumerate(sample.args):
-        if isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor):
+            continue
+        for elsewhere in {"meta", "cpu"} - {value.device.type}:
             args = list(sample.args)
-            args[k] = value.to("meta")
+            args[k] = value.to(elsewhere)
             with pytest.raises(RuntimeError, match=f"mdops::{sample.op}"):
                 sample.function(*args)
 
 
-@pytest.mark.parametrize("sample", DIFFERENTIABLE)
+@cases(differentiable)
 def test_compiled_is_eager(sample):
     function, free = with_gradients(sample)
 
@@ -168,9 +189,9 @@ def test_compiled_is_eager(sample):
         torch.testing.assert_close(a, b)
 
 
-def test_compiled_by_the_default_backend():
+def test_compiled_by_the_default_backend(device):
     """A loss on forces through a chain of ops, by the compiler people use."""
-    by_name = {p.values[0].op: p.values[0] for p in reversed(SAMPLES)}
+    by_name = {s.op: s for s in reversed(samples(device))}
     pairs, moments = by_name["displacements"].args, by_name["spline_moment"].args
 
     def loss(positions):

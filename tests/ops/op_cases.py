@@ -1,0 +1,28 @@
+"""The samples of mdops.testing by device, as the tests of the ops find them."""
+
+import functools
+
+import pytest
+import torch
+
+from mdops.testing import Sample, has_kernel, op_samples
+
+
+@functools.cache
+def samples(device: str, dtype: torch.dtype = torch.float64) -> list[Sample]:
+    return op_samples(device, dtype)
+
+
+def find(device: str, k: int, dtype: torch.dtype = torch.float64) -> Sample:
+    """The sample on a device that has the number k on the CPU."""
+    if device == "cpu":
+        return samples(device, dtype)[k]
+    op = samples("cpu")[k].op
+    if not has_kernel(op, device):
+        pytest.skip(f"{op} has no kernel for {device}")
+    before = sum(s.op == op for s in samples("cpu")[:k])
+    return [s for s in samples(device, dtype) if s.op == op][before]
+
+
+def tensors(result):
+    return result if isinstance(result, (tuple, list)) else (result,)

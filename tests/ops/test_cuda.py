@@ -1,0 +1,303 @@
+"""What is promised of the ops on a GPU alone, and their agreement with the CPU."""
+
+import math
+
+import pytest
+import torch
+from op_cases import find, samples, tensors
+
+from mdops.testing import CUTOFF, PROTECTION, SMOOTH, has_kernel
+
+pytestmark = pytest.mark.gpu
+
+OPS = torch.ops.mdops
+NUMBERS = [pytest.param(k, id=f"{k}-{s.op}") for k, s in enumerate(samples("cpu"))]
+DTYPES = [torch.float32, torch.float64]
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}  # of the largest number of a result
+# Their shapes follow from values, or their results are of one device alone.
+DYNAMIC, HOST = ("neighbor_pairs",), ("spline_potential_pack",)
+
+
+def on_gpu(value):
+    return value.cuda() if isinstance(value, torch.Tensor) else value
+
+
+def assert_agree(got, want, dtype):
+    for a, b in zip(tensors(got), tensors(want), strict=True):
+        assert a.is_cuda and a.dtype == b.dtype and a.shape == b.shape
+        if b.is_floating_point():
+            scale = float(b.abs().max()) if b.numel() else 0.0
+            torch.testing.assert_close(a.cpu(), b, rtol=0, atol=TOLERANCE[dtype] * scale)
+        else:
+            assert torch.equal(a.cpu(), b)
+
+
+def test_every_op_has_a_kernel():
+    assert [s.op for s in samples("cpu") if not has_kernel(s.op, "cuda")] == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("k", NUMBERS)
+def test_agrees_with_the_cpu(k, dtype):
+    gpu, cpu = find("cuda", k, dtype), find("cpu", k, dtype)
+    if cpu.op in HOST:
+        pytest.skip("its layout is the device's own")
+    assert_agree(gpu.function(*gpu.args), cpu.function(*cpu.args), dtype)
+
+
+def water_like(atoms: int, width: int, ntypes: int, dtype: torch.dtype, systems: int = 3):
+    """A made-up list of full length with every kind of neighbour, on the CPU, and a gradient's generator."""
+    gen = torch.Generator().manual_seed(atoms + width)
+    counts = torch.randint(0, width // ntypes + 1, (atoms, ntypes), generator=gen).int()
+    present = torch.arange(width) < counts.sum(1, keepdim=True)
+    neighbors = torch.randint(0, atoms, (atoms, width), generator=gen).int().masked_fill(~present, -1)
+    images = torch.randint(0, 1 << 30, (atoms, width), generator=gen).int().masked_fill(~present, 0)
+    d = torch.randn(atoms, width, 3, generator=gen, dtype=torch.float64)
+    d *= (0.6 + 3 * torch.rand(atoms, width, 1, generator=gen, dtype=torch.float64)) / d.norm(
+        dim=-1, keepdim=True
+    )
+    types = torch.randint(-1, ntypes, (atoms,), generator=gen).int()
+    counts[types < 0] = 0
+    return {
+        "gen": gen,
+        "d": (d * present[..., None]).to(dtype),
+        "counts": counts,
+        "types": types,
+        "neighbors": neighbors,
+        "images": images,
+        "batch": torch.randint(0, systems, (atoms,), generator=gen).int(),
+        "mean": torch.rand(ntypes, generator=gen).to(dtype),
+        "std": (0.5 + torch.rand(ntypes, 2, generator=gen)).to(dtype),
+        "mask": torch.rand(ntypes, ntypes, generator=gen) < 0.2,
+        "sel": torch.randint(0, width, (ntypes,), generator=gen).int(),
+    }
+
+
+def moment_calls(p, intervals: int, radial: bool):
+    """The four calls on those pairs, as (op, args)."""
+    n, ntypes = p["counts"].shape
+    dtype, columns = p["d"].dtype, 1 if radial else 4
+    norm = (p["counts"], p["types"], p["mean"], p["std"], p["mask"])
+    switch = (CUTOFF, SMOOTH, PROTECTION)
+    grad = torch.randn(n, ntypes, intervals + 5, columns, generator=p["gen"], dtype=torch.float64).to(dtype)
+    tangent = torch.randn(p["d"].shape, generator=p["gen"], dtype=torch.float64).to(dtype)
+    return [
+        (OPS.spline_moment, (p["d"], *norm, p["sel"], *switch, 1.2, intervals, radial)),
+        (OPS.spline_moment_backward, (grad, p["d"], *norm, *switch, 1.2, radial)),
+        (OPS.spline_moment_jvp, (tangent, p["d"], *norm, *switch, 1.2, intervals, radial)),
+        (OPS.spline_moment_hvp, (tangent, grad, p["d"], *norm, *switch, 1.2, radial)),
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("radial", [False, True])
+@pytest.mark.parametrize("intervals", [1, 72, 2000])  # 2,000 in float64: more than fits into shared memory
+@pytest.mark.parametrize(("atoms", "width", "ntypes"), [(130, 97, 2), (65, 200, 7), (9, 33, 1), (40, 3, 2)])
+def test_moments_of_large_lists(atoms, width, ntypes, intervals, radial, dtype):
+    for op, args in moment_calls(water_like(atoms, width, ntypes, dtype), intervals, radial):
+        assert_agree(op(*map(on_gpu, args)), op(*args), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("atoms", "width"), [(130, 97), (65, 200), (9, 33), (4000, 40)])
+def test_pair_sums_of_large_lists(atoms, width, dtype):
+    p = water_like(atoms, width, 2, dtype)
+    g = torch.randn(p["d"].shape, generator=p["gen"], dtype=torch.float64).to(dtype)
+    cell = torch.randn(3, 3, 3, generator=p["gen"], dtype=torch.float64)
+    x = torch.randn(atoms, 3, generator=p["gen"], dtype=torch.float64)
+    lists = (p["batch"], p["neighbors"], p["images"])
+    for op, args in (
+        (OPS.displacements, (x, cell, *lists, dtype)),
+        (OPS.displacements_backward, (g, *lists, 3)),
+        (OPS.pair_forces, (g, p["d"], p["batch"], p["neighbors"], 3)),
+    ):
+        assert_agree(op(*map(on_gpu, args)), op(*args), dtype)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1.0, 1e30, 1e300])
+def test_pair_sums_keep_their_accuracy_at_any_scale(scale):
+    p = water_like(200, 50, 2, torch.float64)
+    g = scale * torch.randn(p["d"].shape, generator=p["gen"], dtype=torch.float64)
+    args = (g, p["d"], p["batch"], p["neighbors"], 3)
+    assert_agree(OPS.pair_forces(*map(on_gpu, args)), OPS.pair_forces(*args), torch.float64)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_spoils_its_atoms_and_system_alone(value):
+    p = water_like(50, 20, 1, torch.float32, systems=1)
+    p["batch"] = (torch.arange(50) >= 25).int()
+    p["neighbors"] = torch.where(p["neighbors"] < 0, -1, p["neighbors"] % 25 + 25 * p["batch"][:, None])
+    p["neighbors"][3, 0] = 7
+    g = torch.randn(p["d"].shape, generator=p["gen"])
+    args = [g, p["d"], p["batch"], p["neighbors"].int(), 2]
+    before = OPS.pair_forces(*map(on_gpu, args))
+    g[3, 0, 1] = value
+    forces, virial, atom_virial = OPS.pair_forces(*map(on_gpu, args))
+    assert not forces[3].isfinite().all() and not forces[7].isfinite().all()
+    assert not virial[0].isfinite().all() and not atom_virial[7].isfinite().all()
+    others = torch.tensor([i for i in range(50) if i not in (3, 7)])
+    torch.testing.assert_close(forces[others], before[0][others])
+    torch.testing.assert_close(atom_virial[others], before[2][others])
+    torch.testing.assert_close(virial[1], before[1][1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_same_bits_in_every_run(dtype):
+    p = water_like(3000, 90, 2, dtype)
+    g = torch.randn(p["d"].shape, generator=p["gen"], dtype=torch.float64).to(dtype)
+    calls = [
+        (OPS.displacements_backward, (g, p["batch"], p["neighbors"], p["images"], 3)),
+        (OPS.pair_forces, (g, p["d"], p["batch"], p["neighbors"], 3)),
+        *moment_calls(p, 72, False),
+    ]
+    for op, args in calls:
+        there = [on_gpu(a) for a in args]
+        first = tensors(op(*there))
+        for _ in range(10):
+            assert all(torch.equal(a, b) for a, b in zip(tensors(op(*there)), first, strict=True)), op
+
+
+@pytest.mark.parametrize("k", NUMBERS)
+def test_bad_values_give_nan_and_no_crash(k):
+    """The CPU refuses them; the GPU does not wait to look at them, but answers NaN and reads nothing wrong."""
+    sample = find("cuda", k)
+    want = tensors(sample.function(*sample.args))
+    for name, (place, value) in sample.bad.items():
+        args = list(sample.args)
+        args[place] = value
+        try:
+            got = [r for r in tensors(sample.function(*args)) if r.is_floating_point()]
+            assert not got or any(r.isnan().any() for r in got), name
+        except RuntimeError as error:
+            assert f"mdops::{sample.op}: " in str(error), name
+    torch.cuda.synchronize()
+    for a, b in zip(tensors(sample.function(*sample.args)), want, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("k", NUMBERS)
+def test_memory_that_begins_anywhere(k, dtype):
+    """Contiguous inputs that begin one element into their memory: not aligned to 16 bytes."""
+    sample = find("cuda", k, dtype)
+
+    def shift(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        flat = torch.empty(value.numel() + 1, dtype=value.dtype, device=value.device)
+        flat[1:] = value.reshape(-1)
+        return flat[1:].view(value.shape)
+
+    got = tensors(sample.function(*map(shift, sample.args)))
+    for a, b in zip(got, tensors(sample.function(*sample.args)), strict=True):
+        assert torch.equal(a, b)
+
+
+def changed(value):
+    """Other values that the op takes as well: floating numbers scaled by 1.01."""
+    return 1.01 * value if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+@pytest.mark.parametrize("k", NUMBERS)
+def test_captured_in_a_graph(k):
+    sample = find("cuda", k)
+    if sample.op in DYNAMIC + HOST:
+        pytest.skip("its shapes follow from values, or it prepares weights once")
+    static = [a.clone() if isinstance(a, torch.Tensor) else a for a in sample.args]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        sample.function(*static)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        got = tensors(sample.function(*static))
+    for update in (lambda a: a, changed):
+        args = [update(a) for a in sample.args]
+        for place, value in enumerate(args):
+            if isinstance(value, torch.Tensor):
+                static[place].copy_(value)
+        graph.replay()
+        torch.cuda.synchronize()
+        for a, b in zip(got, tensors(sample.function(*args)), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("k", NUMBERS)
+def test_work_goes_to_the_current_stream(k):
+    """On a stream whose inputs come late: an op on any other stream would read what was there before."""
+    sample = find("cuda", k)
+    if not any(isinstance(a, torch.Tensor) for a in sample.args):
+        pytest.skip("no tensors among its arguments")
+    late = [a.clone() if isinstance(a, torch.Tensor) else a for a in sample.args]
+    for a in late:
+        if isinstance(a, torch.Tensor) and a.is_floating_point():
+            a.zero_()
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(int(2e7))  # some 10 ms
+        for a, b in zip(late, sample.args, strict=True):
+            if isinstance(a, torch.Tensor):
+                a.copy_(b)
+        got = tensors(sample.function(*late))
+    stream.synchronize()
+    for a, b in zip(got, tensors(sample.function(*sample.args)), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("k", NUMBERS)
+def test_another_gpu_than_the_current_one(k):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    sample = find("cuda", k)
+
+    def move(value):
+        if isinstance(value, (list, tuple)):
+            return [move(v) for v in value]
+        return value.to("cuda:1") if isinstance(value, torch.Tensor) else value
+
+    got = tensors(sample.function(*map(move, sample.args)))
+    assert torch.cuda.current_device() == 0
+    for a, b in zip(got, tensors(sample.function(*sample.args)), strict=True):
+        assert a.device == torch.device("cuda:1") and torch.equal(a.to("cuda:0"), b)
+
+
+def test_more_numbers_than_32_bits_count():
+    if torch.cuda.get_device_properties(0).total_memory < 60 * 2**30:
+        pytest.skip("needs 40 GiB")
+    atoms, width = 1 << 28, 4  # 3.2e9 numbers, 12.9 GB
+    neighbors = torch.full((atoms, width), -1, dtype=torch.int32, device="cuda")
+    neighbors[-1, -1] = atoms - 2
+    x = torch.zeros(atoms, 3, dtype=torch.float64, device="cuda")
+    x[-2] = torch.tensor([1.0, 2.0, 3.0])
+    batch = torch.zeros(atoms, dtype=torch.int32, device="cuda")
+    cell = torch.eye(3, dtype=torch.float64, device="cuda")[None]
+    images = torch.zeros_like(neighbors)
+    d = OPS.displacements(x, cell, batch, neighbors, images, torch.float32)
+    assert d[-1, -1].tolist() == [1, 2, 3] and int(d.count_nonzero()) == 3
+    del x
+    gradient, _ = OPS.displacements_backward(d, batch, neighbors, images, 1)
+    assert gradient[-2].tolist() == [1, 2, 3] and gradient[-1].tolist() == [-1, -2, -3]
+    assert int(gradient.count_nonzero()) == 6
+
+
+def test_more_moments_than_32_bits_count():
+    if torch.cuda.get_device_properties(0).total_memory < 60 * 2**30:
+        pytest.skip("needs 30 GiB")
+    p = water_like(64, 4, 2, torch.float32)
+    repeats = 1 << 16  # 4 million atoms, 2.6e9 moments
+    many = {
+        n: v.repeat(repeats, *[1] * (v.dim() - 1)) if n in ("d", "counts", "types") else v
+        for n, v in ((n, on_gpu(v)) for n, v in p.items() if n != "gen")
+    }
+
+    def call(q):
+        norm = (q["counts"], q["types"], q["mean"], q["std"], q["mask"])
+        return OPS.spline_moment(q["d"], *norm, q["sel"], CUTOFF, SMOOTH, PROTECTION, 1.2, 72, False)[0]
+
+    got, want = call(many), call({n: on_gpu(v) for n, v in p.items() if n != "gen"})
+    assert got.numel() > 1 << 31
+    assert torch.equal(got[-64:], want) and torch.equal(got[:64], want)
+    norm = (many["counts"], many["types"], many["mean"], many["std"], many["mask"])
+    pulled = OPS.spline_moment_backward(got, many["d"], *norm, CUTOFF, SMOOTH, PROTECTION, 1.2, False)
+    assert torch.equal(pulled[-64:], pulled[:64])

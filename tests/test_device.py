@@ -1,0 +1,120 @@
+"""Where the ops run, and what is said where they do not."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mdops import _library
+from mdops._library import check_device, cuda_problem, gpu_problem
+from mdops.errors import InputError, LibraryError
+
+
+@pytest.fixture
+def well(monkeypatch):
+    """A machine where everything is well: PyTorch with CUDA, one H100, a driver for this library's CUDA."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(_library, "_cuda_failure", None)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "GPU of this test")
+    monkeypatch.setattr(_library, "_cuda_versions", lambda: (13000, 13000))
+    return monkeypatch
+
+
+def test_all_well(well):
+    assert cuda_problem() is None and gpu_problem(0) is None
+    assert check_device("cuda") == torch.device("cuda")
+    assert check_device("cuda:0") == torch.device("cuda", 0)
+    well.setattr(_library, "_cuda_versions", lambda: (13000, 14010))
+    assert cuda_problem() is None, "a newer driver"
+
+
+def test_pytorch_without_cuda(well):
+    well.setattr(torch.version, "cuda", None)
+    with pytest.raises(LibraryError, match=r"device is cuda, but PyTorch .* is built without CUDA: install"):
+        check_device("cuda")
+
+
+def test_a_library_that_is_not_there(well):
+    well.setattr(_library, "library_path", lambda name: None)
+    refused = []
+    well.setattr(_library, "_refuse_gpus", refused.append)
+    _library._load_cuda()
+    with pytest.raises(LibraryError, match=r"this mdops was built without CUDA: .*MDOPS_CUDA=ON"):
+        check_device("cuda")
+    assert refused == [_library._cuda_failure]
+
+
+def test_a_library_that_does_not_load(well, tmp_path):
+    broken = tmp_path / "libmdops_cuda.so"
+    broken.write_bytes(b"no library")
+    well.setattr(_library, "library_path", lambda name: broken)
+    well.setattr(_library, "_refuse_gpus", lambda reason: None)
+    _library._load_cuda()
+    assert "libmdops_cuda.so does not load into PyTorch" in cuda_problem()
+
+
+@pytest.mark.parametrize("said", ["Found no NVIDIA driver on your system.", "The NVIDIA driver is too old"])
+def test_what_pytorch_says_of_the_driver(well, said):
+    def init():
+        raise RuntimeError(said)
+
+    well.setattr(torch.cuda, "init", init)
+    assert cuda_problem() == f"PyTorch (CUDA 13.0) cannot use a GPU: {said}"
+
+
+def test_no_gpu(well):
+    well.setattr(torch.cuda, "device_count", lambda: 0)
+    assert "no GPU is visible" in cuda_problem()
+
+
+def test_a_driver_too_old_for_the_library(well):
+    well.setattr(_library, "_cuda_versions", lambda: (13000, 12080))
+    assert "too old: it knows CUDA 12.8, and mdops is built with CUDA 13.0" in cuda_problem()
+
+
+def test_a_gpu_that_is_too_old_or_absent(well):
+    well.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
+    with pytest.raises(
+        LibraryError, match=r"GPU of this test has compute capability 7\.5, and mdops needs 8\.0"
+    ):
+        check_device("cuda:0")
+    with pytest.raises(LibraryError, match="there is no GPU 3: PyTorch sees 1"):
+        check_device("cuda:3")
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "nowhere", "cuda:x", 3.5, None])
+def test_other_devices_are_no_device(device):
+    with pytest.raises(InputError, match="device is"):
+        check_device(device)
+
+
+def test_the_cpu_is_always_there():
+    assert check_device("cpu") == check_device(torch.device("cpu")) == torch.device("cpu")
+
+
+REFUSED = """
+import torch
+from mdops import _library, ops
+_library._refuse_gpus("this is why")
+positions = torch.zeros(1, 3, dtype=torch.float64)
+try:
+    torch.ops.mdops.displacements.default.redispatch(
+        torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), positions, positions[None], positions[:, 0].int(),
+        positions.int(), positions.int(), torch.float64)
+except _library.LibraryError as error:
+    assert str(error) == "this is why"
+else:
+    raise SystemExit("it ran")
+"""
+
+
+def test_gpu_tensors_are_told_why_the_library_does_not_take_them():
+    if cuda_problem() is None:
+        pytest.skip("the CUDA library takes them here")
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
