@@ -1,0 +1,68 @@
+"""Runs every op on a GPU, on small lists of many kinds, for NVIDIA's compute-sanitizer:
+
+export PYTORCH_NO_CUDA_MEMORY_CACHING=1
+for tool in memcheck racecheck initcheck; do
+    compute-sanitizer --tool $tool --kernel-regex kns=mdops --error-exitcode 1 python scripts/sanitize_ops.py
+done
+"""
+
+import torch
+
+import mdops  # noqa: F401  (registers the ops)
+from mdops.testing import CUTOFF, PROTECTION, SMOOTH, op_samples
+
+OPS = torch.ops.mdops
+
+
+def larger_lists(dtype: torch.dtype, intervals: int, radial: bool) -> None:
+    """Rows of 100 slots, three types: several rounds of a warp, its last one not full."""
+    gen = torch.Generator().manual_seed(0)
+    atoms, width, ntypes = 37, 100, 3
+    counts = torch.randint(0, width // ntypes + 1, (atoms, ntypes), generator=gen).int()
+    types = torch.randint(-1, ntypes, (atoms,), generator=gen).int()
+    present = torch.arange(width) < counts.sum(1, keepdim=True)
+    neighbors = torch.randint(0, atoms, (atoms, width), generator=gen).int().masked_fill(~present, -1)
+    d = 2 * torch.randn(atoms, width, 3, generator=gen).to(dtype)
+    moments = torch.randn(atoms, ntypes, intervals + 5, 1 if radial else 4, generator=gen).to(dtype)
+    mean, std = torch.zeros(ntypes, dtype=dtype), torch.ones(ntypes, 2, dtype=dtype)
+    mask, sel = torch.eye(ntypes, dtype=torch.bool), torch.full((ntypes,), 40, dtype=torch.int32)
+    batch = torch.randint(0, 2, (atoms,), generator=gen).int()
+    counts, types, neighbors, d, moments, mean, std, mask, sel, batch = (
+        t.cuda() for t in (counts, types, neighbors, d, moments, mean, std, mask, sel, batch)
+    )
+    norm, switch = (counts, types, mean, std, mask), (CUTOFF, SMOOTH, PROTECTION)
+    OPS.spline_moment(d, *norm, sel, *switch, 1.2, intervals, radial)
+    OPS.spline_moment_backward(moments, d, *norm, *switch, 1.2, radial)
+    OPS.spline_moment_jvp(d, d, *norm, *switch, 1.2, intervals, radial)
+    OPS.spline_moment_hvp(d, moments, d, *norm, *switch, 1.2, radial)
+    OPS.pair_forces(d, d, batch, neighbors, 2)
+    OPS.displacements_backward(d, batch, neighbors, neighbors, 2)
+
+
+def wrong_indices() -> None:
+    """Indices out of range are answered with NaN; nothing outside the tensors may be read or written."""
+    for sample in op_samples("cuda", torch.float32):
+        for place, value in sample.bad.values():
+            if isinstance(value, torch.Tensor):
+                args = list(sample.args)
+                args[place] = value
+                try:
+                    sample.function(*args)
+                except RuntimeError as error:
+                    print(error)
+
+
+def main() -> None:
+    for dtype in (torch.float32, torch.float64):
+        for sample in op_samples("cuda", dtype):
+            sample.function(*sample.args)
+        for radial in (False, True):
+            larger_lists(dtype, 72, radial)
+        larger_lists(dtype, 3000, False)
+    wrong_indices()
+    torch.cuda.synchronize()
+    print("all ops ran")
+
+
+if __name__ == "__main__":
+    main()
