@@ -11,6 +11,7 @@ beat their floor.
 
 import argparse
 import datetime
+import itertools
 import json
 import statistics
 from collections.abc import Callable
@@ -98,7 +99,7 @@ def milliseconds(work: Callable[[], Any], repeats: int) -> float:
         work()
         event.record()
     torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) for a, b in zip(events, events[1:], strict=False))
+    return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(events))
 
 
 def bandwidth() -> float:
