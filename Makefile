@@ -20,7 +20,7 @@ help:
 	@echo "make test     the test suite; ARGS are pytest's: make test ARGS='tests/ops -k gradients'"
 	@echo "make lint     ruff, clang-format and mypy"
 	@echo "make format   format Python and C++"
-	@echo "make demo     run a trained model and draw its energy conservation, into demo/"
+	@echo "make demo     data, training, test and dynamics of an alloy, into demo/report.html"
 	@echo "make clean    remove what was built; .venv stays"
 
 setup: $(SETUP)

@@ -1,0 +1,116 @@
+"""`make demo` and examples/molecule.py, shortened, and the parts they are made of."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, molecule
+
+import mdops
+
+SHORT = ["--runs", "11", "--training-steps", "50", "--steps", "50"]
+PARTS = ("data/test.extxyz", "input.json", "start.extxyz", "model/lcurve.out", "plots/parity.png")
+
+
+def run(script, out, *path):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    command = [sys.executable, script, "--out", out, *SHORT]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert f"Report: {out / 'report.html'}" in result.stdout
+    for part in PARTS:
+        assert (out / part).is_file()
+    return result
+
+
+def check_report(path, *says):
+    """One file: every picture is in it, and nothing is loaded from elsewhere."""
+    text = path.read_text(encoding="utf-8")
+    sources = re.findall(r'src="([^"]*)"', text)
+    assert len(sources) == 5 and all(source.startswith("data:image/png;base64,iVBOR") for source in sources)
+    assert "http" not in re.sub(r'src="[^"]*"', "", text) and "<link" not in text
+    for part in ("force RMSE", "µs/atom", "µeV/atom/ps", "mdops md", "threads", *says):
+        assert part in text, part
+
+
+def test_demo(tmp_path, examples):
+    pytest.importorskip("matplotlib")
+    result = run(examples / "demo.py", tmp_path)
+    check_report(tmp_path / "report.html", "EMT: time of a step", "virial RMSE")
+    assert "step 50/50" in result.stderr  # the progress of the training, in lines where there is no terminal
+    model = mdops.load(tmp_path / "model/model.safetensors")
+    assert sorted(model.type_map) == ["Al", "Cu"]
+    ours, theirs = (ase.io.read(tmp_path / f"{name}.extxyz", ":") for name in ("model", "reference"))
+    assert len(ours) == len(theirs) == 6
+    np.testing.assert_allclose(ours[0].positions, theirs[0].positions)
+    assert np.abs(ours[-1].positions - theirs[-1].positions).max() > 0.01
+    splits = {name: ase.io.read(tmp_path / f"data/{name}.extxyz", ":") for name in ("training", "test")}
+    formulas = {name: {f.get_chemical_formula() for f in frames} for name, frames in splits.items()}
+    assert len(splits["test"]) == 10 and formulas["test"] - formulas["training"]
+
+
+def test_molecule_with_emt_in_place_of_tblite(tmp_path, examples):
+    """EMT knows the elements too: with it the example runs where tblite is not installed."""
+    pytest.importorskip("matplotlib")
+    (tmp_path / "tblite").mkdir()
+    (tmp_path / "tblite/ase.py").write_text(
+        "from ase.calculators.emt import EMT\n\n\ndef TBLite(method, verbosity):\n    return EMT()\n"
+    )
+    run(examples / "molecule.py", tmp_path / "out", tmp_path)
+    check_report(tmp_path / "out/report.html", "GFN2-xTB: time of a step")
+    assert json.loads((tmp_path / "out/input.json").read_text())["model"]["type_map"] == ["H", "C", "O"]
+
+
+def test_molecule_without_tblite_says_what_to_install(tmp_path, examples):
+    (tmp_path / "tblite.py").write_text("raise ImportError('not here')\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, examples / "molecule.py"]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "pip install tblite" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_distributions_count_neighbours(examples):
+    from study.simulation import pair_distributions
+
+    crystal, width = bulk("Cu", a=3.6, cubic=True).repeat(2), 0.1
+    crystal.symbols[::4] = "Al"  # as in Cu3Au: an Al atom has 12 Cu atoms nearest, a Cu atom 4 Al and 8 Cu
+    r, found = pair_distributions([crystal, crystal], 3.0, width)
+    shells = 4 * np.pi * r**2 * width * len(crystal) / crystal.get_volume()
+    neighbours = {pair: (g * shells).sum() for pair, g in found.items()}  # over the second element's share
+    assert neighbours == pytest.approx({"Al-Al": 0, "Al-Cu": 12 / 0.75, "Cu-Cu": 8 / 0.75})
+
+    r, found = pair_distributions([molecule("CH3CH2OH")], 10.0, width)
+    pairs = {pair: counts.sum() * width for pair, counts in found.items()}
+    assert pairs == pytest.approx({"C-C": 1, "C-H": 12, "C-O": 2, "H-H": 15, "H-O": 6, "O-O": 0})
+
+
+def test_pictures_show_what_is_in_front(examples):
+    from study.render import render
+
+    view = {"turn": 0.0, "tilt": 0.0, "scale": 1.0}  # along +y
+    image = render(Atoms("CuAl", [[0, 0, 0], [0, 3, 0]]), 40, **view)
+    assert image.shape == (40, 40, 4) and image.min() >= 0 and image.max() <= 1
+    assert image[0, 0, 3] == 0 and image[20, 20, 3] == 1
+    red, _, blue, _ = image[20, 20]
+    assert red > 1.5 * blue  # copper hides aluminium
+    red, _, blue, _ = render(Atoms("CuAl", [[0, 3, 0], [0, 0, 0]]), 40, **view)[20, 20]
+    assert blue > red
+
+
+def test_whole_runs_go_to_one_part_of_the_data(tmp_path, examples):
+    from study.sampling import write_splits
+
+    runs = [[Atoms("Cu", info={"run": k}) for _ in range(3)] for k in range(20)]
+    splits = write_splits(runs, tmp_path)
+    numbers = {name: {frame.info["run"] for frame in frames} for name, frames in splits.items()}
+    assert numbers["test"] == {0, 10} and numbers["validation"] == {5, 15}
+    assert len(splits["training"]) == 48 and not numbers["training"] & {0, 5, 10, 15}
+    assert all(Path(tmp_path / f"{name}.extxyz").is_file() for name in splits)
