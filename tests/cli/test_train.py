@@ -118,7 +118,45 @@ def test_errors_of_an_input_are_one_line(inputs, capsys, change, says):
     assert err.startswith("mdops: ") and err.count("\n") == 1 and says in err
 
 
-@pytest.mark.parametrize("command", [["absent.json"], ["input.json", "--threads", "0"]])
+def test_a_training_begins_with_another_model(inputs, capsys):
+    assert main(["train", inputs(), "--output", "first"]) == 0
+    command = ["train", inputs(numb_steps=2), "--output", "second", "--finetune", "first/model.safetensors"]
+    assert main([*command, "--restart"]) == 0
+    before, after = (mdops.load(f"{name}/model.safetensors") for name in ("first", "second"))
+    assert torch.equal(before.descriptor.mean, after.descriptor.mean)
+    assert not torch.equal(before.out_bias, after.out_bias)
+    assert main([*command, "--restart"]) == 0  # goes on from the checkpoint, not from the model
+    out = capsys.readouterr().out
+    assert "the training was complete" in out and "first" not in out.splitlines()[-1]
+    given = json.loads(Path("input.json").read_text())
+    given["model"] = {"type_map": ["Cu", "Al"]}
+    Path("input.json").write_text(json.dumps(given))
+    command = ["train", "input.json", "--output", "third", "--init-model", "first/model.safetensors"]
+    assert main(command) == 2
+    assert "model.descriptor.neuron is [10, 20, 40] in the input and [4, 8]" in capsys.readouterr().err
+    assert main([*command, "--use-pretrain-script"]) == 0
+    assert mdops.load("third/model.safetensors").cutoff == 4.0
+
+
+def test_a_restart_with_another_model_section_is_refused(inputs, capsys):
+    assert main(["train", inputs(), "--output", "run"]) == 0
+    changed = json.loads(Path(inputs()).read_text())
+    changed["model"]["fitting_net"]["neuron"] = [9]
+    Path("input.json").write_text(json.dumps(changed))
+    assert main(["train", "input.json", "--output", "run", "--restart"]) == 2
+    assert "model.fitting_net.neuron is [9] and was [8, 8]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["absent.json"],
+        ["input.json", "--use-pretrain-script"],
+        ["input.json", "--device", "tpu"],
+        ["input.json", "--finetune", "absent.dp"],
+        ["input.json", "--threads", "0"],
+    ],
+)
 def test_errors_of_the_command_are_one_line(inputs, capsys, command):
     inputs()
     assert main(["train", *command]) == 2

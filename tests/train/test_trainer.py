@@ -2,10 +2,6 @@
 
 import copy
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -129,28 +125,24 @@ def test_epochs_and_random_seeds(tmp_path):
     assert one.steps == 11 and one.seed != two.seed  # an epoch has 7 batches
 
 
-def test_killed_run_goes_on(tmp_path):
-    """kill -9 while checkpoints are written all the time; then the run ends as an undisturbed one."""
-    script = (
-        "import sys, torch; torch.set_num_threads(1); sys.path.insert(0, sys.argv[1])\n"
-        "from test_trainer import config\nfrom mdops.train.trainer import Trainer\n"
-        "Trainer(config(save_freq=1, numb_steps=2000), sys.argv[2]).run()\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path)])
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "model.ckpt-9.pt").exists() and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    done = Trainer(config(save_freq=1, numb_steps=2000), tmp_path, restart=True).step
-    assert done >= 9
-    found = Trainer(config(save_freq=1, numb_steps=2000), tmp_path, restart=True)
-    found.steps = done + 3
+@pytest.mark.gpu
+def test_a_gpu_trains_as_the_cpu_does(tmp_path):
+    """And its checkpoint goes on on the CPU."""
+    options = config(precision="float64", disp_freq=1)
+    reports = {}
+    for device in ("cpu", "cuda"):
+        (tmp_path / device).mkdir()
+        reports[device] = []
+        trainer = Trainer(options, tmp_path / device, device=device)
+        assert trainer.potential.device.type == device
+        trainer.run(reports[device].append)
+    for one, two in zip(reports["cpu"], reports["cuda"], strict=True):
+        assert one.training == pytest.approx(two.training, rel=1e-6)
+        assert one.validation == pytest.approx(two.validation, rel=1e-6)
+    (tmp_path / "cuda" / "model.ckpt-17.pt").unlink()
+    found = Trainer(options, tmp_path / "cuda", restart=True)
+    assert found.step == 12 and found.potential.device.type == "cpu"
     found.run()
-    (tmp_path / "whole").mkdir()
-    whole = Trainer(config(save_freq=1000, numb_steps=2000), tmp_path / "whole")
-    whole.steps = done + 3
-    whole.run()
-    for a, b in zip(whole.potential.parameters(), found.potential.parameters(), strict=True):
-        assert torch.equal(a, b)
+    expected = mdops.load(tmp_path / "cpu" / "model.safetensors", dtype="float64")
+    for a, b in zip(expected.parameters(), found.potential.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
