@@ -31,7 +31,15 @@ class CudaOp : public Op {
     if (blocks <= 0) return;
     if (blocks > std::numeric_limits<int32_t>::max()) fail(*this, "too many atoms or pairs for one call");
     kernel<<<static_cast<unsigned>(blocks), threads, shared, stream_>>>(static_cast<Parameters>(args)...);
-    const cudaError_t error = cudaGetLastError();
+    check(cudaGetLastError());
+  }
+
+  // Sets all bytes of a contiguous tensor to zero.
+  void clear(Tensor& tensor) const {
+    check(cudaMemsetAsync(tensor.mutable_data_ptr(), 0, tensor.numel() * tensor.element_size(), stream_));
+  }
+
+  void check(cudaError_t error) const {
     if (error != cudaSuccess)
       fail(*this, std::string("CUDA does not run it on cuda:") + std::to_string(gpu) + ": " +
                       cudaGetErrorString(error) + " (`mdops doctor` looks for the reason)");

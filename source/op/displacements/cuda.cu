@@ -1,6 +1,5 @@
 #include "common/cuda.h"
 #include "common/pair_checks.h"
-#include "common/rows.h"
 #include "displacements/displacements.h"
 #include "displacements/pair_sums.h"
 
@@ -8,36 +7,31 @@ namespace mdops {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 192;  // a multiple of 3 and of 32
 
-// A thread a slot, a warp 32 consecutive slots; the row of a slot by 32-bit division from the block's first.
+// A thread a component, in the order of the result: the three of a pair read one stretch of memory each.
+// Blocks begin at whole slots; the row of a slot follows by 32-bit division from the block's first.
+constexpr int kSlots = kThreads / 3;
+
 template <class T>
 __global__ void displacements_kernel(const double* x, const double* cell, const int32_t* batch,
                                      const int32_t* neighbors, const int32_t* images, int64_t atoms,
                                      uint32_t width, int32_t systems, T* out) {
-  __shared__ T buffer[3 * kThreads];
-  const int64_t slots = atoms * width, first = static_cast<int64_t>(blockIdx.x) * kThreads;
-  const int64_t row = first / width, slot = first + threadIdx.x;
-  double d[3] = {0, 0, 0};
-  if (slot < slots) {
-    const int64_t i = row + (static_cast<uint32_t>(first - row * width) + threadIdx.x) / width;
-    const int32_t j = neighbors[slot];
-    if (j != -1) {
-      const int32_t system = batch[i];
-      if (j >= 0 && j < atoms && system >= 0 && system < systems)
-        displacement(x + 3 * i, x + 3 * static_cast<int64_t>(j), cell + 9 * static_cast<int64_t>(system),
-                     images[slot], d);
-      else
-        d[0] = d[1] = d[2] = not_a_number<double>();
-    }
+  const uint32_t k = threadIdx.x / 3, axis = threadIdx.x - 3 * k;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kSlots, row = first / width, slot = first + k;
+  if (slot >= atoms * width) return;
+  const int64_t i = row + (static_cast<uint32_t>(first - row * width) + k) / width;
+  const int32_t j = neighbors[slot];
+  double d = 0;
+  if (j != -1) {
+    const int32_t system = batch[i];
+    if (j >= 0 && j < atoms && system >= 0 && system < systems)
+      d = displacement_component(x[3 * i + axis], x[3 * static_cast<int64_t>(j) + axis],
+                                 cell + 9 * static_cast<int64_t>(system), images[slot], axis);
+    else
+      d = not_a_number<double>();
   }
-  const T v[3] = {static_cast<T>(d[0]), static_cast<T>(d[1]), static_cast<T>(d[2])};
-  const int warp = threadIdx.x / kWarp * kWarp;
-  const int64_t left = slots - (first + warp);
-  store_triples(v, buffer + 3 * warp, out + 3 * (first + warp),
-                static_cast<int>(left < 0       ? 0
-                                 : left < kWarp ? left
-                                                : kWarp));
+  out[3 * slot + axis] = static_cast<T>(d);
 }
 
 Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
@@ -50,7 +44,7 @@ Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor
   Tensor result = empty(op, {pairs.atoms, pairs.width, 3}, dtype);
   dispatch_float(op, dtype, [&](auto zero) {
     using T = decltype(zero);
-    op.launch(displacements_kernel<T>, blocks_for(pairs.atoms * pairs.width, kThreads), kThreads, 0,
+    op.launch(displacements_kernel<T>, blocks_for(pairs.atoms * pairs.width, kSlots), kThreads, 0,
               positions.const_data_ptr<double>(), cell.const_data_ptr<double>(),
               pairs.batch.const_data_ptr<int32_t>(), pairs.neighbors.const_data_ptr<int32_t>(),
               images.const_data_ptr<int32_t>(), pairs.atoms, pairs.width, cell.size(0),

@@ -13,8 +13,16 @@
 
 namespace mdops {
 
+constexpr int kSystem = 9;
+
+template <class T>
+__device__ __forceinline__ double largest_of(const T* v) {
+  return fmax(fmax(fabs(static_cast<double>(v[0])), fabs(static_cast<double>(v[1]))),
+              fabs(static_cast<double>(v[2])));
+}
+
 // The terms of one pair: three for the row, kNeighbor for the neighbour (the first three as large as the
-// row's), nine for the system.
+// row's), nine for the system. `bounds` gives what the first three, and all the others, do not exceed.
 template <class T>
 struct PositionGradient {
   using Value = T;
@@ -24,6 +32,10 @@ struct PositionGradient {
 
   __device__ void add(int64_t slot, double* row, double* neighbor, double* system) const {
     add_pair_gradient(grad + 3 * slot, images[slot], row, neighbor, system);
+  }
+  __device__ void bounds(int64_t slot, double* most) const {
+    most[0] = largest_of(grad + 3 * slot);
+    most[1] = 512 * most[0];  // shifts are -512 to 511
   }
 };
 
@@ -36,15 +48,21 @@ struct PairForce {
   __device__ void add(int64_t slot, double* row, double* neighbor, double* system) const {
     add_pair_force(grad + 3 * slot, d + 3 * slot, row, neighbor, system, neighbor + 3);
   }
+  __device__ void bounds(int64_t slot, double* most) const {
+    most[0] = largest_of(grad + 3 * slot);
+    most[1] = most[0] * largest_of(d + 3 * slot);
+  }
 };
 
-constexpr int kSystem = 9;
 constexpr int kSumWarps = 8, kSumBlocks = 1024;
 
 // Integers of a neighbour: its terms, and how many of them were not finite; whole 32-byte sectors.
 template <class Terms>
 constexpr int kNeighborStride = Terms::kNeighbor == 3 ? 4 : 16;
 constexpr int kSystemStride = 16;
+// In the buffer of a warp: an odd number, so that the lanes' terms lie in different banks.
+template <class Terms>
+constexpr int kBufferStride = kNeighborStride<Terms> + 1;
 // float64 needs the second integer.
 template <class Terms>
 constexpr int kLimbs = sizeof(typename Terms::Value) == 8 ? 2 : 1;
@@ -67,11 +85,10 @@ __global__ void largest_terms(Terms terms, const int32_t* neighbors, int64_t slo
   for (int64_t slot = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; slot < slots;
        slot += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     if (neighbors[slot] < 0) continue;
-    double row[3] = {}, neighbor[Terms::kNeighbor] = {}, system[kSystem] = {};
-    terms.add(slot, row, neighbor, system);
-    if (!finite_terms(row, 3) || !finite_terms(system, kSystem)) continue;
-    for (double x : row) most[0] = fmax(most[0], fabs(x));
-    for (double x : system) most[1] = fmax(most[1], fabs(x));
+    double bounds[2];
+    terms.bounds(slot, bounds);
+    for (int k = 0; k < 2; ++k)
+      if (isfinite(bounds[k])) most[k] = fmax(most[k], bounds[k]);
   }
   __shared__ double shared[2][kSumWarps];
   for (int k = 0; k < 2; ++k) {
@@ -87,37 +104,25 @@ __global__ void largest_terms(Terms terms, const int32_t* neighbors, int64_t slo
   }
 }
 
-// The nine sums of the system that a warp is in, and how many terms were not finite or lacked an atom.
+// Adds the lanes' nine sums for one system to it, and begins anew. A sum that is not finite counts as one bad
+// term.
 template <int Limbs>
-struct SystemSums {
-  int64_t sums[Limbs][kSystem] = {};
-  int64_t bad = 0;
-
-  __device__ void add(const double* terms, const FixedPoint& fixed) {
-    if (!finite_terms(terms, kSystem)) {
-      ++bad;
-      return;
-    }
-    for (int k = 0; k < kSystem; ++k) {
-      int64_t part[2];
-      fixed.split(terms[k], &part[0], &part[1]);
-      for (int limb = 0; limb < Limbs; ++limb) sums[limb][k] += part[limb];
-    }
-  }
-
-  // Adds the warp's sums to its system, and begins anew.
-  __device__ void flush(int64_t* systems, int64_t count, int32_t system) {
+__device__ void flush(double* sums, const FixedPoint& fixed, int64_t* systems, int64_t count,
+                      int32_t system) {
+  for (int k = 0; k < kSystem; ++k)
+    for (int step = kWarp / 2; step; step /= 2) sums[k] += __shfl_xor_sync(kAllLanes, sums[k], step);
+  const bool finite = finite_terms(sums, kSystem);
+  for (int k = 0; k < kSystem; ++k) {
+    int64_t part[2] = {0, 0};
+    if (finite) fixed.split(sums[k], &part[0], &part[1]);
     for (int limb = 0; limb < Limbs; ++limb)
-      for (int k = 0; k <= kSystem; ++k) {
-        if (k == kSystem && limb > 0) continue;
-        int64_t value = k < kSystem ? sums[limb][k] : bad;
-        for (int step = kWarp / 2; step; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
-        if (lane_index() == 0 && value != 0)
-          atomic_add(systems + (limb * count + system) * kSystemStride + k, value);
-      }
-    *this = SystemSums{};
+      if (lane_index() == k && part[limb] != 0)
+        atomic_add(systems + (limb * count + system) * kSystemStride + k, part[limb]);
+    sums[k] = 0;
   }
-};
+  if (!finite && lane_index() == 0)
+    atomic_add(systems + system * static_cast<int64_t>(kSystemStride) + kSystem, 1);
+}
 
 // Each lane's terms to its neighbour j (none: -1), so that lanes side by side add to words side by side.
 template <class Terms>
@@ -135,14 +140,14 @@ __device__ void scatter(const double* terms, int32_t j, const FixedPoint* fixed,
         low[k] = 0;
         if (finite) fixed[k < 3 ? 0 : 1].split(terms[k], &high, &low[k]);
       }
-      buffer[lane * stride + k] = limb == 0 ? high : low[k];
+      buffer[lane * kBufferStride<Terms> + k] = limb == 0 ? high : low[k];
     }
-    buffer[lane * stride + size] = limb == 0 && !finite;
+    buffer[lane * kBufferStride<Terms> + size] = limb == 0 && !finite;
     __syncwarp();
     for (int first = 0; first < kWarp; first += kWarp / stride) {
       const int pair = first + lane / stride, k = lane % stride;
       const int32_t target = __shfl_sync(kAllLanes, j, pair);
-      const int64_t value = k <= size ? buffer[pair * stride + k] : 0;
+      const int64_t value = k <= size ? buffer[pair * kBufferStride<Terms> + k] : 0;
       if (target >= 0 && value != 0) atomic_add(neighbors + (limb * atoms + target) * stride + k, value);
     }
   }
@@ -153,38 +158,39 @@ template <class Terms>
 __global__ void __launch_bounds__(kWarp* kSumWarps)
     add_terms(Terms terms, const int32_t* batch, const int32_t* neighbors, int64_t atoms, int64_t width,
               int64_t systems, int64_t rows_per_warp, PairSumSpace space, double* row_sums) {
-  __shared__ int64_t buffers[kSumWarps][kWarp * kNeighborStride<Terms>];
+  __shared__ int64_t buffers[kSumWarps][kWarp * kBufferStride<Terms>];
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
   const FixedPoint fixed[2] = {FixedPoint(space.largest[0], atoms * width),
                                FixedPoint(space.largest[1], atoms * width)};
   const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kSumWarps + warp) * rows_per_warp;
   const int64_t end = begin + rows_per_warp < atoms ? begin + rows_per_warp : atoms;
-  SystemSums<kLimbs<Terms>> sums;
+  double of_system[kSystem] = {};
   int32_t current = -1;
   for (int64_t i = begin; i < end; ++i) {
     const int32_t named = batch[i], system = named >= 0 && named < systems ? named : -1;
-    if (system != current && current >= 0) sums.flush(space.systems, systems, current);
+    if (system != current && current >= 0)
+      flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
     current = system;
-    double row[3] = {}, of_system[kSystem] = {};
+    double row[3] = {};
     for (int64_t k = 0; k < width; k += kWarp) {
       const int64_t slot = i * width + k + lane;
       int32_t j = k + lane < width ? neighbors[slot] : -1;
       double neighbor[Terms::kNeighbor] = {};
       if (j != -1 && (j < 0 || j >= atoms || system < 0)) {
-        row[0] = row[1] = row[2] = of_system[0] = not_a_number<double>();
+        row[0] = row[1] = row[2] = not_a_number<double>();
+        if (system >= 0) of_system[0] = not_a_number<double>();
         j = -1;
       } else if (j >= 0) {
         terms.add(slot, row, neighbor, of_system);
       }
       scatter<Terms>(neighbor, j, fixed, buffers[warp], atoms, space.neighbors);
     }
-    if (system >= 0) sums.add(of_system, fixed[1]);
     for (int a = 0; a < 3; ++a) {
       for (int step = kWarp / 2; step; step /= 2) row[a] += __shfl_xor_sync(kAllLanes, row[a], step);
       if (lane == 0) row_sums[3 * i + a] = row[a];
     }
   }
-  if (current >= 0) sums.flush(space.systems, systems, current);
+  if (current >= 0) flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
 }
 
 // A thread a number of the result: `row_sums` grows by the first three terms of each neighbour, `others` (N,
@@ -222,7 +228,8 @@ void sum_pairs(const CudaOp& op, const PairList& pairs, const Terms& terms, int6
                double* of_systems, double* others) {
   constexpr int stride = kNeighborStride<Terms>, limbs = kLimbs<Terms>, threads = kWarp * kSumWarps;
   const int64_t slots = pairs.atoms * pairs.width, words = limbs * pairs.atoms * stride;
-  Tensor memory = zeros(op, {16 + words + limbs * systems * kSystemStride}, ScalarType::Long);
+  Tensor memory = empty(op, {16 + words + limbs * systems * kSystemStride}, ScalarType::Long);
+  op.clear(memory);
   int64_t* start = memory.mutable_data_ptr<int64_t>();
   const PairSumSpace space{reinterpret_cast<double*>(start), start + 16, start + 16 + words};
   const int32_t* neighbors = pairs.neighbors.const_data_ptr<int32_t>();

@@ -1,5 +1,5 @@
 // A warp an atom, one type after the other. Into the moments: each lane prepares one neighbour (geometry,
-// basis functions), then the lanes add one neighbour at a time to accumulators in shared memory. Out of the
+// basis functions), then the lanes add one neighbour at a time to sums in shared memory. Out of the
 // moments: the type's part of the gradient lies in shared memory, and each lane gathers for one neighbour.
 #include <algorithm>
 
@@ -13,30 +13,45 @@ namespace {
 
 constexpr int kMostWarps = 8;              // in a block
 constexpr size_t kSharedBytes = 48 << 10;  // what a block may use without asking
-constexpr int kBatch = 4;                  // neighbours whose products are formed before they are added
+constexpr int kUnroll = 4;                 // neighbours that a lane reads before it adds the first
 
-// The neighbours that the lanes of a warp have prepared: the basis values, filed under basis function modulo
-// kClasses, the rows of R, and the first basis function of each; with tangents also the derivatives of both.
-// Reads take kBatch neighbours at once; the padding keeps the lines of such a read in different banks.
-constexpr int kClasses = 8, kLine = kWarp + kBatch;
+// Blocks that a multiprocessor should hold at once: it sets the registers of a thread.
+template <class T, bool Second>
+constexpr int kBlocks = sizeof(T) == 8 ? 2
+                        : Second       ? 3
+                                       : 4;
 
-template <class T>
-struct alignas(16) Batch {
-  T of[kBatch];
+// Numbers that are read and written together.
+template <class T, int N>
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
+  T of[N];
 };
 
+// How the lanes share the moments of one type while they add neighbours: a group of lanes adds one neighbour,
+// each of its lanes kWidth numbers of one basis function modulo 8, and every group has sums of its own. So a
+// number always belongs to the same lane, and the lanes of a group to different banks: no two lanes ever
+// meet. Sums in global memory are there once, for one group.
+template <int Columns, bool Shared>
+struct Sharing {
+  static constexpr int kWidth = Columns == 4 ? 2 : 1, kGroup = 8 * Columns / kWidth;
+  static constexpr int kCopies = Shared ? kWarp / kGroup : 1;
+};
+
+// Numbers of one type, rounded up so that the next copy is aligned.
+template <int Columns>
+__host__ __device__ constexpr int padded_size(int basis) {
+  return (basis * Columns + 3) / 4 * 4;
+}
+
+// The neighbours that the lanes of a warp have prepared: basis values, rows of R, and the first basis
+// function of each; with tangents also the derivatives of both.
 template <class T, bool Tangent>
 struct alignas(16) Staged {
   static constexpr int kWords = Tangent ? 2 : 1;
-  T basis[kWords][kClasses][kLine];
-  T row[kWords][4][kLine];
+  Pack<T, 4> row[kWords][kWarp];
+  T basis[kWords][kSplineSupport][kWarp + 1];
   int32_t first[kWarp];
 };
-
-template <class T>
-__device__ __forceinline__ Batch<T> read_batch(const T* values) {
-  return *reinterpret_cast<const Batch<T>*>(values);
-}
 
 template <class T>
 __device__ __forceinline__ void load_vector(const T* values, int64_t slot, T* d) {
@@ -49,41 +64,55 @@ __device__ __forceinline__ void prepare(const MomentArgs<T>& args, const Normali
                                         const T* tangent, int k, Staged<T, Tangent>* stage) {
   const RadialTerms<T> f = radial_terms(squared_length(d), args.cutoff);
   const SplinePlace<T> place = spline_place(f.s, args.grid);
-  T value[kSplineSupport], slope[kSplineSupport], row[4];
-  spline_basis(place, args.grid.inv_step, value, slope);
-  env_row(d, f, norm, row);
+  T value[kSplineSupport], slope[kSplineSupport];
+  if (Tangent || place.beyond > T(0))
+    spline_basis(place, args.grid.inv_step, value, slope);
+  else
+    spline_values(place.t, value);
+  Pack<T, 4> row;
+  env_row(d, f, norm, row.of);
+  stage->row[0][k] = row;
   stage->first[k] = place.interval;
-  for (int a = 0; a < 4; ++a) stage->row[0][a][k] = row[a];
-  for (int m = 0; m < kSplineSupport; ++m) stage->basis[0][(place.interval + m) % kClasses][k] = value[m];
+  for (int m = 0; m < kSplineSupport; ++m) stage->basis[0][m][k] = value[m];
   if constexpr (Tangent) {
     T ds;
-    env_row_jvp(d, tangent, f, norm, row, &ds);
-    for (int a = 0; a < 4; ++a) stage->row[1][a][k] = row[a];
-    for (int m = 0; m < kSplineSupport; ++m)
-      stage->basis[1][(place.interval + m) % kClasses][k] = slope[m] * ds;
+    env_row_jvp(d, tangent, f, norm, row.of, &ds);
+    stage->row[1][k] = row;
+    for (int m = 0; m < kSplineSupport; ++m) stage->basis[1][m][k] = slope[m] * ds;
   }
 }
 
-// Adds `count` staged neighbours to the moments of one type. The number (b, a) always belongs to the same
-// lane, and to that lane's bank of shared memory: no two lanes ever meet.
-template <int Columns, class T, bool Tangent>
-__device__ __forceinline__ void add_staged(const Staged<T, Tangent>& stage, int count, T* moments) {
-  constexpr int owners = kWarp / Columns;
-  const int a = lane_index() % Columns, owner = lane_index() / Columns, line = owner % kClasses;
-  for (int begin = 0; begin < count; begin += kBatch) {
-    const Batch<int32_t> first = read_batch(stage.first + begin);
-    const Batch<T> basis = read_batch(stage.basis[0][line] + begin),
-                   row = read_batch(stage.row[0][a] + begin);
-    Batch<T> product;
-    for (int u = 0; u < kBatch; ++u) product.of[u] = basis.of[u] * row.of[u];
-    if constexpr (Tangent) {
-      const Batch<T> dbasis = read_batch(stage.basis[1][line] + begin),
-                     drow = read_batch(stage.row[1][a] + begin);
-      for (int u = 0; u < kBatch; ++u) product.of[u] = basis.of[u] * drow.of[u] + dbasis.of[u] * row.of[u];
+// Adds `count` staged neighbours to the sums of one type.
+template <int Columns, bool Shared, class T, bool Tangent>
+__device__ __forceinline__ void add_staged(const Staged<T, Tangent>& stage, int count, int basis, T* sums) {
+  using Lanes = Sharing<Columns, Shared>;
+  using Numbers = Pack<T, Lanes::kWidth>;
+  const int copy = lane_index() / Lanes::kGroup, within = lane_index() % Lanes::kGroup;
+  const int residue = within % 8, column = within / 8 * Lanes::kWidth;
+  if (copy >= Lanes::kCopies) return;
+  T* mine = sums + copy * padded_size<Columns>(basis) + column;
+  for (int begin = copy; begin < count; begin += kUnroll * Lanes::kCopies) {
+    Numbers product[kUnroll];
+    int at[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int k = begin + u * Lanes::kCopies, first = stage.first[k], m = (residue - first) & 7;
+      const int line = m < kSplineSupport ? m : 0;
+      at[u] = k < count && m < kSplineSupport ? (first + m) * Columns : -1;
+      const T* row = stage.row[0][k].of + column;
+      const T* drow = stage.row[Tangent][k].of + column;
+      for (int a = 0; a < Lanes::kWidth; ++a)
+        product[u].of[a] = Tangent
+                               ? stage.basis[0][line][k] * drow[a] + stage.basis[Tangent][line][k] * row[a]
+                               : stage.basis[0][line][k] * row[a];
     }
-    for (int u = 0; u < kBatch; ++u) {
-      const int m = (owner - first.of[u]) & (owners - 1);
-      if (begin + u < count && m < kSplineSupport) moments[(first.of[u] + m) * Columns + a] += product.of[u];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (at[u] < 0) continue;
+      Numbers* place = reinterpret_cast<Numbers*>(mine + at[u]);
+      Numbers sum = *place;
+      for (int a = 0; a < Lanes::kWidth; ++a) sum.of[a] += product[u].of[a];
+      *place = sum;
     }
   }
 }
@@ -91,6 +120,31 @@ __device__ __forceinline__ void add_staged(const Staged<T, Tangent>& stage, int 
 template <class T>
 __device__ __forceinline__ void fill(T* out, int64_t size, T value) {
   for (int64_t k = lane_index(); k < size; k += kWarp) out[k] = value;
+}
+
+template <int Columns, bool Shared, class T>
+__device__ __forceinline__ void clear_sums(int basis, T* sums) {
+  const int quads = padded_size<Columns>(basis) * Sharing<Columns, Shared>::kCopies / 4;
+  if constexpr (Shared)
+    for (int k = lane_index(); k < quads; k += kWarp) reinterpret_cast<Pack<T, 4>*>(sums)[k] = Pack<T, 4>{};
+  else
+    fill(sums, basis * Columns, T(0));
+}
+
+// The sum of the copies, into the result.
+template <int Columns, class T>
+__device__ __forceinline__ void write_sums(int basis, const T* sums, T* out) {
+  constexpr int width = Columns == 4 ? 4 : 1;
+  using Numbers = Pack<T, width>;
+  for (int k = lane_index(); k < basis * Columns / width; k += kWarp) {
+    Numbers total = reinterpret_cast<const Numbers*>(sums)[k];
+#pragma unroll
+    for (int copy = 1; copy < Sharing<Columns, true>::kCopies; ++copy) {
+      const Numbers other = reinterpret_cast<const Numbers*>(sums + copy * padded_size<Columns>(basis))[k];
+      for (int a = 0; a < width; ++a) total.of[a] += other.of[a];
+    }
+    reinterpret_cast<Numbers*>(out)[k] = total;
+  }
 }
 
 // Smallest value over the lanes, in all of them.
@@ -103,12 +157,12 @@ __device__ __forceinline__ T warp_min(T value) {
   return value;
 }
 
-// Adds the neighbours [begin, begin + count) of one type to its moments; counts those within the cutoff in
+// Adds the neighbours [begin, begin + count) of one type to its sums; counts those within the cutoff in
 // `inside`, and keeps the smallest squared distance that this lane met in `nearest`.
-template <int Columns, class T, bool Tangent>
-__device__ void add_type(const MomentArgs<T>& args, const T* tangent, int64_t begin, int count, bool masked,
-                         const Normalisation<T>& norm, Staged<T, Tangent>* stage, T* moments, int* inside,
-                         T* nearest) {
+template <int Columns, bool Shared, class T, bool Tangent>
+__device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tangent, int64_t begin,
+                                         int count, bool masked, const Normalisation<T>& norm,
+                                         Staged<T, Tangent>* stage, T* sums, int* inside, T* nearest) {
   const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
   for (int k = 0; k < count; k += kWarp) {
     const int64_t slot = begin + k + lane_index();
@@ -127,17 +181,17 @@ __device__ void add_type(const MomentArgs<T>& args, const T* tangent, int64_t be
       prepare(args, norm, d, v, __popc(lanes & ((1u << lane_index()) - 1)), stage);
     }
     __syncwarp();
-    add_staged<Columns>(*stage, __popc(lanes), moments);
+    add_staged<Columns, Shared>(*stage, __popc(lanes), args.basis(), sums);
     __syncwarp();
   }
 }
 
-// The moments of one atom, or with `Tangent` their derivative along the tangents. `accumulators` holds one
-// type's moments; null where they do not fit into shared memory: then they grow in the result itself.
-template <int Columns, class T, bool Tangent>
-__device__ void moments_of(const MomentArgs<T>& args, int64_t i, const T* tangent, const int32_t* sel,
-                           Staged<T, Tangent>* stage, T* accumulators, T* moments, int32_t* within,
-                           T* nearest) {
+// The moments of one atom, or with `Tangent` their derivative along the tangents. One type's sums are in
+// shared memory, or grow in the result itself where they do not fit.
+template <int Columns, bool Shared, class T, bool Tangent>
+__device__ __forceinline__ void moments_of(const MomentArgs<T>& args, int64_t i, const T* tangent,
+                                           const int32_t* sel, Staged<T, Tangent>* stage, T* shared_sums,
+                                           T* moments, int32_t* within, T* nearest) {
   const int size = args.basis() * Columns, type = args.types[i];
   const int32_t* counts = args.counts + i * args.ntypes;
   const RowKind kind = row_kind(type, args.ntypes, counts, args.width);
@@ -155,12 +209,12 @@ __device__ void moments_of(const MomentArgs<T>& args, int64_t i, const T* tangen
   T least = args.cutoff.cutoff * args.cutoff.cutoff;
   int64_t slot = i * args.width;
   for (int t = 0; t < args.ntypes; slot += counts[t++], out += size) {
-    T* sums = accumulators ? accumulators : out;
+    T* sums = Shared ? shared_sums : out;
     const bool masked = args.pair_mask[type * args.ntypes + t];
     int inside = 0;
-    fill(sums, size, T(0));
+    clear_sums<Columns, Shared>(args.basis(), sums);
     __syncwarp();
-    add_type<Columns>(args, tangent, slot, counts[t], masked, norm, stage, sums, &inside, &least);
+    add_type<Columns, Shared>(args, tangent, slot, counts[t], masked, norm, stage, sums, &inside, &least);
     if constexpr (!Tangent) {
       if (lane_index() == 0) {
         within[i * args.ntypes + t] = inside;
@@ -168,8 +222,7 @@ __device__ void moments_of(const MomentArgs<T>& args, int64_t i, const T* tangen
       }
     }
     __syncwarp();
-    if (accumulators)
-      for (int k = lane_index(); k < size; k += kWarp) out[k] = sums[k];
+    if constexpr (Shared) write_sums<Columns>(args.basis(), sums, out);
     __syncwarp();
   }
   if constexpr (!Tangent) {
@@ -178,17 +231,18 @@ __device__ void moments_of(const MomentArgs<T>& args, int64_t i, const T* tangen
   }
 }
 
-template <int Columns, class T, bool Tangent>
-__global__ void moment_kernel(MomentArgs<T> args, int64_t atoms, const T* tangent, const int32_t* sel,
-                              bool shared_sums, T* moments, int32_t* within, T* nearest) {
+template <int Columns, bool Shared, class T, bool Tangent>
+__global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks<T, Tangent>)
+    moment_kernel(MomentArgs<T> args, int64_t atoms, const T* tangent, const int32_t* sel, T* moments,
+                  int32_t* within, T* nearest) {
   extern __shared__ __align__(16) char shared[];
   const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   auto* stages = reinterpret_cast<Staged<T, Tangent>*>(shared);
-  T* sums = reinterpret_cast<T*>(stages + warps) + static_cast<int64_t>(warp) * args.basis() * Columns;
+  const int size = padded_size<Columns>(args.basis()) * Sharing<Columns, Shared>::kCopies;
+  T* sums = reinterpret_cast<T*>(stages + warps) + warp * size;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * warps + warp;
   if (i < atoms)
-    moments_of<Columns>(args, i, tangent, sel, stages + warp, shared_sums ? sums : nullptr, moments, within,
-                        nearest);
+    moments_of<Columns, Shared>(args, i, tangent, sel, stages + warp, sums, moments, within, nearest);
 }
 
 // P_a = sum_m weights[m] grad[m][a] of one neighbour, four numbers.
@@ -283,11 +337,12 @@ __device__ void pulled_of(const MomentArgs<T>& args, int64_t i, const T* tangent
 }
 
 template <int Columns, bool Second, bool Shared, class T>
-__global__ void pull_kernel(MomentArgs<T> args, int64_t atoms, const T* tangent, const T* grad, T* out) {
+__global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks<T, Second>)
+    pull_kernel(MomentArgs<T> args, int64_t atoms, const T* tangent, const T* grad, T* out) {
   extern __shared__ __align__(16) char shared[];
   const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   T* buffers = reinterpret_cast<T*>(shared);
-  const int size = (args.basis() * Columns + 3) / 4 * 4;  // keeps every warp's copy aligned
+  const int size = padded_size<Columns>(args.basis());
   T* copies = buffers + static_cast<int64_t>(warps) * 3 * kWarp;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * warps + warp;
   if (i < atoms)
@@ -300,22 +355,29 @@ int warps_for(size_t bytes) {
   return static_cast<int>(std::min<size_t>(kMostWarps, kSharedBytes / bytes));
 }
 
-template <bool Tangent, class T>
+template <int Columns, bool Tangent, class T>
 void launch_moments(const CudaOp& op, const MomentArgs<T>& args, int64_t atoms, const T* tangent,
                     const int32_t* sel, T* moments, int32_t* within, T* nearest) {
   constexpr size_t stage = sizeof(Staged<T, Tangent>);
-  const size_t sums = sizeof(T) * args.basis() * args.columns();
+  const size_t sums = sizeof(T) * padded_size<Columns>(args.basis()) * Sharing<Columns, true>::kCopies;
   const bool fits = warps_for(stage + sums) > 0;
   const int warps = warps_for(fits ? stage + sums : stage);
-  op.launch(args.radial ? moment_kernel<1, T, Tangent> : moment_kernel<4, T, Tangent>,
+  op.launch(fits ? moment_kernel<Columns, true, T, Tangent> : moment_kernel<Columns, false, T, Tangent>,
             blocks_for(atoms, warps), warps * kWarp, warps * (fits ? stage + sums : stage), args, atoms,
-            tangent, sel, fits, moments, within, nearest);
+            tangent, sel, moments, within, nearest);
+}
+
+template <bool Tangent, class T>
+void launch_moments(const CudaOp& op, const MomentArgs<T>& args, int64_t atoms, const T* tangent,
+                    const int32_t* sel, T* moments, int32_t* within, T* nearest) {
+  args.radial ? launch_moments<1, Tangent>(op, args, atoms, tangent, sel, moments, within, nearest)
+              : launch_moments<4, Tangent>(op, args, atoms, tangent, sel, moments, within, nearest);
 }
 
 template <int Columns, bool Second, class T>
 void launch_pull(const CudaOp& op, const MomentArgs<T>& args, int64_t atoms, const T* tangent, const T* grad,
                  T* out) {
-  const size_t buffer = sizeof(T) * 3 * kWarp, copy = sizeof(T) * ((args.basis() * Columns + 3) / 4 * 4);
+  const size_t buffer = sizeof(T) * 3 * kWarp, copy = sizeof(T) * padded_size<Columns>(args.basis());
   const bool fits = warps_for(buffer + copy) > 0;
   const int warps = warps_for(fits ? buffer + copy : buffer);
   op.launch(fits ? pull_kernel<Columns, Second, true, T> : pull_kernel<Columns, Second, false, T>,
