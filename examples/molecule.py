@@ -30,7 +30,7 @@ def calculator() -> TBLite:
 
 
 def sample(runs: int) -> list[list[Atoms]]:
-    """Frames of ethanol at 200 to 1000 K."""
+    """Frames of ethanol at 200 to 700 K."""
     random = np.random.default_rng(1)
     return [
         list(
@@ -38,7 +38,7 @@ def sample(runs: int) -> list[list[Atoms]]:
                 molecule("CH3CH2OH"),
                 calculator(),
                 random,
-                temperature=random.uniform(200, 1000),
+                temperature=random.uniform(200, 700),
                 timestep=0.5,
                 frames=10,
                 interval=20,
@@ -56,11 +56,11 @@ def start() -> Atoms:
 
 
 def main() -> None:
-    args = parse_arguments(__doc__, out="demo/ethanol", runs=50, training_steps=10000, steps=16000)
+    args = parse_arguments(__doc__, out="demo/ethanol", runs=60, training_steps=10000, steps=16000)
     study = Study(
         title="Ethanol, from GFN2-xTB to a Deep Potential",
         text="A Deep Potential learned the energies and forces of the semi-empirical method GFN2-xTB on a molecule "
-        "of ethanol at 200 to 1000 K. Here it meets runs that it never saw, then simulates the molecule beside "
+        "of ethanol at 200 to 700 K. Here it meets runs that it never saw, then simulates the molecule beside "
         "GFN2-xTB itself.",
         reference="GFN2-xTB",
         calculator=calculator,
