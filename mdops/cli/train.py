@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from mdops.train.config import Config, TrainingConfig
 
 HELP = "train a model"
+_OWN = (
+    "The sections learning_rate, optimizer, model.descriptor and model.fitting_net are mdops' own where they are left\n"
+    "out (docs/training.md); in a section that is there, keys have DeePMD-kit's defaults.\n"
+)
 _KEYS = "keys"  # stands for the list of keys, which is put together when help is asked for
 
 
@@ -51,7 +55,7 @@ def _keys() -> str:
     """Every key with its type, unit, default and meaning."""
     from mdops.train.config import keys
 
-    width, lines = shutil.get_terminal_size().columns - 2, ["keys of INPUT (type, unit; default):"]
+    width, lines = shutil.get_terminal_size().columns - 2, [_OWN, "keys of INPUT (type, unit; default):"]
     for key in keys():
         unit = f", {key.unit}" if key.unit else ""
         default = key.default if key.default == "required" else f"default {key.default}"

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from mdops.errors import ConfigError
 from mdops.train.config_tree import KeyHelp, describe_keys, key, parse, section
+from mdops.train.recipe import completed
 
 _PRECISIONS = ("default", "float32", "float64", "single", "double")
 
@@ -229,8 +230,11 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 
 def parse_config(tree: Mapping[str, Any]) -> Config:
-    """The training input of a tree of JSON. Raises ConfigError, which names the path of the wrong key."""
-    config = parse(Config, tree)
+    """The training input of a tree of JSON, with mdops' own sections (`mdops.train.recipe`) where it has none.
+
+    Raises ConfigError, which names the path of the wrong key.
+    """
+    config = parse(Config, completed(tree))
     _check(config)
     return config
 

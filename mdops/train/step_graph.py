@@ -66,8 +66,9 @@ class StepGraphs:
         self, frames: np.ndarray, counts: Mapping[str, float], rate: float, fraction: float
     ) -> Outcome | None:
         """Takes a step with these frames of the dataset: the loss, the predictions before the step, and the
-        batch. Their memory is used again in the next step. None, and no step, where the frames are not alike."""
-        found = self._find(frames)
+        batch. Their memory is used again in the next step. None, and no step, where the frames are not alike,
+        or the model no longer has splines."""
+        found = self._find(frames) if takes_short_way(self.potential) else None
         if found is None:
             return None
         if self._grid != self.potential.grid:

@@ -133,7 +133,7 @@ def test_a_training_begins_with_another_model(inputs, capsys):
     Path("input.json").write_text(json.dumps(given))
     command = ["train", "input.json", "--output", "third", "--init-model", "first/model.safetensors"]
     assert main(command) == 2
-    assert "model.descriptor.neuron is [10, 20, 40] in the input and [4, 8]" in capsys.readouterr().err
+    assert "model.descriptor.neuron is [25, 50, 100] in the input and [4, 8]" in capsys.readouterr().err
     assert main([*command, "--use-pretrain-script"]) == 0
     assert mdops.load("third/model.safetensors").cutoff == 4.0
 

@@ -35,14 +35,27 @@ def test_input_of_a_model_that_deepmd_kit_trained():
     assert config.loss.limit_pref_v == 1.0 and isinstance(config.loss.limit_pref_v, float)
 
 
-def test_defaults_are_deepmd_kits():
-    config = parse_config(SMALL)
+def test_defaults_of_keys_are_deepmd_kits():
+    sections = {"learning_rate": {}, "optimizer": {}, "loss": {}}
+    model = {"type_map": ["Cu", "Al"], "descriptor": {}, "fitting_net": {}}
+    config = parse_config({**SMALL, **sections, "model": model})
     assert config.model.descriptor.neuron == [10, 20, 40] and config.model.descriptor.sel == "auto"
     assert config.model.fitting_net.neuron == [120] * 3 and config.model.fitting_net.resnet_dt
     assert (config.loss.start_pref_e, config.loss.start_pref_f) == (0.02, 1000)
+    assert (config.learning_rate.type, config.learning_rate.start_lr) == ("exp", 1e-3)
+    assert config.optimizer.adam_beta2 == 0.999 and not config.training.enable_ema
+
+
+def test_sections_that_are_left_out_are_mdops_own():
+    config = parse_config(SMALL)
+    assert config.model.descriptor.neuron == [25, 50, 100] and config.model.descriptor.sel == "auto"
+    assert config.model.fitting_net.neuron == [240] * 3
+    assert (config.learning_rate.type, config.optimizer.adam_beta2) == ("cosine", 0.99)
+    assert config.training.enable_ema
+    assert not parse_config(edited("training.enable_ema", False)).training.enable_ema
     other = parse_config(SMALL)
     other.model.descriptor.neuron.append(1)
-    assert config.model.descriptor.neuron == [10, 20, 40]
+    assert config.model.descriptor.neuron == [25, 50, 100] == parse_config(SMALL).model.descriptor.neuron
 
 
 def test_aliases_comments_and_keys_without_effect():

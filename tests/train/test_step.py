@@ -11,7 +11,7 @@ import mdops
 from mdops.errors import ConfigError, DataError
 from mdops.io import read_model
 from mdops.train import PairLists, load_dataset, make_batch
-from mdops.train.config import parse_config
+from mdops.train.config import LearningRateConfig, parse_config
 from mdops.train.create import create_potential
 from mdops.train.loss import EnergyLoss, Prefactor
 from mdops.train.model_statistics import model_statistics
@@ -168,11 +168,11 @@ def test_untrained_parts_and_parameters_that_do_not_fit(data, lists):
 
 def test_parts_of_a_configuration(data):
     c = config()
-    c.learning_rate.stop_lr_ratio, c.learning_rate.warmup_ratio = 0.01, 0.1
+    c.learning_rate = LearningRateConfig(stop_lr_ratio=0.01, warmup_ratio=0.1)
     assert make_rate(c, 100) == LearningRate(1e-3, 1e-5, 100, warmup_steps=10)
     c.optimizer.type = "AdamW"
     group = make_optimizer(c, [torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
-    assert group["weight_decay"] == 1e-3 and group["betas"] == (0.9, 0.999)
+    assert group["weight_decay"] == 1e-3 and group["betas"] == (0.9, 0.99)
     c.training.training_data.auto_prob = "prob_uniform"
     assert len(make_sampler(c.training.training_data, data, seed=1)(0)) == 2
     assert make_loss(c).terms == ["energy", "forces"]

@@ -1,0 +1,33 @@
+"""What a benchmark ran on, for its JSON file."""
+
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import mdops
+
+
+def machine(device: str = "cpu", commit: str | None = None) -> dict[str, Any]:
+    """Processor, GPU, versions, and the commit: the one told, or that of the checkout this file is in."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(": ")[1] for line in lines if "model name" in line), "")
+    found = {
+        "cpu": f"{cpu.strip()} ({platform.machine()})",
+        "threads": torch.get_num_threads(),
+        "isa": torch.ops.mdops.cpu_isa(),
+        "torch": torch.__version__,
+        "mdops": mdops.__version__,
+        "commit": commit or _commit(),
+    }
+    return found | ({"gpu": torch.cuda.get_device_name(device)} if device != "cpu" else {})
+
+
+def _commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,197 @@
+"""Time of a training step, against inference of the same frame, the step's matrix products and DeePMD-kit.
+
+    python benchmarks/training.py --systems ../shared/data/water/data_0 [--device cuda] [--batches 1 64]
+                                  [--deepmd PYTHON] [--json FILE]
+
+The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A) is trained on frames of water. `step` is the whole
+step: the batch put together, energies and forces, their loss, its gradients, Adam and the average of the weights.
+`inference` is energies, forces and virial of one frame with its neighbour list given, as in simulation. `gemm` is the
+products of matrices that a step cannot do without, by torch.mm into preallocated outputs, one after the other: for
+each layer, and for the moments, six of the forward pass' size (docs/training.md, "A step"). All are taken in turn, so
+that a busy machine slows them alike; the ratios are what to compare. `deepmd` is the average that DeePMD-kit prints
+for the same training in float64, its default: PYTHON is one that has it. Its steps are those of another run: compare
+the sizes, not the digits.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import machine
+
+import mdops
+from mdops.train.config import parse_config
+from mdops.train.trainer import Trainer
+
+SEL = [46, 92]
+DEEPMD_STEPS, DEEPMD_LINES = 60, 20
+
+
+def training_input(systems: list[str], batch: int, precision: str, steps: int = 10**6) -> dict[str, Any]:
+    """A training input that DeePMD-kit takes, too, but for `precision` and the average of the weights."""
+    return {
+        "model": {
+            "type_map": ["O", "H"],
+            "descriptor": {
+                "type": "se_e2_a",
+                "rcut": 6.0,
+                "rcut_smth": 0.5,
+                "sel": SEL,
+                "neuron": [25, 50, 100],
+                "axis_neuron": 16,
+                "type_one_side": True,
+                "seed": 1,
+            },
+            "fitting_net": {"neuron": [240, 240, 240], "seed": 1},
+        },
+        "learning_rate": {"type": "exp", "start_lr": 1e-3, "stop_lr": 1e-8, "decay_steps": 5000},
+        "loss": {"type": "ener"},
+        "training": {
+            "training_data": {"systems": systems, "batch_size": batch},
+            "numb_steps": steps,
+            "disp_freq": steps,
+            "save_freq": steps,
+            "seed": 1,
+            "precision": precision,
+            "enable_ema": True,
+        },
+    }
+
+
+def trainer(systems: list[str], batch: int, precision: str, device: str) -> Trainer:
+    config = parse_config(training_input(systems, batch, precision))
+    return Trainer(config, tempfile.mkdtemp(), device=device)
+
+
+def inference(training: Trainer, folder: Path) -> Callable[[], Any]:
+    """Energies, forces and virial of the first frame by the model as it is now."""
+    path = folder / "model.safetensors"
+    training.potential.save(path)
+    model = mdops.load(path, dtype=training.potential.dtype, device=str(training.device))
+    frames = training.frames
+    batch = frames.batch(frames.share(0, training.processes), training.device)
+    return lambda: model.evaluate(batch.system, batch.neighbors)
+
+
+def products(training: Trainer, batch: int) -> Callable[[], None]:
+    """The matrix products of a step."""
+    potential, frames = training.potential, training.frames
+    d, grid = potential.descriptor, potential.grid
+    assert grid is not None
+    tables = d.ntypes * (grid.intervals + 5)
+    shapes = []
+    for kind, share in enumerate(frames.data.composition()[0]):
+        n = int(share) * batch
+        pairs = [(4 * n, tables, d.width)]
+        pairs += [(n, layer.inputs, layer.outputs) for layer in potential.fitting.net(kind).layers[:-1]]
+        for rows, inputs, outputs in pairs:
+            shapes += [(rows, inputs, outputs), (rows, outputs, inputs), (inputs, rows, outputs)] * 2
+    like = {"dtype": potential.dtype, "device": training.device}
+    work = [
+        (torch.rand(m, k, **like), torch.rand(k, c, **like), torch.empty(m, c, **like)) for m, k, c in shapes
+    ]
+
+    def run() -> None:
+        for a, b, out in work:
+            torch.mm(a, b, out=out)
+
+    return run
+
+
+def seconds_each(
+    functions: dict[str, Callable[[], Any]], repeat: int, calls: int, device: str
+) -> dict[str, float]:
+    """Median seconds of a call of each, `calls` at a time, in turn."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeat):
+        for name, function in functions.items():
+            function()
+            _wait(device)
+            begin = time.perf_counter()
+            for _ in range(calls):
+                function()
+            _wait(device)
+            times[name].append((time.perf_counter() - begin) / calls)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _wait(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def measure(systems: list[str], batch: int, precision: str, device: str, repeat: int) -> dict[str, Any]:
+    training = trainer(systems, batch, precision, device)
+    with tempfile.TemporaryDirectory() as folder:
+        functions = {
+            "step": training._advance,
+            "inference": inference(training, Path(folder)),
+            "gemm": products(training, batch),
+        }
+        for function in functions.values():
+            for _ in range(3):
+                function()
+        times = seconds_each(functions, repeat, 200 if device != "cpu" else 10, device)
+    return {
+        "precision": precision,
+        "batch": batch,
+        "atoms": int(training.frames.data.sizes()[0]) * batch,
+        **{f"{name}_ms": 1e3 * value for name, value in times.items()},
+        "step/inference": times["step"] / times["inference"],
+        "step/gemm": times["step"] / times["gemm"],
+        "frames/s": batch / times["step"],
+    }
+
+
+def deepmd_ms(python: Path, systems: list[str]) -> float:
+    """DeePMD-kit's own average of a step, ms."""
+    tree = training_input([str(Path(s).resolve()) for s in systems], 1, "float64", DEEPMD_STEPS)
+    del tree["training"]["precision"], tree["training"]["enable_ema"]
+    tree["training"] |= {"disp_freq": DEEPMD_LINES}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "input.json").write_text(json.dumps(tree))
+        command = [str(python.absolute().parent / "dp"), "--pt", "train", "input.json"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    found = re.findall(r"average training time: ([\d.]+) s/batch", done.stdout + done.stderr)
+    if not found:
+        raise SystemExit(f"DeePMD-kit printed no time:\n{(done.stdout + done.stderr)[-2000:]}")
+    return 1e3 * float(found[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--systems", nargs="+", required=True, help="of water, DeePMD-kit's format")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precisions", nargs="+", default=["float32", "float64"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1])
+    parser.add_argument("--deepmd", type=Path, help="a Python that has DeePMD-kit")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--commit", help="where the sources are no checkout")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    told = machine(arguments.device, arguments.commit)
+    print(told)
+    results = []
+    for precision in arguments.precisions:
+        for batch in arguments.batches:
+            row = measure(arguments.systems, batch, precision, arguments.device, arguments.repeat)
+            results.append(row)
+            print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+    answer: dict[str, Any] = {"machine": told, "results": results}
+    if arguments.deepmd:
+        answer["deepmd_float64_ms"] = deepmd_ms(arguments.deepmd, arguments.systems)
+        print(f"DeePMD-kit, float64: {answer['deepmd_float64_ms']:.1f} ms")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(answer, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
