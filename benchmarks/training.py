@@ -11,6 +11,10 @@ each layer, and for the moments, six of the forward pass' size (docs/training.md
 that a busy machine slows them alike; the ratios are what to compare. `deepmd` is the average that DeePMD-kit prints
 for the same training in float64, its default: PYTHON is one that has it. Its steps are those of another run: compare
 the sizes, not the digits.
+
+On several GPUs, each of which takes its share of every batch:
+
+    torchrun --nproc-per-node 4 benchmarks/training.py --systems ... --device cuda --batches 256
 """
 
 import argparse
@@ -29,6 +33,7 @@ from machine import machine
 
 import mdops
 from mdops.train.config import parse_config
+from mdops.train.parallel import Processes, join_processes, leave_processes
 from mdops.train.trainer import Trainer
 
 SEL = [46, 92]
@@ -130,6 +135,8 @@ def _wait(device: str) -> None:
 
 def measure(systems: list[str], batch: int, precision: str, device: str, repeat: int) -> dict[str, Any]:
     training = trainer(systems, batch, precision, device)
+    if training.processes.count > 1:
+        return scaling(training, batch, precision, device, repeat)
     with tempfile.TemporaryDirectory() as folder:
         functions = {
             "step": training._advance,
@@ -149,6 +156,15 @@ def measure(systems: list[str], batch: int, precision: str, device: str, repeat:
         "step/gemm": times["step"] / times["gemm"],
         "frames/s": batch / times["step"],
     }
+
+
+def scaling(training: Trainer, batch: int, precision: str, device: str, repeat: int) -> dict[str, Any]:
+    """The step alone, in several processes."""
+    for _ in range(3):
+        training._advance()
+    (step,) = seconds_each({"step": training._advance}, repeat, 100, device).values()
+    shared = {"processes": training.processes.count, "precision": precision, "batch": batch}
+    return {**shared, "step_ms": 1e3 * step, "frames/s": batch / step}
 
 
 def deepmd_ms(python: Path, systems: list[str]) -> float:
@@ -177,20 +193,23 @@ def main() -> None:
     parser.add_argument("--commit", help="where the sources are no checkout")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    told = machine(arguments.device, arguments.commit)
+    device = str(join_processes(arguments.device))
+    is_first = Processes.current().is_first
+    told = machine(device, arguments.commit)
     print(told)
     results = []
     for precision in arguments.precisions:
         for batch in arguments.batches:
-            row = measure(arguments.systems, batch, precision, arguments.device, arguments.repeat)
+            row = measure(arguments.systems, batch, precision, device, arguments.repeat)
             results.append(row)
             print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
     answer: dict[str, Any] = {"machine": told, "results": results}
     if arguments.deepmd:
         answer["deepmd_float64_ms"] = deepmd_ms(arguments.deepmd, arguments.systems)
         print(f"DeePMD-kit, float64: {answer['deepmd_float64_ms']:.1f} ms")
-    if arguments.json:
+    if arguments.json and is_first:
         arguments.json.write_text(json.dumps(answer, indent=1) + "\n")
+    leave_processes()
 
 
 if __name__ == "__main__":

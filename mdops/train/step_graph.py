@@ -21,6 +21,7 @@ from mdops.train.schedule import WeightAverage
 _WARM_UP = 3  # runs before a capture: libraries set themselves up in the first
 _CHECKED = 4096  # atoms that are checked at a time
 _SHARE = 0.4  # of the free memory of a GPU that frames may take
+_OWN_THREAD = "thread_local"  # NCCL has a thread that asks for events while this one captures
 
 Outcome = tuple[torch.Tensor, dict[str, torch.Tensor], Batch]
 
@@ -71,11 +72,21 @@ class StepGraphs:
         found = self._find(frames) if takes_short_way(self.potential) else None
         if found is None:
             return None
+        with torch.cuda.device(self.potential.device):
+            return self._take(*found, counts, rate, fraction)
+
+    def _take(
+        self,
+        group: DeviceFrames,
+        places: torch.Tensor,
+        counts: Mapping[str, float],
+        rate: float,
+        fraction: float,
+    ) -> Outcome:
         if self._grid != self.potential.grid:
             self._captured.clear()
             self._grid = self.potential.grid
-        group, places = found
-        key = (id(group), len(frames), tuple(sorted(counts.items())))
+        key = (id(group), len(places), tuple(sorted(counts.items())))
         if key not in self._captured:
             self._captured[key] = self._capture(group, places, counts)
         graph, static, outcome = self._captured[key]
@@ -129,14 +140,14 @@ class StepGraphs:
                 self._differentiate(group, static, counts)
         torch.cuda.current_stream(self.potential.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode=_OWN_THREAD):
             outcome = self._differentiate(group, static, counts)
         return graph, static, outcome
 
     def _capture_update(self) -> torch.cuda.CUDAGraph:
         """New weights from `grad`, and their average."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode=_OWN_THREAD):
             if self._max_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self._weights, self._max_norm)
             self.optimizer.step()
