@@ -7,31 +7,30 @@ namespace mdops {
 
 namespace {
 
-constexpr int kThreads = 192;  // a multiple of 3 and of 32
+constexpr int kThreads = 256;
 
 // A thread a component, in the order of the result: the three of a pair read one stretch of memory each.
-// Blocks begin at whole slots; the row of a slot follows by 32-bit division from the block's first.
-constexpr int kSlots = kThreads / 3;
-
-template <class T>
+// `Index` counts components; 32 bits where they suffice, because the divisions that find slot and row cost
+// less then.
+template <class T, class Index>
 __global__ void displacements_kernel(const double* x, const double* cell, const int32_t* batch,
-                                     const int32_t* neighbors, const int32_t* images, int64_t atoms,
-                                     uint32_t width, int32_t systems, T* out) {
-  const uint32_t k = threadIdx.x / 3, axis = threadIdx.x - 3 * k;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kSlots, row = first / width, slot = first + k;
-  if (slot >= atoms * width) return;
-  const int64_t i = row + (static_cast<uint32_t>(first - row * width) + k) / width;
+                                     const int32_t* neighbors, const int32_t* images, int32_t atoms,
+                                     int32_t width, int32_t systems, T* out) {
+  const Index component = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
+  const Index slot = component / 3, i = slot / static_cast<Index>(width);
+  const int axis = static_cast<int>(component - 3 * slot);
+  if (i >= static_cast<Index>(atoms)) return;
   const int32_t j = neighbors[slot];
   double d = 0;
   if (j != -1) {
     const int32_t system = batch[i];
     if (j >= 0 && j < atoms && system >= 0 && system < systems)
-      d = displacement_component(x[3 * i + axis], x[3 * static_cast<int64_t>(j) + axis],
+      d = displacement_component(x[3 * static_cast<int64_t>(i) + axis], x[3 * static_cast<int64_t>(j) + axis],
                                  cell + 9 * static_cast<int64_t>(system), images[slot], axis);
     else
       d = not_a_number<double>();
   }
-  out[3 * slot + axis] = static_cast<T>(d);
+  out[component] = static_cast<T>(d);
 }
 
 Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
@@ -44,11 +43,13 @@ Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor
   Tensor result = empty(op, {pairs.atoms, pairs.width, 3}, dtype);
   dispatch_float(op, dtype, [&](auto zero) {
     using T = decltype(zero);
-    op.launch(displacements_kernel<T>, blocks_for(pairs.atoms * pairs.width, kSlots), kThreads, 0,
-              positions.const_data_ptr<double>(), cell.const_data_ptr<double>(),
-              pairs.batch.const_data_ptr<int32_t>(), pairs.neighbors.const_data_ptr<int32_t>(),
-              images.const_data_ptr<int32_t>(), pairs.atoms, pairs.width, cell.size(0),
-              result.mutable_data_ptr<T>());
+    const int64_t components = 3 * pairs.atoms * pairs.width;
+    const bool small = components < (int64_t{1} << 31);
+    op.launch(small ? displacements_kernel<T, uint32_t> : displacements_kernel<T, uint64_t>,
+              blocks_for(components, kThreads), kThreads, 0, positions.const_data_ptr<double>(),
+              cell.const_data_ptr<double>(), pairs.batch.const_data_ptr<int32_t>(),
+              pairs.neighbors.const_data_ptr<int32_t>(), images.const_data_ptr<int32_t>(), pairs.atoms,
+              pairs.width, cell.size(0), result.mutable_data_ptr<T>());
   });
   return result;
 }
