@@ -1,4 +1,4 @@
-"""From quantum chemistry to a simulation: ethanol, labelled by GFN2-xTB.
+"""From quantum chemistry to a simulation: benzene, labelled by GFN2-xTB.
 
 pip install tblite
 python examples/molecule.py
@@ -8,7 +8,9 @@ What demo.py does for an alloy, for a molecule and with a calculator that is wor
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # tblite reads it when imported; nine atoms are too few for two
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # tblite reads it when imported; twelve atoms are too few for two
 
 import numpy as np
 from ase import Atoms
@@ -30,12 +32,12 @@ def calculator() -> TBLite:
 
 
 def sample(runs: int) -> list[list[Atoms]]:
-    """Frames of ethanol at 200 to 700 K."""
+    """Frames of benzene at 200 to 700 K."""
     random = np.random.default_rng(1)
     return [
         list(
             hot_frames(
-                molecule("CH3CH2OH"),
+                molecule("C6H6"),
                 calculator(),
                 random,
                 temperature=random.uniform(200, 700),
@@ -50,17 +52,17 @@ def sample(runs: int) -> list[list[Atoms]]:
 
 def start() -> Atoms:
     """The molecule with as much kinetic energy as it will share out."""
-    atoms = molecule("CH3CH2OH")
+    atoms = molecule("C6H6")
     hot_velocities(atoms, 2 * TEMPERATURE, np.random.default_rng(2))
     return atoms
 
 
 def main() -> None:
-    args = parse_arguments(__doc__, out="demo/ethanol", runs=60, training_steps=10000, steps=16000)
+    args = parse_arguments(__doc__, out="demo/benzene", runs=50, training_steps=6000, steps=10000)
     study = Study(
-        title="Ethanol, from GFN2-xTB to a Deep Potential",
+        title="Benzene, from GFN2-xTB to a Deep Potential",
         text="A Deep Potential learned the energies and forces of the semi-empirical method GFN2-xTB on a molecule "
-        "of ethanol at 200 to 700 K. Here it meets runs that it never saw, then simulates the molecule beside "
+        "of benzene at 200 to 700 K. Here it meets runs that it never saw, then simulates the molecule beside "
         "GFN2-xTB itself.",
         reference="GFN2-xTB",
         calculator=calculator,
@@ -68,12 +70,12 @@ def main() -> None:
         start=start(),
         timestep=0.5,
         steps=args.steps,
-        type_map=["H", "C", "O"],
+        type_map=["H", "C"],
         cutoff=6.0,
         training_steps=args.training_steps,
-        batch=10,
+        batch=8,
         loss=LOSS,
-        reach=4.5,
+        reach=5.5,
         width=0.04,
         temperature=TEMPERATURE,
     )

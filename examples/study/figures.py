@@ -41,7 +41,8 @@ def distribution_plot(model: Run, reference: Run, cutoff: float, width: float, p
     figure, (axes,) = _panels(1)
     r, ours = pair_distributions(model.frames, cutoff, width)
     _, theirs = pair_distributions(reference.frames, cutoff, width)
-    for (pair, curve), color in zip(ours.items(), COLORS, strict=False):
+    there = {pair: curve for pair, curve in ours.items() if curve.any() or theirs[pair].any()}
+    for (pair, curve), color in zip(there.items(), COLORS, strict=False):
         axes.plot(r, curve, color=color, lw=1.5, label=f"{pair}, {model.label}")
         axes.plot(
             r, theirs[pair], "o", color=color, ms=3, mfc="none", mew=0.7, label=f"{pair}, {reference.label}"

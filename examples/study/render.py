@@ -67,7 +67,7 @@ def _draw(depth: np.ndarray, image: np.ndarray, center: np.ndarray, radius: floa
     light = LIGHT / np.linalg.norm(LIGHT)
     diffuse = np.maximum(light[0] * u + light[1] * v + light[2] * w, 0)
     shine = np.maximum(2 * diffuse * w - light[2], 0) ** 24  # Phong: the mirrored light against the view
-    fog = np.clip(0.3 - 0.4 * height, 0, 0.55)[..., None]  # what is far fades to white
+    fog = np.clip(0.25 - 0.35 * height, 0, 0.5)[..., None]  # what is far fades to white
     rgb = color * (0.35 + 0.70 * diffuse[..., None]) + 0.35 * shine[..., None]
     rgb = np.clip(rgb * (1 - fog) + fog, 0, 1)
     depth[window] = np.where(front, height, depth[window])
@@ -108,5 +108,5 @@ def _stick(
     start: np.ndarray, end: np.ndarray, radius: float, color: tuple[float, float, float]
 ) -> list[Sphere]:
     """A chain of spheres, dense enough to look like a cylinder."""
-    count = int(np.linalg.norm(end - start) / (0.25 * radius)) + 2
+    count = int(np.linalg.norm(end - start) / (0.12 * radius)) + 2
     return [(start + t * (end - start), radius, color) for t in np.linspace(0, 1, count)]

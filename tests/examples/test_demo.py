@@ -65,7 +65,7 @@ def test_molecule_with_emt_in_place_of_tblite(tmp_path, examples):
     )
     run(examples / "molecule.py", tmp_path / "out", tmp_path)
     check_report(tmp_path / "out/report.html", "GFN2-xTB: time of a step")
-    assert json.loads((tmp_path / "out/input.json").read_text())["model"]["type_map"] == ["H", "C", "O"]
+    assert json.loads((tmp_path / "out/input.json").read_text())["model"]["type_map"] == ["H", "C"]
 
 
 def test_molecule_without_tblite_says_what_to_install(tmp_path, examples):
