@@ -7,6 +7,9 @@ import torch
 from mdops.errors import InputError, NeighborOverflowError
 from mdops.ops.neighbor import NeighborList, neighbor_list, one_batch
 
+# Tensors as they are: their values change only if the version does.
+_Identity = tuple[tuple[torch.Tensor, int], ...]
+
 
 class VerletList:
     """The neighbours within `cutoff + skin`, built anew only when a pair within `cutoff` could be missing.
@@ -33,6 +36,7 @@ class VerletList:
         self._capacity: int | None = None
         self._list: NeighborList | None = None
         self._built_for: tuple[torch.Tensor, ...] = ()
+        self._known: _Identity = ()
 
     def update(
         self,
@@ -48,6 +52,7 @@ class VerletList:
         if self._list is None or not self._holds(*given):
             self._list = self._build(*given)
             self._built_for = tuple(a.clone() for a in given)
+            self._known = _identity(pbc, types, batch)
             self.builds += 1
         return self._list
 
@@ -59,26 +64,32 @@ class VerletList:
         types: torch.Tensor,
         batch: torch.Tensor,
     ) -> bool:
-        """Whether the last list still has every pair within the cutoff."""
+        """Whether the last list still has every pair within the cutoff. On a GPU this waits once, where types,
+        pbc and batch are the tensors of the last call and the cell has not changed."""
         old_positions, old_cell, *old = self._built_for
         for now, before in zip((positions, cell, pbc, types, batch), self._built_for, strict=True):
             if now.shape != before.shape or now.dtype != before.dtype or now.device != before.device:
                 return False
-        if not all(torch.equal(a, b) for a, b in zip((pbc, types, batch), old, strict=True)):
-            return False
+        constant = (pbc, types, batch)
+        if not _same_tensors(_identity(*constant), self._known):
+            if not all(torch.equal(a, b) for a, b in zip(constant, old, strict=True)):
+                return False
+            self._known = _identity(*constant)
         if positions.numel() == 0:
             return True
+        moved2 = (positions - old_positions).square_().sum(1).max()
+        same, moved2_now = torch.stack([(cell == old_cell).all().double(), moved2]).tolist()
         shrunk = 1.0
-        if not torch.equal(cell, old_cell):
+        if not same:
             if not bool(pbc.all()) or not bool(torch.isfinite(cell).all()):
                 return False
             strain = torch.linalg.solve(old_cell, cell)
             shrunk = float(torch.linalg.svdvals(strain).min())
             moved_along = strain[0] if len(strain) == 1 else strain[batch.long()]
             old_positions = (old_positions[:, None, :] @ moved_along)[:, 0]
-        moved2 = float((positions - old_positions).square_().sum(1).max())
+            moved2_now = float((positions - old_positions).square_().sum(1).max())
         # False for NaN too: the build then says which atom it is.
-        return self.cutoff + 2 * moved2**0.5 <= shrunk * (self.cutoff + self.skin)
+        return self.cutoff + 2 * moved2_now**0.5 <= shrunk * (self.cutoff + self.skin)
 
     def _build(
         self,
@@ -107,3 +118,19 @@ class VerletList:
             # Room for a sixteenth more, in whole vectors of eight.
             self._capacity = -(-(overflow.needed + max(8, overflow.needed // 16)) // 8) * 8
             return build(self._capacity)
+
+
+def _identity(*tensors: torch.Tensor) -> _Identity:
+    """What tells GPU tensors that have not changed without waiting for them; nothing for others: NumPy may
+    write to theirs unseen."""
+    if not all(t.is_cuda and not t.is_inference() for t in tensors):
+        return ()
+    return tuple((t, t._version) for t in tensors)
+
+
+def _same_tensors(a: _Identity, b: _Identity) -> bool:
+    """Whether they are views of the same memory, not written to since."""
+    return len(a) == len(b) > 0 and all(
+        t.data_ptr() == u.data_ptr() and t.stride() == u.stride() and v == w and t.shape == u.shape
+        for (t, v), (u, w) in zip(a, b, strict=True)
+    )

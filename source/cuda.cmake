@@ -49,3 +49,5 @@ target_compile_definitions(mdops_cuda PRIVATE USE_CUDA)
 target_compile_options(mdops_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
 target_link_libraries(mdops_cuda PRIVATE build_options torch_cuda_stub)
 install(TARGETS mdops_cuda LIBRARY DESTINATION mdops/lib)
+# A pair at the cutoff must be decided on the GPU as on the CPU, which contracts no products and sums either.
+set_source_files_properties(source/op/neighbor/cuda.cu PROPERTIES COMPILE_OPTIONS --fmad=false)

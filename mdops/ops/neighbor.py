@@ -79,12 +79,14 @@ def neighbor_matrix(
     Returns:
         neighbors, images (N, K) and counts (N, ntypes), all int32 and as docs/ops.md describes them, and
         needed, (2,) int64: the length of the longest row and the first atom that has it (0 and -1 with no
-        atom). Where the length exceeds K, rows are cut at K: check it, or use `neighbor_list`.
+        atom). Where the length exceeds K, rows are cut at K: check it, or use `neighbor_list`. On a GPU a
+        negative length says that a value does not fit (docs/ops.md, "On a GPU"); the rows then mean nothing.
 
     Raises:
         RuntimeError: a shape, dtype or device that does not fit, a position or cell that is not finite, a
             singular periodic cell, a cutoff that is not positive or reaches over more than 511 images, or a
-            type or system out of range; the message names the argument.
+            type or system out of range; the message names the argument. The op never waits for a GPU: what it
+            finds wrong in the values there is told by `needed`.
     """
     return torch.ops.mdops.neighbor_matrix(positions, cell, pbc, batch, types, cutoff, ntypes, capacity, sort)
 
@@ -155,14 +157,26 @@ def neighbor_list(
     arguments = (positions.detach(), cell.detach(), pbc, batch, types, float(cutoff), ntypes)
     try:
         if capacity is None:
-            capacity = int(neighbor_matrix(*arguments, 0)[3][0])
+            capacity = _longest_row(arguments, neighbor_matrix(*arguments, 0)[3])[0]
         neighbors, images, counts, needed = neighbor_matrix(*arguments, capacity, sort)
+        longest, atom = _longest_row(arguments, needed)
     except RuntimeError as error:
         raise _input_error(error) from None
-    longest, atom = needed.tolist()
     if longest > capacity:
         raise NeighborOverflowError(longest, capacity, atom)
     return NeighborList(neighbors, images, counts, float(cutoff))
+
+
+def _longest_row(arguments: tuple[Any, ...], needed: torch.Tensor) -> tuple[int, int]:
+    """Its length and atom. Waits for a GPU; what was refused there is an error here, in the CPU op's words."""
+    longest, atom = needed.tolist()
+    if longest < 0:
+        on_cpu: Any = [a.cpu() if isinstance(a, torch.Tensor) else a for a in arguments]
+        neighbor_matrix(*on_cpu, 0)
+        raise RuntimeError(
+            f"mdops::neighbor_matrix: refused with code {longest} at {atom}, and the CPU did not"
+        )
+    return longest, atom
 
 
 def one_batch(

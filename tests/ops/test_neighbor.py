@@ -51,8 +51,23 @@ def ase_pairs(system, cutoff):
     return sorted(map(tuple, np.column_stack([i, j, shifts]).tolist()))
 
 
-def found_pairs(system, cutoff):
-    i, j, shifts = ops.neighbor_pairs(**system, cutoff=cutoff)
+def pairs_of(system, cutoff, device="cpu"):
+    """`neighbor_pairs` on a device, brought home."""
+    return [t.cpu() for t in ops.neighbor_pairs(**on(device, system), cutoff=cutoff)]
+
+
+def list_of(system, device="cpu", **options):
+    """`neighbor_list` on a device, brought home."""
+    found = ops.neighbor_list(**on(device, system), **options)
+    return found._replace(**{name: getattr(found, name).cpu() for name in ("neighbors", "images", "counts")})
+
+
+def on(device, system):
+    return {key: value.to(device) if torch.is_tensor(value) else value for key, value in system.items()}
+
+
+def found_pairs(system, cutoff, device="cpu"):
+    i, j, shifts = pairs_of(system, cutoff, device)
     assert i.dtype == j.dtype == torch.int64 and shifts.dtype == torch.int32
     assert torch.all(i[1:] >= i[:-1])
     return sorted(map(tuple, torch.cat([i[:, None], j[:, None], shifts], 1).tolist()))
@@ -74,72 +89,72 @@ def matrix_pairs(result, types):
     return sorted(map(tuple, rows.tolist()))
 
 
-def check(system, cutoff):
+def check(system, cutoff, device):
     expected = ase_pairs(system, cutoff)
-    assert found_pairs(system, cutoff) == expected
+    assert found_pairs(system, cutoff, device) == expected
     for sort in (False, True):
-        result = ops.neighbor_list(**system, cutoff=cutoff, sort=sort)
+        result = list_of(system, device, cutoff=cutoff, sort=sort)
         assert matrix_pairs(result, system["types"]) == expected
     return len(expected)
 
 
 @pytest.mark.parametrize("pbc", ALL_PBC)
-def test_random_cells_against_ase(pbc):
+def test_random_cells_against_ase(pbc, device):
     for seed in range(6):
         n, edge, cutoff = [(40, 8, 3), (60, 12, 2.5), (5, 3, 4), (1, 2.5, 7), (30, 5, 6), (200, 20, 4)][seed]
-        assert check(make_system(seed, pbc, n, edge), cutoff) or pbc != (True, True, True)
+        assert check(make_system(seed, pbc, n, edge), cutoff, device) or pbc != (True, True, True)
 
 
-def test_many_bins_against_ase():
+def test_many_bins_against_ase(device):
     # ten bins and more along each direction, so that the whole stencil is inside
-    check(make_system(7, n=2000, edge=28.0), 4.0)
+    check(make_system(7, n=2000, edge=28.0), 4.0, device)
 
 
 @pytest.mark.parametrize("pbc", ALL_PBC)
-def test_directions_without_pbc_may_have_no_lattice_vector(pbc):
+def test_directions_without_pbc_may_have_no_lattice_vector(pbc, device):
     system = make_system(3, pbc, spread=0.2)
     expected = ase_pairs(system, 3.0)
     system["cell"][0, ~system["pbc"][0]] = 0.0
-    assert found_pairs(system, 3.0) == expected
+    assert found_pairs(system, 3.0, device) == expected
 
 
-def test_very_skewed_cell():
+def test_very_skewed_cell(device):
     system = make_system(4, n=20)
     system["cell"][0] = torch.tensor([[4.0, 0, 0], [11.0, 4.0, 0], [-9.0, 13.0, 4.0]])
-    assert check(system, 5.0) > 100
+    assert check(system, 5.0, device) > 100
 
 
-def test_coincident_atoms_are_neighbors():
+def test_coincident_atoms_are_neighbors(device):
     system = make_system(5, n=4)
     system["positions"][1] = system["positions"][0]
-    assert (0, 1, 0, 0, 0) in found_pairs(system, 1.0)
-    assert (0, 0, 0, 0, 0) not in found_pairs(system, 1.0)
+    assert (0, 1, 0, 0, 0) in found_pairs(system, 1.0, device)
+    assert (0, 0, 0, 0, 0) not in found_pairs(system, 1.0, device)
 
 
-def test_a_lone_atom_far_away_does_no_harm():
+def test_a_lone_atom_far_away_does_no_harm(device):
     system = make_system(6, (False, False, False), n=300)
     system["positions"][17] = torch.tensor([3e5, -8e5, 1e6])
-    pairs = found_pairs(system, 3.0)
+    pairs = found_pairs(system, 3.0, device)
     near = [k for k in range(300) if k != 17]
     system = {k: v[near] if len(v) == 300 else v for k, v in system.items()}
     rename = dict(enumerate(near))
-    assert pairs == [(rename[i], rename[j], *s) for i, j, *s in found_pairs(system, 3.0)]
+    assert pairs == [(rename[i], rename[j], *s) for i, j, *s in found_pairs(system, 3.0, device)]
 
 
 @pytest.mark.parametrize("where", [1.0, -300.0, 1e5])
-def test_images_refer_to_the_positions_as_given(where):
+def test_images_refer_to_the_positions_as_given(where, device):
     """Atoms far outside the cell, all together or each somewhere else."""
     system = make_system(8, n=30, spread=0)
-    home = ops.neighbor_pairs(**system, cutoff=4.0)
+    home = pairs_of(system, 4.0, device)
     moves = torch.randint(-200, 200, (30, 3)) + int(where)
     system["positions"] += moves.double() @ system["cell"][0]
-    i, j, shifts = ops.neighbor_pairs(**system, cutoff=4.0)
+    i, j, shifts = pairs_of(system, 4.0, device)
     assert len(i) == len(home[0])
     back = shifts + moves[j] - moves[i]
     assert set(zip(i.tolist(), j.tolist(), map(tuple, back.tolist()), strict=True)) == set(
         zip(home[0].tolist(), home[1].tolist(), map(tuple, home[2].tolist()), strict=True)
     )
-    result = ops.neighbor_list(**system, cutoff=4.0)
+    result = list_of(system, device, cutoff=4.0)
     d = ops.displacements(
         system["positions"], system["cell"], system["batch"], result.neighbors, result.images
     )
@@ -147,16 +162,16 @@ def test_images_refer_to_the_positions_as_given(where):
     assert len(length) == len(i) and length.max() < 4.0
 
 
-def test_images_that_do_not_fit_are_refused():
+def test_images_that_do_not_fit_are_refused(device):
     system = make_system(9, n=10, spread=0)
     system["positions"][3] += 600 * system["cell"][0, 1]
     with pytest.raises(InputError, match=r"image .* along lattice vector 1, expected -512 to 511"):
-        ops.neighbor_list(**system, cutoff=6.0)
+        list_of(system, device, cutoff=6.0)
     # a far atom whose only neighbours are its own images is no error
-    found_pairs({k: v[3:4] if len(v) == 10 else v for k, v in system.items()}, 6.0)
+    found_pairs({k: v[3:4] if len(v) == 10 else v for k, v in system.items()}, 6.0, device)
 
 
-def test_batch_is_its_systems():
+def test_batch_is_its_systems(device):
     systems = [
         make_system(10, (True, True, True), 30),
         make_system(11, (True, False, True), 1, edge=3.0),
@@ -171,28 +186,28 @@ def test_batch_is_its_systems():
         expected += [(place[i + first], place[j + first], *shift) for i, j, *shift in ase_pairs(s, 4.0)]
         first += len(s["types"])
     batch = join(systems, order)
-    assert found_pairs(batch, 4.0) == sorted(expected)
-    assert matrix_pairs(ops.neighbor_list(**batch, cutoff=4.0), batch["types"]) == sorted(expected)
+    assert found_pairs(batch, 4.0, device) == sorted(expected)
+    assert matrix_pairs(list_of(batch, device, cutoff=4.0), batch["types"]) == sorted(expected)
 
 
-def test_virtual_atoms_and_absent_systems():
+def test_virtual_atoms_and_absent_systems(device):
     system = make_system(14, n=50)
     system["types"][::3] = -1
     system["positions"][0] = float("nan")  # nothing is known of a virtual atom
     real = torch.nonzero(system["types"] >= 0)[:, 0]
     alone = {k: v[real] if len(v) == 50 else v for k, v in system.items()}
     expected = sorted((int(real[i]), int(real[j]), *s) for i, j, *s in ase_pairs(alone, 4.0))
-    assert found_pairs(system, 4.0) == expected
-    assert matrix_pairs(ops.neighbor_list(**system, cutoff=4.0), system["types"]) == expected
+    assert found_pairs(system, 4.0, device) == expected
+    assert matrix_pairs(list_of(system, device, cutoff=4.0), system["types"]) == expected
     # three systems, of which the first and the last are empty
     three = dict(
         system, cell=system["cell"].expand(3, 3, 3), pbc=system["pbc"].expand(3, 3), batch=system["batch"] + 1
     )
-    assert found_pairs(three, 4.0) == expected
+    assert found_pairs(three, 4.0, device) == expected
 
 
 @pytest.mark.parametrize("systems", [0, 1, 3])
-def test_no_atoms(systems):
+def test_no_atoms(systems, device):
     none = {
         "positions": torch.zeros(0, 3, dtype=torch.float64),
         "cell": torch.eye(3, dtype=torch.float64).expand(systems, 3, 3),
@@ -200,15 +215,15 @@ def test_no_atoms(systems):
         "batch": torch.zeros(0, dtype=torch.int32),
         "types": torch.zeros(0, dtype=torch.int32),
     }
-    assert found_pairs(none, 3.0) == []
-    result = ops.neighbor_matrix(**none, cutoff=3.0, ntypes=2, capacity=5)
+    assert found_pairs(none, 3.0, device) == []
+    result = ops.neighbor_matrix(**on(device, none), cutoff=3.0, ntypes=2, capacity=5)
     assert [r.shape for r in result] == [(0, 5), (0, 5), (0, 2), (2,)]
     assert result[3].tolist() == [0, -1]
 
 
-def test_sorted_rows_hold_the_nearest_first():
+def test_sorted_rows_hold_the_nearest_first(device):
     system = make_system(15, n=80)
-    result = ops.neighbor_list(**system, cutoff=5.0, sort=True)
+    result = list_of(system, device, cutoff=5.0, sort=True)
     d = ops.displacements(
         system["positions"], system["cell"], system["batch"], result.neighbors, result.images
     )
@@ -217,19 +232,20 @@ def test_sorted_rows_hold_the_nearest_first():
             assert torch.all(part[1:] >= part[:-1] - 1e-12)
 
 
-def test_equal_distances_are_ordered_by_index():
+def test_equal_distances_are_ordered_by_index(device):
     grid = torch.tensor(list(itertools.product(range(3), repeat=3)), dtype=torch.float64)
     grid = grid[torch.randperm(27, generator=torch.Generator().manual_seed(1))]
-    result = ops.neighbor_list(grid, None, None, torch.zeros(27, dtype=torch.int32), 1.5, sort=True)
+    system = {"positions": grid, "cell": None, "pbc": None, "types": torch.zeros(27, dtype=torch.int32)}
+    result = list_of(system, device, cutoff=1.5, sort=True)
     center = int(torch.nonzero((grid == 1).all(1)))
     near = torch.nonzero((grid - 1).square().sum(1) == 1)[:, 0]
     assert result.neighbors[center, :6].tolist() == near.tolist()
 
 
-def test_the_pair_vector_in_float64_decides():
+def test_the_pair_vector_in_float64_decides(device):
     """A cutoff at a pair's very length, where float32 says nothing."""
     system = make_system(16, n=40, spread=20.0)
-    result = ops.neighbor_list(**system, cutoff=4.0)
+    result = list_of(system, device, cutoff=4.0)
     d = ops.displacements(
         system["positions"], system["cell"], system["batch"], result.neighbors, result.images
     )
@@ -238,18 +254,18 @@ def test_the_pair_vector_in_float64_decides():
     for pick in range(0, len(lengths), len(lengths) // 20):
         length = float(lengths[pick])
         below, above = length * (1 - 1e-15), length * (1 + 1e-15)
-        assert len(ops.neighbor_pairs(**system, cutoff=below)[0]) <= pick
-        assert len(ops.neighbor_pairs(**system, cutoff=above)[0]) > pick
+        assert len(pairs_of(system, below, device)[0]) <= pick
+        assert len(pairs_of(system, above, device)[0]) > pick
 
 
-def test_both_directions_of_a_pair_on_a_lattice():
+def test_both_directions_of_a_pair_on_a_lattice(device):
     """Whole shells at the cutoff: either both i -> j and j -> i are listed or none."""
     grid = torch.tensor(list(itertools.product(range(5), repeat=3)), dtype=torch.float64) * 1.1
     cell = torch.eye(3, dtype=torch.float64)[None] * 5.5
     system = {"positions": grid, "cell": cell, "pbc": torch.ones(1, 3, dtype=torch.bool)}
     system |= {"batch": torch.zeros(125, dtype=torch.int32), "types": torch.zeros(125, dtype=torch.int32)}
     for cutoff in (1.1, 2.2, 3.3, 1.1 * 3**0.5):
-        pairs = set(found_pairs(system, cutoff))
+        pairs = set(found_pairs(system, cutoff, device))
         assert pairs == {(j, i, -a, -b, -c) for i, j, a, b, c in pairs}
 
 
@@ -267,34 +283,35 @@ def test_result_does_not_depend_on_threads():
         assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
 
 
-def test_overflow_is_an_error_that_says_what_is_needed():
+def test_overflow_is_an_error_that_says_what_is_needed(device):
     system = make_system(18, n=60)
-    full = ops.neighbor_list(**system, cutoff=5.0)
+    full = list_of(system, device, cutoff=5.0)
     rows = full.counts.sum(1)
     longest, atom = int(rows.max()), int(rows.argmax())
     with pytest.raises(
         NeighborOverflowError, match=f"atom {atom} has {longest} neighbours.* {longest - 1}:"
     ) as caught:
-        ops.neighbor_list(**system, cutoff=5.0, capacity=longest - 1)
+        list_of(system, device, cutoff=5.0, capacity=longest - 1)
     assert (caught.value.needed, caught.value.capacity, caught.value.atom) == (longest, longest - 1, atom)
     # the op itself cuts the rows, and its counts with them
-    cut = ops.neighbor_matrix(**system, cutoff=5.0, ntypes=3, capacity=longest // 2)
+    cut = ops.neighbor_matrix(**on(device, system), cutoff=5.0, ntypes=3, capacity=longest // 2)
+    cut = [t.cpu() for t in cut]
     assert cut[3].tolist() == [longest, atom]
     assert torch.equal(cut[2].sum(1), rows.clamp(max=longest // 2))
     assert torch.equal(cut[0], full.neighbors[:, : longest // 2])
-    roomy = ops.neighbor_list(**system, cutoff=5.0, capacity=longest + 9)
+    roomy = list_of(system, device, cutoff=5.0, capacity=longest + 9)
     assert torch.equal(roomy.neighbors[:, :longest], full.neighbors)
 
 
-def test_inputs_need_not_be_contiguous():
+def test_inputs_need_not_be_contiguous(device):
     system = make_system(19, n=50)
-    expected = found_pairs(system, 4.0)
+    expected = found_pairs(system, 4.0, device)
     system["positions"] = torch.stack([system["positions"]] * 2, -1)[..., 0]
     system["cell"] = system["cell"].mT.contiguous().mT
     system["types"] = torch.stack([system["types"]] * 2, -1)[..., 1]
     system["batch"] = torch.zeros((), dtype=torch.int32).expand(50)
     assert not any(system[k].is_contiguous() for k in ("positions", "cell", "types", "batch"))
-    assert found_pairs(system, 4.0) == expected
+    assert found_pairs(system, 4.0, device) == expected
 
 
 BAD_INPUT = {
@@ -319,35 +336,35 @@ BAD_INPUT = {
 
 
 @pytest.mark.parametrize("name", BAD_INPUT)
-def test_bad_input_is_refused(name):
+def test_bad_input_is_refused(name, device):
     spoil, message = BAD_INPUT[name]
     system = make_system(20, n=20)
     spoil(system)
     with pytest.raises(InputError, match="mdops::neighbor_matrix: .*" + message):
-        ops.neighbor_list(**system, cutoff=3.0, ntypes=3)
+        list_of(system, device, cutoff=3.0, ntypes=3)
 
 
 @pytest.mark.parametrize("cutoff", [0.0, -1.0, float("nan"), float("inf"), 1e30])
-def test_bad_cutoff_is_refused(cutoff):
+def test_bad_cutoff_is_refused(cutoff, device):
     with pytest.raises(InputError, match=r"`cutoff` is .*, expected a positive length"):
-        ops.neighbor_list(**make_system(21, n=5), cutoff=cutoff)
+        list_of(make_system(21, n=5), device, cutoff=cutoff)
 
 
 @pytest.mark.parametrize("pbc", [ALL_PBC[0], ALL_PBC[3], ALL_PBC[7]])
-def test_extreme_lengths_are_no_trouble(pbc):
+def test_extreme_lengths_are_no_trouble(pbc, device):
     system = make_system(24, pbc, n=20)
-    assert found_pairs(system, 5e-324) == []
+    assert found_pairs(system, 5e-324, device) == []
     big = {**system, "positions": system["positions"] * 5e7, "cell": system["cell"] * 5e7}
-    assert found_pairs(big, 3.0 * 5e7) == found_pairs(system, 3.0)
-    assert len(found_pairs({**system, "pbc": torch.zeros(1, 3, dtype=torch.bool)}, 1e9)) == 20 * 19
+    assert found_pairs(big, 3.0 * 5e7, device) == found_pairs(system, 3.0, device)
+    assert len(found_pairs({**system, "pbc": torch.zeros(1, 3, dtype=torch.bool)}, 1e9, device)) == 20 * 19
 
 
-def test_bad_numbers_are_refused():
+def test_bad_numbers_are_refused(device):
     for name, value in (("ntypes", 0), ("capacity", -1)):
         with pytest.raises(InputError, match=f"`{name}` is {value}"):
-            ops.neighbor_list(**make_system(21, n=5), cutoff=3.0, **{name: value})
+            list_of(make_system(21, n=5), device, cutoff=3.0, **{name: value})
     with pytest.raises(InputError, match="`pbc` has shape"):
-        ops.neighbor_list(**make_system(21, n=5) | {"pbc": [True, False]}, cutoff=3.0)
+        list_of(make_system(21, n=5) | {"pbc": [True, False]}, device, cutoff=3.0)
 
 
 def test_face_takes_one_system_plainly():
@@ -415,3 +432,73 @@ def test_instruction_sets_agree():
         command, env=os.environ | {"MDOPS_CPU_ISA": "v2"}, capture_output=True, check=True, text=True
     )
     assert v2.stdout.strip() == str(here["result"])
+
+
+def water_like(n):
+    """Atoms at the density of water, in the order of a lattice shaken up."""
+    gen = torch.Generator().manual_seed(3)
+    edge = (n / 0.1) ** (1 / 3)
+    return {
+        "positions": edge * torch.rand(n, 3, generator=gen, dtype=torch.float64),
+        "cell": edge * torch.eye(3, dtype=torch.float64)[None],
+        "pbc": torch.ones(1, 3, dtype=torch.bool),
+        "batch": torch.zeros(n, dtype=torch.int32),
+        "types": torch.randint(0, 2, (n,), generator=gen, dtype=torch.int32),
+    }
+
+
+@pytest.mark.gpu
+def test_gpu_rows_are_the_cpus_and_do_not_change():
+    system = water_like(20000)
+    cpu = ops.neighbor_list(**system, cutoff=7.0, sort=True)
+    gpu = list_of(system, "cuda", cutoff=7.0, sort=True)
+    for a, b in zip(gpu[:3], cpu[:3], strict=True):
+        assert torch.equal(a, b)
+    plain = [list_of(system, "cuda", cutoff=7.0) for _ in range(3)]
+    for other in plain[1:]:
+        assert torch.equal(other.neighbors, plain[0].neighbors)
+
+
+@pytest.mark.gpu
+def test_many_small_systems_on_a_gpu():
+    systems = [make_system(s, ALL_PBC[s % 8], n=1 + s % 24, edge=6.0) for s in range(300)]
+    n = sum(len(s["types"]) for s in systems)
+    batch = join(systems, torch.randperm(n, generator=torch.Generator().manual_seed(0)))
+    assert found_pairs(batch, 4.0, "cuda") == found_pairs(batch, 4.0)
+
+
+@pytest.mark.gpu
+def test_gpu_refuses_by_value_through_needed():
+    """The op itself does not wait: `needed` tells, and rows of other systems in memory are not touched."""
+    system = make_system(20, n=20)
+    system["positions"][7] = float("inf")
+    assert ops.neighbor_matrix(**on("cuda", system), cutoff=3.0, ntypes=3, capacity=4)[3].tolist() == [-5, 7]
+    system = make_system(20, n=20)
+    system["batch"][5] = 9
+    assert ops.neighbor_matrix(**on("cuda", system), cutoff=3.0, ntypes=3, capacity=4)[3].tolist() == [-3, 5]
+    with pytest.raises(RuntimeError, match=r"mdops::neighbor_pairs: .*`batch` is out of range for atom 5"):
+        ops.neighbor_pairs(**on("cuda", system), cutoff=3.0)
+
+
+@pytest.mark.gpu
+def test_captured_in_a_graph_with_another_cell():
+    """Capacity is all that is fixed: the cell, and with it the bins, may change between replays."""
+    system = on("cuda", water_like(3000))
+
+    def search():
+        return ops.neighbor_matrix(**system, cutoff=5.0, ntypes=2, capacity=128, sort=True)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        search()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = search()
+    for scale in (1.0, 1.2, 0.97):
+        system["cell"] *= scale
+        system["positions"] *= scale
+        graph.replay()
+        assert 30 < int(captured[3][0]) <= 128
+        for a, b in zip(captured, search(), strict=True):
+            assert torch.equal(a, b)

@@ -61,7 +61,7 @@ inline void set_lattices(const Atoms& atoms, Cells& cells) {
     std::fill_n(system.low, 3, std::numeric_limits<double>::infinity());
     std::fill_n(system.high, 3, -std::numeric_limits<double>::infinity());
     check_finite_cell(atoms, s);
-    if (!(set_lattice(atoms.cell + 9 * s, atoms.pbc + 3 * s, system.grid) > 1e-8))
+    if (!(set_lattice(atoms.cell + 9 * s, atoms.pbc + 3 * s, system.grid) > kFlattestCell))
       fail(atoms.op,
            "argument `cell` of system " + std::to_string(s) +
                " is singular, expected linearly independent lattice vectors along the periodic directions");
@@ -112,24 +112,16 @@ inline std::vector<int32_t> survey(const Atoms& atoms, Cells& cells) {
 
 // Refuses a search over more periodic images than fit, and finds whether unwrapped atoms could lead to more.
 inline void check_images(const Atoms& atoms, System& system) {
-  double visited = 1;
-  for (int d = 0; d < 3; ++d) {
-    const Grid& grid = system.grid;
-    const double images = grid.periodic[d] ? std::ceil(grid.reach[d] / static_cast<double>(grid.bins[d])) : 0;
-    visited *= 2 * grid.reach[d] + 1.0;
-    if (images > kLargestShift || visited > (1 << 22))
-      fail(atoms.op, "argument `cutoff` (" + std::to_string(atoms.cutoff) +
-                         " A) reaches over too many periodic images of system " +
-                         std::to_string(system.index) + ", whose cell measures " +
-                         std::to_string(grid.height[d]) +
-                         " A between two faces; expected at most 511 in a direction and 2^22 in all");
-    if (!grid.periodic[d]) continue;
-    if (std::max(-system.low[d], system.high[d]) > 1e9)
-      fail(atoms.op, "argument `positions` lies more than 1e9 cells from the origin in system " +
-                         std::to_string(system.index) + ", expected atoms nearer to their cell");
-    const double span = std::floor(system.high[d]) - std::floor(system.low[d]);
-    system.images_may_overflow |= span + images > kLargestShift;
-  }
+  const int d = direction_too_far(system.grid);
+  if (d >= 0)
+    fail(atoms.op, "argument `cutoff` (" + std::to_string(atoms.cutoff) +
+                       " A) reaches over too many periodic images of system " + std::to_string(system.index) +
+                       ", whose cell measures " + std::to_string(system.grid.height[d]) +
+                       " A between two faces; expected at most 511 in a direction and 2^22 in all");
+  if (too_far_from_cell(system.grid, system.low, system.high))
+    fail(atoms.op, "argument `positions` lies more than 1e9 cells from the origin in system " +
+                       std::to_string(system.index) + ", expected atoms nearer to their cell");
+  system.images_may_overflow = images_may_overflow(system.grid, system.low, system.high);
 }
 
 inline int64_t set_all_bins(const Atoms& atoms, Cells& cells) {

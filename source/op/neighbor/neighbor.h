@@ -11,6 +11,12 @@ namespace mdops {
 constexpr int kLargestShift = 511;
 // Lengths up to here (A): far above any system, and safe to square in float32.
 constexpr double kLargestLength = 1e9;
+// Cells from the origin up to here: such a number fits 32 bits.
+constexpr double kFarthestCell = 1e9;
+// |det| / (|a| |b| |c|) of a cell must be larger.
+constexpr double kFlattestCell = 1e-8;
+// Bins that one atom's search may visit.
+constexpr double kMostVisits = 1 << 22;
 
 // The inverse of image_shift: three shifts in ten bits each.
 MDOPS_HD int32_t pack_image(int a, int b, int c) {
@@ -117,7 +123,7 @@ MDOPS_HD void set_bins(Grid& grid, const double* low, const double* high, double
     extent[d] = grid.periodic[d] ? 1 : high[d] - low[d];
     // The slack keeps rounding from adding a bin to the reach when the width fits exactly.
     const double width = (d == 2 ? 1 : 0.5) * cutoff * (1 + 1e-6);
-    bins[d] = std::fmin(std::fmax(1, std::floor(grid.height[d] * extent[d] / width)), 0x1p30);
+    bins[d] = std::fmin(std::fmax(1.0, std::floor(grid.height[d] * extent[d] / width)), 0x1p30);
   }
   while (bins[0] * bins[1] * bins[2] > static_cast<double>(most)) {
     int d = bins[1] > bins[0] ? 1 : 0;
@@ -125,7 +131,7 @@ MDOPS_HD void set_bins(Grid& grid, const double* low, const double* high, double
     // Not below one, and at once near the goal where one direction is far too long.
     const double others = bins[0] * bins[1] * bins[2] / bins[d];
     bins[d] =
-        std::fmax(1, std::fmax(std::floor(bins[d] / 2), std::fmin(bins[d] - 1, std::floor(most / others))));
+        std::fmax(1.0, std::fmax(std::floor(bins[d] / 2), std::fmin(bins[d] - 1, std::floor(most / others))));
   }
   grid.num_bins = 1;
   for (int d = 0; d < 3; ++d) {
@@ -150,6 +156,67 @@ MDOPS_HD int64_t find_bin(const Grid& grid, const double* x, int32_t* wrap) {
     bin = bin * grid.bins[d] + (b < 0 ? 0 : b < grid.bins[d] ? b : grid.bins[d] - 1);
   }
   return bin;
+}
+
+// The periodic image that bin b, which may lie beyond the grid, belongs to.
+MDOPS_HD int32_t image_of(const Grid& grid, int d, int32_t b) {
+  const int32_t n = grid.bins[d];
+  return b >= 0 ? b / n : -((n - 1 - b) / n);
+}
+
+// How many periodic images away along d a neighbour of a wrapped atom can be.
+MDOPS_HD double images_reached(const Grid& grid, int d) {
+  return grid.periodic[d] ? std::ceil(grid.reach[d] / static_cast<double>(grid.bins[d])) : 0;
+}
+
+// The first direction along which the search reaches over too many images (in all: the last), or -1.
+MDOPS_HD int direction_too_far(const Grid& grid) {
+  double visited = 1;
+  for (int d = 0; d < 3; ++d) {
+    visited *= 2 * grid.reach[d] + 1.0;
+    if (images_reached(grid, d) > kLargestShift || visited > kMostVisits) return d;
+  }
+  return -1;
+}
+
+// Whether atoms with fractional coordinates from `low` to `high` lie too many cells from the origin.
+MDOPS_HD bool too_far_from_cell(const Grid& grid, const double* low, const double* high) {
+  bool far = false;
+  for (int d = 0; d < 3; ++d) far |= grid.periodic[d] && std::fmax(-low[d], high[d]) > kFarthestCell;
+  return far;
+}
+
+// Whether an image between two of these atoms may not fit its packed form.
+MDOPS_HD bool images_may_overflow(const Grid& grid, const double* low, const double* high) {
+  bool may = false;
+  for (int d = 0; d < 3; ++d)
+    may |= grid.periodic[d] &&
+           std::floor(high[d]) - std::floor(low[d]) + images_reached(grid, d) > kLargestShift;
+  return may;
+}
+
+// How far a squared distance near the squared cutoff, from coordinates of size up to `radius` in float32, can
+// be off: those carry errors of radius 2^-24 each, positions up to 1e9 A errors of 1e9 2^-53, and both enter
+// d^2 with a factor of a few times the cutoff.
+MDOPS_HD double squared_error(double cutoff, double radius) {
+  return cutoff * (24 * radius * 0x1p-24 + 32 * kLargestLength * 0x1p-53);
+}
+
+// The pair vector from atom i to atom j as `displacements` forms it, where j's wrapped position counts
+// through lattice translation `m`. `shift` is the image, without the limits of its packed form; wi, wj: the
+// wrapping.
+MDOPS_HD void wrapped_pair(const double* xi, const double* xj, const int32_t* wi, const int32_t* wj,
+                           const int32_t* m, const double* cell, int32_t* shift, double* d) {
+  for (int a = 0; a < 3; ++a) d[a] = xj[a] - xi[a];
+  for (int row = 0; row < 3; ++row) {
+    shift[row] = m[row] - wj[row] + wi[row];
+    for (int a = 0; a < 3; ++a) d[a] += shift[row] * cell[3 * row + a];
+  }
+}
+
+// Whether a shift fits its packed form.
+MDOPS_HD bool shift_fits(int32_t shift) {
+  return shift >= -kLargestShift - 1 && shift <= kLargestShift;
 }
 
 MDOPS_HD void wrap_position(const Grid& grid, const double* x, const int32_t* wrap, double* wrapped) {

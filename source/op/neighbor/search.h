@@ -69,9 +69,7 @@ class Searcher {
       half_[d] = static_cast<float>((high[d] - low[d]) / 2);
       radius += half_[d];
     }
-    // Coordinates below `radius` carry errors of radius 2^-24 each, positions up to 1e9 A errors of 1e9
-    // 2^-53: both enter d^2 with a factor of a few times the cutoff.
-    const double error = atoms_.cutoff * (24 * radius * 0x1p-24 + 32 * kLargestLength * 0x1p-53);
+    const double error = squared_error(atoms_.cutoff, radius);
     surely_ = static_cast<float>(cutoff2_ - error);
     maybe_ = static_cast<float>(cutoff2_ + error);
     return true;
@@ -94,12 +92,6 @@ class Searcher {
         add_line(grid, line * grid.bins[2], bz, m, x == bx && y == by);
       }
     }
-  }
-
-  // The periodic image that bin b, which may lie beyond the grid, belongs to.
-  static int32_t image_of(const Grid& grid, int d, int32_t b) {
-    const int32_t n = grid.bins[d];
-    return b >= 0 ? b / n : -((n - 1 - b) / n);
   }
 
   // The bins of one line within reach of bz, a stretch for each image; the home bin is a stretch of its own.
@@ -201,12 +193,12 @@ class Searcher {
     int64_t found = 0;
     for (int64_t k = range.first; k < range.first + range.size; ++k) {
       if (x_[k] == kFarAway) continue;
-      int shift[3];
+      int32_t shift[3];
       double d[3];
       pair_vector(system, i, k, shift, d);
       if (!(dot(d, d) < cutoff2_)) continue;
       for (int row = 0; row < 3; ++row)
-        if (shift[row] < -kLargestShift - 1 || shift[row] > kLargestShift)
+        if (!shift_fits(shift[row]))
           fail(atoms_.op, "atoms " + std::to_string(i) + " and " + std::to_string(atom_[k]) +
                               " are neighbours through image " + std::to_string(shift[row]) +
                               " along lattice vector " + std::to_string(row) +
@@ -217,17 +209,15 @@ class Searcher {
     return found;
   }
 
-  // From atom i to candidate k. The wrapping of both counts in the image, without the limits of its packed
-  // form.
-  void pair_vector(const System& system, int64_t i, int64_t k, int* shift, double* d) const {
+  // From atom i to candidate k, whose wrapping is undone by its image.
+  void pair_vector(const System& system, int64_t i, int64_t k, int32_t* shift, double* d) const {
     const int64_t j = atom_[k];
     const int32_t *wi = &cells_.wrap[3 * i], *wj = &cells_.wrap[3 * j];
     const int32_t translation = add_images(image_[k], pack_image(wj[0], wj[1], wj[2]));
-    for (int a = 0; a < 3; ++a) d[a] = atoms_.positions[3 * j + a] - atoms_.positions[3 * i + a];
-    for (int row = 0; row < 3; ++row) {
-      shift[row] = image_shift(translation, row) - wj[row] + wi[row];
-      for (int a = 0; a < 3; ++a) d[a] += shift[row] * atoms_.cell[9 * system.index + 3 * row + a];
-    }
+    const int32_t m[3] = {image_shift(translation, 0), image_shift(translation, 1),
+                          image_shift(translation, 2)};
+    wrapped_pair(atoms_.positions + 3 * i, atoms_.positions + 3 * j, wi, wj, m,
+                 atoms_.cell + 9 * system.index, shift, d);
   }
 
   const Atoms& atoms_;

@@ -1,0 +1,273 @@
+// Neighbour lists on a GPU, in their two forms. `neighbor_matrix` never asks the host, so that it can be
+// captured in a graph.
+#include <array>
+#include <cub/device/device_scan.cuh>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "neighbor/gpu_search.h"
+
+namespace mdops {
+
+namespace {
+
+using gpu_cells::thread_index;
+
+constexpr int kThreads = 256;
+constexpr int kSearchThreads = gpu_search::kWarps * kWarp;
+
+// The inputs, contiguous and checked in all but their values.
+struct Inputs {
+  Tensor positions, cell, pbc, batch, types;
+
+  Inputs(const CudaOp& op, const Tensor& positions_, const Tensor& cell_, const Tensor& pbc_,
+         const Tensor& batch_, const Tensor& types_)
+      : positions(input(op, "positions", positions_, ScalarType::Double, {kAny, 3})),
+        cell(input(op, "cell", cell_, ScalarType::Double, {kAny, 3, 3})),
+        pbc(input(op, "pbc", pbc_, ScalarType::Bool, {cell.size(0), 3})),
+        batch(input(op, "batch", batch_, ScalarType::Int, {positions.size(0)})),
+        types(input(op, "types", types_, ScalarType::Int, {positions.size(0)})) {}
+
+  GpuAtoms atoms(const CudaOp& op, double cutoff, int64_t num_types) const {
+    if (positions.size(0) > (1 << 29) || cell.size(0) > (1 << 29))
+      fail(op, "argument `positions` or `cell` holds more than 2^29 atoms or systems");
+    if (!(cutoff > 0 && cutoff <= kLargestLength))
+      fail(op, "argument `cutoff` is " + std::to_string(cutoff) + ", expected a positive length up to 1e9 A");
+    return {positions.size(0),
+            static_cast<int32_t>(cell.size(0)),
+            static_cast<int32_t>(num_types),
+            positions.const_data_ptr<double>(),
+            cell.const_data_ptr<double>(),
+            pbc.const_data_ptr<bool>(),
+            batch.const_data_ptr<int32_t>(),
+            types.const_data_ptr<int32_t>(),
+            cutoff};
+  }
+};
+
+// Rows of one length. A row that is too long is cut at the capacity, and so are its counts.
+struct MatrixWriter {
+  int64_t capacity;
+  int32_t num_types;
+  int32_t *neighbors, *images, *counts;
+  Word* longest;  // the longest row << 32 | ~(the first atom that has it)
+
+  __device__ void put(int64_t i, int64_t place, int32_t neighbor, int32_t image) const {
+    if (place >= capacity) return;
+    neighbors[i * capacity + place] = neighbor;
+    images[i * capacity + place] = image;
+  }
+  __device__ void count(int64_t i, int32_t type, int64_t before, int64_t after) const {
+    if (lane_index() == 0)
+      counts[i * num_types + type] = static_cast<int32_t>(min(after, capacity) - min(before, capacity));
+  }
+  __device__ void finish(int64_t i, int64_t size) const {
+    for (int64_t place = size + lane_index(); place < capacity; place += kWarp) {
+      neighbors[i * capacity + place] = -1;
+      images[i * capacity + place] = 0;
+    }
+    if (lane_index() != 0) return;
+    const Word mine = static_cast<Word>(size) << 32 | static_cast<uint32_t>(~static_cast<int32_t>(i));
+    if (mine > *static_cast<volatile Word*>(longest)) atomicMax(longest, mine);
+  }
+};
+
+__global__ void write_needed(const Word* longest, const Word* status, int64_t* needed) {
+  const bool refused = *status != kAllIsWell;
+  needed[0] = refused ? -static_cast<int64_t>(*status >> 40) : static_cast<int64_t>(*longest >> 32);
+  needed[1] = refused ? static_cast<int64_t>(*status & 0xffffffffff)
+                      : static_cast<int64_t>(~static_cast<int32_t>(*longest));
+}
+
+// The squared length of every pair in the rows, as `displacements` forms the pair.
+__global__ void measure_rows(GpuAtoms atoms, int64_t capacity, const int32_t* neighbors,
+                             const int32_t* images, double* distance2) {
+  const int64_t place = thread_index(), i = place / max(capacity, int64_t{1});
+  if (i >= atoms.size || neighbors[place] < 0) return;
+  double d[3];
+  displacement(atoms.positions + 3 * i, atoms.positions + 3 * static_cast<int64_t>(neighbors[place]),
+               atoms.cell + 9 * static_cast<int64_t>(atoms.batch[i]), images[place], d);
+  distance2[place] = dot(d, d);
+}
+
+// Rows in the order of (distance, atom, image) inside each type: a warp a row, each neighbour put where its
+// rank says.
+__global__ void sort_rows(int64_t rows, int64_t capacity, int32_t num_types, const int32_t* counts,
+                          const double* distance2, const int32_t* neighbors, const int32_t* images,
+                          int32_t* sorted_neighbors, int32_t* sorted_images) {
+  const int64_t i = thread_index() / kWarp;
+  if (i >= rows) return;
+  int64_t first = i * capacity;
+  for (int32_t t = 0; t < num_types; ++t) {
+    const int64_t last = first + counts[i * num_types + t];
+    for (int64_t a = first + lane_index(); a < last; a += kWarp) {
+      int64_t rank = 0;
+      for (int64_t b = first; b < last; ++b) {
+        const bool nearer = distance2[b] < distance2[a];
+        const bool as_near = distance2[b] == distance2[a];
+        const bool lower =
+            neighbors[b] < neighbors[a] || (neighbors[b] == neighbors[a] && images[b] < images[a]);
+        rank += nearer || (as_near && lower);
+      }
+      sorted_neighbors[first + rank] = neighbors[a];
+      sorted_images[first + rank] = images[a];
+    }
+    first = last;
+  }
+  for (int64_t place = first + lane_index(); place < (i + 1) * capacity; place += kWarp) {
+    sorted_neighbors[place] = -1;
+    sorted_images[place] = 0;
+  }
+}
+
+using Rows = std::array<Tensor, 2>;  // neighbors, images
+
+Rows sort_matrix(const CudaOp& op, const GpuAtoms& atoms, int64_t capacity, const Rows& rows,
+                 const Tensor& counts) {
+  const std::vector<int64_t> shape{atoms.size, capacity};
+  Tensor distance2 = empty(op, shape, ScalarType::Double);
+  Rows sorted{empty(op, shape, ScalarType::Int), empty(op, shape, ScalarType::Int)};
+  const int32_t *neighbors = rows[0].const_data_ptr<int32_t>(), *images = rows[1].const_data_ptr<int32_t>();
+  op.launch(measure_rows, blocks_for(atoms.size * capacity, kThreads), kThreads, 0, atoms, capacity,
+            neighbors, images, distance2.mutable_data_ptr<double>());
+  op.launch(sort_rows, capacity > 0 ? blocks_for(atoms.size * kWarp, kThreads) : 0, kThreads, 0, atoms.size,
+            capacity, atoms.num_types, counts.const_data_ptr<int32_t>(), distance2.const_data_ptr<double>(),
+            neighbors, images, sorted[0].mutable_data_ptr<int32_t>(), sorted[1].mutable_data_ptr<int32_t>());
+  return sorted;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positions, const Tensor& cell,
+                                                           const Tensor& pbc, const Tensor& batch,
+                                                           const Tensor& types, double cutoff, int64_t ntypes,
+                                                           int64_t capacity, bool sort) {
+  const CudaOp op("neighbor_matrix", "positions", positions);
+  const Inputs inputs(op, positions, cell, pbc, batch, types);
+  if (ntypes < 1) fail(op, "argument `ntypes` is " + std::to_string(ntypes) + ", expected at least 1");
+  if (capacity < 0) fail(op, "argument `capacity` is " + std::to_string(capacity) + ", expected at least 0");
+  const GpuAtoms atoms = inputs.atoms(op, cutoff, ntypes);
+  const SortedCells sorted(op, atoms);
+
+  Rows rows{empty(op, {atoms.size, capacity}, ScalarType::Int),
+            empty(op, {atoms.size, capacity}, ScalarType::Int)};
+  Tensor counts = zeros(op, {atoms.size, ntypes}, ScalarType::Int), needed = empty(op, {2}, ScalarType::Long);
+  Tensor longest = zeros(op, {1}, ScalarType::Long);
+  Word* most = reinterpret_cast<Word*>(longest.mutable_data_ptr<int64_t>());
+  const MatrixWriter writer{capacity,
+                            static_cast<int32_t>(ntypes),
+                            rows[0].mutable_data_ptr<int32_t>(),
+                            rows[1].mutable_data_ptr<int32_t>(),
+                            counts.mutable_data_ptr<int32_t>(),
+                            most};
+  op.launch(gpu_search::search<MatrixWriter>, blocks_for(atoms.size, gpu_search::kWarps), kSearchThreads, 0,
+            atoms, sorted.cells(), writer);
+  if (sort) rows = sort_matrix(op, atoms, capacity, rows, counts);
+  op.launch(write_needed, 1, 1, 0, most, sorted.cells().status, needed.mutable_data_ptr<int64_t>());
+  return {rows[0], rows[1], counts, needed};
+}
+
+// Pairs one after the other. Without `j` it only counts each atom's.
+struct PairWriter {
+  int64_t* size;         // (N,)
+  const int64_t* after;  // (N,): where each atom's pairs end
+  int64_t *i, *j;
+  int32_t* shifts;
+
+  __device__ void put(int64_t center, int64_t place, int32_t neighbor, int32_t image) const {
+    if (j == nullptr) return;
+    const int64_t pair = after[center] - size[center] + place;
+    i[pair] = center;
+    j[pair] = neighbor;
+    for (int axis = 0; axis < 3; ++axis) shifts[3 * pair + axis] = image_shift(image, axis);
+  }
+  __device__ void count(int64_t, int32_t, int64_t, int64_t) const {}
+  __device__ void finish(int64_t center, int64_t found) const {
+    if (j == nullptr && lane_index() == 0) size[center] = found;
+  }
+};
+
+void check(const CudaOp& op, cudaError_t error) {
+  if (error != cudaSuccess) fail(op, std::string("CUDA: ") + cudaGetErrorString(error));
+}
+
+// Says what a status word means. (Python's `neighbor_list` has the CPU op say it, with the values.)
+[[noreturn]] void fail_by_status(const CudaOp& op, Word status) {
+  const std::string index = std::to_string(status & 0xffffffffff);
+  const std::string atom = " for atom " + index, system = " in system " + index;
+  switch (static_cast<Refusal>(status >> 40)) {
+    case Refusal::kCell:
+      fail(op, "argument `cell` is not finite" + system + ", expected finite lengths up to 1e9 A");
+    case Refusal::kSingular:
+      fail(op, "argument `cell` is singular" + system +
+                   ", expected linearly independent lattice vectors along the periodic directions");
+    case Refusal::kBatch:
+      fail(op, "argument `batch` is out of range" + atom + ", expected one of the systems of `cell`");
+    case Refusal::kType:
+      fail(op, "argument `types` is out of range" + atom + ", expected -1 or more");
+    case Refusal::kPosition:
+      fail(op, "argument `positions` is not finite" + atom + ", expected finite lengths up to 1e9 A");
+    case Refusal::kCutoff:
+      fail(op, "argument `cutoff` reaches over too many periodic images" + system +
+                   "; expected at most 511 in a direction and 2^22 in all");
+    case Refusal::kFarAtom:
+      fail(op, "argument `positions` lies more than 1e9 cells from the origin" + system +
+                   ", expected atoms nearer to their cell");
+    case Refusal::kImage:
+      fail(op, "argument `positions`" + atom +
+                   " has a neighbour through an image outside of -512 to 511: wrap it into the cell");
+  }
+  fail(op, "refused with an unknown status");
+}
+
+// The number of pairs, once `after` holds the sums of `size`: this waits for the GPU.
+int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status, const int64_t* after) {
+  Word refused = kAllIsWell;
+  int64_t pairs = 0;
+  check(op, cudaMemcpyAsync(&refused, status, sizeof refused, cudaMemcpyDeviceToHost, op.stream()));
+  if (atoms.size > 0)
+    check(op,
+          cudaMemcpyAsync(&pairs, after + atoms.size - 1, sizeof pairs, cudaMemcpyDeviceToHost, op.stream()));
+  check(op, cudaStreamSynchronize(op.stream()));
+  if (refused != kAllIsWell) fail_by_status(op, refused);
+  return pairs;
+}
+
+std::tuple<Tensor, Tensor, Tensor> neighbor_pairs(const Tensor& positions, const Tensor& cell,
+                                                  const Tensor& pbc, const Tensor& batch, const Tensor& types,
+                                                  double cutoff) {
+  const CudaOp op("neighbor_pairs", "positions", positions);
+  const Inputs inputs(op, positions, cell, pbc, batch, types);
+  const GpuAtoms atoms = inputs.atoms(op, cutoff, 0);
+  const SortedCells sorted(op, atoms);
+  const auto search = [&](const PairWriter& writer) {
+    op.launch(gpu_search::search<PairWriter>, blocks_for(atoms.size, gpu_search::kWarps), kSearchThreads, 0,
+              atoms, sorted.cells(), writer);
+  };
+
+  // Twice, to count and to write.
+  Tensor sizes = empty(op, {atoms.size}, ScalarType::Long), ends = empty(op, {atoms.size}, ScalarType::Long);
+  int64_t *size = sizes.mutable_data_ptr<int64_t>(), *after = ends.mutable_data_ptr<int64_t>();
+  search({size, after, nullptr, nullptr, nullptr});
+  size_t bytes = 0;
+  check(op, cub::DeviceScan::InclusiveSum(nullptr, bytes, size, after, atoms.size, op.stream()));
+  Tensor workspace = empty(op, {static_cast<int64_t>(bytes)}, ScalarType::Byte);
+  if (atoms.size > 0)
+    check(op, cub::DeviceScan::InclusiveSum(workspace.mutable_data_ptr(), bytes, size, after, atoms.size,
+                                            op.stream()));
+  const int64_t pairs = count_pairs(op, atoms, sorted.cells().status, after);
+  Tensor i = empty(op, {pairs}, ScalarType::Long), j = empty(op, {pairs}, ScalarType::Long);
+  Tensor shifts = empty(op, {pairs, 3}, ScalarType::Int);
+  if (pairs > 0)
+    search({size, after, i.mutable_data_ptr<int64_t>(), j.mutable_data_ptr<int64_t>(),
+            shifts.mutable_data_ptr<int32_t>()});
+  return {i, j, shifts};
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
+  m.impl("neighbor_matrix", TORCH_BOX(&mdops::neighbor_matrix));
+  m.impl("neighbor_pairs", TORCH_BOX(&mdops::neighbor_pairs));
+}
