@@ -34,6 +34,15 @@ class CudaOp : public Op {
     check(cudaGetLastError());
   }
 
+  // How many blocks of a kernel the GPU holds at once.
+  template <class... Parameters>
+  int64_t resident_blocks(void (*kernel)(Parameters...), int threads) const {
+    int blocks = 0, processors = 0;
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0));
+    check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, gpu));
+    return static_cast<int64_t>(blocks) * processors;
+  }
+
   // Sets all bytes of a contiguous tensor to zero.
   void clear(Tensor& tensor) const {
     check(cudaMemsetAsync(tensor.mutable_data_ptr(), 0, tensor.numel() * tensor.element_size(), stream_));

@@ -54,7 +54,7 @@ struct PairForce {
   }
 };
 
-constexpr int kSumWarps = 8, kSumBlocks = 1024;
+constexpr int kSumWarps = 8, kReadBlocks = 1024;
 
 // Integers of a neighbour: its terms, and how many of them were not finite; whole 32-byte sectors.
 template <class Terms>
@@ -172,9 +172,11 @@ __global__ void __launch_bounds__(kWarp* kSumWarps)
       flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
     current = system;
     double row[3] = {};
+    int32_t next = lane < width ? neighbors[i * width + lane] : -1;
     for (int64_t k = 0; k < width; k += kWarp) {
       const int64_t slot = i * width + k + lane;
-      int32_t j = k + lane < width ? neighbors[slot] : -1;
+      int32_t j = next;
+      next = k + kWarp + lane < width ? neighbors[slot + kWarp] : -1;  // on its way while these are summed
       double neighbor[Terms::kNeighbor] = {};
       if (j != -1 && (j < 0 || j >= atoms || system < 0)) {
         row[0] = row[1] = row[2] = not_a_number<double>();
@@ -233,10 +235,12 @@ void sum_pairs(const CudaOp& op, const PairList& pairs, const Terms& terms, int6
   int64_t* start = memory.mutable_data_ptr<int64_t>();
   const PairSumSpace space{reinterpret_cast<double*>(start), start + 16, start + 16 + words};
   const int32_t* neighbors = pairs.neighbors.const_data_ptr<int32_t>();
-  const int64_t most = static_cast<int64_t>(kSumBlocks) * kSumWarps;
+  // One round of blocks that stay: each warp flushes its system's sums once or, with small systems, a few
+  // times.
+  const int64_t most = op.resident_blocks(add_terms<Terms>, threads) * kSumWarps;
   const int64_t rows_per_warp = blocks_for(pairs.atoms, most < pairs.atoms ? most : pairs.atoms + 1);
   const int64_t reading = blocks_for(slots, threads);
-  op.launch(largest_terms<Terms>, reading < kSumBlocks ? reading : kSumBlocks, threads, 0, terms, neighbors,
+  op.launch(largest_terms<Terms>, reading < kReadBlocks ? reading : kReadBlocks, threads, 0, terms, neighbors,
             slots, space);
   op.launch(add_terms<Terms>, pairs.atoms ? blocks_for(blocks_for(pairs.atoms, rows_per_warp), kSumWarps) : 0,
             threads, 0, terms, pairs.batch.const_data_ptr<int32_t>(), neighbors, pairs.atoms, pairs.width,

@@ -43,13 +43,19 @@ __host__ __device__ constexpr int padded_size(int basis) {
   return (basis * Columns + 3) / 4 * 4;
 }
 
-// The neighbours that the lanes of a warp have prepared: basis values, rows of R, and the first basis
-// function of each; with tangents also the derivatives of both.
+// The same for sums: two rows more, to which the lanes without a share in a neighbour add zero.
+template <int Columns>
+__host__ __device__ constexpr int sums_size(int basis) {
+  return padded_size<Columns>(basis + 2);
+}
+
+// The neighbours that the lanes of a warp have prepared: basis values (two lines of them always zero), rows
+// of R, and the first basis function of each; with tangents also the derivatives of both.
 template <class T, bool Tangent>
 struct alignas(16) Staged {
   static constexpr int kWords = Tangent ? 2 : 1;
   Pack<T, 4> row[kWords][kWarp];
-  T basis[kWords][kSplineSupport][kWarp + 1];
+  T basis[kWords][kSplineSupport + 2][kWarp + 1];
   int32_t first[kWarp];
 };
 
@@ -82,7 +88,17 @@ __device__ __forceinline__ void prepare(const MomentArgs<T>& args, const Normali
   }
 }
 
-// Adds `count` staged neighbours to the sums of one type.
+// Place `k` of the stage without a neighbour: it adds zero.
+template <class T, bool Tangent>
+__device__ __forceinline__ void leave_empty(int k, Staged<T, Tangent>* stage) {
+  stage->first[k] = 0;
+  for (int word = 0; word <= Tangent; ++word) {
+    stage->row[word][k] = Pack<T, 4>{};
+    for (int m = 0; m < kSplineSupport; ++m) stage->basis[word][m][k] = T(0);
+  }
+}
+
+// Adds `count` staged neighbours to the sums of one type; the places after the last are empty.
 template <int Columns, bool Shared, class T, bool Tangent>
 __device__ __forceinline__ void add_staged(const Staged<T, Tangent>& stage, int count, int basis, T* sums) {
   using Lanes = Sharing<Columns, Shared>;
@@ -90,28 +106,33 @@ __device__ __forceinline__ void add_staged(const Staged<T, Tangent>& stage, int 
   const int copy = lane_index() / Lanes::kGroup, within = lane_index() % Lanes::kGroup;
   const int residue = within % 8, column = within / 8 * Lanes::kWidth;
   if (copy >= Lanes::kCopies) return;
-  T* mine = sums + copy * padded_size<Columns>(basis) + column;
+  T* mine = sums + copy * sums_size<Columns>(basis) + column;
   for (int begin = copy; begin < count; begin += kUnroll * Lanes::kCopies) {
-    Numbers product[kUnroll];
     int at[kUnroll];
+    T value[kUnroll], slope[kUnroll];
+    Numbers row[kUnroll], drow[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int k = begin + u * Lanes::kCopies, first = stage.first[k], m = (residue - first) & 7;
-      const int line = m < kSplineSupport ? m : 0;
-      at[u] = k < count && m < kSplineSupport ? (first + m) * Columns : -1;
-      const T* row = stage.row[0][k].of + column;
-      const T* drow = stage.row[Tangent][k].of + column;
-      for (int a = 0; a < Lanes::kWidth; ++a)
-        product[u].of[a] = Tangent
-                               ? stage.basis[0][line][k] * drow[a] + stage.basis[Tangent][line][k] * row[a]
-                               : stage.basis[0][line][k] * row[a];
+      at[u] = Shared || m < kSplineSupport ? (first + m) * Columns : -1;
+      value[u] = stage.basis[0][m][k];
+      row[u] = *reinterpret_cast<const Numbers*>(stage.row[0][k].of + column);
+      if constexpr (Tangent) {
+        slope[u] = stage.basis[1][m][k];
+        drow[u] = *reinterpret_cast<const Numbers*>(stage.row[1][k].of + column);
+      }
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (at[u] < 0) continue;
+      if (!Shared && at[u] < 0) continue;
       Numbers* place = reinterpret_cast<Numbers*>(mine + at[u]);
       Numbers sum = *place;
-      for (int a = 0; a < Lanes::kWidth; ++a) sum.of[a] += product[u].of[a];
+      for (int a = 0; a < Lanes::kWidth; ++a) {
+        if constexpr (Tangent)
+          sum.of[a] += value[u] * drow[u].of[a] + slope[u] * row[u].of[a];
+        else
+          sum.of[a] += value[u] * row[u].of[a];
+      }
       *place = sum;
     }
   }
@@ -124,7 +145,7 @@ __device__ __forceinline__ void fill(T* out, int64_t size, T value) {
 
 template <int Columns, bool Shared, class T>
 __device__ __forceinline__ void clear_sums(int basis, T* sums) {
-  const int quads = padded_size<Columns>(basis) * Sharing<Columns, Shared>::kCopies / 4;
+  const int quads = sums_size<Columns>(basis) * Sharing<Columns, Shared>::kCopies / 4;
   if constexpr (Shared)
     for (int k = lane_index(); k < quads; k += kWarp) reinterpret_cast<Pack<T, 4>*>(sums)[k] = Pack<T, 4>{};
   else
@@ -140,7 +161,7 @@ __device__ __forceinline__ void write_sums(int basis, const T* sums, T* out) {
     Numbers total = reinterpret_cast<const Numbers*>(sums)[k];
 #pragma unroll
     for (int copy = 1; copy < Sharing<Columns, true>::kCopies; ++copy) {
-      const Numbers other = reinterpret_cast<const Numbers*>(sums + copy * padded_size<Columns>(basis))[k];
+      const Numbers other = reinterpret_cast<const Numbers*>(sums + copy * sums_size<Columns>(basis))[k];
       for (int a = 0; a < width; ++a) total.of[a] += other.of[a];
     }
     reinterpret_cast<Numbers*>(out)[k] = total;
@@ -176,9 +197,12 @@ __device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tan
     *inside += __popc(lanes);
     *nearest = r2 < *nearest ? r2 : *nearest;
     if (masked) continue;
+    const int before = __popc(lanes & ((1u << lane_index()) - 1));
     if (within) {
       if constexpr (Tangent) load_vector(tangent, slot, v);
-      prepare(args, norm, d, v, __popc(lanes & ((1u << lane_index()) - 1)), stage);
+      prepare(args, norm, d, v, before, stage);
+    } else {
+      leave_empty(__popc(lanes) + lane_index() - before, stage);
     }
     __syncwarp();
     add_staged<Columns, Shared>(*stage, __popc(lanes), args.basis(), sums);
@@ -205,6 +229,8 @@ __device__ __forceinline__ void moments_of(const MomentArgs<T>& args, int64_t i,
     }
     return;
   }
+  for (int word = 0; word <= Tangent; ++word)
+    for (int m = kSplineSupport; m < kSplineSupport + 2; ++m) stage->basis[word][m][lane_index()] = T(0);
   const Normalisation<T> norm = args.normalisation(type);
   T least = args.cutoff.cutoff * args.cutoff.cutoff;
   int64_t slot = i * args.width;
@@ -238,7 +264,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks<T, Tangent>)
   extern __shared__ __align__(16) char shared[];
   const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   auto* stages = reinterpret_cast<Staged<T, Tangent>*>(shared);
-  const int size = padded_size<Columns>(args.basis()) * Sharing<Columns, Shared>::kCopies;
+  const int size = sums_size<Columns>(args.basis()) * Sharing<Columns, Shared>::kCopies;
   T* sums = reinterpret_cast<T*>(stages + warps) + warp * size;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * warps + warp;
   if (i < atoms)
@@ -359,7 +385,7 @@ template <int Columns, bool Tangent, class T>
 void launch_moments(const CudaOp& op, const MomentArgs<T>& args, int64_t atoms, const T* tangent,
                     const int32_t* sel, T* moments, int32_t* within, T* nearest) {
   constexpr size_t stage = sizeof(Staged<T, Tangent>);
-  const size_t sums = sizeof(T) * padded_size<Columns>(args.basis()) * Sharing<Columns, true>::kCopies;
+  const size_t sums = sizeof(T) * sums_size<Columns>(args.basis()) * Sharing<Columns, true>::kCopies;
   const bool fits = warps_for(stage + sums) > 0;
   const int warps = warps_for(fits ? stage + sums : stage);
   op.launch(fits ? moment_kernel<Columns, true, T, Tangent> : moment_kernel<Columns, false, T, Tangent>,
