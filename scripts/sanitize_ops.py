@@ -1,4 +1,5 @@
-"""Runs every op on a GPU, on small lists of many kinds, for NVIDIA's compute-sanitizer:
+"""Runs every op on a GPU, or those whose names begin as the arguments do, on small lists of many kinds, for NVIDIA's
+compute-sanitizer:
 
 export PYTORCH_NO_CUDA_MEMORY_CACHING=1
 for tool in memcheck racecheck initcheck; do
@@ -7,6 +8,7 @@ done
 """
 
 import dataclasses
+import sys
 from typing import Any
 
 import torch

@@ -9,28 +9,37 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread a component, in the order of the result: the three of a pair read one stretch of memory each.
-// `Index` counts components; 32 bits where they suffice, because the divisions that find slot and row cost
-// less then.
+constexpr int kPerThread = 4;  // components, so that several loads are on their way at once
+
+// Components in the order of the result: the three of a pair read one stretch of memory each. `Index` counts
+// them; 32 bits where they suffice, because the divisions that find slot and row cost less then.
 template <class T, class Index>
 __global__ void displacements_kernel(const double* x, const double* cell, const int32_t* batch,
                                      const int32_t* neighbors, const int32_t* images, int32_t atoms,
                                      int32_t width, int32_t systems, T* out) {
-  const Index component = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
-  const Index slot = component / 3, i = slot / static_cast<Index>(width);
-  const int axis = static_cast<int>(component - 3 * slot);
-  if (i >= static_cast<Index>(atoms)) return;
-  const int32_t j = neighbors[slot];
-  double d = 0;
-  if (j != -1) {
-    const int32_t system = batch[i];
+  const Index begin = static_cast<Index>(blockIdx.x) * (kThreads * kPerThread) + threadIdx.x;
+  const Index slots = static_cast<Index>(atoms) * static_cast<Index>(width);
+  int32_t found[kPerThread], image[kPerThread];
+#pragma unroll
+  for (int u = 0; u < kPerThread; ++u) {
+    const Index slot = (begin + u * kThreads) / 3;
+    found[u] = slot < slots ? neighbors[slot] : -1;
+    image[u] = slot < slots ? images[slot] : 0;
+  }
+#pragma unroll
+  for (int u = 0; u < kPerThread; ++u) {
+    const Index component = begin + u * kThreads, slot = component / 3, i = slot / static_cast<Index>(width);
+    if (slot >= slots) return;
+    const int axis = static_cast<int>(component - 3 * slot);
+    const int32_t j = found[u], system = batch[i];
+    double d = 0;
     if (j >= 0 && j < atoms && system >= 0 && system < systems)
       d = displacement_component(x[3 * static_cast<int64_t>(i) + axis], x[3 * static_cast<int64_t>(j) + axis],
-                                 cell + 9 * static_cast<int64_t>(system), images[slot], axis);
-    else
+                                 cell + 9 * static_cast<int64_t>(system), image[u], axis);
+    else if (j != -1)
       d = not_a_number<double>();
+    out[component] = static_cast<T>(d);
   }
-  out[component] = static_cast<T>(d);
 }
 
 Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
@@ -46,7 +55,7 @@ Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor
     const int64_t components = 3 * pairs.atoms * pairs.width;
     const bool small = components < (int64_t{1} << 31);
     op.launch(small ? displacements_kernel<T, uint32_t> : displacements_kernel<T, uint64_t>,
-              blocks_for(components, kThreads), kThreads, 0, positions.const_data_ptr<double>(),
+              blocks_for(components, kThreads * kPerThread), kThreads, 0, positions.const_data_ptr<double>(),
               cell.const_data_ptr<double>(), pairs.batch.const_data_ptr<int32_t>(),
               pairs.neighbors.const_data_ptr<int32_t>(), images.const_data_ptr<int32_t>(), pairs.atoms,
               pairs.width, cell.size(0), result.mutable_data_ptr<T>());
