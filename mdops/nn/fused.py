@@ -27,11 +27,12 @@ class FusedPotential:
         shared = fitting.net(0)
         hidden, dtype = shared.layers[:-1], potential.dtype
         with torch.no_grad():
-            table = coefficients(copy.deepcopy(d).double(), grid, masked=False) / d.slots
-            table = torch.nn.functional.pad(table, (0, -d.width % _TABLE_PAD)).flatten(1, 2).to(dtype)
+            table = coefficients(copy.deepcopy(d).cpu().double(), grid, masked=False) / d.slots
+            table = torch.nn.functional.pad(table, (0, -d.width % _TABLE_PAD)).flatten(1, 2)
+            table = table.to(potential.device, dtype)
             packed = [_pack(fitting.net(t), d.width, d.axis_neuron) for t in range(d.ntypes)]
             scale, shift = _scale_and_shift(potential)
-        sel = torch.tensor(d.sel, dtype=torch.int32)
+        sel = torch.tensor(d.sel, dtype=torch.int32, device=potential.device)
         self._model = (d.mean, d.std, d.pair_mask, d.zeroed, sel, table, torch.stack(packed))
         self._output = (scale, shift)
         name, _, threshold = hidden[0].activation_name.lower().partition(":")
@@ -75,7 +76,8 @@ class FusedPotential:
 
 
 def supports(potential: "Potential") -> bool:
-    """Whether the op can stand for this model: on the CPU, and with a fitting net of the common kind."""
+    """Whether the op can stand for this model: its fitting net is of the common kind, and on a GPU it computes in
+    float32."""
     fitting = potential.fitting
     nets = [fitting.net(t) for t in range(len(potential.type_map))]
     hidden = nets[0].layers[:-1]
@@ -88,7 +90,12 @@ def supports(potential: "Potential") -> bool:
         and nets[0].layers[-1].activation_name.lower() in ("linear", "none")
     )
     constant_vacuum = not any(fitting.vacuum) or fitting.extra_size == 0
-    return potential.device.type == "cpu" and plain and constant_vacuum
+    runs_here = potential.device.type == "cpu" or (
+        potential.device.type == "cuda"
+        and potential.dtype == torch.float32
+        and len(potential.type_map) <= 256
+    )
+    return runs_here and plain and constant_vacuum
 
 
 def _adds_input(layer: Layer) -> bool:
@@ -112,10 +119,14 @@ def _scale_and_shift(potential: "Potential") -> tuple[torch.Tensor, torch.Tensor
     """(ntypes,) each, float64: e = scale * net + shift; both 0 for the types that have no energy."""
     fitting = potential.fitting
     scale = potential.has_energy.double()
-    nothing = torch.zeros(1, fitting.net(0).inputs, dtype=torch.float64)
+    nothing = torch.zeros(1, fitting.net(0).inputs, dtype=torch.float64, device=potential.device)
     vacuum: list[Any] = [
         copy.deepcopy(fitting.net(t)).double()(nothing)[0, 0] if isolated else 0.0
         for t, isolated in enumerate(fitting.vacuum)
     ]
-    shift = fitting.bias + potential.out_bias - torch.tensor([float(v) for v in vacuum], dtype=torch.float64)
+    shift = (
+        fitting.bias
+        + potential.out_bias
+        - torch.tensor([float(v) for v in vacuum], dtype=torch.float64, device=potential.device)
+    )
     return scale, scale * shift

@@ -1,0 +1,262 @@
+// A warp an atom, from the gradient of its features to forces: dT, dA, pair forces, the virial.
+#pragma once
+
+#include "spline_potential/gpu_moments.h"
+
+namespace mdops {
+
+// One warp's part of the shared memory.
+struct ForceMemory {
+  float4* moments;  // [moment_rows]: dA, in the rows that are touched
+  float* t;         // [4][table_width]: dT
+  float4* narrow;   // [axis]: T_<
+  float4* grad;     // [axis]: the part of dT_< that comes from T_<'s own place in D
+  int64_t* sums;    // [kWarp][3]: forces on neighbours
+  int32_t* others;  // [kWarp]: the neighbours
+  int64_t* virial;  // [10]: of this atom, and its system (-1: none)
+  int16_t* rows;    // [moment_rows + 4]
+
+  static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.table_width, p.net.axis); }
+  static MDOPS_HD int bytes(int moment_rows, int table_width, int axis) {
+    return 16 * (moment_rows + table_width + 2 * axis) + 28 * kWarp + 80 +
+           round_up(2 * (moment_rows + 4), 16);
+  }
+  __device__ ForceMemory(char* shared, int warp, const StepArgs& p) {
+    const int n = p.moment_rows();
+    moments = reinterpret_cast<float4*>(shared + warp * bytes(n, p.table_width, p.net.axis));
+    t = reinterpret_cast<float*>(moments + n);
+    narrow = reinterpret_cast<float4*>(t + 4 * p.table_width);
+    grad = narrow + p.net.axis;
+    sums = reinterpret_cast<int64_t*>(grad + p.net.axis);
+    others = reinterpret_cast<int32_t*>(sums + 3 * kWarp);
+    virial = reinterpret_cast<int64_t*>(others + kWarp);
+    rows = reinterpret_cast<int16_t*>(virial + 10);
+  }
+};
+
+// Lane k gets the sum over the warp of v[k]: 31 exchanges for 32 sums. A lane keeps the half of the sums that
+// a bit of its index names and gives the other half away, then the same with half as many.
+template <int Half, int Size>
+__device__ __forceinline__ float transposed_sum(float (&v)[Size]) {
+  const bool upper = lane_index() & Half;
+#pragma unroll
+  for (int k = 0; k < Half; ++k) {
+    const float keep = upper ? v[k + Half] : v[k], give = upper ? v[k] : v[k + Half];
+    v[k] = keep + __shfl_xor_sync(kAllLanes, give, Half);
+  }
+  if constexpr (Half > 1) return transposed_sum<Half / 2>(v);
+  return v[0];
+}
+
+// dT[a][k] = sum_l dD[l][k] T[a][l], and for k < M2 also sum_k' dD[k][k'] T[a][k'].
+__device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_row, const float* t_row,
+                                              const ForceMemory& m) {
+  const int lane = lane_index();
+  const Features features(p.net);
+  for (int l = lane; l < p.net.axis; l += kWarp) {
+    m.narrow[l] = make_float4(t_row[l], t_row[p.table_width + l], t_row[2 * p.table_width + l],
+                              t_row[3 * p.table_width + l]);
+    m.grad[l] = make_float4(0, 0, 0, 0);
+  }
+  __syncwarp();
+  for (int from = 0; from < p.table_width; from += 4 * kWarp) {
+    const int column = from + 4 * lane;
+    const bool mine = column < features.width;
+    float4 t[4], grad[4];
+#pragma unroll
+    for (int a = 0; a < 4; ++a) {
+      grad[a] = t[a] = make_float4(0, 0, 0, 0);
+      if (mine) t[a] = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
+    }
+    for (int first = 0; first < p.net.axis; first += 8) {
+      float own[32] = {};
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int l = first + k;
+        if (l >= p.net.axis || !mine || column < Features::first(l)) continue;
+        const float4 d = *reinterpret_cast<const float4*>(d_row + features.row(l) + column);
+        const float4 c = m.narrow[l];
+        const float by[4] = {c.x, c.y, c.z, c.w};
+#pragma unroll
+        for (int a = 0; a < 4; ++a) {
+          grad[a].x += d.x * by[a], grad[a].y += d.y * by[a], grad[a].z += d.z * by[a],
+              grad[a].w += d.w * by[a];
+          own[4 * k + a] = d.x * t[a].x + d.y * t[a].y + d.z * t[a].z + d.w * t[a].w;
+        }
+      }
+      const float sum = transposed_sum<16>(own);
+      if (first + lane / 4 < p.net.axis) reinterpret_cast<float*>(m.grad + first)[lane] += sum;
+    }
+    if (column < p.table_width)
+#pragma unroll
+      for (int a = 0; a < 4; ++a) *reinterpret_cast<float4*>(m.t + a * p.table_width + column) = grad[a];
+  }
+  __syncwarp();
+  for (int k = lane; k < 4 * p.net.axis; k += kWarp)
+    m.t[k % 4 * p.table_width + k / 4] += reinterpret_cast<const float*>(m.grad)[k];
+  __syncwarp();
+}
+
+// dA[b][a] = C[b] . dT[a] in the listed rows: eight lanes a row, four rows at a time.
+__device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* table, int count,
+                                             const ForceMemory& m) {
+  constexpr int lanes = 8, blocks = 4;
+  const int group = lane_index() / lanes, u = lane_index() % lanes;
+  const bool upper4 = u & 4, upper2 = u & 2;
+  for (int from = 0; from < p.table_width; from += 4 * kWarp) {
+    float4 grad[blocks][4];
+#pragma unroll
+    for (int b = 0; b < blocks; ++b) {
+      const int column = from + 4 * (b * lanes + u);
+#pragma unroll
+      for (int a = 0; a < 4; ++a)
+        grad[b][a] = column < p.table_width
+                         ? *reinterpret_cast<const float4*>(m.t + a * p.table_width + column)
+                         : make_float4(0, 0, 0, 0);
+    }
+    for (int k = 0; k < count; k += kWarp / lanes) {
+      const int b_row = m.rows[k + group];
+      const float* c_row = table + b_row * p.table_width + from + 4 * u;
+      float sum[4] = {};
+#pragma unroll
+      for (int b = 0; b < blocks; ++b) {
+        float4 c = make_float4(0, 0, 0, 0);
+        if (from + 4 * (b * lanes + u) < p.table_width)
+          c = __ldg(reinterpret_cast<const float4*>(c_row + 4 * b * lanes));
+#pragma unroll
+        for (int a = 0; a < 4; ++a)
+          sum[a] += c.x * grad[b][a].x + c.y * grad[b][a].y + c.z * grad[b][a].z + c.w * grad[b][a].w;
+      }
+      const float s0 = (upper4 ? sum[2] : sum[0]) + __shfl_xor_sync(kAllLanes, upper4 ? sum[0] : sum[2], 4);
+      const float s1 = (upper4 ? sum[3] : sum[1]) + __shfl_xor_sync(kAllLanes, upper4 ? sum[1] : sum[3], 4);
+      float s = (upper2 ? s1 : s0) + __shfl_xor_sync(kAllLanes, upper2 ? s0 : s1, 2);
+      s += __shfl_xor_sync(kAllLanes, s, 1);
+      if (u % 2 == 0 && k + group < count) {
+        float* out = reinterpret_cast<float*>(m.moments + b_row) + u / 2;
+        *out = from == 0 ? s : *out + s;
+      }
+    }
+  }
+  __syncwarp();
+}
+
+// dE/dd of one pair from dA.
+__device__ __forceinline__ void pair_force(const StepArgs& p, const Normalisation<float>& norm,
+                                           const float4* moments, const float* d, float* grad) {
+  const RadialTerms<float> f = radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], p.cutoff);
+  const SplinePlace<float> place = spline_place(f.s, p.grid);
+  float value[kSplineSupport], slope[kSplineSupport], sum[4] = {}, dsum[4] = {};
+  spline_basis(place, p.grid.inv_step, value, slope);
+#pragma unroll
+  for (int b = 0; b < kSplineSupport; ++b) {
+    const float4 m = moments[place.interval + b];
+    const float by[4] = {m.x, m.y, m.z, m.w};
+#pragma unroll
+    for (int a = 0; a < 4; ++a) sum[a] += value[b] * by[a], dsum[a] += slope[b] * by[a];
+  }
+  pair_gradient(d, f, norm, sum, dsum, grad);
+}
+
+// The kept pairs' forces: on the neighbours, on the atom itself, and the atom's virial W = -sum d (x) g.
+// Exact sums of rounded pair forces: those on all atoms add up to zero.
+__device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int type, const float4* pairs,
+                                               const ForceMemory& m) {
+  const int lane = lane_index();
+  const Normalisation<float> norm = p.normalisation(type);
+  const int32_t* within = p.within + static_cast<int64_t>(i) * p.ntypes;
+  const bool* masked = p.pair_mask + type * p.ntypes;
+  int kept = 0;
+  for (int t = 0; t < p.ntypes; ++t) kept += masked[t] ? 0 : within[t];
+  int64_t own[3] = {0, 0, 0};
+  float w[16] = {};
+  for (int k = 0; k < kept; k += kWarp) {
+    int64_t fixed[3] = {0, 0, 0};
+    int j = 0;
+    if (k + lane < kept) {
+      int table = 0;
+      for (int t = 0, end = 0; t < p.ntypes; ++t) {
+        end += masked[t] ? 0 : within[t];
+        if (k + lane >= end) table += p.basis();
+      }
+      const float4 pair = pairs[k + lane];
+      const float d[3] = {pair.x, pair.y, pair.z};
+      float g[3];
+      pair_force(p, norm, m.moments + table, d, g);
+      j = __float_as_int(pair.w);
+#pragma unroll
+      for (int a = 0; a < 3; ++a) {
+        if (!(fabsf(g[a]) < kMostForce)) *p.failed = 1;
+        fixed[a] = __float2ll_rn(g[a] * static_cast<float>(1 / kForceUnit));
+        own[a] += fixed[a];
+#pragma unroll
+        for (int b = 0; b < 3; ++b) w[3 * b + a] -= d[b] * g[a];
+      }
+    }
+    m.others[lane] = j;
+#pragma unroll
+    for (int a = 0; a < 3; ++a) m.sums[3 * lane + a] = -fixed[a];
+    __syncwarp();
+    // Consecutive lanes add to one atom's numbers, which are one sector of memory.
+#pragma unroll
+    for (int q = 0; q < 3; ++q) {
+      const int at = q * kWarp + lane;
+      if (k + at / 3 < kept)
+        atomic_add(p.force_sums + 4 * static_cast<int64_t>(m.others[at / 3]) + at % 3, m.sums[at]);
+    }
+    __syncwarp();
+  }
+#pragma unroll
+  for (int a = 0; a < 3; ++a) {
+    for (int d = 16; d > 0; d /= 2) own[a] += __shfl_xor_sync(kAllLanes, own[a], d);
+    if (lane == a) atomic_add(p.force_sums + 4 * static_cast<int64_t>(i) + a, own[a]);
+  }
+  float sum = transposed_sum<8>(w);
+  sum += __shfl_xor_sync(kAllLanes, sum, 16);
+  if (lane < 9) {
+    if (!(fabs(sum) < kMostVirial)) *p.failed = 1;
+    m.virial[lane] = __float2ll_rn(sum * static_cast<float>(1 / kVirialUnit));
+  }
+}
+
+__device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int i, const ForceMemory& m) {
+  const int lane = lane_index(), type = p.types[i];
+  features_to_t(p, p.features + row * p.feature_stride, p.t + row * 4 * p.table_width, m);
+  const int count = list_rows(p.touched + row * p.words(), p.words(), m.rows);
+  t_to_moments(p, p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width, count, m);
+  scatter_forces(p, i, type, p.pairs + row * p.list_width, m);
+  if (lane != 0) return;
+  m.virial[9] = p.batch[i];
+  double sum = p.nets[type * p.net_size + p.out_bias];
+  for (int k = 0; k < p.energy_parts; ++k) sum += p.energy_part[row * p.energy_parts + k];
+  p.energy[i] = p.scale[type] * sum + p.shift[type];
+}
+
+__global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
+  extern __shared__ __align__(16) char shared[];
+  const int warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * warps + warp;
+  const bool in_tile =
+      row < p.chunk_rows && p.first_row + row < p.rows && p.tile_type[(p.first_row + row) / p.tile_rows] >= 0;
+  const int i = in_tile ? p.row_atom[p.first_row + row] : -1;
+  const ForceMemory m(shared, warp, p);
+  const bool real = i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems;
+  if (real)
+    atom_forces(p, row, i, m);
+  else if (lane_index() == 0)
+    m.virial[9] = -1;
+  __syncthreads();
+  // The virials of neighbouring rows of one system go to memory as one.
+  if (threadIdx.x >= 9) return;
+  int64_t sum = 0;
+  for (int w = 0; w < warps; ++w) {
+    const int64_t* virial = ForceMemory(shared, w, p).virial;
+    if (virial[9] < 0) continue;
+    sum += virial[threadIdx.x];
+    const int64_t next = w + 1 < warps ? ForceMemory(shared, w + 1, p).virial[9] : -1;
+    if (next == virial[9]) continue;
+    atomic_add(p.virial_sums + 9 * virial[9] + threadIdx.x, sum);
+    sum = 0;
+  }
+}
+
+}  // namespace mdops

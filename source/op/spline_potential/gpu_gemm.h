@@ -1,0 +1,266 @@
+// C = A B by the tensor cores to the accuracy of float32: rows of A are rounded to pairs of float16 on the
+// way to shared memory, B comes packed (gpu_shape.h), and of (high + low)(high + low) the product low low is
+// left out. The tensor cores round sums towards zero, so every sixteen products are added up outside of them.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_pipeline.h>
+
+#include "common/rows.h"
+#include "spline_potential/gpu_shape.h"
+
+namespace mdops {
+
+// How a block of threads shares its tile: warps along rows, columns and depth; each one's tile in units of 16
+// rows and 8 columns; the depth of a stage in units of 16; and how many stages of B are under way. `Products`
+// is 3 for float32's accuracy; 1 keeps high high alone.
+template <int RowWarps, int ColWarps, int DepthWarps, int RowUnits, int ColUnits, int StageSteps, int Stages>
+struct Tile {
+  static constexpr int kRowWarps = RowWarps, kColWarps = ColWarps, kDepthWarps = DepthWarps;
+  static constexpr int kRowUnits = RowUnits, kColUnits = ColUnits, kSteps = StageSteps, kStages = Stages;
+  static constexpr int kRows = 16 * RowWarps * RowUnits, kTiles = ColWarps * ColUnits;
+  static constexpr int kCols = kTileCols * kTiles;
+  static constexpr int kWarps = RowWarps * ColWarps * DepthWarps, kThreads = kWarp * kWarps;
+  static constexpr int kRowBytes = 64 * kSteps;  // of A in a stage: each 8 numbers as 16 + 16 bytes
+  static constexpr int kABytes = kRows * kRowBytes, kBBytes = kSteps * kTiles * 512;
+  static constexpr int kStride = kCols + 4;  // of C in shared memory
+  static constexpr int kSumBytes = DepthWarps * kRows * kStride * 4;
+  static constexpr int kPipeBytes = 2 * kABytes + Stages * kBBytes;
+  static constexpr int kShared = kPipeBytes > kSumBytes ? kPipeBytes : kSumBytes;
+};
+
+// A tile's operands.
+struct Operands {
+  const float* a;  // first row, rows `a_stride` apart, zeros after the last number up to a multiple of 16
+  int64_t a_stride;
+  const float* b;    // fragments
+  int steps, tiles;  // of B
+};
+
+// 2^(kLargest - floor(log2 largest)), within the numbers of float32.
+__device__ __forceinline__ float scale_for(float largest) {
+  const int exponent = (__float_as_int(largest) >> 23) - 127;
+  const int power = kLargest - (largest > 0 ? exponent : 0);
+  return __int_as_float((min(max(power, -100), 100) + 127) << 23);
+}
+
+// The inverse of a power of two.
+__device__ __forceinline__ float inverse_power(float scale) {
+  return __int_as_float((254 << 23) - __float_as_int(scale));
+}
+
+__device__ __forceinline__ uint32_t pack_halves(float a, float b) {
+  const __half2 pair = __floats2half2_rn(a, b);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Two numbers as their high halves and their low halves.
+__device__ __forceinline__ void split(float a, float b, uint32_t* high, uint32_t* low) {
+  const __half2 h = __floats2half2_rn(a, b);
+  const float2 back = __half22float2(h);
+  *high = *reinterpret_cast<const uint32_t*>(&h);
+  *low = pack_halves(a - back.x, b - back.y);
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+__device__ __forceinline__ void load_fragment(uint32_t (&a)[4], const void* shared) {
+  const uint32_t at = shared_address(shared);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "r"(at));
+}
+
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The loads of one stage of A that a thread has under way, and the way of a stage into shared memory: sixteen
+// bytes `c` of row r stand in place c ^ (r & 7), so that neither stores nor `ldmatrix` meet in a bank. A
+// thread loads the same four columns of every kRowsApart-th row.
+template <class T>
+class StageOfA {
+ public:
+  static __device__ __forceinline__ int place(int row, int sixteen) {
+    return row * T::kRowBytes + 16 * (sixteen ^ (row & 7));
+  }
+
+  __device__ __forceinline__ explicit StageOfA(const Operands& in)
+      : row_(threadIdx.x / kQuads),
+        quad_(threadIdx.x % kQuads),
+        depth_(kStepDepth * in.steps),
+        from_(in.a + row_ * in.a_stride + 4 * quad_),
+        apart_(kRowsApart * in.a_stride) {}
+
+  __device__ __forceinline__ void load(int stage) {
+    const int column = kStepDepth * T::kSteps * stage;
+    const float* from = from_ + column;
+#pragma unroll
+    for (int n = 0; n < kLoads; ++n, from += apart_)
+      numbers_[n] =
+          column + 4 * quad_ < depth_ ? *reinterpret_cast<const float4*>(from) : make_float4(0, 0, 0, 0);
+  }
+
+  __device__ __forceinline__ void store(char* shared, const float* scales) const {
+    char* high_at = shared + place(row_, 2 * (quad_ / 2)) + 8 * (quad_ & 1);
+    char* low_at = shared + place(row_, 2 * (quad_ / 2) + 1) + 8 * (quad_ & 1);
+#pragma unroll
+    for (int n = 0; n < kLoads; ++n) {
+      const float s = scales[row_ + n * kRowsApart];
+      uint2 high, low;
+      split(s * numbers_[n].x, s * numbers_[n].y, &high.x, &low.x);
+      split(s * numbers_[n].z, s * numbers_[n].w, &high.y, &low.y);
+      *reinterpret_cast<uint2*>(high_at + n * kRowsApart * T::kRowBytes) = high;
+      *reinterpret_cast<uint2*>(low_at + n * kRowsApart * T::kRowBytes) = low;
+    }
+  }
+
+ private:
+  static constexpr int kQuads = 4 * T::kSteps, kRowsApart = T::kThreads / kQuads;
+  static constexpr int kLoads = T::kRows / kRowsApart;
+  static_assert(T::kThreads % kQuads == 0 && kRowsApart % 8 == 0 && T::kRows % kRowsApart == 0);
+
+  float4 numbers_[kLoads];
+  int row_, quad_, depth_;
+  const float* from_;
+  int64_t apart_;
+};
+
+// Sixteen bytes from device to shared memory, without registers between.
+__device__ __forceinline__ void copy_async(uint32_t shared, const float* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from));
+}
+
+// Tiles beyond the last are left as they are: their columns are not looked at.
+template <class T>
+__device__ __forceinline__ void copy_stage_of_b(const Operands& in, int stage, int first_tile,
+                                                uint32_t shared) {
+  constexpr int all = T::kTiles * kWarp;
+  const int pieces = min(T::kTiles, in.tiles - first_tile) * kWarp - static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int s = 0; s < T::kSteps; ++s) {
+    const int step = stage * T::kSteps + s;
+    if (step >= in.steps) break;
+    const float* from = in.b + 4 * (kWarp * (step * in.tiles + first_tile) + static_cast<int>(threadIdx.x));
+#pragma unroll
+    for (int k = 0; k < all; k += T::kThreads)
+      if (k < pieces) copy_async(shared + 16 * (s * all + k + threadIdx.x), from + 4 * k);
+  }
+}
+
+template <class T, int Products>
+__device__ __forceinline__ void multiply_stage(const char* a, const char* b, int steps,
+                                               float (&sum)[T::kRowUnits][T::kColUnits][4]) {
+  constexpr int group = T::kColUnits % 5 == 0 ? 5 : 4;
+  static_assert(T::kColUnits % group == 0);
+  const int lane = lane_index(), warp = threadIdx.x / kWarp;
+  const int col_warp = warp % T::kColWarps, row_warp = warp / T::kColWarps % T::kRowWarps;
+#pragma unroll 1
+  for (int s = 0; s < T::kSteps / T::kDepthWarps; ++s) {
+    const int step = s * T::kDepthWarps + warp / (T::kColWarps * T::kRowWarps);
+    if (step >= steps) break;
+    uint32_t high[T::kRowUnits][4], low[T::kRowUnits][4];
+#pragma unroll
+    for (int m = 0; m < T::kRowUnits; ++m) {
+      const int row = 16 * (row_warp * T::kRowUnits + m) + lane % 16, eight = 2 * step + lane / 16;
+      load_fragment(high[m], a + StageOfA<T>::place(row, 2 * eight));
+      if constexpr (Products > 1) load_fragment(low[m], a + StageOfA<T>::place(row, 2 * eight + 1));
+    }
+#pragma unroll
+    for (int first = 0; first < T::kColUnits; first += group) {
+      uint4 right[group];
+      float part[T::kRowUnits][group][4] = {};
+#pragma unroll
+      for (int n = 0; n < group; ++n)
+        right[n] = *reinterpret_cast<const uint4*>(
+            b + 16 * ((step * T::kTiles + col_warp * T::kColUnits + first + n) * kWarp + lane));
+#pragma unroll
+      for (int product = 0; product < Products; ++product)
+#pragma unroll
+        for (int m = 0; m < T::kRowUnits; ++m)
+#pragma unroll
+          for (int n = 0; n < group; ++n)
+            multiply_add(part[m][n], product == 2 ? low[m] : high[m], product == 1 ? right[n].z : right[n].x,
+                         product == 1 ? right[n].w : right[n].y);
+#pragma unroll
+      for (int m = 0; m < T::kRowUnits; ++m)
+#pragma unroll
+        for (int n = 0; n < group; ++n)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) sum[m][first + n][c] += part[m][n][c];
+    }
+  }
+}
+
+// The tile of C whose first column is that of `first_tile`, into shared memory: [kRows][kStride] floats,
+// times the rows' scales and those of B's columns. `scales` of the rows lie in shared memory.
+template <class T, int Products>
+__device__ __forceinline__ float* multiply_tile(const Operands& in, int first_tile, const float* scales,
+                                                char* shared) {
+  const int lane = lane_index(), warp = threadIdx.x / kWarp;
+  const int col_warp = warp % T::kColWarps, row_warp = warp / T::kColWarps % T::kRowWarps;
+  const int depth_warp = warp / (T::kColWarps * T::kRowWarps);
+  const int stages = (in.steps + T::kSteps - 1) / T::kSteps;
+  char* const b = shared + 2 * T::kABytes;
+  float sum[T::kRowUnits][T::kColUnits][4] = {};
+  StageOfA<T> ahead(in);
+
+  for (int s = 0; s < T::kStages - 1; ++s) {
+    if (s < stages) copy_stage_of_b<T>(in, s, first_tile, shared_address(b) + s * T::kBBytes);
+    __pipeline_commit();
+  }
+  ahead.load(0);
+  ahead.store(shared, scales);
+  if (stages > 1) ahead.load(1);
+  for (int s = 0; s < stages; ++s) {
+    __pipeline_wait_prior(T::kStages - 2);
+    __syncthreads();
+    const int next = s + T::kStages - 1;
+    if (next < stages)
+      copy_stage_of_b<T>(in, next, first_tile, shared_address(b) + next % T::kStages * T::kBBytes);
+    __pipeline_commit();
+    if (s + 1 < stages) ahead.store(shared + (s + 1) % 2 * T::kABytes, scales);
+    if (s + 2 < stages) ahead.load(s + 2);
+    if (first_tile + col_warp * T::kColUnits < in.tiles)
+      multiply_stage<T, Products>(shared + s % 2 * T::kABytes, b + s % T::kStages * T::kBBytes,
+                                  in.steps - s * T::kSteps, sum);
+  }
+  __pipeline_wait_prior(0);
+  __syncthreads();
+
+  float* const c = reinterpret_cast<float*>(shared);
+#pragma unroll
+  for (int m = 0; m < T::kRowUnits; ++m)
+#pragma unroll
+    for (int n = 0; n < T::kColUnits; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = 16 * (row_warp * T::kRowUnits + m) + lane / 4 + 8 * half;
+        const int col = kTileCols * (col_warp * T::kColUnits + n) + 2 * (lane % 4);
+        *reinterpret_cast<float2*>(c + (depth_warp * T::kRows + row) * T::kStride + col) =
+            make_float2(sum[m][n][2 * half], sum[m][n][2 * half + 1]);
+      }
+  __syncthreads();
+  return c;
+}
+
+// Four columns of the tile, the parts of the depth added up in their order.
+template <class T>
+__device__ __forceinline__ float4 tile_sum(const float* c, int row, int col) {
+  float4 sum = *reinterpret_cast<const float4*>(c + row * T::kStride + col);
+#pragma unroll
+  for (int d = 1; d < T::kDepthWarps; ++d) {
+    const float4 part = *reinterpret_cast<const float4*>(c + (d * T::kRows + row) * T::kStride + col);
+    sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+  }
+  return sum;
+}
+
+}  // namespace mdops

@@ -1,0 +1,258 @@
+// A warp an atom, from its list to the features of the fitting net: pairs, spline moments, T, D.
+#pragma once
+
+#include "spline_potential/gpu_gemm.h"
+#include "spline_potential/gpu_step.h"
+
+namespace mdops {
+
+// One warp's part of the shared memory.
+struct AtomMemory {
+  float4* moments;    // [moment_rows]
+  float4* waiting;    // [2 * kWarp]: pairs within the cutoff, not yet worked on
+  float4* prepared;   // [kWarp][3]: six basis values, four of R, the first row of the moments
+  float4* narrow;     // [axis]: T_<
+  uint32_t* touched;  // [words]
+  int16_t* rows;      // [moment_rows + 4]: those of the moments that are not zero
+
+  static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.words(), p.net.axis); }
+  static MDOPS_HD int bytes(int moment_rows, int words, int axis) {
+    return 16 * (moment_rows + 5 * kWarp + axis) + round_up(4 * words + 2 * (moment_rows + 4), 16);
+  }
+  __device__ AtomMemory(char* shared, const StepArgs& p) {
+    const int n = p.moment_rows();
+    moments = reinterpret_cast<float4*>(shared + threadIdx.x / kWarp * bytes(n, p.words(), p.net.axis));
+    waiting = moments + n;
+    prepared = waiting + 2 * kWarp;
+    narrow = prepared + 3 * kWarp;
+    touched = reinterpret_cast<uint32_t*>(narrow + p.net.axis);
+    rows = reinterpret_cast<int16_t*>(touched + p.words());
+  }
+};
+
+// Adds phi_b(s) R_a of the first `count` waiting pairs to the moments: first a lane a pair, then 24 lanes one
+// pair after the other.
+__device__ __forceinline__ void add_pairs(const StepArgs& p, const Normalisation<float>& norm, int table,
+                                          int count, const AtomMemory& m) {
+  const int lane = lane_index();
+  if (lane < count) {
+    const float4 pair = m.waiting[lane];
+    const float d[3] = {pair.x, pair.y, pair.z};
+    const RadialTerms<float> f = radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], p.cutoff);
+    float row[4], value[kSplineSupport], slope[kSplineSupport];
+    env_row(d, f, norm, row);
+    const SplinePlace<float> place = spline_place(f.s, p.grid);
+    spline_basis(place, p.grid.inv_step, value, slope);
+    const int first = table + place.interval;
+    m.prepared[3 * lane] = make_float4(value[0], value[1], value[2], value[3]);
+    m.prepared[3 * lane + 1] = make_float4(value[4], value[5], row[0], row[1]);
+    m.prepared[3 * lane + 2] = make_float4(row[2], row[3], __int_as_float(first), 0);
+    atomicOr(m.touched + first / 32, 1u << first % 32);
+  }
+  __syncwarp();
+  const float* prepared = reinterpret_cast<const float*>(m.prepared);
+  float* moments = reinterpret_cast<float*>(m.moments);
+  const int b = lane / 4, a = 6 + lane % 4;
+#pragma unroll 4
+  for (int k = 0; k < count; ++k) {
+    if (lane < 4 * kSplineSupport) {
+      const int first = __float_as_int(prepared[12 * k + 10]);
+      moments[4 * first + lane] += prepared[12 * k + b] * prepared[12 * k + a];
+    }
+    __syncwarp();
+  }
+}
+
+// Reads the atom's list, type after type, and adds up the moments of the pairs within the cutoff, which it
+// keeps in `pairs`. Returns false for a list that cannot be.
+__device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type, float4* pairs,
+                                             const AtomMemory& m) {
+  const int lane = lane_index();
+  const Normalisation<float> norm = p.normalisation(type);
+  const float cutoff2 = p.cutoff.cutoff * p.cutoff.cutoff;
+  const int64_t list = static_cast<int64_t>(i) * p.list_width;
+  const Place here = p.places[i];
+  const double* cell = p.cell + 9 * static_cast<int64_t>(p.batch[i]);
+  float nearest = cutoff2;
+  int kept = 0, k = 0;
+  bool good = true;
+  for (int t = 0; t < p.ntypes; ++t) {
+    const int count = p.counts[static_cast<int64_t>(i) * p.ntypes + t];
+    if (count < 0 || count > p.list_width - k) return false;
+    const int last = k + count, table = t * p.basis();
+    const bool masked = p.pair_mask[type * p.ntypes + t];
+    int within = 0, waiting = 0;
+    for (; k < last; k += kWarp) {
+      float4 pair = {0, 0, 0, 0};
+      bool inside = false;
+      if (k + lane < last) {
+        const int j = p.neighbors[list + k + lane];
+        if (j >= 0 && j < p.atoms) {
+          const Place there = p.places[j];
+          double d[3];
+          displacement(here.x, there.x, cell, p.images[list + k + lane], d);
+          pair = make_float4(d[0], d[1], d[2], __int_as_float(j));
+          const float r2 = pair.x * pair.x + pair.y * pair.y + pair.z * pair.z;
+          nearest = fminf(nearest, r2);
+          inside = r2 < cutoff2;
+        } else {
+          good = false;
+        }
+      }
+      const unsigned lanes = __ballot_sync(kAllLanes, inside);
+      within += __popc(lanes);
+      if (masked) continue;
+      if (inside) m.waiting[waiting + __popc(lanes & ((1u << lane) - 1))] = pair;
+      waiting += __popc(lanes);
+      __syncwarp();
+      if (waiting < kWarp) continue;
+      pairs[kept + lane] = m.waiting[lane];
+      add_pairs(p, norm, table, kWarp, m);
+      waiting -= kWarp, kept += kWarp;
+      const float4 rest = m.waiting[kWarp + lane];
+      __syncwarp();
+      m.waiting[lane] = rest;
+      __syncwarp();
+    }
+    k = last;
+    if (waiting > 0) {
+      if (lane < waiting) pairs[kept + lane] = m.waiting[lane];
+      add_pairs(p, norm, table, waiting, m);
+      kept += waiting;
+    }
+    if (lane == 0) p.within[static_cast<int64_t>(i) * p.ntypes + t] = within;
+    const int present = masked && !p.zeroed[type * p.ntypes + t] ? 0 : within;
+    if (norm.mean != 0 && p.sel[t] != present) {
+      float value[kSplineSupport];
+      spline_values(0.0f, value);
+      const float row = -norm.mean * norm.inv0 * static_cast<float>(p.sel[t] - present);
+      if (lane == 0) {
+        for (int b = 0; b < kSplineSupport; ++b) m.moments[table + b].x += value[b] * row;
+        m.touched[table / 32] |= 1u << table % 32;
+      }
+    }
+    __syncwarp();
+  }
+  for (int d = 16; d > 0; d /= 2) nearest = fminf(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
+  if (lane == 0) p.nearest[i] = sqrtf(nearest);
+  return __all_sync(kAllLanes, good);
+}
+
+// The six rows from each touched one on: their list, rising, filled up with repetitions of row 0 to a
+// multiple of four. Returns how many there are.
+__device__ __forceinline__ int list_rows(const uint32_t* touched, int words, int16_t* rows) {
+  const int lane = lane_index();
+  int count = 0;
+  uint32_t before = 0;
+  for (int w = 0; w < words; ++w) {
+    const uint64_t two = static_cast<uint64_t>(touched[w]) << 32 | before;
+    uint64_t all = two;
+    for (int b = 1; b < kSplineSupport; ++b) all |= two << b;
+    const uint32_t now = static_cast<uint32_t>(all >> 32);
+    if (now >> lane & 1) rows[count + __popc(now & ((1u << lane) - 1))] = static_cast<int16_t>(32 * w + lane);
+    count += __popc(now);
+    before = touched[w];
+  }
+  if (lane < 4) rows[count + lane] = 0;
+  __syncwarp();
+  return count;
+}
+
+// T = A^T C in the warp's columns 4 lane .. 4 lane + 3 from `column` on.
+__device__ __forceinline__ void contract(const StepArgs& p, const float* table, int column, int count,
+                                         const AtomMemory& m, float4 (&t)[4]) {
+#pragma unroll
+  for (int a = 0; a < 4; ++a) t[a] = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+  for (int k = 0; k < count; ++k) {
+    const int b = m.rows[k];
+    const float4 moment = m.moments[b];
+    const float4 c = __ldg(reinterpret_cast<const float4*>(table + b * p.table_width + column));
+    const float by[4] = {moment.x, moment.y, moment.z, moment.w};
+#pragma unroll
+    for (int a = 0; a < 4; ++a)
+      t[a].x += by[a] * c.x, t[a].y += by[a] * c.y, t[a].z += by[a] * c.z, t[a].w += by[a] * c.w;
+  }
+}
+
+// The row of features: D, the extra inputs, zeros; and the bound of its numbers, |D[l][k]| <= max_k |T[k]|^2.
+__device__ __forceinline__ void write_features(const StepArgs& p, int i, const float* t_row, float bound,
+                                               const AtomMemory& m, float* out, float* largest) {
+  const int lane = lane_index();
+  const Features features(p.net);
+  for (int column = 4 * lane; column < features.width; column += 4 * kWarp) {
+    float4 t[4];
+#pragma unroll
+    for (int a = 0; a < 4; ++a) t[a] = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
+#pragma unroll 4
+    for (int l = 0; l < p.net.axis; ++l) {
+      if (column < Features::first(l)) continue;
+      const float4 c = m.narrow[l];
+      *reinterpret_cast<float4*>(out + features.row(l) + column) =
+          make_float4(c.x * t[0].x + c.y * t[1].x + c.z * t[2].x + c.w * t[3].x,
+                      c.x * t[0].y + c.y * t[1].y + c.z * t[2].y + c.w * t[3].y,
+                      c.x * t[0].z + c.y * t[1].z + c.z * t[2].z + c.w * t[3].z,
+                      c.x * t[0].w + c.y * t[1].w + c.z * t[2].w + c.w * t[3].w);
+    }
+  }
+  const int count = features.count();
+  for (int k = lane; k < p.feature_stride - count; k += kWarp) {
+    const float x = k < p.extra_size ? p.extra[static_cast<int64_t>(i) * p.extra_size + k] : 0.0f;
+    bound = fmaxf(bound, fabsf(x));
+    out[count + k] = x;
+  }
+  for (int d = 16; d > 0; d /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAllLanes, bound, d));
+  for (int k = lane; k < 1 + 2 * p.layers; k += kWarp) largest[k * p.chunk_rows] = k == 0 ? bound : 0.0f;
+}
+
+// Zeros in place of what an atom would write, for the rows that fill up a tile.
+__device__ __forceinline__ void write_empty_row(const StepArgs& p, int64_t row) {
+  for (int k = lane_index(); k < p.feature_stride; k += kWarp) p.features[row * p.feature_stride + k] = 0;
+  for (int k = lane_index(); k < 1 + 2 * p.layers; k += kWarp) p.largest[k * p.chunk_rows + row] = 0;
+}
+
+__global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
+  extern __shared__ __align__(16) char shared[];
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  if (row >= p.chunk_rows || p.first_row + row >= p.rows) return;
+  if (p.tile_type[(p.first_row + row) / p.tile_rows] < 0) return;
+  const int i = p.row_atom[p.first_row + row], lane = lane_index();
+  if (i < 0) return write_empty_row(p, row);
+  const int type = p.types[i];
+  const AtomMemory m(shared, p);
+  for (int b = lane; b < p.moment_rows(); b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
+  for (int w = lane; w < p.words(); w += kWarp) m.touched[w] = 0;
+  __syncwarp();
+  const int system = p.batch[i];
+  const bool good =
+      system >= 0 && system < p.systems && atom_moments(p, i, type, p.pairs + row * p.list_width, m);
+  if (!good) {
+    if (lane == 0) *p.failed = 1, p.nearest[i] = nan_of_gpu();
+    for (int t = lane; t < p.ntypes; t += kWarp) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
+  }
+  for (int w = lane; w < p.words(); w += kWarp) p.touched[row * p.words() + w] = m.touched[w];
+  const int count = list_rows(m.touched, p.words(), m.rows);
+  const float* table = p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width;
+  float* t_row = p.t + row * 4 * p.table_width;
+  float bound = 0;
+  for (int column = 4 * lane; column < p.table_width; column += 4 * kWarp) {
+    float4 t[4];
+    contract(p, table, column, count, m, t);
+#pragma unroll
+    for (int a = 0; a < 4; ++a) *reinterpret_cast<float4*>(t_row + a * p.table_width + column) = t[a];
+    const float4 narrow[4] = {{t[0].x, t[1].x, t[2].x, t[3].x},
+                              {t[0].y, t[1].y, t[2].y, t[3].y},
+                              {t[0].z, t[1].z, t[2].z, t[3].z},
+                              {t[0].w, t[1].w, t[2].w, t[3].w}};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float4 v = narrow[k];
+      if (column + k < p.net.axis) m.narrow[column + k] = v;
+      bound = fmaxf(bound, v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
+    }
+  }
+  __syncwarp();
+  write_features(p, i, t_row, bound, m, p.features + row * p.feature_stride, p.largest + row);
+}
+
+}  // namespace mdops

@@ -1,0 +1,62 @@
+// Packing a fitting net for a GPU, on the GPU.
+#pragma once
+
+#include "spline_potential/gpu_gemm.h"
+
+namespace mdops {
+
+// Layer n of a net as the matrix of its forward or its backward product; zero outside of the weights.
+struct LayerMatrix {
+  const float* weight;  // (inputs, neurons)
+  FittingShape net;
+  int layer;
+  bool backward;
+
+  // The first layer's weight of feature f (gpu_shape.h), from DeePMD-kit's order k * M2 + l: D is symmetric
+  // in its first M2 rows, and the weights of two equal features are added.
+  __device__ float folded(int f, int col) const {
+    const Features features(net);
+    const int cols = net.neurons[0], count = features.count();
+    if (f >= count) {
+      const int k = f - count;
+      return k < net.extra ? weight[(static_cast<int64_t>(net.width) * net.axis + k) * cols + col] : 0.0f;
+    }
+    int l = 0;
+    while (l + 1 < net.axis && f >= features.row(l + 1) + Features::first(l + 1)) ++l;
+    const int k = f - features.row(l);
+    if (k < l || k >= net.width) return 0.0f;
+    float sum = weight[(static_cast<int64_t>(k) * net.axis + l) * cols + col];
+    if (k < net.axis && k != l) sum += weight[(static_cast<int64_t>(l) * net.axis + k) * cols + col];
+    return sum;
+  }
+  __device__ float at(int row, int col) const {
+    const int in = backward ? col : row, out = backward ? row : col;
+    if (out >= net.neurons[layer]) return 0.0f;
+    if (layer == 0) return folded(in, out);
+    return in < net.neurons[layer - 1] ? weight[static_cast<int64_t>(in) * net.neurons[layer] + out] : 0.0f;
+  }
+};
+
+// 1 / scale of each column: a warp a column.
+__global__ void column_scales_kernel(LayerMatrix matrix, PackedMatrix to, float* packed) {
+  const int col = blockIdx.x;
+  float largest = 0;
+  for (int k = threadIdx.x; k < to.steps * kStepDepth; k += kWarp)
+    largest = fmaxf(largest, fabsf(matrix.at(k, col)));
+  for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, d));
+  if (threadIdx.x == 0) packed[to.columns_at() + col] = inverse_power(scale_for(largest));
+}
+
+// The fragments: a lane's four rows 2 (lane % 4) + {0, 1, 8, 9} of column lane / 4, high parts, then low
+// ones.
+__global__ void fragments_kernel(LayerMatrix matrix, PackedMatrix to, float* packed) {
+  const int lane = threadIdx.x, step = blockIdx.x / to.tiles, tile = blockIdx.x % to.tiles;
+  const int row = kStepDepth * step + 2 * (lane % 4), col = kTileCols * tile + lane / 4;
+  const float scale = inverse_power(packed[to.columns_at() + col]);
+  uint4 out;
+  split(scale * matrix.at(row, col), scale * matrix.at(row + 1, col), &out.x, &out.z);
+  split(scale * matrix.at(row + 8, col), scale * matrix.at(row + 9, col), &out.y, &out.w);
+  reinterpret_cast<uint4*>(packed + to.at)[static_cast<int64_t>(blockIdx.x) * kWarp + lane] = out;
+}
+
+}  // namespace mdops

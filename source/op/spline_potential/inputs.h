@@ -1,0 +1,156 @@
+// The ops' arguments, checked at entry; for the CPU and for GPUs.
+#pragma once
+
+#include <cmath>
+#include <tuple>
+#include <vector>
+
+#include "common/descriptor_args.h"
+#include "spline_potential/spline_potential.h"
+
+namespace mdops {
+
+inline FittingShape fitting_shape(const Op& op, int64_t width, int64_t axis,
+                                  const std::vector<int64_t>& neurons, int64_t extra) {
+  if (width < 1 || axis < 1 || axis > width || axis > 255 || width > 100000)
+    fail(op, "arguments `width` and `axis` are " + std::to_string(width) + " and " + std::to_string(axis) +
+                 ", expected 1 <= axis <= width and axis <= 255");
+  if (neurons.empty() || neurons.size() > kMaxLayers)
+    fail(op, "a fitting net of " + std::to_string(neurons.size()) + " hidden layers, expected 1 to " +
+                 std::to_string(kMaxLayers));
+  FittingShape net{};
+  net.width = static_cast<int>(width);
+  net.axis = static_cast<int>(axis);
+  net.extra = static_cast<int>(extra);
+  net.layers = static_cast<int>(neurons.size());
+  for (int n = 0; n < net.layers; ++n) {
+    if (neurons[n] < 1 || neurons[n] > 100000)
+      fail(op, "a layer of " + std::to_string(neurons[n]) + " neurons");
+    net.neurons[n] = static_cast<int>(neurons[n]);
+  }
+  return net;
+}
+
+// The layers of one fitting net, the output layer last.
+struct NetInputs {
+  std::vector<Tensor> weights, biases, timesteps;
+  FittingShape net;
+
+  NetInputs(const Op& op, std::vector<Tensor> weights_, std::vector<Tensor> biases_,
+            std::vector<Tensor> timesteps_, int64_t width, int64_t axis)
+      : weights(std::move(weights_)), biases(std::move(biases_)), timesteps(std::move(timesteps_)) {
+    const size_t layers = weights.size();
+    if (layers < 2 || biases.size() != layers || timesteps.size() != layers)
+      fail(op, "expected weights, biases and timesteps of two layers or more, as many of each");
+    std::vector<int64_t> neurons;
+    int64_t inputs = weights[0].dim() == 2 ? weights[0].size(0) : 0;
+    const int64_t extra = inputs - width * axis;
+    if (extra < 0) fail(op, "argument `weights[0]` has fewer than width * axis rows");
+    for (size_t n = 0; n < layers; ++n) {
+      weights[n] = float_input(op, "weights", weights[n], {inputs, n + 1 < layers ? kAny : 1});
+      inputs = weights[n].size(1);
+      biases[n] = input(op, "biases", biases[n], weights[0].scalar_type(), {inputs});
+      timesteps[n] = input(op, "timesteps", timesteps[n], weights[0].scalar_type(), {inputs});
+      if (n + 1 < layers) neurons.push_back(inputs);
+    }
+    net = fitting_shape(op, width, axis, neurons, extra);
+  }
+
+  template <class T>
+  std::vector<DenseLayer<T>> layers() const {
+    std::vector<DenseLayer<T>> dense;
+    for (size_t n = 0; n < weights.size(); ++n)
+      dense.push_back({weights[n].template const_data_ptr<T>(), biases[n].template const_data_ptr<T>(),
+                       timesteps[n].template const_data_ptr<T>()});
+    return dense;
+  }
+};
+
+// Everything `spline_potential` takes; docs/ops.md and mdops/ops/spline_potential.py say what it is.
+struct PotentialInputs {
+  Tensor positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed, sel, tables,
+      nets, extra, scale, shift;
+  ScalarType dtype;
+  int64_t atoms, systems, ntypes, basis;
+  double cutoff, cutoff_smooth, protection, s_max;
+  FittingShape net;
+
+  template <class T>
+  Cutoff<T> cutoff_as() const {
+    return {static_cast<T>(cutoff), static_cast<T>(cutoff_smooth), static_cast<T>(protection)};
+  }
+  template <class T>
+  SplineGrid<T> grid_as() const {
+    return {static_cast<T>((basis - 5) / s_max), static_cast<int>(basis - 5)};
+  }
+};
+
+using PotentialOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// The op: Call(positions) is an `Op`, and its run(inputs) answers.
+template <class Call>
+PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                                  const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                                  const Tensor& counts, const Tensor& mean, const Tensor& std,
+                                  const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
+                                  const Tensor& tables, const Tensor& nets, const Tensor& extra,
+                                  const Tensor& scale, const Tensor& shift, double cutoff,
+                                  double cutoff_smooth, double protection, double s_max, int64_t width,
+                                  int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
+                                  int64_t activation, double threshold) {
+  const Call op(positions);
+  PotentialInputs in{};
+  in.positions = input(op, "positions", positions, ScalarType::Double, {kAny, 3});
+  in.cell = input(op, "cell", cell, ScalarType::Double, {kAny, 3, 3});
+  const int64_t n = in.atoms = in.positions.size(0);
+  in.systems = in.cell.size(0);
+  in.batch = input(op, "batch", batch, ScalarType::Int, {n});
+  in.neighbors = input(op, "neighbors", neighbors, ScalarType::Int, {n, kAny});
+  in.images = input(op, "images", images, ScalarType::Int, {n, in.neighbors.size(1)});
+  in.types = input(op, "types", types, ScalarType::Int, {n});
+  in.tables = float_input(op, "tables", tables, {kAny, kAny, kAny});
+  in.dtype = in.tables.scalar_type();
+  const int64_t ntypes = in.ntypes = in.tables.size(0);
+  in.basis = ntypes ? in.tables.size(1) / ntypes : 0;
+  if (ntypes < 1 || in.basis < 6 || in.tables.size(1) != ntypes * in.basis || ntypes * in.basis > 32000 ||
+      in.tables.size(2) != (width + kTablePad - 1) / kTablePad * kTablePad)
+    fail(op, "argument `tables` has a shape that does not fit (ntypes, ntypes * basis, width padded to 16)");
+  in.counts = input(op, "counts", counts, ScalarType::Int, {n, ntypes});
+  in.mean = input(op, "mean", mean, in.dtype, {ntypes});
+  in.std = input(op, "std", std, in.dtype, {ntypes, 2});
+  in.pair_mask = input(op, "pair_mask", pair_mask, ScalarType::Bool, {ntypes, ntypes});
+  in.zeroed = input(op, "zeroed", zeroed, ScalarType::Bool, {ntypes, ntypes});
+  in.sel = input(op, "sel", sel, ScalarType::Int, {ntypes});
+  in.nets = input(op, "nets", nets, in.dtype, {ntypes, kAny});
+  in.extra = input(op, "extra", extra, in.dtype, {n, kAny});
+  in.scale = input(op, "scale", scale, ScalarType::Double, {ntypes});
+  in.shift = input(op, "shift", shift, ScalarType::Double, {ntypes});
+  check_cutoff(op, cutoff, cutoff_smooth, protection);
+  check_range(op, "batch", in.batch, 0, in.systems);
+  check_range(op, "types", in.types, -1, ntypes);
+  check_counts(op, in.counts, in.neighbors.size(1));
+  if (!(s_max > 0) || !std::isfinite(s_max)) fail(op, "argument `s_max` must be positive and finite");
+  if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
+    fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
+  in.cutoff = cutoff, in.cutoff_smooth = cutoff_smooth, in.protection = protection, in.s_max = s_max;
+
+  in.net = fitting_shape(op, width, axis, neurons, in.extra.size(1));
+  in.net.activation = static_cast<Activation>(activation);
+  in.net.threshold = threshold;
+  if (residual.size() != neurons.size()) fail(op, "arguments `residual` and `neurons` differ in length");
+  for (int k = 0; k < in.net.layers; ++k) {
+    in.net.residual[k] = residual[k] != 0;
+    if (k && residual[k] && in.net.neurons[k] != in.net.neurons[k - 1] &&
+        in.net.neurons[k] != 2 * in.net.neurons[k - 1])
+      fail(op, "a residual layer must be as wide as the one before it, or twice");
+  }
+  return op.run(in);
+}
+
+// Refuses `nets` of another size than the kernels that run read.
+inline void check_packed(const Op& op, const Tensor& nets, int64_t size) {
+  if (nets.size(1) != size)
+    fail(op, "argument `nets` was packed for a net of another shape, or another device or instruction set");
+}
+
+}  // namespace mdops
