@@ -52,7 +52,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 def training_input(arguments: argparse.Namespace, steps: int) -> dict[str, Any]:
     training = {
         "training_data": {"systems": arguments.train, "batch_size": 1},
-        "validation_data": {"systems": arguments.validate, "batch_size": 1, "numb_btch": 16},
+        "validation_data": {"systems": arguments.validate, "batch_size": 16},
         "numb_steps": steps,
         "disp_freq": max(1, min(steps // LINES, 200)),
         "save_freq": steps,

@@ -60,7 +60,7 @@ def training_input(systems: list[str], batch: int, precision: str, steps: int = 
         "learning_rate": {"type": "exp", "start_lr": 1e-3, "stop_lr": 1e-8, "decay_steps": 5000},
         "loss": {"type": "ener"},
         "training": {
-            "training_data": {"systems": systems, "batch_size": batch},
+            "training_data": {"systems": systems, "batch_size": batch if batch == 1 else f"mixed:{batch}"},
             "numb_steps": steps,
             "disp_freq": steps,
             "save_freq": steps,
