@@ -240,9 +240,9 @@ def _results(answers: Sequence[dict[str, np.ndarray]], volume: float) -> dict[st
     results = {"energy": energy, "free_energy": energy, "energies": mean["atom_energy"]}
     results |= {"forces": mean["forces"], "virial": virial}
     if volume > 0:
-        results["stress"] = _voigt(-virial / volume)
+        results["stress"] = voigt(-virial / volume)
         if "atom_virial" in mean:
-            results["stresses"] = _voigt(-mean["atom_virial"] / volume)
+            results["stresses"] = voigt(-mean["atom_virial"] / volume)
     if len(answers) > 1:
         deviations = np.array([a["forces"] for a in answers]) - mean["forces"]
         results["forces_std"] = np.sqrt((deviations**2).sum(-1).mean(0))
@@ -250,7 +250,7 @@ def _results(answers: Sequence[dict[str, np.ndarray]], volume: float) -> dict[st
     return results
 
 
-def _voigt(stress: np.ndarray) -> np.ndarray:
+def voigt(stress: np.ndarray) -> np.ndarray:
     """(..., 6), the symmetric part in ASE's order xx, yy, zz, yz, xz, xy, of (..., 3, 3)."""
     symmetric = (stress + stress.swapaxes(-1, -2)) / 2
     return symmetric[..., [0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1]]

@@ -103,6 +103,19 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         ),
         Sample("displacements_backward", (random(5, 5, 3), p["batch"], p["neighbors"], p["images"], 2), (0,)),
         Sample("pair_forces", (random(5, 5, 3), p["d"], p["batch"], p["neighbors"], 2), (0, 1)),
+        Sample(
+            "nose_hoover_chain",
+            (
+                random(3, like=torch.float64),
+                random(3, like=torch.float64),
+                random(1, like=torch.float64)[0].abs(),
+                0.03,
+                9,
+                2.0,
+                0.1,
+            ),
+            bad={"kT": (3, 0.0), "freedom": (4, 0), "tau": (5, -1.0), "time": (6, float("nan"))},
+        ),
     ]
     for radial in (False, True):
         columns = 1 if radial else 4

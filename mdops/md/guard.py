@@ -25,9 +25,13 @@ class Guard:
         """Takes fs, and K."""
         self._timestep, self._limit = timestep, max(_HOTTEST, 20 * (target or 0.0))
 
+    def allows(self, temperature: float) -> bool:
+        """Whether a run should have it (K)."""
+        return temperature <= self._limit
+
     def check(self, step: int, temperature: float) -> None:
         """Raises UnstableRunError for a temperature (K) that no run should have."""
-        if not temperature <= self._limit:
+        if not self.allows(temperature):
             found = f"{temperature:.3g} K" if math.isfinite(temperature) else "not a number"
             raise self._stop(step, f"the temperature is {found}")
 

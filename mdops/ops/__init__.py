@@ -15,6 +15,7 @@ from mdops.ops.neighbor import (
     pack_images,
     unpack_images,
 )
+from mdops.ops.nose_hoover import nose_hoover_chain
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import spline_potential, spline_potential_pack
 
@@ -25,6 +26,7 @@ __all__ = [
     "neighbor_list",
     "neighbor_matrix",
     "neighbor_pairs",
+    "nose_hoover_chain",
     "pack_images",
     "pair_forces",
     "spline_moment",

@@ -172,7 +172,7 @@ def _longest_row(arguments: tuple[Any, ...], needed: torch.Tensor) -> tuple[int,
     longest, atom = needed.tolist()
     if longest < 0:
         on_cpu: Any = [a.cpu() if isinstance(a, torch.Tensor) else a for a in arguments]
-        neighbor_matrix(*on_cpu, 0)
+        torch.ops.mdops.neighbor_matrix(*on_cpu, 0, False)
         raise RuntimeError(
             f"mdops::neighbor_matrix: refused with code {longest} at {atom}, and the CPU did not"
         )

@@ -57,6 +57,11 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor mean, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, "
       "float s_max, bool radial) -> Tensor");
 
+  // The thermostat of a simulation.
+  m.def(
+      "nose_hoover_chain(Tensor eta, Tensor momenta, Tensor kinetic, float kT, int freedom, float tau, "
+      "float time) -> (Tensor eta, Tensor momenta, Tensor scale)");
+
   // A whole se_e2_a model with splines: energies, forces and virials in one pass, for simulation.
   m.def(
       "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis) "

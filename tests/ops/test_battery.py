@@ -49,8 +49,8 @@ def with_gradients(sample: Sample):
 
 def spread(x: torch.Tensor) -> torch.Tensor:
     """The same values with other strides: every second element of a larger, transposed tensor."""
-    big = torch.empty(*(2 * n for n in reversed(x.shape)), dtype=x.dtype, device=x.device)
-    view = big.permute(*reversed(range(x.dim())))[tuple(slice(None, None, 2) for _ in x.shape)]
+    big = torch.empty([2 * n for n in reversed(x.shape)], dtype=x.dtype, device=x.device)
+    view = big.permute(tuple(reversed(range(x.dim()))))[tuple(slice(None, None, 2) for _ in x.shape)]
     view.copy_(x)
     assert x.numel() <= 1 or not view.is_contiguous()
     return view

@@ -1,0 +1,258 @@
+"""The engine against ASE's integrators, against statistics, and against itself after what goes wrong."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms, units
+from ase.build import bulk
+from ase.constraints import FixAtoms
+
+from mdops.calculator import MDOps
+from mdops.errors import InputError
+from mdops.md import Physics, UnstableRunError
+from mdops.md.engine import Engine
+from mdops.md.integrators import conserved_energy, make_integrator
+from mdops.md.motion import set_velocities
+from mdops.nn import load
+
+MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
+
+PHYSICS = {
+    "nve": Physics("nve", 300, 2),
+    "nose-hoover": Physics("nvt", 300, 2, tdamp=50),
+    "langevin": Physics("nvt", 300, 2, "langevin", friction=20),
+}
+
+
+@pytest.fixture(scope="module")
+def models():
+    """A potential for each device, loaded once; float64 on the CPU."""
+    loaded = {}
+
+    def model(device):
+        if device not in loaded:
+            loaded[device] = load(MODEL, device=device, dtype="float64" if device == "cpu" else "float32")
+        return loaded[device]
+
+    return model
+
+
+def alloy(physics, seed=0, repeat=2):
+    atoms = bulk("Cu", a=4.0, cubic=True) * (repeat, repeat, repeat)
+    atoms.symbols[::4] = "Al"
+    atoms.info.clear()
+    set_velocities(atoms, physics, np.random.default_rng(seed), anew=True)
+    return atoms
+
+
+def rounding(device, exact=1e-11, rough=2e-4):
+    return exact if device == "cpu" else rough
+
+
+@pytest.mark.parametrize("name", ["nve", "nose-hoover"])
+def test_100_steps_are_ases(models, device, name):
+    potential, physics = models(device), PHYSICS[name]
+    atoms = alloy(physics)
+    reference = atoms.copy()
+    reference.calc = MDOps(potential)
+    dynamics = make_integrator(reference, physics, np.random.default_rng(0))
+    engine = Engine(atoms, potential, physics)
+    for frame in engine.run(100, every=20):
+        for _ in range(20):
+            dynamics.step()
+        limit = rounding(device)
+        np.testing.assert_allclose(frame.positions, reference.positions, atol=limit)
+        np.testing.assert_allclose(frame.momenta, reference.get_momenta(), atol=10 * limit)
+        np.testing.assert_allclose(frame.forces, reference.get_forces(), atol=10 * limit)
+        assert frame.energy == pytest.approx(reference.get_potential_energy(), abs=10 * limit)
+        assert frame.conserved == pytest.approx(conserved_energy(dynamics), abs=10 * limit)
+        again = frame.atoms(atoms)
+        np.testing.assert_allclose(again.get_stress(), reference.get_stress(), atol=limit)
+        np.testing.assert_array_equal(again.numbers, atoms.numbers)
+    assert frame.step == engine.step == 100
+    assert engine.builds < 30
+
+
+def test_the_chain_conserves_its_energy(models, device):
+    physics = PHYSICS["nose-hoover"]
+    engine = Engine(alloy(physics), models(device), physics)
+    frames = list(engine.run(600, every=10))
+    assert np.ptp([frame.conserved for frame in frames]) < 0.005
+    assert np.ptp([frame.energy + frame.kinetic for frame in frames]) > 0.1
+
+
+@pytest.mark.parametrize("name", ["nose-hoover", "langevin"])
+def test_baths_sample_the_canonical_kinetic_energy(models, device, name):
+    """Mean g kT / 2 and variance g (kT)^2 / 2, within four standard errors of some 100 independent samples."""
+    physics = PHYSICS[name]
+    engine = Engine(alloy(physics, seed=3), models(device), physics)
+    kinetic = np.array([frame.kinetic for frame in engine.run(4000, every=4)])[100:]
+    kT, g = 300 * units.kB, engine.freedom
+    assert g == 96 if name == "langevin" else 93
+    assert kinetic.mean() == pytest.approx(g * kT / 2, rel=4 * np.sqrt(2 / g) / 10)
+    assert 0.4 < kinetic.var() / (g * kT**2 / 2) < 1.6
+    assert engine.mean_temperature == pytest.approx(300, rel=0.06)
+
+
+def test_noise_follows_the_seed(models, device):
+    physics = PHYSICS["langevin"]
+    runs = []
+    for seed in (1, 1, 2):
+        engine = Engine(alloy(physics), models(device), dataclasses.replace(physics, seed=seed))
+        (frame,) = engine.run(30, every=30)
+        runs.append(frame.positions)
+    assert np.array_equal(runs[0], runs[1]) and not np.allclose(runs[0], runs[2], atol=1e-3)
+
+
+def test_noise_of_free_atoms_spreads_as_it_should(models):
+    """One step from rest at large friction: momenta are Gaussian with variance m kT (1 - c^2)."""
+    physics = Physics("nvt", 300, 1, "langevin", friction=500)
+    atoms = bulk("Cu", a=4.0, cubic=True) * (4, 4, 4)
+    atoms.symbols[::2] = "Al"
+    atoms.set_momenta(np.zeros((256, 3)))
+    engine = Engine(atoms, models("cpu"), physics)
+    (frame,) = engine.run(1, every=1)
+    scaled = frame.momenta / np.sqrt(atoms.get_masses() * units.kB * 300 * (1 - np.exp(-1)))[:, None]
+    assert scaled.std() == pytest.approx(1, abs=0.1)
+    for kind in ("Cu", "Al"):
+        assert scaled[atoms.symbols == kind].std() == pytest.approx(1, abs=0.12)
+
+
+@pytest.mark.parametrize("name", PHYSICS)
+def test_restart_is_the_unbroken_run_to_the_last_bit(models, device, name):
+    physics = PHYSICS[name]
+    atoms = alloy(physics)
+    whole = Engine(atoms, models(device), physics)
+    list(whole.run(45))
+    saved, inner = whole.frame(), whole.inner
+    whole.renew()
+    (expected,) = whole.run(45, every=90)
+
+    atoms.positions[:] = saved.positions
+    atoms.set_momenta(saved.momenta)
+    again = Engine(atoms, models(device), physics, step=45)
+    again.inner = inner
+    (frame,) = again.run(45, every=90)
+    assert frame.step == 90
+    for field in ("positions", "momenta", "forces", "virial", "energy", "conserved"):
+        assert np.array_equal(getattr(frame, field), getattr(expected, field)), field
+
+
+def disturb_skin(engine):
+    engine._stride = 120
+
+
+def disturb_capacity(engine):
+    engine._surface.capacity = 8
+
+
+@pytest.mark.parametrize("disturb", [disturb_skin, disturb_capacity])
+@pytest.mark.parametrize("name", ["nve", "langevin"])
+def test_a_block_that_fails_is_done_again(models, device, name, disturb):
+    """The skin used up or rows too short in the middle: nothing of that is seen in the trajectory."""
+    physics = dataclasses.replace(PHYSICS[name], temperature=900)
+    frames = {}
+    for disturbed in (False, True):
+        engine = Engine(alloy(physics), models(device), physics, skin=0.5)
+        frames[disturbed] = list(engine.run(60, every=30))
+        if disturbed:
+            disturb(engine)
+            before = engine.repeats
+        frames[disturbed] += list(engine.run(150, every=30))
+        if disturbed:
+            assert engine.repeats > before
+    assert [f.step for f in frames[True]] == list(range(30, 211, 30))
+    for a, b in zip(frames[False], frames[True], strict=True):
+        np.testing.assert_allclose(a.positions, b.positions, atol=rounding(device, 1e-9, 5e-3))
+
+
+def test_no_pair_is_ever_missing(models):
+    """With hardly any skin, and with a large one: the same trajectory."""
+    physics = dataclasses.replace(PHYSICS["nve"], temperature=1500)
+    ends = []
+    for skin in (0.0, 0.05, 2.0):
+        engine = Engine(alloy(physics), models("cpu"), physics, skin=skin)
+        (frame,) = engine.run(120, every=120)
+        ends.append(frame.positions)
+        assert skin > 0 or engine.builds == 120
+    np.testing.assert_allclose(ends[1], ends[0], atol=1e-10)
+    np.testing.assert_allclose(ends[2], ends[0], atol=1e-10)
+
+
+def test_a_caller_may_stop_and_go_on(models, device):
+    physics = PHYSICS["nve"]
+    whole = Engine(alloy(physics), models(device), physics)
+    (expected,) = whole.run(60, every=60)
+    engine = Engine(alloy(physics), models(device), physics)
+    for frame in engine.run(60, every=7):
+        if frame.step == 21:
+            break
+    assert 21 <= engine.step < 60
+    assert engine.frame().step == engine.step
+    list(engine.run(60 - engine.step))
+    np.testing.assert_allclose(engine.frame().positions, expected.positions, atol=rounding(device))
+
+
+def test_an_explosion_names_its_step(models, device):
+    physics = Physics("nve", 300, 200)
+    atoms = alloy(physics)
+    atoms.positions[0] = atoms.positions[1] + [0.7, 0, 0]
+    engine, seen = Engine(atoms, models(device), physics), []
+    with pytest.raises(UnstableRunError, match=r"blew up at step \d+ .*--timestep") as caught:
+        seen += [frame.step for frame in engine.run(500, every=1)]
+    assert f"step {engine.step + 1} " in str(caught.value)
+
+
+def test_too_many_neighbors_is_the_models_error(device):
+    """The atom is named as the user counts, in a structure that becomes dense at the start."""
+    potential = load(MODEL, device=device)
+    potential.descriptor.sel = [2, 2]
+    physics = PHYSICS["nve"]
+    with pytest.raises((UnstableRunError, InputError), match=r"atom 0 has \d+ neighbours of type Cu"):
+        list(Engine(alloy(physics), potential, physics).run(5))
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+def test_a_model_that_asks_the_host_runs_too(device):
+    """Exact embedding nets have no fused form: no graphs then, and the same trajectory."""
+    physics, atoms = PHYSICS["nve"], alloy(PHYSICS["nve"])
+    ends = []
+    for spline in (False, True):
+        dtype = "float64" if device == "cpu" else "float32"
+        engine = Engine(atoms, load(MODEL, device=device, dtype=dtype, spline=spline), physics)
+        ends += list(engine.run(20, every=20))
+    np.testing.assert_allclose(ends[0].positions, ends[1].positions, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"physics": Physics("npt", 300)}, "npt"),
+        ({"skin": -1.0}, "skin"),
+        ({"atoms": Atoms(cell=[5, 5, 5], pbc=True)}, "no atoms"),
+    ],
+)
+def test_what_the_engine_cannot_do(models, change, message):
+    given = {"atoms": alloy(PHYSICS["nve"]), "potential": models("cpu"), "physics": PHYSICS["nve"]} | change
+    with pytest.raises(InputError, match=message):
+        Engine(**given)
+
+
+def test_constraints_are_refused(models):
+    atoms = alloy(PHYSICS["nve"])
+    atoms.set_constraint(FixAtoms([0]))
+    with pytest.raises(InputError, match="constraints"):
+        Engine(atoms, models("cpu"), PHYSICS["nve"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PHYSICS)
+def test_graphs_change_nothing(models, name):
+    physics, ends = PHYSICS[name], []
+    for graphs in (False, True):
+        engine = Engine(alloy(physics, repeat=3), models("cuda"), physics, graphs=graphs)
+        ends += list(engine.run(60, every=60))
+        assert bool(engine._graphs) == graphs
+    assert np.array_equal(ends[0].positions, ends[1].positions)
