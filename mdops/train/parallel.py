@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from mdops._library import check_device
 from mdops.errors import InputError, MDOpsError, ParallelError
 from mdops.train.block import FRAME_LABELS, LABELS
 from mdops.train.data import Dataset
@@ -142,34 +143,19 @@ def _told() -> Iterator[None]:
         ) from error
 
 
-def training_device(device: str | torch.device) -> torch.device:
-    """The device of a name. Raises InputError if there is no such device here."""
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise InputError(f"device is {device!r}, expected cpu, cuda or cuda:<number>") from None
-    if found.type not in ("cpu", "cuda"):
-        raise InputError(f"device is {device}, expected cpu, cuda or cuda:<number>")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"device is {device}, and PyTorch finds {torch.cuda.device_count()} NVIDIA GPUs here"
-        )
-    return found
-
-
 def join_processes(device: str | torch.device) -> torch.device:
     """Joins the processes that `torchrun` started, if it did; gives the device of this one.
 
     "cuda" is another GPU for each process of a machine. Processes talk by NCCL on GPUs, and by gloo on CPUs.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
-        return training_device(device)
+        return check_device(device)
     backend, kind = "gloo", torch.device(device)
     if kind.type == "cuda":
         if kind.index is not None:
             raise InputError(f"device is {device}: several processes share no GPU, give cuda")
         device, backend = f"cuda:{os.environ.get('LOCAL_RANK', '0')}", "cpu:gloo,cuda:nccl"
-    found = training_device(device)
+    found = check_device(device)
     if found.type == "cuda":
         torch.cuda.set_device(found)
     dist.init_process_group(backend, timeout=_PATIENCE)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mdops._library import check_device
 from mdops.errors import ConfigError, InputError
 from mdops.nn.potential import Potential
 from mdops.train.batch import Batch, make_batch
@@ -21,7 +22,7 @@ from mdops.train.data import Dataset, load_dataset
 from mdops.train.lcurve import LearningCurve
 from mdops.train.lists import PairLists
 from mdops.train.loss import EnergyLoss, squared_errors
-from mdops.train.parallel import Processes, training_device
+from mdops.train.parallel import Processes
 from mdops.train.resume import require_unchanged
 from mdops.train.schedule import WeightAverage
 from mdops.train.setup import (
@@ -128,12 +129,12 @@ class Trainer:
         Raises:
             ConfigError: the input does not make sense, or fits neither the checkpoint nor the model.
             DataError: the data cannot be used. InputError: an argument, or a checkpoint, cannot.
-            ModelFileError, UnsupportedModelError: the model file cannot.
+            ModelFileError, UnsupportedModelError: the model file cannot. LibraryError: the GPU cannot.
         """
         path = _only_one(restart, init_model, finetune)
         if use_pretrain_script and path is None and not restart:
             raise InputError("use_pretrain_script needs a model, init_model or finetune")
-        self.config, self.folder, self.device = config, Path(folder), training_device(device)
+        self.config, self.folder, self.device = config, Path(folder), check_device(device)
         self.processes = Processes.current()
         training = config.training
         if training.tensorboard:
