@@ -1,26 +1,33 @@
 """The lines of a run's log."""
 
-from typing import Any
+from dataclasses import dataclass
 
-from ase import units
+from ase import Atoms, units
 
-from mdops.md.integrators import conserved_energy
 from mdops.md.motion import kinetic_energy
 
 
-def columns(dynamics: Any, step: int, temperature: float) -> dict[str, str]:
+@dataclass(frozen=True)
+class LogState:
+    """What a line tells besides the atoms: steps done, fs, K, and eV (None if nothing is conserved)."""
+
+    step: int
+    time: float
+    temperature: float
+    conserved: float | None
+
+
+def columns(atoms: Atoms, state: LogState) -> dict[str, str]:
     """Names with units, and values, of one line; which ones there are does not change in a run."""
-    atoms = dynamics.atoms
     potential, kinetic = atoms.get_potential_energy(), kinetic_energy(atoms)
-    conserved = conserved_energy(dynamics)
     line = {
-        "step": f"{step}",
-        "time/ps": f"{step * dynamics.dt / (1000 * units.fs):.4f}",
+        "step": f"{state.step}",
+        "time/ps": f"{state.time / 1000:.4f}",
         "Epot/eV": f"{potential:.6f}",
         "Ekin/eV": f"{kinetic:.6f}",
         "Etot/eV": f"{potential + kinetic:.6f}",
-        "conserved/eV": "-" if conserved is None else f"{conserved:.6f}",
-        "T/K": f"{temperature:.2f}",
+        "conserved/eV": "-" if state.conserved is None else f"{state.conserved:.6f}",
+        "T/K": f"{state.temperature:.2f}",
     }
     if atoms.pbc.all():
         stress = atoms.get_stress(include_ideal_gas=True)

@@ -58,9 +58,13 @@ class Physics:
         if self.checkpoint_every < 0 or self.seed < 0:
             raise InputError("seed and the steps between checkpoints must not be negative")
 
-    def checkpoint_steps(self, atoms: int) -> int:
+    def checkpoint_steps(self, atoms: int, *, on_gpu: bool = False) -> int:
         """Steps between checkpoints: some ten seconds of work, unless told."""
-        return self.checkpoint_every or max(10, min(1000, 2_000_000 // max(atoms, 1)))
+        if self.checkpoint_every:
+            return self.checkpoint_every
+        if on_gpu:
+            return max(1000, min(50_000, 300_000_000 // max(atoms, 1)))
+        return max(10, min(1000, 2_000_000 // max(atoms, 1)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A molecular dynamics run with files, checkpoints and restarts."""
 
 import dataclasses
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from ase import Atoms
 
 from mdops.errors import InputError
 from mdops.md import checkpoint as checkpoints
-from mdops.md import log
 from mdops.md.checkpoint import Checkpoint
+from mdops.md.engine import Engine, Frame
+from mdops.md.files import Background, Files, existing
 from mdops.md.guard import Guard
 from mdops.md.integrators import conserved_energy, inner_state, make_integrator, set_inner_state
+from mdops.md.log import LogState
 from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
 from mdops.md.options import Output, Physics
-from mdops.md.outputs import AseTrajectory, ExtxyzTrajectory, TextFile, open_trajectory
 from mdops.md.progress import Reporter, ns_per_day
 
 
@@ -32,44 +34,115 @@ class Summary:
     drift: float | None
 
 
-def run(atoms: Atoms, physics: Physics, output: Output, *, new_velocities: bool = False) -> Summary:
+def run(
+    atoms: Atoms,
+    physics: Physics,
+    output: Output,
+    *,
+    new_velocities: bool = False,
+    engine: bool | None = None,
+) -> Summary:
     """Run atoms that have an `MDOps` calculator; they end up in the last state.
 
     Every `physics.checkpoint_steps` steps the files are brought to the disk, the state is saved, and
     neighbour lists begin anew. A restart cuts trajectory and log back to the last checkpoint and goes on from
     there; it computes what the unbroken run would have, to the last bit.
 
+    Args:
+        atoms, physics, output: the structure, its equations of motion, and the files.
+        new_velocities: draw velocities even if the structure has some.
+        engine: run on the device (`mdops.md.engine`) or through ASE's integrators; by default the engine runs
+            what it can (nve and nvt of one model, without constraints) when the model is on a GPU.
+
     Raises:
         InputError: a structure, option or file that does not fit.
         UnstableRunError: the run blew up.
     """
-    return _Run(atoms, physics, output, new_velocities).go()
+    if engine is None:
+        engine = _engine_can(atoms, physics) and atoms.calc.models[0].device.type == "cuda"
+    elif engine and not _engine_can(atoms, physics):
+        raise InputError("the engine runs nve and nvt of one model, without constraints")
+    return (_EngineRun if engine else _AseRun)(atoms, physics, output, new_velocities).go()
+
+
+def _engine_can(atoms: Atoms, physics: Physics) -> bool:
+    return (
+        physics.ensemble != "npt" and not atoms.constraints and len(atoms.calc.models) == 1 and len(atoms) > 0
+    )
 
 
 class _Run:
-    """A run between its first and its last step."""
+    """A run between its first and its last step: its files and its place."""
+
+    kind = ""
 
     def __init__(self, atoms: Atoms, physics: Physics, output: Output, new_velocities: bool) -> None:
         self.atoms, self.physics, self.output = atoms, physics, output
         self.rng = np.random.default_rng(physics.seed)
-        saved = _last_checkpoint(output)
-        if saved is None:
+        self.saved = _last_checkpoint(output)
+        if self.saved is None:
             set_velocities(atoms, physics, self.rng, anew=new_velocities)
         else:
-            _check_same(saved.physics, _as_dict(physics), output.checkpoint)
-            checkpoints.restore_atoms(atoms, saved.arrays)
-            self.rng.bit_generator.state = saved.random
+            _check_same(self.saved.physics, self._identity(), output.checkpoint)
+            checkpoints.restore_atoms(atoms, self.saved.arrays)
+            self.rng.bit_generator.state = self.saved.random
         self.freedom = degrees_of_freedom(atoms, physics)
-        self.trajectory: ExtxyzTrajectory | AseTrajectory | None = None
-        self.log: TextFile | None = None
+        self.files: Files | None = None
+        self.step = 0 if self.saved is None else self.saved.step
+
+    def _identity(self) -> dict[str, Any]:
+        """What a restart must have in common."""
+        return dataclasses.asdict(self.physics) | {"integrator": self.kind}
+
+    def _summary(self, first: int, seconds: float, temperature: float, drift: float | None) -> Summary:
+        done = self.step - first
+        speed = ns_per_day(done, self.physics.timestep, seconds)
+        return Summary(done, seconds, speed, temperature, drift)
+
+    def _log_state(self, step: int, temperature: float, conserved: float | None) -> LogState:
+        return LogState(step, step * self.physics.timestep, temperature, conserved)
+
+    def _open(self) -> None:
+        """The files, at the place of the checkpoint."""
+        self.files = Files(self.output, {} if self.saved is None else self.saved.marks)
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether nothing has been written yet: a new run, or one killed before its first frame."""
+        return self.saved is None or not self.saved.marks
+
+    def _save(self, inner: dict[str, np.ndarray]) -> None:
+        """The atoms as they are now, with the files as far as they are now."""
+        state = Checkpoint(
+            step=self.step,
+            physics=self._identity(),
+            random=dict(self.rng.bit_generator.state),
+            marks={} if self.files is None else self.files.marks(),
+            arrays=checkpoints.atom_arrays(self.atoms),
+            inner=inner,
+        )
+        checkpoints.save(self.output.checkpoint, state)
+
+
+class _AseRun(_Run):
+    """Through ASE's integrators, step by step."""
+
+    kind = "ase"
+
+    def __init__(self, atoms: Atoms, physics: Physics, output: Output, new_velocities: bool) -> None:
+        super().__init__(atoms, physics, output, new_velocities)
         self.dynamics = make_integrator(atoms, physics, self.rng)
-        if saved is not None:
-            set_inner_state(self.dynamics, saved.inner)
-        self.step = 0 if saved is None else saved.step
+        if self.saved is not None:
+            set_inner_state(self.dynamics, self.saved.inner)
         self.every = physics.checkpoint_steps(len(atoms))
         atoms.calc.renew_lists()
         atoms.get_forces()
-        self._open(saved)
+        if self.saved is None:
+            self._checkpoint()
+        self._open()
+        if self._is_new:
+            atoms.get_forces()  # the checkpoint has forgotten them, and the frame holds them
+            self._frame(heading=True)
 
     def go(self) -> Summary:
         first, begin = self.step, time.perf_counter()
@@ -87,26 +160,12 @@ class _Run:
                     self._write()
                     reporter.update(self.step, now)
         finally:
-            self._close()
-        done, seconds = self.step - first, time.perf_counter() - begin
+            assert self.files is not None
+            self.files.close()
         end = conserved_energy(self.dynamics)
         drift = None if end is None or kept is None else (end - kept) / max(len(self.atoms), 1)
-        speed = ns_per_day(done, self.physics.timestep, seconds)
-        return Summary(done, seconds, speed, total / max(done, 1), drift)
-
-    def _open(self, saved: Checkpoint | None) -> None:
-        """The files, at the place of the checkpoint; a new run begins with one, and with frame 0."""
-        output = self.output
-        if saved is None:
-            self._checkpoint()
-        marks: dict[str, Any] = {} if saved is None else saved.marks
-        if output.trajectory is not None:
-            self.trajectory = open_trajectory(output.trajectory, marks.get("trajectory"))
-        if output.log is not None:
-            self.log = TextFile(output.log, marks.get("log"))
-        if not marks:
-            self.atoms.get_forces()  # the checkpoint has forgotten them, and the frame holds them
-            self._frame(heading=True)
+        mean = total / max(self.step - first, 1)
+        return self._summary(first, time.perf_counter() - begin, mean, drift)
 
     def _write(self) -> None:
         """What is due after a step. The checkpoint comes last: it has this step's frame behind it."""
@@ -116,37 +175,80 @@ class _Run:
             self._checkpoint()
 
     def _frame(self, heading: bool = False) -> None:
-        if self.trajectory is not None:
-            frame = self.atoms.copy()
-            frame.calc = self.atoms.calc
-            frame.info |= {"step": self.step, "time_fs": self.step * self.physics.timestep}
-            self.trajectory.write_frame(frame)
-        if self.log is not None:
-            line = log.columns(self.dynamics, self.step, temperature(self.atoms, self.freedom))
-            self.log.write(log.text(line, heading=heading))
+        assert self.files is not None
+        now = temperature(self.atoms, self.freedom)
+        state = self._log_state(self.step, now, conserved_energy(self.dynamics))
+        self.files.write(self.atoms, state, heading=heading)
 
     def _checkpoint(self) -> None:
-        files: dict[str, Any] = {"trajectory": self.trajectory, "log": self.log}
-        state = Checkpoint(
-            step=self.step,
-            physics=_as_dict(self.physics),
-            random=dict(self.rng.bit_generator.state),
-            marks={name: file.mark() for name, file in files.items() if file is not None},
-            arrays=checkpoints.atom_arrays(self.atoms),
-            inner=inner_state(self.dynamics),
-        )
-        checkpoints.save(self.output.checkpoint, state)
+        self._save(inner_state(self.dynamics))
         # A restart begins with new lists, whose order decides the last bits of sums: so does this run.
         self.atoms.calc.renew_lists()
 
-    def _close(self) -> None:
-        for file in (self.trajectory, self.log):
-            if file is not None:
-                file.close()
 
+class _EngineRun(_Run):
+    """On the model's device, from checkpoint to checkpoint; a thread writes the files."""
 
-def _as_dict(physics: Physics) -> dict[str, Any]:
-    return dataclasses.asdict(physics)
+    kind = "engine"
+
+    def __init__(self, atoms: Atoms, physics: Physics, output: Output, new_velocities: bool) -> None:
+        super().__init__(atoms, physics, output, new_velocities)
+        calculator = atoms.calc
+        self.engine = Engine(
+            atoms,
+            calculator.models[0],
+            physics,
+            skin=calculator.skin,
+            step=self.step,
+            fparam=calculator.parameters.get("fparam"),
+            aparam=calculator.parameters.get("aparam"),
+        )
+        self.every = physics.checkpoint_steps(len(atoms), on_gpu=self.engine.potential.device.type == "cuda")
+        if self.saved is None:
+            self._save(self.engine.inner)
+        else:
+            self.engine.inner = self.saved.inner
+        self._open()
+        if self._is_new:
+            self._frame(self.engine.frame(), heading=True)
+
+    def go(self) -> Summary:
+        first, begin, start = self.step, time.perf_counter(), self.engine.frame()
+        writer, end = Background(), start
+        try:
+            with Reporter(first, self.output.steps, self.physics.timestep) as reporter:
+                while self.step < self.output.steps:
+                    end = self._segment(writer, reporter)
+        finally:
+            writer.close()
+            assert self.files is not None
+            self.files.close()
+        drift = None
+        if start.conserved is not None and end.conserved is not None:
+            drift = (end.conserved - start.conserved) / len(self.atoms)
+        return self._summary(first, time.perf_counter() - begin, self.engine.mean_temperature, drift)
+
+    def _segment(self, writer: Background, reporter: Reporter) -> Frame:
+        """The steps up to the next checkpoint, and that."""
+        last = min(self.output.steps, (self.step // self.every + 1) * self.every)
+        for frame in self.engine.run(last - self.step, self.output.interval):
+            writer.do(functools.partial(self._frame, frame))
+            reporter.update(frame.step, self.engine.temperature(frame.kinetic))
+        frame = self.engine.frame()
+        writer.drain()
+        self.step = last
+        self.atoms.arrays["positions"][:] = frame.positions
+        self.atoms.set_array("momenta", frame.momenta, float, (3,))
+        self._save(self.engine.inner)
+        # A restart begins with new lists, whose order decides the last bits of sums: so does this run.
+        self.engine.renew()
+        reporter.update(self.step, self.engine.temperature(frame.kinetic))
+        return frame
+
+    def _frame(self, frame: Frame, heading: bool = False) -> None:
+        assert self.files is not None
+        state = self._log_state(frame.step, self.engine.temperature(frame.kinetic), frame.conserved)
+        self.files.write(frame.atoms(self.atoms), state, heading=heading)
 
 
 def _last_checkpoint(output: Output) -> Checkpoint | None:
@@ -154,7 +256,7 @@ def _last_checkpoint(output: Output) -> Checkpoint | None:
 
     Raises InputError if files of an earlier run are in the way, or changed since their checkpoint.
     """
-    written = [f for f in (output.trajectory, output.log, output.checkpoint) if f is not None and f.exists()]
+    written = existing(output)
     if output.restart and output.checkpoint.exists():
         saved = checkpoints.read(output.checkpoint)
         if saved.step > output.steps:

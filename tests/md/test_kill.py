@@ -16,25 +16,27 @@ from mdops.md import Output, Physics, run
 STEPS, KILLS = 400, 6
 
 
-def simulate(folder, name, start, potential, physics):
+def simulate(folder, name, start, potential, physics, engine):
     torch.set_num_threads(1)
     atoms = start.copy()
     atoms.calc = MDOps(potential)
     output = Output(STEPS, folder / "c", 5, folder / name, folder / "log", restart=True)
-    run(atoms, physics, output)
+    run(atoms, physics, output, engine=engine)
 
 
 @pytest.mark.parametrize(
-    ("name", "physics"),
+    ("name", "physics", "engine"),
     [
-        ("md.traj", Physics("nve", 300, 2, checkpoint_every=15)),
-        ("md.xyz", Physics("nvt", 300, 2, checkpoint_every=20)),
-        ("md.traj", Physics("nvt", 300, 2, "langevin", checkpoint_every=11)),
-        ("md.traj", Physics("npt", 300, 2, checkpoint_every=40)),
+        ("md.traj", Physics("nve", 300, 2, checkpoint_every=15), False),
+        ("md.xyz", Physics("nvt", 300, 2, checkpoint_every=20), False),
+        ("md.traj", Physics("nvt", 300, 2, "langevin", checkpoint_every=11), False),
+        ("md.traj", Physics("npt", 300, 2, checkpoint_every=40), False),
+        ("md.xyz", Physics("nvt", 300, 2, checkpoint_every=25), True),
+        ("md.traj", Physics("nvt", 300, 2, "langevin", checkpoint_every=15), True),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_killed_and_restarted(alloy, potential, tmp_path, name, physics):
+def test_killed_and_restarted(alloy, potential, tmp_path, name, physics, engine):
     start = alloy.copy()
     folders = {kind: tmp_path / kind for kind in ("whole", "killed")}
     for folder in folders.values():
@@ -43,7 +45,9 @@ def test_killed_and_restarted(alloy, potential, tmp_path, name, physics):
     context = multiprocessing.get_context("fork")
 
     def child(kind):
-        process = context.Process(target=simulate, args=(folders[kind], name, start, potential, physics))
+        process = context.Process(
+            target=simulate, args=(folders[kind], name, start, potential, physics, engine)
+        )
         process.start()
         return process
 

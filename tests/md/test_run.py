@@ -1,6 +1,7 @@
 """Runs: ensembles, files, restarts, and what stops a run."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from mdops.errors import InputError
 from mdops.md import Output, Physics, UnstableRunError, run
 from mdops.md.integrators import inner_state, make_integrator, set_inner_state
 from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
+from mdops.md.outputs import ExtxyzTrajectory
+
+MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
 
 ENSEMBLES = {
     "nve": Physics("nve", 300, 2),
@@ -218,3 +222,81 @@ def test_inner_state_goes_round(alloy):
         set_inner_state(other, state)
         assert other.get_conserved_energy() == dynamics.get_conserved_energy()
         assert units.fs * 2 == other.dt
+
+
+class TestEngine:
+    """The same runs on the device, with files and checkpoints as through ASE."""
+
+    def calculator(self, device):
+        return MDOps(MODEL, device=device, dtype="float64" if device == "cpu" else "float32")
+
+    @pytest.mark.parametrize("name", ["nve", "nose-hoover", "langevin"])
+    @pytest.mark.parametrize("suffix", [".traj", ".xyz"])
+    def test_frames_log_and_restart(self, alloy, tmp_path, name, device, suffix):
+        physics = dataclasses.replace(ENSEMBLES[name], checkpoint_every=20)
+        start, written = alloy.copy(), {}
+        for kind, ends in (("whole", [70]), ("parts", [20, 40, 70])):
+            folder = tmp_path / kind
+            folder.mkdir()
+            for end in ends:
+                atoms = start.copy()
+                atoms.calc = self.calculator(device)
+                trajectory = folder / f"md{suffix}"
+                given = output(folder, end, trajectory=trajectory, restart=True)
+                summary = run(atoms, physics, given, engine=True)
+            written[kind] = [trajectory.read_bytes(), (folder / "md.log").read_bytes()]
+        assert written["whole"] == written["parts"]
+        frames = read(trajectory, ":")
+        assert [f.info["step"] for f in frames] == list(range(0, 71, 10))
+        np.testing.assert_allclose(frames[-1].positions, atoms.positions, atol=1e-7)
+        np.testing.assert_allclose(frames[-1].get_forces(), atoms.get_forces(), atol=1e-4)
+        assert summary.steps == 30 and 100 < summary.temperature < 500
+        assert (summary.drift is None) == (name == "langevin")
+
+    @pytest.mark.parametrize("name", ["nve", "nose-hoover"])
+    def test_log_is_that_of_ases_integrator(self, alloy, tmp_path, name, device):
+        logs, start = [], alloy.copy()
+        for engine in (False, True):
+            folder = tmp_path / str(engine)
+            folder.mkdir()
+            atoms = start.copy()
+            atoms.calc = self.calculator(device)
+            run(atoms, ENSEMBLES[name], output(folder), engine=engine)
+            heading, *lines = (folder / "md.log").read_text().splitlines()
+            logs.append((heading, np.array([line.split() for line in lines], float)))
+        assert logs[0][0] == logs[1][0]
+        np.testing.assert_allclose(logs[1][1], logs[0][1], atol=3e-6 if device == "cpu" else 0.02)
+
+    def test_an_explosion_leaves_the_frames_before_it(self, alloy, tmp_path, device):
+        atoms = alloy
+        atoms.calc = self.calculator(device)
+        atoms.positions[0] = atoms.positions[1] + [0.7, 0, 0]
+        with pytest.raises(UnstableRunError, match=r"blew up at step \d+"):
+            run(atoms, Physics("nve", 300, 200), output(tmp_path, 500, interval=1), engine=True)
+        frames = read(tmp_path / "md.traj", ":")
+        assert [f.info["step"] for f in frames] == list(range(len(frames)))
+        assert all(np.isfinite(f.positions).all() for f in frames)
+
+    def test_files_that_cannot_be_written_stop_the_run(self, alloy, tmp_path, monkeypatch):
+        """From the second frame on: it is the writing thread that fails."""
+        write, frames = ExtxyzTrajectory.write_frame, []
+
+        def fill(file, atoms):
+            if frames:
+                raise OSError("no space left on device")
+            frames.append(write(file, atoms))
+
+        alloy.calc = self.calculator("cpu")
+        monkeypatch.setattr(ExtxyzTrajectory, "write_frame", fill)
+        with pytest.raises(OSError, match="no space left"):
+            run(alloy, ENSEMBLES["nve"], output(tmp_path, trajectory=tmp_path / "md.xyz"), engine=True)
+
+    def test_a_run_stays_with_its_integrator(self, alloy, tmp_path):
+        run(alloy, ENSEMBLES["nve"], output(tmp_path, 10), engine=True)
+        with pytest.raises(InputError, match=r"integrator \(engine, now ase\)"):
+            run(alloy, ENSEMBLES["nve"], output(tmp_path, 20, restart=True))
+
+    def test_what_it_cannot_run_is_refused_or_left_to_ase(self, alloy, tmp_path):
+        with pytest.raises(InputError, match="the engine runs"):
+            run(alloy, ENSEMBLES["npt"], output(tmp_path), engine=True)
+        assert run(alloy, ENSEMBLES["npt"], output(tmp_path, 2)).steps == 2

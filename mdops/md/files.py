@@ -1,0 +1,92 @@
+"""The trajectory and the log of a run, and a thread that writes them while the run goes on."""
+
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ase import Atoms
+
+from mdops.md import log
+from mdops.md.options import Output
+from mdops.md.outputs import AseTrajectory, ExtxyzTrajectory, TextFile, open_trajectory
+
+
+class Files:
+    """Trajectory and log, as far as a run has them; opened at the marks of a checkpoint, or anew."""
+
+    def __init__(self, output: Output, marks: dict[str, Any]) -> None:
+        self._trajectory: ExtxyzTrajectory | AseTrajectory | None = None
+        self._log: TextFile | None = None
+        if output.trajectory is not None:
+            self._trajectory = open_trajectory(output.trajectory, marks.get("trajectory"))
+        if output.log is not None:
+            self._log = TextFile(output.log, marks.get("log"))
+
+    def write(self, atoms: Atoms, state: log.LogState, *, heading: bool = False) -> None:
+        """A frame with the results of the calculator of `atoms`, and a line of the log."""
+        if self._trajectory is not None:
+            frame = atoms.copy()
+            frame.calc = atoms.calc
+            frame.info |= {"step": state.step, "time_fs": state.time}
+            self._trajectory.write_frame(frame)
+        if self._log is not None:
+            self._log.write(log.text(log.columns(atoms, state), heading=heading))
+
+    def marks(self) -> dict[str, Any]:
+        """The places reached, all before them being on the disk."""
+        named = {"trajectory": self._trajectory, "log": self._log}
+        return {name: file.mark() for name, file in named.items() if file is not None}
+
+    def close(self) -> None:
+        for file in (self._trajectory, self._log):
+            if file is not None:
+                file.close()
+
+
+class Background:
+    """A thread that does one thing after the other; what goes wrong there is raised at the next call here."""
+
+    def __init__(self, most: int = 16) -> None:
+        """`most`: things that may wait; then `do` waits."""
+        self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(most)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="mdops-writer", daemon=True)
+        self._thread.start()
+
+    def do(self, task: Callable[[], None]) -> None:
+        self._check()
+        self._tasks.put(task)
+
+    def drain(self) -> None:
+        """Waits until all is done."""
+        self._tasks.join()
+        self._check()
+
+    def close(self) -> None:
+        """Waits, and ends the thread; raises nothing."""
+        self._tasks.put(None)
+        self._thread.join()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            self._try(task)
+            self._tasks.task_done()
+
+    def _try(self, task: Callable[[], None]) -> None:
+        """Does it, unless something went wrong before."""
+        if self._error is None:
+            try:
+                task()
+            except BaseException as error:
+                self._error = error
+
+
+def existing(output: Output) -> list[Path]:
+    """The files of the output that are there already."""
+    return [f for f in (output.trajectory, output.log, output.checkpoint) if f is not None and f.exists()]
