@@ -4,8 +4,9 @@
                                  [--atoms 192 12288 98304 1572864] [--thermostat langevin] [--json FILE]
 
 Steps of 0.5 fs at 300 K, skin 1 A, float32 with float64 positions. A first run settles lists and graphs; then the clock
-on the wall runs over the steps, queueing and flags included. They are few, because not every model stays stable. `list_share` is the part of the GPU's time that lists
-take, by kernels; `repeats` counts blocks that were done again. Without --structure and --system: an artificial box.
+on the wall runs over the steps, queueing and flags included. They are few, because not every model stays stable.
+`list_share` is the part of the GPU's time that lists take, by kernels; `repeats` counts blocks that were done again.
+Without --structure and --system: an artificial box.
 """
 
 import argparse
