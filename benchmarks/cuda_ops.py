@@ -54,6 +54,7 @@ def water(atoms: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         "counts": torch.tensor(COUNTS, dtype=torch.int32, device="cuda").repeat(atoms, 1),
         "d": (direction / direction.norm(dim=-1, keepdim=True) * distance).to(dtype),
         "tangent": random(atoms, width, 3).to(dtype),
+        "atom_tangent": random(atoms, 9),
         "rows": random(atoms, width, 4).to(dtype),
         "moments": random(atoms, len(COUNTS), INTERVALS + 5, 4).to(dtype),
         "mean": torch.tensor([0.05, 0.04], device="cuda", dtype=dtype),
@@ -72,6 +73,14 @@ def calls(p: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, tuple[Any
         "displacements": (p["positions"], p["cell"], *lists, dtype),
         "displacements_backward": (p["tangent"], *lists, 1),
         "pair_forces": (p["tangent"], p["d"], p["batch"], p["neighbors"], 1),
+        "pair_forces_backward": (
+            *(
+                p["atom_tangent"][:, :3],
+                p["atom_tangent"][:1].view(1, 3, 3),
+                p["atom_tangent"].view(-1, 3, 3),
+            ),
+            *(p["tangent"], p["d"], p["batch"], p["neighbors"]),
+        ),
         "env_mat": (p["d"], *rows, *norm, *switch, False),
         "env_mat_backward": (p["rows"], p["d"], *rows, p["std"], p["mask"], *switch, False),
         "env_mat_backward_backward": (

@@ -104,6 +104,20 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         Sample("displacements_backward", (random(5, 5, 3), p["batch"], p["neighbors"], p["images"], 2), (0,)),
         Sample("pair_forces", (random(5, 5, 3), p["d"], p["batch"], p["neighbors"], 2), (0, 1)),
         Sample(
+            "pair_forces_backward",
+            (
+                random(5, 3, like=torch.float64),
+                random(2, 3, 3, like=torch.float64),
+                random(5, 3, 3, like=torch.float64),
+                random(5, 5, 3),
+                p["d"],
+                p["batch"],
+                p["neighbors"],
+            ),
+            (0, 1, 2, 3, 4),
+            bad={"index": (6, p["neighbors"] + 4), "batch": (5, p["batch"] + 1)},
+        ),
+        Sample(
             "nose_hoover_chain",
             (
                 random(3, like=torch.float64),

@@ -55,7 +55,8 @@ def larger_lists(dtype: torch.dtype, intervals: int, radial: bool) -> None:
     OPS.spline_moment_backward(moments, d, *norm, *switch, 1.2, radial)
     OPS.spline_moment_jvp(d, d, *norm, *switch, 1.2, intervals, radial)
     OPS.spline_moment_hvp(d, moments, d, *norm, *switch, 1.2, radial)
-    OPS.pair_forces(d, d, batch, neighbors, 2)
+    forces, virial, atom_virial = OPS.pair_forces(d, d, batch, neighbors, 2)
+    OPS.pair_forces_backward(forces, virial, atom_virial, d, d, batch, neighbors)
     OPS.displacements_backward(d, batch, neighbors, neighbors, 2)
 
 

@@ -27,23 +27,17 @@ def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def register_formula(
-    name: str,
-    backward: Callable[..., Any],
-    differentiable: Sequence[int],
-    constant: Sequence[int] = (),
-    zeros: bool = True,
+    name: str, backward: Callable[..., Any], differentiable: Sequence[int], constant: Sequence[int] = ()
 ) -> None:
     """Registers the gradients of `torch.ops.mdops.<name>` to the arguments at the positions `differentiable`.
 
     `backward(needs, grads, args)` gets a tuple of bools (which of `differentiable` need a gradient), the
     gradients of the results, and the op's arguments; it returns the gradients in the order of
-    `differentiable`. `constant` names the results that have no gradient. The gradient of a result that nothing
-    depends on is a tensor of zeros, or, without `zeros`, None.
+    `differentiable`. `constant` names the results that have no gradient.
     """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors = [k for k, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
-        ctx.set_materialize_grads(zeros)
         ctx.mark_non_differentiable(*(output[k] for k in constant))
         ctx.save_for_backward(*(inputs[k] for k in tensors))
         ctx.tensors = tensors

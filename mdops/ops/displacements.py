@@ -76,6 +76,11 @@ def _(grad: Any, batch: Any, neighbors: Any, images: Any, num_systems: int) -> t
     )
 
 
+@register_fake("pair_forces_backward")
+def _(f: Any, v: Any, av: Any, grad: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return grad.new_empty(grad.shape), grad.new_empty(grad.shape)
+
+
 @register_fake("pair_forces")
 def _(
     grad: Any, displacements: Any, batch: Any, neighbors: Any, num_systems: int
@@ -99,24 +104,25 @@ def _displacements_backward_formula(needs: Any, grads: Any, args: Any) -> Any:
 
 
 def _pair_forces_formula(needs: Any, grads: Any, args: Any) -> Any:
-    """With v_ij = w_system + w_j the gradient of the pair's virial:
-    dL/dg_ij = f_i - f_j - d_ij . v_ij  and  dL/dd_ij = -v_ij . g_ij."""
     grad, d, batch, neighbors, _ = args
-    forces, virial, atom_virial = grads
-    j = neighbors.clamp(min=0).long()
-    grad_grad, grad_d = torch.zeros_like(grad), torch.zeros_like(d)
-    if forces is not None:
-        grad_grad = (forces[:, None] - forces[j]).to(grad.dtype)
-    if virial is not None or atom_virial is not None:
-        v = torch.zeros((*j.shape, 3, 3), dtype=torch.float64, device=grad.device)
-        v = v if virial is None else v + virial[batch.long()][:, None]
-        v = (v if atom_virial is None else v + atom_virial[j]).to(grad.dtype)
-        grad_grad = grad_grad - torch.einsum("ika,ikab->ikb", d, v)
-        grad_d = -torch.einsum("ikab,ikb->ika", v, grad)
-    real = (neighbors >= 0)[..., None]
-    return grad_grad * real, grad_d * real if needs[1] else None
+    return torch.ops.mdops.pair_forces_backward(*grads, grad, d, batch, neighbors)
+
+
+def _pair_forces_backward_formula(needs: Any, grads: Any, args: Any) -> Any:
+    """With u, w the tangents of the results and v the sum of a pair's virial gradients, the op is the gradient of
+    sum u.(f_i - f_j - d.v) - w.v.g: the sums of `pair_forces` for f and v, and itself for g and d."""
+    u, w = grads
+    f, virial, atom_virial, g, d, batch, neighbors = args
+    lists, systems = (batch, neighbors), virial.shape[0]
+    forces, by_d, atoms_by_d = torch.ops.mdops.pair_forces(u, d, *lists, systems)
+    _, by_w, atoms_by_w = torch.ops.mdops.pair_forces(g, w, *lists, systems)
+    no_forces = torch.zeros_like(f)
+    grad_g, _ = torch.ops.mdops.pair_forces_backward(no_forces, virial, atom_virial, g, w, *lists)
+    _, grad_d = torch.ops.mdops.pair_forces_backward(no_forces, virial, atom_virial, u, d, *lists)
+    return forces, by_d + by_w, atoms_by_d + atoms_by_w, grad_g, grad_d
 
 
 register_formula("displacements", _displacements_formula, (0, 1))
 register_formula("displacements_backward", _displacements_backward_formula, (0,))
-register_formula("pair_forces", _pair_forces_formula, (0, 1), zeros=False)
+register_formula("pair_forces", _pair_forces_formula, (0, 1))
+register_formula("pair_forces_backward", _pair_forces_backward_formula, (0, 1, 2, 3, 4))

@@ -26,6 +26,10 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "pair_forces(Tensor grad, Tensor displacements, Tensor batch, Tensor neighbors, int num_systems) "
       "-> (Tensor forces, Tensor virial, Tensor atom_virial)");
+  m.def(
+      "pair_forces_backward(Tensor grad_forces, Tensor grad_virial, Tensor grad_atom_virial, Tensor grad, "
+      "Tensor displacements, Tensor batch, Tensor neighbors) -> (Tensor grad_grad, Tensor "
+      "grad_displacements)");
 
   // The environment matrix.
   m.def(

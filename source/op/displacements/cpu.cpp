@@ -1,9 +1,6 @@
 #include "displacements/displacements.h"
 
-#include <vector>
-
-#include "common/pair_checks.h"
-#include "common/tensor.h"
+#include "displacements/inputs.h"
 
 namespace mdops {
 
@@ -83,6 +80,34 @@ std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor
   return {forces, virial, atom_virial};
 }
 
+std::tuple<Tensor, Tensor> pair_forces_backward(const Tensor& grad_forces_, const Tensor& grad_virial_,
+                                                const Tensor& grad_atom_virial_, const Tensor& grad_,
+                                                const Tensor& displacements_, const Tensor& batch_,
+                                                const Tensor& neighbors_) {
+  const PairForcesBackward in("pair_forces_backward", grad_forces_, grad_virial_, grad_atom_virial_, grad_,
+                              displacements_, batch_, neighbors_);
+  const PairList& pairs = in.pairs;
+  const ScalarType dtype = in.grad.scalar_type();
+  Tensor grad_grad = zeros({pairs.atoms, pairs.width, 3}, dtype);
+  Tensor grad_displacements = zeros({pairs.atoms, pairs.width, 3}, dtype);
+  dispatch_float("pair_forces_backward", dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T *g = in.grad.const_data_ptr<T>(), *d = in.displacements.const_data_ptr<T>();
+    const double *f = in.grad_forces.const_data_ptr<double>(), *w = in.grad_virial.const_data_ptr<double>(),
+                 *wj = in.grad_atom_virial.const_data_ptr<double>();
+    const int32_t *b = pairs.batch.const_data_ptr<int32_t>(), *n = pairs.neighbors.const_data_ptr<int32_t>();
+    T *by_g = grad_grad.mutable_data_ptr<T>(), *by_d = grad_displacements.mutable_data_ptr<T>();
+    parallel(pairs.atoms, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        for (int64_t p = i * pairs.width; p < (i + 1) * pairs.width; ++p)
+          if (n[p] >= 0)
+            pair_force_gradient(f + 3 * i, f + 3 * n[p], w + 9 * b[i], wj + 9 * n[p], g + 3 * p, d + 3 * p,
+                                by_g + 3 * p, by_d + 3 * p);
+    });
+  });
+  return {grad_grad, grad_displacements};
+}
+
 }  // namespace
 
 }  // namespace mdops
@@ -91,4 +116,5 @@ STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
   m.impl("displacements", TORCH_BOX(&mdops::displacements));
   m.impl("displacements_backward", TORCH_BOX(&mdops::displacements_backward));
   m.impl("pair_forces", TORCH_BOX(&mdops::pair_forces));
+  m.impl("pair_forces_backward", TORCH_BOX(&mdops::pair_forces_backward));
 }

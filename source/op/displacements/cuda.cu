@@ -1,6 +1,7 @@
 #include "common/cuda.h"
-#include "common/pair_checks.h"
+#include "common/rows.h"
 #include "displacements/displacements.h"
+#include "displacements/inputs.h"
 #include "displacements/pair_sums.h"
 
 namespace mdops {
@@ -101,6 +102,59 @@ std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor
   return {forces, virial, atom_virial};
 }
 
+// A warp a row, a lane a slot.
+template <class T>
+__global__ void pair_forces_backward_kernel(const double* grad_forces, const double* grad_virial,
+                                            const double* grad_atom_virial, const T* grad,
+                                            const T* displacements, const int32_t* batch,
+                                            const int32_t* neighbors, int32_t atoms, int32_t width,
+                                            int32_t systems, T* grad_grad, T* grad_displacements) {
+  __shared__ T buffer[3 * kThreads];
+  T* own = buffer + 3 * kWarp * (threadIdx.x / kWarp);
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (i >= atoms) return;
+  const int32_t system = batch[i];
+  for (int32_t first = 0; first < width; first += kWarp) {
+    const int32_t slot = first + lane_index();
+    const int64_t p = i * width + slot;
+    const int32_t j = slot < width ? neighbors[p] : -1;
+    T by_g[3] = {0, 0, 0}, by_d[3] = {0, 0, 0};
+    if (j >= 0 && j < atoms && system >= 0 && system < systems)
+      pair_force_gradient(grad_forces + 3 * i, grad_forces + 3 * static_cast<int64_t>(j),
+                          grad_virial + 9 * static_cast<int64_t>(system),
+                          grad_atom_virial + 9 * static_cast<int64_t>(j), grad + 3 * p, displacements + 3 * p,
+                          by_g, by_d);
+    else if (j != -1)
+      for (int a = 0; a < 3; ++a) by_g[a] = by_d[a] = not_a_number<T>();
+    const int lanes = width - first < kWarp ? width - first : kWarp;
+    store_triples(by_g, own, grad_grad + 3 * (i * width + first), lanes);
+    store_triples(by_d, own, grad_displacements + 3 * (i * width + first), lanes);
+  }
+}
+
+std::tuple<Tensor, Tensor> pair_forces_backward(const Tensor& grad_forces_, const Tensor& grad_virial_,
+                                                const Tensor& grad_atom_virial_, const Tensor& grad_,
+                                                const Tensor& displacements_, const Tensor& batch_,
+                                                const Tensor& neighbors_) {
+  const CudaOp op("pair_forces_backward", "grad", grad_);
+  const PairForcesBackward in(op, grad_forces_, grad_virial_, grad_atom_virial_, grad_, displacements_,
+                              batch_, neighbors_);
+  const PairList& pairs = in.pairs;
+  const ScalarType dtype = in.grad.scalar_type();
+  Tensor grad_grad = empty(op, {pairs.atoms, pairs.width, 3}, dtype);
+  Tensor grad_displacements = empty(op, {pairs.atoms, pairs.width, 3}, dtype);
+  dispatch_float(op, dtype, [&](auto zero) {
+    using T = decltype(zero);
+    op.launch(pair_forces_backward_kernel<T>, blocks_for(pairs.atoms, kThreads / kWarp), kThreads, 0,
+              in.grad_forces.const_data_ptr<double>(), in.grad_virial.const_data_ptr<double>(),
+              in.grad_atom_virial.const_data_ptr<double>(), in.grad.const_data_ptr<T>(),
+              in.displacements.const_data_ptr<T>(), pairs.batch.const_data_ptr<int32_t>(),
+              pairs.neighbors.const_data_ptr<int32_t>(), pairs.atoms, pairs.width, in.grad_virial.size(0),
+              grad_grad.mutable_data_ptr<T>(), grad_displacements.mutable_data_ptr<T>());
+  });
+  return {grad_grad, grad_displacements};
+}
+
 }  // namespace
 
 }  // namespace mdops
@@ -109,4 +163,5 @@ STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
   m.impl("displacements", TORCH_BOX(&mdops::displacements));
   m.impl("displacements_backward", TORCH_BOX(&mdops::displacements_backward));
   m.impl("pair_forces", TORCH_BOX(&mdops::pair_forces));
+  m.impl("pair_forces_backward", TORCH_BOX(&mdops::pair_forces_backward));
 }

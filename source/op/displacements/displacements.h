@@ -34,4 +34,24 @@ MDOPS_HD void add_pair_force(const T* g, const T* d, double* fi, double* fj, dou
   }
 }
 
+// The gradients of one pair by `add_pair_force`, from those of the forces of its atoms, f_i and f_j, and of
+// the virials of its system and of atom j: with v their sum,  dL/dg[b] = f_i[b] - f_j[b] - sum_a d[a] v[a][b]
+// and dL/dd[a] = -sum_b v[a][b] g[b].
+template <class T>
+MDOPS_HD void pair_force_gradient(const double* fi, const double* fj, const double* virial,
+                                  const double* virial_j, const T* g, const T* d, T* grad_g, T* grad_d) {
+  double by_g[3], by_d[3] = {0, 0, 0};
+  for (int b = 0; b < 3; ++b) by_g[b] = fi[b] - fj[b];
+  for (int a = 0; a < 3; ++a)
+    for (int b = 0; b < 3; ++b) {
+      const double v = virial[3 * a + b] + virial_j[3 * a + b];
+      by_g[b] -= static_cast<double>(d[a]) * v;
+      by_d[a] -= v * static_cast<double>(g[b]);
+    }
+  for (int a = 0; a < 3; ++a) {
+    grad_g[a] = static_cast<T>(by_g[a]);
+    grad_d[a] = static_cast<T>(by_d[a]);
+  }
+}
+
 }  // namespace mdops
