@@ -1,9 +1,10 @@
 """Time of an MD step on a GPU, list rebuilds included: NVT of a repeated periodic box.
 
     python benchmarks/cuda_md.py --model model.dp [--structure frame.extxyz | --system deepmd_folder]
-                                 [--atoms 192 12288 98304 1572864] [--thermostat langevin] [--json FILE]
+                                 [--atoms 192 12288 98304 1572864] [--thermostat langevin]
+                                 [--skin 1.0] [--json FILE]
 
-Steps of 0.5 fs at 300 K, skin 1 A, float32 with float64 positions. A first run settles lists and graphs; then the clock
+Steps of 0.5 fs at 300 K, float32 with float64 positions. A first run settles lists and graphs; then the clock
 on the wall runs over the steps, queueing and flags included. They are few, because not every model stays stable.
 `list_share` is the part of the GPU's time that lists take, by kernels; `repeats` counts blocks that were done again.
 Without --structure and --system: an artificial box.
@@ -43,12 +44,12 @@ def kernel_times(engine: Engine, steps: int) -> dict[str, float]:
     return dict(sorted(times.items(), key=lambda item: -item[1]))
 
 
-def measure(model: Potential, atoms: Atoms, physics: Physics) -> dict[str, Any]:
+def measure(model: Potential, atoms: Atoms, physics: Physics, skin: float) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     set_velocities(atoms, physics, np.random.default_rng(0), anew=True)
     n = len(atoms)
     steps = max(100, min(600, 30_000_000 // n))
-    engine = Engine(atoms, model, physics)
+    engine = Engine(atoms, model, physics, skin=skin)
     list(engine.run(80))
     builds, begin = engine.builds, time.perf_counter()
     list(engine.run(steps))
@@ -60,6 +61,7 @@ def measure(model: Potential, atoms: Atoms, physics: Physics) -> dict[str, Any]:
     return {
         "atoms": n,
         "thermostat": physics.thermostat,
+        "skin": skin,
         "steps": steps,
         "ms": 1e3 * seconds / steps,
         "us_per_atom": 1e6 * seconds / steps / n,
@@ -80,6 +82,7 @@ def main() -> None:
     parser.add_argument("--system", type=Path)
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 12288, 98304, 1572864])
     parser.add_argument("--thermostat", choices=("nose-hoover", "langevin"), default="nose-hoover")
+    parser.add_argument("--skin", type=float, default=1.0, help="A")
     parser.add_argument("--commit", help="of the measured source, where this is no checkout of it")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -89,7 +92,7 @@ def main() -> None:
     physics = Physics("nvt", 300, 0.5, arguments.thermostat)
     results = []
     for count in arguments.atoms:
-        row = measure(model, repeated(unit, count), physics)
+        row = measure(model, repeated(unit, count), physics, arguments.skin)
         results.append(row)
         print(
             f"{row['atoms']:>9} atoms: {row['ms']:9.4f} ms a step, {row['us_per_atom']:.5f} us/atom, GPU busy "

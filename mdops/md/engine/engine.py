@@ -140,6 +140,7 @@ class Engine:
         self._surface = Surface(self.potential, system, self._skin, fparam, aparam, capacity)
         self._state = State.at_rest(system.positions, sort(atoms.get_masses()))
         self._state.momenta.copy_(sort(momenta))
+        self._state.measure_kinetic()
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         with self._guard.explain(self.step):
             self._surface.update_carefully(self._state, self._order, self._inverse)
@@ -291,7 +292,7 @@ class Engine:
                 self._propagator.before(self._state)
                 self._surface.update_carefully(self._state, self._order, self._inverse)
                 self._propagator.after(self._state)
-            now = self.temperature(float(self._state.kinetic()))
+            now = self.temperature(float(self._state.kinetic))
             self._guard.check(self.step + 1, now)
             self._temperatures += now
             self.step += 1
@@ -332,9 +333,8 @@ class Engine:
             self._surface.rebuild(self._state)
         self._surface.update(self._state)
         self._propagator.after(self._state)
-        kinetic = self._state.kinetic()
-        self._surface.note_kinetic(kinetic)
-        self._heat.add_(kinetic)
+        self._surface.note_kinetic(self._state.kinetic)
+        self._heat.add_(self._state.kinetic)
 
     def _record(self, step: int) -> Recording:
         return Recording(step, self._state, self._propagator.bath_energy(), self._inverse)

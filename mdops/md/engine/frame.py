@@ -53,7 +53,7 @@ class Recording:
     def __init__(self, step: int, state: State, bath: torch.Tensor | None, inverse: torch.Tensor) -> None:
         """`inverse`: (N,), the engine's place of each of the user's atoms."""
         self._step = step
-        kinetic = state.kinetic()
+        kinetic = state.kinetic
         conserved = kinetic if bath is None else state.energy + kinetic + bath
         per_atom = torch.cat([state.positions, state.momenta, state.forces, state.atom_energy[:, None]], 1)
         self._conserves = bath is not None

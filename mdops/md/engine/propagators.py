@@ -28,7 +28,8 @@ class Propagator(ABC):
     def before(self, state: State) -> None: ...
 
     @abstractmethod
-    def after(self, state: State) -> None: ...
+    def after(self, state: State) -> None:
+        """Also measures the kinetic energy."""
 
     @abstractmethod
     def bath_energy(self) -> torch.Tensor | None:
@@ -50,6 +51,7 @@ class VelocityVerlet(Propagator):
 
     def after(self, state: State) -> None:
         state.momenta.add_(state.forces, alpha=self.dt / 2)
+        state.measure_kinetic()
 
     def bath_energy(self) -> torch.Tensor | None:
         return self._nothing
@@ -82,6 +84,7 @@ class Langevin(Propagator):
 
     def after(self, state: State) -> None:
         state.momenta.add_(state.forces, alpha=self.dt / 2)
+        state.measure_kinetic()
 
     def bath_energy(self) -> torch.Tensor | None:
         return None
@@ -121,11 +124,12 @@ class NoseHooverChain(VelocityVerlet):
         """Half a step of the chain, which scales all momenta."""
         eta, p_eta = self.inner["eta"], self.inner["p_eta"]
         new_eta, new_p, scale = nose_hoover_chain(
-            eta, p_eta, state.kinetic(), self._kT, self._freedom, self._tau, self.dt / 2
+            eta, p_eta, state.kinetic, self._kT, self._freedom, self._tau, self.dt / 2
         )
         eta.copy_(new_eta)
         p_eta.copy_(new_p)
         state.momenta.mul_(scale)
+        state.kinetic.mul_(scale.square())
 
 
 def make_propagator(physics: Physics, freedom: int, device: torch.device) -> Propagator:

@@ -14,6 +14,7 @@ class State:
         inverse_mass: (N, 1).
         energy: (), of the model; atom_energy: (N,).
         virial: (3, 3), W = -dE/d(strain).
+        kinetic: (), the kinetic energy at the end of the last step.
     """
 
     positions: torch.Tensor
@@ -23,6 +24,7 @@ class State:
     energy: torch.Tensor
     atom_energy: torch.Tensor
     virial: torch.Tensor
+    kinetic: torch.Tensor
 
     @classmethod
     def at_rest(cls, positions: torch.Tensor, masses: torch.Tensor) -> "State":
@@ -36,6 +38,7 @@ class State:
             energy=positions.new_zeros(()),
             atom_energy=positions.new_zeros(n),
             virial=positions.new_zeros(3, 3),
+            kinetic=positions.new_zeros(()),
         )
 
     @property
@@ -43,8 +46,9 @@ class State:
         """All that a step changes."""
         return (
             self.positions, self.momenta, self.forces, self.energy, self.atom_energy, self.virial,
+            self.kinetic,
         )  # fmt: skip
 
-    def kinetic(self) -> torch.Tensor:
-        """()"""
-        return (self.momenta.square() * self.inverse_mass).sum() / 2
+    def measure_kinetic(self) -> None:
+        """Sets the kinetic energy of the momenta of now."""
+        self.kinetic.copy_((self.momenta.square() * self.inverse_mass).sum() / 2)
