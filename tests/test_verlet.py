@@ -20,7 +20,8 @@ def make_system(n=60, edge=9.0, seed=0):
 
 def short_pairs(found, positions, cell, batch):
     """The pairs within the cutoff as (atom, neighbour, distance to 1e-9 A)."""
-    d = ops.displacements(positions, cell, batch, found.neighbors, found.images).norm(dim=-1)
+    d = ops.displacements(positions, cell, batch, found.neighbors, found.images).norm(dim=-1).cpu()
+    found = found._replace(neighbors=found.neighbors.cpu())
     i, k = torch.nonzero((found.neighbors >= 0) & (d < CUTOFF), as_tuple=True)
     return sorted(
         zip(i.tolist(), found.neighbors[i, k].tolist(), d[i, k].round(decimals=9).tolist(), strict=True)
@@ -28,7 +29,7 @@ def short_pairs(found, positions, cell, batch):
 
 
 def assert_complete(verlet, positions, cell, pbc, types, batch=None):
-    batch = torch.zeros(len(types), dtype=torch.int32) if batch is None else batch
+    batch = torch.zeros(len(types), dtype=torch.int32, device=types.device) if batch is None else batch
     now = verlet.update(positions, cell, pbc, types, batch)
     fresh = ops.neighbor_list(positions, cell, pbc, types, CUTOFF, batch=batch)
     assert short_pairs(now, positions, cell, batch) == short_pairs(fresh, positions, cell, batch)
@@ -36,28 +37,29 @@ def assert_complete(verlet, positions, cell, pbc, types, batch=None):
     return now
 
 
-def test_random_walk_misses_no_pair():
-    positions, cell, pbc, types = make_system()
+def test_random_walk_misses_no_pair(device):
+    positions, cell, pbc, types = (t.to(device) for t in make_system())
     gen = torch.Generator().manual_seed(1)
     verlet = VerletList(CUTOFF, 0.8)
     shapes = set()
     for _ in range(60):
-        positions = positions + 0.05 * torch.randn(60, 3, generator=gen, dtype=torch.float64)
+        positions = positions + 0.05 * torch.randn(60, 3, generator=gen, dtype=torch.float64).to(device)
         shapes.add(assert_complete(verlet, positions, cell, pbc, types).neighbors.shape)
     assert 2 < verlet.builds < 30
     assert len(shapes) <= 2
 
 
-def test_strained_cell_misses_no_pair_and_is_not_always_built():
-    positions, cell, pbc, types = make_system(seed=2)
+def test_strained_cell_misses_no_pair_and_is_not_always_built(device):
+    positions, cell, pbc, types = (t.to(device) for t in make_system(seed=2))
     gen = torch.Generator().manual_seed(3)
     verlet = VerletList(CUTOFF, 0.8)
     for _ in range(60):
         strain = torch.eye(3, dtype=torch.float64) + 0.01 * torch.randn(
             3, 3, generator=gen, dtype=torch.float64
         )
+        strain = strain.to(device)
         cell, positions = cell @ strain, positions @ strain
-        positions = positions + 0.02 * torch.randn(60, 3, generator=gen, dtype=torch.float64)
+        positions = positions + 0.02 * torch.randn(60, 3, generator=gen, dtype=torch.float64).to(device)
         assert_complete(verlet, positions, cell, pbc, types)
     assert 2 < verlet.builds < 40
 
@@ -152,3 +154,18 @@ def test_bad_input_is_refused_at_every_step():
         with pytest.raises(InputError, match="VerletList: argument"):
             VerletList(*arguments)
     assert_complete(verlet, positions, cell, pbc, types)
+
+
+def test_tensors_changed_in_place_are_noticed(device):
+    """On a GPU, types, pbc and batch that are the very tensors of the last call are not compared again."""
+    positions, cell, pbc, types = (t.to(device) for t in make_system(seed=10))
+    batch = torch.zeros(60, dtype=torch.int32, device=device)
+    verlet = VerletList(CUTOFF, 1.0)
+    first = verlet.update(positions, cell, pbc, types, batch)
+    assert verlet.update(positions, cell.clone(), pbc, types, batch) is first
+    assert verlet.update(positions, cell, pbc, types.clone(), batch) is first
+    types[3] = 1 - types[3]
+    assert verlet.update(positions, cell, pbc, types, batch) is not first
+    pbc[0, 1] = False
+    assert_complete(verlet, positions, cell, pbc, types, batch)
+    assert verlet.builds == 3
