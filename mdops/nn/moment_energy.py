@@ -4,6 +4,7 @@ Autograd would record the energies, their gradient and that one's gradient as hu
 passes are written out (docs/training.md, "A step").
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,25 +26,31 @@ def supports(fitting: EnergyFitting) -> bool:
 
 
 def moment_energy(
-    net: Net, axis: int, table: torch.Tensor, moments: torch.Tensor, extra: torch.Tensor
+    nets: Sequence[Net],
+    axis: int,
+    tables: torch.Tensor,
+    moments: torch.Tensor,
+    extra: torch.Tensor,
+    kinds: Sequence[torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """e = net(T^T T_<, extra) and de/dA of atoms of one type, from T = A^T C.
+    """e = net(T^T T_<, extra) and de/dA of every atom, from T = A^T C; zero for atoms of no type.
 
-    Both can be differentiated once, by the table and the net's weights; not by the moments.
+    Both can be differentiated once, by the tables and the nets' weights; not by the moments.
 
     Args:
-        net: the fitting net of the type; `supports` tells which will do.
+        nets: the fitting net of each type; `supports` tells which will do.
         axis: M2.
-        table: C / N_sel of the centre's type, (P, M).
-        moments: A, (n, P, 4).
-        extra: (n, E), further inputs of the net.
+        tables: C / N_sel of each centre's type, (ntypes, P, M).
+        moments: A, (N, P, 4).
+        extra: (N, E), further inputs of the nets.
+        kinds: of each type, the indices of its atoms, int64.
 
     Returns:
-        e (n,), and de/dA (n, P, 4).
+        e (N,), and de/dA (N, P, 4).
     """
-    weights = [w for layer in net.layers for w in (layer.weight, layer.bias, layer.timestep)]
-    repeats = [_repeats(layer) for layer in net.layers]
-    energy, gradient = _MomentEnergy.apply(moments, extra, axis, repeats, table, *weights)
+    shapes = [[_repeats(layer) for layer in net.layers] for net in nets]
+    weights = [w for net in nets for layer in net.layers for w in (layer.weight, layer.bias, layer.timestep)]
+    energy, gradient = _MomentEnergy.apply(moments, extra, axis, shapes, kinds, tables, *weights)
     return energy, gradient
 
 
@@ -146,53 +153,79 @@ class _DescriptorPasses:
         return grad
 
 
+class _TypePasses:
+    """The passes for the atoms of one type: descriptor, hidden layers and the linear layer at the end."""
+
+    def __init__(self, table: torch.Tensor, axis: int, repeats: list[int], weights: Sequence[Any]) -> None:
+        parts = zip(weights[::3], weights[1::3], weights[2::3], repeats, strict=True)
+        *self.hidden, self.last = (_LayerPasses(*part) for part in parts)
+        self.descriptor = _DescriptorPasses(table, axis)
+
+    def first(self, rows: torch.Tensor, extra: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """e (n,) and de/dA (4 n, P), from A (4 n, P)."""
+        x = self.descriptor.forward(rows)
+        self.features, self.extras = x.shape[1], extra.shape[1]
+        x = torch.cat([x, extra], 1) if self.extras else x
+        for layer in self.hidden:
+            x = layer.forward(x)
+        self.x = x
+        energy = (x @ self.last.weight)[:, 0]
+        if self.last.bias is not None:
+            energy += self.last.bias
+        grad = self.last.weight.t().expand(len(energy), -1)
+        for layer in reversed(self.hidden):
+            grad = layer.backward(grad)
+        return energy, self.descriptor.backward(grad[:, : self.features])
+
+    def second(self, u: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+        """The gradients of the table and of all weights, from u (n,) and v (4 n, P)."""
+        dx = self.descriptor.tangent(v)
+        dx = torch.nn.functional.pad(dx, (0, self.extras)) if self.extras else dx
+        for layer in self.hidden:
+            dx = layer.tangent(dx)
+        column = u[:, None]
+        bias = None if self.last.bias is None else column.sum(0)
+        found = [dx.sum(0)[:, None].addmm_(self.x.t(), column), bias, None]
+        adjoint = column @ self.last.weight.t()
+        for layer in reversed(self.hidden):
+            adjoint, gradients = layer.adjoint(adjoint)
+            found = [*gradients, *found]
+        return self.descriptor.adjoint(adjoint[:, : self.features]), found
+
+
 class _MomentEnergy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, moments: Any, extra: Any, axis: int, repeats: list[int], table: Any, *weights: Any
+        ctx: Any, moments: Any, extra: Any, axis: int, shapes: Any, kinds: Any, tables: Any, *weights: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        descriptor = _DescriptorPasses(table, axis)
-        parts = zip(weights[::3], weights[1::3], weights[2::3], repeats, strict=True)
-        *hidden, last = (_LayerPasses(*part) for part in parts)
-        x = descriptor.forward(_rows(moments))
-        size = x.shape[1]
-        x = torch.cat([x, extra], 1) if extra.shape[1] else x
-        for layer in hidden:
-            x = layer.forward(x)
-        last.x = x
-        energy = (x @ last.weight)[:, 0]
-        if last.bias is not None:
-            energy += last.bias
-        last.delta = torch.ones_like(energy)[:, None]
-        grad = last.weight.t().expand(len(energy), -1)
-        for layer in reversed(hidden):
-            grad = layer.backward(grad)
-        ctx.descriptor, ctx.hidden, ctx.last, ctx.extra = descriptor, hidden, last, extra
-        return energy, _moments(descriptor.backward(grad[:, :size]))
+        energy, gradient = moments.new_zeros(len(moments)), _blank(moments, kinds)
+        ctx.kinds, ctx.passes, at = kinds, [], 0
+        for index, table, repeats in zip(kinds, tables, shapes, strict=True):
+            passes = _TypePasses(table, axis, repeats, weights[at : at + 3 * len(repeats)])
+            at += 3 * len(repeats)
+            ctx.passes.append(passes)
+            e, rows = passes.first(_rows(moments, index), extra[index])
+            energy[index] = e
+            gradient[index] = rows.unflatten(0, (-1, 4)).transpose(1, 2)
+        return energy, gradient
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_energy: torch.Tensor, grad_gradient: torch.Tensor) -> tuple[Any, ...]:
-        descriptor, hidden, last = ctx.descriptor, ctx.hidden, ctx.last
-        dx = descriptor.tangent(_rows(grad_gradient))
-        size = dx.shape[1]
-        dx = torch.nn.functional.pad(dx, (0, ctx.extra.shape[1])) if ctx.extra.shape[1] else dx
-        for layer in hidden:
-            dx = layer.tangent(dx)
-        u = grad_energy[:, None]
-        found = [dx.sum(0)[:, None].addmm_(last.x.t(), u), None if last.bias is None else u.sum(0), None]
-        adjoint = u @ last.weight.t()
-        for layer in reversed(hidden):
-            adjoint, gradients = layer.adjoint(adjoint)
-            found = [*gradients, *found]
-        return None, None, None, None, descriptor.adjoint(adjoint[:, :size]), *found
+        tables, found = [], []
+        for index, passes in zip(ctx.kinds, ctx.passes, strict=True):
+            table, gradients = passes.second(grad_energy[index], _rows(grad_gradient, index))
+            tables.append(table)
+            found += gradients
+        return None, None, None, None, None, torch.stack(tables), *found
 
 
-def _rows(moments: torch.Tensor) -> torch.Tensor:
-    """(4 n, P) from (n, P, 4)."""
-    return moments.transpose(1, 2).reshape(-1, moments.shape[1])
+def _rows(moments: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """(4 n, P), of these atoms, from (N, P, 4)."""
+    return moments.transpose(1, 2).index_select(0, index).flatten(0, 1)
 
 
-def _moments(rows: torch.Tensor) -> torch.Tensor:
-    """(n, P, 4) from (4 n, P)."""
-    return rows.unflatten(0, (-1, 4)).transpose(1, 2)
+def _blank(moments: torch.Tensor, kinds: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Like `moments`; zero, unless every atom is of a kind and will be written."""
+    whole = sum(len(index) for index in kinds) == len(moments)
+    return torch.empty_like(moments) if whole else torch.zeros_like(moments)

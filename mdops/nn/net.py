@@ -1,6 +1,6 @@
 """Feed-forward nets: the embedding nets of the descriptors and the fitting nets."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -41,17 +41,36 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., inputs) to (..., outputs)."""
-        y = x @ self.weight
-        if self.bias is not None:
-            y = y + self.bias
+        return self._apply_to(x, self.weight, self.bias, self.timestep)
+
+    def _apply_to(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        timestep: torch.Tensor | None,
+    ) -> torch.Tensor:
+        y = x @ weight
+        if bias is not None:
+            y = y + bias
         y = self._activation(y)
-        if self.timestep is not None:
-            y = y * self.timestep
+        if timestep is not None:
+            y = y * timestep
         if self.residual and self.outputs == self.inputs:
             y = y + x
         elif self.residual and self.outputs == 2 * self.inputs:
             y = y + torch.cat([x, x], dim=-1)
         return y
+
+    def alike(self, others: Sequence["Layer"], x: torch.Tensor) -> torch.Tensor:
+        """G layers that differ from this one in their numbers alone, as one: (G or 1, R, inputs) to
+        (G, R, outputs)."""
+
+        def rows(values: list[torch.Tensor | None]) -> torch.Tensor | None:
+            return None if values[0] is None else torch.stack([v for v in values if v is not None])[:, None]
+
+        weight = torch.stack([other.weight for other in others])
+        return self._apply_to(x, weight, rows([o.bias for o in others]), rows([o.timestep for o in others]))
 
 
 class Net(nn.Sequential):
@@ -63,6 +82,12 @@ class Net(nn.Sequential):
     @property
     def layers(self) -> list[Layer]:
         return [layer for layer in self if isinstance(layer, Layer)]
+
+    def alike(self, others: Sequence["Net"], x: torch.Tensor) -> torch.Tensor:
+        """As `Layer.alike`, for whole nets: a few large steps in the place of many small ones."""
+        for layers in zip(self.layers, *(other.layers for other in others), strict=True):
+            x = layers[0].alike(layers[1:], x)
+        return x
 
     @property
     def inputs(self) -> int:

@@ -75,9 +75,10 @@ def embed(descriptor: SeE2A, s: torch.Tensor, masked: bool = True) -> torch.Tens
     s = s.to(next(d.nets[0].parameters()))
     x = ((s - d.mean[:, None]) / d.std[:, :1])[..., None]  # of each centre, (ntypes, P, 1)
     if d.type_one_side:
-        values = torch.stack([d.net(0, t)(x) for t in kinds], dim=1)
+        nets, x = [d.net(0, t) for t in kinds], x.flatten(0, 1)[None]
     else:
-        values = torch.stack([torch.stack([d.net(c, t)(x[c]) for t in kinds]) for c in kinds])
+        nets, x = [d.net(c, t) for t in kinds for c in kinds], x.repeat(d.ntypes, 1, 1)
+    values = nets[0].alike(nets, x).view(d.ntypes, d.ntypes, len(s), -1).transpose(0, 1)
     return values.masked_fill(d.pair_mask[..., None, None], 0.0) if masked and d.has_masked else values
 
 

@@ -98,13 +98,7 @@ def _atom_energies(
     table = coefficients(d, potential.grid) / d.slots
     extra = fitting.extra_inputs(system.batch, system.count, batch.fparam, batch.aparam)
     bias = fitting.bias + potential.out_bias
-    energy = torch.zeros(system.atoms, dtype=torch.float64, device=moments.device)
-    gradient = torch.zeros_like(moments)
-    for kind, index in enumerate(batch.kinds):
-        if len(index):
-            one, slope = moment_energy(
-                fitting.net(kind), d.axis_neuron, table[kind].flatten(0, 1), moments[index], extra[index]
-            )
-            energy = energy.index_copy(0, index, one.double() + bias[kind])
-            gradient = gradient.index_copy(0, index, slope)
-    return energy, gradient
+    nets = [fitting.net(kind) for kind in range(d.ntypes)]
+    energy, gradient = moment_energy(nets, d.axis_neuron, table.flatten(1, 2), moments, extra, batch.kinds)
+    kind = system.types.long().clamp(min=0)
+    return torch.where(system.types >= 0, energy.double() + bias[kind], 0.0), gradient
