@@ -7,6 +7,8 @@ import torch
 from reference_cases import CASES, DATA, model_path, overflow_of, references, relative_error
 
 from mdops.nn import load
+from mdops.nn.system import System
+from mdops.ops import NeighborList, neighbor_list
 
 # Vacuum energies that depend on further inputs, and a first fitting layer as wide as its input.
 COMPOSED_ONLY = ("atom_ener_shared", "axis_all")
@@ -45,8 +47,6 @@ def test_new_weights_are_seen():
 
 def test_the_result_does_not_depend_on_the_list():
     """A list with skin, and one with a longer row, name the same pairs within the cutoff."""
-    from mdops.ops import neighbor_list
-
     potential = load(model_path("se_a_alloy"), dtype=torch.float64)
     (reference, *_) = references(DATA / "se_a_alloy")
     s = reference.system
@@ -81,3 +81,117 @@ def test_threads(threads):
         torch.set_num_threads(before)
     for name, value in one.items():
         assert relative_error(several[name], value) < 1e-12
+
+
+def moved(system, pairs, device):
+    """A system and its list on another device."""
+    fields = (system.positions, system.types, system.cell, system.pbc, system.batch)
+    lists = (pairs.neighbors, pairs.images, pairs.counts)
+    return System(*(x.to(device) for x in fields)), NeighborList(*(x.to(device) for x in lists), pairs.cutoff)
+
+
+def listed(potential, system, skin=0.0):
+    cutoff, kinds = potential.cutoff + skin, len(potential.type_map)
+    return neighbor_list(
+        system.positions, system.cell, system.pbc, system.types, cutoff, batch=system.batch, ntypes=kinds
+    )
+
+
+def repeated(reference, times):
+    """The reference's first frame many times over, as many systems: enough atoms for the large tiles."""
+    s = reference.system
+    own = s.batch == 0
+    atoms = int(own.sum())
+    random = torch.Generator().manual_seed(0)
+    positions = s.positions[own].repeat(times, 1)
+    positions += 0.02 * torch.randn(positions.shape, generator=random, dtype=torch.float64)
+    batch = torch.arange(times, dtype=torch.int32).repeat_interleave(atoms)
+    return System(
+        positions,
+        s.types[own].repeat(times),
+        s.cell[:1].repeat(times, 1, 1),
+        s.pbc[:1].repeat(times, 1),
+        batch,
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_gpu_is_the_float64_cpu(case):
+    """float32 on a GPU against float64 on the CPU: energies, forces, virials, and what the neighbours told."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        double = load(model_path(case), dtype=torch.float64, overflow="extend")
+        gpu = load(model_path(case), dtype=torch.float32, overflow="extend").to("cuda")
+        if double.grid is None or gpu.grid is None or double.fused() is None:
+            pytest.skip("the fused step does not stand for this model")
+    for reference in references(DATA / case):
+        pairs = listed(double, reference.system, skin=0.5)
+        expected, moments = double.fused()(reference.system, pairs, reference.fparam, reference.aparam)
+        parameters = (None if x is None else x.cuda() for x in (reference.fparam, reference.aparam))
+        result, told = gpu.fused()(*moved(reference.system, pairs, "cuda"), *parameters)
+        for name, value in expected.items():
+            assert relative_error(result[name].cpu(), value) < 1e-4, (reference.name, name)
+        assert torch.equal(told.within.cpu(), moments.within)
+        assert relative_error(told.nearest.cpu(), moments.nearest) < 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("times", [1, 120])
+def test_gpu_has_the_same_bits_every_time(times):
+    """Few atoms and many; eagerly and in a graph. All forces add up to zero exactly."""
+    gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")
+    double = load(model_path("se_a_alloy"), dtype=torch.float64, overflow="extend")
+    (reference, *_) = references(DATA / "se_a_alloy")
+    system = repeated(reference, times)
+    pairs = listed(double, system)
+    expected, _ = double.fused()(system, pairs, None, None)
+    on_gpu = moved(system, pairs, "cuda")
+    first, _ = gpu.fused()(*on_gpu, None, None)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        captured, _ = gpu.fused()(*on_gpu, None, None)
+    for _ in range(3):
+        graph.replay()
+        for name, value in first.items():
+            assert torch.equal(captured[name], value), name
+    for name, value in expected.items():
+        assert relative_error(first[name].cpu(), value) < 1e-4, name
+    assert first["forces"].sum(0).abs().max() == 0
+
+
+@pytest.mark.gpu
+def test_gpu_answers_wrong_input_with_nan():
+    gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")
+    (reference, *_) = references(DATA / "se_a_alloy")
+    system, pairs = moved(reference.system, listed(gpu, reference.system), "cuda")
+
+    def forces(**changed):
+        return gpu.fused()(system, pairs._replace(**changed), None, None)[0]["forces"]
+
+    assert torch.isfinite(forces()).all()
+    wrong = pairs.neighbors.clone()
+    wrong[0, 0] = system.atoms
+    assert torch.isnan(forces(neighbors=wrong)).all()
+    assert torch.isnan(forces(counts=pairs.counts + pairs.neighbors.shape[1])).all()
+
+
+@pytest.mark.gpu
+def test_gpu_takes_empty_systems_and_virtual_atoms():
+    gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")
+    (reference, *_) = references(DATA / "se_a_alloy")
+    s = reference.system
+    nothing = System(s.positions[:0], s.types[:0], s.cell, s.pbc, s.batch[:0])
+    result, _ = gpu.fused()(*moved(nothing, listed(gpu, nothing), "cuda"), None, None)
+    assert result["forces"].shape == (0, 3) and bool((result["virial"] == 0).all())
+    virtual = System(s.positions, torch.full_like(s.types, -1), s.cell, s.pbc, s.batch)
+    result, told = gpu.fused()(*moved(virtual, listed(gpu, virtual), "cuda"), None, None)
+    assert all(bool((value == 0).all()) for value in result.values())
+    assert bool((told.within == 0).all())
+
+
+@pytest.mark.gpu
+def test_float64_on_a_gpu_is_composed():
+    gpu = load(model_path("se_a_alloy"), dtype=torch.float64).to("cuda")
+    assert gpu.fused() is None

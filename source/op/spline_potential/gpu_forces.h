@@ -18,7 +18,7 @@ struct ForceMemory {
 
   static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.table_width, p.net.axis); }
   static MDOPS_HD int bytes(int moment_rows, int table_width, int axis) {
-    return 16 * (moment_rows + table_width + 2 * axis) + 28 * kWarp + 80 +
+    return 16 * (moment_rows + table_width + 2 * round_up(axis, 8)) + 28 * kWarp + 80 +
            round_up(2 * (moment_rows + 4), 16);
   }
   __device__ ForceMemory(char* shared, int warp, const StepArgs& p) {
@@ -26,8 +26,8 @@ struct ForceMemory {
     moments = reinterpret_cast<float4*>(shared + warp * bytes(n, p.table_width, p.net.axis));
     t = reinterpret_cast<float*>(moments + n);
     narrow = reinterpret_cast<float4*>(t + 4 * p.table_width);
-    grad = narrow + p.net.axis;
-    sums = reinterpret_cast<int64_t*>(grad + p.net.axis);
+    grad = narrow + round_up(p.net.axis, 8);
+    sums = reinterpret_cast<int64_t*>(grad + round_up(p.net.axis, 8));
     others = reinterpret_cast<int32_t*>(sums + 3 * kWarp);
     virial = reinterpret_cast<int64_t*>(others + kWarp);
     rows = reinterpret_cast<int16_t*>(virial + 10);
@@ -53,10 +53,11 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
                                               const ForceMemory& m) {
   const int lane = lane_index();
   const Features features(p.net);
-  for (int l = lane; l < p.net.axis; l += kWarp) {
-    m.narrow[l] = make_float4(t_row[l], t_row[p.table_width + l], t_row[2 * p.table_width + l],
-                              t_row[3 * p.table_width + l]);
-    m.grad[l] = make_float4(0, 0, 0, 0);
+  for (int l = lane; l < round_up(p.net.axis, 8); l += kWarp) {
+    m.grad[l] = m.narrow[l] = make_float4(0, 0, 0, 0);
+    if (l < p.net.axis)
+      m.narrow[l] = make_float4(t_row[l], t_row[p.table_width + l], t_row[2 * p.table_width + l],
+                                t_row[3 * p.table_width + l]);
   }
   __syncwarp();
   for (int from = 0; from < p.table_width; from += 4 * kWarp) {
@@ -69,23 +70,28 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
       if (mine) t[a] = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
     }
     for (int first = 0; first < p.net.axis; first += 8) {
-      float own[32] = {};
+      float own[32];
+      float4 d[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {  // all loads first: they take long
+        const int l = first + k;
+        d[k] = make_float4(0, 0, 0, 0);
+        if (l < p.net.axis && mine && column >= Features::first(l))
+          d[k] = *reinterpret_cast<const float4*>(d_row + features.row(l) + column);
+      }
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
-        const int l = first + k;
-        if (l >= p.net.axis || !mine || column < Features::first(l)) continue;
-        const float4 d = *reinterpret_cast<const float4*>(d_row + features.row(l) + column);
-        const float4 c = m.narrow[l];
+        const float4 c = m.narrow[first + k];
         const float by[4] = {c.x, c.y, c.z, c.w};
 #pragma unroll
         for (int a = 0; a < 4; ++a) {
-          grad[a].x += d.x * by[a], grad[a].y += d.y * by[a], grad[a].z += d.z * by[a],
-              grad[a].w += d.w * by[a];
-          own[4 * k + a] = d.x * t[a].x + d.y * t[a].y + d.z * t[a].z + d.w * t[a].w;
+          grad[a].x += d[k].x * by[a], grad[a].y += d[k].y * by[a], grad[a].z += d[k].z * by[a],
+              grad[a].w += d[k].w * by[a];
+          own[4 * k + a] = d[k].x * t[a].x + d[k].y * t[a].y + d[k].z * t[a].z + d[k].w * t[a].w;
         }
       }
       const float sum = transposed_sum<16>(own);
-      if (first + lane / 4 < p.net.axis) reinterpret_cast<float*>(m.grad + first)[lane] += sum;
+      reinterpret_cast<float*>(m.grad + first)[lane] += sum;
     }
     if (column < p.table_width)
 #pragma unroll
@@ -97,44 +103,51 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
   __syncwarp();
 }
 
-// dA[b][a] = C[b] . dT[a] in the listed rows: eight lanes a row, four rows at a time.
+// dA[b][a] = C[b] . dT[a] in the listed rows: eight lanes a row, four rows at a time, the next ones under
+// way.
 __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* table, int count,
                                              const ForceMemory& m) {
-  constexpr int lanes = 8, blocks = 4;
+  constexpr int lanes = 8, blocks = 4, rows = kWarp / lanes;
   const int group = lane_index() / lanes, u = lane_index() % lanes;
   const bool upper4 = u & 4, upper2 = u & 2;
   for (int from = 0; from < p.table_width; from += 4 * kWarp) {
     float4 grad[blocks][4];
+    int at[blocks];  // columns that are not there count zero, whatever the table has in their place
 #pragma unroll
     for (int b = 0; b < blocks; ++b) {
       const int column = from + 4 * (b * lanes + u);
+      const bool there = column < p.table_width;
+      at[b] = there ? column : 0;
 #pragma unroll
       for (int a = 0; a < 4; ++a)
-        grad[b][a] = column < p.table_width
-                         ? *reinterpret_cast<const float4*>(m.t + a * p.table_width + column)
-                         : make_float4(0, 0, 0, 0);
+        grad[b][a] = there ? *reinterpret_cast<const float4*>(m.t + a * p.table_width + column)
+                           : make_float4(0, 0, 0, 0);
     }
-    for (int k = 0; k < count; k += kWarp / lanes) {
-      const int b_row = m.rows[k + group];
-      const float* c_row = table + b_row * p.table_width + from + 4 * u;
+    int row = m.rows[group];
+    float4 c[blocks];
+#pragma unroll
+    for (int b = 0; b < blocks; ++b)
+      c[b] = __ldg(reinterpret_cast<const float4*>(table + row * p.table_width + at[b]));
+    for (int k = 0; k < count; k += rows) {
+      const int next_row = k + rows < count ? m.rows[k + rows + group] : row;
       float sum[4] = {};
 #pragma unroll
       for (int b = 0; b < blocks; ++b) {
-        float4 c = make_float4(0, 0, 0, 0);
-        if (from + 4 * (b * lanes + u) < p.table_width)
-          c = __ldg(reinterpret_cast<const float4*>(c_row + 4 * b * lanes));
+        const float4 now = c[b];
+        c[b] = __ldg(reinterpret_cast<const float4*>(table + next_row * p.table_width + at[b]));
 #pragma unroll
         for (int a = 0; a < 4; ++a)
-          sum[a] += c.x * grad[b][a].x + c.y * grad[b][a].y + c.z * grad[b][a].z + c.w * grad[b][a].w;
+          sum[a] += now.x * grad[b][a].x + now.y * grad[b][a].y + now.z * grad[b][a].z + now.w * grad[b][a].w;
       }
       const float s0 = (upper4 ? sum[2] : sum[0]) + __shfl_xor_sync(kAllLanes, upper4 ? sum[0] : sum[2], 4);
       const float s1 = (upper4 ? sum[3] : sum[1]) + __shfl_xor_sync(kAllLanes, upper4 ? sum[1] : sum[3], 4);
       float s = (upper2 ? s1 : s0) + __shfl_xor_sync(kAllLanes, upper2 ? s0 : s1, 2);
       s += __shfl_xor_sync(kAllLanes, s, 1);
       if (u % 2 == 0 && k + group < count) {
-        float* out = reinterpret_cast<float*>(m.moments + b_row) + u / 2;
+        float* out = reinterpret_cast<float*>(m.moments + row) + u / 2;
         *out = from == 0 ? s : *out + s;
       }
+      row = next_row;
     }
   }
   __syncwarp();

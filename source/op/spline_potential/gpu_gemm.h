@@ -1,6 +1,6 @@
 // C = A B by the tensor cores to the accuracy of float32: rows of A are rounded to pairs of float16 on the
 // way to shared memory, B comes packed (gpu_shape.h), and of (high + low)(high + low) the product low low is
-// left out. The tensor cores round sums towards zero, so every sixteen products are added up outside of them.
+// left out.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -25,7 +25,8 @@ struct Tile {
   static constexpr int kABytes = kRows * kRowBytes, kBBytes = kSteps * kTiles * 512;
   static constexpr int kStride = kCols + 4;  // of C in shared memory
   static constexpr int kSumBytes = DepthWarps * kRows * kStride * 4;
-  static constexpr int kPipeBytes = 2 * kABytes + Stages * kBBytes;
+  static constexpr int kRawBytes = kRows * kSteps * 64;
+  static constexpr int kPipeBytes = 2 * (kABytes + kRawBytes) + Stages * kBBytes;
   static constexpr int kShared = kPipeBytes > kSumBytes ? kPipeBytes : kSumBytes;
 };
 
@@ -62,6 +63,11 @@ __device__ __forceinline__ void split(float a, float b, uint32_t* high, uint32_t
   *low = pack_halves(a - back.x, b - back.y);
 }
 
+// Sixteen bytes to device memory in one store, which the compiler makes four of otherwise.
+__device__ __forceinline__ void store_four(float* to, float a, float b, float c, float d) {
+  __stcg(reinterpret_cast<float4*>(to), make_float4(a, b, c, d));
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
@@ -82,9 +88,15 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The loads of one stage of A that a thread has under way, and the way of a stage into shared memory: sixteen
-// bytes `c` of row r stand in place c ^ (r & 7), so that neither stores nor `ldmatrix` meet in a bank. A
-// thread loads the same four columns of every kRowsApart-th row.
+// Sixteen bytes from device to shared memory, without registers between; zeros if not `there`.
+__device__ __forceinline__ void copy_async(uint32_t shared, const float* from, bool there = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
+
+// The way of A into shared memory: each thread copies the same four columns of every kRowsApart-th row, stage
+// after stage, to a place of its own, and splits them from there into the stage that is multiplied. Sixteen
+// bytes `c` of row r stand in place c ^ (r & 7), so that neither stores nor `ldmatrix` meet in a bank.
 template <class T>
 class StageOfA {
  public:
@@ -92,31 +104,33 @@ class StageOfA {
     return row * T::kRowBytes + 16 * (sixteen ^ (row & 7));
   }
 
-  __device__ __forceinline__ explicit StageOfA(const Operands& in)
-      : row_(threadIdx.x / kQuads),
-        quad_(threadIdx.x % kQuads),
-        depth_(kStepDepth * in.steps),
-        from_(in.a + row_ * in.a_stride + 4 * quad_),
+  __device__ __forceinline__ StageOfA(const Operands& in, char* raw)
+      : raw_(raw + 16 * threadIdx.x),
+        depth_(kStepDepth * in.steps - 4 * static_cast<int>(threadIdx.x % kQuads)),
+        from_(in.a + threadIdx.x / kQuads * in.a_stride + 4 * (threadIdx.x % kQuads)),
         apart_(kRowsApart * in.a_stride) {}
 
-  __device__ __forceinline__ void load(int stage) {
+  __device__ __forceinline__ void copy(int stage) const {
     const int column = kStepDepth * T::kSteps * stage;
-    const float* from = from_ + column;
+    const bool there = column < depth_;
+    const uint32_t to = shared_address(raw_) + stage % 2 * T::kRawBytes;
+    const float* from = there ? from_ + column : from_;
 #pragma unroll
-    for (int n = 0; n < kLoads; ++n, from += apart_)
-      numbers_[n] =
-          column + 4 * quad_ < depth_ ? *reinterpret_cast<const float4*>(from) : make_float4(0, 0, 0, 0);
+    for (int n = 0; n < kLoads; ++n) copy_async(to + 16 * n * T::kThreads, from + n * apart_, there);
   }
 
-  __device__ __forceinline__ void store(char* shared, const float* scales) const {
-    char* high_at = shared + place(row_, 2 * (quad_ / 2)) + 8 * (quad_ & 1);
-    char* low_at = shared + place(row_, 2 * (quad_ / 2) + 1) + 8 * (quad_ & 1);
+  __device__ __forceinline__ void split_into(char* shared, int stage, const float* scales) const {
+    const int row = threadIdx.x / kQuads, quad = threadIdx.x % kQuads;
+    char* high_at = shared + place(row, 2 * (quad / 2)) + 8 * (quad & 1);
+    char* low_at = shared + place(row, 2 * (quad / 2) + 1) + 8 * (quad & 1);
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
-      const float s = scales[row_ + n * kRowsApart];
+      const float4 x =
+          *reinterpret_cast<const float4*>(raw_ + stage % 2 * T::kRawBytes + 16 * n * T::kThreads);
+      const float s = scales[row + n * kRowsApart];
       uint2 high, low;
-      split(s * numbers_[n].x, s * numbers_[n].y, &high.x, &low.x);
-      split(s * numbers_[n].z, s * numbers_[n].w, &high.y, &low.y);
+      split(s * x.x, s * x.y, &high.x, &low.x);
+      split(s * x.z, s * x.w, &high.y, &low.y);
       *reinterpret_cast<uint2*>(high_at + n * kRowsApart * T::kRowBytes) = high;
       *reinterpret_cast<uint2*>(low_at + n * kRowsApart * T::kRowBytes) = low;
     }
@@ -127,16 +141,11 @@ class StageOfA {
   static constexpr int kLoads = T::kRows / kRowsApart;
   static_assert(T::kThreads % kQuads == 0 && kRowsApart % 8 == 0 && T::kRows % kRowsApart == 0);
 
-  float4 numbers_[kLoads];
-  int row_, quad_, depth_;
+  const char* raw_;
+  int depth_;
   const float* from_;
   int64_t apart_;
 };
-
-// Sixteen bytes from device to shared memory, without registers between.
-__device__ __forceinline__ void copy_async(uint32_t shared, const float* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from));
-}
 
 // Tiles beyond the last are left as they are: their columns are not looked at.
 template <class T>
@@ -155,17 +164,17 @@ __device__ __forceinline__ void copy_stage_of_b(const Operands& in, int stage, i
   }
 }
 
+// Adds the first `steps` steps of a stage to the sums, in float32 outside of the tensor cores: these round
+// towards zero, and over a long depth that adds up.
 template <class T, int Products>
 __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int steps,
                                                float (&sum)[T::kRowUnits][T::kColUnits][4]) {
-  constexpr int group = T::kColUnits % 5 == 0 ? 5 : 4;
-  static_assert(T::kColUnits % group == 0);
+  constexpr int group = T::kColUnits % 4 == 0 ? 4 : T::kColUnits % 3 == 0 ? 3 : T::kColUnits;
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
   const int col_warp = warp % T::kColWarps, row_warp = warp / T::kColWarps % T::kRowWarps;
 #pragma unroll 1
-  for (int s = 0; s < T::kSteps / T::kDepthWarps; ++s) {
-    const int step = s * T::kDepthWarps + warp / (T::kColWarps * T::kRowWarps);
-    if (step >= steps) break;
+  for (int step = warp / (T::kColWarps * T::kRowWarps); step < min(steps, T::kSteps);
+       step += T::kDepthWarps) {
     uint32_t high[T::kRowUnits][4], low[T::kRowUnits][4];
 #pragma unroll
     for (int m = 0; m < T::kRowUnits; ++m) {
@@ -208,29 +217,37 @@ __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_ti
   const int col_warp = warp % T::kColWarps, row_warp = warp / T::kColWarps % T::kRowWarps;
   const int depth_warp = warp / (T::kColWarps * T::kRowWarps);
   const int stages = (in.steps + T::kSteps - 1) / T::kSteps;
-  char* const b = shared + 2 * T::kABytes;
+  char* const b = shared + 2 * (T::kABytes + T::kRawBytes);
   float sum[T::kRowUnits][T::kColUnits][4] = {};
-  StageOfA<T> ahead(in);
+  const StageOfA<T> a(in, shared + 2 * T::kABytes);
+  const auto copy_stage = [&](int s) {
+    if (s < stages) {
+      a.copy(s);
+      copy_stage_of_b<T>(in, s, first_tile, shared_address(b) + s % T::kStages * T::kBBytes);
+    }
+    __pipeline_commit();
+  };
 
-  for (int s = 0; s < T::kStages - 1; ++s) {
-    if (s < stages) copy_stage_of_b<T>(in, s, first_tile, shared_address(b) + s * T::kBBytes);
-    __pipeline_commit();
-  }
-  ahead.load(0);
-  ahead.store(shared, scales);
-  if (stages > 1) ahead.load(1);
+  static_assert(T::kStages == 3);
+  copy_stage(0);
+  copy_stage(1);
+  __pipeline_wait_prior(1);
+  a.split_into(shared, 0, scales);
   for (int s = 0; s < stages; ++s) {
-    __pipeline_wait_prior(T::kStages - 2);
+    __pipeline_wait_prior(0);  // stage s + 1 has come: this thread splits what it copied itself
     __syncthreads();
-    const int next = s + T::kStages - 1;
-    if (next < stages)
-      copy_stage_of_b<T>(in, next, first_tile, shared_address(b) + next % T::kStages * T::kBBytes);
-    __pipeline_commit();
-    if (s + 1 < stages) ahead.store(shared + (s + 1) % 2 * T::kABytes, scales);
-    if (s + 2 < stages) ahead.load(s + 2);
-    if (first_tile + col_warp * T::kColUnits < in.tiles)
-      multiply_stage<T, Products>(shared + s % 2 * T::kABytes, b + s % T::kStages * T::kBBytes,
-                                  in.steps - s * T::kSteps, sum);
+    // One half of the warps fetches and splits while the other multiplies, so that the tensor cores have
+    // work.
+#pragma unroll 1
+    for (int turn = 0; turn < 2; ++turn) {
+      if (turn == (warp < T::kWarps / 2 ? 0 : 1)) {
+        copy_stage(s + 2);
+        if (s + 1 < stages) a.split_into(shared + (s + 1) % 2 * T::kABytes, s + 1, scales);
+      } else if (first_tile + col_warp * T::kColUnits < in.tiles) {
+        multiply_stage<T, Products>(shared + s % 2 * T::kABytes, b + s % T::kStages * T::kBBytes,
+                                    in.steps - s * T::kSteps, sum);
+      }
+    }
   }
   __pipeline_wait_prior(0);
   __syncthreads();

@@ -13,11 +13,12 @@ struct AtomMemory {
   float4* prepared;   // [kWarp][3]: six basis values, four of R, the first row of the moments
   float4* narrow;     // [axis]: T_<
   uint32_t* touched;  // [words]
-  int16_t* rows;      // [moment_rows + 4]: those of the moments that are not zero
+  int16_t* rows;      // [moment_rows + 4], on 8 bytes: those of the moments that are not zero
 
   static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.words(), p.net.axis); }
   static MDOPS_HD int bytes(int moment_rows, int words, int axis) {
-    return 16 * (moment_rows + 5 * kWarp + axis) + round_up(4 * words + 2 * (moment_rows + 4), 16);
+    return 16 * (moment_rows + 5 * kWarp + axis) +
+           round_up(4 * round_up(words, 2) + 2 * (moment_rows + 4), 16);
   }
   __device__ AtomMemory(char* shared, const StepArgs& p) {
     const int n = p.moment_rows();
@@ -26,7 +27,7 @@ struct AtomMemory {
     prepared = waiting + 2 * kWarp;
     narrow = prepared + 3 * kWarp;
     touched = reinterpret_cast<uint32_t*>(narrow + p.net.axis);
-    rows = reinterpret_cast<int16_t*>(touched + p.words());
+    rows = reinterpret_cast<int16_t*>(touched + round_up(p.words(), 2));
   }
 };
 
@@ -82,15 +83,21 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
     const int last = k + count, table = t * p.basis();
     const bool masked = p.pair_mask[type * p.ntypes + t];
     int within = 0, waiting = 0;
+    int next_j = k + lane < last ? p.neighbors[list + k + lane] : -1;
+    int next_image = k + lane < last ? p.images[list + k + lane] : 0;
     for (; k < last; k += kWarp) {
+      const int j = next_j, image = next_image;  // the next ones are under way meanwhile
+      if (k + kWarp + lane < last) {
+        next_j = p.neighbors[list + k + kWarp + lane];
+        next_image = p.images[list + k + kWarp + lane];
+      }
       float4 pair = {0, 0, 0, 0};
       bool inside = false;
       if (k + lane < last) {
-        const int j = p.neighbors[list + k + lane];
         if (j >= 0 && j < p.atoms) {
           const Place there = p.places[j];
           double d[3];
-          displacement(here.x, there.x, cell, p.images[list + k + lane], d);
+          displacement(here.x, there.x, cell, image, d);
           pair = make_float4(d[0], d[1], d[2], __int_as_float(j));
           const float r2 = pair.x * pair.x + pair.y * pair.y + pair.z * pair.z;
           nearest = fminf(nearest, r2);
@@ -163,16 +170,28 @@ __device__ __forceinline__ void contract(const StepArgs& p, const float* table, 
                                          const AtomMemory& m, float4 (&t)[4]) {
 #pragma unroll
   for (int a = 0; a < 4; ++a) t[a] = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-  for (int k = 0; k < count; ++k) {
-    const int b = m.rows[k];
-    const float4 moment = m.moments[b];
-    const float4 c = __ldg(reinterpret_cast<const float4*>(table + b * p.table_width + column));
+  const float* columns = table + column;
+  const auto add = [&](int row, float4 c) {
+    const float4 moment = m.moments[row];
     const float by[4] = {moment.x, moment.y, moment.z, moment.w};
 #pragma unroll
     for (int a = 0; a < 4; ++a)
       t[a].x += by[a] * c.x, t[a].y += by[a] * c.y, t[a].z += by[a] * c.z, t[a].w += by[a] * c.w;
+  };
+  const auto coefficients = [&](int row) {
+    return __ldg(reinterpret_cast<const float4*>(columns + row * p.table_width));
+  };
+  int k = 0;
+  for (; k + 4 <= count; k += 4) {
+    const short4 rows = *reinterpret_cast<const short4*>(m.rows + k);
+    const float4 c[4] = {coefficients(rows.x), coefficients(rows.y), coefficients(rows.z),
+                         coefficients(rows.w)};
+    add(rows.x, c[0]);
+    add(rows.y, c[1]);
+    add(rows.z, c[2]);
+    add(rows.w, c[3]);
   }
+  for (; k < count; ++k) add(m.rows[k], coefficients(m.rows[k]));
 }
 
 // The row of features: D, the extra inputs, zeros; and the bound of its numbers, |D[l][k]| <= max_k |T[k]|^2.
@@ -188,11 +207,10 @@ __device__ __forceinline__ void write_features(const StepArgs& p, int i, const f
     for (int l = 0; l < p.net.axis; ++l) {
       if (column < Features::first(l)) continue;
       const float4 c = m.narrow[l];
-      *reinterpret_cast<float4*>(out + features.row(l) + column) =
-          make_float4(c.x * t[0].x + c.y * t[1].x + c.z * t[2].x + c.w * t[3].x,
-                      c.x * t[0].y + c.y * t[1].y + c.z * t[2].y + c.w * t[3].y,
-                      c.x * t[0].z + c.y * t[1].z + c.z * t[2].z + c.w * t[3].z,
-                      c.x * t[0].w + c.y * t[1].w + c.z * t[2].w + c.w * t[3].w);
+      store_four(out + features.row(l) + column, c.x * t[0].x + c.y * t[1].x + c.z * t[2].x + c.w * t[3].x,
+                 c.x * t[0].y + c.y * t[1].y + c.z * t[2].y + c.w * t[3].y,
+                 c.x * t[0].z + c.y * t[1].z + c.z * t[2].z + c.w * t[3].z,
+                 c.x * t[0].w + c.y * t[1].w + c.z * t[2].w + c.w * t[3].w);
     }
   }
   const int count = features.count();
@@ -239,7 +257,8 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
     float4 t[4];
     contract(p, table, column, count, m, t);
 #pragma unroll
-    for (int a = 0; a < 4; ++a) *reinterpret_cast<float4*>(t_row + a * p.table_width + column) = t[a];
+    for (int a = 0; a < 4; ++a)
+      store_four(t_row + a * p.table_width + column, t[a].x, t[a].y, t[a].z, t[a].w);
     const float4 narrow[4] = {{t[0].x, t[1].x, t[2].x, t[3].x},
                               {t[0].y, t[1].y, t[2].y, t[3].y},
                               {t[0].z, t[1].z, t[2].z, t[3].z},

@@ -42,115 +42,187 @@ __device__ __forceinline__ void activate_four(const LayerArgs& p, const float* x
   });
 }
 
-// What a residual layer twice as wide as its input, or as wide, adds to column c.
-__device__ __forceinline__ float residual_input(const LayerArgs& p, int64_t row, int c) {
-  return p.residual[row * p.residual_stride + (c >= p.residual_cols ? c - p.residual_cols : c)];
+__device__ __forceinline__ void load_four(const float* from, float* x) {
+  const float4 v = *reinterpret_cast<const float4*>(from);
+  x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 }
 
-// The gradient that comes round a residual layer to its input's column c.
-__device__ __forceinline__ float residual_gradient(const LayerArgs& p, const float* net, float scale,
-                                                   int64_t row, int c) {
-  float sum = 0;
-  for (int k = c; k < p.residual_cols; k += p.neurons)
-    sum += p.residual_is_out_weight ? scale * net[p.out_weight + k] : p.residual[row * p.residual_stride + k];
-  return sum;
-}
+// What a lane needs for its four columns in every row.
+struct Columns {
+  float inverse[4], bias[4], timestep[4], out_weight[4];
 
-// Four numbers of the product become what the step writes; x becomes what the next product takes.
-template <LayerStep Step>
-__device__ __forceinline__ void finish_four(const LayerArgs& p, const float* net, float scale, int64_t row,
-                                            int col, float* x, float* value, float* slope, double* energy) {
-  const bool residual = p.residual || p.residual_is_out_weight;
-  if constexpr (Step == LayerStep::backward) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      value[k] = x[k];
-      if (residual && col + k < p.neurons) value[k] += residual_gradient(p, net, scale, row, col + k);
-      x[k] = slope[k] *= value[k];
+  template <LayerStep Step>
+  __device__ __forceinline__ void load(const LayerArgs& p, const float* net, int col) {
+    load_four(net + p.matrix.columns_at() + col, inverse);
+    if constexpr (Step == LayerStep::forward || Step == LayerStep::last) {
+      load_four(net + p.bias + col, bias);
+      load_four(net + p.timestep + col, timestep);
     }
-  } else {
-    const float4 bias = *reinterpret_cast<const float4*>(net + p.bias + col);
-    const float4 time = *reinterpret_cast<const float4*>(net + p.timestep + col);
-    const float step[4] = {time.x, time.y, time.z, time.w};
-    x[0] += bias.x, x[1] += bias.y, x[2] += bias.z, x[3] += bias.w;
-    activate_four(p, x, value, slope);
+    if constexpr (Step == LayerStep::last) load_four(net + p.out_weight + col, out_weight);
+  }
+};
+
+// What a residual layer, as wide as its input or twice, adds to four columns: its input.
+__device__ __forceinline__ void residual_input(const LayerArgs& p, int64_t row, int col, float* x) {
+  const float* from = p.residual + row * p.residual_stride;
+  if (p.residual_cols % 4 == 0 && col + 4 <= p.neurons) {
+    load_four(from + (col >= p.residual_cols ? col - p.residual_cols : col), x);
+    return;
+  }
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {  // the timesteps of columns that are not real are zero
-      value[k] *= step[k], slope[k] *= step[k];
-      if (residual && col + k < p.neurons) value[k] += residual_input(p, row, col + k);
-      x[k] = value[k];
-    }
-    if constexpr (Step == LayerStep::last) {
-      const float4 w = *reinterpret_cast<const float4*>(net + p.out_weight + col);
-      const float out[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        *energy += static_cast<double>(value[k]) * out[k];
-        x[k] = slope[k] *= scale * out[k];
-      }
-    }
+  for (int k = 0; k < 4; ++k) {
+    const int c = col + k;
+    x[k] = c < p.neurons ? from[c >= p.residual_cols ? c - p.residual_cols : c] : 0.0f;
   }
 }
 
-__device__ __forceinline__ float warp_max(float x) {
-  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, d));
-  return x;
+// The gradient that comes round a residual layer to four columns of its input.
+__device__ __forceinline__ void residual_gradient(const LayerArgs& p, const float* net, float scale,
+                                                  int64_t row, int col, float* x) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) x[k] = 0;
+  if (p.residual && p.neurons % 4 == 0) {
+    for (int c = col; col < p.neurons && c < p.residual_cols; c += p.neurons) {
+      float part[4];
+      load_four(p.residual + row * p.residual_stride + c, part);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) x[k] += part[k];
+    }
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    if (col + k < p.neurons)
+      for (int c = col + k; c < p.residual_cols; c += p.neurons)
+        x[k] += p.residual ? p.residual[row * p.residual_stride + c] : scale * net[p.out_weight + c];
 }
 
-__device__ __forceinline__ double warp_sum(double x) {
-  for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(kAllLanes, x, d);
-  return x;
-}
+// Four numbers of a row: as they are read, then as the step writes them.
+struct RowPart {
+  float x[4];      // of the product, then what the next product takes
+  float other[4];  // the residual part
+  float value[4], slope[4];
 
-// The tile's rows of one block of columns, a warp a row.
+  template <class T, LayerStep Step>
+  __device__ __forceinline__ void load(const LayerArgs& p, const float* net, float scale, int64_t row,
+                                       int col, float4 sum) {
+    x[0] = sum.x, x[1] = sum.y, x[2] = sum.z, x[3] = sum.w;
+    if constexpr (Step != LayerStep::features) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) other[k] = 0;
+    }
+    if constexpr (Step == LayerStep::backward) {
+      load_four(p.slope + row * p.stride + col, slope);
+      if (p.residual || p.residual_is_out_weight) residual_gradient(p, net, scale, row, col, other);
+    } else if constexpr (Step != LayerStep::features) {
+      if (p.residual) residual_input(p, row, col, other);
+    }
+  }
+
+  // Columns that are not real become zero: their weights, timesteps and slopes are.
+  template <LayerStep Step>
+  __device__ __forceinline__ void finish(const LayerArgs& p, const Columns& c, float unscale, float scale,
+                                         double* energy) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) x[k] *= c.inverse[k] * unscale;
+    if constexpr (Step == LayerStep::backward) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        value[k] = x[k] + other[k];
+        x[k] = slope[k] *= value[k];
+      }
+    } else if constexpr (Step != LayerStep::features) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) x[k] += c.bias[k];
+      activate_four(p, x, value, slope);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        value[k] = value[k] * c.timestep[k] + other[k];
+        slope[k] *= c.timestep[k];
+        x[k] = value[k];
+        if constexpr (Step == LayerStep::last) {
+          *energy += static_cast<double>(value[k]) * c.out_weight[k];
+          x[k] = slope[k] *= scale * c.out_weight[k];
+        }
+      }
+    }
+  }
+
+  template <LayerStep Step>
+  __device__ __forceinline__ void store(const LayerArgs& p, int64_t at) const {
+    if constexpr (Step == LayerStep::features) {
+      store_four(p.value + at, x[0], x[1], x[2], x[3]);
+    } else {
+      store_four(p.slope + at, slope[0], slope[1], slope[2], slope[3]);
+      if (Step == LayerStep::forward || p.keep_gradient)
+        store_four(p.value + at, value[0], value[1], value[2], value[3]);
+    }
+  }
+
+  __device__ __forceinline__ float largest() const {
+    return fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
+  }
+};
+
+// The tile's rows of one block of columns: a group of lanes a row, a lane four columns, a few rows at once,
+// since what they read takes long to come.
 template <class T, LayerStep Step>
 __device__ __forceinline__ void finish_tile(const LayerArgs& p, const float* net, float scale,
                                             int64_t first_row, int first_col, int block, int blocks,
-                                            const float* c, const float* scales) {
-  const int columns = min(T::kCols, p.cols - first_col);
-  const float* inverse = net + p.matrix.columns_at() + first_col;
-  for (int r = threadIdx.x / kWarp; r < T::kRows; r += T::kWarps) {
-    const int64_t row = first_row + r, at = row * p.stride + first_col;
-    const float unscale = inverse_power(scales[r]);
-    float largest = 0;
-    double energy = 0;
-    for (int col = 4 * lane_index(); col < columns; col += 4 * kWarp) {
-      const float4 sum = tile_sum<T>(c, r, col), by = *reinterpret_cast<const float4*>(inverse + col);
-      float x[4] = {sum.x * (by.x * unscale), sum.y * (by.y * unscale), sum.z * (by.z * unscale),
-                    sum.w * (by.w * unscale)};
-      if constexpr (Step != LayerStep::features) {
-        float value[4], slope[4];
-        if constexpr (Step == LayerStep::backward) {
-          const float4 s = *reinterpret_cast<const float4*>(p.slope + at + col);
-          slope[0] = s.x, slope[1] = s.y, slope[2] = s.z, slope[3] = s.w;
-        }
-        finish_four<Step>(p, net, scale, row, first_col + col, x, value, slope, &energy);
+                                            const float* c, const float* scales, double* energies) {
+  constexpr int lanes = T::kCols <= 64 ? 16 : 32, groups = T::kThreads / lanes;
+  constexpr int at_once = T::kRows / groups < 4 ? T::kRows / groups : 4;
+  static_assert(T::kRows % (groups * at_once) == 0);
+  const int columns = min(T::kCols, p.cols - first_col), group = threadIdx.x / lanes;
+  for (int from = 0; from < columns; from += 4 * lanes) {
+    const int col = from + 4 * (threadIdx.x % lanes);
+    const bool mine = col < columns;
+    Columns constant;
+    if (mine) constant.load<Step>(p, net, first_col + col);
+#pragma unroll 1
+    for (int first = group; first < T::kRows; first += groups * at_once) {
+      RowPart part[at_once];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) largest = fmaxf(largest, fabsf(x[k]));
-        const float4 s = make_float4(slope[0], slope[1], slope[2], slope[3]);
-        *reinterpret_cast<float4*>(p.slope + at + col) = s;
-        const float4 v = make_float4(value[0], value[1], value[2], value[3]);
-        if (Step == LayerStep::forward || p.keep_gradient) *reinterpret_cast<float4*>(p.value + at + col) = v;
-      } else {
-        *reinterpret_cast<float4*>(p.value + at + col) = make_float4(x[0], x[1], x[2], x[3]);
+      for (int n = 0; n < at_once; ++n)
+        if (mine)
+          part[n].template load<T, Step>(p, net, scale, first_row + first + n * groups, first_col + col,
+                                         tile_sum<T>(c, first + n * groups, col));
+#pragma unroll
+      for (int n = 0; n < at_once; ++n) {
+        const int r = first + n * groups;
+        float largest = 0;
+        double energy = 0;
+        if (mine) {
+          part[n].template finish<Step>(p, constant, inverse_power(scales[r]), scale, &energy);
+          part[n].template store<Step>(p, (first_row + r) * p.stride + first_col + col);
+          largest = part[n].largest();
+        }
+        if constexpr (Step != LayerStep::features) {
+#pragma unroll
+          for (int d = lanes / 2; d > 0; d /= 2)
+            largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, d));
+          if constexpr (Step == LayerStep::last) {
+#pragma unroll
+            for (int d = lanes / 2; d > 0; d /= 2) energy += __shfl_xor_sync(kAllLanes, energy, d);
+          }
+          if (threadIdx.x % lanes != 0) continue;
+          // Not negative: ordered as its bits are.
+          atomicMax(reinterpret_cast<unsigned*>(p.largest + first_row + r), __float_as_uint(largest));
+          if constexpr (Step == LayerStep::last) {
+            energies[r] = from == 0 ? energy : energies[r] + energy;
+            p.energy[(first_row + r) * blocks + block] = energies[r];
+          }
+        }
       }
-    }
-    if constexpr (Step != LayerStep::features) {
-      largest = warp_max(largest);
-      if (lane_index() == 0)  // not negative: ordered as its bits are
-        atomicMax(reinterpret_cast<unsigned*>(p.largest + row), __float_as_uint(largest));
-    }
-    if constexpr (Step == LayerStep::last) {
-      energy = warp_sum(energy);
-      if (lane_index() == 0) p.energy[row * blocks + block] = energy;
     }
   }
 }
 
 template <class T, LayerStep Step, int Products>
-__global__ void __launch_bounds__(T::kThreads, 1) layer_kernel(LayerArgs p) {
+__global__ void __launch_bounds__(T::kThreads) layer_kernel(LayerArgs p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ float scales[T::kRows];
+  __shared__ double energies[Step == LayerStep::last ? T::kRows : 1];
   const int blocks = (p.cols + T::kCols - 1) / T::kCols, block = blockIdx.x % blocks;
   const int64_t tile = blockIdx.x / blocks, first_row = tile * T::kRows;
   const int type = p.tile_type[tile];
@@ -163,7 +235,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) layer_kernel(LayerArgs p) {
                     p.matrix.tiles};
   const float* c = multiply_tile<T, Products>(in, block * T::kTiles, scales, shared);
   finish_tile<T, Step>(p, net, static_cast<float>(p.scale[type]), first_row, block * T::kCols, block, blocks,
-                       c, scales);
+                       c, scales, energies);
 }
 
 }  // namespace mdops

@@ -1,0 +1,198 @@
+"""Time of the fused inference step on a GPU (`spline_potential`), kernel by kernel, beside its floors.
+
+    python benchmarks/cuda_inference.py --model model.dp [--structure frame.extxyz | --system deepmd_folder]
+                                        [--atoms 192 1536 12288 98304 1572864] [--json FILE] [--commit HASH]
+
+The structure, a periodic box, is repeated until there are as many atoms as asked for, and disturbed by 0.01 A. Its
+list of neighbours has the skin of a simulation, 1 A, and is not part of the time. Steps are replays of a CUDA graph;
+the time is the median of ten runs. `floor_ns` counts the matrix products alone, at the rate of the instruction that
+does them (mma.sync in float16, three products for one, at the fraction of the peak that it can reach); the bytes are
+those of arrays that must pass through memory between kernels. Last, 1,024 molecules of 24 atoms in one batch against
+one system of as many atoms. Without --structure and --system: an artificial box of water's density.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.io import read
+
+import mdops
+from mdops.cli.sample_model import sample_box
+from mdops.nn import Potential
+from mdops.nn.fused import FusedPotential
+from mdops.nn.system import System, from_atoms
+from mdops.ops import NeighborList, neighbor_list
+
+SKIN = 1.0  # A
+TENSOR_RATE = 0.62 * 989e12  # float16 operations a second of an H100 or H200 through mma.sync
+MOLECULES, MOLECULE = 1024, 24
+
+
+def structure(arguments: argparse.Namespace, elements: list[str]) -> Atoms:
+    if arguments.structure is not None:
+        frame = read(arguments.structure)
+        assert isinstance(frame, Atoms)
+        return frame
+    if arguments.system is not None:
+        folder, frames = arguments.system, sorted(arguments.system.glob("set.*"))[0]
+        types = np.loadtxt(folder / "type.raw", dtype=int, ndmin=1)
+        names = (folder / "type_map.raw").read_text().split()
+        return Atoms(
+            [names[t] for t in types],
+            np.load(frames / "coord.npy")[0].reshape(-1, 3),
+            cell=np.load(frames / "box.npy")[0].reshape(3, 3),
+            pbc=True,
+        )
+    return sample_box(192, elements)
+
+
+def repeated(unit: Atoms, count: int) -> Atoms:
+    """At least `count` atoms: the shortest edges are repeated first."""
+    times = np.ones(3, dtype=int)
+    while len(unit) * times.prod() < count:
+        times[np.argmin(times * unit.cell.lengths())] *= 2
+    atoms = unit.repeat(tuple(times))
+    atoms.positions += np.random.default_rng(0).normal(scale=0.01, size=atoms.positions.shape)
+    return atoms
+
+
+def listed(model: Potential, frames: list[Atoms]) -> tuple[System, NeighborList]:
+    system = from_atoms(frames, model.type_map, model.device)
+    pairs = neighbor_list(
+        system.positions,
+        system.cell,
+        system.pbc,
+        system.types,
+        model.cutoff + SKIN,
+        batch=system.batch,
+        ntypes=len(model.type_map),
+    )
+    return system, pairs
+
+
+def captured(fused: FusedPotential, system: System, pairs: NeighborList) -> torch.cuda.CUDAGraph:
+    fused(system, pairs, None, None)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fused(system, pairs, None, None)
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+def milliseconds(graph: torch.cuda.CUDAGraph, steps: int) -> tuple[float, float]:
+    """The median of ten runs, and their spread relative to it."""
+    times = []
+    for _ in range(10):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(steps):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / steps)
+    times.sort()
+    return times[5], (times[-1] - times[0]) / times[5]
+
+
+def kernels(graph: torch.cuda.CUDAGraph) -> dict[str, float]:
+    """Microseconds of each kernel in a step."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(5):
+            graph.replay()
+        torch.cuda.synchronize()
+    times: dict[str, float] = {}
+    for event in profile.events() or []:
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            times[event.name] = times.get(event.name, 0.0) + event.device_time / 5
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
+
+
+def matrix_operations(model: Potential) -> float:
+    """Of the fitting net's products, forward and backward, of one atom; D's equal entries counted once."""
+    d, hidden = model.descriptor, [layer.outputs for layer in model.fitting.net(0).layers[:-1]]
+    features = d.width * d.axis_neuron - d.axis_neuron * (d.axis_neuron - 1) // 2
+    widths = [features, *hidden]
+    return sum(4.0 * a * b for a, b in zip(widths, hidden, strict=False))
+
+
+def measure(model: Potential, fused: FusedPotential, frames: list[Atoms]) -> dict[str, Any]:
+    system, pairs = listed(model, frames)
+    atoms = system.atoms
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    fused(system, pairs, None, None)
+    torch.cuda.synchronize()
+    memory = torch.cuda.max_memory_allocated() - before
+    graph = captured(fused, system, pairs)
+    ms, spread = milliseconds(graph, max(1, min(50, 1_000_000 // atoms)))
+    return {
+        "atoms": atoms,
+        "systems": system.count,
+        "ms": ms,
+        "spread": spread,
+        "ns_per_atom": 1e6 * ms / atoms,
+        "floor_ns": 3e9 * matrix_operations(model) / TENSOR_RATE,
+        "step_bytes_per_atom": memory / atoms,
+        "peak_GiB": torch.cuda.max_memory_allocated() / 2**30,
+        "list_width": pairs.neighbors.shape[1],
+        "kernels_us": kernels(graph),
+    }
+
+
+def molecules(unit: Atoms) -> list[Atoms]:
+    """Clusters of as many atoms: the first of the structure, in a large box of their own."""
+    order = np.argsort(np.linalg.norm(unit.get_positions() - unit.get_positions()[0], axis=1))[:MOLECULE]
+    cluster = unit[order]
+    cluster.pbc = False
+    random = np.random.default_rng(1)
+    frames = []
+    for _ in range(MOLECULES):
+        frame = cluster.copy()
+        frame.positions += random.normal(scale=0.01, size=frame.positions.shape)
+        frames.append(frame)
+    return frames
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--structure", type=Path)
+    parser.add_argument("--system", type=Path)
+    parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536, 12288, 98304, 1572864])
+    parser.add_argument("--commit", default="", help="of the measured source, recorded as it is")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    model = mdops.load(arguments.model, dtype=torch.float32, overflow="extend", device="cuda")
+    fused = model.fused()
+    assert fused is not None, "this model is not evaluated by the fused step"
+    unit = structure(arguments, model.type_map)
+    results = []
+    cases = [[repeated(unit, count)] for count in arguments.atoms]
+    cases += [molecules(unit), [repeated(unit, MOLECULES * MOLECULE)]]
+    for frames in cases:
+        row = measure(model, fused, frames)
+        results.append(row)
+        print(
+            f"{row['atoms']:>9} atoms in {row['systems']:>4}: {row['ms']:9.4f} ms {row['ns_per_atom']:8.2f} ns/atom "
+            f"(floor {row['floor_ns']:.1f}), {row['step_bytes_per_atom'] / 1024:.1f} KiB/atom",
+            flush=True,
+        )
+    machine = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "mdops": mdops.__version__,
+        "commit": arguments.commit,
+    }
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
