@@ -174,7 +174,11 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
             Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *switch, *spline, radial)),
             Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *switch, spline[0], radial)),
         ]
-    samples += _potential_samples(p, random, dtype) if has_kernel("spline_potential_pack", device) else []
+    # On a GPU the whole step computes in float32 alone.
+    if torch.device(device).type == "cpu" or (
+        dtype == torch.float32 and has_kernel("spline_potential", device)
+    ):
+        samples += _potential_samples(p, random, dtype)
     return [sample for sample in samples if has_kernel(sample.op, device)]
 
 

@@ -23,11 +23,16 @@ def samples(dtype: torch.dtype) -> list[Sample]:
     """Samples of the ops that the GPU has. They are made on the CPU and copied, because initcheck watches copies and
     our kernels, but not PyTorch's; only packed weights are the GPU's own."""
     own = [s for s in op_samples("cuda", dtype) if s.op.startswith("spline_potential")]
+    own = [dataclasses.replace(s, args=tuple(copied(there_and_back(v)) for v in s.args)) for s in own]
     made = [
         s for s in op_samples("cpu", dtype) if has_kernel(s.op, "cuda") and s.op not in {o.op for o in own}
     ]
     every = own + [dataclasses.replace(s, args=tuple(map(copied, s.args))) for s in made]
     return [s for s in every if s.op.startswith(tuple(sys.argv[1:]) or "")]
+
+
+def there_and_back(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
 def copied(value: Any) -> Any:

@@ -35,16 +35,22 @@ struct LayerRows {
   float *value, *slope;
 };
 
+// The tensor, or a copy of it if its memory does not begin on 16 bytes, which the kernels read at once.
+Tensor aligned(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 ? torch::stable::clone(tensor) : tensor;
+}
+
 class GpuCall : public CudaOp {
  public:
   explicit GpuCall(const Tensor& positions) : CudaOp("spline_potential", "positions", positions) {}
 
-  PotentialOutputs run(const PotentialInputs& in) const {
+  PotentialOutputs run(PotentialInputs in) const {
     if (in.dtype != ScalarType::Float)
       fail(*this, "on a GPU this op computes in float32: compose float64 models of the single ops");
     if (in.ntypes > 256) fail(*this, "more than 256 types");
     const GpuNet packed(in.net);
     check_packed(*this, in.nets, packed.size);
+    in.nets = aligned(in.nets), in.tables = aligned(in.tables);
     Tensor energy = empty(*this, {in.atoms}, ScalarType::Double);
     Tensor forces = empty(*this, {in.atoms, 3}, ScalarType::Double);
     Tensor virial = empty(*this, {in.systems, 3, 3}, ScalarType::Double);
@@ -267,8 +273,10 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   const NetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
   if (in.weights[0].scalar_type() != ScalarType::Float) fail(op, "on a GPU nets are packed in float32");
   const GpuNet to(in.net);
-  Tensor packed = zeros(op, {to.size}, ScalarType::Float);
+  Tensor packed = empty(op, {to.size}, ScalarType::Float);
   float* out = packed.mutable_data_ptr<float>();
+  if (cudaMemsetAsync(out, 0, 4 * to.size, op.stream()) != cudaSuccess)
+    fail(op, "the net could not be cleared");
   const std::vector<DenseLayer<float>> layers = in.layers<float>();
   const auto copy = [&](const float* from, int64_t at, int count) {
     if (cudaMemcpyAsync(out + at, from, 4 * count, cudaMemcpyDeviceToDevice, op.stream()) != cudaSuccess)
