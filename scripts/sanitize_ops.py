@@ -19,23 +19,30 @@ from mdops.testing import CUTOFF, PROTECTION, SMOOTH, Sample, has_kernel, op_sam
 OPS = torch.ops.mdops
 
 
+NETS = 13  # the place of `nets` among the arguments of spline_potential
+
+
 def samples(dtype: torch.dtype) -> list[Sample]:
     """Samples of the ops that the GPU has. They are made on the CPU and copied, because initcheck watches copies and
-    our kernels, but not PyTorch's; only packed weights are the GPU's own."""
-    own = [s for s in op_samples("cuda", dtype) if s.op.startswith("spline_potential")]
-    own = [dataclasses.replace(s, args=tuple(copied(there_and_back(v)) for v in s.args)) for s in own]
-    made = [
-        s for s in op_samples("cpu", dtype) if has_kernel(s.op, "cuda") and s.op not in {o.op for o in own}
-    ]
-    every = own + [dataclasses.replace(s, args=tuple(map(copied, s.args))) for s in made]
-    return [s for s in every if s.op.startswith(tuple(sys.argv[1:]) or "")]
-
-
-def there_and_back(value: Any) -> Any:
-    return value.cpu() if isinstance(value, torch.Tensor) else value
+    our kernels, but not PyTorch's; only packed weights are the GPU's own, and float32 alone."""
+    made = {True: [], False: []}
+    for s in op_samples("cpu", dtype):
+        if has_kernel(s.op, "cuda"):
+            made[s.op.startswith("spline_potential")].append(
+                dataclasses.replace(s, args=tuple(map(copied, s.args)))
+            )
+    own = []
+    if dtype == torch.float32:
+        pack, potential = made[True]
+        packed = pack.function(*pack.args).cpu()
+        args = (*potential.args[:NETS], copied(torch.stack([packed, packed])), *potential.args[NETS + 1 :])
+        own = [pack, dataclasses.replace(potential, args=args)]
+    return [s for s in own + made[False] if s.op.startswith(tuple(sys.argv[1:]) or "")]
 
 
 def copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return [copied(v) for v in value]
     return value.cuda() if isinstance(value, torch.Tensor) else value
 
 

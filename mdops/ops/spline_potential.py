@@ -1,4 +1,4 @@
-"""A whole se_e2_a model with splines in one op, for simulation on the CPU."""
+"""A whole se_e2_a model with splines in one op, for simulation."""
 
 from typing import Any
 
@@ -10,8 +10,11 @@ from mdops.ops._register import register_fake
 def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
     """Energies, forces and virials of a se_e2_a model whose embedding nets are splines, in one pass.
 
-    Works through blocks of atoms that stay in the processor's cache, from moments to forces
-    (docs/mathematics.md). Not differentiable: for training, compose `spline_moment` with plain PyTorch.
+    On the CPU it works through blocks of atoms that stay in the processor's cache, from moments to forces
+    (docs/mathematics.md). On a GPU it is a fixed sequence of kernels that never waits for the host and can be captured
+    (docs/cuda.md); there it computes in float32, its results have the same bits in every run, and an input that
+    cannot be is answered with NaN in all of them. Not differentiable: for training, compose `spline_moment` with plain
+    PyTorch.
     `mdops.nn.fused` prepares the arguments, in the order of the schema in source/op/library.cpp:
 
         positions (N, 3) and cell (S, 3, 3) float64; batch, types (N,), neighbors, images (N, K) and
@@ -40,7 +43,7 @@ def spline_potential_pack(
     width: int,
     axis: int,
 ) -> torch.Tensor:
-    """One fitting net in the layout of this processor's kernels, (P,).
+    """One fitting net in the layout of the kernels of this processor or GPU, (P,).
 
     Args:
         weights: (inputs, outputs) of each layer, the output layer, (inputs, 1), last; the first has width * axis
