@@ -92,9 +92,10 @@ class Potential(nn.Module):
     def device(self) -> torch.device:
         return self.out_bias.device
 
-    def use_spline(self, r_min: float = DEFAULT_R_MIN) -> None:
+    def use_spline(self, r_min: float = DEFAULT_R_MIN, tolerance: float | None = None) -> None:
         """Evaluate the embedding nets as splines, with knots that keep the error bound down to r_min (A).
 
+        The bound is `tolerance`, or that of simulation: 1e-6 in float32 and 1e-9 in float64.
         Nets that no spline follows (relu has kinks) go on to be evaluated exactly, with a warning.
         """
         if not self.descriptor.is_smooth:
@@ -102,7 +103,7 @@ class Potential(nn.Module):
                 "the embedding nets have kinks and are evaluated exactly, not as splines", stacklevel=2
             )
             return
-        tolerance = TOLERANCE[self.dtype]
+        tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
         grid = choose_grid(copy.deepcopy(self.descriptor).double(), r_min, tolerance)
         if grid.error > tolerance:
             warnings.warn(

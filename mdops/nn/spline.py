@@ -9,7 +9,7 @@ from mdops.nn.se_e2_a import SeE2A
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-9}
-_FIRST_INTERVALS, _MOST_INTERVALS = 64, 2048
+_FIRST_INTERVALS, _MOST_INTERVALS = 32, 2048
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 import torch
 
 from mdops.nn.potential import Potential
-from mdops.nn.spline import TOLERANCE, spline_error
+from mdops.nn.spline import spline_error
 from mdops.train.batch import Batch
 from mdops.train.loss import EnergyLoss
 from mdops.train.prediction import predict
 
 _MARGIN = 0.9  # of the data's smallest distance: where the knots end
+# What the splines may be off in training: below what one batch's gradient says of the next. Fewer knots make a step
+# faster; a saved model gets those of simulation when it is loaded.
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-7}
+_ROOM = 0.3  # of the tolerance: new knots shall last
 
 
 def use_training_spline(potential: Potential, nearest: float) -> None:
@@ -19,20 +23,20 @@ def use_training_spline(potential: Potential, nearest: float) -> None:
 
     In a step the nets then run on the knots only. Nets with kinks stay exact, with a warning.
     """
-    potential.use_spline(_MARGIN * nearest)
+    potential.use_spline(_MARGIN * nearest, _ROOM * TOLERANCE[potential.dtype])
 
 
 def keep_spline(potential: Potential) -> bool:
-    """Choose new knots if those there no longer keep the error bound; returns whether it did so."""
-    grid = potential.grid
+    """Choose new knots if those there no longer keep the error bound of training; returns whether it did so."""
+    grid, tolerance = potential.grid, TOLERANCE[potential.dtype]
     if grid is None:
         return False
     with torch.no_grad():
         error = spline_error(copy.deepcopy(potential.descriptor).double(), grid.s_max, grid.intervals)
-    if error <= TOLERANCE[potential.dtype]:
+    if error <= tolerance:
         return False
     potential.grid = None  # stays so, with a warning, if no knots are enough
-    potential.use_spline(grid.r_min)
+    potential.use_spline(grid.r_min, _ROOM * tolerance)
     return True
 
 
