@@ -3,7 +3,7 @@
     python benchmarks/learning_curve.py --train ../shared/data/water/data_0 ../shared/data/water/data_1
         ../shared/data/water/data_2 --validate ../shared/data/water/data_3 --seconds 600
         [--device cuda] [--recipe deepmd --steps 15000 --curve ../shared/reference/water_se_a/lcurve.out]
-        [--json FILE] [--plot FILE]
+        [--model FILE] [--json FILE] [--plot FILE]
 
 The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A), one frame a batch, float32. `--recipe mdops` leaves
 out the sections learning_rate, loss and optimizer of the input, which are mdops' own then; `--recipe deepmd` has
@@ -105,6 +105,8 @@ def train(arguments: argparse.Namespace, steps: int) -> tuple[list[dict[str, flo
         Trainer(config, folder, device=arguments.device).run(line)
         seconds = time.perf_counter() - begin
         model = mdops.load(Path(folder, "model.safetensors"))
+        if arguments.model:
+            model.save(arguments.model)
     errors = evaluate(model, load_dataset(arguments.validate, model.type_map)).errors()
     return curve, {
         "steps": steps,
@@ -147,6 +149,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--curve", type=Path, help="another lcurve.out to compare with")
     parser.add_argument("--commit", help="where the sources are no checkout")
+    parser.add_argument("--model", type=Path, help="where to save the model")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()

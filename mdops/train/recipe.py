@@ -5,7 +5,7 @@ from typing import Any
 
 # In the place of whole sections: one that is there has DeePMD-kit's defaults for its keys.
 SECTIONS: dict[str, dict[str, Any]] = {
-    "learning_rate": {"type": "cosine", "start_lr": 5e-3, "stop_lr": 1e-6, "warmup_ratio": 0.01},
+    "learning_rate": {"type": "cosine", "start_lr": 2e-3, "stop_lr": 1e-6, "warmup_ratio": 0.01},
     "optimizer": {"type": "Adam", "adam_beta2": 0.99},
 }
 MODEL: dict[str, dict[str, Any]] = {
