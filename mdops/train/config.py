@@ -2,15 +2,13 @@
 
 # ruff: noqa: RUF009  (`key` and `section` make fields)
 
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from mdops.errors import ConfigError
-from mdops.train.config_tree import KeyHelp, describe_keys, key, parse, section
+from mdops.train.config_tree import KeyHelp, describe_keys, key, parse, read_json, section
 from mdops.train.recipe import completed
 
 _PRECISIONS = ("default", "float32", "float64", "single", "double")
@@ -20,7 +18,7 @@ _PRECISIONS = ("default", "float32", "float64", "single", "double")
 class DescriptorConfig:
     type: str = key("se_e2_a", "the descriptor", choices=("se_e2_a", "se_a"))
     sel: list[int] | str = key(
-        "auto", 'places for neighbours of each type; "auto:f" is f times what the data needs'
+        "auto", 'places for neighbours of each type; "auto:f" is f times what the data needs', low=0
     )
     rcut: float = key(6.0, "the cutoff", unit="A", low=0)
     rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0)
@@ -33,9 +31,9 @@ class DescriptorConfig:
     type_one_side: bool = key(False, "embedding nets by the neighbour's type only, not by pairs of types")
     precision: str = key("default", "in which the weights are saved; float64 by default", choices=_PRECISIONS)
     trainable: bool = key(True, "whether the embedding nets are trained")
-    seed: int | None = key(None, "of the random weights; the training's seed unless given")
+    seed: int | None = key(None, "of the random weights; the training's seed unless given", low=0)
     exclude_types: list[list[int]] = key([], "pairs of types that do not see each other")
-    env_protection: float = key(0.0, "added to distances in denominators", unit="A")
+    env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
     set_davg_zero: bool = key(False, "take the mean of the environment matrix as zero")
 
 
@@ -57,7 +55,7 @@ class FittingConfig:
         True, "whether the fitting nets are trained; a list must be all true for it"
     )
     rcond: float | None = key(None, "singular values below it are zero in the fit of the types' energies")
-    seed: int | None = key(None, "of the random weights; the training's seed unless given")
+    seed: int | None = key(None, "of the random weights; the training's seed unless given", low=0)
     atom_ener: list[float | None] = key([], "energies of atoms in vacuum, by type", unit="eV")
 
 
@@ -74,9 +72,9 @@ class ModelConfig:
     fitting_net: FittingConfig = section(FittingConfig)
     type: str = key("standard", "the kind of model", choices=("standard",))
     data_stat_nbatch: int = key(10, "batches of each system that the statistics are of", low=1)
-    data_stat_protect: float = key(0.01, "the smallest deviation of frame and atomic parameters")
+    data_stat_protect: float = key(0.01, "the smallest deviation of frame and atomic parameters", above=0)
     pair_exclude_types: list[list[int]] = key([], "pairs of types that are absent for each other")
-    atom_exclude_types: list[int] = key([], "types whose atoms have no energy")
+    atom_exclude_types: list[int] = key([], "types whose atoms have no energy", low=0)
     preset_out_bias: dict | None = key(
         None, 'energies of the types that are not fitted, {"energy": [eV or null, ...]}'
     )
@@ -87,16 +85,18 @@ class LearningRateConfig:
     IGNORED: ClassVar[tuple[str, ...]] = ("scale_by_worker",)
 
     type: str = key("exp", "how the rate falls", choices=("exp", "cosine"))
-    start_lr: float = key(1e-3, "the rate after the warm-up", low=0)
+    start_lr: float = key(1e-3, "the rate after the warm-up", above=0)
     stop_lr: float | None = key(
         None, "the rate at the end; 1e-8 unless this or stop_lr_ratio is given", low=0
     )
     stop_lr_ratio: float | None = key(None, "the rate at the end over that at the start", low=0)
     decay_steps: int = key(5000, "steps between two falls of an exponential rate", unit="steps", low=1)
-    decay_rate: float | None = key(None, "the factor of one fall; what leads to stop_lr unless given")
+    decay_rate: float | None = key(
+        None, "the factor of one fall; what leads to stop_lr unless given", above=0
+    )
     smooth: bool = key(False, "fall at every step")
     warmup_steps: int = key(0, "the rate grows linearly over so many", unit="steps", low=0)
-    warmup_ratio: float | None = key(None, "the same as a part of all steps")
+    warmup_ratio: float | None = key(None, "the same as a part of all steps", low=0, below=1)
     warmup_start_factor: float = key(0.0, "the first rate of the warm-up over start_lr", low=0)
 
 
@@ -124,7 +124,7 @@ class LossConfig:
     loss_func: str = key("mse", "squares or absolute values of errors", choices=("mse", "mae"))
     use_huber: bool = key(False, "Huber functions in the place of squares")
     huber_delta: float | list[float] = key(
-        0.01, "where they become linear; or for energy, force and virial", unit="eV, A"
+        0.01, "where they become linear; or for energy, force and virial", unit="eV, A", above=0
     )
     f_use_norm: bool = key(False, "the length of a force's error as one error; with squares, the mean length")
     intensive_ener_virial: bool = key(False, "squares of energies and virials over N^2, not N")
@@ -133,8 +133,8 @@ class LossConfig:
 @dataclass
 class OptimizerConfig:
     type: str = key("Adam", "the optimizer", choices=("Adam", "AdamW"))
-    adam_beta1: float = key(0.9, "decay of the mean of gradients", low=0)
-    adam_beta2: float = key(0.999, "decay of the mean of their squares", low=0)
+    adam_beta1: float = key(0.9, "decay of the mean of gradients", low=0, below=1)
+    adam_beta2: float = key(0.999, "decay of the mean of their squares", low=0, below=1)
     weight_decay: float | None = key(None, "0 for Adam and 0.001 for AdamW unless given", low=0)
 
 
@@ -145,7 +145,9 @@ class DataConfig:
 
     systems: list[str] | str = key(doc="systems of DeePMD-kit, folders of them, and files that ASE reads")
     batch_size: int | list[int] | str = key(
-        "auto", 'frames in a batch, or for each system; "auto:n": at least n atoms (32), "max:n", "mixed:n"'
+        "auto",
+        'frames in a batch, or for each system; "auto:n": at least n atoms (32), "max:n", "mixed:n"',
+        low=1,
     )
     auto_prob: str = key(
         "prob_sys_size",
@@ -184,17 +186,20 @@ class TrainingConfig:
         None, "how many steps to train; this or numb_epoch", unit="steps", alias=["stop_batch"], low=1
     )
     numb_epoch: float | None = key(
-        None, "how often to go through the data", alias=["num_epochs", "num_epoch", "numb_epochs"]
+        None,
+        "how often to go through the data",
+        alias=["num_epochs", "num_epoch", "numb_epochs"],
+        above=0,
     )
-    seed: int | None = key(None, "of everything random; drawn unless given")
+    seed: int | None = key(None, "of everything random; drawn unless given", low=0)
     disp_file: str = key("lcurve.out", "the learning curve")
     disp_freq: int = key(1000, "steps between its lines", unit="steps", low=1)
     save_freq: int = key(1000, "steps between checkpoints", unit="steps", low=1)
     save_ckpt: str = key("model.ckpt", "the checkpoints' name")
     max_ckpt_keep: int = key(5, "how many checkpoints are kept", low=1)
     enable_ema: bool = key(False, "validate and save the moving average of the weights")
-    ema_decay: float = key(0.999, "its decay in a step", low=0)
-    gradient_max_norm: float | None = key(None, "longer gradients are cut to this length", low=0)
+    ema_decay: float = key(0.999, "its decay in a step", low=0, below=1)
+    gradient_max_norm: float | None = key(None, "longer gradients are cut to this length; 0 cuts none", low=0)
     tensorboard: bool = key(False, "write TensorBoard's files; needs mdops[tensorboard]")
     tensorboard_freq: int = key(1, "steps between their points", unit="steps", low=1)
     tensorboard_log_dir: str = key("log", "their folder, in that of all files")
@@ -219,10 +224,7 @@ class Config:
 
 def read_config(path: str | os.PathLike[str]) -> Config:
     """The training input of a JSON file. Raises ConfigError, which names the file and the place in it."""
-    try:
-        tree = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+    tree = read_json(path)
     try:
         return parse_config(tree)
     except ConfigError as error:
@@ -234,8 +236,13 @@ def parse_config(tree: Mapping[str, Any]) -> Config:
 
     Raises ConfigError, which names the path of the wrong key.
     """
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"the input: is a {type(tree).__name__}, expected sections in braces")
     config = parse(Config, completed(tree))
     _check(config)
+    _check_types(config.model)
+    if config.training.gradient_max_norm == 0:
+        config.training.gradient_max_norm = None  # 0 is DeePMD-kit's way to switch it off
     return config
 
 
@@ -264,6 +271,39 @@ def _check(config: Config) -> None:
         raise ConfigError("training.numb_steps: give either this or numb_epoch")
     if isinstance(config.loss.huber_delta, list) and len(config.loss.huber_delta) != 3:
         raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
+
+
+def _check_types(model: ModelConfig) -> None:
+    """The type map, and what is given by type."""
+    names, ntypes = model.type_map, len(model.type_map)
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if not names or twice:
+        what = f"has {twice[0]} more than once" if twice else "is empty"
+        raise ConfigError(f"model.type_map: {what}, expected the name of each element once")
+    pairs = {
+        "model.descriptor.exclude_types": model.descriptor.exclude_types,
+        "model.pair_exclude_types": model.pair_exclude_types,
+    }
+    for place, given in pairs.items():
+        for pair in given:
+            if len(pair) != 2 or not _are_types(pair, ntypes):
+                raise ConfigError(f"{place}: has {pair}, expected pairs of types, 0 .. {ntypes - 1}")
+    if not _are_types(model.atom_exclude_types, ntypes):
+        raise ConfigError(
+            f"model.atom_exclude_types: is {model.atom_exclude_types}, expected types, 0 .. {ntypes - 1}"
+        )
+    energies = len(model.fitting_net.atom_ener)
+    if energies > ntypes:
+        raise ConfigError(f"model.fitting_net.atom_ener: has {energies} energies for {ntypes} types")
+    unknown = set(model.preset_out_bias or {}) - {"energy"}
+    if unknown:
+        raise ConfigError(
+            f"model.preset_out_bias.{min(unknown)}: there is no such key; the only one is 'energy'"
+        )
+
+
+def _are_types(given: Sequence[int], ntypes: int) -> bool:
+    return all(0 <= kind < ntypes for kind in given)
 
 
 def automatic_sel_ratio(sel: str) -> float:

@@ -3,9 +3,11 @@
 import dataclasses
 import difflib
 import json
+import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mdops.errors import ConfigError
@@ -21,6 +23,8 @@ def key(
     alias: Sequence[str] = (),
     choices: Sequence[Any] = (),
     low: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
 ) -> Any:
     """A field of a section.
 
@@ -29,9 +33,10 @@ def key(
         doc, unit: for the documentation.
         alias: other names of the key.
         choices: the only values there are.
-        low: the smallest value.
+        low: the smallest value. above, below: values must be larger, smaller than these. Those of a list, too.
     """
-    metadata = {"doc": doc, "unit": unit, "alias": tuple(alias), "choices": tuple(choices), "low": low}
+    bounds = {"low": low, "above": above, "below": below}
+    metadata = {"doc": doc, "unit": unit, "alias": tuple(alias), "choices": tuple(choices), **bounds}
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -39,7 +44,7 @@ def key(
 
 def section(kind: type, doc: str = "", optional: bool = False) -> Any:
     """A field that is a section of its own; None where it may be absent, else its defaults."""
-    metadata = {"doc": doc, "unit": "", "alias": (), "choices": (), "low": None}
+    metadata = {"doc": doc, "unit": "", "alias": (), "choices": ()}
     if optional:
         return dataclasses.field(default=None, metadata=metadata)
     required = any(_required(f) for f in dataclasses.fields(kind))
@@ -51,6 +56,34 @@ def section(kind: type, doc: str = "", optional: bool = False) -> Any:
 def _required(field: dataclasses.Field[Any]) -> bool:
     missing = dataclasses.MISSING
     return field.default is missing and field.default_factory is missing
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The tree of a JSON file. Raises ConfigError where it is none, holds NaN, or gives a key twice."""
+    try:
+        text = Path(path).read_text()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is no text, and so no JSON") from None
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is no JSON: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A section, of which Python would keep the last of two equal keys without a word."""
+    section = dict(pairs)
+    if len(section) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is given twice in one section")
+    return section
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def parse(kind: type[T], node: Any, path: str = "") -> T:
@@ -99,10 +132,16 @@ def _require_neutral(value: Any, neutral: Any, place: str) -> None:
 def _check_range(value: Any, metadata: Mapping[str, Any], place: str) -> None:
     if metadata["choices"] and value not in metadata["choices"]:
         raise ConfigError(f"{place}: is {value!r}, expected {' or '.join(map(repr, metadata['choices']))}")
-    low = metadata["low"]
+    low, above, below = (metadata.get(name) for name in ("low", "above", "below"))
     for item in value if isinstance(value, list) else [value]:
-        if low is not None and isinstance(item, int | float) and not item >= low:
+        if not isinstance(item, int | float):
+            continue
+        if low is not None and not item >= low:
             raise ConfigError(f"{place}: is {value!r}, expected {low:g} or more")
+        if above is not None and not item > above:
+            raise ConfigError(f"{place}: is {value!r}, expected more than {above:g}")
+        if below is not None and not item < below:
+            raise ConfigError(f"{place}: is {value!r}, expected less than {below:g}")
 
 
 def _value(value: Any, hint: Any, place: str) -> Any:

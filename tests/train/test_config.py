@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -96,6 +97,18 @@ def test_aliases_comments_and_keys_without_effect():
         ("training.numb_epoch", 3, "give either this or numb_epoch"),
         ("training.stop_batch", 3, "is given twice"),
         ("loss.huber_delta", [1.0], "expected one number, or three"),
+        ("loss.huber_delta", -0.01, "loss.huber_delta: is -0.01, expected more than 0"),
+        ("optimizer.adam_beta1", 1.0, "optimizer.adam_beta1: is 1.0, expected less than 1"),
+        ("training.seed", -1, "training.seed: is -1, expected 0 or more"),
+        ("training.training_data.batch_size", 0, "batch_size: is 0, expected 1 or more"),
+        ("model.type_map", [], "model.type_map: is empty"),
+        ("model.type_map", ["O", "H", "O"], "model.type_map: has O more than once"),
+        ("model.descriptor.sel", [-2, 2], "model.descriptor.sel: is [-2, 2], expected 0 or more"),
+        ("model.descriptor.exclude_types", [[0, 2]], "has [0, 2], expected pairs of types, 0 .. 1"),
+        ("model.pair_exclude_types", [[1]], "has [1], expected pairs of types"),
+        ("model.atom_exclude_types", [2], "model.atom_exclude_types: is [2], expected types, 0 .. 1"),
+        ("model.fitting_net", {"atom_ener": [1.0, 2.0, 3.0]}, "has 3 energies for 2 types"),
+        ("model.preset_out_bias", {"energie": [0, 0]}, "model.preset_out_bias.energie: there is no such key"),
     ],
 )
 def test_wrong_key_is_refused_by_its_path(path, value, message):
@@ -112,11 +125,32 @@ def test_missing_keys_and_files(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         read_config(tmp_path / "input.json")
     (tmp_path / "input.json").write_text('{"model": ')
-    with pytest.raises(ConfigError, match=r"input\.json: Expecting value"):
+    with pytest.raises(ConfigError, match=r"input\.json: is no JSON: Expecting value"):
         read_config(tmp_path / "input.json")
     (tmp_path / "input.json").write_text(json.dumps(edited("trainning", {})))
     with pytest.raises(ConfigError, match=r"input\.json: trainning: there is no such key"):
         read_config(tmp_path / "input.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[1, 2]", "the input: is a list, expected sections in braces"),
+        (b'{"model": 1, "model": 2}', "the key 'model' is given twice"),
+        (b'{"model": NaN}', "NaN is not a number"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"\x80\xff", "is no text"),
+    ],
+)
+def test_what_is_no_input_at_all_is_refused(tmp_path, text, message):
+    (tmp_path / "input.json").write_bytes(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        read_config(tmp_path / "input.json")
+
+
+def test_a_gradient_norm_of_zero_switches_clipping_off_as_in_deepmd_kit():
+    assert parse_config(edited("training.gradient_max_norm", 0.0)).training.gradient_max_norm is None
+    assert parse_config(edited("training.gradient_max_norm", 2)).training.gradient_max_norm == 2.0
 
 
 def test_every_key_is_documented():
