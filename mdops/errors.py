@@ -29,6 +29,10 @@ class ConfigError(InputError):
     """A training input does not make sense; the message names the place in it."""
 
 
+class DivergedError(MDOpsError, RuntimeError):
+    """A training lost its way: its loss or weights are not finite; the message names the last good checkpoint."""
+
+
 class ParallelError(MDOpsError, RuntimeError):
     """A process of a training in several processes cannot reach the others."""
 

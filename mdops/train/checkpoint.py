@@ -16,6 +16,7 @@ _FORMAT = "mdops training 2"
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write the state (tensors, arrays and plain values) beside its place, flush it, and put it there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     torch.save({"format": _FORMAT, "state": _tensors(state)}, buffer)
     beside = path.with_name(path.name + ".new")
@@ -46,9 +47,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def checkpoints(folder: Path, name: str) -> list[Path]:
-    """The checkpoints `name-<step>.pt` of a folder, by step."""
-    pattern = re.compile(re.escape(name) + r"-(\d+)\.pt")
-    found = [(int(m[1]), path) for path in folder.iterdir() if (m := pattern.fullmatch(path.name))]
+    """The checkpoints `name-<step>.pt` of a folder, by step; the name may lead into a folder below."""
+    place = folder / name
+    if not place.parent.is_dir():
+        return []
+    pattern = re.compile(re.escape(place.name) + r"-(\d+)\.pt")
+    found = [(int(m[1]), path) for path in place.parent.iterdir() if (m := pattern.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
 
 

@@ -26,6 +26,7 @@ class LearningCurve:
         lines = [self._header()]
         if after and path.is_file():
             lines += [line for line in path.read_text().splitlines() if _step(line) in range(1, after + 1)]
+        path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(path.name + ".new")
         beside.write_text("\n".join(lines) + "\n")
         os.replace(beside, path)

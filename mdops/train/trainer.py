@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mdops._library import check_device
-from mdops.errors import ConfigError, InputError
+from mdops.errors import ConfigError, DivergedError, InputError
 from mdops.nn.potential import Potential
 from mdops.train.batch import Batch, make_batch
 from mdops.train.begin import adapt, model_state, new_potential, read_pretrained, restored
@@ -255,6 +255,8 @@ class Trainer:
             return None
         errors = squared_errors(result, batch) if share.is_counted else {}
         trained = self._errors(float(loss), errors)
+        if not math.isfinite(trained["loss"]):
+            raise self._diverged(f"the loss is {trained['loss']}")
         if self._scalars and self._is_due(training.tensorboard_freq):
             self._scalars.rate(self.step, now)
             self._scalars.errors(self.step, "training", trained)
@@ -326,6 +328,9 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint, then removes the oldest of more than `max_ckpt_keep`."""
+        # In every process, before one writes: a checkpoint of lost weights would push out the good ones.
+        if not all(bool(p.isfinite().all()) for p in self.potential.parameters()):
+            raise self._diverged("weights are not finite")
         if not self.processes.is_first:
             return
         if self._scalars:
@@ -342,6 +347,15 @@ class Trainer:
         save_checkpoint(self.folder / f"{training.save_ckpt}-{self.step}.pt", state)
         for path in checkpoints(self.folder, training.save_ckpt)[: -training.max_ckpt_keep]:
             path.unlink()
+
+    def _diverged(self, what: str) -> DivergedError:
+        """What to raise, with what to do."""
+        found = checkpoints(self.folder, self.config.training.save_ckpt)
+        last = f"; {found[-1]} is from before: go on with it by --restart" if found else "; begin again"
+        return DivergedError(
+            f"the training diverged up to step {self.step}: {what}{last}, with a lower learning_rate.start_lr or "
+            "with training.gradient_max_norm, or look for wrong labels in the data"
+        )
 
     def _newest(self) -> dict[str, Any]:
         """The last checkpoint's state."""

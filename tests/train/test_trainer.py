@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mdops
-from mdops.errors import ConfigError, InputError
+from mdops.errors import ConfigError, DivergedError, InputError
 from mdops.train import checkpoint
 from mdops.train.config import parse_config
 from mdops.train.trainer import Trainer
@@ -146,3 +146,28 @@ def test_a_gpu_trains_as_the_cpu_does(tmp_path):
     expected = mdops.load(tmp_path / "cpu" / "model.safetensors", dtype="float64")
     for a, b in zip(expected.parameters(), found.potential.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_files_may_lie_in_folders_below(tmp_path):
+    names = {"save_ckpt": "checkpoints/model", "disp_file": "logs/curve.out"}
+    Trainer(config(numb_steps=6, **names), tmp_path).run()
+    assert (tmp_path / "checkpoints" / "model-6.pt").is_file() and (tmp_path / "logs" / "curve.out").is_file()
+    assert Trainer(config(numb_steps=6, **names), tmp_path, restart=True).step == 6
+
+
+def test_a_training_that_diverges_stops_and_keeps_its_good_checkpoints(tmp_path):
+    trainer = Trainer(config(), tmp_path)
+
+    def ruin(step):
+        if step == 9:  # after the checkpoint of step 6
+            with torch.no_grad():
+                next(trainer.potential.parameters()).fill_(np.nan)
+
+    with pytest.raises(
+        DivergedError, match=r"up to step 12: the loss is nan; .*model\.ckpt-6\.pt is from before"
+    ):
+        trainer.run(on_step=ruin)
+    with pytest.raises(DivergedError, match="weights are not finite"):
+        trainer.save()
+    assert [path.name for path in checkpoint.checkpoints(tmp_path, "model.ckpt")] == ["model.ckpt-6.pt"]
+    assert not (tmp_path / "model.safetensors").exists()
