@@ -11,7 +11,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 
 from mdops.errors import DataError, InputError
 from mdops.nn.system import element_types
-from mdops.train.block import ATOM_LABELS, PARAMETERS, Block
+from mdops.train.block import ATOM_LABELS, LABELS, PARAMETERS, Block
 
 # What the labels are called in a file, unless told.
 NAMES = {
@@ -35,7 +35,8 @@ def read_file(path: Path, type_map: list[str], names: Mapping[str, str] | None =
             ({"energy": "REF_energy"}).
 
     Raises:
-        DataError: ASE cannot read the file, an element is not in the type map, or a label has another length.
+        DataError: ASE cannot read the file, an element is not in the type map, a frame has no label, or one of
+            another length.
     """
     frame = -1
     try:
@@ -63,6 +64,11 @@ def _block(path: Path, frame: int, atoms: Atoms, type_map: list[str], names: Map
     virial = _virial(atoms, names, where)
     if virial is not None:
         labels["virial"] = virial
+    if not any(label in labels for label in LABELS):
+        raise DataError(
+            f"{where}: has none of {', '.join(names[label] for label in LABELS)}, and so nothing to learn from; it "
+            f"has {', '.join(_found(atoms)) or 'positions alone'} (`names` tells other names of labels)"
+        )
     return Block(
         str(path),
         str(path),
@@ -73,6 +79,13 @@ def _block(path: Path, frame: int, atoms: Atoms, type_map: list[str], names: Map
         np.asarray(atoms.pbc, dtype=bool),
         labels,
     )
+
+
+def _found(atoms: Atoms) -> list[str]:
+    """What a frame has beside its structure."""
+    structure = ("numbers", "positions", "momenta", "masses", "tags", "initial_magmoms", "initial_charges")
+    results = getattr(atoms.calc, "results", {})
+    return [name for name in (*atoms.info, *atoms.arrays, *results) if name not in structure]
 
 
 def _find(atoms: Atoms, name: str) -> Any:

@@ -93,5 +93,6 @@ def _check_cell(block: Block) -> None:
         frame = int(np.argmax(flat))
         raise DataError(
             f"{block.name(frame)}: the cell has no volume: {np.asarray(block.cell[frame]).tolist()} "
-            "(a system without a cell has an empty file named nopbc beside its type.raw)"
+            "(without a cell, a system has an empty file named nopbc beside its type.raw, and extxyz has "
+            'pbc="F F F")'
         )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mdops.errors import DataError
-from mdops.train.ase_file import read_file
+from mdops.errors import DataError, InputError
+from mdops.train.ase_file import NAMES, read_file
 from mdops.train.block import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, Block, check
 from mdops.train.deepmd_system import is_system, read_system
 from mdops.train.storage import Storage
@@ -94,13 +94,16 @@ def load_dataset(
             depth, or a file.
         type_map: the model's elements. Types of a system without type_map.raw are indices in it.
         names: what files call the labels, see `mdops.train.ase_file.read_file`.
-        storage: where the arrays go; in memory up to 4 GiB, mapped from temporary files beyond, unless told.
+        storage: where the arrays go; in memory up to a share of it, mapped from temporary files beyond, unless
+            told.
 
     Warns where forces contradict the energies by about an order of magnitude or more.
 
     Raises:
         DataError: something is missing, damaged or makes no sense; the message names the file and the frame.
+        InputError: `type_map` has an element twice, or `names` is of a label that there is not.
     """
+    _check_names(type_map, names or {})
     blocks = list(_blocks(_places(paths), list(type_map), names))
     if not blocks:
         raise DataError(f"there are no frames in {paths}")
@@ -116,12 +119,26 @@ def load_dataset(
             warnings.warn(message, stacklevel=2)
         first += block.frames
     _require_all_or_none(data)
+    for label, name in (names or {}).items():
+        if not data.has("virial" if label == "stress" else label):
+            raise DataError(f"{', '.join(data.systems)}: no frame has {name!r}, the name given for {label}")
     return data
+
+
+def _check_names(type_map: Sequence[str], names: Mapping[str, str]) -> None:
+    twice = [element for element in dict.fromkeys(type_map) if list(type_map).count(element) > 1]
+    if twice:
+        raise InputError(f"type_map has {twice[0]} more than once: {', '.join(type_map)}")
+    unknown = [label for label in names if label not in NAMES]
+    if unknown:
+        raise InputError(f"names: there is no label {unknown[0]!r}; labels are {', '.join(NAMES)}")
 
 
 def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Systems and files, a folder that is no system replaced by the systems below it."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise DataError("no systems are given")
     places = []
     for path in map(Path, given):
         if not path.exists():

@@ -1,5 +1,6 @@
 """Reads a system folder of DeePMD-kit: set.*/*.npy, or *.raw text."""
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def read_system(folder: Path, type_map: list[str]) -> Iterator[Block]:
     Types are those of `type_map` (the system's own numbers where it has no type_map.raw). In the mixed
     format, real_atom_types.npy tells the types of every frame.
 
+    Warns where a set lacks labels that the first one has, or has others: a file may have been forgotten.
+
     Raises:
         DataError: a file is missing, damaged, or of a length that does not fit the others.
     """
@@ -39,16 +42,23 @@ def read_system(folder: Path, type_map: list[str]) -> Iterator[Block]:
     sets = sorted(path for path in folder.glob("set.*") if path.is_dir())
     if not sets and not (folder / "coord.raw").is_file():
         raise DataError(f"{folder}: has neither a set.* folder nor coord.raw")
+    first: Block | None = None
     for place in sets or [folder]:
-        yield _read_set(folder, place, own, lookup, periodic)
+        block = _read_set(folder, place, own, lookup, periodic)
+        first = first or block
+        if set(block.labels) != set(first.labels):
+            told = [", ".join(sorted(b.labels)) or "nothing" for b in (block, first)]
+            warnings.warn(
+                f"{place} has {told[0]}, and {first.source} has {told[1]}: is a file missing? Frames without a "
+                "label do not count in its part of the loss",
+                stacklevel=2,
+            )
+        yield block
 
 
 def _types(folder: Path) -> np.ndarray:
     path = folder / "type.raw"
-    try:
-        types = np.loadtxt(path, dtype=np.int64, ndmin=1).reshape(-1)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: {error}") from None
+    types = _read_text(path, np.int64).reshape(-1)
     if not len(types):
         raise DataError(f"{path}: is empty")
     return types
@@ -59,7 +69,13 @@ def _lookup(folder: Path, type_map: list[str]) -> np.ndarray | None:
     path = folder / "type_map.raw"
     if not path.is_file():
         return None
-    names = path.read_text().split()
+    try:
+        names = path.read_text().split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as text: {error}") from None
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if not names or twice:
+        raise DataError(f"{path}: {f'has {twice[0]} more than once' if twice else 'is empty'}")
     unknown = [name for name in names if name not in type_map]
     if unknown:
         raise DataError(
@@ -99,6 +115,8 @@ def _read_set(folder: Path, place: Path, own: np.ndarray, lookup: np.ndarray | N
         types = np.broadcast_to(own, (frames, atoms))
     else:
         types = shaped(mixed, "real_atom_types", (atoms,))
+        if (types != np.floor(types)).any():
+            raise DataError(f"{place}: real_atom_types holds numbers that are not whole")
     return Block(
         str(folder),
         str(place),
@@ -138,11 +156,34 @@ def _array(place: Path, names: tuple[str, ...]) -> np.ndarray | None:
     """The first of these that is there, as .npy or .raw; None if none is."""
     for name in names:
         npy, raw = place / f"{name}.npy", place / f"{name}.raw"
-        try:
-            if npy.is_file():
-                return np.load(npy, mmap_mode="r", allow_pickle=False)
-            if raw.is_file():
-                return np.loadtxt(raw, dtype=np.float64, ndmin=2)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{npy if npy.is_file() else raw}: {error}") from None
+        if npy.is_file():
+            return _read_npy(npy)
+        if raw.is_file():
+            return _read_text(raw, np.float64, ndmin=2)
     return None
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    """A memory map of an array of real numbers."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        # NumPy takes whatever is no .npy file for a pickle, and tells how to open that.
+        what = "it is no .npy file of numbers, or damaged" if "ickle" in str(error) else error
+        raise DataError(f"{path}: {what}") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu" or array.ndim == 0:
+        kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) and array.ndim else "no array"
+        raise DataError(f"{path}: holds {kind}, expected an array of real numbers")
+    return array
+
+
+def _read_text(path: Path, dtype: type, ndmin: int = 1) -> np.ndarray:
+    """The numbers in a text file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # of a file without numbers, which the caller refuses
+            return np.loadtxt(path, dtype=dtype, ndmin=ndmin)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {error}") from None

@@ -18,24 +18,28 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
         rule: a number, one for each system, "auto:n" (so many that they have n atoms or more; "auto" is
             "auto:32"), "max:n" (so many that they have n atoms or fewer, but one at least), or "mixed:n" (n
             frames of any systems).
+
+    Raises ConfigError if the rule is none of these.
     """
     systems = len(data.systems)
-    if isinstance(rule, int):
-        return [rule] * systems
     if not isinstance(rule, str):
-        if len(rule) != systems:
-            raise ConfigError(f"batch_size: has {len(rule)} numbers for {systems} systems")
-        return list(rule)
+        sizes = [rule] * systems if isinstance(rule, int) else list(rule)
+        if len(sizes) != systems:
+            raise ConfigError(f"batch_size: has {len(sizes)} numbers for {systems} systems")
+        if min(sizes) < 1:
+            raise ConfigError(f"batch_size: is {rule}, expected 1 or more")
+        return sizes
     word, _, number = rule.partition(":")
-    if word not in ("auto", "max", "mixed") or not (number.isdigit() or (word == "auto" and not number)):
+    number = number or (str(_AUTO_ATOMS) if rule == "auto" else "")
+    if word not in ("auto", "max", "mixed") or not number.isdecimal() or int(number) < 1:
         raise ConfigError(
-            f'batch_size: is {rule!r}, expected a number, a list, "auto:n", "max:n" or "mixed:n"'
+            f'batch_size: is {rule!r}, expected a number, a list, "auto:n", "max:n" or "mixed:n", n at least 1'
         )
-    n = int(number or _AUTO_ATOMS)
+    n = int(number)
     if word == "mixed":
         return [n] * systems
-    sizes = data.sizes()
-    mean = [float(sizes[data.system == k].mean()) for k in range(systems)]
+    atoms = data.sizes()
+    mean = [float(atoms[data.system == k].mean()) for k in range(systems)]
     return [max(1, int(np.ceil(n / m) if word == "auto" else n // m)) for m in mean]
 
 
@@ -65,8 +69,14 @@ class Sampler:
         frames = np.arange(len(data))
         self._groups = [frames] if mixed else [frames[data.system == k] for k in range(len(data.systems))]
         if odds is not None:
-            if mixed or len(odds) != len(data.systems) or not sum(odds) > 0:
+            if mixed:
+                raise ConfigError(
+                    'sys_probs (or prob_uniform): batches of the size "mixed:n" are of any systems'
+                )
+            if len(odds) != len(data.systems):
                 raise ConfigError(f"sys_probs: has {len(odds)} numbers for {len(data.systems)} systems")
+            if not sum(odds) > 0 or min(odds) < 0:
+                raise ConfigError(f"sys_probs: is {list(odds)}, expected positive numbers, and zeros")
             self._odds = np.asarray(odds, dtype=float) / sum(odds)
         self._counts = [-(-len(g) // b) for g, b in zip(self._groups, self._sizes, strict=False)]
         self.batches = sum(self._counts)

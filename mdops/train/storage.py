@@ -1,13 +1,30 @@
 """Arrays in memory, or in files mapped into it when there is much."""
 
+import contextlib
 import math
 import os
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-DEFAULT_LIMIT = 4 * 2**30
+from mdops.errors import DataError
+
+# A training has four of these: data and neighbour lists, to train on and to validate.
+_SHARE = 1 / 8
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+def default_limit() -> int:
+    """An eighth of the memory that there is for this process, in bytes.
+
+    That is the machine's, or its container's, divided by the processes of a training on this machine.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+        memory = min(memory, int(_CGROUP.read_text()))
+    return int(memory * _SHARE) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 class Storage:
@@ -16,15 +33,26 @@ class Storage:
     The files have no names: they are gone when the process ends, however it ends.
     """
 
-    def __init__(self, limit: int = DEFAULT_LIMIT, folder: str | os.PathLike[str] | None = None) -> None:
-        """`folder`: where mapped files go; the system's folder for temporary files unless told."""
-        self.limit, self.folder, self.used = limit, folder, 0
+    def __init__(self, limit: int | None = None, folder: str | os.PathLike[str] | None = None) -> None:
+        """`limit` is `default_limit()` unless told.
+
+        `folder`: where mapped files go; the system's folder for temporary files (TMPDIR) unless told.
+        """
+        self.limit, self.folder, self.used = default_limit() if limit is None else limit, folder, 0
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array of zeros."""
+        """An array of zeros. Raises DataError if the disk has no room for it."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         self.used += size
         if self.used <= self.limit or size == 0:
             return np.zeros(shape, dtype)
         with tempfile.TemporaryFile(dir=self.folder) as file:
+            try:
+                # All of its blocks now: a full disk would end the process at the first write into the map.
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                raise DataError(
+                    f"{self.folder or tempfile.gettempdir()}: no room for {size / 2**30:.2f} GiB of training data "
+                    f"({error.strerror}); TMPDIR in the environment names another folder"
+                ) from None
             return np.memmap(file, dtype, "w+", shape=shape)

@@ -9,7 +9,7 @@ import torch
 from ase import Atoms
 from small_systems import alloy, write_system
 
-from mdops.errors import DataError
+from mdops.errors import DataError, InputError
 from mdops.ops import displacements, neighbor_list
 from mdops.train import PairLists, Storage, load_dataset, make_batch
 
@@ -130,6 +130,29 @@ def test_mapped_storage_gives_the_same(system):
     assert torch.equal(one.labels["forces"], two.labels["forces"])
 
 
+def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    storage = Storage(limit=0, folder=tmp_path)
+    with pytest.raises(DataError, match=r"no room for 0\.01 GiB .*No space left.*TMPDIR"):
+        storage.array((1_000_000,), np.float64)
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_is_shared_among_processes_and_bounded_by_the_container(tmp_path, monkeypatch):
+    container = tmp_path / "memory.max"
+    monkeypatch.setattr("mdops.train.storage._CGROUP", container)
+    whole = Storage().limit
+    container.write_text("max\n")
+    assert Storage().limit == whole > 0
+    container.write_text(f"{whole}\n")
+    assert Storage().limit == whole // 8
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert Storage().limit == whole // 8 // 2
+
+
 def edit(path, change):
     array = np.load(path)
     np.save(path, change(array))
@@ -153,6 +176,10 @@ def with_value(frame, place, value):
         ("energy", lambda a: a[:1], ["set.001", "energy has shape (1,)"]),
         ("coord", lambda a: a[:0], ["set.001", "coord.npy"]),
         ("coord", lambda a: a[:, :21], ["set.001", "coord has shape (2, 21)"]),
+        ("energy", lambda a: a.astype(complex), ["set.001/energy.npy", "array of complex128"]),
+        ("energy", lambda a: a.astype(str), ["set.001/energy.npy", "expected an array of real numbers"]),
+        ("coord", lambda a: a > 0, ["set.001/coord.npy", "array of bool"]),
+        ("coord", lambda a: a[0, 0], ["set.001/coord.npy", "expected an array of real numbers"]),
     ],
 )
 def test_bad_array_is_refused_by_file_and_frame(system, name, change, words):
@@ -177,6 +204,65 @@ def test_damaged_array_is_named(system):
         load_dataset(system, TYPES)
 
 
+def test_what_is_no_array_is_refused_without_advice_to_run_it(system):
+    (system / "set.000" / "force.npy").write_bytes(b"\x80\x04N.")
+    with pytest.raises(DataError, match=r"set\.000/force\.npy: it is no \.npy file") as error:
+        load_dataset(system, TYPES)
+    assert "unsafe" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("type.raw", b"", "is empty"),
+        ("type.raw", b"Al\nCu\n", "could not convert string 'Al'"),
+        ("type_map.raw", b"", "is empty"),
+        ("type_map.raw", b"\xff\xfe", "cannot be read as text"),
+        ("type_map.raw", b"Cu Cu", "has Cu more than once"),
+    ],
+)
+def test_bad_types_are_refused_by_their_file(system, recwarn, name, content, words):
+    (system / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}: {words}"):
+        load_dataset(system, TYPES)
+    assert not recwarn.list
+
+
+def test_types_that_are_not_whole_are_refused(system):
+    for place in sorted(system.glob("set.*")):
+        np.save(place / "real_atom_types.npy", np.full((2, 8), 0.7))
+    with pytest.raises(DataError, match=r"set\.000: real_atom_types holds numbers that are not whole"):
+        load_dataset(system, TYPES)
+
+
+def test_a_label_that_only_some_sets_have_gives_a_warning(system):
+    (system / "set.001" / "force.npy").unlink()
+    with pytest.warns(
+        UserWarning, match=r"set\.001 has energy, virial, and .*set\.000 has energy, forces, virial"
+    ):
+        data = load_dataset(system, TYPES)
+    assert data.present["forces"].tolist() == [True, True, False, False]
+
+
+def test_wrong_names_of_labels_and_types_are_refused(tmp_path, system):
+    (atoms,) = alloy(1)
+    atoms.calc, atoms.info["REF_energy"] = None, 1.0
+    place = tmp_path / "frames.extxyz"
+    ase.io.write(place, atoms)
+    with pytest.raises(DataError, match=r"frame 0: has none of energy, .* it has REF_energy"):
+        load_dataset(place, TYPES)
+    with pytest.raises(InputError, match="there is no label 'Energy'; labels are energy, forces"):
+        load_dataset(place, TYPES, names={"Energy": "REF_energy"})
+    with pytest.raises(
+        DataError, match=r"frames\.extxyz: no frame has 'REF_force', the name given for forces"
+    ):
+        load_dataset(place, TYPES, names={"energy": "REF_energy", "forces": "REF_force"})
+    with pytest.raises(InputError, match="type_map has Cu more than once"):
+        load_dataset(system, ["Cu", "Al", "Cu"])
+    with pytest.raises(DataError, match="no systems are given"):
+        load_dataset([], TYPES)
+
+
 def test_types_out_of_range_are_refused(system):
     (system / "type_map.raw").unlink()
     (system / "type.raw").write_text("\n".join("01010102"))
@@ -190,7 +276,7 @@ def test_unknown_element_and_no_labels_and_no_place(system, tmp_path):
     with pytest.raises(DataError, match="no such file"):
         load_dataset(tmp_path / "nowhere", TYPES)
     ase.io.write(tmp_path / "bare.xyz", Atoms("Cu"))
-    with pytest.raises(DataError, match=r"bare\.xyz: has none of energy"):
+    with pytest.raises(DataError, match=r"bare\.xyz, frame 0: has none of energy"):
         load_dataset(tmp_path / "bare.xyz", TYPES)
     (tmp_path / "text.extxyz").write_text("two\nlines\n")
     with pytest.raises(DataError, match=r"text\.extxyz, frame 0: ASE cannot read it"):

@@ -54,9 +54,17 @@ def test_odds_of_systems(data):
     assert all((data.system[sampler(step)] == 1).all() for step in range(8))
 
 
-def test_wrong_rules_are_refused(data):
-    for rule in ("auto:x", "some", [1]):
-        with pytest.raises(ConfigError, match="batch_size"):
-            Sampler(data, rule, seed=0)
+@pytest.mark.parametrize(
+    "rule", ["auto:x", "some", "auto:0", "max:0", "mixed:0", "mixed", "auto:", [1], 0, [2, 0]]
+)
+def test_wrong_rules_are_refused(data, rule):
+    with pytest.raises(ConfigError, match="batch_size"):
+        Sampler(data, rule, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "odds"), [(1, [1.0]), (1, [0.0, 0.0]), (1, [2.0, -1.0]), ("mixed:2", [1.0, 1.0])]
+)
+def test_wrong_odds_are_refused(data, rule, odds):
     with pytest.raises(ConfigError, match="sys_probs"):
-        Sampler(data, 1, seed=0, odds=[1.0])
+        Sampler(data, rule, seed=0, odds=odds)
