@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", "-m", required=True, metavar="MODEL", help="a model file")
     add("--data", "-d", nargs="+", required=True, metavar="SYSTEM",
         help="systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
+    add("--names", nargs="+", default=[], metavar="LABEL=NAME",
+        help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
     add("--plots", type=Path, metavar="FOLDER", help="draw parity.png and learning_curve.png there")
     add(
         "--lcurve", type=Path, metavar="FILE", help="the learning curve; default: lcurve.out beside the model"
@@ -40,18 +42,43 @@ def run(args: argparse.Namespace) -> int:
     from mdops.nn import load
     from mdops.train import load_dataset
     from mdops.train.evaluate import evaluate
-    from mdops.train.plots import require_matplotlib
 
-    if args.plots is not None:
-        require_matplotlib()
-    elif args.lcurve is not None:
-        raise InputError("--lcurve is drawn into the folder of --plots; give that too")
+    curve = _require_outputs(args)
     model = load(args.model, device=args.device, dtype=args.dtype, overflow=args.overflow)
-    evaluation = evaluate(model, load_dataset(args.data, model.type_map))
+    evaluation = evaluate(model, load_dataset(args.data, model.type_map, names=_names(args.names)))
     _show(evaluation)
-    for path in _write(args, evaluation):
+    for path in _write(args, evaluation, curve):
         print(f"wrote {path}")
     return 0
+
+
+def _names(given: list[str]) -> dict[str, str]:
+    """The names of labels, each LABEL=NAME."""
+    pairs = [text.partition("=") for text in given]
+    wrong = [text for text, (label, _, name) in zip(given, pairs, strict=True) if not label or not name]
+    if wrong:
+        raise InputError(f"--names {wrong[0]}: expected LABEL=NAME, as in energy=REF_energy")
+    return {label: name for label, _, name in pairs}
+
+
+def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None":
+    """The learning curve to draw, None without one. What cannot be read or written is refused before the work."""
+    from mdops.train.lcurve import read_curve
+    from mdops.train.plots import require_matplotlib
+
+    if args.table is not None:
+        if args.table.is_dir() or not args.table.parent.is_dir():
+            raise InputError(f"--table {args.table}: cannot be written: {args.table.parent} must be a folder, and "
+                             "the table a file in it")  # fmt: skip
+        if any(args.table.exists() and args.table.samefile(path) for path in (args.model, *args.data)):
+            raise InputError(f"--table {args.table}: would replace what is tested")
+    if args.plots is None:
+        if args.lcurve is not None:
+            raise InputError("--lcurve is drawn into the folder of --plots; give that too")
+        return None
+    require_matplotlib()
+    beside = Path(args.model).with_name("lcurve.out")
+    return read_curve(args.lcurve or beside) if args.lcurve is not None or beside.is_file() else None
 
 
 def _show(evaluation: "Evaluation") -> None:
@@ -76,10 +103,11 @@ def _show_errors(title: str, evaluation: "Evaluation", frames: "np.ndarray | Non
         print(f"  {what:<18}{mae:>10.4g}{rmse:>10.4g}  {unit:<10}{error.count:>10}")
 
 
-def _write(args: argparse.Namespace, evaluation: "Evaluation") -> list[Path]:
+def _write(
+    args: argparse.Namespace, evaluation: "Evaluation", curve: "dict[str, np.ndarray] | None"
+) -> list[Path]:
     """Writes what was asked for, and returns where that is."""
     from mdops.train.frame_table import write_table
-    from mdops.train.lcurve import read_curve
     from mdops.train.plots import learning_curve_plot, parity_plot
 
     written = []
@@ -92,8 +120,7 @@ def _write(args: argparse.Namespace, evaluation: "Evaluation") -> list[Path]:
     if evaluation.errors():
         parity_plot(evaluation, args.plots / "parity.png")
         written.append(args.plots / "parity.png")
-    beside = Path(args.model).with_name("lcurve.out")
-    if args.lcurve is not None or beside.is_file():
-        learning_curve_plot(read_curve(args.lcurve or beside), args.plots / "learning_curve.png")
+    if curve is not None:
+        learning_curve_plot(curve, args.plots / "learning_curve.png")
         written.append(args.plots / "learning_curve.png")
     return written

@@ -156,6 +156,10 @@ class DataConfig:
         choices=("prob_sys_size", "prob_uniform"),
     )
     sys_probs: list[float] | None = key(None, "how often each system is drawn", alias=["sys_weights"], low=0)
+    names: dict | None = key(
+        None,
+        'what files that ASE reads call the labels, as in {"energy": "REF_energy"}; only mdops has this key',
+    )
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -177,7 +178,7 @@ def _read_npy(path: Path) -> np.ndarray:
     return array
 
 
-def _read_text(path: Path, dtype: type, ndmin: int = 1) -> np.ndarray:
+def _read_text(path: Path, dtype: type, ndmin: Literal[1, 2] = 1) -> np.ndarray:
     """The numbers in a text file."""
     try:
         with warnings.catch_warnings():

@@ -1,5 +1,6 @@
 """The parts of a training that a configuration asks for."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -44,11 +45,21 @@ def make_loss(config: Config) -> EnergyLoss:
 
 
 def require_labels(loss: EnergyLoss, data: Dataset) -> None:
-    """Raises DataError if no frame has any label that the loss is of."""
+    """Raises DataError if no frame has any label that the loss is of; warns of terms that come to nothing."""
     if not any(data.has(name) for name in loss.terms):
         raise DataError(
             f"the loss is of {', '.join(loss.terms) or 'nothing'}, and the data has {', '.join(data.labels)}"
         )
+    for name in loss.terms:
+        if not data.has(name):
+            warnings.warn(f"the loss is of {name}, too, and no frame has that label", stacklevel=2)
+    for name, (start, limit) in loss.prefactors.items():
+        if (start == 0) != (limit == 0):
+            warnings.warn(
+                f"the loss is not of {name}: its prefactors are {start:g} and {limit:g}, and, as in DeePMD-kit, a term "
+                "counts where neither is zero",
+                stacklevel=2,
+            )
 
 
 def make_rate(config: Config, steps: int) -> LearningRate:

@@ -75,7 +75,7 @@ class Frames:
     def __init__(
         self, config: DataConfig, given: list[str], type_map: list[str], cutoff: float, seed: int
     ) -> None:
-        data = load_dataset(config.systems, given)
+        data = load_dataset(config.systems, given, names=config.names)
         index = np.array([type_map.index(element) for element in given], dtype=data.types.dtype)
         self.data: Dataset = replace(data, types=index[data.types], type_map=list(type_map))
         self.lists = PairLists(self.data, cutoff)

@@ -6,9 +6,12 @@ import shutil
 import sys
 from pathlib import Path
 
+import ase.io
 import numpy as np
 import pytest
 import torch
+from ase.build import bulk
+from ase.calculators.emt import EMT
 
 import mdops
 from mdops.cli import main
@@ -16,7 +19,7 @@ from mdops.train import trainer
 from mdops.train.config import keys
 
 DATA = Path(__file__).parents[1] / "data"
-EMT = DATA / "training" / "emt"
+SYSTEM = DATA / "training" / "emt"
 MODEL = str(DATA / "formats" / "model.dp")
 
 
@@ -26,7 +29,7 @@ def inputs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def write(**training):
-        data = {"systems": str(EMT), "batch_size": 2}
+        data = {"systems": str(SYSTEM), "batch_size": 2}
         tree = {
             "model": {
                 "type_map": ["Cu", "Al"],
@@ -187,7 +190,7 @@ def test_test_shows_errors_and_writes_table_and_plots(inputs, capsys):
     pytest.importorskip("matplotlib")
     assert main(["train", inputs(numb_steps=4), "--output", "run"]) == 0
     capsys.readouterr()
-    command = ["test", "--model", "run/model.safetensors", "--data", str(EMT)]
+    command = ["test", "--model", "run/model.safetensors", "--data", str(SYSTEM)]
     assert main([*command, "--table", "frames.csv", "--plots", "plots"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("20 frames, 640 atoms\n")
@@ -203,7 +206,7 @@ def test_test_shows_errors_and_writes_table_and_plots(inputs, capsys):
 
 def test_test_shows_each_system(tmp_path, capsys):
     for name in "ab":
-        shutil.copytree(EMT, tmp_path / name)
+        shutil.copytree(SYSTEM, tmp_path / name)
     assert main(["test", "-m", MODEL, "-d", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("40 frames") and f"\n{tmp_path / 'b'}: 20 frames\n" in out
@@ -212,25 +215,56 @@ def test_test_shows_each_system(tmp_path, capsys):
 @pytest.mark.parametrize(
     "command, says",
     [
-        (["--model", "absent.dp", "--data", str(EMT)], "absent.dp"),
+        (["--model", "absent.dp", "--data", str(SYSTEM)], "absent.dp"),
         (["--model", MODEL, "--data", "nowhere"], "nowhere: there is no such file or folder"),
-        (["--model", MODEL, "--data", str(EMT), "--lcurve", "lcurve.out"], "--plots"),
+        (["--model", MODEL, "--data", str(SYSTEM), "--lcurve", "lcurve.out"], "--plots"),
         (
-            ["--model", MODEL, "--data", str(EMT), "--lcurve", "absent.out", "--plots", "plots"],
+            ["--model", MODEL, "--data", str(SYSTEM), "--lcurve", "absent.out", "--plots", "plots"],
             "absent.out: is no learning curve",
         ),
+        (["--model", MODEL, "--data", str(SYSTEM), "--table", "absent/t.csv"], "absent must be a folder"),
+        (["--model", MODEL, "--data", str(SYSTEM), "--names", "energy"], "expected LABEL=NAME"),
+        (["--model", MODEL, "--data", str(SYSTEM), "--names", "Energy=E"], "there is no label 'Energy'"),
     ],
 )
 def test_errors_of_test_are_one_line(tmp_path, monkeypatch, capsys, command, says):
     monkeypatch.chdir(tmp_path)
     assert main(["test", *command]) == 2
-    err = capsys.readouterr().err
+    out, err = capsys.readouterr()
     assert err.startswith("mdops: ") and err.count("\n") == 1 and says in err
+    assert not out, "what cannot be written or read is refused before the work"
+
+
+def test_the_table_replaces_nothing_that_is_tested(tmp_path, capsys):
+    data = tmp_path / "frames.extxyz"
+    data.write_text("what is tested")
+    assert main(["test", "-m", MODEL, "-d", str(data), "--table", str(data)]) == 2
+    assert "would replace what is tested" in capsys.readouterr().err and data.read_text() == "what is tested"
+
+
+def test_labels_under_other_names_are_trained_on_and_tested(inputs, capsys):
+    frames = [bulk("Cu", cubic=True) for _ in range(6)]
+    for seed, atoms in enumerate(frames):
+        atoms.rattle(0.1, seed=seed)
+        atoms.calc = EMT()
+        atoms.info["REF_energy"], atoms.arrays["REF_forces"] = (
+            atoms.get_potential_energy(),
+            atoms.get_forces(),
+        )
+        atoms.calc = None
+    ase.io.write("ref.extxyz", frames)
+    names = {"energy": "REF_energy", "forces": "REF_forces"}
+    data = {"systems": ["ref.extxyz"], "names": names}
+    assert main(["train", inputs(training_data=data, validation_data=data), "--output", "run"]) == 0
+    capsys.readouterr()
+    shown = [f"{label}={name}" for label, name in names.items()]
+    assert main(["test", "-m", "run/model.safetensors", "-d", "ref.extxyz", "--names", *shown]) == 0
+    assert re.search(r"force component .* eV/A +72\n", capsys.readouterr().out)
 
 
 def test_plots_without_matplotlib_say_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["test", "-m", MODEL, "-d", str(EMT), "--plots", str(tmp_path / "plots")]) == 2
+    assert main(["test", "-m", MODEL, "-d", str(SYSTEM), "--plots", str(tmp_path / "plots")]) == 2
     err = capsys.readouterr().err
     assert "pip install 'mdops[plot]'" in err and err.count("\n") == 1
     assert not (tmp_path / "plots").exists()
@@ -243,6 +277,6 @@ def test_the_example_script_learns(tmp_path, monkeypatch, capsys):
     assert "STEPS = 400" in text
     exec(compile(text.replace("STEPS = 400", "STEPS = 100"), script, "exec"), {"__file__": str(script)})
     out = capsys.readouterr().out
-    size = np.sqrt(np.mean(np.load(EMT / "set.000" / "force.npy") ** 2))
+    size = np.sqrt(np.mean(np.load(SYSTEM / "set.000" / "force.npy") ** 2))
     assert float(re.search(r"^forces: RMSE (\S+),", out, re.MULTILINE)[1]) < 0.75 * size
     assert mdops.load("alloy.safetensors").type_map == ["Cu", "Al"]

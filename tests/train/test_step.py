@@ -179,3 +179,7 @@ def test_parts_of_a_configuration(data):
     require_labels(make_loss(c), data)
     with pytest.raises(DataError, match="the loss is of atom_energy"):
         require_labels(EnergyLoss({"atom_energy": Prefactor(1.0, 1.0)}), data)
+    with pytest.warns(UserWarning, match="the loss is of atom_energy, too, and no frame has that label"):
+        require_labels(EnergyLoss({"energy": Prefactor(1.0, 1.0), "atom_energy": Prefactor(1.0, 1.0)}), data)
+    with pytest.warns(UserWarning, match="the loss is not of virial: its prefactors are 0.5 and 0,"):
+        require_labels(EnergyLoss({"energy": Prefactor(1.0, 1.0), "virial": Prefactor(0.5, 0.0)}), data)
