@@ -117,19 +117,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
             (0, 1, 2, 3, 4),
             bad={"index": (6, p["neighbors"] + 4), "batch": (5, p["batch"] + 1)},
         ),
-        Sample(
-            "nose_hoover_chain",
-            (
-                random(3, like=torch.float64),
-                random(3, like=torch.float64),
-                random(1, like=torch.float64)[0].abs(),
-                0.03,
-                9,
-                2.0,
-                0.1,
-            ),
-            bad={"kT": (3, 0.0), "freedom": (4, 0), "tau": (5, -1.0), "time": (6, float("nan"))},
-        ),
+        *_step_samples(p, random, dtype),
     ]
     for radial in (False, True):
         columns = 1 if radial else 4
@@ -180,6 +168,34 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     ):
         samples += _potential_samples(p, random, dtype)
     return [sample for sample in samples if has_kernel(sample.op, device)]
+
+
+def _step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], dtype: torch.dtype) -> list[Sample]:
+    """The halves of a step without thermostat, with chains, and (the first) with noise."""
+
+    def double(*shape: int) -> torch.Tensor:
+        return random(*shape, like=torch.float64)
+
+    atoms = (double(5, 3), double(5, 3), 0.1 + double(5).abs(), p["batch"])
+    freedom, kinetic = 3 * p["batch"].bincount().double(), 0.1 * double(2).abs()
+    ends = (double(5), 0.5 + random(5).abs(), p["counts"], p["sel"])
+    samples = []
+    for links, noisy in ((0, False), (3, False), (0, True)):
+        chains = (double(2, links), double(2, links), freedom)
+        noise = double(5 if noisy else 0, 3)
+        scalars = (0.1, 0.03, 2.0)
+        begin = (p["positions"], *atoms, 1 + 0.1 * double(2), kinetic, *chains, noise, *scalars, 0.9)
+        end = (p["positions"], double(5, 3), *atoms, *ends, *chains, double(2, 6), *scalars)
+        bad: dict[str, tuple[int, Any]] = {"batch": (4, p["batch"] + 1), "dt": (11, float("nan"))}
+        if links:
+            bad |= {"kT": (12, 0.0), "tau": (13, -1.0), "freedom": (9, 0 * freedom)}
+        if noisy:
+            bad |= {"keep": (14, 1.5), "kT": (12, float("nan"))}
+        samples.append(Sample("begin_step", begin, bad=bad))
+        if not noisy:
+            bad = {"batch": (5, p["batch"] + 1), "unsorted": (5, 1 - p["batch"]), "dt": (14, float("inf"))}
+            samples.append(Sample("end_step", end, bad=bad))
+    return samples
 
 
 def _potential_samples(

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from mdops.errors import InputError, MDOpsError
 
 # Far beyond what atoms in a condensed phase are simulated at.
@@ -29,11 +31,13 @@ class Guard:
         """Whether a run should have it (K)."""
         return temperature <= self._limit
 
-    def check(self, step: int, temperature: float) -> None:
-        """Raises UnstableRunError for a temperature (K) that no run should have."""
-        if not self.allows(temperature):
-            found = f"{temperature:.3g} K" if math.isfinite(temperature) else "not a number"
-            raise self._stop(step, f"the temperature is {found}")
+    def check(self, step: int, temperature: float | np.ndarray) -> None:
+        """Raises UnstableRunError for a temperature (K; one, or (S,) of several systems) that no run should have."""
+        for system, value in enumerate(np.atleast_1d(temperature).tolist()):
+            if not self.allows(value):
+                name = f"system {system}: " if np.size(temperature) > 1 else ""
+                found = f"{value:.3g} K" if math.isfinite(value) else "not a number"
+                raise self._stop(step, f"{name}the temperature is {found}")
 
     @contextmanager
     def explain(self, step: int) -> Iterator[None]:

@@ -6,6 +6,7 @@ _library.load()
 
 # ruff: noqa: E402  (the ops must be registered first)
 from mdops.ops.displacements import displacements, pair_forces
+from mdops.ops.dynamics import begin_step, end_step
 from mdops.ops.env_mat import env_mat
 from mdops.ops.neighbor import (
     NeighborList,
@@ -15,18 +16,18 @@ from mdops.ops.neighbor import (
     pack_images,
     unpack_images,
 )
-from mdops.ops.nose_hoover import nose_hoover_chain
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import spline_potential, spline_potential_pack
 
 __all__ = [
     "NeighborList",
+    "begin_step",
     "displacements",
+    "end_step",
     "env_mat",
     "neighbor_list",
     "neighbor_matrix",
     "neighbor_pairs",
-    "nose_hoover_chain",
     "pack_images",
     "pair_forces",
     "spline_moment",

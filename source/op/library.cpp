@@ -61,10 +61,16 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor mean, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, "
       "float s_max, bool radial) -> Tensor");
 
-  // The thermostat of a simulation.
+  // The two halves of a time step of many systems, before and after the forces.
   m.def(
-      "nose_hoover_chain(Tensor eta, Tensor momenta, Tensor kinetic, float kT, int freedom, float tau, "
-      "float time) -> (Tensor eta, Tensor momenta, Tensor scale)");
+      "begin_step(Tensor positions, Tensor momenta, Tensor forces, Tensor inverse_mass, Tensor batch, Tensor "
+      "scale, Tensor kinetic, Tensor eta, Tensor eta_momenta, Tensor freedom, Tensor noise, float dt, float "
+      "kT, float tau, float keep) -> (Tensor positions, Tensor momenta, Tensor eta, Tensor eta_momenta)");
+  m.def(
+      "end_step(Tensor positions, Tensor reference, Tensor momenta, Tensor forces, Tensor inverse_mass, "
+      "Tensor batch, Tensor atom_energy, Tensor nearest, Tensor within, Tensor sel, Tensor eta, Tensor "
+      "eta_momenta, Tensor freedom, Tensor tally, float dt, float kT, float tau) -> (Tensor momenta, Tensor "
+      "scale, Tensor kinetic, Tensor energy, Tensor eta, Tensor eta_momenta, Tensor tally)");
 
   // A whole se_e2_a model with splines: energies, forces and virials in one pass, for simulation.
   m.def(

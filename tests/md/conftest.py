@@ -24,3 +24,16 @@ def alloy(potential):
     atoms.symbols[::4] = "Al"
     atoms.calc = MDOps(potential)
     return atoms
+
+
+@pytest.fixture(scope="session")
+def models():
+    """A potential for each device, loaded once; float64 on the CPU."""
+    loaded = {}
+
+    def model(device):
+        if device not in loaded:
+            loaded[device] = load(MODEL, device=device, dtype="float64" if device == "cpu" else "float32")
+        return loaded[device]
+
+    return model

@@ -1,54 +1,20 @@
 """The engine against ASE's integrators, against statistics, and against itself after what goes wrong."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
 from ase import Atoms, units
 from ase.build import bulk
 from ase.constraints import FixAtoms
+from engine_cases import MODEL, PHYSICS, alloy, rounding
 
 from mdops.calculator import MDOps
 from mdops.errors import InputError
 from mdops.md import Physics, UnstableRunError
 from mdops.md.engine import Engine
 from mdops.md.integrators import conserved_energy, make_integrator
-from mdops.md.motion import set_velocities
 from mdops.nn import load
-
-MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
-
-PHYSICS = {
-    "nve": Physics("nve", 300, 2),
-    "nose-hoover": Physics("nvt", 300, 2, tdamp=50),
-    "langevin": Physics("nvt", 300, 2, "langevin", friction=20),
-}
-
-
-@pytest.fixture(scope="module")
-def models():
-    """A potential for each device, loaded once; float64 on the CPU."""
-    loaded = {}
-
-    def model(device):
-        if device not in loaded:
-            loaded[device] = load(MODEL, device=device, dtype="float64" if device == "cpu" else "float32")
-        return loaded[device]
-
-    return model
-
-
-def alloy(physics, seed=0, repeat=2):
-    atoms = bulk("Cu", a=4.0, cubic=True) * (repeat, repeat, repeat)
-    atoms.symbols[::4] = "Al"
-    atoms.info.clear()
-    set_velocities(atoms, physics, np.random.default_rng(seed), anew=True)
-    return atoms
-
-
-def rounding(device, exact=1e-11, rough=2e-4):
-    return exact if device == "cpu" else rough
 
 
 @pytest.mark.parametrize("name", ["nve", "nose-hoover"])

@@ -1,6 +1,6 @@
 """Molecular dynamics that stays on the device: positions, lists and forces never wait for the host."""
 
-from mdops.md.engine.engine import Engine
-from mdops.md.engine.frame import Frame
+from mdops.md.engine.engine import BatchEngine, Engine
+from mdops.md.engine.frame import BatchFrame, Frame
 
-__all__ = ["Engine", "Frame"]
+__all__ = ["BatchEngine", "BatchFrame", "Engine", "Frame"]

@@ -1,6 +1,8 @@
 """What an engine tells of one step, in the user's order of atoms."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import torch
@@ -13,7 +15,7 @@ from mdops.md.engine.state import State
 
 @dataclass(frozen=True)
 class Frame:
-    """A step of a run, on the host.
+    """A system at one step of a run, on the host.
 
     Attributes:
         step: how many were done.
@@ -47,33 +49,85 @@ class Frame:
         return atoms
 
 
+@dataclass(frozen=True, eq=False)
+class BatchFrame(Sequence[Frame]):
+    """All S systems at one step of a run: a sequence of their frames, and the same as arrays over all N atoms.
+
+    Attributes:
+        step: how many were done.
+        starts: (S + 1,): system s has the atoms starts[s] up to starts[s + 1].
+        positions, momenta, forces: (N, 3); atom_energy: (N,), in units of `Frame`.
+        energy, kinetic: (S,), eV; conserved: (S,), or None where nothing is.
+        virial: (S, 3, 3), eV.
+    """
+
+    step: int
+    starts: np.ndarray
+    positions: np.ndarray
+    momenta: np.ndarray
+    forces: np.ndarray
+    energy: np.ndarray
+    atom_energy: np.ndarray
+    kinetic: np.ndarray
+    conserved: np.ndarray | None
+    virial: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.energy)
+
+    @overload
+    def __getitem__(self, system: int) -> Frame: ...
+    @overload
+    def __getitem__(self, system: slice) -> list[Frame]: ...
+    def __getitem__(self, system: int | slice) -> Frame | list[Frame]:
+        if isinstance(system, slice):
+            return [self[s] for s in range(*system.indices(len(self)))]
+        s = range(len(self))[system]
+        own = slice(self.starts[s], self.starts[s + 1])
+        return Frame(
+            step=self.step,
+            positions=self.positions[own],
+            momenta=self.momenta[own],
+            forces=self.forces[own],
+            energy=float(self.energy[s]),
+            atom_energy=self.atom_energy[own],
+            kinetic=float(self.kinetic[s]),
+            conserved=None if self.conserved is None else float(self.conserved[s]),
+            virial=self.virial[s],
+        )
+
+
 class Recording:
     """A frame on its way to the host: `frame` may be read once the work queued so far is done."""
 
-    def __init__(self, step: int, state: State, bath: torch.Tensor | None, inverse: torch.Tensor) -> None:
-        """`inverse`: (N,), the engine's place of each of the user's atoms."""
-        self._step = step
+    def __init__(
+        self, step: int, state: State, bath: torch.Tensor | None, inverse: torch.Tensor, starts: np.ndarray
+    ) -> None:
+        """`bath`: (S,), see `Propagator`; `inverse`: (N,), the engine's place of each of the user's atoms."""
+        self._step, self._starts = step, starts
         kinetic = state.kinetic
         conserved = kinetic if bath is None else state.energy + kinetic + bath
-        per_atom = torch.cat([state.positions, state.momenta, state.forces, state.atom_energy[:, None]], 1)
+        momenta = state.momenta * state.scale[state.batch.long(), None]
+        per_atom = torch.cat([state.positions, momenta, state.forces, state.atom_energy[:, None]], 1)
         self._conserves = bath is not None
         self._per_atom = to_host(per_atom[inverse])
-        self._scalars = to_host(
-            torch.cat([torch.stack([state.energy, kinetic, conserved]), state.virial.flatten()])
+        self._per_system = to_host(
+            torch.cat([torch.stack([state.energy, kinetic, conserved], 1), state.virial.flatten(1)], 1)
         )
 
-    def frame(self) -> Frame:
-        per_atom, scalars = self._per_atom.numpy(), self._scalars.tolist()
-        return Frame(
+    def frame(self) -> BatchFrame:
+        per_atom, per_system = self._per_atom.numpy(), self._per_system.numpy()
+        return BatchFrame(
             step=self._step,
+            starts=self._starts,
             positions=per_atom[:, :3].copy(),
             momenta=per_atom[:, 3:6].copy(),
             forces=per_atom[:, 6:9].copy(),
-            energy=scalars[0],
+            energy=per_system[:, 0].copy(),
             atom_energy=per_atom[:, 9].copy(),
-            kinetic=scalars[1],
-            conserved=scalars[2] if self._conserves else None,
-            virial=np.array(scalars[3:]).reshape(3, 3),
+            kinetic=per_system[:, 1].copy(),
+            conserved=per_system[:, 2].copy() if self._conserves else None,
+            virial=per_system[:, 3:].reshape(-1, 3, 3).copy(),
         )
 
 

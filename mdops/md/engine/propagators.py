@@ -1,142 +1,76 @@
 """One step of each ensemble, as what comes before the new forces and what comes after them."""
 
 import math
-from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 from ase import units
 
-from mdops.md.engine.state import State
+from mdops.md.engine.state import Found, State
 from mdops.md.options import Physics
-from mdops.ops import nose_hoover_chain
+from mdops.ops import begin_step, end_step
+from mdops.ops.dynamics import Begun, Ended
 
 _CHAIN = 3
 
 
-class Propagator(ABC):
-    """Moves a state by one step; writes in place, and never asks the device for a value.
+class Propagator:
+    """Moves a state by one step; never asks the device for a value.
+
+    NVE is velocity Verlet; NVT puts it between two half steps of a chain of three thermostats a system
+    (Nose-Hoover), or friction and noise into its drift (Langevin): see `mdops.ops.begin_step`.
 
     Attributes:
-        inner: the thermostat's variables by name, a part of the state.
+        links: thermostats of a system.
         generator: of random numbers, or None.
     """
 
-    inner: dict[str, torch.Tensor]
-    generator: torch.Generator | None
+    def __init__(self, physics: Physics, freedom: np.ndarray, device: torch.device) -> None:
+        """`freedom`: (S,), momenta of each system that move."""
+        self.dt = physics.timestep * units.fs
+        self.generator: torch.Generator | None = None
+        self.links, self._keep, self._conserves = 0, 1.0, True
+        self._kT = units.kB * (physics.temperature or 0.0)
+        self._tau = physics.tdamp * units.fs
+        self._freedom = torch.as_tensor(freedom, dtype=torch.float64, device=device)
+        if physics.ensemble == "nvt" and physics.thermostat == "langevin":
+            self._keep = math.exp(-physics.friction / (1000 * units.fs) * self.dt)
+            self._conserves = False
+            self.generator = torch.Generator(device)
+            self.generator.manual_seed(physics.seed)
+        elif physics.ensemble == "nvt":
+            self.links = _CHAIN
+        self._no_noise = torch.zeros(0, 3, dtype=torch.float64, device=device)
 
-    @abstractmethod
-    def before(self, state: State) -> None: ...
+    def begin(self, state: State) -> Begun:
+        """Up to the new positions."""
+        noise = self._no_noise
+        if self.generator is not None:
+            noise = torch.randn(
+                state.momenta.shape, generator=self.generator, dtype=torch.float64, device=noise.device
+            )
+        return begin_step(
+            state.positions, state.momenta, state.forces, state.inverse_mass, state.batch, state.scale,
+            state.kinetic, state.eta, state.eta_momenta, self._freedom, noise, self.dt, self._kT, self._tau,
+            self._keep,
+        )  # fmt: skip
 
-    @abstractmethod
-    def after(self, state: State) -> None:
-        """Also measures the kinetic energy."""
+    def end(
+        self, state: State, begun: Begun, found: Found, reference: torch.Tensor, sel: torch.Tensor
+    ) -> Ended:
+        """With the new forces. `reference` (N, 3): where the list was made; `sel`: (ntypes,) int32."""
+        return end_step(
+            begun.positions, reference, begun.momenta, found.forces, state.inverse_mass, state.batch,
+            found.atom_energy, found.nearest, found.within, sel, begun.eta, begun.eta_momenta, self._freedom,
+            state.tally, self.dt, self._kT, self._tau,
+        )  # fmt: skip
 
-    @abstractmethod
-    def bath_energy(self) -> torch.Tensor | None:
-        """What makes energy + kinetic energy the conserved quantity, (); None if nothing is conserved."""
-
-
-class VelocityVerlet(Propagator):
-    """p += F dt/2, x += p dt/m, then with the new forces p += F dt/2: NVE."""
-
-    def __init__(self, dt: float, device: torch.device) -> None:
-        self.dt = dt
-        self.inner = {}
-        self.generator = None
-        self._nothing = torch.zeros((), dtype=torch.float64, device=device)
-
-    def before(self, state: State) -> None:
-        state.momenta.add_(state.forces, alpha=self.dt / 2)
-        state.positions.addcmul_(state.momenta, state.inverse_mass, value=self.dt)
-
-    def after(self, state: State) -> None:
-        state.momenta.add_(state.forces, alpha=self.dt / 2)
-        state.measure_kinetic()
-
-    def bath_energy(self) -> torch.Tensor | None:
-        return self._nothing
-
-
-class Langevin(Propagator):
-    """BAOAB: kick, half a drift, friction and noise, half a drift, kick.
-
-    B. Leimkuhler and C. Matthews, J. Chem. Phys. 138, 174102 (2013). The middle is exact:
-    p -> c p + sqrt((1 - c^2) m kT) xi with c = exp(-friction dt).
-    """
-
-    def __init__(self, dt: float, kT: float, friction: float, seed: int, device: torch.device) -> None:
-        """friction: in 1/time."""
-        self.dt = dt
-        self.inner = {}
-        self._keep = math.exp(-friction * dt)
-        self._noise = math.sqrt((1 - self._keep**2) * kT)
-        self.generator = torch.Generator(device)
-        self.generator.manual_seed(seed)
-
-    def before(self, state: State) -> None:
-        state.momenta.add_(state.forces, alpha=self.dt / 2)
-        state.positions.addcmul_(state.momenta, state.inverse_mass, value=self.dt / 2)
-        xi = torch.randn(
-            state.momenta.shape, generator=self.generator, dtype=torch.float64, device=state.momenta.device
-        )
-        state.momenta.mul_(self._keep).addcmul_(xi, state.inverse_mass.rsqrt(), value=self._noise)
-        state.positions.addcmul_(state.momenta, state.inverse_mass, value=self.dt / 2)
-
-    def after(self, state: State) -> None:
-        state.momenta.add_(state.forces, alpha=self.dt / 2)
-        state.measure_kinetic()
-
-    def bath_energy(self) -> torch.Tensor | None:
-        return None
-
-
-class NoseHooverChain(VelocityVerlet):
-    """Velocity Verlet between two half steps of a chain of three thermostats.
-
-    G. J. Martyna, M. L. Klein and M. Tuckerman, J. Chem. Phys. 97, 2635 (1992); factorised as M. E. Tuckerman
-    et al., J. Phys. A 39, 5629 (2006): see `mdops.ops.nose_hoover_chain`, which also says what is conserved.
-    """
-
-    def __init__(self, dt: float, kT: float, freedom: int, tau: float, device: torch.device) -> None:
-        super().__init__(dt, device)
-        self.inner = {
-            name: torch.zeros(_CHAIN, dtype=torch.float64, device=device) for name in ("eta", "p_eta")
-        }
-        self._kT, self._freedom, self._tau = kT, freedom, tau
-        weights = torch.ones(_CHAIN, dtype=torch.float64)
-        weights[0] = freedom
-        self._goal = (kT * weights).to(device)
-        self._mass = self._goal * tau**2
-
-    def before(self, state: State) -> None:
-        self._thermostat(state)
-        super().before(state)
-
-    def after(self, state: State) -> None:
-        super().after(state)
-        self._thermostat(state)
-
-    def bath_energy(self) -> torch.Tensor | None:
-        eta, p = self.inner["eta"], self.inner["p_eta"]
-        return (self._goal * eta + p.square() / (2 * self._mass)).sum()
-
-    def _thermostat(self, state: State) -> None:
-        """Half a step of the chain, which scales all momenta."""
-        eta, p_eta = self.inner["eta"], self.inner["p_eta"]
-        new_eta, new_p, scale = nose_hoover_chain(
-            eta, p_eta, state.kinetic, self._kT, self._freedom, self._tau, self.dt / 2
-        )
-        eta.copy_(new_eta)
-        p_eta.copy_(new_p)
-        state.momenta.mul_(scale)
-        state.kinetic.mul_(scale.square())
-
-
-def make_propagator(physics: Physics, freedom: int, device: torch.device) -> Propagator:
-    """The propagator of a run's physics (nve or nvt), with `freedom` momenta that move."""
-    dt, kT = physics.timestep * units.fs, units.kB * (physics.temperature or 0.0)
-    if physics.ensemble == "nve":
-        return VelocityVerlet(dt, device)
-    if physics.thermostat == "langevin":
-        return Langevin(dt, kT, physics.friction / (1000 * units.fs), physics.seed, device)
-    return NoseHooverChain(dt, kT, freedom, physics.tdamp * units.fs, device)
+    def bath_energy(self, state: State) -> torch.Tensor | None:
+        """(S,), what makes energy + kinetic energy the conserved quantity; None if nothing is conserved."""
+        if not self._conserves:
+            return None
+        if self.links == 0:
+            return torch.zeros_like(state.kinetic)
+        goal = self._kT * torch.ones_like(state.eta)
+        goal[:, 0] *= self._freedom
+        return (goal * state.eta + state.eta_momenta.square() / (2 * goal * self._tau**2)).sum(1)

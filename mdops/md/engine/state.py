@@ -4,51 +4,116 @@ from dataclasses import dataclass
 
 import torch
 
+from mdops.ops.dynamics import Begun, Ended
+
+# Of a system over some steps: what may go wrong, as the largest value of each thing, and the heat.
+TALLY = ("moved2", "overflow", "closeness", "energy", "kinetic", "heat")
+
+
+@dataclass
+class Found:
+    """What a potential says of positions; see `mdops.ops.spline_potential`.
+
+    Attributes:
+        forces: (N, 3); atom_energy: (N,); virial: (S, 3, 3).
+        nearest: (N,); within: (N, ntypes).
+    """
+
+    forces: torch.Tensor
+    atom_energy: torch.Tensor
+    virial: torch.Tensor
+    nearest: torch.Tensor
+    within: torch.Tensor
+
 
 @dataclass
 class State:
-    """N atoms in the engine's own order, in ASE's units (A, eV, amu; time in A sqrt(amu/eV)), float64.
+    """N atoms of S systems in the engine's own order, in ASE's units (A, eV, amu; time in A sqrt(amu/eV)), float64.
 
     Attributes:
-        positions, momenta, forces: (N, 3).
-        inverse_mass: (N, 1).
-        energy: (), of the model; atom_energy: (N,).
-        virial: (3, 3), W = -dE/d(strain).
-        kinetic: (), the kinetic energy at the end of the last step.
+        positions, forces: (N, 3).
+        momenta: (N, 3), to be multiplied by `scale`.
+        atom_energy: (N,).
+        energy, kinetic: (S,), of the model and the atoms, at the end of the last step.
+        scale: (S,), what the thermostats made of the momenta at the end of the last step.
+        eta, eta_momenta: (S, M), of the thermostats.
+        virial: (S, 3, 3), W = -dE/d(strain).
+        tally: (S, 6), the columns of `TALLY`.
+        inverse_mass: (N,); batch: (N,) int32, the system of each atom. They do not change.
     """
 
     positions: torch.Tensor
     momenta: torch.Tensor
     forces: torch.Tensor
-    inverse_mass: torch.Tensor
-    energy: torch.Tensor
     atom_energy: torch.Tensor
-    virial: torch.Tensor
+    energy: torch.Tensor
     kinetic: torch.Tensor
+    scale: torch.Tensor
+    eta: torch.Tensor
+    eta_momenta: torch.Tensor
+    virial: torch.Tensor
+    tally: torch.Tensor
+    inverse_mass: torch.Tensor
+    batch: torch.Tensor
 
     @classmethod
-    def at_rest(cls, positions: torch.Tensor, masses: torch.Tensor) -> "State":
+    def of(
+        cls,
+        positions: torch.Tensor,
+        momenta: torch.Tensor,
+        masses: torch.Tensor,
+        batch: torch.Tensor,
+        systems: int,
+        eta: torch.Tensor,
+        eta_momenta: torch.Tensor,
+    ) -> "State":
         """No forces yet; masses (N,)."""
-        n = len(positions)
-        return cls(
+        inverse_mass = 1 / masses
+        heat = (momenta.square().sum(1) * inverse_mass / 2).cpu()
+        kinetic = torch.zeros(systems, dtype=torch.float64).index_add_(0, batch.cpu().long(), heat)
+        state = cls(
             positions=positions.clone(),
-            momenta=torch.zeros_like(positions),
+            momenta=momenta.clone(),
             forces=torch.zeros_like(positions),
-            inverse_mass=1 / masses[:, None],
-            energy=positions.new_zeros(()),
-            atom_energy=positions.new_zeros(n),
-            virial=positions.new_zeros(3, 3),
-            kinetic=positions.new_zeros(()),
+            atom_energy=torch.zeros_like(masses),
+            energy=positions.new_zeros(systems),
+            kinetic=kinetic.to(positions.device),
+            scale=positions.new_ones(systems),
+            eta=eta.clone(),
+            eta_momenta=eta_momenta.clone(),
+            virial=positions.new_zeros(systems, 3, 3),
+            tally=positions.new_empty(systems, len(TALLY)),
+            inverse_mass=inverse_mass,
+            batch=batch,
         )
+        state.clear_tally()
+        return state
 
     @property
-    def moving(self) -> tuple[torch.Tensor, ...]:
+    def moving(self) -> list[torch.Tensor]:
         """All that a step changes."""
-        return (
-            self.positions, self.momenta, self.forces, self.energy, self.atom_energy, self.virial,
-            self.kinetic,
-        )  # fmt: skip
+        return [
+            self.positions, self.momenta, self.forces, self.atom_energy, self.energy, self.kinetic, self.scale,
+            self.eta, self.eta_momenta, self.virial, self.tally,
+        ]  # fmt: skip
 
-    def measure_kinetic(self) -> None:
-        """Sets the kinetic energy of the momenta of now."""
-        self.kinetic.copy_((self.momenta.square() * self.inverse_mass).sum() / 2)
+    def take(self, begun: Begun, found: Found, ended: Ended) -> None:
+        """The state after a step, in one kernel for all tensors."""
+        new = [
+            begun.positions, ended.momenta, found.forces, found.atom_energy, ended.energy, ended.kinetic,
+            ended.scale, ended.eta, ended.eta_momenta, found.virial, ended.tally,
+        ]  # fmt: skip
+        torch._foreach_copy_(self.moving, new)
+
+    def snapshot(self) -> list[torch.Tensor]:
+        """A copy of what moves."""
+        copies = [torch.empty_like(tensor) for tensor in self.moving]
+        torch._foreach_copy_(copies, self.moving)
+        return copies
+
+    def restore(self, snapshot: list[torch.Tensor]) -> None:
+        torch._foreach_copy_(self.moving, snapshot)
+
+    def clear_tally(self) -> None:
+        self.tally.fill_(-torch.inf)
+        self.tally[:, TALLY.index("heat")] = 0

@@ -7,42 +7,49 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mdops.md.engine.state import State
+from mdops.errors import InputError
+from mdops.md.engine.state import Found
 from mdops.nn import Potential
 from mdops.nn.system import System
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
 
+_ANY_NUMBER = torch.iinfo(torch.int32).max
+
 
 class Flags(NamedTuple):
-    """The largest value over some steps of each thing that may go wrong; NaN where a step had one.
+    """The largest value over some steps, and all systems, of each thing that may go wrong; NaN where a step had one.
 
     Attributes:
         moved2: squared distance of an atom from where the list was made, A^2.
-        longest: length of the longest row of a list; infinite where the search refused its input.
-        overflow: 1 if an atom had more neighbours than the model's `sel`.
+        overflow: neighbours of an atom beyond the model's `sel`.
         closeness: minus the smallest distance of two atoms, A.
-        kinetic: energy, eV. energy: absolute value, eV.
+        energy: absolute value, eV.
+        temperature: K.
+        longest: length of the longest row of a list; infinite where the search refused its input.
     """
 
     moved2: float
-    longest: float
     overflow: float
     closeness: float
-    kinetic: float
     energy: float
+    temperature: float
+    longest: float
 
     @property
     def finite(self) -> bool:
-        return not any(math.isnan(value) for value in self) and math.isfinite(self.energy + self.kinetic)
+        return not any(math.isnan(value) for value in self) and math.isfinite(self.energy + self.temperature)
 
 
 class Surface:
-    """The potential energy surface of one system, its atoms in the engine's order.
+    """The potential energy surface of some systems, their atoms in the engine's order.
 
     Attributes:
         potential: of which the forces are.
         capacity: places in a row of the list.
         captures: whether a step can be captured in a CUDA graph; otherwise the potential asks the device.
+        reference: (N, 3), where the list was made.
+        needed: (2,) int64, as `neighbor_matrix` gave it last.
+        sel: (ntypes,) int32, how many neighbours may be within the cutoff.
     """
 
     def __init__(
@@ -59,12 +66,15 @@ class Surface:
         self._fparam, self._aparam = fparam, aparam
         self.capacity = capacity
         self.captures = self._fused is not None and potential.device.type == "cuda"
-        self._reference = torch.zeros_like(system.positions)
+        self.reference = torch.zeros_like(system.positions)
+        self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
         self._list: NeighborList | None = None
-        self._longest = system.positions.new_zeros(())
-        self._flags = system.positions.new_empty(len(Flags._fields))
-        self._sel = torch.tensor(potential.sel, device=potential.device)
-        self._nothing = system.positions.new_zeros(())
+        n, ntypes = system.atoms, len(potential.type_map)
+        sel = [_ANY_NUMBER] * ntypes if potential.overflow == "extend" else potential.sel
+        self.sel = torch.tensor(sel, dtype=torch.int32, device=potential.device)
+        # Where the potential refuses by itself what these are for.
+        self._nearest = system.positions.new_full((n,), potential.cutoff)
+        self._within = torch.zeros(n, ntypes, dtype=torch.int32, device=potential.device)
 
     @property
     def r_min(self) -> float:
@@ -76,82 +86,82 @@ class Surface:
         """Of the list, A."""
         return self.potential.cutoff + self.skin
 
-    def clear_flags(self) -> None:
-        self._flags.fill_(-math.inf)
-
-    @property
-    def flags(self) -> torch.Tensor:
-        return self._flags
-
     def grow(self, longest: int) -> None:
         """Room for rows of that length, and a sixteenth more, in whole vectors of eight."""
         self.capacity = -(-(longest + max(8, longest // 16)) // 8) * 8
 
-    def rebuild(self, state: State) -> None:
-        """A new list for the positions of now; what does not fit is told by the flags."""
+    def rebuild(self, positions: torch.Tensor) -> None:
+        """A new list for the positions of now; what does not fit is told by `needed`."""
         s = self.system
-        neighbors, images, counts, needed = neighbor_matrix(
-            state.positions, s.cell, s.pbc, s.batch, s.types, self.cutoff, len(self.potential.type_map),
+        neighbors, images, counts, self.needed = neighbor_matrix(
+            positions,
+            s.cell,
+            s.pbc,
+            s.batch,
+            s.types,
+            self.cutoff,
+            len(self.potential.type_map),
             self.capacity,
-        )  # fmt: skip
+        )
         self._list = NeighborList(neighbors, images, counts, self.cutoff)
-        self._longest.copy_(torch.where(needed[0] < 0, math.inf, needed[0].double()))
-        self._reference.copy_(state.positions)
+        self.reference.copy_(positions)
 
-    def update(self, state: State) -> None:
-        """Energy, forces and virial by the list there is, and flags."""
+    def forces(self, positions: torch.Tensor) -> Found:
+        """By the list there is."""
         assert self._list is not None
-        system = self._at(state)
-        overflow, nearest = self._nothing, self._nothing + self.potential.cutoff
+        s = self.system
+        system = System(positions, s.types, s.cell, s.pbc, s.batch)
         if self._fused is None:
-            result = self.potential.evaluate(system, self._list, self._fparam, self._aparam)
-        else:
-            with torch.no_grad():
-                result, moments = self._fused(system, self._list, self._fparam, self._aparam)
-            nearest = moments.nearest.min().double()
-            if self.potential.overflow != "extend":
-                overflow = (moments.within > self._sel).any().double()
-        _write(state, result)
-        moved2 = (state.positions - self._reference).square_().sum(1).max()
-        self._note(moved2, self._longest, overflow, -nearest, self._nothing, state.energy.abs())
+            return self._found(self.potential.evaluate(system, self._list, self._fparam, self._aparam))
+        with torch.no_grad():
+            result, moments = self._fused(system, self._list, self._fparam, self._aparam)
+        return Found(**result, nearest=moments.nearest, within=moments.within)
 
-    def note_kinetic(self, kinetic: torch.Tensor) -> None:
-        """To be called at the end of a step."""
-        place = Flags._fields.index("kinetic")
-        self._flags[place].copy_(torch.maximum(self._flags[place], kinetic))
-
-    def update_carefully(self, state: State, order: torch.Tensor, inverse: torch.Tensor) -> None:
+    def forces_carefully(self, positions: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor) -> Found:
         """The same by a list of its own, on the atoms in the user's order: errors name the user's atoms.
 
         Raises InputError for what flags tell otherwise.
         """
         s = self.system
-        system = System(state.positions[inverse], s.types[inverse], s.cell, s.pbc, s.batch)
-        found = neighbor_list(
-            system.positions, s.cell, s.pbc, system.types, self.cutoff, batch=s.batch,
-            ntypes=len(self.potential.type_map),
-        )  # fmt: skip
+        system = System(positions[inverse], s.types[inverse], s.cell, s.pbc, s.batch)
+        aparam = None if self._aparam is None else self._aparam[inverse]
+        try:
+            found = self._neighbors(system)
+            result = self.potential.evaluate(system, found, self._fparam, aparam)
+        except InputError:
+            if system.count > 1:
+                self._blame(system, aparam)
+            raise
         if found.neighbors.shape[1] > self.capacity:
             self.grow(found.neighbors.shape[1])
-        aparam = None if self._aparam is None else self._aparam[inverse]
-        result = self.potential.evaluate(system, found, self._fparam, aparam)
         for name in ("forces", "atom_energy"):
             result[name] = result[name][order]
-        _write(state, result)
+        return self._found(result)
 
-    def _at(self, state: State) -> System:
-        s = self.system
-        return System(state.positions, s.types, s.cell, s.pbc, s.batch)
+    def _found(self, result: dict[str, torch.Tensor]) -> Found:
+        return Found(result["forces"], result["atom_energy"], result["virial"], self._nearest, self._within)
 
-    def _note(self, *values: torch.Tensor) -> None:
-        self._flags.copy_(torch.maximum(self._flags, torch.stack(values)))
+    def _neighbors(self, system: System) -> NeighborList:
+        return neighbor_list(
+            system.positions, system.cell, system.pbc, system.types, self.cutoff, batch=system.batch,
+            ntypes=len(self.potential.type_map),
+        )  # fmt: skip
 
-
-def _write(state: State, result: dict[str, torch.Tensor]) -> None:
-    state.forces.copy_(result["forces"])
-    state.atom_energy.copy_(result["atom_energy"])
-    state.energy.copy_(result["atom_energy"].sum())
-    state.virial.copy_(result["virial"][0])
+    def _blame(self, system: System, aparam: torch.Tensor | None) -> None:
+        """Raises the InputError of the first system that has one by itself, named by its number."""
+        for k in range(system.count):
+            own, one = system.batch == k, slice(k, k + 1)
+            alone = System(
+                system.positions[own], system.types[own], system.cell[one], system.pbc[one],
+                torch.zeros_like(system.batch[own]),
+            )  # fmt: skip
+            fparam = None if self._fparam is None else self._fparam[one]
+            try:
+                self.potential.evaluate(
+                    alone, self._neighbors(alone), fparam, None if aparam is None else aparam[own]
+                )
+            except InputError as error:
+                raise InputError(f"system {k}: {error}") from error
 
 
 def spatial_order(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, edge: float) -> np.ndarray:

@@ -1,0 +1,352 @@
+"""Blocks of steps that run on the device while the host looks at the blocks before."""
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from ase import Atoms, units
+
+from mdops.errors import InputError
+from mdops.md.engine.frame import BatchFrame, Recording, to_host
+from mdops.md.engine.propagators import Propagator
+from mdops.md.engine.state import TALLY, State
+from mdops.md.engine.structures import Structures
+from mdops.md.engine.surface import Flags, Surface
+from mdops.md.guard import Guard
+from mdops.md.options import Physics
+from mdops.nn import Potential
+
+# Of half the skin, how much a block should use up: atoms vary from block to block.
+_USE = 0.8
+_LONGEST_BLOCK = 500
+
+F = TypeVar("F")
+
+
+class _Snapshot(NamedTuple):
+    moving: list[torch.Tensor]
+    random: torch.Tensor | None
+
+
+class _Block(NamedTuple):
+    """Steps that were queued, and what tells whether they are good once they are done."""
+
+    first: int
+    steps: int
+    start: _Snapshot
+    recordings: list[Recording]
+    tally: torch.Tensor
+    needed: torch.Tensor
+    done: torch.cuda.Event | None
+
+    def read(self) -> tuple[dict[str, np.ndarray], int]:
+        """The tally, each column (S,), and the length of the longest row, negative where the search refused its
+        input; waits for the block."""
+        if self.done is not None:
+            self.done.synchronize()
+        return dict(zip(TALLY, self.tally.numpy().T, strict=True)), int(self.needed[0])
+
+
+class Simulation(ABC, Generic[F]):
+    """Steps of some systems, in blocks: the first step of each makes the neighbour list anew.
+
+    The host queues a block, and while it runs the next one; then it reads what was noted of the first. A block in
+    which an atom left the skin, a row of the list was too short or the model had something to object to, is
+    forgotten: the run goes back to its first step, and does it again with shorter blocks, longer rows, or step
+    by step with all checks (then an error names system, atom and step). Block lengths follow the atoms' speed. On
+    a GPU the steps are replays of CUDA graphs. Given the same start, every run has the same bits.
+
+    Attributes:
+        step: how many are done and found good.
+        builds: neighbour lists made; repeats: blocks that were done again.
+    """
+
+    def __init__(
+        self,
+        frames: Sequence[Atoms],
+        potential: Potential,
+        physics: Physics,
+        skin: float,
+        graphs: bool,
+        step: int,
+        fparam: Any,
+        aparam: Any,
+    ) -> None:
+        if not 0 <= skin < math.inf:
+            raise InputError(f"skin is {skin}, expected a length in A, not negative")
+        self._structures = Structures(frames, potential, physics, fparam, aparam)
+        self.step, self.builds, self.repeats = step, 0, 0
+        self.physics, self.potential = physics, potential
+        self._skin, self._use_graphs = float(skin), graphs
+        self._guard = Guard(physics.timestep, physics.temperature)
+        self._freedom = self._structures.freedom
+        self._propagator = Propagator(physics, self._freedom, potential.device)
+        self._stride, self._first = 1, step
+        self._heat = np.zeros(len(frames))  # eV, sums over the steps
+        self._surface: Any = None
+        self._warned = False
+        chains = torch.zeros(
+            len(frames), self._propagator.links, dtype=torch.float64, device=potential.device
+        )
+        self._start(self._structures.positions, self._structures.momenta, chains, chains)
+
+    def renew(self, positions: np.ndarray | None = None, momenta: np.ndarray | None = None) -> None:
+        """Sort the atoms anew, and forget the list: what comes next depends on the state alone.
+
+        Args:
+            positions, momenta: (N, 3), in the user's order; those of now by default.
+        """
+        if positions is None or momenta is None:
+            now = self._now()
+            positions, momenta = now.positions, now.momenta
+        self._start(positions, momenta, self._state.eta, self._state.eta_momenta)
+
+    def _start(
+        self, positions: np.ndarray, momenta: np.ndarray, eta: torch.Tensor, eta_momenta: torch.Tensor
+    ) -> None:
+        device = self.potential.device
+        order = self._structures.order(positions, self.potential.cutoff / 2)
+        self._order = torch.as_tensor(order, device=device)
+        self._inverse = torch.as_tensor(np.argsort(order), device=device)
+        system, masses, fparam, aparam = self._structures.sorted(order, positions, device)
+        capacity = 0 if self._surface is None else self._surface.capacity
+        self._surface = Surface(self.potential, system, self._skin, fparam, aparam, capacity)
+        sorted_momenta = torch.as_tensor(np.ascontiguousarray(momenta[order]), device=device)
+        self._state = State.of(
+            system.positions, sorted_momenta, masses, system.batch, system.count, eta, eta_momenta
+        )
+        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        with self._guard.explain(self.step):
+            found = self._surface.forces_carefully(self._state.positions, self._order, self._inverse)
+        state = self._state
+        for tensor, value in (
+            (state.forces, found.forces),
+            (state.atom_energy, found.atom_energy),
+            (state.virial, found.virial),
+        ):
+            tensor.copy_(value)
+        energy = found.atom_energy[self._inverse].cpu().numpy()
+        state.energy.copy_(torch.as_tensor(np.add.reduceat(energy, self._structures.starts[:-1])))
+
+    @property
+    def inner(self) -> dict[str, np.ndarray]:
+        """The thermostats' variables, and what else a restart needs besides positions and momenta."""
+        inner = {"stride": np.array(self._stride), "capacity": np.array(self._surface.capacity)}
+        if self._propagator.links:
+            inner["eta"] = self._state.eta.cpu().numpy().copy()
+            inner["p_eta"] = self._state.eta_momenta.cpu().numpy().copy()
+        if self._propagator.generator is not None:
+            inner["random"] = self._propagator.generator.get_state().numpy().copy()
+        return inner
+
+    @inner.setter
+    def inner(self, values: dict[str, np.ndarray]) -> None:
+        if self._propagator.links:
+            self._state.eta.copy_(torch.as_tensor(values["eta"]))
+            self._state.eta_momenta.copy_(torch.as_tensor(values["p_eta"]))
+        if self._propagator.generator is not None:
+            self._propagator.generator.set_state(torch.as_tensor(values["random"]))
+        self._stride, self._surface.capacity = int(values["stride"]), int(values["capacity"])
+        self._graphs.clear()
+
+    def frame(self) -> F:
+        """The state of now; waits for the device."""
+        return self._give(self._now())
+
+    @abstractmethod
+    def _give(self, frame: BatchFrame) -> F:
+        """A frame as the caller wants it."""
+
+    def _now(self) -> BatchFrame:
+        recording = self._record(self.step)
+        if self.potential.device.type == "cuda":
+            torch.cuda.synchronize(self.potential.device)
+        return recording.frame()
+
+    def _temperatures(self, kinetic: np.ndarray) -> np.ndarray:
+        """(S,), K, of kinetic energies in eV; 0 where nothing can move."""
+        return np.where(self._freedom > 0, 2 * kinetic / (np.maximum(self._freedom, 1) * units.kB), 0.0)
+
+    def _mean_temperatures(self) -> np.ndarray:
+        """(S,), K, over all steps since the engine was made; 0 before any."""
+        return self._temperatures(self._heat / max(self.step - self._first, 1))
+
+    def run(self, steps: int, every: int = 0) -> Iterator[F]:
+        """Does `steps` steps; gives the frames of those whose number divides by `every` (0: none).
+
+        A caller who stops before the end leaves the engine at the last step found good.
+
+        Raises:
+            UnstableRunError: the run blew up; the frames before have been given.
+        """
+        end, queued = self.step + steps, self.step
+        pending: deque[_Block] = deque()
+        try:
+            while self.step < end:
+                if queued < end and len(pending) <= self._ahead:
+                    block = self._queue(queued, min(self._stride, end - queued), every)
+                    if block is not None:
+                        pending.append(block)
+                        queued += block.steps
+                    else:
+                        yield from self._go_carefully(min(self._stride, end - queued), every)
+                        queued = self.step
+                    continue
+                block = pending.popleft()
+                tally, longest = block.read()
+                flags = self._flags(tally, longest)
+                if self._is_good(flags):
+                    self.step = block.first + block.steps
+                    self._heat += tally["heat"]
+                    self._adapt(block.steps, flags)
+                    for recording in block.recordings:
+                        yield self._give(recording.frame())
+                    continue
+                pending.clear()
+                self._restore(block.start)
+                self.repeats += 1
+                if not self._mend(block.steps, flags):
+                    yield from self._go_carefully(block.steps, every)
+                queued = self.step
+        finally:
+            if pending:
+                self._restore(pending[0].start)
+
+    @property
+    def _ahead(self) -> int:
+        """Blocks queued while one runs."""
+        return 1 if self._surface.captures else 0
+
+    def _queue(self, first: int, steps: int, every: int) -> _Block | None:
+        """Queues a block; None where the potential objected at once (it asks the device itself, then)."""
+        start, recordings = self._snapshot(), []
+        self._prepare()
+        self._state.clear_tally()
+        try:
+            for k in range(steps):
+                self._replay(rebuild=k == 0)
+                if every and (first + k + 1) % every == 0:
+                    recordings.append(self._record(first + k + 1))
+        except InputError:
+            self._restore(start)
+            return None
+        tally, needed, done = to_host(self._state.tally), to_host(self._surface.needed), None
+        if self.potential.device.type == "cuda":
+            done = torch.cuda.Event()
+            done.record()
+        self.builds += 1
+        return _Block(first, steps, start, recordings, tally, needed, done)
+
+    def _flags(self, tally: dict[str, np.ndarray], longest: int) -> Flags:
+        worst = {name: float(np.max(tally[name])) for name in ("moved2", "overflow", "closeness", "energy")}
+        hottest = float(np.max(self._temperatures(tally["kinetic"])))
+        return Flags(**worst, temperature=hottest, longest=math.inf if longest < 0 else float(longest))
+
+    def _mend(self, steps: int, flags: Flags) -> bool:
+        """Longer rows or a shorter block, after one that was bad; False where neither helps."""
+        half = self._skin / 2
+        if self._surface.capacity < flags.longest < math.inf:
+            self._surface.grow(int(flags.longest))
+            self._graphs.clear()
+            return True
+        if half**2 < flags.moved2 < math.inf and steps > 1:
+            self._stride = max(1, min(steps - 1, int(steps * _USE * half / math.sqrt(flags.moved2))))
+            return True
+        return False
+
+    def _is_good(self, flags: Flags) -> bool:
+        if flags.closeness > -self._surface.r_min and not self._warned and flags.closeness < 0:
+            self._warned = True
+            warnings.warn(
+                f"atoms come nearer than {self._surface.r_min:g} A, where the splines are extrapolated: the forces "
+                "there are smooth but not the model's. Load it with a smaller r_min, or spline=False",
+                stacklevel=4,
+            )
+        return (
+            flags.finite
+            and flags.longest <= self._surface.capacity
+            and flags.moved2 <= (self._skin / 2) ** 2
+            and flags.overflow <= 0
+            and flags.closeness < 0
+            and self._guard.allows(flags.temperature)
+        )
+
+    def _adapt(self, steps: int, flags: Flags) -> None:
+        """The next block's length, from how much of the skin this one used up."""
+        if self._skin == 0:
+            return
+        # The first step makes the list: atoms leave it in the others.
+        used = math.sqrt(flags.moved2) / (self._skin / 2)
+        wanted = int(1 + _USE * max(steps - 1, 1) / max(used, 1e-3))
+        if steps == self._stride or wanted < self._stride:
+            most = min(_LONGEST_BLOCK, self._stride + max(1, self._stride // 2))
+            self._stride = max(1, min(most, wanted))
+
+    def _go_carefully(self, steps: int, every: int) -> Iterator[F]:
+        """Steps with a list of their own and all checks on the host."""
+        state, surface = self._state, self._surface
+        for _ in range(steps):
+            with self._guard.explain(self.step + 1):
+                begun = self._propagator.begin(state)
+                found = surface.forces_carefully(begun.positions, self._order, self._inverse)
+            state.take(begun, found, self._propagator.end(state, begun, found, begun.positions, surface.sel))
+            kinetic = state.kinetic.cpu().numpy()
+            self._guard.check(self.step + 1, self._temperatures(kinetic))
+            self._heat += kinetic
+            self.step += 1
+            if every and self.step % every == 0:
+                yield self.frame()
+        self._graphs.clear()  # the rows may have become longer
+
+    def _prepare(self) -> None:
+        """Graphs, where there are none yet."""
+        if self._graphs or not (self._use_graphs and self._surface.captures):
+            return
+        start = self._snapshot()
+        stream = torch.cuda.Stream(self.potential.device)
+        stream.wait_stream(torch.cuda.current_stream(self.potential.device))
+        with torch.cuda.stream(stream):
+            for rebuild in (True, False):
+                self._one_step(rebuild=rebuild)
+        torch.cuda.current_stream(self.potential.device).wait_stream(stream)
+        pool = torch.cuda.graph_pool_handle()
+        for rebuild in (True, False):
+            graph = torch.cuda.CUDAGraph()
+            if self._propagator.generator is not None:
+                graph.register_generator_state(self._propagator.generator)
+            with torch.cuda.graph(graph, pool=pool):
+                self._one_step(rebuild=rebuild)
+            self._graphs[rebuild] = graph
+        self._restore(start)
+
+    def _replay(self, *, rebuild: bool) -> None:
+        if self._graphs:
+            self._graphs[rebuild].replay()
+        else:
+            self._one_step(rebuild=rebuild)
+
+    def _one_step(self, *, rebuild: bool) -> None:
+        state, surface = self._state, self._surface
+        begun = self._propagator.begin(state)
+        if rebuild:
+            surface.rebuild(begun.positions)
+        found = surface.forces(begun.positions)
+        state.take(begun, found, self._propagator.end(state, begun, found, surface.reference, surface.sel))
+
+    def _record(self, step: int) -> Recording:
+        bath = self._propagator.bath_energy(self._state)
+        return Recording(step, self._state, bath, self._inverse, self._structures.starts)
+
+    def _snapshot(self) -> _Snapshot:
+        generator = self._propagator.generator
+        return _Snapshot(self._state.snapshot(), None if generator is None else generator.get_state())
+
+    def _restore(self, saved: _Snapshot) -> None:
+        self._state.restore(saved.moving)
+        if self._propagator.generator is not None and saved.random is not None:
+            self._propagator.generator.set_state(saved.random)

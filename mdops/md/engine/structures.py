@@ -1,0 +1,131 @@
+"""The structures that an engine is given: checked, and as one system of tensors in any order of their atoms."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+
+from mdops.errors import InputError
+from mdops.md.engine.surface import spatial_order
+from mdops.md.motion import degrees_of_freedom
+from mdops.md.options import Physics
+from mdops.nn import Potential
+from mdops.nn.system import System, element_types
+
+
+class Structures:
+    """S structures with N atoms in all, one after the other.
+
+    Attributes:
+        starts: (S + 1,): structure s has the atoms starts[s] up to starts[s + 1].
+        freedom: (S,), degrees of freedom.
+        positions, momenta: (N, 3), as they were given.
+    """
+
+    def __init__(
+        self, frames: Sequence[Atoms], potential: Potential, physics: Physics, fparam: Any, aparam: Any
+    ) -> None:
+        """Raises InputError for what the engine cannot move."""
+        if not frames:
+            raise InputError("the engine has no structures to move")
+        if physics.ensemble == "npt":
+            raise InputError("the engine keeps the cell: run npt through ASE's integrators")
+        self._names = [f"system {s}: " if len(frames) > 1 else "" for s in range(len(frames))]
+        for atoms, name in zip(frames, self._names, strict=True):
+            _check(atoms, name)
+        self.freedom = np.array([degrees_of_freedom(atoms, physics) for atoms in frames])
+        if physics.ensemble == "nvt" and self.freedom.min() < 1:
+            name = self._names[int(self.freedom.argmin())]
+            raise InputError(
+                f"{name}a Nose-Hoover chain has no motion to act on here: take Langevin dynamics"
+            )
+        self.starts = np.cumsum([0, *(len(atoms) for atoms in frames)])
+        self.positions = np.concatenate([atoms.get_positions() for atoms in frames])
+        self.momenta = np.concatenate([atoms.get_momenta() for atoms in frames])
+        self._masses = np.concatenate([atoms.get_masses() for atoms in frames])
+        self._types = np.concatenate(
+            [element_types(atoms.get_chemical_symbols(), potential.type_map) for atoms in frames]
+        )
+        self._cells = np.array([atoms.cell.array for atoms in frames])
+        self._pbc = np.array([atoms.pbc for atoms in frames])
+        self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
+        self._fparam, self._aparam = (
+            self._frame_parameters(frames, fparam),
+            self._atom_parameters(frames, aparam),
+        )
+
+    def order(self, positions: np.ndarray, edge: float) -> np.ndarray:
+        """(N,): the atoms of each structure sorted in space (see `spatial_order`), the structures in turn."""
+        parts = [
+            begin + spatial_order(positions[begin:end], cell, pbc, edge)
+            for begin, end, cell, pbc in zip(
+                self.starts[:-1], self.starts[1:], self._cells, self._pbc, strict=True
+            )
+        ]
+        return np.concatenate(parts)
+
+    def sorted(
+        self, order: np.ndarray, positions: np.ndarray, device: torch.device
+    ) -> tuple[System, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """In the order of `order`, with these positions: the system, the masses (N,), fparam and aparam."""
+
+        def sort(values: np.ndarray, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+            return torch.as_tensor(np.ascontiguousarray(values[order]), dtype=dtype, device=device)
+
+        system = System(
+            sort(positions),
+            sort(self._types, torch.int32),
+            torch.as_tensor(self._cells, dtype=torch.float64, device=device),
+            torch.as_tensor(self._pbc, device=device),
+            sort(self._batch, torch.int32),
+        )
+        fparam = None if self._fparam is None else torch.as_tensor(self._fparam, device=device)
+        return system, sort(self._masses), fparam, None if self._aparam is None else sort(self._aparam)
+
+    def _frame_parameters(self, frames: Sequence[Atoms], default: Any) -> np.ndarray | None:
+        """(S, p): those of each structure's own, or the default, (p,) or (S, p)."""
+        if default is not None:
+            default = np.atleast_1d(np.asarray(default, float))
+            default = np.broadcast_to(default, (len(frames), default.shape[-1]))
+        rows = [
+            np.atleast_1d(np.asarray(atoms.info["fparam"], float))
+            if "fparam" in atoms.info
+            else None if default is None else default[s]
+            for s, atoms in enumerate(frames)
+        ]  # fmt: skip
+        return self._stack("fparam", rows, joined=False)
+
+    def _atom_parameters(self, frames: Sequence[Atoms], default: Any) -> np.ndarray | None:
+        """(N, q): those of each structure's own, or the default, (q,) or (N, q)."""
+        if default is not None:
+            default = np.asarray(default, float)
+            whole = len(default) == self.starts[-1]
+            default = default.reshape(len(default), -1) if whole else np.tile(default, (self.starts[-1], 1))
+        rows = [
+            np.asarray(atoms.arrays["aparam"], float).reshape(len(atoms), -1)
+            if "aparam" in atoms.arrays
+            else None if default is None else default[self.starts[s] : self.starts[s + 1]]
+            for s, atoms in enumerate(frames)
+        ]  # fmt: skip
+        return self._stack("aparam", rows, joined=True)
+
+    def _stack(self, what: str, rows: Sequence[np.ndarray | None], *, joined: bool) -> np.ndarray | None:
+        given = [row for row in rows if row is not None]
+        if not given:
+            return None
+        for row, name in zip(rows, self._names, strict=True):
+            if row is None or row.shape[-1] != given[0].shape[-1]:
+                found = "no" if row is None else f"{row.shape[-1]} numbers of"
+                raise InputError(f"{name}{found} {what}, and others have {given[0].shape[-1]}")
+        return np.concatenate(given) if joined else np.stack(given)
+
+
+def _check(atoms: Atoms, name: str) -> None:
+    if len(atoms) == 0:
+        raise InputError(f"{name}the engine has no atoms to move")
+    if atoms.constraints:
+        raise InputError(
+            f"{name}the engine moves all atoms: run structures with constraints through ASE's integrators"
+        )

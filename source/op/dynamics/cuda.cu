@@ -1,0 +1,208 @@
+#include <tuple>
+
+#include "common/cuda.h"
+#include "common/rows.h"
+#include "dynamics/args.h"
+
+namespace mdops {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPerLane = 4, kWindow = kPerLane * kWarp;  // atoms of a lane, and of a warp
+constexpr int kFewParts = 64;                            // of a system, that one warp sums
+
+// The first atom of the sorted `batch` whose system is not below `system`.
+__device__ int32_t first_atom(const int32_t* batch, int32_t atoms, int32_t system) {
+  int32_t low = 0, high = atoms;
+  while (low < high) {
+    const int32_t middle = low + (high - low) / 2;
+    if (batch[middle] < system)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+// The system of an atom; -1 if that is none, or less than the atom's before.
+__device__ __forceinline__ int32_t system_of(const int32_t* batch, int32_t i, int32_t systems) {
+  const int32_t s = batch[i], before = i > 0 ? batch[i - 1] : 0;
+  return s >= before && s >= 0 && s < systems ? s : -1;
+}
+
+struct BeginData {
+  const double *positions, *momenta, *forces, *inverse_mass, *scale, *kinetic, *noise;
+  const int32_t* batch;
+  int32_t atoms, systems;
+  FirstHalf half;
+  double *new_positions, *new_momenta;
+};
+
+// A thread an atom. Each thread moves the chain of its system: that takes no longer than waiting for one that
+// does it for all, and the first of the system's atoms stores it. Threads also look for systems without
+// atoms.
+template <int Links>
+__global__ void begin_kernel(BeginData a, Thermostats<Links> bath) {
+  const int64_t thread = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (Links > 0 && thread < a.systems) {
+    const int32_t s = static_cast<int32_t>(thread), first = first_atom(a.batch, a.atoms, s);
+    if (first >= a.atoms || a.batch[first] != s) bath.keep(s);
+  }
+  if (thread >= a.atoms) return;
+  const int32_t i = static_cast<int32_t>(thread), s = system_of(a.batch, i, a.systems);
+  double factor = not_a_number<double>();
+  if (s >= 0) factor = a.scale[s] * bath.advance(s, a.kinetic[s], i == 0 || a.batch[i - 1] != s);
+  const double w = a.inverse_mass[i];
+  double x[3], p[3];
+  for (int c = 0; c < 3; ++c) {
+    const int64_t k = 3 * static_cast<int64_t>(i) + c;
+    x[c] = a.positions[k], p[c] = a.momenta[k];
+    a.half.move(factor, a.forces[k], w, a.noise ? a.noise + k : nullptr, x + c, p + c);
+  }
+  for (int c = 0; c < 3; ++c) {
+    const int64_t k = 3 * static_cast<int64_t>(i) + c;
+    a.new_positions[k] = x[c], a.new_momenta[k] = p[c];
+  }
+}
+
+__device__ Measures warp_sum(Measures m) {
+  for (int step = kWarp / 2; step; step /= 2) {
+    Measures other;
+    other.kinetic = __shfl_xor_sync(kAllLanes, m.kinetic, step);
+    other.energy = __shfl_xor_sync(kAllLanes, m.energy, step);
+    other.moved2 = __shfl_xor_sync(kAllLanes, m.moved2, step);
+    other.overflow = __shfl_xor_sync(kAllLanes, m.overflow, step);
+    other.closeness = __shfl_xor_sync(kAllLanes, m.closeness, step);
+    m.add(other);
+  }
+  return m;
+}
+
+// A warp a window of atoms. What it measures of the part of system s in window w goes to parts[s + w]: both
+// rise along the atoms, so no two of them share a place.
+template <class Real>
+__global__ void kick_kernel(SecondHalf<Real> half, const int32_t* batch, int32_t atoms, int32_t systems,
+                            Measures* parts) {
+  const int64_t window = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / kWarp;
+  const int64_t begin = window * kWindow;
+  if (begin >= atoms) return;
+  const int64_t end = begin + kWindow < atoms ? begin + kWindow : atoms;
+  Measures own[kPerLane];
+  int32_t system[kPerLane];
+#pragma unroll
+  for (int u = 0; u < kPerLane; ++u) {
+    const int64_t i = begin + u * kWarp + lane_index();
+    system[u] = -1;
+    if (i >= end) continue;
+    own[u] = half.kick(i);
+    system[u] = system_of(batch, static_cast<int32_t>(i), systems);
+    if (system[u] < 0)
+      for (int c = 0; c < 3; ++c) half.new_momenta[3 * i + c] = not_a_number<double>();
+  }
+  const int32_t last = batch[end - 1] < systems ? batch[end - 1] : systems - 1;
+  for (int32_t s = batch[begin] > 0 ? batch[begin] : 0; s <= last; ++s) {
+    Measures sum = Measures::none();
+#pragma unroll
+    for (int u = 0; u < kPerLane; ++u)
+      if (system[u] == s) sum.add(own[u]);
+    sum = warp_sum(sum);
+    if (lane_index() == 0) parts[s + window] = sum;
+  }
+}
+
+// A block a system: its measures, and its chain.
+template <int Links>
+__global__ void finish_kernel(const Measures* parts, const int32_t* batch, int32_t atoms, int32_t systems,
+                              Thermostats<Links> bath, SystemResults results) {
+  __shared__ Measures of_warp[kWarp];
+  const int32_t s = blockIdx.x;
+  const int32_t first = systems == 1 ? 0 : first_atom(batch, atoms, s);
+  const int32_t end = systems == 1 ? atoms : first_atom(batch, atoms, s + 1);
+  Measures sum = Measures::none();
+  if (first < end)
+    for (int32_t w = first / kWindow + threadIdx.x; w <= (end - 1) / kWindow; w += blockDim.x)
+      sum.add(parts[static_cast<int64_t>(s) + w]);
+  sum = warp_sum(sum);
+  if (blockDim.x > kWarp) {
+    if (lane_index() == 0) of_warp[threadIdx.x / kWarp] = sum;
+    __syncthreads();
+    if (threadIdx.x >= kWarp) return;
+    sum = threadIdx.x < blockDim.x / kWarp ? of_warp[threadIdx.x] : Measures::none();
+    sum = warp_sum(sum);
+  }
+  if (threadIdx.x != 0) return;
+  if (first >= end) bath.keep(s);
+  if (first < end && (batch[first] != s || batch[end - 1] != s)) sum.kinetic = not_a_number<double>();
+  results.set(s, sum, first < end ? bath.advance(s, sum.kinetic, true) : 1.0);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, const Tensor& momenta,
+                                                      const Tensor& forces, const Tensor& inverse_mass,
+                                                      const Tensor& batch, const Tensor& scale,
+                                                      const Tensor& kinetic, const Tensor& eta,
+                                                      const Tensor& eta_momenta, const Tensor& freedom,
+                                                      const Tensor& noise, double dt, double kT, double tau,
+                                                      double keep) {
+  const CudaOp op("begin_step", "positions", positions);
+  BeginArgs a(op, positions, momenta, forces, inverse_mass, batch, scale, kinetic, eta, eta_momenta, freedom,
+              noise, dt, kT, tau, keep);
+  StepSystems& s = a.systems;
+  const BeginData data{a.positions.const_data_ptr<double>(),
+                       a.momenta.const_data_ptr<double>(),
+                       a.forces.const_data_ptr<double>(),
+                       a.inverse_mass.const_data_ptr<double>(),
+                       a.scale.const_data_ptr<double>(),
+                       a.kinetic.const_data_ptr<double>(),
+                       a.noise_data(),
+                       s.batch.const_data_ptr<int32_t>(),
+                       static_cast<int32_t>(s.atoms),
+                       static_cast<int32_t>(s.systems),
+                       a.half,
+                       a.new_positions.mutable_data_ptr<double>(),
+                       a.new_momenta.mutable_data_ptr<double>()};
+  const int64_t threads = s.atoms > s.systems ? s.atoms : s.systems;
+  dispatch_links(s.links, [&](auto links) {
+    op.launch(begin_kernel<links>, blocks_for(threads, kThreads), kThreads, 0, data,
+              Thermostats<links>(s, dt / 2));
+  });
+  return {a.new_positions, a.new_momenta, s.new_eta, s.new_eta_momenta};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
+    const Tensor& positions, const Tensor& reference, const Tensor& momenta, const Tensor& forces,
+    const Tensor& inverse_mass, const Tensor& batch, const Tensor& atom_energy, const Tensor& nearest,
+    const Tensor& within, const Tensor& sel, const Tensor& eta, const Tensor& eta_momenta,
+    const Tensor& freedom, const Tensor& tally, double dt, double kT, double tau) {
+  const CudaOp op("end_step", "positions", positions);
+  EndArgs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
+            eta, eta_momenta, freedom, tally, dt, kT, tau);
+  StepSystems& s = a.systems;
+  const int64_t windows = blocks_for(s.atoms, kWindow), places = windows + s.systems;
+  const Tensor memory =
+      empty(op, {places * static_cast<int64_t>(sizeof(Measures) / sizeof(double))}, ScalarType::Double);
+  Measures* parts = reinterpret_cast<Measures*>(const_cast<void*>(memory.data_ptr()));
+  const int32_t* system = s.batch.const_data_ptr<int32_t>();
+  dispatch_float(op, a.nearest.scalar_type(), [&](auto zero) {
+    using Real = decltype(zero);
+    // Few atoms are spread over the multiprocessors.
+    const int threads = windows > 1024 ? kThreads : kWarp;
+    op.launch(kick_kernel<Real>, blocks_for(windows * kWarp, threads), threads, 0, a.half<Real>(), system,
+              s.atoms, s.systems, parts);
+  });
+  dispatch_links(s.links, [&](auto links) {
+    const int threads = windows > kFewParts * s.systems ? kThreads : kWarp;
+    op.launch(finish_kernel<links>, s.systems, threads, 0, parts, system, s.atoms, s.systems,
+              Thermostats<links>(s, dt / 2), SystemResults(a));
+  });
+  return {a.new_momenta, a.scale, a.kinetic, a.energies, s.new_eta, s.new_eta_momenta, a.new_tally};
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
+  m.impl("begin_step", TORCH_BOX(&mdops::begin_step));
+  m.impl("end_step", TORCH_BOX(&mdops::end_step));
+}

@@ -1,0 +1,90 @@
+// What one atom does in the two halves of a time step, and what is kept of a step.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "dynamics/chain.h"
+
+namespace mdops {
+
+// The first half of a step: p <- factor p + F dt/2, x += p dt/m. With noise it is BAOAB (B. Leimkuhler and C.
+// Matthews, J. Chem. Phys. 138, 174102 (2013)): half of the drift, p <- keep p + width sqrt(m) xi, the other
+// half. keep = exp(-friction dt), width = sqrt((1 - keep^2) kT).
+struct FirstHalf {
+  double dt, keep, width;
+
+  MDOPS_HD void move(double factor, double force, double inverse_mass, const double* xi, double* x,
+                     double* p) const {
+    *p = factor * *p + dt / 2 * force;
+    if (xi == nullptr) {
+      *x += dt * inverse_mass * *p;
+      return;
+    }
+    const double half = dt / 2 * inverse_mass;
+    *x += half * *p;
+    *p = keep * *p + width / std::sqrt(inverse_mass) * *xi;
+    *x += half * *p;
+  }
+};
+
+// The larger one, or what is not a number.
+MDOPS_HD double larger(double a, double b) {
+  return a > b || std::isnan(a) ? a : b;
+}
+
+// Of some atoms of one system at the end of a step: sums of the kinetic and the potential energy, and the
+// largest squared distance from `reference`, number of neighbours beyond `sel`, and negative distance of two
+// atoms.
+struct Measures {
+  double kinetic, energy, moved2, overflow, closeness;
+
+  // Of no atoms.
+  static MDOPS_HD Measures none() { return {0, 0, -INFINITY, -INFINITY, -INFINITY}; }
+
+  MDOPS_HD void add(const Measures& other) {
+    kinetic += other.kinetic;
+    energy += other.energy;
+    moved2 = larger(moved2, other.moved2);
+    overflow = larger(overflow, other.overflow);
+    closeness = larger(closeness, other.closeness);
+  }
+};
+
+constexpr int kTally = 6;  // numbers of a system's tally
+
+// Of a system over the steps so far: the largest moved2, overflow, closeness, |energy| and kinetic energy,
+// and the sum of the kinetic energies.
+MDOPS_HD void update_tally(const double* before, const Measures& now, double kinetic, double* tally) {
+  const double values[] = {now.moved2, now.overflow, now.closeness, std::fabs(now.energy), kinetic};
+  for (int k = 0; k < kTally - 1; ++k) tally[k] = larger(before[k], values[k]);
+  tally[kTally - 1] = before[kTally - 1] + kinetic;
+}
+
+// The atoms of the second half of a step, and what is measured of them.
+template <class Real>
+struct SecondHalf {
+  const double *positions, *reference, *momenta, *forces, *inverse_mass, *energy;
+  const Real* nearest;
+  const int32_t *within, *sel;
+  int64_t ntypes;
+  double dt;
+  double* new_momenta;
+
+  // p += F dt/2 of atom i.
+  MDOPS_HD Measures kick(int64_t i) const {
+    double p2 = 0, moved2 = 0;
+    for (int64_t k = 3 * i; k < 3 * i + 3; ++k) {
+      const double p = momenta[k] + dt / 2 * forces[k], way = positions[k] - reference[k];
+      new_momenta[k] = p;
+      p2 += p * p;
+      moved2 += way * way;
+    }
+    double overflow = 0;
+    for (int64_t t = 0; t < ntypes; ++t)
+      overflow = larger(overflow, static_cast<double>(within[i * ntypes + t]) - sel[t]);
+    return {inverse_mass[i] * p2 / 2, energy[i], moved2, overflow, -static_cast<double>(nearest[i])};
+  }
+};
+
+}  // namespace mdops

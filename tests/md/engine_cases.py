@@ -1,0 +1,29 @@
+"""What the tests of the engines move."""
+
+from pathlib import Path
+
+import numpy as np
+from ase.build import bulk
+
+from mdops.md import Physics
+from mdops.md.motion import set_velocities
+
+MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
+
+PHYSICS = {
+    "nve": Physics("nve", 300, 2),
+    "nose-hoover": Physics("nvt", 300, 2, tdamp=50),
+    "langevin": Physics("nvt", 300, 2, "langevin", friction=20),
+}
+
+
+def alloy(physics, seed=0, repeat=2):
+    atoms = bulk("Cu", a=4.0, cubic=True) * (repeat, repeat, repeat)
+    atoms.symbols[::4] = "Al"
+    atoms.info.clear()
+    set_velocities(atoms, physics, np.random.default_rng(seed), anew=True)
+    return atoms
+
+
+def rounding(device, exact=1e-11, rough=2e-4):
+    return exact if device == "cpu" else rough

@@ -1,0 +1,178 @@
+"""Many systems in one engine: each moves as it would alone."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from ase import Atoms, units
+from ase.build import bulk, molecule
+from ase.constraints import FixAtoms
+from engine_cases import MODEL, PHYSICS, alloy, rounding
+
+from mdops.errors import InputError
+from mdops.md import BatchEngine, Engine, Physics, UnstableRunError
+from mdops.md.motion import set_velocities
+from mdops.nn import load
+
+
+def mixed(physics):
+    """Sizes, cells, elements, pbc and temperatures of all kinds."""
+    cold = dataclasses.replace(physics, temperature=50)
+    slab = alloy(physics, seed=4)
+    slab.pbc = [True, True, False]
+    skewed = alloy(cold, seed=1)
+    skewed.set_cell(skewed.cell.array @ [[1, 0, 0], [0.1, 1, 0], [0, 0.05, 1.02]], scale_atoms=True)
+    cluster = bulk("Cu", a=3.9, cubic=True) * (1, 1, 2)
+    cluster.pbc = False
+    set_velocities(cluster, physics, np.random.default_rng(2), anew=True)
+    return [alloy(physics), skewed, cluster, slab]
+
+
+@pytest.mark.parametrize("name", ["nve", "nose-hoover"])
+def test_each_system_moves_as_it_does_alone(models, device, name):
+    physics, potential = PHYSICS[name], models(device)
+    alone = [list(Engine(atoms, potential, physics).run(60, every=20)) for atoms in mixed(physics)]
+    together = BatchEngine(mixed(physics), potential, physics)
+    frames = list(together.run(60, every=20))
+    assert [f.step for f in frames] == [20, 40, 60] and together.step == 60
+    limit = rounding(device, 1e-10, 1e-3)
+    for k, batch in enumerate(frames):
+        assert len(batch) == 4 and len(list(batch)) == 4 and len(batch[1:3]) == 2
+        for s, got in enumerate(batch):
+            want = alone[s][k]
+            assert got.step == want.step
+            for field in ("positions", "momenta", "forces", "virial", "energy", "kinetic", "conserved"):
+                np.testing.assert_allclose(
+                    getattr(got, field), getattr(want, field), atol=10 * limit, rtol=1e-6, err_msg=field
+                )
+    assert batch[-1].positions is not None and np.array_equal(batch[-1].positions, batch[3].positions)
+    with pytest.raises(IndexError):
+        batch[4]
+
+
+def test_frames_go_back_into_atoms(models):
+    physics = PHYSICS["nve"]
+    structures = mixed(physics)
+    engine = BatchEngine(structures, models("cpu"), physics)
+    batch = engine.frame()
+    for atoms, frame in zip(structures, batch, strict=True):
+        again = frame.atoms(atoms)
+        np.testing.assert_allclose(again.positions, atoms.positions)
+        np.testing.assert_allclose(again.get_momenta(), atoms.get_momenta())
+        assert again.get_potential_energy() == pytest.approx(frame.energy)
+        assert "stress" in again.calc.results or not atoms.pbc.all()
+    np.testing.assert_allclose(engine.temperature(batch.kinetic), [300, 50, 300, 300], rtol=1e-10)
+
+
+def test_thermostats_keep_to_their_own_system(models, device):
+    """A hot and a cold system side by side: each conserves its own energy, and both come to the temperature."""
+    physics = PHYSICS["nose-hoover"]
+    structures = [alloy(dataclasses.replace(physics, temperature=t), seed=s) for s, t in enumerate((20, 900))]
+    engine = BatchEngine(structures, models(device), physics)
+    conserved = np.array([frame.conserved for frame in engine.run(600, every=10)])
+    assert np.ptp(conserved, axis=0).max() < 0.02
+    list(engine.run(400))
+    begin = engine.mean_temperature * engine.step
+    list(engine.run(2000))
+    mean = (engine.mean_temperature * engine.step - begin) / 2000
+    np.testing.assert_allclose(mean, 300, rtol=0.15)
+
+
+def test_noise_heats_every_system(models, device):
+    physics = PHYSICS["langevin"]
+    structures = [alloy(dataclasses.replace(physics, temperature=1)), alloy(physics, seed=1)]
+    engine = BatchEngine(structures, models(device), physics)
+    assert engine.frame().conserved is None
+    list(engine.run(300))
+    kinetic = np.array([frame.kinetic for frame in engine.run(2000, every=4)])
+    kT, g = 300 * units.kB, engine.freedom
+    assert g.tolist() == [96, 96]
+    np.testing.assert_allclose(kinetic.mean(0), g * kT / 2, rtol=0.1)
+    assert abs(np.corrcoef(kinetic.T)[0, 1]) < 0.5, "their noise differs"
+
+
+@pytest.mark.parametrize("name", PHYSICS)
+def test_restart_is_the_unbroken_run_to_the_last_bit(models, device, name):
+    physics = PHYSICS[name]
+    whole = BatchEngine(mixed(physics), models(device), physics)
+    list(whole.run(35))
+    saved, inner = whole.frame(), whole.inner
+    whole.renew()
+    (expected,) = whole.run(35, every=70)
+    structures = mixed(physics)
+    for atoms, frame in zip(structures, saved, strict=True):
+        atoms.positions[:] = frame.positions
+        atoms.set_momenta(frame.momenta)
+    again = BatchEngine(structures, models(device), physics, step=35)
+    again.inner = inner
+    (got,) = again.run(35, every=70)
+    for field in ("positions", "momenta", "forces", "virial", "energy", "conserved"):
+        assert np.array_equal(getattr(got, field), getattr(expected, field)), field
+
+
+def test_an_explosion_names_system_and_step(models, device):
+    physics = Physics("nve", 300, 200)
+    structures = [alloy(dataclasses.replace(physics, temperature=0.01), seed=s) for s in range(3)]
+    structures[1].positions[0] = structures[1].positions[1] + [0.7, 0, 0]
+    engine = BatchEngine(structures, models(device), physics)
+    with pytest.raises(UnstableRunError, match=r"blew up at step \d+ .*: system 1: "):
+        list(engine.run(500, every=1))
+
+
+def test_the_models_error_names_system_and_atom(device):
+    potential = load(MODEL, device=device)
+    potential.descriptor.sel = [4, 4]
+    alone = Atoms("Cu", positions=[[0, 0, 0]], cell=[20, 20, 20], pbc=True)
+    alone.set_momenta(np.zeros((1, 3)))
+    with pytest.raises(UnstableRunError, match=r"system 2: atom 0 has \d+ neighbours of type Cu"):
+        BatchEngine([alone, alone.copy(), alloy(PHYSICS["nve"])], potential, PHYSICS["nve"])
+
+
+def test_what_a_batch_cannot_have(models):
+    physics, good = PHYSICS["nose-hoover"], alloy(PHYSICS["nose-hoover"])
+    fixed = good.copy()
+    fixed.set_constraint(FixAtoms([0]))
+    single = Atoms("Cu", cell=[9, 9, 9], pbc=True)
+    for wrong, message in (
+        (fixed, "system 1: .*constraints"),
+        (Atoms(), "system 1: .*no atoms"),
+        (single, "system 1: a Nose-Hoover chain has no motion"),
+        (molecule("H2O"), "does not know H, O"),
+    ):
+        with pytest.raises(InputError, match=message):
+            BatchEngine([good, wrong], models("cpu"), physics)
+    with pytest.raises(InputError, match="no structures"):
+        BatchEngine([], models("cpu"), physics)
+    with pytest.raises(InputError, match=r"list of ase\.Atoms"):
+        BatchEngine(good, models("cpu"), physics)
+    with pytest.raises(InputError, match="BatchEngine"):
+        Engine([good], models("cpu"), physics)
+
+
+def test_parameters_of_each_system():
+    """Those of a structure's own before the default; lengths that differ are refused."""
+    from mdops.md.engine.structures import Structures
+
+    potential, physics = load(MODEL), PHYSICS["nve"]
+    structures = [alloy(physics), alloy(physics)]
+    structures[1].info["fparam"] = [3.0]
+    structures[1].arrays["aparam"] = np.arange(32.0)
+    found = Structures(structures, potential, physics, 2.0, np.array([7.0]))
+    assert found._fparam.tolist() == [[2.0], [3.0]]
+    assert found._aparam[:, 0].tolist() == [7.0] * 32 + list(range(32))
+    with pytest.raises(InputError, match="system 0: no fparam"):
+        Structures(structures, potential, physics, None, None)
+    structures[0].info["fparam"] = [1.0, 2.0]
+    with pytest.raises(InputError, match="system 1: 1 numbers of fparam, and others have 2"):
+        Structures(structures, potential, physics, None, 0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PHYSICS)
+def test_graphs_change_nothing(models, name):
+    physics, ends = PHYSICS[name], []
+    for graphs in (False, True):
+        engine = BatchEngine(mixed(physics), models("cuda"), physics, graphs=graphs)
+        ends += list(engine.run(60, every=60))
+        assert bool(engine._graphs) == graphs
+    assert np.array_equal(ends[0].positions, ends[1].positions)
