@@ -70,7 +70,7 @@ class MDOps(Calculator):
             ModelFileError, UnsupportedModelError: as `mdops.load`.
         """
         super().__init__()
-        given = [model] if isinstance(model, str | os.PathLike | Potential) else list(model)
+        given = [model] if isinstance(model, str | os.PathLike | Potential) else _several(model)
         self.models = [
             m
             if isinstance(m, Potential)
@@ -79,7 +79,7 @@ class MDOps(Calculator):
         ]
         _check_models(self.models)
         self.type_map = list(self.models[0].type_map)
-        self.skin = float(skin)
+        self.skin = _length("skin", skin)
         self.parameters.update(models=[str(m) for m in given if not isinstance(m, Potential)])
         self.parameters.update(device=str(device), dtype=str(dtype).removeprefix("torch."), skin=self.skin)
         self._snapshot: Snapshot | None = None
@@ -191,6 +191,22 @@ class MDOps(Calculator):
 
 def _list_key(model: Potential) -> tuple[Any, ...]:
     return (model.cutoff, model.device, *model.type_map)
+
+
+def _several(models: Any) -> list[Model]:
+    """The models of a sequence."""
+    if not isinstance(models, Sequence) or not all(
+        isinstance(m, str | os.PathLike | Potential) for m in models
+    ):
+        raise InputError(f"model is {models!r}, expected a file, a Potential, or a list of those")
+    return list(models)
+
+
+def _length(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is {value!r}, expected a length in A") from error
 
 
 def _check_models(models: Sequence[Potential]) -> None:

@@ -231,6 +231,11 @@ class TestCommittee:
             MDOps([single, other])
         with pytest.raises(InputError, match="no model"):
             MDOps([])
+        for wrong in (None, 5, [None]):
+            with pytest.raises(InputError, match="expected a file, a Potential, or a list of those"):
+                MDOps(wrong)
+        with pytest.raises(InputError, match="skin is 'wide', expected a length"):
+            MDOps(single, skin="wide")
 
 
 class TestParameters:

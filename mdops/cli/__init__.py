@@ -31,6 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{error} (`mdops doctor` tells more)", args.debug, 2)
     except (MDOpsError, OSError) as error:
         return _fail(str(error), args.debug, 2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        what = "the work does not fit into the memory: take fewer atoms or smaller batches"
+        return _fail(f"{what} ({str(error).splitlines()[0] if str(error) else 'MemoryError'})", args.debug, 2)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,6 +60,12 @@ def _parser() -> argparse.ArgumentParser:
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether NumPy, PyTorch or a GPU had no more memory to give; PyTorch is not imported to tell."""
+    kind = type(error).__name__ in ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
+    return kind or "can't allocate memory" in str(error)
 
 
 def _fail(message: str, debug: bool, code: int) -> int:

@@ -30,12 +30,15 @@ def write_model(
         source: what `ModelFile.source` should say; plain values only.
 
     Raises:
-        ModelFileError: the tree holds something that is neither a plain value nor a NumPy array.
+        ModelFileError: the tree holds something that is neither a plain value nor a NumPy array, or weights that
+            `read_model` would refuse: NaN, or infinite; or there is no such folder.
         OSError: the file cannot be written.
     """
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ModelFileError(f"{path}: a model is written as .safetensors only; give the file that suffix")
+    if not path.parent.is_dir():
+        raise ModelFileError(f"{path}: there is no folder {path.parent} to write into")
     arrays: dict[str, np.ndarray] = {}
     try:
         texts = {
@@ -44,6 +47,9 @@ def write_model(
         }
     except (TypeError, ValueError) as error:
         raise ModelFileError(f"{path}: not written: {error}") from error
+    for place, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ModelFileError(f"{path}: not written: {place} holds NaN or infinite numbers")
     metadata = {"format": "mdops", "version": _VERSION, **texts, "sha256": _digest(texts, arrays)}
     _write(path, save(arrays, metadata))
 

@@ -73,6 +73,11 @@ def _collect(node: Any, name: str, into: dict[str, Tensor], budget: Budget, dept
 
 def _checkpoint(root: dict[str, Any]) -> tuple[Any, dict[str, Tensor], dict[str, Any]]:
     """The definition and the tensors of a training checkpoint."""
+    if str(root.get("format")).startswith("mdops training"):
+        raise ModelFileError(
+            "it is a checkpoint of mdops' training, with more in it than a model: `mdops train ... --restart` goes on "
+            "with it, and writes the model to model.safetensors at the end"
+        )
     state = mapping(root.get("model", root), "the checkpoint's 'model'")
     extra = state.get("_extra_state")
     if not isinstance(extra, dict) or "model_params" not in extra:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mdops.errors import ConfigError
+from mdops.errors import ConfigError, DataError
 from mdops.nn.potential import Overflow
-from mdops.train.config import Config, ModelConfig, automatic_sel_ratio
+from mdops.train.config import Config, FittingConfig, ModelConfig, automatic_sel_ratio
 from mdops.train.data import Dataset
 from mdops.train.lists import PairLists
 from mdops.train.sampler import batch_sizes
@@ -37,8 +37,12 @@ class ModelStatistics:
 
 
 def model_statistics(config: Config, data: Dataset, lists: PairLists) -> ModelStatistics:
-    """The statistics of the training data that the configuration asks for; the lists' cutoff is the model's."""
+    """The statistics of the training data that the configuration asks for; the lists' cutoff is the model's.
+
+    Raises DataError if the model takes parameters that the data lacks; warns of those that it does not take.
+    """
     model, descriptor = config.model, config.model.descriptor
+    _require_parameters(model.fitting_net, data)
     neighbors = neighbor_statistics(data, lists)
     if isinstance(descriptor.sel, str):
         sel = neighbors.sel(automatic_sel_ratio(descriptor.sel))
@@ -65,6 +69,17 @@ def model_statistics(config: Config, data: Dataset, lists: PairLists) -> ModelSt
     )
     parameters = {p: parameter_statistics(data, p, model.data_stat_protect) for p in ("fparam", "aparam")}
     return ModelStatistics(neighbors, sel, environment, energy, parameters)
+
+
+def _require_parameters(fitting: FittingConfig, data: Dataset) -> None:
+    sizes = {"fparam": fitting.numb_fparam, "aparam": fitting.numb_aparam}
+    for name, size in sizes.items():
+        key = f"model.fitting_net.numb_{name}"
+        has_default = name == "fparam" and fitting.default_fparam is not None
+        if size and not data.has(name) and not has_default:
+            raise DataError(f"{data.systems[0]}: has no {name}, and {key} is {size}")
+        if not size and data.has(name):
+            warnings.warn(f"the data has {name}, which {key} = 0 leaves out", stacklevel=2)
 
 
 def overflow_rule(neighbors: NeighborStatistics, sel: Sequence[int]) -> Overflow:

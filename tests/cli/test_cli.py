@@ -89,6 +89,33 @@ def test_errors_are_one_line(crystal, capsys, command, says):
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 1 TiB"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 byte.\nmore"),
+    ],
+)
+def test_too_little_memory_is_one_line(monkeypatch, capsys, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("mdops.nn.load", fail)
+    assert main(["bench", MODEL]) == 2
+    told = capsys.readouterr().err
+    assert "fewer atoms or smaller batches" in told and told.count("\n") == 1
+
+
+def test_other_failures_are_not_hidden(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("a mistake of the program")
+
+    monkeypatch.setattr("mdops.nn.load", fail)
+    with pytest.raises(RuntimeError, match="a mistake of the program"):
+        main(["bench", MODEL])
+
+
 def test_md_and_restart(crystal, capsys):
     command = ["md", crystal, "-m", MODEL, "--ensemble", "npt", "-T", "300", "--timestep", "2"]
     command += ["--interval", "10", "-o", "md.xyz"]

@@ -12,6 +12,7 @@ from trees import CHECKPOINTS, DATA, FORMATS, ONE_SIDE, REFERENCE, differences
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io import describe, read_model, write_model
 from mdops.io.upgrade import upgrade
+from mdops.train.checkpoint import save_checkpoint
 
 
 def tree_by_h5py(path):
@@ -116,7 +117,11 @@ def test_failed_write_leaves_the_old_file(tmp_path):
         write_model(path, {"type": "standard", "x": object()})
     with pytest.raises(ModelFileError, match="not written"):
         write_model(path, {"x": float("nan")})
+    with pytest.raises(ModelFileError, match=r"not written: model\.@variables\.w holds NaN"):
+        write_model(path, {"@variables": {"w": np.array([1.0, np.nan])}})
     assert path.read_text() == "old"
+    with pytest.raises(ModelFileError, match=r"no folder .*absent"):
+        write_model(tmp_path / "absent" / "model.safetensors", {})
     with pytest.raises(ModelFileError, match="suffix"):
         write_model(tmp_path / "model.dp", {})
 
@@ -187,6 +192,12 @@ def test_checkpoints_whose_parts_do_not_fit(tmp_path, edit, message):
     edited_checkpoint(tmp_path / "m.pt", edit)
     with pytest.raises(ModelFileError, match=message):
         read_model(tmp_path / "m.pt")
+
+
+def test_a_checkpoint_of_mdops_is_named_with_what_to_do(tmp_path):
+    save_checkpoint(tmp_path / "model.ckpt-5.pt", {"step": 5, "weights": torch.ones(2)})
+    with pytest.raises(ModelFileError, match=r"checkpoint of mdops' training.*--restart"):
+        read_model(tmp_path / "model.ckpt-5.pt")
 
 
 def test_bfloat16_weights_become_float32(tmp_path):

@@ -1,6 +1,7 @@
 """A new model is DeePMD-kit's to read; a step in spline space is the exact step, and learns."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -183,3 +184,18 @@ def test_parts_of_a_configuration(data):
         require_labels(EnergyLoss({"energy": Prefactor(1.0, 1.0), "atom_energy": Prefactor(1.0, 1.0)}), data)
     with pytest.warns(UserWarning, match="the loss is not of virial: its prefactors are 0.5 and 0,"):
         require_labels(EnergyLoss({"energy": Prefactor(1.0, 1.0), "virial": Prefactor(0.5, 0.0)}), data)
+
+
+def test_parameters_that_the_data_lacks_are_refused_before_the_training(data, lists):
+    c = config()
+    c.model.fitting_net.numb_fparam = 2
+    with pytest.raises(DataError, match=r"emt: has no fparam, and model\.fitting_net\.numb_fparam is 2"):
+        model_statistics(c, data, lists)
+    c.model.fitting_net.default_fparam = [0.0, 1.0]
+    model_statistics(c, data, lists)
+    given = {"labels": {**data.labels, "aparam": np.zeros((data.offsets[-1], 1))}}
+    given["present"] = {**data.present, "aparam": np.ones(len(data), dtype=bool)}
+    with pytest.warns(
+        UserWarning, match="the data has aparam, which model.fitting_net.numb_aparam = 0 leaves out"
+    ):
+        model_statistics(c, replace(data, **given), lists)
