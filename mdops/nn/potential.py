@@ -20,6 +20,7 @@ from mdops.nn.pairs import Pairs, keep_nearest, overflows, refuse_coincident, re
 from mdops.nn.se_e2_a import SeE2A
 from mdops.nn.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid, choose_grid, coefficients
 from mdops.nn.splined import splined_moments
+from mdops.nn.sums import sum_systems
 from mdops.nn.system import System
 from mdops.ops import NeighborList, displacements, neighbor_list, pair_forces
 
@@ -197,7 +198,10 @@ class Potential(nn.Module):
             if forces and not pairs.displacements.requires_grad:
                 pairs.displacements.requires_grad_()
             atom_energy, pairs = self._atom_energies(system, pairs, table, fparam, aparam)
-            result = {"energy": _sum_systems(atom_energy, system), "atom_energy": atom_energy}
+            result = {
+                "energy": sum_systems(atom_energy, system.batch, system.count),
+                "atom_energy": atom_energy,
+            }
             if forces:
                 gradient = _pair_gradient(atom_energy, pairs, create_graph)
                 result["forces"], result["virial"], _ = self._assemble(gradient, pairs, system)
@@ -234,7 +238,7 @@ class Potential(nn.Module):
         with torch.no_grad():
             forces, virial, per_atom = self._assemble(gradient, pairs, system)
             atom_energy = atom_energy.detach()
-            result = {"energy": _sum_systems(atom_energy, system), "forces": forces}
+            result = {"energy": sum_systems(atom_energy, system.batch, system.count), "forces": forces}
             result |= {"virial": virial, "atom_energy": atom_energy}
         # DeePMD-kit has the force's component first (the sum over atoms is symmetric).
         return result | {"atom_virial": per_atom.transpose(1, 2)} if atom_virial else result
@@ -261,7 +265,7 @@ class Potential(nn.Module):
                 refuse_overflow(moments, self.sel, self.type_map)
             if nearest < fused.r_min:
                 warn_close(moments, fused.r_min)
-        return {"energy": _sum_systems(result["atom_energy"], system), **result}
+        return {"energy": sum_systems(result["atom_energy"], system.batch, system.count), **result}
 
     def compute(
         self,
@@ -366,8 +370,3 @@ def _pair_gradient(atom_energy: torch.Tensor, pairs: Pairs, create_graph: bool) 
         materialize_grads=True,
     )
     return gradient
-
-
-def _sum_systems(atom_energy: torch.Tensor, system: System) -> torch.Tensor:
-    """(S,) float64."""
-    return atom_energy.new_zeros(system.count).index_add(0, system.batch.long(), atom_energy)
