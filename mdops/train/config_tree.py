@@ -73,13 +73,12 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A section, of which Python would keep the last of two equal keys without a word."""
-    section = dict(pairs)
-    if len(section) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is given twice in one section")
-    return section
+    """A section, of which Python would keep the last of two equal keys without a word. Comments may be many."""
+    names = [name for name, _ in pairs if not name.startswith("_")]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"the key {twice[0]!r} is given twice in one section")
+    return dict(pairs)
 
 
 def _refuse_constant(text: str) -> None:

@@ -148,6 +148,14 @@ def test_what_is_no_input_at_all_is_refused(tmp_path, text, message):
         read_config(tmp_path / "input.json")
 
 
+def test_a_section_may_have_many_comments(tmp_path):
+    text = json.dumps(SMALL).replace(
+        '"numb_steps"', '"_comment": "steps", "_comment": "are few", "numb_steps"'
+    )
+    (tmp_path / "input.json").write_text(text)
+    assert read_config(tmp_path / "input.json").training.numb_steps == 10
+
+
 def test_a_gradient_norm_of_zero_switches_clipping_off_as_in_deepmd_kit():
     assert parse_config(edited("training.gradient_max_norm", 0.0)).training.gradient_max_norm is None
     assert parse_config(edited("training.gradient_max_norm", 2)).training.gradient_max_norm == 2.0
