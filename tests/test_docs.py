@@ -1,0 +1,114 @@
+"""What README and docs/ show is true: their links lead somewhere, their commands parse, their Python runs."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import ase.io
+import pytest
+from ase import Atoms
+from ase.build import molecule
+
+import mdops
+import mdops.md
+from mdops.cli import _parser
+from mdops.train import Trainer, parse_config
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    (ROOT / "docs").glob("*.md")
+)
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_and_names_of_files_lead_somewhere(page):
+    text = page.read_text()
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text) + re.findall(r'<img src="([^"]+)"', text)
+    dead = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    # Names in quotes, such as `tests/train/test_step.py`; those with <placeholders> or * are patterns.
+    files = re.findall(r"`((?:\.ci|mdops|tests|benchmarks|examples|scripts|source|docs)/[\w./-]+)`", text)
+    assert not dead + [name for name in files if not (ROOT / name).exists()]
+
+
+def commands(text):
+    """The `mdops` commands of a page, also those that `torchrun` starts, without comments."""
+    lines = text.replace("\\\n", " ").splitlines()
+    found = [
+        re.match(r" *(?:torchrun .* -m )?mdops ((?:info|md|train|test|bench|doctor)\b[^#]*)", line)
+        for line in lines
+    ]
+    return [shlex.split(match[1]) for match in found if match]
+
+
+def parses(command):
+    try:
+        return _parser().parse_args(command)
+    except SystemExit:
+        return None
+
+
+def test_commands_parse():
+    found = {name: commands(page.read_text()) for name, page in zip(NAMES, PAGES, strict=True)}
+    assert (
+        len(found["README.md"]) >= 8 and len(found["docs/command-line.md"]) >= 6 and found["docs/training.md"]
+    )
+    for name, given in found.items():
+        for command in given:
+            assert parses(command), f"{name}: mdops {' '.join(command)} is no command"
+
+
+def python(text):
+    """The Python of a page: what is fenced as such, and what is indented and begins with an import or a Trainer."""
+    fenced = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", text, re.MULTILINE)
+    indented = [re.sub("^    ", "", block, flags=re.MULTILINE).strip("\n") for block in blocks]
+    return fenced + [block for block in indented if re.match(r"from |import |Trainer\(", block)]
+
+
+def small_input():
+    return {
+        "model": {
+            "type_map": ["O", "H"],
+            "descriptor": {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": 3},
+            "fitting_net": {"neuron": [8, 8]},
+        },
+        "training": {
+            "training_data": {"systems": "water/data_0", "batch_size": 2},
+            "numb_steps": 3,
+            "seed": 1,
+        },
+    }
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with what the pages speak of: data, structures, an input, and models of oxygen and hydrogen."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("water/data_0", "water/data_3"):
+        shutil.copytree(ROOT / "tests" / "data" / "training" / "emt", name)
+        Path(name, "type_map.raw").write_text("O\nH\n")
+    water = Atoms("OH2", molecule("H2O").positions, cell=[5, 5, 5], pbc=True, info={"energy": 1.0})
+    ase.io.write("clusters.extxyz", [water] * 70)
+    ase.io.write("structure.xyz", water)
+    Path("input.json").write_text(json.dumps(small_input()))
+    Trainer(parse_config(small_input()), "first").run()
+    for name in ("model.dp", "a.dp", "b.dp", "c.dp", "d.dp"):
+        shutil.copy("first/model.safetensors", name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("page", "blocks"),
+    [("README", 2), ("docs/calculator", 2), ("docs/command-line", 1), ("docs/ops", 1), ("docs/training", 5)],
+)
+def test_python_runs(place, page, blocks):
+    found = python((ROOT / f"{page}.md").read_text())
+    assert len(found) >= blocks, "blocks went, or are not found any more"
+    names = {"mdops": mdops, "atoms": ase.io.read("structure.xyz"), **vars(mdops.md)}
+    for block in found:
+        # There may be no GPU, and little time.
+        short = block.replace('"cuda"', '"cpu"').replace("10_000, every=100", "20, every=10")
+        exec(compile(short, f"{page}.md", "exec"), names)
