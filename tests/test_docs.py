@@ -33,6 +33,13 @@ def test_links_and_names_of_files_lead_somewhere(page):
     assert not dead + [name for name in files if not (ROOT / name).exists()]
 
 
+def test_every_op_is_listed():
+    schemas = (ROOT / "source" / "op" / "library.cpp").read_text()
+    ops = set(re.findall(r'm\.def\(\s*"(\w+)\(', schemas))
+    listed = set(re.findall(r"`(?:torch\.ops\.mdops\.)?(\w+)", (ROOT / "docs" / "ops.md").read_text()))
+    assert len(ops) > 15 and not ops - listed
+
+
 def commands(text):
     """The `mdops` commands of a page, also those that `torchrun` starts, without comments."""
     lines = text.replace("\\\n", " ").splitlines()
