@@ -61,7 +61,9 @@ def weight_gradients(potential, result, terms):
     return torch.autograd.grad(total, list(potential.parameters()), allow_unused=True, materialize_grads=True)
 
 
-@pytest.mark.parametrize("terms", [["energy"], ["forces"], ["virial"], ["energy", "forces", "virial"]])
+@pytest.mark.parametrize(
+    "terms", [["energy"], ["atom_energy"], ["forces"], ["virial"], ["energy", "forces", "virial"]]
+)
 @pytest.mark.parametrize("fitting", [{}, {"resnet_dt": False}])
 def test_both_ways_agree(data, lists, monkeypatch, fitting, terms):
     potential = model(data, lists, fitting)
