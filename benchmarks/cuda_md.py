@@ -2,11 +2,14 @@
 
     python benchmarks/cuda_md.py --model model.dp [--structure frame.extxyz | --system deepmd_folder]
                                  [--atoms 192 12288 98304 1572864] [--thermostat langevin]
-                                 [--skin 1.0] [--json FILE]
+                                 [--skin 1.0] [--molecules 1024] [--json FILE]
 
 Steps of 0.5 fs at 300 K, float32 with float64 positions. A first run settles lists and graphs; then the clock
 on the wall runs over the steps, queueing and flags included. They are few, because not every model stays stable.
-`list_share` is the part of the GPU's time that lists take, by kernels; `repeats` counts blocks that were done again.
+`gpu_us` is the GPU's time of a step; the potential, the lists and the rest take their parts of it, told apart by the
+names of kernels; `repeats` counts blocks that were done again.
+Last, as many molecules as --molecules says (clusters of the 24 atoms of the structure that are nearest to one of them,
+whole waters where it is water) in one batch, each with a thermostat of its own, against one system of as many atoms.
 Without --structure and --system: an artificial box.
 """
 
@@ -20,19 +23,40 @@ from typing import Any
 import numpy as np
 import torch
 from ase import Atoms
-from cuda_inference import repeated, structure
+from cuda_inference import MOLECULE, repeated, structure
 from machine import machine
 
 import mdops
-from mdops.md import Physics
-from mdops.md.engine import Engine
+from mdops.md import BatchEngine, Engine, Physics
 from mdops.md.motion import set_velocities
 from mdops.nn import Potential
 
-LIST_KERNELS = ("gpu_search", "gpu_cells", "RadixSort", "write_needed")
+LIST_KERNELS = ("gpu_search", "gpu_cells", "RadixSort", "write_needed", "measure_rows")
+MOTION_KERNELS = ("first_half", "second_half", "finish_systems")
 
 
-def kernel_times(engine: Engine, steps: int) -> dict[str, float]:
+def molecules(unit: Atoms, count: int) -> list[Atoms]:
+    """Clusters of 24 atoms, cut out of the structure and displaced a little each."""
+    elements = unit.get_chemical_symbols()
+    water = sorted(set(elements)) == ["H", "O"]
+    centre = elements.index("O") if water else 0
+    inner = unit.get_distances(centre, range(len(unit)), mic=True)
+    if water:
+        oxygens = [i for i in np.argsort(inner) if elements[i] == "O"][: MOLECULE // 3]
+        hydrogens = np.array([i for i, element in enumerate(elements) if element == "H"])
+        nearest = [hydrogens[np.argsort(unit.get_distances(o, hydrogens, mic=True))[:2]] for o in oxygens]
+        chosen = [int(i) for o, pair in zip(oxygens, nearest, strict=True) for i in (o, *pair)]
+    else:
+        chosen = np.argsort(inner)[:MOLECULE].tolist()
+    vectors = unit.get_distances(centre, chosen, mic=True, vector=True)
+    random = np.random.default_rng(1)
+    return [
+        Atoms([elements[i] for i in chosen], vectors + random.normal(scale=0.01, size=vectors.shape))
+        for _ in range(count)
+    ]
+
+
+def kernel_times(engine: Engine | BatchEngine, steps: int) -> dict[str, float]:
     """Microseconds a step of each kernel."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         list(engine.run(steps))
@@ -44,12 +68,25 @@ def kernel_times(engine: Engine, steps: int) -> dict[str, float]:
     return dict(sorted(times.items(), key=lambda item: -item[1]))
 
 
-def measure(model: Potential, atoms: Atoms, physics: Physics, skin: float) -> dict[str, Any]:
+def part_of(kernel: str) -> str:
+    if any(part in kernel for part in LIST_KERNELS):
+        return "lists"
+    own = "mdops" in kernel and not any(part in kernel for part in MOTION_KERNELS)
+    return "potential" if own else "rest"
+
+
+def measure(model: Potential, frames: list[Atoms], physics: Physics, skin: float) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
-    set_velocities(atoms, physics, np.random.default_rng(0), anew=True)
-    n = len(atoms)
+    random = np.random.default_rng(0)
+    for atoms in frames:
+        set_velocities(atoms, physics, random, anew=True)
+    n = sum(map(len, frames))
     steps = max(100, min(600, 30_000_000 // n))
-    engine = Engine(atoms, model, physics, skin=skin)
+    engine: Engine | BatchEngine
+    if len(frames) == 1:
+        engine = Engine(frames[0], model, physics, skin=skin)
+    else:
+        engine = BatchEngine(frames, model, physics, skin=skin)
     list(engine.run(80))
     builds, begin = engine.builds, time.perf_counter()
     list(engine.run(steps))
@@ -57,9 +94,12 @@ def measure(model: Potential, atoms: Atoms, physics: Physics, skin: float) -> di
     made, memory = engine.builds - builds, torch.cuda.max_memory_allocated()
     kernels = kernel_times(engine, 50)
     total = sum(kernels.values())
-    lists = sum(t for name, t in kernels.items() if any(part in name for part in LIST_KERNELS))
+    parts = {"potential": 0.0, "lists": 0.0, "rest": 0.0}
+    for name, time_of_it in kernels.items():
+        parts[part_of(name)] += time_of_it
     return {
         "atoms": n,
+        "systems": len(frames),
         "thermostat": physics.thermostat,
         "skin": skin,
         "steps": steps,
@@ -67,10 +107,10 @@ def measure(model: Potential, atoms: Atoms, physics: Physics, skin: float) -> di
         "us_per_atom": 1e6 * seconds / steps / n,
         "steps_per_list": steps / made,
         "repeats": engine.repeats,
-        "temperature": engine.mean_temperature,
+        "temperature": float(np.mean(engine.mean_temperature)),
         "peak_bytes_per_atom": memory / n,
         "gpu_us": total,
-        "list_share": lists / total,
+        **{f"{part}_us": time_of_it for part, time_of_it in parts.items()},
         "kernels_us": {name[:120]: t for name, t in list(kernels.items())[:25]},
     }
 
@@ -83,6 +123,7 @@ def main() -> None:
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 12288, 98304, 1572864])
     parser.add_argument("--thermostat", choices=("nose-hoover", "langevin"), default="nose-hoover")
     parser.add_argument("--skin", type=float, default=1.0, help="A")
+    parser.add_argument("--molecules", type=int, default=1024, help="0: none")
     parser.add_argument("--commit", help="of the measured source, where this is no checkout of it")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -90,15 +131,18 @@ def main() -> None:
     model = mdops.load(arguments.model, dtype=torch.float32, overflow="extend", device="cuda")
     unit = structure(arguments, model.type_map)
     physics = Physics("nvt", 300, 0.5, arguments.thermostat)
+    cases = [[repeated(unit, count)] for count in arguments.atoms]
+    if arguments.molecules:
+        cases += [molecules(unit, arguments.molecules), [repeated(unit, MOLECULE * arguments.molecules)]]
     results = []
-    for count in arguments.atoms:
-        row = measure(model, repeated(unit, count), physics, arguments.skin)
+    for frames in cases:
+        row = measure(model, frames, physics, arguments.skin)
         results.append(row)
         print(
-            f"{row['atoms']:>9} atoms: {row['ms']:9.4f} ms a step, {row['us_per_atom']:.5f} us/atom, GPU busy "
-            f"{row['gpu_us'] / 10 / row['ms']:.0f}%, a list in {row['steps_per_list']:.1f} steps, "
-            f"{100 * row['list_share']:.1f}% of the time, {row['peak_bytes_per_atom'] / 1024:.1f} KiB/atom, "
-            f"{row['temperature']:.0f} K, {row['repeats']} repeats",
+            f"{row['atoms']:>9} atoms in {row['systems']:>4}: {row['ms']:9.4f} ms a step, "
+            f"{row['us_per_atom']:.5f} us/atom, GPU {row['gpu_us']:.1f} us (potential {row['potential_us']:.1f}, lists {row['lists_us']:.1f}, rest "
+            f"{row['rest_us']:.1f}), a list in {row['steps_per_list']:.1f} steps, {row['temperature']:.0f} K, "
+            f"{row['peak_bytes_per_atom'] / 1024:.1f} KiB/atom, {row['repeats']} repeats",
             flush=True,
         )
     if arguments.json:

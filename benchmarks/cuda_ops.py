@@ -57,6 +57,10 @@ def water(atoms: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         "atom_tangent": random(atoms, 9),
         "rows": random(atoms, width, 4).to(dtype),
         "moments": random(atoms, len(COUNTS), INTERVALS + 5, 4).to(dtype),
+        "energy": random(atoms),
+        "nearest": uniform(atoms).to(dtype),
+        "chain": random(1, 3),
+        "tally": random(1, 6),
         "mean": torch.tensor([0.05, 0.04], device="cuda", dtype=dtype),
         "std": torch.tensor([[0.1, 0.08], [0.09, 0.07]], device="cuda", dtype=dtype),
         "mask": torch.zeros(2, 2, dtype=torch.bool, device="cuda"),
@@ -69,13 +73,22 @@ def calls(p: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, tuple[Any
     lists = (p["batch"], p["neighbors"], p["images"])
     rows, norm = (p["counts"], p["types"]), (p["mean"], p["std"], p["mask"])
     switch, spline = (CUTOFF, SMOOTH, 0.0), (S_MAX, INTERVALS)
+    # Of a time step, with a chain of three thermostats.
+    x, v, one = p["positions"], p["atom_tangent"], torch.ones(1, dtype=torch.float64, device="cuda")
+    step = (x + 1, v[:, 3:6].contiguous(), x[:, 0].abs().contiguous(), p["batch"])
+    chains, scalars = (p["chain"], p["chain"], 3 * len(x) * one), (0.05, 0.03, 10.0)
     return {
+        "begin_step": (x, *step, one, one, *chains, x[:0], *scalars, 1.0),
+        "end_step": (
+            *(x, x + 2, *step, p["energy"], p["nearest"], p["counts"], p["sel"]),
+            *(*chains, p["tally"], *scalars),
+        ),
         "displacements": (p["positions"], p["cell"], *lists, dtype),
         "displacements_backward": (p["tangent"], *lists, 1),
         "pair_forces": (p["tangent"], p["d"], p["batch"], p["neighbors"], 1),
         "pair_forces_backward": (
             *(
-                p["atom_tangent"][:, :3],
+                p["atom_tangent"][:, :3].contiguous(),
                 p["atom_tangent"][:1].view(1, 3, 3),
                 p["atom_tangent"].view(-1, 3, 3),
             ),

@@ -1,10 +1,12 @@
 """Constant-energy dynamics with a model: how far the total energy drifts.
 
-    python benchmarks/energy_conservation.py MODEL STRUCTURE [--picoseconds 20] [--timestep 0.5] [--json FILE]
+    python benchmarks/energy_conservation.py MODEL STRUCTURE [--device cuda] [--picoseconds 20] [--timestep 0.5]
+                                             [--equilibrate 0] [--json FILE]
 
 STRUCTURE is any file that ASE reads, or a DeePMD-kit set folder's parent (the first frame is taken). The run starts at
-330 K; the first picosecond is left out of the fit. Prints the drift (the slope of a straight line through the total
-energy, eV/atom/ps), the fluctuation about the line and the mean temperature.
+330 K, after so many picoseconds of a Nose-Hoover chain at that temperature as --equilibrate says; without them the
+first picosecond is left out of the fit. Prints the drift (the slope of a straight line through the total energy,
+eV/atom/ps), its standard error by blocks of a tenth of the run, the fluctuation about the line and the temperature.
 """
 
 import argparse
@@ -14,11 +16,15 @@ from pathlib import Path
 
 import ase.io
 import numpy as np
-from ase import Atoms, units
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution, Stationary
-from ase.md.verlet import VelocityVerlet
+from ase import Atoms
+from machine import machine
 
-from mdops.calculator import MDOps
+import mdops
+from mdops.md import Engine, Physics
+from mdops.md.motion import set_velocities
+
+TEMPERATURE = 330  # K
+BLOCKS = 10
 
 
 def read(path: Path) -> Atoms:
@@ -33,41 +39,56 @@ def read(path: Path) -> Atoms:
     return Atoms(symbols, positions, cell=np.load(first / "box.npy")[0].reshape(3, 3), pbc=True)
 
 
+def drift(picoseconds: np.ndarray, energy: np.ndarray) -> tuple[float, float, float]:
+    """Slope, its standard error (from the means of blocks, which hardly know of each other), fluctuation."""
+    slope, offset = np.polyfit(picoseconds, energy, 1)
+    residual = energy - slope * picoseconds - offset
+    times, means = (np.array([b.mean() for b in np.array_split(a, BLOCKS)]) for a in (picoseconds, residual))
+    spread = np.sqrt(means @ means / (BLOCKS - 2) / np.square(times - times.mean()).sum())
+    return float(slope), float(spread), float(residual.std())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("model", type=Path)
     parser.add_argument("structure", type=Path)
     parser.add_argument("--picoseconds", type=float, default=20.0)
+    parser.add_argument("--equilibrate", type=float, default=0.0, help="ps")
     parser.add_argument("--timestep", type=float, default=0.5, help="fs")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--commit", help="of the measured source, where this is no checkout of it")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
 
     atoms = read(arguments.structure)
-    atoms.calc = MDOps(arguments.model, dtype=arguments.dtype)
-    MaxwellBoltzmannDistribution(atoms, temperature_K=330, rng=np.random.default_rng(0))
-    Stationary(atoms)
-    dynamics = VelocityVerlet(atoms, timestep=arguments.timestep * units.fs)
-    rows: list[tuple[float, float, float]] = []
-    every = max(1, round(10 / arguments.timestep))
-
-    def record() -> None:
-        picoseconds = dynamics.get_time() / (1000 * units.fs)
-        rows.append((picoseconds, atoms.get_total_energy() / len(atoms), atoms.get_temperature()))
-
-    dynamics.attach(record, interval=every)
+    model = mdops.load(arguments.model, dtype=arguments.dtype, device=arguments.device)
+    step = arguments.timestep
+    physics = Physics("nvt", TEMPERATURE, step)
+    set_velocities(atoms, physics, np.random.default_rng(0), anew=True)
+    if arguments.equilibrate > 0:
+        warm = Engine(atoms, model, physics)
+        list(warm.run(round(1000 * arguments.equilibrate / step)))
+        atoms = warm.frame().atoms(atoms)
+    engine = Engine(atoms, model, Physics("nve", TEMPERATURE, step))
     begin = time.perf_counter()
-    dynamics.run(round(1000 * arguments.picoseconds / arguments.timestep))
+    frames = engine.run(round(1000 * arguments.picoseconds / step), every=max(1, round(10 / step)))
+    n = len(atoms)
+    rows = [(1e-3 * step * f.step, (f.energy + f.kinetic) / n, engine.temperature(f.kinetic)) for f in frames]
     seconds = time.perf_counter() - begin
-    picoseconds, energy, temperature = np.array(rows)[[row[0] >= 1 for row in rows]].T
-    slope, offset = np.polyfit(picoseconds, energy, 1)
+    left_out = 0.0 if arguments.equilibrate > 0 else 1.0
+    picoseconds, energy, temperature = np.array([row for row in rows if row[0] >= left_out]).T
+    slope, error, fluctuation = drift(picoseconds, energy)
     result = {
-        "atoms": len(atoms),
+        "machine": machine(arguments.device, arguments.commit),
+        "atoms": n,
         "dtype": arguments.dtype,
         "picoseconds": arguments.picoseconds,
-        "timestep_fs": arguments.timestep,
+        "equilibration_ps": arguments.equilibrate,
+        "timestep_fs": step,
         "drift_eV_per_atom_per_ps": slope,
-        "fluctuation_eV_per_atom": float(np.std(energy - slope * picoseconds - offset)),
+        "drift_standard_error": error,
+        "fluctuation_eV_per_atom": fluctuation,
         "temperature_K": float(temperature.mean()),
         "seconds": seconds,
     }

@@ -72,17 +72,43 @@ def larger_lists(dtype: torch.dtype, intervals: int, radial: bool) -> None:
     OPS.displacements_backward(d, batch, neighbors, neighbors, 2)
 
 
-def wrong_indices() -> None:
-    """Indices out of range are answered with NaN; nothing outside the tensors may be read or written."""
-    for sample in samples(torch.float32):
-        for place, value in sample.bad.values():
-            if isinstance(value, torch.Tensor):
-                args = list(sample.args)
-                args[place] = copied(value)
-                try:
-                    sample.function(*args)
-                except RuntimeError as error:
-                    print(error)
+def whole_steps() -> None:
+    """Systems without atoms, with one, and with several windows of a warp."""
+    gen = torch.Generator().manual_seed(0)
+    sizes = torch.tensor([0, 1, 300, 128, 24, 24, 9000, 0])
+    systems, n = len(sizes), int(sizes.sum())
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=gen, dtype=torch.float64).cuda()
+
+    batch = torch.repeat_interleave(torch.arange(systems), sizes).int().cuda()
+    atoms = (random(n, 3), random(n, 3), random(n).abs(), batch)
+    chains = (random(systems, 3), random(systems, 3), (3.0 * sizes.double()).clamp(min=1).cuda())
+    ones, none = random(systems).abs(), torch.empty(0, 3, dtype=torch.float64).cuda()
+    OPS.begin_step(random(n, 3), *atoms, ones, ones, *chains, none, 0.1, 1.0, 2.0, 1.0)
+    within, sel = torch.zeros(n, 2, dtype=torch.int32).cuda(), torch.ones(2, dtype=torch.int32).cuda()
+    ends = (random(n), random(n).float(), within, sel, *chains, random(systems, 6))
+    OPS.end_step(random(n, 3), random(n, 3), *atoms, *ends, 0.1, 1.0, 2.0)
+
+
+def wrong_indices(dtype: torch.dtype) -> None:
+    """Indices out of range are answered with NaN (searches: a negative `needed`) or an error; nothing outside the
+    tensors may be read or written."""
+    for sample in samples(dtype):
+        for name, (place, value) in sample.bad.items():
+            if not isinstance(value, torch.Tensor):
+                continue
+            args = list(sample.args)
+            args[place] = copied(value)
+            try:
+                results = sample.function(*args)
+            except RuntimeError as error:
+                assert str(error).startswith(f"mdops::{sample.op}: "), error
+                continue
+            results = results if isinstance(results, tuple) else (results,)
+            floats = [r.cpu() for r in results if r.is_floating_point()]
+            flagged = any(bool(r.isnan().any()) for r in floats) if floats else int(results[-1][0]) < 0
+            assert flagged, f"{sample.op} took a wrong {name} for a right one"
 
 
 def main() -> None:
@@ -92,7 +118,8 @@ def main() -> None:
         for radial in (False, True):
             larger_lists(dtype, 72, radial)
         larger_lists(dtype, 3000, False)
-    wrong_indices()
+        wrong_indices(dtype)
+    whole_steps()
     torch.cuda.synchronize()
     print("all ops ran")
 

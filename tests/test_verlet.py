@@ -10,12 +10,12 @@ from mdops.verlet import VerletList
 CUTOFF = 3.0
 
 
-def make_system(n=60, edge=9.0, seed=0):
+def make_system(device, n=60, edge=9.0, seed=0):
     gen = torch.Generator().manual_seed(seed)
     cell = edge * (torch.eye(3) + 0.2 * torch.rand(3, 3, generator=gen)).double()
     positions = torch.rand(n, 3, generator=gen, dtype=torch.float64) @ cell
     types = torch.randint(0, 2, (n,), generator=gen, dtype=torch.int32)
-    return positions, cell[None], torch.ones(1, 3, dtype=torch.bool), types
+    return tuple(t.to(device) for t in (positions, cell[None], torch.ones(1, 3, dtype=torch.bool), types))
 
 
 def short_pairs(found, positions, cell, batch):
@@ -38,7 +38,7 @@ def assert_complete(verlet, positions, cell, pbc, types, batch=None):
 
 
 def test_random_walk_misses_no_pair(device):
-    positions, cell, pbc, types = (t.to(device) for t in make_system())
+    positions, cell, pbc, types = make_system(device)
     gen = torch.Generator().manual_seed(1)
     verlet = VerletList(CUTOFF, 0.8)
     shapes = set()
@@ -50,7 +50,7 @@ def test_random_walk_misses_no_pair(device):
 
 
 def test_strained_cell_misses_no_pair_and_is_not_always_built(device):
-    positions, cell, pbc, types = (t.to(device) for t in make_system(seed=2))
+    positions, cell, pbc, types = make_system(device, seed=2)
     gen = torch.Generator().manual_seed(3)
     verlet = VerletList(CUTOFF, 0.8)
     for _ in range(60):
@@ -64,8 +64,8 @@ def test_strained_cell_misses_no_pair_and_is_not_always_built(device):
     assert 2 < verlet.builds < 40
 
 
-def test_a_wrapped_atom_is_found_again():
-    positions, cell, pbc, types = make_system(seed=4)
+def test_a_wrapped_atom_is_found_again(device):
+    positions, cell, pbc, types = make_system(device, seed=4)
     verlet = VerletList(CUTOFF, 1.0)
     assert_complete(verlet, positions, cell, pbc, types)
     moved = positions.clone()
@@ -74,8 +74,8 @@ def test_a_wrapped_atom_is_found_again():
     assert verlet.builds == 2
 
 
-def test_half_the_skin_is_the_limit():
-    positions, cell, pbc, types = make_system(seed=5)
+def test_half_the_skin_is_the_limit(device):
+    positions, cell, pbc, types = make_system(device, seed=5)
     verlet = VerletList(CUTOFF, 1.0)
     first = verlet.update(positions, cell, pbc, types)
     away = positions.clone()
@@ -86,8 +86,8 @@ def test_half_the_skin_is_the_limit():
     assert verlet.builds == 2
 
 
-def test_positions_changed_in_place_are_noticed():
-    positions, cell, pbc, types = make_system(seed=6)
+def test_positions_changed_in_place_are_noticed(device):
+    positions, cell, pbc, types = make_system(device, seed=6)
     verlet = VerletList(CUTOFF, 1.0)
     verlet.update(positions, cell, pbc, types)
     positions[0] += 3.0
@@ -95,12 +95,12 @@ def test_positions_changed_in_place_are_noticed():
     assert verlet.builds == 2
 
 
-def test_any_other_change_builds_anew():
-    positions, cell, pbc, types = make_system(seed=7)
+def test_any_other_change_builds_anew(device):
+    positions, cell, pbc, types = make_system(device, seed=7)
     both, two_pbc = torch.cat([cell, cell]), torch.cat([pbc, pbc])
-    batch = torch.zeros(60, dtype=torch.int32)
+    batch = torch.zeros(60, dtype=torch.int32, device=device)
     batch[::2] = 1
-    slab = torch.tensor([[True, True, False]])
+    slab = torch.tensor([[True, True, False]], device=device)
     steps = [
         (positions, cell, pbc, types, None),
         (positions, cell, pbc, 1 - types, None),
@@ -117,31 +117,30 @@ def test_any_other_change_builds_anew():
         assert verlet.builds == count
 
 
-def test_batches_strain_each_in_its_own_way():
-    positions, cell, pbc, types = make_system(seed=8)
+def test_batches_strain_each_in_its_own_way(device):
+    positions, cell, pbc, types = make_system(device, seed=8)
     cells, pbc = torch.cat([cell, 1.1 * cell]), torch.cat([pbc, pbc])
-    batch = (torch.arange(60) % 2).int()
+    batch = (torch.arange(60, device=device) % 2).int()
     verlet = VerletList(CUTOFF, 1.0)
     for scale in (1.0, 1.01, 1.02):
-        factors = torch.tensor([scale, 1 / scale], dtype=torch.float64)
+        factors = torch.tensor([scale, 1 / scale], dtype=torch.float64, device=device)
         assert_complete(
             verlet, positions * factors[batch.long(), None], cells * factors[:, None, None], pbc, types, batch
         )
     assert verlet.builds == 1
 
 
-def test_empty_system():
+def test_empty_system(device):
     verlet = VerletList(CUTOFF, 1.0)
-    none = torch.zeros(0, 3, dtype=torch.float64)
+    none = torch.zeros(0, 3, dtype=torch.float64, device=device)
+    cell, types = torch.eye(3, dtype=torch.float64, device=device), none[:, 0].int()
     for _ in range(2):
-        found = verlet.update(
-            none, torch.eye(3, dtype=torch.float64), True, torch.zeros(0, dtype=torch.int32)
-        )
+        found = verlet.update(none, cell, True, types)
     assert found.neighbors.shape == (0, 0) and verlet.builds == 1
 
 
-def test_bad_input_is_refused_at_every_step():
-    positions, cell, pbc, types = make_system(seed=9)
+def test_bad_input_is_refused_at_every_step(device):
+    positions, cell, pbc, types = make_system(device, seed=9)
     verlet = VerletList(CUTOFF, 1.0)
     verlet.update(positions, cell, pbc, types)
     broken = positions.clone()
@@ -158,7 +157,7 @@ def test_bad_input_is_refused_at_every_step():
 
 def test_tensors_changed_in_place_are_noticed(device):
     """On a GPU, types, pbc and batch that are the very tensors of the last call are not compared again."""
-    positions, cell, pbc, types = (t.to(device) for t in make_system(seed=10))
+    positions, cell, pbc, types = make_system(device, seed=10)
     batch = torch.zeros(60, dtype=torch.int32, device=device)
     verlet = VerletList(CUTOFF, 1.0)
     first = verlet.update(positions, cell, pbc, types, batch)

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from ase import Atoms, units
 from ase.build import bulk
 from ase.constraints import FixAtoms
@@ -221,4 +222,26 @@ def test_graphs_change_nothing(models, name):
         engine = Engine(alloy(physics, repeat=3), models("cuda"), physics, graphs=graphs)
         ends += list(engine.run(60, every=60))
         assert bool(engine._graphs) == graphs
+    assert np.array_equal(ends[0].positions, ends[1].positions)
+
+
+@pytest.mark.gpu
+def test_another_gpu_than_the_current_one():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    physics, ends = PHYSICS["langevin"], []
+    for place in ("cuda:0", "cuda:1"):
+        engine = Engine(alloy(physics), load(MODEL, device=place), physics)
+        ends += list(engine.run(60, every=60))
+        assert engine._graphs and torch.cuda.current_device() == 0
+    assert np.array_equal(ends[0].positions, ends[1].positions)
+
+
+@pytest.mark.gpu
+def test_any_stream_may_be_the_current_one(models):
+    physics, ends = PHYSICS["nose-hoover"], []
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
+            engine = Engine(alloy(physics), models("cuda"), physics)
+            ends += list(engine.run(60, every=60))
     assert np.array_equal(ends[0].positions, ends[1].positions)

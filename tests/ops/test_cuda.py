@@ -98,6 +98,15 @@ def test_moments_of_large_lists(atoms, width, ntypes, intervals, radial, dtype):
         assert_agree(op(*map(on_gpu, args)), op(*args), dtype)
 
 
+def pair_forces_gradients(p, g):
+    """Arguments of pair_forces_backward: the gradients of its results, and what pair_forces takes."""
+    grads = [
+        torch.randn(*shape, generator=p["gen"], dtype=torch.float64)
+        for shape in ((len(g), 3), (3, 3, 3), (len(g), 3, 3))
+    ]
+    return (*grads, g, p["d"], p["batch"], p["neighbors"])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("atoms", "width"), [(130, 97), (65, 200), (9, 33), (4000, 40)])
 def test_pair_sums_of_large_lists(atoms, width, dtype):
@@ -110,6 +119,7 @@ def test_pair_sums_of_large_lists(atoms, width, dtype):
         (OPS.displacements, (x, cell, *lists, dtype)),
         (OPS.displacements_backward, (g, *lists, 3)),
         (OPS.pair_forces, (g, p["d"], p["batch"], p["neighbors"], 3)),
+        (OPS.pair_forces_backward, pair_forces_gradients(p, g)),
     ):
         assert_agree(op(*map(on_gpu, args)), op(*args), dtype)
 
@@ -148,6 +158,7 @@ def test_the_same_bits_in_every_run(dtype):
     calls = [
         (OPS.displacements_backward, (g, p["batch"], p["neighbors"], p["images"], 3)),
         (OPS.pair_forces, (g, p["d"], p["batch"], p["neighbors"], 3)),
+        (OPS.pair_forces_backward, pair_forces_gradients(p, g)),
         *moment_calls(p, 72, False),
     ]
     for op, args in calls:
@@ -279,6 +290,27 @@ def test_more_numbers_than_32_bits_count():
     gradient, _ = OPS.displacements_backward(d, batch, neighbors, images, 1)
     assert gradient[-2].tolist() == [1, 2, 3] and gradient[-1].tolist() == [-1, -2, -3]
     assert int(gradient.count_nonzero()) == 6
+
+
+def test_more_pair_gradients_than_32_bits_count():
+    """pair_forces_backward: its last row is the first's of a list that begins with it."""
+    if torch.cuda.get_device_properties(0).total_memory < 75 * 2**30:
+        pytest.skip("needs 60 GiB")
+    atoms, width = 1 << 26, 16  # 3.2e9 numbers of 4 bytes, four times
+    d = torch.zeros(atoms, width, 3, device="cuda")
+    d[-1, -1] = torch.tensor([1.0, 2.0, 3.0])
+    neighbors = torch.full((atoms, width), -1, dtype=torch.int32, device="cuda")
+    neighbors[-1, -1] = atoms - 2
+    batch = torch.zeros(atoms, dtype=torch.int32, device="cuda")
+    grad_forces = torch.zeros(atoms, 3, dtype=torch.float64, device="cuda")
+    grad_forces[-1] = 5.0
+    none = torch.zeros(atoms, 3, 3, dtype=torch.float64, device="cuda")
+    virial = torch.eye(3, dtype=torch.float64, device="cuda")[None]
+    by_g, by_d = OPS.pair_forces_backward(grad_forces, virial, none, d, d, batch, neighbors)
+    rows = (grad_forces[-2:], virial, none[-2:], d[-2:], d[-2:], batch[-2:], neighbors[-2:].clamp(max=0))
+    last_g, last_d = OPS.pair_forces_backward(*rows)
+    assert torch.equal(by_g[-1], last_g[-1]) and torch.equal(by_d[-1], last_d[-1])
+    assert int(by_g.count_nonzero()) == int(last_g[-1].count_nonzero()) > 0
 
 
 def test_more_moments_than_32_bits_count():

@@ -1,5 +1,6 @@
 """Blocks of steps that run on the device while the host looks at the blocks before."""
 
+import contextlib
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -163,10 +164,16 @@ class Simulation(ABC, Generic[F]):
         """A frame as the caller wants it."""
 
     def _now(self) -> BatchFrame:
-        recording = self._record(self.step)
-        if self.potential.device.type == "cuda":
-            torch.cuda.synchronize(self.potential.device)
+        with self._on_device():
+            recording = self._record(self.step)
+            if self.potential.device.type == "cuda":
+                torch.cuda.synchronize()
         return recording.frame()
+
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        """The potential's GPU as the current one: streams, events and graphs are its own."""
+        device = self.potential.device
+        return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
     def _temperatures(self, kinetic: np.ndarray) -> np.ndarray:
         """(S,), K, of kinetic energies in eV; 0 where nothing can move."""
@@ -189,7 +196,8 @@ class Simulation(ABC, Generic[F]):
         try:
             while self.step < end:
                 if queued < end and len(pending) <= self._ahead:
-                    block = self._queue(queued, min(self._stride, end - queued), every)
+                    with self._on_device():
+                        block = self._queue(queued, min(self._stride, end - queued), every)
                     if block is not None:
                         pending.append(block)
                         queued += block.steps
@@ -308,12 +316,12 @@ class Simulation(ABC, Generic[F]):
         if self._graphs or not (self._use_graphs and self._surface.captures):
             return
         start = self._snapshot()
-        stream = torch.cuda.Stream(self.potential.device)
-        stream.wait_stream(torch.cuda.current_stream(self.potential.device))
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for rebuild in (True, False):
                 self._one_step(rebuild=rebuild)
-        torch.cuda.current_stream(self.potential.device).wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(stream)
         pool = torch.cuda.graph_pool_handle()
         for rebuild in (True, False):
             graph = torch.cuda.CUDAGraph()

@@ -43,7 +43,7 @@ struct BeginData {
 // does it for all, and the first of the system's atoms stores it. Threads also look for systems without
 // atoms.
 template <int Links>
-__global__ void begin_kernel(BeginData a, Thermostats<Links> bath) {
+__global__ void first_half(BeginData a, Thermostats<Links> bath) {
   const int64_t thread = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (Links > 0 && thread < a.systems) {
     const int32_t s = static_cast<int32_t>(thread), first = first_atom(a.batch, a.atoms, s);
@@ -82,7 +82,7 @@ __device__ Measures warp_sum(Measures m) {
 // A warp a window of atoms. What it measures of the part of system s in window w goes to parts[s + w]: both
 // rise along the atoms, so no two of them share a place.
 template <class Real>
-__global__ void kick_kernel(SecondHalf<Real> half, const int32_t* batch, int32_t atoms, int32_t systems,
+__global__ void second_half(SecondHalf<Real> half, const int32_t* batch, int32_t atoms, int32_t systems,
                             Measures* parts) {
   const int64_t window = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / kWarp;
   const int64_t begin = window * kWindow;
@@ -113,8 +113,8 @@ __global__ void kick_kernel(SecondHalf<Real> half, const int32_t* batch, int32_t
 
 // A block a system: its measures, and its chain.
 template <int Links>
-__global__ void finish_kernel(const Measures* parts, const int32_t* batch, int32_t atoms, int32_t systems,
-                              Thermostats<Links> bath, SystemResults results) {
+__global__ void finish_systems(const Measures* parts, const int32_t* batch, int32_t atoms, int32_t systems,
+                               Thermostats<Links> bath, SystemResults results) {
   __shared__ Measures of_warp[kWarp];
   const int32_t s = blockIdx.x;
   const int32_t first = systems == 1 ? 0 : first_atom(batch, atoms, s);
@@ -163,7 +163,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, c
                        a.new_momenta.mutable_data_ptr<double>()};
   const int64_t threads = s.atoms > s.systems ? s.atoms : s.systems;
   dispatch_links(s.links, [&](auto links) {
-    op.launch(begin_kernel<links>, blocks_for(threads, kThreads), kThreads, 0, data,
+    op.launch(first_half<links>, blocks_for(threads, kThreads), kThreads, 0, data,
               Thermostats<links>(s, dt / 2));
   });
   return {a.new_positions, a.new_momenta, s.new_eta, s.new_eta_momenta};
@@ -187,12 +187,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
     using Real = decltype(zero);
     // Few atoms are spread over the multiprocessors.
     const int threads = windows > 1024 ? kThreads : kWarp;
-    op.launch(kick_kernel<Real>, blocks_for(windows * kWarp, threads), threads, 0, a.half<Real>(), system,
+    op.launch(second_half<Real>, blocks_for(windows * kWarp, threads), threads, 0, a.half<Real>(), system,
               s.atoms, s.systems, parts);
   });
   dispatch_links(s.links, [&](auto links) {
     const int threads = windows > kFewParts * s.systems ? kThreads : kWarp;
-    op.launch(finish_kernel<links>, s.systems, threads, 0, parts, system, s.atoms, s.systems,
+    op.launch(finish_systems<links>, s.systems, threads, 0, parts, system, s.atoms, s.systems,
               Thermostats<links>(s, dt / 2), SystemResults(a));
   });
   return {a.new_momenta, a.scale, a.kinetic, a.energies, s.new_eta, s.new_eta_momenta, a.new_tally};
