@@ -83,7 +83,20 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     def random(*shape: int, like: torch.dtype = dtype) -> torch.Tensor:
         return torch.randn(*shape, generator=gen, dtype=torch.float64).to(device, like)
 
-    pbc = torch.tensor([[True, True, True], [True, False, False]], device=device)
+    samples = _pair_samples(p, random, dtype) + _step_samples(p, random)
+    for radial in (False, True):
+        samples += _moment_samples(p, random, radial)
+    # On a GPU the whole step computes in float32 alone.
+    if torch.device(device).type == "cpu" or (
+        dtype == torch.float32 and has_kernel("spline_potential", device)
+    ):
+        samples += _potential_samples(p, random, dtype)
+    return [sample for sample in samples if has_kernel(sample.op, device)]
+
+
+def _pair_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], dtype: torch.dtype) -> list[Sample]:
+    """From positions to pairs, and from pairs to forces."""
+    pbc = torch.tensor([[True, True, True], [True, False, False]], device=p["cell"].device)
     search = (p["positions"], p["cell"], pbc, p["batch"], p["types"], CUTOFF)
     bad_search = {
         "nan": (0, p["positions"] / 0),
@@ -92,7 +105,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         "types": (4, p["types"] - 1),
         "cutoff": (5, -1.0),
     }
-    samples = [
+    return [
         Sample("neighbor_matrix", (*search, 2, 64, True), bad=bad_search),
         Sample("neighbor_pairs", search, bad=bad_search),
         Sample(
@@ -117,60 +130,55 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
             (0, 1, 2, 3, 4),
             bad={"index": (6, p["neighbors"] + 4), "batch": (5, p["batch"] + 1)},
         ),
-        *_step_samples(p, random, dtype),
     ]
-    for radial in (False, True):
-        columns = 1 if radial else 4
-        switch = (CUTOFF, SMOOTH, PROTECTION)
-        lists = (p["counts"], p["types"])
-        bad = {
-            "counts": (1, p["counts"] + 3),
-            "types": (2, p["types"] + 1),
-            "cutoff": (-4, 0.0),
-            "smooth": (-3, 4.0),
-        }
-        samples += [
-            Sample(
-                "env_mat", (p["d"], *lists, p["mean"], p["std"], p["mask"], *switch, radial), (0,), bad=bad
-            ),
-            Sample(
-                "env_mat_backward",
-                (random(5, 5, columns), p["d"], *lists, p["std"], p["mask"], *switch, radial),
-                (0, 1),
-            ),
-            Sample(
-                "env_mat_backward_backward",
-                (
-                    random(5, 5, 3),
-                    random(5, 5, columns),
-                    p["d"],
-                    *lists,
-                    p["std"],
-                    p["mask"],
-                    *switch,
-                    radial,
-                ),
-            ),
-        ]
-        spline = (1.2, 9)  # s_max below the largest s: the tangent beyond it is met too
-        norm = (*lists, p["mean"], p["std"], p["mask"])
-        grad = random(5, 2, spline[1] + 5, columns)
-        bad = {"counts": (1, p["counts"] + 3), "types": (2, p["types"] + 1), "s_max": (-3, -1.0)}
-        samples += [
-            Sample("spline_moment", (p["d"], *norm, p["sel"], *switch, *spline, radial), (0,), bad=bad),
-            Sample("spline_moment_backward", (grad, p["d"], *norm, *switch, spline[0], radial), (0, 1)),
-            Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *switch, *spline, radial)),
-            Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *switch, spline[0], radial)),
-        ]
-    # On a GPU the whole step computes in float32 alone.
-    if torch.device(device).type == "cpu" or (
-        dtype == torch.float32 and has_kernel("spline_potential", device)
-    ):
-        samples += _potential_samples(p, random, dtype)
-    return [sample for sample in samples if has_kernel(sample.op, device)]
 
 
-def _step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], dtype: torch.dtype) -> list[Sample]:
+def _moment_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], radial: bool) -> list[Sample]:
+    """Rows of the environment matrix, all of them or the radial one, and their spline moments."""
+    columns = 1 if radial else 4
+    switch = (CUTOFF, SMOOTH, PROTECTION)
+    lists = (p["counts"], p["types"])
+    bad = {
+        "counts": (1, p["counts"] + 3),
+        "types": (2, p["types"] + 1),
+        "cutoff": (-4, 0.0),
+        "smooth": (-3, 4.0),
+    }
+    samples = [
+        Sample("env_mat", (p["d"], *lists, p["mean"], p["std"], p["mask"], *switch, radial), (0,), bad=bad),
+        Sample(
+            "env_mat_backward",
+            (random(5, 5, columns), p["d"], *lists, p["std"], p["mask"], *switch, radial),
+            (0, 1),
+        ),
+        Sample(
+            "env_mat_backward_backward",
+            (
+                random(5, 5, 3),
+                random(5, 5, columns),
+                p["d"],
+                *lists,
+                p["std"],
+                p["mask"],
+                *switch,
+                radial,
+            ),
+        ),
+    ]
+    spline = (1.2, 9)  # s_max below the largest s: the tangent beyond it is met too
+    norm = (*lists, p["mean"], p["std"], p["mask"])
+    grad = random(5, 2, spline[1] + 5, columns)
+    bad = {"counts": (1, p["counts"] + 3), "types": (2, p["types"] + 1), "s_max": (-3, -1.0)}
+    samples += [
+        Sample("spline_moment", (p["d"], *norm, p["sel"], *switch, *spline, radial), (0,), bad=bad),
+        Sample("spline_moment_backward", (grad, p["d"], *norm, *switch, spline[0], radial), (0, 1)),
+        Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *switch, *spline, radial)),
+        Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *switch, spline[0], radial)),
+    ]
+    return samples
+
+
+def _step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
     """The halves of a step without thermostat, with chains, and (the first) with noise."""
 
     def double(*shape: int) -> torch.Tensor:

@@ -49,7 +49,7 @@ def resolve(node: Any, leaf: Leaf, budget: Budget, place: str = "", below_variab
     raise ModelFileError(f"{place} holds a {type(node).__name__}, which no model has there")
 
 
-def plain(node: Any, budget: Budget, place: str = "") -> Any:
+def plain(node: Any, budget: Budget) -> Any:
     """Copy a tree of plain values (numbers, text, None, dicts, lists); anything else becomes text."""
     budget.spend()
     if isinstance(node, dict):
