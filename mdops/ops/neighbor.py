@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mdops.errors import InputError, NeighborOverflowError
+from mdops.memory import memory
 from mdops.ops._register import register_fake
 
 
@@ -149,7 +150,8 @@ def neighbor_list(
 
     Raises:
         NeighborOverflowError: a row is longer than the `capacity` given.
-        InputError: an argument that does not fit; the message names it.
+        InputError: an argument that does not fit; the message names it. On a CPU also a list that the memory
+            cannot hold.
     """
     cell, pbc, batch = one_batch(positions, cell, pbc, batch)
     if ntypes is None:
@@ -158,6 +160,7 @@ def neighbor_list(
     try:
         if capacity is None:
             capacity = _longest_row(arguments, neighbor_matrix(*arguments, 0)[3])[0]
+        _require_memory(positions, capacity, cutoff)
         neighbors, images, counts, needed = neighbor_matrix(*arguments, capacity, sort)
         longest, atom = _longest_row(arguments, needed)
     except RuntimeError as error:
@@ -165,6 +168,16 @@ def neighbor_list(
     if longest > capacity:
         raise NeighborOverflowError(longest, capacity, atom)
     return NeighborList(neighbors, images, counts, float(cutoff))
+
+
+def _require_memory(positions: torch.Tensor, capacity: int, cutoff: float) -> None:
+    """Raises InputError where a CPU's system would end the process for want of memory; a GPU raises by itself."""
+    size = 8 * positions.shape[0] * capacity  # a neighbour and an image
+    if not positions.is_cuda and size > memory():
+        raise InputError(
+            f"the neighbour list of {positions.shape[0]} atoms would take {size / 2**30:.3g} GiB, more than there is: "
+            f"an atom has up to {capacity} neighbours within {cutoff:g} A. Are positions and cell in A?"
+        )
 
 
 def _longest_row(arguments: tuple[Any, ...], needed: torch.Tensor) -> tuple[int, int]:

@@ -1,30 +1,22 @@
 """Arrays in memory, or in files mapped into it when there is much."""
 
-import contextlib
 import math
 import os
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mdops.errors import DataError
+from mdops.memory import memory
 
 # A training has four of these: data and neighbour lists, to train on and to validate.
 _SHARE = 1 / 8
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 def default_limit() -> int:
-    """An eighth of the memory that there is for this process, in bytes.
-
-    That is the machine's, or its container's, divided by the processes of a training on this machine.
-    """
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit ("max")
-        memory = min(memory, int(_CGROUP.read_text()))
-    return int(memory * _SHARE) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    """An eighth of the memory, in bytes, divided by the processes of a training on this machine."""
+    return int(memory() * _SHARE) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 class Storage:

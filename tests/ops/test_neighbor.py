@@ -367,6 +367,16 @@ def test_bad_numbers_are_refused(device):
         list_of(make_system(21, n=5) | {"pbc": [True, False]}, device, cutoff=3.0)
 
 
+def test_a_list_that_the_memory_cannot_hold_is_refused(monkeypatch):
+    system = water_like(300)
+    ops.neighbor_list(**system, cutoff=5.0)
+    monkeypatch.setattr("mdops.ops.neighbor.memory", lambda: 10_000)
+    with pytest.raises(
+        InputError, match=r"of 300 atoms would take .* GiB.*within 5 A. Are positions and cell in A"
+    ):
+        ops.neighbor_list(**system, cutoff=5.0)
+
+
 def test_face_takes_one_system_plainly():
     system = make_system(22, (True, False, True))
     expected = ops.neighbor_list(**system, cutoff=4.0)

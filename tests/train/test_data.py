@@ -143,7 +143,7 @@ def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path, monkey
 
 def test_memory_is_shared_among_processes_and_bounded_by_the_container(tmp_path, monkeypatch):
     container = tmp_path / "memory.max"
-    monkeypatch.setattr("mdops.train.storage._CGROUP", container)
+    monkeypatch.setattr("mdops.memory._CGROUP", container)
     whole = Storage().limit
     container.write_text("max\n")
     assert Storage().limit == whole > 0
