@@ -163,22 +163,27 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
-_NAMES = {
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    types.NoneType: "null",
+_NAMES = {  # one, and several
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("text", "texts"),
+    bool: ("true or false", "true or false"),
+    types.NoneType: ("null", "null"),
 }
 
 
-def type_name(hint: Any) -> str:
-    """A type hint in words."""
-    if _is_union(hint):
-        return " or ".join(type_name(option) for option in typing.get_args(hint))
+def type_name(hint: Any, several: bool = False) -> str:
+    """A type hint in words: "a number, or a list of numbers"."""
     if typing.get_origin(hint) is list:
-        return f"a list, each {type_name(typing.get_args(hint)[0])}"
-    return _NAMES.get(hint, "a section in braces")
+        of = type_name(typing.get_args(hint)[0], several=True)
+        return f"lists of {of}" if several else f"a list of {of}"
+    if not _is_union(hint):
+        return _NAMES.get(hint, ("a section in braces", "sections in braces"))[several]
+    options = typing.get_args(hint)
+    plain = [type_name(option, several) for option in options if typing.get_origin(option) is not list]
+    lists = [type_name(option, several) for option in options if typing.get_origin(option) is list]
+    parts = [*lists, "null"] if plain == ["null"] else [" or ".join(plain), *lists]
+    return ", or ".join(parts)
 
 
 def _kind(value: Any) -> str:

@@ -85,7 +85,7 @@ def test_aliases_comments_and_keys_without_effect():
         ("model.descriptor.neuron", [0], "expected 1 or more"),
         ("model.descriptor.sel", [1], "has 1 numbers for 2 types"),
         ("model.descriptor.sel", "auto:much", 'expected a list, "auto"'),
-        ("model.descriptor.sel", 5, "expected a list, each a whole number or text"),
+        ("model.descriptor.sel", 5, "expected text, or a list of whole numbers"),
         ("model.descriptor.axis_neuron", 41, "more than the last of neuron"),
         ("model.descriptor.rcut_smth", 7.0, "expected less than rcut"),
         ("model.descriptor", {"attn": 3, "type": "dpa1"}, "model.descriptor.type: is 'dpa1', expected"),
