@@ -3,6 +3,7 @@ after a kill, and the run goes on as if nothing had happened."""
 
 import argparse
 import dataclasses
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops.md import run as run_md
 
     physics, output = _physics(args), _output(args)
+    _keep_inputs(args, output)
     atoms = _read(args.structure)
     atoms.calc = MDOps(
         args.model, device=args.device, dtype=args.dtype, skin=args.skin, overflow=args.overflow
@@ -71,6 +73,8 @@ def _physics(args: argparse.Namespace) -> "Physics":
 def _output(args: argparse.Namespace) -> "Output":
     from mdops.md import Output
 
+    if args.time is not None and not math.isfinite(args.time):
+        raise InputError(f"--time {args.time}: expected ps")
     steps = args.steps if args.time is None else round(args.time * 1000 / args.timestep)
     return Output(
         steps=steps,
@@ -81,6 +85,14 @@ def _output(args: argparse.Namespace) -> "Output":
         restart=args.restart,
         overwrite=args.overwrite,
     )
+
+
+def _keep_inputs(args: argparse.Namespace, output: "Output") -> None:
+    """Raises InputError if the run would write over the structure or a model, which --overwrite is not meant for."""
+    inputs = [Path(args.structure.split("@")[0]), *map(Path, args.model)]
+    for path in (output.trajectory, output.log, output.checkpoint):
+        if path.exists() and any(given.exists() and path.samefile(given) for given in inputs):
+            raise InputError(f"{path} is what the run begins with: give its output another name")
 
 
 def _read(structure: str) -> "Atoms":

@@ -77,6 +77,7 @@ def test_info_on_models_of_all_sorts(case, capsys):
         (["md", "start.xyz", "-m", MODEL, "--steps", "1"], "--temperature"),
         (["md", "start.xyz", "-m", MODEL, "--steps", "1", "--ensemble", "nvt"], "nvt needs a temperature"),
         (["md", "water.xyz", "-m", MODEL, "--steps", "1", "-T", "300"], "does not know H, O"),
+        (["md", "start.xyz", "-m", MODEL, "--time", "nan", "-T", "300"], "--time nan: expected ps"),
         (["bench", MODEL, "--atoms", "0"], "at least one atom"),
     ],
 )
@@ -114,6 +115,15 @@ def test_other_failures_are_not_hidden(monkeypatch):
     monkeypatch.setattr("mdops.nn.load", fail)
     with pytest.raises(RuntimeError, match="a mistake of the program"):
         main(["bench", MODEL])
+
+
+@pytest.mark.parametrize("output", ["--trajectory", "--log", "--checkpoint"])
+def test_a_run_does_not_write_over_what_it_begins_with(crystal, capsys, output):
+    before = Path("start.xyz").read_bytes()
+    run = ["md", "start.xyz", "-m", MODEL, "-T", "300", "--steps", "2", "--overwrite", output, "./start.xyz"]
+    assert main(run) == 2
+    assert "start.xyz is what the run begins with" in capsys.readouterr().err
+    assert Path("start.xyz").read_bytes() == before
 
 
 def test_md_and_restart(crystal, capsys):
