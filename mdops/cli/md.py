@@ -91,7 +91,11 @@ def _keep_inputs(args: argparse.Namespace, output: "Output") -> None:
     """Raises InputError if the run would write over the structure or a model, which --overwrite is not meant for."""
     inputs = [Path(args.structure.split("@")[0]), *map(Path, args.model)]
     for path in (output.trajectory, output.log, output.checkpoint):
-        if path.exists() and any(given.exists() and path.samefile(given) for given in inputs):
+        if (
+            path is not None
+            and path.exists()
+            and any(given.exists() and path.samefile(given) for given in inputs)
+        ):
             raise InputError(f"{path} is what the run begins with: give its output another name")
 
 
