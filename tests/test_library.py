@@ -13,6 +13,8 @@ import pytest
 import torch
 
 import mdops
+from mdops.errors import LibraryError
+from mdops.ops._register import register_fake
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = sorted(lib for folder in mdops.__path__ for lib in Path(folder, "lib").glob("libmdops*.so"))
@@ -199,3 +201,8 @@ def test_one_wheel_for_every_python():
     (tag,) = re.findall(r"^Tag: (.*)$", wheel, re.MULTILINE)
     assert re.fullmatch(r"py3-none-(?!any)\w+", tag)
     assert "Root-Is-Purelib: false" in wheel
+
+
+def test_a_library_of_other_sources_is_told():
+    with pytest.raises(LibraryError, match=r"libmdops\.so lacks the op no_such_op: .*Build it again"):
+        register_fake("no_such_op")

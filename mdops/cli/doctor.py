@@ -105,6 +105,7 @@ def _library() -> Finding:
     from mdops import _library
 
     _library.load()
+    importlib.import_module("mdops.ops")  # finds a library that was built from other sources
     return Finding("library", str(_library.library_path("libmdops.so")))
 
 

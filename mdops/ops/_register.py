@@ -6,9 +6,20 @@ from typing import Any
 
 import torch
 
+from mdops._library import library_path
+from mdops.errors import LibraryError
+
 
 def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorates the function that gives the shapes and dtypes of `torch.ops.mdops.<name>`'s results."""
+    """Decorates the function that gives the shapes and dtypes of `torch.ops.mdops.<name>`'s results.
+
+    Raises LibraryError if the compiled library has no such op.
+    """
+    if not hasattr(torch.ops.mdops, name):
+        raise LibraryError(
+            f"{library_path('libmdops.so')} lacks the op {name}: it was built from other sources than the Python "
+            "code. Build it again, with `make build` or `pip install --no-build-isolation .`"
+        )
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

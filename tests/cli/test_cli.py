@@ -179,6 +179,14 @@ class TestDoctor:
         assert "1 problem to mend" in done.stdout
         assert "Traceback" not in done.stderr
 
+    def test_a_library_of_other_sources(self):
+        stale = BROKEN_LIBRARY.replace('raise OSError("undefined symbol: xyz")', "pass")
+        done = python("-c", stale, "doctor")
+        assert done.returncode == 1 and "problem  library" in done.stdout
+        assert "lacks the op" in done.stdout and "Build it again" in done.stdout
+        done = python("-c", stale, "info", MODEL)
+        assert done.returncode == 2 and "lacks the op" in done.stderr and "Traceback" not in done.stderr
+
     def test_other_commands_then_point_to_doctor(self):
         done = python("-c", BROKEN_LIBRARY, "info", MODEL)
         assert done.returncode == 2
