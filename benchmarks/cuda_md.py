@@ -115,6 +115,16 @@ def measure(model: Potential, frames: list[Atoms], physics: Physics, skin: float
     }
 
 
+def told(row: dict[str, Any]) -> str:
+    step = f"{row['ms']:8.4f} ms a step, {row['us_per_atom']:.5f} us/atom"
+    parts = ", ".join(f"{part} {row[f'{part}_us']:.1f}" for part in ("potential", "lists", "rest"))
+    return (
+        f"{row['atoms']:>9} atoms in {row['systems']:>4}: {step}, GPU {row['gpu_us']:.1f} us: {parts}; "
+        f"a list in {row['steps_per_list']:.1f} steps, {row['repeats']} repeats, {row['temperature']:.0f} K, "
+        f"{row['peak_bytes_per_atom'] / 1024:.1f} KiB/atom"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", type=Path, required=True)
@@ -138,13 +148,7 @@ def main() -> None:
     for frames in cases:
         row = measure(model, frames, physics, arguments.skin)
         results.append(row)
-        print(
-            f"{row['atoms']:>9} atoms in {row['systems']:>4}: {row['ms']:9.4f} ms a step, "
-            f"{row['us_per_atom']:.5f} us/atom, GPU {row['gpu_us']:.1f} us (potential {row['potential_us']:.1f}, lists {row['lists_us']:.1f}, rest "
-            f"{row['rest_us']:.1f}), a list in {row['steps_per_list']:.1f} steps, {row['temperature']:.0f} K, "
-            f"{row['peak_bytes_per_atom'] / 1024:.1f} KiB/atom, {row['repeats']} repeats",
-            flush=True,
-        )
+        print(told(row), flush=True)
     if arguments.json:
         found = {"machine": machine("cuda", arguments.commit), "results": results}
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
