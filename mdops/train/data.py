@@ -141,6 +141,10 @@ def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
         raise DataError("no systems are given")
     places = []
     for path in map(Path, given):
+        if path.suffix in (".hdf5", ".h5") or (not path.exists() and ".hdf5#" in str(path)):
+            raise DataError(
+                f"{path}: systems in HDF5 are not read; write them as folders, with dpdata by to('deepmd/npy', FOLDER)"
+            )
         if not path.exists():
             raise DataError(f"{path}: there is no such file or folder")
         if path.is_file() or is_system(path):

@@ -275,6 +275,9 @@ def test_unknown_element_and_no_labels_and_no_place(system, tmp_path):
         load_dataset(system, ["Cu", "Au"])
     with pytest.raises(DataError, match="no such file"):
         load_dataset(tmp_path / "nowhere", TYPES)
+    for name in ("data.hdf5", "data.hdf5#/water"):
+        with pytest.raises(DataError, match="systems in HDF5 are not read; write them as folders"):
+            load_dataset(tmp_path / name, TYPES)
     ase.io.write(tmp_path / "bare.xyz", Atoms("Cu"))
     with pytest.raises(DataError, match=r"bare\.xyz, frame 0: has none of energy"):
         load_dataset(tmp_path / "bare.xyz", TYPES)
