@@ -101,8 +101,9 @@ class EnergyFitting(nn.Module):
         """(N, extra_size): what the nets see of each atom besides its descriptor; arguments as of
         `forward`."""
         atoms = batch.shape[0]
+        frame = self.frame_parameters(fparam, systems)
         parts = [
-            self.frame_parameters(fparam, systems)[batch.long()],
+            frame[batch.long()] if frame.shape[1] else frame.new_empty(atoms, 0),
             self.aparam(aparam, atoms),
             self.case_embedding.expand(atoms, -1),
         ]

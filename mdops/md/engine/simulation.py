@@ -30,7 +30,7 @@ F = TypeVar("F")
 
 
 class _Snapshot(NamedTuple):
-    moving: list[torch.Tensor]
+    moving: torch.Tensor
     random: torch.Tensor | None
 
 
@@ -352,9 +352,9 @@ class Simulation(ABC, Generic[F]):
 
     def _snapshot(self) -> _Snapshot:
         generator = self._propagator.generator
-        return _Snapshot(self._state.snapshot(), None if generator is None else generator.get_state())
+        return _Snapshot(self._state.memory.clone(), None if generator is None else generator.get_state())
 
     def _restore(self, saved: _Snapshot) -> None:
-        self._state.restore(saved.moving)
+        self._state.memory.copy_(saved.moving)
         if self._propagator.generator is not None and saved.random is not None:
             self._propagator.generator.set_state(saved.random)

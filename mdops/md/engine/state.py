@@ -40,6 +40,7 @@ class State:
         virial: (S, 3, 3), W = -dE/d(strain).
         tally: (S, 6), the columns of `TALLY`.
         inverse_mass: (N,); batch: (N,) int32, the system of each atom. They do not change.
+        memory: all that moves, of which the tensors above are views.
     """
 
     positions: torch.Tensor
@@ -55,6 +56,7 @@ class State:
     tally: torch.Tensor
     inverse_mass: torch.Tensor
     batch: torch.Tensor
+    memory: torch.Tensor
 
     @classmethod
     def of(
@@ -71,48 +73,26 @@ class State:
         inverse_mass = 1 / masses
         heat = (momenta.square().sum(1) * inverse_mass / 2).cpu()
         kinetic = torch.zeros(systems, dtype=torch.float64).index_add_(0, batch.cpu().long(), heat)
-        state = cls(
-            positions=positions.clone(),
-            momenta=momenta.clone(),
-            forces=torch.zeros_like(positions),
-            atom_energy=torch.zeros_like(masses),
-            energy=positions.new_zeros(systems),
-            kinetic=kinetic.to(positions.device),
-            scale=positions.new_ones(systems),
-            eta=eta.clone(),
-            eta_momenta=eta_momenta.clone(),
-            virial=positions.new_zeros(systems, 3, 3),
-            tally=positions.new_empty(systems, len(TALLY)),
-            inverse_mass=inverse_mass,
-            batch=batch,
-        )
+        zeros = positions.new_zeros
+        moving = [
+            positions, momenta, torch.zeros_like(positions), torch.zeros_like(masses), zeros(systems),
+            kinetic.to(positions.device), positions.new_ones(systems), eta, eta_momenta, zeros(systems, 3, 3),
+            zeros(systems, len(TALLY)),
+        ]  # fmt: skip
+        memory = torch.cat([tensor.reshape(-1) for tensor in moving])
+        parts = memory.split([tensor.numel() for tensor in moving])
+        views = [part.view(tensor.shape) for part, tensor in zip(parts, moving, strict=True)]
+        state = cls(*views, inverse_mass=inverse_mass, batch=batch, memory=memory)
         state.clear_tally()
         return state
 
-    @property
-    def moving(self) -> list[torch.Tensor]:
-        """All that a step changes."""
-        return [
-            self.positions, self.momenta, self.forces, self.atom_energy, self.energy, self.kinetic, self.scale,
-            self.eta, self.eta_momenta, self.virial, self.tally,
-        ]  # fmt: skip
-
     def take(self, begun: Begun, found: Found, ended: Ended) -> None:
-        """The state after a step, in one kernel for all tensors."""
+        """The state after a step, in one kernel."""
         new = [
             begun.positions, ended.momenta, found.forces, found.atom_energy, ended.energy, ended.kinetic,
             ended.scale, ended.eta, ended.eta_momenta, found.virial, ended.tally,
         ]  # fmt: skip
-        torch._foreach_copy_(self.moving, new)
-
-    def snapshot(self) -> list[torch.Tensor]:
-        """A copy of what moves."""
-        copies = [torch.empty_like(tensor) for tensor in self.moving]
-        torch._foreach_copy_(copies, self.moving)
-        return copies
-
-    def restore(self, snapshot: list[torch.Tensor]) -> None:
-        torch._foreach_copy_(self.moving, snapshot)
+        torch.cat([tensor.reshape(-1) for tensor in new], out=self.memory)
 
     def clear_tally(self) -> None:
         self.tally.fill_(-torch.inf)

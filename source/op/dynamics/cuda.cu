@@ -9,8 +9,7 @@ namespace mdops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPerLane = 4, kWindow = kPerLane * kWarp;  // atoms of a lane, and of a warp
-constexpr int kFewParts = 64;                            // of a system, that one warp sums
+constexpr int kFewParts = 64;  // of a system, that one warp sums
 
 // The first atom of the sorted `batch` whose system is not below `system`.
 __device__ int32_t first_atom(const int32_t* batch, int32_t atoms, int32_t system) {
@@ -79,34 +78,27 @@ __device__ Measures warp_sum(Measures m) {
   return m;
 }
 
-// A warp a window of atoms. What it measures of the part of system s in window w goes to parts[s + w]: both
-// rise along the atoms, so no two of them share a place.
+// A warp a window of 32 atoms. What it measures of the part of system s in window w goes to parts[s + w]:
+// both rise along the atoms, so no two of them share a place.
 template <class Real>
 __global__ void second_half(SecondHalf<Real> half, const int32_t* batch, int32_t atoms, int32_t systems,
                             Measures* parts) {
-  const int64_t window = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / kWarp;
-  const int64_t begin = window * kWindow;
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x, window = i / kWarp;
+  const int64_t begin = window * kWarp;
   if (begin >= atoms) return;
-  const int64_t end = begin + kWindow < atoms ? begin + kWindow : atoms;
-  Measures own[kPerLane];
-  int32_t system[kPerLane];
-#pragma unroll
-  for (int u = 0; u < kPerLane; ++u) {
-    const int64_t i = begin + u * kWarp + lane_index();
-    system[u] = -1;
-    if (i >= end) continue;
-    own[u] = half.kick(i);
-    system[u] = system_of(batch, static_cast<int32_t>(i), systems);
-    if (system[u] < 0)
+  const int64_t end = begin + kWarp < atoms ? begin + kWarp : atoms;
+  Measures own = Measures::none();
+  int32_t system = -1;
+  if (i < end) {
+    own = half.kick(i);
+    system = system_of(batch, static_cast<int32_t>(i), systems);
+    if (system < 0)
       for (int c = 0; c < 3; ++c) half.new_momenta[3 * i + c] = not_a_number<double>();
   }
+  const int32_t first = batch[begin] > 0 ? batch[begin] : 0;
   const int32_t last = batch[end - 1] < systems ? batch[end - 1] : systems - 1;
-  for (int32_t s = batch[begin] > 0 ? batch[begin] : 0; s <= last; ++s) {
-    Measures sum = Measures::none();
-#pragma unroll
-    for (int u = 0; u < kPerLane; ++u)
-      if (system[u] == s) sum.add(own[u]);
-    sum = warp_sum(sum);
+  for (int32_t s = first; s <= last; ++s) {
+    const Measures sum = warp_sum(system == s ? own : Measures::none());
     if (lane_index() == 0) parts[s + window] = sum;
   }
 }
@@ -121,7 +113,7 @@ __global__ void finish_systems(const Measures* parts, const int32_t* batch, int3
   const int32_t end = systems == 1 ? atoms : first_atom(batch, atoms, s + 1);
   Measures sum = Measures::none();
   if (first < end)
-    for (int32_t w = first / kWindow + threadIdx.x; w <= (end - 1) / kWindow; w += blockDim.x)
+    for (int32_t w = first / kWarp + threadIdx.x; w <= (end - 1) / kWarp; w += blockDim.x)
       sum.add(parts[static_cast<int64_t>(s) + w]);
   sum = warp_sum(sum);
   if (blockDim.x > kWarp) {
@@ -178,7 +170,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
   EndArgs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
             eta, eta_momenta, freedom, tally, dt, kT, tau);
   StepSystems& s = a.systems;
-  const int64_t windows = blocks_for(s.atoms, kWindow), places = windows + s.systems;
+  const int64_t windows = blocks_for(s.atoms, kWarp), places = windows + s.systems;
   const Tensor memory =
       empty(op, {places * static_cast<int64_t>(sizeof(Measures) / sizeof(double))}, ScalarType::Double);
   Measures* parts = reinterpret_cast<Measures*>(const_cast<void*>(memory.data_ptr()));
@@ -186,7 +178,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
   dispatch_float(op, a.nearest.scalar_type(), [&](auto zero) {
     using Real = decltype(zero);
     // Few atoms are spread over the multiprocessors.
-    const int threads = windows > 1024 ? kThreads : kWarp;
+    const int threads = windows > 4096 ? kThreads : kWarp;
     op.launch(second_half<Real>, blocks_for(windows * kWarp, threads), threads, 0, a.half<Real>(), system,
               s.atoms, s.systems, parts);
   });
