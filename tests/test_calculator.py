@@ -375,7 +375,13 @@ class TestTools:
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("relax", "\nconverged"), ("phonons", "highest"), ("socket_client", "eV in"), ("md", "0.20 ps")],
+    [
+        ("relax", "\nconverged"),
+        ("phonons", "highest"),
+        ("socket_client", "eV in"),
+        ("md", "0.20 ps"),
+        ("batch_md", " 200 steps"),
+    ],
 )
 def test_examples(name, says, capsys, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -9,6 +9,12 @@ from mdops.ops.dynamics import Begun, Ended
 # Of a system over some steps: what may go wrong, as the largest value of each thing, and the heat.
 TALLY = ("moved2", "overflow", "closeness", "energy", "kinetic", "heat")
 
+# What a step changes, in the order it has in memory.
+_MOVING = (
+    "positions", "momenta", "forces", "atom_energy", "energy", "kinetic", "scale", "eta", "eta_momenta", "virial",
+    "tally",
+)  # fmt: skip
+
 
 @dataclass
 class Found:
@@ -81,8 +87,9 @@ class State:
         ]  # fmt: skip
         memory = torch.cat([tensor.reshape(-1) for tensor in moving])
         parts = memory.split([tensor.numel() for tensor in moving])
-        views = [part.view(tensor.shape) for part, tensor in zip(parts, moving, strict=True)]
-        state = cls(*views, inverse_mass=inverse_mass, batch=batch, memory=memory)
+        views = (part.view(tensor.shape) for part, tensor in zip(parts, moving, strict=True))
+        named = dict(zip(_MOVING, views, strict=True))
+        state = cls(**named, inverse_mass=inverse_mass, batch=batch, memory=memory)
         state.clear_tally()
         return state
 
