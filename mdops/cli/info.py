@@ -80,6 +80,6 @@ def _evaluation(potential: "Potential") -> str:
     if grid is None:
         return f"exact nets, {precision}"
     return (
-        f"splines of {grid.intervals} intervals, {precision}, error {grid.error:.1e} of the nets' largest "
-        f"value, for pairs beyond r_min = {grid.r_min:g} A"
+        f"splines of {grid.intervals} intervals, {precision}, error {grid.error:.1e} of the forces of "
+        f"pairs, beyond r_min = {grid.r_min:g} A"
     )

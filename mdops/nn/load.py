@@ -30,8 +30,8 @@ def load(
         device: where the model lives and computes.
         dtype: the precision of the computation, torch.float32 or torch.float64, or its name. Positions,
             cells and the sums of energies are float64 always.
-        spline: evaluate the embedding nets as splines (relative error below 1e-6 in float32, 1e-9 in
-            float64; see `Potential.grid`), or exactly.
+        spline: evaluate the embedding nets as splines (relative error of pairs' forces below 2e-5 in
+            float32, 1e-8 in float64; see `Potential.grid`), or exactly.
         overflow: with more neighbours of a type than the model's sel, raise an "error", "truncate" to the
             nearest (DeePMD-kit's numbers) or "extend" (keep all).
         r_min: down to this distance (A) the splines keep their error bound; closer pairs are extrapolated

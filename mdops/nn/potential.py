@@ -96,7 +96,8 @@ class Potential(nn.Module):
     def use_spline(self, r_min: float = DEFAULT_R_MIN, tolerance: float | None = None) -> None:
         """Evaluate the embedding nets as splines, with knots that keep the error bound down to r_min (A).
 
-        The bound is `tolerance`, or that of simulation: 1e-6 in float32 and 1e-9 in float64.
+        The bound (`mdops.nn.spline.spline_error`) is `tolerance`, or that of simulation: 2e-5 in float32 and
+        1e-8 in float64.
         Nets that no spline follows (relu has kinks) go on to be evaluated exactly, with a warning.
         """
         if not self.descriptor.is_smooth:

@@ -30,6 +30,7 @@ class SeE2A(nn.Module):
             out. The descriptor's `exclude_types` set the rows of such neighbours to zero, but the neighbours
             still take their places among the sel_t (they are no padding): `zeroed`. The model's
             `pair_exclude_types` turn them into absent ones. The two differ where the mean is not zero.
+        smoothing: for trainings with splines, the weight of the nets' bending beside the loss (`nn.spline`).
     """
 
     mean: torch.Tensor
@@ -68,6 +69,7 @@ class SeE2A(nn.Module):
         self.register_buffer("pair_mask", excluded | absent)
         self.register_buffer("zeroed", excluded & ~absent)
         self.has_masked = bool(self.pair_mask.any())
+        self.smoothing = 0.0
 
     @property
     def ntypes(self) -> int:

@@ -2,14 +2,19 @@
 
 import dataclasses
 from functools import lru_cache
+from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from mdops.nn.se_e2_a import SeE2A
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
-TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-9}
+# Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
+# would lose more by rounding, which grows with their number, than it gains.
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-8}
 _FIRST_INTERVALS, _MOST_INTERVALS = 32, 2048
+_BETWEEN, _FAR_POINTS = (0.125, 0.375, 0.625, 0.875), 128  # where errors and sizes are looked at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +25,7 @@ class SplineGrid:
         s_max: the last knot, the s of the smallest distance that the spline was made for.
         intervals: pieces; there are intervals + 5 basis functions.
         r_min: that distance, A. Closer pairs go on along the spline's tangent.
-        error: the largest error of a net's value, or a tenth of that of its derivative in s if that is more;
-            each relative to its largest size.
+        error: the largest relative error in the force of a pair (`spline_error`).
     """
 
     s_max: float
@@ -84,11 +88,47 @@ def embed(descriptor: SeE2A, s: torch.Tensor, masked: bool = True) -> torch.Tens
 
 def coefficients(descriptor: SeE2A, grid: SplineGrid, masked: bool = True) -> torch.Tensor:
     """C (ntypes, ntypes, B, M) of every pair [centre, neighbour], `masked` as in `embed`; differentiable in the
-    nets' weights."""
-    mean = descriptor.mean
+    nets' weights, whose gradients get those of the nets' bending, too, if `descriptor.smoothing` says so."""
+    mean, step = descriptor.mean, grid.s_max / grid.intervals
     x, inverse = _collocation_on(grid.intervals, mean.device, mean.dtype)
-    values = embed(descriptor, x * (grid.s_max / grid.intervals), masked)
-    return torch.einsum("bp,ctpm->ctbm", inverse, values)
+    table = torch.einsum("bp,ctpm->ctbm", inverse, embed(descriptor, x * step, masked))
+    if descriptor.smoothing and table.requires_grad:
+        bent: torch.Tensor = _Bent.apply(table, bending_weights(descriptor, step) * descriptor.smoothing)
+        return bent
+    return table
+
+
+def bending_weights(descriptor: SeE2A, step: float) -> torch.Tensor:
+    """(ntypes, 1, 1, 1): what the squared second differences of C are multiplied with for their sum to be the bending
+
+        mean over pairs of types and k of the integral of (d^2 G_k / dx^2)^2 over x = (s - m)/d0,
+
+    x being the nets' input and the integral one over the knots' range. In units of x knots are h = step/d0 apart;
+    second differences over h^2 are d^2G/dx^2 as a cubic spline: the weights are h / h^4 over the number of functions.
+    """
+    count = descriptor.ntypes**2 * descriptor.width
+    return ((descriptor.std[:, 0] / step) ** 3 / count)[:, None, None, None]
+
+
+class _Bent(torch.autograd.Function):
+    """Coefficients as they are; backwards, the gradient of sum(weights * (second differences)^2) is added. So a
+    training bends the nets less at the cost of a few operations on a small table, and its loss stays its loss."""
+
+    @staticmethod
+    def forward(ctx: Any, table: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(table, weights)
+        return table.view_as(table)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        table, weights = ctx.saved_tensors
+        bends = 2 * weights * (table[:, :, 2:] - 2 * table[:, :, 1:-1] + table[:, :, :-2])
+        grad = grad.clone()
+        grad[:, :, 2:] += bends
+        grad[:, :, 1:-1] -= 2 * bends
+        grad[:, :, :-2] += bends
+        return grad, None
 
 
 def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0) -> torch.Tensor:
@@ -106,19 +146,63 @@ def _value_and_slope(descriptor: SeE2A, s: torch.Tensor, h: float) -> tuple[torc
     return embed(descriptor, s), (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
 
 
+def _distances(descriptor: SeE2A, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """r (A) of s (P,) > 0 in 1/A, and -ds/dr there: s = w(r)/(r + p) falls all the way to the cutoff."""
+    low, high = torch.zeros_like(s), torch.full_like(s, descriptor.cutoff)
+    for _ in range(60):
+        r = 0.5 * (low + high)
+        above = _s(descriptor, r)[0] > s
+        low, high = torch.where(above, r, low), torch.where(above, high, r)
+    return r, -_s(descriptor, r)[1]
+
+
+def _s(descriptor: SeE2A, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """s of r, and ds/dr; the switch w as in `source/op/env_mat/env_mat.h`."""
+    width = descriptor.cutoff - descriptor.cutoff_smooth
+    u = ((r - descriptor.cutoff_smooth) / width).clamp(0, 1)
+    w, slope = u**3 * (u * (15 - 6 * u) - 10) + 1, -30 * (u * (1 - u)) ** 2 / width
+    far = r + descriptor.protection
+    return w / far, (slope - w / far) / far
+
+
+def _pair_forces(
+    descriptor: SeE2A, s: torch.Tensor, fall: torch.Tensor, value: torch.Tensor, slope: torch.Tensor
+) -> torch.Tensor:
+    """(P,): the largest derivative by a neighbour's position of what it adds to T, over all pairs of types and k.
+
+    That is R_a G_k(s). R_0 = (s - m)/d0 and the others, s/d1 along the pair, change with r by -`fall` = ds/dr
+    each; across the pair these turn, by s/(r d1), for which s^2/d1 stands (they are equal before the switch).
+    Takes G and its derivative in s, (ntypes, ntypes, P, M).
+    """
+    mean, std = descriptor.mean[:, None, None, None], descriptor.std[:, :, None, None, None]
+    s, fall = s[:, None], fall[:, None]
+    first = fall * (value + (s - mean) * slope) / std[:, 0]
+    along, across = fall * (value + s * slope) / std[:, 1], s * s * value / std[:, 1]
+    return torch.stack([part.abs().amax((0, 1, 3)) for part in (first, along, across)]).amax(0)
+
+
 def spline_error(descriptor: SeE2A, s_max: float, intervals: int) -> float:
-    """The largest error between knots of the value, or a tenth of that of the slope, each relative to its largest
-    size over [0, s_max]."""
-    step = s_max / intervals
+    """The largest relative error in the forces that single pairs make (`_pair_forces`).
+
+    An error at some distance is relative to the largest such force at that distance or farther out. Beyond half of the
+    cutoff all are relative to the largest there: towards the cutoff forces go to zero, and so do their errors,
+    whatever the nets do.
+    """
+    step, device = s_max / intervals, descriptor.mean.device
     table = coefficients(descriptor, SplineGrid(s_max, intervals, 0.0, 0.0)).double()
-    worst, size = [0.0, 0.0], [1e-30, 1e-30]
-    for fraction in (0.125, 0.375, 0.625, 0.875):
-        s = (torch.arange(intervals, dtype=torch.float64) + fraction) * step
-        for k, exact in enumerate(_value_and_slope(descriptor, s, step / 64)):
-            error = evaluate(table, fraction, k) / step**k - exact
-            worst[k] = max(worst[k], float(error.abs().max()))
-            size[k] = max(size[k], float(exact.abs().max()))
-    return max(worst[0] / size[0], 0.1 * worst[1] / size[1])
+    errors, sizes = [], []
+    for fraction in _BETWEEN:
+        s = (torch.arange(intervals, dtype=torch.float64, device=device) + fraction) * step
+        fall = _distances(descriptor, s)[1]
+        value, slope = _value_and_slope(descriptor, s, step / 64)
+        sizes.append(_pair_forces(descriptor, s, fall, value, slope))
+        value, slope = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
+        errors.append(_pair_forces(descriptor, s, fall, value, slope))
+    r = torch.linspace(0.5, 1.0, _FAR_POINTS, dtype=torch.float64, device=device) * descriptor.cutoff
+    s, slope = _s(descriptor, r)
+    far = _pair_forces(descriptor, s, -slope, *_value_and_slope(descriptor, s, step / 64)).max()
+    size = torch.stack(sizes, 1).flatten().cummax(0).values.clamp(min=far.clamp(min=1e-30))
+    return float((torch.stack(errors, 1).flatten() / size).max())
 
 
 @torch.no_grad()

@@ -1,0 +1,134 @@
+"""The error that splines are chosen by is that of forces; smoothing bends nets less, and nothing else."""
+
+import pytest
+import torch
+from reference_cases import model_path
+
+from mdops.nn import load
+from mdops.nn.exact import exact_moments
+from mdops.nn.spline import (
+    TOLERANCE,
+    SplineGrid,
+    bending_weights,
+    choose_grid,
+    coefficients,
+    embed,
+    spline_error,
+)
+from mdops.nn.splined import splined_moments
+
+S_MAX = 2.0
+
+
+def descriptor_of(case):
+    return load(model_path(case), dtype="float64", spline=False).descriptor
+
+
+def slopes(t, vectors):
+    """(N,): the largest derivative of T by the one neighbour of each atom, over T's entries and directions."""
+    found = torch.zeros(len(vectors), dtype=torch.float64)
+    for entry in t.flatten(1).unbind(1):
+        (slope,) = torch.autograd.grad(entry.sum(), vectors, retain_graph=True)
+        found = torch.maximum(found, slope.abs().amax((1, 2)))
+    return found
+
+
+def worst_pair(descriptor, grid):
+    """`spline_error` by its definition: from the derivatives of T of single pairs at many distances, by autograd."""
+    # From the cutoff inwards, and as dense in s as knots are: seven to an interval.
+    s = torch.linspace(0, S_MAX, 7 * grid.intervals + 1, dtype=torch.float64)[1:]
+    r = torch.linspace(descriptor.cutoff, 0.5, 20000, dtype=torch.float64)
+    u = ((r - descriptor.cutoff_smooth) / (descriptor.cutoff - descriptor.cutoff_smooth)).clamp(0, 1)
+    table = (u**3 * (-6 * u**2 + 15 * u - 10) + 1) / (r + descriptor.protection)
+    r = r[torch.searchsorted(table, s).clamp(max=len(r) - 1)].unique().flip(0)
+    errors, sizes = torch.zeros(len(r), dtype=torch.float64), torch.zeros(len(r), dtype=torch.float64)
+    for centre in range(descriptor.ntypes):
+        for neighbour in range(descriptor.ntypes):
+            vectors = torch.zeros(len(r), 1, 3, dtype=torch.float64)
+            vectors[:, 0, 0] = r
+            vectors.requires_grad_()
+            counts = torch.zeros(len(r), descriptor.ntypes, dtype=torch.int32)
+            counts[:, neighbour] = 1
+            types = torch.full((len(r),), centre, dtype=torch.int32)
+            exact = exact_moments(descriptor, vectors, counts, types).t
+            sizes = torch.maximum(sizes, slopes(exact, vectors))
+            with torch.no_grad():
+                splines = coefficients(descriptor, grid)
+            wrong = splined_moments(descriptor, grid, splines, vectors, counts, types).t - exact
+            errors = torch.maximum(errors, slopes(wrong, vectors))
+    size = sizes.cummax(0).values.clamp(min=sizes[r >= 0.5 * descriptor.cutoff].max())
+    return float((errors / size).max())
+
+
+@pytest.mark.parametrize("case", ["base", "axis_all", "two_side", "embedding_resnet_dt"])
+@pytest.mark.parametrize("intervals", [16, 48])
+def test_the_error_is_that_of_the_forces_of_pairs(case, intervals):
+    descriptor = descriptor_of(case)
+    with torch.no_grad():
+        told = spline_error(descriptor, S_MAX, intervals)
+    assert told == pytest.approx(worst_pair(descriptor, SplineGrid(S_MAX, intervals, 0.5, 0.0)), rel=0.25)
+
+
+def test_protected_distances_count_as_what_they_are():
+    descriptor = descriptor_of("env_protection")
+    with torch.no_grad():
+        told = spline_error(descriptor, 1 / (0.5 + descriptor.protection), 8)
+    grid = SplineGrid(1 / (0.5 + descriptor.protection), 8, 0.5, 0.0)
+    assert told == pytest.approx(worst_pair(descriptor, grid), rel=0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_grids_keep_the_bound_with_no_more_knots_than_needed(dtype):
+    descriptor = descriptor_of("base")
+    grid = choose_grid(descriptor, 0.5, TOLERANCE[dtype])
+    with torch.no_grad():
+        fewer = spline_error(descriptor, grid.s_max, int(0.7 * grid.intervals))
+    assert grid.error <= TOLERANCE[dtype] < fewer
+
+
+def test_what_is_steep_close_to_the_cutoff_asks_for_fewer_knots():
+    """There s rises as the third power of the distance to the cutoff: what is steep in s is not so in r."""
+    errors = []
+    for r in (0.7, 0.95):
+        descriptor = descriptor_of("two_side")
+        width = descriptor.cutoff - descriptor.cutoff_smooth
+        u = max(r * descriptor.cutoff - descriptor.cutoff_smooth, 0.0) / width
+        s = (u**3 * (-6 * u**2 + 15 * u - 10) + 1) / (r * descriptor.cutoff)
+        layer = descriptor.net(0, 0).layers[0]
+        with torch.no_grad():
+            layer.weight[0, 0] = 5.0
+            layer.bias[0] = -5.0 * (s - descriptor.mean[0]) / descriptor.std[0, 0]
+            errors.append(spline_error(descriptor, S_MAX, 200))
+    assert errors[1] < 0.3 * errors[0]
+
+
+def bending(descriptor, step, table):
+    return (bending_weights(descriptor, step) * torch.diff(table, n=2, dim=2).square()).sum()
+
+
+@pytest.mark.parametrize("intervals", [96, 192])
+@pytest.mark.parametrize("case", ["base", "two_side"])
+def test_bending_is_the_integral_of_squared_curvature(case, intervals):
+    descriptor, h = descriptor_of(case), 1e-4
+    step = S_MAX / intervals
+    with torch.no_grad():
+        found = bending(descriptor, step, coefficients(descriptor, SplineGrid(S_MAX, intervals, 0.5, 0.0)))
+        s = torch.linspace(h, S_MAX - h, 8001, dtype=torch.float64)
+        width = descriptor.std[:, 0, None, None, None]
+        curvature = (embed(descriptor, s + h) - 2 * embed(descriptor, s) + embed(descriptor, s - h)) / h**2
+        integral = (curvature * width**2).square().mean(2) * S_MAX / width[:, :, 0]
+    assert float(found) == pytest.approx(float(integral.mean()), rel=0.1)
+
+
+def test_smoothing_adds_the_gradient_of_bending_and_leaves_values():
+    descriptor = descriptor_of("two_side").requires_grad_()
+    grid, weights = SplineGrid(S_MAX, 40, 0.5, 0.0), list(descriptor.parameters())
+    table = coefficients(descriptor, grid)
+    random = torch.randn(table.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    loss = (table * random).sum() + 0.3 * bending(descriptor, S_MAX / 40, table)
+    expected = torch.autograd.grad(loss, weights)
+    descriptor.smoothing = 0.3
+    smoothed = coefficients(descriptor, grid)
+    assert torch.equal(smoothed, table)
+    for a, b in zip(torch.autograd.grad((smoothed * random).sum(), weights), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
