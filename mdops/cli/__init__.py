@@ -22,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return args.run(args)
     except KeyboardInterrupt:
-        return _fail("interrupted", args.debug, 130)
+        advice = "; the same command with --restart goes on" if "restart" in args else ""
+        return _fail(f"interrupted{advice}", args.debug, 130)
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; Python must not flush into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -85,6 +85,7 @@ def test_restart_goes_on_to_the_same_model(inputs, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(trainer.Trainer, "_advance", interrupted)
         assert main([*whole, "run", "--restart"]) == 130
+    assert "mdops: interrupted; the same command with --restart goes on\n" in capsys.readouterr().err
     assert main([*whole, "run", "--restart"]) == 0
     assert "from step 4 of 12" in capsys.readouterr().err
     assert torch.equal(weights("run/model.safetensors"), weights("whole/model.safetensors"))
