@@ -146,7 +146,8 @@ def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
                 f"{path}: systems in HDF5 are not read; write them as folders, with dpdata by to('deepmd/npy', FOLDER)"
             )
         if not path.exists():
-            raise DataError(f"{path}: there is no such file or folder")
+            place = "" if path.is_absolute() else f" in {Path.cwd()}"
+            raise DataError(f"{path}: there is no such file or folder{place}")
         if path.is_file() or is_system(path):
             places.append(path)
             continue

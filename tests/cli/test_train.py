@@ -217,7 +217,7 @@ def test_test_shows_each_system(tmp_path, capsys):
     "command, says",
     [
         (["--model", "absent.dp", "--data", str(SYSTEM)], "absent.dp"),
-        (["--model", MODEL, "--data", "nowhere"], "nowhere: there is no such file or folder"),
+        (["--model", MODEL, "--data", "nowhere"], "nowhere: there is no such file or folder in /"),
         (["--model", MODEL, "--data", str(SYSTEM), "--lcurve", "lcurve.out"], "--plots"),
         (
             ["--model", MODEL, "--data", str(SYSTEM), "--lcurve", "absent.out", "--plots", "plots"],
