@@ -1,7 +1,7 @@
 """Constant-energy dynamics with a model: how far the total energy drifts.
 
     python benchmarks/energy_conservation.py MODEL STRUCTURE [--device cuda] [--picoseconds 20] [--timestep 0.5]
-                                             [--equilibrate 0] [--json FILE]
+                                             [--equilibrate 0] [--seed 0] [--json FILE]
 
 STRUCTURE is any file that ASE reads, or a DeePMD-kit set folder's parent (the first frame is taken). The run starts at
 330 K, after so many picoseconds of a Nose-Hoover chain at that temperature as --equilibrate says; without them the
@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--picoseconds", type=float, default=20.0)
     parser.add_argument("--equilibrate", type=float, default=0.0, help="ps")
     parser.add_argument("--timestep", type=float, default=0.5, help="fs")
+    parser.add_argument("--seed", type=int, default=0, help="of the first velocities")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--commit", help="of the measured source, where this is no checkout of it")
@@ -65,7 +66,7 @@ def main() -> None:
     model = mdops.load(arguments.model, dtype=arguments.dtype, device=arguments.device)
     step = arguments.timestep
     physics = Physics("nvt", TEMPERATURE, step)
-    set_velocities(atoms, physics, np.random.default_rng(0), anew=True)
+    set_velocities(atoms, physics, np.random.default_rng(arguments.seed), anew=True)
     if arguments.equilibrate > 0:
         warm = Engine(atoms, model, physics)
         list(warm.run(round(1000 * arguments.equilibrate / step)))
@@ -82,6 +83,7 @@ def main() -> None:
     result = {
         "machine": machine(arguments.device, arguments.commit),
         "atoms": n,
+        "seed": arguments.seed,
         "dtype": arguments.dtype,
         "picoseconds": arguments.picoseconds,
         "equilibration_ps": arguments.equilibrate,
