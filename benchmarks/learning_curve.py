@@ -3,13 +3,15 @@
     python benchmarks/learning_curve.py --train ../shared/data/water/data_0 ../shared/data/water/data_1
         ../shared/data/water/data_2 --validate ../shared/data/water/data_3 --seconds 600
         [--device cuda] [--recipe deepmd --steps 15000 --curve ../shared/reference/water_se_a/lcurve.out]
-        [--model FILE] [--json FILE] [--plot FILE]
+        [--rate 0.002] [--smoothing 0] [--model FILE] [--json FILE] [--plot FILE]
 
 The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A), one frame a batch, float32. `--recipe mdops` leaves
 out the sections learning_rate, loss and optimizer of the input, which are mdops' own then; `--recipe deepmd` has
 those of DeePMD-kit's water example. The clock begins with the reading of data; the time of validations is counted
 too. With --seconds the number of steps is what fits in: some steps are timed before the clock begins, because the
-learning rate depends on how many there will be. The last line is of all validation frames and the model as saved.
+learning rate depends on how many there will be. The last line is of all validation frames and the model as saved, with the
+intervals of its splines in simulation. --rate and --smoothing are learning_rate.start_lr and training.smoothing in the
+place of the recipe's.
 --curve overlays another lcurve.out by steps.
 """
 
@@ -25,7 +27,7 @@ from machine import machine
 
 import mdops
 from mdops.train import load_dataset
-from mdops.train.config import parse_config
+from mdops.train.config import Config, parse_config
 from mdops.train.evaluate import evaluate
 from mdops.train.lcurve import read_curve
 from mdops.train.trainer import Report, Trainer
@@ -70,10 +72,19 @@ def training_input(arguments: argparse.Namespace, steps: int) -> dict[str, Any]:
     return {"model": model, "training": training, **RECIPES[arguments.recipe]}
 
 
+def configured(arguments: argparse.Namespace, steps: int) -> Config:
+    config = parse_config(training_input(arguments, steps))
+    if arguments.rate is not None:
+        config.learning_rate.start_lr = arguments.rate
+    if arguments.smoothing is not None:
+        config.training.smoothing = arguments.smoothing
+    return config
+
+
 def planned_steps(arguments: argparse.Namespace) -> int:
     """As many as fit into the time."""
     with tempfile.TemporaryDirectory() as folder:
-        trial = Trainer(parse_config(training_input(arguments, 10**6)), folder, device=arguments.device)
+        trial = Trainer(configured(arguments, 10**6), folder, device=arguments.device)
         for _ in range(TIMED // 3):
             trial._advance()
         begin = time.perf_counter()
@@ -101,8 +112,7 @@ def train(arguments: argparse.Namespace, steps: int) -> tuple[list[dict[str, flo
         print("  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        config = parse_config(training_input(arguments, steps))
-        Trainer(config, folder, device=arguments.device).run(line)
+        Trainer(configured(arguments, steps), folder, device=arguments.device).run(line)
         seconds = time.perf_counter() - begin
         model = mdops.load(Path(folder, "model.safetensors"))
         if arguments.model:
@@ -114,6 +124,7 @@ def train(arguments: argparse.Namespace, steps: int) -> tuple[list[dict[str, flo
         "force_rmse": errors["forces"].rmse,
         "force_mae": errors["forces"].mae,
         "energy_rmse": errors["energy"].rmse,
+        "intervals": model.grid.intervals if model.grid else 0,
     }
 
 
@@ -145,6 +156,8 @@ def main() -> None:
     length.add_argument("--seconds", type=float)
     length.add_argument("--steps", type=int)
     parser.add_argument("--recipe", choices=RECIPES, default="mdops")
+    parser.add_argument("--rate", type=float, help="learning_rate.start_lr")
+    parser.add_argument("--smoothing", type=float, help="training.smoothing")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--curve", type=Path, help="another lcurve.out to compare with")
@@ -156,7 +169,8 @@ def main() -> None:
     told = machine(arguments.device, arguments.commit)
     print(told)
     curve, final = train(arguments, arguments.steps or planned_steps(arguments))
-    answer: dict[str, Any] = {"machine": told, "recipe": arguments.recipe, "final": final}
+    changes = {name: getattr(arguments, name) for name in ("rate", "smoothing")}
+    answer: dict[str, Any] = {"machine": told, "recipe": arguments.recipe, **changes, "final": final}
     answer["seconds_to"] = {str(level): time_to(curve, level) for level in (0.137, 0.1, 0.07, 0.06)}
     if arguments.curve:
         theirs = read_curve(arguments.curve)

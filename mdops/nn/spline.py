@@ -64,10 +64,12 @@ def collocation(intervals: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @lru_cache(maxsize=8)
-def _collocation_on(
+def collocation_on(
     intervals: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`collocation` as a model has it; kept, for no step of a training to wait for a copy."""
+    """`collocation` as a model has it; kept, for no step of a training to wait for a copy.
+
+    Whoever captures a CUDA graph with it has to hold it as long: other grids take its place here."""
     x, inverse = collocation(intervals)
     return x.to(device), inverse.to(device, dtype)
 
@@ -90,7 +92,7 @@ def coefficients(descriptor: SeE2A, grid: SplineGrid, masked: bool = True) -> to
     """C (ntypes, ntypes, B, M) of every pair [centre, neighbour], `masked` as in `embed`; differentiable in the
     nets' weights, whose gradients get those of the nets' bending, too, if `descriptor.smoothing` says so."""
     mean, step = descriptor.mean, grid.s_max / grid.intervals
-    x, inverse = _collocation_on(grid.intervals, mean.device, mean.dtype)
+    x, inverse = collocation_on(grid.intervals, mean.device, mean.dtype)
     table = torch.einsum("bp,ctpm->ctbm", inverse, embed(descriptor, x * step, masked))
     if descriptor.smoothing and table.requires_grad:
         bent: torch.Tensor = _Bent.apply(table, bending_weights(descriptor, step) * descriptor.smoothing)

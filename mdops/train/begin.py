@@ -139,5 +139,5 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
     # The tree has the precision that the model is saved in, the weights that of the computation.
     potential.load_state_dict(state["weights"])
     potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
-    set_trained(potential, config.model)
+    set_trained(potential, config)
     return potential.train()

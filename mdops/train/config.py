@@ -211,6 +211,9 @@ class TrainingConfig:
         "float32", "of the computation; only mdops has this key", choices=("float32", "float64")
     )
     spline: bool = key(True, "train with the embedding nets as splines; only mdops has this key")
+    smoothing: float = key(
+        0.0, "weight of the bending of embedding nets, beside the loss; only mdops has this key", low=0
+    )
 
 
 @dataclass

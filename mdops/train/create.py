@@ -27,15 +27,16 @@ def create_potential(
     """
     tree = create_tree(config.model, statistics, seed)
     potential = build(tree, dtype=dtype, overflow=overflow_rule(statistics.neighbors, statistics.sel))
-    set_trained(potential, config.model)
+    set_trained(potential, config)
     return potential.train()
 
 
-def set_trained(potential: Potential, config: ModelConfig) -> None:
-    """Fixes the weights of the parts that are not `trainable`."""
-    fitting = config.fitting_net.trainable
-    potential.descriptor.requires_grad_(config.descriptor.trainable)
+def set_trained(potential: Potential, config: Config) -> None:
+    """Fixes the weights of the parts that are not `trainable`, and tells how much the embedding nets may bend."""
+    fitting = config.model.fitting_net.trainable
+    potential.descriptor.requires_grad_(config.model.descriptor.trainable)
     potential.fitting.requires_grad_(all(fitting) if isinstance(fitting, list) else fitting)
+    potential.descriptor.smoothing = config.training.smoothing
 
 
 def create_tree(model: ModelConfig, statistics: ModelStatistics, seed: int) -> Tree:

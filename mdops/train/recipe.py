@@ -5,9 +5,11 @@ from typing import Any
 
 # In the place of whole sections: one that is there has DeePMD-kit's defaults for its keys.
 SECTIONS: dict[str, dict[str, Any]] = {
-    "learning_rate": {"type": "cosine", "start_lr": 2e-3, "stop_lr": 1e-6, "warmup_ratio": 0.01},
+    "learning_rate": {"type": "cosine", "start_lr": 5e-3, "stop_lr": 1e-6, "warmup_ratio": 0.01},
     "optimizer": {"type": "Adam", "adam_beta2": 0.99},
 }
+# With the learning rate: at such a rate weights need averaging, and the embedding nets have to be kept smooth.
+TRAINING: dict[str, Any] = {"enable_ema": True, "smoothing": 3e-3}
 MODEL: dict[str, dict[str, Any]] = {
     "descriptor": {
         "type": "se_e2_a",
@@ -23,14 +25,10 @@ MODEL: dict[str, dict[str, Any]] = {
 
 
 def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A training input with mdops' own sections where it has none.
-
-    Without `learning_rate` the weights are averaged, too: that high rate is for the average, not for the weights
-    of the last step.
-    """
+    """A training input with mdops' own sections where it has none; `TRAINING` goes with `learning_rate`."""
     result = {**SECTIONS, **tree}
     if isinstance(tree.get("model"), Mapping):
         result["model"] = {**MODEL, **tree["model"]}
     if "learning_rate" not in tree and isinstance(tree.get("training"), Mapping):
-        result["training"] = {"enable_ema": True, **tree["training"]}
+        result["training"] = {**TRAINING, **tree["training"]}
     return result

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from mdops.nn.potential import Potential
+from mdops.nn.spline import collocation_on
 from mdops.train.batch import Batch
 from mdops.train.data import Dataset
 from mdops.train.device_frames import DeviceFrames, alike
@@ -55,6 +56,7 @@ class StepGraphs:
         self._fraction = torch.ones((), dtype=torch.float64, device=device)
         self._share = torch.ones((), dtype=torch.float32, device=device)
         self._captured: dict[tuple, tuple[torch.cuda.CUDAGraph, torch.Tensor, Outcome]] = {}
+        self._held: tuple[torch.Tensor, ...] = ()  # what the graphs read and nobody else is sure to keep
         self._grid = potential.grid
         self._update: torch.cuda.CUDAGraph | None = None
         for group in groups:
@@ -133,6 +135,9 @@ class StepGraphs:
     ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, Outcome]:
         static = places.to(self.potential.device)
         group.prepare(len(static))
+        assert self.potential.grid is not None
+        mean = self.potential.descriptor.mean
+        self._held = collocation_on(self.potential.grid.intervals, mean.device, mean.dtype)
         side = torch.cuda.Stream(self.potential.device)
         side.wait_stream(torch.cuda.current_stream(self.potential.device))
         with torch.cuda.stream(side):

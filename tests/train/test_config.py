@@ -45,6 +45,7 @@ def test_defaults_of_keys_are_deepmd_kits():
     assert (config.loss.start_pref_e, config.loss.start_pref_f) == (0.02, 1000)
     assert (config.learning_rate.type, config.learning_rate.start_lr) == ("exp", 1e-3)
     assert config.optimizer.adam_beta2 == 0.999 and not config.training.enable_ema
+    assert config.training.smoothing == 0
 
 
 def test_sections_that_are_left_out_are_mdops_own():
@@ -52,7 +53,7 @@ def test_sections_that_are_left_out_are_mdops_own():
     assert config.model.descriptor.neuron == [25, 50, 100] and config.model.descriptor.sel == "auto"
     assert config.model.fitting_net.neuron == [240] * 3
     assert (config.learning_rate.type, config.optimizer.adam_beta2) == ("cosine", 0.99)
-    assert config.training.enable_ema
+    assert config.training.enable_ema and config.training.smoothing > 0
     assert not parse_config(edited("training.enable_ema", False)).training.enable_ema
     other = parse_config(SMALL)
     other.model.descriptor.neuron.append(1)

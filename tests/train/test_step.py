@@ -11,6 +11,7 @@ import torch
 import mdops
 from mdops.errors import ConfigError, DataError
 from mdops.io import read_model
+from mdops.nn.spline import bending_weights
 from mdops.train import PairLists, load_dataset, make_batch
 from mdops.train.config import LearningRateConfig, parse_config
 from mdops.train.create import create_potential
@@ -43,7 +44,11 @@ def config(**descriptor):
                 "descriptor": options,
                 "fitting_net": {"neuron": [12, 12]},
             },
-            "training": {"training_data": {"systems": str(EMT), "batch_size": 2}, "numb_steps": 10},
+            "training": {
+                "training_data": {"systems": str(EMT), "batch_size": 2},
+                "numb_steps": 10,
+                "smoothing": 0.0,
+            },
         }
     )
 
@@ -106,6 +111,24 @@ def test_steps_reduce_the_loss_and_splines_stay_the_nets(data, lists):
     exact.grid = None
     a, b = (predict(m, batch, create_graph=False)["forces"] for m in (potential, exact))
     torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"exclude_types": [[0, 1]]}], ids=["short way", "long way"])
+def test_smoothing_keeps_nets_smooth_and_the_loss_a_loss_of_labels(data, lists, options):
+    batch, bends, values = make_batch(data, lists, [0, 7, 9]), [], []
+    for smoothing in (0.0, 100.0):
+        potential = model(data, lists, torch.float64, **options)
+        potential.descriptor.smoothing = smoothing
+        use_training_spline(potential, 2.0)
+        c = config()
+        loss, optimizer = make_loss(c), make_optimizer(c, potential.parameters())
+        for _ in range(30):
+            value, _ = train_step(potential, loss, optimizer, batch, rate=5e-3, fraction=1.0)
+            values.append(float(value))
+        table, step = potential.table(False), potential.grid.s_max / potential.grid.intervals
+        bends.append((bending_weights(potential.descriptor, step) * table.diff(n=2, dim=2) ** 2).sum())
+    assert values[0] == values[30]
+    assert float(bends[1]) < 0.7 * float(bends[0])
 
 
 def test_knots_are_renewed_when_the_weights_need_it(data, lists):
