@@ -1,6 +1,8 @@
 """What every reader of training data gives: frames of one number of atoms; and the checks these pass."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +49,30 @@ class Block:
     def name(self, frame: int) -> str:
         """How messages call a frame of this block."""
         return f"{self.source}, frame {self.first + frame}"
+
+
+def joined(blocks: Sequence[Block]) -> Iterator[Block]:
+    """Blocks of one frame, as files that ASE reads give them, put together where their atoms, labels and source are
+    the same; others as they are."""
+    groups: dict[Any, list[Block]] = {}
+    for block in blocks:
+        if block.frames > 1:
+            yield block
+        else:
+            key = (block.source, block.types.tobytes(), *block.pbc, *sorted(block.labels))
+            groups.setdefault(key, []).append(block)
+    for group in groups.values():
+        first = group[0]
+        yield Block(
+            first.system,
+            first.source,
+            first.first,
+            np.concatenate([block.positions for block in group]),
+            np.concatenate([block.types for block in group]),
+            np.concatenate([block.cell for block in group]),
+            first.pbc,
+            {name: np.concatenate([block.labels[name] for block in group]) for name in first.labels},
+        )
 
 
 def check(block: Block, ntypes: int) -> None:

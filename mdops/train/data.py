@@ -10,7 +10,7 @@ import numpy as np
 
 from mdops.errors import DataError, InputError
 from mdops.train.ase_file import NAMES, read_file
-from mdops.train.block import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, Block, check
+from mdops.train.block import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, Block, check, joined
 from mdops.train.deepmd_system import is_system, read_system
 from mdops.train.storage import Storage
 from mdops.train.units_check import units_warning
@@ -114,10 +114,13 @@ def load_dataset(
             part = _part(block, start, min(start + _CHUNK, block.frames))
             check(part, len(type_map))
             _fill(data, part, first + start)
-        message = units_warning(block)
-        if message:
-            warnings.warn(message, stacklevel=2)
         first += block.frames
+    doubted = set[str]()
+    for block in joined(blocks):
+        message = None if block.system in doubted else units_warning(block)
+        if message:
+            doubted.add(block.system)
+            warnings.warn(message, stacklevel=2)
     _require_all_or_none(data)
     for label, name in (names or {}).items():
         if not data.has("virial" if label == "stress" else label):

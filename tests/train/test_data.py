@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from ase.calculators.emt import EMT
 from small_systems import alloy, write_system
 
 from mdops.errors import DataError, InputError
@@ -292,11 +293,41 @@ def test_set_without_files_is_refused(system):
         load_dataset(system, TYPES)
 
 
-@pytest.mark.parametrize(("factor", "warned"), [(1.0, False), (27.2 / 0.529, True), (-1.0, True)])
-def test_forces_in_other_units_give_a_warning(tmp_path, factor, warned):
-    system = write_system(tmp_path / "system", alloy(12))
+def drifting(frames):
+    """A crystal that goes far, slowly: only frames next to each other are alike."""
+    rng = np.random.default_rng(2)
+    atoms, structures = alloy(1)[0], []
+    way = rng.normal(0, 1, atoms.positions.shape)
+    for k in range(frames):
+        moved = atoms.copy()
+        moved.positions += 0.5 * np.sin(0.4 * k) * way + 0.3 * np.cos(0.17 * k) * way[::-1]
+        moved.calc = EMT()
+        moved.get_forces(), moved.get_stress()
+        structures.append(moved)
+    return structures
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize(
+    ("factor", "warned"), [(1.0, False), (27.2 / 0.529, True), (1 / 27.2, True), (-1.0, True)]
+)
+def test_forces_in_other_units_give_a_warning(tmp_path, factor, warned, shuffled):
+    frames = drifting(120) if shuffled else alloy(12)
+    if shuffled:
+        np.random.default_rng(1).shuffle(frames)
+    system = write_system(tmp_path / "system", frames)
     edit(system / "set.000" / "energy.npy", lambda energy: energy / factor)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         load_dataset(system, TYPES)
     assert any("units may be mixed" in str(w.message) for w in caught) == warned
+
+
+def test_units_are_looked_at_in_files_that_ase_reads_too(tmp_path):
+    frames = [*alloy(6), *alloy(6, repeat=(1, 1, 1))]
+    for atoms in frames:
+        atoms.calc.results["energy"] /= 27.2
+    ase.io.write(tmp_path / "frames.extxyz", frames)
+    with pytest.warns(UserWarning, match=r"frames\.extxyz: energies change 0\.03") as caught:
+        load_dataset(tmp_path / "frames.extxyz", TYPES)
+    assert len(caught) == 1  # and not one of each composition
