@@ -9,10 +9,9 @@ The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A), one frame a bat
 out the sections learning_rate, loss and optimizer of the input, which are mdops' own then; `--recipe deepmd` has
 those of DeePMD-kit's water example. The clock begins with the reading of data; the time of validations is counted
 too. With --seconds the number of steps is what fits in: some steps are timed before the clock begins, because the
-learning rate depends on how many there will be. The last line is of all validation frames and the model as saved, with the
-intervals of its splines in simulation. --rate and --smoothing are learning_rate.start_lr and training.smoothing in the
-place of the recipe's.
---curve overlays another lcurve.out by steps.
+learning rate depends on how many there will be. The last line is of all validation frames and the model as saved,
+with the intervals of its splines in simulation. --rate and --smoothing are learning_rate.start_lr and
+training.smoothing in the place of the recipe's. --curve overlays another lcurve.out by steps.
 """
 
 import argparse

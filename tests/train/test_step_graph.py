@@ -28,7 +28,11 @@ CONFIG = parse_config(
             "fitting_net": {"neuron": [12, 12]},
         },
         "loss": {"start_pref_v": 0.1, "limit_pref_v": 0.1},
-        "training": {"training_data": {"systems": str(EMT), "batch_size": 2}, "numb_steps": 10, "smoothing": 0.1},
+        "training": {
+            "training_data": {"systems": str(EMT), "batch_size": 2},
+            "numb_steps": 10,
+            "smoothing": 0.1,
+        },
     }
 )
 
