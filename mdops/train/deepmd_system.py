@@ -38,14 +38,14 @@ def read_system(folder: Path, type_map: list[str]) -> Iterator[Block]:
         DataError: a file is missing, damaged, or of a length that does not fit the others.
     """
     own = _types(folder)
-    lookup = _lookup(folder, type_map)
+    elements = _elements(folder)
     periodic = not (folder / "nopbc").is_file()
     sets = sorted(path for path in folder.glob("set.*") if path.is_dir())
     if not sets and not (folder / "coord.raw").is_file():
         raise DataError(f"{folder}: has neither a set.* folder nor coord.raw")
     first: Block | None = None
     for place in sets or [folder]:
-        block = _read_set(folder, place, own, lookup, periodic)
+        block = _read_set(folder, place, own, elements, type_map, periodic)
         first = first or block
         if set(block.labels) != set(first.labels):
             told = [", ".join(sorted(b.labels)) or "nothing" for b in (block, first)]
@@ -65,8 +65,8 @@ def _types(folder: Path) -> np.ndarray:
     return types
 
 
-def _lookup(folder: Path, type_map: list[str]) -> np.ndarray | None:
-    """The model's type of each of the system's own, None where these are the model's."""
+def _elements(folder: Path) -> list[str] | None:
+    """The element of each of the system's own types, None where these are the model's."""
     path = folder / "type_map.raw"
     if not path.is_file():
         return None
@@ -77,15 +77,17 @@ def _lookup(folder: Path, type_map: list[str]) -> np.ndarray | None:
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if not names or twice:
         raise DataError(f"{path}: {f'has {twice[0]} more than once' if twice else 'is empty'}")
-    unknown = [name for name in names if name not in type_map]
-    if unknown:
-        raise DataError(
-            f"{path}: has {', '.join(unknown)}, and the model's type_map is {', '.join(type_map)}"
-        )
-    return np.array([type_map.index(name) for name in names], dtype=np.int64)
+    return names
 
 
-def _read_set(folder: Path, place: Path, own: np.ndarray, lookup: np.ndarray | None, periodic: bool) -> Block:
+def _read_set(
+    folder: Path,
+    place: Path,
+    own: np.ndarray,
+    elements: list[str] | None,
+    type_map: list[str],
+    periodic: bool,
+) -> Block:
     atoms = len(own)
     positions = _array(place, ("coord",))
     if positions is None:
@@ -118,12 +120,14 @@ def _read_set(folder: Path, place: Path, own: np.ndarray, lookup: np.ndarray | N
         types = shaped(mixed, "real_atom_types", (atoms,))
         if (types != np.floor(types)).any():
             raise DataError(f"{place}: real_atom_types holds numbers that are not whole")
+    types = np.asarray(types, dtype=np.int64)
+    _check_own(types, elements, place, lowest=0 if mixed is None else -1)
     return Block(
         str(folder),
         str(place),
         0,
         positions,
-        _mapped(np.asarray(types, dtype=np.int64), lookup, place, virtual=mixed is not None),
+        _mapped(types, elements, type_map, folder),
         shaped(box, "box", (3, 3)),
         np.full(3, periodic),
         labels,
@@ -139,18 +143,30 @@ def _label_shape(label: str, values: int, atoms: int) -> tuple[int, ...]:
     return (values,) if label == "fparam" else (atoms, max(1, values // atoms))
 
 
-def _mapped(types: np.ndarray, lookup: np.ndarray | None, place: Path, virtual: bool) -> np.ndarray:
-    """(F, n) int32: types by the model's map; those out of the system's own are refused."""
-    if lookup is not None:
-        wrong = (types < (-1 if virtual else 0)) | (types >= len(lookup))
-        if wrong.any():
-            frame, atom = np.argwhere(wrong)[0]
-            raise DataError(
-                f"{place}, frame {frame}: atom {atom} has type {types[frame, atom]}, and type_map.raw has "
-                f"{len(lookup)} elements"
-            )
-        types = np.append(lookup, -1)[types]
-    return types.astype(np.int32)
+def _check_own(types: np.ndarray, elements: list[str] | None, place: Path, lowest: int) -> None:
+    """Refuses types that the system's own type map has no element for. Without one, a Block is checked by the
+    model's."""
+    wrong = types < lowest
+    if elements is not None:
+        wrong |= types >= len(elements)
+    if wrong.any():
+        frame, atom = np.argwhere(wrong)[0]
+        there = "" if elements is None else f", and type_map.raw has {len(elements)} elements"
+        raise DataError(f"{place}, frame {frame}: atom {atom} has type {types[frame, atom]}{there}")
+
+
+def _mapped(types: np.ndarray, elements: list[str] | None, type_map: list[str], folder: Path) -> np.ndarray:
+    """(F, n) int32: the model's types. Elements that the model lacks may stand in type_map.raw if no atom is one."""
+    if elements is None:
+        return types.astype(np.int32)
+    strange = [name for k, name in enumerate(elements) if name not in type_map and bool((types == k).any())]
+    if strange:
+        raise DataError(
+            f"{folder / 'type_map.raw'}: has {', '.join(strange)}, and the model's type_map is "
+            f"{', '.join(type_map)}"
+        )
+    index = [type_map.index(name) if name in type_map else -1 for name in elements]
+    return np.array([*index, -1], dtype=np.int32)[types]
 
 
 def _array(place: Path, names: tuple[str, ...]) -> np.ndarray | None:

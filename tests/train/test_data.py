@@ -271,6 +271,15 @@ def test_types_out_of_range_are_refused(system):
         load_dataset(system, TYPES)
 
 
+def test_types_without_atoms_may_be_unknown_and_virtual_atoms_are_for_the_mixed_format(system, structures):
+    (system / "type_map.raw").write_text("Al\nCu\nXe\n")
+    same(load_dataset(system, TYPES), structures)
+    (system / "type_map.raw").unlink()
+    (system / "type.raw").write_text("\n".join(["0", "1", "-1", "1", "0", "1", "0", "1"]))
+    with pytest.raises(DataError, match=r"set\.000, frame 0: atom 2 has type -1"):
+        load_dataset(system, TYPES)
+
+
 def test_unknown_element_and_no_labels_and_no_place(system, tmp_path):
     with pytest.raises(DataError, match=r"type_map\.raw: has Al"):
         load_dataset(system, ["Cu", "Au"])
