@@ -7,7 +7,8 @@
 Steps of 0.5 fs at 300 K, float32 with float64 positions. A first run settles lists and graphs; then the clock
 on the wall runs over the steps, queueing and flags included. They are few, because not every model stays stable.
 `gpu_us` is the GPU's time of a step; the potential, the lists and the rest take their parts of it, told apart by the
-names of kernels; `repeats` counts blocks that were done again.
+names of kernels; `repeats` counts blocks that were done again; `compute_ms` is the time of `Potential.compute`, most of
+which ASE's Atoms take on the CPU.
 Last, as many molecules as --molecules says (clusters of the 24 atoms of the structure that are nearest to one of them,
 whole waters where it is water) in one batch, each with a thermostat of its own, against one system of as many atoms.
 Without --structure and --system: an artificial box.
@@ -73,6 +74,16 @@ def part_of(kernel: str) -> str:
         return "lists"
     own = "mdops" in kernel and not any(part in kernel for part in MOTION_KERNELS)
     return "potential" if own else "rest"
+
+
+def compute_milliseconds(model: Potential, frames: list[Atoms]) -> float:
+    """Of `Potential.compute`, from ASE's Atoms to NumPy arrays: the best of three."""
+    times = []
+    for _ in range(4):
+        begin = time.perf_counter()
+        model.compute(frames)
+        times.append(time.perf_counter() - begin)
+    return 1e3 * min(times[1:])
 
 
 def measure(model: Potential, frames: list[Atoms], physics: Physics, skin: float) -> dict[str, Any]:
@@ -147,6 +158,8 @@ def main() -> None:
     results = []
     for frames in cases:
         row = measure(model, frames, physics, arguments.skin)
+        if row["atoms"] < 50_000:
+            row["compute_ms"] = compute_milliseconds(model, frames)
         results.append(row)
         print(told(row), flush=True)
     if arguments.json:

@@ -113,8 +113,13 @@ __global__ void finish_systems(const Measures* parts, const int32_t* batch, int3
   const int32_t end = systems == 1 ? atoms : first_atom(batch, atoms, s + 1);
   Measures sum = Measures::none();
   if (first < end)
-    for (int32_t w = first / kWarp + threadIdx.x; w <= (end - 1) / kWarp; w += blockDim.x)
-      sum.add(parts[static_cast<int64_t>(s) + w]);
+    for (int32_t w = first / kWarp + threadIdx.x; w <= (end - 1) / kWarp; w += blockDim.x) {
+      const int32_t begin = w * kWarp, last = begin < atoms - kWarp ? begin + kWarp - 1 : atoms - 1;
+      // Otherwise `batch` is not sorted, and nothing was measured for this place.
+      const bool measured = batch[begin] <= s && s <= batch[last];
+      if (measured) sum.add(parts[static_cast<int64_t>(s) + w]);
+      if (!measured) sum.kinetic = not_a_number<double>();
+    }
   sum = warp_sum(sum);
   if (blockDim.x > kWarp) {
     if (lane_index() == 0) of_warp[threadIdx.x / kWarp] = sum;
