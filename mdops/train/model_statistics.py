@@ -39,15 +39,23 @@ class ModelStatistics:
 def model_statistics(config: Config, data: Dataset, lists: PairLists) -> ModelStatistics:
     """The statistics of the training data that the configuration asks for; the lists' cutoff is the model's.
 
-    Raises DataError if the model takes parameters that the data lacks; warns of those that it does not take.
+    Raises DataError if no atom has a neighbour, or the model takes parameters that the data lacks, and ConfigError if
+    `sel` has no places; warns of parameters that the model does not take.
     """
     model, descriptor = config.model, config.model.descriptor
     _require_parameters(model.fitting_net, data)
     neighbors = neighbor_statistics(data, lists)
+    if not any(neighbors.most):
+        raise DataError(
+            f"{', '.join(data.systems)}: no atom has a neighbour within model.descriptor.rcut = {lists.cutoff:g} A: are "
+            "positions and cells in A?"
+        )
     if isinstance(descriptor.sel, str):
         sel = neighbors.sel(automatic_sel_ratio(descriptor.sel))
     else:
         sel = descriptor.sel
+    if not any(sel):
+        raise ConfigError(f"model.descriptor.sel: {sel} has no place for a neighbour")
     frames = statistics_frames(config, data)
     environment = environment_statistics(
         data,

@@ -222,3 +222,12 @@ def test_parameters_that_the_data_lacks_are_refused_before_the_training(data, li
         UserWarning, match="the data has aparam, which model.fitting_net.numb_aparam = 0 leaves out"
     ):
         model_statistics(c, replace(data, **given), lists)
+
+
+def test_a_model_that_sees_no_neighbours_is_refused(data):
+    with pytest.raises(
+        DataError, match=r"no atom has a neighbour within model\.descriptor\.rcut = 1 A: are positions"
+    ):
+        model_statistics(config(rcut=1.0, rcut_smth=0.5), data, PairLists(data, 1.0))
+    with pytest.raises(ConfigError, match=r"model\.descriptor\.sel: \[0, 0\] has no place for a neighbour"):
+        model_statistics(config(sel=[0, 0]), data, PairLists(data, 4.0))
