@@ -47,8 +47,8 @@ def model_statistics(config: Config, data: Dataset, lists: PairLists) -> ModelSt
     neighbors = neighbor_statistics(data, lists)
     if not any(neighbors.most):
         raise DataError(
-            f"{', '.join(data.systems)}: no atom has a neighbour within model.descriptor.rcut = {lists.cutoff:g} A: are "
-            "positions and cells in A?"
+            f"{', '.join(data.systems)}: no atom has a neighbour within model.descriptor.rcut = {lists.cutoff:g} A: "
+            "are positions and cells in A?"
         )
     if isinstance(descriptor.sel, str):
         sel = neighbors.sel(automatic_sel_ratio(descriptor.sel))
