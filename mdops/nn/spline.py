@@ -148,14 +148,14 @@ def _value_and_slope(descriptor: SeE2A, s: torch.Tensor, h: float) -> tuple[torc
     return embed(descriptor, s), (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
 
 
-def _distances(descriptor: SeE2A, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """r (A) of s (P,) > 0 in 1/A, and -ds/dr there: s = w(r)/(r + p) falls all the way to the cutoff."""
+def _fall(descriptor: SeE2A, s: torch.Tensor) -> torch.Tensor:
+    """-ds/dr where s (P,) > 0 in 1/A is reached; s = w(r)/(r + p) falls all the way to the cutoff."""
     low, high = torch.zeros_like(s), torch.full_like(s, descriptor.cutoff)
-    for _ in range(60):
+    for _ in range(32):  # to 1e-9 of the cutoff
         r = 0.5 * (low + high)
         above = _s(descriptor, r)[0] > s
         low, high = torch.where(above, r, low), torch.where(above, high, r)
-    return r, -_s(descriptor, r)[1]
+    return -_s(descriptor, r)[1]
 
 
 def _s(descriptor: SeE2A, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -195,7 +195,7 @@ def spline_error(descriptor: SeE2A, s_max: float, intervals: int) -> float:
     errors, sizes = [], []
     for fraction in _BETWEEN:
         s = (torch.arange(intervals, dtype=torch.float64, device=device) + fraction) * step
-        fall = _distances(descriptor, s)[1]
+        fall = _fall(descriptor, s)
         value, slope = _value_and_slope(descriptor, s, step / 64)
         sizes.append(_pair_forces(descriptor, s, fall, value, slope))
         value, slope = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
