@@ -2,13 +2,19 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from ase.build import bulk
 
 from mdops import _library
 from mdops._library import check_device, cuda_problem, gpu_problem
+from mdops.calculator import MDOps
 from mdops.errors import InputError, LibraryError
+
+MODEL = Path(__file__).parent / "data" / "formats" / "model.dp"
 
 
 @pytest.fixture
@@ -118,3 +124,18 @@ def test_gpu_tensors_are_told_why_the_library_does_not_take_them():
         pytest.skip("the CUDA library takes them here")
     done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+def test_a_calculator_on_another_gpu_than_the_current_one():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    atoms = bulk("Cu", a=4.0, cubic=True) * (2, 2, 2)
+    atoms.rattle(0.1, seed=0)
+    answers = []
+    for place in ("cuda:0", "cuda:1"):
+        atoms.calc = MDOps(MODEL, device=place)
+        answers.append((atoms.get_potential_energy(), atoms.get_forces(), atoms.get_stress()))
+        assert torch.cuda.current_device() == 0
+    for here, there in zip(*answers, strict=True):
+        np.testing.assert_array_equal(here, there)
