@@ -1,18 +1,21 @@
 """Time of the fused inference step on a GPU (`spline_potential`), kernel by kernel, beside its floors.
 
     python benchmarks/cuda_inference.py --model model.dp [--structure frame.extxyz | --system deepmd_folder]
-                                        [--atoms 192 1536 12288 98304 1572864] [--json FILE] [--commit HASH]
+                                        [--atoms 192 1536 12288 98304 1572864] [--check 192 5184]
+                                        [--json FILE] [--commit HASH]
 
 The structure, a periodic box, is repeated until there are as many atoms as asked for, and disturbed by 0.01 A. Its
 list of neighbours has the skin of a simulation, 1 A, and is not part of the time. Steps are replays of a CUDA graph;
 the time is the median of ten runs. `floor_ns` counts the matrix products alone, at the rate of the instruction that
 does them (mma.sync in float16, three products for one, at the fraction of the peak that it can reach); the bytes are
 those of arrays that must pass through memory between kernels. Last, 1,024 molecules of 24 atoms in one batch against
-one system of as many atoms. Without --structure and --system: an artificial box of water's density.
+one system of as many atoms. --check compares systems of so many atoms with the float64 step on the CPU. Without
+--structure and --system: an artificial box of water's density.
 """
 
 import argparse
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +149,27 @@ def measure(model: Potential, fused: FusedPotential, frames: list[Atoms]) -> dic
     }
 
 
+def check(model: Potential, fused: FusedPotential, path: Path, atoms: Atoms) -> dict[str, float]:
+    """Differences from the float64 step on the CPU: root mean square of forces (eV/A), energies (eV/atom), and virials
+    relative to their largest number."""
+    double = mdops.load(path, dtype=torch.float64, overflow="extend").fused()
+    assert double is not None
+    system, pairs = listed(model, [atoms])
+    on_cpu = System(*(getattr(system, field.name).cpu() for field in fields(system)))
+    pairs_on_cpu = NeighborList(*(x.cpu() if isinstance(x, torch.Tensor) else x for x in pairs))
+    expected, _ = double(on_cpu, pairs_on_cpu, None, None)
+    result = {name: value.cpu() for name, value in fused(system, pairs, None, None)[0].items()}
+    off = {name: result[name] - value for name, value in expected.items()}
+    return {
+        "atoms": len(atoms),
+        "force_rms": float(off["forces"].square().mean().sqrt()),
+        "force_most": float(off["forces"].abs().max()),
+        "energy_rms": float(off["atom_energy"].square().mean().sqrt()),
+        "energy_of_sum": float(off["atom_energy"].sum().abs()) / len(atoms),
+        "virial_relative": float(off["virial"].abs().max() / expected["virial"].abs().max()),
+    }
+
+
 def molecules(unit: Atoms) -> list[Atoms]:
     """Clusters of as many atoms: the first of the structure, in a large box of their own."""
     order = np.argsort(np.linalg.norm(unit.get_positions() - unit.get_positions()[0], axis=1))[:MOLECULE]
@@ -166,6 +190,7 @@ def main() -> None:
     parser.add_argument("--structure", type=Path)
     parser.add_argument("--system", type=Path)
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536, 12288, 98304, 1572864])
+    parser.add_argument("--check", type=int, nargs="*", default=[], metavar="ATOMS")
     parser.add_argument("--commit", default="", help="of the measured source, recorded as it is")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -184,6 +209,9 @@ def main() -> None:
             f"(floor {row['floor_ns']:.1f}), {row['step_bytes_per_atom'] / 1024:.1f} KiB/atom",
             flush=True,
         )
+    checks = [check(model, fused, arguments.model, repeated(unit, count)) for count in arguments.check]
+    for row in checks:
+        print(", ".join(f"{name} {value:.3g}" for name, value in row.items()))
     machine = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -191,7 +219,7 @@ def main() -> None:
         "commit": arguments.commit,
     }
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({"machine": machine, "results": results, "checks": checks}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

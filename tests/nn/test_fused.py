@@ -161,6 +161,35 @@ def test_gpu_has_the_same_bits_every_time(times):
     assert first["forces"].sum(0).abs().max() == 0
 
 
+# Nets that one kernel takes whole, on Hopper: of two and three layers, with timesteps and with further inputs. And two
+# that it does not: another activation, layers twice as wide as their input.
+MANY = ["se_a_alloy", "se_a_oneside", "three_types", "fitting_resnet_dt", "fparam_aparam", "virtual_atoms"]
+MANY += ["activation_gelu", "widths"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", MANY)
+def test_gpu_is_the_float64_cpu_for_many_atoms(case):
+    """Enough atoms for large tiles, several blocks of every type, the last ones not full."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        double = load(model_path(case), dtype=torch.float64, overflow="extend")
+        gpu = load(model_path(case), dtype=torch.float32, overflow="extend").to("cuda")
+    (reference, *_) = references(DATA / case)
+    own = reference.system.batch == 0
+    times = 4300 // int(own.sum())
+    system = repeated(reference, times)
+    fparam = None if reference.fparam is None else reference.fparam[:1].repeat(times, 1)
+    aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
+    pairs = listed(double, system, skin=0.5)
+    expected, moments = double.fused()(system, pairs, fparam, aparam)
+    parameters = (None if x is None else x.cuda() for x in (fparam, aparam))
+    result, told = gpu.fused()(*moved(system, pairs, "cuda"), *parameters)
+    for name, value in expected.items():
+        assert relative_error(result[name].cpu(), value) < 1e-4, name
+    assert torch.equal(told.within.cpu(), moments.within)
+
+
 @pytest.mark.gpu
 def test_gpu_answers_wrong_input_with_nan():
     gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")

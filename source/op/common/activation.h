@@ -53,18 +53,50 @@ MDOPS_HD T expm1_clamped(T x) {
   return scale * sum + (scale - T(1));
 }
 
+// a / b, on a GPU in float32 to 2 units in the last place, for b from 2^-126 to 2^126.
+template <class T>
+MDOPS_HD T quotient(T a, T b) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 4) return __fdividef(a, b);
+#endif
+  return a / b;
+}
+
+#ifdef __CUDACC__
+// tanh on a GPU in float32 to 4 units in the last place: a polynomial fitted to it below 0.55, the fast
+// exponential above; both are worked out, so that no lane waits for another.
+__device__ __forceinline__ float tanh_gpu(float x) {
+  float e, inverse, result;
+  const float s = x * x;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(2.88539008f * fabsf(x)));  // 2 / ln 2
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(e + 1.0f));
+  float p = 0.01645913f;
+  p = p * s - 0.05268433f;
+  p = p * s + 0.13320945f;
+  p = p * s - 0.3333296f;
+  const float small = x + x * (s * p), large = copysignf(1.0f - 2.0f * inverse, x);
+  asm("{\n.reg .pred low;\nsetp.lt.f32 low, %1, %2;\nselp.f32 %0, %3, %4, low;\n}"
+      : "=f"(result)
+      : "f"(fabsf(x)), "f"(0.55f), "f"(small), "f"(large));
+  return result;
+}
+#endif
+
 template <class T>
 MDOPS_HD T tanh_fast(T x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 4) return tanh_gpu(x);
+#endif
   const T limit = sizeof(T) == 4 ? T(10) : T(20);  // tanh is 1 to rounding beyond
   T size = x < T(0) ? -x : x;
   size = size < limit ? size : limit;
-  const T e = expm1_clamped(T(2) * size), t = e / (e + T(2));
+  const T e = expm1_clamped(T(2) * size), t = quotient(e, e + T(2));
   return x < T(0) ? -t : t;
 }
 
 template <class T>
 MDOPS_HD T sigmoid_fast(T x) {
-  return T(1) / (expm1_clamped(-x) + T(2));
+  return quotient(T(1), expm1_clamped(-x) + T(2));
 }
 
 // y = f(x) and f'(x). `threshold` is silut's.

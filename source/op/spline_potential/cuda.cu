@@ -1,4 +1,5 @@
 #include "common/cuda.h"
+#include "spline_potential/gpu_chain.h"
 #include "spline_potential/gpu_forces.h"
 #include "spline_potential/gpu_net.h"
 #include "spline_potential/gpu_pack.h"
@@ -8,9 +9,12 @@ namespace mdops {
 
 namespace {
 
-constexpr int kProducts = 3;         // of the float16 parts: float32's accuracy
-constexpr int kChunkRows = 1 << 16;  // atoms whose T, D and layers are in memory at a time
-constexpr int64_t kFewAtoms = 4096;  // up to which tiles are small, so that all multiprocessors get some
+constexpr int kProducts = 3;  // of the float16 parts: float32's accuracy
+// Atoms whose T, D and layers are in memory at a time: four rounds of a block of the chain on each of the 132
+// multiprocessors of an H100.
+constexpr int kChunkRows = 4 * 132 * 128;
+constexpr int64_t kFewAtoms = 4096;     // up to which tiles are small, so that all multiprocessors get some
+constexpr int64_t kFewForChain = 1536;  // up to which the tiles of the chain are too few, in the same way
 
 //                        row warps, column warps, depth warps, row units, column units, steps, stages
 using WideTile = Tile<4, 2, 1, 2, 15, 2, 3>;    // 128 x 240
@@ -60,10 +64,12 @@ class GpuCall : public CudaOp {
     p.energy = energy.mutable_data_ptr<double>(), p.forces = forces.mutable_data_ptr<double>();
     p.virial = virial.mutable_data_ptr<double>(), p.within = within.mutable_data_ptr<int32_t>();
     p.nearest = nearest.mutable_data_ptr<float>();
-    if (p.atoms <= kFewAtoms)
-      step<SmallTile, SmallTile>(p, packed);
+    if (p.atoms > kFewForChain && runs_chain(p.net))
+      step(p, packed, ChainOfLayers());
+    else if (p.atoms <= kFewAtoms)
+      step(p, packed, Layers<SmallTile, SmallTile>());
     else
-      step<WideTile, NarrowTile>(p, packed);
+      step(p, packed, Layers<WideTile, NarrowTile>());
     return {energy, forces, virial, within, nearest};
   }
 
@@ -117,35 +123,47 @@ class GpuCall : public CudaOp {
     launch(kernel, blocks, threads, bytes, args...);
   }
 
-  template <class T, class Narrow>
-  void step(StepArgs p, const GpuNet& packed) const {
-    constexpr int rows = T::kRows;
-    static_assert(rows == Narrow::kRows && kChunkRows % rows == 0);
+  // Whether this GPU has Hopper's tensor cores, this library code for them, and the kernel takes the net.
+  bool runs_chain(const FittingShape& net) const {
+#ifdef MDOPS_HOPPER
+    int major = 0, minor = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu));
+    const Chain chain{net};
+    return major == 9 && minor == 0 && net.activation == Activation::tanh && chain.fits() &&
+           chain.fits_residuals();
+#else
+    return static_cast<void>(net), false;
+#endif
+  }
+
+  template <class Net>
+  void step(StepArgs p, const GpuNet& packed, Net net) const {
+    constexpr int rows = Net::kRows;
+    static_assert(kChunkRows % rows == 0);
     p.tile_rows = rows;
     p.rows = static_cast<int>((blocks_for(p.atoms, rows) + p.ntypes - 1) * rows);
     if (p.atoms == 0) p.rows = 0;
     p.chunk_rows = p.rows < kChunkRows ? p.rows : kChunkRows;
-    p.energy_parts = (GpuNet::cols(p.net, p.net.layers - 1) + T::kCols - 1) / T::kCols;
+    p.energy_parts = Net::energy_parts(p.net);
 
     Pieces pieces;
-    LayerRows layers[kMaxLayers];
-    divide(pieces, p, layers);
+    divide(pieces, p), net.divide(pieces, p);
     const Tensor memory = empty(*this, {pieces.used}, ScalarType::Byte);
     pieces = {static_cast<char*>(const_cast<void*>(memory.data_ptr())), 0};
-    divide(pieces, p, layers);
+    divide(pieces, p), net.divide(pieces, p);
 
     const int64_t blocks = blocks_for(p.atoms > 0 ? p.atoms : 1, kOrderBlock);
     launch_shared(begin_kernel, blocks, kOrderBlock, 4 * p.ntypes, p);
     launch_shared(order_kernel, p.atoms ? blocks : 0, kOrderBlock,
                   4 * ((2 + kOrderBlock / kWarp) * p.ntypes + 1), p);
-    for (p.first_row = 0; p.first_row < p.rows; p.first_row += p.chunk_rows)
-      chunk<T, Narrow>(p, packed, layers);
+    for (p.first_row = 0; p.first_row < p.rows; p.first_row += p.chunk_rows) chunk(p, packed, net);
     const int64_t numbers =
         p.atoms > 3 * p.systems ? 3 * static_cast<int64_t>(p.atoms) : 9 * static_cast<int64_t>(p.systems);
     launch(end_kernel, blocks_for(numbers, 256), 256, 0, p);
   }
 
-  static void divide(Pieces& pieces, StepArgs& p, LayerRows* layers) {
+  static void divide(Pieces& pieces, StepArgs& p) {
     const int64_t n = p.atoms, chunk = p.chunk_rows;
     p.places = pieces.take<Place>(n);
     p.force_sums = pieces.take<int64_t>(4 * n);
@@ -160,10 +178,6 @@ class GpuCall : public CudaOp {
     p.features = pieces.take<float>(chunk * p.feature_stride);
     p.largest = pieces.take<float>(chunk * (1 + 2 * p.layers));
     p.energy_part = pieces.take<double>(chunk * p.energy_parts);
-    for (int k = 0; k < p.layers; ++k) {
-      layers[k].value = pieces.take<float>(chunk * GpuNet::cols(p.net, k));
-      layers[k].slope = pieces.take<float>(chunk * GpuNet::cols(p.net, k));
-    }
   }
 
   // Rows of the chunk: the last one may have fewer.
@@ -171,22 +185,66 @@ class GpuCall : public CudaOp {
     return p.rows - p.first_row < p.chunk_rows ? p.rows - p.first_row : p.chunk_rows;
   }
 
-  template <class T, class Narrow>
-  void chunk(const StepArgs& p, const GpuNet& packed, const LayerRows* layers) const {
+  template <class Net>
+  void chunk(const StepArgs& p, const GpuNet& packed, const Net& net) const {
     const int moment_bytes = AtomMemory::bytes(p), force_bytes = ForceMemory::bytes(p);
     const int64_t rows = rows_left(p);
     int threads = atom_threads(moment_bytes);
-    launch_shared(moments_kernel, blocks_for(rows, threads / kWarp), threads, threads / kWarp * moment_bytes,
-                  p);
-    const int last = p.layers - 1;
-    for (int n = 0; n < last; ++n) forward<T, Narrow, LayerStep::forward>(p, packed, layers, n);
-    forward<T, Narrow, LayerStep::last>(p, packed, layers, last);
-    for (int n = last; n > 0; --n) backward<T, Narrow>(p, packed, layers, n);
-    feature_gradient<T, Narrow>(p, packed, layers);
+    launch_shared(moments_kernel<Net::split()>, blocks_for(rows, threads / kWarp), threads,
+                  threads / kWarp * moment_bytes, p);
+    net.run(*this, p, packed);
     threads = atom_threads(force_bytes);
     launch_shared(forces_kernel, blocks_for(rows, threads / kWarp), threads, threads / kWarp * force_bytes,
                   p);
   }
+
+  // The fitting net as one kernel.
+  struct ChainOfLayers {
+    static constexpr int kRows = kChainRows;
+    static constexpr bool split() { return true; }
+    float2* slopes;
+
+    static int energy_parts(const FittingShape&) { return 1; }
+    void divide(Pieces& pieces, const StepArgs& p) {
+      slopes = pieces.take<float2>(int64_t{p.chunk_rows} * (p.layers - 1) * (kChainCols / 2));
+    }
+    void run(const GpuCall& call, const StepArgs& p, const GpuNet& packed) const {
+      ChainArgs a{};
+      a.tile_type = p.tile_type + p.first_row / p.tile_rows;
+      a.nets = p.nets, a.net_size = p.net_size, a.units = packed.units, a.unit_scales = packed.unit_scales;
+      for (int n = 0; n < p.layers; ++n) a.bias[n] = packed.bias[n], a.timestep[n] = packed.timestep[n];
+      a.out_weight = packed.out_weight, a.net = p.net, a.scale = p.scale;
+      a.features = p.features, a.bound = p.largest, a.slopes = slopes, a.energy = p.energy_part;
+      call.launch_shared(chain_kernel<Activation::tanh>, rows_left(p) / kRows, kChainThreads,
+                         ChainMemory::kBytes, a);
+    }
+  };
+
+  // The fitting net as a kernel a product.
+  template <class T, class Narrow>
+  struct Layers {
+    static constexpr int kRows = T::kRows;
+    static constexpr bool split() { return false; }
+    static_assert(kRows == Narrow::kRows);
+    LayerRows rows[kMaxLayers];
+
+    static int energy_parts(const FittingShape& net) {
+      return (GpuNet::cols(net, net.layers - 1) + T::kCols - 1) / T::kCols;
+    }
+    void divide(Pieces& pieces, const StepArgs& p) {
+      for (int k = 0; k < p.layers; ++k) {
+        rows[k].value = pieces.take<float>(int64_t{p.chunk_rows} * GpuNet::cols(p.net, k));
+        rows[k].slope = pieces.take<float>(int64_t{p.chunk_rows} * GpuNet::cols(p.net, k));
+      }
+    }
+    void run(const GpuCall& call, const StepArgs& p, const GpuNet& packed) const {
+      const int last = p.layers - 1;
+      for (int n = 0; n < last; ++n) call.template forward<T, Narrow, LayerStep::forward>(p, packed, rows, n);
+      call.template forward<T, Narrow, LayerStep::last>(p, packed, rows, last);
+      for (int n = last; n > 0; --n) call.template backward<T, Narrow>(p, packed, rows, n);
+      call.template feature_gradient<T, Narrow>(p, packed, rows);
+    }
+  };
 
   LayerArgs layer_args(const StepArgs& p, const GpuNet& packed) const {
     LayerArgs a{};
@@ -264,6 +322,21 @@ class GpuCall : public CudaOp {
   }
 };
 
+// The units of the chain.
+void pack_chain(const CudaOp& op, const FittingShape& net, const std::vector<DenseLayer<float>>& layers,
+                const GpuNet& to, float* out) {
+  const Chain chain{net};
+  char* units = reinterpret_cast<char*>(out + to.units);
+  for (int m = 0; m < chain.products(); ++m) {
+    const int n = chain.layer(m), depth = chain.depth(m), columns = chain.columns(m);
+    const LayerMatrix matrix{layers[n].weight, net, n, chain.is_backward(m)};
+    float* const scale = out + to.unit_scales + m;
+    op.launch(unit_scale_kernel, 1, 1024, 0, matrix, depth, columns, scale);
+    op.launch(units_kernel, chain.units(m), 256, 0, matrix, depth, columns, chain.width(m), scale, units);
+    units += static_cast<int64_t>(chain.units(m)) * kUnitBytes;
+  }
+}
+
 Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
                              std::vector<Tensor> timesteps, int64_t width, int64_t axis) {
   constexpr const char* name = "spline_potential_pack";
@@ -278,6 +351,7 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   if (cudaMemsetAsync(out, 0, 4 * to.size, op.stream()) != cudaSuccess)
     fail(op, "the net could not be cleared");
   const std::vector<DenseLayer<float>> layers = in.layers<float>();
+  if (Chain{in.net}.fits()) pack_chain(op, in.net, layers, to, out);
   const auto copy = [&](const float* from, int64_t at, int count) {
     if (cudaMemcpyAsync(out + at, from, 4 * count, cudaMemcpyDeviceToDevice, op.stream()) != cudaSuccess)
       fail(op, "the biases could not be copied");

@@ -126,15 +126,14 @@ __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* tab
     int row = m.rows[group];
     float4 c[blocks];
 #pragma unroll
-    for (int b = 0; b < blocks; ++b)
-      c[b] = __ldg(reinterpret_cast<const float4*>(table + row * p.table_width + at[b]));
+    for (int b = 0; b < blocks; ++b) c[b] = coefficients(table, row * p.table_width + at[b]);
     for (int k = 0; k < count; k += rows) {
       const int next_row = k + rows < count ? m.rows[k + rows + group] : row;
       float sum[4] = {};
 #pragma unroll
       for (int b = 0; b < blocks; ++b) {
         const float4 now = c[b];
-        c[b] = __ldg(reinterpret_cast<const float4*>(table + next_row * p.table_width + at[b]));
+        c[b] = coefficients(table, next_row * p.table_width + at[b]);
 #pragma unroll
         for (int a = 0; a < 4; ++a)
           sum[a] += now.x * grad[b][a].x + now.y * grad[b][a].y + now.z * grad[b][a].z + now.w * grad[b][a].w;

@@ -1,7 +1,7 @@
 // A warp an atom, from its list to the features of the fitting net: pairs, spline moments, T, D.
 #pragma once
 
-#include "spline_potential/gpu_gemm.h"
+#include "spline_potential/gpu_hopper.h"
 #include "spline_potential/gpu_step.h"
 
 namespace mdops {
@@ -165,12 +165,16 @@ __device__ __forceinline__ int list_rows(const uint32_t* touched, int words, int
   return count;
 }
 
+// Four numbers of a table, which has fewer than 2^31.
+__device__ __forceinline__ float4 coefficients(const float* table, int at) {
+  return __ldg(reinterpret_cast<const float4*>(table + static_cast<uint32_t>(at)));
+}
+
 // T = A^T C in the warp's columns 4 lane .. 4 lane + 3 from `column` on.
 __device__ __forceinline__ void contract(const StepArgs& p, const float* table, int column, int count,
                                          const AtomMemory& m, float4 (&t)[4]) {
 #pragma unroll
   for (int a = 0; a < 4; ++a) t[a] = make_float4(0, 0, 0, 0);
-  const float* columns = table + column;
   const auto add = [&](int row, float4 c) {
     const float4 moment = m.moments[row];
     const float by[4] = {moment.x, moment.y, moment.z, moment.w};
@@ -178,27 +182,62 @@ __device__ __forceinline__ void contract(const StepArgs& p, const float* table, 
     for (int a = 0; a < 4; ++a)
       t[a].x += by[a] * c.x, t[a].y += by[a] * c.y, t[a].z += by[a] * c.z, t[a].w += by[a] * c.w;
   };
-  const auto coefficients = [&](int row) {
-    return __ldg(reinterpret_cast<const float4*>(columns + row * p.table_width));
-  };
+  const auto row_of = [&](int row) { return coefficients(table, row * p.table_width + column); };
   int k = 0;
   for (; k + 4 <= count; k += 4) {
     const short4 rows = *reinterpret_cast<const short4*>(m.rows + k);
-    const float4 c[4] = {coefficients(rows.x), coefficients(rows.y), coefficients(rows.z),
-                         coefficients(rows.w)};
+    const float4 c[4] = {row_of(rows.x), row_of(rows.y), row_of(rows.z), row_of(rows.w)};
     add(rows.x, c[0]);
     add(rows.y, c[1]);
     add(rows.z, c[2]);
     add(rows.w, c[3]);
   }
-  for (; k < count; ++k) add(m.rows[k], coefficients(m.rows[k]));
+  for (; k < count; ++k) add(m.rows[k], row_of(m.rows[k]));
 }
 
-// The row of features: D, the extra inputs, zeros; and the bound of its numbers, |D[l][k]| <= max_k |T[k]|^2.
-__device__ __forceinline__ void write_features(const StepArgs& p, int i, const float* t_row, float bound,
-                                               const AtomMemory& m, float* out, float* largest) {
+// Where a row's features go: as floats, row after row; or `Split` for the kernel of the chain (gpu_chain.h),
+// times a power of two, as pairs of float16.
+template <bool Split>
+struct FeatureRow {
+  char* to;
+  float scale;
+  int in_group;  // of the warpgroup's rows
+
+  __device__ FeatureRow(const StepArgs& p, int64_t row, float bound) {
+    constexpr int rows = 2 * kGroupRows;
+    const int64_t first = Split ? row / rows * rows : row;
+    to = reinterpret_cast<char*>(p.features + first * p.feature_stride);
+    if constexpr (Split) to += row % rows / kGroupRows * kWideBlock;
+    scale = scale_for(bound), in_group = row % kGroupRows;
+  }
+  // Features k .. k + 3, k a multiple of four.
+  __device__ __forceinline__ void store(int k, float a, float b, float c, float d) const {
+    if constexpr (Split) {
+      uint2 high, low;
+      split(scale * a, scale * b, &high.x, &low.x);
+      split(scale * c, scale * d, &high.y, &low.y);
+      const int at = k / kUnitDepth * (2 * kWideBlock) + wide_place(in_group, k % kUnitDepth);
+      __stcg(reinterpret_cast<uint2*>(to + at), high);
+      __stcg(reinterpret_cast<uint2*>(to + (at ^ 64)), low);
+    } else {
+      store_four(reinterpret_cast<float*>(to) + k, a, b, c, d);
+    }
+  }
+};
+
+// The row of features: D, the extra inputs, zeros. The bound of its numbers is that of D, |D[l][k]| <= max_k
+// |T[k]|^2, and of the extra inputs.
+template <bool Split>
+__device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t row, const float* t_row,
+                                               float bound, const AtomMemory& m) {
   const int lane = lane_index();
+  const float* extra = p.extra + static_cast<int64_t>(i) * p.extra_size;
+  for (int k = lane; k < p.extra_size; k += kWarp) bound = fmaxf(bound, fabsf(extra[k]));
+  for (int d = 16; d > 0; d /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAllLanes, bound, d));
+  for (int k = lane; k < 1 + 2 * p.layers; k += kWarp)
+    p.largest[k * p.chunk_rows + row] = k == 0 ? bound : 0.0f;
   const Features features(p.net);
+  const FeatureRow<Split> out(p, row, bound);
   for (int column = 4 * lane; column < features.width; column += 4 * kWarp) {
     float4 t[4];
 #pragma unroll
@@ -207,35 +246,33 @@ __device__ __forceinline__ void write_features(const StepArgs& p, int i, const f
     for (int l = 0; l < p.net.axis; ++l) {
       if (column < Features::first(l)) continue;
       const float4 c = m.narrow[l];
-      store_four(out + features.row(l) + column, c.x * t[0].x + c.y * t[1].x + c.z * t[2].x + c.w * t[3].x,
-                 c.x * t[0].y + c.y * t[1].y + c.z * t[2].y + c.w * t[3].y,
-                 c.x * t[0].z + c.y * t[1].z + c.z * t[2].z + c.w * t[3].z,
-                 c.x * t[0].w + c.y * t[1].w + c.z * t[2].w + c.w * t[3].w);
+      out.store(features.row(l) + column, c.x * t[0].x + c.y * t[1].x + c.z * t[2].x + c.w * t[3].x,
+                c.x * t[0].y + c.y * t[1].y + c.z * t[2].y + c.w * t[3].y,
+                c.x * t[0].z + c.y * t[1].z + c.z * t[2].z + c.w * t[3].z,
+                c.x * t[0].w + c.y * t[1].w + c.z * t[2].w + c.w * t[3].w);
     }
   }
-  const int count = features.count();
-  for (int k = lane; k < p.feature_stride - count; k += kWarp) {
-    const float x = k < p.extra_size ? p.extra[static_cast<int64_t>(i) * p.extra_size + k] : 0.0f;
-    bound = fmaxf(bound, fabsf(x));
-    out[count + k] = x;
-  }
-  for (int d = 16; d > 0; d /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAllLanes, bound, d));
-  for (int k = lane; k < 1 + 2 * p.layers; k += kWarp) largest[k * p.chunk_rows] = k == 0 ? bound : 0.0f;
+  const auto input = [&](int k) { return k < p.extra_size ? extra[k] : 0.0f; };
+  for (int k = 4 * lane; k < p.feature_stride - features.count(); k += 4 * kWarp)
+    out.store(features.count() + k, input(k), input(k + 1), input(k + 2), input(k + 3));
 }
 
 // Zeros in place of what an atom would write, for the rows that fill up a tile.
+template <bool Split>
 __device__ __forceinline__ void write_empty_row(const StepArgs& p, int64_t row) {
-  for (int k = lane_index(); k < p.feature_stride; k += kWarp) p.features[row * p.feature_stride + k] = 0;
+  const FeatureRow<Split> out(p, row, 0);
+  for (int k = 4 * lane_index(); k < p.feature_stride; k += 4 * kWarp) out.store(k, 0, 0, 0, 0);
   for (int k = lane_index(); k < 1 + 2 * p.layers; k += kWarp) p.largest[k * p.chunk_rows + row] = 0;
 }
 
+template <bool Split>
 __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
   extern __shared__ __align__(16) char shared[];
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   if (row >= p.chunk_rows || p.first_row + row >= p.rows) return;
   if (p.tile_type[(p.first_row + row) / p.tile_rows] < 0) return;
   const int i = p.row_atom[p.first_row + row], lane = lane_index();
-  if (i < 0) return write_empty_row(p, row);
+  if (i < 0) return write_empty_row<Split>(p, row);
   const int type = p.types[i];
   const AtomMemory m(shared, p);
   for (int b = lane; b < p.moment_rows(); b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
@@ -271,7 +308,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
     }
   }
   __syncwarp();
-  write_features(p, i, t_row, bound, m, p.features + row * p.feature_stride, p.largest + row);
+  write_features<Split>(p, i, row, t_row, bound, m);
 }
 
 }  // namespace mdops

@@ -1,7 +1,7 @@
 // Packing a fitting net for a GPU, on the GPU.
 #pragma once
 
-#include "spline_potential/gpu_gemm.h"
+#include "spline_potential/gpu_hopper.h"
 
 namespace mdops {
 
@@ -57,6 +57,47 @@ __global__ void fragments_kernel(LayerMatrix matrix, PackedMatrix to, float* pac
   split(scale * matrix.at(row, col), scale * matrix.at(row + 1, col), &out.x, &out.z);
   split(scale * matrix.at(row + 8, col), scale * matrix.at(row + 9, col), &out.y, &out.w);
   reinterpret_cast<uint4*>(packed + to.at)[static_cast<int64_t>(blockIdx.x) * kWarp + lane] = out;
+}
+
+// 1 / scale of a whole matrix, by one block.
+__global__ void __launch_bounds__(1024)
+    unit_scale_kernel(LayerMatrix matrix, int depth, int columns, float* inverse) {
+  __shared__ float of_warp[kWarp];
+  float largest = 0;
+  for (int k = threadIdx.x; k < depth * columns; k += blockDim.x)
+    largest = fmaxf(largest, fabsf(matrix.at(k / columns, k % columns)));
+  for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, d));
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = largest;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int w = 1; w < static_cast<int>(blockDim.x) / kWarp; ++w) largest = fmaxf(largest, of_warp[w]);
+  *inverse = inverse_power(scale_for(largest));
+}
+
+// The units of one product of the chain (`Chain` tells their order), a block each: columns as the rows of
+// gpu_hopper.h.
+__global__ void units_kernel(LayerMatrix matrix, int depth, int columns, int width, const float* inverse,
+                             char* units) {
+  const int blocks = (depth + kUnitDepth - 1) / kUnitDepth, tile = blockIdx.x / (width * blocks);
+  const int in_tile = blockIdx.x % (width * blocks), pair = in_tile / (2 * width);
+  const int in_pair = in_tile % (2 * width), deep = min(2, blocks - 2 * pair);
+  const int first_row = (2 * pair + in_pair % deep) * kUnitDepth;
+  const int first_col = (tile * width + in_pair / deep) * kUnitCols;
+  const float scale = inverse_power(*inverse);
+  char* const unit = units + static_cast<int64_t>(blockIdx.x) * kUnitBytes;
+  for (int k = threadIdx.x; k < kUnitCols * kUnitDepth / 2; k += blockDim.x) {
+    const int col = k / (kUnitDepth / 2), row = 2 * (k % (kUnitDepth / 2));
+    float x[2];
+    for (int c = 0; c < 2; ++c) {
+      const int r = first_row + row + c;
+      x[c] = r < depth && first_col + col < columns ? scale * matrix.at(r, first_col + col) : 0.0f;
+    }
+    uint32_t high, low;
+    split(x[0], x[1], &high, &low);
+    const int at = wide_place(col, row);
+    *reinterpret_cast<uint32_t*>(unit + at) = high;
+    *reinterpret_cast<uint32_t*>(unit + (at ^ 64)) = low;
+  }
 }
 
 }  // namespace mdops

@@ -16,6 +16,11 @@ constexpr int kStepDepth = 16;  // rows of B in one tensor-core instruction
 constexpr int kTileCols = 8;    // and its columns
 constexpr int kLargest = 12;    // the largest number of a row or a column is brought to 2^12 .. 2^13
 
+// Of the net as one stream (gpu_chain.h): the weights come in units of 120 columns x 32 rows, a layer is at
+// most two units wide.
+constexpr int kUnitCols = 120, kUnitDepth = 32, kUnitBytes = 4 * kUnitCols * kUnitDepth;
+constexpr int kChainCols = 2 * kUnitCols, kChainLayers = 8;
+
 MDOPS_HD int round_up(int n, int unit) {
   return (n + unit - 1) / unit * unit;
 }
@@ -44,25 +49,77 @@ struct PackedMatrix {
   MDOPS_HD int64_t end() const { return columns_at() + tiles * kTileCols; }
 };
 
+// Columns of layer n and of its input in the packed matrices.
+MDOPS_HD int padded_cols(const FittingShape& net, int n) {
+  return round_up(net.neurons[n], kStepDepth);
+}
+MDOPS_HD int padded_depth(const FittingShape& net, int n) {
+  return n ? padded_cols(net, n - 1) : round_up(Features(net).count() + net.extra, kUnitDepth);
+}
+
+// The products of a net in the order in which an atom needs them: the layers forward, then those backward,
+// down to the gradient of the features. Each is a number of units of B, in this order: tiles of columns, as
+// wide as the layer or, of the features, one unit wide; in a tile pairs of blocks of rows; in a pair the
+// units' columns; then its blocks.
+struct Chain {
+  const FittingShape& net;
+
+  // Whether the kernel for it can take the net: rows of a layer must lie in one tile. Residual layers are not
+  // known where nets are packed: those twice as wide as their input are refused later.
+  bool fits() const {
+    bool good = net.layers <= kChainLayers;
+    for (int n = 0; n < net.layers; ++n) good &= net.neurons[n] <= kChainCols;
+    return good;
+  }
+  bool fits_residuals() const {
+    bool good = true;
+    for (int n = 1; n < net.layers; ++n) good &= !net.residual[n] || net.neurons[n] == net.neurons[n - 1];
+    return good;
+  }
+  MDOPS_HD int products() const { return 2 * net.layers; }
+  MDOPS_HD bool is_backward(int m) const { return m >= net.layers; }
+  MDOPS_HD int layer(int m) const { return is_backward(m) ? 2 * net.layers - 1 - m : m; }
+  MDOPS_HD int depth(int m) const {
+    return is_backward(m) ? padded_cols(net, layer(m)) : padded_depth(net, m);
+  }
+  MDOPS_HD int columns(int m) const {
+    return is_backward(m) ? padded_depth(net, layer(m)) : padded_cols(net, m);
+  }
+  MDOPS_HD int blocks(int m) const { return (depth(m) + kUnitDepth - 1) / kUnitDepth; }
+  MDOPS_HD int chunks(int m) const { return (columns(m) + kUnitCols - 1) / kUnitCols; }
+  MDOPS_HD int width(int m) const { return m == products() - 1 ? 1 : chunks(m); }  // of a tile
+  MDOPS_HD int units(int m) const { return blocks(m) * chunks(m); }
+  MDOPS_HD int units() const {
+    int sum = 0;
+    for (int m = 0; m < products(); ++m) sum += units(m);
+    return sum;
+  }
+};
+
 // Where the parts of a net packed for a GPU stand, in floats.
 struct GpuNet {
   PackedMatrix forward[kMaxLayers], backward[kMaxLayers];
-  int64_t bias[kMaxLayers], timestep[kMaxLayers], out_weight, out_bias, size;
+  int64_t bias[kMaxLayers], timestep[kMaxLayers], out_weight, out_bias;
+  int64_t units, unit_scales;  // of the chain, if the net fits: its units, 1 / scale of each product
+  int64_t size;
 
-  static int cols(const FittingShape& net, int n) { return round_up(net.neurons[n], kStepDepth); }
-  static int depth(const FittingShape& net, int n) {
-    return n ? cols(net, n - 1) : round_up(Features(net).count() + net.extra, kStepDepth);
-  }
+  static int cols(const FittingShape& net, int n) { return padded_cols(net, n); }
+  static int depth(const FittingShape& net, int n) { return padded_depth(net, n); }
 
   explicit GpuNet(const FittingShape& net) : size(0) {
     for (int n = 0; n < net.layers; ++n) {
       forward[n] = matrix(depth(net, n), cols(net, n));
       backward[n] = matrix(cols(net, n), depth(net, n));
-      bias[n] = vector(cols(net, n));
-      timestep[n] = vector(cols(net, n));
+      bias[n] = columns(net, n);
+      timestep[n] = columns(net, n);
     }
-    out_weight = vector(cols(net, net.layers - 1));
+    out_weight = columns(net, net.layers - 1);
     out_bias = vector(4);
+    const Chain chain{net};
+    units = size, unit_scales = size;
+    if (!chain.fits()) return;
+    size += static_cast<int64_t>(chain.units()) * (kUnitBytes / 4);
+    unit_scales = vector(chain.products());
   }
 
  private:
@@ -70,6 +127,10 @@ struct GpuNet {
     const PackedMatrix result{size, rows / kStepDepth, columns / kTileCols};
     size = result.end();
     return result;
+  }
+  // A number for each column, zero beyond the last one.
+  int64_t columns(const FittingShape& net, int n) {
+    return vector(cols(net, n) < kChainCols ? kChainCols : cols(net, n));
   }
   int64_t vector(int n) {
     const int64_t at = size;
