@@ -219,7 +219,8 @@ def main() -> None:
         "commit": arguments.commit,
     }
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine, "results": results, "checks": checks}, indent=1) + "\n")
+        report = {"machine": machine, "results": results, "checks": checks}
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
