@@ -35,19 +35,35 @@ constexpr int64_t padded(int64_t cols) {
   return (cols + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
 }
 
-// Packs B, given element by element: element(k, col).
-template <class T, class Element>
-inline void pack(int64_t depth, int64_t cols, T* packed, const Element& element) {
+// Packs row k of B: its numbers, and those of a second row added to them if there is one.
+template <class T>
+inline void pack_row(int64_t depth, int64_t cols, int64_t k, const T* row, const T* second, T* packed) {
   const int64_t total = padded<T>(cols), wide = kPanel * kLanes<T>;
   for (int64_t col = 0; col < total; col += wide) {
     const int64_t width = total - col < wide ? total - col : wide;
-    for (int64_t k = 0; k < depth; ++k)
-      for (int64_t c = 0; c < width; ++c) *packed++ = col + c < cols ? element(k, col + c) : T(0);
+    T* out = packed + col * depth + k * width;
+    for (int64_t c = 0; c < width; ++c)
+      out[c] = col + c < cols ? row[col + c] + (second ? second[col + c] : T(0)) : T(0);
   }
 }
 
+// The same for column `col` of B; the last one brings the padding.
+template <class T>
+inline void pack_column(int64_t depth, int64_t cols, int64_t col, const T* column, const T* second,
+                        T* packed) {
+  const int64_t total = padded<T>(cols), wide = kPanel * kLanes<T>, first = col / wide * wide;
+  const int64_t width = total - first < wide ? total - first : wide;
+  T* out = packed + first * depth + (col - first);
+  for (int64_t k = 0; k < depth; ++k) out[k * width] = column[k] + (second ? second[k] : T(0));
+  for (int64_t c = col + 1; col + 1 == cols && c < total; ++c)
+    for (int64_t k = 0; k < depth; ++k) out[k * width + c - col] = 0;
+}
+
+// Where an element of the left factor A stands: row by row, or, for A given transposed, depth by depth.
+enum class Left { by_row, by_depth };
+
 // Rows x Vectors vectors of C stay in registers while the depth runs.
-template <class T, int Rows, int Vectors>
+template <class T, Left left, int Rows, int Vectors>
 inline void micro(int64_t depth, const T* a, int64_t lda, const T* b, T* c, int64_t ldc, bool accumulate) {
   using V = Vector<T>;
   V sum[Rows][Vectors];
@@ -59,22 +75,40 @@ inline void micro(int64_t depth, const T* a, int64_t lda, const T* b, T* c, int6
     for (int v = 0; v < Vectors; ++v)
       column[v] = *reinterpret_cast<const V*>(b + (k * Vectors + v) * kLanes<T>);
     for (int r = 0; r < Rows; ++r)
-      for (int v = 0; v < Vectors; ++v) sum[r][v] += a[r * lda + k] * column[v];
+      for (int v = 0; v < Vectors; ++v)
+        sum[r][v] += a[left == Left::by_row ? r * lda + k : k * lda + r] * column[v];
   }
   for (int r = 0; r < Rows; ++r)
     for (int v = 0; v < Vectors; ++v) *reinterpret_cast<V*>(c + r * ldc + v * kLanes<T>) = sum[r][v];
 }
 
-template <class T, int Vectors>
-inline void panel(int64_t rows, int64_t depth, const T* a, int64_t lda, const T* b, T* c, int64_t ldc,
-                  bool accumulate) {
-  int64_t r = 0;
-  for (; r + kRows <= rows; r += kRows)
-    micro<T, kRows, Vectors>(depth, a + r * lda, lda, b, c + r * ldc, ldc, accumulate);
-  for (; r < rows; ++r) micro<T, 1, Vectors>(depth, a + r * lda, lda, b, c + r * ldc, ldc, accumulate);
+// How many groups of kRows - 2 rows, beside those of kRows, an even number of rows is made of; -1 if it is
+// not.
+constexpr int64_t small_groups(int64_t rows) {
+  const int64_t over = rows % kRows, small = over ? (kRows - over) / 2 : 0;
+  return small * (kRows - 2) <= rows ? small : -1;
 }
 
-template <class T>
+// The next number of rows that goes without remainder.
+constexpr int64_t padded_rows(int64_t rows) {
+  rows += rows % 2;
+  while (small_groups(rows) < 0) rows += 2;
+  return rows;
+}
+
+template <class T, Left left, int Vectors>
+inline void panel(int64_t rows, int64_t depth, const T* a, int64_t lda, const T* b, T* c, int64_t ldc,
+                  bool accumulate) {
+  const int64_t a_step = left == Left::by_row ? lda : 1, small = small_groups(rows) * (kRows - 2);
+  int64_t r = 0;
+  for (; r < rows - small; r += kRows)
+    micro<T, left, kRows, Vectors>(depth, a + r * a_step, lda, b, c + r * ldc, ldc, accumulate);
+  for (; r < rows; r += kRows - 2)
+    micro<T, left, kRows - 2, Vectors>(depth, a + r * a_step, lda, b, c + r * ldc, ldc, accumulate);
+}
+
+// `rows` is one of `padded_rows`.
+template <class T, Left left = Left::by_row>
 inline void gemm(int64_t rows, int64_t depth, int64_t cols, const T* a, int64_t lda, const T* packed, T* c,
                  int64_t ldc, bool accumulate) {
   const int64_t total = padded<T>(cols) / kLanes<T>;
@@ -83,13 +117,13 @@ inline void gemm(int64_t rows, int64_t depth, int64_t cols, const T* a, int64_t 
     T* out = c + v * kLanes<T>;
     switch (total - v < kPanel ? total - v : kPanel) {
       case 1:
-        panel<T, 1>(rows, depth, a, lda, b, out, ldc, accumulate);
+        panel<T, left, 1>(rows, depth, a, lda, b, out, ldc, accumulate);
         break;
       case 2:
-        panel<T, 2>(rows, depth, a, lda, b, out, ldc, accumulate);
+        panel<T, left, 2>(rows, depth, a, lda, b, out, ldc, accumulate);
         break;
       default:
-        panel<T, kPanel>(rows, depth, a, lda, b, out, ldc, accumulate);
+        panel<T, left, kPanel>(rows, depth, a, lda, b, out, ldc, accumulate);
         break;
     }
   }

@@ -37,7 +37,7 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   return dispatch_float(op, in.weights[0].scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     Tensor packed = zeros({MDOPS_RUN(packed_size, in.net, T{})}, kDtype<T>);
-    MDOPS_RUN(pack_net, in.net, in.layers<T>().data(), packed.mutable_data_ptr<T>());
+    MDOPS_RUN(pack_net, in.net, in.layers<T>().data(), packed.mutable_data_ptr<T>(), 0, 1);
     return packed;
   });
 }

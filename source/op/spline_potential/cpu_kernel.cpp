@@ -21,7 +21,7 @@ struct Arena {
   }
 };
 
-constexpr int kBlock = 48;  // atoms at once: a multiple of every kRows
+constexpr int kBlock = 48;  // atoms at once: one of padded_rows
 
 // One thread's memory for a block of atoms.
 template <class T>
@@ -207,7 +207,7 @@ void contract_moments(const PotentialArgs<T>& args, const T* table, int64_t a, c
   constexpr int wide = sizeof(Vector<T>) == 64 ? 6 : 3;  // 24 of 32, or 12 of 16 registers hold sums
   const int64_t columns = padded<T>(args.net.width) / kLanes<T>;
   const int16_t* active = s.active + a * s.active_stride;
-  T* t = s.net.t_row(s.net.t, a, 0);
+  T* t = s.net.t_row(s.net.t, a);
   int64_t v = 0;
   for (; v + wide <= columns; v += wide)
     contract_columns<wide>(s.moments, active, s.actives[a], table + v * kLanes<T>, args.table_width,
@@ -237,7 +237,7 @@ template <class T>
 void uncontract_moments(const PotentialArgs<T>& args, const T* table, int64_t a, const Scratch<T>& s) {
   const int64_t columns = padded<T>(args.net.width);
   const int16_t* active = s.active + a * s.active_stride;
-  const T* grad = s.net.t_row(s.net.grad_t, a, 0);
+  const T* grad = s.net.t_row(s.net.grad_t, a);
   int k = 0;
   for (; k + 2 <= s.actives[a]; k += 2)
     uncontract_rows<2>(active + k, table, args.table_width, grad, s.net.t_width, columns, s.moments);
@@ -285,7 +285,7 @@ void block(const PotentialArgs<T>& args, const PackedNet<T>& at, const int32_t* 
     for (int k = 0; k < args.net.extra; ++k)
       s.extra[a * args.net.extra + k] = args.extra[i * args.net.extra + k];
   }
-  s.net.rows = (count + kRows - 1) / kRows * kRows;  // the rows added are zero
+  s.net.rows = padded_rows(count);  // the rows added are zero
   for (int64_t k = count * 4 * s.net.t_width; k < s.net.rows * 4 * s.net.t_width; ++k) s.net.t[k] = 0;
   for (int64_t k = count * args.net.extra; k < s.net.rows * args.net.extra; ++k) s.extra[k] = 0;
 
@@ -318,19 +318,20 @@ void all_blocks(const PotentialArgs<T>& args, const int32_t* ids, int64_t count,
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                       \
-  int64_t packed_size(const FittingShape& net, T) {                                           \
-    return PackedNet<T>(net).size;                                                            \
-  }                                                                                           \
-  void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed) {            \
-    pack_layers(net, layers, packed);                                                         \
-  }                                                                                           \
-  int64_t scratch_size(const PotentialArgs<T>& args) {                                        \
-    return Scratch<T>(args, nullptr).size;                                                    \
-  }                                                                                           \
-  void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, T* scratch, \
-                 PotentialResults<T>& out) {                                                  \
-    all_blocks(args, ids, count, scratch, out);                                               \
+#define MDOPS_DEFINE(T)                                                                        \
+  int64_t packed_size(const FittingShape& net, T) {                                            \
+    return PackedNet<T>(net).size;                                                             \
+  }                                                                                            \
+  void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed, int64_t part, \
+                int64_t parts) {                                                               \
+    Packing<T>(net, packed, part, parts).layers(layers);                                       \
+  }                                                                                            \
+  int64_t scratch_size(const PotentialArgs<T>& args) {                                         \
+    return Scratch<T>(args, nullptr).size;                                                     \
+  }                                                                                            \
+  void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, T* scratch,  \
+                 PotentialResults<T>& out) {                                                   \
+    all_blocks(args, ids, count, scratch, out);                                                \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

@@ -63,51 +63,60 @@ struct PackedNet {
   }
 };
 
-// Row f of the folded first layer: feature (l, k), k >= l, of DeePMD-kit's order k * M2 + l.
+// Packs the rows of the weights that part `part` of `parts` has to, so that threads can share the work.
 template <class T>
-inline T folded(const FittingShape& net, const T* weight, int l, int k, int64_t col) {
-  const int64_t cols = net.neurons[0];
-  T sum = weight[(static_cast<int64_t>(k) * net.axis + l) * cols + col];
-  if (k < net.axis && k != l) sum += weight[(static_cast<int64_t>(l) * net.axis + k) * cols + col];
-  return sum;
-}
+struct Packing {
+  const FittingShape& net;
+  const PackedNet<T> at;
+  T* packed;
+  int64_t part, parts, row = 0;
 
-template <class T>
-inline void pack_first_layer(const FittingShape& net, const PackedNet<T>& at, const T* weight, T* packed) {
-  const int64_t cols = net.neurons[0];
-  for (int first = 0, g = 0; first < net.axis; first += kGroup, ++g) {
-    const auto feature = [&](int64_t f, int64_t col) {
-      int l = first;
-      while (f >= net.width - l) f -= net.width - l++;
-      return folded(net, weight, l, static_cast<int>(l + f), col);
-    };
-    const int64_t features = group_features(net, first);
-    pack<T>(features, cols, packed + at.group[g], feature);
-    pack<T>(cols, features, packed + at.group_back[g],
-            [&](int64_t col, int64_t f) { return feature(f, col); });
+  Packing(const FittingShape& net_, T* packed_, int64_t part_, int64_t parts_)
+      : net(net_), at(net_), packed(packed_), part(part_), parts(parts_) {}
+
+  bool mine() { return row++ / 16 % parts == part; }
+
+  // Row k of a matrix into itself and its transpose.
+  void both(int64_t rows, int64_t cols, int64_t k, const T* from, const T* second, int64_t to, int64_t back) {
+    if (!mine()) return;
+    pack_row(rows, cols, k, from, second, packed + to);
+    pack_column(cols, rows, k, from, second, packed + back);
   }
-  const T* extra = weight + static_cast<int64_t>(net.width) * net.axis * cols;
-  pack<T>(net.extra, cols, packed + at.extra, [&](int64_t k, int64_t col) { return extra[k * cols + col]; });
-}
 
-template <class T>
-inline void pack_layers(const FittingShape& net, const DenseLayer<T>* layers, T* packed) {
-  const PackedNet<T> at(net);
-  pack_first_layer(net, at, layers[0].weight, packed);
-  for (int n = 0; n < net.layers; ++n) {
-    const int64_t cols = net.neurons[n], rows = n ? net.neurons[n - 1] : 0;
-    const T* w = layers[n].weight;
-    if (n > 0) {
-      pack<T>(rows, cols, packed + at.weight[n], [&](int64_t k, int64_t c) { return w[k * cols + c]; });
-      pack<T>(cols, rows, packed + at.weight_back[n], [&](int64_t c, int64_t k) { return w[k * cols + c]; });
+  // Features (l, k), k >= l, of DeePMD-kit's order k * M2 + l, the two equal ones added.
+  void features(const T* weight) {
+    const int64_t cols = net.neurons[0];
+    for (int first = 0, g = 0; first < net.axis; first += kGroup, ++g) {
+      const int64_t rows = group_features(net, first);
+      int64_t f = 0;
+      for (int l = first; l < first + kGroup && l < net.axis; ++l)
+        for (int64_t k = l; k < net.width; ++k) {
+          const T* equal = k < net.axis && k != l ? weight + (l * int64_t(net.axis) + k) * cols : nullptr;
+          both(rows, cols, f++, weight + (k * net.axis + l) * cols, equal, at.group[g], at.group_back[g]);
+        }
     }
-    for (int64_t c = 0; c < cols; ++c) packed[at.bias[n] + c] = layers[n].bias[c];
-    for (int64_t c = 0; c < cols; ++c) packed[at.timestep[n] + c] = layers[n].timestep[c];
   }
-  for (int64_t c = 0; c < net.neurons[net.layers - 1]; ++c)
-    packed[at.out_weight + c] = layers[net.layers].weight[c];
-  packed[at.out_bias] = layers[net.layers].bias[0];
-}
+
+  void layers(const DenseLayer<T>* given) {
+    features(given[0].weight);
+    const T* extra = given[0].weight + static_cast<int64_t>(net.width) * net.axis * net.neurons[0];
+    for (int64_t k = 0; k < net.extra; ++k)
+      if (mine())
+        pack_row<T>(net.extra, net.neurons[0], k, extra + k * net.neurons[0], nullptr, packed + at.extra);
+    for (int n = 0; n < net.layers; ++n) {
+      const int64_t cols = net.neurons[n], rows = n ? net.neurons[n - 1] : 0;
+      for (int64_t k = 0; k < rows; ++k)
+        both(rows, cols, k, given[n].weight + k * cols, nullptr, at.weight[n], at.weight_back[n]);
+      if (part) continue;
+      for (int64_t c = 0; c < cols; ++c) packed[at.bias[n] + c] = given[n].bias[c];
+      for (int64_t c = 0; c < cols; ++c) packed[at.timestep[n] + c] = given[n].timestep[c];
+    }
+    if (part) return;
+    for (int64_t c = 0; c < net.neurons[net.layers - 1]; ++c)
+      packed[at.out_weight + c] = given[net.layers].weight[c];
+    packed[at.out_bias] = given[net.layers].bias[0];
+  }
+};
 
 // A block's rows: T and its gradient as [atom][4][t_width], the layers' values and slopes as [atom][stride].
 template <class T>
@@ -119,23 +128,48 @@ struct NetBlock {
   T* work;               // [atom][max(stride, group width)]
   int64_t work_stride;
 
-  const T* t_row(const T* base, int64_t atom, int a) const { return base + (atom * 4 + a) * t_width; }
-  T* t_row(T* base, int64_t atom, int a) const { return base + (atom * 4 + a) * t_width; }
+  T* t_row(T* base, int64_t atom) const { return base + atom * 4 * t_width; }
 };
 
-// Rows [first, first + kGroup) of D for one atom: D[l][k] = sum_a T[a][l] T[a][k], k >= l. Writes whole
-// vectors: what stands beyond a row's end is overwritten by the next row.
+// Row l of D for one atom, D[k] = sum_a c[a] t[a][k] for l <= k < width, with c[a] = T[a][l], added to what
+// is there if `accumulate`. Writes whole vectors: what stands beyond the end is garbage.
 template <class T>
-inline void form_group(const FittingShape& net, const NetBlock<T>& block, int64_t atom, int first, T* out) {
+inline void form_row(const FittingShape& net, const T* t, int64_t t_width, const T* c, int l, T* out,
+                     bool accumulate = false) {
   using V = Vector<T>;
-  const T* t[4];
-  for (int a = 0; a < 4; ++a) t[a] = block.t_row(block.t, atom, a);
+  for (int k = l; k < net.width; k += kLanes<T>) {
+    const auto at = [&](int a) { return *reinterpret_cast<const V*>(t + a * t_width + k); };
+    V sum = c[0] * at(0) + c[1] * at(1) + c[2] * at(2) + c[3] * at(3);
+    V* to = reinterpret_cast<V*>(out + k - l);
+    *to = accumulate ? *to + sum : sum;
+  }
+}
+
+// T[a][l] for the four a.
+template <class T>
+struct Column {
+  T c[4];
+  Column(const T* t, int64_t t_width, int l)
+      : c{t[l], t[t_width + l], t[2 * t_width + l], t[3 * t_width + l]} {}
+};
+
+// Rows [first, first + kGroup) of D = T^T T for one atom, each overwriting what is beyond the end of the one
+// before.
+template <class T>
+inline void form_group(const FittingShape& net, const T* t, int64_t t_width, int first, T* out) {
   for (int l = first; l < first + kGroup && l < net.axis; ++l) {
-    const T c0 = t[0][l], c1 = t[1][l], c2 = t[2][l], c3 = t[3][l];
-    for (int k = l; k < net.width; k += kLanes<T>) {
-      const auto at = [&](int a) { return *reinterpret_cast<const V*>(t[a] + k); };
-      *reinterpret_cast<V*>(out + k - l) = c0 * at(0) + c1 * at(1) + c2 * at(2) + c3 * at(3);
-    }
+    form_row(net, t, t_width, Column<T>(t, t_width, l).c, l, out);
+    out += net.width - l;
+  }
+}
+
+// The same of its derivative along `dt`.
+template <class T>
+inline void form_group_tangent(const FittingShape& net, const T* t, const T* dt, int64_t t_width, int first,
+                               T* out) {
+  for (int l = first; l < first + kGroup && l < net.axis; ++l) {
+    form_row(net, t, t_width, Column<T>(dt, t_width, l).c, l, out);
+    form_row(net, dt, t_width, Column<T>(t, t_width, l).c, l, out, true);
     out += net.width - l;
   }
 }
@@ -171,30 +205,28 @@ MDOPS_HD Vector<T> first_lanes(const T* p, int count) {
   return reinterpret_cast<Vector<T>>(reinterpret_cast<Lanes>(*reinterpret_cast<const Vector<T>*>(p)) & keep);
 }
 
-// The gradient of T from that of the same rows of D:  dT[a][k] += dD[l][k] T[a][l],  dT[a][l] += dD[l].T[a].
+// Adds to the gradient of T what the same rows of D give it:  dT[a][k] += dD[l][k] T[a][l],
+// dT[a][l] += dD[l] . T[a].
 template <class T>
-inline void unform_group(const FittingShape& net, const NetBlock<T>& block, int64_t atom, int first,
-                         T* grad) {
+inline void unform_group(const FittingShape& net, const T* t, int64_t t_width, int first, const T* grad,
+                         T* grad_t) {
   using V = Vector<T>;
-  const T* t[4];
-  T* g[4];
-  for (int a = 0; a < 4; ++a) t[a] = block.t_row(block.t, atom, a), g[a] = block.t_row(block.grad_t, atom, a);
   for (int l = first; l < first + kGroup && l < net.axis; ++l) {
-    const T c[4] = {t[0][l], t[1][l], t[2][l], t[3][l]};
+    const Column<T> column(t, t_width, l);
     V dot[4] = {};
     int k = l;
     const auto step = [&](V d) {
       for (int a = 0; a < 4; ++a) {
-        V* out = reinterpret_cast<V*>(g[a] + k);
-        *out += c[a] * d;
-        dot[a] += d * *reinterpret_cast<const V*>(t[a] + k);
+        V* out = reinterpret_cast<V*>(grad_t + a * t_width + k);
+        *out += column.c[a] * d;
+        dot[a] += d * *reinterpret_cast<const V*>(t + a * t_width + k);
       }
     };
     for (; k + kLanes<T> <= net.width; k += kLanes<T>) step(*reinterpret_cast<const V*>(grad + k - l));
     if (k < net.width) step(first_lanes<T>(grad + k - l, net.width - k));
     T sums[4];
     four_sums<T>(dot, sums);
-    for (int a = 0; a < 4; ++a) g[a][l] += sums[a];
+    for (int a = 0; a < 4; ++a) grad_t[a * t_width + l] += sums[a];
     grad += net.width - l;
   }
 }
@@ -233,7 +265,7 @@ inline void net_forward(const FittingShape& net, const PackedNet<T>& at, const T
                         const T* extra) {
   for (int first = 0, g = 0; first < net.axis; first += kGroup, ++g) {
     for (int64_t r = 0; r < block.rows; ++r)
-      form_group(net, block, r, first, block.work + r * block.work_stride);
+      form_group<T>(net, block.t_row(block.t, r), block.t_width, first, block.work + r * block.work_stride);
     gemm<T>(block.rows, group_features(net, first), net.neurons[0], block.work, block.work_stride,
             packed + at.group[g], block.value[0], block.stride, g > 0);
   }
@@ -289,7 +321,8 @@ inline void net_backward(const FittingShape& net, const PackedNet<T>& at, const 
     gemm<T>(block.rows, net.neurons[0], group_features(net, first), block.slope[0], block.stride,
             packed + at.group_back[g], block.work, block.work_stride, false);
     for (int64_t r = 0; r < block.rows; ++r)
-      unform_group(net, block, r, first, block.work + r * block.work_stride);
+      unform_group<T>(net, block.t_row(block.t, r), block.t_width, first, block.work + r * block.work_stride,
+                      block.t_row(block.grad_t, r));
   }
 }
 

@@ -72,14 +72,16 @@ struct PotentialResults {
   int64_t bad_atom;  // the last atom with a neighbour out of range, -1 if none
 };
 
-#define MDOPS_POTENTIAL_KERNELS(T)                                                                     \
-  /* Elements of a packed net, and the packing: layers[net.layers] is the output layer. */             \
-  MDOPS_DECLARE_KERNEL(int64_t packed_size(const FittingShape& net, T))                                \
-  MDOPS_DECLARE_KERNEL(void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed)) \
-  /* Elements of the scratch memory one thread needs. */                                               \
-  MDOPS_DECLARE_KERNEL(int64_t scratch_size(const PotentialArgs<T>& args))                             \
-  /* The atoms `ids`, all of one type. */                                                              \
-  MDOPS_DECLARE_KERNEL(void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, \
+#define MDOPS_POTENTIAL_KERNELS(T)                                                                          \
+  /* Elements of a packed net, and one of `parts` parts of the packing, in any order; layers[net.layers] is \
+   * the output layer. */                                                                                   \
+  MDOPS_DECLARE_KERNEL(int64_t packed_size(const FittingShape& net, T))                                     \
+  MDOPS_DECLARE_KERNEL(void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed,       \
+                                     int64_t part, int64_t parts))                                          \
+  /* Elements of the scratch memory one thread needs. */                                                    \
+  MDOPS_DECLARE_KERNEL(int64_t scratch_size(const PotentialArgs<T>& args))                                  \
+  /* The atoms `ids`, all of one type. */                                                                   \
+  MDOPS_DECLARE_KERNEL(void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count,      \
                                       T* scratch, PotentialResults<T>& out))
 MDOPS_POTENTIAL_KERNELS(float)
 MDOPS_POTENTIAL_KERNELS(double)
