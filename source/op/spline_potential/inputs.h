@@ -85,20 +85,15 @@ struct PotentialInputs {
   }
 };
 
-using PotentialOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
-
-// The op: Call(positions) is an `Op`, and its run(inputs) answers.
-template <class Call>
-PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                                  const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                                  const Tensor& counts, const Tensor& mean, const Tensor& std,
-                                  const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                                  const Tensor& tables, const Tensor& nets, const Tensor& extra,
-                                  const Tensor& scale, const Tensor& shift, double cutoff,
-                                  double cutoff_smooth, double protection, double s_max, int64_t width,
-                                  int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
-                                  int64_t activation, double threshold) {
-  const Call op(positions);
+inline PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor& cell,
+                                   const Tensor& batch, const Tensor& types, const Tensor& neighbors,
+                                   const Tensor& images, const Tensor& counts, const Tensor& mean,
+                                   const Tensor& std, const Tensor& pair_mask, const Tensor& zeroed,
+                                   const Tensor& sel, const Tensor& tables, const Tensor& nets,
+                                   const Tensor& extra, const Tensor& scale, const Tensor& shift,
+                                   double cutoff, double cutoff_smooth, double protection, double s_max,
+                                   int64_t width, int64_t axis, std::vector<int64_t> neurons,
+                                   std::vector<int64_t> residual, int64_t activation, double threshold) {
   PotentialInputs in{};
   in.positions = input(op, "positions", positions, ScalarType::Double, {kAny, 3});
   in.cell = input(op, "cell", cell, ScalarType::Double, {kAny, 3, 3});
@@ -144,7 +139,27 @@ PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, c
         in.net.neurons[k] != 2 * in.net.neurons[k - 1])
       fail(op, "a residual layer must be as wide as the one before it, or twice");
   }
-  return op.run(in);
+  return in;
+}
+
+using PotentialOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// The op: Call(positions) is an `Op`, and its run(inputs) answers.
+template <class Call>
+PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                                  const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                                  const Tensor& counts, const Tensor& mean, const Tensor& std,
+                                  const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
+                                  const Tensor& tables, const Tensor& nets, const Tensor& extra,
+                                  const Tensor& scale, const Tensor& shift, double cutoff,
+                                  double cutoff_smooth, double protection, double s_max, int64_t width,
+                                  int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
+                                  int64_t activation, double threshold) {
+  const Call op(positions);
+  return op.run(read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std,
+                            pair_mask, zeroed, sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth,
+                            protection, s_max, width, axis, std::move(neurons), std::move(residual),
+                            activation, threshold));
 }
 
 // Refuses `nets` of another size than the kernels that run read.

@@ -118,6 +118,15 @@ struct Packing {
   }
 };
 
+// The widest hidden layer, in whole vectors.
+template <class T>
+inline int64_t widest_layer(const FittingShape& net) {
+  int64_t widest = 0;
+  for (int n = 0; n < net.layers; ++n)
+    if (padded<T>(net.neurons[n]) > widest) widest = padded<T>(net.neurons[n]);
+  return widest;
+}
+
 // A block's rows: T and its gradient as [atom][4][t_width], the layers' values and slopes as [atom][stride].
 template <class T>
 struct NetBlock {
@@ -259,16 +268,33 @@ inline void activate_layer(const FittingShape& net, const PackedNet<T>& at, cons
   }
 }
 
-// Fills the block's values and slopes from T and `extra` (row by row, `extra_stride` apart).
+// The product of D with the first layer's weights, for `rows` rows of D that `form(row, first, out)` makes a
+// group at a time in `work`.
+template <class T, class Form>
+inline void first_product(const FittingShape& net, const PackedNet<T>& at, const T* packed, int64_t rows,
+                          const Form& form, T* work, int64_t work_stride, T* out, int64_t stride) {
+  for (int first = 0, g = 0; first < net.axis; first += kGroup, ++g) {
+    for (int64_t r = 0; r < rows; ++r) form(r, first, work + r * work_stride);
+    gemm<T>(rows, group_features(net, first), net.neurons[0], work, work_stride, packed + at.group[g], out,
+            stride, g > 0);
+  }
+}
+
+// Room for a row of a group: whole vectors are written from any feature on.
+template <class T>
+inline int64_t group_stride(const FittingShape& net) {
+  return padded<T>(group_features(net, 0)) + kLanes<T>;
+}
+
+// Fills the block's values and slopes from T and `extra` (row by row, net.extra apart).
 template <class T>
 inline void net_forward(const FittingShape& net, const PackedNet<T>& at, const T* packed, NetBlock<T>& block,
                         const T* extra) {
-  for (int first = 0, g = 0; first < net.axis; first += kGroup, ++g) {
-    for (int64_t r = 0; r < block.rows; ++r)
-      form_group<T>(net, block.t_row(block.t, r), block.t_width, first, block.work + r * block.work_stride);
-    gemm<T>(block.rows, group_features(net, first), net.neurons[0], block.work, block.work_stride,
-            packed + at.group[g], block.value[0], block.stride, g > 0);
-  }
+  const auto form = [&](int64_t r, int first, T* out) {
+    form_group<T>(net, block.t_row(block.t, r), block.t_width, first, out);
+  };
+  first_product(net, at, packed, block.rows, form, block.work, block.work_stride, block.value[0],
+                block.stride);
   if (net.extra)
     gemm<T>(block.rows, net.extra, net.neurons[0], extra, net.extra, packed + at.extra, block.value[0],
             block.stride, true);

@@ -1,0 +1,277 @@
+// The pairs and the moments of a block of atoms, for one instruction set: from positions to T = A^T C, and
+// back.
+#pragma once
+
+#include "common/pairs.h"
+#include "spline_moment/row.h"
+#include "spline_potential/net.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+// Hands out pieces of a thread's scratch memory, each starting on a cache line; with no memory it only
+// counts.
+struct Arena {
+  char* base;
+  int64_t used = 0;
+
+  template <class U>
+  U* take(int64_t count) {
+    U* piece = base ? reinterpret_cast<U*>(base + used) : nullptr;
+    used += (count * static_cast<int64_t>(sizeof(U)) + 63) / 64 * 64;
+    return piece;
+  }
+};
+
+constexpr int kBlock = 48;  // atoms at once: one of padded_rows
+
+// One thread's memory for the pairs and the moments of a block of atoms.
+template <class T>
+struct AtomBlock {
+  int64_t pair_stride, moment_rows, active_stride;
+  T *x, *y, *z;            // [atom][pair_stride]: pair vectors of the neighbours within the cutoff
+  int32_t *table, *other;  // [atom][pair_stride]: first row of the neighbour type's table, neighbour
+  int32_t* pairs;          // [atom]: how many
+  int16_t* active;         // [atom][active_stride]: the rows of the moments that are not zero
+  int32_t* actives;        // [atom]: how many
+  T* moments;              // [moment_rows][4], one atom's
+  uint8_t* marks;          // [moment_rows, in whole words]: first rows of neighbours
+  T* extra;                // [atom][extra]
+
+  AtomBlock(const PotentialArgs<T>& args, Arena& arena) {
+    pair_stride = (args.list_width + 15) / 16 * 16;
+    moment_rows = static_cast<int64_t>(args.ntypes) * args.basis();
+    x = arena.take<T>(kBlock * pair_stride);
+    y = arena.take<T>(kBlock * pair_stride);
+    z = arena.take<T>(kBlock * pair_stride);
+    table = arena.take<int32_t>(kBlock * pair_stride);
+    other = arena.take<int32_t>(kBlock * pair_stride);
+    pairs = arena.take<int32_t>(kBlock);
+    active_stride = moment_rows + 8;  // list_active writes one beyond what it keeps
+    active = arena.take<int16_t>(kBlock * active_stride);
+    actives = arena.take<int32_t>(kBlock);
+    moments = arena.take<T>(moment_rows * 4);
+    marks = arena.take<uint8_t>(moment_rows + 8);
+    extra = arena.take<T>(kBlock * args.net.extra);
+  }
+
+  // What the functions below leave zero.
+  void clear() const {
+    for (int64_t k = 0; k < moment_rows * 4; ++k) moments[k] = 0;
+    for (int64_t k = 0; k < moment_rows + 8; ++k) marks[k] = 0;
+  }
+
+  // A part of atom `a`'s pairs.
+  Pairs<T> chunk(int64_t a, int from) const {
+    const int64_t at = a * pair_stride + from;
+    const int left = pairs[a] - from;
+    return {x + at, y + at, z + at, table + at, left < kChunk ? left : kChunk};
+  }
+};
+
+// The further inputs of a block's atoms, (rows, extra); zero in the rows beyond `count`.
+template <class T>
+inline void fill_extra(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, int64_t rows,
+                       T* extra) {
+  const int64_t width = args.net.extra;
+  for (int64_t a = 0; a < rows; ++a)
+    for (int64_t k = 0; k < width; ++k)
+      extra[a * width + k] = a < count ? args.extra[ids[a] * width + k] : T(0);
+}
+
+template <class T>
+inline Centre<T> centre(const PotentialArgs<T>& args, int type) {
+  return {
+      {args.mean[type], T(1) / args.std[2 * type], T(1) / args.std[2 * type + 1]}, args.cutoff, args.grid};
+}
+
+template <class U>
+struct Four {
+  typedef U type __attribute__((vector_size(4 * sizeof(U)), aligned(sizeof(U)), may_alias));
+};
+template <class U>
+using Vector4 = typename Four<U>::type;
+
+// The shift of a periodic image, (a, b, c) . cell, for cell rows with a fourth column.
+MDOPS_HD Vector4<double> image_vector(int32_t image, const Vector4<double>* cell) {
+  Vector4<double> sum = {};
+  for (int row = 0; row < 3; ++row) sum += static_cast<double>(image_shift(image, row)) * cell[row];
+  return sum;
+}
+
+// Collects atom i's neighbours within the cutoff as the block's atom `a`. Returns false, having collected
+// none, when the list names an atom that is not there. `within` (ntypes) and `nearest` are the atom's own.
+template <class T>
+inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const AtomBlock<T>& s, int32_t* within,
+                   T* nearest) {
+  const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
+  const double *positions = args.positions, *h = args.cell + 9 * args.batch[i];
+  const Vector4<double> cell[3] = {{h[0], h[1], h[2], 0}, {h[3], h[4], h[5], 0}, {h[6], h[7], h[8], 0}};
+  const Vector4<double> xi = *reinterpret_cast<const Vector4<double>*>(positions + 4 * i);
+  const int32_t *list = args.neighbors + i * args.list_width, *images = args.images + i * args.list_width;
+  T *x = s.x + a * s.pair_stride, *y = s.y + a * s.pair_stride, *z = s.z + a * s.pair_stride;
+  int32_t *table = s.table + a * s.pair_stride, *other = s.other + a * s.pair_stride;
+  const uint32_t atoms = static_cast<uint32_t>(args.atoms);
+  T nearest2 = cutoff2;
+  int n = 0;
+  s.pairs[a] = 0;
+  for (int t = 0, k = 0; t < args.ntypes; ++t) {
+    const int before = n, last = k + args.counts[i * args.ntypes + t], rows = t * args.basis();
+    for (; k < last; ++k) {
+      const uint32_t j = static_cast<uint32_t>(list[k]);
+      if (j >= atoms) return false;
+      Vector4<double> d =
+          *reinterpret_cast<const Vector4<double>*>(positions + 4 * static_cast<size_t>(j)) - xi;
+      if (images[k] != 0) d += image_vector(images[k], cell);
+      const Vector4<T> v = __builtin_convertvector(d, Vector4<T>), v2 = v * v;
+      const T r2 = v2[0] + v2[1] + v2[2];
+      x[n] = v[0], y[n] = v[1], z[n] = v[2];
+      nearest2 = r2 < nearest2 ? r2 : nearest2;
+      table[n] = rows;
+      other[n] = static_cast<int32_t>(j);
+      n += r2 < cutoff2;
+    }
+    within[t] = n - before;
+    if (args.pair_mask[args.types[i] * args.ntypes + t]) n = before;
+  }
+  s.pairs[a] = n;
+  *nearest = std::sqrt(nearest2);
+  return true;
+}
+
+// Lists the rows of the moments that `marks` says are first of kSplineSupport, and clears the marks.
+template <class T>
+inline int list_active(const AtomBlock<T>& s, int16_t* active) {
+  int n = 0;
+  int64_t end = 0;
+  for (int64_t word = 0; word < s.moment_rows; word += 8) {
+    uint64_t eight;
+    __builtin_memcpy(&eight, s.marks + word, 8);
+    if (eight == 0 && word >= end) continue;
+    __builtin_memset(s.marks + word, 0, 8);
+    for (int64_t b = word; b < word + 8; ++b) {
+      end = eight & 1 ? b + kSplineSupport : end;
+      eight >>= 8;
+      active[n] = static_cast<int16_t>(b);
+      n += b < end;
+    }
+  }
+  return n;
+}
+
+// Atom a's moments, which are zero at entry, and which of their rows are not zero.
+template <class T>
+inline void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, int64_t a,
+                         const AtomBlock<T>& s, const int32_t* within) {
+  int32_t first[kChunk];
+  for (int from = 0; from < s.pairs[a]; from += kChunk) {
+    const Pairs<T> p = s.chunk(a, from);
+    add_moments<4>(p, c, s.moments, first);
+    for (int k = 0; k < p.size; ++k) s.marks[first[k]] = 1;
+  }
+  const int pair = args.types[i] * args.ntypes;
+  for (int t = 0; t < args.ntypes; ++t) {
+    const int present = args.pair_mask[pair + t] && !args.zeroed[pair + t] ? 0 : within[t];
+    if (c.norm.mean == T(0) || args.sel[t] == present) continue;
+    add_padding<4>(c.norm, T(args.sel[t] - present), s.moments + 4 * static_cast<int64_t>(t) * args.basis());
+    s.marks[t * args.basis()] = 1;
+  }
+  s.actives[a] = list_active(s, s.active + a * s.active_stride);
+}
+
+// Makes the moments zero again after atom a.
+template <class T>
+inline void clear_moments(int64_t a, const AtomBlock<T>& s) {
+  const int16_t* active = s.active + a * s.active_stride;
+  for (int k = 0; k < s.actives[a]; ++k)
+    *reinterpret_cast<Vector4<T>*>(s.moments + 4 * active[k]) = Vector4<T>{};
+}
+
+// T[a] = sum over the active rows b of A[b][a] C[b], a few vectors of columns at a time.
+template <int Vectors, class T>
+inline void contract_columns(const T* moments, const int16_t* active, int count, const T* table,
+                             int64_t table_width, T* t, int64_t t_width) {
+  using V = Vector<T>;
+  V sum[4][Vectors] = {};
+  for (int k = 0; k < count; ++k) {
+    const T *row = table + active[k] * table_width, *m = moments + 4 * active[k];
+    for (int v = 0; v < Vectors; ++v) {
+      const V column = *reinterpret_cast<const V*>(row + v * kLanes<T>);
+      for (int a = 0; a < 4; ++a) sum[a][v] += m[a] * column;
+    }
+  }
+  for (int a = 0; a < 4; ++a)
+    for (int v = 0; v < Vectors; ++v) *reinterpret_cast<V*>(t + a * t_width + v * kLanes<T>) = sum[a][v];
+}
+
+// T of atom a, rows of `t_width`, from moments in its active rows.
+template <class T>
+inline void contract_moments(const PotentialArgs<T>& args, const T* table, const T* moments, int64_t a,
+                             const AtomBlock<T>& s, T* t, int64_t t_width) {
+  constexpr int wide = sizeof(Vector<T>) == 64 ? 6 : 3;  // 24 of 32, or 12 of 16 registers hold sums
+  const int64_t columns = padded<T>(args.net.width) / kLanes<T>;
+  const int16_t* active = s.active + a * s.active_stride;
+  int64_t v = 0;
+  for (; v + wide <= columns; v += wide)
+    contract_columns<wide>(moments, active, s.actives[a], table + v * kLanes<T>, args.table_width,
+                           t + v * kLanes<T>, t_width);
+  for (; v < columns; ++v)
+    contract_columns<1>(moments, active, s.actives[a], table + v * kLanes<T>, args.table_width,
+                        t + v * kLanes<T>, t_width);
+  for (int row = 0; row < 4; ++row)
+    for (int64_t k = columns * kLanes<T>; k < t_width; ++k) t[row * t_width + k] = 0;
+}
+
+// The moments' gradient, dA[b][a] = C[b] . dT[a], in `Rows` active rows: enough sums to hide their latency.
+template <int Rows, class T>
+inline void uncontract_rows(const int16_t* active, const T* table, int64_t table_width, const T* grad,
+                            int64_t t_width, int64_t columns, T* moments) {
+  using V = Vector<T>;
+  V sum[Rows][4] = {};
+  for (int64_t c = 0; c < columns; c += kLanes<T>)
+    for (int r = 0; r < Rows; ++r) {
+      const V column = *reinterpret_cast<const V*>(table + active[r] * table_width + c);
+      for (int i = 0; i < 4; ++i) sum[r][i] += column * *reinterpret_cast<const V*>(grad + i * t_width + c);
+    }
+  for (int r = 0; r < Rows; ++r) four_sums<T>(sum[r], moments + 4 * active[r]);
+}
+
+// The gradient of atom a's moments in its active rows, into s.moments.
+template <class T>
+inline void uncontract_moments(const PotentialArgs<T>& args, const T* table, const T* grad, int64_t t_width,
+                               int64_t a, const AtomBlock<T>& s) {
+  const int64_t columns = padded<T>(args.net.width);
+  const int16_t* active = s.active + a * s.active_stride;
+  int k = 0;
+  for (; k + 2 <= s.actives[a]; k += 2)
+    uncontract_rows<2>(active + k, table, args.table_width, grad, t_width, columns, s.moments);
+  for (; k < s.actives[a]; ++k)
+    uncontract_rows<1>(active + k, table, args.table_width, grad, t_width, columns, s.moments);
+}
+
+// Adds atom a's pair forces and its virial, from the moments' gradient in s.moments, W[b][c] = -sum d_b g_c.
+template <class T>
+inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, int64_t a,
+                           const AtomBlock<T>& s, PotentialResults<T>& out) {
+  alignas(64) T gx[kChunk], gy[kChunk], gz[kChunk];
+  T force[3] = {0, 0, 0}, w[9] = {0, 0, 0, 0, 0, 0, 0, 0, 0};
+  for (int from = 0; from < s.pairs[a]; from += kChunk) {
+    const Pairs<T> p = s.chunk(a, from);
+    pull_gradient<4>(p, c, s.moments, gx, gy, gz);
+    for (int k = 0; k < p.size; ++k) {
+      const T d[3] = {p.x[k], p.y[k], p.z[k]}, g[3] = {gx[k], gy[k], gz[k]};
+      for (int b = 0; b < 3; ++b) {
+        force[b] += g[b];
+        for (int e = 0; e < 3; ++e) w[3 * b + e] -= d[b] * g[e];
+      }
+      const int64_t j = s.other[a * s.pair_stride + from + k];
+      *reinterpret_cast<Vector4<T>*>(out.forces + 4 * j) -= Vector4<T>{g[0], g[1], g[2], 0};
+    }
+  }
+  for (int b = 0; b < 3; ++b) out.forces[4 * i + b] += force[b];
+  double* virial = out.virial + 9 * static_cast<int64_t>(args.batch[i]);
+  for (int b = 0; b < 9; ++b) virial[b] += w[b];
+}
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops
