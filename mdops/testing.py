@@ -232,4 +232,22 @@ def _potential_samples(
         "residual": (24, [0, 1, 1, 1]),
         "activation": (25, 99),
     }
-    return [Sample("spline_potential_pack", pack), Sample("spline_potential", args, bad=bad)]
+    whole = [Sample("spline_potential_pack", pack), Sample("spline_potential", args, bad=bad)]
+    if not has_kernel("spline_training", packed.device):
+        return whole
+    plain = torch.cat(
+        [part.flatten() for layer in zip(weights, biases, timesteps, strict=True) for part in layer]
+    )
+    nets = torch.stack([plain[:-1], 0.9 * plain[:-1]])  # the output layer has no timestep
+    trained = (*args[:13], nets, *args[14:-2])
+    bad = {name: change for name, change in bad.items() if name != "activation"}
+    saved = torch.ops.mdops.spline_training(*trained)[-1]
+    grads = tuple(random(*shape, like=torch.float64) for shape in ((5,), (5, 3), (2, 3, 3)))
+    shifted = {name: (k + 4, value) for name, (k, value) in bad.items()}
+    return [
+        *whole,
+        Sample("spline_training", trained, (12, 13), bad=bad),
+        Sample(
+            "spline_training_backward", (*grads, saved, *trained), bad={**shifted, "saved": (3, saved[:-1])}
+        ),
+    ]

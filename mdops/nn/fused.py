@@ -8,6 +8,7 @@ import torch
 from mdops.nn.activation import CODES
 from mdops.nn.moments import Moments
 from mdops.nn.net import Layer, Net
+from mdops.nn.se_e2_a import SeE2A
 from mdops.nn.spline import SplineGrid, coefficients
 from mdops.nn.system import System
 from mdops.ops import NeighborList, spline_potential, spline_potential_pack
@@ -24,30 +25,14 @@ class FusedPotential:
     def __init__(self, potential: "Potential", grid: SplineGrid) -> None:
         d, fitting = potential.descriptor, potential.fitting
         self.fitting, self.r_min = fitting, grid.r_min
-        shared = fitting.net(0)
-        hidden, dtype = shared.layers[:-1], potential.dtype
         with torch.no_grad():
-            table = coefficients(copy.deepcopy(d).cpu().double(), grid, masked=False) / d.slots
-            table = torch.nn.functional.pad(table, (0, -d.width % _TABLE_PAD)).flatten(1, 2)
-            table = table.to(potential.device, dtype)
+            table = model_table(copy.deepcopy(d).cpu().double(), grid).to(potential.device, potential.dtype)
             packed = [_pack(fitting.net(t), d.width, d.axis_neuron) for t in range(d.ntypes)]
             scale, shift = _scale_and_shift(potential)
-        sel = torch.tensor(d.sel, dtype=torch.int32, device=potential.device)
-        self._model = (d.mean, d.std, d.pair_mask, d.zeroed, sel, table, torch.stack(packed))
+        self._model = (*norms(d), table, torch.stack(packed))
         self._output = (scale, shift)
-        name, _, threshold = hidden[0].activation_name.lower().partition(":")
-        self._scalars = (
-            d.cutoff,
-            d.cutoff_smooth,
-            d.protection,
-            grid.s_max,
-            d.width,
-            d.axis_neuron,
-            [layer.outputs for layer in hidden],
-            [int(_adds_input(layer)) for layer in hidden],
-            CODES[name],
-            float(threshold or 3.0),
-        )
+        name, _, threshold = fitting.net(0).layers[0].activation_name.lower().partition(":")
+        self._scalars = (*shape(potential, grid), CODES[name], float(threshold or 3.0))
 
     def __call__(
         self,
@@ -73,6 +58,32 @@ class FusedPotential:
         )
         result = {"atom_energy": energy, "forces": forces, "virial": virial}
         return result, Moments(nearest.new_empty(0), within, nearest)
+
+
+def norms(d: SeE2A) -> tuple[torch.Tensor, ...]:
+    """The arguments mean to sel."""
+    return d.mean, d.std, d.pair_mask, d.zeroed, d.places
+
+
+def model_table(d: SeE2A, grid: SplineGrid) -> torch.Tensor:
+    """The argument tables, differentiable in the descriptor's weights."""
+    table = coefficients(d, grid, masked=False) / d.slots
+    return torch.nn.functional.pad(table, (0, -d.width % _TABLE_PAD)).flatten(1, 2)
+
+
+def shape(potential: "Potential", grid: SplineGrid) -> tuple[Any, ...]:
+    """The arguments cutoff to residual."""
+    d, hidden = potential.descriptor, potential.fitting.net(0).layers[:-1]
+    return (
+        d.cutoff,
+        d.cutoff_smooth,
+        d.protection,
+        grid.s_max,
+        d.width,
+        d.axis_neuron,
+        [layer.outputs for layer in hidden],
+        [int(_adds_input(layer)) for layer in hidden],
+    )
 
 
 def supports(potential: "Potential") -> bool:

@@ -18,6 +18,7 @@ from mdops.ops.neighbor import (
 )
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import spline_potential, spline_potential_pack
+from mdops.ops.spline_training import spline_training
 
 __all__ = [
     "NeighborList",
@@ -33,5 +34,6 @@ __all__ = [
     "spline_moment",
     "spline_potential",
     "spline_potential_pack",
+    "spline_training",
     "unpack_images",
 ]

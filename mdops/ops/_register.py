@@ -38,29 +38,37 @@ def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def register_formula(
-    name: str, backward: Callable[..., Any], differentiable: Sequence[int], constant: Sequence[int] = ()
+    name: str,
+    backward: Callable[..., Any],
+    differentiable: Sequence[int],
+    constant: Sequence[int] = (),
+    saved: Sequence[int] = (),
 ) -> None:
     """Registers the gradients of `torch.ops.mdops.<name>` to the arguments at the positions `differentiable`.
 
     `backward(needs, grads, args)` gets a tuple of bools (which of `differentiable` need a gradient), the
     gradients of the results, and the op's arguments; it returns the gradients in the order of
-    `differentiable`. `constant` names the results that have no gradient.
+    `differentiable`. `constant` names the results that have no gradient, `saved` those of them that come after the
+    arguments in `args`; an op that has some gets None for gradients that are zero.
     """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors = [k for k, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         ctx.mark_non_differentiable(*(output[k] for k in constant))
-        ctx.save_for_backward(*(inputs[k] for k in tensors))
+        ctx.set_materialize_grads(not saved)  # zeros as large as what is saved would cost more than the op
+        ctx.save_for_backward(*(inputs[k] for k in tensors), *(output[k] for k in saved))
         ctx.tensors = tensors
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in inputs]
 
     def formula(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         args = list(ctx.others)
-        for k, value in zip(ctx.tensors, ctx.saved_tensors, strict=True):
+        kept = ctx.saved_tensors
+        for k, value in zip(ctx.tensors, kept, strict=False):
             args[k] = value
         needs = tuple(ctx.needs_input_grad[k] for k in differentiable)
         result: list[Any] = [None] * len(args)
-        for k, grad in zip(differentiable, backward(needs, grads, args), strict=True):
+        given = [*args, *kept[len(ctx.tensors) :]]
+        for k, grad in zip(differentiable, backward(needs, grads, given), strict=True):
             result[k] = grad
         return tuple(result)
 

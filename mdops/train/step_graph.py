@@ -16,7 +16,7 @@ from mdops.train.data import Dataset
 from mdops.train.device_frames import DeviceFrames, alike
 from mdops.train.lists import PairLists
 from mdops.train.loss import EnergyLoss
-from mdops.train.prediction import check_frames, predict, takes_short_way
+from mdops.train.prediction import check_frames, from_moments, predict, short_way
 from mdops.train.schedule import WeightAverage
 
 _WARM_UP = 3  # runs before a capture: libraries set themselves up in the first
@@ -71,7 +71,7 @@ class StepGraphs:
         """Takes a step with these frames of the dataset: the loss, the predictions before the step, and the
         batch. Their memory is used again in the next step. None, and no step, where the frames are not alike,
         or the model no longer has splines."""
-        found = self._find(frames) if takes_short_way(self.potential) else None
+        found = self._find(frames) if short_way(self.potential) is from_moments else None
         if found is None:
             return None
         with torch.cuda.device(self.potential.device):
@@ -174,7 +174,7 @@ def step_graphs(
 ) -> StepGraphs | None:
     """Graphs for a training on this data; None on a CPU, for a model that takes the long way, and for data that
     would fill the GPU's memory."""
-    if potential.device.type != "cuda" or not takes_short_way(potential):
+    if potential.device.type != "cuda" or short_way(potential) is not from_moments:
         return None
     longest = max(int(lists.rows(f)[2].sum(1).max(initial=0)) for f in range(len(data)))
     size = len(data.positions) * (8 * longest + 100)

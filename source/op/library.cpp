@@ -83,4 +83,20 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
       "int[] residual, int activation, float threshold) "
       "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest)");
+
+  // The same with the gradients that a loss on its results has by the tables and the nets, for training.
+  m.def(
+      "spline_training(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
+      "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
+      "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
+      "int[] residual) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
+      "Tensor saved)");
+  m.def(
+      "spline_training_backward(Tensor grad_energy, Tensor grad_forces, Tensor grad_virial, Tensor saved, "
+      "Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
+      "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
+      "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
+      "int[] residual) -> (Tensor grad_tables, Tensor grad_nets)");
 }

@@ -8,7 +8,9 @@ from mdops.testing import Sample
 
 DEVICES = {"cpu": (), "cuda": pytest.mark.gpu}
 # The gradient of these is the second derivative itself.
-LAST = ("env_mat_backward", "spline_moment_backward")
+LAST = ("env_mat_backward", "spline_moment_backward", "spline_training")
+# Results in a layout that depends on the dtype.
+LAYOUTS = {"spline_potential_pack": 0, "spline_training": 5}
 
 
 def cases(keep=lambda sample: True):
@@ -108,12 +110,11 @@ def test_strides_of_gradients_do_not_matter(sample):
 
 @cases()
 def test_float32_agrees_with_float64(sample, request):
-    if sample.op == "spline_potential_pack":
-        return  # a layout that depends on the dtype
     single = find(*request.node.callspec.params["sample"], torch.float32)
-    for low, high in zip(
-        tensors(single.function(*single.args)), tensors(sample.function(*sample.args)), strict=True
-    ):
+    pairs = zip(tensors(single.function(*single.args)), tensors(sample.function(*sample.args)), strict=True)
+    for k, (low, high) in enumerate(pairs):
+        if LAYOUTS.get(sample.op) == k:
+            continue
         if high.is_floating_point():
             scale = max(1.0, high.abs().max().item() if high.numel() else 0.0)
             assert torch.all((low.double() - high).abs() <= 3e-5 * scale)
@@ -125,15 +126,23 @@ def test_float32_agrees_with_float64(sample, request):
 def test_no_atoms(sample):
     if not isinstance(sample.args[0], torch.Tensor):
         return  # an op without atoms
+    if sample.op == "spline_training_backward":
+        return  # `saved` is of these atoms: the gradients of spline_training without atoms are looked at below
     n = sample.args[0].shape[0]
     empty = [
         a[:0] if isinstance(a, torch.Tensor) and a.dim() and is_per_atom(a, n) else a for a in sample.args
     ]
-    for got, want in zip(
-        tensors(sample.function(*empty)), tensors(sample.function(*sample.args)), strict=True
-    ):
+    free = [empty[k].detach().clone().requires_grad_() for k in sample.differentiable]
+    for k, value in zip(sample.differentiable, free, strict=True):
+        empty[k] = value
+    results = tensors(sample.function(*empty))
+    for got, want in zip(results, tensors(sample.function(*sample.args)), strict=True):
         assert got.dtype == want.dtype and got.dim() == want.dim()
         assert not got.is_floating_point() or torch.isfinite(got).all()
+    if free:
+        total = sum(r.sum() for r in results if r.requires_grad)
+        for grad in torch.autograd.grad(total, free):
+            assert torch.isfinite(grad).all()
 
 
 def is_per_atom(a: torch.Tensor, n: int) -> bool:

@@ -1,4 +1,4 @@
-"""The short way from moments to forces gives the numbers and weight gradients of plain autograd."""
+"""The short ways to forces give the numbers and weight gradients of plain autograd."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from mdops.train import PairLists, load_dataset, make_batch
 from mdops.train.config import parse_config
 from mdops.train.create import create_potential
 from mdops.train.model_statistics import model_statistics
-from mdops.train.prediction import predict, takes_short_way
+from mdops.train.prediction import from_moments, from_op, predict, short_way
 from mdops.train.step import use_training_spline
 
 EMT = Path(__file__).parents[1] / "data" / "training" / "emt"
@@ -28,12 +28,12 @@ def lists(data):
     return PairLists(data, 4.0)
 
 
-def model(data, lists, fitting=None, **options):
+def model(data, lists, fitting=None, axis=3, **options):
     config = parse_config(
         {
             "model": {
                 "type_map": ["Cu", "Al"],
-                "descriptor": {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": 3},
+                "descriptor": {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": axis},
                 "fitting_net": {"neuron": [12, 12, 24], **(fitting or {})},
                 **options,
             },
@@ -47,8 +47,16 @@ def model(data, lists, fitting=None, **options):
 
 def the_long_way(potential, batch, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("mdops.train.prediction.takes_short_way", lambda potential: False)
+        patch.setattr("mdops.train.prediction.short_way", lambda potential: None)
         return predict(potential, batch)
+
+
+def agree(potential, batch, monkeypatch, way, terms=("energy", "forces", "virial")):
+    short, long = way(potential, potential.grid, batch), the_long_way(potential, batch, monkeypatch)
+    for name, value in long.items():
+        torch.testing.assert_close(short[name], value, rtol=1e-11, atol=1e-11)
+    for a, b in zip(*(weight_gradients(potential, r, terms) for r in (short, long)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10 * float(b.abs().max()))
 
 
 def weight_gradients(potential, result, terms):
@@ -61,22 +69,52 @@ def weight_gradients(potential, result, terms):
     return torch.autograd.grad(total, list(potential.parameters()), allow_unused=True, materialize_grads=True)
 
 
+WAYS = pytest.mark.parametrize("way", [from_op, from_moments])
+
+
+@WAYS
 @pytest.mark.parametrize(
     "terms", [["energy"], ["atom_energy"], ["forces"], ["virial"], ["energy", "forces", "virial"]]
 )
 @pytest.mark.parametrize("fitting", [{}, {"resnet_dt": False}])
-def test_both_ways_agree(data, lists, monkeypatch, fitting, terms):
+def test_all_ways_agree(data, lists, monkeypatch, way, fitting, terms):
     potential = model(data, lists, fitting)
-    assert takes_short_way(potential)
-    batch = make_batch(data, lists, np.array([0, 5, 7]))
-    short, long = predict(potential, batch), the_long_way(potential, batch, monkeypatch)
-    for name, value in long.items():
-        torch.testing.assert_close(short[name], value, rtol=1e-11, atol=1e-11)
-    for a, b in zip(*(weight_gradients(potential, r, terms) for r in (short, long)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10 * float(b.abs().max()))
+    assert short_way(potential) is from_op
+    agree(potential, make_batch(data, lists, np.array([0, 5, 7])), monkeypatch, way, terms)
 
 
-def test_both_ways_agree_with_frame_parameters(data, lists, monkeypatch):
+@pytest.mark.parametrize("axis, fitting", [(1, [5]), (3, [7, 14, 14]), (8, [12, 12])])
+def test_the_op_takes_nets_of_any_shape(data, lists, monkeypatch, axis, fitting):
+    potential = model(data, lists, {"neuron": fitting}, axis=axis)
+    agree(potential, make_batch(data, lists, np.array([2, 3])), monkeypatch, from_op)
+
+
+@pytest.mark.parametrize("options", [{"pair_exclude_types": [[0, 1]]}, {"atom_exclude_types": [1]}])
+def test_the_op_leaves_out_types(data, lists, monkeypatch, options):
+    potential = model(data, lists, **options)
+    assert short_way(potential) is from_op
+    agree(potential, make_batch(data, lists, np.array([0, 5])), monkeypatch, from_op)
+
+
+def test_one_fitting_net_for_all_types(data, lists, monkeypatch):
+    potential = model(data, lists)
+    fitting = potential.fitting
+    fitting.nets, fitting.shared = torch.nn.ModuleList([fitting.nets[0]]), True
+    agree(potential, make_batch(data, lists, np.array([4])), monkeypatch, from_op)
+
+
+def test_a_frame_without_atoms_of_one_type(data, lists, monkeypatch):
+    potential = model(data, lists)
+    batch = make_batch(data, lists, np.array([0]))
+    batch.system.types.clamp_(max=0)
+    batch.neighbors.counts[:, 0] += batch.neighbors.counts[:, 1]
+    batch.neighbors.counts[:, 1] = 0
+    potential.overflow = "extend"
+    agree(potential, batch, monkeypatch, from_op)
+
+
+@WAYS
+def test_all_ways_agree_with_frame_parameters(data, lists, monkeypatch, way):
     potential = model(data, lists)
     extended = potential.fitting
     extended.fparam.average = torch.zeros(2, dtype=torch.float64)
@@ -87,33 +125,38 @@ def test_both_ways_agree_with_frame_parameters(data, lists, monkeypatch):
         first.weight = torch.nn.Parameter(torch.cat([first.weight.detach(), more]))
     batch = make_batch(data, lists, np.array([1, 6]))
     batch.fparam = torch.tensor([[0.3, -0.2], [1.0, 0.5]], dtype=torch.float64)
-    short, long = predict(potential, batch), the_long_way(potential, batch, monkeypatch)
-    torch.testing.assert_close(short["forces"], long["forces"], rtol=1e-11, atol=1e-11)
-    for a, b in zip(*(weight_gradients(potential, r, ["forces"]) for r in (short, long)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10 * float(b.abs().max()))
+    agree(potential, batch, monkeypatch, way)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"pair_exclude_types": [[0, 1]]},
-        {"atom_exclude_types": [1]},
-        {"fitting": {"activation_function": "gelu"}},
-    ],
-)
-def test_other_models_take_the_long_way(data, lists, options):
-    potential = model(data, lists, **options)
-    assert not takes_short_way(potential)
+def test_the_number_of_threads_does_not_matter(data, lists):
+    potential = model(data, lists)
+    batch, threads, found = make_batch(data, lists, np.arange(6)), torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            result = predict(potential, batch)
+            found.append([*result.values(), *weight_gradients(potential, result, list(result))])
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11 * float(a.detach().abs().max()))
+
+
+def test_other_models_take_the_long_way(data, lists):
+    potential = model(data, lists, {"activation_function": "gelu"})
+    assert short_way(potential) is None
     predict(potential, make_batch(data, lists, np.array([0])))["forces"].sum().backward()
 
 
-def test_the_short_way_refuses_and_warns_as_the_long_one(data, lists):
+@WAYS
+def test_short_ways_refuse_and_warn_as_the_long_one(data, lists, way):
     potential = model(data, lists)
     batch = make_batch(data, lists, np.array([0]))
     use_training_spline(potential, 5.0)
     with pytest.warns(UserWarning, match="nearer than 4.5 A"):
-        predict(potential, batch)
+        way(potential, potential.grid, batch)
     batch.system.positions[batch.neighbors.neighbors[0, 0].long()] = batch.system.positions[0]
     batch.neighbors.images[:] = 0
     with pytest.raises(InputError, match="are at the same place"):
-        predict(potential, batch)
+        way(potential, potential.grid, batch)

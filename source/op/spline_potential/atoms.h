@@ -23,8 +23,6 @@ struct Arena {
   }
 };
 
-constexpr int kBlock = 48;  // atoms at once: one of padded_rows
-
 // One thread's memory for the pairs and the moments of a block of atoms.
 template <class T>
 struct AtomBlock {
@@ -92,11 +90,9 @@ struct Four {
 template <class U>
 using Vector4 = typename Four<U>::type;
 
-// The shift of a periodic image, (a, b, c) . cell, for cell rows with a fourth column.
-MDOPS_HD Vector4<double> image_vector(int32_t image, const Vector4<double>* cell) {
-  Vector4<double> sum = {};
-  for (int row = 0; row < 3; ++row) sum += static_cast<double>(image_shift(image, row)) * cell[row];
-  return sum;
+// Adds the shift of a periodic image, (a, b, c) . cell, for cell rows with a fourth column.
+inline void add_image(int32_t image, const Vector4<double>* cell, Vector4<double>* d) {
+  for (int row = 0; row < 3; ++row) *d += static_cast<double>(image_shift(image, row)) * cell[row];
 }
 
 // Collects atom i's neighbours within the cutoff as the block's atom `a`. Returns false, having collected
@@ -122,7 +118,7 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
       if (j >= atoms) return false;
       Vector4<double> d =
           *reinterpret_cast<const Vector4<double>*>(positions + 4 * static_cast<size_t>(j)) - xi;
-      if (images[k] != 0) d += image_vector(images[k], cell);
+      if (images[k] != 0) add_image(images[k], cell, &d);
       const Vector4<T> v = __builtin_convertvector(d, Vector4<T>), v2 = v * v;
       const T r2 = v2[0] + v2[1] + v2[2];
       x[n] = v[0], y[n] = v[1], z[n] = v[2];
@@ -179,12 +175,12 @@ inline void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64
   s.actives[a] = list_active(s, s.active + a * s.active_stride);
 }
 
-// Makes the moments zero again after atom a.
+// Makes moments zero again after atom a.
 template <class T>
-inline void clear_moments(int64_t a, const AtomBlock<T>& s) {
+inline void clear_moments(int64_t a, T* moments, const AtomBlock<T>& s) {
   const int16_t* active = s.active + a * s.active_stride;
   for (int k = 0; k < s.actives[a]; ++k)
-    *reinterpret_cast<Vector4<T>*>(s.moments + 4 * active[k]) = Vector4<T>{};
+    *reinterpret_cast<Vector4<T>*>(moments + 4 * active[k]) = Vector4<T>{};
 }
 
 // T[a] = sum over the active rows b of A[b][a] C[b], a few vectors of columns at a time.

@@ -42,7 +42,7 @@ void block(const PotentialArgs<T>& args, const PackedNet<T>& at, const int32_t* 
     if (!gather(args, i, a, s.atoms, within, out.nearest + i)) out.bad_atom = i;
     atom_moments(args, c, i, a, s.atoms, within);
     contract_moments(args, table, s.atoms.moments, a, s.atoms, s.net.t_row(s.net.t, a), s.net.t_width);
-    clear_moments(a, s.atoms);
+    clear_moments(a, s.atoms.moments, s.atoms);
   }
   s.net.rows = padded_rows(count);  // the rows added are zero
   for (int64_t k = count * 4 * s.net.t_width; k < s.net.rows * 4 * s.net.t_width; ++k) s.net.t[k] = 0;
@@ -56,7 +56,7 @@ void block(const PotentialArgs<T>& args, const PackedNet<T>& at, const int32_t* 
   for (int64_t a = 0; a < count; ++a) {
     uncontract_moments(args, table, s.net.t_row(s.net.grad_t, a), s.net.t_width, a, s.atoms);
     scatter_forces(args, c, ids[a], a, s.atoms, out);
-    clear_moments(a, s.atoms);
+    clear_moments(a, s.atoms.moments, s.atoms);
   }
 }
 

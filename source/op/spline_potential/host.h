@@ -109,6 +109,11 @@ PotentialArgs<T> arguments(const PotentialInputs& in, const double* four_columns
   return args;
 }
 
+[[noreturn]] inline void fail_neighbors(const Op& op, int64_t atom) {
+  fail(op, "argument `neighbors` has a row, of atom " + std::to_string(atom) +
+               ", that names an atom that is not there, or ends before its counts say");
+}
+
 // The results of a call on the CPU.
 struct Answer {
   Tensor energy, forces, virial, within, nearest;
@@ -136,9 +141,7 @@ struct Answer {
   template <class T>
   void finish(const Op& op, const PotentialInputs& in, const std::vector<Share<T>>& shares) {
     for (const Share<T>& share : shares)
-      if (share.bad_atom >= 0)
-        fail(op, "argument `neighbors` has a row, of atom " + std::to_string(share.bad_atom) +
-                     ", that names an atom that is not there, or ends before its counts say");
+      if (share.bad_atom >= 0) fail_neighbors(op, share.bad_atom);
     sum_shares(shares, in.atoms, forces.mutable_data_ptr<double>(), virial.mutable_data_ptr<double>());
     const int32_t* types = in.types.const_data_ptr<int32_t>();
     for (int64_t i = 0; i < in.atoms; ++i)

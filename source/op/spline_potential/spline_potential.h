@@ -13,6 +13,7 @@
 namespace mdops {
 
 constexpr int kMaxLayers = 16;
+constexpr int kBlock = 48;     // atoms at once on the CPU: one of padded_rows (common/gemm.h)
 constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors of any instruction set
 
 // A fitting net: `inputs` = width * axis descriptor features and `extra` parameters, hidden layers, one

@@ -1,0 +1,60 @@
+"""A whole se_e2_a model with splines in one op, with the gradients of its weights, for training."""
+
+from typing import Any
+
+import torch
+
+from mdops.ops._register import register_fake, register_formula
+
+_TABLES, _NETS = 12, 13  # positions in the arguments
+
+
+def spline_training(*args: Any) -> tuple[torch.Tensor, ...]:
+    """Energies, forces and virials as by `spline_potential`, once differentiable in the tables and the nets.
+
+    For a loss on energies, forces and virials: its gradient by forces needs second derivatives of the net, which
+    are computed here in passes over blocks of atoms (docs/training.md, "A step"). On the CPU; nets of tanh layers. Not
+    differentiable in positions.
+
+    The arguments are those of `spline_potential` up to `residual`, except
+
+        nets (ntypes, P): for each type its layers one after the other, weight (inputs, outputs), bias and timestep
+        (outputs), and of the output layer weight and bias.
+
+    Returns:
+        atom_energy (N,), forces (N, 3), virial (S, 3, 3), within (N, ntypes) and nearest (N,) as `spline_potential`,
+        and what the backward pass needs, in a layout of its own.
+    """
+    return torch.ops.mdops.spline_training(*args)
+
+
+@register_fake("spline_training")
+def _(positions: Any, cell: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    counts, mean = args[4], args[5]
+    n, double = positions.shape[0], torch.float64
+    return (
+        positions.new_empty(n, dtype=double),
+        positions.new_empty((n, 3), dtype=double),
+        positions.new_empty((cell.shape[0], 3, 3), dtype=double),
+        counts.new_empty(counts.shape),
+        mean.new_empty(n),
+        mean.new_empty(torch.library.get_ctx().new_dynamic_size()),
+    )
+
+
+@register_fake("spline_training_backward")
+def _(
+    grad_energy: Any, grad_forces: Any, grad_virial: Any, saved: Any, *args: Any
+) -> tuple[torch.Tensor, ...]:
+    return args[_TABLES].new_empty(args[_TABLES].shape), args[_NETS].new_empty(args[_NETS].shape)
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> Any:
+    *inputs, saved = args
+    positions, cell = inputs[:2]
+    shapes = (positions.shape[:1], positions.shape, cell.shape)
+    given = (positions.new_zeros(s) if g is None else g for g, s in zip(grads[:3], shapes, strict=True))
+    return torch.ops.mdops.spline_training_backward(*given, saved, *inputs)
+
+
+register_formula("spline_training", _formula, (_TABLES, _NETS), constant=(3, 4, 5), saved=(5,))
