@@ -51,12 +51,12 @@ def the_long_way(potential, batch, monkeypatch):
         return predict(potential, batch)
 
 
-def agree(potential, batch, monkeypatch, way, terms=("energy", "forces", "virial")):
+def agree(potential, batch, monkeypatch, way, terms=("energy", "forces", "virial"), rtol=1e-9):
     short, long = way(potential, potential.grid, batch), the_long_way(potential, batch, monkeypatch)
     for name, value in long.items():
-        torch.testing.assert_close(short[name], value, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(short[name], value, rtol=0.01 * rtol, atol=0.01 * rtol)
     for a, b in zip(*(weight_gradients(potential, r, terms) for r in (short, long)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10 * float(b.abs().max()))
+        torch.testing.assert_close(a, b, rtol=rtol, atol=0.1 * rtol * float(b.abs().max()))
 
 
 def weight_gradients(potential, result, terms):
@@ -93,7 +93,9 @@ def test_the_op_takes_nets_of_any_shape(data, lists, monkeypatch, axis, fitting)
 def test_the_op_leaves_out_types(data, lists, monkeypatch, options):
     potential = model(data, lists, **options)
     assert short_way(potential) is from_op
-    agree(potential, make_batch(data, lists, np.array([0, 5])), monkeypatch, from_op)
+    potential.use_spline(R_MIN, 1e-10)  # the long way has the nets themselves where neighbours are absent,
+    potential.descriptor.smoothing = 0.0  # and does not bend the nets of the pairs left out
+    agree(potential, make_batch(data, lists, np.array([0, 5])), monkeypatch, from_op, rtol=1e-7)
 
 
 def test_one_fitting_net_for_all_types(data, lists, monkeypatch):
