@@ -124,15 +124,10 @@ class Simulation(ABC, Generic[F]):
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         with self._guard.explain(self.step):
             found = self._surface.forces_carefully(self._state.positions, self._order, self._inverse)
-        state = self._state
-        for tensor, value in (
-            (state.forces, found.forces),
-            (state.atom_energy, found.atom_energy),
-            (state.virial, found.virial),
-        ):
-            tensor.copy_(value)
+        for name in ("forces", "atom_energy", "virial"):
+            getattr(self._state, name).copy_(getattr(found, name))
         energy = found.atom_energy[self._inverse].cpu().numpy()
-        state.energy.copy_(torch.as_tensor(np.add.reduceat(energy, self._structures.starts[:-1])))
+        self._state.energy.copy_(torch.as_tensor(np.add.reduceat(energy, self._structures.starts[:-1])))
 
     @property
     def inner(self) -> dict[str, np.ndarray]:

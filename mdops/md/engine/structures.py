@@ -51,10 +51,8 @@ class Structures:
         self._cells = np.array([atoms.cell.array for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
         self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
-        self._fparam, self._aparam = (
-            self._frame_parameters(frames, fparam),
-            self._atom_parameters(frames, aparam),
-        )
+        self._fparam = self._frame_parameters(frames, fparam)
+        self._aparam = self._atom_parameters(frames, aparam)
 
     def order(self, positions: np.ndarray, edge: float) -> np.ndarray:
         """(N,): the atoms of each structure sorted in space (see `spatial_order`), the structures in turn."""
