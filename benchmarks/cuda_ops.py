@@ -4,9 +4,9 @@
 
 The data are like water's at a cutoff of 6 A: 30 O and 60 H around each atom, distances as in a liquid, splines on 72
 intervals (77 functions). An op is captured 20 times in a CUDA graph; the median of the replays, by CUDA events, is
-divided by 20. The search for neighbours has a box and a cutoff of its own (`liquid`). "eager" is the time of a call from
-Python, with the tensors it allocates. The bandwidth that the floor is counted with is that of a device-to-device copy of
-1 GiB, measured first. Small sizes stay in the chip's cache and may beat their floor.
+divided by 20. The search for neighbours has a box and a cutoff of its own (`liquid`). "eager" is the time of a call
+from Python, with the tensors it allocates. The bandwidth that the floor is counted with is that of a copy of 1 GiB on
+the device, measured first. Small sizes stay in the chip's cache and may beat their floor.
 """
 
 import argparse

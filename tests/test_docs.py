@@ -109,7 +109,14 @@ def place(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("page", "blocks"),
-    [("README", 2), ("docs/calculator", 2), ("docs/command-line", 1), ("docs/ops", 1), ("docs/training", 5)],
+    [
+        ("README", 2),
+        ("docs/calculator", 3),
+        ("docs/command-line", 1),
+        ("docs/cuda", 1),
+        ("docs/ops", 1),
+        ("docs/training", 5),
+    ],
 )
 def test_python_runs(place, page, blocks):
     found = python((ROOT / f"{page}.md").read_text())
