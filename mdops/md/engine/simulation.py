@@ -322,7 +322,8 @@ class Simulation(ABC, Generic[F]):
             graph = torch.cuda.CUDAGraph()
             if self._propagator.generator is not None:
                 graph.register_generator_state(self._propagator.generator)
-            with torch.cuda.graph(graph, pool=pool):
+            # A stream of this GPU: the one that PyTorch would take is of the GPU that captured first.
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
                 self._one_step(rebuild=rebuild)
             self._graphs[rebuild] = graph
         self._restore(start)
