@@ -12,7 +12,7 @@ from ase import Atoms
 
 from mdops.errors import InputError
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclasses.dataclass
@@ -21,7 +21,7 @@ class Checkpoint:
 
     Attributes:
         step: how many are done.
-        physics: of the run, as a dict.
+        physics: of the run, as a dict, with what tells its models from others.
         random: the state of the random numbers.
         marks: for each output file how far it was written.
         arrays: numbers, positions, momenta, cell, pbc.
@@ -76,7 +76,10 @@ def read(path: Path) -> Checkpoint:
         with np.load(path, allow_pickle=False) as file:
             head = json.loads(str(file["head"]))
             if head.pop("version") != _VERSION:
-                raise InputError(f"{path} is a checkpoint of another version of mdops")
+                raise InputError(
+                    f"{path} is a checkpoint of another version of mdops: go on with that version, or begin anew "
+                    "with --overwrite"
+                )
             parts: dict[str, dict[str, np.ndarray]] = {"atoms": {}, "inner": {}}
             for name in file.files:
                 if name != "head":

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from mdops.md.log import LogState
 from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
 from mdops.md.options import Output, Physics
 from mdops.md.progress import Reporter, ns_per_day
+from mdops.nn import Potential
+from mdops.nn.digest import digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +94,9 @@ class _Run:
         self.step = 0 if self.saved is None else self.saved.step
 
     def _identity(self) -> dict[str, Any]:
-        """What a restart must have in common."""
-        return dataclasses.asdict(self.physics) | {"integrator": self.kind}
+        """What a restart must have in common, by the names that its user knows."""
+        same = dataclasses.asdict(self.physics) | {"integrator": self.kind}
+        return same | _models(self.atoms.calc.models)
 
     def _summary(self, first: int, seconds: float, temperature: float, drift: float | None) -> Summary:
         done = self.step - first
@@ -251,6 +255,22 @@ class _EngineRun(_Run):
         self.files.write(frame.atoms(self.atoms), state, heading=heading)
 
 
+def _models(models: Sequence[Potential]) -> dict[str, Any]:
+    """What tells the models of a run from others: a digest of weights and options, and what `load` was told."""
+    found: dict[str, Any] = {"number of models": len(models)}
+    for k, model in enumerate(models, 1):
+        name = "model" if len(models) == 1 else f"model {k}"
+        found[name] = digest(model)[:16]
+        found[f"dtype of the {name}"] = str(model.dtype).removeprefix("torch.")
+        grid = model.grid
+        splines = (
+            "exact nets" if grid is None else f"splines of {grid.intervals} intervals beyond {grid.r_min:g} A"
+        )
+        found[f"evaluation of the {name}"] = splines
+        found[f"overflow of the {name}"] = model.overflow
+    return found
+
+
 def _last_checkpoint(output: Output) -> Checkpoint | None:
     """What to go on from; None for a run that begins.
 
@@ -279,4 +299,7 @@ def _refuse_overwriting(written: list[Path], checkpoint: Path) -> None:
 def _check_same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     changed = [f"{name} ({saved.get(name)}, now {now[name]})" for name in now if saved.get(name) != now[name]]
     if changed:
-        raise InputError(f"{path} is of a run with other {', '.join(changed)}: a restart must have the same")
+        raise InputError(
+            f"{path} is of a run with other {', '.join(changed)}: a restart must have the same; give what the run "
+            "began with, or begin anew with --overwrite or under other names"
+        )

@@ -1,10 +1,12 @@
 """Runs: ensembles, files, restarts, and what stops a run."""
 
+import copy
 import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from ase import Atoms, units
 from ase.cluster import Octahedron
 from ase.constraints import FixAtoms
@@ -16,6 +18,7 @@ from mdops.md import Output, Physics, UnstableRunError, run
 from mdops.md.integrators import inner_state, make_integrator, set_inner_state
 from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
 from mdops.md.outputs import ExtxyzTrajectory
+from mdops.nn import load
 
 MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
 
@@ -111,6 +114,60 @@ def test_files_of_another_run_are_refused(alloy, tmp_path):
         run(alloy, ENSEMBLES["npt"], output(tmp_path, 10, overwrite=True))
     assert files(tmp_path) == before
     assert run(alloy, physics, output(tmp_path, 10, overwrite=True)).steps == 10
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_a_restart_with_another_model_is_refused(alloy, potential, tmp_path, engine):
+    physics, start = ENSEMBLES["nve"], alloy.copy()
+    run(alloy, physics, output(tmp_path, 10), engine=engine)
+    other = copy.deepcopy(potential)
+    with torch.no_grad():  # the last bit of one weight
+        weight = other.fitting.net(1).layers[-1].weight
+        weight[0, 0] = torch.nextafter(weight[0, 0], weight.new_tensor(9.0))
+    before = files(tmp_path)
+    for model, says in (
+        (other, r"other model \(\w{16}, now \w{16}\): a restart .*--overwrite"),
+        (load(MODEL, dtype="float64"), r"dtype of the model \(float32, now float64\)"),
+        (load(MODEL, overflow="extend"), r"other overflow of the model \(error, now extend\)"),
+        (load(MODEL, spline=False), r"\(splines of \d+ intervals beyond 0.5 A, now exact nets\)"),
+        (load(MODEL, r_min=1.0), r"splines of \d+ intervals beyond 1 A\)"),
+    ):
+        again = start.copy()
+        again.calc = MDOps(model)
+        with pytest.raises(InputError, match=says):
+            run(again, physics, output(tmp_path, 20, restart=True), engine=engine)
+    assert files(tmp_path) == before
+    start.calc = MDOps(load(MODEL))
+    assert run(start, physics, output(tmp_path, 20, restart=True), engine=engine).steps == 10
+
+
+def test_a_restart_needs_all_models(alloy, potential, tmp_path):
+    other = copy.deepcopy(potential)
+    with torch.no_grad():
+        other.fitting.bias += 0.1
+    physics, start = ENSEMBLES["nve"], alloy.copy()
+    for models, says in (
+        ([potential, other], None),
+        ([potential], r"number of models \(2, now 1\)"),
+        ([potential, potential], r"other model 2 \("),
+        ([other, potential], r"other model 1 \(.*, model 2 \("),
+        ([potential, other], None),
+    ):
+        again = start.copy()
+        again.calc = MDOps(models)
+        if says is None:
+            run(again, physics, output(tmp_path, 5, restart=True))
+        else:
+            with pytest.raises(InputError, match=says):
+                run(again, physics, output(tmp_path, 10, restart=True))
+
+
+def test_a_checkpoint_of_another_version_is_refused(alloy, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("mdops.md.checkpoint._VERSION", 1)
+        run(alloy, ENSEMBLES["nve"], output(tmp_path, 5))
+    with pytest.raises(InputError, match=r"another version of mdops: .*begin anew with --overwrite"):
+        run(alloy, ENSEMBLES["nve"], output(tmp_path, 10, restart=True))
 
 
 def test_an_explosion_stops_the_run(alloy, tmp_path):
