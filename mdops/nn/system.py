@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from ase import Atoms
+from ase.data import chemical_symbols
 
 from mdops.errors import InputError
 
@@ -92,20 +93,27 @@ def from_atoms(
     for atoms in frames:
         if not isinstance(atoms, Atoms):
             raise InputError(f"`atoms` is, or holds, a {type(atoms).__name__}, expected ase.Atoms")
-    types = [element_types(atoms.get_chemical_symbols(), type_map) for atoms in frames]
 
-    def stack(arrays: list[np.ndarray], dtype: torch.dtype) -> torch.Tensor:
-        return torch.as_tensor(np.concatenate(arrays), dtype=dtype, device=device)
+    def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+        return torch.as_tensor(array, dtype=dtype, device=device)
 
     system = System(
-        stack([atoms.positions.reshape(-1, 3) for atoms in frames], torch.float64),
-        stack(types, torch.int32),
-        stack([atoms.cell.array[None] for atoms in frames], torch.float64),
-        stack([atoms.pbc[None] for atoms in frames], torch.bool),
-        stack([np.full(len(atoms), s) for s, atoms in enumerate(frames)], torch.int32),
+        tensor(np.concatenate([atoms.positions.reshape(-1, 3) for atoms in frames]), torch.float64),
+        tensor(atom_types(frames, type_map), torch.int32),
+        tensor(np.array([atoms.cell.array for atoms in frames]), torch.float64),
+        tensor(np.array([atoms.pbc for atoms in frames]), torch.bool),
+        tensor(np.repeat(np.arange(len(frames)), [len(atoms) for atoms in frames]), torch.int32),
     )
     _check_values(system, len(type_map))
     return system
+
+
+def atom_types(frames: Sequence[Atoms], type_map: Sequence[str]) -> np.ndarray:
+    """(N,) int64: `element_types` of the atoms of all frames, one after the other."""
+    numbers = np.concatenate([atoms.numbers for atoms in frames])
+    # Looked up once for each element: there may be a thousand frames.
+    elements, place = np.unique(numbers, return_inverse=True)
+    return element_types([chemical_symbols[number] for number in elements], type_map)[place]
 
 
 def element_types(symbols: Sequence[str], type_map: Sequence[str]) -> np.ndarray:

@@ -12,7 +12,7 @@ from mdops.md.engine.surface import spatial_order
 from mdops.md.motion import degrees_of_freedom
 from mdops.md.options import Physics
 from mdops.nn import Potential
-from mdops.nn.system import System, element_types
+from mdops.nn.system import System, atom_types
 
 
 class Structures:
@@ -45,9 +45,7 @@ class Structures:
         self.positions = np.concatenate([atoms.get_positions() for atoms in frames])
         self.momenta = np.concatenate([atoms.get_momenta() for atoms in frames])
         self._masses = np.concatenate([atoms.get_masses() for atoms in frames])
-        self._types = np.concatenate(
-            [element_types(atoms.get_chemical_symbols(), potential.type_map) for atoms in frames]
-        )
+        self._types = atom_types(frames, potential.type_map)
         self._cells = np.array([atoms.cell.array for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
         self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
