@@ -29,7 +29,8 @@ class MDOps(Calculator):
     PropertyNotImplementedError. `stresses` are per atom, eV/A^3, and sum to the stress.
 
     Frame and atomic parameters: `atoms.info["fparam"]` (p,) and `atoms.arrays["aparam"]` (N, q), else the
-    `fparam` and `aparam` given here. An answer is computed anew when they change.
+    `fparam` and `aparam` given here. An answer is computed anew when they change. Of several models, those that
+    take a parameter get it; one that none of them takes is refused.
 
     With several models, results are means over the K models, and `results` also has, with deviations over k,
         forces_std (N,), sqrt(mean_k |F_k - <F>|^2), eV/A: DeePMD-kit's model deviation of forces,
@@ -92,9 +93,13 @@ class MDOps(Calculator):
         for name, value in changes.items():
             if name not in ("fparam", "aparam"):
                 raise InputError(f"`{name}` of MDOps cannot change after it is made; fparam and aparam can")
-            if value is not None and not any(getattr(m.fitting, name).size for m in self.models):
+            if value is not None and not self._takes(name):
                 raise InputError(f"{name} is given, and the model takes none")
         return super().set(**changes)
+
+    def _takes(self, name: str) -> bool:
+        """Whether some model has that parameter."""
+        return any(getattr(m.fitting, name).size for m in self.models)
 
     @property
     def neighbor_lists(self) -> list[VerletList]:
@@ -181,7 +186,10 @@ class MDOps(Calculator):
             system.positions, system.cell, system.pbc, system.types, system.batch
         )
         fparam, aparam = (
-            None if state[name] is None else torch.as_tensor(state[name], device=model.device)
+            torch.as_tensor(state[name], device=model.device)
+            # What no model takes goes to all of them, which refuse it.
+            if state[name] is not None and (getattr(model.fitting, name).size or not self._takes(name))
+            else None
             for name in ("fparam", "aparam")
         )
         if aparam is not None and aparam.dim() == 1 and model.fitting.aparam.size == 1:

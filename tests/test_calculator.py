@@ -285,6 +285,19 @@ class TestParameters:
             MDOps(single, fparam=[1.0])
         with pytest.raises(InputError, match="skin"):
             MDOps(single).set(skin=2.0)
+        needless = alloy(repeat=1)
+        needless.calc, needless.info["fparam"] = MDOps(single), [1.0]
+        with pytest.raises(InputError, match="fparam is given, and the model takes none"):
+            needless.get_potential_energy()
+
+    def test_of_several_models_those_get_it_that_take_it(self, model):
+        plain = load(DATA / "reference" / "base" / "model.dp", dtype="float64")
+        assert sorted(plain.type_map) == sorted(model.type_map)
+        atoms = self.atoms(model)
+        given = [np.full(getattr(model.fitting, name).size, 0.3) for name in ("fparam", "aparam")]
+        expected = (model.compute(atoms, *given)["energy"][0] + plain.compute(atoms)["energy"][0]) / 2
+        atoms.calc = MDOps([plain, model], fparam=given[0], aparam=given[1])
+        assert atoms.get_potential_energy() == pytest.approx(expected, rel=1e-12)
 
     @staticmethod
     def atoms(model):

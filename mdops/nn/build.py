@@ -18,6 +18,7 @@ from mdops.nn.se_e2_a import SeE2A
 Tree = dict[str, Any]
 
 SUPPORTED = "a standard model with descriptor se_e2_a and fitting ener"
+_ADVICE = "Train such a model on the same data (`mdops train`), or run this one with DeePMD-kit"
 
 
 def build(tree: Tree, *, dtype: torch.dtype = torch.float64, overflow: Overflow = "error") -> Potential:
@@ -81,13 +82,15 @@ def _refuse_unsupported(tree: Tree) -> None:
     if (kind.model, kind.descriptor, kind.fitting) not in {
         ("standard", name, "ener") for name in ("se_e2_a", "se_a")
     }:
-        raise UnsupportedModelError(f"{kind} is not supported; supported is {SUPPORTED}")
+        raise UnsupportedModelError(f"{kind} is not supported; supported is {SUPPORTED}. {_ADVICE}")
     descriptor, fitting = tree["descriptor"], tree["fitting"]
     if descriptor.get("spin") is not None or fitting.get("spin") is not None:
-        raise UnsupportedModelError(f"a model with spin is not supported; supported is {SUPPORTED}")
+        raise UnsupportedModelError(
+            f"a model with spin is not supported; supported is {SUPPORTED}. {_ADVICE}"
+        )
     if (descriptor.get("env_mat") or {}).get("use_exp_switch"):
         raise UnsupportedModelError(
-            "se_e2_a with `use_exp_switch` is not supported; the polynomial switch is"
+            f"se_e2_a with `use_exp_switch` is not supported; the polynomial switch is. {_ADVICE}"
         )
 
 
@@ -121,7 +124,7 @@ def _statistics(variables: Tree) -> tuple[np.ndarray, np.ndarray]:
     if not (same_mean and same_std):
         raise UnsupportedModelError(
             "davg or dstd differs between the slots of a type or between x, y and z; supported are "
-            "the statistics that DeePMD-kit computes, one value for all of them"
+            f"the statistics that DeePMD-kit computes, one value for all of them. {_ADVICE}"
         )
     return mean, std
 
@@ -153,7 +156,7 @@ def _parameters(name: str, size: int, variables: Tree, dtype: torch.dtype) -> Pa
 
 def _nets(collection: Tree, dtype: torch.dtype) -> list[Net]:
     if any(net is None for net in collection["networks"]):
-        raise UnsupportedModelError("a model without the nets of some types is not supported")
+        raise UnsupportedModelError(f"a model without the nets of some types is not supported. {_ADVICE}")
     return [Net(_layer(layer, dtype) for layer in net["layers"]) for net in collection["networks"]]
 
 

@@ -29,9 +29,11 @@ class Parameters(nn.Module):
     def forward(self, value: torch.Tensor | None, rows: int) -> torch.Tensor:
         """(rows, p), normalised, from a value of that shape, or of shape (p,) for one row or all.
 
-        Raises InputError for a missing value, or one of another shape.
+        Raises InputError for a missing value, one of another shape, and any where the model takes none.
         """
         if self.size == 0:
+            if value is not None:
+                raise InputError(f"{self.name} is given, and the model takes none")
             return self.average.new_empty(rows, 0)
         if value is None:
             raise InputError(f"the model needs {self.name}, {self.size} a row, and none was given")
@@ -84,7 +86,8 @@ class EnergyFitting(nn.Module):
 
     def frame_parameters(self, fparam: torch.Tensor | None, systems: int) -> torch.Tensor:
         """(systems, p): the normalised frame parameters, or the default ones."""
-        return self.fparam(self.default_fparam if fparam is None else fparam, systems)
+        default = self.default_fparam if self.fparam.size else None
+        return self.fparam(default if fparam is None else fparam, systems)
 
     @property
     def extra_size(self) -> int:
@@ -127,7 +130,7 @@ class EnergyFitting(nn.Module):
             fparam: (S, p) or (p,); aparam: (N, q) or (q,).
 
         Raises:
-            InputError: a parameter is missing, or has another shape.
+            InputError: a parameter is missing, has another shape, or is none that the model takes.
         """
         extra = self.extra_inputs(batch, systems, fparam, aparam)
         energy = torch.zeros(types.shape[0], dtype=torch.float64, device=descriptor.device)

@@ -181,7 +181,7 @@ class Potential(nn.Module):
             pbc: (S, 3) or (3,) bool; with a cell all are True unless told.
             batch: (N,) integers, the system of each atom; one system unless told.
             neighbors: a list that holds at least all pairs within the cutoff; made here unless told.
-            fparam: (S, p) or (p,); aparam: (N, q) or (q,).
+            fparam: (S, p) or (p,); aparam: (N, q) or (q,); only of a model that takes them.
             forces: give forces and virial too.
             create_graph: make those differentiable, for a loss on them.
 
@@ -190,7 +190,8 @@ class Potential(nn.Module):
             (S, 3, 3), W = -dE/d(strain), eV.
 
         Raises:
-            InputError: an argument does not fit, atoms coincide, or there are more neighbours than `sel`.
+            InputError: an argument does not fit, parameters are missing, or given to a model that takes none, atoms
+                coincide, or there are more neighbours than `sel`.
         """
         system = systems.from_tensors(positions, types, cell, pbc, batch, len(self.type_map))
         pairs = self._pairs(system, self._neighbors(system) if neighbors is None else neighbors)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from mdops.nn.potential import Potential
 from mdops.nn.system import System
 from mdops.ops import NeighborList
 from mdops.train.block import FRAME_LABELS, PARAMETERS
@@ -57,6 +58,13 @@ class Batch:
             fparam=moved(self.fparam),
             aparam=moved(self.aparam),
         )
+
+    def taken_by(self, potential: Potential) -> "Batch":
+        """This batch without parameters that the model does not take, which it would refuse: data may have them
+        for other models."""
+        fitting = potential.fitting
+        fparam = self.fparam if fitting.fparam.size else None
+        return replace(self, fparam=fparam, aparam=self.aparam if fitting.aparam.size else None)
 
 
 def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:

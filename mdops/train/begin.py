@@ -103,7 +103,7 @@ def refit_bias(
         warnings.warn("the data has no energies: those of the types stay the model's", stacklevel=2)
     errors = replace(data, labels={**data.labels, **{name: data.labels[name].copy() for name in names}})
     for part in chunks(data, frames):
-        batch = make_batch(data, lists, part)
+        batch = make_batch(data, lists, part).taken_by(potential)
         result = potential.evaluate(batch.system, batch.neighbors, batch.fparam, batch.aparam)
         atoms = np.concatenate([np.arange(data.offsets[f], data.offsets[f + 1]) for f in part])
         for name in names:

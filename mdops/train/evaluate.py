@@ -86,7 +86,7 @@ def _answers(
     potential: Potential, data: Dataset, lists: PairLists, frames: np.ndarray
 ) -> list[dict[str, np.ndarray]]:
     """The answers for a batch; each frame by itself if one has none, to name it."""
-    batch = make_batch(data, lists, frames).to(potential.device)
+    batch = make_batch(data, lists, frames).taken_by(potential).to(potential.device)
     try:
         result = potential.evaluate(batch.system, batch.neighbors, batch.fparam, batch.aparam)
     except InputError as error:

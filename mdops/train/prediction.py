@@ -25,8 +25,10 @@ Way = Callable[[Potential, SplineGrid, Batch], dict[str, torch.Tensor]]
 def predict(potential: Potential, batch: Batch, create_graph: bool = True) -> dict[str, torch.Tensor]:
     """energy (S,), atom_energy (N,), forces (N, 3) and virial (S, 3, 3) of a batch, from its lists.
 
-    With `create_graph` all are differentiable in the weights.
+    With `create_graph` all are differentiable in the weights. Parameters in the data that the model does not take
+    are left out.
     """
+    batch = batch.taken_by(potential)
     way = short_way(potential) if create_graph else None
     if way is not None and potential.grid is not None:
         return way(potential, potential.grid, batch)

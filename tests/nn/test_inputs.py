@@ -10,6 +10,7 @@ from mdops.errors import InputError, LibraryError, ModelFileError, UnsupportedMo
 from mdops.io import read_model
 from mdops.nn import load
 from mdops.nn.build import build
+from mdops.nn.system import from_tensors
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["exact", "spline"])
@@ -122,6 +123,24 @@ def test_parameters_that_do_not_fit(case, fparam, aparam, message):
         load(model_path(case), spline=False).compute(pair(), fparam, aparam)
 
 
+@pytest.mark.parametrize("spline", [False, True])
+@pytest.mark.parametrize("name", ["fparam", "aparam"])
+def test_parameters_that_the_model_does_not_take_are_refused(name, spline):
+    potential, given = load(model_path("base"), spline=spline), {name: torch.ones(1, dtype=torch.float64)}
+    assert (potential.fused() is not None) == spline
+    message = f"{name} is given, and the model takes none"
+    with pytest.raises(InputError, match=message):
+        potential(X, TYPES, **given)
+    with pytest.raises(InputError, match=message):
+        potential.evaluate(from_tensors(X, TYPES, None, None, None, 2), **given)
+    with pytest.raises(InputError, match=message):
+        potential.compute(pair(), **{name: [1.0]})
+    other = {"fparam": "aparam", "aparam": "fparam"}[name]
+    taken = load(model_path(other), spline=spline)
+    with pytest.raises(InputError, match=message):
+        taken.compute(pair(), **{name: [1.0], other: np.ones(getattr(taken.fitting, other).size)})
+
+
 def test_default_fparam_is_used_when_none_is_given():
     potential = load(model_path("default_fparam"), dtype="float64", spline=False)
     given = potential.compute([pair(), pair(2.5)], fparam=[[0.4, -0.9], [0.4, -0.9]])
@@ -174,6 +193,7 @@ def changed(case="base", **changes):
         ({"type": "zbl"}, "a zbl model"),
         ({"descriptor__spin": {}}, "spin"),
         ({"descriptor__env_mat": {"use_exp_switch": True}}, "use_exp_switch"),
+        ({"fitting__nets__networks": [None, None]}, "without the nets of some types"),
         ({"descriptor__activation_function": "tanh"}, None),
     ],
 )
@@ -181,8 +201,9 @@ def test_unsupported_models_are_refused_by_name(changes, message):
     if message is None:
         build(changed(**changes))
         return
-    with pytest.raises(UnsupportedModelError, match=message):
+    with pytest.raises(UnsupportedModelError, match=message) as told:
         build(changed(**changes))
+    assert "Train such a model on the same data (`mdops train`), or" in str(told.value)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Errors, the table of frames and the plots are of the frames and labels that there are."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,3 +121,18 @@ def test_what_is_no_curve_is_refused(tmp_path, text):
     (tmp_path / "lcurve.out").write_text(text)
     with pytest.raises(InputError, match=r"lcurve\.out: is no learning curve"):
         read_curve(tmp_path / "lcurve.out")
+
+
+def test_parameters_that_the_model_does_not_take_are_left_out(mixture, model):
+    """Of data alone: whoever gives them to the model itself is refused."""
+    atoms, frames = mixture.offsets[-1], len(mixture)
+    labels = {**mixture.labels, "fparam": np.ones((frames, 2)), "aparam": np.ones((atoms, 1))}
+    given = dict.fromkeys(("fparam", "aparam"), np.ones(frames, dtype=bool))
+    data = replace(mixture, labels=labels, present={**mixture.present, **given})
+    expected, found = (evaluate(model, d).predictions for d in (mixture, data))
+    assert all((expected[name] == value).all() for name, value in found.items())
+    batch = make_batch(data, PairLists(data, model.cutoff), [0, 1])
+    assert batch.fparam is not None and batch.aparam is not None
+    predicted = predict(model, batch)["energy"].detach().numpy()
+    np.testing.assert_allclose(predicted, expected["energy"][:2], rtol=1e-8)
+    assert batch.taken_by(model).fparam is None and batch.taken_by(model).aparam is None
