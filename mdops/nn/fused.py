@@ -67,8 +67,12 @@ def norms(d: SeE2A) -> tuple[torch.Tensor, ...]:
 
 def model_table(d: SeE2A, grid: SplineGrid) -> torch.Tensor:
     """The argument tables, differentiable in the descriptor's weights."""
-    table = coefficients(d, grid, masked=False) / d.slots
-    return torch.nn.functional.pad(table, (0, -d.width % _TABLE_PAD)).flatten(1, 2)
+    return padded_table(d, coefficients(d, grid, masked=False))
+
+
+def padded_table(d: SeE2A, table: torch.Tensor) -> torch.Tensor:
+    """The argument tables from C (ntypes, ntypes, B, M)."""
+    return torch.nn.functional.pad(table / d.slots, (0, -d.width % _TABLE_PAD)).flatten(1, 2)
 
 
 def shape(potential: "Potential", grid: SplineGrid) -> tuple[Any, ...]:

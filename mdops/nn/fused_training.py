@@ -8,6 +8,7 @@ from mdops.nn import fused
 from mdops.nn.moments import Moments
 from mdops.nn.net import Net
 from mdops.nn.spline import SplineGrid
+from mdops.nn.spline_table import trained_table
 from mdops.nn.system import System
 from mdops.ops import NeighborList, spline_training
 
@@ -47,7 +48,7 @@ def fused_forces(
         neighbors.images,
         neighbors.counts,
         *fused.norms(d),
-        fused.model_table(d, grid),
+        trained_table(d, grid),
         _numbers([fitting.net(t) for t in range(d.ntypes)]),
         fitting.extra_inputs(system.batch, system.count, fparam, aparam),
         scale,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from mdops.nn.net import Net
 from mdops.nn.se_e2_a import SeE2A
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
@@ -74,16 +75,22 @@ def collocation_on(
     return x.to(device), inverse.to(device, dtype)
 
 
-def embed(descriptor: SeE2A, s: torch.Tensor, masked: bool = True) -> torch.Tensor:
-    """(ntypes, ntypes, P, M): every pair's net [centre, neighbour] at s (P,) in 1/A; if `masked`, zero for the
-    pairs of types that are left out."""
+def embedding_inputs(descriptor: SeE2A, s: torch.Tensor) -> tuple[list[Net], torch.Tensor]:
+    """All nets, and what they see at s (P,) in 1/A: (1, R, 1) for all, or (G, R, 1) for each. Their outputs,
+    (G, R, M), are (ntypes, ntypes, P, M) of [neighbour, centre]."""
     d, kinds = descriptor, range(descriptor.ntypes)
     s = s.to(next(d.nets[0].parameters()))
     x = ((s - d.mean[:, None]) / d.std[:, :1])[..., None]  # of each centre, (ntypes, P, 1)
     if d.type_one_side:
-        nets, x = [d.net(0, t) for t in kinds], x.flatten(0, 1)[None]
-    else:
-        nets, x = [d.net(c, t) for t in kinds for c in kinds], x.repeat(d.ntypes, 1, 1)
+        return [d.net(0, t) for t in kinds], x.flatten(0, 1)[None]
+    return [d.net(c, t) for t in kinds for c in kinds], x.repeat(d.ntypes, 1, 1)
+
+
+def embed(descriptor: SeE2A, s: torch.Tensor, masked: bool = True) -> torch.Tensor:
+    """(ntypes, ntypes, P, M): every pair's net [centre, neighbour] at s (P,) in 1/A; if `masked`, zero for the
+    pairs of types that are left out."""
+    d = descriptor
+    nets, x = embedding_inputs(d, s)
     values = nets[0].alike(nets, x).view(d.ntypes, d.ntypes, len(s), -1).transpose(0, 1)
     return values.masked_fill(d.pair_mask[..., None, None], 0.0) if masked and d.has_masked else values
 
@@ -112,6 +119,12 @@ def bending_weights(descriptor: SeE2A, step: float) -> torch.Tensor:
     return ((descriptor.std[:, 0] / step) ** 3 / count)[:, None, None, None]
 
 
+def bending_gradient(table: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The gradient of sum(weights * (second differences)^2) by C: the same differences of the differences."""
+    bends = 2 * weights * table.diff(n=2, dim=2)
+    return torch.nn.functional.pad(bends, (0, 0, 2, 2)).diff(n=2, dim=2)
+
+
 class _Bent(torch.autograd.Function):
     """Coefficients as they are; backwards, the gradient of sum(weights * (second differences)^2) is added. So a
     training bends the nets less at the cost of a few operations on a small table, and its loss stays its loss."""
@@ -124,13 +137,7 @@ class _Bent(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        table, weights = ctx.saved_tensors
-        bends = 2 * weights * (table[:, :, 2:] - 2 * table[:, :, 1:-1] + table[:, :, :-2])
-        grad = grad.clone()
-        grad[:, :, 2:] += bends
-        grad[:, :, 1:-1] -= 2 * bends
-        grad[:, :, :-2] += bends
-        return grad, None
+        return grad + bending_gradient(*ctx.saved_tensors), None
 
 
 def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0) -> torch.Tensor:

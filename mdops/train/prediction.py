@@ -121,7 +121,7 @@ def _look_at(potential: Potential, grid: SplineGrid, batch: Batch, found: Moment
         refuse_coincident(found, Pairs(near.neighbors, near.counts, _vectors(potential, batch)))
     if nearest < grid.r_min:
         warn_close(found, grid.r_min)
-    if potential.overflow == "error":
+    if potential.overflow == "error" and bool((found.within > potential.descriptor.places).any()):
         refuse_overflow(found, potential.sel, potential.type_map)
 
 
