@@ -108,7 +108,9 @@ def _read(structure: str) -> "Atoms":
         # ASE's readers fail with any exception.
         raise InputError(f"ASE cannot read {structure}: {type(error).__name__}: {error}") from error
     if isinstance(atoms, list):
-        raise InputError(f"{structure} names several frames; choose one, as in FILE@0")
+        raise InputError(
+            f"{structure} names several frames; choose one, as in FILE@0 (from Python, mdops.md.BatchEngine moves many)"
+        )
     return atoms
 
 

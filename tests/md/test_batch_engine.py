@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import ase.io
 import numpy as np
 import pytest
 from ase import Atoms, units
@@ -9,6 +10,7 @@ from ase.build import bulk, molecule
 from ase.constraints import FixAtoms
 from engine_cases import MODEL, PHYSICS, alloy, rounding
 
+from mdops.cli import main
 from mdops.errors import InputError
 from mdops.md import BatchEngine, Engine, Physics, UnstableRunError
 from mdops.md.motion import set_velocities
@@ -165,6 +167,13 @@ def test_parameters_of_each_system():
     structures[0].info["fparam"] = [1.0, 2.0]
     with pytest.raises(InputError, match="system 1: 1 numbers of fparam, and others have 2"):
         Structures(structures, potential, physics, None, 0.0)
+
+
+def test_the_command_says_where_several_frames_go(tmp_path, capsys):
+    ase.io.write(tmp_path / "frames.extxyz", [alloy(PHYSICS["nve"])] * 2)
+    command = ["md", f"{tmp_path}/frames.extxyz@:", "--model", str(MODEL), "--steps", "1"]
+    assert main([*command, "--trajectory", str(tmp_path / "md.traj"), "--log", str(tmp_path / "md.log")]) == 2
+    assert "choose one, as in FILE@0 (from Python, mdops.md.BatchEngine" in capsys.readouterr().err
 
 
 @pytest.mark.gpu
