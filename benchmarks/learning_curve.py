@@ -28,8 +28,8 @@ import mdops
 from mdops.train import load_dataset
 from mdops.train.config import Config, parse_config
 from mdops.train.evaluate import evaluate
-from mdops.train.lcurve import read_curve
-from mdops.train.trainer import Report, Trainer
+from mdops.train.lcurve import Report, read_curve
+from mdops.train.trainer import Trainer
 
 TIMED, SPARE = 60, 0.95  # steps that are timed, and the share of the time that they are planned for
 LINES = 80

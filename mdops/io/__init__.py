@@ -7,6 +7,6 @@ file.
 
 from mdops.io.model_file import ModelFile, ModelKind, describe
 from mdops.io.read import read_model
-from mdops.io.safetensors_file import write_model
+from mdops.io.safetensors_file import remove_unfinished, write_model
 
-__all__ = ["ModelFile", "ModelKind", "describe", "read_model", "write_model"]
+__all__ = ["ModelFile", "ModelKind", "describe", "read_model", "remove_unfinished", "write_model"]

@@ -1,6 +1,7 @@
 """The format of mdops: arrays in `.safetensors`, the tree as JSON in its metadata, a checksum over both."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -52,6 +53,18 @@ def write_model(
             raise ModelFileError(f"{path}: not written: {place} holds NaN or infinite numbers")
     metadata = {"format": "mdops", "version": _VERSION, **texts, "sha256": _digest(texts, arrays)}
     _write(path, save(arrays, metadata))
+
+
+def remove_unfinished(path: str | os.PathLike[str]) -> None:
+    """Remove what `write_model` left beside this file where it was killed. For who alone writes it: the file of a
+    process that is still at it goes, too."""
+    path = Path(path)
+    for left in path.parent.glob(_unfinished(glob.escape(path.name), "*")):
+        left.unlink(missing_ok=True)
+
+
+def _unfinished(name: str, process: str) -> str:
+    return f".{name}.{process}.tmp"
 
 
 def read_safetensors(path: Path) -> ModelFile:
@@ -111,7 +124,7 @@ def _digest(texts: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
 
 def _write(path: Path, data: bytes) -> None:
     """Write beside the target, flush to the disk, then replace the target in one step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(_unfinished(path.name, str(os.getpid())))
     try:
         with temporary.open("wb") as file:
             file.write(data)

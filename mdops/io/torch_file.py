@@ -75,8 +75,9 @@ def _checkpoint(root: dict[str, Any]) -> tuple[Any, dict[str, Tensor], dict[str,
     """The definition and the tensors of a training checkpoint."""
     if str(root.get("format")).startswith("mdops training"):
         raise ModelFileError(
-            "it is a checkpoint of mdops' training, with more in it than a model: `mdops train ... --restart` goes on "
-            "with it, and writes the model to model.safetensors at the end"
+            "it is a checkpoint of mdops' training, with more in it than a model: the model is model.safetensors in "
+            "that training's folder, written with every checkpoint; `mdops train ... --restart` goes on with the "
+            "training"
         )
     state = mapping(root.get("model", root), "the checkpoint's 'model'")
     extra = state.get("_extra_state")

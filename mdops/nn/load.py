@@ -49,7 +49,9 @@ def load(
     if r_min is not None and not r_min > 0:
         raise InputError(f"r_min is {r_min} A, expected a positive distance")
     place = check_device(device)
-    potential = build(read_model(path).model, dtype=precision, overflow=overflow)
+    file = read_model(path)
+    potential = build(file.model, dtype=precision, overflow=overflow)
+    potential.source = file.source
     if spline:
         potential.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
     return potential.to(place).eval()

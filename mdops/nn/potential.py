@@ -42,6 +42,7 @@ class Potential(nn.Module):
             as DeePMD-kit) or "extend" (keep all).
         grid: the knots of the splines that stand for the embedding nets; None in exact mode.
         tree: the serialised model this one was made from; `save` writes it with the weights of now.
+        source: where the model is from, as `mdops.io.ModelFile.source`; `save` writes it, too.
     """
 
     out_bias: torch.Tensor
@@ -66,6 +67,7 @@ class Potential(nn.Module):
         self.type_map, self.overflow = list(type_map), overflow
         self.atom_exclude_types = list(atom_exclude_types)
         self.tree = tree
+        self.source: dict[str, Any] = {}
         self.grid: SplineGrid | None = None
         self._watched: list[torch.Tensor] | None = None
         self._table: tuple[Any, torch.Tensor] | None = None
@@ -152,11 +154,14 @@ class Potential(nn.Module):
         return super()._apply(*args, **kwargs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a .safetensors file that `mdops.load` reads; weights keep the precision they have here."""
+        """Write a .safetensors file that `mdops.load` reads, with `source`; weights keep the precision of `tree`.
+
+        Raises ModelFileError for weights that are not finite, and a place that is none for such a file.
+        """
         from mdops.io import write_model
         from mdops.nn.build import serialize
 
-        write_model(path, serialize(self))
+        write_model(path, serialize(self), self.source)
 
     def forward(
         self,

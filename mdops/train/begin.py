@@ -17,7 +17,7 @@ from mdops.train.architecture import require_same, require_types
 from mdops.train.batch import make_batch
 from mdops.train.checkpoint import arrays
 from mdops.train.config import Config, ModelConfig
-from mdops.train.create import create_potential, set_trained
+from mdops.train.create import create_potential, origin, set_trained
 from mdops.train.data import Dataset
 from mdops.train.lists import PairLists
 from mdops.train.model_statistics import (
@@ -53,8 +53,10 @@ def read_pretrained(
             allows); the message names all differences.
         ModelFileError, UnsupportedModelError: see `mdops.load`.
     """
-    tree = read_model(path).model
+    file = read_model(path)
+    tree = file.model
     potential = build(tree, dtype=_DTYPES[config.training.precision])
+    potential.source = file.source
     require_types(tree, config.model, str(path))
     if not use_pretrain_script:
         require_same(tree, config.model, str(path))
@@ -68,6 +70,7 @@ def adapt(potential: Potential, config: Config, data: Dataset, lists: PairLists,
     """
     neighbors = neighbor_statistics(data, lists)
     potential.overflow = overflow_rule(neighbors, potential.sel)
+    potential.source = origin(neighbors.nearest, potential.source)
     if config.training.spline:
         use_training_spline(potential, neighbors.nearest)
     if refit:
@@ -127,6 +130,7 @@ def model_state(potential: Potential) -> dict[str, Any]:
     return {
         "tree": serialize(potential),
         "weights": potential.state_dict(),
+        "source": potential.source,
         "overflow": potential.overflow,
         "grid": None if potential.grid is None else asdict(potential.grid),
     }
@@ -138,6 +142,7 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
     potential = build(arrays(state["tree"]), dtype=dtype, overflow=state["overflow"])
     # The tree has the precision that the model is saved in, the weights that of the computation.
     potential.load_state_dict(state["weights"])
+    potential.source = dict(state["source"])
     potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
     set_trained(potential, config)
     return potential.train()

@@ -11,7 +11,7 @@ import torch
 
 from mdops.errors import InputError
 
-_FORMAT = "mdops training 2"
+_FORMAT = "mdops training 3"
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:

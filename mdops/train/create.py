@@ -1,11 +1,13 @@
 """New models: random weights, and statistics of the data."""
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+import mdops
 from mdops.errors import ConfigError
 from mdops.nn.build import build
 from mdops.nn.potential import Potential
@@ -27,8 +29,24 @@ def create_potential(
     """
     tree = create_tree(config.model, statistics, seed)
     potential = build(tree, dtype=dtype, overflow=overflow_rule(statistics.neighbors, statistics.sel))
+    potential.source = origin(statistics.neighbors.nearest)
     set_trained(potential, config)
     return potential.train()
+
+
+def origin(nearest: float, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a model that is trained here says of itself: mdops, and the smallest distance in its data (A).
+
+    With `before`, the origin of the model that the training begins with, both have seen the smaller distance.
+    """
+    found = {"software": "mdops", "version": mdops.__version__, "min_nbor_dist": nearest}
+    if before:
+        known = [before["min_nbor_dist"]] if before.get("min_nbor_dist") else []
+        found["min_nbor_dist"] = min([nearest, *known])
+        found["began_with"] = {
+            name: before[name] for name in ("software", "version", "format") if name in before
+        }
+    return found
 
 
 def set_trained(potential: Potential, config: Config) -> None:

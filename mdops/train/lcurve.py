@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,22 @@ from mdops.errors import InputError
 
 _SHORT = {"energy": "e", "forces": "f", "virial": "v", "atom_energy": "ae"}
 _WIDTH = 12
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is known at a line of the learning curve.
+
+    Attributes:
+        step: steps done. rate: the learning rate of the last.
+        training: "loss" (its root) and RMSEs of the last batch before its step: eV/atom, eV/A.
+        validation: the same of the validation batches after it, None without any.
+    """
+
+    step: int
+    rate: float
+    training: dict[str, float]
+    validation: dict[str, float] | None
 
 
 class LearningCurve:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from mdops.progress import StepProgress
-from mdops.train.trainer import Report
+from mdops.train.lcurve import Report
 
 _SHOWN = {  # factor and unit of each RMSE
     "energy": (1000, "meV/atom"),

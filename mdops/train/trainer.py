@@ -4,23 +4,22 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from mdops._library import check_device
 from mdops.errors import ConfigError, DivergedError, InputError
+from mdops.io import remove_unfinished
 from mdops.nn.potential import Potential
-from mdops.train.batch import Batch, make_batch
 from mdops.train.begin import adapt, model_state, new_potential, read_pretrained, restored
 from mdops.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from mdops.train.config import Config, DataConfig
-from mdops.train.data import Dataset, load_dataset
-from mdops.train.lcurve import LearningCurve
-from mdops.train.lists import PairLists
+from mdops.train.config import Config
+from mdops.train.folder_lock import one_training
+from mdops.train.frames import Frames, Share
+from mdops.train.lcurve import LearningCurve, Report
 from mdops.train.loss import EnergyLoss, squared_errors
 from mdops.train.parallel import Processes
 from mdops.train.resume import require_unchanged
@@ -29,7 +28,6 @@ from mdops.train.setup import (
     make_loss,
     make_optimizer,
     make_rate,
-    make_sampler,
     require_labels,
     restore_optimizer,
 )
@@ -38,61 +36,8 @@ from mdops.train.step_graph import Outcome, step_graphs
 from mdops.train.tensorboard import ScalarLog, require_tensorboard
 
 
-@dataclass(frozen=True)
-class Report:
-    """What is known at a line of the learning curve.
-
-    Attributes:
-        step: steps done. rate: the learning rate of the last.
-        training: "loss" (its root) and RMSEs of the last batch before its step: eV/atom, eV/A.
-        validation: the same of the validation batches after it, None without any.
-    """
-
-    step: int
-    rate: float
-    training: dict[str, float]
-    validation: dict[str, float] | None
-
-
-@dataclass(frozen=True)
-class Share:
-    """A process' part of a batch.
-
-    Attributes:
-        frames: which.
-        counts: what `EnergyLoss` divides by.
-        is_counted: False where no frame was left for the process; the batch has weight 0 then.
-    """
-
-    frames: np.ndarray
-    counts: dict[str, float]
-    is_counted: bool
-
-
-class Frames:
-    """Data with its lists and its sampler. Types are indices in `type_map`, which has all of `given`."""
-
-    def __init__(
-        self, config: DataConfig, given: list[str], type_map: list[str], cutoff: float, seed: int
-    ) -> None:
-        data = load_dataset(config.systems, given, names=config.names)
-        index = np.array([type_map.index(element) for element in given], dtype=data.types.dtype)
-        self.data: Dataset = replace(data, types=index[data.types], type_map=list(type_map))
-        self.lists = PairLists(self.data, cutoff)
-        self.sampler = make_sampler(config, self.data, seed)
-
-    def share(self, step: int, processes: Processes) -> Share:
-        """What this process computes of the batch of a step."""
-        frames = self.sampler(step)
-        own, is_counted = processes.share(frames)
-        return Share(own, processes.label_counts(self.data, frames, is_counted), is_counted)
-
-    def batch(self, share: Share, device: torch.device) -> Batch:
-        return make_batch(self.data, self.lists, share.frames).to(device)
-
-
 class Trainer:
-    """One training, from a configuration; its files go to `folder`.
+    """One training, from a configuration; its files go to `folder`, in which no other may run.
 
     With `restart` it goes on from the newest checkpoint there, and ends with the bits of a run that was never
     stopped (on the same machine with the same number of threads and processes).
@@ -128,7 +73,8 @@ class Trainer:
 
         Raises:
             ConfigError: the input does not make sense, or fits neither the checkpoint nor the model.
-            DataError: the data cannot be used. InputError: an argument, or a checkpoint, cannot.
+            DataError: the data cannot be used. InputError: an argument, or a checkpoint, cannot, or another
+                training runs in the folder.
             ModelFileError, UnsupportedModelError: the model file cannot. LibraryError: the GPU cannot.
         """
         path = _only_one(restart, init_model, finetune)
@@ -136,9 +82,16 @@ class Trainer:
             raise InputError("use_pretrain_script needs a model, init_model or finetune")
         self.config, self.folder, self.device = config, Path(folder), check_device(device)
         self.processes = Processes.current()
-        training = config.training
-        if training.tensorboard:
+        if config.training.tensorboard:
             require_tensorboard()
+        with one_training(self.folder, self.processes):
+            self._set_up(path, restart, finetune is not None, use_pretrain_script)
+
+    def _set_up(
+        self, path: str | os.PathLike[str] | None, restart: bool, refit: bool, use_pretrain_script: bool
+    ) -> None:
+        """Data, model, optimizer and files, as they are before the next step."""
+        config, training = self.config, self.config.training
         state: dict[str, Any] = self.processes.from_first(self._newest) if restart else {}
         self.step: int = state.get("step", 0)
         self.seed: int = self.processes.from_first(lambda: state.get("seed", _seed(training.seed)))
@@ -155,7 +108,7 @@ class Trainer:
         )
         self.rate = make_rate(config, self.steps)
         if given is None or not state:
-            given = self._begun(given, refit=finetune is not None)
+            given = self._begun(given, refit)
         self.potential = given.to(self.device)
         self.optimizer = make_optimizer(config, self.potential.parameters())
         self.average = WeightAverage(self.potential.parameters(), training.ema_decay)
@@ -214,12 +167,18 @@ class Trainer:
         on_report: Callable[[Report], None] | None = None,
         on_step: Callable[[int], None] | None = None,
     ) -> Potential:
-        """Trains to the end, and writes model.safetensors: the average of the weights with `enable_ema`.
+        """Trains to the end, and returns the model: with `enable_ema`, of the average of the weights.
 
-        Calls `on_report` at each line of the learning curve, and `on_step` with the steps done after each.
+        With each checkpoint, model.safetensors is written, too; the last one is what is returned. Calls `on_report` at
+        each line of the learning curve, and `on_step` with the steps done after each.
+
+        Raises:
+            DivergedError: the loss or the weights are not finite. InputError: another training runs in the folder.
         """
         training = self.config.training
-        with self._scalar_log():
+        with one_training(self.folder, self.processes), self._scalar_log():
+            if self.step == self.steps and self.processes.is_first:
+                self._save_model()
             while self.step < self.steps:
                 report = self._advance()
                 if report and on_report:
@@ -228,11 +187,9 @@ class Trainer:
                     on_step(self.step)
                 if self.step % training.save_freq == 0 or self.step == self.steps:
                     self.save()
+            self.processes.wait()
         if training.enable_ema:
             self.average.swap()
-        if self.processes.is_first:
-            self.potential.save(self.folder / "model.safetensors")
-        self.processes.wait()
         return self.potential
 
     def _scalar_log(self) -> Any:
@@ -327,7 +284,7 @@ class Trainer:
         return {"loss": (total / self.processes.count) ** 0.5, **rmse}
 
     def save(self) -> None:
-        """Writes a checkpoint, then removes the oldest of more than `max_ckpt_keep`."""
+        """Writes a checkpoint and model.safetensors, then removes the oldest of more than `max_ckpt_keep`."""
         # In every process, before one writes: a checkpoint of lost weights would push out the good ones.
         if not all(bool(p.isfinite().all()) for p in self.potential.parameters()):
             raise self._diverged("weights are not finite")
@@ -345,8 +302,23 @@ class Trainer:
             "average": {"updates": self.average.updates, "values": self.average.values},
         }
         save_checkpoint(self.folder / f"{training.save_ckpt}-{self.step}.pt", state)
+        self._save_model()
         for path in checkpoints(self.folder, training.save_ckpt)[: -training.max_ckpt_keep]:
             path.unlink()
+
+    def _save_model(self) -> None:
+        """Writes model.safetensors: the model that validation sees, with how far its training has come."""
+        path = self.folder / "model.safetensors"
+        remove_unfinished(path)
+        potential = self.potential
+        potential.source = {**potential.source, "training": {"step": self.step, "steps": self.steps}}
+        if self.config.training.enable_ema:
+            self.average.swap()
+        try:
+            potential.save(path)
+        finally:
+            if self.config.training.enable_ema:
+                self.average.swap()
 
     def _diverged(self, what: str) -> DivergedError:
         """What to raise, with what to do."""

@@ -142,6 +142,32 @@ def test_a_training_begins_with_another_model(inputs, capsys):
     assert mdops.load("third/model.safetensors").cutoff == 4.0
 
 
+def test_info_tells_of_a_training(inputs, capsys):
+    assert main(["train", inputs(), "--output", "first"]) == 0
+    command = [
+        "train",
+        inputs(numb_steps=20),
+        "--output",
+        "second",
+        "--init-model",
+        "first/model.safetensors",
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        advance = trainer.Trainer._advance
+        patch.setattr(trainer.Trainer, "_advance", lambda self: advance(self) if self.step < 11 else 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main(command)
+    capsys.readouterr()
+    assert main(["info", "second/model.safetensors"]) == 0
+    (source,) = re.findall(r"^source +(.*)$", capsys.readouterr().out, re.MULTILINE)
+    by = f"mdops {mdops.__version__}"
+    assert re.fullmatch(
+        rf"mdops \(.safetensors\), by {by}, closest pair in the training data 2\.\d+ A, after step 8 of 20, "
+        rf"begun with a model of {by}",
+        source,
+    )
+
+
 def test_a_restart_with_another_model_section_is_refused(inputs, capsys):
     assert main(["train", inputs(), "--output", "run"]) == 0
     changed = json.loads(Path(inputs()).read_text())

@@ -11,6 +11,7 @@ from test_trainer import config
 
 import mdops
 from mdops.errors import ConfigError
+from mdops.io import read_model
 from mdops.train.trainer import Trainer
 
 KILLS, STEPS = 20, 400
@@ -31,13 +32,24 @@ def newest(folder):
     return max((int(path.stem.split("-")[1]) for path in folder.glob("*.pt")), default=0)
 
 
+def is_of_a_checkpoint(folder):
+    """Whether there is a model, which must then be whole, and of a checkpoint: the last one, but for kills between
+    the two files."""
+    path = folder / "model.safetensors"
+    if not path.exists():
+        return False
+    step = read_model(path).source["training"]["step"]
+    assert newest(folder) - KILLS <= step <= newest(folder)
+    return True
+
+
 @pytest.mark.timeout(600)
 def test_killed_and_restarted(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir(), killed.mkdir()
     undisturbed = start(train, whole, STEPS)
 
-    chance, kills, half_written = random.Random(0), 0, 0
+    chance, kills, half_written, models = random.Random(0), 0, 0, 0
     for k in range(KILLS):
         before = {path.name for path in killed.iterdir()}
         process = start(train, killed, 1)
@@ -52,7 +64,8 @@ def test_killed_and_restarted(tmp_path):
         process.join(30)
         kills += process.exitcode == -signal.SIGKILL
         half_written += any(p.suffix == ".new" and p.name not in before for p in killed.iterdir())
-    assert kills == KILLS and half_written >= 1
+        models += is_of_a_checkpoint(killed)
+    assert kills == KILLS and half_written >= 1 and models >= KILLS - 2
 
     process = start(train, killed, 1)
     process.join(200)
@@ -62,4 +75,4 @@ def test_killed_and_restarted(tmp_path):
     one, two = (mdops.load(folder / "model.safetensors") for folder in (whole, killed))
     for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True):
         assert torch.equal(a, b)
-    assert not list(killed.glob("*.new"))
+    assert not list(killed.glob("*.new")) and not list(killed.glob(".*.tmp"))

@@ -16,6 +16,8 @@ import mdops
 from mdops.errors import ConfigError, DataError, ParallelError
 from mdops.train import trainer as training
 from mdops.train.config import parse_config
+from mdops.train.data import load_dataset
+from mdops.train.frames import Frames
 from mdops.train.parallel import Processes
 from mdops.train.trainer import Trainer
 
@@ -159,9 +161,9 @@ def test_the_command_under_torchrun(tmp_path):
 def test_shares_and_counts_of_one_process(tmp_path):
     alone = Processes()
     assert alone.mean_gradients([]) is None and alone.sums([1.0]) == [1.0]
-    frames = training.Frames(config().training.training_data, ["Cu", "Al"], ["Cu", "Al"], 4.0, 0)
+    frames = Frames(config().training.training_data, ["Cu", "Al"], ["Cu", "Al"], 4.0, 0)
     share = frames.share(0, alone)
     assert share.is_counted and share.counts["energy"] == 3 == len(share.frames)
     assert share.counts["forces"] == 96
     with pytest.raises(DataError, match="nothing"):
-        alone.from_first(lambda: training.load_dataset(str(EMT / "nothing"), ["Cu"]))
+        alone.from_first(lambda: load_dataset(str(EMT / "nothing"), ["Cu"]))

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 
 import mdops
 from mdops.errors import ConfigError, DivergedError, InputError
-from mdops.train import checkpoint
+from mdops.io import read_model
+from mdops.train import checkpoint, load_dataset
 from mdops.train.config import parse_config
 from mdops.train.trainer import Trainer
 
@@ -43,6 +45,14 @@ def tree(**training):
 
 def config(**training):
     return parse_config(tree(**training))
+
+
+def emt_frames():
+    """The structures of EMT, as ASE sees them."""
+    data = load_dataset(EMT, ["Cu", "Al"])
+    for k in range(len(data)):
+        own = slice(data.offsets[k], data.offsets[k + 1])
+        yield Atoms(data.types[own] + 1, data.positions[own], cell=data.cell[k], pbc=data.pbc[k])
 
 
 def stop_after(step):
@@ -88,6 +98,66 @@ def test_model_is_saved_and_runs(tmp_path):
     potential = Trainer(config(), tmp_path).run()
     loaded = mdops.load(tmp_path / "model.safetensors")
     assert loaded.type_map == ["Cu", "Al"] and loaded.sel == potential.sel
+
+
+@pytest.mark.parametrize("enable_ema", [True, False])
+def test_every_checkpoint_comes_with_a_model(tmp_path, enable_ema):
+    """That which is validated: a training that ends there writes the same one."""
+    stopped, ended = tmp_path / "stopped", tmp_path / "ended"
+    learning_rate = tree()["learning_rate"] | {"decay_rate": 0.9}  # a function of the step alone
+    options = [
+        parse_config(tree(numb_steps=n, enable_ema=enable_ema) | {"learning_rate": learning_rate})
+        for n in (17, 12)
+    ]
+    trainer = Trainer(options[0], stopped)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(stop_after(16))  # four steps after the checkpoint of step 12
+    Trainer(options[1], ended).run()
+    files = [read_model(folder / "model.safetensors") for folder in (stopped, ended)]
+    assert [file.source["training"] for file in files] == [{"step": 12, "steps": n} for n in (17, 12)]
+    one, two = (mdops.load(folder / "model.safetensors").state_dict() for folder in (stopped, ended))
+    assert all(torch.equal(a, two[name]) for name, a in one.items())
+    averages = torch.load(stopped / "model.ckpt-12.pt")["state"]["average"]["values"]
+    found = torch.nn.utils.parameters_to_vector(mdops.load(stopped / "model.safetensors").parameters())
+    close = torch.allclose(found, torch.nn.utils.parameters_to_vector(averages), rtol=1e-6)
+    assert close == enable_ema
+
+
+def test_a_model_tells_where_it_is_from(tmp_path):
+    (tmp_path / "other").mkdir()
+    trainer = Trainer(config(numb_steps=6), tmp_path)
+    trainer.run()
+    nearest = min(
+        float(a.get_all_distances(mic=True)[np.triu_indices(len(a), 1)].min()) for a in emt_frames()
+    )
+    told = {
+        "software": "mdops",
+        "version": mdops.__version__,
+        "min_nbor_dist": pytest.approx(nearest, abs=1e-6),
+    }
+    source = mdops.load(tmp_path / "model.safetensors").source
+    assert source == {**told, "training": {"step": 6, "steps": 6}, "format": "mdops (.safetensors)"}
+    mdops.load(tmp_path / "model.safetensors").save(tmp_path / "again.safetensors")
+    assert read_model(tmp_path / "again.safetensors").source.items() >= source.items()
+    model = tmp_path / "model.safetensors"
+    began = {"began_with": {name: source[name] for name in ("software", "version", "format")}}
+    Trainer(config(numb_steps=6), tmp_path / "other", init_model=model).run(stop_after(7))
+    Trainer(config(numb_steps=9), tmp_path / "other", restart=True).run()
+    found = mdops.load(tmp_path / "other" / "model.safetensors").source
+    assert found == {**told, **began, "training": {"step": 9, "steps": 9}, "format": "mdops (.safetensors)"}
+
+
+def test_a_complete_training_writes_its_model_again(tmp_path):
+    Trainer(config(), tmp_path).run()
+    model = tmp_path / "model.safetensors"
+    before, source = mdops.load(model).state_dict(), read_model(model).source
+    model.unlink()
+    (tmp_path / ".model.safetensors.123.tmp").write_bytes(b"of a process that was killed")
+    Trainer(config(), tmp_path, restart=True).run()
+    after = mdops.load(model).state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert read_model(model).source == source
+    assert not list(tmp_path.glob(".model*"))
 
 
 def test_old_checkpoints_are_removed(tmp_path):
@@ -170,4 +240,4 @@ def test_a_training_that_diverges_stops_and_keeps_its_good_checkpoints(tmp_path)
     with pytest.raises(DivergedError, match="weights are not finite"):
         trainer.save()
     assert [path.name for path in checkpoint.checkpoints(tmp_path, "model.ckpt")] == ["model.ckpt-6.pt"]
-    assert not (tmp_path / "model.safetensors").exists()
+    assert read_model(tmp_path / "model.safetensors").source["training"]["step"] == 6

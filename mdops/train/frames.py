@@ -1,0 +1,50 @@
+"""The frames of a training, and the share of a process in each batch."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from mdops.train.batch import Batch, make_batch
+from mdops.train.config import DataConfig
+from mdops.train.data import Dataset, load_dataset
+from mdops.train.lists import PairLists
+from mdops.train.parallel import Processes
+from mdops.train.setup import make_sampler
+
+
+@dataclass(frozen=True)
+class Share:
+    """A process' part of a batch.
+
+    Attributes:
+        frames: which.
+        counts: what `EnergyLoss` divides by.
+        is_counted: False where no frame was left for the process; the batch has weight 0 then.
+    """
+
+    frames: np.ndarray
+    counts: dict[str, float]
+    is_counted: bool
+
+
+class Frames:
+    """Data with its lists and its sampler. Types are indices in `type_map`, which has all of `given`."""
+
+    def __init__(
+        self, config: DataConfig, given: list[str], type_map: list[str], cutoff: float, seed: int
+    ) -> None:
+        data = load_dataset(config.systems, given, names=config.names)
+        index = np.array([type_map.index(element) for element in given], dtype=data.types.dtype)
+        self.data: Dataset = replace(data, types=index[data.types], type_map=list(type_map))
+        self.lists = PairLists(self.data, cutoff)
+        self.sampler = make_sampler(config, self.data, seed)
+
+    def share(self, step: int, processes: Processes) -> Share:
+        """What this process computes of the batch of a step."""
+        frames = self.sampler(step)
+        own, is_counted = processes.share(frames)
+        return Share(own, processes.label_counts(self.data, frames, is_counted), is_counted)
+
+    def batch(self, share: Share, device: torch.device) -> Batch:
+        return make_batch(self.data, self.lists, share.frames).to(device)
