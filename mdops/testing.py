@@ -15,12 +15,14 @@ class Sample:
         op: the name in `torch.ops.mdops`.
         args: the arguments, tensors on the device and of the dtype asked for.
         differentiable: positions in `args` that the op is differentiable in.
+        opaque: positions of results in a layout of the kernels' own.
         bad: changes to single arguments that the op must refuse: name -> (position, replacement).
     """
 
     op: str
     args: tuple[Any, ...]
     differentiable: tuple[int, ...] = ()
+    opaque: tuple[int, ...] = ()
     bad: dict[str, tuple[int, Any]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -232,7 +234,7 @@ def _potential_samples(
         "residual": (24, [0, 1, 1, 1]),
         "activation": (25, 99),
     }
-    whole = [Sample("spline_potential_pack", pack), Sample("spline_potential", args, bad=bad)]
+    whole = [Sample("spline_potential_pack", pack, opaque=(0,)), Sample("spline_potential", args, bad=bad)]
     if not has_kernel("spline_training", packed.device):
         return whole
     plain = torch.cat(
@@ -246,7 +248,7 @@ def _potential_samples(
     shifted = {name: (k + 4, value) for name, (k, value) in bad.items()}
     return [
         *whole,
-        Sample("spline_training", trained, (12, 13), bad=bad),
+        Sample("spline_training", trained, (12, 13), opaque=(5,), bad=bad),
         Sample(
             "spline_training_backward", (*grads, saved, *trained), bad={**shifted, "saved": (3, saved[:-1])}
         ),
