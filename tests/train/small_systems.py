@@ -1,12 +1,18 @@
-"""Small training data, made on the spot and written as systems of DeePMD-kit."""
+"""Small training data, made on the spot and written as systems of DeePMD-kit, and small models to train."""
 
 from pathlib import Path
 
 import numpy as np
+import torch
 from ase.build import bulk
-from ase.calculators.emt import EMT
+from ase.calculators import emt
+
+from mdops.train.config import parse_config
+from mdops.train.create import create_potential
+from mdops.train.model_statistics import model_statistics
 
 SHARED = Path(__file__).parents[3] / "shared"
+EMT = Path(__file__).parents[1] / "data" / "training" / "emt"  # 20 frames of 32 atoms, Cu and Al
 
 
 def alloy(frames, seed=0, repeat=(2, 1, 1), rattle=0.05):
@@ -17,7 +23,7 @@ def alloy(frames, seed=0, repeat=(2, 1, 1), rattle=0.05):
         atoms = bulk("Cu", cubic=True, a=3.8) * repeat
         atoms.symbols[::3] = "Al"
         atoms.positions += rng.normal(0, rattle, atoms.positions.shape)
-        atoms.calc = EMT()
+        atoms.calc = emt.EMT()
         atoms.get_forces(), atoms.get_stress()
         structures.append(atoms)
     return structures
@@ -41,3 +47,32 @@ def write_system(folder, structures, type_map=("Al", "Cu"), sets=1):
         virial = [-a.get_volume() * a.get_stress(voigt=False).ravel() for a in chosen]
         np.save(place / "virial.npy", virial)
     return folder
+
+
+def small_config(*, descriptor=None, fitting=None, model=None, training=None, **sections):
+    """The training input of a small model of EMT, each section with more keys, or other values."""
+    parts = {
+        "type_map": ["Cu", "Al"],
+        "descriptor": {
+            "rcut": 4.0,
+            "rcut_smth": 2.0,
+            "neuron": [4, 8],
+            "axis_neuron": 3,
+            **(descriptor or {}),
+        },
+        "fitting_net": {"neuron": [12, 12], **(fitting or {})},
+        **(model or {}),
+    }
+    data = {"systems": str(EMT), "batch_size": 2}
+    return parse_config(
+        {
+            "model": parts,
+            "training": {"training_data": data, "numb_steps": 10, **(training or {})},
+            **sections,
+        }
+    )
+
+
+def new_model(config, data, lists, *, seed=3, dtype=torch.float64):
+    """The model that a training of this input begins with, in exact mode."""
+    return create_potential(config, model_statistics(config, data, lists), seed=seed, dtype=dtype)

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_trainer import EMT, tree
+from small_systems import EMT
+from test_trainer import tree
 
 import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from processes import together
-from small_systems import alloy, write_system
-from test_trainer import EMT, config, stop_after, tree
+from small_systems import EMT, alloy, write_system
+from test_trainer import config, stop_after, tree
 
 import mdops
 from mdops.errors import ConfigError, DataError, ParallelError

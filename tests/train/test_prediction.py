@@ -1,46 +1,22 @@
 """The short ways to forces give the numbers and weight gradients of plain autograd."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from small_systems import new_model, small_config
 
 from mdops.errors import InputError
-from mdops.train import PairLists, load_dataset, make_batch
-from mdops.train.config import parse_config
-from mdops.train.create import create_potential
-from mdops.train.model_statistics import model_statistics
+from mdops.train import make_batch
 from mdops.train.prediction import from_moments, from_op, predict, short_way
 from mdops.train.step import use_training_spline
 
-EMT = Path(__file__).parents[1] / "data" / "training" / "emt"
 R_MIN = 1.5
 
 
-@pytest.fixture(scope="module")
-def data():
-    return load_dataset(EMT, ["Cu", "Al"])
-
-
-@pytest.fixture(scope="module")
-def lists(data):
-    return PairLists(data, 4.0)
-
-
 def model(data, lists, fitting=None, axis=3, **options):
-    config = parse_config(
-        {
-            "model": {
-                "type_map": ["Cu", "Al"],
-                "descriptor": {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": axis},
-                "fitting_net": {"neuron": [12, 12, 24], **(fitting or {})},
-                **options,
-            },
-            "training": {"training_data": {"systems": str(EMT), "batch_size": 2}, "numb_steps": 10},
-        }
-    )
-    potential = create_potential(config, model_statistics(config, data, lists), seed=3, dtype=torch.float64)
+    fitting = {"neuron": [12, 12, 24], **(fitting or {})}
+    config = small_config(descriptor={"axis_neuron": axis}, fitting=fitting, model=options)
+    potential = new_model(config, data, lists)
     use_training_spline(potential, R_MIN)
     return potential
 

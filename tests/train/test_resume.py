@@ -3,7 +3,8 @@
 import copy
 
 import pytest
-from test_trainer import EMT, tree
+from small_systems import EMT
+from test_trainer import tree
 
 from mdops.errors import ConfigError, InputError
 from mdops.train import checkpoint

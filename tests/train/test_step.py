@@ -2,18 +2,18 @@
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from small_systems import EMT, new_model, small_config
 
 import mdops
 from mdops.errors import ConfigError, DataError
 from mdops.io import read_model
 from mdops.nn.spline import bending_weights
-from mdops.train import PairLists, load_dataset, make_batch
-from mdops.train.config import LearningRateConfig, parse_config
+from mdops.train import PairLists, make_batch
+from mdops.train.config import LearningRateConfig
 from mdops.train.create import create_potential
 from mdops.train.loss import EnergyLoss, Prefactor
 from mdops.train.model_statistics import model_statistics
@@ -21,41 +21,15 @@ from mdops.train.schedule import LearningRate
 from mdops.train.setup import make_loss, make_optimizer, make_rate, make_sampler, require_labels
 from mdops.train.step import keep_spline, predict, train_step, use_training_spline
 
-EMT = Path(__file__).parents[1] / "data" / "training" / "emt"
 ALL = EnergyLoss({n: Prefactor(1.0, 1.0) for n in ("energy", "forces", "virial")})
 
 
-@pytest.fixture(scope="module")
-def data():
-    return load_dataset(EMT, ["Cu", "Al"])
-
-
-@pytest.fixture(scope="module")
-def lists(data):
-    return PairLists(data, 4.0)
-
-
 def config(**descriptor):
-    options = {"rcut": 4.0, "neuron": [4, 8], "axis_neuron": 3, "sel": "auto", "rcut_smth": 2.0, **descriptor}
-    return parse_config(
-        {
-            "model": {
-                "type_map": ["Cu", "Al"],
-                "descriptor": options,
-                "fitting_net": {"neuron": [12, 12]},
-            },
-            "training": {
-                "training_data": {"systems": str(EMT), "batch_size": 2},
-                "numb_steps": 10,
-                "smoothing": 0.0,
-            },
-        }
-    )
+    return small_config(descriptor={"sel": "auto", **descriptor}, training={"smoothing": 0.0})
 
 
 def model(data, lists, dtype=torch.float64, seed=3, **descriptor):
-    c = config(**descriptor)
-    return create_potential(c, model_statistics(c, data, lists), seed=seed, dtype=dtype)
+    return new_model(config(**descriptor), data, lists, seed=seed, dtype=dtype)
 
 
 def gradients(potential, batch):

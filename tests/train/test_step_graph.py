@@ -1,15 +1,12 @@
 """Batches put together on a device are those of the host; steps in CUDA graphs are the steps of `train_step`."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from small_systems import alloy, write_system
+from small_systems import EMT, alloy, small_config, write_system
 
 from mdops.nn.spline import collocation_on
-from mdops.train import PairLists, load_dataset, make_batch
-from mdops.train.config import parse_config
+from mdops.train import load_dataset, make_batch
 from mdops.train.create import create_potential
 from mdops.train.device_frames import DeviceFrames, alike
 from mdops.train.loss import label_counts
@@ -19,22 +16,7 @@ from mdops.train.setup import make_loss, make_optimizer, restore_optimizer
 from mdops.train.step import train_step, use_training_spline
 from mdops.train.step_graph import step_graphs
 
-EMT = Path(__file__).parents[1] / "data" / "training" / "emt"
-CONFIG = parse_config(
-    {
-        "model": {
-            "type_map": ["Cu", "Al"],
-            "descriptor": {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": 3},
-            "fitting_net": {"neuron": [12, 12]},
-        },
-        "loss": {"start_pref_v": 0.1, "limit_pref_v": 0.1},
-        "training": {
-            "training_data": {"systems": str(EMT), "batch_size": 2},
-            "numb_steps": 10,
-            "smoothing": 0.1,
-        },
-    }
-)
+CONFIG = small_config(loss={"start_pref_v": 0.1, "limit_pref_v": 0.1}, training={"smoothing": 0.1})
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +24,6 @@ def data(tmp_path_factory):
     """Two kinds of frames: 20 of 32 atoms, and 5 of 8."""
     small = write_system(tmp_path_factory.mktemp("data") / "small", alloy(5))
     return load_dataset([EMT, small], ["Cu", "Al"])
-
-
-@pytest.fixture(scope="module")
-def lists(data):
-    return PairLists(data, 4.0)
 
 
 def flat(batch):

@@ -2,12 +2,12 @@
 
 import copy
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from small_systems import EMT
 
 import mdops
 from mdops.errors import ConfigError, DivergedError, InputError
@@ -15,8 +15,6 @@ from mdops.io import read_model
 from mdops.train import checkpoint, load_dataset
 from mdops.train.config import parse_config
 from mdops.train.trainer import Trainer
-
-EMT = Path(__file__).parents[1] / "data" / "training" / "emt"
 
 
 def tree(**training):
