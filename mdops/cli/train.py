@@ -110,7 +110,7 @@ def _trainer(
             warnings.simplefilter("ignore")
         trainer = Trainer(config, args.output, device=device, **beginning)
     if not args.restart and is_first:
-        for path in earlier:
+        for path in [*earlier, *_earlier_model(args)]:
             path.unlink()
     return trainer
 
@@ -139,6 +139,13 @@ def _earlier(args: argparse.Namespace, training: "TrainingConfig") -> list[Path]
             "or choose another folder with --output"
         )
     return found
+
+
+def _earlier_model(args: argparse.Namespace) -> list[Path]:
+    """The model of an earlier training, which would pass for one of this: but for one that this begins with."""
+    path, given = args.output / "model.safetensors", args.init_model or args.finetune
+    is_needed = given is not None and path.exists() and path.samefile(given)
+    return [path] if path.exists() and not is_needed else []
 
 
 def _begins(trainer: "Trainer") -> str:

@@ -8,7 +8,8 @@ import numpy as np
 
 from mdops.errors import ConfigError, DataError
 from mdops.nn.potential import Overflow
-from mdops.train.config import Config, FittingConfig, ModelConfig, automatic_sel_ratio
+from mdops.train.config import Config, FittingConfig, ModelConfig
+from mdops.train.config_check import automatic_sel_ratio
 from mdops.train.data import Dataset
 from mdops.train.lists import PairLists
 from mdops.train.sampler import batch_sizes

@@ -142,6 +142,21 @@ def test_a_training_begins_with_another_model(inputs, capsys):
     assert mdops.load("third/model.safetensors").cutoff == 4.0
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_an_earlier_model_does_not_pass_for_one_of_a_new_training(inputs, monkeypatch, own):
+    """But it stays where the new one begins with it."""
+    assert main(["train", inputs(), "--output", "run"]) == 0
+    command = ["train", inputs(), "--output", "run", "--overwrite"]
+    command += ["--init-model", "run/model.safetensors"] if own else []
+
+    def stopped(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer.Trainer, "_advance", stopped)
+    assert main(command) == 130
+    assert not list(Path("run").glob("*.pt")) and Path("run/model.safetensors").exists() == own
+
+
 def test_info_tells_of_a_training(inputs, capsys):
     assert main(["train", inputs(), "--output", "first"]) == 0
     command = [
