@@ -177,7 +177,7 @@ class Trainer:
         """
         training = self.config.training
         with one_training(self.folder, self.processes), self._scalar_log():
-            if self.step == self.steps and self.processes.is_first:
+            if self.step >= self.steps and self.processes.is_first:
                 self._save_model()
             while self.step < self.steps:
                 report = self._advance()

@@ -156,6 +156,9 @@ def test_a_complete_training_writes_its_model_again(tmp_path):
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     assert read_model(model).source == source
     assert not list(tmp_path.glob(".model*"))
+    model.unlink()
+    Trainer(config(numb_steps=9), tmp_path, restart=True).run()  # now it is past its end
+    assert read_model(model).source["training"] == {"step": 17, "steps": 9}
 
 
 def test_old_checkpoints_are_removed(tmp_path):
