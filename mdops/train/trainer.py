@@ -13,6 +13,7 @@ import torch
 from mdops._library import check_device
 from mdops.errors import ConfigError, DivergedError, InputError
 from mdops.io import remove_unfinished
+from mdops.memory import keep_freed_memory
 from mdops.nn.potential import Potential
 from mdops.train.begin import adapt, model_state, new_potential, read_pretrained, restored
 from mdops.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
@@ -127,6 +128,7 @@ class Trainer:
             max_norm=training.gradient_max_norm,
             reduce_gradients=self._reduce,
         )
+        keep_freed_memory()
         self._curve: LearningCurve | None = None
         if self.processes.is_first:
             self._curve = LearningCurve(
