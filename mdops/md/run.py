@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class _Run:
     def _identity(self) -> dict[str, Any]:
         """What a restart must have in common, by the names that its user knows."""
         same = dataclasses.asdict(self.physics) | {"integrator": self.kind}
-        return same | _models(self.atoms.calc.models)
+        return same | _models(self.atoms.calc.models) | _parameters(self.atoms)
 
     def _summary(self, first: int, seconds: float, temperature: float, drift: float | None) -> Summary:
         done = self.step - first
@@ -269,6 +270,18 @@ def _models(models: Sequence[Potential]) -> dict[str, Any]:
         found[f"evaluation of the {name}"] = splines
         found[f"overflow of the {name}"] = model.overflow
     return found
+
+
+def _parameters(atoms: Atoms) -> dict[str, Any]:
+    """Frame and atomic parameters, the structure's or the calculator's: these themselves, and a digest of those."""
+    fparam = atoms.info.get("fparam", atoms.calc.parameters.get("fparam"))
+    aparam = atoms.arrays.get("aparam", atoms.calc.parameters.get("aparam"))
+    return {
+        "fparam": None if fparam is None else np.ravel(np.asarray(fparam, np.float64)).tolist(),
+        "aparam": None
+        if aparam is None
+        else sha256(np.asarray(aparam, np.float64).tobytes()).hexdigest()[:16],
+    }
 
 
 def _last_checkpoint(output: Output) -> Checkpoint | None:

@@ -162,6 +162,29 @@ def test_a_restart_needs_all_models(alloy, potential, tmp_path):
                 run(again, physics, output(tmp_path, 10, restart=True))
 
 
+def test_a_restart_with_other_parameters_is_refused(alloy, tmp_path):
+    model = load(MODEL.parents[1] / "reference" / "fparam_aparam" / "model.dp", overflow="extend")
+    sizes, physics = (model.fitting.fparam.size, model.fitting.aparam.size), ENSEMBLES["nve"]
+    alloy.symbols[:] = [model.type_map[k % 2] for k in range(len(alloy))]
+    zeros = [np.zeros(size) for size in sizes]
+
+    def go_on(steps, fparam, aparam):
+        atoms = alloy.copy()
+        atoms.calc = MDOps(model, fparam=fparam, aparam=aparam)
+        return run(atoms, physics, output(tmp_path, steps, restart=True)).steps
+
+    assert go_on(5, *zeros) == 5
+    with pytest.raises(InputError, match=r"other fparam \(\[0\.0.*, now \[0\.5"):
+        go_on(10, zeros[0] + 0.5, zeros[1])
+    with pytest.raises(InputError, match=r"other aparam \(\w{16}, now \w{16}\)"):
+        go_on(10, zeros[0], zeros[1] + 0.5)
+    alloy.info["fparam"] = zeros[0] + 0.5
+    with pytest.raises(InputError, match="other fparam"):
+        go_on(10, *zeros)
+    del alloy.info["fparam"]
+    assert go_on(10, *zeros) == 5
+
+
 def test_a_checkpoint_of_another_version_is_refused(alloy, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("mdops.md.checkpoint._VERSION", 1)
