@@ -12,6 +12,8 @@ from mdops.train.lists import PairLists
 from mdops.train.parallel import Processes
 from mdops.train.setup import make_sampler
 
+_KEPT = 256 << 20  # bytes of batches of one frame that are kept for the next epochs
+
 
 @dataclass(frozen=True)
 class Share:
@@ -39,6 +41,8 @@ class Frames:
         self.data: Dataset = replace(data, types=index[data.types], type_map=list(type_map))
         self.lists = PairLists(self.data, cutoff)
         self.sampler = make_sampler(config, self.data, seed)
+        self._kept: dict[int, Batch] = {}
+        self._room = _KEPT
 
     def share(self, step: int, processes: Processes) -> Share:
         """What this process computes of the batch of a step."""
@@ -47,4 +51,13 @@ class Frames:
         return Share(own, processes.label_counts(self.data, frames, is_counted), is_counted)
 
     def batch(self, share: Share, device: torch.device) -> Batch:
-        return make_batch(self.data, self.lists, share.frames).to(device)
+        """The frames of a share on a device; not to be changed: those of one frame are given again."""
+        frame = int(share.frames[0]) if len(share.frames) == 1 else -1
+        if frame in self._kept:
+            kept = self._kept[frame]
+            return kept if device.type == "cpu" else kept.to(device)
+        batch = make_batch(self.data, self.lists, share.frames)
+        if frame >= 0 and self._room > 0:
+            self._kept[frame] = batch
+            self._room -= batch.neighbors.neighbors.nbytes + batch.neighbors.images.nbytes
+        return batch.to(device)
