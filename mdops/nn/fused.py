@@ -44,13 +44,7 @@ class FusedPotential:
         """atom_energy, forces and virial, and what the neighbours told (T is not among it: empty)."""
         extra = self.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
         energy, forces, virial, within, nearest = spline_potential(
-            system.positions,
-            system.cell,
-            system.batch,
-            system.types,
-            neighbors.neighbors,
-            neighbors.images,
-            neighbors.counts,
+            *atoms_and_pairs(system, neighbors),
             *self._model,
             extra,
             *self._output,
@@ -60,6 +54,12 @@ class FusedPotential:
         return result, Moments(nearest.new_empty(0), within, nearest)
 
 
+def atoms_and_pairs(system: System, neighbors: NeighborList) -> tuple[torch.Tensor, ...]:
+    """The arguments positions to counts."""
+    near = neighbors.neighbors, neighbors.images, neighbors.counts
+    return system.positions, system.cell, system.batch, system.types, *near
+
+
 def norms(d: SeE2A) -> tuple[torch.Tensor, ...]:
     """The arguments mean to sel."""
     return d.mean, d.std, d.pair_mask, d.zeroed, d.places
@@ -67,12 +67,8 @@ def norms(d: SeE2A) -> tuple[torch.Tensor, ...]:
 
 def model_table(d: SeE2A, grid: SplineGrid) -> torch.Tensor:
     """The argument tables, differentiable in the descriptor's weights."""
-    return padded_table(d, coefficients(d, grid, masked=False))
-
-
-def padded_table(d: SeE2A, table: torch.Tensor) -> torch.Tensor:
-    """The argument tables from C (ntypes, ntypes, B, M)."""
-    return torch.nn.functional.pad(table / d.slots, (0, -d.width % _TABLE_PAD)).flatten(1, 2)
+    table = coefficients(d, grid, masked=False) / d.slots
+    return torch.nn.functional.pad(table, (0, -d.width % _TABLE_PAD)).flatten(1, 2)
 
 
 def shape(potential: "Potential", grid: SplineGrid) -> tuple[Any, ...]:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from mdops.nn.net import Net
 from mdops.nn.se_e2_a import SeE2A
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
@@ -75,22 +74,16 @@ def collocation_on(
     return x.to(device), inverse.to(device, dtype)
 
 
-def embedding_inputs(descriptor: SeE2A, s: torch.Tensor) -> tuple[list[Net], torch.Tensor]:
-    """All nets, and what they see at s (P,) in 1/A: (1, R, 1) for all, or (G, R, 1) for each. Their outputs,
-    (G, R, M), are (ntypes, ntypes, P, M) of [neighbour, centre]."""
+def embed(descriptor: SeE2A, s: torch.Tensor, masked: bool = True) -> torch.Tensor:
+    """(ntypes, ntypes, P, M): every pair's net [centre, neighbour] at s (P,) in 1/A; if `masked`, zero for the
+    pairs of types that are left out."""
     d, kinds = descriptor, range(descriptor.ntypes)
     s = s.to(next(d.nets[0].parameters()))
     x = ((s - d.mean[:, None]) / d.std[:, :1])[..., None]  # of each centre, (ntypes, P, 1)
     if d.type_one_side:
-        return [d.net(0, t) for t in kinds], x.flatten(0, 1)[None]
-    return [d.net(c, t) for t in kinds for c in kinds], x.repeat(d.ntypes, 1, 1)
-
-
-def embed(descriptor: SeE2A, s: torch.Tensor, masked: bool = True) -> torch.Tensor:
-    """(ntypes, ntypes, P, M): every pair's net [centre, neighbour] at s (P,) in 1/A; if `masked`, zero for the
-    pairs of types that are left out."""
-    d = descriptor
-    nets, x = embedding_inputs(d, s)
+        nets, x = [d.net(0, t) for t in kinds], x.flatten(0, 1)[None]
+    else:
+        nets, x = [d.net(c, t) for t in kinds for c in kinds], x.repeat(d.ntypes, 1, 1)
     values = nets[0].alike(nets, x).view(d.ntypes, d.ntypes, len(s), -1).transpose(0, 1)
     return values.masked_fill(d.pair_mask[..., None, None], 0.0) if masked and d.has_masked else values
 

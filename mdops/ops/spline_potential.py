@@ -55,7 +55,8 @@ def spline_potential_pack(
 
 
 @register_fake("spline_potential")
-def _(positions: Any, cell: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+def blank_results(positions: Any, cell: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    """Results of the right shapes and dtypes for the op's arguments."""
     counts, mean = args[4], args[5]
     n, double = positions.shape[0], torch.float64
     return (

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from mdops.ops._register import register_fake, register_formula
+from mdops.ops.spline_potential import blank_results
 
 _TABLES, _NETS = 12, 13  # positions in the arguments
 
@@ -29,17 +30,9 @@ def spline_training(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 @register_fake("spline_training")
-def _(positions: Any, cell: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    counts, mean = args[4], args[5]
-    n, double = positions.shape[0], torch.float64
-    return (
-        positions.new_empty(n, dtype=double),
-        positions.new_empty((n, 3), dtype=double),
-        positions.new_empty((cell.shape[0], 3, 3), dtype=double),
-        counts.new_empty(counts.shape),
-        mean.new_empty(n),
-        mean.new_empty(torch.library.get_ctx().new_dynamic_size()),
-    )
+def _(*args: Any) -> tuple[torch.Tensor, ...]:
+    results = blank_results(*args)
+    return *results, results[-1].new_empty(torch.library.get_ctx().new_dynamic_size())
 
 
 @register_fake("spline_training_backward")

@@ -67,14 +67,14 @@ struct AtomBlock {
   }
 };
 
-// The further inputs of a block's atoms, (rows, extra); zero in the rows beyond `count`.
+// The further inputs of a block's atoms, `rows` rows of `stride`; zero where there are none.
 template <class T>
 inline void fill_extra(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, int64_t rows,
-                       T* extra) {
-  const int64_t width = args.net.extra;
-  for (int64_t a = 0; a < rows; ++a)
-    for (int64_t k = 0; k < width; ++k)
-      extra[a * width + k] = a < count ? args.extra[ids[a] * width + k] : T(0);
+                       T* extra, int64_t stride) {
+  for (int64_t k = 0; k < rows * stride; ++k) extra[k] = 0;
+  for (int64_t a = 0; a < count; ++a)
+    for (int64_t k = 0; k < args.net.extra; ++k)
+      extra[a * stride + k] = args.extra[ids[a] * args.net.extra + k];
 }
 
 template <class T>

@@ -46,7 +46,7 @@ void block(const PotentialArgs<T>& args, const PackedNet<T>& at, const int32_t* 
   }
   s.net.rows = padded_rows(count);  // the rows added are zero
   for (int64_t k = count * 4 * s.net.t_width; k < s.net.rows * 4 * s.net.t_width; ++k) s.net.t[k] = 0;
-  fill_extra(args, ids, count, s.net.rows, s.atoms.extra);
+  fill_extra(args, ids, count, s.net.rows, s.atoms.extra, args.net.extra);
 
   net_forward(args.net, at, net, s.net, s.atoms.extra);
   for (int64_t a = 0; a < count; ++a)

@@ -74,11 +74,16 @@ void in_threads(const PotentialArgs<T>& args, int64_t threads, const Work& work)
   });
 }
 
-void check_plain(const Op& op, const PotentialInputs& in) {
+// The arguments of both ops from `positions` on: those of spline_potential, but for tanh and nets as they
+// are.
+template <class... Arguments>
+PotentialInputs training_inputs(const Op& op, const Arguments&... arguments) {
+  const PotentialInputs in = read_inputs(op, arguments..., static_cast<int64_t>(Activation::tanh), 0.0);
   if (in.nets.size(1) != PlainNet(in.net).size)
     fail(op, "argument `nets` has " + std::to_string(in.nets.size(1)) +
                  " numbers for each type, expected those of its layers, " +
                  std::to_string(PlainNet(in.net).size));
+  return in;
 }
 
 template <class T>
@@ -121,11 +126,9 @@ ForwardOutputs spline_training(const Tensor& positions, const Tensor& cell, cons
                                double protection, double s_max, int64_t width, int64_t axis,
                                std::vector<int64_t> neurons, std::vector<int64_t> residual) {
   const Op op("spline_training");
-  const PotentialInputs in =
-      read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
-                  sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max, width,
-                  axis, std::move(neurons), std::move(residual), static_cast<int64_t>(Activation::tanh), 0.0);
-  check_plain(op, in);
+  const PotentialInputs in = training_inputs(
+      op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed, sel, tables,
+      nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max, width, axis, neurons, residual);
   const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
   Answer answer(in);
   Tensor saved = dispatch_float(op, in.dtype, [&](auto zero) {
@@ -225,11 +228,9 @@ std::tuple<Tensor, Tensor> spline_training_backward(
     double cutoff_smooth, double protection, double s_max, int64_t width, int64_t axis,
     std::vector<int64_t> neurons, std::vector<int64_t> residual) {
   const Op op("spline_training_backward");
-  const PotentialInputs in =
-      read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
-                  sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max, width,
-                  axis, std::move(neurons), std::move(residual), static_cast<int64_t>(Activation::tanh), 0.0);
-  check_plain(op, in);
+  const PotentialInputs in = training_inputs(
+      op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed, sel, tables,
+      nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max, width, axis, neurons, residual);
   const Tensor u = input(op, "grad_energy", grad_energy, ScalarType::Double, {in.atoms});
   const Tensor f = input(op, "grad_forces", grad_forces, ScalarType::Double, {in.atoms, 3});
   const Tensor w = input(op, "grad_virial", grad_virial, ScalarType::Double, {in.systems, 3, 3});

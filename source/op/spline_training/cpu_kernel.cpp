@@ -66,13 +66,6 @@ void clear_rows(const RowArray<T>& array, int64_t begin, int64_t end) {
   for (int64_t k = begin * array.width; k < end * array.width; ++k) array.base[k] = 0;
 }
 
-template <class T>
-void keep_extra(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, const Passes<T>& p) {
-  clear_rows(p.r.extra, 0, p.rows);
-  for (int64_t a = 0; a < count; ++a)
-    for (int k = 0; k < args.net.extra; ++k) p.r.extra.at(a)[k] = args.extra[ids[a] * args.net.extra + k];
-}
-
 // What no pass writes in the arrays that are saved is zero, so that all of them are the same in every run.
 template <class T>
 void clear_padding(const PotentialArgs<T>& args, const Passes<T>& p, int64_t all_rows, int64_t first_row) {
@@ -111,7 +104,7 @@ void forward(const PotentialArgs<T>& args, const TrainingBlock& block, const int
     clear_moments(a, s.atoms.moments, s.atoms);
   }
   clear_rows(p.r.t, block.count, block.rows);
-  keep_extra(args, ids, block.count, p);
+  fill_extra(args, ids, block.count, block.rows, p.r.extra.base, p.r.extra.width);
   pass_forward(p);
   for (int64_t a = 0; a < block.count; ++a)
     out.energy[ids[a]] = args.scale[block.type] * pass_output(p, a) + args.shift[block.type];
