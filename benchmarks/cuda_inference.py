@@ -2,13 +2,14 @@
 
     python benchmarks/cuda_inference.py --model model.dp [--structure frame.extxyz | --system deepmd_folder]
                                         [--atoms 192 1536 12288 98304 1572864] [--check 192 5184]
-                                        [--json FILE] [--commit HASH]
+                                        [--matmul tf32] [--json FILE] [--commit HASH]
 
 The structure, a periodic box, is repeated until there are as many atoms as asked for, and disturbed by 0.01 A. Its
 list of neighbours has the skin of a simulation, 1 A, and is not part of the time. Steps are replays of a CUDA graph;
 the time is the median of ten runs. `floor_ns` counts the matrix products alone, at the tensor cores' float16 rate,
-three products for one; `step_bytes_per_atom` is the memory of a step. Last, 1,024 molecules of 24 atoms in one batch
-against one system of as many atoms. --check compares systems of so many atoms with the float64 step on the CPU.
+three products for one with --matmul float32; `step_bytes_per_atom` is the memory of a step. Last, 1,024 molecules of
+24 atoms in one batch against one system of as many atoms. --check compares systems of so many atoms with the float64
+step on the CPU.
 Without --structure and --system: an artificial box of water's density.
 """
 
@@ -16,7 +17,7 @@ import argparse
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -27,10 +28,12 @@ import mdops
 from mdops.cli.sample_model import sample_box
 from mdops.nn import Potential
 from mdops.nn.fused import FusedPotential
+from mdops.nn.potential import Matmul
 from mdops.nn.system import System, from_atoms
 from mdops.ops import NeighborList, neighbor_list
 
 SKIN = 1.0  # A
+PRODUCTS = {"float32": 3, "tf32": 1}  # of float16 numbers, for one
 TENSOR_RATE = 989e12  # float16 operations a second of an H100 or H200, by its data sheet
 MOLECULES, MOLECULE = 1024, 24
 
@@ -140,7 +143,7 @@ def measure(model: Potential, fused: FusedPotential, frames: list[Atoms]) -> dic
         "ms": ms,
         "spread": spread,
         "ns_per_atom": 1e6 * ms / atoms,
-        "floor_ns": 3e9 * matrix_operations(model) / TENSOR_RATE,
+        "floor_ns": 1e9 * PRODUCTS[model.matmul] * matrix_operations(model) / TENSOR_RATE,
         "step_bytes_per_atom": memory / atoms,
         "peak_GiB": torch.cuda.max_memory_allocated() / 2**30,
         "list_width": pairs.neighbors.shape[1],
@@ -190,10 +193,11 @@ def main() -> None:
     parser.add_argument("--system", type=Path)
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536, 12288, 98304, 1572864])
     parser.add_argument("--check", type=int, nargs="*", default=[], metavar="ATOMS")
+    parser.add_argument("--matmul", choices=get_args(Matmul), default="float32")
     parser.add_argument("--commit", default="", help="of the measured source, recorded as it is")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    model = mdops.load(arguments.model, dtype=torch.float32, overflow="extend", device="cuda")
+    model = mdops.load(arguments.model, overflow="extend", device="cuda", matmul=arguments.matmul)
     fused = model.fused()
     assert fused is not None, "this model is not evaluated by the fused step"
     unit = structure(arguments, model.type_map)
@@ -218,7 +222,7 @@ def main() -> None:
         "commit": arguments.commit,
     }
     if arguments.json:
-        report = {"machine": machine, "results": results, "checks": checks}
+        report = {"machine": machine, "matmul": model.matmul, "results": results, "checks": checks}
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/cuda_md.py --model model.dp [--structure frame.extxyz | --system deepmd_folder]
                                  [--atoms 192 12288 98304 1572864] [--thermostat langevin]
-                                 [--skin 1.0] [--molecules 1024] [--json FILE]
+                                 [--skin 1.0] [--molecules 1024] [--matmul tf32] [--json FILE]
 
 Steps of 0.5 fs at 300 K, float32 with float64 positions. A first run settles lists and graphs; then the clock
 on the wall runs over the steps, queueing and flags included. They are few, because not every model stays stable.
@@ -19,7 +19,7 @@ import json
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ import mdops
 from mdops.md import BatchEngine, Engine, Physics
 from mdops.md.motion import set_velocities
 from mdops.nn import Potential
+from mdops.nn.potential import Matmul
 
 LIST_KERNELS = ("gpu_search", "gpu_cells", "RadixSort", "write_needed", "measure_rows")
 MOTION_KERNELS = ("first_half", "second_half", "finish_systems")
@@ -145,11 +146,12 @@ def main() -> None:
     parser.add_argument("--thermostat", choices=("nose-hoover", "langevin"), default="nose-hoover")
     parser.add_argument("--skin", type=float, default=1.0, help="A")
     parser.add_argument("--molecules", type=int, default=1024, help="0: none")
+    parser.add_argument("--matmul", choices=get_args(Matmul), default="float32")
     parser.add_argument("--commit", help="of the measured source, where this is no checkout of it")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)
-    model = mdops.load(arguments.model, dtype=torch.float32, overflow="extend", device="cuda")
+    model = mdops.load(arguments.model, overflow="extend", device="cuda", matmul=arguments.matmul)
     unit = structure(arguments, model.type_map)
     physics = Physics("nvt", 300, 0.5, arguments.thermostat)
     cases = [[repeated(unit, count)] for count in arguments.atoms]
@@ -163,7 +165,8 @@ def main() -> None:
         results.append(row)
         print(told(row), flush=True)
     if arguments.json:
-        found = {"machine": machine("cuda", arguments.commit), "results": results}
+        about = {"machine": machine("cuda", arguments.commit), "matmul": model.matmul}
+        found = {**about, "results": results}
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -1,7 +1,7 @@
 """Constant-energy dynamics with a model: how far the total energy drifts.
 
     python benchmarks/energy_conservation.py MODEL STRUCTURE [--device cuda] [--picoseconds 20] [--timestep 0.5]
-                                             [--equilibrate 0] [--seed 0] [--json FILE]
+                                             [--equilibrate 0] [--seed 0] [--matmul tf32] [--json FILE]
 
 STRUCTURE is any file that ASE reads, or a DeePMD-kit set folder's parent (the first frame is taken). The run starts at
 330 K, after so many picoseconds of a Nose-Hoover chain at that temperature as --equilibrate says; without them the
@@ -13,6 +13,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import get_args
 
 import ase.io
 import numpy as np
@@ -22,6 +23,7 @@ from machine import machine
 import mdops
 from mdops.md import Engine, Physics
 from mdops.md.motion import set_velocities
+from mdops.nn.potential import Matmul
 
 TEMPERATURE = 330  # K
 BLOCKS = 10
@@ -58,12 +60,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first velocities")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--matmul", choices=get_args(Matmul), default="float32")
     parser.add_argument("--commit", help="of the measured source, where this is no checkout of it")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
 
     atoms = read(arguments.structure)
-    model = mdops.load(arguments.model, dtype=arguments.dtype, device=arguments.device)
+    model = mdops.load(
+        arguments.model, dtype=arguments.dtype, device=arguments.device, matmul=arguments.matmul
+    )
     step = arguments.timestep
     physics = Physics("nvt", TEMPERATURE, step)
     set_velocities(atoms, physics, np.random.default_rng(arguments.seed), anew=True)
@@ -85,6 +90,7 @@ def main() -> None:
         "atoms": n,
         "seed": arguments.seed,
         "dtype": arguments.dtype,
+        "matmul": arguments.matmul,
         "picoseconds": arguments.picoseconds,
         "equilibration_ps": arguments.equilibrate,
         "timestep_fs": step,

@@ -12,7 +12,7 @@ from ase.outputs import Properties, all_outputs
 
 from mdops.errors import InputError
 from mdops.nn import Potential, load
-from mdops.nn.potential import Overflow
+from mdops.nn.potential import Matmul, Overflow
 from mdops.nn.system import System, element_types
 from mdops.verlet import VerletList
 
@@ -55,6 +55,7 @@ class MDOps(Calculator):
         skin: float = 1.0,
         overflow: Overflow = "error",
         spline: bool = True,
+        matmul: Matmul = "float32",
         fparam: Any = None,
         aparam: Any = None,
     ) -> None:
@@ -62,12 +63,13 @@ class MDOps(Calculator):
 
         Args:
             model: a file, a Potential, or a sequence of those.
-            device, dtype, overflow, spline: for files, as of `mdops.load`; a Potential is used as it is.
+            device, dtype, overflow, spline, matmul: for files, as of `mdops.load`; a Potential is used as it is.
             skin: A; larger makes lists that last longer and steps that cost more.
             fparam: (p,); aparam: (N, q) or (q,).
 
         Raises:
-            InputError: no model, models of different elements, or parameters that the models do not take.
+            InputError: no model, models of different elements, parameters that the models do not take, or matmul
+                "tf32" where it has no effect, as for a Potential that does not have it.
             ModelFileError, UnsupportedModelError: as `mdops.load`.
         """
         super().__init__()
@@ -75,13 +77,18 @@ class MDOps(Calculator):
         self.models = [
             m
             if isinstance(m, Potential)
-            else load(m, device=device, dtype=dtype, spline=spline, overflow=overflow)
+            else load(m, device=device, dtype=dtype, spline=spline, overflow=overflow, matmul=matmul)
             for m in given
         ]
         _check_models(self.models)
+        if matmul != "float32" and any(m.matmul != matmul for m in self.models):
+            raise InputError(
+                f"matmul is {matmul!r}, and not that of the Potential: call its use_matmul({matmul!r})"
+            )
         self.type_map = list(self.models[0].type_map)
         self.skin = _length("skin", skin)
         self.parameters.update(models=[str(m) for m in given if not isinstance(m, Potential)])
+        self.parameters.update(matmul=", ".join(dict.fromkeys(m.matmul for m in self.models)))
         self.parameters.update(device=str(device), dtype=str(dtype).removeprefix("torch."), skin=self.skin)
         self._snapshot: Snapshot | None = None
         self._constant: tuple[np.ndarray, np.ndarray, list[System]] | None = None

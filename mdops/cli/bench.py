@@ -22,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=3.0, help="to spend on a size, at least")
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
+    add("--matmul", choices=("float32", "tf32"), default="float32",
+        help="accuracy of matrix products; tf32: on a GPU, faster, less accurate")  # fmt: skip
     add("--skin", type=float, default=1.0, help="of the neighbour list, A")
 
 
@@ -33,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     if min(args.atoms) < 1:
         raise InputError(f"--atoms {min(args.atoms)}: a box has at least one atom")
     model = _model(args)
-    print(f"{args.dtype}, {args.device}, {torch.get_num_threads()} threads, skin {args.skin:g} A")
+    precision = f"{args.dtype} with products of tf32" if args.matmul == "tf32" else args.dtype
+    print(f"{precision}, {args.device}, {torch.get_num_threads()} threads, skin {args.skin:g} A")
     print(
         f"{'atoms':>8}{'ms/step':>12}{'us/atom/step':>14}{'ns/day':>10}{'steps/list':>12}{'neighbours':>12}"
     )
@@ -60,9 +63,11 @@ def _model(args: argparse.Namespace) -> "Potential":
     from mdops.nn import load
 
     if args.model is not None:
-        return load(args.model, device=args.device, dtype=args.dtype, overflow="extend")
+        return load(args.model, device=args.device, dtype=args.dtype, overflow="extend", matmul=args.matmul)
     print("no MODEL given: an untrained net of water's standard size")
-    return water_model(getattr(torch, args.dtype)).to(check_device(args.device))
+    model = water_model(getattr(torch, args.dtype)).to(check_device(args.device))
+    model.use_matmul(args.matmul)
+    return model
 
 
 def _measure(atoms: "Atoms", model: "Potential", args: argparse.Namespace) -> tuple[float, float, float]:

@@ -44,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="begin anew over files of an earlier run")
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
+    add("--matmul", choices=("float32", "tf32"), default="float32",
+        help="accuracy of matrix products; tf32: on a GPU, faster, less accurate")  # fmt: skip
     add("--skin", type=float, default=1.0, help="of the neighbour list, A")
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip
@@ -57,7 +59,12 @@ def run(args: argparse.Namespace) -> int:
     _keep_inputs(args, output)
     atoms = _read(args.structure)
     atoms.calc = MDOps(
-        args.model, device=args.device, dtype=args.dtype, skin=args.skin, overflow=args.overflow
+        args.model,
+        device=args.device,
+        dtype=args.dtype,
+        skin=args.skin,
+        overflow=args.overflow,
+        matmul=args.matmul,
     )
     summary = run_md(atoms, physics, output, new_velocities=args.new_velocities)
     print(_told(summary, output))

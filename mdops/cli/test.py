@@ -34,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--table", type=Path, metavar="FILE", help="write the errors of each frame there, as CSV")
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
+    add("--matmul", choices=("float32", "tf32"), default="float32",
+        help="accuracy of matrix products; tf32: on a GPU, faster, less accurate")  # fmt: skip
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip
 
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops.train.evaluate import evaluate
 
     curve = _require_outputs(args)
-    model = load(args.model, device=args.device, dtype=args.dtype, overflow=args.overflow)
+    model = load(args.model, device=args.device, dtype=args.dtype, overflow=args.overflow, matmul=args.matmul)
     evaluation = evaluate(model, load_dataset(args.data, model.type_map, names=_names(args.names)))
     _show(evaluation)
     for path in _write(args, evaluation, curve):

@@ -263,6 +263,7 @@ def _models(models: Sequence[Potential]) -> dict[str, Any]:
         name = "model" if len(models) == 1 else f"model {k}"
         found[name] = digest(model)[:16]
         found[f"dtype of the {name}"] = str(model.dtype).removeprefix("torch.")
+        found[f"matmul of the {name}"] = model.matmul
         grid = model.grid
         splines = (
             "exact nets" if grid is None else f"splines of {grid.intervals} intervals beyond {grid.r_min:g} A"

@@ -27,12 +27,13 @@ class FusedPotential:
         self.fitting, self.r_min = fitting, grid.r_min
         with torch.no_grad():
             table = model_table(copy.deepcopy(d).cpu().double(), grid).to(potential.device, potential.dtype)
-            packed = [_pack(fitting.net(t), d.width, d.axis_neuron) for t in range(d.ntypes)]
+            tf32 = potential.matmul == "tf32"
+            packed = [_pack(fitting.net(t), d.width, d.axis_neuron, tf32) for t in range(d.ntypes)]
             scale, shift = _scale_and_shift(potential)
         self._model = (*norms(d), table, torch.stack(packed))
         self._output = (scale, shift)
         name, _, threshold = fitting.net(0).layers[0].activation_name.lower().partition(":")
-        self._scalars = (*shape(potential, grid), CODES[name], float(threshold or 3.0))
+        self._scalars = (*shape(potential, grid), CODES[name], float(threshold or 3.0), tf32)
 
     def __call__(
         self,
@@ -109,11 +110,26 @@ def supports(potential: "Potential") -> bool:
     return runs_here and plain and constant_vacuum
 
 
+def tf32_problem(potential: "Potential") -> str | None:
+    """Why this model, where and as it is now, cannot be evaluated with products of TF32's accuracy; None if it can."""
+    if potential.device.type != "cuda":
+        return f"the model is on {potential.device}, and only GPUs have such products"
+    if potential.dtype != torch.float32:
+        return f"the model computes in {str(potential.dtype).removeprefix('torch.')}"
+    if potential.grid is None:
+        return "the embedding nets are evaluated exactly, by PyTorch's own products"
+    if potential.overflow == "truncate":
+        return "overflow='truncate' evaluates the steps that drop neighbours by PyTorch's own products"
+    return (
+        None if supports(potential) else "the fused step, which has such products, does not cover this model"
+    )
+
+
 def _adds_input(layer: Layer) -> bool:
     return layer.residual and layer.outputs in (layer.inputs, 2 * layer.inputs)
 
 
-def _pack(net: Net, width: int, axis: int) -> torch.Tensor:
+def _pack(net: Net, width: int, axis: int, tf32: bool) -> torch.Tensor:
     def given(value: torch.Tensor | None, layer: Layer, default: float) -> torch.Tensor:
         return layer.weight.new_full((layer.outputs,), default) if value is None else value.detach()
 
@@ -123,6 +139,7 @@ def _pack(net: Net, width: int, axis: int) -> torch.Tensor:
         [given(layer.timestep, layer, 1.0) for layer in net.layers],
         width,
         axis,
+        tf32,
     )
 
 

@@ -8,7 +8,7 @@ from mdops._library import check_device
 from mdops.errors import InputError
 from mdops.io import read_model
 from mdops.nn.build import build
-from mdops.nn.potential import Overflow, Potential
+from mdops.nn.potential import Matmul, Overflow, Potential
 from mdops.nn.spline import DEFAULT_R_MIN
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -22,6 +22,7 @@ def load(
     spline: bool = True,
     overflow: Overflow = "error",
     r_min: float | None = None,
+    matmul: Matmul = "float32",
 ) -> Potential:
     """Read a model file (docs/formats.md), in evaluation mode.
 
@@ -36,11 +37,14 @@ def load(
             nearest (DeePMD-kit's numbers) or "extend" (keep all).
         r_min: down to this distance (A) the splines keep their error bound; closer pairs are extrapolated
             smoothly, with a warning.
+        matmul: the accuracy of the fitting net's matrix products: that of "float32"; or "tf32", on a GPU with dtype
+            float32 alone: faster, with larger errors (docs/cuda.md, "TF32").
 
     Raises:
         ModelFileError: the file is absent, damaged, or no model.
         UnsupportedModelError: a kind of model that is not implemented; the message names it and what is.
-        InputError: an argument that is none of the above.
+        InputError: an argument that is none of the above, or matmul "tf32" where it has no effect (see
+            `Potential.use_matmul`).
         LibraryError: device is a GPU that cannot be used here; the message says why.
     """
     precision = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
@@ -54,4 +58,6 @@ def load(
     potential.source = file.source
     if spline:
         potential.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
-    return potential.to(place).eval()
+    potential.to(place).eval()
+    potential.use_matmul(matmul)
+    return potential

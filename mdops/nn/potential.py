@@ -14,7 +14,7 @@ from mdops.errors import InputError
 from mdops.nn import system as systems
 from mdops.nn.exact import exact_moments
 from mdops.nn.fitting import EnergyFitting
-from mdops.nn.fused import FusedPotential, supports
+from mdops.nn.fused import FusedPotential, supports, tf32_problem
 from mdops.nn.moments import Moments
 from mdops.nn.pairs import Pairs, keep_nearest, overflows, refuse_coincident, refuse_overflow, warn_close
 from mdops.nn.se_e2_a import SeE2A
@@ -25,6 +25,7 @@ from mdops.nn.system import System
 from mdops.ops import NeighborList, displacements, neighbor_list, pair_forces
 
 Overflow = Literal["error", "truncate", "extend"]
+Matmul = Literal["float32", "tf32"]
 
 
 class Potential(nn.Module):
@@ -69,6 +70,7 @@ class Potential(nn.Module):
         self.tree = tree
         self.source: dict[str, Any] = {}
         self.grid: SplineGrid | None = None
+        self._matmul: Matmul = "float32"
         self._watched: list[torch.Tensor] | None = None
         self._table: tuple[Any, torch.Tensor] | None = None
         self._fused: tuple[Any, FusedPotential | None] | None = None
@@ -118,6 +120,35 @@ class Potential(nn.Module):
             return
         self.grid = grid
 
+    @property
+    def matmul(self) -> Matmul:
+        """How accurate the fitting net's matrix products in `evaluate` are; `use_matmul` sets it."""
+        return self._matmul
+
+    def use_matmul(self, matmul: Matmul) -> None:
+        """Choose the accuracy of the fitting net's matrix products in `evaluate` and all that uses it.
+
+        "float32" is that of float32 (22 bits on a GPU). "tf32" keeps 11 bits of each factor, and sums in float32: for
+        simulation on a GPU, faster; docs/cuda.md, "TF32", has its error. It goes with the model when that is copied,
+        pickled or moved; `save` does not write it.
+
+        Raises:
+            InputError: neither of the two; or "tf32" where it has no effect: on a CPU, in float64, with exact nets,
+                with overflow "truncate", and for models that the fused step does not cover. A model that was moved or
+                changed to such a state later is refused by `evaluate`.
+        """
+        if matmul not in get_args(Matmul):
+            raise InputError(f"matmul is {matmul!r}, expected one of {', '.join(get_args(Matmul))}")
+        if matmul == "tf32":
+            self._refuse_tf32(tf32_problem(self))
+        self._matmul = matmul
+
+    def _refuse_tf32(self, problem: str | None) -> None:
+        if problem is not None:
+            raise InputError(
+                f"matmul is 'tf32', and {problem}: use matmul 'float32' (`Potential.use_matmul`)"
+            )
+
     def table(self, differentiable: bool) -> torch.Tensor | None:
         """The splines' coefficients (ntypes, ntypes, B, M) of the weights of now; None in exact mode.
 
@@ -138,6 +169,8 @@ class Potential(nn.Module):
         """The weights of now as the op for a whole step takes them, None where it cannot stand for this model."""
         state = self._state()
         if self._fused is None or self._fused[0] != state:
+            if self.matmul == "tf32":
+                self._refuse_tf32(tf32_problem(self))
             self._fused = state, FusedPotential(self, self.grid) if self.grid and supports(self) else None
         return self._fused[1]
 
@@ -146,7 +179,7 @@ class Potential(nn.Module):
         time would cost more than the step of a small system."""
         if self._watched is None:
             self._watched = [*self.parameters(), *self.buffers()]
-        return (self.grid, *((t.data_ptr(), t._version) for t in self._watched))
+        return (self.grid, self.matmul, *((t.data_ptr(), t._version) for t in self._watched))
 
     def _apply(self, *args: Any, **kwargs: Any) -> "Potential":
         """What `to`, `double` and the like go through: it may replace tensors."""
@@ -196,8 +229,10 @@ class Potential(nn.Module):
 
         Raises:
             InputError: an argument does not fit, parameters are missing, or given to a model that takes none, atoms
-                coincide, or there are more neighbours than `sel`.
+                coincide, or there are more neighbours than `sel`; or `matmul` is "tf32".
         """
+        if self.matmul == "tf32":
+            self._refuse_tf32("differentiable energies come from PyTorch's own products")
         system = systems.from_tensors(positions, types, cell, pbc, batch, len(self.type_map))
         pairs = self._pairs(system, self._neighbors(system) if neighbors is None else neighbors)
         table = self.table(differentiable=torch.is_grad_enabled())
@@ -226,8 +261,10 @@ class Potential(nn.Module):
         """Energy, forces, virial and atom_energy (as `forward` gives them), without a graph: for simulation.
 
         With `atom_virial` also atom_virial (N, 3, 3): a pair's virial is booked on the neighbour, as in
-        DeePMD-kit.
+        DeePMD-kit; refused with `matmul` "tf32".
         """
+        if atom_virial and self.matmul == "tf32":
+            self._refuse_tf32("atomic virials come from PyTorch's own products")
         if neighbors is None:
             neighbors = self._neighbors(system)
         fused = None if atom_virial else self.fused()

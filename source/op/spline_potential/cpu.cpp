@@ -5,8 +5,9 @@ namespace mdops {
 namespace {
 
 Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
-                             std::vector<Tensor> timesteps, int64_t width, int64_t axis) {
+                             std::vector<Tensor> timesteps, int64_t width, int64_t axis, bool tf32) {
   const Op op("spline_potential_pack");
+  refuse_tf32(op, tf32);
   const NetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
   return dispatch_float(op, in.weights[0].scalar_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -43,6 +44,7 @@ struct CpuCall : Op {
   explicit CpuCall(const Tensor&) : Op("spline_potential") {}
 
   PotentialOutputs run(const PotentialInputs& in) const {
+    refuse_tf32(*this, in.tf32);
     const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
     Answer answer(in);
     dispatch_float(*this, in.dtype, [&](auto zero) {

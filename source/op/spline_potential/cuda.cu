@@ -9,17 +9,25 @@ namespace mdops {
 
 namespace {
 
-constexpr int kProducts = 3;  // of the float16 parts: float32's accuracy
 // Atoms whose T, D and layers are in memory at a time: four rounds of a block of the chain on each of the 132
 // multiprocessors of an H100.
 constexpr int kChunkRows = 4 * 132 * 128;
 constexpr int64_t kFewAtoms = 4096;     // up to which tiles are small, so that all multiprocessors get some
 constexpr int64_t kFewForChain = 1536;  // up to which the tiles of the chain are too few, in the same way
 
-//                        row warps, column warps, depth warps, row units, column units, steps, stages
-using WideTile = Tile<4, 2, 1, 2, 15, 2, 3>;    // 128 x 240
-using NarrowTile = Tile<4, 2, 1, 2, 12, 2, 3>;  // 128 x 192
-using SmallTile = Tile<1, 1, 8, 1, 5, 8, 3>;    // 16 x 40, the depth shared by 8 warps
+//                   row warps, column warps, depth warps, row units, column units, steps, stages
+template <int Parts>
+using WideTile = Tile<Parts, 4, 2, 1, 2, 15, 2, 3>;  // 128 x 240
+template <int Parts>
+using NarrowTile = Tile<Parts, 4, 2, 1, 2, 12, 2, 3>;  // 128 x 192
+template <int Parts>
+using SmallTile = Tile<Parts, 1, 1, 8, 1, 5, 8, 3>;  // 16 x 40, the depth shared by 8 warps
+
+// f<parts>(): with how many float16 parts a number stands in the fitting net's products.
+template <class F>
+auto with_parts(bool tf32, const F& f) {
+  return tf32 ? f.template operator()<1>() : f.template operator()<2>();
+}
 
 // Hands out pieces of one allocation, each on 256 bytes; without one it only counts.
 struct Pieces {
@@ -52,7 +60,7 @@ class GpuCall : public CudaOp {
     if (in.dtype != ScalarType::Float)
       fail(*this, "on a GPU this op computes in float32: compose float64 models of the single ops");
     if (in.ntypes > 256) fail(*this, "more than 256 types");
-    const GpuNet packed(in.net);
+    const GpuNet packed(in.net, in.tf32 ? 1 : 2);
     check_packed(*this, in.nets, packed.size);
     in.nets = aligned(in.nets), in.tables = aligned(in.tables);
     Tensor energy = empty(*this, {in.atoms}, ScalarType::Double);
@@ -64,12 +72,14 @@ class GpuCall : public CudaOp {
     p.energy = energy.mutable_data_ptr<double>(), p.forces = forces.mutable_data_ptr<double>();
     p.virial = virial.mutable_data_ptr<double>(), p.within = within.mutable_data_ptr<int32_t>();
     p.nearest = nearest.mutable_data_ptr<float>();
-    if (p.atoms > kFewForChain && runs_chain(p.net))
-      step(p, packed, ChainOfLayers());
-    else if (p.atoms <= kFewAtoms)
-      step(p, packed, Layers<SmallTile, SmallTile>());
-    else
-      step(p, packed, Layers<WideTile, NarrowTile>());
+    with_parts(in.tf32, [&]<int Parts>() {
+      if (p.atoms > kFewForChain && runs_chain(p.net))
+        step(p, packed, ChainOfLayers<Parts>());
+      else if (p.atoms <= kFewAtoms)
+        step(p, packed, Layers<SmallTile<Parts>, SmallTile<Parts>>());
+      else
+        step(p, packed, Layers<WideTile<Parts>, NarrowTile<Parts>>());
+    });
     return {energy, forces, virial, within, nearest};
   }
 
@@ -129,7 +139,7 @@ class GpuCall : public CudaOp {
     int major = 0, minor = 0;
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
     check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu));
-    const Chain chain{net};
+    const Chain chain{net, 2};
     return major == 9 && minor == 0 && net.activation == Activation::tanh && chain.fits() &&
            chain.fits_residuals();
 #else
@@ -190,7 +200,7 @@ class GpuCall : public CudaOp {
     const int moment_bytes = AtomMemory::bytes(p), force_bytes = ForceMemory::bytes(p);
     const int64_t rows = rows_left(p);
     int threads = atom_threads(moment_bytes);
-    launch_shared(moments_kernel<Net::split()>, blocks_for(rows, threads / kWarp), threads,
+    launch_shared(moments_kernel<Net::kFeatureParts>, blocks_for(rows, threads / kWarp), threads,
                   threads / kWarp * moment_bytes, p);
     net.run(*this, p, packed);
     threads = atom_threads(force_bytes);
@@ -199,9 +209,9 @@ class GpuCall : public CudaOp {
   }
 
   // The fitting net as one kernel.
+  template <int Parts>
   struct ChainOfLayers {
-    static constexpr int kRows = kChainRows;
-    static constexpr bool split() { return true; }
+    static constexpr int kRows = kChainRows, kFeatureParts = Parts;
     float2* slopes;
 
     static int energy_parts(const FittingShape&) { return 1; }
@@ -215,7 +225,7 @@ class GpuCall : public CudaOp {
       for (int n = 0; n < p.layers; ++n) a.bias[n] = packed.bias[n], a.timestep[n] = packed.timestep[n];
       a.out_weight = packed.out_weight, a.net = p.net, a.scale = p.scale;
       a.features = p.features, a.bound = p.largest, a.slopes = slopes, a.energy = p.energy_part;
-      call.launch_shared(chain_kernel<Activation::tanh>, rows_left(p) / kRows, kChainThreads,
+      call.launch_shared(chain_kernel<Activation::tanh, Parts>, rows_left(p) / kRows, kChainThreads,
                          ChainMemory::kBytes, a);
     }
   };
@@ -223,8 +233,7 @@ class GpuCall : public CudaOp {
   // The fitting net as a kernel a product.
   template <class T, class Narrow>
   struct Layers {
-    static constexpr int kRows = T::kRows;
-    static constexpr bool split() { return false; }
+    static constexpr int kRows = T::kRows, kFeatureParts = 0;
     static_assert(kRows == Narrow::kRows);
     LayerRows rows[kMaxLayers];
 
@@ -315,43 +324,38 @@ class GpuCall : public CudaOp {
     const int64_t tiles = rows_left(p) / p.tile_rows;
     // The parts of the energy are one for each of the wide tiles.
     if (Step == LayerStep::last || wide * T::kCols <= narrow * Narrow::kCols)
-      launch_shared(layer_kernel<T, Step, kProducts>, tiles * wide, T::kThreads, T::kShared, a);
+      launch_shared(layer_kernel<T, Step>, tiles * wide, T::kThreads, T::kShared, a);
     else
-      launch_shared(layer_kernel<Narrow, Step, kProducts>, tiles * narrow, Narrow::kThreads, Narrow::kShared,
-                    a);
+      launch_shared(layer_kernel<Narrow, Step>, tiles * narrow, Narrow::kThreads, Narrow::kShared, a);
   }
 };
 
 // The units of the chain.
+template <int Parts>
 void pack_chain(const CudaOp& op, const FittingShape& net, const std::vector<DenseLayer<float>>& layers,
                 const GpuNet& to, float* out) {
-  const Chain chain{net};
+  const Chain chain{net, Parts};
   char* units = reinterpret_cast<char*>(out + to.units);
   for (int m = 0; m < chain.products(); ++m) {
     const int n = chain.layer(m), depth = chain.depth(m), columns = chain.columns(m);
     const LayerMatrix matrix{layers[n].weight, net, n, chain.is_backward(m)};
     float* const scale = out + to.unit_scales + m;
     op.launch(unit_scale_kernel, 1, 1024, 0, matrix, depth, columns, scale);
-    op.launch(units_kernel, chain.units(m), 256, 0, matrix, depth, columns, chain.width(m), scale, units);
+    op.launch(units_kernel<Parts>, chain.units(m), 256, 0, matrix, depth, columns, chain.width(m), scale,
+              units);
     units += static_cast<int64_t>(chain.units(m)) * kUnitBytes;
   }
 }
 
-Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
-                             std::vector<Tensor> timesteps, int64_t width, int64_t axis) {
-  constexpr const char* name = "spline_potential_pack";
-  if (weights.empty())
-    fail(name, "expected weights, biases and timesteps of two layers or more, as many of each");
-  const CudaOp op(name, "weights", weights[0]);
-  const NetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
-  if (in.weights[0].scalar_type() != ScalarType::Float) fail(op, "on a GPU nets are packed in float32");
-  const GpuNet to(in.net);
+template <int Parts>
+Tensor pack_net(const CudaOp& op, const NetInputs& in) {
+  const GpuNet to(in.net, Parts);
   Tensor packed = empty(op, {to.size}, ScalarType::Float);
   float* out = packed.mutable_data_ptr<float>();
   if (cudaMemsetAsync(out, 0, 4 * to.size, op.stream()) != cudaSuccess)
     fail(op, "the net could not be cleared");
   const std::vector<DenseLayer<float>> layers = in.layers<float>();
-  if (Chain{in.net}.fits()) pack_chain(op, in.net, layers, to, out);
+  if (Chain{in.net, Parts}.fits()) pack_chain<Parts>(op, in.net, layers, to, out);
   const auto copy = [&](const float* from, int64_t at, int count) {
     if (cudaMemcpyAsync(out + at, from, 4 * count, cudaMemcpyDeviceToDevice, op.stream()) != cudaSuccess)
       fail(op, "the biases could not be copied");
@@ -361,8 +365,8 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
       const LayerMatrix matrix{layers[n].weight, in.net, n, backward};
       const PackedMatrix& place = backward ? to.backward[n] : to.forward[n];
       op.launch(column_scales_kernel, place.tiles * kTileCols, kWarp, 0, matrix, place, out);
-      op.launch(fragments_kernel, static_cast<int64_t>(place.steps) * place.tiles, kWarp, 0, matrix, place,
-                out);
+      op.launch(fragments_kernel<Parts>, static_cast<int64_t>(place.steps) * place.tiles, kWarp, 0, matrix,
+                place, out);
     }
     copy(layers[n].bias, to.bias[n], in.net.neurons[n]);
     copy(layers[n].timestep, to.timestep[n], in.net.neurons[n]);
@@ -370,6 +374,17 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   copy(layers[in.net.layers].weight, to.out_weight, in.net.neurons[in.net.layers - 1]);
   copy(layers[in.net.layers].bias, to.out_bias, 1);
   return packed;
+}
+
+Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
+                             std::vector<Tensor> timesteps, int64_t width, int64_t axis, bool tf32) {
+  constexpr const char* name = "spline_potential_pack";
+  if (weights.empty())
+    fail(name, "expected weights, biases and timesteps of two layers or more, as many of each");
+  const CudaOp op(name, "weights", weights[0]);
+  const NetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
+  if (in.weights[0].scalar_type() != ScalarType::Float) fail(op, "on a GPU nets are packed in float32");
+  return with_parts(tf32, [&]<int Parts>() { return pack_net<Parts>(op, in); });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The whole fitting net on Hopper in one kernel: 128 atoms a block, from their features to the gradient of
 // these. A producer warp streams the weights of all products through shared memory, in the order of `Chain`;
-// two warpgroups of 64 atoms each follow it. What a layer leaves is split into pairs of float16 where it
+// two warpgroups of 64 atoms each follow it. What a layer leaves is split into the parts of float16 where it
 // arises and stays in shared memory for the next product.
 #pragma once
 
@@ -13,7 +13,7 @@ struct ChainArgs {
   const float* nets;
   int64_t net_size, units, unit_scales, bias[kChainLayers], timestep[kChainLayers], out_weight;
   FittingShape net;
-  // Features: for each tile of kChainRows rows, block after block of kUnitDepth columns, rows of kWideRow
+  // Features: for each tile of kChainRows rows, block after block of unit_depth columns, rows of kWideRow
   // bytes. They are replaced by their gradient, rows of feature_stride floats.
   float* features;
   const float* bound;  // of each row's features
@@ -63,8 +63,9 @@ struct Ring {
 };
 
 // One lane that fetches.
+template <int Parts>
 __device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* net, uint32_t shared) {
-  const Chain chain{p.net};
+  const Chain chain{p.net, Parts};
   const int blocks = chain.blocks(0), chunks = chain.chunks(0), units = chain.units();
   const char* features = reinterpret_cast<const char*>(p.features) +
                          static_cast<int64_t>(blockIdx.x) * blocks * (2 * kWideBlock);
@@ -83,7 +84,7 @@ __device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* 
     }
   };
   for (int unit = 0; unit < units; ++unit, b.next()) {
-    copy_features(unit / chunks + kAhead);  // far enough for both blocks of a pair
+    copy_features(unit / chunks + kAhead);  // far enough for all blocks of a group
     b.wait_empty();
     const uint32_t full = b.full + 8 * b.slot, to = shared + ChainMemory::kUnits + b.slot * kUnitBytes;
     expect_bytes(full, kUnitBytes);
@@ -93,7 +94,7 @@ __device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* 
 
 // A thread of a warpgroup: its numbers of a tile of 64 x 240 are those of rows row and row + 8 in columns
 // 8 e + column and the next, for e < 30; sum[4 e + 2 h + c] is that of row + 8 h and column 8 e + column + c.
-template <Activation kind>
+template <Activation kind, int Parts>
 class ChainThread {
  public:
   __device__ __forceinline__ ChainThread(const ChainArgs& p, const float* net, float scale, char* memory)
@@ -111,7 +112,7 @@ class ChainThread {
         ring_a_{shared_ + ChainMemory::kFullA, shared_ + ChainMemory::kEmptyA} {}
 
   __device__ __forceinline__ void run() {
-    const Chain chain{p_.net};
+    const Chain chain{p_.net, Parts};
     float sum[4 * kColumns];
     for (int h = 0; h < 2; ++h) unscale_[h] = inverse_power(scale_for(p_.bound[first_row_ + 8 * h]));
     for (int m = 0; m < chain.products(); ++m) {
@@ -134,6 +135,7 @@ class ChainThread {
   static constexpr int kColumns = kChainCols / 8;
   // In units of 16 bytes: from 16 numbers of a row to the next 16, and from the high parts to the low ones.
   static constexpr int kNextStep = 2, kLowParts = 4;
+  static constexpr int kBlockDepth = unit_depth(Parts), kBlockSteps = kBlockDepth / kStepDepth;
 
   // Calls f(e, x) for x = sum + 4 e, for `Turn` columns e at a time, with the numbers moved to where the code
   // expects them: registers have no index, and thirty copies of the code would be slow to fetch. `columns`
@@ -160,9 +162,15 @@ class ChainThread {
     return __ldg(reinterpret_cast<const float2*>(net_ + at + 8 * e + column_));
   }
 
-  // Where the high parts of two numbers of A stand; the low ones: ^ 64.
+  // Where the high parts of two numbers of A stand, and the low ones: beside them, or, where they are no part
+  // of the product, in the blocks that are free behind the layer.
   __device__ __forceinline__ int place(int e, int h) const {
-    return e / 4 * kWideBlock + wide_place(row_ + 8 * h, 8 * (e % 4) + column_);
+    constexpr int eights = kBlockDepth / 8;
+    return e / eights * kWideBlock + wide_place(row_ + 8 * h, 8 * (e % eights) + column_);
+  }
+  static __device__ __forceinline__ int low_place(int at) {
+    static_assert(kWideBlocks * unit_depth(2) >= kChainCols);
+    return Parts == 2 ? at ^ 64 : at + kWideBlocks / 2 * kWideBlock;
   }
   __device__ __forceinline__ float2 halves(int at) const {
     return __half22float2(*reinterpret_cast<const __half2*>(a_ + at));
@@ -187,18 +195,19 @@ class ChainThread {
     });
   }
 
-  // sum += A B, for B the next blocks of one or two units. The tensor cores add up two blocks of 32 products
-  // each, which they round towards zero; the rest is added in float32.
+  // sum += A B, for B the next blocks of one or two units. The tensor cores add up 64 products, in a block
+  // for each part, which they round towards zero; the rest is added in float32.
   __device__ __forceinline__ void multiply(bool streamed, int steps, int width, const float (&by)[2],
                                            float (&sum)[4 * kColumns]) {
     for (int step = 0; step < steps; step += 4) {
-      const int block = step / 2, now = min(4, steps - step);
+      const int block = step / kBlockSteps, now = min(4, steps - step);
+      const bool two = now > kBlockSteps;
       const uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
-      if (streamed) ring_a_.wait_full(now > 2);
+      if (streamed) ring_a_.wait_full(two);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         if (c >= width) break;
-        const int next = ring_.wait_full(now > 2);
+        const int next = ring_.wait_full(two);
         const uint64_t b0 = unit_of_b(ring_.slot), b1 = unit_of_b(next);
         float part[2 * kColumns];
         if (now == 4)
@@ -209,11 +218,11 @@ class ChainThread {
           multiply_blocks<2>(part, a0, a1, b0, b1);
         else
           multiply_blocks<1>(part, a0, a1, b0, b1);
-        release(ring_, now > 2);
+        release(ring_, two);
 #pragma unroll
         for (int k = 0; k < 2 * kColumns; ++k) sum[2 * kColumns * c + k] += part[k] * by[k / 2 % 2];
       }
-      if (streamed) release(ring_a_, now > 2);
+      if (streamed) release(ring_a_, two);
     }
   }
 
@@ -224,20 +233,24 @@ class ChainThread {
     return wide_matrix(shared_ + ChainMemory::kUnits + slot * kUnitBytes);
   }
 
-  // part = A B of `Steps` times 16 columns of A, in two blocks; the small parts first.
+  // part = A B of `Steps` times 16 columns of A, in one block or two; the small parts first.
   template <int Steps>
   static __device__ __forceinline__ void multiply_blocks(float (&part)[2 * kColumns], uint64_t a0,
                                                          uint64_t a1, uint64_t b0, uint64_t b1) {
+    const auto step_of = [](uint64_t block0, uint64_t block1, int k) {
+      return (k < kBlockSteps ? block0 : block1) + k % kBlockSteps * kNextStep;
+    };
     begin_products();
+    if constexpr (Parts == 2) {
 #pragma unroll
-    for (int k = 0; k < Steps; ++k) {
-      const uint64_t a = (k < 2 ? a0 : a1) + k % 2 * kNextStep, b = (k < 2 ? b0 : b1) + k % 2 * kNextStep;
-      multiply_120(part, a + kLowParts, b, k > 0);
-      multiply_120(part, a, b + kLowParts, 1);
+      for (int k = 0; k < Steps; ++k) {
+        multiply_120(part, step_of(a0, a1, k) + kLowParts, step_of(b0, b1, k), k > 0);
+        multiply_120(part, step_of(a0, a1, k), step_of(b0, b1, k) + kLowParts, 1);
+      }
     }
 #pragma unroll
     for (int k = 0; k < Steps; ++k)
-      multiply_120(part, (k < 2 ? a0 : a1) + k % 2 * kNextStep, (k < 2 ? b0 : b1) + k % 2 * kNextStep, 1);
+      multiply_120(part, step_of(a0, a1, k), step_of(b0, b1, k), Parts == 2 || k > 0);
     end_products(part);
   }
 
@@ -262,7 +275,8 @@ class ChainThread {
     else
       residual ? activate_columns<false, true>(n, sum, largest)
                : activate_columns<false, false>(n, sum, largest);
-    write_a(padded_cols(p_.net, n), largest, sum, [](int, int, float2 x) { return x; });
+    const bool added_later = n + 1 < p_.net.layers && p_.net.residual[n + 1];
+    write_a(padded_cols(p_.net, n), largest, sum, added_later, [](int, int, float2 x) { return x; });
   }
 
   template <bool Last, bool Residual>
@@ -281,7 +295,7 @@ class ChainThread {
         value = make_float2(value.x * timestep.x, value.y * timestep.y);
         slope = make_float2(slope.x * timestep.x, slope.y * timestep.y);
         if constexpr (Residual) {
-          const float2 high = halves(place(e, h)), low = halves(place(e, h) ^ 64);
+          const float2 high = halves(place(e, h)), low = halves(low_place(place(e, h)));
           value.x += unscale_[h] * (high.x + low.x), value.y += unscale_[h] * (high.y + low.y);
         }
         if constexpr (Last) {
@@ -321,16 +335,17 @@ class ChainThread {
         largest[h] = fmaxf(largest[h], __shfl_xor_sync(kAllLanes, largest[h], d));
       largest[h] *= steep_[n * kChainRows + 8 * h];
     }
-    write_a(padded_cols(p_.net, n), largest, sum, [&](int e, int h, float2 x) {
+    write_a(padded_cols(p_.net, n), largest, sum, false, [&](int e, int h, float2 x) {
       const float2 slope = *slopes(n, e, h);
       return make_float2(x.x * slope.x, x.y * slope.y);
     });
   }
 
-  // f of the sums as the next product's A, once no thread of the group needs the last one's.
+  // f of the sums as the next product's A, once no thread of the group needs the last one's. The low parts
+  // are kept for a residual layer even where the product does without.
   template <class F>
   __device__ __forceinline__ void write_a(int columns, const float (&largest)[2], float (&sum)[4 * kColumns],
-                                          const F& f) {
+                                          bool keep_low, const F& f) {
     float scales[2];
     for (int h = 0; h < 2; ++h) {
       scales[h] = scale_for(largest[h]);
@@ -341,10 +356,10 @@ class ChainThread {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float2 v = f(e, h, make_float2(x[2 * h], x[2 * h + 1]));
-        uint32_t high, low;
-        split(scales[h] * v.x, scales[h] * v.y, &high, &low);
-        *reinterpret_cast<uint32_t*>(a_ + place(e, h)) = high;
-        *reinterpret_cast<uint32_t*>(a_ + (place(e, h) ^ 64)) = low;
+        uint32_t parts[2];
+        split(scales[h] * v.x, scales[h] * v.y, parts);
+        *reinterpret_cast<uint32_t*>(a_ + place(e, h)) = parts[0];
+        if (Parts == 2 || keep_low) *reinterpret_cast<uint32_t*>(a_ + low_place(place(e, h))) = parts[1];
       }
     });
     fence_shared();
@@ -377,7 +392,7 @@ class ChainThread {
 
 #endif
 
-template <Activation kind>
+template <Activation kind, int Parts>
 __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_constant__ ChainArgs p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char unaligned[];
@@ -402,11 +417,11 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
   const float* net = p.nets + type * p.net_size;
   if (warp >= 2 * kGroupThreads / kWarp) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFewRegisters));
-    if (threadIdx.x == 2 * kGroupThreads) stream_weights(p, net, shared);
+    if (threadIdx.x == 2 * kGroupThreads) stream_weights<Parts>(p, net, shared);
     __syncwarp();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMostRegisters));
-    ChainThread<kind>(p, net, static_cast<float>(p.scale[type]), memory).run();
+    ChainThread<kind, Parts>(p, net, static_cast<float>(p.scale[type]), memory).run();
   }
 #endif
 }

@@ -1,6 +1,6 @@
-// C = A B by the tensor cores to the accuracy of float32: rows of A are rounded to pairs of float16 on the
-// way to shared memory, B comes packed (gpu_shape.h), and of (high + low)(high + low) the product low low is
-// left out.
+// C = A B by the tensor cores to the accuracy of float32, or of TF32: rows of A are rounded to pairs of
+// float16, or to one, on the way to shared memory, B comes packed (gpu_shape.h), and of
+// (high + low)(high + low) the product low low is left out.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -12,17 +12,18 @@
 namespace mdops {
 
 // How a block of threads shares its tile: warps along rows, columns and depth; each one's tile in units of 16
-// rows and 8 columns; the depth of a stage in units of 16; and how many stages of B are under way. `Products`
-// is 3 for float32's accuracy; 1 keeps high high alone.
-template <int RowWarps, int ColWarps, int DepthWarps, int RowUnits, int ColUnits, int StageSteps, int Stages>
+// rows and 8 columns; the depth of a stage in units of 16; and how many stages of B are under way.
+template <int Parts, int RowWarps, int ColWarps, int DepthWarps, int RowUnits, int ColUnits, int StageSteps,
+          int Stages>
 struct Tile {
+  static constexpr int kParts = Parts, kProducts = Parts == 2 ? 3 : 1;
   static constexpr int kRowWarps = RowWarps, kColWarps = ColWarps, kDepthWarps = DepthWarps;
   static constexpr int kRowUnits = RowUnits, kColUnits = ColUnits, kSteps = StageSteps, kStages = Stages;
   static constexpr int kRows = 16 * RowWarps * RowUnits, kTiles = ColWarps * ColUnits;
   static constexpr int kCols = kTileCols * kTiles;
   static constexpr int kWarps = RowWarps * ColWarps * DepthWarps, kThreads = kWarp * kWarps;
   static constexpr int kRowBytes = 64 * kSteps;  // of A in a stage: each 8 numbers as 16 + 16 bytes
-  static constexpr int kABytes = kRows * kRowBytes, kBBytes = kSteps * kTiles * 512;
+  static constexpr int kABytes = kRows * kRowBytes, kBBytes = kSteps * kTiles * kWarp * 8 * Parts;
   static constexpr int kStride = kCols + 4;  // of C in shared memory
   static constexpr int kSumBytes = DepthWarps * kRows * kStride * 4;
   static constexpr int kRawBytes = kRows * kSteps * 64;
@@ -55,13 +56,33 @@ __device__ __forceinline__ uint32_t pack_halves(float a, float b) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Two numbers as their high halves and their low halves.
-__device__ __forceinline__ void split(float a, float b, uint32_t* high, uint32_t* low) {
-  const __half2 h = __floats2half2_rn(a, b);
-  const float2 back = __half22float2(h);
-  *high = *reinterpret_cast<const uint32_t*>(&h);
-  *low = pack_halves(a - back.x, b - back.y);
+// Two numbers as their high halves and, if there are two parts, their low halves.
+template <int Parts>
+__device__ __forceinline__ void split(float a, float b, uint32_t (&parts)[Parts]) {
+  const __half2 high = __floats2half2_rn(a, b);
+  parts[0] = *reinterpret_cast<const uint32_t*>(&high);
+  if constexpr (Parts == 2) {
+    const float2 back = __half22float2(high);
+    parts[1] = pack_halves(a - back.x, b - back.y);
+  }
 }
+
+// The same of four numbers, as they lie in memory.
+template <int Parts>
+__device__ __forceinline__ void split(float4 x, uint2 (&parts)[Parts]) {
+  uint32_t first[Parts], second[Parts];
+  split(x.x, x.y, first);
+  split(x.z, x.w, second);
+#pragma unroll
+  for (int k = 0; k < Parts; ++k) parts[k] = make_uint2(first[k], second[k]);
+}
+
+// A lane's four rows of a column of B: those of the first register of a tensor-core instruction, then of the
+// second, part after part.
+template <int Parts>
+struct alignas(8 * Parts) Fragment {
+  uint32_t part[Parts][2];
+};
 
 // Sixteen bytes to device memory in one store, which the compiler makes four of otherwise.
 __device__ __forceinline__ void store_four(float* to, float a, float b, float c, float d) {
@@ -121,18 +142,18 @@ class StageOfA {
 
   __device__ __forceinline__ void split_into(char* shared, int stage, const float* scales) const {
     const int row = threadIdx.x / kQuads, quad = threadIdx.x % kQuads;
-    char* high_at = shared + place(row, 2 * (quad / 2)) + 8 * (quad & 1);
-    char* low_at = shared + place(row, 2 * (quad / 2) + 1) + 8 * (quad & 1);
+    char* at[T::kParts];
+    for (int k = 0; k < T::kParts; ++k) at[k] = shared + place(row, 2 * (quad / 2) + k) + 8 * (quad & 1);
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
       const float4 x =
           *reinterpret_cast<const float4*>(raw_ + stage % 2 * T::kRawBytes + 16 * n * T::kThreads);
       const float s = scales[row + n * kRowsApart];
-      uint2 high, low;
-      split(s * x.x, s * x.y, &high.x, &low.x);
-      split(s * x.z, s * x.w, &high.y, &low.y);
-      *reinterpret_cast<uint2*>(high_at + n * kRowsApart * T::kRowBytes) = high;
-      *reinterpret_cast<uint2*>(low_at + n * kRowsApart * T::kRowBytes) = low;
+      uint2 parts[T::kParts];
+      split(make_float4(s * x.x, s * x.y, s * x.z, s * x.w), parts);
+#pragma unroll
+      for (int k = 0; k < T::kParts; ++k)
+        *reinterpret_cast<uint2*>(at[k] + n * kRowsApart * T::kRowBytes) = parts[k];
     }
   }
 
@@ -151,13 +172,14 @@ class StageOfA {
 template <class T>
 __device__ __forceinline__ void copy_stage_of_b(const Operands& in, int stage, int first_tile,
                                                 uint32_t shared) {
-  constexpr int all = T::kTiles * kWarp;
-  const int pieces = min(T::kTiles, in.tiles - first_tile) * kWarp - static_cast<int>(threadIdx.x);
+  constexpr int of_tile = kWarp * T::kParts / 2;  // pieces of 16 bytes
+  constexpr int all = T::kTiles * of_tile;
+  const int pieces = min(T::kTiles, in.tiles - first_tile) * of_tile - static_cast<int>(threadIdx.x);
 #pragma unroll
   for (int s = 0; s < T::kSteps; ++s) {
     const int step = stage * T::kSteps + s;
     if (step >= in.steps) break;
-    const float* from = in.b + 4 * (kWarp * (step * in.tiles + first_tile) + static_cast<int>(threadIdx.x));
+    const float* from = in.b + 4 * (of_tile * (step * in.tiles + first_tile) + static_cast<int>(threadIdx.x));
 #pragma unroll
     for (int k = 0; k < all; k += T::kThreads)
       if (k < pieces) copy_async(shared + 16 * (s * all + k + threadIdx.x), from + 4 * k);
@@ -165,8 +187,8 @@ __device__ __forceinline__ void copy_stage_of_b(const Operands& in, int stage, i
 }
 
 // Adds the first `steps` steps of a stage to the sums, in float32 outside of the tensor cores: these round
-// towards zero, and over a long depth that adds up.
-template <class T, int Products>
+// towards zero, and over a long depth that adds up. To the accuracy of TF32 it does not matter.
+template <class T>
 __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int steps,
                                                float (&sum)[T::kRowUnits][T::kColUnits][4]) {
   constexpr int group = T::kColUnits % 4 == 0 ? 4 : T::kColUnits % 3 == 0 ? 3 : T::kColUnits;
@@ -175,42 +197,47 @@ __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int
 #pragma unroll 1
   for (int step = warp / (T::kColWarps * T::kRowWarps); step < min(steps, T::kSteps);
        step += T::kDepthWarps) {
-    uint32_t high[T::kRowUnits][4], low[T::kRowUnits][4];
+    uint32_t left[T::kParts][T::kRowUnits][4];
 #pragma unroll
     for (int m = 0; m < T::kRowUnits; ++m) {
       const int row = 16 * (row_warp * T::kRowUnits + m) + lane % 16, eight = 2 * step + lane / 16;
-      load_fragment(high[m], a + StageOfA<T>::place(row, 2 * eight));
-      if constexpr (Products > 1) load_fragment(low[m], a + StageOfA<T>::place(row, 2 * eight + 1));
+#pragma unroll
+      for (int k = 0; k < T::kParts; ++k)
+        load_fragment(left[k][m], a + StageOfA<T>::place(row, 2 * eight + k));
     }
 #pragma unroll
     for (int first = 0; first < T::kColUnits; first += group) {
-      uint4 right[group];
+      Fragment<T::kParts> right[group];
       float part[T::kRowUnits][group][4] = {};
 #pragma unroll
       for (int n = 0; n < group; ++n)
-        right[n] = *reinterpret_cast<const uint4*>(
-            b + 16 * ((step * T::kTiles + col_warp * T::kColUnits + first + n) * kWarp + lane));
+        right[n] = reinterpret_cast<const Fragment<T::kParts>*>(
+            b)[(step * T::kTiles + col_warp * T::kColUnits + first + n) * kWarp + lane];
 #pragma unroll
-      for (int product = 0; product < Products; ++product)
+      for (int product = 0; product < T::kProducts; ++product)
+#pragma unroll
+        for (int m = 0; m < T::kRowUnits; ++m)
+#pragma unroll
+          for (int n = 0; n < group; ++n) {
+            const auto& b_part = right[n].part[product == 1];
+            multiply_add(T::kParts == 1 ? sum[m][first + n] : part[m][n], left[product == 2][m], b_part[0],
+                         b_part[1]);
+          }
+      if constexpr (T::kParts == 2) {
 #pragma unroll
         for (int m = 0; m < T::kRowUnits; ++m)
 #pragma unroll
           for (int n = 0; n < group; ++n)
-            multiply_add(part[m][n], product == 2 ? low[m] : high[m], product == 1 ? right[n].z : right[n].x,
-                         product == 1 ? right[n].w : right[n].y);
 #pragma unroll
-      for (int m = 0; m < T::kRowUnits; ++m)
-#pragma unroll
-        for (int n = 0; n < group; ++n)
-#pragma unroll
-          for (int c = 0; c < 4; ++c) sum[m][first + n][c] += part[m][n][c];
+            for (int c = 0; c < 4; ++c) sum[m][first + n][c] += part[m][n][c];
+      }
     }
   }
 }
 
 // The tile of C whose first column is that of `first_tile`, into shared memory: [kRows][kStride] floats,
 // times the rows' scales and those of B's columns. `scales` of the rows lie in shared memory.
-template <class T, int Products>
+template <class T>
 __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_tile, const float* scales,
                                                 char* shared) {
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
@@ -244,8 +271,8 @@ __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_ti
         copy_stage(s + 2);
         if (s + 1 < stages) a.split_into(shared + (s + 1) % 2 * T::kABytes, s + 1, scales);
       } else if (first_tile + col_warp * T::kColUnits < in.tiles) {
-        multiply_stage<T, Products>(shared + s % 2 * T::kABytes, b + s % T::kStages * T::kBBytes,
-                                    in.steps - s * T::kSteps, sum);
+        multiply_stage<T>(shared + s % 2 * T::kABytes, b + s % T::kStages * T::kBBytes,
+                          in.steps - s * T::kSteps, sum);
       }
     }
   }

@@ -195,9 +195,9 @@ __device__ __forceinline__ void contract(const StepArgs& p, const float* table, 
   for (; k < count; ++k) add(m.rows[k], row_of(m.rows[k]));
 }
 
-// Where a row's features go: as floats, row after row; or `Split` for the kernel of the chain (gpu_chain.h),
-// times a power of two, as pairs of float16.
-template <bool Split>
+// Where a row's features go: as floats, row after row, if `Parts` is 0; or for the kernel of the chain
+// (gpu_chain.h), times a power of two, in so many parts of float16.
+template <int Parts>
 struct FeatureRow {
   char* to;
   float scale;
@@ -205,20 +205,21 @@ struct FeatureRow {
 
   __device__ FeatureRow(const StepArgs& p, int64_t row, float bound) {
     constexpr int rows = 2 * kGroupRows;
-    const int64_t first = Split ? row / rows * rows : row;
+    const int64_t first = Parts ? row / rows * rows : row;
     to = reinterpret_cast<char*>(p.features + first * p.feature_stride);
-    if constexpr (Split) to += row % rows / kGroupRows * kWideBlock;
+    if constexpr (Parts > 0) to += row % rows / kGroupRows * kWideBlock;
     scale = scale_for(bound), in_group = row % kGroupRows;
   }
   // Features k .. k + 3, k a multiple of four.
   __device__ __forceinline__ void store(int k, float a, float b, float c, float d) const {
-    if constexpr (Split) {
-      uint2 high, low;
-      split(scale * a, scale * b, &high.x, &low.x);
-      split(scale * c, scale * d, &high.y, &low.y);
-      const int at = k / kUnitDepth * (2 * kWideBlock) + wide_place(in_group, k % kUnitDepth);
-      __stcg(reinterpret_cast<uint2*>(to + at), high);
-      __stcg(reinterpret_cast<uint2*>(to + (at ^ 64)), low);
+    if constexpr (Parts > 0) {
+      constexpr int depth = unit_depth(Parts);
+      uint2 parts[Parts];
+      split(make_float4(scale * a, scale * b, scale * c, scale * d), parts);
+      char* const block = to + k / depth * (2 * kWideBlock);
+#pragma unroll
+      for (int part = 0; part < Parts; ++part)
+        __stcg(reinterpret_cast<uint2*>(block + wide_place(in_group, k % depth, part)), parts[part]);
     } else {
       store_four(reinterpret_cast<float*>(to) + k, a, b, c, d);
     }
@@ -227,7 +228,7 @@ struct FeatureRow {
 
 // The row of features: D, the extra inputs, zeros. The bound of its numbers is that of D, |D[l][k]| <= max_k
 // |T[k]|^2, and of the extra inputs.
-template <bool Split>
+template <int Parts>
 __device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t row, const float* t_row,
                                                float bound, const AtomMemory& m) {
   const int lane = lane_index();
@@ -237,7 +238,7 @@ __device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t
   for (int k = lane; k < 1 + 2 * p.layers; k += kWarp)
     p.largest[k * p.chunk_rows + row] = k == 0 ? bound : 0.0f;
   const Features features(p.net);
-  const FeatureRow<Split> out(p, row, bound);
+  const FeatureRow<Parts> out(p, row, bound);
   for (int column = 4 * lane; column < features.width; column += 4 * kWarp) {
     float4 t[4];
 #pragma unroll
@@ -258,21 +259,21 @@ __device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t
 }
 
 // Zeros in place of what an atom would write, for the rows that fill up a tile.
-template <bool Split>
+template <int Parts>
 __device__ __forceinline__ void write_empty_row(const StepArgs& p, int64_t row) {
-  const FeatureRow<Split> out(p, row, 0);
+  const FeatureRow<Parts> out(p, row, 0);
   for (int k = 4 * lane_index(); k < p.feature_stride; k += 4 * kWarp) out.store(k, 0, 0, 0, 0);
   for (int k = lane_index(); k < 1 + 2 * p.layers; k += kWarp) p.largest[k * p.chunk_rows + row] = 0;
 }
 
-template <bool Split>
+template <int Parts>
 __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
   extern __shared__ __align__(16) char shared[];
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   if (row >= p.chunk_rows || p.first_row + row >= p.rows) return;
   if (p.tile_type[(p.first_row + row) / p.tile_rows] < 0) return;
   const int i = p.row_atom[p.first_row + row], lane = lane_index();
-  if (i < 0) return write_empty_row<Split>(p, row);
+  if (i < 0) return write_empty_row<Parts>(p, row);
   const int type = p.types[i];
   const AtomMemory m(shared, p);
   for (int b = lane; b < p.moment_rows(); b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
@@ -308,7 +309,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
     }
   }
   __syncwarp();
-  write_features<Split>(p, i, row, t_row, bound, m);
+  write_features<Parts>(p, i, row, t_row, bound, m);
 }
 
 }  // namespace mdops

@@ -218,7 +218,7 @@ __device__ __forceinline__ void finish_tile(const LayerArgs& p, const float* net
   }
 }
 
-template <class T, LayerStep Step, int Products>
+template <class T, LayerStep Step>
 __global__ void __launch_bounds__(T::kThreads) layer_kernel(LayerArgs p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ float scales[T::kRows];
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(T::kThreads) layer_kernel(LayerArgs p) {
   const float* net = p.nets + type * p.net_size;
   const Operands in{p.in + first_row * p.in_stride, p.in_stride, net + p.matrix.at, p.matrix.steps,
                     p.matrix.tiles};
-  const float* c = multiply_tile<T, Products>(in, block * T::kTiles, scales, shared);
+  const float* c = multiply_tile<T>(in, block * T::kTiles, scales, shared);
   finish_tile<T, Step>(p, net, static_cast<float>(p.scale[type]), first_row, block * T::kCols, block, blocks,
                        c, scales, energies);
 }

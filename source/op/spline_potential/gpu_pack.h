@@ -47,16 +47,20 @@ __global__ void column_scales_kernel(LayerMatrix matrix, PackedMatrix to, float*
   if (threadIdx.x == 0) packed[to.columns_at() + col] = inverse_power(scale_for(largest));
 }
 
-// The fragments: a lane's four rows 2 (lane % 4) + {0, 1, 8, 9} of column lane / 4, high parts, then low
-// ones.
+// The fragments: a lane's four rows 2 (lane % 4) + {0, 1, 8, 9} of column lane / 4.
+template <int Parts>
 __global__ void fragments_kernel(LayerMatrix matrix, PackedMatrix to, float* packed) {
   const int lane = threadIdx.x, step = blockIdx.x / to.tiles, tile = blockIdx.x % to.tiles;
   const int row = kStepDepth * step + 2 * (lane % 4), col = kTileCols * tile + lane / 4;
   const float scale = inverse_power(packed[to.columns_at() + col]);
-  uint4 out;
-  split(scale * matrix.at(row, col), scale * matrix.at(row + 1, col), &out.x, &out.z);
-  split(scale * matrix.at(row + 8, col), scale * matrix.at(row + 9, col), &out.y, &out.w);
-  reinterpret_cast<uint4*>(packed + to.at)[static_cast<int64_t>(blockIdx.x) * kWarp + lane] = out;
+  Fragment<Parts> out;
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + 8 * half;
+    uint32_t parts[Parts];
+    split(scale * matrix.at(r, col), scale * matrix.at(r + 1, col), parts);
+    for (int k = 0; k < Parts; ++k) out.part[k][half] = parts[k];
+  }
+  reinterpret_cast<Fragment<Parts>*>(packed + to.at)[static_cast<int64_t>(blockIdx.x) * kWarp + lane] = out;
 }
 
 // 1 / scale of a whole matrix, by one block.
@@ -76,27 +80,28 @@ __global__ void __launch_bounds__(1024)
 
 // The units of one product of the chain (`Chain` tells their order), a block each: columns as the rows of
 // gpu_hopper.h.
+template <int Parts>
 __global__ void units_kernel(LayerMatrix matrix, int depth, int columns, int width, const float* inverse,
                              char* units) {
-  const int blocks = (depth + kUnitDepth - 1) / kUnitDepth, tile = blockIdx.x / (width * blocks);
-  const int in_tile = blockIdx.x % (width * blocks), pair = in_tile / (2 * width);
-  const int in_pair = in_tile % (2 * width), deep = min(2, blocks - 2 * pair);
-  const int first_row = (2 * pair + in_pair % deep) * kUnitDepth;
-  const int first_col = (tile * width + in_pair / deep) * kUnitCols;
+  constexpr int unit_rows = unit_depth(Parts);
+  const int blocks = (depth + unit_rows - 1) / unit_rows, tile = blockIdx.x / (width * blocks);
+  const int in_tile = blockIdx.x % (width * blocks), group = in_tile / (Parts * width);
+  const int in_group = in_tile % (Parts * width), deep = min(Parts, blocks - Parts * group);
+  const int first_row = (Parts * group + in_group % deep) * unit_rows;
+  const int first_col = (tile * width + in_group / deep) * kUnitCols;
   const float scale = inverse_power(*inverse);
   char* const unit = units + static_cast<int64_t>(blockIdx.x) * kUnitBytes;
-  for (int k = threadIdx.x; k < kUnitCols * kUnitDepth / 2; k += blockDim.x) {
-    const int col = k / (kUnitDepth / 2), row = 2 * (k % (kUnitDepth / 2));
+  for (int k = threadIdx.x; k < kUnitCols * unit_rows / 2; k += blockDim.x) {
+    const int col = k / (unit_rows / 2), row = 2 * (k % (unit_rows / 2));
     float x[2];
     for (int c = 0; c < 2; ++c) {
       const int r = first_row + row + c;
       x[c] = r < depth && first_col + col < columns ? scale * matrix.at(r, first_col + col) : 0.0f;
     }
-    uint32_t high, low;
-    split(x[0], x[1], &high, &low);
-    const int at = wide_place(col, row);
-    *reinterpret_cast<uint32_t*>(unit + at) = high;
-    *reinterpret_cast<uint32_t*>(unit + (at ^ 64)) = low;
+    uint32_t parts[Parts];
+    split(x[0], x[1], parts);
+    for (int part = 0; part < Parts; ++part)
+      *reinterpret_cast<uint32_t*>(unit + wide_place(col, row, part)) = parts[part];
   }
 }
 

@@ -4,6 +4,8 @@
 // Numbers of a matrix product stand as pairs of float16, x = scale * (high + low): 22 bits, as many as three
 // TF32 products keep, at twice their rate. The scales are powers of two, one a row and one a column, that
 // bring the largest number to 2^12 .. 2^13; so nothing overflows, and what is lost is below 2^-37 of it.
+// Where TF32's accuracy is asked for, the high parts stand alone: 11 bits, one product in place of three.
+// `parts`, everywhere, is how many there are, 2 or 1.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +18,15 @@ constexpr int kStepDepth = 16;  // rows of B in one tensor-core instruction
 constexpr int kTileCols = 8;    // and its columns
 constexpr int kLargest = 12;    // the largest number of a row or a column is brought to 2^12 .. 2^13
 
-// Of the net as one stream (gpu_chain.h): the weights come in units of 120 columns x 32 rows, a layer is at
-// most two units wide.
-constexpr int kUnitCols = 120, kUnitDepth = 32, kUnitBytes = 4 * kUnitCols * kUnitDepth;
+// Of the net as one stream (gpu_chain.h): the weights come in units of 120 columns x 32 rows, or 64 rows
+// where the high parts stand alone; a layer is at most two units wide.
+constexpr int kWideRow = 128;  // bytes of a unit's column: unit_depth numbers
+constexpr int kUnitCols = 120, kUnitBytes = kUnitCols * kWideRow;
 constexpr int kChainCols = 2 * kUnitCols, kChainLayers = 8;
+
+MDOPS_HD constexpr int unit_depth(int parts) {
+  return kWideRow / 2 / parts;
+}
 
 MDOPS_HD int round_up(int n, int unit) {
   return (n + unit - 1) / unit * unit;
@@ -41,11 +48,13 @@ struct Features {
   MDOPS_HD int count() const { return row(axis - 1) + width; }
 };
 
-// One matrix of a packed net: fragments [k / 16][n / 8][lane] of 16 bytes, then 1 / scale of each column.
+// One matrix of a packed net: fragments [k / 16][n / 8][lane] of 8 bytes a part, then 1 / scale of each
+// column.
 struct PackedMatrix {
-  int64_t at;        // in floats
+  int64_t at;  // in floats
+  int parts;
   int steps, tiles;  // of kStepDepth rows, of kTileCols columns
-  MDOPS_HD int64_t columns_at() const { return at + static_cast<int64_t>(steps) * tiles * 32 * 4; }
+  MDOPS_HD int64_t columns_at() const { return at + static_cast<int64_t>(steps) * tiles * 32 * 2 * parts; }
   MDOPS_HD int64_t end() const { return columns_at() + tiles * kTileCols; }
 };
 
@@ -54,15 +63,16 @@ MDOPS_HD int padded_cols(const FittingShape& net, int n) {
   return round_up(net.neurons[n], kStepDepth);
 }
 MDOPS_HD int padded_depth(const FittingShape& net, int n) {
-  return n ? padded_cols(net, n - 1) : round_up(Features(net).count() + net.extra, kUnitDepth);
+  return n ? padded_cols(net, n - 1) : round_up(Features(net).count() + net.extra, unit_depth(2));
 }
 
 // The products of a net in the order in which an atom needs them: the layers forward, then those backward,
 // down to the gradient of the features. Each is a number of units of B, in this order: tiles of columns, as
-// wide as the layer or, of the features, one unit wide; in a tile pairs of blocks of rows; in a pair the
-// units' columns; then its blocks.
+// wide as the layer or, of the features, one unit wide; in a tile groups of 64 rows; in a group the units'
+// columns; then its blocks of unit_depth rows, one for each part.
 struct Chain {
   const FittingShape& net;
+  int parts;
 
   // Whether the kernel for it can take the net: rows of a layer must lie in one tile. Residual layers are not
   // known where nets are packed: those twice as wide as their input are refused later.
@@ -85,7 +95,7 @@ struct Chain {
   MDOPS_HD int columns(int m) const {
     return is_backward(m) ? padded_depth(net, layer(m)) : padded_cols(net, m);
   }
-  MDOPS_HD int blocks(int m) const { return (depth(m) + kUnitDepth - 1) / kUnitDepth; }
+  MDOPS_HD int blocks(int m) const { return (depth(m) + unit_depth(parts) - 1) / unit_depth(parts); }
   MDOPS_HD int chunks(int m) const { return (columns(m) + kUnitCols - 1) / kUnitCols; }
   MDOPS_HD int width(int m) const { return m == products() - 1 ? 1 : chunks(m); }  // of a tile
   MDOPS_HD int units(int m) const { return blocks(m) * chunks(m); }
@@ -106,7 +116,7 @@ struct GpuNet {
   static int cols(const FittingShape& net, int n) { return padded_cols(net, n); }
   static int depth(const FittingShape& net, int n) { return padded_depth(net, n); }
 
-  explicit GpuNet(const FittingShape& net) : size(0) {
+  GpuNet(const FittingShape& net, int parts) : size(0), parts_(parts) {
     for (int n = 0; n < net.layers; ++n) {
       forward[n] = matrix(depth(net, n), cols(net, n));
       backward[n] = matrix(cols(net, n), depth(net, n));
@@ -115,7 +125,7 @@ struct GpuNet {
     }
     out_weight = columns(net, net.layers - 1);
     out_bias = vector(4);
-    const Chain chain{net};
+    const Chain chain{net, parts};
     units = size, unit_scales = size;
     if (!chain.fits()) return;
     size += static_cast<int64_t>(chain.units()) * (kUnitBytes / 4);
@@ -124,7 +134,7 @@ struct GpuNet {
 
  private:
   PackedMatrix matrix(int rows, int columns) {
-    const PackedMatrix result{size, rows / kStepDepth, columns / kTileCols};
+    const PackedMatrix result{size, parts_, rows / kStepDepth, columns / kTileCols};
     size = result.end();
     return result;
   }
@@ -137,6 +147,8 @@ struct GpuNet {
     size += round_up(n, 4);
     return at;
   }
+
+  int parts_;
 };
 
 }  // namespace mdops

@@ -73,6 +73,7 @@ struct PotentialInputs {
   ScalarType dtype;
   int64_t atoms, systems, ntypes, basis;
   double cutoff, cutoff_smooth, protection, s_max;
+  bool tf32;  // products of the fitting net to the accuracy of TF32
   FittingShape net;
 
   template <class T>
@@ -93,7 +94,8 @@ inline PotentialInputs read_inputs(const Op& op, const Tensor& positions, const 
                                    const Tensor& extra, const Tensor& scale, const Tensor& shift,
                                    double cutoff, double cutoff_smooth, double protection, double s_max,
                                    int64_t width, int64_t axis, std::vector<int64_t> neurons,
-                                   std::vector<int64_t> residual, int64_t activation, double threshold) {
+                                   std::vector<int64_t> residual, int64_t activation, double threshold,
+                                   bool tf32 = false) {
   PotentialInputs in{};
   in.positions = input(op, "positions", positions, ScalarType::Double, {kAny, 3});
   in.cell = input(op, "cell", cell, ScalarType::Double, {kAny, 3, 3});
@@ -128,6 +130,7 @@ inline PotentialInputs read_inputs(const Op& op, const Tensor& positions, const 
   if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
     fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
   in.cutoff = cutoff, in.cutoff_smooth = cutoff_smooth, in.protection = protection, in.s_max = s_max;
+  in.tf32 = tf32;
 
   in.net = fitting_shape(op, width, axis, neurons, in.extra.size(1));
   in.net.activation = static_cast<Activation>(activation);
@@ -154,12 +157,17 @@ PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, c
                                   const Tensor& scale, const Tensor& shift, double cutoff,
                                   double cutoff_smooth, double protection, double s_max, int64_t width,
                                   int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
-                                  int64_t activation, double threshold) {
+                                  int64_t activation, double threshold, bool tf32) {
   const Call op(positions);
   return op.run(read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std,
                             pair_mask, zeroed, sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth,
                             protection, s_max, width, axis, std::move(neurons), std::move(residual),
-                            activation, threshold));
+                            activation, threshold, tf32));
+}
+
+// Refuses `tf32` on the CPU, which has no such products.
+inline void refuse_tf32(const Op& op, bool tf32) {
+  if (tf32) fail(op, "argument `tf32` is True, and the CPU has no products of that accuracy: only GPUs do");
 }
 
 // Refuses `nets` of another size than the kernels that run read.
