@@ -36,11 +36,17 @@ def samples(dtype: torch.dtype) -> list[Sample]:
             )
     own = []
     if dtype == torch.float32:
-        pack, potential = made[True]
-        packed = pack.function(*pack.args).cpu()
-        args = (*potential.args[:NETS], copied(torch.stack([packed, packed])), *potential.args[NETS + 1 :])
-        own = [pack, dataclasses.replace(potential, args=args)]
+        own = [s for tf32 in (False, True) for s in packed_samples(*made[True], tf32)]
     return [s for s in own + made[False] if s.op.startswith(tuple(sys.argv[1:]) or "")]
+
+
+def packed_samples(pack: Sample, potential: Sample, tf32: bool) -> list[Sample]:
+    """The two samples with the choice `tf32`, the last argument of both, and the weights packed for it."""
+    pack = dataclasses.replace(pack, args=(*pack.args[:-1], tf32))
+    packed = pack.function(*pack.args).cpu()
+    nets = copied(torch.stack([packed, packed]))
+    args = (*potential.args[:NETS], nets, *potential.args[NETS + 1 : -1], tf32)
+    return [pack, dataclasses.replace(potential, args=args)]
 
 
 def copied(value: Any) -> Any:

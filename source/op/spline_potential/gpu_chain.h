@@ -67,8 +67,8 @@ template <int Parts>
 __device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* net, uint32_t shared) {
   const Chain chain{p.net, Parts};
   const int blocks = chain.blocks(0), chunks = chain.chunks(0), units = chain.units();
-  const char* features = reinterpret_cast<const char*>(p.features) +
-                         static_cast<int64_t>(blockIdx.x) * blocks * (2 * kWideBlock);
+  const char* features = reinterpret_cast<const char*>(p.features + static_cast<int64_t>(blockIdx.x) *
+                                                                        kChainRows * chain.depth(0));
   const char* weights = reinterpret_cast<const char*>(net + p.units);
   Ring<kWideBlocks> a{shared + ChainMemory::kFullA, shared + ChainMemory::kEmptyA};
   Ring<kChainSlots> b{shared + ChainMemory::kFull, shared + ChainMemory::kEmpty};
@@ -84,7 +84,7 @@ __device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* 
     }
   };
   for (int unit = 0; unit < units; ++unit, b.next()) {
-    copy_features(unit / chunks + kAhead);  // far enough for all blocks of a group
+    copy_features(unit / chunks + kAhead);  // far enough for both blocks of a pair
     b.wait_empty();
     const uint32_t full = b.full + 8 * b.slot, to = shared + ChainMemory::kUnits + b.slot * kUnitBytes;
     expect_bytes(full, kUnitBytes);
@@ -195,12 +195,13 @@ class ChainThread {
     });
   }
 
-  // sum += A B, for B the next blocks of one or two units. The tensor cores add up 64 products, in a block
-  // for each part, which they round towards zero; the rest is added in float32.
+  // sum += A B, for B the next blocks of one or two units. The tensor cores add up two blocks, 64 products of
+  // two parts or 128 of one, which they round towards zero; the rest is added in float32.
   __device__ __forceinline__ void multiply(bool streamed, int steps, int width, const float (&by)[2],
                                            float (&sum)[4 * kColumns]) {
-    for (int step = 0; step < steps; step += 4) {
-      const int block = step / kBlockSteps, now = min(4, steps - step);
+    constexpr int pair = 2 * kBlockSteps;
+    for (int step = 0; step < steps; step += pair) {
+      const int block = step / kBlockSteps, now = min(pair, steps - step);
       const bool two = now > kBlockSteps;
       const uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
       if (streamed) ring_a_.wait_full(two);
@@ -208,16 +209,8 @@ class ChainThread {
       for (int c = 0; c < 2; ++c) {
         if (c >= width) break;
         const int next = ring_.wait_full(two);
-        const uint64_t b0 = unit_of_b(ring_.slot), b1 = unit_of_b(next);
         float part[2 * kColumns];
-        if (now == 4)
-          multiply_blocks<4>(part, a0, a1, b0, b1);
-        else if (now == 3)
-          multiply_blocks<3>(part, a0, a1, b0, b1);
-        else if (now == 2)
-          multiply_blocks<2>(part, a0, a1, b0, b1);
-        else
-          multiply_blocks<1>(part, a0, a1, b0, b1);
+        multiply_blocks<pair>(now, part, a0, a1, unit_of_b(ring_.slot), unit_of_b(next));
         release(ring_, two);
 #pragma unroll
         for (int k = 0; k < 2 * kColumns; ++k) sum[2 * kColumns * c + k] += part[k] * by[k / 2 % 2];
@@ -233,10 +226,12 @@ class ChainThread {
     return wide_matrix(shared_ + ChainMemory::kUnits + slot * kUnitBytes);
   }
 
-  // part = A B of `Steps` times 16 columns of A, in one block or two; the small parts first.
+  // part = A B of `now` times 16 columns of A, at most `Steps`, in one block or two; the small parts first.
   template <int Steps>
-  static __device__ __forceinline__ void multiply_blocks(float (&part)[2 * kColumns], uint64_t a0,
+  static __device__ __forceinline__ void multiply_blocks(int now, float (&part)[2 * kColumns], uint64_t a0,
                                                          uint64_t a1, uint64_t b0, uint64_t b1) {
+    if constexpr (Steps > 1)
+      if (now < Steps) return multiply_blocks<Steps - 1>(now, part, a0, a1, b0, b1);
     const auto step_of = [](uint64_t block0, uint64_t block1, int k) {
       return (k < kBlockSteps ? block0 : block1) + k % kBlockSteps * kNextStep;
     };

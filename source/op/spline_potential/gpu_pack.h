@@ -85,10 +85,10 @@ __global__ void units_kernel(LayerMatrix matrix, int depth, int columns, int wid
                              char* units) {
   constexpr int unit_rows = unit_depth(Parts);
   const int blocks = (depth + unit_rows - 1) / unit_rows, tile = blockIdx.x / (width * blocks);
-  const int in_tile = blockIdx.x % (width * blocks), group = in_tile / (Parts * width);
-  const int in_group = in_tile % (Parts * width), deep = min(Parts, blocks - Parts * group);
-  const int first_row = (Parts * group + in_group % deep) * unit_rows;
-  const int first_col = (tile * width + in_group / deep) * kUnitCols;
+  const int in_tile = blockIdx.x % (width * blocks), pair = in_tile / (2 * width);
+  const int in_pair = in_tile % (2 * width), deep = min(2, blocks - 2 * pair);
+  const int first_row = (2 * pair + in_pair % deep) * unit_rows;
+  const int first_col = (tile * width + in_pair / deep) * kUnitCols;
   const float scale = inverse_power(*inverse);
   char* const unit = units + static_cast<int64_t>(blockIdx.x) * kUnitBytes;
   for (int k = threadIdx.x; k < kUnitCols * unit_rows / 2; k += blockDim.x) {

@@ -68,8 +68,8 @@ MDOPS_HD int padded_depth(const FittingShape& net, int n) {
 
 // The products of a net in the order in which an atom needs them: the layers forward, then those backward,
 // down to the gradient of the features. Each is a number of units of B, in this order: tiles of columns, as
-// wide as the layer or, of the features, one unit wide; in a tile groups of 64 rows; in a group the units'
-// columns; then its blocks of unit_depth rows, one for each part.
+// wide as the layer or, of the features, one unit wide; in a tile pairs of blocks of rows; in a pair the
+// units' columns; then its blocks.
 struct Chain {
   const FittingShape& net;
   int parts;
