@@ -72,8 +72,17 @@ def training_input(systems: list[str], batch: int, precision: str, steps: int = 
 
 
 def trainer(systems: list[str], batch: int, precision: str, device: str) -> Trainer:
-    config = parse_config(training_input(systems, batch, precision))
-    return Trainer(config, tempfile.mkdtemp(), device=device)
+    training = Trainer(
+        parse_config(training_input(systems, batch, precision)), tempfile.mkdtemp(), device=device
+    )
+    largest = training.frames.sampler.largest
+    if (
+        largest != batch
+    ):  # an epoch is divided into equal batches: what is timed would be smaller than it says
+        raise SystemExit(
+            f"batches of {batch}: the frames of the systems make batches of {largest}; give others"
+        )
+    return training
 
 
 def inference(training: Trainer, folder: Path) -> Callable[[], Any]:
