@@ -238,10 +238,8 @@ def _potential_samples(
     whole = [Sample("spline_potential_pack", pack, opaque=(0,)), Sample("spline_potential", args, bad=bad)]
     if not has_kernel("spline_training", packed.device):
         return whole
-    plain = torch.cat(
-        [part.flatten() for layer in zip(weights, biases, timesteps, strict=True) for part in layer]
-    )
-    nets = torch.stack([plain[:-1], 0.9 * plain[:-1]])  # the output layer has no timestep
+    layers_of_net = [part for layer in zip(weights, biases, timesteps, strict=True) for part in layer][:-1]
+    nets = [*layers_of_net, *(0.9 * part for part in layers_of_net)]
     trained = (*args[:13], nets, *args[14:-3])
     bad = {name: change for name, change in bad.items() if name not in ("activation", "tf32")}
     saved = torch.ops.mdops.spline_training(*trained)[-1]

@@ -137,7 +137,10 @@ for dtype in (torch.float32, torch.float64):
     for k, sample in enumerate(op_samples(dtype=dtype)):
         result = sample.function(*sample.args)
         result = result if isinstance(result, (list, tuple)) else (result,)
-        results[f"{k}-{sample.op}-{dtype}"] = [r for n, r in enumerate(result) if n not in sample.opaque]
+        clear = [r for n, r in enumerate(result) if n not in sample.opaque]
+        results[f"{k}-{sample.op}-{dtype}"] = [
+            t for r in clear for t in (r if isinstance(r, (list, tuple)) else [r])
+        ]
 torch.save(results, sys.argv[1])
 """
 

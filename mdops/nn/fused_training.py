@@ -42,7 +42,7 @@ def fused_forces(
         *fused.atoms_and_pairs(system, neighbors),
         *fused.norms(d),
         fused.model_table(d, grid),
-        _numbers([fitting.net(t) for t in range(d.ntypes)]),
+        _tensors([fitting.net(t) for t in range(d.ntypes)]),
         fitting.extra_inputs(system.batch, system.count, fparam, aparam),
         scale,
         scale * (fitting.bias + potential.out_bias),
@@ -52,15 +52,13 @@ def fused_forces(
     return result, Moments(nearest.new_empty(0), within, nearest)
 
 
-def _numbers(nets: list[Net]) -> torch.Tensor:
-    """(ntypes, P): all weights of each net, in the order of the op's argument nets."""
-    parts = []
+def _tensors(nets: list[Net]) -> list[torch.Tensor]:
+    """The weights of each net, in the order of the op's argument nets."""
+    tensors = []
     for net in nets:
         for layer in net.layers:
-            parts.append(layer.weight.flatten())
-            parts.append(layer.weight.new_zeros(layer.outputs) if layer.bias is None else layer.bias)
+            weight = layer.weight
+            tensors += [weight, weight.new_zeros(layer.outputs) if layer.bias is None else layer.bias]
             if layer is not net.layers[-1]:
-                parts.append(
-                    layer.weight.new_ones(layer.outputs) if layer.timestep is None else layer.timestep
-                )
-    return torch.cat(parts).view(len(nets), -1)
+                tensors.append(weight.new_ones(layer.outputs) if layer.timestep is None else layer.timestep)
+    return tensors

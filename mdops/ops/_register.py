@@ -10,6 +10,10 @@ from mdops._library import library_path
 from mdops.errors import LibraryError
 
 
+def _is_list_of_tensors(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0 and isinstance(value[0], torch.Tensor)
+
+
 def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates the function that gives the shapes and dtypes of `torch.ops.mdops.<name>`'s results.
 
@@ -24,7 +28,8 @@ def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def fake(*args: Any) -> Any:
-            devices = {value.device for value in args if isinstance(value, torch.Tensor)}
+            lists = (value if _is_list_of_tensors(value) else [value] for value in args)
+            devices = {item.device for items in lists for item in items if isinstance(item, torch.Tensor)}
             if len(devices) > 1:
                 raise RuntimeError(
                     f"mdops::{name}: its tensors are on several devices: {sorted(map(str, devices))}"
@@ -35,6 +40,10 @@ def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         return fake
 
     return decorate
+
+
+class _Kept(int):
+    """The place of a tensor among those that a context keeps."""
 
 
 def register_formula(
@@ -50,25 +59,37 @@ def register_formula(
     gradients of the results, and the op's arguments; it returns the gradients in the order of
     `differentiable`. `constant` names the results that have no gradient, `saved` those of them that come after the
     arguments in `args`; an op that has some gets None for gradients that are zero.
+
+    An argument may be a list of tensors: then its gradient is one, too.
     """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        tensors = [k for k, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        kept: list[torch.Tensor] = []
+
+        def keep(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                kept.append(value)
+                return _Kept(len(kept) - 1)
+            return [keep(item) for item in value] if _is_list_of_tensors(value) else value
+
+        ctx.others = [keep(value) for value in inputs]
         ctx.mark_non_differentiable(*(output[k] for k in constant))
         ctx.set_materialize_grads(not saved)  # zeros as large as what is saved would cost more than the op
-        ctx.save_for_backward(*(inputs[k] for k in tensors), *(output[k] for k in saved))
-        ctx.tensors = tensors
-        ctx.others = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+        ctx.save_for_backward(*kept, *(output[k] for k in saved))
 
     def formula(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        args = list(ctx.others)
         kept = ctx.saved_tensors
-        for k, value in zip(ctx.tensors, kept, strict=False):
-            args[k] = value
+
+        def given(value: Any) -> Any:
+            if isinstance(value, _Kept):
+                return kept[value]
+            return [given(item) for item in value] if isinstance(value, list) else value
+
+        args = [given(value) for value in ctx.others]
         needs = tuple(ctx.needs_input_grad[k] for k in differentiable)
         result: list[Any] = [None] * len(args)
-        given = [*args, *kept[len(ctx.tensors) :]]
-        for k, grad in zip(differentiable, backward(needs, grads, given), strict=True):
+        last = kept[len(kept) - len(saved) :]
+        for k, grad in zip(differentiable, backward(needs, grads, [*args, *last]), strict=True):
             result[k] = grad
         return tuple(result)
 

@@ -19,8 +19,8 @@ def spline_training(*args: Any) -> tuple[torch.Tensor, ...]:
 
     The arguments are those of `spline_potential` up to `residual`, except
 
-        nets (ntypes, P): for each type its layers one after the other, weight (inputs, outputs), bias and timestep
-        (outputs), and of the output layer weight and bias.
+        nets: a list of tensors, for each type its layers one after the other, weight (inputs, outputs), bias and
+        timestep (outputs), and of the output layer weight and bias.
 
     Returns:
         atom_energy (N,), forces (N, 3), virial (S, 3, 3), within (N, ntypes) and nearest (N,) as `spline_potential`,
@@ -36,10 +36,8 @@ def _(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 @register_fake("spline_training_backward")
-def _(
-    grad_energy: Any, grad_forces: Any, grad_virial: Any, saved: Any, *args: Any
-) -> tuple[torch.Tensor, ...]:
-    return args[_TABLES].new_empty(args[_TABLES].shape), args[_NETS].new_empty(args[_NETS].shape)
+def _(grad_energy: Any, grad_forces: Any, grad_virial: Any, saved: Any, *args: Any) -> tuple[Any, ...]:
+    return args[_TABLES].new_empty(args[_TABLES].shape), [net.new_empty(net.shape) for net in args[_NETS]]
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> Any:

@@ -88,7 +88,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "spline_training(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
       "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
-      "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
+      "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
       "int[] residual) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
       "Tensor saved)");
@@ -96,7 +96,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "spline_training_backward(Tensor grad_energy, Tensor grad_forces, Tensor grad_virial, Tensor saved, "
       "Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
       "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
-      "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
+      "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual) -> (Tensor grad_tables, Tensor grad_nets)");
+      "int[] residual) -> (Tensor grad_tables, Tensor[] grad_nets)");
 }

@@ -29,5 +29,29 @@ def find(device: str, k: int, dtype: torch.dtype | None = None) -> Sample:
     pytest.skip(f"{op} does not compute in {dtype} on {device}")
 
 
-def tensors(result):
-    return result if isinstance(result, (tuple, list)) else (result,)
+def is_list_of_tensors(value) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) > 0 and isinstance(value[0], torch.Tensor)
+
+
+def tensors(result) -> list[torch.Tensor]:
+    """All tensors of a result, of lists in it too."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [tensor for part in result for tensor in tensors(part)]
+
+
+def each_tensor(change, value):
+    """An argument with `change` made to it, or to each tensor of a list of them; others as they are."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    return [change(item) for item in value] if is_list_of_tensors(value) else value
+
+
+def with_one_changed(args, change):
+    """For every tensor among the arguments, those in lists too: the arguments with change(tensor) in its place."""
+    for k, value in enumerate(args):
+        if isinstance(value, torch.Tensor):
+            yield [*args[:k], change(value), *args[k + 1 :]]
+        elif is_list_of_tensors(value):
+            for j, item in enumerate(value):
+                yield [*args[:k], [*value[:j], change(item), *value[j + 1 :]], *args[k + 1 :]]

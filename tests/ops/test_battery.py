@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from op_cases import find, samples, tensors
+from op_cases import each_tensor, find, samples, tensors, with_one_changed
 
 from mdops.testing import Sample
 
@@ -36,15 +36,24 @@ def differentiable(sample: Sample) -> bool:
 
 def with_gradients(sample: Sample):
     """The op as a function of its differentiable arguments alone, and those arguments."""
-    free = [sample.args[k].detach().clone().requires_grad_() for k in sample.differentiable]
+    leaves = with_leaves(sample, sample.args)
+    free = tensors([leaves[k] for k in sample.differentiable])
 
     def function(*values):
-        args = list(sample.args)
-        for k, value in zip(sample.differentiable, values, strict=True):
-            args[k] = value
+        args, given = list(sample.args), iter(values)
+        for k in sample.differentiable:
+            args[k] = each_tensor(lambda _: next(given), args[k])
         return tuple(r for r in tensors(sample.function(*args)) if r.requires_grad)
 
     return function, free
+
+
+def with_leaves(sample: Sample, args) -> list:
+    """The arguments, those that the op is differentiable in as new leaves of a graph."""
+    args = list(args)
+    for k in sample.differentiable:
+        args[k] = each_tensor(lambda x: x.detach().clone().requires_grad_(), args[k])
+    return args
 
 
 def spread(x: torch.Tensor) -> torch.Tensor:
@@ -65,10 +74,7 @@ def test_every_op_has_a_sample():
 
 @cases()
 def test_opcheck(sample):
-    args = list(sample.args)
-    for k in sample.differentiable:
-        args[k] = args[k].detach().clone().requires_grad_()
-    torch.library.opcheck(sample.function, tuple(args))
+    torch.library.opcheck(sample.function, tuple(with_leaves(sample, sample.args)))
 
 
 @cases(differentiable)
@@ -86,7 +92,7 @@ def test_second_gradients(sample):
 @cases()
 def test_strides_do_not_matter(sample):
     expected = tensors(sample.function(*sample.args))
-    spread_args = [spread(a) if isinstance(a, torch.Tensor) else a for a in sample.args]
+    spread_args = [each_tensor(spread, a) for a in sample.args]
     for got, want in zip(tensors(sample.function(*spread_args)), expected, strict=True):
         assert torch.equal(got, want)
 
@@ -130,9 +136,8 @@ def test_no_atoms(sample):
     empty = [
         a[:0] if isinstance(a, torch.Tensor) and a.dim() and is_per_atom(a, n) else a for a in sample.args
     ]
-    free = [empty[k].detach().clone().requires_grad_() for k in sample.differentiable]
-    for k, value in zip(sample.differentiable, free, strict=True):
-        empty[k] = value
+    empty = with_leaves(sample, empty)
+    free = tensors([empty[k] for k in sample.differentiable])
     results = tensors(sample.function(*empty))
     for got, want in zip(results, tensors(sample.function(*sample.args)), strict=True):
         assert got.dtype == want.dtype and got.dim() == want.dim()
@@ -149,12 +154,14 @@ def is_per_atom(a: torch.Tensor, n: int) -> bool:
 
 @cases()
 def test_wrong_dtype_and_shape_are_refused(sample):
-    for k, value in enumerate(sample.args):
-        if not isinstance(value, torch.Tensor):
-            continue
-        for bad in (value.to(torch.complex64), value.to(torch.float16), value[None], value.reshape(-1)[:-1]):
-            args = list(sample.args)
-            args[k] = bad
+    wrong = (
+        lambda x: x.to(torch.complex64),
+        lambda x: x.to(torch.float16),
+        lambda x: x[None],
+        lambda x: x.reshape(-1)[:-1],
+    )
+    for change in wrong:
+        for args in with_one_changed(sample.args, change):
             with pytest.raises(RuntimeError, match=f"mdops::{sample.op}: "):
                 sample.function(*args)
 
@@ -172,12 +179,9 @@ def test_bad_values_are_refused(sample):
 
 @cases()
 def test_another_device_is_refused(sample):
-    for k, value in enumerate(sample.args):
-        if not isinstance(value, torch.Tensor):
-            continue
-        for elsewhere in {"meta", "cpu"} - {value.device.type}:
-            args = list(sample.args)
-            args[k] = value.to(elsewhere)
+    device = tensors(sample.args[0])[0].device.type
+    for elsewhere in {"meta", "cpu"} - {device}:
+        for args in with_one_changed(sample.args, lambda x, where=elsewhere: x.to(where)):
             with pytest.raises(RuntimeError, match=f"mdops::{sample.op}"):
                 sample.function(*args)
 

@@ -34,7 +34,6 @@ struct AtomBlock {
   int32_t* actives;        // [atom]: how many
   T* moments;              // [moment_rows][4], one atom's
   uint8_t* marks;          // [moment_rows, in whole words]: first rows of neighbours
-  T* extra;                // [atom][extra]
 
   AtomBlock(const PotentialArgs<T>& args, Arena& arena) {
     pair_stride = (args.list_width + 15) / 16 * 16;
@@ -50,7 +49,6 @@ struct AtomBlock {
     actives = arena.take<int32_t>(kBlock);
     moments = arena.take<T>(moment_rows * 4);
     marks = arena.take<uint8_t>(moment_rows + 8);
-    extra = arena.take<T>(kBlock * args.net.extra);
   }
 
   // What the functions below leave zero.
@@ -67,14 +65,22 @@ struct AtomBlock {
   }
 };
 
-// The further inputs of a block's atoms, `rows` rows of `stride`; zero where there are none.
+// The further inputs of a block's atoms; zero where there are none.
 template <class T>
-inline void fill_extra(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, int64_t rows,
-                       T* extra, int64_t stride) {
-  for (int64_t k = 0; k < rows * stride; ++k) extra[k] = 0;
-  for (int64_t a = 0; a < count; ++a)
-    for (int64_t k = 0; k < args.net.extra; ++k)
-      extra[a * stride + k] = args.extra[ids[a] * args.net.extra + k];
+inline void fill_extra(const PotentialArgs<T>& args, const int32_t* ids, int64_t count,
+                       const Panels<T>& extra) {
+  clear_from(extra, 0);
+  extra.each([&](auto place) {
+    for (int64_t a = place.lane(); a < place.lane() + kLanes<T> && a < count; ++a)
+      for (int64_t k = 0; k < args.net.extra; ++k)
+        place.in(extra, k)[a - place.lane()] = args.extra[ids[a] * args.net.extra + k];
+  });
+}
+
+// Room for an array of `rows` rows in the lanes of a block of `lanes` atoms.
+template <class T>
+inline Panels<T> take_panels(Arena& arena, int64_t rows, int64_t lanes) {
+  return {arena.take<T>(rows * lanes), rows, lanes};
 }
 
 template <class T>
@@ -200,31 +206,50 @@ inline void contract_columns(const T* moments, const int16_t* active, int count,
     for (int v = 0; v < Vectors; ++v) *reinterpret_cast<V*>(t + a * t_width + v * kLanes<T>) = sum[a][v];
 }
 
-// T of atom a, rows of `t_width`, from moments in its active rows.
+// T of atom a, rows of t_width, from moments in its active rows.
 template <class T>
 inline void contract_moments(const PotentialArgs<T>& args, const T* table, const T* moments, int64_t a,
-                             const AtomBlock<T>& s, T* t, int64_t t_width) {
+                             const AtomBlock<T>& s, T* t) {
   constexpr int wide = sizeof(Vector<T>) == 64 ? 6 : 3;  // 24 of 32, or 12 of 16 registers hold sums
-  const int64_t columns = padded<T>(args.net.width) / kLanes<T>;
+  const int64_t stride = t_width<T>(args.net), columns = stride / kLanes<T>;
   const int16_t* active = s.active + a * s.active_stride;
   int64_t v = 0;
   for (; v + wide <= columns; v += wide)
     contract_columns<wide>(moments, active, s.actives[a], table + v * kLanes<T>, args.table_width,
-                           t + v * kLanes<T>, t_width);
+                           t + v * kLanes<T>, stride);
   for (; v < columns; ++v)
     contract_columns<1>(moments, active, s.actives[a], table + v * kLanes<T>, args.table_width,
-                        t + v * kLanes<T>, t_width);
-  for (int row = 0; row < 4; ++row)
-    for (int64_t k = columns * kLanes<T>; k < t_width; ++k) t[row * t_width + k] = 0;
+                        t + v * kLanes<T>, stride);
+}
+
+// The lanes of four vectors summed: (sum v0, sum v1, sum v2, sum v3).
+template <class T>
+inline void four_sums(const Vector<T>* v, T* out) {
+  if constexpr (kLanes<T> >= 4) {
+    typedef T V4 __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+    V4 part[4];
+    for (int a = 0; a < 4; ++a) {
+      part[a] = *reinterpret_cast<const V4*>(v + a);
+      for (int q = 1; q < kLanes<T> / 4; ++q) part[a] += reinterpret_cast<const V4*>(v + a)[q];
+    }
+    const V4 a = __builtin_shufflevector(part[0], part[1], 0, 4, 2, 6) +
+                 __builtin_shufflevector(part[0], part[1], 1, 5, 3, 7);
+    const V4 b = __builtin_shufflevector(part[2], part[3], 0, 4, 2, 6) +
+                 __builtin_shufflevector(part[2], part[3], 1, 5, 3, 7);
+    *reinterpret_cast<V4*>(out) =
+        __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  } else {
+    for (int a = 0; a < 4; ++a) out[a] = v[a][0] + v[a][kLanes<T> - 1];
+  }
 }
 
 // The moments' gradient, dA[b][a] = C[b] . dT[a], in `Rows` active rows: enough sums to hide their latency.
 template <int Rows, class T>
 inline void uncontract_rows(const int16_t* active, const T* table, int64_t table_width, const T* grad,
-                            int64_t t_width, int64_t columns, T* moments) {
+                            int64_t t_width, T* moments) {
   using V = Vector<T>;
   V sum[Rows][4] = {};
-  for (int64_t c = 0; c < columns; c += kLanes<T>)
+  for (int64_t c = 0; c < t_width; c += kLanes<T>)
     for (int r = 0; r < Rows; ++r) {
       const V column = *reinterpret_cast<const V*>(table + active[r] * table_width + c);
       for (int i = 0; i < 4; ++i) sum[r][i] += column * *reinterpret_cast<const V*>(grad + i * t_width + c);
@@ -234,15 +259,15 @@ inline void uncontract_rows(const int16_t* active, const T* table, int64_t table
 
 // The gradient of atom a's moments in its active rows, into s.moments.
 template <class T>
-inline void uncontract_moments(const PotentialArgs<T>& args, const T* table, const T* grad, int64_t t_width,
-                               int64_t a, const AtomBlock<T>& s) {
-  const int64_t columns = padded<T>(args.net.width);
+inline void uncontract_moments(const PotentialArgs<T>& args, const T* table, const T* grad, int64_t a,
+                               const AtomBlock<T>& s) {
+  const int64_t stride = t_width<T>(args.net);
   const int16_t* active = s.active + a * s.active_stride;
   int k = 0;
   for (; k + 2 <= s.actives[a]; k += 2)
-    uncontract_rows<2>(active + k, table, args.table_width, grad, t_width, columns, s.moments);
+    uncontract_rows<2>(active + k, table, args.table_width, grad, stride, s.moments);
   for (; k < s.actives[a]; ++k)
-    uncontract_rows<1>(active + k, table, args.table_width, grad, t_width, columns, s.moments);
+    uncontract_rows<1>(active + k, table, args.table_width, grad, stride, s.moments);
 }
 
 // Adds atom a's pair forces and its virial, from the moments' gradient in s.moments, W[b][c] = -sum d_b g_c.

@@ -1,3 +1,4 @@
+#include "spline_potential/cpu_nets.h"
 #include "spline_potential/host.h"
 
 namespace mdops {
@@ -11,8 +12,8 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   const NetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
   return dispatch_float(op, in.weights[0].scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    Tensor packed = zeros({MDOPS_RUN(packed_size, in.net, T{})}, kDtype<T>);
-    MDOPS_RUN(pack_net, in.net, in.layers<T>().data(), packed.mutable_data_ptr<T>(), 0, 1);
+    Tensor packed = empty({PackedNet(in.net).size}, kDtype<T>);
+    pack(in.net, in.layers<T>(), packed.mutable_data_ptr<T>());
     return packed;
   });
 }
@@ -21,6 +22,7 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
 // bits, depend on the number of threads alone.
 template <class T>
 std::vector<Share<T>> run(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& answer) {
+  const T* nets = in.nets.const_data_ptr<T>();
   const Order order(args.types, args.atoms, args.ntypes);
   const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
   std::vector<Share<T>> shares(threads);
@@ -32,7 +34,8 @@ std::vector<Share<T>> run(const PotentialInputs& in, const PotentialArgs<T>& arg
       for (int t = 0; t < args.ntypes; ++t) {
         const int64_t first = order.start[t], count = order.start[t + 1] - first;
         const int64_t from = count * thread / threads, to = count * (thread + 1) / threads;
-        if (from < to) MDOPS_RUN(potential, args, order.ids.data() + first + from, to - from, scratch, out);
+        MDOPS_RUN(potential, args, packed_weights(in.net, nets + t * in.nets.size(1)),
+                  order.ids.data() + first + from, to - from, scratch, out);
       }
       shares[thread].bad_atom = out.bad_atom;
     }
@@ -49,7 +52,7 @@ struct CpuCall : Op {
     Answer answer(in);
     dispatch_float(*this, in.dtype, [&](auto zero) {
       using T = decltype(zero);
-      check_packed(*this, in.nets, MDOPS_RUN(packed_size, in.net, T{}));
+      check_packed(*this, in.nets, PackedNet(in.net).size);
       answer.finish(*this, in, mdops::run<T>(in, arguments<T>(in, places.data()), answer));
     });
     return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest};

@@ -10,86 +10,76 @@ template <class T>
 struct Scratch {
   Arena arena;
   AtomBlock<T> atoms;
+  T *t, *grad_t;  // [atom][4][t_width]
+  double* energy;
   NetBlock<T> net;
 
-  Scratch(const PotentialArgs<T>& args, T* memory)
+  // For `lanes` atoms: as many as `kBlock` say how much memory there must be.
+  Scratch(const PotentialArgs<T>& args, T* memory, int64_t lanes)
       : arena{reinterpret_cast<char*>(memory)}, atoms(args, arena), net{} {
-    net.t_width = padded<T>(args.net.width) + kLanes<T>;
-    net.t = arena.take<T>(kBlock * 4 * net.t_width);
-    net.grad_t = arena.take<T>(kBlock * 4 * net.t_width);
-    net.stride = widest_layer<T>(args.net);
+    const int64_t t_rows = 4 * t_width<T>(args.net);
+    t = arena.take<T>(lanes * t_rows);
+    grad_t = arena.take<T>(lanes * t_rows);
+    energy = arena.take<double>(lanes);
+    net.t = take_panels<T>(arena, t_rows, lanes);
+    net.grad_t = take_panels<T>(arena, t_rows, lanes);
+    net.extra = take_panels<T>(arena, args.net.extra, lanes);
     for (int n = 0; n < args.net.layers; ++n) {
-      net.value[n] = arena.take<T>(kBlock * net.stride);
-      net.slope[n] = arena.take<T>(kBlock * net.stride);
+      net.value[n] = take_panels<T>(arena, args.net.neurons[n], lanes);
+      net.slope[n] = take_panels<T>(arena, args.net.neurons[n], lanes);
     }
-    net.work_stride = group_stride<T>(args.net);
-    net.work = arena.take<T>(kBlock * net.work_stride);
+    net.work = arena.take<T>(most_features(args.net, kGroup) * lanes);
   }
 
   int64_t size() const { return arena.used / static_cast<int64_t>(sizeof(T)) + 1; }
 };
 
 template <class T>
-void block(const PotentialArgs<T>& args, const PackedNet<T>& at, const int32_t* ids, int64_t count,
-           Scratch<T>& s, PotentialResults<T>& out) {
+void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids, int64_t count,
+           T* memory, PotentialResults<T>& out) {
+  const int64_t lanes = padded<T>(count);
+  const Scratch<T> s(args, memory, lanes);
   const int type = args.types[ids[0]];
   const Centre<T> c = centre(args, type);
   const T* table = args.tables + type * s.atoms.moment_rows * args.table_width;
-  const T* net = args.nets + type * args.net_size;
+  const int64_t t_rows = s.net.t.rows;
   for (int64_t a = 0; a < count; ++a) {
     const int64_t i = ids[a];
     int32_t* within = out.within + i * args.ntypes;
     if (!gather(args, i, a, s.atoms, within, out.nearest + i)) out.bad_atom = i;
     atom_moments(args, c, i, a, s.atoms, within);
-    contract_moments(args, table, s.atoms.moments, a, s.atoms, s.net.t_row(s.net.t, a), s.net.t_width);
+    contract_moments(args, table, s.atoms.moments, a, s.atoms, s.t + a * t_rows);
     clear_moments(a, s.atoms.moments, s.atoms);
   }
-  s.net.rows = padded_rows(count);  // the rows added are zero
-  for (int64_t k = count * 4 * s.net.t_width; k < s.net.rows * 4 * s.net.t_width; ++k) s.net.t[k] = 0;
-  fill_extra(args, ids, count, s.net.rows, s.atoms.extra, args.net.extra);
+  for (int64_t k = count * t_rows; k < lanes * t_rows; ++k) s.t[k] = 0;  // lanes without an atom
+  to_lanes(s.t, t_rows, s.net.t);
+  fill_extra(args, ids, count, s.net.extra);
 
-  net_forward(args.net, at, net, s.net, s.atoms.extra);
-  for (int64_t a = 0; a < count; ++a)
-    out.energy[ids[a]] = args.scale[type] * net_output(args.net, at, net, s.net, a) + args.shift[type];
-  net_backward(args.net, at, net, s.net, static_cast<T>(args.scale[type]));
+  net_forward(args.net, weights, s.net);
+  net_output(args.net, weights, s.net.value[args.net.layers - 1], s.energy);
+  for (int64_t a = 0; a < count; ++a) out.energy[ids[a]] = args.scale[type] * s.energy[a] + args.shift[type];
+  net_backward(args.net, weights, s.net, static_cast<T>(args.scale[type]));
 
+  from_lanes(s.net.grad_t, s.grad_t, t_rows);
   for (int64_t a = 0; a < count; ++a) {
-    uncontract_moments(args, table, s.net.t_row(s.net.grad_t, a), s.net.t_width, a, s.atoms);
+    uncontract_moments(args, table, s.grad_t + a * t_rows, a, s.atoms);
     scatter_forces(args, c, ids[a], a, s.atoms, out);
     clear_moments(a, s.atoms.moments, s.atoms);
   }
 }
 
-template <class T>
-void all_blocks(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, T* memory,
-                PotentialResults<T>& out) {
-  Scratch<T> scratch(args, memory);
-  scratch.atoms.clear();
-  const PackedNet<T> at(args.net);
-  // Blocks of one size: a short last one would read all weights for a few atoms.
-  const int64_t blocks = (count + kBlock - 1) / kBlock;
-  for (int64_t k = 0; k < blocks; ++k) {
-    const int64_t from = count * k / blocks, to = count * (k + 1) / blocks;
-    block(args, at, ids + from, to - from, scratch, out);
-  }
-}
-
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                        \
-  int64_t packed_size(const FittingShape& net, T) {                                            \
-    return PackedNet<T>(net).size;                                                             \
-  }                                                                                            \
-  void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed, int64_t part, \
-                int64_t parts) {                                                               \
-    Packing<T>(net, packed, part, parts).layers(layers);                                       \
-  }                                                                                            \
-  int64_t scratch_size(const PotentialArgs<T>& args) {                                         \
-    return Scratch<T>(args, nullptr).size();                                                   \
-  }                                                                                            \
-  void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, T* scratch,  \
-                 PotentialResults<T>& out) {                                                   \
-    all_blocks(args, ids, count, scratch, out);                                                \
+#define MDOPS_DEFINE(T)                                                                          \
+  int64_t scratch_size(const PotentialArgs<T>& args) {                                           \
+    return Scratch<T>(args, nullptr, kBlock).size();                                             \
+  }                                                                                              \
+  void potential(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids, \
+                 int64_t count, T* scratch, PotentialResults<T>& out) {                          \
+    Scratch<T>(args, scratch, kBlock).atoms.clear();                                             \
+    each_block(count, [&](int64_t from, int64_t to) {                                            \
+      block(args, weights, ids + from, to - from, scratch, out);                                 \
+    });                                                                                          \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

@@ -96,12 +96,11 @@ PotentialArgs<T> arguments(const PotentialInputs& in, const double* four_columns
   args.zeroed = in.zeroed.const_data_ptr<bool>();
   args.sel = in.sel.const_data_ptr<int32_t>();
   args.tables = in.tables.const_data_ptr<T>();
-  args.nets = in.nets.const_data_ptr<T>();
   args.extra = in.extra.const_data_ptr<T>();
   args.scale = in.scale.const_data_ptr<double>();
   args.shift = in.shift.const_data_ptr<double>();
   args.atoms = in.atoms, args.systems = in.systems, args.list_width = in.neighbors.size(1);
-  args.table_width = in.tables.size(2), args.net_size = in.nets.size(1);
+  args.table_width = in.tables.size(2);
   args.ntypes = static_cast<int>(in.ntypes);
   args.cutoff = in.cutoff_as<T>();
   args.grid = in.grid_as<T>();

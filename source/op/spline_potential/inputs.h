@@ -70,6 +70,8 @@ struct NetInputs {
 struct PotentialInputs {
   Tensor positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed, sel, tables,
       nets, extra, scale, shift;
+  std::vector<Tensor>
+      layers;  // in place of `nets`: each type's, see NetInputs; the output layer has no timestep
   ScalarType dtype;
   int64_t atoms, systems, ntypes, basis;
   double cutoff, cutoff_smooth, protection, s_max;
@@ -86,16 +88,38 @@ struct PotentialInputs {
   }
 };
 
-inline PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor& cell,
-                                   const Tensor& batch, const Tensor& types, const Tensor& neighbors,
-                                   const Tensor& images, const Tensor& counts, const Tensor& mean,
-                                   const Tensor& std, const Tensor& pair_mask, const Tensor& zeroed,
-                                   const Tensor& sel, const Tensor& tables, const Tensor& nets,
-                                   const Tensor& extra, const Tensor& scale, const Tensor& shift,
-                                   double cutoff, double cutoff_smooth, double protection, double s_max,
-                                   int64_t width, int64_t axis, std::vector<int64_t> neurons,
-                                   std::vector<int64_t> residual, int64_t activation, double threshold,
-                                   bool tf32 = false) {
+inline void read_nets(const Op& op, const Tensor& nets, PotentialInputs& in) {
+  in.nets = input(op, "nets", nets, in.dtype, {in.ntypes, kAny});
+}
+
+inline void read_nets(const Op& op, const std::vector<Tensor>& nets, PotentialInputs& in) {
+  const size_t wanted = in.ntypes * (3 * in.net.layers + 2);
+  if (nets.size() != wanted)
+    fail(op, "argument `nets` has " + std::to_string(nets.size()) + " tensors, expected " +
+                 std::to_string(wanted) + ": weight, bias and timestep of each type's layers");
+  for (size_t k = 0; k < wanted;) {
+    int64_t inputs = static_cast<int64_t>(in.net.width) * in.net.axis + in.net.extra;
+    for (int n = 0; n <= in.net.layers; ++n) {
+      const int64_t outputs = n < in.net.layers ? in.net.neurons[n] : 1;
+      in.layers.push_back(input(op, "nets", nets[k++], in.dtype, {inputs, outputs}));
+      in.layers.push_back(input(op, "nets", nets[k++], in.dtype, {outputs}));
+      if (n < in.net.layers) in.layers.push_back(input(op, "nets", nets[k++], in.dtype, {outputs}));
+      inputs = outputs;
+    }
+  }
+}
+
+// `Nets`: a tensor, packed for the kernels, or the tensors of all layers.
+template <class Nets>
+PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                            const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                            const Tensor& counts, const Tensor& mean, const Tensor& std,
+                            const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
+                            const Tensor& tables, const Nets& nets, const Tensor& extra, const Tensor& scale,
+                            const Tensor& shift, double cutoff, double cutoff_smooth, double protection,
+                            double s_max, int64_t width, int64_t axis, std::vector<int64_t> neurons,
+                            std::vector<int64_t> residual, int64_t activation, double threshold,
+                            bool tf32 = false) {
   PotentialInputs in{};
   in.positions = input(op, "positions", positions, ScalarType::Double, {kAny, 3});
   in.cell = input(op, "cell", cell, ScalarType::Double, {kAny, 3, 3});
@@ -118,7 +142,6 @@ inline PotentialInputs read_inputs(const Op& op, const Tensor& positions, const 
   in.pair_mask = input(op, "pair_mask", pair_mask, ScalarType::Bool, {ntypes, ntypes});
   in.zeroed = input(op, "zeroed", zeroed, ScalarType::Bool, {ntypes, ntypes});
   in.sel = input(op, "sel", sel, ScalarType::Int, {ntypes});
-  in.nets = input(op, "nets", nets, in.dtype, {ntypes, kAny});
   in.extra = input(op, "extra", extra, in.dtype, {n, kAny});
   in.scale = input(op, "scale", scale, ScalarType::Double, {ntypes});
   in.shift = input(op, "shift", shift, ScalarType::Double, {ntypes});
@@ -142,6 +165,7 @@ inline PotentialInputs read_inputs(const Op& op, const Tensor& positions, const 
         in.net.neurons[k] != 2 * in.net.neurons[k - 1])
       fail(op, "a residual layer must be as wide as the one before it, or twice");
   }
+  read_nets(op, nets, in);
   return in;
 }
 

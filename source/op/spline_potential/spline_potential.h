@@ -13,7 +13,7 @@
 namespace mdops {
 
 constexpr int kMaxLayers = 16;
-constexpr int kBlock = 48;     // atoms at once on the CPU: one of padded_rows (common/gemm.h)
+constexpr int kBlock = 64;     // atoms at once on the CPU, whole vectors of any instruction set
 constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors of any instruction set
 
 // A fitting net: `inputs` = width * axis descriptor features and `extra` parameters, hidden layers, one
@@ -26,13 +26,26 @@ struct FittingShape {
   bool residual[kMaxLayers];
   Activation activation;
   double threshold;  // of silut
+
+  MDOPS_HD bool adds_input(int n) const { return n > 0 && residual[n]; }
+  // Features in row k of D as a net on the CPU sees them (features.h).
+  MDOPS_HD int64_t row_features(int k) const { return k < axis ? k + 1 : axis; }
+  MDOPS_HD int64_t head_rows() const { return static_cast<int64_t>(axis) * (axis + 1) / 2; }
 };
 
-// One hidden layer, or the output layer, before packing: weight (inputs, outputs), bias and timestep
-// (outputs).
+// One hidden layer, or the output layer: weight (inputs, outputs), bias and timestep (outputs; none of the
+// output layer).
 template <class T>
 struct DenseLayer {
   const T *weight, *bias, *timestep;
+};
+
+// A net's weights as the kernels of the CPU read them.
+template <class T>
+struct NetWeights {
+  const T*
+      head;  // (head_rows, neurons[0]): those of the features (k, l), l <= k < axis, the two equal ones added
+  DenseLayer<T> layer[kMaxLayers + 1];  // the last one is the output layer
 };
 
 template <class T>
@@ -50,11 +63,10 @@ struct PotentialArgs {
   const bool* zeroed;        // (ntypes, ntypes): of those, the ones that are not padding either
   const int32_t* sel;        // (ntypes,)
   const T* tables;           // (ntypes, ntypes * basis, table_width): spline coefficients / N_sel
-  const T* nets;             // packed, one a type
   const T* extra;            // (N, extra): normalised parameters
   const double* scale;       // (ntypes,): e = scale * net + shift
   const double* shift;       // (ntypes,)
-  int64_t atoms, systems, list_width, table_width, net_size;
+  int64_t atoms, systems, list_width, table_width;
   int ntypes;
   Cutoff<T> cutoff;
   SplineGrid<T> grid;
@@ -73,17 +85,22 @@ struct PotentialResults {
   int64_t bad_atom;  // the last atom with a neighbour out of range, -1 if none
 };
 
-#define MDOPS_POTENTIAL_KERNELS(T)                                                                          \
-  /* Elements of a packed net, and one of `parts` parts of the packing, in any order; layers[net.layers] is \
-   * the output layer. */                                                                                   \
-  MDOPS_DECLARE_KERNEL(int64_t packed_size(const FittingShape& net, T))                                     \
-  MDOPS_DECLARE_KERNEL(void pack_net(const FittingShape& net, const DenseLayer<T>* layers, T* packed,       \
-                                     int64_t part, int64_t parts))                                          \
-  /* Elements of the scratch memory one thread needs. */                                                    \
-  MDOPS_DECLARE_KERNEL(int64_t scratch_size(const PotentialArgs<T>& args))                                  \
-  /* The atoms `ids`, all of one type. */                                                                   \
-  MDOPS_DECLARE_KERNEL(void potential(const PotentialArgs<T>& args, const int32_t* ids, int64_t count,      \
-                                      T* scratch, PotentialResults<T>& out))
+// Calls work(from, to) for the blocks of `count` atoms: of one size, as a short last one would read all
+// weights for a few atoms, in whole vectors of most instruction sets.
+template <class Work>
+inline void each_block(int64_t count, const Work& work) {
+  const int64_t blocks = (count + kBlock - 1) / kBlock;
+  const int64_t size = blocks ? ((count + blocks - 1) / blocks + 7) / 8 * 8 : 0;
+  for (int64_t from = 0; from < count; from += size) work(from, from + size < count ? from + size : count);
+}
+
+#define MDOPS_POTENTIAL_KERNELS(T)                                                                \
+  /* Elements of the scratch memory one thread needs. */                                          \
+  MDOPS_DECLARE_KERNEL(int64_t scratch_size(const PotentialArgs<T>& args))                        \
+  /* The atoms `ids`, all of one type, with that type's net. */                                   \
+  MDOPS_DECLARE_KERNEL(void potential(const PotentialArgs<T>& args, const NetWeights<T>& weights, \
+                                      const int32_t* ids, int64_t count, T* scratch,              \
+                                      PotentialResults<T>& out))
 MDOPS_POTENTIAL_KERNELS(float)
 MDOPS_POTENTIAL_KERNELS(double)
 

@@ -1,3 +1,4 @@
+#include "spline_potential/cpu_nets.h"
 #include "spline_potential/host.h"
 #include "spline_training/spline_training.h"
 
@@ -5,63 +6,61 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kHeader = 16;  // elements of `saved` before the packed nets; the first one: threads
+constexpr int64_t kTanh = static_cast<int64_t>(Activation::tanh);
+constexpr int64_t kHeader = 16;  // elements of `saved` before the nets' heads; the first one: threads
 
-// Which atoms each thread works on, in which rows of memory: those of a type side by side.
+// Which atoms each thread works on, in which lanes of memory.
 struct Plan {
   Order order;
-  int64_t threads, rows = 0;
+  int64_t threads, lanes = 0;
   std::vector<TrainingBlock> blocks;
-  std::vector<int64_t> type_rows{0};  // where a type's rows begin
+  std::vector<int64_t> type_blocks{0};  // where a type's blocks begin
 
   template <class T>
   Plan(const PotentialArgs<T>& args, int64_t threads_)
       : order(args.types, args.atoms, args.ntypes), threads(threads_) {
     for (int t = 0; t < args.ntypes; ++t) {
       const int64_t first = order.start[t], count = order.start[t + 1] - first;
-      for (int64_t thread = 0; thread < threads; ++thread)
-        add<T>(t, thread, first + count * thread / threads, first + count * (thread + 1) / threads);
-      type_rows.push_back(rows);
-    }
-  }
-
- private:
-  template <class T>
-  void add(int type, int64_t thread, int64_t first, int64_t last) {
-    const int64_t count = last - first, pieces = (count + kBlock - 1) / kBlock;
-    for (int64_t k = 0; k < pieces; ++k) {
-      const int64_t from = first + count * k / pieces, to = first + count * (k + 1) / pieces;
-      blocks.push_back({type, thread, from, to - from, rows, MDOPS_RUN(block_rows, to - from, T{})});
-      rows += blocks.back().rows;
+      for (int64_t thread = 0; thread < threads; ++thread) {
+        const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
+        each_block(end - begin, [&](int64_t from, int64_t to) {
+          blocks.push_back({t, thread, first + begin + from, to - from, lanes, block_lanes<T>(to - from)});
+          lanes += blocks.back().lanes;
+        });
+      }
+      type_blocks.push_back(static_cast<int64_t>(blocks.size()));
     }
   }
 };
 
-// The step's memory between its passes: the number of threads, the nets packed, and the rows.
+// The step's memory between its passes: the number of threads, the nets' heads, and the blocks' arrays.
 template <class T>
 struct Saved {
-  int64_t packed, size;
+  int64_t head, arrays, size;  // arrays: where they begin
 
-  Saved(const PotentialArgs<T>& args, const Plan& plan) {
-    packed = MDOPS_RUN(packed_size, args.net, T{});
-    size = begin(args.ntypes) + MDOPS_RUN(saved_size, args, plan.rows);
-  }
-
-  T* nets(T* saved) const { return saved + kHeader; }
-  T* rows(T* saved, int ntypes) const { return saved + begin(ntypes); }
-
- private:
-  int64_t begin(int64_t ntypes) const { return (kHeader + ntypes * packed + 15) / 16 * 16; }
+  Saved(const PotentialArgs<T>& args, const Plan& plan)
+      : head((args.net.head_rows() * args.net.neurons[0] + 15) / 16 * 16),
+        arrays(kHeader + args.ntypes * head),
+        size(arrays + MDOPS_RUN(saved_size, args, plan.lanes)) {}
 };
 
+constexpr int64_t kOfLayer = 3;  // weight, bias, timestep; the output layer has no timestep
+int64_t tensors_of_net(const FittingShape& net) {
+  return kOfLayer * net.layers + 2;
+}
+
+// Each type's net, for heads that stand in `saved`.
 template <class T>
-std::vector<DenseLayer<T>> plain_layers(const FittingShape& net, const T* plain) {
-  const PlainNet at(net);
-  std::vector<DenseLayer<T>> layers;
-  for (int n = 0; n < net.layers; ++n)
-    layers.push_back({plain + at.weight[n], plain + at.bias[n], plain + at.timestep[n]});
-  layers.push_back({plain + at.out_weight, plain + at.out_bias, nullptr});
-  return layers;
+std::vector<NetWeights<T>> nets_of(const PotentialInputs& in, const Saved<T>& at, const T* saved) {
+  std::vector<NetWeights<T>> nets(in.ntypes);
+  for (int64_t t = 0; t < in.ntypes; ++t) {
+    const Tensor* of = in.layers.data() + t * tensors_of_net(in.net);
+    nets[t].head = saved + kHeader + t * at.head;
+    for (int n = 0; n <= in.net.layers; ++n, of += kOfLayer)
+      nets[t].layer[n] = {of[0].const_data_ptr<T>(), of[1].const_data_ptr<T>(),
+                          n < in.net.layers ? of[2].const_data_ptr<T>() : nullptr};
+  }
+  return nets;
 }
 
 // Runs work(thread, scratch) for every thread of the plan.
@@ -74,41 +73,25 @@ void in_threads(const PotentialArgs<T>& args, int64_t threads, const Work& work)
   });
 }
 
-// The arguments of both ops from `positions` on: those of spline_potential, but for tanh and nets as they
-// are.
-template <class... Arguments>
-PotentialInputs training_inputs(const Op& op, const Arguments&... arguments) {
-  const PotentialInputs in = read_inputs(op, arguments..., static_cast<int64_t>(Activation::tanh), 0.0);
-  if (in.nets.size(1) != PlainNet(in.net).size)
-    fail(op, "argument `nets` has " + std::to_string(in.nets.size(1)) +
-                 " numbers for each type, expected those of its layers, " +
-                 std::to_string(PlainNet(in.net).size));
-  return in;
-}
-
 template <class T>
-Tensor forward(const PotentialInputs& in, PotentialArgs<T> args, Answer& answer, const Op& op) {
+Tensor forward(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& answer, const Op& op) {
   const Plan plan(args, useful_threads(in.atoms));
   const Saved<T> at(args, plan);
   Tensor saved = empty({at.size}, in.dtype);
   T* memory = saved.mutable_data_ptr<T>();
-  std::fill_n(memory, kHeader, T(0));
-  std::fill(at.nets(memory) + args.ntypes * at.packed, at.rows(memory, args.ntypes), T(0));
+  std::fill_n(memory, at.arrays, T(0));
   memory[0] = static_cast<T>(plan.threads);
-  const T* plain = args.nets;
-  args.nets = at.nets(memory), args.net_size = at.packed;
-  in_threads(args, plan.threads, [&](int64_t thread, T*) {
-    for (int t = 0; t < args.ntypes; ++t)
-      MDOPS_RUN(pack_net, in.net, plain_layers(in.net, plain + t * in.nets.size(1)).data(),
-                at.nets(memory) + t * at.packed, thread, plan.threads);
-  });
+  const std::vector<NetWeights<T>> nets = nets_of(in, at, memory);
+  for (int64_t t = 0; t < in.ntypes; ++t)
+    fold_head(in.net, nets[t].layer[0].weight, memory + kHeader + t * at.head);
+  const TrainingMemory<T> arrays{plan.lanes, memory + at.arrays, nullptr};
   std::vector<Share<T>> shares(plan.threads);
   in_threads(args, plan.threads, [&](int64_t thread, T* scratch) {
     PotentialResults<T> out = answer.results(in, shares[thread]);
     for (const TrainingBlock& block : plan.blocks)
       if (block.thread == thread)
-        MDOPS_RUN(train_forward, args, block, plan.order.ids.data() + block.first, plan.rows,
-                  at.rows(memory, args.ntypes), scratch, out);
+        MDOPS_RUN(train_forward, args, nets[block.type], block, plan.order.ids.data() + block.first, arrays,
+                  scratch, out);
     shares[thread].bad_atom = out.bad_atom;
   });
   answer.finish(op, in, shares);
@@ -121,14 +104,15 @@ ForwardOutputs spline_training(const Tensor& positions, const Tensor& cell, cons
                                const Tensor& types, const Tensor& neighbors, const Tensor& images,
                                const Tensor& counts, const Tensor& mean, const Tensor& std,
                                const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                               const Tensor& tables, const Tensor& nets, const Tensor& extra,
+                               const Tensor& tables, std::vector<Tensor> nets, const Tensor& extra,
                                const Tensor& scale, const Tensor& shift, double cutoff, double cutoff_smooth,
                                double protection, double s_max, int64_t width, int64_t axis,
                                std::vector<int64_t> neurons, std::vector<int64_t> residual) {
   const Op op("spline_training");
-  const PotentialInputs in = training_inputs(
-      op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed, sel, tables,
-      nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max, width, axis, neurons, residual);
+  const PotentialInputs in =
+      read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
+                  sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max, width,
+                  axis, neurons, residual, kTanh, 0.0);
   const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
   Answer answer(in);
   Tensor saved = dispatch_float(op, in.dtype, [&](auto zero) {
@@ -153,98 +137,139 @@ struct GivenGradients {
   }
 };
 
-// The tables' gradient, and that of all that is no matrix, from what the threads have summed.
+// Adds up what each thread has of `count` numbers from `from` on.
 template <class T>
-void sum_vectors(const PotentialInputs& in, const std::vector<std::vector<T>>& tables,
-                 const std::vector<std::vector<T>>& vectors, T* grad_tables, T* grad_nets) {
-  const PlainNet all(in.net), few(in.net, false);
-  for (const std::vector<T>& share : tables)
-    for (size_t k = 0; k < share.size(); ++k) grad_tables[k] += share[k];
-  for (int64_t t = 0; t < in.ntypes; ++t) {
-    const auto sum = [&](int64_t from, int64_t to, int64_t count) {
-      for (int64_t k = 0; k < count; ++k) {
-        T total = 0;
-        for (const std::vector<T>& share : vectors) total += share[t * few.size + from + k];
-        grad_nets[t * all.size + to + k] = total;
-      }
-    };
-    for (int n = 0; n < in.net.layers; ++n) {
-      sum(few.bias[n], all.bias[n], in.net.neurons[n]);
-      sum(few.timestep[n], all.timestep[n], in.net.neurons[n]);
+void sum_parts(const std::vector<std::vector<T>>& parts, int64_t from, int64_t count, T* to) {
+  std::copy_n(parts[0].data() + from, count, to);
+  for (size_t k = 1; k < parts.size(); ++k)
+    for (int64_t c = 0; c < count; ++c) to[c] += parts[k][from + c];
+}
+
+// The gradients of a net's tensors, in the order of the argument `nets`.
+template <class T>
+struct NetGradients {
+  std::vector<Tensor> tensors;
+
+  explicit NetGradients(const PotentialInputs& in) {
+    for (const Tensor& given : in.layers) {
+      const auto shape = given.sizes();
+      tensors.push_back(empty(std::vector<int64_t>(shape.begin(), shape.end()), in.dtype));
     }
-    sum(few.out_weight, all.out_weight, in.net.neurons[in.net.layers - 1]);
-    sum(few.out_bias, all.out_bias, 1);
   }
+
+  T* of(const FittingShape& net, int64_t type, int layer, int part) {
+    return tensors[type * tensors_of_net(net) + kOfLayer * layer + part].template mutable_data_ptr<T>();
+  }
+
+  void set_vectors(const FittingShape& net, int64_t type, const std::vector<std::vector<T>>& parts) {
+    const NetVectors at(net);
+    const auto sum = [&](int64_t from, int64_t count, int layer, int part) {
+      sum_parts(parts, type * at.size + from, count, of(net, type, layer, part));
+    };
+    for (int n = 0; n < net.layers; ++n) {
+      sum(at.bias[n], net.neurons[n], n, 1);
+      sum(at.timestep[n], net.neurons[n], n, 2);
+    }
+    sum(at.out_weight, net.neurons[net.layers - 1], net.layers, 0);
+    sum(at.out_bias, 1, net.layers, 1);
+  }
+
+  // Of the matrices of a type that no atom is of.
+  void clear_matrices(const FittingShape& net, int64_t type) {
+    for (int n = 0; n < net.layers; ++n) {
+      Tensor& matrix = tensors[type * tensors_of_net(net) + kOfLayer * n];
+      std::fill_n(matrix.template mutable_data_ptr<T>(), matrix.numel(), T(0));
+    }
+  }
+};
+
+// The forward pass' memory, with memory for the backward pass.
+template <class T>
+TrainingMemory<T> memory_of(const PotentialArgs<T>& args, const Plan& plan, T* saved) {
+  static thread_local ScratchMemory work;
+  return {plan.lanes, saved, work.get<T>(MDOPS_RUN(work_size, args, plan.lanes))};
 }
 
 template <class T>
-void backward(const PotentialInputs& in, PotentialArgs<T> args, const TrainingGradients<T>& given,
-              const Tensor& saved, const Op& op, T* grad_tables, T* grad_nets) {
-  T* memory = const_cast<T*>(saved.const_data_ptr<T>());  // the passes only read what is saved
-  if (saved.numel() < kHeader || !(memory[0] >= 1 && memory[0] <= 1 + in.atoms))
+void weight_gradients(const PotentialInputs& in, const PotentialArgs<T>& args, const Plan& plan,
+                      const TrainingMemory<T>& memory, NetGradients<T>& grads) {
+  const int64_t units = MDOPS_RUN(weight_units, in.net, T{});
+  std::vector<T*> matrices;
+  for (int64_t t = 0; t < in.ntypes; ++t)
+    for (int n = 0; n < in.net.layers; ++n) matrices.push_back(grads.of(in.net, t, n, 0));
+  in_threads(args, plan.threads, [&](int64_t thread, T* scratch) {
+    for (int64_t unit = thread; unit < units * in.ntypes; unit += plan.threads) {
+      const int64_t t = unit / units, first = plan.type_blocks[t], count = plan.type_blocks[t + 1] - first;
+      if (count)
+        MDOPS_RUN(weight_gradient, args, unit % units, plan.blocks.data() + first, count, memory, scratch,
+                  matrices.data() + t * in.net.layers);
+    }
+  });
+  for (int64_t t = 0; t < in.ntypes; ++t)
+    if (plan.type_blocks[t] == plan.type_blocks[t + 1]) grads.clear_matrices(in.net, t);
+}
+
+template <class T>
+NetGradients<T> backward(const PotentialInputs& in, const PotentialArgs<T>& args,
+                         const TrainingGradients<T>& given, const Tensor& saved, const Op& op,
+                         T* grad_tables) {
+  T* kept = const_cast<T*>(saved.const_data_ptr<T>());  // the passes only read what is saved
+  if (saved.numel() < kHeader || !(kept[0] >= 1 && kept[0] <= 1 + in.atoms))
     fail(op, "argument `saved` is not that of spline_training");
-  const int64_t threads = static_cast<int64_t>(memory[0]);
+  const int64_t threads = static_cast<int64_t>(kept[0]);
   const Plan plan(args, threads);
   const Saved<T> at(args, plan);
   if (saved.numel() != at.size) fail(op, "argument `saved` is not that of spline_training for these inputs");
-  args.nets = at.nets(memory), args.net_size = at.packed;
-  T* rows = at.rows(memory, args.ntypes);
-  static thread_local ScratchMemory work_memory;
-  T* work = work_memory.get<T>(MDOPS_RUN(work_size, args, plan.rows));
+  const std::vector<NetWeights<T>> nets = nets_of<T>(in, at, kept);
+  const TrainingMemory<T> memory = memory_of(args, plan, kept + at.arrays);
   std::vector<std::vector<T>> tables(threads), vectors(threads);
   std::vector<int64_t> bad_atoms(threads, -1);
   in_threads(args, threads, [&](int64_t thread, T* scratch) {
     tables[thread].assign(in.tables.numel(), T(0));
-    vectors[thread].assign(in.ntypes * PlainNet(in.net, false).size, T(0));
+    vectors[thread].assign(in.ntypes * NetVectors(in.net).size, T(0));
     TrainingShare<T> share{tables[thread].data(), vectors[thread].data(), -1};
     for (const TrainingBlock& block : plan.blocks)
       if (block.thread == thread)
-        MDOPS_RUN(train_backward, args, block, plan.order.ids.data() + block.first, plan.rows, given, rows,
-                  work, scratch, share);
+        MDOPS_RUN(train_backward, args, nets[block.type], block, plan.order.ids.data() + block.first, given,
+                  memory, scratch, share);
     bad_atoms[thread] = share.bad_atom;
   });
   for (const int64_t atom : bad_atoms)
     if (atom >= 0) fail_neighbors(op, atom);
-  const int64_t units = MDOPS_RUN(weight_units, in.net, T{}), size = PlainNet(in.net).size;
-  in_threads(args, threads, [&](int64_t thread, T* scratch) {
-    for (int64_t unit = thread; unit < units * in.ntypes; unit += threads) {
-      const int64_t t = unit / units, begin = plan.type_rows[t], end = plan.type_rows[t + 1];
-      if (begin < end)
-        MDOPS_RUN(weight_gradient, args, unit % units, begin, end, plan.rows, rows, work, scratch,
-                  grad_nets + t * size);
-      else
-        std::fill_n(grad_nets + t * size, size, T(0));
-    }
-  });
-  sum_vectors(in, tables, vectors, grad_tables, grad_nets);
+  NetGradients<T> grads(in);
+  weight_gradients(in, args, plan, memory, grads);
+  for (int64_t t = 0; t < in.ntypes; ++t) grads.set_vectors(in.net, t, vectors);
+  sum_parts(tables, 0, in.tables.numel(), grad_tables);
+  return grads;
 }
 
-std::tuple<Tensor, Tensor> spline_training_backward(
+std::tuple<Tensor, std::vector<Tensor>> spline_training_backward(
     const Tensor& grad_energy, const Tensor& grad_forces, const Tensor& grad_virial, const Tensor& saved,
     const Tensor& positions, const Tensor& cell, const Tensor& batch, const Tensor& types,
     const Tensor& neighbors, const Tensor& images, const Tensor& counts, const Tensor& mean,
     const Tensor& std, const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel, const Tensor& tables,
-    const Tensor& nets, const Tensor& extra, const Tensor& scale, const Tensor& shift, double cutoff,
+    std::vector<Tensor> nets, const Tensor& extra, const Tensor& scale, const Tensor& shift, double cutoff,
     double cutoff_smooth, double protection, double s_max, int64_t width, int64_t axis,
     std::vector<int64_t> neurons, std::vector<int64_t> residual) {
   const Op op("spline_training_backward");
-  const PotentialInputs in = training_inputs(
-      op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed, sel, tables,
-      nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max, width, axis, neurons, residual);
+  const PotentialInputs in =
+      read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
+                  sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max, width,
+                  axis, neurons, residual, kTanh, 0.0);
   const Tensor u = input(op, "grad_energy", grad_energy, ScalarType::Double, {in.atoms});
   const Tensor f = input(op, "grad_forces", grad_forces, ScalarType::Double, {in.atoms, 3});
   const Tensor w = input(op, "grad_virial", grad_virial, ScalarType::Double, {in.systems, 3, 3});
   const Tensor kept = input(op, "saved", saved, in.dtype, {kAny});
   const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
-  Tensor grad_tables = zeros({in.ntypes, in.tables.size(1), in.tables.size(2)}, in.dtype);
-  Tensor grad_nets = empty({in.ntypes, in.nets.size(1)}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
+  Tensor grad_tables = empty({in.ntypes, in.tables.size(1), in.tables.size(2)}, in.dtype);
+  std::vector<Tensor> grad_nets = dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     const GivenGradients<T> gradients(u, f, w, in.atoms);
-    backward(in, arguments<T>(in, places.data()), gradients.given, kept, op,
-             grad_tables.mutable_data_ptr<T>(), grad_nets.mutable_data_ptr<T>());
+    return backward(in, arguments<T>(in, places.data()), gradients.given, kept, op,
+                    grad_tables.mutable_data_ptr<T>())
+        .tensors;
   });
-  return {grad_tables, grad_nets};
+  return {grad_tables, std::move(grad_nets)};
 }
 
 }  // namespace

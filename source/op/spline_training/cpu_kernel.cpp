@@ -12,108 +12,85 @@ struct Scratch {
   Arena arena;
   AtomBlock<T> atoms;
   UnitMemory<T> unit;
-  int64_t work_stride;
-  T* work;
-  T* layers[kMaxLayers + 2];
-  T* adjoint_t;
+  PassMemory<T> passes;
+  double* energy;      // [atom]
   T* tangent_moments;  // [moment_rows][4], one atom's
   T *vx, *vy, *vz;     // [pair_stride], one atom's: the loss' gradient by the pair gradients
   int32_t* within;     // [ntypes]
-  T* u;                // [row]
-  // [atom][moment_rows][8]: A and its tangent in the active rows
-  T* kept;
+  T* kept;             // [atom][moment_rows][8]: A and its tangent in the active rows
 
   Scratch(const PotentialArgs<T>& args, T* memory)
-      : arena{reinterpret_cast<char*>(memory)}, atoms(args, arena), unit(args.net, arena) {
-    const int64_t layer = (widest_layer<T>(args.net) + 15) / 16 * 16;
-    work_stride = group_stride<T>(args.net);
-    work = arena.take<T>(kBlock * work_stride);
-    for (int n = 0; n < args.net.layers + 2; ++n) layers[n] = arena.take<T>(kBlock * layer);
-    adjoint_t = arena.take<T>(kBlock * 4 * (padded<T>(args.net.width) + kLanes<T>));
+      : arena{reinterpret_cast<char*>(memory)},
+        atoms(args, arena),
+        unit(args.net, arena),
+        passes(args.net, arena) {
+    energy = arena.take<double>(kBlock);
     tangent_moments = arena.take<T>(4 * atoms.moment_rows);
     vx = arena.take<T>(atoms.pair_stride);
     vy = arena.take<T>(atoms.pair_stride);
     vz = arena.take<T>(atoms.pair_stride);
     within = arena.take<int32_t>(args.ntypes);
-    u = arena.take<T>(kBlock);
     kept = arena.take<T>(kBlock * atoms.moment_rows * 8);
   }
 
   int64_t size() const { return arena.used / static_cast<int64_t>(sizeof(T)) + 1; }
 };
 
+// A block on its way through either pass.
 template <class T>
-Passes<T> passes(const PotentialArgs<T>& args, const PackedNet<T>& at, const TrainingBlock& block,
-                 const TrainingRows<T>& all, const Scratch<T>& s) {
-  const int layers = args.net.layers;
-  Passes<T> p{args.net,
-              at,
-              args.nets + block.type * args.net_size,
-              all.from(block.row, layers),
-              block.rows,
-              static_cast<T>(args.scale[block.type]),
-              s.work,
-              s.work_stride,
-              {},
-              {s.layers[layers], s.layers[layers + 1]},
-              s.adjoint_t};
-  for (int n = 0; n < layers; ++n) p.dh[n] = s.layers[n];
-  return p;
-}
+struct Work {
+  const PotentialArgs<T>& args;
+  const TrainingBlock& block;
+  const int32_t* ids;
+  const Scratch<T>& s;
+  Passes<T> p;
+  Centre<T> c;
+  const T* table;
+  int64_t t_rows;
 
-template <class T>
-void clear_rows(const RowArray<T>& array, int64_t begin, int64_t end) {
-  for (int64_t k = begin * array.width; k < end * array.width; ++k) array.base[k] = 0;
-}
+  Work(const PotentialArgs<T>& args_, const NetWeights<T>& weights, const TrainingBlock& block_,
+       const int32_t* ids_, const TrainingArrays<T>& arrays, const Scratch<T>& s_)
+      : args(args_),
+        block(block_),
+        ids(ids_),
+        s(s_),
+        p{args.net, weights, arrays, block, s.passes, static_cast<T>(args.scale[block.type])},
+        c(centre(args, block.type)),
+        table(args.tables + block.type * s.atoms.moment_rows * args.table_width),
+        t_rows(arrays.t.rows) {}
 
-// What no pass writes in the arrays that are saved is zero, so that all of them are the same in every run.
-template <class T>
-void clear_padding(const PotentialArgs<T>& args, const Passes<T>& p, int64_t all_rows, int64_t first_row) {
-  const auto beyond = [&](const RowArray<T>& array, int64_t used) {
-    for (int64_t row = 0; row < p.rows; ++row)
-      for (int64_t k = used; k < array.width; ++k) array.at(row)[k] = 0;
-  };
-  int64_t features = 0;
-  for (int first = 0; first < args.net.axis; first += kGroup) features += group_features(args.net, first);
-  beyond(p.r.grad_d, features);
-  for (int n = 0; n < args.net.layers; ++n)
-    for (const RowArray<T>* array : {&p.r.h[n], &p.r.y[n], &p.r.grad_y[n], &p.r.delta[n]})
-      beyond(*array, args.net.neurons[n]);
-  if (first_row) return;
-  for (int64_t k = 0; k < kSlack; ++k) p.r.delta[args.net.layers - 1].at(all_rows)[k] = 0;
-}
-
-template <class T>
-const T* type_table(const PotentialArgs<T>& args, int type, const Scratch<T>& s) {
-  return args.tables + type * s.atoms.moment_rows * args.table_width;
-}
-
-template <class T>
-void forward(const PotentialArgs<T>& args, const TrainingBlock& block, const int32_t* ids, int64_t all_rows,
-             const TrainingRows<T>& all, const Scratch<T>& s, PotentialResults<T>& out) {
-  const PackedNet<T> at(args.net);
-  const Passes<T> p = passes(args, at, block, all, s);
-  const Centre<T> c = centre(args, block.type);
-  const T* table = type_table(args, block.type, s);
-  for (int64_t a = 0; a < block.count; ++a) {
-    const int64_t i = ids[a];
-    int32_t* within = out.within + i * args.ntypes;
-    if (!gather(args, i, a, s.atoms, within, out.nearest + i)) out.bad_atom = i;
-    atom_moments(args, c, i, a, s.atoms, within);
-    contract_moments(args, table, s.atoms.moments, a, s.atoms, p.r.t.at(a), p.r.t_width);
-    clear_moments(a, s.atoms.moments, s.atoms);
+  // T or its tangent of all atoms from memory.rows into lanes, zero where there is no atom.
+  void rows_to(const BlockArray<T>& array) const {
+    for (int64_t k = block.count * t_rows; k < block.lanes * t_rows; ++k) s.passes.rows[k] = 0;
+    to_lanes(s.passes.rows, t_rows, array.of(block));
   }
-  clear_rows(p.r.t, block.count, block.rows);
-  fill_extra(args, ids, block.count, block.rows, p.r.extra.base, p.r.extra.width);
-  pass_forward(p);
-  for (int64_t a = 0; a < block.count; ++a)
-    out.energy[ids[a]] = args.scale[block.type] * pass_output(p, a) + args.shift[block.type];
-  pass_backward(p);
-  clear_padding(args, p, all_rows, block.row);
-  for (int64_t a = 0; a < block.count; ++a) {
-    uncontract_moments(args, table, p.r.grad_t.at(a), p.r.t_width, a, s.atoms);
-    scatter_forces(args, c, ids[a], a, s.atoms, out);
-    clear_moments(a, s.atoms.moments, s.atoms);
+};
+
+template <class T>
+void forward(const Work<T>& w, PotentialResults<T>& out) {
+  const PotentialArgs<T>& args = w.args;
+  const AtomBlock<T>& atoms = w.s.atoms;
+  for (int64_t a = 0; a < w.block.count; ++a) {
+    const int64_t i = w.ids[a];
+    int32_t* within = out.within + i * args.ntypes;
+    if (!gather(args, i, a, atoms, within, out.nearest + i)) out.bad_atom = i;
+    atom_moments(args, w.c, i, a, atoms, within);
+    contract_moments(args, w.table, atoms.moments, a, atoms, w.s.passes.rows + a * w.t_rows);
+    clear_moments(a, atoms.moments, atoms);
+  }
+  w.rows_to(w.p.r.t);
+  fill_extra(args, w.ids, w.block.count, w.p.of(w.p.r.extra));
+  pass_forward(w.p);
+  net_output(args.net, w.p.weights, w.p.of(w.p.r.y[w.p.last()]), w.s.energy);
+  for (int64_t a = 0; a < w.block.count; ++a)
+    out.energy[w.ids[a]] = args.scale[w.block.type] * w.s.energy[a] + args.shift[w.block.type];
+  pass_backward(w.p);
+  T* grad_t = w.p.r.grad_t.at(w.block);
+  from_lanes(w.p.t_lanes(), grad_t, w.t_rows);
+  for (int64_t a = 0; a < w.block.count; ++a) {
+    uncontract_moments(args, w.table, grad_t + a * w.t_rows, a, atoms);
+    scatter_forces(args, w.c, w.ids[a], a, atoms, out);
+    clear_moments(a, atoms.moments, atoms);
   }
 }
 
@@ -135,18 +112,20 @@ void pair_tangents(const PotentialArgs<T>& args, const TrainingGradients<T>& giv
 
 // A and its tangent for atom a, kept in the active rows; the tangent of T. Returns what `gather` does.
 template <class T>
-bool tangents(const PotentialArgs<T>& args, const TrainingGradients<T>& given, const Centre<T>& c,
-              const T* table, int64_t i, int64_t a, const Scratch<T>& s, const Passes<T>& p) {
+bool tangents(const Work<T>& w, const TrainingGradients<T>& given, int64_t a) {
+  const PotentialArgs<T>& args = w.args;
+  const Scratch<T>& s = w.s;
+  const int64_t i = w.ids[a];
   T nearest;
   const bool found = gather(args, i, a, s.atoms, s.within, &nearest);
-  atom_moments(args, c, i, a, s.atoms, s.within);
+  atom_moments(args, w.c, i, a, s.atoms, s.within);
   pair_tangents(args, given, i, a, s);
   for (int from = 0; from < s.atoms.pairs[a]; from += kChunk) {
     const Pairs<T> pairs = s.atoms.chunk(a, from);
     const Pairs<T> v{s.vx + from, s.vy + from, s.vz + from, pairs.table, pairs.size};
-    add_moments_jvp<4>(pairs, v, c, s.tangent_moments);
+    add_moments_jvp<4>(pairs, v, w.c, s.tangent_moments);
   }
-  contract_moments(args, table, s.tangent_moments, a, s.atoms, p.r.dt.at(a), p.r.t_width);
+  contract_moments(args, w.table, s.tangent_moments, a, s.atoms, s.passes.rows + a * w.t_rows);
   const int16_t* active = s.atoms.active + a * s.atoms.active_stride;
   T* kept = s.kept + a * s.atoms.moment_rows * 8;
   for (int k = 0; k < s.atoms.actives[a]; ++k)
@@ -159,45 +138,41 @@ bool tangents(const PotentialArgs<T>& args, const TrainingGradients<T>& given, c
   return found;
 }
 
-// Adds atom a's part of the tables' gradient, A adjoint_T + dA grad_T.
+// Adds atom a's part of the tables' gradient, A adjoint_T + dA grad_T, for adjoint_T in memory.rows.
 template <class T>
-void add_table_gradient(const PotentialArgs<T>& args, int64_t a, const Scratch<T>& s, const Passes<T>& p,
-                        T* tables) {
+void add_table_gradient(const Work<T>& w, int64_t a, T* tables) {
   using V = Vector<T>;
-  const int64_t width = p.r.t_width;
-  const T *adjoint = s.adjoint_t + a * 4 * width, *grad = p.r.grad_t.at(a);
-  const int16_t* active = s.atoms.active + a * s.atoms.active_stride;
-  const T* kept = s.kept + a * s.atoms.moment_rows * 8;
-  for (int k = 0; k < s.atoms.actives[a]; ++k) {
-    T* out = tables + active[k] * args.table_width;
+  const AtomBlock<T>& atoms = w.s.atoms;
+  const int64_t width = w.t_rows / 4;
+  const T *adjoint = w.s.passes.rows + a * w.t_rows, *grad = w.p.r.grad_t.at(w.block) + a * w.t_rows;
+  const int16_t* active = atoms.active + a * atoms.active_stride;
+  const T* kept = w.s.kept + a * atoms.moment_rows * 8;
+  for (int k = 0; k < atoms.actives[a]; ++k) {
+    T* out = tables + active[k] * w.args.table_width;
     const T* m = kept + 8 * k;
-    for (int64_t col = 0; col < padded<T>(args.net.width); col += kLanes<T>) {
-      V sum = *reinterpret_cast<const V*>(out + col);
+    for (int64_t col = 0; col < width; col += kLanes<T>) {
+      V sum = vector_at(out + col);
       for (int e = 0; e < 4; ++e)
-        sum += m[e] * *reinterpret_cast<const V*>(adjoint + e * width + col) +
-               m[4 + e] * *reinterpret_cast<const V*>(grad + e * width + col);
-      *reinterpret_cast<V*>(out + col) = sum;
+        sum += m[e] * vector_at(adjoint + e * width + col) + m[4 + e] * vector_at(grad + e * width + col);
+      vector_at(out + col) = sum;
     }
   }
 }
 
 template <class T>
-void backward(const PotentialArgs<T>& args, const TrainingBlock& block, const int32_t* ids,
-              const TrainingGradients<T>& given, const TrainingRows<T>& all, const Scratch<T>& s,
-              TrainingShare<T>& share) {
-  const PackedNet<T> at(args.net);
-  const PlainNet vectors(args.net, false);
-  const Passes<T> p = passes(args, at, block, all, s);
-  const Centre<T> c = centre(args, block.type);
-  const T* table = type_table(args, block.type, s);
-  for (int64_t a = 0; a < block.rows; ++a) s.u[a] = a < block.count ? T(given.energy[ids[a]]) : T(0);
-  for (int64_t a = 0; a < block.count; ++a)
-    if (!tangents(args, given, c, table, ids[a], a, s, p)) share.bad_atom = ids[a];
-  clear_rows(p.r.dt, block.count, block.rows);
-  pass_tangent(p);
-  pass_adjoint(p, s.u, vectors, share.vectors + block.type * vectors.size);
-  T* tables = share.tables + block.type * s.atoms.moment_rows * args.table_width;
-  for (int64_t a = 0; a < block.count; ++a) add_table_gradient(args, a, s, p, tables);
+void backward(const Work<T>& w, const TrainingGradients<T>& given, TrainingShare<T>& share) {
+  const NetVectors vectors(w.args.net);
+  const int64_t count = w.block.count;
+  for (int64_t a = 0; a < w.block.lanes; ++a)
+    w.s.passes.u[a] = a < count ? static_cast<T>(given.energy[w.ids[a]]) : T(0);
+  for (int64_t a = 0; a < count; ++a)
+    if (!tangents(w, given, a)) share.bad_atom = w.ids[a];
+  w.rows_to(w.p.r.dt);
+  pass_tangent(w.p);
+  pass_adjoint(w.p, vectors, share.vectors + w.block.type * vectors.size);
+  from_lanes(w.p.t_lanes(), w.s.passes.rows, w.t_rows);
+  T* tables = share.tables + w.block.type * w.s.atoms.moment_rows * w.args.table_width;
+  for (int64_t a = 0; a < count; ++a) add_table_gradient(w, a, tables);
 }
 
 template <class T>
@@ -208,49 +183,43 @@ Scratch<T> cleared(const PotentialArgs<T>& args, T* memory) {
   return scratch;
 }
 
-template <class T>
-void one_unit(const FittingShape& net, int64_t unit, int64_t begin, int64_t end, const TrainingRows<T>& r,
-              const UnitMemory<T>& m, T* to) {
-  const PlainNet plain(net);
-  with_unit(
-      net, unit, [&](int l) { feature_unit(net, r, l, begin, end, m, to + plain.weight[0]); },
-      [&] { extra_unit(net, r, begin, end, m, to + plain.weight[0]); },
-      [&](int n, int64_t first) { layer_unit(net, r, n, first, begin, end, m, to + plain.weight[n]); });
-}
-
 }  // namespace
 
 #define MDOPS_DEFINE(T)                                                                                      \
-  int64_t block_rows(int64_t count, T) {                                                                     \
-    return padded_rows(count);                                                                               \
+  int64_t saved_size(const PotentialArgs<T>& args, int64_t lanes) {                                          \
+    return TrainingArrays<T>(args.net, {lanes, nullptr, nullptr}).saved;                                     \
   }                                                                                                          \
-  int64_t saved_size(const PotentialArgs<T>& args, int64_t rows) {                                           \
-    return TrainingRows<T>(args, rows, nullptr, nullptr).saved;                                              \
-  }                                                                                                          \
-  int64_t work_size(const PotentialArgs<T>& args, int64_t rows) {                                            \
-    return TrainingRows<T>(args, rows, nullptr, nullptr).work;                                               \
+  int64_t work_size(const PotentialArgs<T>& args, int64_t lanes) {                                           \
+    return TrainingArrays<T>(args.net, {lanes, nullptr, nullptr}).work;                                      \
   }                                                                                                          \
   int64_t training_scratch_size(const PotentialArgs<T>& args) {                                              \
     return Scratch<T>(args, nullptr).size();                                                                 \
   }                                                                                                          \
-  void train_forward(const PotentialArgs<T>& args, const TrainingBlock& block, const int32_t* ids,           \
-                     int64_t rows, T* saved, T* scratch, PotentialResults<T>& out) {                         \
-    forward(args, block, ids, rows, TrainingRows<T>(args, rows, saved, nullptr), cleared(args, scratch),     \
-            out);                                                                                            \
+  void train_forward(const PotentialArgs<T>& args, const NetWeights<T>& weights, const TrainingBlock& block, \
+                     const int32_t* ids, const TrainingMemory<T>& memory, T* scratch,                        \
+                     PotentialResults<T>& out) {                                                             \
+    const TrainingArrays<T> arrays(args.net, memory);                                                        \
+    const Scratch<T> s = cleared(args, scratch);                                                             \
+    forward(Work<T>(args, weights, block, ids, arrays, s), out);                                             \
   }                                                                                                          \
-  void train_backward(const PotentialArgs<T>& args, const TrainingBlock& block, const int32_t* ids,          \
-                      int64_t rows, const TrainingGradients<T>& given, T* saved, T* work, T* scratch,        \
-                      TrainingShare<T>& share) {                                                             \
-    backward(args, block, ids, given, TrainingRows<T>(args, rows, saved, work), cleared(args, scratch),      \
-             share);                                                                                         \
+  void train_backward(const PotentialArgs<T>& args, const NetWeights<T>& weights,                            \
+                      const TrainingBlock& block, const int32_t* ids, const TrainingGradients<T>& given,     \
+                      const TrainingMemory<T>& memory, T* scratch, TrainingShare<T>& share) {                \
+    const TrainingArrays<T> arrays(args.net, memory);                                                        \
+    const Scratch<T> s = cleared(args, scratch);                                                             \
+    backward(Work<T>(args, weights, block, ids, arrays, s), given, share);                                   \
   }                                                                                                          \
   int64_t weight_units(const FittingShape& net, T) {                                                         \
-    return with_unit(net, -1, [](int) {}, [] {}, [](int, int64_t) {});                                       \
+    return with_unit(net, -1, [](const Group&) {}, [] {}, [](int, int64_t) {});                              \
   }                                                                                                          \
-  void weight_gradient(const PotentialArgs<T>& args, int64_t unit, int64_t begin, int64_t end, int64_t rows, \
-                       T* saved, T* work, T* scratch, T* net) {                                              \
-    const Scratch<T> s(args, scratch);                                                                       \
-    one_unit(args.net, unit, begin, end, TrainingRows<T>(args, rows, saved, work), s.unit, net);             \
+  void weight_gradient(const PotentialArgs<T>& args, int64_t unit, const TrainingBlock* blocks,              \
+                       int64_t count, const TrainingMemory<T>& memory, T* scratch, T* const* matrices) {     \
+    const TrainingArrays<T> arrays(args.net, memory);                                                        \
+    const WeightSums<T> sums{args.net, arrays, blocks, count, Scratch<T>(args, scratch).unit};               \
+    with_unit(                                                                                               \
+        args.net, unit, [&](const Group& group) { feature_unit(sums, group, matrices[0]); },                 \
+        [&] { extra_unit(sums, matrices[0]); },                                                              \
+        [&](int n, int64_t first) { layer_unit(sums, n, first, matrices[n]); });                             \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

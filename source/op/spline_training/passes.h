@@ -2,200 +2,207 @@
 // backward, tangent, and the adjoint of the tangent (docs/training.md, "A step").
 #pragma once
 
-#include "spline_training/rows.h"
+#include "spline_training/arrays.h"
 
 namespace mdops {
 namespace MDOPS_ISA {
 
-// A block's rows with its net, and memory that a pass uses for itself.
+// Memory that the passes of a block use for themselves.
+template <class T>
+struct PassMemory {
+  T* work;                // a group of D
+  T* z;                   // a layer before what it leaves is put across
+  T* dh[kMaxLayers];      // the tangents of h
+  T* grad[2];             // the loss' gradient by y, of one layer and the one before it
+  T *rows, *t_lanes, *u;  // [atom][4][t_width]; as many lanes; [atom]: the loss' gradient by the energies
+
+  PassMemory(const FittingShape& net, Arena& arena) {
+    int64_t widest = 0;
+    for (int n = 0; n < net.layers; ++n)
+      if (padded<T>(net.neurons[n]) > widest) widest = padded<T>(net.neurons[n]);
+    work = arena.take<T>(most_features(net, kGroup) * kBlock);
+    z = arena.take<T>(widest * kBlock);
+    for (int n = 0; n < net.layers; ++n) dh[n] = arena.take<T>(widest * kBlock);
+    for (T*& piece : grad) piece = arena.take<T>(widest * kBlock);
+    rows = arena.take<T>(4 * t_width<T>(net) * kBlock);
+    t_lanes = arena.take<T>(4 * t_width<T>(net) * kBlock);
+    u = arena.take<T>(kBlock);
+  }
+};
+
+// A block with its net.
 template <class T>
 struct Passes {
   const FittingShape& net;
-  const PackedNet<T>& at;
-  const T* packed;
-  TrainingRows<T> r;
-  int64_t rows;
+  const NetWeights<T>& weights;
+  const TrainingArrays<T>& r;
+  const TrainingBlock& block;
+  const PassMemory<T>& memory;
   T scale;  // of the type's energies
-  T* work;  // [row][work_stride]: a group of D
-  int64_t work_stride;
-  T* dh[kMaxLayers];  // [row][layer stride]: the tangents of h
-  T* grad[2];         // [row][layer stride]: the loss' gradient by y, of one layer and the one before it
-  T* adjoint_t;       // [row][4][t_width]: the loss' gradient by T
 
-  int64_t stride() const { return r.layer_stride(); }
+  Panels<T> of(const BlockArray<T>& array) const { return array.of(block); }
+  Panels<T> layer(T* piece, int n) const { return {piece, net.neurons[n], block.lanes}; }
+  Panels<T> t_lanes() const { return {memory.t_lanes, r.t.rows, block.lanes}; }
+  Panels<T> z(int n) const { return {memory.z, padded<T>(net.neurons[n]), block.lanes}; }
   int last() const { return net.layers - 1; }
-  bool adds_input(int n) const { return n > 0 && net.residual[n]; }
+
+  // Puts a layer's z where products over atoms find it.
+  void across(int n, const BlockArray<T>& to) const {
+    clear_from(z(n), net.neurons[n]);
+    transpose(z(n), to.across(block));
+  }
 };
+
+// Calls work(row, place) for every vector of a layer's lanes.
+template <class T, class Work>
+inline void each_vector(const Passes<T>& p, int n, const Work& work) {
+  const Panels<T> shape = p.of(p.r.h[n]);
+  for (int64_t row = 0; row < shape.rows; ++row) shape.each([&](auto place) { work(row, place); });
+}
+
+template <class T>
+inline T sum_lanes(const Vector<T>& v) {
+  T sum = 0;
+  for (int k = 0; k < kLanes<T>; ++k) sum += v[k];
+  return sum;
+}
 
 // y = timestep * h + the layer's input, or its tangent.
 template <class T>
-inline void layer_output(const Passes<T>& p, int n, int64_t row, const T* h, const RowArray<T>* outputs) {
-  const int64_t cols = p.net.neurons[n], before = n ? p.net.neurons[n - 1] : 0;
-  const T* timestep = p.packed + p.at.timestep[n];
-  T* y = outputs[n].at(row);
-#pragma GCC ivdep
-  for (int64_t c = 0; c < cols; ++c) y[c] = timestep[c] * h[c];
-  if (!p.adds_input(n)) return;
-  const T* input = outputs[n - 1].at(row);
-  for (int64_t half = 0; half < cols; half += before)
-#pragma GCC ivdep
-    for (int64_t c = 0; c < before; ++c) y[half + c] += input[c];
-}
-
-// What a layer's input gets directly from the gradient of its output. Returns whether there is such a part.
-template <class T>
-inline bool residual_gradient(const Passes<T>& p, int n, const T* grad_y, T* grad_x) {
-  if (!p.adds_input(n)) return false;
-  const int64_t cols = p.net.neurons[n], before = p.net.neurons[n - 1];
-  for (int64_t row = 0; row < p.rows; ++row) {
-    const T* from = grad_y + row * p.stride();
-    T* to = grad_x + row * p.stride();
-#pragma GCC ivdep
-    for (int64_t c = 0; c < before; ++c) to[c] = from[c] + (cols > before ? from[before + c] : T(0));
-  }
-  return true;
+inline void layer_output(const Passes<T>& p, int n, const Panels<T>& h, const BlockArray<T>* outputs) {
+  const Panels<T> y = p.of(outputs[n]);
+  each_vector(p, n, [&](int64_t row, auto place) {
+    vector_at(place.in(y, row)) = p.weights.layer[n].timestep[row] * vector_at(place.in(h, row));
+  });
+  if (n) add_input(p.net, n, p.of(outputs[n - 1]), y);
 }
 
 template <class T>
 inline void pass_forward(const Passes<T>& p) {
-  const auto form = [&](int64_t row, int first, T* out) {
-    form_group<T>(p.net, p.r.t.at(row), p.r.t_width, first, out);
-  };
-  first_product(p.net, p.at, p.packed, p.rows, form, p.work, p.work_stride, p.r.h[0].base, p.stride());
-  if (p.net.extra)
-    gemm<T>(p.rows, p.net.extra, p.net.neurons[0], p.r.extra.base, p.r.extra.width, p.packed + p.at.extra,
-            p.r.h[0].base, p.stride(), true);
+  const Panels<T> t = p.of(p.r.t);
+  const auto form = [&](const Group& group, const Panels<T>& out) { form_group(p.net, t, group, out); };
+  first_product(p.net, p.weights, form, p.memory.work, p.of(p.r.h[0]));
   for (int n = 0; n < p.net.layers; ++n) {
-    if (n)
-      gemm<T>(p.rows, p.net.neurons[n - 1], p.net.neurons[n], p.r.y[n - 1].base, p.stride(),
-              p.packed + p.at.weight[n], p.r.h[n].base, p.stride(), false);
-    const T* bias = p.packed + p.at.bias[n];
-    for (int64_t row = 0; row < p.rows; ++row) {
-      T* h = p.r.h[n].at(row);
+    const Panels<T> h = p.of(p.r.h[n]);
+    layer_product(p.net, p.weights, n, p.of(n ? p.r.y[n - 1] : p.r.extra), h);
+    each_vector(p, n, [&](int64_t row, auto place) {
+      T* v = place.in(h, row);
+      const T bias = p.weights.layer[n].bias[row];
 #pragma GCC ivdep
-      for (int64_t c = 0; c < p.net.neurons[n]; ++c) h[c] = tanh_fast(h[c] + bias[c]);
-      layer_output(p, n, row, h, p.r.y);
-    }
+      for (int k = 0; k < kLanes<T>; ++k) v[k] = tanh_fast(v[k] + bias);
+    });
+    layer_output(p, n, h, p.r.y);
   }
 }
 
-// The net's output, without the energy's scale and shift.
-template <class T>
-inline double pass_output(const Passes<T>& p, int64_t row) {
-  double sum = p.packed[p.at.out_bias];
-  for (int64_t c = 0; c < p.net.neurons[p.last()]; ++c)
-    sum += static_cast<double>(p.r.y[p.last()].at(row)[c]) * p.packed[p.at.out_weight + c];
-  return sum;
-}
-
-// The gradients of the energies: by the layers, D and T.
+// The gradients of the energies: by the layers, D and T (in t_lanes).
 template <class T>
 inline void pass_backward(const Passes<T>& p) {
+  output_gradient(p.net, p.weights, p.scale, p.of(p.r.grad_y[p.last()]));
   for (int n = p.last(); n >= 0; --n) {
-    const int64_t cols = p.net.neurons[n];
-    const T *timestep = p.packed + p.at.timestep[n], *out = p.packed + p.at.out_weight;
-    for (int64_t row = 0; row < p.rows; ++row) {
-      T *grad = p.r.grad_y[n].at(row), *delta = p.r.delta[n].at(row);
-      const T* h = p.r.h[n].at(row);
-      if (n == p.last())
-        for (int64_t c = 0; c < cols; ++c) grad[c] = p.scale * out[c];
-#pragma GCC ivdep
-      for (int64_t c = 0; c < cols; ++c) delta[c] = grad[c] * timestep[c] * (T(1) - h[c] * h[c]);
-    }
-    if (n == 0) continue;
-    const bool add = residual_gradient(p, n, p.r.grad_y[n].base, p.r.grad_y[n - 1].base);
-    gemm<T>(p.rows, cols, p.net.neurons[n - 1], p.r.delta[n].base, p.stride(), p.packed + p.at.weight_back[n],
-            p.r.grad_y[n - 1].base, p.stride(), add);
+    const Panels<T> grad = p.of(p.r.grad_y[n]), h = p.of(p.r.h[n]), delta = p.z(n);
+    each_vector(p, n, [&](int64_t row, auto place) {
+      const Vector<T> v = vector_at(place.in(h, row));
+      vector_at(place.in(delta, row)) =
+          vector_at(place.in(grad, row)) * p.weights.layer[n].timestep[row] * (T(1) - v * v);
+    });
+    p.across(n, p.r.delta[n]);
+    if (n == 0) break;
+    const Panels<T> before = p.of(p.r.grad_y[n - 1]);
+    const bool add = input_gradient(p.net, n, grad, before);
+    layer_backward(p.net, p.weights, n, delta, before, add);
   }
-  T* grad_d = p.r.grad_d.base;
-  for (int64_t k = 0; k < p.rows * p.r.grad_t.width; ++k) p.r.grad_t.base[k] = 0;
-  for (int first = 0, g = 0; first < p.net.axis; first += kGroup, ++g) {
-    gemm<T>(p.rows, p.net.neurons[0], group_features(p.net, first), p.r.delta[0].base, p.stride(),
-            p.packed + p.at.group_back[g], grad_d, p.r.grad_d.width, false);
-    for (int64_t row = 0; row < p.rows; ++row)
-      unform_group<T>(p.net, p.r.t.at(row), p.r.t_width, first, grad_d + row * p.r.grad_d.width,
-                      p.r.grad_t.at(row));
-    grad_d += group_features(p.net, first);
-  }
+  const Panels<T> t = p.of(p.r.t), grad_d = p.of(p.r.grad_d), grad_t = p.t_lanes();
+  clear_from(grad_t, 0);
+  const auto to = [&](const Group&, int64_t before) { return grad_d.from(before); };
+  first_backward(p.net, p.weights, p.z(0), to, [&](const Group& group, int64_t, const Panels<T>& grad) {
+    unform_group(p.net, t, group, grad, grad_t);
+  });
 }
 
 // The tangents of the layers along that of T.
 template <class T>
 inline void pass_tangent(const Passes<T>& p) {
-  const auto form = [&](int64_t row, int first, T* out) {
-    form_group_tangent<T>(p.net, p.r.t.at(row), p.r.dt.at(row), p.r.t_width, first, out);
-  };
-  first_product(p.net, p.at, p.packed, p.rows, form, p.work, p.work_stride, p.dh[0], p.stride());
+  const Panels<T> t = p.of(p.r.t), dt = p.of(p.r.dt);
+  const auto form = [&](const Group& group, const Panels<T>& out) { form_tangent(p.net, t, dt, group, out); };
+  first_product(p.net, p.weights, form, p.memory.work, p.layer(p.memory.dh[0], 0));
   for (int n = 0; n < p.net.layers; ++n) {
-    if (n)
-      gemm<T>(p.rows, p.net.neurons[n - 1], p.net.neurons[n], p.r.dy[n - 1].base, p.stride(),
-              p.packed + p.at.weight[n], p.dh[n], p.stride(), false);
-    for (int64_t row = 0; row < p.rows; ++row) {
-      T* dh = p.dh[n] + row * p.stride();
-      const T* h = p.r.h[n].at(row);
-#pragma GCC ivdep
-      for (int64_t c = 0; c < p.net.neurons[n]; ++c) dh[c] *= T(1) - h[c] * h[c];
-      layer_output(p, n, row, dh, p.r.dy);
-    }
+    const Panels<T> h = p.of(p.r.h[n]), dh = p.layer(p.memory.dh[n], n);
+    if (n) layer_product(p.net, p.weights, n, p.of(p.r.dy[n - 1]), dh);
+    each_vector(p, n, [&](int64_t row, auto place) {
+      const Vector<T> v = vector_at(place.in(h, row));
+      vector_at(place.in(dh, row)) *= T(1) - v * v;
+    });
+    layer_output(p, n, dh, p.r.dy);
   }
 }
 
-// The gradients of the loss by one layer's product, tanh'' z' = -2 h h', and by its bias and timestep.
+// The gradients of the loss by one layer's product, tanh'' z' = -2 h h', into p.z(n), and by its bias and
+// timestep.
 template <class T>
-inline void adjoint_layer(const Passes<T>& p, int n, const T* grad, T* grad_bias, T* grad_timestep) {
-  const T* timestep = p.packed + p.at.timestep[n];
-  for (int64_t row = 0; row < p.rows; ++row) {
-    const T *g = grad + row * p.stride(), *h = p.r.h[n].at(row), *dh = p.dh[n] + row * p.stride();
-    const T* grad_y = p.r.grad_y[n].at(row);
-    T* z = p.r.adjoint_z[n].at(row);
-#pragma GCC ivdep
-    for (int64_t c = 0; c < p.net.neurons[n]; ++c) {
-      z[c] = timestep[c] * ((T(1) - h[c] * h[c]) * g[c] - T(2) * h[c] * dh[c] * grad_y[c]);
-      grad_bias[c] += z[c];
-      grad_timestep[c] += g[c] * h[c] + grad_y[c] * dh[c];
-    }
+inline void adjoint_layer(const Passes<T>& p, int n, const Panels<T>& grad, T* grad_bias, T* grad_timestep) {
+  const Panels<T> h = p.of(p.r.h[n]), dh = p.layer(p.memory.dh[n], n), grad_y = p.of(p.r.grad_y[n]),
+                  z = p.z(n);
+  for (int64_t row = 0; row < p.net.neurons[n]; ++row) {
+    Vector<T> bias{}, steps{};
+    h.each([&](auto place) {
+      const auto in = [&](const Panels<T>& panels) { return vector_at(place.in(panels, row)); };
+      const Vector<T> value = in(h), change = in(dh), g = in(grad), given = in(grad_y);
+      const Vector<T> sum = (T(1) - value * value) * g - T(2) * value * change * given;
+      const Vector<T> scaled = p.weights.layer[n].timestep[row] * sum;
+      vector_at(place.in(z, row)) = scaled;
+      bias += scaled;
+      steps += g * value + given * change;
+    });
+    grad_bias[row] += sum_lanes<T>(bias);
+    grad_timestep[row] += sum_lanes<T>(steps);
   }
 }
 
-// The gradients of the loss: by the layers' products, T, and the biases, timesteps and output layer in `net`,
-// which are added to what is there. u (rows): the loss' gradient by the energies, zero in rows that are no
-// atoms.
+// The gradients of the loss by the last layer's output, and by the output layer's weights.
 template <class T>
-inline void pass_adjoint(const Passes<T>& p, const T* u, const PlainNet& plain, T* net) {
-  const int64_t width = p.net.neurons[p.last()];
-  T *grad = p.grad[0], *before = p.grad[1];
-  for (int64_t row = 0; row < p.rows; ++row) {
-    const T weight = p.scale * u[row], *y = p.r.y[p.last()].at(row), *dy = p.r.dy[p.last()].at(row);
-    const T* out = p.packed + p.at.out_weight;
-    T *to = grad + row * p.stride(), *grad_out = net + plain.out_weight;
-#pragma GCC ivdep
-    for (int64_t c = 0; c < width; ++c) {
-      to[c] = weight * out[c];
-      grad_out[c] += weight * y[c] + p.scale * dy[c];
-    }
-    net[plain.out_bias] += weight;
+inline void adjoint_output(const Passes<T>& p, const Panels<T>& grad, T* grad_weight, T* grad_bias) {
+  const Panels<T> y = p.of(p.r.y[p.last()]), dy = p.of(p.r.dy[p.last()]);
+  const Panels<T> u{p.memory.u, 1, p.block.lanes};
+  for (int64_t row = 0; row < p.net.neurons[p.last()]; ++row) {
+    const T weight = p.weights.layer[p.net.layers].weight[row];
+    Vector<T> sum{};
+    y.each([&](auto place) {
+      const Vector<T> given = vector_at(place.in(u, 0));
+      vector_at(place.in(grad, row)) = p.scale * given * weight;
+      sum += given * vector_at(place.in(y, row)) + vector_at(place.in(dy, row));
+    });
+    grad_weight[row] += p.scale * sum_lanes<T>(sum);
   }
+  u.each([&](auto place) { *grad_bias += p.scale * sum_lanes<T>(vector_at(place.in(u, 0))); });
+}
+
+// The gradients of the loss: by the layers' products, by T (in t_lanes), and by the biases, timesteps and
+// output layer in `net`, which are added to what is there. memory.u is zero in lanes that are no atoms.
+template <class T>
+inline void pass_adjoint(const Passes<T>& p, const NetVectors& at, T* net) {
+  T *one = p.memory.grad[0], *other = p.memory.grad[1];
+  adjoint_output(p, p.layer(one, p.last()), net + at.out_weight, net + at.out_bias);
   for (int n = p.last(); n >= 0; --n) {
-    adjoint_layer(p, n, grad, net + plain.bias[n], net + plain.timestep[n]);
+    const Panels<T> grad = p.layer(one, n);
+    adjoint_layer(p, n, grad, net + at.bias[n], net + at.timestep[n]);
+    p.across(n, p.r.adjoint_z[n]);
     if (n == 0) break;
-    const bool add = residual_gradient(p, n, grad, before);
-    gemm<T>(p.rows, p.net.neurons[n], p.net.neurons[n - 1], p.r.adjoint_z[n].base, p.stride(),
-            p.packed + p.at.weight_back[n], before, p.stride(), add);
-    T* other = grad;
-    grad = before, before = other;
+    const Panels<T> before = p.layer(other, n - 1);
+    const bool add = input_gradient(p.net, n, grad, before);
+    layer_backward(p.net, p.weights, n, p.z(n), before, add);
+    std::swap(one, other);
   }
-  const T* grad_d = p.r.grad_d.base;
-  for (int64_t k = 0; k < p.rows * p.r.t.width; ++k) p.adjoint_t[k] = 0;
-  for (int first = 0, g = 0; first < p.net.axis; first += kGroup, ++g) {
-    gemm<T>(p.rows, p.net.neurons[0], group_features(p.net, first), p.r.adjoint_z[0].base, p.stride(),
-            p.packed + p.at.group_back[g], p.work, p.work_stride, false);
-    for (int64_t row = 0; row < p.rows; ++row) {
-      T* to = p.adjoint_t + row * p.r.t.width;
-      unform_group<T>(p.net, p.r.t.at(row), p.r.t_width, first, p.work + row * p.work_stride, to);
-      unform_group<T>(p.net, p.r.dt.at(row), p.r.t_width, first, grad_d + row * p.r.grad_d.width, to);
-    }
-    grad_d += group_features(p.net, first);
-  }
+  const Panels<T> t = p.of(p.r.t), dt = p.of(p.r.dt), grad_d = p.of(p.r.grad_d), out = p.t_lanes();
+  clear_from(out, 0);
+  const auto to = [&](const Group& group, int64_t) {
+    return Panels<T>{p.memory.work, group.features, p.block.lanes};
+  };
+  first_backward(p.net, p.weights, p.z(0), to,
+                 [&](const Group& group, int64_t before, const Panels<T>& grad) {
+                   unform_group(p.net, t, group, grad, out);
+                   unform_group(p.net, dt, group, grad_d.from(before), out);
+                 });
 }
 
 }  // namespace MDOPS_ISA

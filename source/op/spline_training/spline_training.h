@@ -12,21 +12,16 @@
 
 namespace mdops {
 
-// Where the parts of one type's net stand in `nets`: for each hidden layer weight (inputs, outputs), bias and
-// timestep (outputs), then the output layer's weight and bias. Without `matrices` the same of what is not a
-// matrix.
-struct PlainNet {
-  int64_t weight[kMaxLayers], bias[kMaxLayers], timestep[kMaxLayers], out_weight, out_bias, size = 0;
+// Where what is no matrix stands in an array for one type's net.
+struct NetVectors {
+  int64_t bias[kMaxLayers], timestep[kMaxLayers], out_weight, out_bias, size = 0;
 
-  explicit PlainNet(const FittingShape& net, bool matrices = true) {
-    int64_t inputs = static_cast<int64_t>(net.width) * net.axis + net.extra;
+  explicit NetVectors(const FittingShape& net) {
     for (int n = 0; n < net.layers; ++n) {
-      weight[n] = take(matrices ? inputs * net.neurons[n] : 0);
       bias[n] = take(net.neurons[n]);
       timestep[n] = take(net.neurons[n]);
-      inputs = net.neurons[n];
     }
-    out_weight = take(inputs);
+    out_weight = take(net.neurons[net.layers - 1]);
     out_bias = take(1);
   }
 
@@ -37,12 +32,19 @@ struct PlainNet {
   }
 };
 
-// Atoms of one type that a thread works on together: ids[first, first + count), in the rows [row, row + rows)
-// of memory.
+// Atoms of one type that a thread works on together: ids[first, first + count), in the lanes [lane, lane +
+// lanes) of memory.
 struct TrainingBlock {
   int type;
-  int64_t thread, first, count, row, rows;
+  int64_t thread, first, count, lane, lanes;
 };
+
+// Lanes of a block: whole cache lines, so that arrays of any number of rows follow each other without gaps.
+template <class T>
+int64_t block_lanes(int64_t count) {
+  constexpr int64_t line = 64 / sizeof(T);
+  return (count + line - 1) / line * line;
+}
 
 // The gradient of the loss by the op's results, for each atom and system.
 template <class T>
@@ -56,32 +58,38 @@ struct TrainingGradients {
 template <class T>
 struct TrainingShare {
   T* tables;         // (ntypes, ntypes * basis, table_width)
-  T* vectors;        // (ntypes, PlainNet(net, false).size)
+  T* vectors;        // (ntypes, NetVectors.size)
   int64_t bad_atom;  // the last atom with a neighbour out of range, -1 if none
 };
 
+// The memory of a step, for blocks of so many lanes in all.
+template <class T>
+struct TrainingMemory {
+  int64_t lanes;
+  T *saved, *work;  // from the forward pass on; in the backward pass
+};
+
 #define MDOPS_TRAINING_KERNELS(T)                                                                            \
-  /* Rows of memory for a block of so many atoms. */                                                         \
-  MDOPS_DECLARE_KERNEL(int64_t block_rows(int64_t count, T))                                                 \
   /* Elements of what a forward pass saves, of what a backward pass needs beside it, of one thread's memory. \
    */                                                                                                        \
-  MDOPS_DECLARE_KERNEL(int64_t saved_size(const PotentialArgs<T>& args, int64_t rows))                       \
-  MDOPS_DECLARE_KERNEL(int64_t work_size(const PotentialArgs<T>& args, int64_t rows))                        \
+  MDOPS_DECLARE_KERNEL(int64_t saved_size(const PotentialArgs<T>& args, int64_t lanes))                      \
+  MDOPS_DECLARE_KERNEL(int64_t work_size(const PotentialArgs<T>& args, int64_t lanes))                       \
   MDOPS_DECLARE_KERNEL(int64_t training_scratch_size(const PotentialArgs<T>& args))                          \
-  /* One block forward; `rows` is the number of all rows. */                                                 \
-  MDOPS_DECLARE_KERNEL(void train_forward(const PotentialArgs<T>& args, const TrainingBlock& block,          \
-                                          const int32_t* ids, int64_t rows, T* saved, T* scratch,            \
-                                          PotentialResults<T>& out))                                         \
+  /* One block forward, with its type's net. */                                                              \
+  MDOPS_DECLARE_KERNEL(void train_forward(                                                                   \
+      const PotentialArgs<T>& args, const NetWeights<T>& weights, const TrainingBlock& block,                \
+      const int32_t* ids, const TrainingMemory<T>& memory, T* scratch, PotentialResults<T>& out))            \
   /* One block backward. */                                                                                  \
-  MDOPS_DECLARE_KERNEL(void train_backward(                                                                  \
-      const PotentialArgs<T>& args, const TrainingBlock& block, const int32_t* ids, int64_t rows,            \
-      const TrainingGradients<T>& given, T* saved, T* work, T* scratch, TrainingShare<T>& share))            \
-  /* The units of a net's matrices, and one of them, from a type's rows [begin, end), into that type's net.  \
+  MDOPS_DECLARE_KERNEL(                                                                                      \
+      void train_backward(const PotentialArgs<T>& args, const NetWeights<T>& weights,                        \
+                          const TrainingBlock& block, const int32_t* ids, const TrainingGradients<T>& given, \
+                          const TrainingMemory<T>& memory, T* scratch, TrainingShare<T>& share))             \
+  /* The units of a net's matrices, and one of them, from all of a type's blocks, into its layers' matrices. \
    */                                                                                                        \
   MDOPS_DECLARE_KERNEL(int64_t weight_units(const FittingShape& net, T))                                     \
-  MDOPS_DECLARE_KERNEL(void weight_gradient(const PotentialArgs<T>& args, int64_t unit, int64_t begin,       \
-                                            int64_t end, int64_t rows, T* saved, T* work, T* scratch,        \
-                                            T* net))
+  MDOPS_DECLARE_KERNEL(                                                                                      \
+      void weight_gradient(const PotentialArgs<T>& args, int64_t unit, const TrainingBlock* blocks,          \
+                           int64_t count, const TrainingMemory<T>& memory, T* scratch, T* const* matrices))
 MDOPS_TRAINING_KERNELS(float)
 MDOPS_TRAINING_KERNELS(double)
 

@@ -1,0 +1,141 @@
+// Matrices whose columns stand in the lanes of vectors, and back: for one instruction set.
+//
+// Columns are in panels of kPanel vectors (the last panel may have fewer), each stored row by row. The ops
+// over whole models keep an atom a column: then a product with a layer's weights takes them as they lie in
+// memory, its result is the right factor of the next product, and what is done to single numbers runs over
+// lanes.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "common/math.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+#if defined(MDOPS_ISA_LEVEL_v4)
+constexpr int kVectorBytes = 64, kRows = 8, kPanel = 3;
+#elif defined(MDOPS_ISA_LEVEL_v3)
+constexpr int kVectorBytes = 32, kRows = 6, kPanel = 2;
+#else
+constexpr int kVectorBytes = 16, kRows = 4, kPanel = 2;
+#endif
+
+template <class T>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(kVectorBytes), aligned(sizeof(T)), may_alias));
+};
+template <class T>
+using Vector = typename VectorOf<T>::type;
+template <class T>
+constexpr int kLanes = kVectorBytes / sizeof(T);
+
+template <class T>
+inline Vector<T>& vector_at(T* p) {
+  return *reinterpret_cast<Vector<T>*>(p);
+}
+template <class T>
+inline const Vector<T>& vector_at(const T* p) {
+  return *reinterpret_cast<const Vector<T>*>(p);
+}
+
+// Numbers of a row, or columns, in whole vectors.
+template <class T>
+constexpr int64_t padded(int64_t count) {
+  return (count + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+}
+
+template <class T>
+struct Panels {
+  static constexpr int64_t kWide = kPanel * kLanes<T>;
+
+  T* base;
+  int64_t rows, cols;  // cols: whole vectors
+  int64_t first = 0;   // the row that counts as row 0
+
+  int64_t width(int64_t col) const { return cols - col < kWide ? cols - col : kWide; }
+  // Row `row` of the panel that begins with column `col`.
+  T* panel(int64_t col, int64_t row = 0) const { return base + col * rows + (first + row) * width(col); }
+  Panels from(int64_t row) const { return {base, rows, cols, first + row}; }
+
+  // Where a vector of columns stands: lane `c` of the panel that begins with `col`.
+  struct Place {
+    int64_t col, width, c;
+
+    T* in(const Panels& panels, int64_t row) const {
+      return panels.base + col * panels.rows + (panels.first + row) * width + c;
+    }
+    int64_t lane() const { return col + c; }
+  };
+
+  // Calls work(place) for every vector of columns.
+  template <class Work>
+  void each(const Work& work) const {
+    for (int64_t col = 0; col < cols; col += kWide)
+      for (int64_t c = 0, wide = width(col); c < wide; c += kLanes<T>) work(Place{col, wide, c});
+  }
+};
+
+// Zero in the rows from `row` on.
+template <class T>
+inline void clear_from(const Panels<T>& panels, int64_t row) {
+  for (int64_t col = 0; col < panels.cols; col += Panels<T>::kWide)
+    for (T *p = panels.panel(col, row), *end = panels.panel(col, panels.rows); p < end; ++p) *p = 0;
+}
+
+// One step of transposing kLanes vectors: those H apart change the halves that are H lanes apart.
+template <class T, int H, int... Lane>
+inline void exchange(Vector<T>* row, std::integer_sequence<int, Lane...>) {
+  constexpr int n = kLanes<T>;
+#pragma GCC unroll 16
+  for (int i = 0; i < n; ++i) {
+    if (i & H) continue;
+    const Vector<T> a = row[i], b = row[i + H];
+    row[i] = __builtin_shufflevector(a, b, (Lane & H ? n + Lane - H : Lane)...);
+    row[i + H] = __builtin_shufflevector(a, b, (Lane & H ? n + Lane : Lane + H)...);
+  }
+  if constexpr (H > 1) exchange<T, H / 2>(row, std::make_integer_sequence<int, n>());
+}
+
+// to[c][r] = from[r][c] of kLanes x kLanes numbers.
+template <class T>
+inline void transpose_tile(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
+  Vector<T> row[kLanes<T>];
+#pragma GCC unroll 16
+  for (int r = 0; r < kLanes<T>; ++r) row[r] = vector_at(from + r * from_stride);
+  exchange<T, kLanes<T> / 2>(row, std::make_integer_sequence<int, kLanes<T>>());
+#pragma GCC unroll 16
+  for (int r = 0; r < kLanes<T>; ++r) vector_at(to + r * to_stride) = row[r];
+}
+
+// Rows of `stride`, one a column of `to`, into lanes; to.rows is in whole vectors.
+template <class T>
+inline void to_lanes(const T* from, int64_t stride, const Panels<T>& to) {
+  to.each([&](auto place) {
+    for (int64_t row = 0; row < to.rows; row += kLanes<T>)
+      transpose_tile(from + place.lane() * stride + row, stride, place.in(to, row), place.width);
+  });
+}
+
+// The other way.
+template <class T>
+inline void from_lanes(const Panels<T>& from, T* to, int64_t stride) {
+  from.each([&](auto place) {
+    for (int64_t row = 0; row < from.rows; row += kLanes<T>)
+      transpose_tile(place.in(from, row), place.width, to + place.lane() * stride + row, stride);
+  });
+}
+
+// Columns for rows.
+template <class T>
+inline void transpose(const Panels<T>& from, const Panels<T>& to) {
+  from.each([&](auto place) {
+    for (int64_t col = 0; col < to.cols; col += Panels<T>::kWide)
+      for (int64_t c = 0, wide = to.width(col); c < wide; c += kLanes<T>)
+        transpose_tile(place.in(from, col + c), place.width, to.panel(col, place.lane()) + c, wide);
+  });
+}
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

@@ -1,0 +1,71 @@
+// Fitting nets in memory of the CPU's ops.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "spline_potential/spline_potential.h"
+
+namespace mdops {
+
+// The head of a net's first layer (FittingShape): (head_rows, neurons[0]), of weights (width * axis + extra,
+// neurons[0]) in DeePMD-kit's order k * axis + l of the features.
+template <class T>
+void fold_head(const FittingShape& net, const T* weight, T* head) {
+  const int64_t cols = net.neurons[0];
+  for (int k = 0; k < net.axis; ++k)
+    for (int l = 0; l <= k; ++l, head += cols) {
+      const T *one = weight + (k * net.axis + l) * cols, *other = weight + (l * net.axis + k) * cols;
+      for (int64_t c = 0; c < cols; ++c) head[c] = l < k ? one[c] + other[c] : one[c];
+    }
+}
+
+// Where the parts of one net stand in an array: first the head, then for each hidden layer weight (inputs,
+// outputs), bias and timestep (outputs), and the output layer's weight and bias.
+struct PackedNet {
+  int64_t weight[kMaxLayers + 1], bias[kMaxLayers + 1], timestep[kMaxLayers], size;
+
+  explicit PackedNet(const FittingShape& net) : size(net.head_rows() * net.neurons[0]) {
+    int64_t inputs = static_cast<int64_t>(net.width) * net.axis + net.extra;
+    for (int n = 0; n < net.layers; ++n) {
+      weight[n] = take(inputs * net.neurons[n]);
+      bias[n] = take(net.neurons[n]);
+      timestep[n] = take(net.neurons[n]);
+      inputs = net.neurons[n];
+    }
+    weight[net.layers] = take(inputs);
+    bias[net.layers] = take(1);
+  }
+
+ private:
+  int64_t take(int64_t elements) {
+    size += elements;
+    return size - elements;
+  }
+};
+
+template <class T>
+void pack(const FittingShape& net, const std::vector<DenseLayer<T>>& layers, T* packed) {
+  const PackedNet at(net);
+  fold_head(net, layers[0].weight, packed);
+  int64_t inputs = static_cast<int64_t>(net.width) * net.axis + net.extra;
+  for (int n = 0; n <= net.layers; ++n) {
+    const int64_t outputs = n < net.layers ? net.neurons[n] : 1;
+    std::copy_n(layers[n].weight, inputs * outputs, packed + at.weight[n]);
+    std::copy_n(layers[n].bias, outputs, packed + at.bias[n]);
+    if (n < net.layers) std::copy_n(layers[n].timestep, outputs, packed + at.timestep[n]);
+    inputs = outputs;
+  }
+}
+
+template <class T>
+NetWeights<T> packed_weights(const FittingShape& net, const T* packed) {
+  const PackedNet at(net);
+  NetWeights<T> weights{packed, {}};
+  for (int n = 0; n <= net.layers; ++n)
+    weights.layer[n] = {packed + at.weight[n], packed + at.bias[n],
+                        n < net.layers ? packed + at.timestep[n] : nullptr};
+  return weights;
+}
+
+}  // namespace mdops

@@ -1,0 +1,161 @@
+// The descriptor's features D = T^T T_< of a block of atoms, an atom a lane, for one instruction set.
+//
+// D[k][l], k < width, l < axis, is symmetric in its first axis x axis entries, so a net sees those once (l <=
+// k), the weights of the two equal ones added: its "head". All others, k >= axis, stand in the order of the
+// net's weights. D is never whole: it is formed from T in groups of rows k, each multiplied at once into the
+// first layer; the same backwards. T is [4][t_width] rows, t_width in whole vectors.
+#pragma once
+
+#include "common/gemm.h"
+#include "spline_potential/spline_potential.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+template <class T>
+constexpr int64_t t_width(const FittingShape& net) {
+  return padded<T>(net.width);
+}
+
+// Rows [first, last) of D.
+struct Group {
+  int first, last;
+  int64_t features;
+};
+
+// The group that begins with row `first`: of `limit` features at most, if one row has no more; all in the
+// head or none.
+inline Group group_from(const FittingShape& net, int first, int64_t limit) {
+  Group group{first, first, 0};
+  const int end = first < net.axis ? net.axis : net.width;
+  while (group.last < end && (group.last == first || group.features + net.row_features(group.last) <= limit))
+    group.features += net.row_features(group.last++);
+  return group;
+}
+
+// Calls work(group, number of features before it) for all of D.
+template <class Work>
+inline void each_group(const FittingShape& net, int64_t limit, const Work& work) {
+  int64_t before = 0;
+  for (int first = 0; first < net.width;) {
+    const Group group = group_from(net, first, limit);
+    work(group, before);
+    before += group.features;
+    first = group.last;
+  }
+}
+
+constexpr int64_t kGroup = 128;  // features at once: their weights and they stay in cache
+inline int64_t most_features(const FittingShape& net, int64_t limit) {
+  return net.axis > limit ? net.axis : limit;
+}
+
+// The weights of a group's features, (features, neurons[0]).
+template <class T>
+inline const T* group_weights(const FittingShape& net, const NetWeights<T>& weights, const Group& group) {
+  const int64_t k = group.first, cols = net.neurons[0];
+  return k < net.axis ? weights.head + k * (k + 1) / 2 * cols : weights.layer[0].weight + k * net.axis * cols;
+}
+
+// A vector of lanes of T: T[a][k].
+template <class T>
+struct Lanes {
+  T* base;
+  int64_t width, t_width;
+
+  template <class Place>
+  Lanes(const FittingShape& net, const Panels<T>& t, const Place& place)
+      : base(place.in(t, 0)), width(place.width), t_width(mdops::MDOPS_ISA::t_width<T>(net)) {}
+
+  Vector<T>& operator()(int a, int k) const { return vector_at(base + (a * t_width + k) * width); }
+};
+
+// A column of T.
+template <class T>
+struct Column {
+  Vector<T> a[4];
+  Column(const Lanes<T>& t, int k) : a{t(0, k), t(1, k), t(2, k), t(3, k)} {}
+};
+
+template <class T>
+inline void form_group(const FittingShape& net, const Panels<T>& t, const Group& group,
+                       const Panels<T>& out) {
+  out.each([&](auto place) {
+    const Lanes<T> at(net, t, place);
+    T* to = place.in(out, 0);
+    for (int k = group.first; k < group.last; ++k) {
+      const Column<T> own(at, k);
+      for (int l = 0; l < net.row_features(k); ++l, to += place.width)
+        vector_at(to) = own.a[0] * at(0, l) + own.a[1] * at(1, l) + own.a[2] * at(2, l) + own.a[3] * at(3, l);
+    }
+  });
+}
+
+// The same of the derivative along dT.
+template <class T>
+inline void form_tangent(const FittingShape& net, const Panels<T>& t, const Panels<T>& dt, const Group& group,
+                         const Panels<T>& out) {
+  out.each([&](auto place) {
+    const Lanes<T> at(net, t, place), d(net, dt, place);
+    T* to = place.in(out, 0);
+    for (int k = group.first; k < group.last; ++k) {
+      const Column<T> own(at, k), change(d, k);
+      for (int l = 0; l < net.row_features(k); ++l, to += place.width) {
+        Vector<T> sum{};
+        for (int a = 0; a < 4; ++a) sum += own.a[a] * d(a, l) + change.a[a] * at(a, l);
+        vector_at(to) = sum;
+      }
+    }
+  });
+}
+
+// Adds to the gradient of T what a group's gives it:  dT[a][k] += dD[k][l] T[a][l],  dT[a][l] += dD[k][l]
+// T[a][k].
+template <class T>
+inline void unform_group(const FittingShape& net, const Panels<T>& t, const Group& group,
+                         const Panels<T>& grad, const Panels<T>& grad_t) {
+  grad.each([&](auto place) {
+    const Lanes<T> at(net, t, place), out(net, grad_t, place);
+    const T* from = place.in(grad, 0);
+    for (int k = group.first; k < group.last; ++k) {
+      const Column<T> own(at, k);
+      Vector<T> sum[4] = {};
+      for (int l = 0; l < net.row_features(k); ++l, from += place.width) {
+        const Vector<T> d = vector_at(from);
+        for (int a = 0; a < 4; ++a) {
+          sum[a] += d * at(a, l);
+          out(a, l) += d * own.a[a];
+        }
+      }
+      for (int a = 0; a < 4; ++a) out(a, k) += sum[a];
+    }
+  });
+}
+
+// The product of the first layer's weights with D, which form(group, out) makes a group at a time in `work`.
+template <class T, class Form>
+inline void first_product(const FittingShape& net, const NetWeights<T>& weights, const Form& form, T* work,
+                          const Panels<T>& out) {
+  each_group(net, kGroup, [&](const Group& group, int64_t before) {
+    const Panels<T> features{work, group.features, out.cols};
+    form(group, features);
+    gemm(net.neurons[0], group.features, ByDepth<T>{group_weights(net, weights, group), net.neurons[0]},
+         features, out, before > 0);
+  });
+}
+
+// The features' gradient from that of the first product, a group at a time: to(group, before) is where, and
+// use(group, before, gradient) is called with it.
+template <class T, class To, class Use>
+inline void first_backward(const FittingShape& net, const NetWeights<T>& weights, const Panels<T>& grad,
+                           const To& to, const Use& use) {
+  each_group(net, kGroup, [&](const Group& group, int64_t before) {
+    const Panels<T> features = to(group, before);
+    gemm(group.features, net.neurons[0], ByRow<T>{group_weights(net, weights, group), net.neurons[0]}, grad,
+         features, false);
+    use(group, before, features);
+  });
+}
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops
