@@ -200,7 +200,7 @@ class GpuCall : public CudaOp {
     const int moment_bytes = AtomMemory::bytes(p), force_bytes = ForceMemory::bytes(p);
     const int64_t rows = rows_left(p);
     int threads = atom_threads(moment_bytes);
-    launch_shared(moments_kernel<Net::kFeatureParts>, blocks_for(rows, threads / kWarp), threads,
+    launch_shared(moments_kernel<Net::feature_parts()>, blocks_for(rows, threads / kWarp), threads,
                   threads / kWarp * moment_bytes, p);
     net.run(*this, p, packed);
     threads = atom_threads(force_bytes);
@@ -211,7 +211,8 @@ class GpuCall : public CudaOp {
   // The fitting net as one kernel.
   template <int Parts>
   struct ChainOfLayers {
-    static constexpr int kRows = kChainRows, kFeatureParts = Parts;
+    static constexpr int kRows = kChainRows;
+    static constexpr int feature_parts() { return Parts; }
     float2* slopes;
 
     static int energy_parts(const FittingShape&) { return 1; }
@@ -233,7 +234,8 @@ class GpuCall : public CudaOp {
   // The fitting net as a kernel a product.
   template <class T, class Narrow>
   struct Layers {
-    static constexpr int kRows = T::kRows, kFeatureParts = 0;
+    static constexpr int kRows = T::kRows;
+    static constexpr int feature_parts() { return 0; }
     static_assert(kRows == Narrow::kRows);
     LayerRows rows[kMaxLayers];
 
