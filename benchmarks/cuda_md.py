@@ -1,11 +1,12 @@
-"""Time of an MD step on a GPU, list rebuilds included: NVT of a repeated periodic box.
+"""Time of an MD step on a GPU, list rebuilds included: NVT or NPT of a repeated periodic box.
 
     python benchmarks/cuda_md.py --model model.dp [--structure frame.extxyz | --system deepmd_folder]
-                                 [--atoms 192 12288 98304 1572864] [--thermostat langevin]
+                                 [--atoms 192 12288 98304 1572864] [--ensemble nvt npt] [--thermostat langevin]
                                  [--skin 1.0] [--molecules 1024] [--matmul tf32] [--json FILE]
 
-Steps of 0.5 fs at 300 K, float32 with float64 positions. A first run settles lists and graphs; then the clock
-on the wall runs over the steps, queueing and flags included. They are few, because not every model stays stable.
+Steps of 0.5 fs at 300 K (NPT at 1 bar, the volume alone), float32 with float64 positions. A first run settles lists
+and graphs; then the clock on the wall runs over the steps, queueing and flags included. They are few, because not every
+model stays stable.
 `gpu_us` is the GPU's time of a step; the potential, the lists and the rest take their parts of it, told apart by the
 names of kernels; `repeats` counts blocks that were done again; `compute_ms` is the time of `Potential.compute`, most of
 which ASE's Atoms take on the CPU.
@@ -34,7 +35,7 @@ from mdops.nn import Potential
 from mdops.nn.potential import Matmul
 
 LIST_KERNELS = ("gpu_search", "gpu_cells", "RadixSort", "write_needed", "measure_rows")
-MOTION_KERNELS = ("first_half", "second_half", "finish_systems")
+MOTION_KERNELS = ("first_half", "second_half", "start_cells", "finish_systems")
 
 
 def molecules(unit: Atoms, count: int) -> list[Atoms]:
@@ -112,6 +113,7 @@ def measure(model: Potential, frames: list[Atoms], physics: Physics, skin: float
     return {
         "atoms": n,
         "systems": len(frames),
+        "ensemble": physics.ensemble,
         "thermostat": physics.thermostat,
         "skin": skin,
         "steps": steps,
@@ -131,7 +133,8 @@ def told(row: dict[str, Any]) -> str:
     step = f"{row['ms']:8.4f} ms a step, {row['us_per_atom']:.5f} us/atom"
     parts = ", ".join(f"{part} {row[f'{part}_us']:.1f}" for part in ("potential", "lists", "rest"))
     return (
-        f"{row['atoms']:>9} atoms in {row['systems']:>4}: {step}, GPU {row['gpu_us']:.1f} us: {parts}; "
+        f"{row['ensemble']} {row['atoms']:>9} atoms in {row['systems']:>4}: {step}, "
+        f"GPU {row['gpu_us']:.1f} us: {parts}; "
         f"a list in {row['steps_per_list']:.1f} steps, {row['repeats']} repeats, {row['temperature']:.0f} K, "
         f"{row['peak_bytes_per_atom'] / 1024:.1f} KiB/atom"
     )
@@ -143,6 +146,7 @@ def main() -> None:
     parser.add_argument("--structure", type=Path)
     parser.add_argument("--system", type=Path)
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 12288, 98304, 1572864])
+    parser.add_argument("--ensemble", choices=("nvt", "npt"), nargs="+", default=["nvt"])
     parser.add_argument("--thermostat", choices=("nose-hoover", "langevin"), default="nose-hoover")
     parser.add_argument("--skin", type=float, default=1.0, help="A")
     parser.add_argument("--molecules", type=int, default=1024, help="0: none")
@@ -153,17 +157,20 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=UserWarning)
     model = mdops.load(arguments.model, overflow="extend", device="cuda", matmul=arguments.matmul)
     unit = structure(arguments, model.type_map)
-    physics = Physics("nvt", 300, 0.5, arguments.thermostat)
     cases = [[repeated(unit, count)] for count in arguments.atoms]
     if arguments.molecules:
         cases += [molecules(unit, arguments.molecules), [repeated(unit, MOLECULE * arguments.molecules)]]
     results = []
     for frames in cases:
-        row = measure(model, frames, physics, arguments.skin)
-        if row["atoms"] < 50_000:
-            row["compute_ms"] = compute_milliseconds(model, frames)
-        results.append(row)
-        print(told(row), flush=True)
+        for ensemble in arguments.ensemble:
+            if ensemble == "npt" and not frames[0].pbc.all():
+                continue
+            physics = Physics(ensemble, 300, 0.5, arguments.thermostat, pressure=1e-4)
+            row = measure(model, frames, physics, arguments.skin)
+            if row["atoms"] < 50_000:
+                row["compute_ms"] = compute_milliseconds(model, frames)
+            results.append(row)
+            print(told(row), flush=True)
     if arguments.json:
         about = {"machine": machine("cuda", arguments.commit), "matmul": model.matmul}
         found = {**about, "results": results}

@@ -93,12 +93,20 @@ def calls(p: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, tuple[Any
     x, v, one = p["positions"], p["atom_tangent"], torch.ones(1, dtype=torch.float64, device="cuda")
     step = (x + 1, v[:, 3:6].contiguous(), x[:, 0].abs().contiguous(), p["batch"])
     chains, scalars = (p["chain"], p["chain"], 3 * len(x) * one), (0.05, 0.03, 10.0)
+    tensor, six = p["cell"] / p["cell"].abs().max(), torch.zeros(1, 6, device="cuda", dtype=torch.float64)
+    cells = (tensor, p["cell"], six, p["chain"], p["chain"], *chains, len(x) * 100 * one)
+    pressure, moves = (*scalars, 1e-6, 100.0), torch.zeros(1, 25, device="cuda", dtype=torch.float64)
     return {
         "neighbor_matrix": liquid(len(x)),
         "begin_step": (x, *step, one, one, *chains, x[:0], *scalars, 1.0),
         "end_step": (
             *(x, x + 2, *step, p["energy"], p["nearest"], p["counts"], p["sel"]),
             *(*chains, p["tally"], *scalars),
+        ),
+        "begin_cell_step": (x, *step, one, six + 1, *cells, *pressure, False),
+        "end_cell_step": (
+            *(x, x + 2, *step, p["energy"], p["nearest"], p["counts"], p["sel"], moves, p["cell"]),
+            *(*cells, p["tally"], *pressure, 7.0, False),
         ),
         "displacements": (p["positions"], p["cell"], *lists, dtype),
         "displacements_backward": (p["tangent"], *lists, 1),

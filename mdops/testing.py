@@ -1,6 +1,7 @@
 """Sample inputs for every op, for tests of the ops and of what is built on them."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +89,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples = _pair_samples(p, random, dtype) + _step_samples(p, random)
     for radial in (False, True):
         samples += _moment_samples(p, random, radial)
+    samples += _cell_step_samples(p, random)
     # On a GPU the whole step computes in float32 alone.
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("spline_potential", device)
@@ -205,6 +207,34 @@ def _step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> lis
         if not noisy:
             bad = {"batch": (5, p["batch"] + 1), "unsorted": (5, 1 - p["batch"]), "dt": (14, float("inf"))}
             samples.append(Sample("end_step", end, bad=bad))
+    return samples
+
+
+def _cell_step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """The halves of a step in cells of any shape, without thermostats, and with chains and volume alone."""
+
+    def double(*shape: int) -> torch.Tensor:
+        return random(*shape, like=torch.float64)
+
+    atoms = (double(5, 3), double(5, 3), 0.1 + double(5).abs(), p["batch"])
+    freedom, inertia = 3 * p["batch"].bincount().double(), 5 + double(2).abs()
+    ends = (double(5), 0.5 + random(5).abs(), p["counts"], p["sel"])
+    old_cell = p["cell"] + 0.01 * double(2, 3, 3)
+    samples = []
+    for links, flexible in ((0, True), (3, False)):
+        momenta = double(2, 6) if flexible else double(2, 1) * torch.tensor([1.0, 1, 1, 0, 0, 0]).to(freedom)
+        chains = (*(double(2, links) for _ in range(4)), freedom, inertia)
+        scalars = (0.1, 0.03, 2.0, 0.01, 5.0)
+        cells = (double(2, 3, 3), p["cell"], momenta, *chains)
+        begin = (p["positions"], *atoms, 1 + 0.1 * double(2), double(2, 6).abs(), *cells, *scalars, flexible)
+        places = (p["positions"], double(5, 3), *atoms, *ends, double(2, 25), old_cell)
+        end = (*places, *cells, double(2, 6), *scalars, 6.0, flexible)
+        bad: dict[str, tuple[int, Any]] = {"batch": (4, p["batch"] + 1), "pressure": (19, math.inf)}
+        if links:
+            bad |= {"kT": (17, 0.0), "period": (20, -1.0), "freedom": (14, 0 * freedom)}
+        samples.append(Sample("begin_cell_step", begin, bad=bad))
+        bad = {"batch": (5, p["batch"] + 1), "unsorted": (5, 1 - p["batch"]), "cutoff": (27, math.nan)}
+        samples.append(Sample("end_cell_step", end, bad=bad))
     return samples
 
 

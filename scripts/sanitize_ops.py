@@ -98,6 +98,12 @@ def whole_steps() -> None:
     within, sel = torch.zeros(n, 2, dtype=torch.int32).cuda(), torch.ones(2, dtype=torch.int32).cuda()
     ends = (random(n), random(n).float(), within, sel, *chains, random(systems, 6))
     OPS.end_step(random(n, 3), random(n, 3), *atoms, *ends, 0.1, 1.0, 2.0)
+    virial, cell = random(systems, 3, 3), 4 * torch.eye(3).double().cuda() + 0.1 * random(systems, 3, 3)
+    inertia, scalars = 16 * (sizes.double() + 1).cuda(), (0.1, 1.0, 2.0, 0.1, 4.0)
+    cells = (virial, cell, random(systems, 6), random(systems, 3), random(systems, 3), *chains, inertia)
+    begun = OPS.begin_cell_step(random(n, 3), *atoms, ones, random(systems, 6), *cells, *scalars, True)
+    ends = (random(n), random(n).float(), within, sel, begun[-1], 1.01 * cell, *cells, random(systems, 6))
+    OPS.end_cell_step(random(n, 3), random(n, 3), *atoms, *ends, *scalars, 6.0, True)
 
 
 def wrong_indices(dtype: torch.dtype) -> None:

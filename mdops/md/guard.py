@@ -16,6 +16,13 @@ _ADVICE = (
 )
 
 
+def is_refusal(error: Exception) -> bool:
+    """Whether it is what a model or an op says of an input that it does not take."""
+    return isinstance(error, InputError) or (
+        isinstance(error, RuntimeError) and str(error).startswith("mdops::")
+    )
+
+
 class UnstableRunError(MDOpsError, RuntimeError):
     """A run whose numbers are no physics any more; the message says when, and what to do."""
 
@@ -41,10 +48,12 @@ class Guard:
 
     @contextmanager
     def explain(self, step: int) -> Iterator[None]:
-        """Turns what a model says of impossible positions into what happened to the run."""
+        """Turns what a model or an op says of impossible positions and cells into what happened to the run."""
         try:
             yield
-        except InputError as error:
+        except Exception as error:
+            if not is_refusal(error):
+                raise
             raise self._stop(step, str(error)) from error
 
     def _stop(self, step: int, what: str) -> UnstableRunError:

@@ -10,7 +10,7 @@ from ase.md.nose_hoover_chain import MTKNPT, IsotropicMTKNPT, NoseHooverChainNVT
 from ase.md.verlet import VelocityVerlet
 
 from mdops.errors import InputError
-from mdops.md.motion import degrees_of_freedom
+from mdops.md.motion import check_npt, degrees_of_freedom
 from mdops.md.options import Physics
 
 # What each integrator knows beyond positions, momenta and cell.
@@ -51,11 +51,15 @@ def make_integrator(atoms: Atoms, physics: Physics, rng: np.random.Generator) ->
         chain = NoseHooverChainNVT(atoms, dt, **bath)
         _set_freedom(chain, freedom)
         return chain
-    _check_npt(atoms)
+    check_npt(atoms)
     kind = MTKNPT if physics.flexible else IsotropicMTKNPT
     bath |= {"pressure_au": physics.pressure * units.GPa, "pdamp": physics.pdamp * units.fs}
-    barostat = kind(atoms, dt, **bath)
+    barostat: Any = kind(atoms, dt, **bath)
     _set_freedom(barostat, freedom)
+    if physics.flexible:
+        # ASE counts nine momenta of the cell. They are a symmetric matrix, of which six are free: nine would be
+        # heated to one and a half times the temperature.
+        barostat._barostat._cell_dof = 6
     return barostat
 
 
@@ -97,8 +101,3 @@ def _set_freedom(dynamics: Any, freedom: int) -> None:
     thermostat = dynamics._thermostat
     thermostat._num_atoms_global = dynamics._num_atoms_global = freedom / 3
     thermostat._Q[0] = freedom * thermostat._kT * thermostat._tdamp**2
-
-
-def _check_npt(atoms: Atoms) -> None:
-    if not atoms.pbc.all():
-        raise InputError(f"npt needs a cell that is periodic in three directions, and pbc is {atoms.pbc}")

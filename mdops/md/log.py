@@ -6,6 +6,8 @@ from ase import Atoms, units
 
 from mdops.md.motion import kinetic_energy
 
+_GRAM_PER_CM3 = 1e-3 * units.kg / (1e-2 * units.m) ** 3
+
 
 @dataclass(frozen=True)
 class LogState:
@@ -32,7 +34,9 @@ def columns(atoms: Atoms, state: LogState) -> dict[str, str]:
     if atoms.pbc.all():
         stress = atoms.get_stress(include_ideal_gas=True)
         line["P/GPa"] = f"{-stress[:3].mean() / units.GPa:.4f}"
-        line["V/A^3"] = f"{atoms.get_volume():.3f}"
+        volume = atoms.get_volume()
+        line["V/A^3"] = f"{volume:.3f}"
+        line["density/(g/cm^3)"] = f"{atoms.get_masses().sum() / volume / _GRAM_PER_CM3:.5f}"
     deviation = atoms.calc.results.get("forces_std")
     if deviation is not None:
         line["max_devi_f/(eV/A)"] = f"{deviation.max():.5f}"

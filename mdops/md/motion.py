@@ -22,6 +22,14 @@ def degrees_of_freedom(atoms: Atoms, physics: Physics) -> int:
     return max(0, 3 * n - conserved)
 
 
+def check_npt(atoms: Atoms, name: str = "") -> None:
+    """Raises InputError for atoms whose cell has no volume that a pressure could act on."""
+    if not atoms.pbc.all():
+        raise InputError(
+            f"{name}npt needs a cell that is periodic in three directions, and pbc is {atoms.pbc}"
+        )
+
+
 def kinetic_energy(atoms: Atoms) -> float:
     """eV."""
     p = atoms.arrays["momenta"]

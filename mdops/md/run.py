@@ -56,23 +56,21 @@ def run(
         atoms, physics, output: the structure, its equations of motion, and the files.
         new_velocities: draw velocities even if the structure has some.
         engine: run on the device (`mdops.md.engine`) or through ASE's integrators; by default the engine runs
-            what it can (nve and nvt of one model, without constraints) when the model is on a GPU.
+            what it can (one model, no constraints) when the model is on a GPU.
 
     Raises:
         InputError: a structure, option or file that does not fit.
         UnstableRunError: the run blew up.
     """
     if engine is None:
-        engine = _engine_can(atoms, physics) and atoms.calc.models[0].device.type == "cuda"
-    elif engine and not _engine_can(atoms, physics):
-        raise InputError("the engine runs nve and nvt of one model, without constraints")
+        engine = _engine_can(atoms) and atoms.calc.models[0].device.type == "cuda"
+    elif engine and not _engine_can(atoms):
+        raise InputError("the engine runs atoms without constraints, with one model")
     return (_EngineRun if engine else _AseRun)(atoms, physics, output, new_velocities).go()
 
 
-def _engine_can(atoms: Atoms, physics: Physics) -> bool:
-    return (
-        physics.ensemble != "npt" and not atoms.constraints and len(atoms.calc.models) == 1 and len(atoms) > 0
-    )
+def _engine_can(atoms: Atoms) -> bool:
+    return not atoms.constraints and len(atoms.calc.models) == 1 and len(atoms) > 0
 
 
 class _Run:
@@ -242,6 +240,7 @@ class _EngineRun(_Run):
         frame = self.engine.frame()
         writer.drain()
         self.step = last
+        self.atoms.set_cell(frame.cell)
         self.atoms.arrays["positions"][:] = frame.positions
         self.atoms.set_array("momenta", frame.momenta, float, (3,))
         self._save(self.engine.inner)

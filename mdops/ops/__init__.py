@@ -6,7 +6,7 @@ _library.load()
 
 # ruff: noqa: E402  (the ops must be registered first)
 from mdops.ops.displacements import displacements, pair_forces
-from mdops.ops.dynamics import begin_step, end_step
+from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step
 from mdops.ops.env_mat import env_mat
 from mdops.ops.neighbor import (
     NeighborList,
@@ -22,8 +22,10 @@ from mdops.ops.spline_training import spline_training
 
 __all__ = [
     "NeighborList",
+    "begin_cell_step",
     "begin_step",
     "displacements",
+    "end_cell_step",
     "end_step",
     "env_mat",
     "neighbor_list",

@@ -6,6 +6,8 @@ import torch
 
 from mdops.ops._register import register_fake
 
+_MOVES = 25  # numbers of a system that say how its atoms move
+
 
 class Begun(NamedTuple):
     """What `begin_step` gives."""
@@ -23,6 +25,36 @@ class Ended(NamedTuple):
     scale: torch.Tensor
     kinetic: torch.Tensor
     energy: torch.Tensor
+    eta: torch.Tensor
+    eta_momenta: torch.Tensor
+    tally: torch.Tensor
+
+
+class BegunInCell(NamedTuple):
+    """What `begin_cell_step` gives."""
+
+    positions: torch.Tensor
+    momenta: torch.Tensor
+    cell: torch.Tensor
+    cell_momenta: torch.Tensor
+    xi: torch.Tensor
+    xi_momenta: torch.Tensor
+    eta: torch.Tensor
+    eta_momenta: torch.Tensor
+    moves: torch.Tensor
+
+
+class EndedInCell(NamedTuple):
+    """What `end_cell_step` gives."""
+
+    momenta: torch.Tensor
+    scale: torch.Tensor
+    kinetic: torch.Tensor
+    flow: torch.Tensor
+    energy: torch.Tensor
+    cell_momenta: torch.Tensor
+    xi: torch.Tensor
+    xi_momenta: torch.Tensor
     eta: torch.Tensor
     eta_momenta: torch.Tensor
     tally: torch.Tensor
@@ -121,6 +153,126 @@ def end_step(
     )  # fmt: skip
 
 
+def begin_cell_step(
+    positions: torch.Tensor,
+    momenta: torch.Tensor,
+    forces: torch.Tensor,
+    inverse_mass: torch.Tensor,
+    batch: torch.Tensor,
+    scale: torch.Tensor,
+    flow: torch.Tensor,
+    virial: torch.Tensor,
+    cell: torch.Tensor,
+    cell_momenta: torch.Tensor,
+    xi: torch.Tensor,
+    xi_momenta: torch.Tensor,
+    eta: torch.Tensor,
+    eta_momenta: torch.Tensor,
+    freedom: torch.Tensor,
+    inertia: torch.Tensor,
+    dt: float,
+    kT: float,
+    tau: float,
+    pressure: float,
+    period: float,
+    flexible: bool,
+) -> BegunInCell:
+    """The first half of a step at constant pressure (Martyna, Tobias and Klein): chains, cell, kick, and drift.
+
+    As `begin_step`, with a cell h of each system that strains at the rate P / W (symmetric; the atoms go with it),
+    where the momentum P follows G = virial + sum p p^T / m + 2 K / g - pressure V. It has a chain of thermostats of
+    its own, xi, with masses 9 kT period^2 and kT period^2. Whole steps conserve the energy of `begin_step` plus
+    pressure V + |P|^2 / (2 W) + f kT xi_0 + kT sum_{j>0} xi_j + the kinetic energies of the xi, f being 6, or 1 where
+    the volume alone changes. docs/mathematics.md has the equations and the splitting. Not differentiable; never
+    waits for a GPU.
+
+    Args:
+        positions, momenta, forces, inverse_mass, batch, scale, eta, eta_momenta, freedom, dt, kT, tau: as of
+            `begin_step`.
+        flow: (S, 6), sum p p^T / m over the atoms of a system as xx, yy, zz, yz, xz, xy, of the momenta times
+            `scale`.
+        virial: (S, 3, 3), -dE/d(strain), of which the symmetric part counts.
+        cell: (S, 3, 3), rows are lattice vectors.
+        cell_momenta: (S, 6), P; a multiple of (1, 1, 1, 0, 0, 0) where the volume alone changes.
+        xi, xi_momenta: (S, M), the places and momenta of the cell's thermostats.
+        inertia: (S,), W.
+        pressure: energy per volume. period: the time scale of the cell's thermostats.
+        flexible: the cell may change its shape, and not its volume alone.
+
+    Returns:
+        positions, momenta, cell, cell_momenta, xi, xi_momenta, eta, eta_momenta; and moves, (S, 25), how atoms move
+        in this step, for `end_cell_step`. A strain of more than a half in one step makes a system NaN.
+
+    Raises:
+        RuntimeError: as `begin_step`.
+    """
+    return BegunInCell(
+        *torch.ops.mdops.begin_cell_step(
+            positions, momenta, forces, inverse_mass, batch, scale, flow, virial, cell, cell_momenta, xi,
+            xi_momenta, eta, eta_momenta, freedom, inertia, dt, kT, tau, pressure, period, flexible,
+        )
+    )  # fmt: skip
+
+
+def end_cell_step(
+    positions: torch.Tensor,
+    reference: torch.Tensor,
+    momenta: torch.Tensor,
+    forces: torch.Tensor,
+    inverse_mass: torch.Tensor,
+    batch: torch.Tensor,
+    atom_energy: torch.Tensor,
+    nearest: torch.Tensor,
+    within: torch.Tensor,
+    sel: torch.Tensor,
+    moves: torch.Tensor,
+    reference_cell: torch.Tensor,
+    virial: torch.Tensor,
+    cell: torch.Tensor,
+    cell_momenta: torch.Tensor,
+    xi: torch.Tensor,
+    xi_momenta: torch.Tensor,
+    eta: torch.Tensor,
+    eta_momenta: torch.Tensor,
+    freedom: torch.Tensor,
+    inertia: torch.Tensor,
+    tally: torch.Tensor,
+    dt: float,
+    kT: float,
+    tau: float,
+    pressure: float,
+    period: float,
+    cutoff: float,
+    flexible: bool,
+) -> EndedInCell:
+    """The second half of a step at constant pressure: kick, energies, the cell's momenta, chains, and a tally.
+
+    Arguments as of `begin_cell_step` and `end_step`, with the new positions, cell, forces and virial, and:
+        moves: (S, 25), as `begin_cell_step` gave it.
+        reference_cell: (S, 3, 3), the cell that the neighbour list was made in.
+        cutoff: how far that list reaches.
+
+    The tally's distances are those from where the strain since the list would have brought an atom. The strain
+    counts, too: with e the part of its length that a vector may have lost, it adds e cutoff / 2 to them. No pair
+    within `cutoff - skin` is missing in the list while they are at most skin / 2.
+
+    Returns:
+        momenta: (N, 3), still to be multiplied by `scale`, (S,).
+        kinetic, energy: (S,), flow: (S, 6), at the end of the step.
+        cell_momenta: (S, 6); xi, xi_momenta, eta, eta_momenta: (S, M); tally: (S, 6).
+
+    Raises:
+        RuntimeError: as `begin_step`.
+    """
+    return EndedInCell(
+        *torch.ops.mdops.end_cell_step(
+            positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
+            moves, reference_cell, virial, cell, cell_momenta, xi, xi_momenta, eta, eta_momenta, freedom,
+            inertia, tally, dt, kT, tau, pressure, period, cutoff, flexible,
+        )
+    )  # fmt: skip
+
+
 @register_fake("begin_step")
 def _(positions: Any, momenta: Any, *others: Any) -> tuple[torch.Tensor, ...]:
     eta, eta_momenta = others[5:7]
@@ -131,3 +283,18 @@ def _(positions: Any, momenta: Any, *others: Any) -> tuple[torch.Tensor, ...]:
 def _(positions: Any, reference: Any, momenta: Any, *others: Any) -> tuple[torch.Tensor, ...]:
     eta, eta_momenta, freedom, tally = others[7:11]
     return tuple(map(torch.empty_like, (momenta, freedom, freedom, freedom, eta, eta_momenta, tally)))
+
+
+@register_fake("begin_cell_step")
+def _(positions: Any, momenta: Any, *others: Any) -> tuple[torch.Tensor, ...]:
+    own = others[6:12]  # cell, its momenta, and both chains
+    moves = positions.new_empty(others[6].shape[0], _MOVES)
+    return (*map(torch.empty_like, (positions, momenta, *own)), moves)
+
+
+@register_fake("end_cell_step")
+def _(positions: Any, reference: Any, momenta: Any, *others: Any) -> tuple[torch.Tensor, ...]:
+    cell_momenta, *chains = others[11:16]
+    freedom, _, tally = others[16:19]
+    shapes = (momenta, freedom, freedom, cell_momenta, freedom, cell_momenta, *chains, tally)
+    return tuple(map(torch.empty_like, shapes))

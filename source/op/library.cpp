@@ -71,6 +71,21 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor batch, Tensor atom_energy, Tensor nearest, Tensor within, Tensor sel, Tensor eta, Tensor "
       "eta_momenta, Tensor freedom, Tensor tally, float dt, float kT, float tau) -> (Tensor momenta, Tensor "
       "scale, Tensor kinetic, Tensor energy, Tensor eta, Tensor eta_momenta, Tensor tally)");
+  // The same of atoms in cells that follow a pressure.
+  m.def(
+      "begin_cell_step(Tensor positions, Tensor momenta, Tensor forces, Tensor inverse_mass, Tensor batch, "
+      "Tensor scale, Tensor flow, Tensor virial, Tensor cell, Tensor cell_momenta, Tensor xi, Tensor "
+      "xi_momenta, Tensor eta, Tensor eta_momenta, Tensor freedom, Tensor inertia, float dt, float kT, float "
+      "tau, float pressure, float period, bool flexible) -> (Tensor positions, Tensor momenta, Tensor cell, "
+      "Tensor cell_momenta, Tensor xi, Tensor xi_momenta, Tensor eta, Tensor eta_momenta, Tensor moves)");
+  m.def(
+      "end_cell_step(Tensor positions, Tensor reference, Tensor momenta, Tensor forces, Tensor inverse_mass, "
+      "Tensor batch, Tensor atom_energy, Tensor nearest, Tensor within, Tensor sel, Tensor moves, Tensor "
+      "reference_cell, Tensor virial, Tensor cell, Tensor cell_momenta, Tensor xi, Tensor xi_momenta, Tensor "
+      "eta, Tensor eta_momenta, Tensor freedom, Tensor inertia, Tensor tally, float dt, float kT, float tau, "
+      "float pressure, float period, float cutoff, bool flexible) -> (Tensor momenta, Tensor scale, Tensor "
+      "kinetic, Tensor flow, Tensor energy, Tensor cell_momenta, Tensor xi, Tensor xi_momenta, Tensor eta, "
+      "Tensor eta_momenta, Tensor tally)");
 
   // A whole se_e2_a model with splines: energies, forces and virials in one pass, for simulation.
   m.def(

@@ -14,6 +14,8 @@ PHYSICS = {
     "nve": Physics("nve", 300, 2),
     "nose-hoover": Physics("nvt", 300, 2, tdamp=50),
     "langevin": Physics("nvt", 300, 2, "langevin", friction=20),
+    "npt": Physics("npt", 300, 2, tdamp=50, pressure=1, pdamp=150),
+    "flexible": Physics("npt", 300, 2, tdamp=50, pressure=1, pdamp=150, flexible=True),
 }
 
 
@@ -22,6 +24,13 @@ def alloy(physics, seed=0, repeat=2):
     atoms.symbols[::4] = "Al"
     atoms.info.clear()
     set_velocities(atoms, physics, np.random.default_rng(seed), anew=True)
+    return atoms
+
+
+def skewed(physics, seed=1):
+    """In a triclinic cell."""
+    atoms = alloy(physics, seed)
+    atoms.set_cell(atoms.cell.array @ [[1, 0, 0], [0.1, 1, 0], [0, 0.05, 1.02]], scale_atoms=True)
     return atoms
 
 

@@ -8,7 +8,7 @@ import pytest
 from ase import Atoms, units
 from ase.build import bulk, molecule
 from ase.constraints import FixAtoms
-from engine_cases import MODEL, PHYSICS, alloy, rounding
+from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
 
 from mdops.cli import main
 from mdops.errors import InputError
@@ -20,17 +20,17 @@ from mdops.nn import load
 def mixed(physics):
     """Sizes, cells, elements, pbc and temperatures of all kinds."""
     cold = dataclasses.replace(physics, temperature=50)
+    if physics.ensemble == "npt":
+        return [alloy(physics), skewed(cold), alloy(physics, seed=3)[:16], skewed(physics, seed=4)]
     slab = alloy(physics, seed=4)
     slab.pbc = [True, True, False]
-    skewed = alloy(cold, seed=1)
-    skewed.set_cell(skewed.cell.array @ [[1, 0, 0], [0.1, 1, 0], [0, 0.05, 1.02]], scale_atoms=True)
     cluster = bulk("Cu", a=3.9, cubic=True) * (1, 1, 2)
     cluster.pbc = False
     set_velocities(cluster, physics, np.random.default_rng(2), anew=True)
-    return [alloy(physics), skewed, cluster, slab]
+    return [alloy(physics), skewed(cold), cluster, slab]
 
 
-@pytest.mark.parametrize("name", ["nve", "nose-hoover"])
+@pytest.mark.parametrize("name", ["nve", "nose-hoover", "npt", "flexible"])
 def test_each_system_moves_as_it_does_alone(models, device, name):
     physics, potential = PHYSICS[name], models(device)
     alone = [list(Engine(atoms, potential, physics).run(60, every=20)) for atoms in mixed(physics)]
@@ -43,7 +43,16 @@ def test_each_system_moves_as_it_does_alone(models, device, name):
         for s, got in enumerate(batch):
             want = alone[s][k]
             assert got.step == want.step
-            for field in ("positions", "momenta", "forces", "virial", "energy", "kinetic", "conserved"):
+            for field in (
+                "positions",
+                "momenta",
+                "forces",
+                "virial",
+                "energy",
+                "kinetic",
+                "conserved",
+                "cell",
+            ):
                 np.testing.assert_allclose(
                     getattr(got, field), getattr(want, field), atol=10 * limit, rtol=1e-6, err_msg=field
                 )
@@ -103,12 +112,13 @@ def test_restart_is_the_unbroken_run_to_the_last_bit(models, device, name):
     (expected,) = whole.run(35, every=70)
     structures = mixed(physics)
     for atoms, frame in zip(structures, saved, strict=True):
+        atoms.set_cell(frame.cell)
         atoms.positions[:] = frame.positions
         atoms.set_momenta(frame.momenta)
     again = BatchEngine(structures, models(device), physics, step=35)
     again.inner = inner
     (got,) = again.run(35, every=70)
-    for field in ("positions", "momenta", "forces", "virial", "energy", "conserved"):
+    for field in ("positions", "momenta", "forces", "virial", "energy", "conserved", "cell"):
         assert np.array_equal(getattr(got, field), getattr(expected, field)), field
 
 

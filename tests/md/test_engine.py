@@ -8,7 +8,7 @@ import torch
 from ase import Atoms, units
 from ase.build import bulk
 from ase.constraints import FixAtoms
-from engine_cases import MODEL, PHYSICS, alloy, rounding
+from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
 
 from mdops.calculator import MDOps
 from mdops.errors import InputError
@@ -18,10 +18,10 @@ from mdops.md.integrators import conserved_energy, make_integrator
 from mdops.nn import load
 
 
-@pytest.mark.parametrize("name", ["nve", "nose-hoover"])
+@pytest.mark.parametrize("name", ["nve", "nose-hoover", "npt", "flexible"])
 def test_100_steps_are_ases(models, device, name):
     potential, physics = models(device), PHYSICS[name]
-    atoms = alloy(physics)
+    atoms = skewed(physics) if physics.ensemble == "npt" else alloy(physics)
     reference = atoms.copy()
     reference.calc = MDOps(potential)
     dynamics = make_integrator(reference, physics, np.random.default_rng(0))
@@ -37,6 +37,7 @@ def test_100_steps_are_ases(models, device, name):
         assert frame.conserved == pytest.approx(conserved_energy(dynamics), abs=10 * limit)
         again = frame.atoms(atoms)
         np.testing.assert_allclose(again.get_stress(), reference.get_stress(), atol=limit)
+        np.testing.assert_allclose(again.cell.array, reference.cell.array, atol=limit)
         np.testing.assert_array_equal(again.numbers, atoms.numbers)
     assert frame.step == engine.step == 100
     assert engine.builds < 30
@@ -97,13 +98,14 @@ def test_restart_is_the_unbroken_run_to_the_last_bit(models, device, name):
     whole.renew()
     (expected,) = whole.run(45, every=90)
 
+    atoms.set_cell(saved.cell)
     atoms.positions[:] = saved.positions
     atoms.set_momenta(saved.momenta)
     again = Engine(atoms, models(device), physics, step=45)
     again.inner = inner
     (frame,) = again.run(45, every=90)
     assert frame.step == 90
-    for field in ("positions", "momenta", "forces", "virial", "energy", "conserved"):
+    for field in ("positions", "momenta", "forces", "virial", "energy", "conserved", "cell"):
         assert np.array_equal(getattr(frame, field), getattr(expected, field)), field
 
 
@@ -116,7 +118,7 @@ def disturb_capacity(engine):
 
 
 @pytest.mark.parametrize("disturb", [disturb_skin, disturb_capacity])
-@pytest.mark.parametrize("name", ["nve", "langevin"])
+@pytest.mark.parametrize("name", ["nve", "langevin", "flexible"])
 def test_a_block_that_fails_is_done_again(models, device, name, disturb):
     """The skin used up or rows too short in the middle: nothing of that is seen in the trajectory."""
     physics = dataclasses.replace(PHYSICS[name], temperature=900)
@@ -196,13 +198,20 @@ def test_a_model_that_asks_the_host_runs_too(device):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"physics": Physics("npt", 300)}, "npt"),
+        (
+            {"physics": Physics("npt", 300), "structures": Atoms("Cu2", [[0, 0, 0], [2.5, 0, 0]])},
+            "npt needs a cell",
+        ),
         ({"skin": -1.0}, "skin"),
-        ({"atoms": Atoms(cell=[5, 5, 5], pbc=True)}, "no atoms"),
+        ({"structures": Atoms(cell=[5, 5, 5], pbc=True)}, "no atoms"),
     ],
 )
 def test_what_the_engine_cannot_do(models, change, message):
-    given = {"atoms": alloy(PHYSICS["nve"]), "potential": models("cpu"), "physics": PHYSICS["nve"]} | change
+    given = {
+        "structures": alloy(PHYSICS["nve"]),
+        "potential": models("cpu"),
+        "physics": PHYSICS["nve"],
+    } | change
     with pytest.raises(InputError, match=message):
         Engine(**given)
 

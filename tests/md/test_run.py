@@ -310,7 +310,7 @@ class TestEngine:
     def calculator(self, device):
         return MDOps(MODEL, device=device, dtype="float64" if device == "cpu" else "float32")
 
-    @pytest.mark.parametrize("name", ["nve", "nose-hoover", "langevin"])
+    @pytest.mark.parametrize("name", ENSEMBLES)
     @pytest.mark.parametrize("suffix", [".traj", ".xyz"])
     def test_frames_log_and_restart(self, alloy, tmp_path, name, device, suffix):
         physics = dataclasses.replace(ENSEMBLES[name], checkpoint_every=20)
@@ -329,11 +329,13 @@ class TestEngine:
         frames = read(trajectory, ":")
         assert [f.info["step"] for f in frames] == list(range(0, 71, 10))
         np.testing.assert_allclose(frames[-1].positions, atoms.positions, atol=1e-7)
+        np.testing.assert_allclose(frames[-1].cell.array, atoms.cell.array, atol=1e-7)
+        assert (abs(atoms.get_volume() / start.get_volume() - 1) > 1e-4) == (physics.ensemble == "npt")
         np.testing.assert_allclose(frames[-1].get_forces(), atoms.get_forces(), atol=1e-4)
         assert summary.steps == 30 and 100 < summary.temperature < 500
         assert (summary.drift is None) == (name == "langevin")
 
-    @pytest.mark.parametrize("name", ["nve", "nose-hoover"])
+    @pytest.mark.parametrize("name", ["nve", "nose-hoover", "npt", "flexible"])
     def test_log_is_that_of_ases_integrator(self, alloy, tmp_path, name, device):
         logs, start = [], alloy.copy()
         for engine in (False, True):
@@ -345,6 +347,10 @@ class TestEngine:
             heading, *lines = (folder / "md.log").read_text().splitlines()
             logs.append((heading, np.array([line.split() for line in lines], float)))
         assert logs[0][0] == logs[1][0]
+        line = dict(zip(heading.split(), logs[1][1][-1], strict=True))
+        density = atoms.get_masses().sum() * 1.66053907 / line["V/A^3"]
+        assert line["density/(g/cm^3)"] == pytest.approx(density, rel=1e-5)
+        assert line["V/A^3"] == pytest.approx(atoms.get_volume(), abs=1e-3)
         np.testing.assert_allclose(logs[1][1], logs[0][1], atol=3e-6 if device == "cpu" else 0.02)
 
     def test_an_explosion_leaves_the_frames_before_it(self, alloy, tmp_path, device):
@@ -377,6 +383,13 @@ class TestEngine:
             run(alloy, ENSEMBLES["nve"], output(tmp_path, 20, restart=True))
 
     def test_what_it_cannot_run_is_refused_or_left_to_ase(self, alloy, tmp_path):
+        alloy.set_constraint(FixAtoms([0]))
         with pytest.raises(InputError, match="the engine runs"):
+            run(alloy, ENSEMBLES["nve"], output(tmp_path), engine=True)
+        assert run(alloy, ENSEMBLES["nve"], output(tmp_path, 2)).steps == 2
+
+    def test_npt_needs_a_crystal(self, alloy, tmp_path):
+        alloy.pbc = [True, False, True]
+        with pytest.raises(InputError, match="periodic in three directions"):
             run(alloy, ENSEMBLES["npt"], output(tmp_path), engine=True)
-        assert run(alloy, ENSEMBLES["npt"], output(tmp_path, 2)).steps == 2
+        assert not (tmp_path / "md.traj").exists()

@@ -23,6 +23,7 @@ class Frame:
         energy, kinetic: eV; atom_energy: (N,), eV.
         conserved: eV; None where nothing is (Langevin dynamics).
         virial: (3, 3), eV.
+        cell: (3, 3), A, rows are lattice vectors.
     """
 
     step: int
@@ -34,11 +35,13 @@ class Frame:
     kinetic: float
     conserved: float | None
     virial: np.ndarray
+    cell: np.ndarray
 
     def atoms(self, like: Atoms) -> Atoms:
         """A copy of `like` as it is at this step, with energies, forces and stress."""
         atoms = like.copy()
         atoms.calc = None
+        atoms.set_cell(self.cell)
         atoms.arrays["positions"][:] = self.positions
         atoms.set_array("momenta", self.momenta, float, (3,))
         results = {"energy": self.energy, "free_energy": self.energy, "forces": self.forces}
@@ -58,7 +61,7 @@ class BatchFrame(Sequence[Frame]):
         starts: (S + 1,): system s has the atoms starts[s] up to starts[s + 1].
         positions, momenta, forces: (N, 3); atom_energy: (N,), in units of `Frame`.
         energy, kinetic: (S,), eV; conserved: (S,), or None where nothing is.
-        virial: (S, 3, 3), eV.
+        virial: (S, 3, 3), eV; cell: (S, 3, 3), A.
     """
 
     step: int
@@ -71,6 +74,7 @@ class BatchFrame(Sequence[Frame]):
     kinetic: np.ndarray
     conserved: np.ndarray | None
     virial: np.ndarray
+    cell: np.ndarray
 
     def __len__(self) -> int:
         return len(self.energy)
@@ -94,6 +98,7 @@ class BatchFrame(Sequence[Frame]):
             kinetic=float(self.kinetic[s]),
             conserved=None if self.conserved is None else float(self.conserved[s]),
             virial=self.virial[s],
+            cell=self.cell[s],
         )
 
 
@@ -111,9 +116,8 @@ class Recording:
         per_atom = torch.cat([state.positions, momenta, state.forces, state.atom_energy[:, None]], 1)
         self._conserves = bath is not None
         self._per_atom = to_host(per_atom[inverse])
-        self._per_system = to_host(
-            torch.cat([torch.stack([state.energy, kinetic, conserved], 1), state.virial.flatten(1)], 1)
-        )
+        energies = torch.stack([state.energy, kinetic, conserved], 1)
+        self._per_system = to_host(torch.cat([energies, state.virial.flatten(1), state.cell.flatten(1)], 1))
 
     def frame(self) -> BatchFrame:
         per_atom, per_system = self._per_atom.numpy(), self._per_system.numpy()
@@ -127,7 +131,8 @@ class Recording:
             atom_energy=per_atom[:, 9].copy(),
             kinetic=per_system[:, 1].copy(),
             conserved=per_system[:, 2].copy() if self._conserves else None,
-            virial=per_system[:, 3:].reshape(-1, 3, 3).copy(),
+            virial=per_system[:, 3:12].reshape(-1, 3, 3).copy(),
+            cell=per_system[:, 12:].reshape(-1, 3, 3).copy(),
         )
 
 

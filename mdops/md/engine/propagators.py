@@ -1,17 +1,26 @@
 """One step of each ensemble, as what comes before the new forces and what comes after them."""
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from ase import units
 
-from mdops.md.engine.state import Found, State
+from mdops.md.engine.state import BATH, Found, Made, State
 from mdops.md.options import Physics
-from mdops.ops import begin_step, end_step
-from mdops.ops.dynamics import Begun, Ended
+from mdops.ops import begin_cell_step, begin_step, end_cell_step, end_step
 
 _CHAIN = 3
+
+
+class Moved(NamedTuple):
+    """A state with new positions (N, 3) and cells (S, 3, 3), and all that is new in it so far, by name."""
+
+    positions: torch.Tensor
+    cell: torch.Tensor
+    new: Mapping[str, torch.Tensor]
 
 
 class Propagator:
@@ -38,32 +47,43 @@ class Propagator:
             self._conserves = False
             self.generator = torch.Generator(device)
             self.generator.manual_seed(physics.seed)
-        elif physics.ensemble == "nvt":
+        elif physics.ensemble != "nve":
             self.links = _CHAIN
         self._no_noise = torch.zeros(0, 3, dtype=torch.float64, device=device)
 
-    def begin(self, state: State) -> Begun:
+    def bath(self) -> dict[str, torch.Tensor]:
+        """What `BATH` names, at rest."""
+        widths = dict.fromkeys(BATH, 0) | {"eta": self.links, "eta_momenta": self.links} | self._cell_widths()
+        return {name: self._freedom.new_zeros(len(self._freedom), width) for name, width in widths.items()}
+
+    def _cell_widths(self) -> dict[str, int]:
+        return {}
+
+    def begin(self, state: State) -> Moved:
         """Up to the new positions."""
         noise = self._no_noise
         if self.generator is not None:
             noise = torch.randn(
                 state.momenta.shape, generator=self.generator, dtype=torch.float64, device=noise.device
             )
-        return begin_step(
+        begun = begin_step(
             state.positions, state.momenta, state.forces, state.inverse_mass, state.batch, state.scale,
             state.kinetic, state.eta, state.eta_momenta, self._freedom, noise, self.dt, self._kT, self._tau,
             self._keep,
         )  # fmt: skip
+        return Moved(begun.positions, state.cell, begun._asdict())
 
     def end(
-        self, state: State, begun: Begun, found: Found, reference: torch.Tensor, sel: torch.Tensor
-    ) -> Ended:
-        """With the new forces. `reference` (N, 3): where the list was made; `sel`: (ntypes,) int32."""
-        return end_step(
-            begun.positions, reference, begun.momenta, found.forces, state.inverse_mass, state.batch,
-            found.atom_energy, found.nearest, found.within, sel, begun.eta, begun.eta_momenta, self._freedom,
+        self, state: State, moved: Moved, found: Found, made: Made, sel: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """With the new forces: all that is new. `made`: the list; `sel`: (ntypes,) int32."""
+        at = moved.new
+        ended = end_step(
+            moved.positions, made.positions, at["momenta"], found.forces, state.inverse_mass, state.batch,
+            found.atom_energy, found.nearest, found.within, sel, at["eta"], at["eta_momenta"], self._freedom,
             state.tally, self.dt, self._kT, self._tau,
         )  # fmt: skip
+        return {**at, **vars(found), **ended._asdict()}
 
     def bath_energy(self, state: State) -> torch.Tensor | None:
         """(S,), what makes energy + kinetic energy the conserved quantity; None if nothing is conserved."""
@@ -73,4 +93,72 @@ class Propagator:
             return torch.zeros_like(state.kinetic)
         goal = self._kT * torch.ones_like(state.eta)
         goal[:, 0] *= self._freedom
-        return (goal * state.eta + state.eta_momenta.square() / (2 * goal * self._tau**2)).sum(1)
+        return _chain_energy(state.eta, state.eta_momenta, goal, goal * self._tau**2)
+
+
+class CellPropagator(Propagator):
+    """NPT: atoms and cell under a pressure, each with a chain (Martyna, Tobias and Klein): `begin_cell_step`."""
+
+    def __init__(
+        self, physics: Physics, freedom: np.ndarray, atoms: np.ndarray, device: torch.device
+    ) -> None:
+        """`freedom`, `atoms`: (S,), momenta of each system that move, and its atoms."""
+        super().__init__(physics, freedom, device)
+        self._pressure, self._flexible = physics.pressure * units.GPa, physics.flexible
+        self._period = physics.pdamp * units.fs
+        inertia = (atoms + 1) * self._kT * self._period**2
+        self._inertia = torch.as_tensor(inertia, dtype=torch.float64, device=device)
+
+    def _cell_widths(self) -> dict[str, int]:
+        return {"cell_momenta": 6, "xi": self.links, "xi_momenta": self.links}
+
+    def begin(self, state: State) -> Moved:
+        begun = begin_cell_step(
+            state.positions, state.momenta, state.forces, state.inverse_mass, state.batch, state.scale,
+            state.flow, state.virial, state.cell, state.cell_momenta, state.xi, state.xi_momenta, state.eta,
+            state.eta_momenta, self._freedom, self._inertia, self.dt, self._kT, self._tau, self._pressure,
+            self._period, self._flexible,
+        )  # fmt: skip
+        return Moved(begun.positions, begun.cell, begun._asdict())
+
+    def end(
+        self, state: State, moved: Moved, found: Found, made: Made, sel: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        at = moved.new
+        ended = end_cell_step(
+            moved.positions, made.positions, at["momenta"], found.forces, state.inverse_mass, state.batch,
+            found.atom_energy, found.nearest, found.within, sel, at["moves"], made.cell, found.virial,
+            moved.cell, at["cell_momenta"], at["xi"], at["xi_momenta"], at["eta"], at["eta_momenta"],
+            self._freedom, self._inertia, state.tally, self.dt, self._kT, self._tau, self._pressure,
+            self._period, made.cutoff, self._flexible,
+        )  # fmt: skip
+        return {**at, **vars(found), **ended._asdict()}
+
+    def bath_energy(self, state: State) -> torch.Tensor | None:
+        of_atoms = super().bath_energy(state)
+        a, b, c = state.cell.unbind(1)
+        volume = (torch.linalg.cross(a, b) * c).sum(1).abs()
+        # Off the diagonal each number stands for two.
+        squares = state.cell_momenta.square() @ state.cell_momenta.new_tensor([1.0, 1, 1, 2, 2, 2])
+        goal = self._kT * torch.ones_like(state.xi)
+        mass = goal * self._period**2
+        goal[:, 0] *= 6 if self._flexible else 1
+        mass[:, 0] *= 9
+        of_cell = self._pressure * volume + squares / (2 * self._inertia)
+        return of_atoms + of_cell + _chain_energy(state.xi, state.xi_momenta, goal, mass)
+
+
+def make_propagator(
+    physics: Physics, freedom: np.ndarray, atoms: np.ndarray, device: torch.device
+) -> Propagator:
+    """The ensemble's; `freedom`, `atoms`: (S,), momenta of each system that move, and its atoms."""
+    if physics.ensemble == "npt":
+        return CellPropagator(physics, freedom, atoms, device)
+    return Propagator(physics, freedom, device)
+
+
+def _chain_energy(
+    eta: torch.Tensor, momenta: torch.Tensor, goal: torch.Tensor, mass: torch.Tensor
+) -> torch.Tensor:
+    """(S,), of chains at `eta` that are driven to `goal`; all (S, M)."""
+    return (goal * eta + momenta.square() / (2 * mass)).sum(1)

@@ -5,7 +5,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,11 +14,11 @@ from ase import Atoms, units
 
 from mdops.errors import InputError
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
-from mdops.md.engine.propagators import Propagator
-from mdops.md.engine.state import TALLY, State
+from mdops.md.engine.propagators import make_propagator
+from mdops.md.engine.state import BATH, TALLY, Made, State
 from mdops.md.engine.structures import Structures
 from mdops.md.engine.surface import Flags, Surface
-from mdops.md.guard import Guard
+from mdops.md.guard import Guard, is_refusal
 from mdops.md.options import Physics
 from mdops.nn import Potential
 
@@ -26,6 +26,10 @@ from mdops.nn import Potential
 _USE = 0.8
 _LONGEST_BLOCK = 500
 
+# What a checkpoint calls the variables of the baths.
+_NAMES = dict(zip(BATH, ("eta", "p_eta", "p_cell", "xi", "p_xi"), strict=True))
+
+G = TypeVar("G")
 F = TypeVar("F")
 
 
@@ -53,7 +57,7 @@ class _Block(NamedTuple):
         return dict(zip(TALLY, self.tally.numpy().T, strict=True)), int(self.needed[0])
 
 
-class Simulation(ABC, Generic[F]):
+class Simulation(ABC, Generic[G, F]):
     """Steps of some systems, in blocks: the first step of each makes the neighbour list anew.
 
     The host queues a block, and while it runs the next one; then it reads what was noted of the first. A block in
@@ -69,61 +73,75 @@ class Simulation(ABC, Generic[F]):
 
     def __init__(
         self,
-        frames: Sequence[Atoms],
+        structures: G,
         potential: Potential,
         physics: Physics,
-        skin: float,
-        graphs: bool,
-        step: int,
-        fparam: Any,
-        aparam: Any,
+        *,
+        skin: float = 1.0,
+        graphs: bool = True,
+        step: int = 0,
+        fparam: Any = None,
+        aparam: Any = None,
     ) -> None:
+        """Takes the atoms as they are, momenta included (`mdops.md.motion.set_velocities` makes some).
+
+        Args:
+            structures: ase.Atoms (`Engine`), or a list of them of any sizes, elements, cells and pbc (`BatchEngine`).
+            skin: A.
+            graphs: capture steps in CUDA graphs, where that can be.
+            step: what the first step comes after.
+            fparam: (p,), or (S, p) of a list; aparam: (q,), or (N, q), N being all atoms. Where the `info` and
+                `arrays` of a structure have none.
+
+        Raises:
+            InputError: no atoms, constraints, npt without a cell that is periodic in three directions, an element
+                the model does not know, or a skin that is negative; of a list it names the system by its number.
+        """
         if not 0 <= skin < math.inf:
             raise InputError(f"skin is {skin}, expected a length in A, not negative")
+        frames = self._frames(structures)
         self._structures = Structures(frames, potential, physics, fparam, aparam)
         self.step, self.builds, self.repeats = step, 0, 0
         self.physics, self.potential = physics, potential
         self._skin, self._use_graphs = float(skin), graphs
         self._guard = Guard(physics.timestep, physics.temperature)
         self._freedom = self._structures.freedom
-        self._propagator = Propagator(physics, self._freedom, potential.device)
+        sizes = np.diff(self._structures.starts)
+        self._propagator = make_propagator(physics, self._freedom, sizes, potential.device)
         self._stride, self._first = 1, step
         self._heat = np.zeros(len(frames))  # eV, sums over the steps
         self._surface: Any = None
         self._warned = False
-        chains = torch.zeros(
-            len(frames), self._propagator.links, dtype=torch.float64, device=potential.device
-        )
-        self._start(self._structures.positions, self._structures.momenta, chains, chains)
+        given = self._structures
+        self._start(given.positions, given.momenta, given.cells, self._propagator.bath())
 
-    def renew(self, positions: np.ndarray | None = None, momenta: np.ndarray | None = None) -> None:
-        """Sort the atoms anew, and forget the list: what comes next depends on the state alone.
+    @abstractmethod
+    def _frames(self, structures: G) -> list[Atoms]:
+        """What is to be moved; raises InputError if it is no such thing."""
 
-        Args:
-            positions, momenta: (N, 3), in the user's order; those of now by default.
-        """
-        if positions is None or momenta is None:
-            now = self._now()
-            positions, momenta = now.positions, now.momenta
-        self._start(positions, momenta, self._state.eta, self._state.eta_momenta)
+    def renew(self) -> None:
+        """Sort the atoms anew, and forget the list: what comes next depends on the state alone."""
+        now = self._now()
+        self._start(now.positions, now.momenta, now.cell, {name: getattr(self._state, name) for name in BATH})
 
     def _start(
-        self, positions: np.ndarray, momenta: np.ndarray, eta: torch.Tensor, eta_momenta: torch.Tensor
+        self, positions: np.ndarray, momenta: np.ndarray, cells: np.ndarray, bath: dict[str, torch.Tensor]
     ) -> None:
         device = self.potential.device
-        order = self._structures.order(positions, self.potential.cutoff / 2)
+        order = self._structures.order(positions, cells, self.potential.cutoff / 2)
         self._order = torch.as_tensor(order, device=device)
         self._inverse = torch.as_tensor(np.argsort(order), device=device)
-        system, masses, fparam, aparam = self._structures.sorted(order, positions, device)
+        system, masses, fparam, aparam = self._structures.sorted(order, positions, cells, device)
         capacity = 0 if self._surface is None else self._surface.capacity
-        self._surface = Surface(self.potential, system, self._skin, fparam, aparam, capacity)
-        sorted_momenta = torch.as_tensor(np.ascontiguousarray(momenta[order]), device=device)
-        self._state = State.of(
-            system.positions, sorted_momenta, masses, system.batch, system.count, eta, eta_momenta
+        cells_move = bath["cell_momenta"].numel() > 0
+        self._surface = Surface(
+            self.potential, system, self._skin, fparam, aparam, capacity, cells_move=cells_move
         )
+        sorted_momenta = torch.as_tensor(np.ascontiguousarray(momenta[order]), device=device)
+        self._state = State.of(system, sorted_momenta, masses, bath)
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         with self._guard.explain(self.step):
-            found = self._surface.forces_carefully(self._state.positions, self._order, self._inverse)
+            found = self._surface.forces_carefully(system.positions, system.cell, self._order, self._inverse)
         for name in ("forces", "atom_energy", "virial"):
             getattr(self._state, name).copy_(getattr(found, name))
         energy = found.atom_energy[self._inverse].cpu().numpy()
@@ -131,20 +149,21 @@ class Simulation(ABC, Generic[F]):
 
     @property
     def inner(self) -> dict[str, np.ndarray]:
-        """The thermostats' variables, and what else a restart needs besides positions and momenta."""
+        """The variables of thermostats and barostats, and what else a restart needs besides positions, momenta and
+        cells."""
         inner = {"stride": np.array(self._stride), "capacity": np.array(self._surface.capacity)}
-        if self._propagator.links:
-            inner["eta"] = self._state.eta.cpu().numpy().copy()
-            inner["p_eta"] = self._state.eta_momenta.cpu().numpy().copy()
+        for name, key in _NAMES.items():
+            if getattr(self._state, name).numel():
+                inner[key] = getattr(self._state, name).cpu().numpy().copy()
         if self._propagator.generator is not None:
             inner["random"] = self._propagator.generator.get_state().numpy().copy()
         return inner
 
     @inner.setter
     def inner(self, values: dict[str, np.ndarray]) -> None:
-        if self._propagator.links:
-            self._state.eta.copy_(torch.as_tensor(values["eta"]))
-            self._state.eta_momenta.copy_(torch.as_tensor(values["p_eta"]))
+        for name, key in _NAMES.items():
+            if getattr(self._state, name).numel():
+                getattr(self._state, name).copy_(torch.as_tensor(values[key]))
         if self._propagator.generator is not None:
             self._propagator.generator.set_state(torch.as_tensor(values["random"]))
         self._stride, self._surface.capacity = int(values["stride"]), int(values["capacity"])
@@ -235,7 +254,9 @@ class Simulation(ABC, Generic[F]):
                 self._replay(rebuild=k == 0)
                 if every and (first + k + 1) % every == 0:
                     recordings.append(self._record(first + k + 1))
-        except InputError:
+        except Exception as error:
+            if not is_refusal(error):
+                raise
             self._restore(start)
             return None
         tally, needed, done = to_host(self._state.tally), to_host(self._surface.needed), None
@@ -295,9 +316,10 @@ class Simulation(ABC, Generic[F]):
         state, surface = self._state, self._surface
         for _ in range(steps):
             with self._guard.explain(self.step + 1):
-                begun = self._propagator.begin(state)
-                found = surface.forces_carefully(begun.positions, self._order, self._inverse)
-            state.take(begun, found, self._propagator.end(state, begun, found, begun.positions, surface.sel))
+                moved = self._propagator.begin(state)
+                found = surface.forces_carefully(moved.positions, moved.cell, self._order, self._inverse)
+            made = Made(moved.positions, moved.cell, surface.cutoff)
+            state.take(self._propagator.end(state, moved, found, made, surface.sel))
             kinetic = state.kinetic.cpu().numpy()
             self._guard.check(self.step + 1, self._temperatures(kinetic))
             self._heat += kinetic
@@ -336,11 +358,11 @@ class Simulation(ABC, Generic[F]):
 
     def _one_step(self, *, rebuild: bool) -> None:
         state, surface = self._state, self._surface
-        begun = self._propagator.begin(state)
+        moved = self._propagator.begin(state)
         if rebuild:
-            surface.rebuild(begun.positions)
-        found = surface.forces(begun.positions)
-        state.take(begun, found, self._propagator.end(state, begun, found, surface.reference, surface.sel))
+            surface.rebuild(moved.positions, moved.cell)
+        found = surface.forces(moved.positions, moved.cell)
+        state.take(self._propagator.end(state, moved, found, surface.made, surface.sel))
 
     def _record(self, step: int) -> Recording:
         bath = self._propagator.bath_energy(self._state)

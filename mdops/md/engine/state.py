@@ -1,19 +1,25 @@
 """What moves in a simulation, as tensors that are written in place."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from mdops.ops.dynamics import Begun, Ended
+from mdops.nn.system import System
 
 # Of a system over some steps: what may go wrong, as the largest value of each thing, and the heat.
 TALLY = ("moved2", "overflow", "closeness", "energy", "kinetic", "heat")
 
-# What a step changes, in the order it has in memory.
+# What a step changes, in the order it has in memory; and what it changes where cells move.
 _MOVING = (
     "positions", "momenta", "forces", "atom_energy", "energy", "kinetic", "scale", "eta", "eta_momenta", "virial",
     "tally",
 )  # fmt: skip
+_MOVING_CELL = ("cell", "cell_momenta", "xi", "xi_momenta", "flow")
+
+# What thermostats and barostats are at; the rest of a state follows from positions, momenta and cells.
+BATH = ("eta", "eta_momenta", "cell_momenta", "xi", "xi_momenta")
 
 
 @dataclass
@@ -32,6 +38,14 @@ class Found:
     within: torch.Tensor
 
 
+class Made(NamedTuple):
+    """Where a neighbour list was made: positions (N, 3) and cells (S, 3, 3); and how far it reaches, A."""
+
+    positions: torch.Tensor
+    cell: torch.Tensor
+    cutoff: float
+
+
 @dataclass
 class State:
     """N atoms of S systems in the engine's own order, in ASE's units (A, eV, amu; time in A sqrt(amu/eV)), float64.
@@ -45,8 +59,13 @@ class State:
         eta, eta_momenta: (S, M), of the thermostats.
         virial: (S, 3, 3), W = -dE/d(strain).
         tally: (S, 6), the columns of `TALLY`.
+        cell: (S, 3, 3), rows are lattice vectors.
+        cell_momenta: (S, 6); xi, xi_momenta: (S, M), of the cells' thermostats; flow: (S, 6), sum p p^T / m of the
+            momenta times `scale`: see `mdops.ops.begin_cell_step`. They have no columns where cells do not move,
+            but `flow`, which is of the start then.
         inverse_mass: (N,); batch: (N,) int32, the system of each atom. They do not change.
         memory: all that moves, of which the tensors above are views.
+        moving: names of what is there, in its order.
     """
 
     positions: torch.Tensor
@@ -60,47 +79,56 @@ class State:
     eta_momenta: torch.Tensor
     virial: torch.Tensor
     tally: torch.Tensor
+    cell: torch.Tensor
+    cell_momenta: torch.Tensor
+    xi: torch.Tensor
+    xi_momenta: torch.Tensor
+    flow: torch.Tensor
     inverse_mass: torch.Tensor
     batch: torch.Tensor
     memory: torch.Tensor
+    moving: tuple[str, ...]
 
     @classmethod
     def of(
-        cls,
-        positions: torch.Tensor,
-        momenta: torch.Tensor,
-        masses: torch.Tensor,
-        batch: torch.Tensor,
-        systems: int,
-        eta: torch.Tensor,
-        eta_momenta: torch.Tensor,
+        cls, system: System, momenta: torch.Tensor, masses: torch.Tensor, bath: Mapping[str, torch.Tensor]
     ) -> "State":
-        """No forces yet; masses (N,)."""
-        inverse_mass = 1 / masses
-        heat = (momenta.square().sum(1) * inverse_mass / 2).cpu()
-        kinetic = torch.zeros(systems, dtype=torch.float64).index_add_(0, batch.cpu().long(), heat)
-        zeros = positions.new_zeros
-        moving = [
-            positions, momenta, torch.zeros_like(positions), torch.zeros_like(masses), zeros(systems),
-            kinetic.to(positions.device), positions.new_ones(systems), eta, eta_momenta, zeros(systems, 3, 3),
-            zeros(systems, len(TALLY)),
-        ]  # fmt: skip
-        memory = torch.cat([tensor.reshape(-1) for tensor in moving])
-        parts = memory.split([tensor.numel() for tensor in moving])
-        views = (part.view(tensor.shape) for part, tensor in zip(parts, moving, strict=True))
-        named = dict(zip(_MOVING, views, strict=True))
-        state = cls(**named, inverse_mass=inverse_mass, batch=batch, memory=memory)
+        """No forces yet; masses (N,); `bath` has what `BATH` names. Cells move if they have momenta."""
+        inverse_mass, count = 1 / masses, system.count
+        kinetic, flow = _heat(momenta, inverse_mass, system.batch, count)
+        zeros = system.positions.new_zeros
+        values = {
+            "positions": system.positions, "momenta": momenta, "forces": zeros(momenta.shape),
+            "atom_energy": zeros(masses.shape), "energy": zeros(count), "kinetic": kinetic,
+            "scale": 1 + zeros(count), "virial": zeros(count, 3, 3), "tally": zeros(count, len(TALLY)),
+            "cell": system.cell, "flow": flow, **bath,
+        }  # fmt: skip
+        moving = _MOVING + (_MOVING_CELL if bath["cell_momenta"].numel() else ())
+        parts = [values[name] for name in moving]
+        memory = torch.cat([tensor.reshape(-1) for tensor in parts])
+        views = memory.split([tensor.numel() for tensor in parts])
+        for name, view in zip(moving, views, strict=True):
+            values[name] = view.view(values[name].shape)
+        state = cls(
+            **values, inverse_mass=inverse_mass, batch=system.batch, memory=memory, moving=moving
+        )  # fmt: skip
         state.clear_tally()
         return state
 
-    def take(self, begun: Begun, found: Found, ended: Ended) -> None:
-        """The state after a step, in one kernel."""
-        new = [
-            begun.positions, ended.momenta, found.forces, found.atom_energy, ended.energy, ended.kinetic,
-            ended.scale, ended.eta, ended.eta_momenta, found.virial, ended.tally,
-        ]  # fmt: skip
-        torch.cat([tensor.reshape(-1) for tensor in new], out=self.memory)
+    def take(self, new: Mapping[str, torch.Tensor]) -> None:
+        """The state after a step, of which `new` has all that moves, in one kernel."""
+        torch.cat([new[name].reshape(-1) for name in self.moving], out=self.memory)
 
     def clear_tally(self) -> None:
         self.tally.fill_(-torch.inf)
         self.tally[:, TALLY.index("heat")] = 0
+
+
+def _heat(
+    momenta: torch.Tensor, inverse_mass: torch.Tensor, batch: torch.Tensor, systems: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(S,) and (S, 6): kinetic energies, and sum p p^T / m as xx, yy, zz, yz, xz, xy; summed on the host, in order."""
+    p = momenta.cpu()
+    rows = p[:, [0, 1, 2, 1, 0, 0]] * p[:, [0, 1, 2, 2, 2, 1]] * inverse_mass.cpu()[:, None]
+    flow = rows.new_zeros(systems, 6).index_add_(0, batch.cpu().long(), rows)
+    return (flow[:, :3].sum(1) / 2).to(momenta.device), flow.to(momenta.device)

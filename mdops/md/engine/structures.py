@@ -9,7 +9,7 @@ from ase import Atoms
 
 from mdops.errors import InputError
 from mdops.md.engine.surface import spatial_order
-from mdops.md.motion import degrees_of_freedom
+from mdops.md.motion import check_npt, degrees_of_freedom
 from mdops.md.options import Physics
 from mdops.nn import Potential
 from mdops.nn.system import System, atom_types
@@ -21,7 +21,7 @@ class Structures:
     Attributes:
         starts: (S + 1,): structure s has the atoms starts[s] up to starts[s + 1].
         freedom: (S,), degrees of freedom.
-        positions, momenta: (N, 3), as they were given.
+        positions, momenta: (N, 3); cells: (S, 3, 3): as they were given.
     """
 
     def __init__(
@@ -30,13 +30,11 @@ class Structures:
         """Raises InputError for what the engine cannot move."""
         if not frames:
             raise InputError("the engine has no structures to move")
-        if physics.ensemble == "npt":
-            raise InputError("the engine keeps the cell: run npt through ASE's integrators")
         self._names = [f"system {s}: " if len(frames) > 1 else "" for s in range(len(frames))]
         for atoms, name in zip(frames, self._names, strict=True):
-            _check(atoms, name)
+            _check(atoms, physics, name)
         self.freedom = np.array([degrees_of_freedom(atoms, physics) for atoms in frames])
-        if physics.ensemble == "nvt" and self.freedom.min() < 1:
+        if physics.ensemble != "nve" and self.freedom.min() < 1:
             name = self._names[int(self.freedom.argmin())]
             raise InputError(
                 f"{name}a Nose-Hoover chain has no motion to act on here: take Langevin dynamics"
@@ -46,26 +44,24 @@ class Structures:
         self.momenta = np.concatenate([atoms.get_momenta() for atoms in frames])
         self._masses = np.concatenate([atoms.get_masses() for atoms in frames])
         self._types = atom_types(frames, potential.type_map)
-        self._cells = np.array([atoms.cell.array for atoms in frames])
+        self.cells = np.array([atoms.cell.array for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
         self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
         self._fparam = self._frame_parameters(frames, fparam)
         self._aparam = self._atom_parameters(frames, aparam)
 
-    def order(self, positions: np.ndarray, edge: float) -> np.ndarray:
+    def order(self, positions: np.ndarray, cells: np.ndarray, edge: float) -> np.ndarray:
         """(N,): the atoms of each structure sorted in space (see `spatial_order`), the structures in turn."""
         parts = [
             begin + spatial_order(positions[begin:end], cell, pbc, edge)
-            for begin, end, cell, pbc in zip(
-                self.starts[:-1], self.starts[1:], self._cells, self._pbc, strict=True
-            )
+            for begin, end, cell, pbc in zip(self.starts[:-1], self.starts[1:], cells, self._pbc, strict=True)
         ]
         return np.concatenate(parts)
 
     def sorted(
-        self, order: np.ndarray, positions: np.ndarray, device: torch.device
+        self, order: np.ndarray, positions: np.ndarray, cells: np.ndarray, device: torch.device
     ) -> tuple[System, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """In the order of `order`, with these positions: the system, the masses (N,), fparam and aparam."""
+        """In the order of `order`, with these positions and cells: the system, the masses (N,), fparam and aparam."""
 
         def sort(values: np.ndarray, dtype: torch.dtype = torch.float64) -> torch.Tensor:
             return torch.as_tensor(np.ascontiguousarray(values[order]), dtype=dtype, device=device)
@@ -73,7 +69,7 @@ class Structures:
         system = System(
             sort(positions),
             sort(self._types, torch.int32),
-            torch.as_tensor(self._cells, dtype=torch.float64, device=device),
+            torch.as_tensor(cells, dtype=torch.float64, device=device),
             torch.as_tensor(self._pbc, device=device),
             sort(self._batch, torch.int32),
         )
@@ -118,10 +114,12 @@ class Structures:
         return np.concatenate(given) if joined else np.stack(given)
 
 
-def _check(atoms: Atoms, name: str) -> None:
+def _check(atoms: Atoms, physics: Physics, name: str) -> None:
     if len(atoms) == 0:
         raise InputError(f"{name}the engine has no atoms to move")
     if atoms.constraints:
         raise InputError(
             f"{name}the engine moves all atoms: run structures with constraints through ASE's integrators"
         )
+    if physics.ensemble == "npt":
+        check_npt(atoms, name)

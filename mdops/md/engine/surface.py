@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mdops.errors import InputError
-from mdops.md.engine.state import Found
+from mdops.md.engine.state import Found, Made
 from mdops.nn import Potential
 from mdops.nn.system import System
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
@@ -20,7 +20,8 @@ class Flags(NamedTuple):
     """The largest value over some steps, and all systems, of each thing that may go wrong; NaN where a step had one.
 
     Attributes:
-        moved2: squared distance of an atom from where the list was made, A^2.
+        moved2: squared distance of an atom from where the list was made, A^2; where cells move, from where their
+            strain would have brought it, and more for that strain (`mdops.ops.end_cell_step`).
         overflow: neighbours of an atom beyond the model's `sel`.
         closeness: minus the smallest distance of two atoms, A.
         energy: absolute value, eV.
@@ -47,7 +48,7 @@ class Surface:
         potential: of which the forces are.
         capacity: places in a row of the list.
         captures: whether a step can be captured in a CUDA graph; otherwise the potential asks the device.
-        reference: (N, 3), where the list was made.
+        made: where the list was made.
         needed: (2,) int64, as `neighbor_matrix` gave it last.
         sel: (ntypes,) int32, how many neighbours may be within the cutoff.
     """
@@ -60,13 +61,16 @@ class Surface:
         fparam: torch.Tensor | None,
         aparam: torch.Tensor | None,
         capacity: int = 0,
+        *,
+        cells_move: bool = False,
     ) -> None:
         self.potential, self.system, self.skin = potential, system, skin
         self._fused = potential.fused()
         self._fparam, self._aparam = fparam, aparam
         self.capacity = capacity
         self.captures = self._fused is not None and potential.device.type == "cuda"
-        self.reference = torch.zeros_like(system.positions)
+        self.made = Made(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
+        self._cells_move = cells_move
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
         self._list: NeighborList | None = None
         n, ntypes = system.atoms, len(potential.type_map)
@@ -90,12 +94,12 @@ class Surface:
         """Room for rows of that length, and a sixteenth more, in whole vectors of eight."""
         self.capacity = -(-(longest + max(8, longest // 16)) // 8) * 8
 
-    def rebuild(self, positions: torch.Tensor) -> None:
-        """A new list for the positions of now; what does not fit is told by `needed`."""
+    def rebuild(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
+        """A new list for the positions and cells of now; what does not fit is told by `needed`."""
         s = self.system
         neighbors, images, counts, self.needed = neighbor_matrix(
             positions,
-            s.cell,
+            cell,
             s.pbc,
             s.batch,
             s.types,
@@ -104,26 +108,30 @@ class Surface:
             self.capacity,
         )
         self._list = NeighborList(neighbors, images, counts, self.cutoff)
-        self.reference.copy_(positions)
+        self.made.positions.copy_(positions)
+        if self._cells_move:
+            self.made.cell.copy_(cell)
 
-    def forces(self, positions: torch.Tensor) -> Found:
+    def forces(self, positions: torch.Tensor, cell: torch.Tensor) -> Found:
         """By the list there is."""
         assert self._list is not None
         s = self.system
-        system = System(positions, s.types, s.cell, s.pbc, s.batch)
+        system = System(positions, s.types, cell, s.pbc, s.batch)
         if self._fused is None:
             return self._found(self.potential.evaluate(system, self._list, self._fparam, self._aparam))
         with torch.no_grad():
             result, moments = self._fused(system, self._list, self._fparam, self._aparam)
         return Found(**result, nearest=moments.nearest, within=moments.within)
 
-    def forces_carefully(self, positions: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor) -> Found:
+    def forces_carefully(
+        self, positions: torch.Tensor, cell: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor
+    ) -> Found:
         """The same by a list of its own, on the atoms in the user's order: errors name the user's atoms.
 
         Raises InputError for what flags tell otherwise.
         """
         s = self.system
-        system = System(positions[inverse], s.types[inverse], s.cell, s.pbc, s.batch)
+        system = System(positions[inverse], s.types[inverse], cell, s.pbc, s.batch)
         aparam = None if self._aparam is None else self._aparam[inverse]
         try:
             found = self._neighbors(system)

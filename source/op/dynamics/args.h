@@ -202,6 +202,19 @@ struct SystemResults {
   }
 };
 
+// What a system is at the end of a step.
+template <int Links>
+struct Finish {
+  static constexpr int kThreads = 1;
+  Thermostats<Links> bath;
+  SystemResults results;
+
+  MDOPS_HD void set(int, int64_t system, const Measures& sum, bool occupied) const {
+    if (!occupied) bath.keep(system);
+    results.set(system, sum, occupied ? bath.advance(system, sum.kinetic, true) : 1.0);
+  }
+};
+
 // f(std::integral_constant<int, links>{}), of a number of links that was checked.
 template <class F>
 void dispatch_links(int64_t links, const F& f) {

@@ -2,13 +2,29 @@
 #include <tuple>
 #include <vector>
 
-#include "dynamics/args.h"
+#include "dynamics/cell_args.h"
 
 namespace mdops {
 
 namespace {
 
 constexpr int64_t kGrain = 4096;
+
+bool occupied(const StepSystems& s, int64_t system) {
+  const int32_t* batch = s.batch.const_data_ptr<int32_t>();
+  return std::binary_search(batch, batch + s.atoms, static_cast<int32_t>(system));
+}
+
+// The second half of a step: what is measured of the atoms of each system goes into its results.
+template <class Half, class Finish>
+void end_systems(const StepSystems& s, const Half& half, const Finish& finish) {
+  using Measured = typename Half::Measured;
+  std::vector<Measured> measures(s.systems, Measured::none());
+  const int32_t* system = s.batch.const_data_ptr<int32_t>();
+  for (int64_t i = 0; i < s.atoms; ++i) measures[system[i]].add(half.kick(i));
+  for (int64_t k = 0; k < s.systems; ++k)
+    for (int which = 0; which < Finish::kThreads; ++which) finish.set(which, k, measures[k], occupied(s, k));
+}
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, const Tensor& momenta,
                                                       const Tensor& forces, const Tensor& inverse_mass,
@@ -23,10 +39,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, c
   std::vector<double> factor(s.systems);
   dispatch_links(s.links, [&](auto links) {
     const Thermostats<links> bath(s, dt / 2);
-    const int32_t* system = s.batch.const_data_ptr<int32_t>();
     for (int64_t k = 0; k < s.systems; ++k) {
-      const bool real = std::binary_search(system, system + s.atoms, static_cast<int32_t>(k));
-      if (real)
+      if (occupied(s, k))
         factor[k] = a.scale.const_data_ptr<double>()[k] *
                     bath.advance(k, a.kinetic.const_data_ptr<double>()[k], true);
       else
@@ -58,22 +72,62 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
   EndArgs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
             eta, eta_momenta, freedom, tally, dt, kT, tau);
   StepSystems& s = a.systems;
-  std::vector<Measures> measures(s.systems, Measures::none());
-  const int32_t* system = s.batch.const_data_ptr<int32_t>();
   dispatch_float(op, a.nearest.scalar_type(), [&](auto zero) {
-    const auto half = a.half<decltype(zero)>();
-    for (int64_t i = 0; i < s.atoms; ++i) measures[system[i]].add(half.kick(i));
-  });
-  dispatch_links(s.links, [&](auto links) {
-    const Thermostats<links> bath(s, dt / 2);
-    const SystemResults results(a);
-    for (int64_t k = 0; k < s.systems; ++k) {
-      const bool real = std::binary_search(system, system + s.atoms, static_cast<int32_t>(k));
-      if (!real) bath.keep(k);
-      results.set(k, measures[k], real ? bath.advance(k, measures[k].kinetic, true) : 1.0);
-    }
+    dispatch_links(s.links, [&](auto links) {
+      end_systems(s, a.half<decltype(zero)>(),
+                  Finish<links>{Thermostats<links>(s, dt / 2), SystemResults(a)});
+    });
   });
   return {a.new_momenta, a.scale, a.kinetic, a.energies, s.new_eta, s.new_eta_momenta, a.new_tally};
+}
+
+BegunInCell begin_cell_step(const Tensor& positions, const Tensor& momenta, const Tensor& forces,
+                            const Tensor& inverse_mass, const Tensor& batch, const Tensor& scale,
+                            const Tensor& flow, const Tensor& virial, const Tensor& cell,
+                            const Tensor& cell_momenta, const Tensor& xi, const Tensor& xi_momenta,
+                            const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom,
+                            const Tensor& inertia, double dt, double kT, double tau, double pressure,
+                            double period, bool flexible) {
+  CellBeginArgs a("begin_cell_step", positions, momenta, forces, inverse_mass, batch, scale, flow, virial,
+                  cell, cell_momenta, xi, xi_momenta, eta, eta_momenta, freedom, inertia, dt, kT, tau,
+                  pressure, period, flexible);
+  const StepSystems& s = a.plain;
+  dispatch_links(s.links, [&](auto links) {
+    const CellStart<links> start = a.start<links>();
+    for (int64_t k = 0; k < s.systems; ++k) {
+      const bool real = occupied(s, k);
+      const double of_atoms = real ? start.factor(0, k) : 1, of_cell = real ? start.factor(1, k) : 1;
+      for (int which = 0; which < 2; ++which)
+        real ? start.set(which, k, of_atoms, of_cell) : start.keep(which, k);
+    }
+  });
+  const CellFirstHalf half = a.half();
+  const int32_t* system = s.batch.const_data_ptr<int32_t>();
+  parallel(s.atoms, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) half.move(i, system[i]);
+  });
+  return a.results();
+}
+
+EndedInCell end_cell_step(const Tensor& positions, const Tensor& reference, const Tensor& momenta,
+                          const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
+                          const Tensor& atom_energy, const Tensor& nearest, const Tensor& within,
+                          const Tensor& sel, const Tensor& moves, const Tensor& reference_cell,
+                          const Tensor& virial, const Tensor& cell, const Tensor& cell_momenta,
+                          const Tensor& xi, const Tensor& xi_momenta, const Tensor& eta,
+                          const Tensor& eta_momenta, const Tensor& freedom, const Tensor& inertia,
+                          const Tensor& tally, double dt, double kT, double tau, double pressure,
+                          double period, double cutoff, bool flexible) {
+  const Op op("end_cell_step");
+  CellEndArgs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within,
+                sel, moves, reference_cell, virial, cell, cell_momenta, xi, xi_momenta, eta, eta_momenta,
+                freedom, inertia, tally, dt, kT, tau, pressure, period, cutoff, flexible);
+  dispatch_float(op, a.atoms.nearest.scalar_type(), [&](auto zero) {
+    dispatch_links(a.atoms.systems.links, [&](auto links) {
+      end_systems(a.atoms.systems, a.half<decltype(zero)>(), a.finish<links>());
+    });
+  });
+  return a.results();
 }
 
 }  // namespace
@@ -83,4 +137,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
   m.impl("begin_step", TORCH_BOX(&mdops::begin_step));
   m.impl("end_step", TORCH_BOX(&mdops::end_step));
+  m.impl("begin_cell_step", TORCH_BOX(&mdops::begin_cell_step));
+  m.impl("end_cell_step", TORCH_BOX(&mdops::end_cell_step));
 }

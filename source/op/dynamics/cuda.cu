@@ -2,7 +2,7 @@
 
 #include "common/cuda.h"
 #include "common/rows.h"
-#include "dynamics/args.h"
+#include "dynamics/cell_args.h"
 
 namespace mdops {
 
@@ -65,6 +65,26 @@ __global__ void first_half(BeginData a, Thermostats<Links> bath) {
   }
 }
 
+// A warp a system, of which two threads move the chains of its atoms and of its cell.
+template <int Links>
+__global__ void start_cells(CellStart<Links> start, const int32_t* batch, int32_t atoms) {
+  const int32_t s = blockIdx.x, which = threadIdx.x;
+  if (which > 1) return;
+  const int32_t first = gridDim.x == 1 ? 0 : first_atom(batch, atoms, s);
+  if (first >= atoms || batch[first] != s) return start.keep(which, s);
+  const double factor = start.factor(which, s), other = __shfl_xor_sync(3, factor, 1);
+  start.set(which, s, which ? other : factor, which ? factor : other);
+}
+
+__global__ void first_half_in_cell(CellFirstHalf half, const int32_t* batch, int32_t atoms, int32_t systems) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i >= atoms) return;
+  const int32_t s = system_of(batch, static_cast<int32_t>(i), systems);
+  if (s >= 0) return half.move(i, s);
+  for (int64_t k = 3 * i; k < 3 * i + 3; ++k)
+    half.new_momenta[k] = half.new_positions[k] = not_a_number<double>();
+}
+
 __device__ Measures warp_sum(Measures m) {
   for (int step = kWarp / 2; step; step /= 2) {
     Measures other;
@@ -78,60 +98,84 @@ __device__ Measures warp_sum(Measures m) {
   return m;
 }
 
+__device__ CellMeasures warp_sum(CellMeasures m) {
+  m.of_atoms = warp_sum(m.of_atoms);
+  for (int step = kWarp / 2; step; step /= 2)
+    for (int k = 0; k < 6; ++k) m.flow.v[k] += __shfl_xor_sync(kAllLanes, m.flow.v[k], step);
+  return m;
+}
+
 // A warp a window of 32 atoms. What it measures of the part of system s in window w goes to parts[s + w]:
 // both rise along the atoms, so no two of them share a place.
-template <class Real>
-__global__ void second_half(SecondHalf<Real> half, const int32_t* batch, int32_t atoms, int32_t systems,
-                            Measures* parts) {
+template <class Half>
+__global__ void second_half(Half half, const int32_t* batch, int32_t atoms, int32_t systems,
+                            typename Half::Measured* parts) {
+  using Measured = typename Half::Measured;
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x, window = i / kWarp;
   const int64_t begin = window * kWarp;
   if (begin >= atoms) return;
   const int64_t end = begin + kWarp < atoms ? begin + kWarp : atoms;
-  Measures own = Measures::none();
+  Measured own = Measured::none();
   int32_t system = -1;
   if (i < end) {
     own = half.kick(i);
     system = system_of(batch, static_cast<int32_t>(i), systems);
-    if (system < 0)
-      for (int c = 0; c < 3; ++c) half.new_momenta[3 * i + c] = not_a_number<double>();
+    if (system < 0) half.spoil(i);
   }
   const int32_t first = batch[begin] > 0 ? batch[begin] : 0;
   const int32_t last = batch[end - 1] < systems ? batch[end - 1] : systems - 1;
   for (int32_t s = first; s <= last; ++s) {
-    const Measures sum = warp_sum(system == s ? own : Measures::none());
+    const Measured sum = warp_sum(system == s ? own : Measured::none());
     if (lane_index() == 0) parts[s + window] = sum;
   }
 }
 
-// A block a system: its measures, and its chain.
-template <int Links>
-__global__ void finish_systems(const Measures* parts, const int32_t* batch, int32_t atoms, int32_t systems,
-                               Thermostats<Links> bath, SystemResults results) {
-  __shared__ Measures of_warp[kWarp];
+// A block a system: its measures, and its chains.
+template <class Measured, class Finish>
+__global__ void finish_systems(const Measured* parts, const int32_t* batch, int32_t atoms, int32_t systems,
+                               Finish finish) {
+  __shared__ Measured of_warp[kWarp];
   const int32_t s = blockIdx.x;
   const int32_t first = systems == 1 ? 0 : first_atom(batch, atoms, s);
   const int32_t end = systems == 1 ? atoms : first_atom(batch, atoms, s + 1);
-  Measures sum = Measures::none();
+  Measured sum = Measured::none();
   if (first < end)
     for (int32_t w = first / kWarp + threadIdx.x; w <= (end - 1) / kWarp; w += blockDim.x) {
       const int32_t begin = w * kWarp, last = begin < atoms - kWarp ? begin + kWarp - 1 : atoms - 1;
       // Otherwise `batch` is not sorted, and nothing was measured for this place.
       const bool measured = batch[begin] <= s && s <= batch[last];
       if (measured) sum.add(parts[static_cast<int64_t>(s) + w]);
-      if (!measured) sum.kinetic = not_a_number<double>();
+      if (!measured) sum.spoil();
     }
   sum = warp_sum(sum);
   if (blockDim.x > kWarp) {
     if (lane_index() == 0) of_warp[threadIdx.x / kWarp] = sum;
     __syncthreads();
     if (threadIdx.x >= kWarp) return;
-    sum = threadIdx.x < blockDim.x / kWarp ? of_warp[threadIdx.x] : Measures::none();
+    sum = threadIdx.x < blockDim.x / kWarp ? of_warp[threadIdx.x] : Measured::none();
     sum = warp_sum(sum);
   }
-  if (threadIdx.x != 0) return;
-  if (first >= end) bath.keep(s);
-  if (first < end && (batch[first] != s || batch[end - 1] != s)) sum.kinetic = not_a_number<double>();
-  results.set(s, sum, first < end ? bath.advance(s, sum.kinetic, true) : 1.0);
+  if (threadIdx.x >= Finish::kThreads) return;
+  if (first < end && (batch[first] != s || batch[end - 1] != s)) sum.spoil();
+  finish.set(threadIdx.x, s, sum, first < end);
+}
+
+// Both kernels of the second half of a step.
+template <class Half, class Finish>
+void end_systems(const CudaOp& op, const StepSystems& s, const Half& half, const Finish& finish) {
+  using Measured = typename Half::Measured;
+  const int64_t windows = blocks_for(s.atoms, kWarp), places = windows + s.systems;
+  const Tensor memory =
+      empty(op, {places * static_cast<int64_t>(sizeof(Measured) / sizeof(double))}, ScalarType::Double);
+  Measured* parts = reinterpret_cast<Measured*>(const_cast<void*>(memory.data_ptr()));
+  const int32_t* system = s.batch.const_data_ptr<int32_t>();
+  // Few atoms are spread over the multiprocessors.
+  const int few = windows > 4096 ? kThreads : kWarp;
+  op.launch(second_half<Half>, blocks_for(windows * kWarp, few), few, 0, half, system, s.atoms, s.systems,
+            parts);
+  const int threads = windows > kFewParts * s.systems ? kThreads : kWarp;
+  op.launch(finish_systems<Measured, Finish>, s.systems, threads, 0, parts, system, s.atoms, s.systems,
+            finish);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, const Tensor& momenta,
@@ -175,24 +219,55 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
   EndArgs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
             eta, eta_momenta, freedom, tally, dt, kT, tau);
   StepSystems& s = a.systems;
-  const int64_t windows = blocks_for(s.atoms, kWarp), places = windows + s.systems;
-  const Tensor memory =
-      empty(op, {places * static_cast<int64_t>(sizeof(Measures) / sizeof(double))}, ScalarType::Double);
-  Measures* parts = reinterpret_cast<Measures*>(const_cast<void*>(memory.data_ptr()));
-  const int32_t* system = s.batch.const_data_ptr<int32_t>();
   dispatch_float(op, a.nearest.scalar_type(), [&](auto zero) {
-    using Real = decltype(zero);
-    // Few atoms are spread over the multiprocessors.
-    const int threads = windows > 4096 ? kThreads : kWarp;
-    op.launch(second_half<Real>, blocks_for(windows * kWarp, threads), threads, 0, a.half<Real>(), system,
-              s.atoms, s.systems, parts);
-  });
-  dispatch_links(s.links, [&](auto links) {
-    const int threads = windows > kFewParts * s.systems ? kThreads : kWarp;
-    op.launch(finish_systems<links>, s.systems, threads, 0, parts, system, s.atoms, s.systems,
-              Thermostats<links>(s, dt / 2), SystemResults(a));
+    dispatch_links(s.links, [&](auto links) {
+      end_systems(op, s, a.half<decltype(zero)>(),
+                  Finish<links>{Thermostats<links>(s, dt / 2), SystemResults(a)});
+    });
   });
   return {a.new_momenta, a.scale, a.kinetic, a.energies, s.new_eta, s.new_eta_momenta, a.new_tally};
+}
+
+BegunInCell begin_cell_step(const Tensor& positions, const Tensor& momenta, const Tensor& forces,
+                            const Tensor& inverse_mass, const Tensor& batch, const Tensor& scale,
+                            const Tensor& flow, const Tensor& virial, const Tensor& cell,
+                            const Tensor& cell_momenta, const Tensor& xi, const Tensor& xi_momenta,
+                            const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom,
+                            const Tensor& inertia, double dt, double kT, double tau, double pressure,
+                            double period, bool flexible) {
+  const CudaOp op("begin_cell_step", "positions", positions);
+  CellBeginArgs a(op, positions, momenta, forces, inverse_mass, batch, scale, flow, virial, cell,
+                  cell_momenta, xi, xi_momenta, eta, eta_momenta, freedom, inertia, dt, kT, tau, pressure,
+                  period, flexible);
+  const StepSystems& s = a.plain;
+  const int32_t* system = s.batch.const_data_ptr<int32_t>();
+  dispatch_links(s.links, [&](auto links) {
+    op.launch(start_cells<links>, s.systems, kWarp, 0, a.start<links>(), system, s.atoms);
+  });
+  op.launch(first_half_in_cell, blocks_for(s.atoms, kThreads), kThreads, 0, a.half(), system, s.atoms,
+            s.systems);
+  return a.results();
+}
+
+EndedInCell end_cell_step(const Tensor& positions, const Tensor& reference, const Tensor& momenta,
+                          const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
+                          const Tensor& atom_energy, const Tensor& nearest, const Tensor& within,
+                          const Tensor& sel, const Tensor& moves, const Tensor& reference_cell,
+                          const Tensor& virial, const Tensor& cell, const Tensor& cell_momenta,
+                          const Tensor& xi, const Tensor& xi_momenta, const Tensor& eta,
+                          const Tensor& eta_momenta, const Tensor& freedom, const Tensor& inertia,
+                          const Tensor& tally, double dt, double kT, double tau, double pressure,
+                          double period, double cutoff, bool flexible) {
+  const CudaOp op("end_cell_step", "positions", positions);
+  CellEndArgs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within,
+                sel, moves, reference_cell, virial, cell, cell_momenta, xi, xi_momenta, eta, eta_momenta,
+                freedom, inertia, tally, dt, kT, tau, pressure, period, cutoff, flexible);
+  dispatch_float(op, a.atoms.nearest.scalar_type(), [&](auto zero) {
+    dispatch_links(a.atoms.systems.links, [&](auto links) {
+      end_systems(op, a.atoms.systems, a.half<decltype(zero)>(), a.finish<links>());
+    });
+  });
+  return a.results();
 }
 
 }  // namespace
@@ -202,4 +277,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
   m.impl("begin_step", TORCH_BOX(&mdops::begin_step));
   m.impl("end_step", TORCH_BOX(&mdops::end_step));
+  m.impl("begin_cell_step", TORCH_BOX(&mdops::begin_cell_step));
+  m.impl("end_cell_step", TORCH_BOX(&mdops::end_cell_step));
 }

@@ -49,6 +49,9 @@ struct Measures {
     overflow = larger(overflow, other.overflow);
     closeness = larger(closeness, other.closeness);
   }
+
+  // For atoms of no system.
+  MDOPS_HD void spoil() { kinetic = NAN; }
 };
 
 constexpr int kTally = 6;  // numbers of a system's tally
@@ -64,6 +67,7 @@ MDOPS_HD void update_tally(const double* before, const Measures& now, double kin
 // The atoms of the second half of a step, and what is measured of them.
 template <class Real>
 struct SecondHalf {
+  using Measured = Measures;
   const double *positions, *reference, *momenta, *forces, *inverse_mass, *energy;
   const Real* nearest;
   const int32_t *within, *sel;
@@ -80,10 +84,18 @@ struct SecondHalf {
       p2 += p * p;
       moved2 += way * way;
     }
+    return measured(i, inverse_mass[i] * p2 / 2, moved2);
+  }
+
+  MDOPS_HD void spoil(int64_t i) const {
+    for (int64_t k = 3 * i; k < 3 * i + 3; ++k) new_momenta[k] = NAN;
+  }
+
+  MDOPS_HD Measures measured(int64_t i, double kinetic, double moved2) const {
     double overflow = 0;
     for (int64_t t = 0; t < ntypes; ++t)
       overflow = larger(overflow, static_cast<double>(within[i * ntypes + t]) - sel[t]);
-    return {inverse_mass[i] * p2 / 2, energy[i], moved2, overflow, -static_cast<double>(nearest[i])};
+    return {kinetic, energy[i], moved2, overflow, -static_cast<double>(nearest[i])};
   }
 };
 
