@@ -1,6 +1,5 @@
 """The format of mdops: arrays in `.safetensors`, the tree as JSON in its metadata, a checksum over both."""
 
-import contextlib
 import glob
 import hashlib
 import json
@@ -13,6 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from mdops.errors import ModelFileError
+from mdops.io.atomic import replace_file
 from mdops.io.model_file import ModelFile
 from mdops.io.tree import mapping
 
@@ -52,7 +52,7 @@ def write_model(
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ModelFileError(f"{path}: not written: {place} holds NaN or infinite numbers")
     metadata = {"format": "mdops", "version": _VERSION, **texts, "sha256": _digest(texts, arrays)}
-    _write(path, save(arrays, metadata))
+    replace_file(path, save(arrays, metadata), beside=_unfinished(path.name, str(os.getpid())))
 
 
 def remove_unfinished(path: str | os.PathLike[str]) -> None:
@@ -120,23 +120,3 @@ def _digest(texts: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
         digest.update(f"{key} {array.dtype.name} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write beside the target, flush to the disk, then replace the target in one step."""
-    temporary = path.with_name(_unfinished(path.name, str(os.getpid())))
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    with contextlib.suppress(OSError):  # some file systems do not sync folders
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy as np
 from ase import Atoms
 
 from mdops.errors import InputError
+from mdops.io.atomic import replace_file
 
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclasses.dataclass
@@ -62,12 +62,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     members |= {f"inner/{name}": value for name, value in checkpoint.inner.items()}
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, head=np.array(json.dumps(head)), **members)
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
-        file.write(buffer.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    replace_file(path, buffer.getbuffer())
 
 
 def read(path: Path) -> Checkpoint:

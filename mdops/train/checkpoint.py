@@ -1,7 +1,6 @@
 """The state of a training in one file, replaced as a whole: what is there is always complete."""
 
 import io
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from mdops.errors import InputError
+from mdops.io.atomic import replace_file
 
 _FORMAT = "mdops training 3"
 
@@ -19,17 +19,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     torch.save({"format": _FORMAT, "state": _tensors(state)}, buffer)
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
-        file.write(buffer.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(path, buffer.getbuffer())
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

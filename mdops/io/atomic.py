@@ -1,0 +1,35 @@
+"""Files that are replaced as a whole: what is there is always complete, whenever the writing is killed."""
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, data: bytes | memoryview, *, beside: str | None = None) -> None:
+    """Write beside the file, flush to the disk, then put it in the file's place in one step.
+
+    Args:
+        path: the file; its folder must be there.
+        beside: the name to write under in the same folder, by default that of the file with `.new` behind. A write that
+            is killed leaves it there, and the next one writes over it. Where several processes may write the file at
+            once, each needs a name of its own.
+
+    Raises:
+        OSError: it cannot be written; what was there is still there, and nothing beside it.
+    """
+    temporary = path.with_name(path.name + ".new" if beside is None else beside)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    with contextlib.suppress(OSError):  # some file systems do not sync folders
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
