@@ -2,12 +2,15 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ase import Atoms
 
+from mdops.errors import InputError
+from mdops.io.lock import BusyError, locked
 from mdops.md import log
 from mdops.md.options import Output
 from mdops.md.outputs import AseTrajectory, ExtxyzTrajectory, TextFile, open_trajectory
@@ -89,4 +92,27 @@ class Background:
 
 def existing(output: Output) -> list[Path]:
     """The files of the output that are there already."""
-    return [f for f in (output.trajectory, output.log, output.checkpoint) if f is not None and f.exists()]
+    return [path for path in _all(output) if path.exists()]
+
+
+@contextmanager
+def one_run(output: Output) -> Iterator[None]:
+    """While this lasts, no other run can write any file of the output. Raises InputError if one does."""
+    with ExitStack() as held:
+        for path in _all(output):
+            _hold(held, path)
+        yield
+
+
+def _hold(held: ExitStack, path: Path) -> None:
+    try:
+        held.enter_context(locked(path.with_name(f".{path.name}.lock"), remove=True))
+    except BusyError as who:
+        raise InputError(
+            f"{path}: another run writes this file ({who}): wait until it ends, or give the files of this run other "
+            "names (--trajectory, --log, --checkpoint)"
+        ) from None
+
+
+def _all(output: Output) -> list[Path]:
+    return [path for path in (output.trajectory, output.log, output.checkpoint) if path is not None]

@@ -15,7 +15,7 @@ from mdops.errors import InputError
 from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import Engine, Frame
-from mdops.md.files import Background, Files, existing
+from mdops.md.files import Background, Files, existing, one_run
 from mdops.md.guard import Guard
 from mdops.md.integrators import conserved_energy, inner_state, make_integrator, set_inner_state
 from mdops.md.log import LogState
@@ -59,14 +59,15 @@ def run(
             what it can (one model, no constraints) when the model is on a GPU.
 
     Raises:
-        InputError: a structure, option or file that does not fit.
+        InputError: a structure, option or file that does not fit, or a file that another run writes.
         UnstableRunError: the run blew up.
     """
     if engine is None:
         engine = _engine_can(atoms) and atoms.calc.models[0].device.type == "cuda"
     elif engine and not _engine_can(atoms):
         raise InputError("the engine runs atoms without constraints, with one model")
-    return (_EngineRun if engine else _AseRun)(atoms, physics, output, new_velocities).go()
+    with one_run(output):
+        return (_EngineRun if engine else _AseRun)(atoms, physics, output, new_velocities).go()
 
 
 def _engine_can(atoms: Atoms) -> bool:
@@ -94,7 +95,8 @@ class _Run:
 
     def _identity(self) -> dict[str, Any]:
         """What a restart must have in common, by the names that its user knows."""
-        same = dataclasses.asdict(self.physics) | {"integrator": self.kind}
+        # The skin decides how long a list lives, and so in which order forces are summed.
+        same = dataclasses.asdict(self.physics) | {"integrator": self.kind, "skin": self.atoms.calc.skin}
         return same | _models(self.atoms.calc.models) | _parameters(self.atoms)
 
     def _summary(self, first: int, seconds: float, temperature: float, drift: float | None) -> Summary:

@@ -1,6 +1,7 @@
 """Many systems in one engine: each moves as it would alone."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import ase.io
 import numpy as np
@@ -177,6 +178,39 @@ def test_parameters_of_each_system():
     structures[0].info["fparam"] = [1.0, 2.0]
     with pytest.raises(InputError, match="system 1: 1 numbers of fparam, and others have 2"):
         Structures(structures, potential, physics, None, 0.0)
+
+
+def test_a_row_of_numbers_is_of_all_atoms_alike_unless_the_model_takes_one():
+    """Whether it has as many numbers as there are atoms, by chance, does not matter."""
+    from mdops.md.engine.structures import Structures
+
+    physics = PHYSICS["nve"]
+    three, one = (
+        SimpleNamespace(type_map=["Cu", "Al"], fitting=SimpleNamespace(aparam=SimpleNamespace(size=size)))
+        for size in (3, 1)
+    )
+    trimer = alloy(physics)[:3]
+    row, table = np.array([5.0, 6.0, 7.0]), np.arange(9.0).reshape(3, 3)
+
+    def given(model, aparam, structures=(trimer,)):
+        return Structures(list(structures), model, physics, None, aparam)._aparam.tolist()
+
+    assert given(three, row) == [row.tolist()] * 3
+    assert given(three, table) == table.tolist()
+    assert given(one, row) == [[5.0], [6.0], [7.0]]
+    assert given(one, 4.0) == given(one, [4.0]) == [[4.0]] * 3
+    assert given(three, row, [trimer, trimer]) == [row.tolist()] * 6
+    for model, wrong, shape in (
+        (three, np.zeros(2), r"\(2,\), expected \(3,\).* or \(3, 3\)"),
+        (three, np.zeros((2, 3)), r"\(2, 3\), expected"),
+        (three, np.zeros((3, 2)), r"\(3, 2\), expected"),
+        (one, np.zeros(2), r"\(2,\), expected \(1,\)"),
+        (three, np.zeros((1, 3, 3)), r"\(1, 3, 3\), expected"),
+    ):
+        with pytest.raises(InputError, match=f"aparam has the shape {shape}"):
+            given(model, wrong)
+    with pytest.raises(InputError, match="fparam is of 2 systems, and there are 3"):
+        Structures([trimer] * 3, one, physics, np.zeros((2, 1)), None)
 
 
 def test_the_command_says_where_several_frames_go(tmp_path, capsys):

@@ -141,6 +141,15 @@ def test_a_restart_with_another_model_is_refused(alloy, potential, tmp_path, eng
     assert run(start, physics, output(tmp_path, 20, restart=True), engine=engine).steps == 10
 
 
+def test_a_restart_with_another_skin_is_refused(alloy, potential, tmp_path):
+    """It decides how long lists live, and with that the last bits of forces."""
+    physics, start = ENSEMBLES["nve"], alloy.copy()
+    run(alloy, physics, output(tmp_path, 10))
+    start.calc = MDOps(potential, skin=0.8)
+    with pytest.raises(InputError, match=r"other skin \(1.0, now 0.8\)"):
+        run(start, physics, output(tmp_path, 20, restart=True))
+
+
 def test_a_restart_needs_all_models(alloy, potential, tmp_path):
     other = copy.deepcopy(potential)
     with torch.no_grad():
@@ -187,7 +196,7 @@ def test_a_restart_with_other_parameters_is_refused(alloy, tmp_path):
 
 def test_a_checkpoint_of_another_version_is_refused(alloy, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("mdops.md.checkpoint._VERSION", 1)
+        patch.setattr("mdops.md.checkpoint._VERSION", 2)
         run(alloy, ENSEMBLES["nve"], output(tmp_path, 5))
     with pytest.raises(InputError, match=r"another version of mdops: .*begin anew with --overwrite"):
         run(alloy, ENSEMBLES["nve"], output(tmp_path, 10, restart=True))

@@ -47,6 +47,7 @@ class Structures:
         self.cells = np.array([atoms.cell.array for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
         self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
+        self._aparam_size = potential.fitting.aparam.size
         self._fparam = self._frame_parameters(frames, fparam)
         self._aparam = self._atom_parameters(frames, aparam)
 
@@ -80,6 +81,8 @@ class Structures:
         """(S, p): those of each structure's own, or the default, (p,) or (S, p)."""
         if default is not None:
             default = np.atleast_1d(np.asarray(default, float))
+            if default.ndim == 2 and len(default) != len(frames):
+                raise InputError(f"fparam is of {len(default)} systems, and there are {len(frames)}")
             default = np.broadcast_to(default, (len(frames), default.shape[-1]))
         rows = [
             np.atleast_1d(np.asarray(atoms.info["fparam"], float))
@@ -90,11 +93,9 @@ class Structures:
         return self._stack("fparam", rows, joined=False)
 
     def _atom_parameters(self, frames: Sequence[Atoms], default: Any) -> np.ndarray | None:
-        """(N, q): those of each structure's own, or the default, (q,) or (N, q)."""
+        """(N, q): those of each structure's own, or the default as `_for_each_atom` understands it."""
         if default is not None:
-            default = np.asarray(default, float)
-            whole = len(default) == self.starts[-1]
-            default = default.reshape(len(default), -1) if whole else np.tile(default, (self.starts[-1], 1))
+            default = self._for_each_atom(np.atleast_1d(np.asarray(default, float)))
         rows = [
             np.asarray(atoms.arrays["aparam"], float).reshape(len(atoms), -1)
             if "aparam" in atoms.arrays
@@ -102,6 +103,19 @@ class Structures:
             for s, atoms in enumerate(frames)
         ]  # fmt: skip
         return self._stack("aparam", rows, joined=True)
+
+    def _for_each_atom(self, given: np.ndarray) -> np.ndarray:
+        """(N, q) of (N, q), or of (q,), which all atoms have alike. A row of N numbers is one for each atom only if the
+        model takes one: what was meant does not depend on how many atoms there happen to be."""
+        atoms, q = int(self.starts[-1]), self._aparam_size
+        rows = given
+        if given.ndim == 1:
+            rows = given[:, None] if q == 1 and len(given) == atoms else np.tile(given, (atoms, 1))
+        if rows.ndim != 2 or len(rows) != atoms or q not in (0, rows.shape[1]):
+            raise InputError(
+                f"aparam has the shape {given.shape}, expected ({q},), for all atoms alike, or ({atoms}, {q})"
+            )
+        return rows
 
     def _stack(self, what: str, rows: Sequence[np.ndarray | None], *, joined: bool) -> np.ndarray | None:
         given = [row for row in rows if row is not None]
