@@ -57,18 +57,18 @@ struct CellMotion {
     const double *eta, *p;
     double *new_eta, *new_p;
   };
-  Chains chains[2];
+  Chains of_atoms, of_cell;
   const double *freedom, *inertia, *virial, *cell, *momenta;
   double* new_momenta;
   Barostat barostat;
   double tau;
 
   explicit CellMotion(CellSystems& s)
-      : chains{
-            {s.plain.eta.const_data_ptr<double>(), s.plain.eta_momenta.const_data_ptr<double>(),
-             s.plain.new_eta.mutable_data_ptr<double>(), s.plain.new_eta_momenta.mutable_data_ptr<double>()},
-            {s.xi.const_data_ptr<double>(), s.xi_momenta.const_data_ptr<double>(),
-             s.new_xi.mutable_data_ptr<double>(), s.new_xi_momenta.mutable_data_ptr<double>()}},
+      : of_atoms{s.plain.eta.const_data_ptr<double>(), s.plain.eta_momenta.const_data_ptr<double>(),
+                 s.plain.new_eta.mutable_data_ptr<double>(),
+                 s.plain.new_eta_momenta.mutable_data_ptr<double>()},
+        of_cell{s.xi.const_data_ptr<double>(), s.xi_momenta.const_data_ptr<double>(),
+                s.new_xi.mutable_data_ptr<double>(), s.new_xi_momenta.mutable_data_ptr<double>()},
         freedom(s.plain.freedom.const_data_ptr<double>()),
         inertia(s.inertia.const_data_ptr<double>()),
         virial(s.virial.const_data_ptr<double>()),
@@ -85,7 +85,7 @@ struct CellMotion {
     if constexpr (Links == 0) {
       return 1;
     } else {
-      const Chains& c = chains[which];
+      const Chains c = which ? of_cell : of_atoms;
       const Bath bath = which ? barostat.bath() : Bath{barostat.kT, freedom_of(s), tau};
       Chain<Links> chain = load_chain<Links>(c.eta + s * Links, c.p + s * Links);
       const double factor = chain.advance(bath, twice_kinetic, barostat.dt / 2);
@@ -105,7 +105,7 @@ struct CellMotion {
 
   // Of a system without atoms nothing moves.
   MDOPS_HD void keep(int which, int64_t s) const {
-    const Chains& c = chains[which];
+    const Chains c = which ? of_cell : of_atoms;
     for (int64_t j = s * Links; j < (s + 1) * Links; ++j) c.new_eta[j] = c.eta[j], c.new_p[j] = c.p[j];
   }
 };
