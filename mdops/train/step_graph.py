@@ -59,6 +59,8 @@ class StepGraphs:
         self._held: tuple[torch.Tensor, ...] = ()  # what the graphs read and nobody else is sure to keep
         self._grid = potential.grid
         self._update: torch.cuda.CUDAGraph | None = None
+        # One for all captures: a weight's place in a graph of gradients belongs to the stream that first met it.
+        self._stream = torch.cuda.Stream(device)
         for group in groups:
             step = max(1, _CHECKED // group.atoms)
             for start in range(0, len(group.frames), step):
@@ -138,14 +140,13 @@ class StepGraphs:
         assert self.potential.grid is not None
         mean = self.potential.descriptor.mean
         self._held = collocation_on(self.potential.grid.intervals, mean.device, mean.dtype)
-        side = torch.cuda.Stream(self.potential.device)
-        side.wait_stream(torch.cuda.current_stream(self.potential.device))
-        with torch.cuda.stream(side):
+        self._stream.wait_stream(torch.cuda.current_stream(self.potential.device))
+        with torch.cuda.stream(self._stream):
             for _ in range(_WARM_UP):
                 self._differentiate(group, static, counts)
-        torch.cuda.current_stream(self.potential.device).wait_stream(side)
+        torch.cuda.current_stream(self.potential.device).wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode=_OWN_THREAD):
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode=_OWN_THREAD):
             outcome = self._differentiate(group, static, counts)
         return graph, static, outcome
 
