@@ -83,7 +83,7 @@ def shape(potential: "Potential", grid: SplineGrid) -> tuple[Any, ...]:
         d.width,
         d.axis_neuron,
         [layer.outputs for layer in hidden],
-        [int(_adds_input(layer)) for layer in hidden],
+        [int(layer.adds_input) for layer in hidden],
     )
 
 
@@ -95,10 +95,10 @@ def supports(potential: "Potential") -> bool:
     hidden = nets[0].layers[:-1]
     plain = (
         1 <= len(hidden) <= 16
-        and not _adds_input(hidden[0])
+        and not hidden[0].adds_input
         and len({layer.activation_name.lower() for layer in hidden}) == 1
         and hidden[0].activation_name.lower().partition(":")[0] in CODES
-        and not _adds_input(nets[0].layers[-1])
+        and not nets[0].layers[-1].adds_input
         and nets[0].layers[-1].activation_name.lower() in ("linear", "none")
     )
     constant_vacuum = not any(fitting.vacuum) or fitting.extra_size == 0
@@ -123,10 +123,6 @@ def tf32_problem(potential: "Potential") -> str | None:
     return (
         None if supports(potential) else "the fused step, which has such products, does not cover this model"
     )
-
-
-def _adds_input(layer: Layer) -> bool:
-    return layer.residual and layer.outputs in (layer.inputs, 2 * layer.inputs)
 
 
 def _pack(net: Net, width: int, axis: int, tf32: bool) -> torch.Tensor:

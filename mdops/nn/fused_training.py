@@ -54,11 +54,9 @@ def fused_forces(
 
 def _tensors(nets: list[Net]) -> list[torch.Tensor]:
     """The weights of each net, in the order of the op's argument nets."""
-    tensors = []
+    tensors: list[torch.Tensor] = []
     for net in nets:
-        for layer in net.layers:
-            weight = layer.weight
-            tensors += [weight, weight.new_zeros(layer.outputs) if layer.bias is None else layer.bias]
-            if layer is not net.layers[-1]:
-                tensors.append(weight.new_ones(layer.outputs) if layer.timestep is None else layer.timestep)
+        for layer in net.layers[:-1]:
+            tensors += layer.tensors
+        tensors += net.layers[-1].tensors[:2]
     return tensors

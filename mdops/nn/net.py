@@ -39,6 +39,17 @@ class Layer(nn.Module):
     def outputs(self) -> int:
         return self.weight.shape[1]
 
+    @property
+    def adds_input(self) -> bool:
+        return self.residual and self.outputs in (self.inputs, 2 * self.inputs)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Weight, bias and timestep; in the place of one that is absent, what does nothing."""
+        weight = self.weight
+        bias = weight.new_zeros(self.outputs) if self.bias is None else self.bias
+        return weight, bias, weight.new_ones(self.outputs) if self.timestep is None else self.timestep
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., inputs) to (..., outputs)."""
         return self._apply_to(x, self.weight, self.bias, self.timestep)

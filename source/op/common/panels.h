@@ -77,11 +77,48 @@ struct Panels {
   }
 };
 
+// Hands out pieces of a thread's scratch memory, each starting on a cache line; with no memory it only
+// counts.
+struct Arena {
+  char* base;
+  int64_t used = 0;
+
+  template <class U>
+  U* take(int64_t count) {
+    U* piece = base ? reinterpret_cast<U*>(base + used) : nullptr;
+    used += (count * static_cast<int64_t>(sizeof(U)) + 63) / 64 * 64;
+    return piece;
+  }
+};
+
+// Room for an array of `rows` rows in so many lanes.
+template <class T>
+inline Panels<T> take_panels(Arena& arena, int64_t rows, int64_t lanes) {
+  return {arena.take<T>(rows * lanes), rows, lanes};
+}
+
+template <class T>
+inline T sum_lanes(const Vector<T>& v) {
+  T sum = 0;
+  for (int k = 0; k < kLanes<T>; ++k) sum += v[k];
+  return sum;
+}
+
 // Zero in the rows from `row` on.
 template <class T>
 inline void clear_from(const Panels<T>& panels, int64_t row) {
   for (int64_t col = 0; col < panels.cols; col += Panels<T>::kWide)
     for (T *p = panels.panel(col, row), *end = panels.panel(col, panels.rows); p < end; ++p) *p = 0;
+}
+
+// The first `count` numbers of a row, to an array.
+template <class T>
+inline void store_row(const Panels<T>& panels, int64_t row, int64_t count, T* to) {
+  for (int64_t col = 0; col < count; col += Panels<T>::kWide) {
+    const int64_t left = count - col, width = panels.width(col);
+    const T* from = panels.panel(col, row);
+    for (int64_t c = 0; c < width && c < left; ++c) to[col + c] = from[c];
+  }
 }
 
 // One step of transposing kLanes vectors: those H apart change the halves that are H lanes apart.

@@ -9,20 +9,6 @@
 namespace mdops {
 namespace MDOPS_ISA {
 
-// Hands out pieces of a thread's scratch memory, each starting on a cache line; with no memory it only
-// counts.
-struct Arena {
-  char* base;
-  int64_t used = 0;
-
-  template <class U>
-  U* take(int64_t count) {
-    U* piece = base ? reinterpret_cast<U*>(base + used) : nullptr;
-    used += (count * static_cast<int64_t>(sizeof(U)) + 63) / 64 * 64;
-    return piece;
-  }
-};
-
 // One thread's memory for the pairs and the moments of a block of atoms.
 template <class T>
 struct AtomBlock {
@@ -75,12 +61,6 @@ inline void fill_extra(const PotentialArgs<T>& args, const int32_t* ids, int64_t
       for (int64_t k = 0; k < args.net.extra; ++k)
         place.in(extra, k)[a - place.lane()] = args.extra[ids[a] * args.net.extra + k];
   });
-}
-
-// Room for an array of `rows` rows in the lanes of a block of `lanes` atoms.
-template <class T>
-inline Panels<T> take_panels(Arena& arena, int64_t rows, int64_t lanes) {
-  return {arena.take<T>(rows * lanes), rows, lanes};
 }
 
 template <class T>

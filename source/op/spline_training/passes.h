@@ -60,13 +60,6 @@ inline void each_vector(const Passes<T>& p, int n, const Work& work) {
   for (int64_t row = 0; row < shape.rows; ++row) shape.each([&](auto place) { work(row, place); });
 }
 
-template <class T>
-inline T sum_lanes(const Vector<T>& v) {
-  T sum = 0;
-  for (int k = 0; k < kLanes<T>; ++k) sum += v[k];
-  return sum;
-}
-
 // y = timestep * h + the layer's input, or its tangent.
 template <class T>
 inline void layer_output(const Passes<T>& p, int n, const Panels<T>& h, const BlockArray<T>* outputs) {

@@ -42,14 +42,6 @@ struct WeightSums {
            const TrainingBlock& block, bool accumulate) const {
     gemm(sum.rows, block.count, InLanes<T>{left}, right.across(block), sum, accumulate);
   }
-
-  void store(const Panels<T>& sum, int64_t row, int n, T* to) const {
-    for (int64_t col = 0; col < net.neurons[n]; col += Panels<T>::kWide) {
-      const int64_t left = net.neurons[n] - col, width = sum.width(col);
-      const T* from = sum.panel(col, row);
-      for (int64_t c = 0; c < width && c < left; ++c) to[col + c] = from[c];
-    }
-  }
 };
 
 template <class T>
@@ -67,8 +59,9 @@ inline void feature_unit(const WeightSums<T>& s, const Group& group, T* weight) 
   int64_t row = 0;
   for (int k = group.first; k < group.last; ++k)
     for (int l = 0; l < net.row_features(k); ++l, ++row) {
-      s.store(sum, row, 0, weight + (k * net.axis + l) * net.neurons[0]);
-      if (k < net.axis && l < k) s.store(sum, row, 0, weight + (l * net.axis + k) * net.neurons[0]);
+      store_row(sum, row, net.neurons[0], weight + (k * net.axis + l) * net.neurons[0]);
+      if (k < net.axis && l < k)
+        store_row(sum, row, net.neurons[0], weight + (l * net.axis + k) * net.neurons[0]);
     }
 }
 
@@ -78,7 +71,7 @@ inline void extra_unit(const WeightSums<T>& s, T* weight) {
   for (int64_t k = 0; k < s.count; ++k)
     s.add(sum, s.r.extra.of(s.blocks[k]), s.r.adjoint_z[0], s.blocks[k], k > 0);
   for (int64_t k = 0; k < s.net.extra; ++k)
-    s.store(sum, k, 0, weight + (int64_t(s.net.width) * s.net.axis + k) * s.net.neurons[0]);
+    store_row(sum, k, s.net.neurons[0], weight + (int64_t(s.net.width) * s.net.axis + k) * s.net.neurons[0]);
 }
 
 template <class T>
@@ -90,7 +83,8 @@ inline void layer_unit(const WeightSums<T>& s, int n, int64_t first, T* weight) 
     s.add(sum, s.r.y[n - 1].of(block).from(first), s.r.adjoint_z[n], block, k > 0);
     s.add(sum, s.r.dy[n - 1].of(block).from(first), s.r.delta[n], block, true);
   }
-  for (int64_t k = 0; k < inputs; ++k) s.store(sum, k, n, weight + (first + k) * s.net.neurons[n]);
+  for (int64_t k = 0; k < inputs; ++k)
+    store_row(sum, k, s.net.neurons[n], weight + (first + k) * s.net.neurons[n]);
 }
 
 // Calls feature(group), extra() or layer(n, first input) for a unit, or none of them for a negative one;
