@@ -3,6 +3,7 @@ curve, checkpoints and model.safetensors; after a kill, the same command with --
 share the work under `torchrun --nproc-per-node N -m mdops train ...`."""
 
 import argparse
+import os
 import shutil
 import sys
 import textwrap
@@ -90,6 +91,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         trainer.run()
     leave_processes()
+    if processes.count > 1:
+        # What is left of gloo's threads may ask for Python, which aborts a process whose interpreter is ending.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 
