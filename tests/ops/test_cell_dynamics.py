@@ -103,6 +103,11 @@ def same(got, want, before, p):
     close(got, torch.where(occupied(p).view(-1, *[1] * (got.dim() - 1)), want, before))
 
 
+def same_chains(got, p, **wanted):
+    for name, want in wanted.items():
+        same(getattr(got, name), want, p[name], p)
+
+
 CASES = [(0, True), (1, False), (2, True), (3, True), (3, False), (4, False)]
 
 
@@ -114,13 +119,7 @@ def test_the_first_half(device, links, flexible):
     if links:
         xi, xi_momenta, of_cell = cell_chain(p, momenta, flexible)
         eta, eta_momenta, of_atoms = chain(p, p["flow"][:, :3].sum(1))
-        for name, want in (
-            ("xi", xi),
-            ("xi_momenta", xi_momenta),
-            ("eta", eta),
-            ("eta_momenta", eta_momenta),
-        ):
-            same(getattr(got, name), want, p[name], p)
+        same_chains(got, p, xi=xi, xi_momenta=xi_momenta, eta=eta, eta_momenta=eta_momenta)
         factor, momenta = factor * of_atoms, momenta * of_cell[:, None, None]
         flow = flow * of_atoms.square()[:, None, None]
     momenta = kicked(p, momenta, flow, flexible)
@@ -151,13 +150,7 @@ def test_the_second_half(device, links, flexible):
     if links:
         xi, xi_momenta, of_cell = cell_chain(p, cell_momenta, flexible)
         eta, eta_momenta, factor = chain(p, flow.diagonal(dim1=1, dim2=2).sum(1))
-        for name, want in (
-            ("xi", xi),
-            ("xi_momenta", xi_momenta),
-            ("eta", eta),
-            ("eta_momenta", eta_momenta),
-        ):
-            same(getattr(got, name), want, p[name], p)
+        same_chains(got, p, xi=xi, xi_momenta=xi_momenta, eta=eta, eta_momenta=eta_momenta)
         cell_momenta = cell_momenta * of_cell[:, None, None]
     same(got.cell_momenta, packed(cell_momenta), p["cell_momenta"], p)
     flow = flow * factor.square()[:, None, None]
