@@ -26,10 +26,10 @@ from machine import machine
 
 import mdops
 from mdops.train import load_dataset
-from mdops.train.config import Config, parse_config
-from mdops.train.evaluate import evaluate
-from mdops.train.lcurve import Report, read_curve
-from mdops.train.trainer import Trainer
+from mdops.train.config.sections import Config, parse_config
+from mdops.train.loop.trainer import Trainer
+from mdops.train.report.evaluation import evaluate
+from mdops.train.report.learning_curve import Report, read_curve
 
 TIMED, SPARE = 60, 0.95  # steps that are timed, and the share of the time that they are planned for
 LINES = 80

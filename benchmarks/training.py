@@ -32,9 +32,9 @@ import torch
 from machine import machine
 
 import mdops
-from mdops.train.config import parse_config
-from mdops.train.parallel import Processes, join_processes, leave_processes
-from mdops.train.trainer import Trainer
+from mdops.train.config.sections import parse_config
+from mdops.train.loop.distributed import Processes, join_processes, leave_processes
+from mdops.train.loop.trainer import Trainer
 
 SEL = [46, 92]
 DEEPMD_STEPS, DEEPMD_LINES = 60, 20

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from mdops.train import PairLists, load_dataset, make_batch, parse_config
-from mdops.train.create import create_potential
-from mdops.train.evaluate import evaluate
-from mdops.train.model_statistics import model_statistics
-from mdops.train.step import use_training_spline
+from mdops.train.loop.update import use_training_spline
+from mdops.train.model.random import create_potential
+from mdops.train.model.statistics import model_statistics
+from mdops.train.report.evaluation import evaluate
 
 DATA = Path(__file__).parents[1] / "tests/data/training/emt"
 STEPS = 400

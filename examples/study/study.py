@@ -15,9 +15,9 @@ from ase.calculators.calculator import Calculator
 from mdops.calculator import MDOps
 from mdops.nn import Potential
 from mdops.train import load_dataset
-from mdops.train.evaluate import Errors, evaluate
-from mdops.train.lcurve import read_curve
-from mdops.train.plots import learning_curve_plot, parity_plot
+from mdops.train.report.evaluation import Errors, evaluate
+from mdops.train.report.learning_curve import read_curve
+from mdops.train.report.plots import learning_curve_plot, parity_plot
 from study.figures import conservation_plot, distribution_plot, structure_picture
 from study.report import machine, write_report
 from study.sampling import write_splits

@@ -8,7 +8,7 @@ from typing import Any
 
 from mdops.nn import Potential
 from mdops.train import Trainer, read_config
-from mdops.train.progress import TrainingProgress
+from mdops.train.report.progress import TrainingProgress
 
 NETS = {  # small nets: a step is fast, and smooth reference energies need no more
     "descriptor": {"neuron": [8, 16, 32], "axis_neuron": 6, "rcut_smth": 0.5, "type_one_side": True},

@@ -10,7 +10,7 @@ from mdops.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from mdops.train.evaluate import Evaluation
+    from mdops.train.report.evaluation import Evaluation
 
 HELP = "errors of a model on reference data"
 _SHOWN = {  # name, factor and unit
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mdops.nn import load
     from mdops.train import load_dataset
-    from mdops.train.evaluate import evaluate
+    from mdops.train.report.evaluation import evaluate
 
     curve = _require_outputs(args)
     model = load(args.model, device=args.device, dtype=args.dtype, overflow=args.overflow, matmul=args.matmul)
@@ -65,8 +65,8 @@ def _names(given: list[str]) -> dict[str, str]:
 
 def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None":
     """The learning curve to draw, None without one. What cannot be read or written is refused before the work."""
-    from mdops.train.lcurve import read_curve
-    from mdops.train.plots import require_matplotlib
+    from mdops.train.report.learning_curve import read_curve
+    from mdops.train.report.plots import require_matplotlib
 
     if args.table is not None:
         if args.table.is_dir() or not args.table.parent.is_dir():
@@ -109,8 +109,8 @@ def _write(
     args: argparse.Namespace, evaluation: "Evaluation", curve: "dict[str, np.ndarray] | None"
 ) -> list[Path]:
     """Writes what was asked for, and returns where that is."""
-    from mdops.train.frame_table import write_table
-    from mdops.train.plots import learning_curve_plot, parity_plot
+    from mdops.train.report.frame_table import write_table
+    from mdops.train.report.plots import learning_curve_plot, parity_plot
 
     written = []
     if args.table is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from mdops.train import Report, Trainer
-    from mdops.train.config import Config, TrainingConfig
+    from mdops.train.config.sections import Config, TrainingConfig
 
 HELP = "train a model"
 _OWN = (
@@ -54,7 +54,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 def _keys() -> str:
     """Every key with its type, unit, default and meaning."""
-    from mdops.train.config import keys
+    from mdops.train.config.sections import keys
 
     width, lines = shutil.get_terminal_size().columns - 2, [_OWN, "keys of INPUT (type, unit; default):"]
     for key in keys():
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from mdops.train import read_config
-    from mdops.train.parallel import Processes, join_processes, leave_processes
+    from mdops.train.loop.distributed import Processes, join_processes, leave_processes
 
     if args.threads is not None:
         if args.threads < 1:
@@ -104,7 +104,7 @@ def _trainer(
 ) -> "Trainer":
     """The training of this command, with the files of an earlier one removed."""
     from mdops.train import Trainer
-    from mdops.train.parallel import Processes
+    from mdops.train.loop.distributed import Processes
 
     is_first = Processes.current().is_first
     args.output.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def _trainer(
 
 def _train(trainer: "Trainer") -> None:
     """The training, with what it tells."""
-    from mdops.train.progress import TrainingProgress
+    from mdops.train.report.progress import TrainingProgress
 
     first, begin = trainer.step, time.perf_counter()
     print(_begins(trainer), file=sys.stderr, flush=True)
@@ -134,7 +134,7 @@ def _train(trainer: "Trainer") -> None:
 
 def _earlier(args: argparse.Namespace, training: "TrainingConfig") -> list[Path]:
     """The checkpoints in the output folder. Raises InputError if files there would be lost."""
-    from mdops.train.checkpoint import checkpoints
+    from mdops.train.loop.checkpoint import checkpoints
 
     found = checkpoints(args.output, training.save_ckpt) if args.output.is_dir() else []
     results = [args.output / name for name in (training.disp_file, "model.safetensors")]
@@ -171,7 +171,7 @@ def _begins(trainer: "Trainer") -> str:
 
 def _told(trainer: "Trainer", steps: int, seconds: float, last: "Report | None") -> str:
     """What was done, and where it is."""
-    from mdops.train.progress import describe
+    from mdops.train.report.progress import describe
 
     lines = [f"{steps} steps in {seconds:.1f} s"] if steps else ["the training was complete"]
     if last is not None:

@@ -10,7 +10,7 @@ from mdops.io.hdf5 import read_hdf5
 from mdops.io.model_file import ModelFile
 from mdops.io.safetensors_file import read_safetensors
 from mdops.io.text import read_json, read_yaml
-from mdops.io.torch_file import read_torch
+from mdops.io.torch.reader import read_torch
 from mdops.io.upgrade import upgrade
 
 _KNOWN = ".safetensors, .dp, .yaml, .json, .pth and .pt files"

@@ -15,8 +15,8 @@ from ase.calculators.emt import EMT
 
 import mdops
 from mdops.cli import main
-from mdops.train import trainer
-from mdops.train.config import keys
+from mdops.train.config.sections import keys
+from mdops.train.loop import trainer
 
 DATA = Path(__file__).parents[1] / "data"
 SYSTEM = DATA / "training" / "emt"

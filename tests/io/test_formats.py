@@ -12,7 +12,7 @@ from trees import CHECKPOINTS, DATA, FORMATS, ONE_SIDE, REFERENCE, differences
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io import describe, read_model, write_model
 from mdops.io.upgrade import upgrade
-from mdops.train.checkpoint import save_checkpoint
+from mdops.train.loop.checkpoint import save_checkpoint
 
 
 def tree_by_h5py(path):

@@ -35,7 +35,7 @@ def assert_agree(got, want, dtype):
 
 
 def test_every_op_has_a_kernel():
-    """But for the whole training step, which begins at the moments on a GPU (`mdops.train.prediction`)."""
+    """But for the whole training step, which begins at the moments on a GPU (`mdops.train.loop.prediction`)."""
     missing = {s.op for s in samples("cpu") if not has_kernel(s.op, "cuda")}
     assert missing == {"spline_training", "spline_training_backward"}
 

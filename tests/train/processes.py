@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # PyTorch's optimizers import its compiler when the first one is made.
-CONTEXT.set_forkserver_preload(["mdops.train.trainer", "torch._dynamo", "pytest"])
+CONTEXT.set_forkserver_preload(["mdops.train.loop.trainer", "torch._dynamo", "pytest"])
 
 
 def start(target, *args):

@@ -7,9 +7,9 @@ import torch
 from ase.build import bulk
 from ase.calculators import emt
 
-from mdops.train.config import parse_config
-from mdops.train.create import create_potential
-from mdops.train.model_statistics import model_statistics
+from mdops.train.config.sections import parse_config
+from mdops.train.model.random import create_potential
+from mdops.train.model.statistics import model_statistics
 
 SHARED = Path(__file__).parents[3] / "shared"
 EMT = Path(__file__).parents[1] / "data" / "training" / "emt"  # 20 frames of 32 atoms, Cu and Al

@@ -11,8 +11,8 @@ from test_trainer import config, stop_after
 
 from mdops.errors import InputError
 from mdops.train import Trainer
-from mdops.train.folder_lock import NAME, one_training
-from mdops.train.parallel import Processes
+from mdops.train.loop.distributed import Processes
+from mdops.train.loop.folder_lock import NAME, one_training
 
 
 def endless(folder):

@@ -12,7 +12,7 @@ from test_trainer import config
 import mdops
 from mdops.errors import ConfigError
 from mdops.io import read_model
-from mdops.train.trainer import Trainer
+from mdops.train.loop.trainer import Trainer
 
 KILLS, STEPS = 20, 400
 

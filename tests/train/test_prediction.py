@@ -7,8 +7,8 @@ from small_systems import new_model, small_config
 
 from mdops.errors import InputError
 from mdops.train import make_batch
-from mdops.train.prediction import from_moments, from_op, predict, short_way
-from mdops.train.step import use_training_spline
+from mdops.train.loop.prediction import from_moments, from_op, predict, short_way
+from mdops.train.loop.update import use_training_spline
 
 R_MIN = 1.5
 
@@ -23,7 +23,7 @@ def model(data, lists, fitting=None, axis=3, **options):
 
 def the_long_way(potential, batch, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("mdops.train.prediction.short_way", lambda potential: None)
+        patch.setattr("mdops.train.loop.prediction.short_way", lambda potential: None)
         return predict(potential, batch)
 
 

@@ -6,7 +6,7 @@ from small_systems import alloy, write_system
 
 from mdops.errors import ConfigError
 from mdops.train import load_dataset
-from mdops.train.sampler import Sampler, batch_sizes
+from mdops.train.data.sampler import Sampler, batch_sizes
 
 
 @pytest.fixture

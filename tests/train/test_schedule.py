@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mdops.errors import ConfigError
-from mdops.train.schedule import LearningRate, WeightAverage
+from mdops.train.loop.schedule import LearningRate, WeightAverage
 
 
 def test_exponential_falls_in_stairs_to_the_stop():

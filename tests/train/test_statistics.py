@@ -9,7 +9,7 @@ from small_systems import SHARED, alloy, write_system
 from mdops.errors import DataError
 from mdops.io import read_model
 from mdops.train import PairLists, load_dataset
-from mdops.train.statistics import (
+from mdops.train.data.statistics import (
     energy_statistics,
     environment_statistics,
     neighbor_statistics,

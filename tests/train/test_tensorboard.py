@@ -6,7 +6,7 @@ import pytest
 from test_trainer import config, stop_after
 
 from mdops.errors import InputError
-from mdops.train.trainer import Trainer
+from mdops.train.loop.trainer import Trainer
 
 
 def charts(folder):

@@ -12,9 +12,10 @@ from small_systems import EMT
 import mdops
 from mdops.errors import ConfigError, DivergedError, InputError
 from mdops.io import read_model
-from mdops.train import checkpoint, load_dataset
-from mdops.train.config import parse_config
-from mdops.train.trainer import Trainer
+from mdops.train import load_dataset
+from mdops.train.config.sections import parse_config
+from mdops.train.loop import checkpoint
+from mdops.train.loop.trainer import Trainer
 
 
 def tree(**training):

@@ -1,0 +1,106 @@
+"""PyTorch files of DeePMD-kit: checkpoints (.pt) and frozen models (.pth), read as data."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.io.model_file import ModelFile
+from mdops.io.torch.archive import TorchArchive
+from mdops.io.torch.model import State, model_tree
+from mdops.io.torch.pickle_data import Object, Tensor
+from mdops.io.tree import Budget, mapping, plain
+
+_MAX_DEPTH = 60
+
+
+def read_torch(path: Path) -> ModelFile:
+    """Read a checkpoint or a frozen model. Raises ModelFileError, UnsupportedModelError."""
+    size = path.stat().st_size
+    with TorchArchive(path) as archive:
+        if "data.pkl" not in archive.members and any(n.endswith("model.json") for n in archive.members):
+            raise ModelFileError(
+                "it is a compiled model (.pt2 or .pte); "
+                "convert it with `dp convert-backend model.pt2 model.dp`"
+            )
+        root = archive.load()
+        if isinstance(root, Object):
+            script, tensors, source = _frozen(root)
+        else:
+            script, tensors, source = _checkpoint(mapping(root, "the checkpoint"))
+        params = mapping(plain(script, Budget(size)), "the model's definition")
+        state = State(tensors, archive.array)
+        _refuse_multitask(params)
+        model = model_tree(params, state)
+        source["software"] = "deepmd-kit"
+        source["backend"] = "PyTorch"
+        source["model_def_script"] = params
+        distance = state.array("min_nbor_dist")
+        if distance is not None and distance.size == 1 and distance.item() > 0:
+            source["min_nbor_dist"] = float(distance.item())
+        if any(
+            state.array(name) is not None and state.required(name).size
+            for name in state.names("compress_data.0")
+        ):
+            source["compressed"] = True
+        return ModelFile(model, plain(source, Budget(size)))
+
+
+def _frozen(root: Object) -> tuple[Any, dict[str, Tensor], dict[str, Any]]:
+    """The definition and the tensors of a TorchScript module, whose attributes are the module tree."""
+    text = root.attributes.get("model_def_script")
+    if not isinstance(text, str) or not text:
+        raise ModelFileError(
+            "it is a TorchScript file, but not a model frozen by DeePMD-kit: it has no model_def_script"
+        )
+    tensors: dict[str, Tensor] = {}
+    _collect(root, "", tensors, Budget(100_000), 0)
+    return json.loads(text), tensors, {"format": "frozen TorchScript (.pth)"}
+
+
+def _collect(node: Any, name: str, into: dict[str, Tensor], budget: Budget, depth: int) -> None:
+    """Name every tensor below a module as PyTorch's state dict does."""
+    budget.spend()
+    if depth > _MAX_DEPTH:
+        raise ModelFileError("its modules are nested deeper than any model's")
+    if isinstance(node, Tensor):
+        into[name] = node
+    elif isinstance(node, Object):
+        for key, value in node.attributes.items():
+            if isinstance(value, Tensor | Object):
+                _collect(value, f"{name}.{key}" if name else str(key), into, budget, depth + 1)
+
+
+def _checkpoint(root: dict[str, Any]) -> tuple[Any, dict[str, Tensor], dict[str, Any]]:
+    """The definition and the tensors of a training checkpoint."""
+    if str(root.get("format")).startswith("mdops training"):
+        raise ModelFileError(
+            "it is a checkpoint of mdops' training, with more in it than a model: the model is model.safetensors in "
+            "that training's folder, written with every checkpoint; `mdops train ... --restart` goes on with the "
+            "training"
+        )
+    state = mapping(root.get("model", root), "the checkpoint's 'model'")
+    extra = state.get("_extra_state")
+    if not isinstance(extra, dict) or "model_params" not in extra:
+        raise ModelFileError(
+            "it is a PyTorch file, but not a checkpoint of DeePMD-kit: it has no model_params"
+        )
+    prefix = "model.Default."
+    tensors = {
+        key.removeprefix(prefix): value
+        for key, value in state.items()
+        if isinstance(key, str) and isinstance(value, Tensor) and key.startswith(prefix)
+    }
+    source: dict[str, Any] = {"format": "checkpoint (.pt)"}
+    if isinstance(extra.get("train_infos"), dict):
+        source["train_infos"] = extra["train_infos"]
+    return extra["model_params"], tensors, source
+
+
+def _refuse_multitask(params: dict[str, Any]) -> None:
+    if "model_dict" in params:
+        names = ", ".join(mapping(params["model_dict"], "model_dict"))
+        raise UnsupportedModelError(
+            f"it is a multi-task model with the branches {names}; "
+            "freeze the one you want with `dp --pt freeze --head BRANCH -o model.pth`"
+        )

@@ -1,0 +1,1 @@
+"""Training inputs: DeePMD-kit's keys, checked."""

@@ -1,0 +1,1 @@
+"""Training data: files, datasets, neighbour lists, batches, and their statistics."""

@@ -1,0 +1,126 @@
+"""Reads extxyz, and whatever else ASE reads."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.io import iread
+from ase.stress import voigt_6_to_full_3x3_stress
+
+from mdops.errors import DataError, InputError
+from mdops.nn.system import element_types
+from mdops.train.data.frame_set import ATOM_LABELS, LABELS, PARAMETERS, FrameSet
+
+# What the labels are called in a file, unless told.
+NAMES = {
+    "energy": "energy",
+    "forces": "forces",
+    "stress": "stress",
+    "virial": "virial",
+    "atom_energy": "energies",
+    "fparam": "fparam",
+    "aparam": "aparam",
+}
+
+
+def read_file(path: Path, type_map: list[str], names: Mapping[str, str] | None = None) -> Iterator[FrameSet]:
+    """A block for every frame of a file.
+
+    Args:
+        path: a file that ASE reads, such as extxyz.
+        type_map: the model's elements.
+        names: what labels are called in `atoms.info` or `atoms.arrays`, where not as in `NAMES`
+            ({"energy": "REF_energy"}).
+
+    Raises:
+        DataError: ASE cannot read the file, an element is not in the type map, a frame has no label, or one of
+            another length.
+    """
+    frame = -1
+    try:
+        for frame, atoms in enumerate(iread(path, ":")):
+            yield _block(path, frame, atoms, type_map, {**NAMES, **(names or {})})
+    except (DataError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # ASE's readers raise whatever comes up in them
+        raise DataError(f"{path}, frame {frame + 1}: ASE cannot read it: {error!r}") from error
+    if frame < 0:
+        raise DataError(f"{path}: has no frames")
+
+
+def _block(path: Path, frame: int, atoms: Atoms, type_map: list[str], names: Mapping[str, str]) -> FrameSet:
+    where = f"{path}, frame {frame}"
+    try:
+        types = element_types(atoms.get_chemical_symbols(), type_map)
+    except InputError as error:
+        raise DataError(f"{where}: {error}") from None
+    labels = {}
+    for label in ("energy", "forces", "atom_energy", *PARAMETERS):
+        value = _find(atoms, names[label])
+        if value is not None:
+            labels[label] = _shaped(label, value, len(atoms), where)
+    virial = _virial(atoms, names, where)
+    if virial is not None:
+        labels["virial"] = virial
+    if not any(label in labels for label in LABELS):
+        raise DataError(
+            f"{where}: has none of {', '.join(names[label] for label in LABELS)}, and so nothing to learn from; it "
+            f"has {', '.join(_found(atoms)) or 'positions alone'} (`names` tells other names of labels)"
+        )
+    return FrameSet(
+        str(path),
+        str(path),
+        frame,
+        atoms.positions[None],
+        types[None].astype(np.int32),
+        atoms.cell.array[None],
+        np.asarray(atoms.pbc, dtype=bool),
+        labels,
+    )
+
+
+def _found(atoms: Atoms) -> list[str]:
+    """What a frame has beside its structure."""
+    structure = ("numbers", "positions", "momenta", "masses", "tags", "initial_magmoms", "initial_charges")
+    results = getattr(atoms.calc, "results", {})
+    return [name for name in (*atoms.info, *atoms.arrays, *results) if name not in structure]
+
+
+def _find(atoms: Atoms, name: str) -> Any:
+    """A label from the stored results, the frame's or the atoms' values; None where there is none."""
+    results = getattr(atoms.calc, "results", {})
+    for place in (atoms.arrays, atoms.info, results):
+        if place.get(name) is not None:
+            return place[name]
+    return None
+
+
+def _shaped(label: str, value: Any, atoms: int, where: str) -> np.ndarray:
+    """(1, ...): one frame of the label, as a FrameSet has it."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"{where}: {label} is no array of numbers") from None
+    if label in PARAMETERS:
+        shape: tuple[int, ...] = (-1,) if label == "fparam" else (atoms, -1)
+    else:
+        shape = (atoms, *ATOM_LABELS[label]) if label in ATOM_LABELS else ()
+    try:
+        return array.reshape(1, *shape)
+    except ValueError:
+        raise DataError(f"{where}: {label} has shape {array.shape}, and there are {atoms} atoms") from None
+
+
+def _virial(atoms: Atoms, names: Mapping[str, str], where: str) -> np.ndarray | None:
+    """(1, 3, 3) eV: the virial, or minus the stress times the volume."""
+    virial, stress = _find(atoms, names["virial"]), _find(atoms, names["stress"])
+    if virial is None and (stress is None or atoms.cell.rank < 3):
+        return None
+    value = np.asarray(stress if virial is None else virial, dtype=np.float64)
+    if value.size not in (6, 9):
+        name = names["stress" if virial is None else "virial"]
+        raise DataError(f"{where}: {name} has {value.size} values, expected 6 or 9")
+    full = voigt_6_to_full_3x3_stress(value.reshape(6)) if value.size == 6 else value.reshape(3, 3)
+    return (full if virial is not None else -full * atoms.get_volume())[None]

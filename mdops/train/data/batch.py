@@ -1,0 +1,90 @@
+"""Several frames as one input of a model, with what it should answer."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from mdops.nn.potential import Potential
+from mdops.nn.system import System
+from mdops.ops import NeighborList
+from mdops.train.data.dataset import Dataset
+from mdops.train.data.frame_set import FRAME_LABELS, PARAMETERS
+from mdops.train.data.neighbor_lists import PairLists, frames_system
+
+
+@dataclass
+class Batch:
+    """S frames with N atoms in all.
+
+    Attributes:
+        system: the atoms, batch index included.
+        neighbors: their neighbours.
+        sizes: (S,) int64, atoms of each frame.
+        kinds: for each type, the indices (int64) of its atoms.
+        labels: those of energy (S,), forces (N, 3), virial (S, 3, 3) and atom_energy (N,) that a frame of the
+            batch has; float64, eV and A.
+        present: for each of these (S,) bool, the frames that have it.
+        fparam: (S, p) float64, or None; aparam: (N, q) float64, or None.
+    """
+
+    system: System
+    neighbors: NeighborList
+    sizes: torch.Tensor
+    kinds: tuple[torch.Tensor, ...]
+    labels: dict[str, torch.Tensor]
+    present: dict[str, torch.Tensor]
+    fparam: torch.Tensor | None
+    aparam: torch.Tensor | None
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """This batch on a device."""
+
+        def moved(value: torch.Tensor | None) -> torch.Tensor | None:
+            return None if value is None else value.to(device)
+
+        system, near = self.system, self.neighbors
+        names = ("positions", "types", "cell", "pbc", "batch")
+        return replace(
+            self,
+            system=System(*(getattr(system, name).to(device) for name in names)),
+            neighbors=NeighborList(
+                near.neighbors.to(device), near.images.to(device), near.counts.to(device), near.cutoff
+            ),
+            sizes=self.sizes.to(device),
+            kinds=tuple(index.to(device) for index in self.kinds),
+            labels={name: value.to(device) for name, value in self.labels.items()},
+            present={name: value.to(device) for name, value in self.present.items()},
+            fparam=moved(self.fparam),
+            aparam=moved(self.aparam),
+        )
+
+    def taken_by(self, potential: Potential) -> "Batch":
+        """This batch without parameters that the model does not take, which it would refuse: data may have them
+        for other models."""
+        fitting = potential.fitting
+        fparam = self.fparam if fitting.fparam.size else None
+        return replace(self, fparam=fparam, aparam=self.aparam if fitting.aparam.size else None)
+
+
+def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
+    """The batch of these frames (indices, in the order to have), from lists made before."""
+    frames = np.asarray(frames, dtype=np.int64)
+    atoms = np.concatenate([np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames])
+    values = {
+        name: torch.from_numpy(array[frames if name in FRAME_LABELS or name == "fparam" else atoms])
+        for name, array in data.labels.items()
+        if data.present[name][frames].any()
+    }
+    parameters = {name: values.pop(name, None) for name in PARAMETERS}
+    system = frames_system(data, frames)
+    return Batch(
+        system,
+        lists.gather(frames),
+        torch.from_numpy(data.sizes()[frames]),
+        tuple(torch.nonzero(system.types == kind)[:, 0] for kind in range(data.ntypes)),
+        values,
+        {name: torch.from_numpy(data.present[name][frames]) for name in values},
+        parameters["fparam"],
+        parameters["aparam"],
+    )

@@ -1,0 +1,248 @@
+"""The frames to train on, of any number and kind of atoms, in flat arrays."""
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mdops.errors import DataError, InputError
+from mdops.train.data.ase_file import NAMES, read_file
+from mdops.train.data.deepmd_system import is_system, read_system
+from mdops.train.data.frame_set import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, FrameSet, check, joined
+from mdops.train.data.storage import Storage
+from mdops.train.data.units_check import units_warning
+
+_CHUNK = 1024  # frames that are checked and copied at a time
+
+
+@dataclass
+class Dataset:
+    """F frames with N atoms in all; frame f has the atoms offsets[f] .. offsets[f + 1] - 1.
+
+    Attributes:
+        type_map: the element of each type.
+        offsets: (F + 1,) int64.
+        positions: (N, 3) float64, A. types: (N,) int32.
+        cell: (F, 3, 3) float64, A. pbc: (F, 3) bool.
+        labels: energy (F,), forces (N, 3), virial (F, 3, 3), atom_energy (N,), fparam (F, p) and
+            aparam (N, q), float64, eV and A; only those that some frame has, zero where a frame lacks them.
+        present: for each of these (F,) bool, the frames that have it.
+        system: (F,) the index in `systems`, the folders and files.
+        source: (F,) index in `sources`, (source, number of its first frame in the dataset).
+    """
+
+    type_map: list[str]
+    offsets: np.ndarray
+    positions: np.ndarray
+    types: np.ndarray
+    cell: np.ndarray
+    pbc: np.ndarray
+    labels: dict[str, np.ndarray]
+    present: dict[str, np.ndarray]
+    system: np.ndarray
+    systems: list[str]
+    source: np.ndarray
+    sources: list[tuple[str, int]]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def ntypes(self) -> int:
+        return len(self.type_map)
+
+    def atoms(self, frame: int) -> slice:
+        """The atoms of a frame, in the arrays over N."""
+        return slice(int(self.offsets[frame]), int(self.offsets[frame + 1]))
+
+    def sizes(self) -> np.ndarray:
+        """(F,): the number of atoms of each frame."""
+        return np.diff(self.offsets)
+
+    def composition(self) -> np.ndarray:
+        """(F, ntypes): the atoms of each type of each frame."""
+        counts = np.zeros((len(self), self.ntypes), dtype=np.int64)
+        np.add.at(counts, (np.repeat(np.arange(len(self)), self.sizes()), self.types), 1)
+        return counts
+
+    def name(self, frame: int) -> str:
+        """How messages call a frame: its file, and its number there."""
+        source, first = self.sources[self.source[frame]]
+        return f"{source}, frame {frame - first}"
+
+    def has(self, label: str) -> bool:
+        """Whether any frame has this label or parameter."""
+        return label in self.labels
+
+
+def load_dataset(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    type_map: Sequence[str],
+    *,
+    names: Mapping[str, str] | None = None,
+    storage: Storage | None = None,
+) -> Dataset:
+    """Reads systems of DeePMD-kit and files that ASE reads into one dataset.
+
+    >>> data = load_dataset(["water/data_0", "clusters.extxyz"], ["O", "H"])  # doctest: +SKIP
+
+    Args:
+        paths: each a system of DeePMD-kit (a folder with type.raw), a folder with such systems in it at any
+            depth, or a file.
+        type_map: the model's elements. Types of a system without type_map.raw are indices in it.
+        names: what files call the labels, see `mdops.train.data.ase_file.read_file`.
+        storage: where the arrays go; in memory up to a share of it, mapped from temporary files beyond, unless
+            told.
+
+    Warns where forces contradict the energies by about an order of magnitude or more.
+
+    Raises:
+        DataError: something is missing, damaged or makes no sense; the message names the file and the frame.
+        InputError: `type_map` has an element twice, or `names` is of a label that there is not.
+    """
+    _check_names(type_map, names or {})
+    blocks = list(_blocks(_places(paths), list(type_map), names))
+    if not blocks:
+        raise DataError(f"there are no frames in {paths}")
+    data = _empty(blocks, list(type_map), storage or Storage())
+    first = 0
+    for block in blocks:
+        for start in range(0, block.frames, _CHUNK):
+            part = _part(block, start, min(start + _CHUNK, block.frames))
+            check(part, len(type_map))
+            _fill(data, part, first + start)
+        first += block.frames
+    doubted = set[str]()
+    for block in joined(blocks):
+        message = None if block.system in doubted else units_warning(block)
+        if message:
+            doubted.add(block.system)
+            warnings.warn(message, stacklevel=2)
+    _require_all_or_none(data)
+    for label, name in (names or {}).items():
+        if not data.has("virial" if label == "stress" else label):
+            raise DataError(f"{', '.join(data.systems)}: no frame has {name!r}, the name given for {label}")
+    return data
+
+
+def _check_names(type_map: Sequence[str], names: Mapping[str, str]) -> None:
+    twice = [element for element in dict.fromkeys(type_map) if list(type_map).count(element) > 1]
+    if twice:
+        raise InputError(f"type_map has {twice[0]} more than once: {', '.join(type_map)}")
+    unknown = [label for label in names if label not in NAMES]
+    if unknown:
+        raise InputError(f"names: there is no label {unknown[0]!r}; labels are {', '.join(NAMES)}")
+
+
+def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Systems and files, a folder that is no system replaced by the systems below it."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise DataError("no systems are given")
+    places = []
+    for path in map(Path, given):
+        if path.suffix in (".hdf5", ".h5") or (not path.exists() and ".hdf5#" in str(path)):
+            raise DataError(
+                f"{path}: systems in HDF5 are not read; write them as folders, with dpdata by to('deepmd/npy', FOLDER)"
+            )
+        if not path.exists():
+            place = "" if path.is_absolute() else f" in {Path.cwd()}"
+            raise DataError(f"{path}: there is no such file or folder{place}")
+        if path.is_file() or is_system(path):
+            places.append(path)
+            continue
+        below = sorted(found.parent for found in path.rglob("type.raw"))
+        if not below:
+            raise DataError(f"{path}: no system of DeePMD-kit (a folder with type.raw) is in this folder")
+        places += below
+    return places
+
+
+def _blocks(places: list[Path], type_map: list[str], names: Mapping[str, str] | None) -> Iterator[FrameSet]:
+    for place in places:
+        yield from read_system(place, type_map) if place.is_dir() else read_file(place, type_map, names)
+
+
+def _part(block: FrameSet, start: int, stop: int) -> FrameSet:
+    """Frames start .. stop - 1 of a block."""
+    pick = slice(start, stop)
+    return FrameSet(
+        block.system,
+        block.source,
+        block.first + start,
+        np.asarray(block.positions[pick], dtype=np.float64),
+        block.types[pick],
+        np.asarray(block.cell[pick], dtype=np.float64),
+        block.pbc,
+        {name: np.asarray(array[pick], dtype=np.float64) for name, array in block.labels.items()},
+    )
+
+
+def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage) -> Dataset:
+    """The dataset with its arrays in place and nothing in those of floats."""
+    frames = sum(block.frames for block in blocks)
+    sizes = np.concatenate([(block.types >= 0).sum(1) for block in blocks])
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    atoms = int(offsets[-1])
+    shapes: dict[str, tuple[int, ...]] = {name: (frames, *shape) for name, shape in FRAME_LABELS.items()}
+    shapes |= {name: (atoms, *shape) for name, shape in ATOM_LABELS.items()}
+    for name, rows in zip(PARAMETERS, (frames, atoms), strict=True):
+        shapes[name] = (rows, _width(blocks, name))
+    there = [name for name in (*LABELS, *PARAMETERS) if any(name in block.labels for block in blocks)]
+    systems = list(dict.fromkeys(block.system for block in blocks))
+    places = {system: k for k, system in enumerate(systems)}
+    sources: list[tuple[str, int]] = []
+    source, first = np.zeros(frames, dtype=np.int64), 0
+    for block in blocks:
+        if not sources or sources[-1][0] != block.source:
+            sources.append((block.source, first))
+        source[first : first + block.frames] = len(sources) - 1
+        first += block.frames
+    return Dataset(
+        type_map,
+        offsets,
+        storage.array((atoms, 3), np.float64),
+        storage.array((atoms,), np.int32),
+        storage.array((frames, 3, 3), np.float64),
+        np.concatenate([np.broadcast_to(block.pbc, (block.frames, 3)) for block in blocks]),
+        {name: storage.array(shapes[name], np.float64) for name in there},
+        {name: np.zeros(frames, dtype=bool) for name in there},
+        np.concatenate([np.full(block.frames, places[block.system]) for block in blocks]),
+        systems,
+        source,
+        sources,
+    )
+
+
+def _width(blocks: list[FrameSet], name: str) -> int:
+    """How many values fparam or aparam has, the same in every block that has it."""
+    widths = {block.labels[name].shape[-1]: block.source for block in blocks if name in block.labels}
+    if len(widths) > 1:
+        (a, first), (b, second), *_ = widths.items()
+        raise DataError(f"{name} has {a} values in {first} and {b} in {second}")
+    return next(iter(widths), 0)
+
+
+def _fill(data: Dataset, block: FrameSet, first: int) -> None:
+    """Copies a block into the place of its frames; places without an atom (type -1) are left out."""
+    frames = slice(first, first + block.frames)
+    atoms = slice(int(data.offsets[first]), int(data.offsets[first + block.frames]))
+    real = block.types >= 0
+    data.positions[atoms] = block.positions[real]
+    data.types[atoms] = block.types[real]
+    data.cell[frames] = block.cell
+    for name, array in block.labels.items():
+        whole = name in FRAME_LABELS or name == "fparam"
+        data.labels[name][frames if whole else atoms] = array if whole else array[real]
+        data.present[name][frames] = True
+
+
+def _require_all_or_none(data: Dataset) -> None:
+    """A model takes parameters, or does not: frames that lack them cannot be mixed in."""
+    for name in PARAMETERS:
+        if data.has(name) and not data.present[name].all():
+            lacking = int(np.argmin(data.present[name]))
+            raise DataError(f"{data.name(lacking)}: has no {name}, and other frames have one")

@@ -1,0 +1,206 @@
+"""Reads a system folder of DeePMD-kit: set.*/*.npy, or *.raw text."""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from mdops.errors import DataError
+from mdops.train.data.frame_set import ATOM_LABELS, FRAME_LABELS, FrameSet
+
+# DeePMD-kit's file names for our labels, and whether one value is of an atom.
+_FILES = {
+    "energy": ("energy",),
+    "forces": ("force",),
+    "virial": ("virial",),
+    "atom_energy": ("atom_ener", "atomic_ener"),
+    "fparam": ("fparam",),
+    "aparam": ("aparam",),
+}
+
+
+def is_system(folder: Path) -> bool:
+    """Whether the folder is a system of DeePMD-kit."""
+    return (folder / "type.raw").is_file()
+
+
+def read_system(folder: Path, type_map: list[str]) -> Iterator[FrameSet]:
+    """The blocks of a system, one a set; arrays of .npy files are memory maps.
+
+    Types are those of `type_map` (the system's own numbers where it has no type_map.raw). In the mixed
+    format, real_atom_types.npy tells the types of every frame.
+
+    Warns where a set lacks labels that the first one has, or has others: a file may have been forgotten.
+
+    Raises:
+        DataError: a file is missing, damaged, or of a length that does not fit the others.
+    """
+    own = _types(folder)
+    elements = _elements(folder)
+    periodic = not (folder / "nopbc").is_file()
+    sets = sorted(path for path in folder.glob("set.*") if path.is_dir())
+    if not sets and not (folder / "coord.raw").is_file():
+        raise DataError(f"{folder}: has neither a set.* folder nor coord.raw")
+    first: FrameSet | None = None
+    for place in sets or [folder]:
+        block = _read_set(folder, place, own, elements, type_map, periodic)
+        first = first or block
+        if set(block.labels) != set(first.labels):
+            told = [", ".join(sorted(b.labels)) or "nothing" for b in (block, first)]
+            warnings.warn(
+                f"{place} has {told[0]}, and {first.source} has {told[1]}: is a file missing? Frames without a "
+                "label do not count in its part of the loss",
+                stacklevel=2,
+            )
+        yield block
+
+
+def _types(folder: Path) -> np.ndarray:
+    path = folder / "type.raw"
+    types = _read_text(path, np.int64).reshape(-1)
+    if not len(types):
+        raise DataError(f"{path}: is empty")
+    return types
+
+
+def _elements(folder: Path) -> list[str] | None:
+    """The element of each of the system's own types, None where these are the model's."""
+    path = folder / "type_map.raw"
+    if not path.is_file():
+        return None
+    try:
+        names = path.read_text().split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as text: {error}") from None
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if not names or twice:
+        raise DataError(f"{path}: {f'has {twice[0]} more than once' if twice else 'is empty'}")
+    return names
+
+
+def _read_set(
+    folder: Path,
+    place: Path,
+    own: np.ndarray,
+    elements: list[str] | None,
+    type_map: list[str],
+    periodic: bool,
+) -> FrameSet:
+    atoms = len(own)
+    positions = _array(place, ("coord",))
+    if positions is None:
+        raise DataError(f"{place}: coord.npy is missing")
+    if positions.size == 0:
+        raise DataError(f"{place}: coord.npy is empty")
+    frames = 1 if positions.ndim == 1 and atoms * 3 == positions.size else len(positions)
+
+    def shaped(array: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        values = int(np.prod(shape))
+        if array.size != frames * values:
+            raise DataError(
+                f"{place}: {name} has shape {array.shape}, expected {frames} frames of {values} values"
+            )
+        return array.reshape(frames, *shape)
+
+    positions = shaped(positions, "coord", (atoms, 3))
+    labels = {}
+    for label, names in _FILES.items():
+        array = _array(place, names)
+        if array is not None:
+            labels[label] = shaped(array, names[0], _label_shape(label, array.size // frames, atoms))
+    box = _array(place, ("box",)) if periodic else np.zeros((frames, 9))
+    if box is None:
+        raise DataError(f"{place}: box.npy is missing (a system without a cell has a file named nopbc)")
+    mixed = _array(place, ("real_atom_types",))
+    if mixed is None:
+        types = np.broadcast_to(own, (frames, atoms))
+    else:
+        types = shaped(mixed, "real_atom_types", (atoms,))
+        if (types != np.floor(types)).any():
+            raise DataError(f"{place}: real_atom_types holds numbers that are not whole")
+    types = np.asarray(types, dtype=np.int64)
+    _check_own(types, elements, place, lowest=0 if mixed is None else -1)
+    return FrameSet(
+        str(folder),
+        str(place),
+        0,
+        positions,
+        _mapped(types, elements, type_map, folder),
+        shaped(box, "box", (3, 3)),
+        np.full(3, periodic),
+        labels,
+    )
+
+
+def _label_shape(label: str, values: int, atoms: int) -> tuple[int, ...]:
+    """One frame's shape; the parameters' width is what the file has."""
+    if label in FRAME_LABELS:
+        return FRAME_LABELS[label]
+    if label in ATOM_LABELS:
+        return (atoms, *ATOM_LABELS[label])
+    return (values,) if label == "fparam" else (atoms, max(1, values // atoms))
+
+
+def _check_own(types: np.ndarray, elements: list[str] | None, place: Path, lowest: int) -> None:
+    """Refuses types that the system's own type map has no element for. Without one, a FrameSet is checked by the
+    model's."""
+    wrong = types < lowest
+    if elements is not None:
+        wrong |= types >= len(elements)
+    if wrong.any():
+        frame, atom = np.argwhere(wrong)[0]
+        there = "" if elements is None else f", and type_map.raw has {len(elements)} elements"
+        raise DataError(f"{place}, frame {frame}: atom {atom} has type {types[frame, atom]}{there}")
+
+
+def _mapped(types: np.ndarray, elements: list[str] | None, type_map: list[str], folder: Path) -> np.ndarray:
+    """(F, n) int32: the model's types. Elements that the model lacks may stand in type_map.raw if no atom is one."""
+    if elements is None:
+        return types.astype(np.int32)
+    strange = [name for k, name in enumerate(elements) if name not in type_map and bool((types == k).any())]
+    if strange:
+        raise DataError(
+            f"{folder / 'type_map.raw'}: has {', '.join(strange)}, and the model's type_map is "
+            f"{', '.join(type_map)}"
+        )
+    index = [type_map.index(name) if name in type_map else -1 for name in elements]
+    return np.array([*index, -1], dtype=np.int32)[types]
+
+
+def _array(place: Path, names: tuple[str, ...]) -> np.ndarray | None:
+    """The first of these that is there, as .npy or .raw; None if none is."""
+    for name in names:
+        npy, raw = place / f"{name}.npy", place / f"{name}.raw"
+        if npy.is_file():
+            return _read_npy(npy)
+        if raw.is_file():
+            return _read_text(raw, np.float64, ndmin=2)
+    return None
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    """A memory map of an array of real numbers."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        # NumPy takes whatever is no .npy file for a pickle, and tells how to open that.
+        what = "it is no .npy file of numbers, or damaged" if "ickle" in str(error) else error
+        raise DataError(f"{path}: {what}") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu" or array.ndim == 0:
+        kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) and array.ndim else "no array"
+        raise DataError(f"{path}: holds {kind}, expected an array of real numbers")
+    return array
+
+
+def _read_text(path: Path, dtype: type, ndmin: Literal[1, 2] = 1) -> np.ndarray:
+    """The numbers in a text file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # of a file without numbers, which the caller refuses
+            return np.loadtxt(path, dtype=dtype, ndmin=ndmin)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {error}") from None

@@ -1,0 +1,99 @@
+"""The frames of a dataset on a GPU, where batches of them are put together without the host."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from mdops.nn.system import System
+from mdops.ops import NeighborList
+from mdops.train.data.batch import Batch
+from mdops.train.data.dataset import Dataset
+from mdops.train.data.frame_set import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS
+from mdops.train.data.neighbor_lists import PairLists
+
+
+def alike(data: Dataset) -> Iterator[np.ndarray]:
+    """The frames of a dataset (indices) in groups of the same atoms in the same order, with the same labels."""
+    groups: dict[tuple[bytes, ...], list[int]] = {}
+    for f in range(len(data)):
+        there = bytes(bool(data.present[name][f]) for name in sorted(data.present))
+        groups.setdefault((data.types[data.atoms(f)].tobytes(), there), []).append(f)
+    for frames in groups.values():
+        yield np.array(frames)
+
+
+class DeviceFrames:
+    """F frames of n atoms each, alike (`alike`), on a device.
+
+    Attributes:
+        frames: (F,) which of the dataset's they are, ascending. atoms: n.
+    """
+
+    def __init__(self, data: Dataset, lists: PairLists, frames: np.ndarray, device: torch.device) -> None:
+        self.frames, self.device, self.cutoff, self.ntypes = frames, device, lists.cutoff, data.ntypes
+        first = data.atoms(int(frames[0]))
+        self._types = torch.from_numpy(data.types[first])
+        self.atoms = len(self._types)
+        atoms = np.concatenate([np.arange(s.start, s.stop) for s in (data.atoms(int(f)) for f in frames)])
+        near = lists.gather(frames)
+
+        def rows(value: torch.Tensor) -> torch.Tensor:
+            return value.unflatten(0, (len(frames), -1))
+
+        own, start = rows(near.neighbors), torch.arange(len(frames), dtype=torch.int32) * len(self._types)
+        self._arrays = {
+            "positions": rows(torch.from_numpy(data.positions[atoms])),
+            "cell": torch.from_numpy(data.cell[frames]),
+            "pbc": torch.from_numpy(data.pbc[frames]),
+            "neighbors": torch.where(own >= 0, own - start[:, None, None], -1),
+            "images": rows(near.images),
+            "counts": rows(near.counts),
+        }
+        for name in (*LABELS, *PARAMETERS):
+            if data.has(name) and data.present[name][frames[0]]:
+                whole = name in FRAME_LABELS or name == "fparam"
+                value = torch.from_numpy(data.labels[name][frames if whole else atoms])
+                self._arrays[name] = value if whole else rows(value)
+        self._arrays = {name: value.to(device) for name, value in self._arrays.items()}
+        self._fixed: dict[int, tuple[torch.Tensor, ...]] = {}
+
+    def places(self, frames: np.ndarray) -> torch.Tensor | None:
+        """(S,) int64, where these frames of the dataset stand here; None if one does not."""
+        place = np.searchsorted(self.frames, frames).clip(max=len(self.frames) - 1)
+        return torch.from_numpy(place) if bool((self.frames[place] == frames).all()) else None
+
+    def batch(self, places: torch.Tensor) -> Batch:
+        """The batch of the frames at these places, (S,) int64 on the device. Nothing waits for the host if
+        `prepare` was called with S before."""
+        count = len(places)
+        types, system, start, sizes, there, *kinds = self.prepare(count)
+        taken = {name: value.index_select(0, places) for name, value in self._arrays.items()}
+        own = taken["neighbors"]
+        taken["neighbors"] = torch.where(own >= 0, own + start[:, None, None], -1)
+        for name in ("positions", "neighbors", "images", "counts", *ATOM_LABELS, "aparam"):
+            if name in taken:
+                taken[name] = taken[name].flatten(0, 1)
+        labels = {name: taken[name] for name in LABELS if name in taken}
+        return Batch(
+            System(taken["positions"], types, taken["cell"], taken["pbc"], system),
+            NeighborList(taken["neighbors"], taken["images"], taken["counts"], self.cutoff),
+            sizes,
+            tuple(kinds),
+            labels,
+            dict.fromkeys(labels, there),
+            taken.get("fparam"),
+            taken.get("aparam"),
+        )
+
+    def prepare(self, count: int) -> tuple[torch.Tensor, ...]:
+        """What all batches of `count` frames share: types, systems, each frame's first atom and size, True for
+        each frame, and the atoms of each type."""
+        if count not in self._fixed:
+            n, each = len(self._types), torch.arange(count, dtype=torch.int32)
+            types = self._types.repeat(count)
+            kinds = [torch.nonzero(types == k)[:, 0] for k in range(self.ntypes)]
+            there = torch.ones(count, dtype=torch.bool)
+            fixed = (types, each.repeat_interleave(n), each * n, torch.full((count,), n), there, *kinds)
+            self._fixed[count] = tuple(t.to(self.device) for t in fixed)
+        return self._fixed[count]

@@ -1,0 +1,124 @@
+"""What every reader of training data gives: frames of one number of atoms; and the checks these pass."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mdops.errors import DataError
+
+FRAME_LABELS: dict[str, tuple[int, ...]] = {"energy": (), "virial": (3, 3)}  # the shape of one frame's
+ATOM_LABELS: dict[str, tuple[int, ...]] = {"forces": (3,), "atom_energy": ()}  # the shape of one atom's
+LABELS = (*FRAME_LABELS, *ATOM_LABELS)
+PARAMETERS = ("fparam", "aparam")
+
+# A cell is taken as flat when its volume is below this fraction of the product of its edges: the neighbour
+# search refuses such a cell too.
+_FLAT = 1e-8
+
+
+@dataclass
+class FrameSet:
+    """F frames of n atoms each. The arrays may be memory maps of any float precision.
+
+    Attributes:
+        system: the system or file that the frames belong to.
+        source: where they were read, with `first`, the number there of the first of them, for messages.
+        positions: (F, n, 3), A.
+        types: (F, n) in the model's type map; -1 where there is no atom.
+        cell: (F, 3, 3), rows are lattice vectors, A.
+        pbc: (3,) bool.
+        labels: what is known of energy (F,), forces (F, n, 3), virial (F, 3, 3) and atom_energy (F, n), eV
+            and A, and of the parameters fparam (F, p) and aparam (F, n, q).
+    """
+
+    system: str
+    source: str
+    first: int
+    positions: np.ndarray
+    types: np.ndarray
+    cell: np.ndarray
+    pbc: np.ndarray
+    labels: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def frames(self) -> int:
+        return self.positions.shape[0]
+
+    def name(self, frame: int) -> str:
+        """How messages call a frame of this block."""
+        return f"{self.source}, frame {self.first + frame}"
+
+
+def joined(blocks: Sequence[FrameSet]) -> Iterator[FrameSet]:
+    """Blocks of one frame, as files that ASE reads give them, put together where their atoms, labels and source are
+    the same; others as they are."""
+    groups: dict[Any, list[FrameSet]] = {}
+    for block in blocks:
+        if block.frames > 1:
+            yield block
+        else:
+            key = (block.source, block.types.tobytes(), *block.pbc, *sorted(block.labels))
+            groups.setdefault(key, []).append(block)
+    for group in groups.values():
+        first = group[0]
+        yield FrameSet(
+            first.system,
+            first.source,
+            first.first,
+            np.concatenate([block.positions for block in group]),
+            np.concatenate([block.types for block in group]),
+            np.concatenate([block.cell for block in group]),
+            first.pbc,
+            {name: np.concatenate([block.labels[name] for block in group]) for name in first.labels},
+        )
+
+
+def check(block: FrameSet, ntypes: int) -> None:
+    """Raises DataError, naming the file and the frame, for what is not finite, a type out of range, a cell
+    without volume, or nothing to learn from."""
+    _check_types(block, ntypes)
+    for name, array in {"positions": block.positions, "cell": block.cell, **block.labels}.items():
+        finite = np.isfinite(array).reshape(block.frames, -1)
+        if not finite.all():
+            frame, place = np.argwhere(~finite)[0]
+            atom = "" if name not in ("positions", *ATOM_LABELS) else f" at atom {_atom(array, place)}"
+            value = array.reshape(block.frames, -1)[frame, place]
+            raise DataError(f"{block.name(frame)}: {name} is {value}{atom}")
+    _check_cell(block)
+    if not any(name in block.labels for name in LABELS):
+        raise DataError(f"{block.source}: has none of {', '.join(LABELS)}: there is nothing to learn from")
+
+
+def _atom(array: np.ndarray, place: int) -> int:
+    """The atom that entry `place` of a frame of (F, n, ...) belongs to."""
+    return int(place) // int(np.prod(array.shape[2:]))
+
+
+def _check_types(block: FrameSet, ntypes: int) -> None:
+    wrong = (block.types < -1) | (block.types >= ntypes)
+    if wrong.any():
+        frame, atom = np.argwhere(wrong)[0]
+        kind = block.types[frame, atom]
+        raise DataError(f"{block.name(frame)}: atom {atom} has type {kind}, expected 0 .. {ntypes - 1}")
+    empty = ~(block.types >= 0).any(1)
+    if empty.any():
+        raise DataError(f"{block.name(int(np.argmax(empty)))}: has no atoms")
+
+
+def _check_cell(block: FrameSet) -> None:
+    """The lattice vectors of the periodic directions span a line, an area or a volume."""
+    vectors = np.asarray(block.cell, dtype=np.float64)[:, block.pbc]
+    if vectors.shape[1] == 0:
+        return
+    edges = np.linalg.norm(vectors, axis=2)
+    size = np.sqrt(np.clip(np.linalg.det(vectors @ vectors.transpose(0, 2, 1)), 0, None))
+    flat = size <= _FLAT * edges.prod(1)
+    if flat.any():
+        frame = int(np.argmax(flat))
+        raise DataError(
+            f"{block.name(frame)}: the cell has no volume: {np.asarray(block.cell[frame]).tolist()} "
+            "(without a cell, a system has an empty file named nopbc beside its type.raw, and extxyz has "
+            'pbc="F F F")'
+        )

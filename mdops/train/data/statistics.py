@@ -1,0 +1,215 @@
+"""What a model takes from its data before training: scales of the environments and energies of the types."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mdops.errors import DataError
+from mdops.nn.pairs import Pairs, keep_nearest
+from mdops.nn.se_e2_a import pair_matrix
+from mdops.ops import displacements, env_mat
+from mdops.train.data.batch import make_batch
+from mdops.train.data.dataset import Dataset
+from mdops.train.data.neighbor_lists import PairLists
+
+# DeePMD-kit's: the deviation of what no atom has, and the smallest one.
+_ABSENT_DEVIATION, _SMALLEST_DEVIATION = 0.1, 0.01
+_CHUNK_ATOMS = 4096
+
+
+@dataclass(frozen=True)
+class NeighborStatistics:
+    """Over all atoms of a dataset, within one cutoff.
+
+    Attributes:
+        nearest: the smallest distance, A; the cutoff if no two atoms are closer.
+        most: for each type, the most neighbours of it that an atom has.
+    """
+
+    nearest: float
+    most: list[int]
+
+    def sel(self, ratio: float = 1.1) -> list[int]:
+        """Places for neighbours with some to spare, as DeePMD-kit's "auto:ratio": rounded up to fours."""
+        return [4 * ((int(count * ratio) + 3) // 4) for count in self.most]
+
+
+@dataclass(frozen=True)
+class EnvironmentStatistics:
+    """Of the rows of the environment matrix, by the centre's type.
+
+    Attributes:
+        mean: (ntypes,), of the radial column, 1/A.
+        std: (ntypes, 2), deviations of the radial column and of the three others, 1/A.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+
+
+@dataclass(frozen=True)
+class EnergyStatistics:
+    """Where the energies lie.
+
+    Attributes:
+        bias: (ntypes,), the energy of an atom of each type that fits the data best, eV.
+        std: the deviation of the frames' energies from it, eV.
+    """
+
+    bias: np.ndarray
+    std: float
+
+
+def neighbor_statistics(data: Dataset, lists: PairLists) -> NeighborStatistics:
+    """The nearest pair and the most neighbours.
+
+    Raises DataError, naming the frame, where two atoms are at the same place.
+    """
+    nearest, most = float(lists.cutoff), np.zeros(data.ntypes, dtype=np.int64)
+    for frames in chunks(data, np.arange(len(data))):
+        pairs, batch = _pairs(data, lists, frames)
+        distance = pairs.displacements.norm(dim=2).masked_fill(pairs.neighbors < 0, torch.inf)
+        closest = distance.min().item() if distance.numel() else torch.inf
+        if closest == 0:
+            atom = int(torch.nonzero(distance == 0)[0, 0])
+            raise DataError(f"{data.name(int(frames[int(batch[atom])]))}: two atoms are at the same place")
+        nearest = min(nearest, closest)
+        most = np.maximum(most, pairs.counts.numpy().max(0, initial=0))
+    return NeighborStatistics(nearest, most.tolist())
+
+
+def spread_frames(data: Dataset, batches: int, batch_sizes: Sequence[int]) -> np.ndarray:
+    """At most `batches` times `batch_sizes[system]` frames of every system, evenly spread over it."""
+    chosen = []
+    for system, size in enumerate(batch_sizes):
+        frames = np.flatnonzero(data.system == system)
+        count = min(len(frames), batches * size)
+        chosen.append(frames[np.linspace(0, len(frames) - 1, count).round().astype(np.int64)])
+    return np.concatenate(chosen)
+
+
+def environment_statistics(
+    data: Dataset,
+    lists: PairLists,
+    *,
+    sel: Sequence[int],
+    cutoff_smooth: float,
+    protection: float = 0.0,
+    exclude_types: Sequence[Sequence[int]] = (),
+    frames: np.ndarray | None = None,
+) -> EnvironmentStatistics:
+    """Mean and deviation of the rows, with absent neighbours (zeros) counted up to sum(sel), as DeePMD-kit.
+
+    Args:
+        data, lists: the cutoff is that of the lists.
+        sel: places for neighbours of each type; of more neighbours only the nearest count.
+        cutoff_smooth, protection: of the switch and of the denominators, A.
+        exclude_types: pairs of types that do not see each other.
+        frames: the ones to look at, all unless told.
+    """
+    n = data.ntypes
+    slots, sums, squares = np.zeros(n), np.zeros((n, 2)), np.zeros((n, 2))
+    mask = pair_matrix(exclude_types, n)
+    zero, one = torch.zeros(n, dtype=torch.float64), torch.ones(n, 2, dtype=torch.float64)
+    for part in chunks(data, np.arange(len(data)) if frames is None else frames):
+        pairs, _ = _pairs(data, lists, part)
+        if bool((pairs.counts > torch.tensor(sel)).any()):
+            pairs = keep_nearest(pairs, sel, lists.cutoff)
+        types = np.concatenate([data.types[data.atoms(int(f))] for f in part])
+        rows = env_mat(
+            pairs.displacements,
+            pairs.counts,
+            torch.from_numpy(types),
+            zero,
+            one,
+            cutoff=lists.cutoff,
+            cutoff_smooth=cutoff_smooth,
+            protection=protection,
+            pair_mask=mask,
+        ).numpy()
+        np.add.at(slots, types, sum(sel))
+        np.add.at(sums, types, _columns(rows))
+        np.add.at(squares, types, _columns(np.square(rows)))
+    seen = slots > 0
+    count = np.where(seen, slots, 1.0)[:, None] * [1, 3]
+    # DeePMD-kit subtracts the mean of x, y and z too, though it only tells how the structures are turned.
+    variance = squares / count - (sums / count) ** 2
+    std = np.maximum(np.sqrt(np.clip(variance, 0, None)), _SMALLEST_DEVIATION)
+    return EnvironmentStatistics((sums / count)[:, 0], np.where(seen[:, None], std, _ABSENT_DEVIATION))
+
+
+def _columns(rows: np.ndarray) -> np.ndarray:
+    """(n, 2): the sums over the radial and over the three angular columns of (n, K, 4)."""
+    of_atom = rows.sum(1)
+    return np.stack([of_atom[:, 0], of_atom[:, 1:].sum(1)], axis=1)
+
+
+def energy_statistics(
+    data: Dataset,
+    *,
+    frames: np.ndarray | None = None,
+    preset: Sequence[float | None] = (),
+    exclude_types: Sequence[int] = (),
+    rcond: float | None = None,
+) -> EnergyStatistics:
+    """The energy of each type by least squares from the frames' energies; its mean where atoms have energies.
+
+    Of several solutions (frames of one composition) the one with the least norm is taken, as DeePMD-kit.
+
+    Args:
+        data: zeros are returned if it has neither energies nor atomic energies.
+        frames: the ones to look at, all unless told.
+        preset: for each type its energy, None where it is to be found.
+        exclude_types: types whose atoms have no energy.
+        rcond: of `numpy.linalg.lstsq`.
+    """
+    frames = np.arange(len(data)) if frames is None else frames
+    bias, std = np.zeros(data.ntypes), 0.0
+    known = np.array([value is not None for value in preset] or [False] * data.ntypes)
+    bias[known] = [value for value in preset if value is not None]
+    with_energy = frames[data.present["energy"][frames]] if data.has("energy") else frames[:0]
+    if len(with_energy):
+        counts = data.composition()[with_energy].astype(np.float64)
+        counts[:, list(exclude_types)] = 0
+        rest = data.labels["energy"][with_energy] - counts[:, known] @ bias[known]
+        free = np.where(known, 0, counts)
+        bias[~known] = np.linalg.lstsq(free, rest, rcond=rcond)[0][~known]
+        std = float(np.std(rest - free @ np.where(known, 0, bias)))
+    if data.has("atom_energy"):
+        with_atoms = np.zeros(len(data), dtype=bool)
+        with_atoms[frames] = data.present["atom_energy"][frames]
+        given = np.repeat(with_atoms, data.sizes())
+        for kind in np.unique(data.types[given]):
+            bias[kind] = data.labels["atom_energy"][given & (data.types == kind)].mean()
+    return EnergyStatistics(bias, std)
+
+
+def parameter_statistics(
+    data: Dataset, name: str, protection: float = 0.01
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Average and inverse deviation of fparam or aparam, each (p,); None if the data has none.
+
+    No deviation is taken to be smaller than `protection`.
+    """
+    if not data.has(name):
+        return None
+    values = data.labels[name]
+    return values.mean(0), 1 / np.maximum(values.std(0), protection)
+
+
+def chunks(data: Dataset, frames: np.ndarray) -> Iterator[np.ndarray]:
+    """The frames in parts of about so many atoms that arrays over neighbours stay small."""
+    atoms = np.cumsum(data.sizes()[frames])
+    for part in np.split(frames, np.flatnonzero(np.diff(atoms // _CHUNK_ATOMS)) + 1):
+        if len(part):
+            yield part
+
+
+def _pairs(data: Dataset, lists: PairLists, frames: np.ndarray) -> tuple[Pairs, torch.Tensor]:
+    """All pairs of these frames, in float64, and the batch index (N,)."""
+    batch = make_batch(data, lists, frames)
+    system, near = batch.system, batch.neighbors
+    d = displacements(system.positions, system.cell, system.batch, near.neighbors, near.images)
+    return Pairs(near.neighbors, near.counts, d), system.batch

@@ -1,0 +1,1 @@
+"""The training loop: steps, losses, schedules, checkpoints, processes."""

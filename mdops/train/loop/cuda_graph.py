@@ -1,0 +1,207 @@
+"""Training steps on a GPU as CUDA graphs: one launch for what would be some hundred.
+
+A graph is captured for each kind of batch, that is for each group of frames that are alike and each number of
+them. In a loop over steps the host only says which frames come next, with the rate; it waits for nothing.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from mdops.nn.potential import Potential
+from mdops.nn.spline import collocation_on
+from mdops.train.data.batch import Batch
+from mdops.train.data.dataset import Dataset
+from mdops.train.data.device_frames import DeviceFrames, alike
+from mdops.train.data.neighbor_lists import PairLists
+from mdops.train.loop.loss import EnergyLoss
+from mdops.train.loop.prediction import check_frames, from_moments, predict, short_way
+from mdops.train.loop.schedule import WeightAverage
+
+_WARM_UP = 3  # runs before a capture: libraries set themselves up in the first
+_CHECKED = 4096  # atoms that are checked at a time
+_SHARE = 0.4  # of the free memory of a GPU that frames may take
+_OWN_THREAD = "thread_local"  # NCCL has a thread that asks for events while this one captures
+
+Outcome = tuple[torch.Tensor, dict[str, torch.Tensor], Batch]
+
+
+class StepGraphs:
+    """Takes training steps as `train_step` does, in graphs.
+
+    Attributes:
+        groups: the frames, on the device.
+    """
+
+    def __init__(
+        self,
+        potential: Potential,
+        loss: EnergyLoss,
+        optimizer: torch.optim.Optimizer,
+        groups: list[DeviceFrames],
+        *,
+        average: WeightAverage | None,
+        max_norm: float | None,
+        reduce_gradients: Callable[[], None] | None,
+    ) -> None:
+        """Arguments as of `train_step`, with the average of the weights to update. Checks all frames."""
+        self.potential, self.loss, self.optimizer, self.groups = potential, loss, optimizer, groups
+        self._average, self._max_norm, self._reduce = average, max_norm, reduce_gradients
+        self._weights = [p for p in potential.parameters() if p.requires_grad]
+        self._gradients = [torch.zeros_like(p) for p in self._weights]
+        self._hold_gradients()
+        _begin(optimizer)
+        device = potential.device
+        self._fraction = torch.ones((), dtype=torch.float64, device=device)
+        self._share = torch.ones((), dtype=torch.float32, device=device)
+        self._captured: dict[tuple, tuple[torch.cuda.CUDAGraph, torch.Tensor, Outcome]] = {}
+        self._held: tuple[torch.Tensor, ...] = ()  # what the graphs read and nobody else is sure to keep
+        self._grid = potential.grid
+        self._update: torch.cuda.CUDAGraph | None = None
+        # One for all captures: a weight's place in a graph of gradients belongs to the stream that first met it.
+        self._stream = torch.cuda.Stream(device)
+        for group in groups:
+            step = max(1, _CHECKED // group.atoms)
+            for start in range(0, len(group.frames), step):
+                places = torch.arange(start, min(start + step, len(group.frames)), device=device)
+                check_frames(potential, group.batch(places))
+
+    def __call__(
+        self, frames: np.ndarray, counts: Mapping[str, float], rate: float, fraction: float
+    ) -> Outcome | None:
+        """Takes a step with these frames of the dataset: the loss, the predictions before the step, and the
+        batch. Their memory is used again in the next step. None, and no step, where the frames are not alike,
+        or the model no longer has splines."""
+        found = self._find(frames) if short_way(self.potential) is from_moments else None
+        if found is None:
+            return None
+        with torch.cuda.device(self.potential.device):
+            return self._take(*found, counts, rate, fraction)
+
+    def _take(
+        self,
+        group: DeviceFrames,
+        places: torch.Tensor,
+        counts: Mapping[str, float],
+        rate: float,
+        fraction: float,
+    ) -> Outcome:
+        if self._grid != self.potential.grid:
+            self._captured.clear()
+            self._grid = self.potential.grid
+        key = (id(group), len(places), tuple(sorted(counts.items())))
+        if key not in self._captured:
+            self._captured[key] = self._capture(group, places, counts)
+        graph, static, outcome = self._captured[key]
+        static.copy_(places)
+        self._fraction.fill_(fraction)
+        for options in self.optimizer.param_groups:
+            options["lr"].fill_(rate)
+        if self._average is not None:
+            self._share.fill_(self._average.next_share())
+        self._hold_gradients()
+        graph.replay()
+        if self._reduce is not None:
+            self._reduce()
+        if self._update is None:
+            self._update = self._capture_update()
+        self._update.replay()
+        return outcome
+
+    def _hold_gradients(self) -> None:
+        """Gives the weights the gradients that the graphs write and read; steps without a graph have others."""
+        for p, gradient in zip(self._weights, self._gradients, strict=True):
+            p.grad = gradient
+
+    def _find(self, frames: np.ndarray) -> tuple[DeviceFrames, torch.Tensor] | None:
+        for group in self.groups:
+            places = group.places(frames)
+            if places is not None:
+                return group, places
+        return None
+
+    def _differentiate(
+        self, group: DeviceFrames, places: torch.Tensor, counts: Mapping[str, float]
+    ) -> Outcome:
+        """The loss and its gradients, which go to `grad` of the weights."""
+        batch = group.batch(places)
+        result = predict(self.potential, batch)
+        value = self.loss(result, batch, self._fraction, counts)
+        found = torch.autograd.grad(value, self._weights, allow_unused=True, materialize_grads=True)
+        torch._foreach_copy_(self._gradients, found)
+        return value.detach(), {name: tensor.detach() for name, tensor in result.items()}, batch
+
+    def _capture(
+        self, group: DeviceFrames, places: torch.Tensor, counts: Mapping[str, float]
+    ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, Outcome]:
+        static = places.to(self.potential.device)
+        group.prepare(len(static))
+        assert self.potential.grid is not None
+        mean = self.potential.descriptor.mean
+        self._held = collocation_on(self.potential.grid.intervals, mean.device, mean.dtype)
+        self._stream.wait_stream(torch.cuda.current_stream(self.potential.device))
+        with torch.cuda.stream(self._stream):
+            for _ in range(_WARM_UP):
+                self._differentiate(group, static, counts)
+        torch.cuda.current_stream(self.potential.device).wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode=_OWN_THREAD):
+            outcome = self._differentiate(group, static, counts)
+        return graph, static, outcome
+
+    def _capture_update(self) -> torch.cuda.CUDAGraph:
+        """New weights from `grad`, and their average."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode=_OWN_THREAD):
+            if self._max_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self._weights, self._max_norm)
+            self.optimizer.step()
+            if self._average is not None:
+                self._average.take_in(self._share)
+        return graph
+
+
+def step_graphs(
+    potential: Potential,
+    loss: EnergyLoss,
+    optimizer: torch.optim.Optimizer,
+    data: Dataset,
+    lists: PairLists,
+    *,
+    average: WeightAverage | None,
+    max_norm: float | None,
+    reduce_gradients: Callable[[], None] | None,
+) -> StepGraphs | None:
+    """Graphs for a training on this data; None on a CPU, for a model that takes the long way, and for data that
+    would fill the GPU's memory."""
+    if potential.device.type != "cuda" or short_way(potential) is not from_moments:
+        return None
+    longest = max(int(lists.rows(f)[2].sum(1).max(initial=0)) for f in range(len(data)))
+    size = len(data.positions) * (8 * longest + 100)
+    if size > _SHARE * torch.cuda.mem_get_info(potential.device)[0]:
+        return None
+    groups = [DeviceFrames(data, lists, frames, potential.device) for frames in alike(data)]
+    return StepGraphs(
+        potential,
+        loss,
+        optimizer,
+        groups,
+        average=average,
+        max_norm=max_norm,
+        reduce_gradients=reduce_gradients,
+    )
+
+
+def _begin(optimizer: torch.optim.Optimizer) -> None:
+    """Makes the optimizer's state, which it does in its first step, without a step."""
+    if optimizer.state:
+        return
+    weights = [p.detach().clone() for group in optimizer.param_groups for p in group["params"]]
+    optimizer.step()
+    with torch.no_grad():
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        torch._foreach_copy_(parameters, weights)
+        for state in optimizer.state.values():
+            for value in state.values():
+                value.zero_()

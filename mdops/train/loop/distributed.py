@@ -1,0 +1,168 @@
+"""One training in several processes: each computes a share of the frames of every batch."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from mdops._library import check_device
+from mdops.errors import InputError, MDOpsError, ParallelError
+from mdops.train.data.dataset import Dataset
+from mdops.train.data.frame_set import FRAME_LABELS, LABELS
+
+T = TypeVar("T")
+
+# The first process takes the statistics of the data while the others wait: hours, where there is much of it.
+_PATIENCE = timedelta(hours=6)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a training, all of which call the same methods in the same order.
+
+    Whatever is shared goes through the CPU but the gradients, which stay on their device.
+
+    Attributes:
+        rank: of this one; the process of rank 0 alone writes files.
+        count: how many there are.
+    """
+
+    rank: int = 0
+    count: int = 1
+
+    @classmethod
+    def current(cls) -> "Processes":
+        """Those of `torch.distributed` where it is initialised, else this one alone."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls()
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What `make` gives in the first process; where it raises an error of mdops, all raise it."""
+        if self.count == 1:
+            return make()
+        made: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                made[0] = make()
+            except (MDOpsError, OSError) as error:
+                made[1] = error
+        with _told():
+            dist.broadcast_object_list(made, src=0, device=torch.device("cpu"))
+        if made[1] is not None:
+            raise made[1]
+        return made[0]
+
+    def share(self, frames: np.ndarray) -> tuple[np.ndarray, bool]:
+        """This process' part of the frames of a batch, and whether it is one.
+
+        A process for which none is left computes the first frame, too; it must not count.
+        """
+        own = np.array_split(frames, self.count)[self.rank]
+        return (own, True) if len(own) else (frames[:1], False)
+
+    def label_counts(self, data: Dataset, frames: np.ndarray, counts: bool = True) -> dict[str, float]:
+        """What `EnergyLoss` divides by in this process, for the mean of the processes' losses (and gradients)
+        to be those of all `frames` as one batch: the mean over processes of `loss.label_counts`.
+
+        `counts` is that of `share`: with False the loss and its gradients are zero.
+        """
+        found = {}
+        for name in filter(data.has, LABELS):
+            there = frames[data.present[name][frames]]
+            number = len(there) if name in FRAME_LABELS else int(data.sizes()[there].sum())
+            found[name] = number / self.count if counts else np.inf
+        return found
+
+    def mean_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> Callable[[], None] | None:
+        """The hook of `train_step`: replaces gradients by their means over processes; None for one process.
+
+        All go into one buffer. For models of some 100,000 weights one message costs less than several, and
+        the model needs no wrapper (DistributedDataParallel) that its forces would have to be taken through.
+        """
+        if self.count == 1:
+            return None
+        trained = [p for p in parameters if p.requires_grad]
+
+        def reduce() -> None:
+            # A parameter without gradient here may have one elsewhere.
+            for p in trained:
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
+            gradients = [p.grad for p in trained if p.grad is not None]
+            flat = torch.cat([g.reshape(-1) for g in gradients])
+            with _told():
+                dist.all_reduce(flat)
+            flat /= self.count
+            parts = flat.split([g.numel() for g in gradients])
+            torch._foreach_copy_(gradients, [a.view_as(g) for a, g in zip(parts, gradients, strict=True)])
+
+        return reduce
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """The sum over processes of each of some numbers."""
+        if self.count == 1:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64)
+        with _told():
+            dist.all_reduce(total)
+        return total.tolist()
+
+    def sum_errors(self, errors: Mapping[str, tuple[float, int]]) -> dict[str, tuple[float, int]]:
+        """The sums of `squared_errors` over processes, each of which may lack labels that others have."""
+        if self.count == 1:
+            return dict(errors)
+        flat = self.sums([value for name in LABELS for value in errors.get(name, (0.0, 0))])
+        pairs = zip(LABELS, flat[::2], flat[1::2], strict=True)
+        return {name: (square, int(number)) for name, square, number in pairs if number}
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.count > 1:
+            self.sums([0.0])
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Says what it means that a message did not get through."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ParallelError(
+            f"another process of this training has stopped; its own message tells why ({error})"
+        ) from error
+
+
+def join_processes(device: str | torch.device) -> torch.device:
+    """Joins the processes that `torchrun` started, if it did; gives the device of this one.
+
+    "cuda" is another GPU for each process of a machine. Processes talk by NCCL on GPUs, and by gloo on CPUs.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+        return check_device(device)
+    backend, kind = "gloo", torch.device(device)
+    if kind.type == "cuda":
+        if kind.index is not None:
+            raise InputError(f"device is {device}: several processes share no GPU, give cuda")
+        device, backend = f"cuda:{os.environ.get('LOCAL_RANK', '0')}", "cpu:gloo,cuda:nccl"
+    found = check_device(device)
+    if found.type == "cuda":
+        torch.cuda.set_device(found)
+    dist.init_process_group(backend, timeout=_PATIENCE)
+    return found
+
+
+def leave_processes() -> None:
+    """After a training that came to its end: the counterpart of `join_processes`."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,107 @@
+"""The parts of a training that a configuration asks for."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from mdops.errors import DataError
+from mdops.train.config.sections import Config, DataConfig
+from mdops.train.data.dataset import Dataset
+from mdops.train.data.sampler import Sampler
+from mdops.train.loop.loss import EnergyLoss, Prefactor
+from mdops.train.loop.schedule import LearningRate
+
+_ADAMW_DECAY = 1e-3
+_DEFAULT_STOP = 1e-8
+
+
+def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
+    """The batches of the section `training_data` or `validation_data`."""
+    odds = config.sys_probs
+    if odds is None and config.auto_prob == "prob_uniform":
+        odds = [1.0] * len(data.systems)
+    return Sampler(data, config.batch_size, seed=seed, odds=odds)
+
+
+def make_loss(config: Config) -> EnergyLoss:
+    """The loss of the section `loss`."""
+    c = config.loss
+    delta = c.huber_delta if isinstance(c.huber_delta, list) else [c.huber_delta] * 3
+    return EnergyLoss(
+        {
+            "energy": Prefactor(c.start_pref_e, c.limit_pref_e),
+            "forces": Prefactor(c.start_pref_f, c.limit_pref_f),
+            "virial": Prefactor(c.start_pref_v, c.limit_pref_v),
+            "atom_energy": Prefactor(c.start_pref_ae, c.limit_pref_ae),
+        },
+        function=c.loss_func,
+        huber=c.use_huber,
+        huber_delta=(delta[0], delta[1], delta[2]),
+        force_norm=c.f_use_norm,
+        intensive=c.intensive_ener_virial,
+    )
+
+
+def require_labels(loss: EnergyLoss, data: Dataset) -> None:
+    """Raises DataError if no frame has any label that the loss is of; warns of terms that come to nothing."""
+    if not any(data.has(name) for name in loss.terms):
+        raise DataError(
+            f"the loss is of {', '.join(loss.terms) or 'nothing'}, and the data has {', '.join(data.labels)}"
+        )
+    for name in loss.terms:
+        if not data.has(name):
+            warnings.warn(f"the loss is of {name}, too, and no frame has that label", stacklevel=2)
+    for name, (start, limit) in loss.prefactors.items():
+        if (start == 0) != (limit == 0):
+            warnings.warn(
+                f"the loss is not of {name}: its prefactors are {start:g} and {limit:g}, and, as in DeePMD-kit, a term "
+                "counts where neither is zero",
+                stacklevel=2,
+            )
+
+
+def make_rate(config: Config, steps: int) -> LearningRate:
+    """The rates of the section `learning_rate` over `steps` steps."""
+    c = config.learning_rate
+    stop = _DEFAULT_STOP if c.stop_lr is None else c.stop_lr
+    if c.stop_lr_ratio is not None:
+        stop = c.start_lr * c.stop_lr_ratio
+    return LearningRate(
+        c.start_lr,
+        stop,
+        steps,
+        kind=c.type,
+        decay_steps=c.decay_steps,
+        decay_rate=c.decay_rate,
+        smooth=c.smooth,
+        warmup_steps=c.warmup_steps if c.warmup_ratio is None else int(c.warmup_ratio * steps),
+        warmup_factor=c.warmup_start_factor,
+    )
+
+
+def make_optimizer(config: Config, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of the section `optimizer`, for the parameters that are trained.
+
+    On a GPU its learning rate is a tensor there, so that steps can be captured as a CUDA graph.
+    """
+    c = config.optimizer
+    trained = [p for p in parameters if p.requires_grad]
+    on_gpu = bool(trained) and trained[0].is_cuda
+    rate: Any = config.learning_rate.start_lr
+    rate = torch.tensor(rate, dtype=torch.float32, device=trained[0].device) if on_gpu else rate
+    options: dict[str, Any] = {"betas": (c.adam_beta1, c.adam_beta2), "fused": True, "capturable": on_gpu}
+    if c.type == "AdamW":
+        decay = _ADAMW_DECAY if c.weight_decay is None else c.weight_decay
+        return torch.optim.AdamW(trained, rate, weight_decay=decay, **options)
+    return torch.optim.Adam(trained, rate, weight_decay=c.weight_decay or 0.0, **options)
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Loads what `state_dict` gave, on this device or another: what belongs to the device stays."""
+    own = [{name: group[name] for name in ("lr", "fused", "capturable")} for group in optimizer.param_groups]
+    saved = [{**group, **here} for group, here in zip(state["param_groups"], own, strict=True)]
+    optimizer.load_state_dict({**state, "param_groups": saved})
+    for group, here in zip(optimizer.param_groups, own, strict=True):
+        group.update(here)

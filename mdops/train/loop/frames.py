@@ -1,0 +1,63 @@
+"""The frames of a training, and the share of a process in each batch."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from mdops.train.config.sections import DataConfig
+from mdops.train.data.batch import Batch, make_batch
+from mdops.train.data.dataset import Dataset, load_dataset
+from mdops.train.data.neighbor_lists import PairLists
+from mdops.train.loop.distributed import Processes
+from mdops.train.loop.factories import make_sampler
+
+_KEPT = 256 << 20  # bytes of batches of one frame that are kept for the next epochs
+
+
+@dataclass(frozen=True)
+class Share:
+    """A process' part of a batch.
+
+    Attributes:
+        frames: which.
+        counts: what `EnergyLoss` divides by.
+        is_counted: False where no frame was left for the process; the batch has weight 0 then.
+    """
+
+    frames: np.ndarray
+    counts: dict[str, float]
+    is_counted: bool
+
+
+class Frames:
+    """Data with its lists and its sampler. Types are indices in `type_map`, which has all of `given`."""
+
+    def __init__(
+        self, config: DataConfig, given: list[str], type_map: list[str], cutoff: float, seed: int
+    ) -> None:
+        data = load_dataset(config.systems, given, names=config.names)
+        index = np.array([type_map.index(element) for element in given], dtype=data.types.dtype)
+        self.data: Dataset = replace(data, types=index[data.types], type_map=list(type_map))
+        self.lists = PairLists(self.data, cutoff)
+        self.sampler = make_sampler(config, self.data, seed)
+        self._kept: dict[int, Batch] = {}
+        self._room = _KEPT
+
+    def share(self, step: int, processes: Processes) -> Share:
+        """What this process computes of the batch of a step."""
+        frames = self.sampler(step)
+        own, is_counted = processes.share(frames)
+        return Share(own, processes.label_counts(self.data, frames, is_counted), is_counted)
+
+    def batch(self, share: Share, device: torch.device) -> Batch:
+        """The frames of a share on a device; not to be changed: those of one frame are given again."""
+        frame = int(share.frames[0]) if len(share.frames) == 1 else -1
+        if frame in self._kept:
+            kept = self._kept[frame]
+            return kept if device.type == "cpu" else kept.to(device)
+        batch = make_batch(self.data, self.lists, share.frames)
+        if frame >= 0 and self._room > 0:
+            self._kept[frame] = batch
+            self._room -= batch.neighbors.neighbors.nbytes + batch.neighbors.images.nbytes
+        return batch.to(device)

@@ -1,0 +1,139 @@
+"""What training minimises: errors of energies, forces, virials and atomic energies, weighted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from mdops.errors import ConfigError
+from mdops.train.data.batch import Batch
+
+TERMS = ("energy", "forces", "virial", "atom_energy")
+
+
+class Prefactor(NamedTuple):
+    """The weight of a term: limit + (start - limit) * rate / (rate at the start)."""
+
+    start: float
+    limit: float
+
+    def at(self, fraction: Any) -> Any:
+        """The weight where the learning rate is this fraction (a number or a tensor) of that at the start."""
+        return self.limit + (self.start - self.limit) * fraction
+
+
+@dataclass(frozen=True)
+class EnergyLoss:
+    """DeePMD-kit's loss of energy models.
+
+    With N the atoms of a frame, p the prefactors, < > the mean over what the batch has labels of:
+    p_e <dE^2 / N^x> + p_f <dF^2> + p_v <dW^2 / N^x> + p_ae <de^2>, over components of forces and virials,
+    x = 2 if `intensive`, else 1. A term counts where both of its prefactors are not zero.
+
+    Attributes:
+        prefactors: of each of `TERMS`; terms that are not there do not count.
+        function: "mse" as above, or "mae": p_e <|dE| / N> + p_f <|dF|> + p_v <|dW|> / N + p_ae <|de|>.
+        huber: replaces the square of dE/N, dF, dW/N and de by a Huber function: u^2/2 up to its delta, and
+            delta (|u| - delta/2) beyond.
+        huber_delta: of energies, forces and virials, eV, eV/A and eV.
+        force_norm: take the length of the error of an atom's force as one error, not its three components:
+            <|dF|>, or the Huber function of the length.
+        intensive: see above.
+    """
+
+    prefactors: Mapping[str, Prefactor] = field(
+        default_factory=lambda: {"energy": Prefactor(0.02, 1.0), "forces": Prefactor(1000.0, 1.0)}
+    )
+    function: str = "mse"
+    huber: bool = False
+    huber_delta: tuple[float, float, float] = (0.01, 0.01, 0.01)
+    force_norm: bool = False
+    intensive: bool = False
+
+    def __post_init__(self) -> None:
+        if self.function not in ("mse", "mae"):
+            raise ConfigError(f"loss_func is {self.function!r}, expected mse or mae")
+        unknown = set(self.prefactors) - set(TERMS)
+        if unknown:
+            raise ConfigError(f"the loss has no term {', '.join(sorted(unknown))}; it has {', '.join(TERMS)}")
+
+    @property
+    def terms(self) -> list[str]:
+        """Those that count."""
+        return [name for name, p in self.prefactors.items() if p.start != 0 and p.limit != 0]
+
+    def __call__(
+        self,
+        result: Mapping[str, torch.Tensor],
+        batch: Batch,
+        fraction: float | torch.Tensor = 1.0,
+        counts: Mapping[str, float] | None = None,
+    ) -> torch.Tensor:
+        """The loss, a float64 scalar.
+
+        Args:
+            result: energy, forces, virial and atom_energy as `Potential` gives them.
+            batch: what was asked, and its labels.
+            fraction: the learning rate over that at the start.
+            counts: divide the sums of errors by these instead of `label_counts(batch)`. With the mean of
+                several processes' counts, the mean of their gradients is that of all batches as one.
+        """
+        counts = label_counts(batch) if counts is None else counts
+        loss = torch.zeros((), dtype=torch.float64, device=batch.sizes.device)
+        for name in self.terms:
+            if counts.get(name):
+                total = self._errors(name, result[name].double(), batch).sum() / counts[name]
+                loss = loss + self.prefactors[name].at(fraction) * total
+        return loss
+
+    def _errors(self, name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """For each frame or atom its part of the loss, a mean over components; 0 without label."""
+        if name not in batch.labels:
+            return value[:0].flatten()  # part of the graph: a batch without labels has gradients 0
+        there = _rows(name, batch)
+        error = (value - batch.labels[name]).reshape(len(value), -1)
+        error = torch.where(there[:, None], error, 0.0)
+        whole = name in ("energy", "virial")
+        atoms = batch.sizes[:, None].double() if whole else error.new_ones(1)
+        if name == "forces" and self.force_norm:
+            error = torch.linalg.vector_norm(error, dim=1, keepdim=True)
+            error = self._huber(error, 1) if self.huber else error
+        elif self.function == "mae":
+            error = error.abs() / atoms
+        elif self.huber:
+            error = self._huber(error / atoms, {"forces": 1, "virial": 2}.get(name, 0))
+        else:
+            error = error.square() / (atoms.square() if self.intensive else atoms)
+        return error.mean(1)
+
+    def _huber(self, error: torch.Tensor, which: int) -> torch.Tensor:
+        delta, size = self.huber_delta[which], error.abs()
+        return torch.where(size <= delta, 0.5 * error.square(), delta * (size - 0.5 * delta))
+
+
+def label_counts(batch: Batch) -> dict[str, float]:
+    """How many frames (energy, virial) or atoms (forces, atom_energy) of a batch have each label."""
+    return {name: float(_rows(name, batch).sum()) for name in batch.labels}
+
+
+def _rows(name: str, batch: Batch) -> torch.Tensor:
+    """(S,) or (N,) bool: the frames, or atoms, that have the label."""
+    there = batch.present[name]
+    return there if name in ("energy", "virial") else there[batch.system.batch.long()]
+
+
+@torch.no_grad()
+def squared_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, tuple[float, int]]:
+    """For each label of the batch, the sum of squared errors and over how many values it goes.
+
+    Energies and virials are per atom. sqrt(sum / count) is the RMSE, over several batches too.
+    """
+    errors = {}
+    for name, label in batch.labels.items():
+        there = _rows(name, batch)
+        error = (result[name].double() - label)[there]
+        if name in ("energy", "virial"):
+            error = error.reshape(len(error), -1) / batch.sizes[there, None]
+        errors[name] = (float(error.square().sum()), error.numel())
+    return errors

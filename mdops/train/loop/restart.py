@@ -1,0 +1,45 @@
+"""Whether a training can go on from its checkpoint with the input of now."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from mdops.errors import ConfigError
+from mdops.train.config.sections import Config
+
+# What the checkpoint holds or decides: a change would be ignored, or leave the run half one and half the other.
+_HELD = (
+    *("model", "optimizer"),
+    *("training.seed", "training.precision", "training.spline", "training.enable_ema"),
+)
+
+
+def require_unchanged(before: Mapping[str, Any], config: Config, name: str) -> None:
+    """Raises ConfigError, which names the keys, if a key that a restart cannot change differs.
+
+    Args:
+        before: the input that the checkpoint is of, as a tree.
+        config: the input of now.
+        name: of the checkpoint.
+    """
+    was, now = dict(_leaves(before)), dict(_leaves(asdict(config)))
+    changed = [
+        f"{key} is {now.get(key)!r} and was {was.get(key)!r}"
+        for key in sorted(was.keys() | now.keys())
+        if was.get(key) != now.get(key) and any(key == held or key.startswith(f"{held}.") for held in _HELD)
+    ]
+    if changed:
+        raise ConfigError(
+            f"{name} is of a training with another input: {'; '.join(changed)}. A restart keeps these: put "
+            "them back, or begin a new training with this model's weights (--init-model)"
+        )
+
+
+def _leaves(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key below the sections, by its path."""
+    for name, value in node.items():
+        place = f"{path}.{name}" if path else name
+        if isinstance(value, Mapping):
+            yield from _leaves(value, place)
+        else:
+            yield place, value

@@ -1,0 +1,92 @@
+"""One step of training: predictions with a graph, the loss, and new weights."""
+
+import copy
+from collections.abc import Callable, Mapping
+
+import torch
+
+from mdops.nn.potential import Potential
+from mdops.nn.spline import spline_error
+from mdops.train.data.batch import Batch
+from mdops.train.loop.loss import EnergyLoss
+from mdops.train.loop.prediction import predict
+
+_MARGIN = 0.9  # of the data's smallest distance: where the knots end
+# What the splines may be off in training (`spline_error`). In float32 that is forces within some thousandths of the
+# largest, below the errors there are to learn from, and fewer knots make a step faster. A saved model gets those of
+# simulation when it is loaded.
+TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
+_ROOM = 0.5  # of the tolerance: new knots shall last
+
+
+def use_training_spline(potential: Potential, nearest: float) -> None:
+    """Train with the embedding nets as splines, down to a bit below the data's smallest distance (A).
+
+    In a step the nets then run on the knots only. Nets with kinks stay exact, with a warning.
+    """
+    potential.use_spline(_MARGIN * nearest, _ROOM * TOLERANCE[potential.dtype])
+
+
+def keep_spline(potential: Potential) -> bool:
+    """Choose new knots if those there no longer keep the error bound of training; returns whether it did so."""
+    grid, tolerance = potential.grid, TOLERANCE[potential.dtype]
+    if grid is None:
+        return False
+    with torch.no_grad():
+        error = spline_error(copy.deepcopy(potential.descriptor).double(), grid.s_max, grid.intervals)
+    if error <= tolerance:
+        return False
+    potential.grid = None  # stays so, with a warning, if no knots are enough
+    potential.use_spline(grid.r_min, _ROOM * tolerance)
+    return True
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Sets the learning rate; where it is a tensor on a GPU, that one keeps its place."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def clear_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """As `zero_grad`, without its hooks for profilers: a hundredth of a step."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+def train_step(
+    potential: Potential,
+    loss: EnergyLoss,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    *,
+    rate: float,
+    fraction: float,
+    max_norm: float | None = None,
+    counts: Mapping[str, float] | None = None,
+    reduce_gradients: Callable[[], None] | None = None,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Takes one step, and returns the loss and the predictions before it.
+
+    Args:
+        potential, optimizer: changed.
+        loss, batch, counts: see `EnergyLoss`.
+        rate: the learning rate of this step; `fraction`: over that at the start.
+        max_norm: a longer gradient is cut to this length.
+        reduce_gradients: called when the gradients of this process are there, before they are used: puts the
+            mean over all processes in their place.
+    """
+    set_rate(optimizer, rate)
+    clear_gradients(optimizer)
+    result = predict(potential, batch)
+    value = loss(result, batch, fraction, counts)
+    value.backward()
+    if reduce_gradients is not None:
+        reduce_gradients()
+    if max_norm is not None:
+        torch.nn.utils.clip_grad_norm_(potential.parameters(), max_norm)
+    optimizer.step()
+    return value.detach(), {name: tensor.detach() for name, tensor in result.items()}

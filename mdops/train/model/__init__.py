@@ -1,0 +1,1 @@
+"""The model that a training begins with."""

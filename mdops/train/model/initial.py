@@ -1,0 +1,148 @@
+"""The model that a training begins with: a new one, one that was trained before, or a checkpoint's."""
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mdops.io import read_model
+from mdops.nn.build import build, serialize
+from mdops.nn.potential import Potential
+from mdops.nn.spline import SplineGrid
+from mdops.train.config.sections import Config, ModelConfig
+from mdops.train.data.batch import make_batch
+from mdops.train.data.dataset import Dataset
+from mdops.train.data.neighbor_lists import PairLists
+from mdops.train.data.statistics import chunks, energy_statistics, neighbor_statistics
+from mdops.train.loop.checkpoint import arrays
+from mdops.train.loop.update import use_training_spline
+from mdops.train.model.compatibility import require_same, require_types
+from mdops.train.model.random import create_potential, origin, set_trained
+from mdops.train.model.statistics import (
+    model_statistics,
+    overflow_rule,
+    preset_energies,
+    statistics_frames,
+)
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def new_potential(config: Config, data: Dataset, lists: PairLists, seed: int) -> Potential:
+    """A model with random weights and the statistics of the data."""
+    statistics = model_statistics(config, data, lists)
+    potential = create_potential(config, statistics, seed=seed, dtype=_DTYPES[config.training.precision])
+    if config.training.spline:
+        use_training_spline(potential, statistics.neighbors.nearest)
+    return potential
+
+
+def read_pretrained(
+    path: str | os.PathLike[str], config: Config, *, use_pretrain_script: bool = False
+) -> Potential:
+    """The model of a file, in the precision of the training; for `adapt`.
+
+    It keeps its own type map, which may have more elements than the input, in another order.
+
+    Raises:
+        ConfigError: it lacks an element, or differs from the input's model (what `use_pretrain_script`
+            allows); the message names all differences.
+        ModelFileError, UnsupportedModelError: see `mdops.load`.
+    """
+    file = read_model(path)
+    tree = file.model
+    potential = build(tree, dtype=_DTYPES[config.training.precision])
+    potential.source = file.source
+    require_types(tree, config.model, str(path))
+    if not use_pretrain_script:
+        require_same(tree, config.model, str(path))
+    return potential
+
+
+def adapt(potential: Potential, config: Config, data: Dataset, lists: PairLists, *, refit: bool) -> Potential:
+    """Makes a model that was trained before ready for this data, whose types are the model's; returns it.
+
+    Its statistics (davg, dstd) stay. With `refit` the energies of the types are fitted anew.
+    """
+    neighbors = neighbor_statistics(data, lists)
+    potential.overflow = overflow_rule(neighbors, potential.sel)
+    potential.source = origin(neighbors.nearest, potential.source)
+    if config.training.spline:
+        use_training_spline(potential, neighbors.nearest)
+    if refit:
+        preset = _by_type(preset_energies(config.model), config.model, potential)
+        frames = statistics_frames(config, data)
+        refit_bias(potential, data, lists, frames, preset=preset, rcond=config.model.fitting_net.rcond)
+    return potential
+
+
+def refit_bias(
+    potential: Potential,
+    data: Dataset,
+    lists: PairLists,
+    frames: np.ndarray,
+    *,
+    preset: Mapping[int, float] | None = None,
+    rcond: float | None = None,
+) -> None:
+    """Shifts the energy of each type by what fits labels - predictions of these frames best.
+
+    DeePMD-kit's "change-by-statistic": least squares, or the mean error of a type where atoms have
+    energies. Types that no frame has stay as they are. Warns if there are no energies at all.
+
+    Args:
+        potential: changed. The types of `data` are its own.
+        preset: energies that types have afterwards, eV; these are not fitted.
+        rcond: of `numpy.linalg.lstsq`.
+    """
+    names = [
+        name for name in ("energy", "atom_energy") if data.has(name) and data.present[name][frames].any()
+    ]
+    if not names:
+        warnings.warn("the data has no energies: those of the types stay the model's", stacklevel=2)
+    errors = replace(data, labels={**data.labels, **{name: data.labels[name].copy() for name in names}})
+    for part in chunks(data, frames):
+        batch = make_batch(data, lists, part).taken_by(potential)
+        result = potential.evaluate(batch.system, batch.neighbors, batch.fparam, batch.aparam)
+        atoms = np.concatenate([np.arange(data.offsets[f], data.offsets[f + 1]) for f in part])
+        for name in names:
+            errors.labels[name][part if name == "energy" else atoms] -= result[name].cpu().numpy()
+    before = potential.out_bias.cpu().numpy()
+    known = [None if t not in (preset or {}) else (preset or {})[t] - before[t] for t in range(data.ntypes)]
+    silent = np.flatnonzero(~potential.has_energy.cpu().numpy()).tolist()
+    found = energy_statistics(errors, frames=frames, preset=known, exclude_types=silent, rcond=rcond)
+    potential.out_bias += torch.from_numpy(found.bias).to(potential.out_bias)
+    potential.tree["@variables"]["out_std"][...] = found.std
+
+
+def _by_type(energies: list[float | None], model: ModelConfig, potential: Potential) -> dict[int, float]:
+    """The energies that are given, by the model's type."""
+    pairs = zip(model.type_map, energies, strict=True)
+    return {potential.type_map.index(element): e for element, e in pairs if e is not None}
+
+
+def model_state(potential: Potential) -> dict[str, Any]:
+    """All that `restored` needs to make the same model, bit by bit."""
+    return {
+        "tree": serialize(potential),
+        "weights": potential.state_dict(),
+        "source": potential.source,
+        "overflow": potential.overflow,
+        "grid": None if potential.grid is None else asdict(potential.grid),
+    }
+
+
+def restored(state: Mapping[str, Any], config: Config) -> Potential:
+    """The model of a state, on the CPU and in training mode."""
+    dtype = _DTYPES[config.training.precision]
+    potential = build(arrays(state["tree"]), dtype=dtype, overflow=state["overflow"])
+    # The tree has the precision that the model is saved in, the weights that of the computation.
+    potential.load_state_dict(state["weights"])
+    potential.source = dict(state["source"])
+    potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
+    set_trained(potential, config)
+    return potential.train()

@@ -1,0 +1,1 @@
+"""What a training tells: learning curves, errors, tables, plots."""

@@ -1,0 +1,112 @@
+"""Pictures of how good a model is: parity plots, and the learning curve. They need matplotlib."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mdops.errors import InputError
+from mdops.train.report.evaluation import Errors, Evaluation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PARITY = {  # title, factor and unit
+    "energy": ("energy per atom", 1000, "meV"),
+    "forces": ("force components", 1, "eV/Å"),
+    "virial": ("virial per atom", 1000, "meV"),
+}
+_CURVES = {
+    "rmse": "root of the loss",
+    "rmse_e": "energy RMSE (eV/atom)",
+    "rmse_f": "force RMSE (eV/Å)",
+    "rmse_v": "virial RMSE (eV/atom)",
+    "rmse_ae": "atomic energy RMSE (eV)",
+}
+_ENDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "trn": ("training batch", {"color": "0.65", "lw": 1}),
+    "val": ("validation", {"color": "C0", "lw": 1.6}),
+}
+_SIZE = 4.0  # of a panel, inches
+
+
+def require_matplotlib() -> None:
+    """Raises InputError, with what to do, if plots cannot be made."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"plots need matplotlib: pip install 'mdops[plot]' ({error})") from error
+
+
+def parity_plot(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
+    """Draws predictions over labels, a panel for each quantity that the data has labels of."""
+    errors = evaluation.errors()
+    figure = _figure(len(errors), 1.1)
+    for axes, (name, error) in zip(figure.axes, errors.items(), strict=True):
+        _parity(axes, name, *evaluation.compared(name), error)
+    figure.savefig(path, dpi=150)
+
+
+def _parity(axes: "Axes", name: str, label: np.ndarray, prediction: np.ndarray, error: Errors) -> None:
+    title, factor, unit = _PARITY[name]
+    if name == "energy":  # differences are what matters, and far smaller
+        mean = label.mean()
+        title = f"{title}, relative to {mean:.6g} eV"
+        label, prediction = label - mean, prediction - mean
+    label, prediction = factor * label, factor * prediction
+    both = np.concatenate([label, prediction])
+    margin = 0.05 * float(np.ptp(both)) or 1.0
+    ends = (float(both.min()) - margin, float(both.max()) + margin)
+    axes.plot(ends, ends, color="0.6", lw=1)
+    many = len(label) > 1000
+    axes.plot(label, prediction, ".", ms=2 if many else 5, alpha=0.4 if many else 0.8, mew=0)
+    axes.set_title(title, fontsize="medium")
+    axes.set(xlabel=f"reference ({unit})", ylabel=f"model ({unit})", xlim=ends, ylim=ends)
+    axes.set_box_aspect(1)
+    axes.locator_params(nbins=5)
+    text = f"MAE {factor * error.mae:.3g} {unit}\nRMSE {factor * error.rmse:.3g} {unit}"
+    axes.text(0.04, 0.96, text, transform=axes.transAxes, va="top")
+
+
+def learning_curve_plot(curve: dict[str, np.ndarray], path: str | os.PathLike[str]) -> None:
+    """Draws a learning curve as `mdops.train.report.learning_curve.read_curve` gives it, a panel for each quantity."""
+    shown = [name for name in _CURVES if any(_drawn(curve, f"{name}_{end}") for end in _ENDS)]
+    if not shown:
+        raise InputError(f"the learning curve has nothing to draw; its columns are {', '.join(curve)}")
+    figure = _figure(len(shown), 0.8)
+    for axes, name in zip(figure.axes, shown, strict=True):
+        for end, (label, style) in _ENDS.items():
+            if _drawn(curve, f"{name}_{end}"):
+                axes.plot(curve["step"], curve[f"{name}_{end}"], label=label, **style)
+        axes.set_title(_CURVES[name], fontsize="medium")
+        axes.set_xlabel("step")
+        axes.locator_params(axis="x", nbins=5)
+        _logarithmic(axes)
+    figure.axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def _logarithmic(axes: "Axes") -> None:
+    """Makes the y axis logarithmic, with plain numbers: 1, 2 and 5 of each decade where there are few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(which="both", color="0.92")
+
+
+def _drawn(curve: dict[str, np.ndarray], column: str) -> bool:
+    """Whether a column is there and has numbers."""
+    return column in curve and bool(np.isfinite(curve[column]).any())
+
+
+def _figure(panels: int, height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_SIZE * panels, _SIZE * height), layout="constrained")
+    figure.subplots(1, panels)
+    return figure

@@ -1,0 +1,49 @@
+"""What a training shows as it goes on."""
+
+from collections.abc import Mapping
+
+from mdops.progress import StepProgress
+from mdops.train.report.learning_curve import Report
+
+_SHOWN = {  # factor and unit of each RMSE
+    "energy": (1000, "meV/atom"),
+    "forces": (1, "eV/A"),
+    "virial": (1000, "meV/atom"),
+    "atom_energy": (1000, "meV"),
+}
+
+
+def describe(errors: Mapping[str, float]) -> str:
+    """The root of the loss, and the RMSEs of a report, in one line."""
+    parts = [f"loss {errors['loss']:.3g}"]
+    for name, (factor, unit) in _SHOWN.items():
+        if name in errors:
+            parts.append(f"{name} {factor * errors[name]:.3g} {unit}")
+    return ", ".join(parts)
+
+
+class TrainingProgress(StepProgress):
+    """Shows loss, RMSEs and speed.
+
+    Attributes:
+        latest: the last report, None before the first.
+    """
+
+    latest: Report | None = None
+
+    def report(self, report: Report) -> None:
+        """Takes the errors to show from now on."""
+        self.latest = report
+
+    def update(self, step: int) -> None:
+        """After each step."""
+        if self.is_due(step):
+            self.show(step, f"{(step - self.first) / self.seconds:.3g} steps/s", self._errors())
+
+    def _errors(self) -> str:
+        """The latest errors: those of validation where there is one."""
+        if self.latest is None:
+            return ""
+        if self.latest.validation is not None:
+            return f"validation: {describe(self.latest.validation)}"
+        return f"training: {describe(self.latest.training)}"

@@ -1,0 +1,143 @@
+"""Batches put together on a device are those of the host; steps in CUDA graphs are the steps of `train_step`."""
+
+import numpy as np
+import pytest
+import torch
+from small_systems import EMT, alloy, small_config, write_system
+
+from mdops.nn.spline import collocation_on
+from mdops.train import load_dataset, make_batch
+from mdops.train.data.device_frames import DeviceFrames, alike
+from mdops.train.loop.cuda_graph import step_graphs
+from mdops.train.loop.factories import make_loss, make_optimizer, restore_optimizer
+from mdops.train.loop.loss import label_counts
+from mdops.train.loop.schedule import WeightAverage
+from mdops.train.loop.update import train_step, use_training_spline
+from mdops.train.model.random import create_potential
+from mdops.train.model.statistics import model_statistics
+
+CONFIG = small_config(loss={"start_pref_v": 0.1, "limit_pref_v": 0.1}, training={"smoothing": 0.1})
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Two kinds of frames: 20 of 32 atoms, and 5 of 8."""
+    small = write_system(tmp_path_factory.mktemp("data") / "small", alloy(5))
+    return load_dataset([EMT, small], ["Cu", "Al"])
+
+
+def flat(batch):
+    """All tensors of a batch, by name."""
+    parts = {**vars(batch.system), **batch.neighbors._asdict(), **batch.labels, "sizes": batch.sizes}
+    parts |= {f"has {name}": value for name, value in batch.present.items()}
+    parts |= {f"kind {k}": value for k, value in enumerate(batch.kinds)}
+    return {name: value for name, value in parts.items() if isinstance(value, torch.Tensor)}
+
+
+def test_batches_on_a_device_are_those_of_the_host(data, lists):
+    seen = 0
+    for frames in alike(data):
+        group = DeviceFrames(data, lists, frames, torch.device("cpu"))
+        chosen = frames[[-1, 0, -1]]
+        places = group.places(chosen)
+        assert places is not None
+        found, expected = flat(group.batch(places)), flat(make_batch(data, lists, chosen))
+        width = expected["neighbors"].shape[1]
+        assert bool((found["neighbors"][:, width:] == -1).all())
+        for name in ("neighbors", "images"):
+            found[name] = found[name][:, :width]
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.equal(found[name], value), name
+        seen += len(frames)
+    assert seen == len(data)
+
+
+def test_frames_of_another_kind_have_no_place(data, lists):
+    groups = list(alike(data))
+    assert len(groups) > 1
+    group = DeviceFrames(data, lists, groups[0], torch.device("cpu"))
+    assert group.places(groups[1][:1]) is None
+    assert group.places(np.array([groups[0][0], groups[1][0]])) is None
+
+
+def test_there_are_no_graphs_without_a_gpu(data, lists):
+    potential = create_potential(CONFIG, model_statistics(CONFIG, data, lists))
+    use_training_spline(potential, 2.0)
+    optimizer = make_optimizer(CONFIG, potential.parameters())
+    assert (
+        step_graphs(
+            potential,
+            make_loss(CONFIG),
+            optimizer,
+            data,
+            lists,
+            average=None,
+            max_norm=None,
+            reduce_gradients=None,
+        )
+        is None
+    )
+
+
+def test_an_optimizer_is_restored_with_what_belongs_to_its_device(data, lists):
+    potential = create_potential(CONFIG, model_statistics(CONFIG, data, lists))
+    optimizer = make_optimizer(CONFIG, potential.parameters())
+    for p in potential.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    state = optimizer.state_dict()
+    state["param_groups"][0] |= {"lr": torch.tensor(0.5), "capturable": True}
+    again = make_optimizer(CONFIG, potential.parameters())
+    restore_optimizer(again, state)
+    group = again.param_groups[0]
+    assert group["lr"] == CONFIG.learning_rate.start_lr and not group["capturable"]
+    first = next(iter(again.state.values()))
+    assert float(first["step"]) == 1 and float(first["exp_avg"].max()) > 0
+
+
+@pytest.mark.gpu
+def test_steps_in_graphs_are_the_steps_of_the_host(data, lists):
+    """With gradients that are cut, smoothed nets, averages, rates that change, two kinds of batch in turn, and
+    what the graphs read gone from caches."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    groups = list(alike(data))[:2]
+    loss, weights = make_loss(CONFIG), []
+    for device in ("cpu", "cuda"):
+        potential = create_potential(CONFIG, model_statistics(CONFIG, data, lists), dtype=torch.float64)
+        use_training_spline(potential, 2.0)
+        potential.to(device)
+        optimizer = make_optimizer(CONFIG, potential.parameters())
+        average = WeightAverage(potential.parameters(), 0.9)
+        graphs = step_graphs(
+            potential,
+            loss,
+            optimizer,
+            data,
+            lists,
+            average=average,
+            max_norm=1.0,
+            reduce_gradients=None,
+        )
+        assert (graphs is not None) == (device == "cuda")
+        for step in range(12):
+            if step == 6 and device == "cuda":  # as the knots of eight other models would
+                collocation_on.cache_clear()
+                torch.cuda.empty_cache()
+            frames = groups[step % 2][[step % 3, 0]]
+            batch = make_batch(data, lists, frames)
+            rate = 1e-3 / (1 + step)
+            if graphs is None:
+                value, _ = train_step(
+                    potential, loss, optimizer, batch, rate=rate, fraction=1 / (1 + step), max_norm=1.0
+                )
+                average.update()
+            else:
+                value, result, _ = graphs(frames, label_counts(batch), rate, 1 / (1 + step))
+                assert result["forces"].shape == batch.labels["forces"].shape
+        weights.append(
+            [float(value), *(t.detach().cpu() for t in [*potential.parameters(), *average.values])]
+        )
+    for a, b in zip(*weights, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)

@@ -1,0 +1,178 @@
+"""An input of DeePMD-kit is taken as it is; a wrong key is refused with its path and the nearest one."""
+
+import copy
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from mdops.errors import ConfigError
+from mdops.train.config.sections import Config, keys, parse_config, read_config
+
+EMT = Path(__file__).parents[1] / "data" / "training" / "emt.json"
+SMALL = {
+    "model": {"type_map": ["O", "H"]},
+    "training": {"training_data": {"systems": "data"}, "numb_steps": 10},
+}
+
+
+def edited(path, value):
+    """SMALL with a value at a path of keys."""
+    tree = copy.deepcopy(SMALL)
+    *sections, last = path.split(".")
+    node = tree
+    for name in sections:
+        node = node.setdefault(name, {})
+    node[last] = value
+    return tree
+
+
+def test_input_of_a_model_that_deepmd_kit_trained():
+    config = read_config(EMT)
+    assert config.model.descriptor.sel == [80, 60] and config.model.fitting_net.neuron == [32, 32, 32]
+    assert config.training.training_data.batch_size == 2 and config.training.numb_steps == 200
+    assert config.loss.limit_pref_v == 1.0 and isinstance(config.loss.limit_pref_v, float)
+
+
+def test_defaults_of_keys_are_deepmd_kits():
+    sections = {"learning_rate": {}, "optimizer": {}, "loss": {}}
+    model = {"type_map": ["Cu", "Al"], "descriptor": {}, "fitting_net": {}}
+    config = parse_config({**SMALL, **sections, "model": model})
+    assert config.model.descriptor.neuron == [10, 20, 40] and config.model.descriptor.sel == "auto"
+    assert config.model.fitting_net.neuron == [120] * 3 and config.model.fitting_net.resnet_dt
+    assert (config.loss.start_pref_e, config.loss.start_pref_f) == (0.02, 1000)
+    assert (config.learning_rate.type, config.learning_rate.start_lr) == ("exp", 1e-3)
+    assert config.optimizer.adam_beta2 == 0.999 and not config.training.enable_ema
+    assert config.training.smoothing == 0
+
+
+def test_sections_that_are_left_out_are_mdops_own():
+    config = parse_config(SMALL)
+    assert config.model.descriptor.neuron == [25, 50, 100] and config.model.descriptor.sel == "auto"
+    assert config.model.fitting_net.neuron == [240] * 3
+    assert (config.learning_rate.type, config.optimizer.adam_beta2) == ("cosine", 0.99)
+    assert config.training.enable_ema and config.training.smoothing > 0
+    assert not parse_config(edited("training.enable_ema", False)).training.enable_ema
+    other = parse_config(SMALL)
+    other.model.descriptor.neuron.append(1)
+    assert config.model.descriptor.neuron == [25, 50, 100] == parse_config(SMALL).model.descriptor.neuron
+
+
+def test_aliases_comments_and_keys_without_effect():
+    tree = edited("training.stop_batch", 7)
+    del tree["training"]["numb_steps"]
+    tree["training"] |= {"_comment": "text", "time_training": True, "profiling": False}
+    tree["model"]["fitting_net"] = {"n_neuron": [8], "use_aparam_as_mask": False, "layer_name": None}
+    tree["loss"] = {"start_pref_pf": 0, "limit_pref_pf": 0.0}
+    config = parse_config(tree)
+    assert config.training.numb_steps == 7 and config.model.fitting_net.neuron == [8]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            "model.descriptor.rcut_smoth",
+            1.0,
+            "model.descriptor.rcut_smoth: there is no such key; the nearest is 'rcut_smth'",
+        ),
+        ("trainning", {}, "trainning: there is no such key; the nearest is 'training'"),
+        ("training.training_data.batchsize", 1, "nearest is 'batch_size'"),
+        ("model.descriptor.rcut", "6", "model.descriptor.rcut: is '6', expected a number"),
+        ("model.descriptor.rcut", True, "expected a number"),
+        ("model.descriptor.neuron", [25, 5.5], "model.descriptor.neuron[1]: is 5.5, expected a whole number"),
+        ("model.descriptor.neuron", [0], "expected 1 or more"),
+        ("model.descriptor.sel", [1], "has 1 numbers for 2 types"),
+        ("model.descriptor.sel", "auto:much", 'expected a list, "auto"'),
+        ("model.descriptor.sel", 5, "expected text, or a list of whole numbers"),
+        ("model.descriptor.axis_neuron", 41, "more than the last of neuron"),
+        ("model.descriptor.rcut_smth", 7.0, "expected less than rcut"),
+        ("model.descriptor", {"attn": 3, "type": "dpa1"}, "model.descriptor.type: is 'dpa1', expected"),
+        ("model.descriptor", [], "model.descriptor: is a list, expected a section"),
+        ("model.fitting_net.type", "dipole", "model.fitting_net.type: is 'dipole'"),
+        ("model.spin", {"use_spin": [True]}, "model.spin: is {'use_spin': [True]}; this is not supported"),
+        ("loss.start_pref_pf", 1, "loss.start_pref_pf: is 1; this is not supported, only 0 is"),
+        ("learning_rate", {"stop_lr": 1e-8, "stop_lr_ratio": 0.1}, "exclude each other"),
+        ("training.numb_epoch", 3, "give either this or numb_epoch"),
+        ("training.stop_batch", 3, "is given twice"),
+        ("loss.huber_delta", [1.0], "expected one number, or three"),
+        ("loss.huber_delta", -0.01, "loss.huber_delta: is -0.01, expected more than 0"),
+        ("optimizer.adam_beta1", 1.0, "optimizer.adam_beta1: is 1.0, expected less than 1"),
+        ("training.seed", -1, "training.seed: is -1, expected 0 or more"),
+        ("training.training_data.batch_size", 0, "batch_size: is 0, expected 1 or more"),
+        ("model.type_map", [], "model.type_map: is empty"),
+        ("model.type_map", ["O", "H", "O"], "model.type_map: has O more than once"),
+        ("model.descriptor.sel", [-2, 2], "model.descriptor.sel: is [-2, 2], expected 0 or more"),
+        ("model.descriptor.exclude_types", [[0, 2]], "has [0, 2], expected pairs of types, 0 .. 1"),
+        ("model.pair_exclude_types", [[1]], "has [1], expected pairs of types"),
+        ("model.atom_exclude_types", [2], "model.atom_exclude_types: is [2], expected types, 0 .. 1"),
+        ("model.fitting_net", {"atom_ener": [1.0, 2.0, 3.0]}, "has 3 energies for 2 types"),
+        ("model.preset_out_bias", {"energie": [0, 0]}, "model.preset_out_bias.energie: there is no such key"),
+    ],
+)
+def test_wrong_key_is_refused_by_its_path(path, value, message):
+    with pytest.raises(ConfigError) as error:
+        parse_config(edited(path, value))
+    assert message in str(error.value)
+
+
+def test_missing_keys_and_files(tmp_path):
+    with pytest.raises(ConfigError, match=r"model\.type_map: is missing"):
+        parse_config({**SMALL, "model": {}})
+    with pytest.raises(ConfigError, match="training: is missing"):
+        parse_config({"model": {"type_map": ["O"]}})
+    with pytest.raises(ConfigError, match="No such file"):
+        read_config(tmp_path / "input.json")
+    (tmp_path / "input.json").write_text('{"model": ')
+    with pytest.raises(ConfigError, match=r"input\.json: is no JSON: Expecting value"):
+        read_config(tmp_path / "input.json")
+    (tmp_path / "input.json").write_text(json.dumps(edited("trainning", {})))
+    with pytest.raises(ConfigError, match=r"input\.json: trainning: there is no such key"):
+        read_config(tmp_path / "input.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[1, 2]", "the input: is a list, expected sections in braces"),
+        (b'{"model": 1, "model": 2}', "the key 'model' is given twice"),
+        (b'{"model": NaN}', "NaN is not a number"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"\x80\xff", "is no text"),
+    ],
+)
+def test_what_is_no_input_at_all_is_refused(tmp_path, text, message):
+    (tmp_path / "input.json").write_bytes(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        read_config(tmp_path / "input.json")
+
+
+def test_a_section_may_have_many_comments(tmp_path):
+    text = json.dumps(SMALL).replace(
+        '"numb_steps"', '"_comment": "steps", "_comment": "are few", "numb_steps"'
+    )
+    (tmp_path / "input.json").write_text(text)
+    assert read_config(tmp_path / "input.json").training.numb_steps == 10
+
+
+def test_a_gradient_norm_of_zero_switches_clipping_off_as_in_deepmd_kit():
+    assert parse_config(edited("training.gradient_max_norm", 0.0)).training.gradient_max_norm is None
+    assert parse_config(edited("training.gradient_max_norm", 2)).training.gradient_max_norm == 2.0
+
+
+def test_every_key_is_documented():
+    table = {entry.path: entry for entry in keys()}
+    assert all(entry.doc and entry.type for entry in table.values())
+    assert table["model.descriptor.rcut"].unit == "A" and table["model.descriptor.rcut"].default == "6"
+    assert table["model.type_map"].default == "required"
+    assert table["training.validation_data.numb_btch"].default == "1"
+    assert {path.split(".")[0] for path in table} == {f.name for f in fields(Config)}
+
+
+def test_documentation_has_every_key():
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    for entry in keys():
+        row = f"| `{entry.path}` | {entry.type} | {entry.unit} | {entry.default} | {entry.doc} |"
+        assert row in text, f"docs/training.md lacks the row {row}"
