@@ -108,10 +108,10 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
       const Vector4<T> v = __builtin_convertvector(d, Vector4<T>), v2 = v * v;
       const T r2 = v2[0] + v2[1] + v2[2];
       x[n] = v[0], y[n] = v[1], z[n] = v[2];
-      nearest2 = r2 < nearest2 ? r2 : nearest2;
+      nearest2 = nearest_of(nearest2, r2);
       table[n] = rows;
       other[n] = static_cast<int32_t>(j);
-      n += r2 < cutoff2;
+      n += within_cutoff(r2, cutoff2);
     }
     within[t] = n - before;
     if (args.pair_mask[args.types[i] * args.ntypes + t]) n = before;
