@@ -58,7 +58,7 @@ def version_of(compiler: str) -> str | None:
 def install(compiler: str, folder: Path, sanitize: bool) -> Path:
     """The Python of a new environment that has the library built by this compiler."""
     venv = folder / re.sub(r"\W", "", compiler)
-    made = run(sys.executable, "-m", "venv", venv)
+    run(sys.executable, "-m", "venv", venv)
     packages = next((venv / "lib").glob("python3*/site-packages"))
     (packages / "packages.pth").write_text("\n".join(p for p in sys.path if "site-packages" in p))
     options = [
@@ -82,10 +82,11 @@ def environment(level: str) -> dict[str, str]:
 
 def supported(python: Path) -> list[str]:
     """The instruction sets that this processor has."""
-    return [x for x in LEVELS if not run(python, "-c", CPU_ISA, env=environment(x)).returncode]
-
-
-CPU_ISA = "import torch, mdops; torch.ops.mdops.cpu_isa()"
+    asked = "import torch, mdops.ops; torch.ops.mdops.cpu_isa()"
+    answers = {level: run(python, "-c", asked, env=environment(level)) for level in LEVELS}
+    if answers["v2"].returncode:
+        raise SystemExit(f"the library does not load: {answers['v2'].stderr[-2000:]}")
+    return [level for level, answer in answers.items() if answer.returncode == 0]
 
 
 def op_tests(python: Path, folder: Path, level: str) -> dict[str, str]:
