@@ -123,12 +123,13 @@ def sanitized(python: Path, compiler: str, level: str) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("compilers", nargs="*", default=COMPILERS)
+    parser.add_argument("compilers", nargs="*", help=f"{' '.join(COMPILERS)} unless anything is given")
     parser.add_argument("--sanitize", metavar="COMPILER", action="append", default=[])
     parser.add_argument("--json", type=Path, help="write the table here too")
     args = parser.parse_args()
+    compilers = args.compilers if args.compilers or args.sanitize else COMPILERS
     rows = []
-    for compiler, sanitize in [(c, False) for c in args.compilers] + [(c, True) for c in args.sanitize]:
+    for compiler, sanitize in [(c, False) for c in compilers] + [(c, True) for c in args.sanitize]:
         name = version_of(compiler)
         if name is None:
             print(f"{compiler}: not installed", flush=True)
