@@ -30,6 +30,7 @@ Matmul = Literal["float32", "tf32"]
 Use = Literal["simulate", "differentiate", "train"]
 T = TypeVar("T")
 
+_EXACT = "the embedding nets are evaluated exactly (spline=False)"
 _EVALUATORS: dict[str, Sequence[type[Evaluator]]] = {
     "simulate": evaluators.SIMULATE,
     "differentiate": evaluators.DIFFERENTIATE,
@@ -60,7 +61,7 @@ class Potential(nn.Module):
         self.source: dict[str, Any] = {}
         self.grid: SplineGrid | None = None
         self.smoothing = 0.0
-        self._no_spline: str | None = "the embedding nets are evaluated exactly (spline=False)"
+        self._no_spline: str | None = None
         self._matmul: Matmul = "float32"
         self._watch: Watch | None = None
         self._kept: dict[str, tuple[Hashable, Any]] = {}
@@ -123,7 +124,7 @@ class Potential(nn.Module):
     @property
     def why_no_spline(self) -> str | None:
         """Why there is no grid; None where there is one."""
-        return None if self.grid is not None else self._no_spline
+        return None if self.grid is not None else self._no_spline or _EXACT
 
     def spline_error(self) -> float:
         """The error of the splines there are, with the weights of now; 0 without splines."""
@@ -176,14 +177,12 @@ class Potential(nn.Module):
         kinds = _EVALUATORS[use]
         kind = self._evaluator_kind(use)
         line = f"{kind.name}: {kind.summary}"
-        missed = [(faster, faster.why_not(self)) for faster in kinds[: list(kinds).index(kind)]]
-        own = [
-            (faster, why) for faster, why in missed if why is not None and self.device.type in faster.devices
-        ]
-        if not own:
-            return line
-        reasons = dict.fromkeys(why for _, why in own)
-        return f"{line}; not {' or '.join(f.name for f, _ in own)}: {'; '.join(reasons)} ({own[-1][0].cost})"
+        faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
+        missed = [(k, k.why_not(self)) for k in faster if k.knows(self)]
+        if not missed:
+            return f"{line}; no faster way is known for {self.kind}" if faster else line
+        reasons = "; ".join(dict.fromkeys(why for _, why in missed if why is not None))
+        return f"{line}; not {' or '.join(k.name for k, _ in missed)}: {reasons} ({missed[0][0].cost})"
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
         """What `make` gave with the weights of now; asked at every step."""

@@ -26,7 +26,7 @@ _MOST_TYPES = 256  # on a GPU
 class Fused(Evaluator):
     name = "fused"
     summary = "one op a step"
-    cost = "a step by separate ops takes several times as long"
+    cost = "separate ops take about ten times as long"
     packs_weights = True
     captures = True
 
@@ -46,6 +46,10 @@ class Fused(Evaluator):
         self._output = (scale, shift)
         name, _, threshold = fitting.net(0).layers[0].activation_name.lower().partition(":")
         self._scalars = (*shape(splines), CODES[name], float(threshold or 3.0), potential.matmul == "tf32")
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineModel.knows(potential)
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:

@@ -21,13 +21,17 @@ class FusedTraining(Evaluator):
 
     name = "fused training"
     summary = "one op for all that comes after the splines' tables"
-    cost = "autograd records every operation of a step instead: some five times slower"
+    cost = "separate operations take three to five times as long"
     devices = ("cpu",)
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
         self._splines = SplineModel(potential)
         self.r_min = self._splines.grid.r_min
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineModel.knows(potential)
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:

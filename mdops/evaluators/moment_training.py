@@ -26,7 +26,7 @@ class MomentTraining(Evaluator):
 
     name = "moments"
     summary = "moments without a graph, written-out passes through the nets, and the ops from there to forces"
-    cost = "autograd records every operation of a step instead: some five times slower"
+    cost = "autograd records every operation of a step, which takes one and a half times as long or more"
     captures = True
 
     def __init__(self, potential: "Potential") -> None:
@@ -35,6 +35,10 @@ class MomentTraining(Evaluator):
         self.r_min = s.grid.r_min
         # Held for CUDA graphs, which read it: other grids may take its place in the cache.
         self._held = collocation_on(s.grid.intervals, s.descriptor.mean.device, s.descriptor.mean.dtype)
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineModel.knows(potential)
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:

@@ -59,7 +59,7 @@ def test_weight_gradient_is_the_slope_of_the_loss(data, lists):
     use_training_spline(potential, 2.0)
     batch = make_batch(data, lists, [1])
     _, found = gradients(potential, batch)
-    weight, grad = next(iter(potential.model.descriptor.nets[0].parameters())), found[0]
+    weight, grad = next(iter(potential.model.descriptor.embeddings[0].parameters())), found[0]
     values = []
     for sign in (1, -1):
         with torch.no_grad():
@@ -112,7 +112,7 @@ def test_knots_are_renewed_when_the_weights_need_it(data, lists):
     before = potential.grid
     assert not keep_spline(potential)
     with torch.no_grad():
-        potential.model.descriptor.nets[0].layers[0].weight.mul_(2)
+        potential.model.descriptor.embeddings[0].layers[0].weight.mul_(2)
     assert keep_spline(potential) and potential.grid.intervals > before.intervals
     assert potential.grid.r_min == before.r_min == pytest.approx(1.8)
 
@@ -134,13 +134,13 @@ def test_random_weights_have_deepmd_kits_spread_and_follow_the_seed(data, lists)
     one = model(data, lists, neuron=[40, 80], axis_neuron=8)
     again = model(data, lists, neuron=[40, 80], axis_neuron=8)
     other = model(data, lists, seed=4, neuron=[40, 80], axis_neuron=8)
-    weight = one.model.descriptor.nets[0].layers[1].weight
+    weight = one.model.descriptor.embeddings[0].layers[1].weight
     assert float(weight.detach().std()) == pytest.approx(120**-0.5, rel=0.05)
     assert float(one.model.fitting.nets[0].layers[1].timestep.detach().mean()) == pytest.approx(0.1, abs=2e-3)
     assert one.model.fitting.nets[0].layers[0].timestep is None
-    assert torch.equal(weight, again.model.descriptor.nets[0].layers[1].weight)
-    assert not torch.equal(weight, other.model.descriptor.nets[0].layers[1].weight)
-    assert not torch.equal(weight, one.model.descriptor.nets[1].layers[1].weight)
+    assert torch.equal(weight, again.model.descriptor.embeddings[0].layers[1].weight)
+    assert not torch.equal(weight, other.model.descriptor.embeddings[0].layers[1].weight)
+    assert not torch.equal(weight, one.model.descriptor.embeddings[1].layers[1].weight)
 
 
 def test_too_small_sel_is_told_and_cuts_neighbours(data, lists):
