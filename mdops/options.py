@@ -148,9 +148,10 @@ def from_definition(kind: type[Options], params: Mapping[str, Any]) -> dict[str,
     for field in kind.keys("file"):
         value = params.get(field.name, field.metadata["implied"])
         if value is dataclasses.MISSING:
-            if field.default_factory is dataclasses.MISSING:
+            factory = field.default_factory
+            if not callable(factory):
                 raise ConfigError(f"the model's definition lacks {field.name}")
-            value = field.default_factory()
+            value = factory()
         found[field.name] = value
     if "precision" in found:
         found["precision"] = saved_precision(str(found["precision"]))
@@ -417,7 +418,7 @@ def describe_keys(kind: type, path: str = "") -> list[KeyHelp]:
         if "kinds" in field.metadata:
             names = dict.fromkeys(k.NAMES[0] for k in field.metadata["kinds"]().values())
             several = typing.get_origin(hints[field.name]) is list
-            default = "required" if several else _json(field.metadata["kind"])
+            default: Any = "required" if several else _json(field.metadata["kind"])
             words = f"{'sections' if several else 'a section'} of type {', '.join(map(_json, names))}"
             result.append(KeyHelp(f"{place}.type", words, "", default, field.metadata["doc"] or "its kind"))
             continue

@@ -123,7 +123,7 @@ def shape(splines: SplineModel) -> tuple[Any, ...]:
 
 def why_not_net(potential: "Potential") -> str | None:
     """Why the op cannot have a model's fitting net; None if it can."""
-    fitting = potential.model.fitting
+    fitting: Any = potential.model.fitting
     if not isinstance(fitting, EnergyFitting):
         return f"the op knows the fitting ener, and this is {fitting.kind}"
     layers = fitting.net(0).layers

@@ -1,6 +1,6 @@
 """A training step's passes by one op on the CPU (`mdops.ops.spline_training`)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,7 +40,7 @@ class FusedTraining(Evaluator):
         problem = fused.Fused.why_not(potential) or why_not_truncated(potential)
         if problem is not None:
             return problem
-        fitting = potential.model.fitting
+        fitting: Any = potential.model.fitting
         name = fitting.net(0).layers[0].activation_name
         if name.lower() != "tanh":
             return f"the op trains fitting nets of tanh, and this has {name}"

@@ -3,7 +3,7 @@
 Positions do not change in training, so that only the weights need a graph (docs/training.md, "A step").
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -45,7 +45,7 @@ class MomentTraining(Evaluator):
         problem = SplineModel.why_not(potential) or why_not_truncated(potential)
         if problem is not None:
             return problem
-        model = potential.model
+        model: Any = potential.model
         if (
             model.absent_pairs is not None
             or model.descriptor.has_excluded

@@ -118,7 +118,7 @@ class SplineModel:
 
 def pair_masks(model: DescriptorFitting) -> tuple[torch.Tensor, torch.Tensor]:
     """`mask` and `zeroed` of a `SplineModel`."""
-    excluded = model.descriptor.excluded
+    excluded: torch.Tensor = model.descriptor.excluded  # type: ignore[assignment]
     absent = torch.zeros_like(excluded) if model.absent_pairs is None else model.absent_pairs
     return excluded | absent, excluded & ~absent
 

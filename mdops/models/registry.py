@@ -22,7 +22,8 @@ _KINDS: dict[str, dict[str, Any]] = {sort: {} for sort in _SORTS}
 
 def register(kind: K) -> K:
     """Makes a kind known by the names of its options; a decorator of its class. The last of a name counts."""
-    for name in dict.fromkeys((kind.Options.KIND, *kind.Options.NAMES)):
+    options: type[Options] = getattr(kind, "Options")  # noqa: B009  (of any of the three sorts)
+    for name in dict.fromkeys((options.KIND, *options.NAMES)):
         _KINDS[_sort(kind)][name] = kind
     return kind
 
@@ -50,7 +51,7 @@ def _load_others() -> None:
     for entry in entry_points(group="mdops.kinds"):
         _imported(entry.name, entry.load)
     for name in filter(None, os.environ.get("MDOPS_KINDS", "").split(os.pathsep)):
-        _imported(name, lambda name=name: load_kinds(name))
+        load_kinds(name)
 
 
 def load_kinds(name: str) -> None:
@@ -95,6 +96,6 @@ def find(sort: str, name: Any) -> Any:
 def model_name(section: Mapping[str, Any], name: str) -> str:
     """The kind of model that the section `model` of a training input means: its `type`, unless another key tells."""
     for kind in dict.fromkeys(_KINDS["model"].values()):
-        if name == "standard" and section.get(getattr(kind.Options, "MARK", None)) is not None:
+        if name == "standard" and section.get(getattr(kind.Options, "MARK", "")) is not None:
             return kind.Options.NAMES[0]
     return name
