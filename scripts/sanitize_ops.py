@@ -36,16 +36,16 @@ def samples(dtype: torch.dtype) -> list[Sample]:
             )
     own = []
     if dtype == torch.float32:
-        own = [s for tf32 in (False, True) for s in packed_samples(*made[True], tf32)]
+        own = [s for matmul in ("float32", "tf32") for s in packed_samples(*made[True], matmul)]
     return [s for s in own + made[False] if s.op.startswith(tuple(sys.argv[1:]) or "")]
 
 
-def packed_samples(pack: Sample, potential: Sample, tf32: bool) -> list[Sample]:
-    """The two samples with the choice `tf32`, the last argument of both, and the weights packed for it."""
-    pack = dataclasses.replace(pack, args=(*pack.args[:-1], tf32))
+def packed_samples(pack: Sample, potential: Sample, matmul: str) -> list[Sample]:
+    """The two samples with the choice `matmul`, the last argument of both, and the weights packed for it."""
+    pack = dataclasses.replace(pack, args=(*pack.args[:-1], matmul))
     packed = pack.function(*pack.args).cpu()
     nets = copied(torch.stack([packed, packed]))
-    args = (*potential.args[:NETS], nets, *potential.args[NETS + 1 : -1], tf32)
+    args = (*potential.args[:NETS], nets, *potential.args[NETS + 1 : -1], matmul)
     return [pack, dataclasses.replace(potential, args=args)]
 
 

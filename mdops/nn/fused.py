@@ -11,7 +11,7 @@ from mdops.nn.net import Layer, Net
 from mdops.nn.se_e2_a import SeE2A
 from mdops.nn.spline import SplineGrid, coefficients
 from mdops.nn.system import System
-from mdops.ops import NeighborList, spline_potential, spline_potential_pack
+from mdops.ops import NeighborList, spline_potential, spline_potential_pack, spline_potential_why_not
 
 if TYPE_CHECKING:
     from mdops.nn.potential import Potential
@@ -27,13 +27,12 @@ class FusedPotential:
         self.fitting, self.r_min = fitting, grid.r_min
         with torch.no_grad():
             table = model_table(copy.deepcopy(d).cpu().double(), grid).to(potential.device, potential.dtype)
-            tf32 = potential.matmul == "tf32"
-            packed = [_pack(fitting.net(t), d.width, d.axis_neuron, tf32) for t in range(d.ntypes)]
+            packed = [_pack(fitting.net(t), d.width, d.axis_neuron, potential.matmul) for t in range(d.ntypes)]
             scale, shift = _scale_and_shift(potential)
         self._model = (*norms(d), table, torch.stack(packed))
         self._output = (scale, shift)
         name, _, threshold = fitting.net(0).layers[0].activation_name.lower().partition(":")
-        self._scalars = (*shape(potential, grid), CODES[name], float(threshold or 3.0), tf32)
+        self._scalars = (*shape(potential, grid), CODES[name], float(threshold or 3.0), potential.matmul)
 
     def __call__(
         self,
@@ -88,8 +87,8 @@ def shape(potential: "Potential", grid: SplineGrid) -> tuple[Any, ...]:
 
 
 def supports(potential: "Potential") -> bool:
-    """Whether the op can stand for this model: its fitting net is of the common kind, and on a GPU it computes in
-    float32."""
+    """Whether the op can stand for this model: its fitting net is of the common kind, and the sizes are within the
+    op's limits on the model's device (on a GPU it computes in float32)."""
     fitting = potential.fitting
     nets = [fitting.net(t) for t in range(len(potential.type_map))]
     hidden = nets[0].layers[:-1]
@@ -102,12 +101,23 @@ def supports(potential: "Potential") -> bool:
         and nets[0].layers[-1].activation_name.lower() in ("linear", "none")
     )
     constant_vacuum = not any(fitting.vacuum) or fitting.extra_size == 0
-    runs_here = potential.device.type == "cpu" or (
-        potential.device.type == "cuda"
-        and potential.dtype == torch.float32
-        and len(potential.type_map) <= 256
+    return plain and constant_vacuum and _limit(potential) is None
+
+
+def _limit(potential: "Potential") -> str | None:
+    """The op's limit that this model, where it is now, exceeds."""
+    if potential.device.type not in ("cpu", "cuda"):
+        return f"there is no such op on {potential.device}"
+    d, fitting = potential.descriptor, potential.fitting
+    return spline_potential_why_not(
+        d.mean,
+        ntypes=d.ntypes,
+        intervals=potential.grid.intervals if potential.grid else 1,
+        width=d.width,
+        axis=d.axis_neuron,
+        neurons=[layer.outputs for layer in fitting.net(0).layers[:-1]],
+        extra=fitting.extra_size,
     )
-    return runs_here and plain and constant_vacuum
 
 
 def tf32_problem(potential: "Potential") -> str | None:
@@ -125,7 +135,7 @@ def tf32_problem(potential: "Potential") -> str | None:
     )
 
 
-def _pack(net: Net, width: int, axis: int, tf32: bool) -> torch.Tensor:
+def _pack(net: Net, width: int, axis: int, matmul: str) -> torch.Tensor:
     def given(value: torch.Tensor | None, layer: Layer, default: float) -> torch.Tensor:
         return layer.weight.new_full((layer.outputs,), default) if value is None else value.detach()
 
@@ -135,7 +145,7 @@ def _pack(net: Net, width: int, axis: int, tf32: bool) -> torch.Tensor:
         [given(layer.timestep, layer, 1.0) for layer in net.layers],
         width,
         axis,
-        tf32,
+        matmul,
     )
 
 

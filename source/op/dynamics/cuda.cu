@@ -197,8 +197,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, c
                        a.kinetic.const_data_ptr<double>(),
                        a.noise_data(),
                        s.batch.const_data_ptr<int32_t>(),
-                       static_cast<int32_t>(s.atoms),
-                       static_cast<int32_t>(s.systems),
+                       op.int32_of("batch", s.atoms),
+                       op.int32_of("eta", s.systems),
                        a.half,
                        a.new_positions.mutable_data_ptr<double>(),
                        a.new_momenta.mutable_data_ptr<double>()};

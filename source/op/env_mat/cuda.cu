@@ -41,7 +41,7 @@ __device__ void for_slots(const Rows<T>& rows, const Work& work) {
     const int64_t mine = k + lane_index(), first = i * rows.width + k;
     const int t = slot_types.of(mine);
     const bool present = mine < rows.width && t >= 0 && !rows.pair_mask[type * rows.ntypes + t] &&
-                         squared_length(rows.displacements + 3 * (first + lane_index())) < cutoff2;
+                         within_cutoff(squared_length(rows.displacements + 3 * (first + lane_index())), cutoff2);
     const int lanes = static_cast<int>(rows.width - k < kWarp ? rows.width - k : kWarp);
     work(first, lanes, kind, present, norm);
   }
@@ -109,7 +109,7 @@ __global__ void env_mat_second_kernel(Rows<T> rows, const T* tangent, const T* g
 }
 
 template <class T>
-Rows<T> rows_of(const DescriptorInputs& in, const T* mean, int columns) {
+Rows<T> rows_of(const CudaOp& op, const DescriptorInputs& in, const T* mean, int columns) {
   return {in.displacements.const_data_ptr<T>(),
           in.counts.const_data_ptr<int32_t>(),
           in.types.const_data_ptr<int32_t>(),
@@ -119,7 +119,7 @@ Rows<T> rows_of(const DescriptorInputs& in, const T* mean, int columns) {
           in.cutoff_as<T>(),
           in.atoms,
           in.width,
-          static_cast<int>(in.ntypes),
+          op.int32_of("counts", in.ntypes),
           columns};
 }
 
@@ -135,7 +135,7 @@ Tensor env_mat(const Tensor& displacements, const Tensor& counts, const Tensor& 
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     op.launch(env_mat_kernel<T>, blocks_for(in.atoms, kWarps), kWarps * kWarp, 0,
-              rows_of<T>(in, mean.const_data_ptr<T>(), columns), result.mutable_data_ptr<T>());
+              rows_of<T>(op, in, mean.const_data_ptr<T>(), columns), result.mutable_data_ptr<T>());
   });
   return result;
 }
@@ -152,7 +152,7 @@ Tensor env_mat_backward(const Tensor& grad_, const Tensor& displacements, const 
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     op.launch(env_mat_backward_kernel<T>, blocks_for(in.atoms, kWarps), kWarps * kWarp, 0,
-              rows_of<T>(in, nullptr, columns), grad.const_data_ptr<T>(), result.mutable_data_ptr<T>());
+              rows_of<T>(op, in, nullptr, columns), grad.const_data_ptr<T>(), result.mutable_data_ptr<T>());
   });
   return result;
 }
@@ -173,7 +173,7 @@ std::tuple<Tensor, Tensor> env_mat_backward_backward(const Tensor& tangent_, con
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     op.launch(env_mat_second_kernel<T>, blocks_for(in.atoms, kWarps), kWarps * kWarp, 0,
-              rows_of<T>(in, nullptr, columns), tangent.const_data_ptr<T>(), grad.const_data_ptr<T>(),
+              rows_of<T>(op, in, nullptr, columns), tangent.const_data_ptr<T>(), grad.const_data_ptr<T>(),
               grad_grad.mutable_data_ptr<T>(), grad_d.mutable_data_ptr<T>());
   });
   return {grad_grad, grad_d};

@@ -15,6 +15,7 @@ namespace {
 using gpu_cells::thread_index;
 
 constexpr int kThreads = 256;
+constexpr int64_t kMostKinds = 1 << 20;  // that one thread looks through for each system
 constexpr int kSearchThreads = gpu_search::kWarps * kWarp;
 
 // The inputs, contiguous and checked in all but their values.
@@ -35,8 +36,8 @@ struct Inputs {
     if (!(cutoff > 0 && cutoff <= kLargestLength))
       fail(op, "argument `cutoff` is " + std::to_string(cutoff) + ", expected a positive length up to 1e9 A");
     return {positions.size(0),
-            static_cast<int32_t>(cell.size(0)),
-            static_cast<int32_t>(num_types),
+            op.int32_of("cell", cell.size(0)),
+            op.int32_of("ntypes", num_types),
             positions.const_data_ptr<double>(),
             cell.const_data_ptr<double>(),
             pbc.const_data_ptr<bool>(),
@@ -143,7 +144,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
                                                            int64_t capacity, bool sort) {
   const CudaOp op("neighbor_matrix", "positions", positions);
   const Inputs inputs(op, positions, cell, pbc, batch, types);
-  if (ntypes < 1) fail(op, "argument `ntypes` is " + std::to_string(ntypes) + ", expected at least 1");
+  if (ntypes < 1 || ntypes > kMostKinds)
+    fail(op, "argument `ntypes` is " + std::to_string(ntypes) + ", expected 1 to " +
+                 std::to_string(kMostKinds));
   if (capacity < 0) fail(op, "argument `capacity` is " + std::to_string(capacity) + ", expected at least 0");
   const GpuAtoms atoms = inputs.atoms(op, cutoff, ntypes);
   const SortedCells sorted(op, atoms);
@@ -154,7 +157,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
   Tensor longest = zeros(op, {1}, ScalarType::Long);
   Word* most = reinterpret_cast<Word*>(longest.mutable_data_ptr<int64_t>());
   const MatrixWriter writer{capacity,
-                            static_cast<int32_t>(ntypes),
+                            atoms.num_types,
                             rows[0].mutable_data_ptr<int32_t>(),
                             rows[1].mutable_data_ptr<int32_t>(),
                             counts.mutable_data_ptr<int32_t>(),

@@ -294,24 +294,6 @@ inline int bits_of(uint64_t value) {
 
 }  // namespace gpu_cells
 
-// Device memory of one call, given out piece by piece. Two passes: without memory it only counts.
-class Workspace {
- public:
-  explicit Workspace(char* memory) : memory_(memory) {}
-
-  template <class T>
-  T* take(int64_t n) {
-    T* piece = reinterpret_cast<T*>(memory_ == nullptr ? nullptr : memory_ + size_);
-    size_ += (n * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-    return piece;
-  }
-  int64_t size() const { return size_; }
-
- private:
-  char* memory_;
-  int64_t size_ = 0;
-};
-
 // Cells in device memory that lives as long as this.
 class SortedCells {
  public:

@@ -168,13 +168,10 @@ __device__ __forceinline__ void write_sums(int basis, const T* sums, T* out) {
   }
 }
 
-// Smallest value over the lanes, in all of them.
+// Smallest value over the lanes, in all of them; what is not a number if any is.
 template <class T>
 __device__ __forceinline__ T warp_min(T value) {
-  for (int step = kWarp / 2; step; step /= 2) {
-    const T other = __shfl_xor_sync(kAllLanes, value, step);
-    value = other < value ? other : value;
-  }
+  for (int step = kWarp / 2; step; step /= 2) value = nearest_of(value, __shfl_xor_sync(kAllLanes, value, step));
   return value;
 }
 
@@ -192,10 +189,10 @@ __device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tan
       load_vector(args.displacements, slot, d);
       r2 = squared_length(d);
     }
-    const bool within = r2 < cutoff2;
+    const bool within = within_cutoff(r2, cutoff2);
     const unsigned lanes = __ballot_sync(kAllLanes, within);
     *inside += __popc(lanes);
-    *nearest = r2 < *nearest ? r2 : *nearest;
+    *nearest = nearest_of(*nearest, r2);
     if (masked) continue;
     const int before = __popc(lanes & ((1u << lane_index()) - 1));
     if (within) {
@@ -352,7 +349,7 @@ __device__ void pulled_of(const MomentArgs<T>& args, int64_t i, const T* tangent
         if (lane_index() < left && !masked) {
           load_vector(args.displacements, slot + k + lane_index(), d);
           if constexpr (Second) load_vector(tangent, slot + k + lane_index(), v);
-          if (squared_length(d) < cutoff2)
+          if (within_cutoff(squared_length(d), cutoff2))
             pull<Columns, Second, Shared>(args, norm, Shared ? copy : of_type, d, v, g);
         }
         store_triples(g, buffer, out + 3 * (slot + k), left < kWarp ? left : kWarp);

@@ -1,7 +1,6 @@
 // A warp an atom, from its list to the features of the fitting net: pairs, spline moments, T, D.
 #pragma once
 
-#include "spline_potential/gpu_hopper.h"
 #include "spline_potential/gpu_step.h"
 
 namespace mdops {
@@ -15,18 +14,18 @@ struct AtomMemory {
   uint32_t* touched;  // [words]
   int16_t* rows;      // [moment_rows + 4], on 8 bytes: those of the moments that are not zero
 
-  static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.words(), p.net.axis); }
+  static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.words(), p.axis); }
   static MDOPS_HD int bytes(int moment_rows, int words, int axis) {
     return 16 * (moment_rows + 5 * kWarp + axis) +
            round_up(4 * round_up(words, 2) + 2 * (moment_rows + 4), 16);
   }
   __device__ AtomMemory(char* shared, const StepArgs& p) {
     const int n = p.moment_rows();
-    moments = reinterpret_cast<float4*>(shared + threadIdx.x / kWarp * bytes(n, p.words(), p.net.axis));
+    moments = reinterpret_cast<float4*>(shared + threadIdx.x / kWarp * bytes(n, p.words(), p.axis));
     waiting = moments + n;
     prepared = waiting + 2 * kWarp;
     narrow = prepared + 3 * kWarp;
-    touched = reinterpret_cast<uint32_t*>(narrow + p.net.axis);
+    touched = reinterpret_cast<uint32_t*>(narrow + p.axis);
     rows = reinterpret_cast<int16_t*>(touched + round_up(p.words(), 2));
   }
 };
@@ -76,7 +75,8 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
   const double* cell = p.cell + 9 * static_cast<int64_t>(p.batch[i]);
   float nearest = cutoff2;
   int kept = 0, k = 0;
-  bool good = true;
+  const double all = here.x[0] + here.x[1] + here.x[2];
+  bool good = all == all;  // a position that is not a number counts without neighbours, too
   for (int t = 0; t < p.ntypes; ++t) {
     const int count = p.counts[static_cast<int64_t>(i) * p.ntypes + t];
     if (count < 0 || count > p.list_width - k) return false;
@@ -100,8 +100,8 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
           displacement(here.x, there.x, cell, image, d);
           pair = make_float4(d[0], d[1], d[2], __int_as_float(j));
           const float r2 = pair.x * pair.x + pair.y * pair.y + pair.z * pair.z;
-          nearest = fminf(nearest, r2);
-          inside = r2 < cutoff2;
+          nearest = nearest_of(nearest, r2);
+          inside = within_cutoff(r2, cutoff2);
         } else {
           good = false;
         }
@@ -140,7 +140,7 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
     }
     __syncwarp();
   }
-  for (int d = 16; d > 0; d /= 2) nearest = fminf(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
+  for (int d = 16; d > 0; d /= 2) nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
   if (lane == 0) p.nearest[i] = sqrtf(nearest);
   return __all_sync(kAllLanes, good);
 }
@@ -195,37 +195,6 @@ __device__ __forceinline__ void contract(const StepArgs& p, const float* table, 
   for (; k < count; ++k) add(m.rows[k], row_of(m.rows[k]));
 }
 
-// Where a row's features go: as floats, row after row, if `Parts` is 0; or for the kernel of the chain
-// (gpu_chain.h), times a power of two, in so many parts of float16.
-template <int Parts>
-struct FeatureRow {
-  char* to;
-  float scale;
-  int in_group;  // of the warpgroup's rows
-
-  __device__ FeatureRow(const StepArgs& p, int64_t row, float bound) {
-    constexpr int rows = 2 * kGroupRows;
-    const int64_t first = Parts ? row / rows * rows : row;
-    to = reinterpret_cast<char*>(p.features + first * p.feature_stride);
-    if constexpr (Parts > 0) to += row % rows / kGroupRows * kWideBlock;
-    scale = scale_for(bound), in_group = row % kGroupRows;
-  }
-  // Features k .. k + 3, k a multiple of four.
-  __device__ __forceinline__ void store(int k, float a, float b, float c, float d) const {
-    if constexpr (Parts > 0) {
-      constexpr int depth = unit_depth(Parts);
-      uint2 parts[Parts];
-      split(make_float4(scale * a, scale * b, scale * c, scale * d), parts);
-      char* const block = to + k / depth * (2 * kWideBlock);
-#pragma unroll
-      for (int part = 0; part < Parts; ++part)
-        __stcg(reinterpret_cast<uint2*>(block + wide_place(in_group, k % depth, part)), parts[part]);
-    } else {
-      store_four(reinterpret_cast<float*>(to) + k, a, b, c, d);
-    }
-  }
-};
-
 // The row of features: D, the extra inputs, zeros. The bound of its numbers is that of D, |D[l][k]| <= max_k
 // |T[k]|^2, and of the extra inputs.
 template <int Parts>
@@ -235,16 +204,14 @@ __device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t
   const float* extra = p.extra + static_cast<int64_t>(i) * p.extra_size;
   for (int k = lane; k < p.extra_size; k += kWarp) bound = fmaxf(bound, fabsf(extra[k]));
   for (int d = 16; d > 0; d /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAllLanes, bound, d));
-  for (int k = lane; k < 1 + 2 * p.layers; k += kWarp)
-    p.largest[k * p.chunk_rows + row] = k == 0 ? bound : 0.0f;
-  const Features features(p.net);
-  const FeatureRow<Parts> out(p, row, bound);
+  const Features features = p.features();
+  const InputRow<Parts> out = begin_row<Parts>(p.net, row, bound);
   for (int column = 4 * lane; column < features.width; column += 4 * kWarp) {
     float4 t[4];
 #pragma unroll
     for (int a = 0; a < 4; ++a) t[a] = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
 #pragma unroll 4
-    for (int l = 0; l < p.net.axis; ++l) {
+    for (int l = 0; l < p.axis; ++l) {
       if (column < Features::first(l)) continue;
       const float4 c = m.narrow[l];
       out.store(features.row(l) + column, c.x * t[0].x + c.y * t[1].x + c.z * t[2].x + c.w * t[3].x,
@@ -254,23 +221,22 @@ __device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t
     }
   }
   const auto input = [&](int k) { return k < p.extra_size ? extra[k] : 0.0f; };
-  for (int k = 4 * lane; k < p.feature_stride - features.count(); k += 4 * kWarp)
+  for (int k = 4 * lane; k < p.net.net.inputs - features.count(); k += 4 * kWarp)
     out.store(features.count() + k, input(k), input(k + 1), input(k + 2), input(k + 3));
 }
 
 // Zeros in place of what an atom would write, for the rows that fill up a tile.
 template <int Parts>
 __device__ __forceinline__ void write_empty_row(const StepArgs& p, int64_t row) {
-  const FeatureRow<Parts> out(p, row, 0);
-  for (int k = 4 * lane_index(); k < p.feature_stride; k += 4 * kWarp) out.store(k, 0, 0, 0, 0);
-  for (int k = lane_index(); k < 1 + 2 * p.layers; k += kWarp) p.largest[k * p.chunk_rows + row] = 0;
+  const InputRow<Parts> out = begin_row<Parts>(p.net, row, 0);
+  for (int k = 4 * lane_index(); k < p.net.net.inputs; k += 4 * kWarp) out.store(k, 0, 0, 0, 0);
 }
 
 template <int Parts>
 __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
   extern __shared__ __align__(16) char shared[];
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
-  if (row >= p.chunk_rows || p.first_row + row >= p.rows) return;
+  if (row >= p.net.rows || p.first_row + row >= p.rows) return;
   if (p.tile_type[(p.first_row + row) / p.tile_rows] < 0) return;
   const int i = p.row_atom[p.first_row + row], lane = lane_index();
   if (i < 0) return write_empty_row<Parts>(p, row);
@@ -283,7 +249,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
   const bool good =
       system >= 0 && system < p.systems && atom_moments(p, i, type, p.pairs + row * p.list_width, m);
   if (!good) {
-    if (lane == 0) *p.failed = 1, p.nearest[i] = nan_of_gpu();
+    if (lane == 0) fail_system_of(p, i), p.nearest[i] = not_a_number<float>();
     for (int t = lane; t < p.ntypes; t += kWarp) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
   }
   for (int w = lane; w < p.words(); w += kWarp) p.touched[row * p.words() + w] = m.touched[w];
@@ -304,7 +270,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float4 v = narrow[k];
-      if (column + k < p.net.axis) m.narrow[column + k] = v;
+      if (column + k < p.axis) m.narrow[column + k] = v;
       bound = fmaxf(bound, v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
     }
   }

@@ -3,11 +3,9 @@
 // (high + low)(high + low) the product low low is left out.
 #pragma once
 
-#include <cuda_fp16.h>
 #include <cuda_pipeline.h>
 
-#include "common/rows.h"
-#include "spline_potential/gpu_shape.h"
+#include "gemm/gpu_parts.h"
 
 namespace mdops {
 
@@ -38,56 +36,6 @@ struct Operands {
   const float* b;    // fragments
   int steps, tiles;  // of B
 };
-
-// 2^(kLargest - floor(log2 largest)), within the numbers of float32.
-__device__ __forceinline__ float scale_for(float largest) {
-  const int exponent = (__float_as_int(largest) >> 23) - 127;
-  const int power = kLargest - (largest > 0 ? exponent : 0);
-  return __int_as_float((min(max(power, -100), 100) + 127) << 23);
-}
-
-// The inverse of a power of two.
-__device__ __forceinline__ float inverse_power(float scale) {
-  return __int_as_float((254 << 23) - __float_as_int(scale));
-}
-
-__device__ __forceinline__ uint32_t pack_halves(float a, float b) {
-  const __half2 pair = __floats2half2_rn(a, b);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
-// Two numbers as their high halves and, if there are two parts, their low halves.
-template <int Parts>
-__device__ __forceinline__ void split(float a, float b, uint32_t (&parts)[Parts]) {
-  const __half2 high = __floats2half2_rn(a, b);
-  parts[0] = *reinterpret_cast<const uint32_t*>(&high);
-  if constexpr (Parts == 2) {
-    const float2 back = __half22float2(high);
-    parts[1] = pack_halves(a - back.x, b - back.y);
-  }
-}
-
-// The same of four numbers, as they lie in memory.
-template <int Parts>
-__device__ __forceinline__ void split(float4 x, uint2 (&parts)[Parts]) {
-  uint32_t first[Parts], second[Parts];
-  split(x.x, x.y, first);
-  split(x.z, x.w, second);
-#pragma unroll
-  for (int k = 0; k < Parts; ++k) parts[k] = make_uint2(first[k], second[k]);
-}
-
-// A lane's four rows of a column of B: those of the first register of a tensor-core instruction, then of the
-// second, part after part.
-template <int Parts>
-struct alignas(8 * Parts) Fragment {
-  uint32_t part[Parts][2];
-};
-
-// Sixteen bytes to device memory in one store, which the compiler makes four of otherwise.
-__device__ __forceinline__ void store_four(float* to, float a, float b, float c, float d) {
-  __stcg(reinterpret_cast<float4*>(to), make_float4(a, b, c, d));
-}
 
 __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
