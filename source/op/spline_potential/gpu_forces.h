@@ -152,23 +152,6 @@ __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* tab
   __syncwarp();
 }
 
-// dE/dd of one pair from dA.
-__device__ __forceinline__ void pair_force(const StepArgs& p, const Normalisation<float>& norm,
-                                           const float4* moments, const float* d, float* grad) {
-  const RadialTerms<float> f = radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], p.cutoff);
-  const SplinePlace<float> place = spline_place(f.s, p.grid);
-  float value[kSplineSupport], slope[kSplineSupport], sum[4] = {}, dsum[4] = {};
-  spline_basis(place, p.grid.inv_step, value, slope);
-#pragma unroll
-  for (int b = 0; b < kSplineSupport; ++b) {
-    const float4 m = moments[place.interval + b];
-    const float by[4] = {m.x, m.y, m.z, m.w};
-#pragma unroll
-    for (int a = 0; a < 4; ++a) sum[a] += value[b] * by[a], dsum[a] += slope[b] * by[a];
-  }
-  pair_gradient(d, f, norm, sum, dsum, grad);
-}
-
 // The kept pairs' forces: on the neighbours, on the atom itself, and the atom's virial W = -sum d (x) g.
 // Exact sums of rounded pair forces: those on all atoms add up to zero.
 __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int type, const float4* pairs,
@@ -193,7 +176,8 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
       const float4 pair = pairs[k + lane];
       const float d[3] = {pair.x, pair.y, pair.z};
       float g[3];
-      pair_force(p, norm, m.moments + table, d, g);
+      const float* grad = reinterpret_cast<const float*>(m.moments + table);
+      pull<4, false, true>(p.cutoff, p.grid, norm, grad, d, d, g);
       j = __float_as_int(pair.w);
 #pragma unroll
       for (int a = 0; a < 3; ++a) {

@@ -7,60 +7,45 @@ namespace mdops {
 
 // One warp's part of the shared memory.
 struct AtomMemory {
-  float4* moments;    // [moment_rows]
-  float4* waiting;    // [2 * kWarp]: pairs within the cutoff, not yet worked on
-  float4* prepared;   // [kWarp][3]: six basis values, four of R, the first row of the moments
+  float4* moments;      // [moment_rows + 2]
+  float4* waiting;      // [2 * kWarp]: pairs within the cutoff, not yet worked on
+  Staged<float, false>* stage;
   float4* narrow;     // [axis]: T_<
   uint32_t* touched;  // [words]
   int16_t* rows;      // [moment_rows + 4], on 8 bytes: those of the moments that are not zero
 
   static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.words(), p.axis); }
   static MDOPS_HD int bytes(int moment_rows, int words, int axis) {
-    return 16 * (moment_rows + 5 * kWarp + axis) +
+    return 16 * (moment_rows + 2 + 2 * kWarp + axis) + static_cast<int>(sizeof(Staged<float, false>)) +
            round_up(4 * round_up(words, 2) + 2 * (moment_rows + 4), 16);
   }
   __device__ AtomMemory(char* shared, const StepArgs& p) {
     const int n = p.moment_rows();
     moments = reinterpret_cast<float4*>(shared + threadIdx.x / kWarp * bytes(n, p.words(), p.axis));
-    waiting = moments + n;
-    prepared = waiting + 2 * kWarp;
-    narrow = prepared + 3 * kWarp;
+    waiting = moments + n + 2;
+    stage = reinterpret_cast<Staged<float, false>*>(waiting + 2 * kWarp);
+    narrow = reinterpret_cast<float4*>(stage + 1);
     touched = reinterpret_cast<uint32_t*>(narrow + p.axis);
     rows = reinterpret_cast<int16_t*>(touched + round_up(p.words(), 2));
   }
 };
 
-// Adds phi_b(s) R_a of the first `count` waiting pairs to the moments: first a lane a pair, then 24 lanes one
-// pair after the other.
+// Adds the first `count` waiting pairs to the moments, which the whole warp shares: shared memory holds one copy
+// of them for each warp of more atoms.
 __device__ __forceinline__ void add_pairs(const StepArgs& p, const Normalisation<float>& norm, int table,
                                           int count, const AtomMemory& m) {
   const int lane = lane_index();
   if (lane < count) {
     const float4 pair = m.waiting[lane];
     const float d[3] = {pair.x, pair.y, pair.z};
-    const RadialTerms<float> f = radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], p.cutoff);
-    float row[4], value[kSplineSupport], slope[kSplineSupport];
-    env_row(d, f, norm, row);
-    const SplinePlace<float> place = spline_place(f.s, p.grid);
-    spline_basis(place, p.grid.inv_step, value, slope);
-    const int first = table + place.interval;
-    m.prepared[3 * lane] = make_float4(value[0], value[1], value[2], value[3]);
-    m.prepared[3 * lane + 1] = make_float4(value[4], value[5], row[0], row[1]);
-    m.prepared[3 * lane + 2] = make_float4(row[2], row[3], __int_as_float(first), 0);
+    const int first = prepare(p.cutoff, p.grid, norm, table, d, d, lane, m.stage);
     atomicOr(m.touched + first / 32, 1u << first % 32);
+  } else {
+    leave_empty(lane, m.stage);
   }
   __syncwarp();
-  const float* prepared = reinterpret_cast<const float*>(m.prepared);
-  float* moments = reinterpret_cast<float*>(m.moments);
-  const int b = lane / 4, a = 6 + lane % 4;
-#pragma unroll 4
-  for (int k = 0; k < count; ++k) {
-    if (lane < 4 * kSplineSupport) {
-      const int first = __float_as_int(prepared[12 * k + 10]);
-      moments[4 * first + lane] += prepared[12 * k + b] * prepared[12 * k + a];
-    }
-    __syncwarp();
-  }
+  add_staged<Sharing<4, 1, 1>, false>(*m.stage, count, 0, reinterpret_cast<float*>(m.moments));
+  __syncwarp();
 }
 
 // Reads the atom's list, type after type, and adds up the moments of the pairs within the cutoff, which it
@@ -130,11 +115,9 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
     if (lane == 0) p.within[static_cast<int64_t>(i) * p.ntypes + t] = within;
     const int present = masked && !p.zeroed[type * p.ntypes + t] ? 0 : within;
     if (norm.mean != 0 && p.sel[t] != present) {
-      float value[kSplineSupport];
-      spline_values(0.0f, value);
-      const float row = -norm.mean * norm.inv0 * static_cast<float>(p.sel[t] - present);
       if (lane == 0) {
-        for (int b = 0; b < kSplineSupport; ++b) m.moments[table + b].x += value[b] * row;
+        add_padding<4>(norm, static_cast<float>(p.sel[t] - present),
+                       reinterpret_cast<float*>(m.moments + table));
         m.touched[table / 32] |= 1u << table % 32;
       }
     }
@@ -242,7 +225,8 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
   if (i < 0) return write_empty_row<Parts>(p, row);
   const int type = p.types[i];
   const AtomMemory m(shared, p);
-  for (int b = lane; b < p.moment_rows(); b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
+  clear_lines(m.stage);
+  for (int b = lane; b < p.moment_rows() + 2; b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
   for (int w = lane; w < p.words(); w += kWarp) m.touched[w] = 0;
   __syncwarp();
   const int system = p.batch[i];

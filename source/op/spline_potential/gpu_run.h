@@ -42,6 +42,8 @@ class StepCall {
   StepCall(const Gpu& gpu, StepArgs args)
       : gpu_(gpu), limits_(gpu.limits()), way_(choose_way<Parts>(args.net.net, args.atoms, limits_)), p_(args) {
     p_.tile_rows = way_.tile_rows, p_.output_parts = way_.output_parts;
+    gpu.int32_of("positions", 4 * int64_t{p_.atoms} + kOrderBlock);  // what kernels count with
+    gpu.int32_of("cell", 2 * kVirialSums * int64_t{p_.systems});
     p_.rows = p_.atoms ? gpu.int32_of("positions", (blocks_for(p_.atoms, p_.tile_rows) + p_.ntypes - 1) *
                                                        p_.tile_rows)
                        : 0;
@@ -66,8 +68,7 @@ class StepCall {
     gpu_.launch(order_kernel, p_.atoms ? blocks : 0, kOrderBlock,
                 4 * ((2 + kOrderBlock / kWarp) * p_.ntypes + 1), p_);
     for (p_.first_row = 0; p_.first_row < p_.rows; p_.first_row += p_.net.rows) chunk();
-    const int64_t numbers = std::max(3 * int64_t{p_.atoms}, 9 * int64_t{p_.systems});
-    gpu_.launch(end_kernel, blocks_for(numbers, 256), 256, 0, p_);
+    gpu_.launch(end_kernel, blocks_for(std::max(3 * p_.atoms, 9 * p_.systems), 256), 256, 0, p_);
   }
 
  private:

@@ -10,7 +10,7 @@
 #include "common/rows.h"
 #include "env_mat/env_mat.h"
 #include "gemm/gpu_run.h"
-#include "spline_moment/spline.h"
+#include "spline_moment/gpu_moments.h"
 
 namespace mdops {
 
@@ -129,10 +129,10 @@ static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
     for (int a = 0; a < 4; ++a) p.force_sums[4 * static_cast<int64_t>(i) + a] = 0;
     if (is_real(p, p.types[i])) atomicAdd(type_count + p.types[i], 1);
   }
-  const int64_t threads = static_cast<int64_t>(gridDim.x) * kOrderBlock;
-  for (int64_t k = i; k < int64_t{kVirialSums} * p.systems; k += threads) p.virial_sums[k] = 0;
-  for (int64_t k = i; k < p.systems; k += threads) p.failed[k] = 0;
-  for (int64_t k = i; k < p.rows; k += threads) p.row_atom[k] = -1;
+  const int threads = gridDim.x * kOrderBlock;
+  for (int k = i; k < kVirialSums * p.systems; k += threads) p.virial_sums[k] = 0;
+  for (int k = i; k < p.systems; k += threads) p.failed[k] = 0;
+  for (int k = i; k < p.rows; k += threads) p.row_atom[k] = -1;
   __syncthreads();
   for (int t = threadIdx.x; t < p.ntypes; t += kOrderBlock)
     p.type_counts[blockIdx.x * p.ntypes + t] = type_count[t];
@@ -195,16 +195,16 @@ static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
 
 // The sums as numbers.
 static __global__ void end_kernel(StepArgs p) {
-  const int64_t k = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  const int k = blockIdx.x * blockDim.x + threadIdx.x;
   const double nan = not_a_number<double>();
-  if (k < 3 * static_cast<int64_t>(p.atoms)) {
-    const int64_t i = k / 3, component = k - 3 * i;
-    const int system = p.batch[i];
+  if (k < 3 * p.atoms) {
+    const int i = k / 3, component = k - 3 * i, system = p.batch[i];
     const bool failed = system < 0 || system >= p.systems || p.failed[system];
-    p.forces[k] = failed ? nan : static_cast<double>(p.force_sums[4 * i + component]) * kForceUnit;
+    const int64_t sum = p.force_sums[4 * static_cast<int64_t>(i) + component];
+    p.forces[k] = failed ? nan : static_cast<double>(sum) * kForceUnit;
     if (failed && component == 0) p.energy[i] = nan;
   }
-  if (k < 9 * static_cast<int64_t>(p.systems)) {
+  if (k < 9 * p.systems) {
     const int64_t* sums = p.virial_sums + k / 9 * kVirialSums + k % 9;
     p.virial[k] = p.failed[k / 9] ? nan : virial_sum(sums[0], sums[9]);
   }
