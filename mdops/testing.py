@@ -268,7 +268,10 @@ def _potential_samples(
         "tf32": (27, "tf32"),  # the CPU has none, and `nets` are packed without
         "matmul": (27, "high"),
     }
-    whole = [Sample("spline_potential_pack", pack, opaque=(0,), bad={"matmul": (5, "high")}), Sample("spline_potential", args, bad=bad)]
+    whole = [
+        Sample("spline_potential_pack", pack, opaque=(0,), bad={"matmul": (5, "high")}),
+        Sample("spline_potential", args, bad=bad),
+    ]
     if not has_kernel("spline_training", packed.device):
         return whole
     layers_of_net = [part for layer in zip(weights, biases, timesteps, strict=True) for part in layer][:-1]

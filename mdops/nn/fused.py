@@ -27,7 +27,9 @@ class FusedPotential:
         self.fitting, self.r_min = fitting, grid.r_min
         with torch.no_grad():
             table = model_table(copy.deepcopy(d).cpu().double(), grid).to(potential.device, potential.dtype)
-            packed = [_pack(fitting.net(t), d.width, d.axis_neuron, potential.matmul) for t in range(d.ntypes)]
+            packed = [
+                _pack(fitting.net(t), d.width, d.axis_neuron, potential.matmul) for t in range(d.ntypes)
+            ]
             scale, shift = _scale_and_shift(potential)
         self._model = (*norms(d), table, torch.stack(packed))
         self._output = (scale, shift)

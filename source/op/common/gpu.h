@@ -77,8 +77,7 @@ class Gpu {
     const auto [place, is_new] = known.try_emplace(index_);
     if (is_new) {
       int major = 0, minor = 0;
-      check(
-          cudaDeviceGetAttribute(&place->second.multiprocessors, cudaDevAttrMultiProcessorCount, index_));
+      check(cudaDeviceGetAttribute(&place->second.multiprocessors, cudaDevAttrMultiProcessorCount, index_));
       check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index_));
       check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_));
       check(cudaDeviceGetAttribute(&place->second.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,

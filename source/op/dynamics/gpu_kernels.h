@@ -1,5 +1,5 @@
-// The kernels of the halves of a time step. `Bath` moves a system's chain of `Links` thermostats, `Start` what
-// a system with a cell of its own begins a step with, `Finish` ends it (args.h, cell_args.h).
+// The kernels of the halves of a time step. `Bath` moves a system's chain of `Links` thermostats, `Start`
+// what a system with a cell of its own begins a step with, `Finish` ends it (args.h, cell_args.h).
 #pragma once
 
 #include "common/rows.h"
@@ -78,7 +78,8 @@ __global__ void start_cells(Start start, const int32_t* batch, int32_t atoms) {
   start.set(which, s, which ? other : factor, which ? factor : other);
 }
 
-static __global__ void first_half_in_cell(CellFirstHalf half, const int32_t* batch, int32_t atoms, int32_t systems) {
+static __global__ void first_half_in_cell(CellFirstHalf half, const int32_t* batch, int32_t atoms,
+                                          int32_t systems) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i >= atoms) return;
   const int32_t s = system_of(batch, static_cast<int32_t>(i), systems);

@@ -42,8 +42,9 @@ __device__ void for_slots(const Rows<T>& rows, const Work& work) {
   for (int64_t k = 0; k < rows.width; k += kWarp) {
     const int64_t mine = k + lane_index(), first = i * rows.width + k;
     const int t = slot_types.of(mine);
-    const bool present = mine < rows.width && t >= 0 && !rows.pair_mask[type * rows.ntypes + t] &&
-                         within_cutoff(squared_length(rows.displacements + 3 * (first + lane_index())), cutoff2);
+    const bool present =
+        mine < rows.width && t >= 0 && !rows.pair_mask[type * rows.ntypes + t] &&
+        within_cutoff(squared_length(rows.displacements + 3 * (first + lane_index())), cutoff2);
     const int lanes = static_cast<int>(rows.width - k < kWarp ? rows.width - k : kWarp);
     work(first, lanes, kind, present, norm);
   }

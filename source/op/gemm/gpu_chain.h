@@ -1,7 +1,34 @@
 // A whole net on Hopper in one kernel: 128 rows a block, from their input to its gradient. A producer warp
-// streams the weights of all products through shared memory, in the order of `Chain`; two warpgroups of 64
-// rows each follow it. What a layer leaves is split into the parts of float16 where it
-// arises and stays in shared memory for the next product.
+// streams the weights of all products through shared memory, in the order of `NetChain`; two warpgroups of 64
+// rows each follow it. What a layer leaves is split into the parts of float16 where it arises and stays in
+// shared memory for the next product.
+//
+// Who holds what in a block of 384 threads (sizes for two parts; with one a block of A or a unit is twice as
+// deep):
+//
+//   warps 0-3    group 0, rows 0-63       sums 64 x 240 in float32, 120 of a thread
+//   warps 4-7    group 1, rows 64-127     the same
+//   warp 8       one lane: asks for copies and waits for slots
+//
+//   shared memory    kA      group 0: 8 blocks of A, 64 rows x 32 numbers, 8 KiB each; group 1: the same
+//                    kUnits  6 units of B, 32 numbers x 120 columns, 15 KiB each
+//                    kSteep  the largest slope of every layer in every row
+//                    kFull, kEmpty, kFullA, kEmptyA   a barrier for each unit and each block of A
+//
+//   device memory    slopes of all layers but the last, numbers of a thread side by side with its neighbours'
+//
+// The units go round as a ring of six. A's blocks do so for the input alone, which is deeper than they hold;
+// a layer's 240 numbers a row stay: numbers 32 b .. 32 b + 31 are block b. The products of a layer of 240
+// columns take the units in this order, a pair of blocks of the depth with all columns before the next pair:
+//
+//                  columns 0-119   120-239
+//   depth  0-31       unit 0        unit 2
+//          32-63      unit 1        unit 3
+//          64-95      unit 4        unit 6
+//          96-127     unit 5        unit 7  ...
+//
+// so 64 products deep are summed by the tensor cores into 64 x 120 `part`, then added to `sum` in float32.
+// gpu_shape.h draws a row of A, or of a unit, whose rows are B's columns.
 #pragma once
 
 #include "gemm/gpu_hopper.h"
@@ -64,10 +91,10 @@ struct Ring {
 // One lane that fetches.
 template <int Parts>
 __device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* net, uint32_t shared) {
-  const Chain chain{p.net, Parts};
+  const NetChain chain{p.net, Parts};
   const int blocks = chain.blocks(0), chunks = chain.chunks(0), units = chain.units();
   const char* inputs = reinterpret_cast<const char*>(p.inputs + static_cast<int64_t>(blockIdx.x) *
-                                                                        kChainRows * chain.depth(0));
+                                                                    kChainRows * chain.depth(0));
   const char* weights = reinterpret_cast<const char*>(net + p.units);
   Ring<kWideBlocks> a{shared + ChainMemory::kFullA, shared + ChainMemory::kEmptyA};
   Ring<kChainSlots> b{shared + ChainMemory::kFull, shared + ChainMemory::kEmpty};
@@ -111,7 +138,7 @@ class ChainThread {
         ring_a_{shared_ + ChainMemory::kFullA, shared_ + ChainMemory::kEmptyA} {}
 
   __device__ __forceinline__ void run() {
-    const Chain chain{p_.net, Parts};
+    const NetChain chain{p_.net, Parts};
     float sum[4 * kColumns];
     for (int h = 0; h < 2; ++h) unscale_[h] = inverse_power(scale_for(p_.bound[first_row_ + 8 * h]));
     for (int m = 0; m < chain.products(); ++m) {

@@ -1,5 +1,5 @@
-// The formula of a net, a column of a layer at a time: what every kernel of the net does with a product's sums
-// (GpuNetShape has it in symbols).
+// The formula of a net, a column of a layer at a time: what every kernel of the net does with a product's
+// sums (GpuNetShape has it in symbols).
 #pragma once
 
 #include "common/activation.h"
@@ -15,8 +15,8 @@ __device__ __forceinline__ void layer_value(float x, float bias, float timestep,
   *slope *= timestep;
 }
 
-// The gradient by a layer's y becomes that by its x. (What comes round a residual layer to the layer before is
-// the gradient by y itself.)
+// The gradient by a layer's y becomes that by its x. (What comes round a residual layer to the layer before
+// is the gradient by y itself.)
 __device__ __forceinline__ float before_activation(float grad, float slope) {
   return grad * slope;
 }

@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(1024)
   *inverse = inverse_power(scale_for(largest));
 }
 
-// The units of one product of the chain (`Chain` tells their order), a block each: columns as the rows that
+// The units of one product of the chain (`NetChain` tells their order), a block each: columns as the rows that
 // gpu_shape.h draws.
 template <int Parts>
 __global__ void units_kernel(LayerMatrix matrix, int depth, int columns, int width, const float* inverse,

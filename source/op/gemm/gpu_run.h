@@ -46,7 +46,7 @@ NetWay way_of(NetWay::Kind kind, const GpuNetShape& net) {
 // net.
 inline bool has_chain(const GpuNetShape& net, const GpuLimits& limits) {
 #ifdef MDOPS_HOPPER
-  const Chain chain{net, 2};
+  const NetChain chain{net, 2};
   return limits.capability == 90 && ChainMemory::kBytes <= limits.shared_bytes &&
          net.activation == Activation::tanh && chain.fits() && chain.fits_residuals();
 #else
@@ -83,7 +83,7 @@ class NetPacker {
 
   void pack() const {
     gpu_.clear(packed_, 4 * to_.size);
-    if (Chain{net_, Parts}.fits()) pack_chain();
+    if (NetChain{net_, Parts}.fits()) pack_chain();
     for (int n = 0; n < net_.layers; ++n) {
       for (const bool backward : {false, true}) {
         const PackedMatrix& place = backward ? to_.backward[n] : to_.forward[n];
@@ -105,7 +105,7 @@ class NetPacker {
   }
 
   void pack_chain() const {
-    const Chain chain{net_, Parts};
+    const NetChain chain{net_, Parts};
     char* units = reinterpret_cast<char*>(packed_ + to_.units);
     for (int m = 0; m < chain.products(); ++m) {
       const LayerMatrix of_product = matrix(chain.layer(m), chain.is_backward(m));

@@ -1,5 +1,5 @@
-// A net on a GPU: its shape, how its weights are packed, and how many numbers its kernels take at once. Shared
-// by host and device.
+// A net on a GPU: its shape, how its weights are packed, and how many numbers its kernels take at once.
+// Shared by host and device.
 //
 // Numbers of a matrix product stand as pairs of float16, x = scale * (high + low): 22 bits, as many as three
 // TF32 products keep, at twice their rate. The scales are powers of two, one a row and one a column, that
@@ -85,7 +85,7 @@ struct PackedMatrix {
 // down to the gradient of the input. Each is a number of units of B, in this order: tiles of columns, as
 // wide as the layer or, of the input, one unit wide; in a tile pairs of blocks of rows; in a pair the
 // units' columns; then its blocks.
-struct Chain {
+struct NetChain {
   const GpuNetShape& net;
   int parts;
 
@@ -133,7 +133,7 @@ struct GpuNet {
     }
     out_weight = columns(net, net.layers - 1);
     out_bias = vector(4);
-    const Chain chain{net, parts};
+    const NetChain chain{net, parts};
     units = size, unit_scales = size;
     if (!chain.fits()) return;
     size += static_cast<int64_t>(chain.units()) * (kUnitBytes / 4);

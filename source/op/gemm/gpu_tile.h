@@ -1,6 +1,23 @@
 // C = A B by the tensor cores to the accuracy of float32, or of TF32: rows of A are rounded to pairs of
 // float16, or to one, on the way to shared memory, B comes packed (gpu_shape.h), and of
 // (high + low)(high + low) the product low low is left out.
+//
+// The way of the operands, for 128 x 240 with two parts, a stage being 32 of the depth:
+//
+//   A, float32 rows   -- cp.async -->  raw: 2 stages of 128 x 32 floats   -- split -->  A: 2 stages
+//   B, fragments      -- cp.async -->  B: 3 stages of 2 steps x 30 tiles x 32 lanes x 16 bytes
+//
+//   warp (r, c) of 4 x 2 has rows 32 r .. 32 r + 31 and columns 120 c .. 120 c + 119 of the sums, as 2 x 15
+//   units of 16 x 8, of each unit lane l rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next;
+//   at the end the sums go through shared memory, over raw, A and B, so that lanes side by side finish
+//   columns side by side.
+//
+// A row of A in a stage is eight pieces of 16 bytes,
+//
+//   piece 0: high parts of numbers 0-7    1: their low parts    2: high parts of 8-15    3: low    ...
+//
+// and piece c of row r stands in place c ^ (r & 7). A thread splits what it copied itself, so that copies
+// need no barrier of their own.
 #pragma once
 
 #include <cuda_pipeline.h>
@@ -64,8 +81,8 @@ __device__ __forceinline__ void copy_async(uint32_t shared, const float* from, b
 }
 
 // The way of A into shared memory: each thread copies the same four columns of every kRowsApart-th row, stage
-// after stage, to a place of its own, and splits them from there into the stage that is multiplied. Sixteen
-// bytes `c` of row r stand in place c ^ (r & 7), so that neither stores nor `ldmatrix` meet in a bank.
+// after stage, to a place of its own, and splits them from there into the stage that is multiplied. The
+// places above keep stores and `ldmatrix` from meeting in a bank.
 template <class T>
 class StageOfA {
  public:

@@ -81,8 +81,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
   const CudaOp op("neighbor_matrix", "positions", positions);
   const Inputs inputs(op, positions, cell, pbc, batch, types);
   if (ntypes < 1 || ntypes > kMostKinds)
-    fail(op, "argument `ntypes` is " + std::to_string(ntypes) + ", expected 1 to " +
-                 std::to_string(kMostKinds));
+    fail(op,
+         "argument `ntypes` is " + std::to_string(ntypes) + ", expected 1 to " + std::to_string(kMostKinds));
   if (capacity < 0) fail(op, "argument `capacity` is " + std::to_string(capacity) + ", expected at least 0");
   const GpuAtoms atoms = inputs.atoms(op, cutoff, ntypes);
   const Sorted sorted(op, atoms);
@@ -140,7 +140,8 @@ int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status,
   int64_t pairs = 0;
   op.check(cudaMemcpyAsync(&refused, status, sizeof refused, cudaMemcpyDeviceToHost, op.stream()));
   if (atoms.size > 0)
-    op.check(cudaMemcpyAsync(&pairs, after + atoms.size - 1, sizeof pairs, cudaMemcpyDeviceToHost, op.stream()));
+    op.check(
+        cudaMemcpyAsync(&pairs, after + atoms.size - 1, sizeof pairs, cudaMemcpyDeviceToHost, op.stream()));
   op.check(cudaStreamSynchronize(op.stream()));
   if (refused != kAllIsWell) fail_by_status(op, refused);
   return pairs;
@@ -167,7 +168,7 @@ std::tuple<Tensor, Tensor, Tensor> neighbor_pairs(const Tensor& positions, const
   Tensor workspace = empty(op, {static_cast<int64_t>(bytes)}, ScalarType::Byte);
   if (atoms.size > 0)
     op.check(cub::DeviceScan::InclusiveSum(workspace.mutable_data_ptr(), bytes, size, after, atoms.size,
-                                            op.stream()));
+                                           op.stream()));
   const int64_t pairs = count_pairs(op, atoms, sorted.cells().status, after);
   Tensor i = empty(op, {pairs}, ScalarType::Long), j = empty(op, {pairs}, ScalarType::Long);
   Tensor shifts = empty(op, {pairs, 3}, ScalarType::Int);

@@ -344,7 +344,7 @@ class SortedCells {
     gpu_.launch(find_keys, blocks_for(n, kThreads), kThreads, 0, atoms_, cells_, key_, atom_);
     if (n > 0)  // stable, so that the order is the atoms' own inside a bin
       gpu_.check(cub::DeviceRadixSort::SortPairs(sort_, sort_bytes_, key_, cells_.key, atom_, cells_.atom,
-                                            static_cast<int>(n), 0, key_bits(), gpu_.stream()));
+                                                 static_cast<int>(n), 0, key_bits(), gpu_.stream()));
     gpu_.launch(fill_sorted, blocks_for(atoms_.last_key() + 2, kThreads), kThreads, 0, atoms_, cells_);
   }
 

@@ -41,7 +41,7 @@ static __global__ void write_needed(const Word* longest, const Word* status, int
 
 // The squared length of every pair in the rows, as `displacements` forms the pair.
 static __global__ void measure_rows(GpuAtoms atoms, int64_t capacity, const int32_t* neighbors,
-                             const int32_t* images, double* distance2) {
+                                    const int32_t* images, double* distance2) {
   const int64_t place = gpu_cells::thread_index(), i = place / max(capacity, int64_t{1});
   if (i >= atoms.size || neighbors[place] < 0) return;
   double d[3];
@@ -53,8 +53,8 @@ static __global__ void measure_rows(GpuAtoms atoms, int64_t capacity, const int3
 // Rows in the order of (distance, atom, image) inside each type: a warp a row, each neighbour put where its
 // rank says.
 static __global__ void sort_rows(int64_t rows, int64_t capacity, int32_t num_types, const int32_t* counts,
-                          const double* distance2, const int32_t* neighbors, const int32_t* images,
-                          int32_t* sorted_neighbors, int32_t* sorted_images) {
+                                 const double* distance2, const int32_t* neighbors, const int32_t* images,
+                                 int32_t* sorted_neighbors, int32_t* sorted_images) {
   const int64_t i = gpu_cells::thread_index() / kWarp;
   if (i >= rows) return;
   int64_t first = i * capacity;

@@ -1,5 +1,5 @@
-// The kernels of the spline moment ops: a warp an atom, one type after the other, with the type's sums, or its
-// part of the gradient, in shared memory.
+// The kernels of the spline moment ops: a warp an atom, one type after the other, with the type's sums, or
+// its part of the gradient, in shared memory.
 #pragma once
 
 #include "spline_moment/gpu_moments.h"
@@ -8,7 +8,7 @@ namespace mdops {
 
 namespace gpu_moment {
 
-constexpr int kMostWarps = 8;              // in a block
+constexpr int kMostWarps = 8;  // in a block
 
 // Blocks that a multiprocessor should hold at once: it sets the registers of a thread.
 template <class T, bool Second>
@@ -71,7 +71,8 @@ __device__ __forceinline__ void write_sums(int basis, const T* sums, T* out) {
 // Smallest value over the lanes, in all of them; what is not a number if any is.
 template <class T>
 __device__ __forceinline__ T warp_min(T value) {
-  for (int step = kWarp / 2; step; step /= 2) value = nearest_of(value, __shfl_xor_sync(kAllLanes, value, step));
+  for (int step = kWarp / 2; step; step /= 2)
+    value = nearest_of(value, __shfl_xor_sync(kAllLanes, value, step));
   return value;
 }
 
@@ -102,7 +103,8 @@ __device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tan
       leave_empty(__popc(lanes) + lane_index() - before, stage);
     }
     __syncwarp();
-    add_staged<Lanes<Columns, Shared>, !Shared>(*stage, __popc(lanes), type_sums<Columns>(args.basis()), sums);
+    add_staged<Lanes<Columns, Shared>, !Shared>(*stage, __popc(lanes), type_sums<Columns>(args.basis()),
+                                                sums);
     __syncwarp();
   }
 }

@@ -1,6 +1,6 @@
 // Spline moments on a GPU, a warp an atom, for every kernel that forms them or leads back from them. Into the
-// moments: each lane prepares one neighbour (geometry, basis functions), then the lanes add one neighbour at a
-// time to sums. Out of the moments: each lane gathers for one neighbour.
+// moments: each lane prepares one neighbour (geometry, basis functions), then the lanes add one neighbour at
+// a time to sums. Out of the moments: each lane gathers for one neighbour.
 #pragma once
 
 #include "common/rows.h"
@@ -16,10 +16,10 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
   T of[N];
 };
 
-// How the lanes share sums [basis][Columns] while they add neighbours: a group of lanes adds one neighbour, each
-// of its lanes `Width` numbers of one basis function modulo 8, and every group has sums of its own, `Copies` in
-// all. So a number always belongs to the same lane, and the lanes of a group to different banks: no two lanes
-// ever meet. With Columns = 4, Width = 1 a neighbour takes the whole warp,
+// How the lanes share sums [basis][Columns] while they add neighbours: a group of lanes adds one neighbour,
+// each of its lanes `Width` numbers of one basis function modulo 8, and every group has sums of its own,
+// `Copies` in all. So a number always belongs to the same lane, and the lanes of a group to different banks:
+// no two lanes ever meet. With Columns = 4, Width = 1 a neighbour takes the whole warp,
 //
 //   lane m + 8 a:  functions m, m + 8, m + 16, ..., column a;
 //
@@ -48,8 +48,8 @@ __device__ __forceinline__ void clear_lines(Staged<T, Tangent>* stage) {
     for (int m = kSplineSupport; m < kSplineSupport + 2; ++m) stage->basis[word][m][lane_index()] = T(0);
 }
 
-// This lane's neighbour, into place `k` of the stage; `table` is the first row of its type's sums. Returns the
-// first row that it adds to.
+// This lane's neighbour, into place `k` of the stage; `table` is the first row of its type's sums. Returns
+// the first row that it adds to.
 template <class T, bool Tangent>
 __device__ __forceinline__ int prepare(const Cutoff<T>& cutoff, const SplineGrid<T>& grid,
                                        const Normalisation<T>& norm, int table, const T* d, const T* tangent,
@@ -86,8 +86,8 @@ __device__ __forceinline__ void leave_empty(int k, Staged<T, Tangent>* stage) {
   }
 }
 
-// Adds `count` staged neighbours to sums, of which the copies are `apart` numbers from each other; the places up
-// to a multiple of kUnroll * kCopies are empty. `Bounded`: the sums have no rows beyond the last.
+// Adds `count` staged neighbours to sums, of which the copies are `apart` numbers from each other; the places
+// up to a multiple of kUnroll * kCopies are empty. `Bounded`: the sums have no rows beyond the last.
 template <class Lanes, bool Bounded, class T, bool Tangent>
 __device__ __forceinline__ void add_staged(const Staged<T, Tangent>& stage, int count, int apart, T* sums) {
   constexpr int Columns = Lanes::kColumns;

@@ -6,8 +6,7 @@ namespace mdops {
 namespace {
 
 Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
-                             std::vector<Tensor> timesteps, int64_t width, int64_t axis,
-                             std::string matmul) {
+                             std::vector<Tensor> timesteps, int64_t width, int64_t axis, std::string matmul) {
   const Op op("spline_potential_pack");
   refuse_tf32(op, matmul_of(op, matmul));
   const NetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);

@@ -18,7 +18,8 @@ auto with_parts(Matmul matmul, const F& f) {
 // The fitting net behind the features of D.
 GpuNetShape net_shape(const FittingShape& fitting) {
   GpuNetShape net{};
-  net.inputs = round_up(Features(fitting.width, fitting.axis).count() + fitting.extra, GpuNetShape::kInputUnit);
+  net.inputs =
+      round_up(Features(fitting.width, fitting.axis).count() + fitting.extra, GpuNetShape::kInputUnit);
   net.layers = fitting.layers;
   for (int n = 0; n < net.layers; ++n)
     net.neurons[n] = fitting.neurons[n], net.residual[n] = fitting.residual[n];

@@ -7,8 +7,8 @@ namespace mdops {
 
 // One warp's part of the shared memory.
 struct AtomMemory {
-  float4* moments;      // [moment_rows + 2]
-  float4* waiting;      // [2 * kWarp]: pairs within the cutoff, not yet worked on
+  float4* moments;  // [moment_rows + 2]
+  float4* waiting;  // [2 * kWarp]: pairs within the cutoff, not yet worked on
   Staged<float, false>* stage;
   float4* narrow;     // [axis]: T_<
   uint32_t* touched;  // [words]
@@ -30,8 +30,8 @@ struct AtomMemory {
   }
 };
 
-// Adds the first `count` waiting pairs to the moments, which the whole warp shares: shared memory holds one copy
-// of them for each warp of more atoms.
+// Adds the first `count` waiting pairs to the moments, which the whole warp shares: shared memory holds one
+// copy of them for each warp of more atoms.
 __device__ __forceinline__ void add_pairs(const StepArgs& p, const Normalisation<float>& norm, int table,
                                           int count, const AtomMemory& m) {
   const int lane = lane_index();

@@ -40,12 +40,15 @@ class StepCall {
  public:
   // The inputs, sizes and results of `args` are given, the rest is set here.
   StepCall(const Gpu& gpu, StepArgs args)
-      : gpu_(gpu), limits_(gpu.limits()), way_(choose_way<Parts>(args.net.net, args.atoms, limits_)), p_(args) {
+      : gpu_(gpu),
+        limits_(gpu.limits()),
+        way_(choose_way<Parts>(args.net.net, args.atoms, limits_)),
+        p_(args) {
     p_.tile_rows = way_.tile_rows, p_.output_parts = way_.output_parts;
     gpu.int32_of("positions", 4 * int64_t{p_.atoms} + kOrderBlock);  // what kernels count with
     gpu.int32_of("cell", 2 * kVirialSums * int64_t{p_.systems});
-    p_.rows = p_.atoms ? gpu.int32_of("positions", (blocks_for(p_.atoms, p_.tile_rows) + p_.ntypes - 1) *
-                                                       p_.tile_rows)
+    p_.rows = p_.atoms ? gpu.int32_of("positions",
+                                      (blocks_for(p_.atoms, p_.tile_rows) + p_.ntypes - 1) * p_.tile_rows)
                        : 0;
     // Four rounds of a block of the chain on each multiprocessor have T, D and layers in memory at a time.
     p_.net.rows = std::min(p_.rows, 4 * limits_.multiprocessors * kMostTileRows);

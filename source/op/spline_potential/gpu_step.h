@@ -41,9 +41,9 @@ struct alignas(32) Place {
   double x[3], unused;
 };
 
-// D[l][k] for l < M2 and k >= l as the net's input: row after row of l, k from 4 floor(l / 4) on, so that every
-// row starts and ends on four numbers. The entries k < l have no weight. Then come the `extra` inputs, then
-// zeros.
+// D[l][k] for l < M2 and k >= l as the net's input: row after row of l, k from 4 floor(l / 4) on, so that
+// every row starts and ends on four numbers. The entries k < l have no weight. Then come the `extra` inputs,
+// then zeros.
 struct Features {
   int width, axis;  // M rounded up to 4, and M2
 
