@@ -162,20 +162,20 @@ class Potential(nn.Module):
     def evaluator(self, use: Use = "simulate") -> Any:
         """The first evaluator that can have the model where and as it is now: to "simulate", to "differentiate" in
         positions and weights, or to "train" (differentiable in the weights)."""
-        kind = self._evaluator_kind(use)
+        kind = self._same(f"kind to {use}", (*self._structure(), self._watching()), lambda: self._first(use))
         if kind.packs_weights:
             if self.matmul == "tf32":
                 self._refuse_tf32(why_not_tf32(self))
             return self.kept(kind.name, lambda: kind(self))
         return self._same(use, (kind, *self._structure()), lambda: kind(self))
 
-    def _evaluator_kind(self, use: Use) -> type[Evaluator]:
+    def _first(self, use: Use) -> type[Evaluator]:
         return next(kind for kind in _EVALUATORS[use] if kind.why_not(self) is None)
 
     def explain(self, use: Use = "simulate") -> str:
         """Which evaluator runs, why not a faster one, and what that costs, in one line."""
         kinds = _EVALUATORS[use]
-        kind = self._evaluator_kind(use)
+        kind = self._first(use)
         line = f"{kind.name}: {kind.summary}"
         faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
         missed = [(k, k.why_not(self)) for k in faster if k.knows(self)]
@@ -186,9 +186,13 @@ class Potential(nn.Module):
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
         """What `make` gave with the weights of now; asked at every step."""
+        return self._same(name, (*self._structure(), self._watching().state()), make)
+
+    def _watching(self) -> Watch:
+        """What watches the modules of now."""
         if self._watch is None or not self._watch.is_valid:
             self._watch = Watch(self)
-        return self._same(name, (*self._structure(), self._watch.state()), make)
+        return self._watch
 
     def _structure(self) -> tuple[Hashable, ...]:
         """What evaluators depend on besides the weights."""
