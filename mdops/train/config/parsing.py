@@ -6,6 +6,7 @@ import json
 import os
 import types
 import typing
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,8 +89,10 @@ def _refuse_constant(text: str) -> None:
 def parse(kind: type[T], node: Any, path: str = "") -> T:
     """The section `kind` of a tree of JSON.
 
-    Keys that begin with "_" are comments. A class may have two dicts besides its fields: IGNORED, keys of
-    DeePMD-kit that change nothing here, and NEUTRAL, keys that are accepted only at the value given.
+    Keys that begin with "_" are comments. A class may say three things of keys of DeePMD-kit besides its fields:
+    IGNORED names those that change neither results nor files; UNUSED has those that would and do not here, with the
+    values that ask for nothing: any other value is warned of; NEUTRAL has those that are refused at any value but one.
+    null asks for nothing, and so does a section with `"enable": false`.
 
     Raises:
         ConfigError: a key that is unknown (the nearest valid one is named), absent, of another type or out of
@@ -105,6 +108,9 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
     for given in sorted(node, key=lambda name: name != "type"):
         place = f"{path}.{given}" if path else str(given)
         if str(given).startswith("_") or given in getattr(kind, "IGNORED", ()):
+            continue
+        if given in getattr(kind, "UNUSED", {}):
+            _warn_unused(node[given], kind.UNUSED[given], place)  # type: ignore[attr-defined]
             continue
         if given in getattr(kind, "NEUTRAL", {}):
             _require_neutral(node[given], kind.NEUTRAL[given], place)  # type: ignore[attr-defined]
@@ -124,8 +130,21 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
 
 
 def _require_neutral(value: Any, neutral: Any, place: str) -> None:
-    if value != neutral and value is not None:
+    if value != neutral and not _is_off(value):
         raise ConfigError(f"{place}: is {value!r}; this is not supported, only {neutral!r} is")
+
+
+def _warn_unused(value: Any, neutral: Sequence[Any], place: str) -> None:
+    if value not in neutral and not _is_off(value):
+        shown = " or ".join(json.dumps(v) for v in neutral) or "null"
+        warnings.warn(
+            f"{place}: is {json.dumps(value)}, which has no effect: mdops does not do this (no warning at {shown})",
+            stacklevel=2,
+        )
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and value.get("enable") is False)
 
 
 def _check_range(value: Any, metadata: Mapping[str, Any], place: str) -> None:

@@ -83,6 +83,7 @@ class ModelConfig:
 
 @dataclass
 class LearningRateConfig:
+    # Processes share a batch here, so that there is nothing to scale with their number.
     IGNORED: ClassVar[tuple[str, ...]] = ("scale_by_worker",)
 
     type: str = key("exp", "how the rate falls", choices=("exp", "cosine"))
@@ -141,7 +142,7 @@ class OptimizerConfig:
 
 @dataclass
 class DataConfig:
-    IGNORED: ClassVar[tuple[str, ...]] = ("set_prefix",)
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"set_prefix": ("set",)}
     NEUTRAL: ClassVar[dict[str, Any]] = {"rglob_patterns": None, "min_pair_dist": 0.0}
 
     systems: list[str] | str = key(doc="systems of DeePMD-kit, folders of them, and files that ASE reads")
@@ -171,18 +172,22 @@ class ValidationConfig(DataConfig):
 @dataclass
 class TrainingConfig:
     IGNORED: ClassVar[tuple[str, ...]] = (
-        *("disp_training", "time_training", "profiling", "profiling_file", "enable_profiler", "stat_file"),
-        *(
-            "stat_file_mode",
-            "mixed_precision",
-            "zero_stage",
-            "acc_freq",
-            "save_dir",
-            "disp_avg",
-            "ckpt_keep_ratio",
-        ),
-        *("neighbor_graph_method", "enable_compile", "enable_tf32", "ema_ckpt_keep"),
+        *("disp_training", "time_training", "profiling_file"),  # what is shown; the file of `profiling`
+        "stat_file_mode",  # of `stat_file`
+        *("zero_stage", "neighbor_graph_method", "enable_compile"),  # how it is computed, not what
     )
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "acc_freq": (1,),
+        "ckpt_keep_ratio": (),
+        "disp_avg": (False,),
+        "ema_ckpt_keep": (),
+        "enable_profiler": (False,),
+        "enable_tf32": (False,),
+        "mixed_precision": ({},),
+        "profiling": (False,),
+        "save_dir": (),
+        "stat_file": ("",),
+    }
     NEUTRAL: ClassVar[dict[str, Any]] = {"opt_type": "Adam", "change_bias_after_training": False}
 
     training_data: DataConfig = section(DataConfig)
@@ -218,16 +223,37 @@ class TrainingConfig:
 
 
 @dataclass
+class ValidatingConfig:
+    IGNORED: ClassVar[tuple[str, ...]] = ("compiled_infer", "amp_infer")  # speed; of DPA4 alone
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"tf32_infer": (False,)}
+
+    full_validation: bool = key(False, "validate the weights on all validation data, and keep the best")
+    ema_full_validation: bool = key(
+        False, "the same for the moving average of the weights; needs training.enable_ema"
+    )
+    validation_freq: int = key(5000, "steps between two full validations", unit="steps", low=1)
+    full_val_start: float = key(0.5, "the first step of them; below 1 a part of all steps, 1 for none", low=0)
+    validation_metric: str = key(
+        "E:MAE", "what the best is best in: E, F, S (stress) or V (virial), and MAE or RMSE"
+    )
+    save_best: bool = key(True, "write the best as checkpoint and model file")
+    max_best_ckpt: int = key(1, "how many of the best are kept", low=1)
+    save_best_dir: str | None = key(None, "their folder; that of save_ckpt unless given")
+    full_val_file: str = key("val.log", "the table of full validations; with _ema for averages")
+
+
+@dataclass
 class Config:
     """A whole training input."""
 
-    IGNORED: ClassVar[tuple[str, ...]] = ("nvnmd", "validating")
+    NEUTRAL: ClassVar[dict[str, Any]] = {"nvnmd": {}}
 
     model: ModelConfig = section(ModelConfig)
     training: TrainingConfig = section(TrainingConfig)
     learning_rate: LearningRateConfig = section(LearningRateConfig)
     loss: LossConfig = section(LossConfig)
     optimizer: OptimizerConfig = section(OptimizerConfig)
+    validating: ValidatingConfig = section(ValidatingConfig)
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:

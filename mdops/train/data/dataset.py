@@ -73,6 +73,16 @@ class Dataset:
         source, first = self.sources[self.source[frame]]
         return f"{source}, frame {frame - first}"
 
+    def successive(self, frames: np.ndarray, atoms: int) -> Iterator[np.ndarray]:
+        """The frames in their order, in parts of at most so many atoms; of one frame at least."""
+        beyond = np.cumsum(self.sizes()[frames])
+        start = 0
+        while start < len(frames):
+            before = beyond[start - 1] if start else 0
+            stop = max(int(np.searchsorted(beyond, before + atoms, side="right")), start + 1)
+            yield frames[start:stop]
+            start = stop
+
     def has(self, label: str) -> bool:
         """Whether any frame has this label or parameter."""
         return label in self.labels
