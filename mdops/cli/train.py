@@ -35,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", "-o", type=Path, default=Path("."), metavar="FOLDER", help="where files go")
     add("--restart", action="store_true", help="go on from the newest checkpoint; begin if there is none")
     add("--overwrite", action="store_true", help="begin anew over files of an earlier training")
-    begin = parser.add_mutually_exclusive_group().add_argument
+    pretrained = parser.add_mutually_exclusive_group().add_argument
     text = "begin with the weights and statistics of a model file"
-    begin("--init-model", type=Path, metavar="MODEL", help=text)
+    pretrained("--init-model", type=Path, metavar="MODEL", help=text)
     text = "the same, with the energies of the types fitted anew to the data"
-    begin("--finetune", type=Path, metavar="MODEL", help=text)
+    pretrained("--finetune", type=Path, metavar="MODEL", help=text)
     add("--use-pretrain-script", action="store_true", help="take the model's own options, not the input's")
     add("--device", default="cpu", help="cpu or cuda; with several processes, each takes a GPU of its own")
     add("--threads", type=int, metavar="N", help="processor threads; PyTorch chooses unless given")
@@ -111,13 +111,13 @@ def _trainer(
 
     is_first = Processes.current().is_first
     args.output.mkdir(parents=True, exist_ok=True)
-    beginning: dict[str, Any] = {"restart": True}
+    start: dict[str, Any] = {"restart": True}
     if not (args.restart and earlier):
-        beginning = {name: getattr(args, name) for name in ("init_model", "finetune", "use_pretrain_script")}
+        start = {name: getattr(args, name) for name in ("init_model", "finetune", "use_pretrain_script")}
     with warnings.catch_warnings():
         if not is_first:  # all look at the same data
             warnings.simplefilter("ignore")
-        trainer = Trainer(config, args.output, device=device, **beginning)
+        trainer = Trainer(config, args.output, device=device, **start)
     if not args.restart and is_first:
         own = [full.table for full in trainer.full_validations]  # begun anew
         best = [path for path in _earlier_best(args.output, config) if path not in own]
@@ -130,11 +130,11 @@ def _train(trainer: "Trainer") -> None:
     """The training, with what it tells."""
     from mdops.train.report.progress import TrainingProgress
 
-    first, begin = trainer.step, time.perf_counter()
+    first, started = trainer.step, time.perf_counter()
     print(_announcement(trainer), file=sys.stderr, flush=True)
     with TrainingProgress(first, trainer.steps) as progress:
         trainer.run(progress.report, progress.update)
-    print(_summary(trainer, trainer.step - first, time.perf_counter() - begin, progress.latest))
+    print(_summary(trainer, trainer.step - first, time.perf_counter() - started, progress.latest))
 
 
 def _earlier(args: argparse.Namespace, config: "Config") -> list[Path]:

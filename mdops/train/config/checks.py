@@ -73,8 +73,8 @@ def _check_types(model: "ModelConfig") -> None:
         "model.descriptor.exclude_types": model.descriptor.exclude_types,
         "model.pair_exclude_types": model.pair_exclude_types,
     }
-    for place, given in pairs.items():
-        for pair in given:
+    for place, kinds in pairs.items():
+        for pair in kinds:
             if len(pair) != 2 or not _are_types(pair, ntypes):
                 raise ConfigError(f"{place}: has {pair}, expected pairs of types, 0 .. {ntypes - 1}")
     if not _are_types(model.atom_exclude_types, ntypes):
@@ -91,8 +91,8 @@ def _check_types(model: "ModelConfig") -> None:
         )
 
 
-def _are_types(given: Sequence[int], ntypes: int) -> bool:
-    return all(0 <= kind < ntypes for kind in given)
+def _are_types(kinds: Sequence[int], ntypes: int) -> bool:
+    return all(0 <= kind < ntypes for kind in kinds)
 
 
 def automatic_sel_ratio(sel: str) -> float:

@@ -105,23 +105,23 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     # The type goes first: with another one, other keys are right.
-    for given in sorted(node, key=lambda name: name != "type"):
-        place = f"{path}.{given}" if path else str(given)
-        if str(given).startswith("_") or given in getattr(kind, "IGNORED", ()):
+    for keyword in sorted(node, key=lambda name: name != "type"):
+        place = f"{path}.{keyword}" if path else str(keyword)
+        if str(keyword).startswith("_") or keyword in getattr(kind, "IGNORED", ()):
             continue
-        if given in getattr(kind, "UNUSED", {}):
-            _warn_unused(node[given], kind.UNUSED[given], place)  # type: ignore[attr-defined]
+        if keyword in getattr(kind, "UNUSED", {}):
+            _warn_unused(node[keyword], kind.UNUSED[keyword], place)  # type: ignore[attr-defined]
             continue
-        if given in getattr(kind, "NEUTRAL", {}):
-            _require_neutral(node[given], kind.NEUTRAL[given], place)  # type: ignore[attr-defined]
+        if keyword in getattr(kind, "NEUTRAL", {}):
+            _require_neutral(node[keyword], kind.NEUTRAL[keyword], place)  # type: ignore[attr-defined]
             continue
-        name = names.get(given)
+        name = names.get(keyword)
         if name is None:
-            nearest = difflib.get_close_matches(str(given), names, 1, 0.0)[0]
+            nearest = difflib.get_close_matches(str(keyword), names, 1, 0.0)[0]
             raise ConfigError(f"{place}: there is no such key; the nearest is {nearest!r}")
         if name in values:
             raise ConfigError(f"{place}: is given twice, under several names of {name!r}")
-        values[name] = _value(node[given], hints[name], place)
+        values[name] = _value(node[keyword], hints[name], place)
         _check_range(values[name], fields[name].metadata, place)
     for name, field in fields.items():
         if name not in values and _required(field):

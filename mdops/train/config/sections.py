@@ -210,7 +210,7 @@ class TrainingConfig:
     enable_ema: bool = key(False, "validate and save the moving average of the weights")
     ema_decay: float = key(0.999, "its decay in a step", low=0, below=1)
     gradient_max_norm: float | None = key(None, "longer gradients are cut to this length; 0 cuts none", low=0)
-    tensorboard: bool = key(False, "write TensorBoard's files; needs mdops[tensorboard]")
+    tensorboard: bool = key(False, "write TensorBoard's files; needs the package tensorboard")
     tensorboard_freq: int = key(1, "steps between their points", unit="steps", low=1)
     tensorboard_log_dir: str = key("log", "their folder, in that of all files")
     precision: str = key(

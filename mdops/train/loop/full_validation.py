@@ -69,7 +69,7 @@ class FullValidation:
             has[name] &= data.pbc.any(1)
         return [metric for metric in self._shown if metric[0] in has and has[metric[0]].any()]
 
-    def begin_table(self, after: int) -> None:
+    def open_table(self, after: int) -> None:
         """Begins the table, or goes on with one after the step `after`: what comes later is dropped."""
         columns = [f"{m.replace(':', '_')}({_UNITS[m[0]]})" for m in self._shown]
         lines = [

@@ -91,9 +91,9 @@ class EnergyLoss:
         """For each frame or atom its part of the loss, a mean over components; 0 without label."""
         if name not in batch.labels:
             return value[:0].flatten()  # part of the graph: a batch without labels has gradients 0
-        there = _rows(name, batch)
+        labelled = _rows(name, batch)
         error = (value - batch.labels[name]).reshape(len(value), -1)
-        error = torch.where(there[:, None], error, 0.0)
+        error = torch.where(labelled[:, None], error, 0.0)
         whole = name in ("energy", "virial")
         atoms = batch.sizes[:, None].double() if whole else error.new_ones(1)
         if name == "forces" and self.force_norm:
@@ -119,8 +119,8 @@ def label_counts(batch: Batch) -> dict[str, float]:
 
 def _rows(name: str, batch: Batch) -> torch.Tensor:
     """(S,) or (N,) bool: the frames, or atoms, that have the label."""
-    there = batch.present[name]
-    return there if name in ("energy", "virial") else there[batch.system.batch.long()]
+    labelled = batch.present[name]
+    return labelled if name in ("energy", "virial") else labelled[batch.system.batch.long()]
 
 
 @torch.no_grad()

@@ -141,7 +141,7 @@ class Trainer:
         for full in self.full_validations:
             full.restore(state.get("full_validation", {}).get(_weights_name(full.averaged), {}))
             if self.processes.is_first:
-                full.begin_table(self.step)
+                full.open_table(self.step)
 
     def _load_data(self, earlier: Potential | None) -> None:
         """The data, with the types of the model to go on with, if there is one."""
