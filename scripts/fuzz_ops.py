@@ -3,7 +3,8 @@
     .venv/bin/python scripts/fuzz_ops.py [--device cpu|cuda] [--seconds 60 | --calls N] [--seed 0] [--only NUMBER]
 
 Every call must end in a Python exception, or in results of the documented shapes and dtypes, those of the op's fake
-kernel, and must leave its inputs alone. The calls run in a child process with little memory; a call that kills it, or
+kernel, and must leave its inputs alone; made again, it must give the same bits (on a CPU with other values in memory
+that was never written). The calls run in a child process with little memory; a call that kills it, or
 that does not end, is reported as any other finding, with its number and its arguments. Call NUMBER of a seed is the
 same in every run, and `--only NUMBER` makes it alone. Exit status: 0 without findings, 1 with some.
 
@@ -13,6 +14,7 @@ dtype.
 
 import argparse
 import collections
+import ctypes
 import dataclasses
 import importlib
 import json
@@ -30,6 +32,7 @@ from typing import Any
 
 MEMORY = 3 << 30  # bytes that calls may ask for, beside what an idle child has
 FINDINGS = 20  # enough to stop at
+M_PERTURB = -6  # of glibc's malloc.h
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, OverflowError, MemoryError, NotImplementedError)
 
 INTEGERS = (-(2**63), -(2**31), -1, 0, 1, 3, 2**31 - 1, 2**31, 2**32 + 2, 2**62, 2**63 - 1)
@@ -224,7 +227,10 @@ class Fuzzer:
         sample, args, _ = self.call(number)
         before = [image(tensor) for tensor in tensors(args)]
         try:
+            self._fill_memory(0x55)
             results = sample.function(*args)
+            self._fill_memory(0xAA)
+            again = sample.function(*args)
             if self.device == "cuda":
                 torch.cuda.synchronize()
         except REFUSALS as error:
@@ -235,8 +241,13 @@ class Fuzzer:
         if [image(tensor) for tensor in tensors(args)] != before:
             problem: str | None = "changed an argument"
         else:
-            problem = wrong_shapes(sample, args, results)
+            problem = wrong_shapes(sample, args, results) or different_bits(sample, results, again)
         return ("finding", f"{problem}\n{self.describe(number)}") if problem else ("result", None)
+
+    def _fill_memory(self, byte: int) -> None:
+        """Lets glibc fill memory with this byte before it is used."""
+        if self.device == "cpu":
+            ctypes.CDLL(None).mallopt(M_PERTURB, byte)
 
     def describe(self, number: int) -> str:
         """The call as text."""
@@ -258,6 +269,14 @@ def wrong_shapes(sample: Any, args: list[Any], results: Any) -> str | None:
         fits = len(shape) == one.dim() and all(n in (None, m) for n, m in zip(shape, one.shape, strict=True))
         if not fits or dtype != one.dtype:
             return f"result {k} is {kind(one)}, expected {dtype} {shape}"
+    return None
+
+
+def different_bits(sample: Any, results: Any, again: Any) -> str | None:
+    """Which result is another in a second call; those in a layout of the kernels' own may have gaps."""
+    for k, (one, two) in enumerate(zip(tensors([results]), tensors([again]), strict=True)):
+        if k not in getattr(sample, "opaque", ()) and image(one) != image(two):
+            return f"result {k} is another in a second call: {text(one)} and {text(two)}"
     return None
 
 

@@ -30,8 +30,11 @@ def d_hangs(x):
 def e_right(x):
     return x.clone()
 
+def f_unwritten(x):
+    return torch.empty(100)
+
 def samples(device, dtype):
-    ops = (a_shape, b_input, c_dies, d_hangs, e_right)
+    ops = (a_shape, b_input, c_dies, d_hangs, e_right, f_unwritten)
     made = [types.SimpleNamespace(op=f.__name__, function=f, args=(torch.arange(5).to(dtype),)) for f in ops]
     return [s for s in made for _ in range(2)]
 """
@@ -55,8 +58,8 @@ def test_broken_calls_are_answered(seed):
 def test_what_is_wrong_is_found_and_can_be_had_again(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
     options = ("--samples", "broken:samples", "--patience", "2", "--seed", "3")
-    done = fuzz(*options, "--calls", "5", path=tmp_path)
-    assert done.returncode == 1 and "5 calls, 1 gave results, 0 were refused, 4 findings" in done.stdout
+    done = fuzz(*options, "--calls", "6", path=tmp_path)
+    assert done.returncode == 1 and "6 calls, 1 gave results, 0 were refused, 5 findings" in done.stdout
     for text in (
         "call 0: result 0 is",
         "call 1: changed an argument",
@@ -64,6 +67,7 @@ def test_what_is_wrong_is_found_and_can_be_had_again(tmp_path):
     ):
         assert text in done.stdout
     assert "call 3: no end after 2 s\n    d_hangs; " in done.stdout
+    assert "call 5: result 0 is another in a second call" in done.stdout
     assert "again: fuzz_ops.py --device cpu --seed 3 --samples broken:samples --only 2" in done.stdout
     again = fuzz(*options, "--only", "2", path=tmp_path)
     assert again.returncode == 1 and "c_dies; " in again.stdout and "signal 6" in again.stdout
