@@ -14,6 +14,7 @@ dtype.
 
 import argparse
 import collections
+import contextlib
 import ctypes
 import dataclasses
 import importlib
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+STARTING = 600  # seconds that a child may take before its first call and after its last
 MEMORY = 3 << 30  # bytes that calls may ask for, beside what an idle child has
 FINDINGS = 20  # enough to stop at
 M_PERTURB = -6  # of glibc's malloc.h
@@ -131,7 +133,7 @@ class Child:
         buffer = b""
         while True:
             # A child that has begun no call yet is importing PyTorch.
-            if not select.select([process.stdout], [], [], patience if self.calls else 600)[0]:
+            if not select.select([process.stdout], [], [], patience if self.calls else STARTING)[0]:
                 process.kill()
                 self.problem = f"no end after {patience:g} s"
                 return
@@ -144,6 +146,8 @@ class Child:
                 if event == "begin":
                     self.last = value
                     self.calls += 1
+                elif event == "end":
+                    patience = STARTING
                 elif event == "finding":
                     self.findings.append(Finding(self.last, value))
                 else:
@@ -170,12 +174,17 @@ def describe(args: argparse.Namespace, number: int) -> str:
 def work(args: argparse.Namespace) -> None:
     """Makes calls and tells of each, until the time is over or there were enough."""
     fuzzer = Fuzzer(args.samples, args.device, args.seed)
+    # What the first calls of fake kernels import, which takes seconds.
+    for sample in {sample.op: sample for sample in fuzzer.samples}.values():
+        with contextlib.suppress(*REFUSALS):
+            fake_results(sample, list(sample.args))
     limit_memory(args.device)
     end, number = time.monotonic() + args.seconds, args.first
     while time.monotonic() < end if args.calls is None else number < args.first + args.calls:
         tell("begin", number)
         tell(*fuzzer.outcome(number))
         number += 1
+    tell("end", number)
 
 
 def tell(event: str, value: Any) -> None:
@@ -286,7 +295,7 @@ def fake_results(sample: Any, args: list[Any]) -> Any:
     except RuntimeError as error:
         if "FakeTensors" not in str(error):
             raise
-    # Some size depends on the data. This import takes seconds.
+    # Some size depends on the data.
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 

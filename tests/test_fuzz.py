@@ -22,10 +22,10 @@ def b_input(x):
     return x.clone() if on_meta(x) else x.fill_(7).clone()
 
 def c_dies(x):
-    os.abort()
+    return x.clone() if on_meta(x) else os.abort()
 
 def d_hangs(x):
-    time.sleep(1000)
+    return x.clone() if on_meta(x) else time.sleep(1000)
 
 def e_right(x):
     return x.clone()
