@@ -1,10 +1,12 @@
 """The command `mdops`: in this process where that will do, since importing torch takes seconds."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -175,9 +177,21 @@ class TestDoctor:
         done = python("-c", BROKEN_LIBRARY, "doctor")
         assert done.returncode == 1
         assert "problem  library" in done.stdout and "undefined symbol: xyz" in done.stdout
-        assert "-> install mdops again" in done.stdout
+        assert "-> build mdops again, in a clone of mdops: `make build`" in done.stdout
         assert "1 problem to mend" in done.stdout
         assert "Traceback" not in done.stderr
+
+    def test_advice_names_no_package_that_is_not_published(self, monkeypatch, capsys):
+        def missing(name):
+            raise PackageNotFoundError(name)
+
+        monkeypatch.setattr("mdops.cli.doctor.version", missing)
+        assert main(["doctor"]) == 1
+        told = capsys.readouterr().out
+        assert "-> install it, in a clone of mdops: `make build`, or `pip install --no-build-iso" in told
+        assert "-> pip install numpy" in told
+        sources = [path.read_text() for path in Path(mdops.__file__).parent.rglob("*.py")]
+        assert not re.findall(r"pip install [^`\n]*\bmdops\b", "\n".join(sources))
 
     def test_a_library_of_other_sources(self):
         stale = BROKEN_LIBRARY.replace('raise OSError("undefined symbol: xyz")', "pass")
