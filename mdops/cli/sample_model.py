@@ -8,6 +8,7 @@ from mdops.nn import Potential
 from mdops.nn.fitting import EnergyFitting, Parameters
 from mdops.nn.net import Layer, Net
 from mdops.nn.se_e2_a import SeE2A
+from mdops.nn.spline import DEFAULT_R_MIN
 
 DENSITY = 0.1  # atoms/A^3, about that of water and of many solids
 
@@ -58,10 +59,11 @@ def sample_model(
     return Potential(descriptor, energies, zeros, type_map=["O", "H"], overflow="extend", tree={}).eval()
 
 
-def water_model(dtype: torch.dtype) -> Potential:
+def water_model(dtype: torch.dtype, *, spline: bool = True, r_min: float | None = None) -> Potential:
     """The standard net for water: 25-50-100, axis 16, fitting 240-240-240, cutoff 6 A."""
     model = sample_model((46, 92), 6.0, (25, 50, 100), 16, (240, 240, 240), dtype)
-    model.use_spline()
+    if spline:
+        model.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
     return model
 
 

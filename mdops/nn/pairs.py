@@ -53,15 +53,24 @@ def refuse_coincident(moments: Moments, pairs: Pairs) -> None:
     raise InputError(f"atoms {atom} and {int(pairs.neighbors[atom, slot])} are at the same place")
 
 
-def warn_close(moments: Moments, r_min: float) -> None:
-    """Warns, with their number, of atoms that have a neighbour nearer than r_min (A)."""
-    close = int((moments.nearest < r_min).sum())
-    if close:
-        warnings.warn(
-            f"{close} atoms have a neighbour nearer than {r_min:g} A, where the splines are extrapolated: "
-            "the forces there are smooth but not the model's. Load it with a smaller r_min, or spline=False",
-            stacklevel=2,
-        )
+LOADING_ADVICE = (
+    "Load the model with a smaller r_min, or with spline=False (of the commands: --r-min, --no-spline)"
+)
+
+
+def warn_close(moments: Moments, r_min: float, advice: str = LOADING_ADVICE) -> None:
+    """Warns of atoms that have a neighbour nearer than r_min (A)."""
+    if bool((moments.nearest < r_min).any()):
+        warn_extrapolated(r_min, advice)
+
+
+def warn_extrapolated(r_min: float, advice: str = LOADING_ADVICE) -> None:
+    """Always the same words from the same line: by Python's own filter a process says them once."""
+    warnings.warn(
+        f"atoms have a neighbour nearer than {r_min:g} A, where the splines are extrapolated: the forces there are "
+        f"smooth but not the model's. {advice}",
+        stacklevel=1,
+    )
 
 
 def keep_nearest(pairs: Pairs, sel: Sequence[int], cutoff: float) -> Pairs:

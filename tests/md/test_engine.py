@@ -8,13 +8,13 @@ import torch
 from ase import Atoms, units
 from ase.build import bulk
 from ase.constraints import FixAtoms
+from ase_reference import reference_conserved, reference_integrator
 from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
 
 from mdops.calculator import MDOps
 from mdops.errors import InputError
 from mdops.md import Physics, UnstableRunError
 from mdops.md.engine import Engine
-from mdops.md.integrators import conserved_energy, make_integrator
 from mdops.nn import load
 
 
@@ -24,7 +24,7 @@ def test_100_steps_are_ases(models, device, name):
     atoms = skewed(physics) if physics.ensemble == "npt" else alloy(physics)
     reference = atoms.copy()
     reference.calc = MDOps(potential)
-    dynamics = make_integrator(reference, physics, np.random.default_rng(0))
+    dynamics = reference_integrator(reference, physics)
     engine = Engine(atoms, potential, physics)
     for frame in engine.run(100, every=20):
         for _ in range(20):
@@ -34,7 +34,7 @@ def test_100_steps_are_ases(models, device, name):
         np.testing.assert_allclose(frame.momenta, reference.get_momenta(), atol=10 * limit)
         np.testing.assert_allclose(frame.forces, reference.get_forces(), atol=10 * limit)
         assert frame.energy == pytest.approx(reference.get_potential_energy(), abs=10 * limit)
-        assert frame.conserved == pytest.approx(conserved_energy(dynamics), abs=10 * limit)
+        assert frame.conserved == pytest.approx(reference_conserved(dynamics), abs=10 * limit)
         again = frame.atoms(atoms)
         np.testing.assert_allclose(again.get_stress(), reference.get_stress(), atol=limit)
         np.testing.assert_allclose(again.cell.array, reference.cell.array, atol=limit)
@@ -58,7 +58,7 @@ def test_baths_sample_the_canonical_kinetic_energy(models, device, name):
     engine = Engine(alloy(physics, seed=3), models(device), physics)
     kinetic = np.array([frame.kinetic for frame in engine.run(4000, every=4)])[100:]
     kT, g = 300 * units.kB, engine.freedom
-    assert g == 96 if name == "langevin" else 93
+    assert g == (96 if name == "langevin" else 93)
     assert kinetic.mean() == pytest.approx(g * kT / 2, rel=4 * np.sqrt(2 / g) / 10)
     assert 0.4 < kinetic.var() / (g * kT**2 / 2) < 1.6
     assert engine.mean_temperature == pytest.approx(300, rel=0.06)
@@ -179,8 +179,8 @@ def test_too_many_neighbors_is_the_models_error(device):
     potential = load(MODEL, device=device)
     potential.descriptor.sel = [2, 2]
     physics = PHYSICS["nve"]
-    with pytest.raises((UnstableRunError, InputError), match=r"atom 0 has \d+ neighbours of type Cu"):
-        list(Engine(alloy(physics), potential, physics).run(5))
+    with pytest.raises(InputError, match=r"^atom 0 has \d+ neighbours of type Cu"):
+        Engine(alloy(physics), potential, physics)
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")

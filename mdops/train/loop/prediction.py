@@ -120,7 +120,7 @@ def _look_at(potential: Potential, grid: SplineGrid, batch: Batch, found: Moment
         near = batch.neighbors
         refuse_coincident(found, Pairs(near.neighbors, near.counts, _vectors(potential, batch)))
     if nearest < grid.r_min:
-        warn_close(found, grid.r_min)
+        warn_close(found, grid.r_min, "Training data with such pairs would make the splines reach there")
     if potential.overflow == "error" and bool((found.within > potential.descriptor.places).any()):
         refuse_overflow(found, potential.sel, potential.type_map)
 
