@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 from ase_reference import reference_integrator
 from engine_cases import MODEL, PHYSICS, alloy
@@ -128,3 +129,20 @@ def test_what_is_no_committee(committee):
         Engine(atoms, [], physics)
     with pytest.raises(InputError, match="must know the same elements"):
         Engine(atoms, [committee[0], load(REFERENCE.parent / "se_a_oneside" / "model.dp")], physics)
+
+
+@pytest.mark.gpu
+def test_a_committee_in_graphs_and_on_two_devices():
+    """Captured, not captured, and with one of the models on the CPU: the same trajectory and deviation."""
+    physics, ends = PHYSICS["nose-hoover"], []
+    for graphs, places in ((True, ("cuda", "cuda")), (False, ("cuda", "cuda")), (True, ("cuda", "cpu"))):
+        models = [load(MODEL, device=places[0]), load(MODEL, device=places[1], r_min=0.4)]
+        with torch.no_grad():
+            models[1].fitting.net(0).layers[0].weight *= 1.3
+        engine = Engine(alloy(physics), models, physics, graphs=graphs)
+        ends += list(engine.run(60, every=60))
+        assert bool(engine._graphs) == (graphs and places[1] == "cuda")
+    assert np.array_equal(ends[0].positions, ends[1].positions)
+    assert np.array_equal(ends[0].forces_std, ends[1].forces_std) and ends[0].forces_std.max() > 1e-3
+    np.testing.assert_allclose(ends[2].positions, ends[0].positions, atol=1e-3)
+    np.testing.assert_allclose(ends[2].forces_std, ends[0].forces_std, atol=1e-2)

@@ -164,6 +164,18 @@ def test_a_caller_may_stop_and_go_on(models, device):
     np.testing.assert_allclose(engine.frame().positions, expected.positions, atol=rounding(device))
 
 
+def test_progress_is_told_block_by_block(models, device):
+    """Whether or not frames are wanted, with the mean kinetic energy of each block."""
+    physics, seen = PHYSICS["nve"], [(0, np.zeros(1))]
+    engine = Engine(alloy(physics), models(device), physics)
+    engine.on_progress = lambda step, kinetic: seen.append((step, kinetic))
+    list(engine.run(60))
+    steps = np.array([step for step, _ in seen])
+    assert steps[-1] == 60 and len(steps) > 4 and (np.diff(steps) > 0).all()
+    mean = np.average([kinetic[0] for _, kinetic in seen[1:]], weights=np.diff(steps))
+    assert engine.temperature(mean) == pytest.approx(engine.mean_temperature, rel=1e-12)
+
+
 def test_an_explosion_names_its_step(models, device):
     physics = Physics("nve", 300, 200)
     atoms = alloy(physics)
