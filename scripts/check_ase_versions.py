@@ -38,7 +38,7 @@ def check(ase: str) -> dict[str, str]:
         ).stdout.strip()
         if used != ase:
             return {"ase": ase, "result": "not used", "why": f"Python imports {used}"}
-        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
+        pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *TESTS]
         done = subprocess.run(pytest, cwd=ROOT, env=environment, capture_output=True, text=True)
     summary = re.search(r"^=*\s*(\d+ (?:passed|failed).*?) in [\d.]+s", done.stdout, re.MULTILINE)
     row = {"ase": ase, "result": summary[1] if summary else ("passed" if done.returncode == 0 else "failed")}

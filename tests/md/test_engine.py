@@ -216,16 +216,19 @@ def test_a_model_that_asks_the_host_runs_too(device):
         ),
         ({"skin": -1.0}, "skin"),
         ({"structures": Atoms(cell=[5, 5, 5], pbc=True)}, "no atoms"),
+        ({"structures": Atoms("Cu", cell=[[5, 0, 0], [5, 0, 0], [0, 0, 5]], pbc=True)}, "`cell` .* singular"),
+        ({"structures": Atoms("Cu", [[np.nan, 0, 0]], cell=[5, 5, 5], pbc=True)}, "`positions` holds nan"),
+        ({"structures": Atoms("Cu2", np.zeros((2, 3)), cell=[5, 5, 5], pbc=True)}, "at the same place"),
     ],
 )
 def test_what_the_engine_cannot_do(models, change, message):
-    given = {
+    arguments = {
         "structures": alloy(PHYSICS["nve"]),
         "potential": models("cpu"),
         "physics": PHYSICS["nve"],
     } | change
     with pytest.raises(InputError, match=message):
-        Engine(**given)
+        Engine(**arguments)
 
 
 def test_constraints_are_refused(models):
