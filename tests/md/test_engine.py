@@ -195,6 +195,22 @@ def test_too_many_neighbors_is_the_models_error(device):
         Engine(alloy(physics), potential, physics)
 
 
+def test_dropping_neighbors_is_no_reason_to_do_blocks_again(device):
+    """DeePMD-kit's numbers, with too few places in every step; on a GPU blocks are then done again by PyTorch."""
+    potential, physics = load(MODEL, device=device, dtype="float64", overflow="truncate"), PHYSICS["nve"]
+    potential.descriptor.sel = [20, 8]
+    atoms = alloy(physics)
+    reference = atoms.copy()
+    reference.calc = MDOps(potential)
+    dynamics = reference_integrator(reference, physics)
+    engine = Engine(atoms, potential, physics)
+    (frame,) = engine.run(20, every=20)
+    for _ in range(20):
+        dynamics.step()
+    np.testing.assert_allclose(frame.positions, reference.positions, atol=1e-10)
+    assert (engine.repeats == 0 and engine.builds < 15) or device == "cuda"
+
+
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
 def test_a_model_that_asks_the_host_runs_too(device):
     """Exact embedding nets have no fused form: no graphs then, and the same trajectory."""

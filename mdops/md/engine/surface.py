@@ -66,6 +66,9 @@ class Surface:
     ) -> None:
         self.potential, self.system, self.skin = potential, system, skin
         self._fused = potential.fused()
+        if potential.overflow == "truncate" and potential.device.type == "cpu":
+            # The potential drops neighbours itself, and looks for them at no cost there: no block need be done again.
+            self._fused = None
         self._fparam, self._aparam = fparam, aparam
         self.capacity = capacity
         self.captures = self._fused is not None and potential.device.type == "cuda"
