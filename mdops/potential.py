@@ -397,16 +397,8 @@ class Potential(nn.Module):
                         return True
                     self._refuse_overflow(within, too_many, spec)
         if nearest < r_min:
-            warnings.warn(self.close_warning(int((report.nearest < r_min).sum()), r_min), stacklevel=2)
+            warn_extrapolated(r_min, _TRAINING_ADVICE if self.training else _LOADING_ADVICE)
         return False
-
-    @staticmethod
-    def close_warning(atoms: int, r_min: float) -> str:
-        """What to say of atoms whose neighbours are nearer than the splines go."""
-        return (
-            f"{atoms} atoms have a neighbour nearer than {r_min:g} A, where the splines are extrapolated: "
-            "the forces there are smooth but not the model's. Load it with a smaller r_min, or spline=False"
-        )
 
     def _refuse_coincident(self, report: NeighborReport, system: System, neighbors: NeighborList) -> None:
         atom = int(torch.nonzero(report.nearest == 0)[0])
@@ -427,3 +419,19 @@ class Potential(nn.Module):
             f"cutoff, and the model's sel is {places} ({int(too_many.any(1).sum())} atoms overflow). "
             'DeePMD-kit would drop the farthest: overflow="truncate" does too, overflow="extend" keeps all'
         )
+
+
+_LOADING_ADVICE = (
+    "Load the model with a smaller r_min, or with spline=False (of the commands: --r-min, --no-spline)"
+)
+_TRAINING_ADVICE = "Training data with such pairs would make the splines reach there"
+
+
+def warn_extrapolated(r_min: float, advice: str = _LOADING_ADVICE) -> None:
+    """Says that atoms have neighbours nearer than r_min (A): always in the same words from the same line, so that by
+    Python's own filter a process says them once."""
+    warnings.warn(
+        f"atoms have a neighbour nearer than {r_min:g} A, where the splines are extrapolated: the forces there are "
+        f"smooth but not the model's. {advice}",
+        stacklevel=1,
+    )
