@@ -22,11 +22,12 @@ def upgrade(model: dict[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(model.get("type"), str):
         raise ModelFileError("the model lacks 'type'; its end may be missing")
-    if model["type"] == "standard" and model.get("@class") != "Model":
-        raise ModelFileError(f"the '@class' of a standard model is {model.get('@class')!r}, not 'Model'")
+    if model["type"] in schema.MODELS and model.get("@class") != "Model":
+        raise ModelFileError(
+            f"the '@class' of a {model['type']} model is {model.get('@class')!r}, not 'Model'"
+        )
     model = _node(model, "model", "")
-    if model.get("type") == "standard":
-        check_shapes(model)
+    check_shapes(model, "model")
     return model
 
 
@@ -82,7 +83,7 @@ def _fill(node: dict[str, Any], keys: schema.Keys, place: str) -> dict[str, Any]
             node[key] = copy.copy(default)
         elif not check(node[key]):
             raise ModelFileError(f"{place}.{key} cannot be {_short(node[key])}")
-    for key in ("compress", "embeddings_strip", "env_mat", "ntypes"):
+    for key in ("compress", "embeddings_strip", "env_mat", "ntypes", "use_tebd_bias"):
         if key in keys and (node[key] is None or key == "compress"):
             del node[key]
     if "env_mat" in node:

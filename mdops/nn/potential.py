@@ -187,9 +187,10 @@ class Potential(nn.Module):
         return super()._apply(*args, **kwargs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a .safetensors file that `mdops.load` reads, with `source`; weights keep the precision of `tree`.
+        """Write a file that `mdops.load` reads, with `source`; weights keep the precision of `tree`.
 
-        Raises ModelFileError for weights that are not finite, and a place that is none for such a file.
+        The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (docs/formats.md).
+        Raises ModelFileError for weights that are not finite, another suffix, and a folder that is not there.
         """
         from mdops.io import write_model
         from mdops.nn.build import serialize
