@@ -126,7 +126,7 @@ _ATTENTION: Keys = {
     "use_tebd_bias": (boolean, True),  # version 1 always had the bias
     "attention_layers": part,
     "type_embedding": part,
-    "lmax": (count, 1),
+    "lmax": (optional(count), None),  # 1 where it is absent, as in what versions before 3.2 can read
 }
 
 _ATTENTION_LAYER: Keys = {

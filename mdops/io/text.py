@@ -151,8 +151,8 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
     text: str = event.value
     if not event.implicit[0]:
         return text
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
+    if _FLOAT.fullmatch(text):  # as nearly all are
+        return float(text)
     if _INTEGER.fullmatch(text):
         return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    return _WORDS.get(text.lower(), text)
