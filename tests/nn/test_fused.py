@@ -6,9 +6,10 @@ import pytest
 import torch
 from reference_cases import CASES, DATA, model_path, overflow_of, references, relative_error
 
-from mdops.nn import load
-from mdops.nn.system import System
+from mdops import load
+from mdops.evaluators import Autograd
 from mdops.ops import NeighborList, neighbor_list
+from mdops.system import System
 
 # Vacuum energies that depend on further inputs, and a first fitting layer as wide as its input.
 COMPOSED_ONLY = ("atom_ener_shared", "axis_all")
@@ -22,7 +23,7 @@ def test_fused_is_composed(case, dtype):
         potential = load(model_path(case), dtype=dtype, overflow=overflow_of(case))
         if potential.grid is None:
             pytest.skip("a net with kinks has no spline within the error bound")
-        assert (potential.fused() is None) == (case in COMPOSED_ONLY)
+        assert isinstance(potential.evaluator(), Autograd) == (case in COMPOSED_ONLY)
         for reference in references(DATA / case):
             asked = (reference.system, None, reference.fparam, reference.aparam)
             fused = potential.evaluate(*asked)
@@ -123,16 +124,16 @@ def test_gpu_is_the_float64_cpu(case):
         warnings.simplefilter("ignore")
         double = load(model_path(case), dtype=torch.float64, overflow="extend")
         gpu = load(model_path(case), dtype=torch.float32, overflow="extend").to("cuda")
-        if double.grid is None or gpu.grid is None or double.fused() is None:
+        if double.grid is None or gpu.grid is None or isinstance(double.evaluator(), Autograd):
             pytest.skip("the fused step does not stand for this model")
     for reference in references(DATA / case):
         pairs = listed(double, reference.system, skin=0.5)
-        expected, moments = double.fused()(reference.system, pairs, reference.fparam, reference.aparam)
+        expected, moments = double.evaluator()(reference.system, pairs, reference.fparam, reference.aparam)
         parameters = (None if x is None else x.cuda() for x in (reference.fparam, reference.aparam))
-        result, told = gpu.fused()(*moved(reference.system, pairs, "cuda"), *parameters)
+        result, told = gpu.evaluator()(*moved(reference.system, pairs, "cuda"), *parameters)
         for name, value in expected.items():
             assert relative_error(result[name].cpu(), value) < 1e-4, (reference.name, name)
-        assert torch.equal(told.within.cpu(), moments.within)
+        assert torch.equal(told.within[0].cpu(), moments.within[0])
         assert relative_error(told.nearest.cpu(), moments.nearest) < 1e-6
 
 
@@ -145,13 +146,13 @@ def test_gpu_has_the_same_bits_every_time(times):
     (reference, *_) = references(DATA / "se_a_alloy")
     system = repeated(reference, times)
     pairs = listed(double, system)
-    expected, _ = double.fused()(system, pairs, None, None)
+    expected, _ = double.evaluator()(system, pairs, None, None)
     on_gpu = moved(system, pairs, "cuda")
-    first, _ = gpu.fused()(*on_gpu, None, None)
+    first, _ = gpu.evaluator()(*on_gpu, None, None)
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        captured, _ = gpu.fused()(*on_gpu, None, None)
+        captured, _ = gpu.evaluator()(*on_gpu, None, None)
     for _ in range(3):
         graph.replay()
         for name, value in first.items():
@@ -182,12 +183,12 @@ def test_gpu_is_the_float64_cpu_for_many_atoms(case):
     fparam = None if reference.fparam is None else reference.fparam[:1].repeat(times, 1)
     aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
     pairs = listed(double, system, skin=0.5)
-    expected, moments = double.fused()(system, pairs, fparam, aparam)
+    expected, moments = double.evaluator()(system, pairs, fparam, aparam)
     parameters = (None if x is None else x.cuda() for x in (fparam, aparam))
-    result, told = gpu.fused()(*moved(system, pairs, "cuda"), *parameters)
+    result, told = gpu.evaluator()(*moved(system, pairs, "cuda"), *parameters)
     for name, value in expected.items():
         assert relative_error(result[name].cpu(), value) < 1e-4, name
-    assert torch.equal(told.within.cpu(), moments.within)
+    assert torch.equal(told.within[0].cpu(), moments.within[0])
 
 
 @pytest.mark.gpu
@@ -197,7 +198,7 @@ def test_gpu_answers_wrong_input_with_nan():
     system, pairs = moved(reference.system, listed(gpu, reference.system), "cuda")
 
     def forces(**changed):
-        return gpu.fused()(system, pairs._replace(**changed), None, None)[0]["forces"]
+        return gpu.evaluator()(system, pairs._replace(**changed), None, None)[0]["forces"]
 
     assert torch.isfinite(forces()).all()
     wrong = pairs.neighbors.clone()
@@ -212,10 +213,10 @@ def test_gpu_takes_empty_systems_and_virtual_atoms():
     (reference, *_) = references(DATA / "se_a_alloy")
     s = reference.system
     nothing = System(s.positions[:0], s.types[:0], s.cell, s.pbc, s.batch[:0])
-    result, _ = gpu.fused()(*moved(nothing, listed(gpu, nothing), "cuda"), None, None)
+    result, _ = gpu.evaluator()(*moved(nothing, listed(gpu, nothing), "cuda"), None, None)
     assert result["forces"].shape == (0, 3) and bool((result["virial"] == 0).all())
     virtual = System(s.positions, torch.full_like(s.types, -1), s.cell, s.pbc, s.batch)
-    result, told = gpu.fused()(*moved(virtual, listed(gpu, virtual), "cuda"), None, None)
+    result, told = gpu.evaluator()(*moved(virtual, listed(gpu, virtual), "cuda"), None, None)
     assert all(bool((value == 0).all()) for value in result.values())
     assert bool((told.within == 0).all())
 
@@ -223,4 +224,4 @@ def test_gpu_takes_empty_systems_and_virtual_atoms():
 @pytest.mark.gpu
 def test_float64_on_a_gpu_is_composed():
     gpu = load(model_path("se_a_alloy"), dtype=torch.float64).to("cuda")
-    assert gpu.fused() is None
+    assert isinstance(gpu.evaluator(), Autograd)
