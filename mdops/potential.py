@@ -213,7 +213,7 @@ class Potential(nn.Module):
         return {**self.__dict__, "_watch": None, "_kept": {}}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that `mdops.load` reads, with `source`; weights have the precision that the model's options name.
+        """Write a file that `mdops.load` reads, with `source`; weights have the precision that the options name.
 
         The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (docs/formats.md).
 
