@@ -17,8 +17,7 @@ from mdops.io.write import require_writable
 SUFFIXES = (".safetensors", ".dp", ".yaml", ".yml", ".json")
 FILES = [
     *(FORMATS / name for name in ("model.dp", "model.pth", "model.ckpt.pt")),
-    *sorted(path for path in CHECKPOINTS.iterdir() if path.suffix in (".dp", ".pt")),
-    CHECKPOINTS / "hybrid.pth",
+    *sorted(path for path in CHECKPOINTS.iterdir() if path.suffix in (".dp", ".pt", ".pth")),
     DATA / "reference" / "float32" / "model.dp",
 ]
 
