@@ -28,7 +28,7 @@ def test_weights_of_any_layer(dtype):
     count = len(list(load(model_path("base")).fitting.parameters()))
     for k in range(count):
         potential = load(model_path("base"), dtype=dtype)
-        weight = list(potential.fitting.parameters())[k]
+        weight = list(potential.model.fitting.parameters())[k]
         with torch.no_grad():
             weight.view(-1)[-1] = NAN
         assert potential.evaluate(reference.system)["energy"].isnan().all(), k

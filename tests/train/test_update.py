@@ -141,7 +141,7 @@ def test_new_model_is_saved_and_read_as_deepmd_kits_tree(data, lists, tmp_path):
     trained = read_model(EMT.parents[1] / "formats" / "model.dp").model
     compare_form(tree, trained, "model")
     nets = [net["layers"] for net in tree["descriptor"]["embeddings"]["networks"]]
-    for layers, net in zip(nets, potential.descriptor.nets, strict=True):
+    for layers, net in zip(nets, potential.model.descriptor.embeddings, strict=True):
         for layer, module in zip(layers, net.layers, strict=True):
             assert np.array_equal(layer["@variables"]["w"], module.weight.detach())
     loaded = mdops.load(tmp_path / "model.safetensors", dtype=torch.float64, spline=False)
