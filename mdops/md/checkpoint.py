@@ -61,7 +61,8 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     members = {f"atoms/{name}": value for name, value in checkpoint.arrays.items()}
     members |= {f"inner/{name}": value for name, value in checkpoint.inner.items()}
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, head=np.array(json.dumps(head)), **members)
+    # Without `allow_pickle`: before NumPy 2.1 that is the name of one more array.
+    np.savez(buffer, head=np.array(json.dumps(head)), **members)
     replace_file(path, buffer.getbuffer())
 
 
