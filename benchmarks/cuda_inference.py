@@ -25,12 +25,12 @@ from ase import Atoms
 from ase.io import read
 
 import mdops
+from mdops import Potential
 from mdops.cli.sample_model import sample_box
-from mdops.nn import Potential
 from mdops.nn.fused import FusedPotential
-from mdops.nn.potential import Matmul
-from mdops.nn.system import System, from_atoms
 from mdops.ops import NeighborList, neighbor_list
+from mdops.potential import Matmul
+from mdops.system import System, from_atoms
 
 SKIN = 1.0  # A
 PRODUCTS = {"float32": 3, "tf32": 1}  # of float16 numbers, for one
@@ -121,7 +121,7 @@ def kernels(graph: torch.cuda.CUDAGraph) -> dict[str, float]:
 
 def matrix_operations(model: Potential) -> float:
     """Of the fitting net's products, forward and backward, of one atom; D's equal entries counted once."""
-    d, hidden = model.descriptor, [layer.outputs for layer in model.fitting.net(0).layers[:-1]]
+    d, hidden = model.model.descriptor, [layer.outputs for layer in model.model.fitting.net(0).layers[:-1]]
     features = d.width * d.axis_neuron - d.axis_neuron * (d.axis_neuron - 1) // 2
     widths = [features, *hidden]
     return sum(4.0 * a * b for a, b in zip(widths, hidden, strict=False))

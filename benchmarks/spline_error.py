@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import mdops
-from mdops.nn.spline import DEFAULT_R_MIN, SplineGrid, spline_error
+from mdops.evaluators.spline import DEFAULT_R_MIN, SplineGrid, spline_error
 from mdops.train import PairLists, load_dataset, make_batch
 
 

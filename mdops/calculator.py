@@ -10,10 +10,10 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
 from ase.outputs import Properties, all_outputs
 
+from mdops import Potential, load
 from mdops.errors import InputError
-from mdops.nn import Potential, load
-from mdops.nn.potential import Matmul, Overflow
-from mdops.nn.system import System, element_types
+from mdops.potential import Matmul, Overflow
+from mdops.system import System, element_types
 from mdops.verlet import VerletList
 
 Model = str | os.PathLike[str] | Potential
@@ -106,7 +106,7 @@ class MDOps(Calculator):
 
     def _takes(self, name: str) -> bool:
         """Whether some model has that parameter."""
-        return any(getattr(m.fitting, name).size for m in self.models)
+        return any(m.parameter_sizes[name] for m in self.models)
 
     @property
     def neighbor_lists(self) -> list[VerletList]:
@@ -195,11 +195,11 @@ class MDOps(Calculator):
         fparam, aparam = (
             torch.as_tensor(state[name], device=model.device)
             # What no model takes goes to all of them, which refuse it.
-            if state[name] is not None and (getattr(model.fitting, name).size or not self._takes(name))
+            if state[name] is not None and (model.parameter_sizes[name] or not self._takes(name))
             else None
             for name in ("fparam", "aparam")
         )
-        if aparam is not None and aparam.dim() == 1 and model.fitting.aparam.size == 1:
+        if aparam is not None and aparam.dim() == 1 and model.parameter_sizes["aparam"] == 1:
             aparam = aparam[:, None] if len(aparam) == system.atoms else aparam
         return model.evaluate(system, neighbors, fparam, aparam, atom_virial=per_atom)
 

@@ -20,9 +20,9 @@ from ase.md.verlet import VelocityVerlet
 from ase.optimize import LBFGS
 from ase.phonons import Phonons
 
+from mdops import load
 from mdops.calculator import MDOps
 from mdops.errors import InputError
-from mdops.nn import load
 
 DATA = Path(__file__).parent / "data"
 MODEL = DATA / "formats" / "model.dp"
@@ -60,7 +60,7 @@ def perturbed(potential, seed):
     other = copy.deepcopy(potential)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for p in other.fitting.parameters():
+        for p in other.model.fitting.parameters():
             p += 0.01 * torch.randn(p.shape, generator=generator, dtype=p.dtype)
     return other
 
@@ -245,7 +245,7 @@ class TestParameters:
 
     def test_by_atoms_or_by_calculator(self, model):
         atoms = self.atoms(model)
-        n, sizes = len(atoms), (model.fitting.fparam.size, model.fitting.aparam.size)
+        n, sizes = len(atoms), (model.model.fitting.fparam.size, model.model.fitting.aparam.size)
         fparam, aparam = np.linspace(0.1, 0.4, sizes[0]), np.linspace(0, 1, n * sizes[1]).reshape(n, -1)
         expected = model.compute(atoms, fparam, aparam)["energy"][0]
         atoms.calc = MDOps(model, fparam=fparam, aparam=aparam)
@@ -256,12 +256,12 @@ class TestParameters:
 
     def test_changes_are_seen(self, model):
         atoms = self.atoms(model)
-        aparam = np.zeros((len(atoms), model.fitting.aparam.size))
+        aparam = np.zeros((len(atoms), model.model.fitting.aparam.size))
         atoms.arrays["aparam"] = aparam
-        atoms.calc = MDOps(model, fparam=np.zeros(model.fitting.fparam.size))
+        atoms.calc = MDOps(model, fparam=np.zeros(model.model.fitting.fparam.size))
         seen = [atoms.get_potential_energy()]
         assert not atoms.calc.check_state(atoms)
-        atoms.info["fparam"] = np.full(model.fitting.fparam.size, 0.3)
+        atoms.info["fparam"] = np.full(model.model.fitting.fparam.size, 0.3)
         assert atoms.calc.check_state(atoms) == ["fparam"]
         seen.append(atoms.get_potential_energy())
         atoms.info["fparam"][0] += 0.1
@@ -269,7 +269,7 @@ class TestParameters:
         aparam[0] = 1.0
         seen.append(atoms.get_potential_energy())
         del atoms.info["fparam"]
-        atoms.calc.set(fparam=np.full(model.fitting.fparam.size, 0.7))
+        atoms.calc.set(fparam=np.full(model.model.fitting.fparam.size, 0.7))
         seen.append(atoms.get_potential_energy())
         assert len({round(e, 9) for e in seen}) == len(seen)
 
@@ -294,7 +294,7 @@ class TestParameters:
         plain = load(DATA / "reference" / "base" / "model.dp", dtype="float64")
         assert sorted(plain.type_map) == sorted(model.type_map)
         atoms = self.atoms(model)
-        given = [np.full(getattr(model.fitting, name).size, 0.3) for name in ("fparam", "aparam")]
+        given = [np.full(getattr(model.model.fitting, name).size, 0.3) for name in ("fparam", "aparam")]
         expected = (model.compute(atoms, *given)["energy"][0] + plain.compute(atoms)["energy"][0]) / 2
         atoms.calc = MDOps([plain, model], fparam=given[0], aparam=given[1])
         assert atoms.get_potential_energy() == pytest.approx(expected, rel=1e-12)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from mdops.nn import Potential
+    from mdops import Potential
 
 HELP = "time the steps of a model"
 TIMESTEP, TEMPERATURE = 0.5, 300.0  # fs, K
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
 def _model(args: argparse.Namespace) -> "Potential":
     import torch
 
+    from mdops import load
     from mdops._library import check_device
     from mdops.cli.sample_model import water_model
-    from mdops.nn import load
 
     if args.model is not None:
         return load(args.model, device=args.device, dtype=args.dtype, overflow="extend", matmul=args.matmul)
@@ -96,8 +96,8 @@ def _measure(atoms: "Atoms", model: "Potential", args: argparse.Namespace) -> tu
 
 def _neighbors(atoms: "Atoms", model: "Potential") -> float:
     """Within the cutoff, the mean over atoms."""
-    from mdops.nn.system import from_atoms
     from mdops.ops import neighbor_list
+    from mdops.system import from_atoms
 
     system = from_atoms([atoms], model.type_map)
     found = neighbor_list(system.positions, system.cell, system.pbc, system.types, model.cutoff)

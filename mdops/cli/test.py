@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mdops.nn import load
+    from mdops import load
     from mdops.train import load_dataset
     from mdops.train.report.evaluation import evaluate
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from ase import Atoms
 
+from mdops import Potential
+from mdops.digest import digest
 from mdops.errors import InputError
 from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
@@ -22,8 +24,6 @@ from mdops.md.log import LogState
 from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
 from mdops.md.options import Output, Physics
 from mdops.md.progress import Reporter, ns_per_day
-from mdops.nn import Potential
-from mdops.nn.digest import digest
 
 
 @dataclasses.dataclass(frozen=True)

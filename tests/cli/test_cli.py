@@ -102,7 +102,7 @@ def test_too_little_memory_is_one_line(monkeypatch, capsys, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("mdops.nn.load", fail)
+    monkeypatch.setattr("mdops.load", fail)
     assert main(["bench", MODEL]) == 2
     told = capsys.readouterr().err
     assert "fewer atoms or smaller batches" in told and told.count("\n") == 1
@@ -112,7 +112,7 @@ def test_other_failures_are_not_hidden(monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("a mistake of the program")
 
-    monkeypatch.setattr("mdops.nn.load", fail)
+    monkeypatch.setattr("mdops.load", fail)
     with pytest.raises(RuntimeError, match="a mistake of the program"):
         main(["bench", MODEL])
 

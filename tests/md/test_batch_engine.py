@@ -11,11 +11,11 @@ from ase.build import bulk, molecule
 from ase.constraints import FixAtoms
 from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
 
+from mdops import load
 from mdops.cli import main
 from mdops.errors import InputError
 from mdops.md import BatchEngine, Engine, Physics, UnstableRunError
 from mdops.md.motion import set_velocities
-from mdops.nn import load
 
 
 def mixed(physics):
@@ -134,7 +134,7 @@ def test_an_explosion_names_system_and_step(models, device):
 
 def test_the_models_error_names_system_and_atom(device):
     potential = load(MODEL, device=device)
-    potential.descriptor.sel = [4, 4]
+    potential.model.descriptor.sel = [4, 4]
     alone = Atoms("Cu", positions=[[0, 0, 0]], cell=[20, 20, 20], pbc=True)
     alone.set_momenta(np.zeros((1, 3)))
     with pytest.raises(UnstableRunError, match=r"system 2: atom 0 has \d+ neighbours of type Cu"):

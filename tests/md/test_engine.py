@@ -10,12 +10,12 @@ from ase.build import bulk
 from ase.constraints import FixAtoms
 from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
 
+from mdops import load
 from mdops.calculator import MDOps
 from mdops.errors import InputError
 from mdops.md import Physics, UnstableRunError
 from mdops.md.engine import Engine
 from mdops.md.integrators import conserved_energy, make_integrator
-from mdops.nn import load
 
 
 @pytest.mark.parametrize("name", ["nve", "nose-hoover", "npt", "flexible"])
@@ -177,7 +177,7 @@ def test_an_explosion_names_its_step(models, device):
 def test_too_many_neighbors_is_the_models_error(device):
     """The atom is named as the user counts, in a structure that becomes dense at the start."""
     potential = load(MODEL, device=device)
-    potential.descriptor.sel = [2, 2]
+    potential.model.descriptor.sel = [2, 2]
     physics = PHYSICS["nve"]
     with pytest.raises((UnstableRunError, InputError), match=r"atom 0 has \d+ neighbours of type Cu"):
         list(Engine(alloy(physics), potential, physics).run(5))

@@ -7,10 +7,10 @@ import pytest
 from ase import units
 from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
 
+from mdops import load
 from mdops.calculator import MDOps
 from mdops.errors import InputError
 from mdops.md import BatchEngine, Engine, Output, Physics, UnstableRunError, run
-from mdops.nn import load
 
 SQUEEZED = Physics("npt", 600, 2, pressure=60, pdamp=150)
 

@@ -12,13 +12,13 @@ from ase.cluster import Octahedron
 from ase.constraints import FixAtoms
 from ase.io import read
 
+from mdops import load
 from mdops.calculator import MDOps
 from mdops.errors import InputError
 from mdops.md import Output, Physics, UnstableRunError, run
 from mdops.md.integrators import inner_state, make_integrator, set_inner_state
 from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
 from mdops.md.outputs import ExtxyzTrajectory
-from mdops.nn import load
 
 MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
 
@@ -122,7 +122,7 @@ def test_a_restart_with_another_model_is_refused(alloy, potential, tmp_path, eng
     run(alloy, physics, output(tmp_path, 10), engine=engine)
     other = copy.deepcopy(potential)
     with torch.no_grad():  # the last bit of one weight
-        weight = other.fitting.net(1).layers[-1].weight
+        weight = other.model.fitting.net(1).layers[-1].weight
         weight[0, 0] = torch.nextafter(weight[0, 0], weight.new_tensor(9.0))
     before = files(tmp_path)
     for model, says in (
@@ -153,7 +153,7 @@ def test_a_restart_with_another_skin_is_refused(alloy, potential, tmp_path):
 def test_a_restart_needs_all_models(alloy, potential, tmp_path):
     other = copy.deepcopy(potential)
     with torch.no_grad():
-        other.fitting.bias += 0.1
+        other.model.fitting.bias += 0.1
     physics, start = ENSEMBLES["nve"], alloy.copy()
     for models, says in (
         ([potential, other], None),
@@ -173,7 +173,7 @@ def test_a_restart_needs_all_models(alloy, potential, tmp_path):
 
 def test_a_restart_with_other_parameters_is_refused(alloy, tmp_path):
     model = load(MODEL.parents[1] / "reference" / "fparam_aparam" / "model.dp", overflow="extend")
-    sizes, physics = (model.fitting.fparam.size, model.fitting.aparam.size), ENSEMBLES["nve"]
+    sizes, physics = (model.model.fitting.fparam.size, model.model.fitting.aparam.size), ENSEMBLES["nve"]
     alloy.symbols[:] = [model.type_map[k % 2] for k in range(len(alloy))]
     zeros = [np.zeros(size) for size in sizes]
 

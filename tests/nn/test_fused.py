@@ -8,11 +8,13 @@ import pytest
 import torch
 from reference_cases import CASES, DATA, model_path, overflow_of, references, relative_error
 
+from mdops import Potential, load
 from mdops.cli.sample_model import sample_box, sample_model
-from mdops.nn import load
-from mdops.nn.spline import SplineGrid
-from mdops.nn.system import System, from_atoms
+from mdops.evaluators import Autograd, fused
+from mdops.evaluators.spline import SplineGrid
+from mdops.nn.net import NetCollection
 from mdops.ops import NeighborList, neighbor_list, spline_potential_why_not
+from mdops.system import System, from_atoms
 
 # Vacuum energies that depend on further inputs, and a first fitting layer as wide as its input.
 COMPOSED_ONLY = ("atom_ener_shared", "axis_all")
@@ -26,7 +28,7 @@ def test_fused_is_composed(case, dtype):
         potential = load(model_path(case), dtype=dtype, overflow=overflow_of(case))
         if potential.grid is None:
             pytest.skip("a net with kinks has no spline within the error bound")
-        assert (potential.fused() is None) == (case in COMPOSED_ONLY)
+        assert isinstance(potential.evaluator(), Autograd) == (case in COMPOSED_ONLY)
         for reference in references(DATA / case):
             asked = (reference.system, None, reference.fparam, reference.aparam)
             fused = potential.evaluate(*asked)
@@ -127,16 +129,16 @@ def test_gpu_is_the_float64_cpu(case):
         warnings.simplefilter("ignore")
         double = load(model_path(case), dtype=torch.float64, overflow="extend")
         gpu = load(model_path(case), dtype=torch.float32, overflow="extend").to("cuda")
-        if double.grid is None or gpu.grid is None or double.fused() is None:
+        if double.grid is None or gpu.grid is None or isinstance(double.evaluator(), Autograd):
             pytest.skip("the fused step does not stand for this model")
     for reference in references(DATA / case):
         pairs = listed(double, reference.system, skin=0.5)
-        expected, moments = double.fused()(reference.system, pairs, reference.fparam, reference.aparam)
+        expected, moments = double.evaluator()(reference.system, pairs, reference.fparam, reference.aparam)
         parameters = (None if x is None else x.cuda() for x in (reference.fparam, reference.aparam))
-        result, told = gpu.fused()(*moved(reference.system, pairs, "cuda"), *parameters)
+        result, told = gpu.evaluator()(*moved(reference.system, pairs, "cuda"), *parameters)
         for name, value in expected.items():
             assert relative_error(result[name].cpu(), value) < 1e-4, (reference.name, name)
-        assert torch.equal(told.within.cpu(), moments.within)
+        assert torch.equal(told.within[0].cpu(), moments.within[0])
         assert relative_error(told.nearest.cpu(), moments.nearest) < 1e-6
 
 
@@ -149,13 +151,13 @@ def test_gpu_has_the_same_bits_every_time(times):
     (reference, *_) = references(DATA / "se_a_alloy")
     system = repeated(reference, times)
     pairs = listed(double, system)
-    expected, _ = double.fused()(system, pairs, None, None)
+    expected, _ = double.evaluator()(system, pairs, None, None)
     on_gpu = moved(system, pairs, "cuda")
-    first, _ = gpu.fused()(*on_gpu, None, None)
+    first, _ = gpu.evaluator()(*on_gpu, None, None)
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        captured, _ = gpu.fused()(*on_gpu, None, None)
+        captured, _ = gpu.evaluator()(*on_gpu, None, None)
     for _ in range(3):
         graph.replay()
         for name, value in first.items():
@@ -186,12 +188,12 @@ def test_gpu_is_the_float64_cpu_for_many_atoms(case):
     fparam = None if reference.fparam is None else reference.fparam[:1].repeat(times, 1)
     aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
     pairs = listed(double, system, skin=0.5)
-    expected, moments = double.fused()(system, pairs, fparam, aparam)
+    expected, moments = double.evaluator()(system, pairs, fparam, aparam)
     parameters = (None if x is None else x.cuda() for x in (fparam, aparam))
-    result, told = gpu.fused()(*moved(system, pairs, "cuda"), *parameters)
+    result, told = gpu.evaluator()(*moved(system, pairs, "cuda"), *parameters)
     for name, value in expected.items():
         assert relative_error(result[name].cpu(), value) < 1e-4, name
-    assert torch.equal(told.within.cpu(), moments.within)
+    assert torch.equal(told.within[0].cpu(), moments.within[0])
 
 
 @pytest.mark.gpu
@@ -205,7 +207,9 @@ def test_gpu_answers_wrong_input_with_nan():
     atom = int(own.nonzero()[4])
 
     def answer(changed_system=None, **changed):
-        return gpu.fused()(changed_system or system, pairs._replace(**changed), None, None)[0]
+        return gpu.evaluator()(changed_system or system, pairs._replace(**changed), None, None, check=False)[
+            0
+        ]
 
     def assert_spoiled_alone(result):
         assert torch.isnan(result["forces"][own]).all() and torch.isnan(result["virial"][1]).all()
@@ -239,9 +243,9 @@ def test_gpu_answers_weights_that_are_no_numbers_with_nan():
         gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")
         system, pairs = moved(reference.system, listed(gpu, reference.system), "cuda")
         with torch.no_grad():
-            for weight in getattr(gpu, part).parameters():
+            for weight in getattr(gpu.model, part).parameters():
                 weight.view(-1)[0] = torch.nan
-        result, _ = gpu.fused()(system, pairs, None, None)
+        result, _ = gpu.evaluator()(system, pairs, check=False)
         assert not any(torch.isfinite(value).any() for value in result.values()), part
 
 
@@ -251,10 +255,10 @@ def test_gpu_takes_empty_systems_and_virtual_atoms():
     (reference, *_) = references(DATA / "se_a_alloy")
     s = reference.system
     nothing = System(s.positions[:0], s.types[:0], s.cell, s.pbc, s.batch[:0])
-    result, _ = gpu.fused()(*moved(nothing, listed(gpu, nothing), "cuda"), None, None)
+    result, _ = gpu.evaluator()(*moved(nothing, listed(gpu, nothing), "cuda"), None, None)
     assert result["forces"].shape == (0, 3) and bool((result["virial"] == 0).all())
     virtual = System(s.positions, torch.full_like(s.types, -1), s.cell, s.pbc, s.batch)
-    result, told = gpu.fused()(*moved(virtual, listed(gpu, virtual), "cuda"), None, None)
+    result, told = gpu.evaluator()(*moved(virtual, listed(gpu, virtual), "cuda"), None, None)
     assert all(bool((value == 0).all()) for value in result.values())
     assert bool((told.within == 0).all())
 
@@ -262,35 +266,22 @@ def test_gpu_takes_empty_systems_and_virtual_atoms():
 @pytest.mark.gpu
 def test_float64_on_a_gpu_is_composed():
     gpu = load(model_path("se_a_alloy"), dtype=torch.float64).to("cuda")
-    assert gpu.fused() is None
+    assert isinstance(gpu.evaluator(), Autograd)
 
 
 def of_many_types(ntypes, intervals, dtype=torch.float32, device="cpu"):
     """The model of `sample_model` with its nets for each of many types, and splines of so many intervals."""
-    few = sample_model((4, 4), 4.0, (4, 8), 4, (16, 16), dtype)
+    few = sample_model((4, 4), 4.0, (4, 8), 4, (16, 16), dtype).model
     d, fitting = few.descriptor, few.fitting
-    d = type(d)(
-        [d.nets[t % 2] for t in range(ntypes)],
-        d.mean[:1].repeat(ntypes),
-        d.std[:1].repeat(ntypes, 1),
-        cutoff=d.cutoff,
-        cutoff_smooth=d.cutoff_smooth,
-        sel=(4,) * ntypes,
-        axis_neuron=4,
-        type_one_side=True,
-    )
-    fitting = type(fitting)(
-        [fitting.nets[t % 2] for t in range(ntypes)],
-        torch.zeros(ntypes, dtype=torch.float64),
-        fitting.fparam,
-        fitting.aparam,
-        None,
-        torch.empty(0, dtype=dtype),
-        [False] * ntypes,
-        False,
-    )
-    bias, names = torch.zeros(ntypes, dtype=torch.float64), [f"T{t}" for t in range(ntypes)]
-    model = type(few)(d, fitting, bias, type_map=names, overflow="extend", tree={}).eval()
+    names, zeros = [f"T{t}" for t in range(ntypes)], torch.zeros(ntypes, dtype=torch.float64)
+    options = dataclasses.replace(d.options, sel=[4] * ntypes)
+    embedding = NetCollection([d.net(0, t % 2) for t in range(ntypes)], 1, ntypes, "embedding_network")
+    d = type(d)(options, names, d.mean[:1].repeat(ntypes), d.std[:1].repeat(ntypes, 1), embedding)
+    fitted = NetCollection([fitting.net(t % 2) for t in range(ntypes)], 1, ntypes, "fitting_network")
+    nothing = torch.empty(0, dtype=dtype)
+    fitting = type(fitting)(fitting.options, names, fitted, zeros, fitting.fparam, fitting.aparam, nothing)
+    options = dataclasses.replace(few.options, type_map=names, descriptor=d.options)
+    model = Potential(type(few)(options, names, zeros, zeros.clone(), d, fitting), overflow="extend").eval()
     model.grid = SplineGrid(1 / 0.9, intervals, 0.9, 1e-5)
     return model.to(device)
 
@@ -306,13 +297,13 @@ def test_more_splines_than_the_op_takes_go_another_way():
     """16 types of 2,053 functions are 32,848 rows."""
     small, large = of_many_types(16, 256, torch.float64), of_many_types(16, 2048, torch.float64)
     system = box_of(small, 40)
-    assert small.fused() is not None and large.fused() is None
+    assert isinstance(small.evaluator(), fused.Fused) and not isinstance(large.evaluator(), fused.Fused)
     expected, result = small.evaluate(system), large.evaluate(system)
     assert relative_error(result["forces"], expected["forces"]) < 1e-5
     sizes = {"ntypes": 16, "width": 8, "axis": 4, "neurons": [16, 16]}
-    assert spline_potential_why_not(large.descriptor.mean, intervals=256, **sizes) is None
+    assert spline_potential_why_not(large.model.descriptor.mean, intervals=256, **sizes) is None
     assert "16 types of 2053 spline functions" in spline_potential_why_not(
-        large.descriptor.mean, intervals=2048, **sizes
+        large.model.descriptor.mean, intervals=2048, **sizes
     )
 
 
@@ -321,14 +312,16 @@ def test_gpu_goes_another_way_beyond_its_shared_memory(monkeypatch):
     """What an H100 holds, and no GPU does; and the same model on a GPU with less."""
     fits, large = of_many_types(59, 207, device="cuda"), of_many_types(62, 207, device="cuda")
     if torch.cuda.get_device_properties(0).shared_memory_per_block_optin >= 227 * 1024:
-        assert fits.fused() is not None
+        assert isinstance(fits.evaluator(), fused.Fused)
         result, exact = fits.evaluate(box_of(fits, 200)), of_many_types(59, 207, torch.float64)
         expected = exact.evaluate(box_of(exact, 200))
         assert relative_error(result["forces"].cpu(), expected["forces"]) < 1e-4
-    assert large.fused() is None
+    assert not isinstance(large.evaluator(), fused.Fused)
     assert torch.isfinite(large.evaluate(box_of(large, 200))["forces"]).all()
     monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", str(99 * 1024))
-    assert of_many_types(59, 207, device="cuda").fused() is None
+    fused.why_not_sizes.cache_clear()
+    assert not isinstance(of_many_types(59, 207, device="cuda").evaluator(), fused.Fused)
+    fused.why_not_sizes.cache_clear()
 
 
 @pytest.mark.gpu
@@ -346,9 +339,9 @@ def test_gpu_with_little_shared_memory(case, matmul, monkeypatch):
     fparam = None if reference.fparam is None else reference.fparam[:1].repeat(times, 1)
     aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
     pairs = listed(double, system)
-    expected, _ = double.fused()(system, pairs, fparam, aparam)
+    expected, _ = double.evaluator()(system, pairs, fparam, aparam)
     parameters = (None if x is None else x.cuda() for x in (fparam, aparam))
-    result, _ = gpu.fused()(*moved(system, pairs, "cuda"), *parameters)
+    result, _ = gpu.evaluator()(*moved(system, pairs, "cuda"), *parameters)
     for name, value in expected.items():
         assert relative_error(result[name].cpu(), value) < (1e-4 if matmul == "float32" else 5e-3), name
 
@@ -360,15 +353,15 @@ def test_gpu_takes_models_of_different_size_in_threads():
     calls = []
     for model in models:
         system = box_of(model, 60)
-        calls.append((model.fused(), system, listed(model, system)))
-    expected = [fused(system, pairs, None, None)[0]["forces"] for fused, system, pairs in calls]
+        calls.append((model.evaluator(), system, listed(model, system)))
+    expected = [step(system, pairs, check=False)[0]["forces"] for step, system, pairs in calls]
     errors = []
 
     def work(k):
         try:
             for turn in range(1500):
-                fused, system, pairs = calls[(k + turn) % 4]
-                result, _ = fused(system, pairs, None, None)
+                step, system, pairs = calls[(k + turn) % 4]
+                result, _ = step(system, pairs, check=False)
             assert torch.equal(result["forces"], expected[(k + turn) % 4])
         except Exception as error:
             errors.append(error)

@@ -165,7 +165,7 @@ def test_a_gradient_norm_of_zero_switches_clipping_off_as_in_deepmd_kit():
 def test_every_key_is_documented():
     table = {entry.path: entry for entry in keys()}
     assert all(entry.doc and entry.type for entry in table.values())
-    assert table["model.descriptor.rcut"].unit == "A" and table["model.descriptor.rcut"].default == "6"
+    assert table["descriptor[se_e2_a].rcut"].unit == "A" and table["descriptor[se_e2_a].rcut"].default == "6"
     assert table["model.type_map"].default == "required"
     assert table["training.validation_data.numb_btch"].default == "1"
     assert {path.split(".")[0] for path in table} == {f.name for f in fields(Config)}

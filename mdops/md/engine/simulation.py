@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from ase import Atoms, units
 
+from mdops import Potential
 from mdops.errors import InputError
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
 from mdops.md.engine.propagators import make_propagator
@@ -20,7 +21,6 @@ from mdops.md.engine.structures import Structures
 from mdops.md.engine.surface import Flags, Surface
 from mdops.md.guard import Guard, is_refusal
 from mdops.md.options import Physics
-from mdops.nn import Potential
 
 # Of half the skin, how much a block should use up: atoms vary from block to block.
 _USE = 0.8

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from mdops.nn.system import System
+from mdops.system import System
 
 # Of a system over some steps: what may go wrong, as the largest value of each thing, and the heat.
 TALLY = ("moved2", "overflow", "closeness", "energy", "kinetic", "heat")

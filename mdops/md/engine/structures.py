@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from ase import Atoms
 
+from mdops import Potential
 from mdops.errors import InputError
 from mdops.md.engine.surface import spatial_order
 from mdops.md.motion import check_npt, degrees_of_freedom
 from mdops.md.options import Physics
-from mdops.nn import Potential
-from mdops.nn.system import System, atom_types
+from mdops.system import System, atom_types
 
 
 class Structures:
@@ -47,7 +47,7 @@ class Structures:
         self.cells = np.array([atoms.cell.array for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
         self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
-        self._aparam_size = potential.fitting.aparam.size
+        self._aparam_size = potential.parameter_sizes["aparam"]
         self._fparam = self._frame_parameters(frames, fparam)
         self._aparam = self._atom_parameters(frames, aparam)
 

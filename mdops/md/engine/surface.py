@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from mdops import Potential
 from mdops.errors import InputError
 from mdops.md.engine.state import Found, Made
-from mdops.nn import Potential
-from mdops.nn.system import System
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
+from mdops.system import System
 
 _ANY_NUMBER = torch.iinfo(torch.int32).max
 
@@ -65,25 +65,24 @@ class Surface:
         cells_move: bool = False,
     ) -> None:
         self.potential, self.system, self.skin = potential, system, skin
-        self._fused = potential.fused()
+        self._evaluator = potential.evaluator()
         self._fparam, self._aparam = fparam, aparam
         self.capacity = capacity
-        self.captures = self._fused is not None and potential.device.type == "cuda"
+        self.captures = self._evaluator.captures and potential.device.type == "cuda"
         self.made = Made(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
         self._cells_move = cells_move
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
         self._list: NeighborList | None = None
-        n, ntypes = system.atoms, len(potential.type_map)
-        sel = [_ANY_NUMBER] * ntypes if potential.overflow == "extend" else potential.sel
-        self.sel = torch.tensor(sel, dtype=torch.int32, device=potential.device)
+        n = system.atoms
+        self.sel = torch.tensor(_limits(potential), dtype=torch.int32, device=potential.device)
         # Where the potential refuses by itself what these are for.
         self._nearest = system.positions.new_full((n,), potential.cutoff)
-        self._within = torch.zeros(n, ntypes, dtype=torch.int32, device=potential.device)
+        self._within = torch.zeros(n, len(self.sel), dtype=torch.int32, device=potential.device)
 
     @property
     def r_min(self) -> float:
         """Distances below are extrapolated, A."""
-        return 0.0 if self.potential.grid is None else self.potential.grid.r_min
+        return self._evaluator.r_min
 
     @property
     def cutoff(self) -> float:
@@ -117,11 +116,12 @@ class Surface:
         assert self._list is not None
         s = self.system
         system = System(positions, s.types, cell, s.pbc, s.batch)
-        if self._fused is None:
+        if not self._evaluator.captures:
             return self._found(self.potential.evaluate(system, self._list, self._fparam, self._aparam))
         with torch.no_grad():
-            result, moments = self._fused(system, self._list, self._fparam, self._aparam)
-        return Found(**result, nearest=moments.nearest, within=moments.within)
+            result, report = self._evaluator(system, self._list, self._fparam, self._aparam, check=False)
+        (within,) = report.within
+        return Found(**result, nearest=report.nearest, within=within)
 
     def forces_carefully(
         self, positions: torch.Tensor, cell: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor
@@ -170,6 +170,14 @@ class Surface:
                 )
             except InputError as error:
                 raise InputError(f"system {k}: {error}") from error
+
+
+def _limits(potential: Potential) -> list[int]:
+    """How many neighbours may be within the cutoff: of each type, or of what the evaluator tells."""
+    (spec, *others) = potential.neighbors or (None,)
+    if others or spec is None or spec.sel is None or potential.overflow == "extend":
+        return [_ANY_NUMBER] * len(potential.type_map)
+    return list(spec.sel)
 
 
 def spatial_order(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, edge: float) -> np.ndarray:

@@ -1,6 +1,5 @@
-"""The training input: DeePMD-kit's input.json for energy models with se_e2_a."""
-
-# ruff: noqa: RUF009  (`key` and `section` make fields)
+"""The training input: DeePMD-kit's input.json for energy models. The section `model` is the options of a kind
+(mdops.models), with those of its parts in it."""
 
 import os
 from collections.abc import Mapping
@@ -8,77 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mdops.errors import ConfigError
+from mdops.models import registry
+from mdops.options import KeyHelp, describe_keys, key, parse, read_json, section, variant
 from mdops.train.config.checks import check
 from mdops.train.config.defaults import completed
-from mdops.train.config.parsing import KeyHelp, describe_keys, key, parse, read_json, section
-
-_PRECISIONS = ("default", "float32", "float64", "single", "double")
-
-
-@dataclass
-class DescriptorConfig:
-    type: str = key("se_e2_a", "the descriptor", choices=("se_e2_a", "se_a"))
-    sel: list[int] | str = key(
-        "auto", 'places for neighbours of each type; "auto:f" is f times what the data needs', low=0
-    )
-    rcut: float = key(6.0, "the cutoff", unit="A", low=0)
-    rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0)
-    neuron: list[int] = key([10, 20, 40], "widths of the embedding net's layers", low=1)
-    axis_neuron: int = key(
-        4, "columns of the embedding that the descriptor is built with", alias=["n_axis_neuron"], low=1
-    )
-    activation_function: str = key("tanh", "of the embedding nets")
-    resnet_dt: bool = key(False, "a trained factor in front of each residual layer")
-    type_one_side: bool = key(False, "embedding nets by the neighbour's type only, not by pairs of types")
-    precision: str = key("default", "in which the weights are saved; float64 by default", choices=_PRECISIONS)
-    trainable: bool = key(True, "whether the embedding nets are trained")
-    seed: int | None = key(None, "of the random weights; the training's seed unless given", low=0)
-    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other")
-    env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
-    set_davg_zero: bool = key(False, "take the mean of the environment matrix as zero")
-
-
-@dataclass
-class FittingConfig:
-    NEUTRAL: ClassVar[dict[str, Any]] = {"layer_name": None, "use_aparam_as_mask": False, "dim_case_embd": 0}
-
-    type: str = key("ener", "what is fitted", choices=("ener",))
-    numb_fparam: int = key(0, "how many frame parameters there are", low=0)
-    numb_aparam: int = key(0, "how many atomic parameters there are", low=0)
-    default_fparam: list[float] | None = key(None, "frame parameters where none are given")
-    neuron: list[int] = key(
-        [120, 120, 120], "widths of the fitting net's hidden layers", alias=["n_neuron"], low=1
-    )
-    activation_function: str = key("tanh", "of the fitting nets")
-    precision: str = key("default", "in which the weights are saved; float64 by default", choices=_PRECISIONS)
-    resnet_dt: bool = key(True, "a trained factor in front of each residual layer")
-    trainable: bool | list[bool] = key(
-        True, "whether the fitting nets are trained; a list must be all true for it"
-    )
-    rcond: float | None = key(None, "singular values below it are zero in the fit of the types' energies")
-    seed: int | None = key(None, "of the random weights; the training's seed unless given", low=0)
-    atom_ener: list[float | None] = key([], "energies of atoms in vacuum, by type", unit="eV")
-
-
-@dataclass
-class ModelConfig:
-    IGNORED: ClassVar[tuple[str, ...]] = ("data_bias_nsample", "srtab_add_bias", "info", "model_branch_alias")
-    NEUTRAL: ClassVar[dict[str, Any]] = {
-        name: None
-        for name in ("use_srtab", "type_embedding", "modifier", "compress", "spin", "finetune_head")
-    }
-
-    type_map: list[str] = key(doc="the element of each type")
-    descriptor: DescriptorConfig = section(DescriptorConfig)
-    fitting_net: FittingConfig = section(FittingConfig)
-    type: str = key("standard", "the kind of model", choices=("standard",))
-    data_stat_nbatch: int = key(10, "batches of each system that the statistics are of", low=1)
-    data_stat_protect: float = key(0.01, "the smallest deviation of frame and atomic parameters", above=0)
-    pair_exclude_types: list[list[int]] = key([], "pairs of types that are absent for each other")
-    atom_exclude_types: list[int] = key([], "types whose atoms have no energy", low=0)
-    preset_out_bias: dict | None = key(
-        None, 'energies of the types that are not fitted, {"energy": [eV or null, ...]}'
-    )
 
 
 @dataclass
@@ -217,13 +149,13 @@ class TrainingConfig:
     )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Config:
     """A whole training input."""
 
     IGNORED: ClassVar[tuple[str, ...]] = ("nvnmd", "validating")
 
-    model: ModelConfig = section(ModelConfig)
+    model: Any = variant(lambda: registry.options("model"), "standard", registry.model_name)
     training: TrainingConfig = section(TrainingConfig)
     learning_rate: LearningRateConfig = section(LearningRateConfig)
     loss: LossConfig = section(LossConfig)
@@ -254,10 +186,11 @@ def parse_config(tree: Mapping[str, Any]) -> Config:
 
 
 def keys() -> list[KeyHelp]:
-    """Every key of the input with its type, unit, default and meaning."""
-    return describe_keys(Config)
-
-
-def saved_precision(precision: str) -> str:
-    """The dtype that a key `precision` means."""
-    return {"default": "float64", "double": "float64", "single": "float32"}.get(precision, precision)
+    """Every key of the input with its type, unit, default and meaning; those of kinds of models and of their parts as
+    `model[standard].type_map`, `descriptor[se_e2_a].sel`."""
+    found = describe_keys(Config)
+    for sort in ("model", "descriptor", "fitting"):
+        for kind in dict.fromkeys(registry.kinds(sort).values()):
+            section = {"fitting": "fitting_net"}.get(sort, sort)
+            found += describe_keys(kind.Options, f"{section}[{kind.Options.NAMES[0]}]")
+    return found

@@ -10,7 +10,7 @@ from ase.io import iread
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from mdops.errors import DataError, InputError
-from mdops.nn.system import element_types
+from mdops.system import element_types
 from mdops.train.data.frame_set import ATOM_LABELS, LABELS, PARAMETERS, FrameSet
 
 # What the labels are called in a file, unless told.

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from mdops.nn.system import System
 from mdops.ops import NeighborList
+from mdops.system import System
 from mdops.train.data.batch import Batch
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.frame_set import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS
@@ -76,10 +76,9 @@ class DeviceFrames:
                 taken[name] = taken[name].flatten(0, 1)
         labels = {name: taken[name] for name in LABELS if name in taken}
         return Batch(
-            System(taken["positions"], types, taken["cell"], taken["pbc"], system),
+            System(taken["positions"], types, taken["cell"], taken["pbc"], system, tuple(kinds)),
             NeighborList(taken["neighbors"], taken["images"], taken["counts"], self.cutoff),
             sizes,
-            tuple(kinds),
             labels,
             dict.fromkeys(labels, there),
             taken.get("fparam"),

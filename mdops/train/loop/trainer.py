@@ -14,7 +14,7 @@ from mdops._library import check_device
 from mdops.errors import ConfigError, DivergedError, InputError
 from mdops.io import remove_unfinished
 from mdops.memory import keep_freed_memory
-from mdops.nn.potential import Potential
+from mdops.potential import Potential
 from mdops.train.config.sections import Config
 from mdops.train.loop.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from mdops.train.loop.cuda_graph import Outcome, step_graphs
@@ -139,7 +139,7 @@ class Trainer:
     def _load_data(self, given: Potential | None) -> None:
         """The data, with the types of the model that is given, if there is one."""
         model, training = self.config.model, self.config.training
-        types, cutoff = model.type_map, model.descriptor.rcut
+        types, cutoff = model.type_map, model.cutoff
         if given is not None:
             types, cutoff = given.type_map, given.cutoff
         self.frames = Frames(training.training_data, model.type_map, types, cutoff, self.seed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mdops.errors import DataError, InputError
-from mdops.nn.potential import Potential
+from mdops.potential import Potential
 from mdops.train.data.batch import make_batch
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.frame_set import FRAME_LABELS

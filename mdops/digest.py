@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from mdops.nn.potential import Potential
+from mdops.potential import Potential
 
 
 def digest(potential: Potential) -> str:
     """A hexadecimal number for the model's options and weights of now; other ones have another number.
 
-    It covers the tree's plain values and every weight in the precision of the computation (`dtype`), not the file,
+    It covers the options and every weight in the precision of the computation (`dtype`), not the file,
     the device, `overflow` or the splines.
     """
-    found = hashlib.sha256(json.dumps(_options(potential.tree), sort_keys=True).encode())
+    found = hashlib.sha256(json.dumps(_options(potential.model.to_tree()), sort_keys=True).encode())
     for name, value in sorted(potential.state_dict().items()):
         found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         found.update(value.cpu().contiguous().numpy().tobytes())

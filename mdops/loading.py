@@ -6,10 +6,10 @@ import torch
 
 from mdops._library import check_device
 from mdops.errors import InputError
+from mdops.evaluators.spline import DEFAULT_R_MIN
 from mdops.io import read_model
-from mdops.nn.build import build
-from mdops.nn.potential import Matmul, Overflow, Potential
-from mdops.nn.spline import DEFAULT_R_MIN
+from mdops.models import model_of_tree
+from mdops.potential import Matmul, Overflow, Potential
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -54,7 +54,7 @@ def load(
         raise InputError(f"r_min is {r_min} A, expected a positive distance")
     place = check_device(device)
     file = read_model(path)
-    potential = build(file.model, dtype=precision, overflow=overflow)
+    potential = Potential(model_of_tree(file.model, precision), overflow=overflow)
     potential.source = file.source
     if spline:
         potential.use_spline(DEFAULT_R_MIN if r_min is None else r_min)

@@ -1,4 +1,4 @@
-"""The embedding nets of a descriptor as splines in s (docs/mathematics.md)."""
+"""The embedding nets of se_e2_a as splines in s (docs/mathematics.md)."""
 
 import dataclasses
 from functools import lru_cache
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from mdops.nn.se_e2_a import SeE2A
+from mdops.models.se_e2_a import SeE2A
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 # Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
@@ -74,28 +74,30 @@ def collocation_on(
     return x.to(device), inverse.to(device, dtype)
 
 
-def embed(descriptor: SeE2A, s: torch.Tensor, masked: bool = True) -> torch.Tensor:
-    """(ntypes, ntypes, P, M): every pair's net [centre, neighbour] at s (P,) in 1/A; if `masked`, zero for the
-    pairs of types that are left out."""
+def embed(descriptor: SeE2A, s: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """(ntypes, ntypes, P, M): every pair's net [centre, neighbour] at s (P,) in 1/A; zero for the pairs of types that
+    `mask` (ntypes, ntypes) leaves out."""
     d, kinds = descriptor, range(descriptor.ntypes)
-    s = s.to(next(d.nets[0].parameters()))
+    s = s.to(next(d.embeddings.parameters()))
     x = ((s - d.mean[:, None]) / d.std[:, :1])[..., None]  # of each centre, (ntypes, P, 1)
     if d.type_one_side:
         nets, x = [d.net(0, t) for t in kinds], x.flatten(0, 1)[None]
     else:
         nets, x = [d.net(c, t) for t in kinds for c in kinds], x.repeat(d.ntypes, 1, 1)
     values = nets[0].alike(nets, x).view(d.ntypes, d.ntypes, len(s), -1).transpose(0, 1)
-    return values.masked_fill(d.pair_mask[..., None, None], 0.0) if masked and d.has_masked else values
+    return values if mask is None else values.masked_fill(mask[..., None, None], 0.0)
 
 
-def coefficients(descriptor: SeE2A, grid: SplineGrid, masked: bool = True) -> torch.Tensor:
-    """C (ntypes, ntypes, B, M) of every pair [centre, neighbour], `masked` as in `embed`; differentiable in the
-    nets' weights, whose gradients get those of the nets' bending, too, if `descriptor.smoothing` says so."""
+def coefficients(
+    descriptor: SeE2A, grid: SplineGrid, mask: torch.Tensor | None = None, smoothing: float = 0.0
+) -> torch.Tensor:
+    """C (ntypes, ntypes, B, M) of every pair [centre, neighbour], `mask` as in `embed`; differentiable in the
+    nets' weights, whose gradients get those of the nets' bending, too, with the weight `smoothing`."""
     mean, step = descriptor.mean, grid.s_max / grid.intervals
     x, inverse = collocation_on(grid.intervals, mean.device, mean.dtype)
-    table = torch.einsum("bp,ctpm->ctbm", inverse, embed(descriptor, x * step, masked))
-    if descriptor.smoothing and table.requires_grad:
-        bent: torch.Tensor = _Bent.apply(table, bending_weights(descriptor, step) * descriptor.smoothing)
+    table = torch.einsum("bp,ctpm->ctbm", inverse, embed(descriptor, x * step, mask))
+    if smoothing and table.requires_grad:
+        bent: torch.Tensor = _Bent.apply(table, bending_weights(descriptor, step) * smoothing)
         return bent
     return table
 
@@ -108,7 +110,7 @@ def bending_weights(descriptor: SeE2A, step: float) -> torch.Tensor:
     x being the nets' input and the integral one over the knots' range. In units of x knots are h = step/d0 apart;
     second differences over h^2 are d^2G/dx^2 as a cubic spline: the weights are h / h^4 over the number of functions.
     """
-    count = descriptor.ntypes**2 * descriptor.width
+    count = descriptor.ntypes**2 * descriptor.channels
     return ((descriptor.std[:, 0] / step) ** 3 / count)[:, None, None, None]
 
 
@@ -141,11 +143,13 @@ def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0) -> torch
     return sum(w * table[..., m : m + intervals, :] for m, w in enumerate(weights.tolist()))
 
 
-def _value_and_slope(descriptor: SeE2A, s: torch.Tensor, h: float) -> tuple[torch.Tensor, torch.Tensor]:
+def _value_and_slope(
+    descriptor: SeE2A, s: torch.Tensor, h: float, mask: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """`embed` and its derivative in s, by the five-point formula with the step h: forward-mode autograd would load
     a second's worth of modules."""
-    ahead, behind, far_ahead, far_behind = (embed(descriptor, s + k * h) for k in (1, -1, 2, -2))
-    return embed(descriptor, s), (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
+    ahead, behind, far_ahead, far_behind = (embed(descriptor, s + k * h, mask) for k in (1, -1, 2, -2))
+    return embed(descriptor, s, mask), (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
 
 
 def _fall(descriptor: SeE2A, s: torch.Tensor) -> torch.Tensor:
@@ -183,32 +187,35 @@ def _pair_forces(
     return torch.stack([part.abs().amax((0, 1, 3)) for part in (first, along, across)]).amax(0)
 
 
-def spline_error(descriptor: SeE2A, s_max: float, intervals: int) -> float:
-    """The largest relative error in the forces that single pairs make (`_pair_forces`).
+def spline_error(descriptor: SeE2A, s_max: float, intervals: int, mask: torch.Tensor | None = None) -> float:
+    """The largest relative error in the forces that single pairs make (`_pair_forces`), but those that `mask` leaves
+    out.
 
     An error at some distance is relative to the largest such force at that distance or farther out. Beyond half of the
     cutoff all are relative to the largest there: towards the cutoff forces go to zero, and so do their errors,
     whatever the nets do.
     """
     step, device = s_max / intervals, descriptor.mean.device
-    table = coefficients(descriptor, SplineGrid(s_max, intervals, 0.0, 0.0)).double()
+    table = coefficients(descriptor, SplineGrid(s_max, intervals, 0.0, 0.0), mask).double()
     errors, sizes = [], []
     for fraction in _BETWEEN:
         s = (torch.arange(intervals, dtype=torch.float64, device=device) + fraction) * step
         fall = _fall(descriptor, s)
-        value, slope = _value_and_slope(descriptor, s, step / 64)
+        value, slope = _value_and_slope(descriptor, s, step / 64, mask)
         sizes.append(_pair_forces(descriptor, s, fall, value, slope))
         value, slope = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
         errors.append(_pair_forces(descriptor, s, fall, value, slope))
     r = torch.linspace(0.5, 1.0, _FAR_POINTS, dtype=torch.float64, device=device) * descriptor.cutoff
     s, slope = _s(descriptor, r)
-    far = _pair_forces(descriptor, s, -slope, *_value_and_slope(descriptor, s, step / 64)).max()
+    far = _pair_forces(descriptor, s, -slope, *_value_and_slope(descriptor, s, step / 64, mask)).max()
     size = torch.stack(sizes, 1).flatten().cummax(0).values.clamp(min=far.clamp(min=1e-30))
     return float((torch.stack(errors, 1).flatten() / size).max())
 
 
 @torch.no_grad()
-def choose_grid(descriptor: SeE2A, r_min: float, tolerance: float) -> SplineGrid:
+def choose_grid(
+    descriptor: SeE2A, r_min: float, tolerance: float, mask: torch.Tensor | None = None
+) -> SplineGrid:
     """A grid whose error down to the distance r_min (A) is within `tolerance`.
 
     In the end the error falls with the fifth power of the number of intervals, and faster before: one trial tells the
@@ -218,7 +225,7 @@ def choose_grid(descriptor: SeE2A, r_min: float, tolerance: float) -> SplineGrid
     s_max = float(1.0 / (r_min + descriptor.protection))
     intervals = _FIRST_INTERVALS
     while True:
-        error = spline_error(descriptor, s_max, intervals)
+        error = spline_error(descriptor, s_max, intervals, mask)
         if error <= tolerance or intervals >= _MOST_INTERVALS:
             return SplineGrid(s_max, intervals, r_min, error)
         wanted = int(intervals * min((error / tolerance) ** (1 / 6), 4.0)) + 8

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from mdops.nn.fitting import EnergyFitting
+from mdops.models.ener import EnergyFitting
 from mdops.nn.net import Layer, Net
 
 
 def supports(fitting: EnergyFitting) -> bool:
     """Whether the passes written here are those of these fitting nets: tanh, and a linear layer at the end."""
-    nets = [net for net in fitting.nets if isinstance(net, Net)]
+    nets = fitting.nets.nets
     return not any(fitting.vacuum) and all(
         all(layer.activation_name.lower() == "tanh" for layer in net.layers[:-1])
         and net.layers[-1].activation_name.lower() in ("linear", "none")

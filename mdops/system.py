@@ -22,6 +22,7 @@ class System:
         cell: (S, 3, 3) float64, A.
         pbc: (S, 3) bool.
         batch: (N,) int32.
+        kinds: for each type, the indices (int64) of its atoms, where they are known beforehand.
     """
 
     positions: torch.Tensor
@@ -29,6 +30,13 @@ class System:
     cell: torch.Tensor
     pbc: torch.Tensor
     batch: torch.Tensor
+    kinds: tuple[torch.Tensor, ...] | None = None
+
+    def atoms_of_types(self, ntypes: int) -> tuple[torch.Tensor, ...]:
+        """For each type, the indices (int64) of its atoms."""
+        if self.kinds is None:
+            return tuple(torch.nonzero(self.types == kind)[:, 0] for kind in range(ntypes))
+        return self.kinds
 
     @property
     def atoms(self) -> int:
