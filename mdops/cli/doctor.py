@@ -12,7 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 HELP = "find out what is wrong with the installation"
 _PACKAGES = ("numpy", "ase", "h5py", "pyyaml", "safetensors", "rich")
-_REINSTALL = "install mdops again: pip install --force-reinstall --no-deps mdops"
+# mdops is on no package index: it is installed from a clone.
+_INSTALL = "in a clone of mdops: `make build`, or `pip install --no-build-isolation .` in another environment"
+_REINSTALL = f"build mdops again, {_INSTALL}"
 
 
 @dataclasses.dataclass
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _findings() -> Iterator[Finding]:
     yield Finding("python", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
-    yield _package("mdops", "pip install mdops")
+    yield _package("mdops", f"install it, {_INSTALL}")
     yield from (_package(name, f"pip install {name}") for name in _PACKAGES)
     torch = _guarded("torch", _torch, "pip install 'torch>=2.11'")
     yield torch
@@ -89,7 +91,9 @@ def _package(name: str, advice: str) -> Finding:
         return Finding(name, "not installed", problem=advice)
     except Exception as error:
         # A package that is there may fail to load in any way.
-        return Finding(name, f"{found} does not load: {error}", problem=f"install it again: {advice}")
+        return Finding(
+            name, f"{found} does not load: {error}", problem=f"it is there and broken; once more: {advice}"
+        )
     return Finding(name, found)
 
 

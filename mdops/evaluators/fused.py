@@ -1,7 +1,6 @@
 """se_e2_a with an energy fitting by the one op that does a whole inference step (`mdops.ops.spline_potential`)."""
 
 import copy
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +10,6 @@ from mdops.evaluators.spline import coefficients
 from mdops.evaluators.splined import Splined, SplineModel
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import NeighborReport
-from mdops.models.se_e2_a import SeE2A
-from mdops.models.standard import DescriptorFitting
 from mdops.nn.activation import CODES
 from mdops.nn.net import Layer, Net
 from mdops.ops import NeighborList, spline_potential, spline_potential_pack, spline_potential_why_not
@@ -22,12 +19,13 @@ if TYPE_CHECKING:
     from mdops.potential import Potential
 
 _TABLE_PAD = 16
+_MOST_LAYERS = 16
 
 
 class Fused(Evaluator):
     name = "fused"
     summary = "one op a step"
-    cost = "a step by separate ops takes several times as long"
+    cost = "separate ops take about ten times as long"
     packs_weights = True
     captures = True
 
@@ -49,28 +47,17 @@ class Fused(Evaluator):
         self._scalars = (*shape(splines), CODES[name], float(threshold or 3.0), potential.matmul)
 
     @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineModel.knows(potential)
+
+    @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
         problem = SplineModel.why_not(potential) or why_not_net(potential)
         if problem is not None:
             return problem
         if potential.device.type not in ("cpu", "cuda"):
             return f"the op runs on CPUs and NVIDIA GPUs, and the model is on {potential.device}"
-        model, grid = potential.model, potential.grid
-        assert (
-            isinstance(model, DescriptorFitting) and isinstance(model.descriptor, SeE2A) and grid is not None
-        )
-        d, fitting = model.descriptor, model.fitting
-        limit = why_not_sizes(
-            d.mean.device,
-            d.mean.dtype,
-            len(potential.type_map),
-            grid.intervals,
-            d.channels,
-            d.axis_neuron,
-            tuple(layer.outputs for layer in fitting.net(0).layers[:-1]),
-            fitting.extra_size,
-        )
-        return None if limit is None else f"the op does not take this model: {limit}"
+        return _beyond_limits(potential)
 
     def __call__(
         self,
@@ -128,38 +115,15 @@ def shape(splines: SplineModel) -> tuple[Any, ...]:
     )
 
 
-@lru_cache
-def why_not_sizes(
-    device: torch.device,
-    dtype: torch.dtype,
-    ntypes: int,
-    intervals: int,
-    channels: int,
-    axis: int,
-    neurons: tuple[int, ...],
-    extra: int,
-) -> str | None:
-    """Which limit of the op on a device a model exceeds; None if it keeps within all. Kept, as every step asks."""
-    return spline_potential_why_not(
-        torch.empty(0, dtype=dtype, device=device),
-        ntypes=ntypes,
-        intervals=intervals,
-        width=channels,
-        axis=axis,
-        neurons=list(neurons),
-        extra=extra,
-    )
-
-
 def why_not_net(potential: "Potential") -> str | None:
     """Why the op cannot have a model's fitting net; None if it can."""
-    fitting = potential.model.fitting
+    fitting: Any = potential.model.fitting
     if not isinstance(fitting, EnergyFitting):
         return f"the op knows the fitting ener, and this is {fitting.kind}"
     layers = fitting.net(0).layers
     hidden, last = layers[:-1], layers[-1]
-    if not hidden:
-        return "the op's fitting nets have a hidden layer or more, and this has none"
+    if not 1 <= len(hidden) <= _MOST_LAYERS:
+        return f"the op's fitting nets have 1 to {_MOST_LAYERS} hidden layers, and this has {len(hidden)}"
     if hidden[0].adds_input or last.adds_input:
         return "the first or the last layer of the fitting net adds its input, which the op does not"
     names = {layer.activation_name.lower() for layer in hidden}
@@ -170,6 +134,22 @@ def why_not_net(potential: "Potential") -> str | None:
     if any(fitting.vacuum) and fitting.extra_size:
         return "the energies in vacuum (atom_ener) depend on frame or atomic parameters"
     return None
+
+
+def _beyond_limits(potential: "Potential") -> str | None:
+    """The op's limit that this model, where it is now, exceeds."""
+    assert potential.grid is not None
+    descriptor: Any = potential.model.descriptor
+    fitting: Any = potential.model.fitting
+    return spline_potential_why_not(
+        descriptor.mean,
+        ntypes=descriptor.ntypes,
+        intervals=potential.grid.intervals,
+        width=descriptor.channels,
+        axis=descriptor.axis_neuron,
+        neurons=[layer.outputs for layer in fitting.net(0).layers[:-1]],
+        extra=fitting.extra_size,
+    )
 
 
 def why_not_tf32(potential: "Potential") -> str | None:

@@ -10,8 +10,13 @@ from reference_cases import CASES, DATA, model_path, overflow_of, references, re
 
 from mdops import Potential, load
 from mdops.cli.sample_model import sample_box, sample_model
-from mdops.evaluators import Autograd, fused
+from mdops.evaluators import Autograd
+from mdops.evaluators.fused import Fused
 from mdops.evaluators.spline import SplineGrid
+from mdops.models import DescriptorFitting
+from mdops.models.ener import EnergyFitting
+from mdops.models.se_e2_a import SeE2A
+from mdops.models.standard import StandardOptions
 from mdops.nn.net import NetCollection
 from mdops.ops import NeighborList, neighbor_list, spline_potential_why_not
 from mdops.system import System, from_atoms
@@ -207,9 +212,7 @@ def test_gpu_answers_wrong_input_with_nan():
     atom = int(own.nonzero()[4])
 
     def answer(changed_system=None, **changed):
-        return gpu.evaluator()(changed_system or system, pairs._replace(**changed), None, None, check=False)[
-            0
-        ]
+        return gpu.evaluator()(changed_system or system, pairs._replace(**changed), None, None)[0]
 
     def assert_spoiled_alone(result):
         assert torch.isnan(result["forces"][own]).all() and torch.isnan(result["virial"][1]).all()
@@ -243,9 +246,9 @@ def test_gpu_answers_weights_that_are_no_numbers_with_nan():
         gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")
         system, pairs = moved(reference.system, listed(gpu, reference.system), "cuda")
         with torch.no_grad():
-            for weight in getattr(gpu.model, part).parameters():
+            for weight in getattr(gpu, part).parameters():
                 weight.view(-1)[0] = torch.nan
-        result, _ = gpu.evaluator()(system, pairs, check=False)
+        result, _ = gpu.evaluator()(system, pairs, None, None)
         assert not any(torch.isfinite(value).any() for value in result.values()), part
 
 
@@ -266,22 +269,29 @@ def test_gpu_takes_empty_systems_and_virtual_atoms():
 @pytest.mark.gpu
 def test_float64_on_a_gpu_is_composed():
     gpu = load(model_path("se_a_alloy"), dtype=torch.float64).to("cuda")
-    assert isinstance(gpu.evaluator(), Autograd)
+    assert not isinstance(gpu.evaluator(), Fused)
 
 
 def of_many_types(ntypes, intervals, dtype=torch.float32, device="cpu"):
     """The model of `sample_model` with its nets for each of many types, and splines of so many intervals."""
     few = sample_model((4, 4), 4.0, (4, 8), 4, (16, 16), dtype).model
-    d, fitting = few.descriptor, few.fitting
-    names, zeros = [f"T{t}" for t in range(ntypes)], torch.zeros(ntypes, dtype=torch.float64)
-    options = dataclasses.replace(d.options, sel=[4] * ntypes)
-    embedding = NetCollection([d.net(0, t % 2) for t in range(ntypes)], 1, ntypes, "embedding_network")
-    d = type(d)(options, names, d.mean[:1].repeat(ntypes), d.std[:1].repeat(ntypes, 1), embedding)
-    fitted = NetCollection([fitting.net(t % 2) for t in range(ntypes)], 1, ntypes, "fitting_network")
+    names = [f"T{t}" for t in range(ntypes)]
+    nets = {
+        kind: NetCollection([part[t % 2] for t in range(ntypes)], 1, ntypes, f"{kind}_network")
+        for kind, part in (("embedding", few.descriptor.embeddings), ("fitting", few.fitting.nets))
+    }
+    options = dataclasses.replace(few.descriptor.options, sel=[4] * ntypes)
+    mean, std = few.descriptor.mean[:1].repeat(ntypes), few.descriptor.std[:1].repeat(ntypes, 1)
+    descriptor = SeE2A(options, names, mean, std, nets["embedding"])
+    fitting, zeros = few.fitting, torch.zeros(ntypes, dtype=torch.float64)
     nothing = torch.empty(0, dtype=dtype)
-    fitting = type(fitting)(fitting.options, names, fitted, zeros, fitting.fparam, fitting.aparam, nothing)
-    options = dataclasses.replace(few.options, type_map=names, descriptor=d.options)
-    model = Potential(type(few)(options, names, zeros, zeros.clone(), d, fitting), overflow="extend").eval()
+    fitting = EnergyFitting(
+        fitting.options, names, nets["fitting"], zeros, fitting.fparam, fitting.aparam, nothing
+    )
+    options = StandardOptions(type_map=names, descriptor=options, fitting_net=fitting.options)
+    model = Potential(
+        DescriptorFitting(options, names, zeros, zeros.clone(), descriptor, fitting), overflow="extend"
+    ).eval()
     model.grid = SplineGrid(1 / 0.9, intervals, 0.9, 1e-5)
     return model.to(device)
 
@@ -297,7 +307,7 @@ def test_more_splines_than_the_op_takes_go_another_way():
     """16 types of 2,053 functions are 32,848 rows."""
     small, large = of_many_types(16, 256, torch.float64), of_many_types(16, 2048, torch.float64)
     system = box_of(small, 40)
-    assert isinstance(small.evaluator(), fused.Fused) and not isinstance(large.evaluator(), fused.Fused)
+    assert isinstance(small.evaluator(), Fused) and not isinstance(large.evaluator(), Fused)
     expected, result = small.evaluate(system), large.evaluate(system)
     assert relative_error(result["forces"], expected["forces"]) < 1e-5
     sizes = {"ntypes": 16, "width": 8, "axis": 4, "neurons": [16, 16]}
@@ -312,16 +322,14 @@ def test_gpu_goes_another_way_beyond_its_shared_memory(monkeypatch):
     """What an H100 holds, and no GPU does; and the same model on a GPU with less."""
     fits, large = of_many_types(59, 207, device="cuda"), of_many_types(62, 207, device="cuda")
     if torch.cuda.get_device_properties(0).shared_memory_per_block_optin >= 227 * 1024:
-        assert isinstance(fits.evaluator(), fused.Fused)
+        assert isinstance(fits.evaluator(), Fused)
         result, exact = fits.evaluate(box_of(fits, 200)), of_many_types(59, 207, torch.float64)
         expected = exact.evaluate(box_of(exact, 200))
         assert relative_error(result["forces"].cpu(), expected["forces"]) < 1e-4
-    assert not isinstance(large.evaluator(), fused.Fused)
+    assert not isinstance(large.evaluator(), Fused)
     assert torch.isfinite(large.evaluate(box_of(large, 200))["forces"]).all()
     monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", str(99 * 1024))
-    fused.why_not_sizes.cache_clear()
-    assert not isinstance(of_many_types(59, 207, device="cuda").evaluator(), fused.Fused)
-    fused.why_not_sizes.cache_clear()
+    assert not isinstance(of_many_types(59, 207, device="cuda").evaluator(), Fused)
 
 
 @pytest.mark.gpu
@@ -354,14 +362,14 @@ def test_gpu_takes_models_of_different_size_in_threads():
     for model in models:
         system = box_of(model, 60)
         calls.append((model.evaluator(), system, listed(model, system)))
-    expected = [step(system, pairs, check=False)[0]["forces"] for step, system, pairs in calls]
+    expected = [fused(system, pairs, None, None)[0]["forces"] for fused, system, pairs in calls]
     errors = []
 
     def work(k):
         try:
             for turn in range(1500):
-                step, system, pairs = calls[(k + turn) % 4]
-                result, _ = step(system, pairs, check=False)
+                fused, system, pairs = calls[(k + turn) % 4]
+                result, _ = fused(system, pairs, None, None)
             assert torch.equal(result["forces"], expected[(k + turn) % 4])
         except Exception as error:
             errors.append(error)

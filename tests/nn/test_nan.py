@@ -4,7 +4,7 @@ import pytest
 import torch
 from reference_cases import DATA, model_path, references
 
-from mdops.nn import load
+from mdops import load
 
 NAN = float("nan")
 
