@@ -121,7 +121,7 @@ def fused_steps() -> None:
     ):
         os.environ["MDOPS_GPU_SHARED_BYTES"] = shared
         model = sample_model((40, 80), 4.0, (8, 16), 8, (40, 40), torch.float32)
-        for net in (model.model.fitting.net(0), model.model.fitting.net(1)):
+        for net in model.model.fitting.nets.nets:
             for layer in net.layers[:-1]:
                 layer.activation_name = activation
         model.grid = SplineGrid(1 / 0.9, 32, 0.9, 1e-5)
