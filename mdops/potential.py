@@ -216,8 +216,9 @@ class Potential(nn.Module):
         return {**self.__dict__, "_watch": None, "_kept": {}}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that `mdops.load` reads and, but for .safetensors, DeePMD-kit does: by the suffix .dp, .yaml,
-        .json or .safetensors; with `source`. Weights have the precision that the model's options name.
+        """Write a file that `mdops.load` reads, with `source`; weights have the precision that the options name.
+
+        The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (docs/formats.md).
 
         Raises ModelFileError for weights that are not finite, another suffix, and a place that is none for a file.
         """

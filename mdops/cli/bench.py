@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     model = _model(args)
     precision = f"{args.dtype} with products of tf32" if args.matmul == "tf32" else args.dtype
     print(f"{precision}, {args.device}, {torch.get_num_threads()} threads, skin {args.skin:g} A")
+    print(f"a step is {model.explain()}")
     print(
         f"{'atoms':>8}{'ms/step':>12}{'us/atom/step':>14}{'ns/day':>10}{'steps/list':>12}{'neighbours':>12}"
     )

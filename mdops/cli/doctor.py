@@ -73,6 +73,7 @@ def _findings() -> Iterator[Finding]:
     yield _guarded("threads", _threads, "reinstall PyTorch")
     if not isa.problem:
         yield _guarded("self test", _self_test, f"report this, and {_REINSTALL}")
+        yield _guarded("evaluators", _evaluators, f"report this, and {_REINSTALL}")
 
 
 def _guarded(name: str, look: Callable[[], Finding], advice: str) -> Finding:
@@ -171,6 +172,20 @@ def _gpu(index: int) -> Finding:
         answers.append(sample.function(*sample.args).cpu())
     torch.testing.assert_close(*answers)
     return Finding(f"gpu {index}", f"{value}, an op gives what it gives on the CPU")
+
+
+def _evaluators() -> Finding:
+    """What the models with every fast way take here."""
+    import torch
+
+    from mdops.cli.sample_model import water_model
+
+    potential = water_model(torch.float32)
+    return Finding(
+        "evaluators",
+        f"of se_e2_a on the CPU: simulation by {potential.explain('simulate')}; training by "
+        f"{potential.explain('train')} (`mdops info MODEL --device` for other models and devices)",
+    )
 
 
 def _self_test() -> Finding:

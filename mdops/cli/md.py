@@ -4,6 +4,7 @@ after a kill, and the run goes on as if nothing had happened."""
 import argparse
 import dataclasses
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         r_min=args.r_min,
         matmul=args.matmul,
     )
+    for path, model in zip(args.model, atoms.calc.models, strict=True):
+        print(f"{path}: {model.explain()}", file=sys.stderr, flush=True)
     summary = run_md(atoms, physics, output, new_velocities=args.new_velocities)
     print(_describe(summary, output))
     return 0

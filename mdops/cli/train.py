@@ -132,6 +132,7 @@ def _train(trainer: "Trainer") -> None:
 
     first, started = trainer.step, time.perf_counter()
     print(_announcement(trainer), file=sys.stderr, flush=True)
+    print(f"a step is {trainer.potential.explain('train')}", file=sys.stderr, flush=True)
     with TrainingProgress(first, trainer.steps) as progress:
         trainer.run(progress.report, progress.update)
     print(_summary(trainer, trainer.step - first, time.perf_counter() - started, progress.latest))

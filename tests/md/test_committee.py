@@ -10,11 +10,11 @@ from ase import Atoms
 from ase_reference import reference_integrator
 from engine_cases import MODEL, PHYSICS, alloy
 
+from mdops import load
 from mdops.calculator import MDOps
 from mdops.errors import InputError
 from mdops.md import BatchEngine, Engine, UnstableRunError
 from mdops.md.motion import set_velocities
-from mdops import load
 
 REFERENCE = Path(__file__).parents[1] / "data" / "reference"
 

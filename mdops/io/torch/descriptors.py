@@ -93,6 +93,17 @@ def _se_e3(params: Tree, state: State, type_map: list[str]) -> Tree:
     return {**tree, "trainable": is_trainable(params)}
 
 
+_ANGLES: Tree = {
+    **_COMMON,
+    "neuron": [2, 4, 8],
+    "set_davg_zero": True,
+    "tebd_dim": 8,
+    "tebd_input_mode": "concat",
+    "concat_output_tebd": True,
+    "use_econf_tebd": False,
+    "use_tebd_bias": False,
+    "smooth": True,
+}
 _ATTENTION: Tree = {
     **_COMMON,
     "set_davg_zero": True,
@@ -156,10 +167,38 @@ def _dpa1(params: Tree, state: State, type_map: list[str]) -> Tree:
     return tree
 
 
+def _se_e3_tebd(params: Tree, state: State, type_map: list[str]) -> Tree:
+    """The descriptor of angles whose net also takes the types of both neighbours."""
+    options = options_of(params, _ANGLES)
+    bias = options.pop("use_tebd_bias")  # the tree has it in the type embedding alone
+    options["sel"] = [options["sel"]] if isinstance(options["sel"], int) else options["sel"]
+    block, count, train = state.below("se_ttebd"), len(type_map), is_trainable(params)
+    tree = {
+        "@class": "Descriptor",
+        "type": "se_e3_tebd",
+        "@version": 1,
+        **options,
+        **_radial(options),
+        "ntypes": count,
+        "embeddings": embedding_collection(block.below("filter_layers"), options, 0, count, train),
+        "type_embedding": _type_embedding(
+            state.below("type_embedding.embedding"), {**options, "use_tebd_bias": bias}, type_map, train
+        ),
+        "@variables": _statistics(block),
+        "type_map": type_map,
+        "trainable": train,
+    }
+    if options["tebd_input_mode"] == "strip":
+        strip = block.below("filter_layers_strip")
+        tree["embeddings_strip"] = embedding_collection(strip, options, 0, count, train)
+    return tree
+
+
 _BUILDERS: list[tuple[tuple[str, ...], Callable[[Tree, State, list[str]], Tree], bool]] = [
     (("se_e2_a", "se_a"), _se_e2_a, False),
     (("se_e2_r", "se_r"), _se_e2_r, False),
     (("se_e3", "se_at", "se_a_3be", "se_t"), _se_e3, False),
+    (("se_e3_tebd",), _se_e3_tebd, True),
     (("dpa1", "se_atten"), _dpa1, True),
     (("se_atten_v2",), _se_atten_v2, True),
 ]
