@@ -138,7 +138,7 @@ def test_a_committee_in_graphs_and_on_two_devices():
     for graphs, places in ((True, ("cuda", "cuda")), (False, ("cuda", "cuda")), (True, ("cuda", "cpu"))):
         models = [load(MODEL, device=places[0]), load(MODEL, device=places[1], r_min=0.4)]
         with torch.no_grad():
-            models[1].fitting.net(0).layers[0].weight *= 1.3
+            models[1].model.fitting.net(0).layers[0].weight *= 1.3
         engine = Engine(alloy(physics), models, physics, graphs=graphs)
         ends += list(engine.run(60, every=60))
         assert bool(engine._graphs) == (graphs and places[1] == "cuda")
