@@ -163,9 +163,10 @@ class Potential(nn.Module):
         """The first evaluator that can have the model where and as it is now: to "simulate", to "differentiate" in
         positions and weights, or to "train" (differentiable in the weights)."""
         kind = self._same(f"kind to {use}", (*self._structure(), self._watching()), lambda: self._first(use))
+        if use == "simulate" and self.matmul == "tf32":
+            state = *self._structure(), self._watching()
+            self._refuse_tf32(self._same("why not tf32", state, lambda: why_not_tf32(self)))
         if kind.packs_weights:
-            if self.matmul == "tf32":
-                self._refuse_tf32(why_not_tf32(self))
             return self.kept(kind.name, lambda: kind(self))
         return self._same(use, (kind, *self._structure()), lambda: kind(self))
 
