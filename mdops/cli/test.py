@@ -5,6 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mdops.cli.arguments import add_spline_options
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accuracy of matrix products; tf32: on a GPU, faster, less accurate")  # fmt: skip
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip
+    add_spline_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +48,10 @@ def run(args: argparse.Namespace) -> int:
     from mdops.train.report.evaluation import evaluate
 
     curve = _require_outputs(args)
-    model = load(args.model, device=args.device, dtype=args.dtype, overflow=args.overflow, matmul=args.matmul)
+    model = load(
+        args.model, device=args.device, dtype=args.dtype, overflow=args.overflow, spline=args.spline,
+        r_min=args.r_min, matmul=args.matmul,
+    )  # fmt: skip
     evaluation = evaluate(model, load_dataset(args.data, model.type_map, names=_names(args.names)))
     _show(evaluation)
     for path in _write(args, evaluation, curve):

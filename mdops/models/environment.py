@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class EnvironmentOptions(Options):
     """Those of se_e2_a that the other descriptors of the environment matrix have, too."""
 
-    sel: list[int] | str = key(
+    sel: list[int] | int | str = key(
         "auto",
         'places for neighbours of each type; "auto:f" is f times what the data needs',
         low=0,
@@ -54,6 +54,8 @@ class EnvironmentOptions(Options):
 
     def check_sel(self, place: str, type_map: Sequence[str]) -> None:
         """Raises ConfigError unless there is a number for each type."""
+        if isinstance(self.sel, int):
+            raise ConfigError(f"{place}.sel: is {self.sel}, expected text, or a list of whole numbers")
         if isinstance(self.sel, list) and len(self.sel) != len(type_map):
             raise ConfigError(f"{place}.sel: has {len(self.sel)} numbers for {len(type_map)} types")
 

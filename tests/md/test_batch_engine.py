@@ -72,7 +72,7 @@ def test_frames_go_back_into_atoms(models):
         np.testing.assert_allclose(again.positions, atoms.positions)
         np.testing.assert_allclose(again.get_momenta(), atoms.get_momenta())
         assert again.get_potential_energy() == pytest.approx(frame.energy)
-        assert "stress" in again.calc.results or not atoms.pbc.all()
+        assert ("stress" in again.calc.results) == bool(atoms.pbc.all())
     np.testing.assert_allclose(engine.temperature(batch.kinetic), [300, 50, 300, 300], rtol=1e-10)
 
 
@@ -137,7 +137,7 @@ def test_the_models_error_names_system_and_atom(device):
     potential.model.descriptor.sel = [4, 4]
     alone = Atoms("Cu", positions=[[0, 0, 0]], cell=[20, 20, 20], pbc=True)
     alone.set_momenta(np.zeros((1, 3)))
-    with pytest.raises(UnstableRunError, match=r"system 2: atom 0 has \d+ neighbours of type Cu"):
+    with pytest.raises(InputError, match=r"^system 2: atom 0 has \d+ neighbours of type Cu"):
         BatchEngine([alone, alone.copy(), alloy(PHYSICS["nve"])], potential, PHYSICS["nve"])
 
 

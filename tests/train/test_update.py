@@ -59,7 +59,7 @@ def test_weight_gradient_is_the_slope_of_the_loss(data, lists):
     use_training_spline(potential, 2.0)
     batch = make_batch(data, lists, [1])
     _, found = gradients(potential, batch)
-    weight, grad = next(iter(potential.model.descriptor.nets[0].parameters())), found[0]
+    weight, grad = next(iter(potential.model.descriptor.embeddings[0].parameters())), found[0]
     values = []
     for sign in (1, -1):
         with torch.no_grad():
@@ -112,18 +112,38 @@ def test_knots_are_renewed_when_the_weights_need_it(data, lists):
     before = potential.grid
     assert not keep_spline(potential)
     with torch.no_grad():
-        potential.model.descriptor.nets[0].layers[0].weight.mul_(2)
+        potential.model.descriptor.embeddings[0].layers[0].weight.mul_(2)
     assert keep_spline(potential) and potential.grid.intervals > before.intervals
     assert potential.grid.r_min == before.r_min == pytest.approx(1.8)
+
+
+def compare_form(tree, other, place):
+    """Two trees have the same keys at every level, and leaves of the same kind."""
+    if isinstance(other, dict):
+        assert isinstance(tree, dict) and tree.keys() == other.keys(), place
+        for key, value in other.items():
+            if key != "trainable":  # one for all layers, or one for each
+                compare_form(tree[key], value, f"{place}.{key}")
+    elif isinstance(other, list) and other and isinstance(other[0], dict):
+        assert isinstance(tree, list), place
+        for k, value in enumerate(tree):
+            compare_form(value, other[min(k, len(other) - 1)], f"{place}[{k}]")
+    elif isinstance(other, np.ndarray):
+        assert tree is None or (tree.dtype, tree.ndim) == (other.dtype, other.ndim), place
+    elif other is not None:
+        assert isinstance(tree, type(other)), place
 
 
 def test_new_model_is_saved_and_read_as_deepmd_kits_tree(data, lists, tmp_path):
     potential = model(data, lists, resnet_dt=True)
     potential.save(tmp_path / "model.safetensors")
     tree = read_model(tmp_path / "model.safetensors").model
-    given = read_model(EMT.parents[1] / "formats" / "model.dp").model
-    assert set(tree) == set(given) and set(tree["descriptor"]) == set(given["descriptor"])
-    assert set(tree["fitting"]) == set(given["fitting"])
+    trained = read_model(EMT.parents[1] / "formats" / "model.dp").model
+    compare_form(tree, trained, "model")
+    nets = [net["layers"] for net in tree["descriptor"]["embeddings"]["networks"]]
+    for layers, net in zip(nets, potential.descriptor.nets, strict=True):
+        for layer, module in zip(layers, net.layers, strict=True):
+            assert np.array_equal(layer["@variables"]["w"], module.weight.detach())
     loaded = mdops.load(tmp_path / "model.safetensors", dtype=torch.float64, spline=False)
     batch = make_batch(data, lists, [3])
     a, b = (predict(m, batch, create_graph=False) for m in (potential, loaded))
@@ -134,13 +154,13 @@ def test_random_weights_have_deepmd_kits_spread_and_follow_the_seed(data, lists)
     one = model(data, lists, neuron=[40, 80], axis_neuron=8)
     again = model(data, lists, neuron=[40, 80], axis_neuron=8)
     other = model(data, lists, seed=4, neuron=[40, 80], axis_neuron=8)
-    weight = one.model.descriptor.nets[0].layers[1].weight
+    weight = one.model.descriptor.embeddings[0].layers[1].weight
     assert float(weight.detach().std()) == pytest.approx(120**-0.5, rel=0.05)
     assert float(one.model.fitting.nets[0].layers[1].timestep.detach().mean()) == pytest.approx(0.1, abs=2e-3)
     assert one.model.fitting.nets[0].layers[0].timestep is None
-    assert torch.equal(weight, again.model.descriptor.nets[0].layers[1].weight)
-    assert not torch.equal(weight, other.model.descriptor.nets[0].layers[1].weight)
-    assert not torch.equal(weight, one.model.descriptor.nets[1].layers[1].weight)
+    assert torch.equal(weight, again.model.descriptor.embeddings[0].layers[1].weight)
+    assert not torch.equal(weight, other.model.descriptor.embeddings[0].layers[1].weight)
+    assert not torch.equal(weight, one.model.descriptor.embeddings[1].layers[1].weight)
 
 
 def test_too_small_sel_is_told_and_cuts_neighbours(data, lists):

@@ -42,11 +42,14 @@ class Batch:
             return None if value is None else value.to(device)
 
         system, near = self.system, self.neighbors
-        names = ("positions", "types", "cell", "pbc", "batch")
         return replace(
             self,
             system=System(
-                *(getattr(system, name).to(device) for name in names),
+                system.positions.to(device),
+                system.types.to(device),
+                system.cell.to(device),
+                system.pbc.to(device),
+                system.batch.to(device),
                 None if system.kinds is None else tuple(index.to(device) for index in system.kinds),
             ),
             neighbors=NeighborList(

@@ -48,9 +48,9 @@ def read_system(folder: Path, type_map: list[str]) -> Iterator[FrameSet]:
         block = _read_set(folder, place, own, elements, type_map, periodic)
         first = first or block
         if set(block.labels) != set(first.labels):
-            told = [", ".join(sorted(b.labels)) or "nothing" for b in (block, first)]
+            labels = [", ".join(sorted(b.labels)) or "nothing" for b in (block, first)]
             warnings.warn(
-                f"{place} has {told[0]}, and {first.source} has {told[1]}: is a file missing? Frames without a "
+                f"{place} has {labels[0]}, and {first.source} has {labels[1]}: is a file missing? Frames without a "
                 "label do not count in its part of the loss",
                 stacklevel=2,
             )
@@ -151,8 +151,8 @@ def _check_own(types: np.ndarray, elements: list[str] | None, place: Path, lowes
         wrong |= types >= len(elements)
     if wrong.any():
         frame, atom = np.argwhere(wrong)[0]
-        there = "" if elements is None else f", and type_map.raw has {len(elements)} elements"
-        raise DataError(f"{place}, frame {frame}: atom {atom} has type {types[frame, atom]}{there}")
+        known = "" if elements is None else f", and type_map.raw has {len(elements)} elements"
+        raise DataError(f"{place}, frame {frame}: atom {atom} has type {types[frame, atom]}{known}")
 
 
 def _mapped(types: np.ndarray, elements: list[str] | None, type_map: list[str], folder: Path) -> np.ndarray:

@@ -91,9 +91,9 @@ class EnergyLoss:
         """For each frame or atom its part of the loss, a mean over components; 0 without label."""
         if name not in batch.labels:
             return value[:0].flatten()  # part of the graph: a batch without labels has gradients 0
-        there = _rows(name, batch)
+        labelled = _rows(name, batch)
         error = (value - batch.labels[name]).reshape(len(value), -1)
-        error = torch.where(there[:, None], error, 0.0)
+        error = torch.where(labelled[:, None], error, 0.0)
         whole = name in ("energy", "virial")
         atoms = batch.sizes[:, None].double() if whole else error.new_ones(1)
         if name == "forces" and self.force_norm:
@@ -119,21 +119,30 @@ def label_counts(batch: Batch) -> dict[str, float]:
 
 def _rows(name: str, batch: Batch) -> torch.Tensor:
     """(S,) or (N,) bool: the frames, or atoms, that have the label."""
-    there = batch.present[name]
-    return there if name in ("energy", "virial") else there[batch.system.batch.long()]
+    labelled = batch.present[name]
+    return labelled if name in ("energy", "virial") else labelled[batch.system.batch.long()]
 
 
 @torch.no_grad()
-def squared_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, tuple[float, int]]:
-    """For each label of the batch, the sum of squared errors and over how many values it goes.
+def label_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, torch.Tensor]:
+    """For each label of the batch, prediction - label, float64, of the frames or atoms that have it.
 
-    Energies and virials are per atom. sqrt(sum / count) is the RMSE, over several batches too.
+    Energies (n, 1) and virials (n, 9) are per atom; forces are (n, 3), atomic energies (n,).
     """
     errors = {}
     for name, label in batch.labels.items():
-        there = _rows(name, batch)
-        error = (result[name].double() - label)[there]
+        labelled = _rows(name, batch)
+        error = (result[name].double() - label)[labelled]
         if name in ("energy", "virial"):
-            error = error.reshape(len(error), -1) / batch.sizes[there, None]
-        errors[name] = (float(error.square().sum()), error.numel())
+            error = error.reshape(len(error), -1) / batch.sizes[labelled, None]
+        errors[name] = error
     return errors
+
+
+def squared_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, tuple[float, int]]:
+    """For each label of the batch, the sum of squared `label_errors` and over how many values it goes.
+
+    sqrt(sum / count) is the RMSE, over several batches too.
+    """
+    errors = label_errors(result, batch)
+    return {name: (float(error.square().sum()), error.numel()) for name, error in errors.items()}

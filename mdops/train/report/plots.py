@@ -36,7 +36,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise InputError(f"plots need matplotlib: pip install 'mdops[plot]' ({error})") from error
+        raise InputError(f"plots need matplotlib: pip install matplotlib ({error})") from error
 
 
 def parity_plot(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:

@@ -17,7 +17,7 @@ def require_tensorboard() -> Any:
         return importlib.import_module("torch.utils.tensorboard").SummaryWriter
     except ImportError as error:
         raise InputError(
-            f"training.tensorboard: TensorBoard is not installed: pip install 'mdops[tensorboard]' ({error})"
+            f"training.tensorboard: TensorBoard is not installed: pip install tensorboard ({error})"
         ) from None
 
 

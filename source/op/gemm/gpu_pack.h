@@ -1,44 +1,24 @@
-// Packing a fitting net for a GPU, on the GPU.
+// Packing a net for a GPU, on the GPU.
 #pragma once
 
-#include "spline_potential/gpu_hopper.h"
+#include "gemm/gpu_parts.h"
 
 namespace mdops {
 
 // Layer n of a net as the matrix of its forward or its backward product; zero outside of the weights.
 struct LayerMatrix {
   const float* weight;  // (inputs, neurons)
-  FittingShape net;
-  int layer;
+  int inputs, neurons;
   bool backward;
 
-  // The first layer's weight of feature f (gpu_shape.h), from DeePMD-kit's order k * M2 + l: D is symmetric
-  // in its first M2 rows, and the weights of two equal features are added.
-  __device__ float folded(int f, int col) const {
-    const Features features(net);
-    const int cols = net.neurons[0], count = features.count();
-    if (f >= count) {
-      const int k = f - count;
-      return k < net.extra ? weight[(static_cast<int64_t>(net.width) * net.axis + k) * cols + col] : 0.0f;
-    }
-    int l = 0;
-    while (l + 1 < net.axis && f >= features.row(l + 1) + Features::first(l + 1)) ++l;
-    const int k = f - features.row(l);
-    if (k < l || k >= net.width) return 0.0f;
-    float sum = weight[(static_cast<int64_t>(k) * net.axis + l) * cols + col];
-    if (k < net.axis && k != l) sum += weight[(static_cast<int64_t>(l) * net.axis + k) * cols + col];
-    return sum;
-  }
   __device__ float at(int row, int col) const {
     const int in = backward ? col : row, out = backward ? row : col;
-    if (out >= net.neurons[layer]) return 0.0f;
-    if (layer == 0) return folded(in, out);
-    return in < net.neurons[layer - 1] ? weight[static_cast<int64_t>(in) * net.neurons[layer] + out] : 0.0f;
+    return in < inputs && out < neurons ? weight[static_cast<int64_t>(in) * neurons + out] : 0.0f;
   }
 };
 
 // 1 / scale of each column: a warp a column.
-__global__ void column_scales_kernel(LayerMatrix matrix, PackedMatrix to, float* packed) {
+static __global__ void column_scales_kernel(LayerMatrix matrix, PackedMatrix to, float* packed) {
   const int col = blockIdx.x;
   float largest = 0;
   for (int k = threadIdx.x; k < to.steps * kStepDepth; k += kWarp)
@@ -64,7 +44,7 @@ __global__ void fragments_kernel(LayerMatrix matrix, PackedMatrix to, float* pac
 }
 
 // 1 / scale of a whole matrix, by one block.
-__global__ void __launch_bounds__(1024)
+static __global__ void __launch_bounds__(1024)
     unit_scale_kernel(LayerMatrix matrix, int depth, int columns, float* inverse) {
   __shared__ float of_warp[kWarp];
   float largest = 0;
@@ -78,8 +58,8 @@ __global__ void __launch_bounds__(1024)
   *inverse = inverse_power(scale_for(largest));
 }
 
-// The units of one product of the chain (`Chain` tells their order), a block each: columns as the rows of
-// gpu_hopper.h.
+// The units of one product of the chain (`NetChain` tells their order), a block each: columns as the rows that
+// gpu_shape.h draws.
 template <int Parts>
 __global__ void units_kernel(LayerMatrix matrix, int depth, int columns, int width, const float* inverse,
                              char* units) {

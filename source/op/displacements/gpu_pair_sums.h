@@ -5,9 +5,8 @@
 // terms, the sums, their floats.
 #pragma once
 
-#include "common/cuda.h"
 #include "common/fixed_point.h"
-#include "common/pair_checks.h"
+#include "common/gpu.h"
 #include "common/rows.h"
 #include "displacements/displacements.h"
 
@@ -225,28 +224,38 @@ __global__ void finish_sums(int64_t atoms, int64_t width, int64_t systems, PairS
   }
 }
 
+// A call, of lists of `width` places.
 template <class Terms>
-void sum_pairs(const CudaOp& op, const PairList& pairs, const Terms& terms, int64_t systems, double* row_sums,
-               double* of_systems, double* others) {
-  constexpr int stride = kNeighborStride<Terms>, limbs = kLimbs<Terms>, threads = kWarp * kSumWarps;
-  const int64_t slots = pairs.atoms * pairs.width, words = limbs * pairs.atoms * stride;
-  Tensor memory = empty(op, {16 + words + limbs * systems * kSystemStride}, ScalarType::Long);
-  op.clear(memory);
-  int64_t* start = memory.mutable_data_ptr<int64_t>();
-  const PairSumSpace space{reinterpret_cast<double*>(start), start + 16, start + 16 + words};
-  const int32_t* neighbors = pairs.neighbors.const_data_ptr<int32_t>();
-  // One round of blocks that stay: each warp flushes its system's sums once or, with small systems, a few
-  // times.
-  const int64_t most = op.resident_blocks(add_terms<Terms>, threads) * kSumWarps;
-  const int64_t rows_per_warp = blocks_for(pairs.atoms, most < pairs.atoms ? most : pairs.atoms + 1);
-  const int64_t reading = blocks_for(slots, threads);
-  op.launch(largest_terms<Terms>, reading < kReadBlocks ? reading : kReadBlocks, threads, 0, terms, neighbors,
-            slots, space);
-  op.launch(add_terms<Terms>, pairs.atoms ? blocks_for(blocks_for(pairs.atoms, rows_per_warp), kSumWarps) : 0,
-            threads, 0, terms, pairs.batch.const_data_ptr<int32_t>(), neighbors, pairs.atoms, pairs.width,
-            systems, rows_per_warp, space, row_sums);
-  op.launch(finish_sums<Terms>, blocks_for(pairs.atoms * Terms::kNeighbor + systems * kSystem, threads),
-            threads, 0, pairs.atoms, pairs.width, systems, space, row_sums, of_systems, others);
-}
+struct PairSums {
+  const Gpu& gpu;
+  const int32_t *batch, *neighbors;
+  int64_t atoms, width, systems;
+
+  // Of memory, for `run`.
+  int64_t words() const { return kFirst + neighbor_words() + kLimbs<Terms> * systems * kSystemStride; }
+
+  // `row_sums` (N, 3), `of_systems` (S, 9), `others` (N, 9) or null where the terms have no such.
+  void run(const Terms& terms, int64_t* memory, double* row_sums, double* of_systems, double* others) const {
+    constexpr int threads = kWarp * kSumWarps;
+    gpu.clear(memory, 8 * words());
+    const PairSumSpace space{reinterpret_cast<double*>(memory), memory + kFirst,
+                             memory + kFirst + neighbor_words()};
+    // One round of blocks that stay: each warp flushes its system's sums once or, with small systems, a few
+    // times.
+    const int64_t most = gpu.resident_blocks(add_terms<Terms>, threads) * kSumWarps;
+    const int64_t rows_per_warp = blocks_for(atoms, most < atoms ? most : atoms + 1);
+    const int64_t slots = atoms * width, reading = blocks_for(slots, threads);
+    gpu.launch(largest_terms<Terms>, reading < kReadBlocks ? reading : kReadBlocks, threads, 0, terms,
+               neighbors, slots, space);
+    gpu.launch(add_terms<Terms>, atoms ? blocks_for(blocks_for(atoms, rows_per_warp), kSumWarps) : 0, threads,
+               0, terms, batch, neighbors, atoms, width, systems, rows_per_warp, space, row_sums);
+    gpu.launch(finish_sums<Terms>, blocks_for(atoms * Terms::kNeighbor + systems * kSystem, threads), threads,
+               0, atoms, width, systems, space, row_sums, of_systems, others);
+  }
+
+ private:
+  static constexpr int64_t kFirst = 16;  // the largest terms stand before
+  int64_t neighbor_words() const { return kLimbs<Terms> * atoms * kNeighborStride<Terms>; }
+};
 
 }  // namespace mdops

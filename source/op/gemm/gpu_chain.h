@@ -1,33 +1,59 @@
-// The whole fitting net on Hopper in one kernel: 128 atoms a block, from their features to the gradient of
-// these. A producer warp streams the weights of all products through shared memory, in the order of `Chain`;
-// two warpgroups of 64 atoms each follow it. What a layer leaves is split into the parts of float16 where it
-// arises and stays in shared memory for the next product.
+// A whole net on Hopper in one kernel: 128 rows a block, from their input to its gradient. A producer warp
+// streams the weights of all products through shared memory, in the order of `NetChain`; two warpgroups of 64
+// rows each follow it. What a layer leaves is split into the parts of float16 where it arises and stays in
+// shared memory for the next product.
+//
+// Who holds what in a block of 384 threads (sizes for two parts; with one a block of A or a unit is twice as
+// deep):
+//
+//   warps 0-3    group 0, rows 0-63       sums 64 x 240 in float32, 120 of a thread
+//   warps 4-7    group 1, rows 64-127     the same
+//   warp 8       one lane: asks for copies and waits for slots
+//
+//   shared memory    kA      group 0: 8 blocks of A, 64 rows x 32 numbers, 8 KiB each; group 1: the same
+//                    kUnits  6 units of B, 32 numbers x 120 columns, 15 KiB each
+//                    kSteep  the largest slope of every layer in every row
+//                    kFull, kEmpty, kFullA, kEmptyA   a barrier for each unit and each block of A
+//
+//   device memory    slopes of all layers but the last, numbers of a thread side by side with its neighbours'
+//
+// The units go round as a ring of six. A's blocks do so for the input alone, which is deeper than they hold;
+// a layer's 240 numbers a row stay: numbers 32 b .. 32 b + 31 are block b. The products of a layer of 240
+// columns take the units in this order, a pair of blocks of the depth with all columns before the next pair:
+//
+//                  columns 0-119   120-239
+//   depth  0-31       unit 0        unit 2
+//          32-63      unit 1        unit 3
+//          64-95      unit 4        unit 6
+//          96-127     unit 5        unit 7  ...
+//
+// so 64 products deep are summed by the tensor cores into 64 x 120 `part`, then added to `sum` in float32.
+// gpu_shape.h draws a row of A, or of a unit, whose rows are B's columns.
 #pragma once
 
-#include "spline_potential/gpu_hopper.h"
+#include "gemm/gpu_hopper.h"
+#include "gemm/gpu_layer.h"
 
 namespace mdops {
 
 struct ChainArgs {
-  const int32_t* tile_type;  // -1: no atoms
+  const int32_t* tile_type;  // -1: no row counts
   const float* nets;
   int64_t net_size, units, unit_scales, bias[kChainLayers], timestep[kChainLayers], out_weight;
-  FittingShape net;
-  // Features: for each tile of kChainRows rows, block after block of unit_depth columns, rows of kWideRow
-  // bytes. They are replaced by their gradient, rows of feature_stride floats.
-  float* features;
-  const float* bound;  // of each row's features
+  GpuNetShape net;
+  float* inputs;       // (rows, net.inputs), as InputRow writes them; then their gradient, as floats
+  const float* bound;  // of each row of the input
   float2* slopes;      // kChainCols numbers a row for each layer but the last
-  double* energy;      // of each row: the net's output without its bias
+  double* output;      // of each row, without its bias
   const double* scale;
 };
 
-constexpr int kChainRows = 2 * kGroupRows, kChainThreads = 3 * kGroupThreads;
+constexpr int kChainThreads = 3 * kGroupThreads;
 constexpr int kMostRegisters = 240;  // of a thread that multiplies
 constexpr int kFewRegisters = 24;    // of one that fetches
 constexpr int kChainSlots = 6;       // of shared memory for units of weights
 constexpr int kWideBlocks = 8;       // of A for each warpgroup
-constexpr int kAhead = 5;            // blocks of features under way
+constexpr int kAhead = 5;            // blocks of the input under way
 
 // Shared memory, from an address that is a multiple of 1,024 on.
 struct ChainMemory {
@@ -65,26 +91,26 @@ struct Ring {
 // One lane that fetches.
 template <int Parts>
 __device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* net, uint32_t shared) {
-  const Chain chain{p.net, Parts};
+  const NetChain chain{p.net, Parts};
   const int blocks = chain.blocks(0), chunks = chain.chunks(0), units = chain.units();
-  const char* features = reinterpret_cast<const char*>(p.features + static_cast<int64_t>(blockIdx.x) *
-                                                                        kChainRows * chain.depth(0));
+  const char* inputs = reinterpret_cast<const char*>(p.inputs + static_cast<int64_t>(blockIdx.x) *
+                                                                    kChainRows * chain.depth(0));
   const char* weights = reinterpret_cast<const char*>(net + p.units);
   Ring<kWideBlocks> a{shared + ChainMemory::kFullA, shared + ChainMemory::kEmptyA};
   Ring<kChainSlots> b{shared + ChainMemory::kFull, shared + ChainMemory::kEmpty};
   int block = 0;
-  const auto copy_features = [&](int end) {
+  const auto copy_inputs = [&](int end) {
     for (; block < end && block < blocks; ++block, a.next()) {
       a.wait_empty();
       const uint32_t full = a.full + 8 * a.slot;
       expect_bytes(full, 2 * kWideBlock);
       for (int group = 0; group < 2; ++group)
         copy_bulk(shared + (group * kWideBlocks + a.slot) * kWideBlock,
-                  features + (2 * static_cast<int64_t>(block) + group) * kWideBlock, kWideBlock, full);
+                  inputs + (2 * static_cast<int64_t>(block) + group) * kWideBlock, kWideBlock, full);
     }
   };
   for (int unit = 0; unit < units; ++unit, b.next()) {
-    copy_features(unit / chunks + kAhead);  // far enough for both blocks of a pair
+    copy_inputs(unit / chunks + kAhead);  // far enough for both blocks of a pair
     b.wait_empty();
     const uint32_t full = b.full + 8 * b.slot, to = shared + ChainMemory::kUnits + b.slot * kUnitBytes;
     expect_bytes(full, kUnitBytes);
@@ -112,7 +138,7 @@ class ChainThread {
         ring_a_{shared_ + ChainMemory::kFullA, shared_ + ChainMemory::kEmptyA} {}
 
   __device__ __forceinline__ void run() {
-    const Chain chain{p_.net, Parts};
+    const NetChain chain{p_.net, Parts};
     float sum[4 * kColumns];
     for (int h = 0; h < 2; ++h) unscale_[h] = inverse_power(scale_for(p_.bound[first_row_ + 8 * h]));
     for (int m = 0; m < chain.products(); ++m) {
@@ -122,7 +148,7 @@ class ChainThread {
       for (int chunk = 0; chunk < chain.chunks(m); chunk += width) {
         start(m, n, sum);
         multiply(m == 0, steps, width, by, sum);
-        if (m == chain.products() - 1) store_features(chunk * kUnitCols, chain.columns(m), sum);
+        if (m == chain.products() - 1) store_gradient(chunk * kUnitCols, chain.columns(m), sum);
       }
       if (!chain.is_backward(m))
         activate_layer(n, sum);
@@ -259,7 +285,7 @@ class ChainThread {
     ring.next();
   }
 
-  // x of layer n becomes f(x) and the next product's A; of the last layer the energy, and the gradient
+  // x of layer n becomes f(x) and the next product's A; of the last layer the output, and the gradient
   // before its activation.
   __device__ __forceinline__ void activate_layer(int n, float (&sum)[4 * kColumns]) {
     const bool residual = n > 0 && p_.net.residual[n];
@@ -271,31 +297,28 @@ class ChainThread {
       residual ? activate_columns<false, true>(n, sum, largest)
                : activate_columns<false, false>(n, sum, largest);
     const bool added_later = n + 1 < p_.net.layers && p_.net.residual[n + 1];
-    write_a(padded_cols(p_.net, n), largest, sum, added_later, [](int, int, float2 x) { return x; });
+    write_a(p_.net.cols(n), largest, sum, added_later, [](int, int, float2 x) { return x; });
   }
 
   template <bool Last, bool Residual>
   __device__ __forceinline__ void activate_columns(int n, float (&sum)[4 * kColumns], float (&largest)[2]) {
-    const float threshold = static_cast<float>(p_.net.threshold);
     float steepest[2] = {0, 0};
-    double energy[2] = {0, 0};
-    for_columns<5>(padded_cols(p_.net, n), sum, [&](int e, float* x) {
+    double output[2] = {0, 0};
+    for_columns<5>(p_.net.cols(n), sum, [&](int e, float* x) {
       const float2 bias = constants(p_.bias[n], e), timestep = constants(p_.timestep[n], e);
       const float2 out = Last ? constants(p_.out_weight, e) : make_float2(0, 0);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float2 value, slope;
-        activate<kind>(x[2 * h] + bias.x, threshold, &value.x, &slope.x);
-        activate<kind>(x[2 * h + 1] + bias.y, threshold, &value.y, &slope.y);
-        value = make_float2(value.x * timestep.x, value.y * timestep.y);
-        slope = make_float2(slope.x * timestep.x, slope.y * timestep.y);
+        float2 value, slope, other = make_float2(0, 0);
         if constexpr (Residual) {
           const float2 high = halves(place(e, h)), low = halves(low_place(place(e, h)));
-          value.x += unscale_[h] * (high.x + low.x), value.y += unscale_[h] * (high.y + low.y);
+          other = make_float2(unscale_[h] * (high.x + low.x), unscale_[h] * (high.y + low.y));
         }
+        layer_value<kind>(x[2 * h], bias.x, timestep.x, other.x, p_.net.threshold, &value.x, &slope.x);
+        layer_value<kind>(x[2 * h + 1], bias.y, timestep.y, other.y, p_.net.threshold, &value.y, &slope.y);
         if constexpr (Last) {
-          energy[h] += static_cast<double>(value.x) * out.x + static_cast<double>(value.y) * out.y;
-          value = make_float2(slope.x * scale_ * out.x, slope.y * scale_ * out.y);
+          value = make_float2(end_of_net(value.x, slope.x, out.x, scale_, output + h),
+                              end_of_net(value.y, slope.y, out.y, scale_, output + h));
         } else {
           *slopes(n, e, h) = slope;
           steepest[h] = fmaxf(steepest[h], fmaxf(fabsf(slope.x), fabsf(slope.y)));
@@ -310,9 +333,9 @@ class ChainThread {
       for (int d = 1; d < 4; d *= 2) {
         largest[h] = fmaxf(largest[h], __shfl_xor_sync(kAllLanes, largest[h], d));
         steepest[h] = fmaxf(steepest[h], __shfl_xor_sync(kAllLanes, steepest[h], d));
-        if (Last) energy[h] += __shfl_xor_sync(kAllLanes, energy[h], d);
+        if (Last) output[h] += __shfl_xor_sync(kAllLanes, output[h], d);
       }
-      if (Last && column_ == 0) p_.energy[first_row_ + 8 * h] = energy[h];
+      if (Last && column_ == 0) p_.output[first_row_ + 8 * h] = output[h];
       if (!Last && column_ == 0) steep_[n * kChainRows + 8 * h] = steepest[h];
     }
   }
@@ -330,9 +353,9 @@ class ChainThread {
         largest[h] = fmaxf(largest[h], __shfl_xor_sync(kAllLanes, largest[h], d));
       largest[h] *= steep_[n * kChainRows + 8 * h];
     }
-    write_a(padded_cols(p_.net, n), largest, sum, false, [&](int e, int h, float2 x) {
+    write_a(p_.net.cols(n), largest, sum, false, [&](int e, int h, float2 x) {
       const float2 slope = *slopes(n, e, h);
-      return make_float2(x.x * slope.x, x.y * slope.y);
+      return make_float2(before_activation(x.x, slope.x), before_activation(x.y, slope.y));
     });
   }
 
@@ -361,8 +384,8 @@ class ChainThread {
     sync_group(group_);
   }
 
-  __device__ __forceinline__ void store_features(int first, int columns, float (&sum)[4 * kColumns]) const {
-    float* const to = p_.features + first_row_ * columns + first + column_;
+  __device__ __forceinline__ void store_gradient(int first, int columns, float (&sum)[4 * kColumns]) const {
+    float* const to = p_.inputs + first_row_ * columns + first + column_;
 #pragma unroll
     for (int e = 0; e < kUnitCols / 8; ++e) {
       if (first + 8 * e >= columns) break;

@@ -1,27 +1,15 @@
 // Instructions that only Hopper has (sm_90a): barriers that count bytes, bulk copies into shared memory, and
-// the products of warpgroups (wgmma) of operands in shared memory.
-//
-// A row of an operand is 128 bytes: 32 numbers as pairs of float16, their high parts, then their low ones; or
-// the high parts of 64 numbers. Sixteen bytes `c` of row r stand in place c ^ (r & 7), the 128-byte swizzle
-// of the tensor cores, so that neither they nor our stores meet in a bank. Arrays in device memory have the
-// same layout: a bulk copy is a copy of bytes.
+// the products of warpgroups (wgmma) of operands in shared memory. gpu_shape.h
+// draws the operands.
 #pragma once
 
 #include <cstdint>
 
-#include "spline_potential/gpu_gemm.h"
+#include "gemm/gpu_tile.h"
 
 namespace mdops {
 
-constexpr int kGroupThreads = 128;                 // of a warpgroup
-constexpr int kGroupRows = 64;                     // of A in one product of a warpgroup
-constexpr int kWideBlock = kGroupRows * kWideRow;  // bytes of unit_depth columns of a warpgroup's A
-
-// Where a part of number k, an even one, of a row stands; the low parts come after the high parts of 32
-// numbers.
-MDOPS_HD constexpr int wide_place(int row, int k, int part = 0) {
-  return row * kWideRow + (((k / 8 + 4 * part) ^ (row & 7)) << 4) + 2 * (k % 8);
-}
+constexpr int kGroupThreads = 128;  // of a warpgroup
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

@@ -1,13 +1,28 @@
 // C = A B by the tensor cores to the accuracy of float32, or of TF32: rows of A are rounded to pairs of
 // float16, or to one, on the way to shared memory, B comes packed (gpu_shape.h), and of
 // (high + low)(high + low) the product low low is left out.
+//
+// The way of the operands, for 128 x 240 with two parts, a stage being 32 of the depth:
+//
+//   A, float32 rows   -- cp.async -->  raw: 2 stages of 128 x 32 floats   -- split -->  A: 2 stages
+//   B, fragments      -- cp.async -->  B: 3 stages of 2 steps x 30 tiles x 32 lanes x 16 bytes
+//
+//   warp (r, c) of 4 x 2 has rows 32 r .. 32 r + 31 and columns 120 c .. 120 c + 119 of the sums, as 2 x 15
+//   units of 16 x 8, of each unit lane l rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next;
+//   at the end the sums go through shared memory, over raw, A and B, so that lanes side by side finish
+//   columns side by side.
+//
+// A row of A in a stage is eight pieces of 16 bytes,
+//
+//   piece 0: high parts of numbers 0-7    1: their low parts    2: high parts of 8-15    3: low    ...
+//
+// and piece c of row r stands in place c ^ (r & 7). A thread splits what it copied itself, so that copies
+// need no barrier of their own.
 #pragma once
 
-#include <cuda_fp16.h>
 #include <cuda_pipeline.h>
 
-#include "common/rows.h"
-#include "spline_potential/gpu_shape.h"
+#include "gemm/gpu_parts.h"
 
 namespace mdops {
 
@@ -39,56 +54,6 @@ struct Operands {
   int steps, tiles;  // of B
 };
 
-// 2^(kLargest - floor(log2 largest)), within the numbers of float32.
-__device__ __forceinline__ float scale_for(float largest) {
-  const int exponent = (__float_as_int(largest) >> 23) - 127;
-  const int power = kLargest - (largest > 0 ? exponent : 0);
-  return __int_as_float((min(max(power, -100), 100) + 127) << 23);
-}
-
-// The inverse of a power of two.
-__device__ __forceinline__ float inverse_power(float scale) {
-  return __int_as_float((254 << 23) - __float_as_int(scale));
-}
-
-__device__ __forceinline__ uint32_t pack_halves(float a, float b) {
-  const __half2 pair = __floats2half2_rn(a, b);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
-// Two numbers as their high halves and, if there are two parts, their low halves.
-template <int Parts>
-__device__ __forceinline__ void split(float a, float b, uint32_t (&parts)[Parts]) {
-  const __half2 high = __floats2half2_rn(a, b);
-  parts[0] = *reinterpret_cast<const uint32_t*>(&high);
-  if constexpr (Parts == 2) {
-    const float2 back = __half22float2(high);
-    parts[1] = pack_halves(a - back.x, b - back.y);
-  }
-}
-
-// The same of four numbers, as they lie in memory.
-template <int Parts>
-__device__ __forceinline__ void split(float4 x, uint2 (&parts)[Parts]) {
-  uint32_t first[Parts], second[Parts];
-  split(x.x, x.y, first);
-  split(x.z, x.w, second);
-#pragma unroll
-  for (int k = 0; k < Parts; ++k) parts[k] = make_uint2(first[k], second[k]);
-}
-
-// A lane's four rows of a column of B: those of the first register of a tensor-core instruction, then of the
-// second, part after part.
-template <int Parts>
-struct alignas(8 * Parts) Fragment {
-  uint32_t part[Parts][2];
-};
-
-// Sixteen bytes to device memory in one store, which the compiler makes four of otherwise.
-__device__ __forceinline__ void store_four(float* to, float a, float b, float c, float d) {
-  __stcg(reinterpret_cast<float4*>(to), make_float4(a, b, c, d));
-}
-
 __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
@@ -116,8 +81,8 @@ __device__ __forceinline__ void copy_async(uint32_t shared, const float* from, b
 }
 
 // The way of A into shared memory: each thread copies the same four columns of every kRowsApart-th row, stage
-// after stage, to a place of its own, and splits them from there into the stage that is multiplied. Sixteen
-// bytes `c` of row r stand in place c ^ (r & 7), so that neither stores nor `ldmatrix` meet in a bank.
+// after stage, to a place of its own, and splits them from there into the stage that is multiplied. The
+// places above keep stores and `ldmatrix` from meeting in a bank.
 template <class T>
 class StageOfA {
  public:

@@ -1,16 +1,17 @@
-// The fitting net on a GPU: one kernel a matrix product, with what follows it up to the next product. A tile
-// of rows holds atoms of one type. The backward kernels write over what the forward ones left: the gradient
+// The net with a kernel a matrix product, with what follows it up to the next product. A tile
+// of rows is of one net. The backward kernels write over what the forward ones left: the gradient
 // of a layer's values over the values, that before the activation over the slopes.
 #pragma once
 
-#include "spline_potential/gpu_gemm.h"
+#include "gemm/gpu_layer.h"
+#include "gemm/gpu_tile.h"
 
 namespace mdops {
 
-enum class LayerStep { forward, last, backward, features };
+enum class LayerStep { forward, last, backward, input };
 
 struct LayerArgs {
-  const int32_t* tile_type;  // -1: no atoms
+  const int32_t* tile_type;  // -1: no row counts
   const float* nets;
   int64_t net_size;
   PackedMatrix matrix;
@@ -28,19 +29,10 @@ struct LayerArgs {
   bool residual_is_out_weight, keep_gradient;
   int64_t bias, timestep, out_weight;
   const double* scale;
-  double* energy;  // [row][column block]: parts of the net's output
+  double* output;  // [row][column block]: parts of the net's output
   Activation activation;
   float threshold;
 };
-
-// f and f' of four numbers at once.
-__device__ __forceinline__ void activate_four(const LayerArgs& p, const float* x, float* value,
-                                              float* slope) {
-  with_activation(p.activation, [&]<Activation kind>() {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) activate<kind>(x[k], p.threshold, value + k, slope + k);
-  });
-}
 
 __device__ __forceinline__ void load_four(const float* from, float* x) {
   const float4 v = *reinterpret_cast<const float4*>(from);
@@ -107,14 +99,14 @@ struct RowPart {
   __device__ __forceinline__ void load(const LayerArgs& p, const float* net, float scale, int64_t row,
                                        int col, float4 sum) {
     x[0] = sum.x, x[1] = sum.y, x[2] = sum.z, x[3] = sum.w;
-    if constexpr (Step != LayerStep::features) {
+    if constexpr (Step != LayerStep::input) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) other[k] = 0;
     }
     if constexpr (Step == LayerStep::backward) {
       load_four(p.slope + row * p.stride + col, slope);
       if (p.residual || p.residual_is_out_weight) residual_gradient(p, net, scale, row, col, other);
-    } else if constexpr (Step != LayerStep::features) {
+    } else if constexpr (Step != LayerStep::input) {
       if (p.residual) residual_input(p, row, col, other);
     }
   }
@@ -122,35 +114,33 @@ struct RowPart {
   // Columns that are not real become zero: their weights, timesteps and slopes are.
   template <LayerStep Step>
   __device__ __forceinline__ void finish(const LayerArgs& p, const Columns& c, float unscale, float scale,
-                                         double* energy) {
+                                         double* output) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) x[k] *= c.inverse[k] * unscale;
     if constexpr (Step == LayerStep::backward) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         value[k] = x[k] + other[k];
-        x[k] = slope[k] *= value[k];
+        x[k] = slope[k] = before_activation(value[k], slope[k]);
       }
-    } else if constexpr (Step != LayerStep::features) {
+    } else if constexpr (Step != LayerStep::input) {
+      with_activation(p.activation, [&]<Activation kind>() {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) x[k] += c.bias[k];
-      activate_four(p, x, value, slope);
+        for (int k = 0; k < 4; ++k)
+          layer_value<kind>(x[k], c.bias[k], c.timestep[k], other[k], p.threshold, value + k, slope + k);
+      });
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        value[k] = value[k] * c.timestep[k] + other[k];
-        slope[k] *= c.timestep[k];
         x[k] = value[k];
-        if constexpr (Step == LayerStep::last) {
-          *energy += static_cast<double>(value[k]) * c.out_weight[k];
-          x[k] = slope[k] *= scale * c.out_weight[k];
-        }
+        if constexpr (Step == LayerStep::last)
+          x[k] = slope[k] = end_of_net(value[k], slope[k], c.out_weight[k], scale, output);
       }
     }
   }
 
   template <LayerStep Step>
   __device__ __forceinline__ void store(const LayerArgs& p, int64_t at) const {
-    if constexpr (Step == LayerStep::features) {
+    if constexpr (Step == LayerStep::input) {
       store_four(p.value + at, x[0], x[1], x[2], x[3]);
     } else {
       store_four(p.slope + at, slope[0], slope[1], slope[2], slope[3]);
@@ -169,7 +159,7 @@ struct RowPart {
 template <class T, LayerStep Step>
 __device__ __forceinline__ void finish_tile(const LayerArgs& p, const float* net, float scale,
                                             int64_t first_row, int first_col, int block, int blocks,
-                                            const float* c, const float* scales, double* energies) {
+                                            const float* c, const float* scales, double* outputs) {
   constexpr int lanes = T::kCols <= 64 ? 16 : 32, groups = T::kThreads / lanes;
   constexpr int at_once = T::kRows / groups < 4 ? T::kRows / groups : 4;
   static_assert(T::kRows % (groups * at_once) == 0);
@@ -191,26 +181,26 @@ __device__ __forceinline__ void finish_tile(const LayerArgs& p, const float* net
       for (int n = 0; n < at_once; ++n) {
         const int r = first + n * groups;
         float largest = 0;
-        double energy = 0;
+        double output = 0;
         if (mine) {
-          part[n].template finish<Step>(p, constant, inverse_power(scales[r]), scale, &energy);
+          part[n].template finish<Step>(p, constant, inverse_power(scales[r]), scale, &output);
           part[n].template store<Step>(p, (first_row + r) * p.stride + first_col + col);
           largest = part[n].largest();
         }
-        if constexpr (Step != LayerStep::features) {
+        if constexpr (Step != LayerStep::input) {
 #pragma unroll
           for (int d = lanes / 2; d > 0; d /= 2)
             largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, d));
           if constexpr (Step == LayerStep::last) {
 #pragma unroll
-            for (int d = lanes / 2; d > 0; d /= 2) energy += __shfl_xor_sync(kAllLanes, energy, d);
+            for (int d = lanes / 2; d > 0; d /= 2) output += __shfl_xor_sync(kAllLanes, output, d);
           }
           if (threadIdx.x % lanes != 0) continue;
           // Not negative: ordered as its bits are.
           atomicMax(reinterpret_cast<unsigned*>(p.largest + first_row + r), __float_as_uint(largest));
           if constexpr (Step == LayerStep::last) {
-            energies[r] = from == 0 ? energy : energies[r] + energy;
-            p.energy[(first_row + r) * blocks + block] = energies[r];
+            outputs[r] = from == 0 ? output : outputs[r] + output;
+            p.output[(first_row + r) * blocks + block] = outputs[r];
           }
         }
       }
@@ -218,11 +208,15 @@ __device__ __forceinline__ void finish_tile(const LayerArgs& p, const float* net
   }
 }
 
+// Of a block, beside T::kShared.
+template <class T>
+constexpr int kLayerBytes = static_cast<int>(T::kRows * (sizeof(float) + sizeof(double)));
+
 template <class T, LayerStep Step>
 __global__ void __launch_bounds__(T::kThreads) layer_kernel(LayerArgs p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ float scales[T::kRows];
-  __shared__ double energies[Step == LayerStep::last ? T::kRows : 1];
+  __shared__ double outputs[Step == LayerStep::last ? T::kRows : 1];
   const int blocks = (p.cols + T::kCols - 1) / T::kCols, block = blockIdx.x % blocks;
   const int64_t tile = blockIdx.x / blocks, first_row = tile * T::kRows;
   const int type = p.tile_type[tile];
@@ -235,7 +229,7 @@ __global__ void __launch_bounds__(T::kThreads) layer_kernel(LayerArgs p) {
                     p.matrix.tiles};
   const float* c = multiply_tile<T>(in, block * T::kTiles, scales, shared);
   finish_tile<T, Step>(p, net, static_cast<float>(p.scale[type]), first_row, block * T::kCols, block, blocks,
-                       c, scales, energies);
+                       c, scales, outputs);
 }
 
 }  // namespace mdops
