@@ -19,8 +19,8 @@ from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.models import Neighborhood, dpa1, model_of_tree, registry
 from mdops.models.type_embedding import electron_configurations
-from mdops.options import differences, parse
 from mdops.ops import neighbor_list
+from mdops.options import differences, parse
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.sections import parse_config
 from mdops.train.data.statistics import environment_statistics
