@@ -54,6 +54,8 @@ class EnvironmentOptions(Options):
 
     def check_sel(self, place: str, type_map: Sequence[str]) -> None:
         """Raises ConfigError unless there is a number for each type."""
+        if isinstance(self.sel, int):
+            raise ConfigError(f"{place}.sel: is {self.sel}, expected text, or a list of whole numbers")
         if isinstance(self.sel, list) and len(self.sel) != len(type_map):
             raise ConfigError(f"{place}.sel: has {len(self.sel)} numbers for {len(type_map)} types")
 
