@@ -10,6 +10,7 @@ import torch
 
 from mdops.errors import ConfigError
 from mdops.models.neighborhood import Neighborhood
+from mdops.nn.net import NetCollection
 from mdops.ops.env_mat import env_mat
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key
 
@@ -117,3 +118,39 @@ def environment(
         protection=d.protection,
         radial=radial,
     )
+
+
+def embed(nets: NetCollection, s: torch.Tensor, kinds: torch.Tensor, centers: torch.Tensor) -> torch.Tensor:
+    """G (N, K, M): of each slot the net of its types at s (N, K), zero where `kinds` (N, K) is ntypes.
+
+    `nets` are one a neighbour type, or one a (centre, neighbour); `centers` (N,).
+    """
+    flat, x = kinds.flatten(), s.reshape(-1, 1)
+    center_of_slot = centers[:, None].expand_as(kinds).reshape(-1)
+    index, value = [], []
+    for t in range(nets.ntypes):
+        for c in range(nets.ntypes if nets.ndim == 2 else 1):
+            chosen = (flat == t) & (center_of_slot == c) if nets.ndim == 2 else flat == t
+            index.append(torch.nonzero(chosen)[:, 0])
+            value.append(nets.net(c, t)(x[index[-1]]))
+    width = nets.net(0, 0).outputs
+    g = x.new_zeros(len(x), width).index_copy(0, torch.cat(index), torch.cat(value))
+    return g.view(*kinds.shape, width)
+
+
+def directions(
+    descriptor: "EnvironmentDescriptor", near: Neighborhood, types: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, y and z of the rows of the neighbours of these types within the descriptor's cutoff, (N, L, 3), and their
+    kinds (N, L): L is the most that an atom has, and empty places have zeros and ntypes.
+
+    Pairs in `exclude_types` are left out, as their rows are zero.
+    """
+    d, near = descriptor, near.within(min(near.cutoff, descriptor.cutoff))
+    kinds = near.kinds.masked_fill(d.excludes(near), d.ntypes)
+    chosen = torch.isin(kinds, torch.tensor(types, device=kinds.device))
+    width = int(chosen.sum(1).max()) if len(chosen) else 0
+    order = torch.argsort((~chosen).int(), dim=1, stable=True)[:, :width]
+    kinds = kinds.masked_fill(~chosen, d.ntypes).gather(1, order)
+    rows = environment(d, near)[..., 1:].gather(1, order[..., None].expand(-1, -1, 3))
+    return rows.masked_fill((kinds == d.ntypes)[..., None], 0.0), kinds

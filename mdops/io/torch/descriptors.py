@@ -2,29 +2,41 @@
 
 from collections.abc import Callable
 
-from mdops.errors import UnsupportedModelError
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.io.torch.nets import embedding_collection, embedding_net, is_trainable, layer_tree
 from mdops.io.torch.state import State, Tree, options_of
-from mdops.io.tree import mapping
+from mdops.models import registry
 
 
-def descriptor_tree(params: Tree, state: State, type_map: list[str]) -> tuple[Tree, bool]:
-    """A descriptor's tree, and whether one fitting net serves all types."""
-    kind = params.get("type", "se_e2_a")
-    if kind == "hybrid":
-        parts = [
-            descriptor_tree(mapping(part, "a descriptor"), state.below(f"descrpt_list.{i}"), type_map)
-            for i, part in enumerate(params.get("list", []))
-        ]
-        tree = {"@class": "Descriptor", "type": "hybrid", "@version": 1, "list": [part for part, _ in parts]}
-        return tree, any(mixed for _, mixed in parts)
-    for names, build, mixed in _BUILDERS:
-        if kind in names:
-            return build(params, state, type_map), mixed
-    known = ", ".join([*(names[0] for names, _, _ in _BUILDERS), "hybrid"])
-    raise UnsupportedModelError(
-        f"the descriptor {kind} cannot be read from a PyTorch file (these can: {known})"
+def descriptor_tree(params: Tree, state: State, type_map: list[str]) -> Tree:
+    """The node of a descriptor, by its kind (`Descriptor.tree_of_state`).
+
+    Raises UnsupportedModelError for a kind that is not read, ModelFileError where definition and weights do not fit.
+    """
+    name = params.get("type", "se_e2_a")
+    kinds = registry.kinds("descriptor")
+    try:
+        if name in kinds:
+            return kinds[name].tree_of_state(params, state, type_map)
+    except ConfigError as error:
+        raise ModelFileError(str(error)) from error
+    for names, build in _BUILDERS:
+        if name in names:
+            return build(params, state, type_map)
+    known = dict.fromkeys(
+        [*(kind.Options.NAMES[0] for kind in kinds.values()), *(n[0] for n, _ in _BUILDERS)]
     )
+    raise UnsupportedModelError(
+        f"the descriptor {name} cannot be read from a PyTorch file (these can: {', '.join(known)})"
+    )
+
+
+def is_mixed(descriptor: Tree) -> bool:
+    """Whether one fitting net serves all types on top of this descriptor's node."""
+    if descriptor["type"] == "hybrid":
+        return any(map(is_mixed, descriptor["list"]))
+    kind = registry.kinds("descriptor").get(descriptor["type"])
+    return any(descriptor["type"] in names for names, _ in _BUILDERS) if kind is None else kind.mixed
 
 
 _COMMON: Tree = {
@@ -55,42 +67,6 @@ def _radial(options: Tree) -> Tree:
 
 def _statistics(state: State) -> Tree:
     return {"davg": state.required("mean"), "dstd": state.required("stddev")}
-
-
-def _of_distances(
-    kind: str, params: Tree, state: State, options: Tree, ndim: int, type_map: list[str]
-) -> Tree:
-    """What the trees of the descriptors share whose nets take a distance, or an angle, and no types."""
-    return {
-        "@class": "Descriptor",
-        "type": kind,
-        "@version": 2,
-        **options,
-        **_radial(options),
-        "embeddings": embedding_collection(
-            state.below("filter_layers"), options, ndim, len(type_map), is_trainable(params)
-        ),
-        "@variables": _statistics(state),
-        "type_map": type_map,
-    }
-
-
-def _se_e2_a(params: Tree, state: State, type_map: list[str]) -> Tree:
-    options = options_of(params, {**_COMMON, "axis_neuron": 16, "type_one_side": True})
-    ndim = 1 if options["type_one_side"] else 2
-    tree = _of_distances("se_e2_a", params, state.below("sea"), options, ndim, type_map)
-    return {**tree, "trainable": True, "spin": None}
-
-
-def _se_e2_r(params: Tree, state: State, type_map: list[str]) -> Tree:
-    tree = _of_distances("se_r", params, state, options_of(params, _COMMON), 1, type_map)
-    return {**tree, "trainable": True, "type_one_side": True, "spin": None}
-
-
-def _se_e3(params: Tree, state: State, type_map: list[str]) -> Tree:
-    options = options_of(params, {**_COMMON, "neuron": [24, 48, 96]})
-    tree = _of_distances("se_e3", params, state.below("seat"), options, 2, type_map)
-    return {**tree, "trainable": is_trainable(params)}
 
 
 _ANGLES: Tree = {
@@ -194,13 +170,10 @@ def _se_e3_tebd(params: Tree, state: State, type_map: list[str]) -> Tree:
     return tree
 
 
-_BUILDERS: list[tuple[tuple[str, ...], Callable[[Tree, State, list[str]], Tree], bool]] = [
-    (("se_e2_a", "se_a"), _se_e2_a, False),
-    (("se_e2_r", "se_r"), _se_e2_r, False),
-    (("se_e3", "se_at", "se_a_3be", "se_t"), _se_e3, False),
-    (("se_e3_tebd",), _se_e3_tebd, True),
-    (("dpa1", "se_atten"), _dpa1, True),
-    (("se_atten_v2",), _se_atten_v2, True),
+_BUILDERS: list[tuple[tuple[str, ...], Callable[[Tree, State, list[str]], Tree]]] = [
+    (("se_e3_tebd",), _se_e3_tebd),
+    (("dpa1", "se_atten"), _dpa1),
+    (("se_atten_v2",), _se_atten_v2),
 ]
 
 
