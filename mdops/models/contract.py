@@ -186,7 +186,8 @@ class EnvironmentDescriptor(Descriptor):
 
     @property
     def neighbors(self) -> NeighborSpec:
-        return NeighborSpec(self.options.rcut, tuple(self.sel), self.mixed)
+        places = (self.slots,) if self.mixed else tuple(self.sel)
+        return NeighborSpec(self.options.rcut, places, self.mixed)
 
     @property
     def cutoff_smooth(self) -> float:

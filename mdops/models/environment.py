@@ -1,12 +1,13 @@
 """What descriptors of the environment matrix share: their options, and the rows of their neighbours."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from mdops.errors import ConfigError
 from mdops.models.neighborhood import Neighborhood
@@ -55,6 +56,8 @@ class EnvironmentOptions(Options):
 
     def check_sel(self, place: str, type_map: Sequence[str]) -> None:
         """Raises ConfigError unless there is a number for each type."""
+        if isinstance(self.sel, int):
+            raise ConfigError(f"{place}.sel: is {self.sel}, expected text, or a list of whole numbers")
         if isinstance(self.sel, list) and len(self.sel) != len(type_map):
             raise ConfigError(f"{place}.sel: has {len(self.sel)} numbers for {len(type_map)} types")
 
@@ -138,19 +141,59 @@ def embed(nets: NetCollection, s: torch.Tensor, kinds: torch.Tensor, centers: to
     return g.view(*kinds.shape, width)
 
 
-def directions(
-    descriptor: "EnvironmentDescriptor", near: Neighborhood, types: Sequence[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """x, y and z of the rows of the neighbours of these types within the descriptor's cutoff, (N, L, 3), and their
-    kinds (N, L): L is the most that an atom has, and empty places have zeros and ntypes.
+def switch(r: torch.Tensor, cutoff_smooth: float, cutoff: float) -> torch.Tensor:
+    """w(r), from 1 to 0 between the two, A, with two derivatives of zero at both: docs/mathematics.md."""
+    u = (r.clamp(cutoff_smooth, cutoff) - cutoff_smooth) / (cutoff - cutoff_smooth)
+    return (1 - u) ** 3 * ((6 * u + 3) * u + 1)
 
-    Pairs in `exclude_types` are left out, as their rows are zero.
+
+class Directions(NamedTuple):
+    """Of the neighbours within a descriptor's cutoff that are not in `exclude_types`; L is the most that an atom has.
+
+    Attributes:
+        rows: (N, L, 3), x, y and z of the rows of the environment matrix; zeros in empty places.
+        kinds: (N, L), types; ntypes in empty places.
+        squared: (N, L), distances, A^2; the square of the cutoff in empty places.
     """
+
+    rows: torch.Tensor
+    kinds: torch.Tensor
+    squared: torch.Tensor
+
+
+def directions(
+    descriptor: "EnvironmentDescriptor", near: Neighborhood, types: Sequence[int] | None = None
+) -> Directions:
+    """Of the neighbours of these types, or of all."""
     d, near = descriptor, near.within(min(near.cutoff, descriptor.cutoff))
     kinds = near.kinds.masked_fill(d.excludes(near), d.ntypes)
-    chosen = torch.isin(kinds, torch.tensor(types, device=kinds.device))
+    if types is not None:
+        kinds = kinds.masked_fill(~torch.isin(kinds, torch.tensor(types, device=kinds.device)), d.ntypes)
+    chosen = kinds < d.ntypes
     width = int(chosen.sum(1).max()) if len(chosen) else 0
     order = torch.argsort((~chosen).int(), dim=1, stable=True)[:, :width]
-    kinds = kinds.masked_fill(~chosen, d.ntypes).gather(1, order)
-    rows = environment(d, near)[..., 1:].gather(1, order[..., None].expand(-1, -1, 3))
-    return rows.masked_fill((kinds == d.ntypes)[..., None], 0.0), kinds
+
+    def taken(x: torch.Tensor, empty: float) -> torch.Tensor:
+        rows = x.gather(1, order[..., None].expand(-1, -1, 3))
+        return rows.masked_fill(~chosen.gather(1, order)[..., None], empty)
+
+    pairs = taken(near.displacements, d.cutoff / 3**0.5).square().sum(-1)
+    return Directions(taken(environment(d, near)[..., 1:], 0.0), kinds.gather(1, order), pairs)
+
+
+def in_chunks(
+    of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: int, largest: int = 2**24
+) -> torch.Tensor:
+    """`of_atoms` of all atoms, (N, ...), by runs of atoms whose largest tensor has at most `largest` numbers.
+
+    Args:
+        of_atoms: gives the result for a run of atoms.
+        numbers: of one atom in the largest tensor.
+    """
+    size = max(1, largest // max(1, numbers))
+    runs = [slice(begin, begin + size) for begin in range(0, max(1, atoms), size)]
+    if len(runs) == 1:
+        return of_atoms(runs[0])
+    # The forward pass is done again in the backward pass, so that one run at a time needs its memory.
+    options: Any = {"use_reentrant": False, "preserve_rng_state": False}
+    return torch.cat([checkpoint(of_atoms, run, **options) for run in runs])

@@ -84,6 +84,20 @@ class Neighborhood:
         return self.types.long().clamp(min=0)
 
     @cached_property
+    def padding_types(self) -> torch.Tensor:
+        """(N,) int64: the type that absent neighbours have in descriptors of mixed types: that of the first atom of the
+        system (`System.first_types`); 0 if it is virtual."""
+        s = self.system
+        batch, first = s.batch.long(), s.first_types
+        if s.atoms == 0:
+            return batch
+        if first is None:
+            atoms = torch.arange(s.atoms, device=batch.device)
+            places = torch.full((s.count,), s.atoms - 1, device=batch.device)
+            first = s.types[places.scatter_reduce(0, batch, atoms, "amin")]
+        return first.long().clamp(min=0)[batch]
+
+    @cached_property
     def squared(self) -> torch.Tensor:
         """(N, K), squared distances without a graph, A^2."""
         return self.displacements.detach().square().sum(-1)

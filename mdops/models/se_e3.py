@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mdops.models.contract import EnvironmentDescriptor, Features, Tree
-from mdops.models.environment import EnvironmentOptions, directions
+from mdops.models.environment import EnvironmentOptions, directions, in_chunks
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import NetCollection
@@ -55,21 +55,27 @@ class SeE3(EnvironmentDescriptor):
         return self.embeddings.net(0, 0).outputs
 
     def forward(self, near: Neighborhood) -> Features:
-        rows = [directions(self, near, (t,))[0] for t in range(self.ntypes)]
-        total = self.mean.new_zeros(len(near.types), self.width)
+        rows = [directions(self, near, (t,)).rows for t in range(self.ntypes)]
+        widest = max(layer.outputs for layer in self.embeddings.net(0, 0).layers)
+        pairs = max(row.shape[1] for row in rows) ** 2
+        return Features(
+            in_chunks(lambda run: self._of_atoms([row[run] for row in rows]), len(near.types), pairs * widest)
+        )
+
+    def _of_atoms(self, rows: list[torch.Tensor]) -> torch.Tensor:
+        """D (n, M), from x, y and z of each type's neighbours, (n, L, 3)."""
+        total = self.mean.new_zeros(len(rows[0]), self.width)
         for u, right in enumerate(rows):
             for t, left in enumerate(rows[: u + 1]):
                 theta = (left @ right.mT).flatten(1)
+                weight = theta.new_full((), 1 / max(self.sel[t] * self.sel[u], 1))  # no places, no neighbours
                 if t == u:
                     # theta is symmetric: every pair off the diagonal is there twice.
                     j, m = torch.triu_indices(left.shape[1], left.shape[1], device=theta.device)
-                    theta, weight = theta[:, j * left.shape[1] + m], (2 - (j == m).to(theta.dtype))
-                else:
-                    weight = theta.new_ones(theta.shape[1])
+                    theta, weight = theta[:, j * left.shape[1] + m], weight * (2 - (j == m).to(theta.dtype))
                 g = self.embeddings.net(t, u)(theta[..., None])
-                scale = max(self.sel[t] * self.sel[u], 1)  # no places, no neighbours
-                total = total + torch.einsum("np,npm->nm", theta * (weight / scale), g)
-        return Features(total)
+                total = total + torch.einsum("np,npm->nm", theta * weight, g)
+        return total
 
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "SeE3":
