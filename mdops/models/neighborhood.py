@@ -124,6 +124,26 @@ class Neighborhood:
         both = absent_pairs if self.absent_pairs is None else self.absent_pairs | absent_pairs
         return dataclasses.replace(self, absent_pairs=both)
 
+    def renamed(self, names: torch.Tensor, ntypes: int) -> "Neighborhood":
+        """For a part with a type map of its own, of `ntypes` elements: type t is its type names[t], (ntypes,) int64."""
+        slots = torch.nn.functional.pad(names, (0, 1), value=ntypes)[self.slot_types]
+        order = torch.argsort(slots, dim=1, stable=True)
+        counts = self.counts.new_zeros(len(self.counts), ntypes).index_copy(1, names, self.counts)
+        absent = self.absent_pairs
+        if absent is not None:
+            every = absent.new_zeros(ntypes, ntypes)
+            every[names[:, None], names] = absent
+            absent = every
+        types = torch.where(self.types >= 0, names[self.centers].to(self.types.dtype), self.types)
+        return dataclasses.replace(
+            self,
+            system=dataclasses.replace(self.system, types=types, kinds=None),
+            neighbors=self.neighbors.gather(1, order),
+            counts=counts,
+            displacements=self.displacements.gather(1, order[..., None].expand(-1, -1, 3)),
+            absent_pairs=absent,
+        )
+
     def select(self, sel: Sequence[int] | None, *, mixed: bool) -> "Neighborhood":
         """For a part with so many places: where `truncates` says so, what DeePMD-kit keeps: of all neighbours the
         nearest sum(sel), then of each type the nearest sel_t (but for mixed types)."""
