@@ -181,7 +181,8 @@ class EnvironmentDescriptor(Descriptor):
 
     @property
     def neighbors(self) -> NeighborSpec:
-        return NeighborSpec(self.options.rcut, tuple(self.sel), self.mixed)
+        places = (self.slots,) if self.mixed else tuple(self.sel)
+        return NeighborSpec(self.options.rcut, places, self.mixed)
 
     mixed: ClassVar[bool] = False
 

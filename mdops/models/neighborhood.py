@@ -84,6 +84,23 @@ class Neighborhood:
         return self.types.long().clamp(min=0)
 
     @cached_property
+    def first_types(self) -> torch.Tensor:
+        """(S,) int64: the type of the first atom of each system (`System.first_types`); 0 if it is virtual."""
+        s, first = self.system, self.system.first_types
+        if s.atoms == 0:
+            return torch.zeros(s.count, dtype=torch.int64, device=s.batch.device)
+        if first is None:
+            atoms = torch.arange(s.atoms, device=s.batch.device)
+            places = torch.full((s.count,), s.atoms - 1, device=s.batch.device)
+            first = s.types[places.scatter_reduce(0, s.batch.long(), atoms, "amin")]
+        return first.long().clamp(min=0)
+
+    @cached_property
+    def padding_types(self) -> torch.Tensor:
+        """(N,) int64: the type that absent neighbours have in descriptors of mixed types: that of the system's first atom."""
+        return self.first_types[self.system.batch.long()]
+
+    @cached_property
     def squared(self) -> torch.Tensor:
         """(N, K), squared distances without a graph, A^2."""
         return self.displacements.detach().square().sum(-1)
@@ -137,7 +154,9 @@ class Neighborhood:
         types = torch.where(self.types >= 0, names[self.centers].to(self.types.dtype), self.types)
         return dataclasses.replace(
             self,
-            system=dataclasses.replace(self.system, types=types, kinds=None),
+            system=dataclasses.replace(
+                self.system, types=types, kinds=None, first_types=names[self.first_types].to(types.dtype)
+            ),
             neighbors=self.neighbors.gather(1, order),
             counts=counts,
             displacements=self.displacements.gather(1, order[..., None].expand(-1, -1, 3)),

@@ -188,7 +188,8 @@ def make_tree(options, seed, rng):
     )
     tree = model.serialize()
     if options["statistics"]:
-        set_statistics(tree["descriptor"], rng)
+        for part in tree["descriptor"].get("list", [tree["descriptor"]]):
+            set_statistics(part, rng)
     if options["edit"] is not None:
         options["edit"](tree, rng)
     return tree

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from mdops.errors import UnsupportedModelError
-from mdops.io.torch.nets import embedding_collection, embedding_net, is_trainable, layer_tree
+from mdops.io.torch.nets import embedding_collection, is_trainable
 from mdops.io.torch.state import State, Tree, options_of
 from mdops.io.tree import mapping
 
@@ -104,71 +104,20 @@ _ANGLES: Tree = {
     "use_tebd_bias": False,
     "smooth": True,
 }
-_ATTENTION: Tree = {
-    **_COMMON,
-    "set_davg_zero": True,
-    "axis_neuron": 16,
-    "tebd_dim": 8,
-    "attn": 128,
-    "attn_layer": 2,
-    "attn_dotr": True,
-    "scaling_factor": 1.0,
-    "normalize": True,
-    "temperature": None,
-    "trainable_ln": True,
-    "ln_eps": 1e-5,
-    "type_one_side": False,
-    "concat_output_tebd": True,
-    "use_econf_tebd": False,
-    "use_tebd_bias": False,
-}
 
 
-def _se_atten_v2(params: Tree, state: State, type_map: list[str]) -> Tree:
-    """The attention descriptor with stripped type embedding."""
-    if params.get("lmax", 1) != 1:
-        raise UnsupportedModelError(f"the option lmax = {params['lmax']} of the descriptor is not supported")
-    options = options_of(params, _ATTENTION)
-    options["sel"] = [options["sel"]] if isinstance(options["sel"], int) else options["sel"]
-    options["ln_eps"] = 1e-5 if options["ln_eps"] is None else options["ln_eps"]
-    block, count, train = state.below("se_atten"), len(type_map), is_trainable(params)
-    return {
-        "@class": "Descriptor",
-        "type": "se_atten_v2",
-        "@version": 2,
-        **options,
-        **_radial(options),
-        "ntypes": count,
-        "attn_mask": False,
-        "embeddings": embedding_collection(block.below("filter_layers"), options, 0, count, train),
-        "embeddings_strip": embedding_collection(
-            block.below("filter_layers_strip"), options, 0, count, train
-        ),
-        "attention_layers": _attention(block.below("dpa1_attention.attention_layers"), options, train),
-        "type_embedding": _type_embedding(state.below("type_embedding.embedding"), options, type_map, train),
-        "@variables": _statistics(block),
-        "type_map": type_map,
-        "trainable": train,
-        "spin": None,
-    }
+def _of_kind(params: Tree, state: State, type_map: list[str]) -> Tree:
+    """By the kind's own reader."""
+    from mdops.models.registry import find
 
-
-def _dpa1(params: Tree, state: State, type_map: list[str]) -> Tree:
-    """The attention descriptor; its type embedding is an input of the net ("concat") or stripped."""
-    tree = _se_atten_v2(params, state, type_map)
-    stripped = params.get("stripped_type_embedding")  # the option's name before tebd_input_mode
-    mode = params.get("tebd_input_mode", "concat") if stripped is None else "strip" if stripped else "concat"
-    tree |= {"type": "dpa1", "tebd_input_mode": mode}
-    tree["smooth_type_embedding"] = params.get("smooth_type_embedding", True)
-    if mode != "strip":
-        del tree["embeddings_strip"]
-    for layer in tree["attention_layers"]["attention_layers"]:
-        layer["attention_layer"]["smooth"] = tree["smooth_type_embedding"]
+    tree: Tree = find("descriptor", params["type"]).tree_of_state(params, state, type_map)
     return tree
 
 
 def _se_e3_tebd(params: Tree, state: State, type_map: list[str]) -> Tree:
     """The descriptor of angles whose net also takes the types of both neighbours."""
+    from mdops.models.type_embedding import tree_of_state as type_embedding
+
     options = options_of(params, _ANGLES)
     bias = options.pop("use_tebd_bias")  # the tree has it in the type embedding alone
     options["sel"] = [options["sel"]] if isinstance(options["sel"], int) else options["sel"]
@@ -181,7 +130,7 @@ def _se_e3_tebd(params: Tree, state: State, type_map: list[str]) -> Tree:
         **_radial(options),
         "ntypes": count,
         "embeddings": embedding_collection(block.below("filter_layers"), options, 0, count, train),
-        "type_embedding": _type_embedding(
+        "type_embedding": type_embedding(
             state.below("type_embedding.embedding"), {**options, "use_tebd_bias": bias}, type_map, train
         ),
         "@variables": _statistics(block),
@@ -199,79 +148,6 @@ _BUILDERS: list[tuple[tuple[str, ...], Callable[[Tree, State, list[str]], Tree],
     (("se_e2_r", "se_r"), _se_e2_r, False),
     (("se_e3", "se_at", "se_a_3be", "se_t"), _se_e3, False),
     (("se_e3_tebd",), _se_e3_tebd, True),
-    (("dpa1", "se_atten"), _dpa1, True),
-    (("se_atten_v2",), _se_atten_v2, True),
+    (("dpa1", "se_atten"), _of_kind, True),
+    (("se_atten_v2",), _of_kind, True),
 ]
-
-
-def _attention(state: State, options: Tree, trainable: bool) -> Tree:
-    shared = {
-        "nnei": sum(options["sel"]),
-        "embed_dim": options["neuron"][-1],
-        "hidden_dim": options["attn"],
-        "dotr": options["attn_dotr"],
-        "do_mask": False,
-        "scaling_factor": options["scaling_factor"],
-        "normalize": options["normalize"],
-        "temperature": options["temperature"],
-    }
-    norm = {
-        "trainable_ln": options["trainable_ln"],
-        "ln_eps": options["ln_eps"],
-        "precision": options["precision"],
-    }
-
-    def layer(part: State) -> Tree:
-        inner, layer_norm = part.below("attention_layer"), part.below("attn_layer_norm")
-        linear: Tree = {
-            "activation": "none",
-            "resnet": False,
-            "precision": options["precision"],
-            "trainable": trainable,
-        }
-        return {
-            **shared,
-            **norm,
-            "attention_layer": {
-                **shared,
-                "num_heads": 1,
-                "bias": "in_proj.bias" in inner.tensors,
-                "smooth": True,
-                "precision": options["precision"],
-                "in_proj": layer_tree(inner.below("in_proj"), **linear),
-                "out_proj": layer_tree(inner.below("out_proj"), **linear),
-            },
-            "attn_layer_norm": {
-                "@class": "LayerNorm",
-                "@version": 1,
-                "eps": options["ln_eps"],
-                "trainable": options["trainable_ln"],
-                "precision": options["precision"],
-                "@variables": {"w": layer_norm.required("matrix"), "b": layer_norm.array("bias")},
-            },
-        }
-
-    layers = [layer(state.below(str(i))) for i in range(options["attn_layer"])]
-    head = {"@class": "NeighborGatedAttention", "@version": 1, "layer_num": options["attn_layer"]}
-    return {**head, **shared, **norm, "attention_layers": layers}
-
-
-def _type_embedding(state: State, options: Tree, type_map: list[str], trainable: bool) -> Tree:
-    net = {
-        "neuron": [options["tebd_dim"]],
-        "activation_function": "Linear",
-        "resnet_dt": False,
-        "precision": options["precision"],
-    }
-    return {
-        "@class": "TypeEmbedNet",
-        "@version": 2,
-        "ntypes": len(type_map),
-        **net,
-        "trainable": trainable,
-        "padding": True,
-        "use_econf_tebd": options["use_econf_tebd"],
-        "use_tebd_bias": options["use_tebd_bias"],
-        "type_map": type_map,
-        "embedding": embedding_net(state.below("embedding_net"), net, True),
-    }
