@@ -29,10 +29,10 @@ from cuda_inference import MOLECULE, repeated, structure
 from machine import machine
 
 import mdops
+from mdops import Potential
 from mdops.md import BatchEngine, Engine, Physics
 from mdops.md.motion import set_velocities
-from mdops.nn import Potential
-from mdops.nn.potential import Matmul
+from mdops.potential import Matmul
 
 LIST_KERNELS = ("gpu_search", "gpu_cells", "RadixSort", "write_needed", "measure_rows")
 MOTION_KERNELS = ("first_half", "second_half", "start_cells", "finish_systems")

@@ -23,7 +23,7 @@ from machine import machine
 import mdops
 from mdops.md import Engine, Physics
 from mdops.md.motion import set_velocities
-from mdops.nn.potential import Matmul
+from mdops.potential import Matmul
 
 TEMPERATURE = 330  # K
 BLOCKS = 10

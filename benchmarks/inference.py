@@ -27,9 +27,9 @@ import torch
 from ase import Atoms, units
 
 import mdops
+from mdops import Potential
 from mdops.calculator import MDOps
 from mdops.cli.sample_model import sample_box, water_model
-from mdops.nn import Potential
 
 TIMESTEP, TEMPERATURE, SKIN = 0.5, 300.0, 1.0  # fs, K, A
 BLOCK, BASIS = 512, 77
@@ -53,7 +53,7 @@ def stepper(atoms: Atoms) -> Callable[[], None]:
 
 def gemms(model: Potential, atoms: int) -> Callable[[], None]:
     """The step's matrix products for `atoms` atoms, block by block."""
-    d, hidden = model.descriptor, [layer.outputs for layer in model.fitting.net(0).layers[:-1]]
+    d, hidden = model.model.descriptor, [layer.outputs for layer in model.model.fitting.net(0).layers[:-1]]
     n, dtype = min(BLOCK, atoms), model.dtype
     rows = len(model.type_map) * BASIS
     shapes = [(4 * n, rows, d.width), (4 * n, d.width, rows)]

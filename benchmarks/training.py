@@ -98,14 +98,14 @@ def inference(training: Trainer, folder: Path) -> Callable[[], Any]:
 def products(training: Trainer, batch: int) -> Callable[[], None]:
     """The matrix products of a step."""
     potential, frames = training.potential, training.frames
-    d, grid = potential.descriptor, potential.grid
+    d, grid = potential.model.descriptor, potential.grid
     assert grid is not None
     tables = d.ntypes * (grid.intervals + 5)
     shapes = []
     for kind, share in enumerate(frames.data.composition()[0]):
         n = int(share) * batch
         pairs = [(4 * n, tables, d.width)]
-        pairs += [(n, layer.inputs, layer.outputs) for layer in potential.fitting.net(kind).layers[:-1]]
+        pairs += [(n, layer.inputs, layer.outputs) for layer in potential.model.fitting.net(kind).layers[:-1]]
         for rows, inputs, outputs in pairs:
             shapes += [(rows, inputs, outputs), (rows, outputs, inputs), (inputs, rows, outputs)] * 2
     like = {"dtype": potential.dtype, "device": training.device}

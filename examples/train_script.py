@@ -12,8 +12,7 @@ import torch
 
 from mdops.train import PairLists, load_dataset, make_batch, parse_config
 from mdops.train.loop.update import use_training_spline
-from mdops.train.model.random import create_potential
-from mdops.train.model.statistics import model_statistics
+from mdops.train.model.random import random_potential
 from mdops.train.report.evaluation import evaluate
 
 DATA = Path(__file__).parents[1] / "tests/data/training/emt"
@@ -28,10 +27,9 @@ config = parse_config(
     {"model": MODEL, "training": {"training_data": {"systems": str(DATA)}, "numb_steps": STEPS}}
 )
 data = load_dataset(DATA, config.model.type_map)
-lists = PairLists(data, config.model.descriptor.rcut)  # every neighbour list, once
-statistics = model_statistics(config, data, lists)
-model = create_potential(config, statistics, seed=1)
-use_training_spline(model, statistics.neighbors.nearest)  # the embedding nets run on the knots only
+lists = PairLists(data, config.model.cutoff)  # every neighbour list, once
+model = random_potential(config, data, lists, seed=1)
+use_training_spline(model, model.source["min_nbor_dist"])  # the embedding nets run on the knots only
 
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.01 ** (1 / STEPS))

@@ -8,7 +8,8 @@ __all__ = ["Potential", "__version__", "load", "ops"]
 
 try:
     from mdops import ops
-    from mdops.nn import Potential, load
+    from mdops.loading import load
+    from mdops.potential import Potential
 except ImportError as _error:
     # `mdops doctor` must be able to run and say why: whatever needs the ops raises the error instead.
     _failure = _error

@@ -44,7 +44,7 @@ def commands(text):
     """The `mdops` commands of a page, also those that `torchrun` starts, without comments."""
     lines = text.replace("\\\n", " ").splitlines()
     found = [
-        re.match(r" *(?:torchrun .* -m )?mdops ((?:info|md|train|test|bench|doctor)\b[^#]*)", line)
+        re.match(r" *(?:torchrun .* -m )?mdops ((?:info|convert|md|train|test|bench|doctor)\b[^#]*)", line)
         for line in lines
     ]
     return [shlex.split(match[1]) for match in found if match]

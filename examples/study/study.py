@@ -12,8 +12,8 @@ import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator
 
+from mdops import Potential
 from mdops.calculator import MDOps
-from mdops.nn import Potential
 from mdops.train import load_dataset
 from mdops.train.report.evaluation import Errors, evaluate
 from mdops.train.report.learning_curve import read_curve

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mdops.nn import Potential
+from mdops import Potential
 from mdops.train import Trainer, read_config
 from mdops.train.report.progress import TrainingProgress
 

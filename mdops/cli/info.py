@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mdops.nn import Potential
+    from mdops import Potential
 
 HELP = "what a model file holds"
 
@@ -12,19 +12,20 @@ HELP = "what a model file holds"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model file")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="to compute in")
+    parser.add_argument("--device", default="cpu", help="where to compute: which evaluator would run there")
 
 
 def run(args: argparse.Namespace) -> int:
+    from mdops import load
     from mdops.errors import UnsupportedModelError
     from mdops.io import describe, read_model
-    from mdops.nn import load
 
     file = read_model(args.model)
     _show("file", args.model)
     _show("source", _source(file.source))
     _show("kind", describe(file.model))
     try:
-        potential = load(args.model, dtype=args.dtype)
+        potential = load(args.model, device=args.device, dtype=args.dtype)
     except UnsupportedModelError as error:
         _show("supported", f"no: {error}")
         return 0
@@ -58,30 +59,16 @@ def _software(source: dict[str, Any]) -> str:
 
 
 def _parts(potential: "Potential") -> dict[str, str]:
-    from mdops.nn.fused import supports
-
-    d, fitting = potential.descriptor, potential.fitting
-    sel = ", ".join(f"{t} {n}" for t, n in zip(potential.type_map, potential.sel, strict=True))
     parameters = sum(p.numel() for p in potential.parameters())
-    shared = "one for all types" if len(fitting.nets) < len(potential.type_map) else "one a type"
-    layers = [layer.outputs for layer in d.net(0, 0).layers]
-    hidden = [layer.outputs for layer in fitting.net(0).layers[:-1]]
-    step = "one fused op" if supports(potential) else "separate ops (the fused op does not cover this model)"
     return {
         "elements": ", ".join(potential.type_map),
-        "cutoff": f"{potential.cutoff:g} A, smooth from {d.cutoff_smooth:g} A",
-        "sel": sel,
-        "embedding nets": f"{len(d.nets)} of {_widths(layers)}, axis {d.axis_neuron}",
-        "fitting nets": f"{_widths(hidden)}, {shared}",
+        "cutoff": f"{potential.cutoff:g} A",
+        **potential.model.summary(),
         "parameters": f"{parameters:,}",
-        "frame, atomic": f"{fitting.fparam.size} frame and {fitting.aparam.size} atomic parameters",
         "evaluated as": _evaluation(potential),
-        "step": step,
+        "a step": potential.explain("simulate"),
+        "a training step": potential.explain("train"),
     }
-
-
-def _widths(outputs: list[int]) -> str:
-    return "-".join(str(n) for n in outputs)
 
 
 def _evaluation(potential: "Potential") -> str:

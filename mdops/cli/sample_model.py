@@ -4,10 +4,13 @@ import numpy as np
 import torch
 from ase import Atoms
 
-from mdops.nn import Potential
-from mdops.nn.fitting import EnergyFitting, Parameters
-from mdops.nn.net import Layer, Net
-from mdops.nn.se_e2_a import SeE2A
+from mdops import Potential
+from mdops.evaluators.spline import DEFAULT_R_MIN
+from mdops.models import DescriptorFitting
+from mdops.models.ener import EnergyFitting, EnergyFittingOptions, Parameters
+from mdops.models.se_e2_a import SeE2A, SeE2AOptions
+from mdops.models.standard import StandardOptions
+from mdops.nn.net import Layer, Net, NetCollection
 
 DENSITY = 0.1  # atoms/A^3, about that of water and of many solids
 
@@ -33,35 +36,47 @@ def sample_model(
         layers = [layer(a, b, "tanh", seed + k) for k, (a, b) in enumerate(zip(sizes, widths, strict=False))]
         return Net([*layers, layer(widths[-1], 1, "linear", seed + 9)] if final else layers)
 
+    types = ["O", "H"]
     descriptor = SeE2A(
-        [net(1, embedding, seed, final=False) for seed in (0, 10)],
+        SeE2AOptions(
+            sel=list(sel),
+            rcut=cutoff,
+            rcut_smth=cutoff / 12,
+            neuron=list(embedding),
+            axis_neuron=axis,
+            type_one_side=True,
+        ),
+        types,
         torch.full((2,), 0.03, dtype=dtype),
         torch.tensor([[0.1, 0.07]] * 2, dtype=dtype),
-        cutoff=cutoff,
-        cutoff_smooth=cutoff / 12,
-        sel=sel,
-        axis_neuron=axis,
-        type_one_side=True,
+        NetCollection([net(1, embedding, seed, final=False) for seed in (0, 10)], 1, 2, "embedding_network"),
     )
     nothing = torch.empty(0, dtype=dtype)
     zeros = torch.zeros(2, dtype=torch.float64)
     energies = EnergyFitting(
-        [net(embedding[-1] * axis, fitting, seed, final=True) for seed in (20, 40)],
+        EnergyFittingOptions(neuron=list(fitting)),
+        types,
+        NetCollection(
+            [net(embedding[-1] * axis, fitting, seed, final=True) for seed in (20, 40)],
+            1,
+            2,
+            "fitting_network",
+        ),
         zeros,
         Parameters("fparam", nothing, nothing),
         Parameters("aparam", nothing, nothing),
-        None,
         nothing,
-        [False, False],
-        False,
     )
-    return Potential(descriptor, energies, zeros, type_map=["O", "H"], overflow="extend", tree={}).eval()
+    options = StandardOptions(type_map=types, descriptor=descriptor.options, fitting_net=energies.options)
+    model = DescriptorFitting(options, types, zeros, zeros.clone(), descriptor, energies)
+    return Potential(model, overflow="extend").eval()
 
 
-def water_model(dtype: torch.dtype) -> Potential:
+def water_model(dtype: torch.dtype, *, spline: bool = True, r_min: float | None = None) -> Potential:
     """The standard net for water: 25-50-100, axis 16, fitting 240-240-240, cutoff 6 A."""
     model = sample_model((46, 92), 6.0, (25, 50, 100), 16, (240, 240, 240), dtype)
-    model.use_spline()
+    if spline:
+        model.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
     return model
 
 

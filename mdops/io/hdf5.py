@@ -1,5 +1,7 @@
 """DeePMD-kit's native model file: HDF5, the tree as JSON in one attribute and a dataset for every array."""
 
+import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +12,7 @@ import numpy as np
 from mdops.errors import ModelFileError
 from mdops.io.hdf5_classic import ClassicFile
 from mdops.io.model_file import ModelFile
-from mdops.io.serialized import model_file_from
+from mdops.io.serialized import header_of, model_file_from
 from mdops.io.tree import Budget, mapping
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -35,6 +37,40 @@ def read_hdf5(path: Path) -> ModelFile:
         return _read(ClassicFile(data), len(data))
     with h5py.File(path, "r") as file:
         return _read(_LaterFile(file, len(data)), len(data))
+
+
+def encode_hdf5(model: dict[str, Any], source: dict[str, Any]) -> memoryview:
+    """The bytes of a `.dp` file, in the classic layout. Raises ModelFileError for what it has no place for."""
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w", libver=("earliest", "v108")) as file:
+        header = _with_datasets(header_of(model, source), "", file, itertools.count(), False)
+        file.attrs["json"] = json.dumps(header, separators=(",", ":"))
+    return buffer.getbuffer()
+
+
+def _with_datasets(
+    node: Any, place: str, file: h5py.File, numbers: "itertools.count[int]", below_variables: bool
+) -> Any:
+    """The tree with the name of a new dataset in the place of every array."""
+    if isinstance(node, dict):
+        return {
+            key: _with_datasets(
+                value, f"{place}.{key}".strip("."), file, numbers, below_variables or key == "@variables"
+            )
+            for key, value in node.items()
+        }
+    if isinstance(node, list):
+        return [
+            _with_datasets(v, f"{place}[{i}]", file, numbers, below_variables) for i, v in enumerate(node)
+        ]
+    if below_variables and node is not None:
+        array = np.asarray(node)
+        if array.dtype.kind not in "fiu":
+            raise ModelFileError(f"{place} holds {array.dtype}, which .dp files do not")
+        return file.create_dataset(f"variable_{next(numbers):04d}", data=array).name
+    if isinstance(node, np.ndarray):
+        raise ModelFileError(f"{place} is an array outside of '@variables', where .dp files have none")
+    return node
 
 
 def _stated_length(data: bytes) -> int:

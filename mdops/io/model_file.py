@@ -38,7 +38,8 @@ def describe(model_tree: dict[str, Any]) -> ModelKind:
     """Name the type of a model, of its descriptor and of its fitting.
 
     A hybrid descriptor is named with its parts, as in "hybrid(se_e2_a, se_e2_r)"; a model that combines
-    others is named with their number, and its parts' types are joined by " + ".
+    others is named with their number, and its parts' types are joined by " + ". A pair table is its own descriptor, and
+    its fitting is "none".
     """
     kind = str(model_tree.get("type", "unknown"))
     parts = [part for part in _parts(model_tree) if isinstance(part, dict)]
@@ -49,6 +50,8 @@ def describe(model_tree: dict[str, Any]) -> ModelKind:
             " + ".join(k.descriptor for k in kinds),
             " + ".join(k.fitting for k in kinds),
         )
+    if kind == "pairtab":
+        return ModelKind(kind, kind, "none")
     return ModelKind(kind, _descriptor_type(model_tree.get("descriptor")), _type(model_tree.get("fitting")))
 
 

@@ -1,9 +1,7 @@
 """The format of mdops: arrays in `.safetensors`, the tree as JSON in its metadata, a checksum over both."""
 
-import glob
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from mdops.errors import ModelFileError
-from mdops.io.atomic import replace_file
 from mdops.io.model_file import ModelFile
 from mdops.io.tree import mapping
 
@@ -20,55 +17,16 @@ _VERSION = "1"
 _REFERENCE = "@tensor"
 
 
-def write_model(
-    path: str | os.PathLike[str], model: dict[str, Any], source: dict[str, Any] | None = None
-) -> None:
-    """Write a model as `.safetensors`, whole or not at all.
-
-    Args:
-        path: the file to write; it is replaced only once the new one is complete on the disk.
-        model: a serialised tree, as `ModelFile.model` has it. `read_model` gives it back bit for bit.
-        source: what `ModelFile.source` should say; plain values only.
-
-    Raises:
-        ModelFileError: the tree holds something that is neither a plain value nor a NumPy array, or weights that
-            `read_model` would refuse: NaN, or infinite; or there is no such folder.
-        OSError: the file cannot be written.
-    """
-    path = Path(path)
-    if path.suffix != ".safetensors":
-        raise ModelFileError(f"{path}: a model is written as .safetensors only; give the file that suffix")
-    if not path.parent.is_dir():
-        raise ModelFileError(f"{path}: there is no folder {path.parent} to write into")
+def encode_safetensors(model: dict[str, Any], source: dict[str, Any]) -> bytes:
+    """The bytes of a file that `read_safetensors` gives model and source back from."""
     arrays: dict[str, np.ndarray] = {}
-    try:
-        texts = {
-            "model": json.dumps(_references(model, "model", arrays), allow_nan=False),
-            "source": json.dumps(source or {}, allow_nan=False),
-        }
-    except (TypeError, ValueError) as error:
-        raise ModelFileError(f"{path}: not written: {error}") from error
-    for place, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ModelFileError(f"{path}: not written: {place} holds NaN or infinite numbers")
+    texts = {"model": json.dumps(_references(model, "model", arrays)), "source": json.dumps(source)}
     metadata = {"format": "mdops", "version": _VERSION, **texts, "sha256": _digest(texts, arrays)}
-    replace_file(path, save(arrays, metadata), beside=_unfinished(path.name, str(os.getpid())))
-
-
-def remove_unfinished(path: str | os.PathLike[str]) -> None:
-    """Remove what `write_model` left beside this file where it was killed. For who alone writes it: the file of a
-    process that is still at it goes, too."""
-    path = Path(path)
-    for left in path.parent.glob(_unfinished(glob.escape(path.name), "*")):
-        left.unlink(missing_ok=True)
-
-
-def _unfinished(name: str, process: str) -> str:
-    return f".{name}.{process}.tmp"
+    return save(arrays, metadata)
 
 
 def read_safetensors(path: Path) -> ModelFile:
-    """Read what `write_model` wrote. Raises ModelFileError."""
+    """Read what `encode_safetensors` gave. Raises ModelFileError."""
     with safe_open(path, framework="np") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != "mdops":
@@ -92,11 +50,10 @@ def _references(node: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
     """The tree with every array replaced by a reference to its place, under which `arrays` gets it."""
     if isinstance(node, dict):
         return {key: _references(value, f"{place}.{key}", arrays) for key, value in node.items()}
-    if isinstance(node, list | tuple):
+    if isinstance(node, list):
         return [_references(value, f"{place}.{i}", arrays) for i, value in enumerate(node)]
-    if isinstance(node, np.ndarray | np.generic):
-        array = np.asarray(node)
-        arrays[place] = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+    if isinstance(node, np.ndarray):
+        arrays[place] = node
         return {_REFERENCE: place}
     return node
 

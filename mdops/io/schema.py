@@ -59,6 +59,10 @@ def either(*checks: Check) -> Check:
     return lambda value: any(check(value) for check in checks)
 
 
+def one_of(*words: str) -> Check:
+    return lambda value: text(value) and value in words
+
+
 REQUIRED: Any = object()
 NETWORK_TYPES = ("network", "embedding_network", "fitting_network")
 # Names of a precision that DeePMD-kit takes as another's; nets may also be bfloat16.
@@ -97,14 +101,15 @@ _DESCRIPTOR: Keys = {
     "env_mat": (optional(node), None),
     "type_map": type_map,
     "trainable": frozen,
-    "spin": (anything, None),
     "ntypes": (count, None),
     "compress": (anything, None),
     "@variables": part,
 }
 
+_SPIN: Keys = {"spin": (anything, None)}  # DeePMD-kit takes the key of some descriptors alone
 _ATTENTION: Keys = {
     **_DESCRIPTOR,
+    **_SPIN,
     "axis_neuron": (count, REQUIRED),
     "tebd_dim": (count, REQUIRED),
     "attn": (count, REQUIRED),
@@ -122,7 +127,7 @@ _ATTENTION: Keys = {
     "use_tebd_bias": (boolean, True),  # version 1 always had the bias
     "attention_layers": part,
     "type_embedding": part,
-    "lmax": (count, 1),
+    "lmax": (optional(count), None),  # 1 where it is absent, as in what versions before 3.2 can read
 }
 
 _ATTENTION_LAYER: Keys = {
@@ -148,35 +153,74 @@ _NET: Keys = {
     "layers": (list_of(node), REQUIRED),
 }
 
+_MODEL: Keys = {
+    "type_map": (list_of(text), REQUIRED),
+    "atom_exclude_types": types,
+    "pair_exclude_types": type_pairs,
+    "rcond": (optional(number), None),
+    "preset_out_bias": (anything, None),
+    "@variables": part,
+}
+_COMPOSED: Keys = {
+    **_MODEL,
+    "models": (list_of(node), REQUIRED),
+    "weights": (either(one_of("mean", "sum"), list_of(number)), "mean"),
+}
+
 # By "@class" and "type" joined by a space, or by "@class" alone.
 NODES: dict[str, Keys] = {
-    "Model standard": {
-        "type_map": (list_of(text), REQUIRED),
-        "atom_exclude_types": types,
-        "pair_exclude_types": type_pairs,
-        "rcond": (optional(number), None),
-        "preset_out_bias": (anything, None),
-        "descriptor": part,
-        "fitting": part,
+    "Model standard": {**_MODEL, "descriptor": part, "fitting": part},
+    "Model linear": _COMPOSED,
+    "Model zbl": {
+        **_COMPOSED,
+        "sw_rmin": (not_negative, REQUIRED),
+        "sw_rmax": (positive, REQUIRED),
+        "smin_alpha": (positive, 0.1),
+    },
+    "Model pairtab": {
+        **_MODEL,
+        "tab": part,
+        "rcut": (positive, REQUIRED),
+        "sel": (count, REQUIRED),
+    },
+    "PairTab": {
+        "rmin": (not_negative, REQUIRED),
+        "rmax": (positive, REQUIRED),
+        "hh": (positive, REQUIRED),
+        "ntypes": (count, REQUIRED),
+        "rcut": (positive, REQUIRED),
+        "nspline": (count, REQUIRED),
         "@variables": part,
     },
     "Descriptor se_e2_a": {
         **_DESCRIPTOR,
+        **_SPIN,
         "axis_neuron": (count, REQUIRED),
         "type_one_side": (boolean, REQUIRED),
     },
-    "Descriptor se_r": {**_DESCRIPTOR, "type_one_side": (boolean, REQUIRED)},
+    "Descriptor se_r": {**_DESCRIPTOR, **_SPIN, "type_one_side": (boolean, REQUIRED)},
     "Descriptor se_e3": _DESCRIPTOR,
+    "Descriptor se_e3_tebd": {
+        **_DESCRIPTOR,
+        "tebd_dim": (count, REQUIRED),
+        "tebd_input_mode": (one_of("concat", "strip"), REQUIRED),
+        "concat_output_tebd": (boolean, True),
+        "use_econf_tebd": (boolean, False),
+        "use_tebd_bias": (optional(boolean), None),  # DeePMD-kit leaves it to the type embedding's own
+        "type_embedding": part,
+        "embeddings_strip": (optional(node), None),
+        "smooth": (boolean, True),
+    },
     "Descriptor dpa1": {
         **_ATTENTION,
-        "tebd_input_mode": (text, REQUIRED),
+        "tebd_input_mode": (one_of("concat", "strip"), REQUIRED),
         "smooth_type_embedding": (boolean, True),
         "embeddings_strip": (optional(node), None),
     },
     "Descriptor se_atten_v2": {**_ATTENTION, "embeddings_strip": part},
     "Descriptor hybrid": {"list": (list_of(node), REQUIRED)},
     "Fitting ener": {
-        "var_name": (text, "energy"),
+        "var_name": (one_of("energy"), "energy"),
         "ntypes": (count, REQUIRED),
         "dim_descrpt": (count, REQUIRED),
         "dim_out": (count, 1),
@@ -269,15 +313,21 @@ NODES: dict[str, Keys] = {
     },
 }
 
-# What may stand below a node of known kind without being of known kind: descriptors and fittings that mdops
+# What may stand below a node of known kind without being of known kind: models, descriptors and fittings that mdops
 # does not read (their users refuse them by name), and values that only training looks at.
-OPEN_CLASSES = ("Descriptor", "Fitting")
+OPEN_CLASSES = ("Model", "Descriptor", "Fitting")
 OPEN_KEYS = ("preset_out_bias", "spin", "layer_name", "compress")
+
+MODELS = ("standard", "linear", "zbl", "pairtab")
 
 # The arrays of each kind, with whether they must be there.
 VARIABLES: dict[str, dict[str, bool]] = {
-    "Model standard": {"out_bias": True, "out_std": True},
-    **{f"Descriptor {kind}": {"davg": True, "dstd": True} for kind in ("se_e2_a", "se_r", "se_e3")},
+    **{f"Model {kind}": {"out_bias": True, "out_std": True} for kind in MODELS},
+    "PairTab": {"vdata": True, "tab_info": True, "tab_data": True},
+    **{
+        f"Descriptor {kind}": {"davg": True, "dstd": True}
+        for kind in ("se_e2_a", "se_r", "se_e3", "se_e3_tebd")
+    },
     **{
         f"Descriptor {kind}": {"davg": True, "dstd": True, "degree_gain_raw": False}
         for kind in ("dpa1", "se_atten_v2")

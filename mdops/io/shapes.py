@@ -1,4 +1,4 @@
-"""Whether the arrays of a standard model fit each other and the options beside them."""
+"""Whether the arrays of a model fit each other and the options beside them."""
 
 from typing import Any
 
@@ -10,26 +10,69 @@ from mdops.io import schema
 Tree = dict[str, Any]
 
 
-def check_shapes(model: Tree) -> None:
-    """Check an upgraded standard model; parts of unknown kind are passed over. Raises ModelFileError."""
+def check_shapes(model: Tree, place: str) -> None:
+    """Check an upgraded model; models and parts of unknown kind are passed over. Raises ModelFileError."""
+    kind = model.get("type")
+    if kind not in schema.MODELS:
+        return
     type_map = model["type_map"]
     ntypes = len(type_map)
     if not ntypes or len(set(type_map)) != ntypes:
-        raise ModelFileError(f"model.type_map should name each type once, and is {type_map}")
-    _check_types(model["atom_exclude_types"], ntypes, "model.atom_exclude_types")
-    _check_pairs(model["pair_exclude_types"], ntypes, "model.pair_exclude_types")
+        raise ModelFileError(f"{place}.type_map should name each type once, and is {type_map}")
+    _check_types(model["atom_exclude_types"], ntypes, f"{place}.atom_exclude_types")
+    _check_pairs(model["pair_exclude_types"], ntypes, f"{place}.pair_exclude_types")
     for name in ("out_bias", "out_std"):
         array = model["@variables"][name]
         if array.ndim != 3 or array.shape[1] != ntypes:
             raise ModelFileError(
-                f"model.@variables.{name} has shape {array.shape}, not (outputs, {ntypes}, width)"
+                f"{place}.@variables.{name} has shape {array.shape}, not (outputs, {ntypes}, width)"
             )
-    _check_descriptor(model["descriptor"], type_map, "model.descriptor")
+    if kind == "standard":
+        _check_standard(model, place)
+    elif kind == "pairtab":
+        _check_table(model, place)
+    else:
+        _check_parts(model, place)
+
+
+def _check_standard(model: Tree, place: str) -> None:
+    _check_descriptor(model["descriptor"], model["type_map"], f"{place}.descriptor")
     if model["fitting"].get("type") == "ener":
-        _check_fitting(model["fitting"], type_map, "model.fitting")
+        _check_fitting(model["fitting"], model["type_map"], f"{place}.fitting")
         width = _width(model["descriptor"])
         if width is not None:
-            _same(model["fitting"]["dim_descrpt"], width, "model.fitting.dim_descrpt")
+            _same(model["fitting"]["dim_descrpt"], width, f"{place}.fitting.dim_descrpt")
+
+
+def _check_parts(model: Tree, place: str) -> None:
+    """A model made of models: each part knows all types, and a zbl model is a net with a table."""
+    parts = model["models"]
+    if not parts:
+        raise ModelFileError(f"{place}.models is empty")
+    for i, part in enumerate(parts):
+        check_shapes(part, f"{place}.models[{i}]")
+        missing = [name for name in model["type_map"] if name not in part.get("type_map", ())]
+        if missing:
+            raise ModelFileError(f"{place}.models[{i}] does not know the type {missing[0]}")
+    if isinstance(model["weights"], list):
+        _same(len(model["weights"]), len(parts), f"the number of weights of {place}")
+    if model["type"] == "zbl":
+        _same([part.get("type") for part in parts[1:]], ["pairtab"], f"the kinds of {place}.models[1:]")
+        if model["sw_rmax"] <= model["sw_rmin"]:
+            raise ModelFileError(f"{place} has sw_rmax = {model['sw_rmax']}, not above its sw_rmin")
+
+
+def _check_table(model: Tree, place: str) -> None:
+    """A table of pair energies: (rows, 1 + pairs of types), and the same as cubic splines of each pair."""
+    table, arrays = model["tab"], model["tab"]["@variables"]
+    ntypes, rows = len(model["type_map"]), table["nspline"] + 1
+    if model["sel"] == 0 or table["nspline"] == 0:
+        raise ModelFileError(f"{place} has no neighbours or no table")
+    _same((table["ntypes"], table["rcut"]), (ntypes, model["rcut"]), f"(ntypes, rcut) of {place}.tab")
+    _same(arrays["vdata"].shape, (rows, 1 + ntypes * (ntypes + 1) // 2), f"the shape of {place}.tab vdata")
+    _same(arrays["tab_data"].size, 4 * ntypes**2 * table["nspline"], f"the size of {place}.tab tab_data")
+    info = [table["rmin"], table["hh"], table["nspline"], ntypes]
+    _same(arrays["tab_info"].tolist(), info, f"{place}.tab tab_info")
 
 
 def _check_types(types: list[int], ntypes: int, place: str) -> None:
@@ -56,13 +99,15 @@ def _check_descriptor(node: Tree, type_map: list[str], place: str) -> None:
         return
     ntypes = len(type_map)
     sel = node["sel"] if isinstance(node["sel"], list) else [node["sel"]]
-    mixed = kind in ("dpa1", "se_atten_v2")
+    mixed = kind in ("dpa1", "se_atten_v2", "se_e3_tebd")
     if not mixed:
         _same(len(sel), ntypes, f"the length of {place}.sel")
     if not sum(sel) or not node["neuron"] or node["rcut_smth"] > node["rcut"]:
         raise ModelFileError(f"{place} has no neighbours, no layers, or rcut_smth > rcut")
-    if node["type_map"] is not None:
-        _same(node["type_map"], type_map, f"{place}.type_map")
+    for part in (node, node.get("type_embedding", node)):
+        if part["type_map"] is not None:
+            _same(part["type_map"], type_map, f"the type_map of {place}")
+    _same(node.get("ntypes", ntypes), ntypes, f"{place}.ntypes")
     if "env_mat" in node:
         _same(
             (node["env_mat"]["rcut"], node["env_mat"]["rcut_smth"]),
@@ -80,7 +125,9 @@ def _check_descriptor(node: Tree, type_map: list[str], place: str) -> None:
         if name in node:
             _check_collection(node[name], node, ndim, ntypes, f"{place}.{name}")
     if mixed:
-        _check_attention(node, ntypes, place)
+        _check_type_embedding(node, ntypes, place)
+    if "attention_layers" in node:
+        _check_attention(node, place)
 
 
 def _width(node: Tree) -> int | None:
@@ -95,10 +142,20 @@ def _width(node: Tree) -> int | None:
     return width + (node["tebd_dim"] if node.get("concat_output_tebd") else 0)
 
 
-def _check_attention(node: Tree, ntypes: int, place: str) -> None:
-    layers = node["attention_layers"]["attention_layers"]
+def _check_attention(node: Tree, place: str) -> None:
+    attention, layers = node["attention_layers"], node["attention_layers"]["attention_layers"]
     _same(len(layers), node["attn_layer"], f"the number of attention layers of {place}")
     width, hidden = node["neuron"][-1], node["attn"]
+    wanted = {
+        "layer_num": node["attn_layer"],
+        "nnei": sum(node["sel"]) if isinstance(node["sel"], list) else node["sel"],
+        "embed_dim": width,
+        "hidden_dim": hidden,
+        "dotr": node["attn_dotr"],
+        **{key: node[key] for key in ("scaling_factor", "normalize", "temperature", "trainable_ln")},
+    }
+    for key, value in wanted.items():
+        _same(attention[key], value, f"{place}.attention_layers.{key}")
     for i, layer in enumerate(layers):
         at = f"{place}.attention_layers[{i}]"
         inner = layer["attention_layer"]
@@ -106,10 +163,16 @@ def _check_attention(node: Tree, ntypes: int, place: str) -> None:
         _check_layer(inner["out_proj"], hidden, width, f"{at}.out_proj")
         norm = layer["attn_layer_norm"]["@variables"]
         _same((norm["w"].shape, norm["b"].shape), ((width,), (width,)), f"the shapes of {at}.attn_layer_norm")
+
+
+def _check_type_embedding(node: Tree, ntypes: int, place: str) -> None:
     embedding = node["type_embedding"]
     _same(embedding["ntypes"], ntypes, f"{place}.type_embedding.ntypes")
     _same(embedding["neuron"][-1:], [node["tebd_dim"]], f"{place}.type_embedding.neuron")
-    _check_net(embedding["embedding"], embedding["neuron"], f"{place}.type_embedding.embedding")
+    net = embedding["embedding"]
+    for key in ("activation_function", "resnet_dt"):
+        _same(net[key], embedding[key], f"{place}.type_embedding.embedding.{key}")
+    _check_net(net, embedding["neuron"], f"{place}.type_embedding.embedding")
 
 
 def _check_collection(nets: Tree, options: Tree, ndim: int, ntypes: int, place: str) -> None:

@@ -10,11 +10,13 @@ import yaml
 
 from mdops.errors import ModelFileError
 from mdops.io.model_file import ModelFile
-from mdops.io.serialized import model_file_from
+from mdops.io.serialized import header_of, model_file_from
 from mdops.io.tree import Budget, mapping, plain
 
 _DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+# As DeePMD-kit's YAML library has it (YAML 1.1): 1e5 is text, and is written so where text is meant.
+_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?")
 _MAX_DEPTH = 200  # a model's tree is about 12 deep
 _WORDS: dict[str, Any] = {"null": None, "~": None, "": None, "true": True, "false": False}
 
@@ -29,6 +31,34 @@ def read_yaml(path: Path) -> ModelFile:
     """Read a YAML serialisation. Raises ModelFileError, yaml.YAMLError."""
     data = path.read_bytes()
     return _model_file(_Builder(data).build(), len(data), "YAML")
+
+
+def encode_json(model: dict[str, Any], source: dict[str, Any]) -> bytes:
+    """The bytes of a JSON serialisation."""
+    return json.dumps(_spelled_out(header_of(model, source)), separators=(",", ":")).encode()
+
+
+def encode_yaml(model: dict[str, Any], source: dict[str, Any]) -> bytes:
+    """The bytes of a YAML serialisation."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: bytes = yaml.dump(
+        _spelled_out(header_of(model, source)), Dumper=dumper, sort_keys=False, encoding="utf-8"
+    )
+    return text
+
+
+def _spelled_out(node: Any) -> Any:
+    """The tree with every array as a node that `_array` reads; numbers keep all their digits."""
+    if isinstance(node, dict):
+        return {key: _spelled_out(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_spelled_out(value) for value in node]
+    if isinstance(node, np.ndarray):
+        head = {"@class": "np.ndarray", "@is_variable": True, "@version": 1}
+        # Nested lists do not tell the shape of an array without numbers; DeePMD-kit passes over the key.
+        shape = {} if node.size else {"shape": list(node.shape)}
+        return {**head, "dtype": node.dtype.name, **shape, "value": node.tolist()}
+    return node
 
 
 def _model_file(header: Any, size: int, name: str) -> ModelFile:
@@ -52,7 +82,8 @@ def _array(node: Any, place: str, budget: Budget) -> Any:
     array = np.array(node["value"])  # without a dtype first, so that text never passes for a number
     if array.dtype.kind not in "fiub" and array.size:
         raise ModelFileError(f"{place} holds something that is not a number")
-    return array.astype(node["dtype"])
+    array = array.astype(node["dtype"])
+    return array if array.size else array.reshape(node.get("shape", array.shape))
 
 
 class _Builder:
@@ -120,13 +151,8 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
     text: str = event.value
     if not event.implicit[0]:
         return text
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    return _number(text, int) if _INTEGER.fullmatch(text) else _number(text, float)
-
-
-def _number(text: str, convert: type[int] | type[float]) -> Any:
-    try:
-        return convert(text)
-    except ValueError:
-        return text
+    if _FLOAT.fullmatch(text):  # as nearly all are
+        return float(text)
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return _WORDS.get(text.lower(), text)

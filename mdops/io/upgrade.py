@@ -15,18 +15,19 @@ _HEADER = ("@class", "@version", "type")
 def upgrade(model: dict[str, Any]) -> dict[str, Any]:
     """A copy of a serialised model in which every node of a known kind has all its keys.
 
-    Options that an older version lacks get the value it implied, precisions their full name, and vectors
-    stored as (1, n) become (n,). Tables of a compressed model ("compress") are dropped: the nets they were
-    made from are there. Raises ModelFileError for missing, unknown or impossible keys, weights that are NaN
-    or infinite, and shapes that do not fit each other.
+    Options that an older version lacks get the value it implied, precisions their full name, vectors stored as (1, n)
+    become (n,), and whether a fitting is trainable is said for each of its layers. Tables of a compressed model
+    ("compress") are dropped: the nets they were made from are there. Raises ModelFileError for missing, unknown or
+    impossible keys, weights that are NaN or infinite, and shapes that do not fit each other.
     """
     if not isinstance(model.get("type"), str):
         raise ModelFileError("the model lacks 'type'; its end may be missing")
-    if model["type"] == "standard" and model.get("@class") != "Model":
-        raise ModelFileError(f"the '@class' of a standard model is {model.get('@class')!r}, not 'Model'")
+    if model["type"] in schema.MODELS and model.get("@class") != "Model":
+        raise ModelFileError(
+            f"the '@class' of a {model['type']} model is {model.get('@class')!r}, not 'Model'"
+        )
     model = _node(model, "model", "")
-    if model.get("type") == "standard":
-        check_shapes(model)
+    check_shapes(model, "model")
     return model
 
 
@@ -43,6 +44,8 @@ def _node(node: dict[str, Any], place: str, holder: str) -> dict[str, Any]:
             result[key] = _value(value, f"{place}.{key}", key, known)
     if kind == "Layer":
         _flatten(result["@variables"])
+    if kind == "Fitting ener" and not isinstance(result["trainable"], list):
+        result["trainable"] = [result["trainable"] is not False] * (len(result["neuron"]) + 1)
     if kind in schema.NODES and "precision" in result:
         result["precision"] = schema.PRECISIONS.get(result["precision"], result["precision"])
     return result
@@ -82,7 +85,7 @@ def _fill(node: dict[str, Any], keys: schema.Keys, place: str) -> dict[str, Any]
             node[key] = copy.copy(default)
         elif not check(node[key]):
             raise ModelFileError(f"{place}.{key} cannot be {_short(node[key])}")
-    for key in ("compress", "embeddings_strip", "env_mat", "ntypes"):
+    for key in ("compress", "embeddings_strip", "env_mat", "ntypes", "use_tebd_bias", "lmax"):
         if key in keys and (node[key] is None or key == "compress"):
             del node[key]
     if "env_mat" in node:

@@ -1,6 +1,1 @@
-"""Models as PyTorch modules."""
-
-from mdops.nn.load import load
-from mdops.nn.potential import Potential
-
-__all__ = ["Potential", "load"]
+"""Nets, their activation functions, and sums over atoms: what models are built of."""

@@ -1,11 +1,22 @@
-"""Feed-forward nets: the embedding nets of the descriptors and the fitting nets."""
+"""Feed-forward nets: the embedding nets of the descriptors and the fitting nets.
 
-from collections.abc import Iterable, Sequence
+`from_tree` and `to_tree` are DeePMD-kit's serialised form (docs/formats.md); `random` gives its initial weights:
+normal, with deviation 1/sqrt(inputs + outputs); biases with 1; timesteps 0.1 +- 0.001.
+"""
 
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 import torch
 from torch import nn
 
+from mdops.errors import UnsupportedModelError
 from mdops.nn.activation import activation
+from mdops.options import saved_precision
+
+Tree = dict[str, Any]
 
 
 class Layer(nn.Module):
@@ -30,6 +41,62 @@ class Layer(nn.Module):
         self.activation_name = activation_name
         self.residual = residual
         self._activation = activation(activation_name)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "Layer":
+        """Raises UnsupportedModelError for an unknown activation function."""
+        arrays = tree["@variables"]
+        bias, timestep = (
+            None if arrays.get(name) is None else tensor(arrays[name], dtype).reshape(-1)
+            for name in ("b", "idt")
+        )
+        name = tree["activation_function"] or "none"
+        return cls(tensor(arrays["w"], dtype), bias, timestep, name, bool(tree["resnet"]))
+
+    def to_tree(self, precision: str) -> Tree:
+        """The node, with arrays of that dtype."""
+        arrays = {"w": self.weight, "b": self.bias, "idt": self.timestep}
+        return {
+            "@class": "Layer",
+            "@version": 2,
+            "bias": self.bias is not None,
+            "use_timestep": self.timestep is not None,
+            "activation_function": self.activation_name,
+            "resnet": self.residual,
+            "precision": precision,
+            "trainable": True,
+            "@variables": {name: array(value, precision) for name, value in arrays.items()},
+        }
+
+    @classmethod
+    def random(
+        cls,
+        inputs: int,
+        outputs: int,
+        activation_name: str,
+        *,
+        random: np.random.Generator,
+        precision: str,
+        dtype: torch.dtype,
+        timestep: bool = False,
+        residual: bool = True,
+        bias: bool = True,
+    ) -> "Layer":
+        """New weights, rounded to `precision`, which they are saved in; a `timestep` is there only where the layer adds
+        its input."""
+
+        def draw(mean: float, deviation: float, *shape: int) -> torch.Tensor:
+            return tensor(random.normal(mean, deviation, shape).astype(precision), dtype)
+
+        weight = draw(0, 1 / np.sqrt(inputs + outputs), inputs, outputs)
+        adds = residual and outputs in (inputs, 2 * inputs)
+        return cls(
+            weight,
+            draw(0, 1, outputs) if bias else None,
+            draw(0.1, 0.001, outputs) if timestep and adds else None,
+            activation_name,
+            residual,
+        )
 
     @property
     def inputs(self) -> int:
@@ -90,6 +157,52 @@ class Net(nn.Sequential):
     def __init__(self, layers: Iterable[Layer]) -> None:
         super().__init__(*layers)
 
+    @classmethod
+    def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "Net":
+        return cls(Layer.from_tree(layer, dtype) for layer in tree["layers"])
+
+    def to_tree(self, kind: str, precision: str, resnet_dt: bool) -> Tree:
+        """The node of an "EmbeddingNetwork" or a "FittingNetwork"."""
+        layers, is_fitting = self.layers, kind == "FittingNetwork"
+        hidden = layers[:-1] if is_fitting else layers
+        has_bias = layers[-1].bias is not None
+        own: Tree = {"bias_out": has_bias, "out_dim": self.outputs} if is_fitting else {"bias": has_bias}
+        return {
+            "@class": kind,
+            "@version": 1 if is_fitting else 2,
+            "in_dim": self.inputs,
+            "neuron": [layer.outputs for layer in hidden],
+            "activation_function": layers[0].activation_name,
+            "resnet_dt": resnet_dt,
+            "precision": precision,
+            "trainable": True,
+            **own,
+            "layers": [layer.to_tree(precision) for layer in layers],
+        }
+
+    @classmethod
+    def random(
+        cls,
+        widths: Sequence[int],
+        activation_name: str,
+        *,
+        resnet_dt: bool,
+        random: np.random.Generator,
+        precision: str,
+        dtype: torch.dtype,
+        outputs: int | None = None,
+        bias: bool = True,
+    ) -> "Net":
+        """Layers of these widths, the input's first; with `outputs`, a linear layer of that width at the end."""
+        common: Tree = {"random": random, "precision": precision, "dtype": dtype, "bias": bias}
+        layers = [
+            Layer.random(a, b, activation_name, timestep=resnet_dt, **common)
+            for a, b in itertools.pairwise(widths)
+        ]
+        if outputs is not None:
+            layers.append(Layer.random(widths[-1], outputs, "none", residual=False, **common))
+        return cls(layers)
+
     @property
     def layers(self) -> list[Layer]:
         return [layer for layer in self if isinstance(layer, Layer)]
@@ -107,3 +220,91 @@ class Net(nn.Sequential):
     @property
     def outputs(self) -> int:
         return self.layers[-1].outputs
+
+
+class NetCollection(nn.ModuleList):
+    """The nets of a model's part: one for all types (`ndim` 0), one a type (1), or one a pair of types (2).
+
+    Attributes:
+        ndim, ntypes: of which there are ntypes^ndim nets.
+        network_type: "embedding_network" or "fitting_network".
+    """
+
+    def __init__(self, nets: Iterable[Net], ndim: int, ntypes: int, network_type: str) -> None:
+        super().__init__(nets)
+        self.ndim, self.ntypes, self.network_type = ndim, ntypes, network_type
+
+    def net(self, *types: int) -> Net:
+        """The net of these types, of which the last `ndim` count: of (centre, neighbour) a one-sided collection asks
+        for the neighbour alone."""
+        chosen = types[len(types) - self.ndim :]
+        found = self[sum(kind * self.ntypes**k for k, kind in enumerate(chosen))]
+        assert isinstance(found, Net)
+        return found
+
+    @property
+    def nets(self) -> list[Net]:
+        return [net for net in self if isinstance(net, Net)]
+
+    @classmethod
+    def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "NetCollection":
+        """Raises UnsupportedModelError where nets are absent."""
+        if any(net is None for net in tree["networks"]):
+            raise UnsupportedModelError("a model without the nets of some types is not supported")
+        nets = [Net.from_tree(net, dtype) for net in tree["networks"]]
+        return cls(nets, tree["ndim"], tree["ntypes"], tree["network_type"])
+
+    def to_tree(self, precision: str, resnet_dt: bool) -> Tree:
+        kinds = {"embedding_network": "EmbeddingNetwork", "fitting_network": "FittingNetwork"}
+        kind = kinds[self.network_type]
+        return {
+            "@class": "NetworkCollection",
+            "@version": 1,
+            "ndim": self.ndim,
+            "ntypes": self.ntypes,
+            "network_type": self.network_type,
+            "networks": [net.to_tree(kind, precision, resnet_dt) for net in self.nets],
+        }
+
+    @classmethod
+    def random(
+        cls,
+        widths: Sequence[int],
+        options: Any,
+        *,
+        ndim: int,
+        ntypes: int,
+        seed: Sequence[int],
+        dtype: torch.dtype,
+        outputs: int | None = None,
+    ) -> "NetCollection":
+        """New nets with the activation function, `resnet_dt` and precision of `options`; those of a fitting if they
+        have `outputs`. Each has random numbers of its own, from `seed` and its place."""
+        nets = [
+            Net.random(
+                widths,
+                options.activation_function,
+                resnet_dt=options.resnet_dt,
+                random=np.random.default_rng([*seed, k]),
+                precision=saved_precision(options.precision),
+                dtype=dtype,
+                outputs=outputs,
+            )
+            for k in range(ntypes**ndim)
+        ]
+        return cls(nets, ndim, ntypes, "embedding_network" if outputs is None else "fitting_network")
+
+
+def tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """An array of a serialised tree; bfloat16 arrays of ml_dtypes are no business of torch.from_numpy, but every
+    precision fits into float64."""
+    return torch.from_numpy(np.array(values, dtype=np.float64)).to(dtype)
+
+
+def array(value: torch.Tensor | None, precision: str = "float64") -> np.ndarray | None:
+    """A tensor as a tree has it."""
+    return None if value is None else value.detach().cpu().double().numpy().astype(precision)
+
+
+def arrays(values: Mapping[str, torch.Tensor | None], precision: str = "float64") -> Tree:
+    return {name: array(value, precision) for name, value in values.items()}

@@ -1,6 +1,7 @@
 """Every format gives the tree that is in it; the formats of one model give one tree."""
 
 import json
+import re
 
 import h5py
 import numpy as np
@@ -10,7 +11,7 @@ import yaml
 from trees import CHECKPOINTS, DATA, FORMATS, ONE_SIDE, REFERENCE, differences
 
 from mdops.errors import ModelFileError, UnsupportedModelError
-from mdops.io import describe, read_model, write_model
+from mdops.io import describe, read_model
 from mdops.io.upgrade import upgrade
 from mdops.train.loop.checkpoint import save_checkpoint
 
@@ -51,6 +52,26 @@ def test_hdf5_gives_what_h5py_gives(path):
     assert differences(read_model(path).model, upgrade(tree_by_h5py(path))) == []
 
 
+def keys(node, place=""):
+    if isinstance(node, dict):
+        return {f"{place}.{key}" for key in node} | {
+            k for key in node for k in keys(node[key], f"{place}.{key}")
+        }
+    if isinstance(node, list):
+        return {k for i, part in enumerate(node) for k in keys(part, f"{place}[{i}]")}
+    return set()
+
+
+@pytest.mark.parametrize("path", sorted(CHECKPOINTS.glob("*.dp")), ids=lambda path: path.name)
+def test_the_tree_has_the_keys_of_deepmd_kits_file(path):
+    """A key too many, such as spin in se_e3, and DeePMD-kit does not take what is written of the tree. Those that it
+    takes, of its code for other versions, are a net's trainable and an array that is None."""
+    new = keys(read_model(path).model) - keys(tree_by_h5py(path))
+    taken = ("networks[0].trainable", "embedding.trainable", "@variables.degree_gain_raw")
+    assert all(re.sub(r"\[\d+\]", "[0]", key).endswith(taken) for key in new), new
+    assert keys(tree_by_h5py(path)) <= keys(read_model(path).model)
+
+
 @pytest.mark.parametrize("name", ["model.pth", "model.ckpt.pt"])
 def test_trained_model_is_the_same_in_every_format(name):
     wanted, found = read_model(FORMATS / "model.dp"), read_model(FORMATS / name)
@@ -61,9 +82,28 @@ def test_trained_model_is_the_same_in_every_format(name):
 
 @pytest.mark.parametrize("path", sorted(CHECKPOINTS.glob("*.pt*")), ids=lambda path: path.name)
 def test_pytorch_files_give_the_serialised_tree(path):
-    found = read_model(path)
-    assert differences(found.model, read_model(path.with_suffix(".dp")).model) == []
+    found, wanted = read_model(path), read_model(path.with_suffix(".dp"))
+    for place in RAW_TABLES.get(path.stem, []):
+        assert_same_table(part_of(found.model, place), part_of(wanted.model, place))
+    assert differences(found.model, wanted.model) == []
     assert found.source["min_nbor_dist"] == 0.88
+
+
+# Where a case has a pair table: PyTorch files have its splines, and not the numbers that they were made of.
+RAW_TABLES = {"linear": [("models", 1, "tab")], "zbl": [("models", 1, "tab")]}
+
+
+def part_of(tree, place):
+    for key in place:
+        tree = tree[key]
+    return tree
+
+
+def assert_same_table(found, wanted):
+    """The rows are those of the table to rounding. What is compared here is taken out of both."""
+    rows, wanted_rows = found["@variables"].pop("vdata"), wanted["@variables"].pop("vdata")
+    np.testing.assert_allclose(rows, wanted_rows, rtol=1e-14, atol=1e-15)
+    assert found.pop("rmax") == rows[-1, 0] and wanted.pop("rmax") <= rows[-1, 0]
 
 
 def test_yaml_and_json_give_the_tree_of_the_dp_file(tmp_path):
@@ -80,50 +120,6 @@ def test_content_decides_and_not_the_name(tmp_path):
         path = tmp_path / "model.dat"
         path.write_bytes((FORMATS / name).read_bytes())
         assert differences(read_model(path).model, wanted) == []
-
-
-def test_safetensors_round_trip(tmp_path):
-    for path in [FORMATS / "model.dp", *CHECKPOINTS.glob("*.dp")]:
-        file = read_model(path)
-        write_model(tmp_path / "model.safetensors", file.model, file.source)
-        again = read_model(tmp_path / "model.safetensors")
-        assert differences(again.model, file.model) == []
-        assert again.source == {
-            **file.source,
-            "format": "mdops (.safetensors)",
-            "imported_from": file.source["format"],
-        }
-    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
-
-
-def test_safetensors_keeps_shapes_and_types(tmp_path):
-    variables = {
-        "scalar": np.array(1.5),
-        "empty": np.zeros((0, 3), np.float32),
-        "transposed": np.arange(6.0).reshape(2, 3).T,
-        "half": np.ones(2, np.float16),
-        "integers": np.arange(3),
-        "none": None,
-    }
-    model = {"type": "another kind", "@variables": variables, "list": [1, 0.1, "x", None, True]}
-    write_model(tmp_path / "m.safetensors", model)
-    assert differences(read_model(tmp_path / "m.safetensors").model, model) == []
-
-
-def test_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "model.safetensors"
-    path.write_text("old")
-    with pytest.raises(ModelFileError, match="not written"):
-        write_model(path, {"type": "standard", "x": object()})
-    with pytest.raises(ModelFileError, match="not written"):
-        write_model(path, {"x": float("nan")})
-    with pytest.raises(ModelFileError, match=r"not written: model\.@variables\.w holds NaN"):
-        write_model(path, {"@variables": {"w": np.array([1.0, np.nan])}})
-    assert path.read_text() == "old"
-    with pytest.raises(ModelFileError, match=r"no folder .*absent"):
-        write_model(tmp_path / "absent" / "model.safetensors", {})
-    with pytest.raises(ModelFileError, match="suffix"):
-        write_model(tmp_path / "model.dp", {})
 
 
 def test_weights_are_writable_and_in_native_order():
@@ -145,9 +141,9 @@ def test_describe():
     assert str(describe(read_model(CHECKPOINTS / "hybrid.dp").model)) == (
         "a standard model with descriptor hybrid(dpa1, se_e2_a) and fitting ener"
     )
-    zbl = {"type": "zbl", "models": [read_model(FORMATS / "model.dp").model, {"type": "pairtab"}]}
-    kind = describe(zbl)
-    assert (kind.model, kind.descriptor) == ("zbl (of 2)", "se_e2_a + unknown")
+    assert str(describe(read_model(CHECKPOINTS / "zbl.dp").model)) == (
+        "a zbl (of 2) model with descriptor dpa1 + pairtab and fitting ener + none"
+    )
     assert describe({}).model == "unknown"
 
 
@@ -165,7 +161,9 @@ def edited_checkpoint(path, edit):
         (lambda p, s: p["descriptor"].update(type="dpa3"), "descriptor dpa3"),
         (lambda p, s: p["fitting_net"].update(type="dos"), "fitting dos"),
         (lambda p, s: p.update(spin={}), "spin model"),
-        (lambda p, s: p.update(type="linear_ener"), "linear_ener model"),
+        (lambda p, s: p.update(type="frozen"), "frozen model"),
+        (lambda p, s: p.update(type="linear_ener", models=[{}], shared_dict={}), "share weights"),
+        (lambda p, s: p.update(type="linear_ener", models=[{"type": "dipole"}]), "part of type dipole"),
     ],
 )
 def test_unsupported_checkpoints_are_named(tmp_path, edit, message):
@@ -209,5 +207,7 @@ def test_bfloat16_weights_become_float32(tmp_path):
 
 
 def test_every_reference_case_is_read():
-    for path in DATA.glob("reference/*/model.dp"):
+    paths = list(DATA.glob("reference/*/model.dp"))
+    assert len(paths) > 40
+    for path in paths:
         assert describe(read_model(path).model).model == "standard"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ase.build import bulk
 
-from mdops.nn import load
+from mdops import load
 
 MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
 

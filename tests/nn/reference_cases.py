@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mdops.nn.system import System
+from mdops import Potential
+from mdops.models import model_of_tree
+from mdops.system import System
 
 DATA = Path(__file__).parents[1] / "data" / "reference"
 SHARED = Path(__file__).parents[3] / "shared" / "reference"
@@ -75,3 +77,8 @@ def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
     """The largest deviation over the largest reference value."""
     scale = reference.abs().max().clamp(min=1e-3)
     return (value - reference).abs().max().item() / scale.item()
+
+
+def build(tree, dtype=torch.float64, overflow="error"):
+    """The potential of a serialised tree."""
+    return Potential(model_of_tree(tree, dtype), overflow=overflow)

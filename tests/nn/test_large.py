@@ -3,8 +3,8 @@
 import torch
 from reference_cases import DATA, model_path, references, relative_error
 
-from mdops.nn import load
-from mdops.nn.system import System
+from mdops import load
+from mdops.system import System
 
 
 def repeated(system: System, times: int) -> System:

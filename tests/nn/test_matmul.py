@@ -13,13 +13,14 @@ from ase.io import read
 from reference_cases import DATA, SHARED, model_path, references, relative_error
 from test_fused import listed, moved, repeated
 
+from mdops import Potential, load
 from mdops.calculator import MDOps
 from mdops.cli import main
 from mdops.errors import InputError
+from mdops.evaluators import fused
 from mdops.md import Output, Physics, run
-from mdops.nn import Potential, fused, load
-from mdops.nn.system import from_atoms
 from mdops.ops import spline_potential_pack
+from mdops.system import from_atoms
 
 ALLOY = model_path("se_a_alloy")
 WATER = SHARED / "water_se_a" / "model.dp"
@@ -122,8 +123,8 @@ def test_commands_take_it_and_a_cpu_refuses(tmp_path, monkeypatch, capsys, comma
 def test_the_op_on_a_cpu_refuses_to_pack_for_it():
     weights = [torch.ones(4, 3), torch.ones(3, 1)]
     rest = [torch.ones(3), torch.ones(1)]
-    with pytest.raises(RuntimeError, match="mdops::spline_potential_pack: argument `tf32` is True"):
-        spline_potential_pack(weights, rest, rest, 4, 1, True)
+    with pytest.raises(RuntimeError, match='mdops::spline_potential_pack: argument `matmul` is "tf32"'):
+        spline_potential_pack(weights, rest, rest, 4, 1, "tf32")
 
 
 def water(times):
@@ -150,12 +151,12 @@ def test_errors_of_both_choices_on_water(times):
     double = load(WATER, dtype="float64", overflow="extend")
     system = from_atoms([water(times)], double.type_map)
     pairs = listed(double, system)
-    expected, _ = double.fused()(system, pairs, None, None)
+    expected, _ = double.evaluator()(system, pairs, None, None)
     there = moved(system, pairs, "cuda")
     results = {}
     for matmul in ("float32", "tf32"):
         gpu = load(WATER, device="cuda", overflow="extend", matmul=matmul)
-        results[matmul], _ = gpu.fused()(*there, None, None)
+        results[matmul], _ = gpu.evaluator()(*there, None, None)
     errors = {matmul: force_error(result, expected) for matmul, result in results.items()}
     assert errors["float32"] < 8e-6
     # Eleven bits in place of 22: if the choice were ignored, or the products were worse, this would tell.
@@ -183,12 +184,12 @@ def test_tf32_on_nets_of_all_kinds(case, atoms):
     fparam = None if reference.fparam is None else reference.fparam[:1].repeat(times, 1)
     aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
     pairs = listed(double, system, skin=0.5)
-    expected, _ = double.fused()(system, pairs, fparam, aparam)
+    expected, _ = double.evaluator()(system, pairs, fparam, aparam)
     there = (*moved(system, pairs, "cuda"), *(None if x is None else x.cuda() for x in (fparam, aparam)))
     gpu = load(model_path(case), device="cuda", overflow="extend")
-    exact, _ = gpu.fused()(*there)
+    exact, _ = gpu.evaluator()(*there)
     gpu.use_matmul("tf32")
-    result, _ = gpu.fused()(*there)
+    result, _ = gpu.evaluator()(*there)
     for name, value in expected.items():
         assert relative_error(result[name].cpu(), value) < 5e-3, name
     off, before = (relative_error(r["forces"].cpu(), expected["forces"]) for r in (result, exact))
@@ -202,11 +203,11 @@ def test_the_same_bits_every_time_and_in_a_graph(times):
     (reference, *_) = references(DATA / "se_a_alloy")
     system = repeated(reference, times)
     on_gpu = moved(system, listed(load(ALLOY), system), "cuda")
-    first, _ = gpu.fused()(*on_gpu, None, None)
+    first, _ = gpu.evaluator()(*on_gpu, None, None)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured, _ = gpu.fused()(*on_gpu, None, None)
+        captured, _ = gpu.evaluator()(*on_gpu, check=False)
     for _ in range(3):
         graph.replay()
         assert all(torch.equal(captured[name], value) for name, value in first.items())
@@ -219,9 +220,9 @@ def test_opcheck_and_compile(monkeypatch):
     there = moved(reference.system, listed(load(ALLOY), reference.system), "cuda")
     calls, op = [], torch.ops.mdops.spline_potential.default
     monkeypatch.setattr(fused, "spline_potential", lambda *args: calls.append(args) or op(*args))
-    expected, _ = gpu.fused()(*there, None, None)
+    expected, _ = gpu.evaluator()(*there, None, None)
     (args,) = calls
-    assert args[-1] is True
+    assert args[-1] == "tf32"
     torch.library.opcheck(op, args)
     energy = torch.compile(lambda *given: op(*given)[0], fullgraph=True)(*args)
     assert torch.equal(energy, expected["atom_energy"])

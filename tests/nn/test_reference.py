@@ -18,8 +18,8 @@ from reference_cases import (
 )
 from torch_reference import evaluate
 
+from mdops import load
 from mdops.io import read_model
-from mdops.nn import load
 
 # Largest error of energies, and of what is differentiated.
 EXACT, SPLINE, FLOAT32 = (1e-9, 1e-9), (1e-7, 1e-7), (5e-6, 5e-5)

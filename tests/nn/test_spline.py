@@ -4,9 +4,8 @@ import pytest
 import torch
 from reference_cases import model_path
 
-from mdops.nn import load
-from mdops.nn.exact import exact_moments
-from mdops.nn.spline import (
+from mdops import load
+from mdops.evaluators.spline import (
     TOLERANCE,
     SplineGrid,
     bending_weights,
@@ -15,13 +14,26 @@ from mdops.nn.spline import (
     embed,
     spline_error,
 )
-from mdops.nn.splined import splined_moments
+from mdops.evaluators.splined import SplineModel
+from mdops.models import Neighborhood
+from mdops.system import System
 
 S_MAX = 2.0
 
 
+def potential_of(case):
+    return load(model_path(case), dtype="float64", spline=False)
+
+
 def descriptor_of(case):
-    return load(model_path(case), dtype="float64", spline=False).descriptor
+    return potential_of(case).model.descriptor
+
+
+def lone_pairs(vectors, counts, types, cutoff):
+    """Atoms with one neighbour each, at `vectors` (P, 1, 3)."""
+    nothing = torch.zeros(0, dtype=torch.float64)
+    system = System(nothing, types, nothing, nothing, torch.zeros_like(types))
+    return Neighborhood(system, torch.zeros_like(counts[:, :1]), counts, vectors, cutoff)
 
 
 def slopes(t, vectors):
@@ -33,8 +45,10 @@ def slopes(t, vectors):
     return found
 
 
-def worst_pair(descriptor, grid):
+def worst_pair(potential, grid):
     """`spline_error` by its definition: from the derivatives of T of single pairs at many distances, by autograd."""
+    descriptor, potential.grid = potential.model.descriptor, grid
+    model = SplineModel(potential)
     # From the cutoff inwards, and as dense in s as knots are: seven to an interval.
     s = torch.linspace(0, S_MAX, 7 * grid.intervals + 1, dtype=torch.float64)[1:]
     r = torch.linspace(descriptor.cutoff, 0.5, 20000, dtype=torch.float64)
@@ -50,11 +64,13 @@ def worst_pair(descriptor, grid):
             counts = torch.zeros(len(r), descriptor.ntypes, dtype=torch.int32)
             counts[:, neighbour] = 1
             types = torch.full((len(r),), centre, dtype=torch.int32)
-            exact = exact_moments(descriptor, vectors, counts, types).t
+            near = lone_pairs(vectors, counts, types, descriptor.cutoff)
+            exact = descriptor.moments(near)
             sizes = torch.maximum(sizes, slopes(exact, vectors))
             with torch.no_grad():
                 splines = coefficients(descriptor, grid)
-            wrong = splined_moments(descriptor, grid, splines, vectors, counts, types).t - exact
+            moments, report = model.moments(near)
+            wrong = model.t(moments, report.within[0], splines, types) - exact
             errors = torch.maximum(errors, slopes(wrong, vectors))
     size = sizes.cummax(0).values.clamp(min=sizes[r >= 0.5 * descriptor.cutoff].max())
     return float((errors / size).max())
@@ -63,18 +79,19 @@ def worst_pair(descriptor, grid):
 @pytest.mark.parametrize("case", ["base", "axis_all", "two_side", "embedding_resnet_dt"])
 @pytest.mark.parametrize("intervals", [16, 48])
 def test_the_error_is_that_of_the_forces_of_pairs(case, intervals):
-    descriptor = descriptor_of(case)
+    potential = potential_of(case)
     with torch.no_grad():
-        told = spline_error(descriptor, S_MAX, intervals)
-    assert told == pytest.approx(worst_pair(descriptor, SplineGrid(S_MAX, intervals, 0.5, 0.0)), rel=0.25)
+        told = spline_error(potential.model.descriptor, S_MAX, intervals)
+    assert told == pytest.approx(worst_pair(potential, SplineGrid(S_MAX, intervals, 0.5, 0.0)), rel=0.25)
 
 
 def test_protected_distances_count_as_what_they_are():
-    descriptor = descriptor_of("env_protection")
+    potential = potential_of("env_protection")
+    descriptor = potential.model.descriptor
     with torch.no_grad():
         told = spline_error(descriptor, 1 / (0.5 + descriptor.protection), 8)
     grid = SplineGrid(1 / (0.5 + descriptor.protection), 8, 0.5, 0.0)
-    assert told == pytest.approx(worst_pair(descriptor, grid), rel=0.5)
+    assert told == pytest.approx(worst_pair(potential, grid), rel=0.5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -127,8 +144,7 @@ def test_smoothing_adds_the_gradient_of_bending_and_leaves_values():
     random = torch.randn(table.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     loss = (table * random).sum() + 0.3 * bending(descriptor, S_MAX / 40, table)
     expected = torch.autograd.grad(loss, weights)
-    descriptor.smoothing = 0.3
-    smoothed = coefficients(descriptor, grid)
+    smoothed = coefficients(descriptor, grid, smoothing=0.3)
     assert torch.equal(smoothed, table)
     for a, b in zip(torch.autograd.grad((smoothed * random).sum(), weights), expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)

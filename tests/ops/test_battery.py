@@ -72,7 +72,9 @@ def test_every_op_has_a_sample():
     defined = {
         name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("mdops::")
     }
-    assert defined - {"cpu_isa", "cuda_versions"} == {s.op for s in samples("cpu")}
+    assert defined - {"cpu_isa", "cuda_versions", "spline_potential_why_not"} == {
+        s.op for s in samples("cpu")
+    }
 
 
 @cases()

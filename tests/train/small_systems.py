@@ -8,8 +8,7 @@ from ase.build import bulk
 from ase.calculators import emt
 
 from mdops.train.config.sections import parse_config
-from mdops.train.model.random import create_potential
-from mdops.train.model.statistics import model_statistics
+from mdops.train.model.random import random_potential
 
 SHARED = Path(__file__).parents[3] / "shared"
 EMT = Path(__file__).parents[1] / "data" / "training" / "emt"  # 20 frames of 32 atoms, Cu and Al
@@ -75,4 +74,4 @@ def small_config(*, descriptor=None, fitting=None, model=None, training=None, **
 
 def new_model(config, data, lists, *, seed=3, dtype=torch.float64):
     """The model that a training of this input begins with, in exact mode."""
-    return create_potential(config, model_statistics(config, data, lists), seed=seed, dtype=dtype)
+    return random_potential(config, data, lists, seed=seed, dtype=dtype)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from small_systems import EMT, alloy, small_config, write_system
 
-from mdops.nn.spline import collocation_on
+from mdops.evaluators.spline import collocation_on
 from mdops.train import load_dataset, make_batch
 from mdops.train.data.device_frames import DeviceFrames, alike
 from mdops.train.loop.cuda_graph import step_graphs
@@ -13,8 +13,7 @@ from mdops.train.loop.factories import make_loss, make_optimizer, restore_optimi
 from mdops.train.loop.loss import label_counts
 from mdops.train.loop.schedule import WeightAverage
 from mdops.train.loop.update import train_step, use_training_spline
-from mdops.train.model.random import create_potential
-from mdops.train.model.statistics import model_statistics
+from mdops.train.model.random import random_potential
 
 CONFIG = small_config(loss={"start_pref_v": 0.1, "limit_pref_v": 0.1}, training={"smoothing": 0.1})
 
@@ -30,7 +29,7 @@ def flat(batch):
     """All tensors of a batch, by name."""
     parts = {**vars(batch.system), **batch.neighbors._asdict(), **batch.labels, "sizes": batch.sizes}
     parts |= {f"has {name}": value for name, value in batch.present.items()}
-    parts |= {f"kind {k}": value for k, value in enumerate(batch.kinds)}
+    parts |= {f"kind {k}": value for k, value in enumerate(batch.system.kinds)}
     return {name: value for name, value in parts.items() if isinstance(value, torch.Tensor)}
 
 
@@ -62,7 +61,7 @@ def test_frames_of_another_kind_have_no_place(data, lists):
 
 
 def test_there_are_no_graphs_without_a_gpu(data, lists):
-    potential = create_potential(CONFIG, model_statistics(CONFIG, data, lists))
+    potential = random_potential(CONFIG, data, lists)
     use_training_spline(potential, 2.0)
     optimizer = make_optimizer(CONFIG, potential.parameters())
     assert (
@@ -81,7 +80,7 @@ def test_there_are_no_graphs_without_a_gpu(data, lists):
 
 
 def test_an_optimizer_is_restored_with_what_belongs_to_its_device(data, lists):
-    potential = create_potential(CONFIG, model_statistics(CONFIG, data, lists))
+    potential = random_potential(CONFIG, data, lists)
     optimizer = make_optimizer(CONFIG, potential.parameters())
     for p in potential.parameters():
         p.grad = torch.ones_like(p)
@@ -105,7 +104,7 @@ def test_steps_in_graphs_are_the_steps_of_the_host(data, lists):
     groups = list(alike(data))[:2]
     loss, weights = make_loss(CONFIG), []
     for device in ("cpu", "cuda"):
-        potential = create_potential(CONFIG, model_statistics(CONFIG, data, lists), dtype=torch.float64)
+        potential = random_potential(CONFIG, data, lists, dtype=torch.float64)
         use_training_spline(potential, 2.0)
         potential.to(device)
         optimizer = make_optimizer(CONFIG, potential.parameters())

@@ -47,9 +47,9 @@ def test_init_model_has_the_models_weights_and_statistics(tmp_path, name):
     trainer = Trainer(config(), tmp_path, init_model=FORMATS / name)
     assert trainer.step == 0 and not trainer.optimizer.state
     assert_same_state(mdops.load(MODEL, dtype="float64"), trainer.potential)
-    before = trainer.potential.out_bias.clone()
+    before = trainer.potential.model.out_bias.clone()
     trainer.run()
-    assert torch.equal(trainer.potential.out_bias, before)
+    assert torch.equal(trainer.potential.model.out_bias, before)
     again = Trainer(config(), tmp_path / "..", init_model=tmp_path / "model.safetensors")
     assert_same_state(trainer.potential, again.potential)
 
@@ -73,23 +73,23 @@ def test_finetune_fits_the_energies_of_the_types_to_what_is_left(tmp_path):
     frames.types[: frames.offsets[1]] = 1  # another composition: the shifts of both types are determined
     answers[0] = evaluate(potential, frames).predictions["energy"][0]
     frames.labels["energy"][:] = answers + frames.composition() @ shift
-    before = potential.out_bias.clone()
+    before = potential.model.out_bias.clone()
     refit_bias(potential, frames, PairLists(frames, potential.cutoff), np.arange(len(frames)))
-    np.testing.assert_allclose((potential.out_bias - before).numpy(), shift, atol=1e-8)
-    assert potential.tree["@variables"]["out_std"].max() < 1e-6
+    np.testing.assert_allclose((potential.model.out_bias - before).numpy(), shift, atol=1e-8)
+    assert potential.model.out_std.max() < 1e-6
 
-    potential.out_bias.copy_(before)
+    potential.model.out_bias.copy_(before)
     refit_bias(
         potential, frames, PairLists(frames, potential.cutoff), np.arange(1, len(frames)), preset={0: 1.5}
     )
-    assert float(potential.out_bias[0]) == pytest.approx(1.5)
+    assert float(potential.model.out_bias[0]) == pytest.approx(1.5)
 
 
 def test_finetune_changes_the_bias_alone(tmp_path):
     trainer = Trainer(config(), tmp_path, finetune=MODEL)
     reference = mdops.load(MODEL, dtype="float64")
-    assert_same_state(reference, trainer.potential, but=("out_bias",))
-    assert not torch.equal(reference.out_bias, trainer.potential.out_bias)
+    assert_same_state(reference, trainer.potential, but=("model.out_bias", "model.out_std"))
+    assert not torch.equal(reference.model.out_bias, trainer.potential.model.out_bias)
     energies = {
         name: evaluate(potential, trainer.frames.data).errors()["energy"].rmse
         for name, potential in (("before", reference), ("after", trainer.potential))
@@ -101,10 +101,10 @@ def test_finetune_without_energies_keeps_the_bias():
     frames = load_dataset(str(EMT), ["Cu", "Al"])
     del frames.labels["energy"], frames.present["energy"]
     potential = mdops.load(MODEL, dtype="float64")
-    before = potential.out_bias.clone()
+    before = potential.model.out_bias.clone()
     with pytest.warns(UserWarning, match="the data has no energies"):
         refit_bias(potential, frames, PairLists(frames, potential.cutoff), np.arange(len(frames)))
-    assert torch.equal(potential.out_bias, before)
+    assert torch.equal(potential.model.out_bias, before)
 
 
 @pytest.mark.parametrize("beginning", ["init_model", "finetune"])

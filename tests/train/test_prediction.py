@@ -6,8 +6,13 @@ import torch
 from small_systems import new_model, small_config
 
 from mdops.errors import InputError
+from mdops.evaluators import Autograd
+from mdops.evaluators.fused_training import FusedTraining
+from mdops.evaluators.moment_training import MomentTraining
+from mdops.evaluators.splined import Splined
+from mdops.nn.net import NetCollection
 from mdops.train import make_batch
-from mdops.train.loop.prediction import from_moments, from_op, predict, short_way
+from mdops.train.loop.prediction import predict
 from mdops.train.loop.update import use_training_spline
 
 R_MIN = 1.5
@@ -21,14 +26,14 @@ def model(data, lists, fitting=None, axis=3, **options):
     return potential
 
 
-def the_long_way(potential, batch, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr("mdops.train.loop.prediction.short_way", lambda potential: None)
-        return predict(potential, batch)
+def answers(kind, potential, batch, **options):
+    """What an evaluator of that kind gives, with sums."""
+    found, _ = kind(potential)(batch.system, batch.neighbors, batch.fparam, batch.aparam, **options)
+    return potential.with_sums(found, batch.system)
 
 
-def agree(potential, batch, monkeypatch, way, terms=("energy", "forces", "virial"), rtol=1e-9):
-    short, long = way(potential, potential.grid, batch), the_long_way(potential, batch, monkeypatch)
+def agree(potential, batch, kind, terms=("energy", "forces", "virial"), rtol=1e-9):
+    short, long = answers(kind, potential, batch), answers(Splined, potential, batch, create_graph=True)
     for name, value in long.items():
         torch.testing.assert_close(short[name], value, rtol=0.01 * rtol, atol=0.01 * rtol)
     for a, b in zip(*(weight_gradients(potential, r, terms) for r in (short, long)), strict=True):
@@ -45,7 +50,7 @@ def weight_gradients(potential, result, terms):
     return torch.autograd.grad(total, list(potential.parameters()), allow_unused=True, materialize_grads=True)
 
 
-WAYS = pytest.mark.parametrize("way", [from_op, from_moments])
+WAYS = pytest.mark.parametrize("way", [FusedTraining, MomentTraining])
 
 
 @WAYS
@@ -53,48 +58,48 @@ WAYS = pytest.mark.parametrize("way", [from_op, from_moments])
     "terms", [["energy"], ["atom_energy"], ["forces"], ["virial"], ["energy", "forces", "virial"]]
 )
 @pytest.mark.parametrize("fitting", [{}, {"resnet_dt": False}])
-def test_all_ways_agree(data, lists, monkeypatch, way, fitting, terms):
+def test_all_ways_agree(data, lists, way, fitting, terms):
     potential = model(data, lists, fitting)
-    assert short_way(potential) is from_op
-    agree(potential, make_batch(data, lists, np.array([0, 5, 7])), monkeypatch, way, terms)
+    assert isinstance(potential.evaluator("train"), FusedTraining)
+    agree(potential, make_batch(data, lists, np.array([0, 5, 7])), way, terms)
 
 
 @pytest.mark.parametrize("axis, fitting", [(1, [5]), (3, [7, 14, 14]), (8, [12, 12])])
-def test_the_op_takes_nets_of_any_shape(data, lists, monkeypatch, axis, fitting):
+def test_the_op_takes_nets_of_any_shape(data, lists, axis, fitting):
     potential = model(data, lists, {"neuron": fitting}, axis=axis)
-    agree(potential, make_batch(data, lists, np.array([2, 3])), monkeypatch, from_op)
+    agree(potential, make_batch(data, lists, np.array([2, 3])), FusedTraining)
 
 
 @pytest.mark.parametrize("options", [{"pair_exclude_types": [[0, 1]]}, {"atom_exclude_types": [1]}])
-def test_the_op_leaves_out_types(data, lists, monkeypatch, options):
+def test_the_op_leaves_out_types(data, lists, options):
     potential = model(data, lists, **options)
-    assert short_way(potential) is from_op
+    assert isinstance(potential.evaluator("train"), FusedTraining)
     potential.use_spline(R_MIN, 1e-10)  # the long way has the nets themselves where neighbours are absent,
-    potential.descriptor.smoothing = 0.0  # and does not bend the nets of the pairs left out
-    agree(potential, make_batch(data, lists, np.array([0, 5])), monkeypatch, from_op, rtol=1e-7)
+    potential.smoothing = 0.0  # and does not bend the nets of the pairs left out
+    agree(potential, make_batch(data, lists, np.array([0, 5])), FusedTraining, rtol=1e-7)
 
 
-def test_one_fitting_net_for_all_types(data, lists, monkeypatch):
+def test_one_fitting_net_for_all_types(data, lists):
     potential = model(data, lists)
-    fitting = potential.fitting
-    fitting.nets, fitting.shared = torch.nn.ModuleList([fitting.nets[0]]), True
-    agree(potential, make_batch(data, lists, np.array([4])), monkeypatch, from_op)
+    fitting = potential.model.fitting
+    fitting.nets = NetCollection([fitting.nets[0]], 0, 2, "fitting_network")
+    agree(potential, make_batch(data, lists, np.array([4])), FusedTraining)
 
 
-def test_a_frame_without_atoms_of_one_type(data, lists, monkeypatch):
+def test_a_frame_without_atoms_of_one_type(data, lists):
     potential = model(data, lists)
     batch = make_batch(data, lists, np.array([0]))
     batch.system.types.clamp_(max=0)
     batch.neighbors.counts[:, 0] += batch.neighbors.counts[:, 1]
     batch.neighbors.counts[:, 1] = 0
     potential.overflow = "extend"
-    agree(potential, batch, monkeypatch, from_op)
+    agree(potential, batch, FusedTraining)
 
 
 @WAYS
-def test_all_ways_agree_with_frame_parameters(data, lists, monkeypatch, way):
+def test_all_ways_agree_with_frame_parameters(data, lists, way):
     potential = model(data, lists)
-    extended = potential.fitting
+    extended = potential.model.fitting
     extended.fparam.average = torch.zeros(2, dtype=torch.float64)
     extended.fparam.inverse_deviation = torch.ones(2, dtype=torch.float64)
     for net in extended.nets:
@@ -103,7 +108,7 @@ def test_all_ways_agree_with_frame_parameters(data, lists, monkeypatch, way):
         first.weight = torch.nn.Parameter(torch.cat([first.weight.detach(), more]))
     batch = make_batch(data, lists, np.array([1, 6]))
     batch.fparam = torch.tensor([[0.3, -0.2], [1.0, 0.5]], dtype=torch.float64)
-    agree(potential, batch, monkeypatch, way)
+    agree(potential, batch, way)
 
 
 def test_the_number_of_threads_does_not_matter(data, lists):
@@ -123,7 +128,7 @@ def test_the_number_of_threads_does_not_matter(data, lists):
 
 def test_other_models_take_the_long_way(data, lists):
     potential = model(data, lists, {"activation_function": "gelu"})
-    assert short_way(potential) is None
+    assert isinstance(potential.evaluator("train"), Autograd)
     predict(potential, make_batch(data, lists, np.array([0])))["forces"].sum().backward()
 
 
@@ -132,9 +137,9 @@ def test_short_ways_refuse_and_warn_as_the_long_one(data, lists, way):
     potential = model(data, lists)
     batch = make_batch(data, lists, np.array([0]))
     use_training_spline(potential, 5.0)
-    with pytest.warns(UserWarning, match="nearer than 4.5 A"):
-        way(potential, potential.grid, batch)
+    with pytest.warns(UserWarning, match=r"nearer than 4.5 A.* Training data with such pairs"):
+        answers(way, potential, batch)
     batch.system.positions[batch.neighbors.neighbors[0, 0].long()] = batch.system.positions[0]
     batch.neighbors.images[:] = 0
     with pytest.raises(InputError, match="are at the same place"):
-        way(potential, potential.grid, batch)
+        answers(way, potential, batch)

@@ -10,16 +10,17 @@ from small_systems import EMT, new_model, small_config
 
 import mdops
 from mdops.errors import ConfigError, DataError
+from mdops.evaluators.spline import bending_weights
+from mdops.evaluators.splined import SplineModel
 from mdops.io import read_model
-from mdops.nn.spline import bending_weights
+from mdops.ops import NeighborList, displacements
 from mdops.train import PairLists, make_batch
 from mdops.train.config.sections import LearningRateConfig
 from mdops.train.loop.factories import make_loss, make_optimizer, make_rate, make_sampler, require_labels
 from mdops.train.loop.loss import EnergyLoss, Prefactor
 from mdops.train.loop.schedule import LearningRate
 from mdops.train.loop.update import keep_spline, predict, train_step, use_training_spline
-from mdops.train.model.random import create_potential
-from mdops.train.model.statistics import model_statistics
+from mdops.train.model.random import random_potential
 
 ALL = EnergyLoss({n: Prefactor(1.0, 1.0) for n in ("energy", "forces", "virial")})
 
@@ -59,7 +60,7 @@ def test_weight_gradient_is_the_slope_of_the_loss(data, lists):
     use_training_spline(potential, 2.0)
     batch = make_batch(data, lists, [1])
     _, found = gradients(potential, batch)
-    weight, grad = next(iter(potential.descriptor.nets[0].parameters())), found[0]
+    weight, grad = next(iter(potential.model.descriptor.embeddings[0].parameters())), found[0]
     values = []
     for sign in (1, -1):
         with torch.no_grad():
@@ -92,15 +93,15 @@ def test_smoothing_keeps_nets_smooth_and_the_loss_a_loss_of_labels(data, lists, 
     batch, bends, values = make_batch(data, lists, [0, 7, 9]), [], []
     for smoothing in (0.0, 100.0):
         potential = model(data, lists, torch.float64, **options)
-        potential.descriptor.smoothing = smoothing
+        potential.smoothing = smoothing
         use_training_spline(potential, 2.0)
         c = config()
         loss, optimizer = make_loss(c), make_optimizer(c, potential.parameters())
         for _ in range(30):
             value, _ = train_step(potential, loss, optimizer, batch, rate=5e-3, fraction=1.0)
             values.append(float(value))
-        table, step = potential.table(False), potential.grid.s_max / potential.grid.intervals
-        bends.append((bending_weights(potential.descriptor, step) * table.diff(n=2, dim=2) ** 2).sum())
+        table, step = SplineModel(potential).table().detach(), potential.grid.s_max / potential.grid.intervals
+        bends.append((bending_weights(potential.model.descriptor, step) * table.diff(n=2, dim=2) ** 2).sum())
     assert values[0] == values[30]
     assert float(bends[1]) < 0.7 * float(bends[0])
 
@@ -112,18 +113,40 @@ def test_knots_are_renewed_when_the_weights_need_it(data, lists):
     before = potential.grid
     assert not keep_spline(potential)
     with torch.no_grad():
-        potential.descriptor.nets[0].layers[0].weight.mul_(2)
+        potential.model.descriptor.embeddings[0].layers[0].weight.mul_(2)
     assert keep_spline(potential) and potential.grid.intervals > before.intervals
     assert potential.grid.r_min == before.r_min == pytest.approx(1.8)
+
+
+def compare_form(tree, other, place):
+    """Two trees have the same keys at every level, and leaves of the same kind."""
+    if isinstance(other, dict):
+        assert isinstance(tree, dict) and tree.keys() == other.keys(), place
+        for key, value in other.items():
+            if key != "trainable":  # one for all layers, or one for each
+                compare_form(tree[key], value, f"{place}.{key}")
+    elif isinstance(other, list) and other and isinstance(other[0], dict):
+        assert isinstance(tree, list), place
+        for k, value in enumerate(tree):
+            compare_form(value, other[min(k, len(other) - 1)], f"{place}[{k}]")
+    elif isinstance(other, np.ndarray):
+        assert tree is None or (tree.dtype, tree.ndim) == (other.dtype, other.ndim), place
+    elif other == []:
+        assert tree in (None, []), place  # nothing is given
+    elif other is not None:
+        assert isinstance(tree, type(other)), place
 
 
 def test_new_model_is_saved_and_read_as_deepmd_kits_tree(data, lists, tmp_path):
     potential = model(data, lists, resnet_dt=True)
     potential.save(tmp_path / "model.safetensors")
     tree = read_model(tmp_path / "model.safetensors").model
-    given = read_model(EMT.parents[1] / "formats" / "model.dp").model
-    assert set(tree) == set(given) and set(tree["descriptor"]) == set(given["descriptor"])
-    assert set(tree["fitting"]) == set(given["fitting"])
+    trained = read_model(EMT.parents[1] / "formats" / "model.dp").model
+    compare_form(tree, trained, "model")
+    nets = [net["layers"] for net in tree["descriptor"]["embeddings"]["networks"]]
+    for layers, net in zip(nets, potential.model.descriptor.embeddings, strict=True):
+        for layer, module in zip(layers, net.layers, strict=True):
+            assert np.array_equal(layer["@variables"]["w"], module.weight.detach())
     loaded = mdops.load(tmp_path / "model.safetensors", dtype=torch.float64, spline=False)
     batch = make_batch(data, lists, [3])
     a, b = (predict(m, batch, create_graph=False) for m in (potential, loaded))
@@ -134,34 +157,57 @@ def test_random_weights_have_deepmd_kits_spread_and_follow_the_seed(data, lists)
     one = model(data, lists, neuron=[40, 80], axis_neuron=8)
     again = model(data, lists, neuron=[40, 80], axis_neuron=8)
     other = model(data, lists, seed=4, neuron=[40, 80], axis_neuron=8)
-    weight = one.descriptor.nets[0].layers[1].weight
+    weight = one.model.descriptor.embeddings[0].layers[1].weight
     assert float(weight.detach().std()) == pytest.approx(120**-0.5, rel=0.05)
-    assert float(one.fitting.nets[0].layers[1].timestep.detach().mean()) == pytest.approx(0.1, abs=2e-3)
-    assert one.fitting.nets[0].layers[0].timestep is None
-    assert torch.equal(weight, again.descriptor.nets[0].layers[1].weight)
-    assert not torch.equal(weight, other.descriptor.nets[0].layers[1].weight)
-    assert not torch.equal(weight, one.descriptor.nets[1].layers[1].weight)
+    assert float(one.model.fitting.nets[0].layers[1].timestep.detach().mean()) == pytest.approx(0.1, abs=2e-3)
+    assert one.model.fitting.nets[0].layers[0].timestep is None
+    assert torch.equal(weight, again.model.descriptor.embeddings[0].layers[1].weight)
+    assert not torch.equal(weight, other.model.descriptor.embeddings[0].layers[1].weight)
+    assert not torch.equal(weight, one.model.descriptor.embeddings[1].layers[1].weight)
 
 
 def test_too_small_sel_is_told_and_cuts_neighbours(data, lists):
     with pytest.warns(UserWarning, match="the farthest will be dropped"):
         potential = model(data, lists, sel=[3, 3])
     assert potential.overflow == "truncate"
-    assert predict(potential, make_batch(data, lists, [0]))["forces"].isfinite().all()
+    batch = make_batch(data, lists, [0])
+    cut = replace(batch, neighbors=nearest_of_each_type(batch, 3))
+    assert int(batch.neighbors.counts.max()) > 3 == int(cut.neighbors.counts.max())
+    whole, expected = (predict(potential, b, create_graph=False) for b in (batch, cut))
+    for name in ("energy", "forces", "virial"):
+        torch.testing.assert_close(whole[name], expected[name])
+
+
+def nearest_of_each_type(batch, most):
+    """The batch's list as DeePMD-kit cuts it: of the nearest of all types the nearest of each, so many a type."""
+    system, near = batch.system, batch.neighbors
+    lists = (near.neighbors, near.images)
+    d = displacements(system.positions, system.cell, system.batch, *lists, torch.float64).norm(dim=-1)
+    ntypes, counts = near.counts.shape[1], torch.zeros_like(near.counts)
+    rows = [torch.full((len(d), ntypes * most), fill, dtype=torch.int32) for fill in (-1, 0)]
+    for i in range(len(d)):
+        found = int(near.counts[i].sum())
+        nearest = d[i, :found].argsort()[: ntypes * most]
+        kinds = system.types[near.neighbors[i, nearest].long()]
+        places = [nearest[kinds == kind][:most] for kind in range(ntypes)]
+        counts[i] = torch.tensor([len(part) for part in places])
+        for row, values in zip(rows, lists, strict=True):
+            row[i, : int(counts[i].sum())] = values[i, torch.cat(places)]
+    return NeighborList(*rows, counts, near.cutoff)
 
 
 def test_untrained_parts_and_parameters_that_do_not_fit(data, lists):
     c = config(trainable=False)
-    statistics = model_statistics(c, data, lists)
-    potential = create_potential(c, statistics)
-    assert not any(p.requires_grad for p in potential.descriptor.parameters())
+    potential = random_potential(c, data, lists)
+    assert not any(p.requires_grad for p in potential.model.descriptor.parameters())
     assert len(make_optimizer(c, potential.parameters()).param_groups[0]["params"]) == len(
-        list(potential.fitting.parameters())
+        list(potential.model.fitting.parameters())
     )
-    statistics.parameters["fparam"] = (np.zeros(2), np.ones(2))
+    extra = {"labels": {**data.labels, "fparam": np.zeros((len(data), 2))}}
+    extra["present"] = {**data.present, "fparam": np.ones(len(data), dtype=bool)}
     c.model.fitting_net.numb_fparam = 3
     with pytest.raises(ConfigError, match=r"numb_fparam: is 3, and the data has 2"):
-        create_potential(c, statistics)
+        random_potential(c, replace(data, **extra), lists)
 
 
 def test_parts_of_a_configuration(data):
@@ -187,21 +233,21 @@ def test_parameters_that_the_data_lacks_are_refused_before_the_training(data, li
     c = config()
     c.model.fitting_net.numb_fparam = 2
     with pytest.raises(DataError, match=r"emt: has no fparam, and model\.fitting_net\.numb_fparam is 2"):
-        model_statistics(c, data, lists)
+        random_potential(c, data, lists)
     c.model.fitting_net.default_fparam = [0.0, 1.0]
-    model_statistics(c, data, lists)
+    random_potential(c, data, lists)
     given = {"labels": {**data.labels, "aparam": np.zeros((data.offsets[-1], 1))}}
     given["present"] = {**data.present, "aparam": np.ones(len(data), dtype=bool)}
     with pytest.warns(
         UserWarning, match="the data has aparam, which model.fitting_net.numb_aparam = 0 leaves out"
     ):
-        model_statistics(c, replace(data, **given), lists)
+        random_potential(c, replace(data, **given), lists)
 
 
 def test_a_model_that_sees_no_neighbours_is_refused(data):
     with pytest.raises(
-        DataError, match=r"no atom has a neighbour within model\.descriptor\.rcut = 1 A: are positions"
+        DataError, match=r"no atom has a neighbour within the model's cutoff \(rcut\) = 1 A: are positions"
     ):
-        model_statistics(config(rcut=1.0, rcut_smth=0.5), data, PairLists(data, 1.0))
+        random_potential(config(rcut=1.0, rcut_smth=0.5), data, PairLists(data, 1.0))
     with pytest.raises(ConfigError, match=r"model\.descriptor\.sel: \[0, 0\] has no place for a neighbour"):
-        model_statistics(config(sel=[0, 0]), data, PairLists(data, 4.0))
+        random_potential(config(sel=[0, 0]), data, PairLists(data, 4.0))

@@ -5,8 +5,12 @@ have; an option that is absent has the default of DeePMD-kit's PyTorch code. The
 rest.
 """
 
+from collections.abc import Callable
+
+import numpy as np
+
 from mdops.errors import ModelFileError, UnsupportedModelError
-from mdops.io.torch.descriptors import descriptor_tree
+from mdops.io.torch.descriptors import descriptor_tree, is_mixed
 from mdops.io.torch.nets import fitting_net, net_collection
 from mdops.io.torch.state import State, Tree, options_of
 from mdops.io.tree import mapping
@@ -27,41 +31,142 @@ _FITTING: Tree = {
 
 
 def model_tree(params: Tree, state: State) -> Tree:
-    """The serialised tree of a standard model with an energy fitting.
+    """The serialised tree of a model of energies: standard, linear or ZBL.
 
     `state` names its tensors as the state dict of the model does, without the trainer's "model.Default.".
     Raises UnsupportedModelError for other models, ModelFileError where definition and weights do not fit.
     """
     kind = "spin" if "spin" in params else "zbl" if "use_srtab" in params else params.get("type", "standard")
-    if kind != "standard" or str(params.get("bridging_method") or "none").lower() != "none":
+    if kind not in _BUILDERS or str(params.get("bridging_method") or "none").lower() != "none":
         raise UnsupportedModelError(
             f"a {kind} model cannot be read from a PyTorch file; "
-            "standard models can. `dp convert-backend` to a .dp file shows what is in it"
+            f"{', '.join(_BUILDERS)} models can. `dp convert-backend` to a .dp file shows what is in it"
         )
+    tree = _BUILDERS[kind](params, state.below("atomic_model"), _type_map(params))
+    tree["atom_exclude_types"] = params.get("atom_exclude_types") or []
+    tree["pair_exclude_types"] = params.get("pair_exclude_types") or []
+    if kind == "standard":
+        tree["fitting"]["exclude_types"] = tree["atom_exclude_types"]
+        tree["preset_out_bias"] = params.get("preset_out_bias")
+    return tree
+
+
+def _type_map(params: Tree) -> list[str]:
     type_map = params.get("type_map")
     if not isinstance(type_map, list) or not all(isinstance(t, str) for t in type_map):
         raise ModelFileError("the model's definition has no type_map")
-    state = state.below("atomic_model")
-    descriptor, mixed = descriptor_tree(
-        mapping(params.get("descriptor"), "descriptor"), state.below("descriptor"), type_map
-    )
-    fitting = _fitting(
-        mapping(params.get("fitting_net", {}), "fitting_net"), state.below("fitting_net"), type_map, mixed
-    )
-    fitting["exclude_types"] = params.get("atom_exclude_types") or []
+    return type_map
+
+
+def _model(kind: str, version: int, state: State, type_map: list[str]) -> Tree:
+    """What stands in every model's tree."""
     return {
         "@class": "Model",
-        "@version": 2,
-        "type": "standard",
+        "@version": version,
+        "type": kind,
         "type_map": type_map,
-        "atom_exclude_types": params.get("atom_exclude_types") or [],
-        "pair_exclude_types": params.get("pair_exclude_types") or [],
+        "atom_exclude_types": [],
+        "pair_exclude_types": [],
         "rcond": None,
-        "preset_out_bias": params.get("preset_out_bias"),
+        "preset_out_bias": None,
         "@variables": {"out_bias": state.required("out_bias"), "out_std": state.required("out_std")},
-        "descriptor": descriptor,
-        "fitting": fitting,
     }
+
+
+def _standard(params: Tree, state: State, type_map: list[str]) -> Tree:
+    descriptor = descriptor_tree(
+        mapping(params.get("descriptor"), "descriptor"), state.below("descriptor"), type_map
+    )
+    params = mapping(params.get("fitting_net", {}), "fitting_net")
+    fitting = _fitting(params, state.below("fitting_net"), type_map, is_mixed(descriptor))
+    return {**_model("standard", 2, state, type_map), "descriptor": descriptor, "fitting": fitting}
+
+
+def _pair_table(params: Tree, state: State, type_map: list[str]) -> Tree:
+    """A table of pair energies; `params` has its `rcut` and `sel`.
+
+    A PyTorch file keeps the coefficients of the cubic splines alone, with all their bits. The table that they were made
+    from is their values at the knots; only that of the last knot is a sum, exact to rounding.
+    """
+    info, splines = state.required("tab_info"), state.required("tab_data")
+    options = options_of(params, {"rcut": ..., "sel": ...})
+    sel = sum(options["sel"]) if isinstance(options["sel"], list) else options["sel"]
+    if info.shape != (4,) or splines.size != 4 * info[2] * info[3] ** 2 or not splines.size:
+        raise ModelFileError(f"the pair table {state.name}tab_data does not fit its tab_info")
+    rmin, step, intervals, ntypes = float(info[0]), float(info[1]), int(info[2]), int(info[3])
+    splines = splines.reshape(ntypes, ntypes, intervals, 4)
+    ends = splines[:, :, -1:, ::-1].sum(-1)
+    values = np.concatenate([splines[..., 3], ends], -1)[np.triu_indices(ntypes)]
+    distances = rmin + step * np.arange(intervals + 1)
+    return {
+        **_model("pairtab", 2, state, type_map),
+        "tab": {
+            "@class": "PairTab",
+            "@version": 1,
+            "rmin": rmin,
+            "rmax": float(distances[-1]),
+            "hh": step,
+            "ntypes": ntypes,
+            "rcut": float(options["rcut"]),
+            "nspline": intervals,
+            "@variables": {
+                "vdata": np.concatenate([distances[None], values]).T,
+                "tab_info": info,
+                "tab_data": splines.reshape(-1),
+            },
+        },
+        "rcut": float(options["rcut"]),
+        "sel": sel,
+    }
+
+
+def _linear(params: Tree, state: State, type_map: list[str]) -> Tree:
+    parts = params.get("models")
+    if not isinstance(parts, list) or "shared_dict" in params:
+        raise UnsupportedModelError(
+            "a linear model whose parts share weights cannot be read from a PyTorch file"
+        )
+    models = [
+        _part({"type_map": type_map, **mapping(part, "a part of the model")}, state.below(f"models.{i}"))
+        for i, part in enumerate(parts)
+    ]
+    return {
+        **_model("linear", 3, state, type_map),
+        "models": models,
+        "weights": params.get("weights", "mean"),
+    }
+
+
+def _part(params: Tree, state: State) -> Tree:
+    """A part of a linear model: a standard model or a pair table."""
+    if "descriptor" in params:
+        return _standard(params, state, _type_map(params))
+    if params.get("type") != "pairtab":
+        raise UnsupportedModelError(
+            f"a linear model with a part of type {params.get('type')} cannot be read from a PyTorch file"
+        )
+    return _pair_table(params, state, _type_map(params))
+
+
+def _zbl(params: Tree, state: State, type_map: list[str]) -> Tree:
+    """A net, and a pair table that takes over at short distances."""
+    net = _standard(params, state.below("models.0"), type_map)
+    table = {"rcut": net["descriptor"].get("rcut"), "sel": net["descriptor"].get("sel")}
+    switch = options_of(params, {"sw_rmin": ..., "sw_rmax": ...})
+    return {
+        **_model("zbl", 2, state, type_map),
+        "models": [net, _pair_table(table, state.below("models.1"), type_map)],
+        "weights": "mean",
+        **switch,
+        "smin_alpha": 0.1,  # DeePMD-kit's PyTorch code takes no other, whatever the definition says
+    }
+
+
+_BUILDERS: dict[str, Callable[[Tree, State, list[str]], Tree]] = {
+    "standard": _standard,
+    "linear_ener": _linear,
+    "zbl": _zbl,
+}
 
 
 def _fitting(params: Tree, state: State, type_map: list[str], mixed: bool) -> Tree:

@@ -27,8 +27,9 @@ MODEL: dict[str, dict[str, Any]] = {
 def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A training input with mdops' own sections where it has none; `TRAINING` goes with `learning_rate`."""
     result = {**SECTIONS, **tree}
-    if isinstance(tree.get("model"), Mapping):
-        result["model"] = {**MODEL, **tree["model"]}
+    model = tree.get("model")
+    if isinstance(model, Mapping) and model.get("type", "standard") == "standard":
+        result["model"] = {**MODEL, **model}
     if "learning_rate" not in tree and isinstance(tree.get("training"), Mapping):
         result["training"] = {**TRAINING, **tree["training"]}
     return result

@@ -1,6 +1,5 @@
-"""The training input: DeePMD-kit's input.json for energy models with se_e2_a."""
-
-# ruff: noqa: RUF009  (`key` and `section` make fields)
+"""The training input: DeePMD-kit's input.json for energy models. The section `model` is the options of a kind
+(mdops.models), with those of its parts in it."""
 
 import os
 from collections.abc import Mapping
@@ -8,81 +7,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mdops.errors import ConfigError
+from mdops.models import registry
+from mdops.options import KeyHelp, describe_keys, key, parse, read_json, section, variant
 from mdops.train.config.checks import check
 from mdops.train.config.defaults import completed
-from mdops.train.config.parsing import KeyHelp, describe_keys, key, parse, read_json, section
-
-_PRECISIONS = ("default", "float32", "float64", "single", "double")
-
-
-@dataclass
-class DescriptorConfig:
-    type: str = key("se_e2_a", "the descriptor", choices=("se_e2_a", "se_a"))
-    sel: list[int] | str = key(
-        "auto", 'places for neighbours of each type; "auto:f" is f times what the data needs', low=0
-    )
-    rcut: float = key(6.0, "the cutoff", unit="A", low=0)
-    rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0)
-    neuron: list[int] = key([10, 20, 40], "widths of the embedding net's layers", low=1)
-    axis_neuron: int = key(
-        4, "columns of the embedding that the descriptor is built with", alias=["n_axis_neuron"], low=1
-    )
-    activation_function: str = key("tanh", "of the embedding nets")
-    resnet_dt: bool = key(False, "a trained factor in front of each residual layer")
-    type_one_side: bool = key(False, "embedding nets by the neighbour's type only, not by pairs of types")
-    precision: str = key("default", "in which the weights are saved; float64 by default", choices=_PRECISIONS)
-    trainable: bool = key(True, "whether the embedding nets are trained")
-    seed: int | None = key(None, "of the random weights; the training's seed unless given", low=0)
-    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other")
-    env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
-    set_davg_zero: bool = key(False, "take the mean of the environment matrix as zero")
-
-
-@dataclass
-class FittingConfig:
-    NEUTRAL: ClassVar[dict[str, Any]] = {"layer_name": None, "use_aparam_as_mask": False, "dim_case_embd": 0}
-
-    type: str = key("ener", "what is fitted", choices=("ener",))
-    numb_fparam: int = key(0, "how many frame parameters there are", low=0)
-    numb_aparam: int = key(0, "how many atomic parameters there are", low=0)
-    default_fparam: list[float] | None = key(None, "frame parameters where none are given")
-    neuron: list[int] = key(
-        [120, 120, 120], "widths of the fitting net's hidden layers", alias=["n_neuron"], low=1
-    )
-    activation_function: str = key("tanh", "of the fitting nets")
-    precision: str = key("default", "in which the weights are saved; float64 by default", choices=_PRECISIONS)
-    resnet_dt: bool = key(True, "a trained factor in front of each residual layer")
-    trainable: bool | list[bool] = key(
-        True, "whether the fitting nets are trained; a list must be all true for it"
-    )
-    rcond: float | None = key(None, "singular values below it are zero in the fit of the types' energies")
-    seed: int | None = key(None, "of the random weights; the training's seed unless given", low=0)
-    atom_ener: list[float | None] = key([], "energies of atoms in vacuum, by type", unit="eV")
-
-
-@dataclass
-class ModelConfig:
-    IGNORED: ClassVar[tuple[str, ...]] = ("data_bias_nsample", "srtab_add_bias", "info", "model_branch_alias")
-    NEUTRAL: ClassVar[dict[str, Any]] = {
-        name: None
-        for name in ("use_srtab", "type_embedding", "modifier", "compress", "spin", "finetune_head")
-    }
-
-    type_map: list[str] = key(doc="the element of each type")
-    descriptor: DescriptorConfig = section(DescriptorConfig)
-    fitting_net: FittingConfig = section(FittingConfig)
-    type: str = key("standard", "the kind of model", choices=("standard",))
-    data_stat_nbatch: int = key(10, "batches of each system that the statistics are of", low=1)
-    data_stat_protect: float = key(0.01, "the smallest deviation of frame and atomic parameters", above=0)
-    pair_exclude_types: list[list[int]] = key([], "pairs of types that are absent for each other")
-    atom_exclude_types: list[int] = key([], "types whose atoms have no energy", low=0)
-    preset_out_bias: dict | None = key(
-        None, 'energies of the types that are not fitted, {"energy": [eV or null, ...]}'
-    )
 
 
 @dataclass
 class LearningRateConfig:
+    # Processes share a batch here, so that there is nothing to scale with their number.
     IGNORED: ClassVar[tuple[str, ...]] = ("scale_by_worker",)
 
     type: str = key("exp", "how the rate falls", choices=("exp", "cosine"))
@@ -141,7 +74,7 @@ class OptimizerConfig:
 
 @dataclass
 class DataConfig:
-    IGNORED: ClassVar[tuple[str, ...]] = ("set_prefix",)
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"set_prefix": ("set",)}
     NEUTRAL: ClassVar[dict[str, Any]] = {"rglob_patterns": None, "min_pair_dist": 0.0}
 
     systems: list[str] | str = key(doc="systems of DeePMD-kit, folders of them, and files that ASE reads")
@@ -171,18 +104,22 @@ class ValidationConfig(DataConfig):
 @dataclass
 class TrainingConfig:
     IGNORED: ClassVar[tuple[str, ...]] = (
-        *("disp_training", "time_training", "profiling", "profiling_file", "enable_profiler", "stat_file"),
-        *(
-            "stat_file_mode",
-            "mixed_precision",
-            "zero_stage",
-            "acc_freq",
-            "save_dir",
-            "disp_avg",
-            "ckpt_keep_ratio",
-        ),
-        *("neighbor_graph_method", "enable_compile", "enable_tf32", "ema_ckpt_keep"),
+        *("disp_training", "time_training", "profiling_file"),  # what is shown; the file of `profiling`
+        "stat_file_mode",  # of `stat_file`
+        *("zero_stage", "neighbor_graph_method", "enable_compile"),  # how it is computed, not what
     )
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "acc_freq": (1,),
+        "ckpt_keep_ratio": (),
+        "disp_avg": (False,),
+        "ema_ckpt_keep": (),
+        "enable_profiler": (False,),
+        "enable_tf32": (False,),
+        "mixed_precision": ({},),
+        "profiling": (False,),
+        "save_dir": (),
+        "stat_file": ("",),
+    }
     NEUTRAL: ClassVar[dict[str, Any]] = {"opt_type": "Adam", "change_bias_after_training": False}
 
     training_data: DataConfig = section(DataConfig)
@@ -205,7 +142,7 @@ class TrainingConfig:
     enable_ema: bool = key(False, "validate and save the moving average of the weights")
     ema_decay: float = key(0.999, "its decay in a step", low=0, below=1)
     gradient_max_norm: float | None = key(None, "longer gradients are cut to this length; 0 cuts none", low=0)
-    tensorboard: bool = key(False, "write TensorBoard's files; needs mdops[tensorboard]")
+    tensorboard: bool = key(False, "write TensorBoard's files; needs the package tensorboard")
     tensorboard_freq: int = key(1, "steps between their points", unit="steps", low=1)
     tensorboard_log_dir: str = key("log", "their folder, in that of all files")
     precision: str = key(
@@ -217,17 +154,38 @@ class TrainingConfig:
     )
 
 
-@dataclass
+@dataclass(kw_only=True)
+class ValidatingConfig:
+    IGNORED: ClassVar[tuple[str, ...]] = ("compiled_infer", "amp_infer")  # speed; of DPA4 alone
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"tf32_infer": (False,)}
+
+    full_validation: bool = key(False, "validate the weights on all validation data, and keep the best")
+    ema_full_validation: bool = key(
+        False, "the same for the moving average of the weights; needs training.enable_ema"
+    )
+    validation_freq: int = key(5000, "steps between two full validations", unit="steps", low=1)
+    full_val_start: float = key(0.5, "the first step of them; below 1 a part of all steps, 1 for none", low=0)
+    validation_metric: str = key(
+        "E:MAE", "what the best is best in: E, F, S (stress) or V (virial), and MAE or RMSE"
+    )
+    save_best: bool = key(True, "write the best as checkpoint and model file")
+    max_best_ckpt: int = key(1, "how many of the best are kept", low=1)
+    save_best_dir: str | None = key(None, "their folder; that of save_ckpt unless given")
+    full_val_file: str = key("val.log", "the table of full validations; with _ema for averages")
+
+
+@dataclass(kw_only=True)
 class Config:
     """A whole training input."""
 
-    IGNORED: ClassVar[tuple[str, ...]] = ("nvnmd", "validating")
+    NEUTRAL: ClassVar[dict[str, Any]] = {"nvnmd": {}}
 
-    model: ModelConfig = section(ModelConfig)
+    model: Any = variant(lambda: registry.options("model"), "standard", registry.model_name)
     training: TrainingConfig = section(TrainingConfig)
     learning_rate: LearningRateConfig = section(LearningRateConfig)
     loss: LossConfig = section(LossConfig)
     optimizer: OptimizerConfig = section(OptimizerConfig)
+    validating: ValidatingConfig = section(ValidatingConfig)
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
@@ -254,10 +212,11 @@ def parse_config(tree: Mapping[str, Any]) -> Config:
 
 
 def keys() -> list[KeyHelp]:
-    """Every key of the input with its type, unit, default and meaning."""
-    return describe_keys(Config)
-
-
-def saved_precision(precision: str) -> str:
-    """The dtype that a key `precision` means."""
-    return {"default": "float64", "double": "float64", "single": "float32"}.get(precision, precision)
+    """Every key of the input with its type, unit, default and meaning; those of kinds of models and of their parts as
+    `model[standard].type_map`, `descriptor[se_e2_a].sel`."""
+    found = describe_keys(Config)
+    for sort in ("model", "descriptor", "fitting"):
+        for kind in dict.fromkeys(registry.kinds(sort).values()):
+            section = {"fitting": "fitting_net"}.get(sort, sort)
+            found += describe_keys(kind.Options, f"{section}[{kind.Options.NAMES[0]}]")
+    return found

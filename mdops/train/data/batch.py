@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from mdops.nn.potential import Potential
-from mdops.nn.system import System
 from mdops.ops import NeighborList
+from mdops.potential import Potential
+from mdops.system import System
 from mdops.train.data.dataset import Dataset
-from mdops.train.data.frame_set import FRAME_LABELS, PARAMETERS
+from mdops.train.data.labels import PARAMETERS, is_of_frame
 from mdops.train.data.neighbor_lists import PairLists, frames_system
 
 
@@ -21,7 +21,6 @@ class Batch:
         system: the atoms, batch index included.
         neighbors: their neighbours.
         sizes: (S,) int64, atoms of each frame.
-        kinds: for each type, the indices (int64) of its atoms.
         labels: those of energy (S,), forces (N, 3), virial (S, 3, 3) and atom_energy (N,) that a frame of the
             batch has; float64, eV and A.
         present: for each of these (S,) bool, the frames that have it.
@@ -31,7 +30,6 @@ class Batch:
     system: System
     neighbors: NeighborList
     sizes: torch.Tensor
-    kinds: tuple[torch.Tensor, ...]
     labels: dict[str, torch.Tensor]
     present: dict[str, torch.Tensor]
     fparam: torch.Tensor | None
@@ -44,15 +42,20 @@ class Batch:
             return None if value is None else value.to(device)
 
         system, near = self.system, self.neighbors
-        names = ("positions", "types", "cell", "pbc", "batch")
         return replace(
             self,
-            system=System(*(getattr(system, name).to(device) for name in names)),
+            system=System(
+                system.positions.to(device),
+                system.types.to(device),
+                system.cell.to(device),
+                system.pbc.to(device),
+                system.batch.to(device),
+                None if system.kinds is None else tuple(index.to(device) for index in system.kinds),
+            ),
             neighbors=NeighborList(
                 near.neighbors.to(device), near.images.to(device), near.counts.to(device), near.cutoff
             ),
             sizes=self.sizes.to(device),
-            kinds=tuple(index.to(device) for index in self.kinds),
             labels={name: value.to(device) for name, value in self.labels.items()},
             present={name: value.to(device) for name, value in self.present.items()},
             fparam=moved(self.fparam),
@@ -62,9 +65,13 @@ class Batch:
     def taken_by(self, potential: Potential) -> "Batch":
         """This batch without parameters that the model does not take, which it would refuse: data may have them
         for other models."""
-        fitting = potential.fitting
-        fparam = self.fparam if fitting.fparam.size else None
-        return replace(self, fparam=fparam, aparam=self.aparam if fitting.aparam.size else None)
+        sizes = potential.parameter_sizes
+        fparam, aparam = self.fparam if sizes["fparam"] else None, self.aparam if sizes["aparam"] else None
+        return (
+            self
+            if fparam is self.fparam and aparam is self.aparam
+            else replace(self, fparam=fparam, aparam=aparam)
+        )
 
 
 def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
@@ -72,17 +79,17 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     frames = np.asarray(frames, dtype=np.int64)
     atoms = np.concatenate([np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames])
     values = {
-        name: torch.from_numpy(array[frames if name in FRAME_LABELS or name == "fparam" else atoms])
+        name: torch.from_numpy(array[frames if is_of_frame(name) else atoms])
         for name, array in data.labels.items()
         if data.present[name][frames].any()
     }
     parameters = {name: values.pop(name, None) for name in PARAMETERS}
     system = frames_system(data, frames)
+    system.kinds = system.atoms_of_types(data.ntypes)
     return Batch(
         system,
         lists.gather(frames),
         torch.from_numpy(data.sizes()[frames]),
-        tuple(torch.nonzero(system.types == kind)[:, 0] for kind in range(data.ntypes)),
         values,
         {name: torch.from_numpy(data.present[name][frames]) for name in values},
         parameters["fparam"],

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from mdops.errors import DataError, InputError
-from mdops.nn.system import System
 from mdops.ops import NeighborList, neighbor_list
+from mdops.system import System
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.storage import Storage
 

@@ -1,5 +1,6 @@
 """What a model takes from its data before training: scales of the environments and energies of the types."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -7,9 +8,8 @@ import numpy as np
 import torch
 
 from mdops.errors import DataError
-from mdops.nn.pairs import Pairs, keep_nearest
-from mdops.nn.se_e2_a import pair_matrix
-from mdops.ops import displacements, env_mat
+from mdops.models.neighborhood import Neighborhood, pair_matrix
+from mdops.ops import env_mat
 from mdops.train.data.batch import make_batch
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.neighbor_lists import PairLists
@@ -25,15 +25,12 @@ class NeighborStatistics:
 
     Attributes:
         nearest: the smallest distance, A; the cutoff if no two atoms are closer.
-        most: for each type, the most neighbours of it that an atom has.
+        most: for each type, the most neighbours of it that an atom has; together: of all types.
     """
 
     nearest: float
     most: list[int]
-
-    def sel(self, ratio: float = 1.1) -> list[int]:
-        """Places for neighbours with some to spare, as DeePMD-kit's "auto:ratio": rounded up to fours."""
-        return [4 * ((int(count * ratio) + 3) // 4) for count in self.most]
+    together: int
 
 
 @dataclass(frozen=True)
@@ -62,22 +59,27 @@ class EnergyStatistics:
     std: float
 
 
-def neighbor_statistics(data: Dataset, lists: PairLists) -> NeighborStatistics:
-    """The nearest pair and the most neighbours.
+def neighbor_statistics(data: Dataset, lists: PairLists, cutoff: float | None = None) -> NeighborStatistics:
+    """The nearest pair and the most neighbours within a cutoff (A), that of the lists unless told.
 
     Raises DataError, naming the frame, where two atoms are at the same place.
     """
-    nearest, most = float(lists.cutoff), np.zeros(data.ntypes, dtype=np.int64)
+    reach = lists.cutoff if cutoff is None else cutoff
+    nearest, most, together = float(reach), np.zeros(data.ntypes, dtype=np.int64), 0
     for frames in chunks(data, np.arange(len(data))):
-        pairs, batch = _pairs(data, lists, frames)
-        distance = pairs.displacements.norm(dim=2).masked_fill(pairs.neighbors < 0, torch.inf)
-        closest = distance.min().item() if distance.numel() else torch.inf
+        near = _neighborhood(data, lists, frames, reach)
+        squared = near.squared.masked_fill(near.neighbors < 0, torch.inf)
+        closest = squared.min().item() ** 0.5 if squared.numel() else torch.inf
         if closest == 0:
-            atom = int(torch.nonzero(distance == 0)[0, 0])
-            raise DataError(f"{data.name(int(frames[int(batch[atom])]))}: two atoms are at the same place")
+            atom = int(torch.nonzero(squared == 0)[0, 0])
+            raise DataError(
+                f"{data.name(int(frames[int(near.system.batch[atom])]))}: two atoms are at the same place"
+            )
         nearest = min(nearest, closest)
-        most = np.maximum(most, pairs.counts.numpy().max(0, initial=0))
-    return NeighborStatistics(nearest, most.tolist())
+        counts = near.counts if reach == lists.cutoff else near.count(near.listed)
+        most = np.maximum(most, counts.numpy().max(0, initial=0))
+        together = max(together, int(counts.sum(1).max()) if len(counts) else 0)
+    return NeighborStatistics(nearest, most.tolist(), together)
 
 
 def spread_frames(data: Dataset, batches: int, batch_sizes: Sequence[int]) -> np.ndarray:
@@ -96,6 +98,8 @@ def environment_statistics(
     *,
     sel: Sequence[int],
     cutoff_smooth: float,
+    cutoff: float | None = None,
+    mixed: bool = False,
     protection: float = 0.0,
     exclude_types: Sequence[Sequence[int]] = (),
     frames: np.ndarray | None = None,
@@ -103,8 +107,9 @@ def environment_statistics(
     """Mean and deviation of the rows, with absent neighbours (zeros) counted up to sum(sel), as DeePMD-kit.
 
     Args:
-        data, lists: the cutoff is that of the lists.
-        sel: places for neighbours of each type; of more neighbours only the nearest count.
+        data, lists: the frames and their neighbours.
+        sel: places for neighbours of each type, or, if `mixed`, of all; of more neighbours only the nearest count.
+        cutoff: that of the lists unless told, A.
         cutoff_smooth, protection: of the switch and of the denominators, A.
         exclude_types: pairs of types that do not see each other.
         frames: the ones to look at, all unless told.
@@ -113,18 +118,18 @@ def environment_statistics(
     slots, sums, squares = np.zeros(n), np.zeros((n, 2)), np.zeros((n, 2))
     mask = pair_matrix(exclude_types, n)
     zero, one = torch.zeros(n, dtype=torch.float64), torch.ones(n, 2, dtype=torch.float64)
+    reach = lists.cutoff if cutoff is None else cutoff
     for part in chunks(data, np.arange(len(data)) if frames is None else frames):
-        pairs, _ = _pairs(data, lists, part)
-        if bool((pairs.counts > torch.tensor(sel)).any()):
-            pairs = keep_nearest(pairs, sel, lists.cutoff)
+        near = _neighborhood(data, lists, part, reach)
+        near = dataclasses.replace(near, truncates=True).select(sel, mixed=mixed)
         types = np.concatenate([data.types[data.atoms(int(f))] for f in part])
         rows = env_mat(
-            pairs.displacements,
-            pairs.counts,
+            near.displacements,
+            near.counts,
             torch.from_numpy(types),
             zero,
             one,
-            cutoff=lists.cutoff,
+            cutoff=reach,
             cutoff_smooth=cutoff_smooth,
             protection=protection,
             pair_mask=mask,
@@ -180,9 +185,9 @@ def energy_statistics(
     if data.has("atom_energy"):
         with_atoms = np.zeros(len(data), dtype=bool)
         with_atoms[frames] = data.present["atom_energy"][frames]
-        given = np.repeat(with_atoms, data.sizes())
-        for kind in np.unique(data.types[given]):
-            bias[kind] = data.labels["atom_energy"][given & (data.types == kind)].mean()
+        known = np.repeat(with_atoms, data.sizes())
+        for kind in np.unique(data.types[known]):
+            bias[kind] = data.labels["atom_energy"][known & (data.types == kind)].mean()
     return EnergyStatistics(bias, std)
 
 
@@ -207,9 +212,7 @@ def chunks(data: Dataset, frames: np.ndarray) -> Iterator[np.ndarray]:
             yield part
 
 
-def _pairs(data: Dataset, lists: PairLists, frames: np.ndarray) -> tuple[Pairs, torch.Tensor]:
-    """All pairs of these frames, in float64, and the batch index (N,)."""
+def _neighborhood(data: Dataset, lists: PairLists, frames: np.ndarray, cutoff: float) -> Neighborhood:
+    """All pairs of these frames, in float64."""
     batch = make_batch(data, lists, frames)
-    system, near = batch.system, batch.neighbors
-    d = displacements(system.positions, system.cell, system.batch, near.neighbors, near.images)
-    return Pairs(near.neighbors, near.counts, d), system.batch
+    return Neighborhood.of(batch.system, batch.neighbors, cutoff, torch.float64)

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from mdops.nn.potential import Potential
-from mdops.nn.spline import collocation_on
+from mdops.potential import Potential
 from mdops.train.data.batch import Batch
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.device_frames import DeviceFrames, alike
 from mdops.train.data.neighbor_lists import PairLists
 from mdops.train.loop.loss import EnergyLoss
-from mdops.train.loop.prediction import check_frames, from_moments, predict, short_way
+from mdops.train.loop.prediction import check_frames, predict
 from mdops.train.loop.schedule import WeightAverage
 
 _WARM_UP = 3  # runs before a capture: libraries set themselves up in the first
@@ -51,13 +50,12 @@ class StepGraphs:
         self._weights = [p for p in potential.parameters() if p.requires_grad]
         self._gradients = [torch.zeros_like(p) for p in self._weights]
         self._hold_gradients()
-        _begin(optimizer)
+        _initialize_state(optimizer)
         device = potential.device
         self._fraction = torch.ones((), dtype=torch.float64, device=device)
         self._share = torch.ones((), dtype=torch.float32, device=device)
         self._captured: dict[tuple, tuple[torch.cuda.CUDAGraph, torch.Tensor, Outcome]] = {}
-        self._held: tuple[torch.Tensor, ...] = ()  # what the graphs read and nobody else is sure to keep
-        self._grid = potential.grid
+        self._evaluator = potential.evaluator("train")  # holds what the graphs read
         self._update: torch.cuda.CUDAGraph | None = None
         # One for all captures: a weight's place in a graph of gradients belongs to the stream that first met it.
         self._stream = torch.cuda.Stream(device)
@@ -72,8 +70,8 @@ class StepGraphs:
     ) -> Outcome | None:
         """Takes a step with these frames of the dataset: the loss, the predictions before the step, and the
         batch. Their memory is used again in the next step. None, and no step, where the frames are not alike,
-        or the model no longer has splines."""
-        found = self._find(frames) if short_way(self.potential) is from_moments else None
+        or the model has come to an evaluator that asks the device."""
+        found = self._find(frames) if self.potential.evaluator("train").captures else None
         if found is None:
             return None
         with torch.cuda.device(self.potential.device):
@@ -87,9 +85,10 @@ class StepGraphs:
         rate: float,
         fraction: float,
     ) -> Outcome:
-        if self._grid != self.potential.grid:
+        evaluator = self.potential.evaluator("train")
+        if self._evaluator is not evaluator:
             self._captured.clear()
-            self._grid = self.potential.grid
+            self._evaluator = evaluator
         key = (id(group), len(places), tuple(sorted(counts.items())))
         if key not in self._captured:
             self._captured[key] = self._capture(group, places, counts)
@@ -107,6 +106,8 @@ class StepGraphs:
         if self._update is None:
             self._update = self._capture_update()
         self._update.replay()
+        # A replay changes the weights behind PyTorch's back; who keeps something made of them has to know.
+        torch.autograd.graph.increment_version(self._weights)
         return outcome
 
     def _hold_gradients(self) -> None:
@@ -137,9 +138,6 @@ class StepGraphs:
     ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, Outcome]:
         static = places.to(self.potential.device)
         group.prepare(len(static))
-        assert self.potential.grid is not None
-        mean = self.potential.descriptor.mean
-        self._held = collocation_on(self.potential.grid.intervals, mean.device, mean.dtype)
         self._stream.wait_stream(torch.cuda.current_stream(self.potential.device))
         with torch.cuda.stream(self._stream):
             for _ in range(_WARM_UP):
@@ -173,9 +171,9 @@ def step_graphs(
     max_norm: float | None,
     reduce_gradients: Callable[[], None] | None,
 ) -> StepGraphs | None:
-    """Graphs for a training on this data; None on a CPU, for a model that takes the long way, and for data that
+    """Graphs for a training on this data; None on a CPU, for a model whose evaluator asks the device, and for data that
     would fill the GPU's memory."""
-    if potential.device.type != "cuda" or short_way(potential) is not from_moments:
+    if potential.device.type != "cuda" or not potential.evaluator("train").captures:
         return None
     longest = max(int(lists.rows(f)[2].sum(1).max(initial=0)) for f in range(len(data)))
     size = len(data.positions) * (8 * longest + 100)
@@ -193,7 +191,7 @@ def step_graphs(
     )
 
 
-def _begin(optimizer: torch.optim.Optimizer) -> None:
+def _initialize_state(optimizer: torch.optim.Optimizer) -> None:
     """Makes the optimizer's state, which it does in its first step, without a step."""
     if optimizer.state:
         return

@@ -1,12 +1,10 @@
 """One step of training: predictions with a graph, the loss, and new weights."""
 
-import copy
 from collections.abc import Callable, Mapping
 
 import torch
 
-from mdops.nn.potential import Potential
-from mdops.nn.spline import spline_error
+from mdops.potential import Potential
 from mdops.train.data.batch import Batch
 from mdops.train.loop.loss import EnergyLoss
 from mdops.train.loop.prediction import predict
@@ -32,11 +30,8 @@ def keep_spline(potential: Potential) -> bool:
     grid, tolerance = potential.grid, TOLERANCE[potential.dtype]
     if grid is None:
         return False
-    with torch.no_grad():
-        error = spline_error(copy.deepcopy(potential.descriptor).double(), grid.s_max, grid.intervals)
-    if error <= tolerance:
+    if potential.spline_error() <= tolerance:
         return False
-    potential.grid = None  # stays so, with a warning, if no knots are enough
     potential.use_spline(grid.r_min, _ROOM * tolerance)
     return True
 

@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from mdops.evaluators.spline import SplineGrid
 from mdops.io import read_model
-from mdops.nn.build import build, serialize
-from mdops.nn.potential import Potential
-from mdops.nn.spline import SplineGrid
-from mdops.train.config.sections import Config, ModelConfig
+from mdops.models import model_of_tree
+from mdops.potential import Potential
+from mdops.train.config.sections import Config
 from mdops.train.data.batch import make_batch
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.neighbor_lists import PairLists
-from mdops.train.data.statistics import chunks, energy_statistics, neighbor_statistics
+from mdops.train.data.statistics import chunks, energy_statistics
 from mdops.train.loop.checkpoint import arrays
 from mdops.train.loop.update import use_training_spline
 from mdops.train.model.compatibility import require_same, require_types
-from mdops.train.model.random import create_potential, origin, set_trained
+from mdops.train.model.random import origin, random_potential, set_trained
 from mdops.train.model.statistics import (
-    model_statistics,
+    NeighborCounts,
+    fit_rcond,
     overflow_rule,
     preset_energies,
     statistics_frames,
@@ -34,10 +35,9 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def new_potential(config: Config, data: Dataset, lists: PairLists, seed: int) -> Potential:
     """A model with random weights and the statistics of the data."""
-    statistics = model_statistics(config, data, lists)
-    potential = create_potential(config, statistics, seed=seed, dtype=_DTYPES[config.training.precision])
+    potential = random_potential(config, data, lists, seed=seed, dtype=_DTYPES[config.training.precision])
     if config.training.spline:
-        use_training_spline(potential, statistics.neighbors.nearest)
+        use_training_spline(potential, potential.source["min_nbor_dist"])
     return potential
 
 
@@ -54,12 +54,11 @@ def read_pretrained(
         ModelFileError, UnsupportedModelError: see `mdops.load`.
     """
     file = read_model(path)
-    tree = file.model
-    potential = build(tree, dtype=_DTYPES[config.training.precision])
+    potential = Potential(model_of_tree(file.model, _DTYPES[config.training.precision]))
     potential.source = file.source
-    require_types(tree, config.model, str(path))
+    require_types(potential.model, config.model, str(path))
     if not use_pretrain_script:
-        require_same(tree, config.model, str(path))
+        require_same(potential.model, config.model, str(path))
     return potential
 
 
@@ -68,15 +67,15 @@ def adapt(potential: Potential, config: Config, data: Dataset, lists: PairLists,
 
     Its statistics (davg, dstd) stay. With `refit` the energies of the types are fitted anew.
     """
-    neighbors = neighbor_statistics(data, lists)
-    potential.overflow = overflow_rule(neighbors, potential.sel)
-    potential.source = origin(neighbors.nearest, potential.source)
+    counts = NeighborCounts(data, lists)
+    potential.overflow = overflow_rule(counts, potential.neighbors)
+    potential.source = origin(counts.nearest, potential.source)
     if config.training.spline:
-        use_training_spline(potential, neighbors.nearest)
+        use_training_spline(potential, counts.nearest)
     if refit:
         preset = _by_type(preset_energies(config.model), config.model, potential)
         frames = statistics_frames(config, data)
-        refit_bias(potential, data, lists, frames, preset=preset, rcond=config.model.fitting_net.rcond)
+        refit_bias(potential, data, lists, frames, preset=preset, rcond=fit_rcond(config.model))
     return potential
 
 
@@ -111,24 +110,25 @@ def refit_bias(
         atoms = np.concatenate([np.arange(data.offsets[f], data.offsets[f + 1]) for f in part])
         for name in names:
             errors.labels[name][part if name == "energy" else atoms] -= result[name].cpu().numpy()
-    before = potential.out_bias.cpu().numpy()
+    model = potential.model
+    before = model.out_bias.cpu().numpy()
     known = [None if t not in (preset or {}) else (preset or {})[t] - before[t] for t in range(data.ntypes)]
-    silent = np.flatnonzero(~potential.has_energy.cpu().numpy()).tolist()
+    silent = np.flatnonzero(~model.has_energy.cpu().numpy()).tolist()
     found = energy_statistics(errors, frames=frames, preset=known, exclude_types=silent, rcond=rcond)
-    potential.out_bias += torch.from_numpy(found.bias).to(potential.out_bias)
-    potential.tree["@variables"]["out_std"][...] = found.std
+    model.out_bias += torch.from_numpy(found.bias).to(model.out_bias)
+    model.out_std.fill_(found.std)
 
 
-def _by_type(energies: list[float | None], model: ModelConfig, potential: Potential) -> dict[int, float]:
+def _by_type(energies: list[float | None], options: Any, potential: Potential) -> dict[int, float]:
     """The energies that are given, by the model's type."""
-    pairs = zip(model.type_map, energies, strict=True)
+    pairs = zip(options.type_map, energies, strict=True)
     return {potential.type_map.index(element): e for element, e in pairs if e is not None}
 
 
 def model_state(potential: Potential) -> dict[str, Any]:
     """All that `restored` needs to make the same model, bit by bit."""
     return {
-        "tree": serialize(potential),
+        "tree": potential.model.to_tree(),
         "weights": potential.state_dict(),
         "source": potential.source,
         "overflow": potential.overflow,
@@ -139,7 +139,7 @@ def model_state(potential: Potential) -> dict[str, Any]:
 def restored(state: Mapping[str, Any], config: Config) -> Potential:
     """The model of a state, on the CPU and in training mode."""
     dtype = _DTYPES[config.training.precision]
-    potential = build(arrays(state["tree"]), dtype=dtype, overflow=state["overflow"])
+    potential = Potential(model_of_tree(arrays(state["tree"]), dtype), overflow=state["overflow"])
     # The tree has the precision that the model is saved in, the weights that of the computation.
     potential.load_state_dict(state["weights"])
     potential.source = dict(state["source"])

@@ -1,109 +1,100 @@
-"""All the statistics that a new model takes from its data."""
+"""All that a new model takes from its data."""
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from mdops.errors import ConfigError, DataError
-from mdops.nn.potential import Overflow
-from mdops.train.config.checks import automatic_sel_ratio
-from mdops.train.config.sections import Config, FittingConfig, ModelConfig
+from mdops.models import AtomicModel, NeighborSpec
+from mdops.potential import Overflow
+from mdops.train.config.sections import Config
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.neighbor_lists import PairLists
 from mdops.train.data.sampler import batch_sizes
 from mdops.train.data.statistics import (
     EnergyStatistics,
-    EnvironmentStatistics,
     NeighborStatistics,
     energy_statistics,
-    environment_statistics,
     neighbor_statistics,
     parameter_statistics,
     spread_frames,
 )
 
 
-@dataclass(frozen=True)
-class ModelStatistics:
-    """The parts of `mdops.train.data.statistics`; `sel` is the model's, given or found, and `parameters` has those
-    of fparam and aparam."""
+class NeighborCounts:
+    """The neighbours of all atoms of a dataset, within any cutoff up to that of its lists."""
 
-    neighbors: NeighborStatistics
-    sel: list[int]
-    environment: EnvironmentStatistics
-    energy: EnergyStatistics
-    parameters: dict[str, tuple[np.ndarray, np.ndarray] | None]
+    def __init__(self, data: Dataset, lists: PairLists) -> None:
+        self._data, self._lists = data, lists
+        self.of = lru_cache(maxsize=None)(self._of)
 
+    def _of(self, cutoff: float) -> NeighborStatistics:
+        return neighbor_statistics(self._data, self._lists, cutoff)
 
-def model_statistics(config: Config, data: Dataset, lists: PairLists) -> ModelStatistics:
-    """The statistics of the training data that the configuration asks for; the lists' cutoff is the model's.
+    @property
+    def nearest(self) -> float:
+        """The smallest distance, A."""
+        return self.of(self._lists.cutoff).nearest
 
-    Raises DataError if no atom has a neighbour, or the model takes parameters that the data lacks, and ConfigError if
-    `sel` has no places; warns of parameters that the model does not take.
-    """
-    model, descriptor = config.model, config.model.descriptor
-    _require_parameters(model.fitting_net, data)
-    neighbors = neighbor_statistics(data, lists)
-    if not any(neighbors.most):
-        raise DataError(
-            f"{', '.join(data.systems)}: no atom has a neighbour within model.descriptor.rcut = {lists.cutoff:g} A: "
-            "are positions and cells in A?"
-        )
-    if isinstance(descriptor.sel, str):
-        sel = neighbors.sel(automatic_sel_ratio(descriptor.sel))
-    else:
-        sel = descriptor.sel
-    if not any(sel):
-        raise ConfigError(f"model.descriptor.sel: {sel} has no place for a neighbour")
-    frames = statistics_frames(config, data)
-    environment = environment_statistics(
-        data,
-        lists,
-        sel=sel,
-        cutoff_smooth=descriptor.rcut_smth,
-        protection=descriptor.env_protection,
-        exclude_types=[*descriptor.exclude_types, *model.pair_exclude_types],
-        frames=frames,
-    )
-    if descriptor.set_davg_zero:
-        environment = EnvironmentStatistics(np.zeros(data.ntypes), environment.std)
-    energy = energy_statistics(
-        data,
-        frames=frames,
-        preset=preset_energies(model),
-        exclude_types=model.atom_exclude_types,
-        rcond=model.fitting_net.rcond,
-    )
-    parameters = {p: parameter_statistics(data, p, model.data_stat_protect) for p in ("fparam", "aparam")}
-    return ModelStatistics(neighbors, sel, environment, energy, parameters)
+    def most(self, cutoff: float) -> tuple[list[int], int]:
+        """The most neighbours of each type, and of all types, that an atom has."""
+        found = self.of(cutoff)
+        return found.most, found.together
+
+    def require_any(self) -> None:
+        """Raises DataError if no atom has a neighbour."""
+        if not any(self.of(self._lists.cutoff).most):
+            raise DataError(
+                f"{', '.join(self._data.systems)}: no atom has a neighbour within the model's cutoff (rcut) = "
+                f"{self._lists.cutoff:g} A: are positions and cells in A?"
+            )
 
 
-def _require_parameters(fitting: FittingConfig, data: Dataset) -> None:
-    sizes = {"fparam": fitting.numb_fparam, "aparam": fitting.numb_aparam}
-    for name, size in sizes.items():
+def data_parameters(
+    model: AtomicModel, options: Any, data: Dataset
+) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
+    """Averages and inverse deviations of fparam and aparam, None where the data has none.
+
+    Raises DataError if the model takes parameters that the data lacks, and ConfigError where it takes another number;
+    warns of parameters that it does not take."""
+    result = {}
+    for name, size in model.parameter_sizes.items():
         key = f"model.fitting_net.numb_{name}"
-        has_default = name == "fparam" and fitting.default_fparam is not None
-        if size and not data.has(name) and not has_default:
+        if size and not data.has(name) and name not in model.default_parameters:
             raise DataError(f"{data.systems[0]}: has no {name}, and {key} is {size}")
         if not size and data.has(name):
             warnings.warn(f"the data has {name}, which {key} = 0 leaves out", stacklevel=2)
+        found = parameter_statistics(data, name, options.data_stat_protect) if size else None
+        if found is not None and len(found[0]) != size:
+            raise ConfigError(f"{key}: is {size}, and the data has {len(found[0])} values of {name}")
+        result[name] = found
+    return result
 
 
-def overflow_rule(neighbors: NeighborStatistics, sel: Sequence[int]) -> Overflow:
-    """What a model with this `sel` is to do with more neighbours on data that has so many.
+def overflow_rule(counts: NeighborCounts, specs: Sequence[NeighborSpec]) -> Overflow:
+    """What a model with these places is to do with more neighbours on data that has so many.
 
     Warns where there are more: the farthest are dropped then.
     """
-    if all(most <= places for most, places in zip(neighbors.most, sel, strict=True)):
-        return "error"
-    warnings.warn(
-        f"atoms have up to {neighbors.most} neighbours of each type, and sel is {list(sel)}: the farthest "
-        "will be dropped, as DeePMD-kit does, and energies will jump where neighbours change",
-        stacklevel=2,
-    )
-    return "truncate"
+    for spec in specs:
+        if spec.sel is None:
+            continue
+        of_types, together = counts.most(spec.cutoff)
+        if spec.mixed:
+            most, places, of = [together], [sum(spec.sel)], "in all"
+        else:
+            most, places, of = list(of_types), list(spec.sel), "of each type"
+        if any(a > b for a, b in zip(most, places, strict=True)):
+            warnings.warn(
+                f"atoms have up to {most} neighbours {of}, and sel is {places}: the farthest "
+                "will be dropped, as DeePMD-kit does, and energies will jump where neighbours change",
+                stacklevel=2,
+            )
+            return "truncate"
+    return "error"
 
 
 def statistics_frames(config: Config, data: Dataset) -> np.ndarray:
@@ -112,9 +103,27 @@ def statistics_frames(config: Config, data: Dataset) -> np.ndarray:
     return spread_frames(data, config.model.data_stat_nbatch, sizes)
 
 
-def preset_energies(model: ModelConfig) -> list[float | None]:
+def data_energies(model: AtomicModel, options: Any, data: Dataset, frames: np.ndarray) -> EnergyStatistics:
+    """Of these frames, by the model's options."""
+    return energy_statistics(
+        data,
+        frames=frames,
+        preset=preset_energies(options),
+        exclude_types=options.atom_exclude_types,
+        rcond=fit_rcond(options),
+    )
+
+
+def fit_rcond(options: Any) -> float | None:
+    """Of `numpy.linalg.lstsq` in the fit of the types' energies."""
+    return getattr(getattr(options, "fitting_net", None), "rcond", None)
+
+
+def preset_energies(options: Any) -> list[float | None]:
     """preset_out_bias of the energy, a number or nothing for each type."""
-    given = (model.preset_out_bias or {}).get("energy") or [None] * len(model.type_map)
-    if len(given) != len(model.type_map):
-        raise ConfigError(f"model.preset_out_bias: has {len(given)} energies for {len(model.type_map)} types")
+    given = (options.preset_out_bias or {}).get("energy") or [None] * len(options.type_map)
+    if len(given) != len(options.type_map):
+        raise ConfigError(
+            f"model.preset_out_bias: has {len(given)} energies for {len(options.type_map)} types"
+        )
     return [None if v is None else float(np.ravel(v)[0]) for v in given]

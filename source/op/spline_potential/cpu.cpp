@@ -6,9 +6,9 @@ namespace mdops {
 namespace {
 
 Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
-                             std::vector<Tensor> timesteps, int64_t width, int64_t axis, bool tf32) {
+                             std::vector<Tensor> timesteps, int64_t width, int64_t axis, std::string matmul) {
   const Op op("spline_potential_pack");
-  refuse_tf32(op, tf32);
+  refuse_tf32(op, matmul_of(op, matmul));
   const NetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
   return dispatch_float(op, in.weights[0].scalar_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -48,7 +48,7 @@ struct CpuCall : Op {
   explicit CpuCall(const Tensor&) : Op("spline_potential") {}
 
   PotentialOutputs run(const PotentialInputs& in) const {
-    refuse_tf32(*this, in.tf32);
+    refuse_tf32(*this, in.matmul);
     const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
     Answer answer(in);
     dispatch_float(*this, in.dtype, [&](auto zero) {
@@ -60,11 +60,19 @@ struct CpuCall : Op {
   }
 };
 
+std::string spline_potential_why_not(const Tensor& like, int64_t ntypes, int64_t intervals, int64_t width,
+                                     int64_t axis, std::vector<int64_t> neurons, int64_t extra) {
+  float_input("spline_potential_why_not", "like", like, {kAny});
+  const std::string refusal = shape_refusal(width, axis, neurons, extra);
+  return refusal.empty() ? rows_refusal(ntypes, intervals + 5) : refusal;
+}
+
 }  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
   m.impl("spline_potential_pack", TORCH_BOX(&mdops::spline_potential_pack));
+  m.impl("spline_potential_why_not", TORCH_BOX(&mdops::spline_potential_why_not));
   m.impl("spline_potential", TORCH_BOX(&mdops::spline_potential<mdops::CpuCall>));
 }

@@ -1,0 +1,33 @@
+"""Converts a model file: any that mdops reads, also of models that it cannot run, into .dp or .yaml for DeePMD-kit,
+into .json, or into mdops' own .safetensors. Weights keep their bits; nothing in the file is run."""
+
+import argparse
+from pathlib import Path
+
+from mdops.errors import InputError
+
+HELP = "a model file in another format"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", type=Path, metavar="IN", help="a model file; its first bytes say what it is")
+    parser.add_argument(
+        "output", type=Path, metavar="OUT", help="the file to write: .dp, .yaml, .yml, .json or .safetensors"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is there")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops.io import describe, read_model, write_model
+    from mdops.io.write import require_writable
+
+    require_writable(args.output)
+    if args.output.exists() and not args.overwrite:
+        raise InputError(f"{args.output} is there already; --overwrite replaces it")
+    file = read_model(args.input)
+    write_model(args.output, file.model, file.source)
+    size = args.output.stat().st_size
+    print(f"wrote {args.output} ({size:,} bytes): {describe(file.model)}, from {file.source['format']}")
+    if file.source.get("compressed"):
+        print("its tables of compression are left out: the nets that they were made from are there")
+    return 0

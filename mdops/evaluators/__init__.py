@@ -1,0 +1,22 @@
+"""Fast ways to evaluate models, in the order in which they are tried; the last takes every model.
+
+A potential asks each `why_not` and takes the first that has no reason (`Potential.evaluator`).
+"""
+
+from mdops.evaluators.autograd import Autograd
+from mdops.evaluators.base import Evaluator
+from mdops.evaluators.fused import Fused
+from mdops.evaluators.fused_training import FusedTraining
+from mdops.evaluators.moment_training import MomentTraining
+from mdops.evaluators.splined import Splined
+
+SIMULATE: list[type[Evaluator]] = [Fused, Splined, Autograd]  # energies, forces and virials of one moment
+DIFFERENTIATE: list[type[Autograd]] = [Splined, Autograd]  # differentiable in everything, to second order
+TRAIN: list[type[Evaluator]] = [
+    FusedTraining,
+    MomentTraining,
+    Splined,
+    Autograd,
+]  # differentiable in the weights
+
+__all__ = ["DIFFERENTIATE", "SIMULATE", "TRAIN", "Autograd", "Evaluator"]

@@ -1,0 +1,63 @@
+"""What every way to evaluate a model has."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from mdops.models.neighborhood import NeighborReport
+from mdops.ops import NeighborList
+from mdops.system import System
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+Answers = dict[str, torch.Tensor]
+
+
+class Evaluator(ABC):
+    """A way from the atoms and their neighbours to the answers of a model as it was when the evaluator was made.
+
+    Attributes:
+        name: in messages.
+        summary: what it does, in a few words.
+        cost: how a step by the next evaluator compares, for those who cannot have this one.
+        packs_weights: whether it has to be made anew when a weight changes.
+        captures: whether it never waits for the device where `check` is False, so that a CUDA graph can have it.
+        devices: types of devices that it is made for.
+        r_min: distances below are extrapolated, A.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    cost: ClassVar[str] = ""
+    packs_weights: ClassVar[bool] = False
+    captures: ClassVar[bool] = False
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    r_min: float = 0.0
+
+    def __init__(self, potential: "Potential") -> None:
+        self.potential = potential
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        """Whether it is made for this kind of model at all."""
+        return True
+
+    @classmethod
+    @abstractmethod
+    def why_not(cls, potential: "Potential") -> str | None:
+        """Why it cannot evaluate this model where and as it is now; None if it can."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        system: System,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        check: bool = True,
+    ) -> tuple[Answers, NeighborReport]:
+        """atom_energy (N,), forces (N, 3) and virial (S, 3, 3), eV and A, float64; and what there is to say of the
+        neighbours. With `check` the potential has judged that (`Potential.check_neighbors`)."""

@@ -1,0 +1,90 @@
+"""A training step's passes by one op on the CPU (`mdops.ops.spline_training`)."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mdops.evaluators import fused
+from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.splined import SplineModel
+from mdops.models.neighborhood import NeighborReport
+from mdops.nn.net import Net
+from mdops.ops import NeighborList, spline_training
+from mdops.system import System
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+
+class FusedTraining(Evaluator):
+    """Answers that are differentiable in the model's weights, not in the positions."""
+
+    name = "fused training"
+    summary = "one op for all that comes after the splines' tables"
+    cost = "separate operations take three to five times as long"
+    devices = ("cpu",)
+
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        self._splines = SplineModel(potential)
+        self.r_min = self._splines.grid.r_min
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineModel.knows(potential)
+
+    @classmethod
+    def why_not(cls, potential: "Potential") -> str | None:
+        if potential.device.type != "cpu":
+            return f"the op runs on CPUs, and the model is on {potential.device}"
+        problem = fused.Fused.why_not(potential) or why_not_truncated(potential)
+        if problem is not None:
+            return problem
+        fitting: Any = potential.model.fitting
+        name = fitting.net(0).layers[0].activation_name
+        if name.lower() != "tanh":
+            return f"the op trains fitting nets of tanh, and this has {name}"
+        return "energies in vacuum (atom_ener) are taken away" if any(fitting.vacuum) else None
+
+    def __call__(
+        self,
+        system: System,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        check: bool = True,
+    ) -> tuple[Answers, NeighborReport]:
+        s = self._splines
+        scale = s.model.has_energy.double()
+        energy, forces, virial, within, nearest, _ = spline_training(
+            *fused.atoms_and_pairs(system, neighbors),
+            *fused.norms(s),
+            fused.model_table(s.descriptor, s),
+            _tensors([s.fitting.net(t) for t in range(s.descriptor.ntypes)]),
+            s.fitting.extra_inputs(system.batch, system.count, fparam, aparam),
+            scale,
+            scale * (s.fitting.bias + s.model.out_bias),
+            *fused.shape(s),
+        )
+        report = NeighborReport((within,), nearest)
+        if check:
+            self.potential.check_neighbors(report, system, neighbors, self.r_min)
+        return {"atom_energy": energy, "forces": forces, "virial": virial}, report
+
+
+def why_not_truncated(potential: "Potential") -> str | None:
+    """A reason not to train without dropping neighbours."""
+    if potential.overflow == "truncate":
+        return "frames have more neighbours than sel, and the farthest have to be dropped"
+    return None
+
+
+def _tensors(nets: list[Net]) -> list[torch.Tensor]:
+    """The weights of each net, in the order of the op's argument nets."""
+    tensors: list[torch.Tensor] = []
+    for net in nets:
+        for layer in net.layers[:-1]:
+            tensors += layer.tensors
+        tensors += net.layers[-1].tensors[:2]
+    return tensors

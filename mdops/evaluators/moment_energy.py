@@ -1,0 +1,231 @@
+"""Energies and their gradients by the spline moments, with the weight gradients of both: the core of training.
+
+Autograd would record the energies, their gradient and that one's gradient as hundreds of small steps. Here the
+passes are written out (docs/training.md, "A step").
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mdops.models.ener import EnergyFitting
+from mdops.nn.net import Layer, Net
+
+
+def supports(fitting: EnergyFitting) -> bool:
+    """Whether the passes written here are those of these fitting nets: tanh, and a linear layer at the end."""
+    nets = fitting.nets.nets
+    return not any(fitting.vacuum) and all(
+        all(layer.activation_name.lower() == "tanh" for layer in net.layers[:-1])
+        and net.layers[-1].activation_name.lower() in ("linear", "none")
+        and net.layers[-1].timestep is None
+        and not _repeats(net.layers[-1])
+        for net in nets
+    )
+
+
+def moment_energy(
+    nets: Sequence[Net],
+    axis: int,
+    tables: torch.Tensor,
+    moments: torch.Tensor,
+    extra: torch.Tensor,
+    kinds: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """e = net(T^T T_<, extra) and de/dA of every atom, from T = A^T C; zero for atoms of no type.
+
+    Both can be differentiated once, by the tables and the nets' weights; not by the moments.
+
+    Args:
+        nets: the fitting net of each type; `supports` tells which will do.
+        axis: M2.
+        tables: C / N_sel of each centre's type, (ntypes, P, M).
+        moments: A, (N, P, 4).
+        extra: (N, E), further inputs of the nets.
+        kinds: of each type, the indices of its atoms, int64.
+
+    Returns:
+        e (N,), and de/dA (N, P, 4).
+    """
+    shapes = [[_repeats(layer) for layer in net.layers] for net in nets]
+    weights = [w for net in nets for layer in net.layers for w in (layer.weight, layer.bias, layer.timestep)]
+    energy, gradient = _MomentEnergy.apply(moments, extra, axis, shapes, kinds, tables, *weights)
+    return energy, gradient
+
+
+def _repeats(layer: Layer) -> int:
+    """How often a layer's output has its input added to it, side by side: 0, 1 or 2 times."""
+    ratio = layer.outputs / layer.inputs
+    return int(ratio) if layer.residual and ratio in (1, 2) else 0
+
+
+class _LayerPasses:
+    """y = timestep * h + (x, ..), h = tanh(x W + b), forward, backward, for a tangent, and for its adjoint.
+
+    With L the loss, u = dL/de and v = dL/d(de/dA), the weights' gradients are those of u e + D_v e, D_v being the
+    derivative along v. So after forward and backward (which gives de/dA) follow the forward pass of the tangents
+    x', and the reverse of both. In this reverse the adjoint of a tangent is what the first backward pass had there,
+    and was kept: `grad_y` behind and `delta` before the tanh.
+    """
+
+    def __init__(self, weight: Any, bias: Any, timestep: Any, repeats: int) -> None:
+        self.weight, self.bias, self.timestep, self.repeats = weight, bias, timestep, repeats
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """y."""
+        z = x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
+        self.x, self.h = x, z.tanh_()
+        return self._output(self.h, x)
+
+    def backward(self, grad_y: torch.Tensor) -> torch.Tensor:
+        """de/dx from de/dy."""
+        self.slope = 1 - self.h * self.h
+        self.grad_y = grad_y
+        self.delta = grad_y * self.slope
+        if self.timestep is not None:
+            self.delta *= self.timestep
+        return self._input_gradient(self.delta, grad_y)
+
+    def tangent(self, dx: torch.Tensor) -> torch.Tensor:
+        """y' from x'."""
+        self.dx, self.dh = dx, (dx @ self.weight).mul_(self.slope)
+        return self._output(self.dh, dx)
+
+    def adjoint(self, adjoint_y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+        """The adjoint of x from that of y, and the gradients of weight, bias and timestep."""
+        # tanh'' z' = -2 h tanh' z' = -2 h h'
+        adjoint_z = adjoint_y * self.slope
+        curved = (self.h * self.dh).mul_(self.grad_y)
+        adjoint_z = adjoint_z.sub_(curved, alpha=2)
+        grad_timestep = None
+        if self.timestep is not None:
+            adjoint_z *= self.timestep
+            grad_timestep = (adjoint_y * self.h).addcmul_(self.grad_y, self.dh).sum(0)
+        grad_weight = (self.x.t() @ adjoint_z).addmm_(self.dx.t(), self.delta)
+        grad_bias = None if self.bias is None else adjoint_z.sum(0)
+        return self._input_gradient(adjoint_z, adjoint_y), [grad_weight, grad_bias, grad_timestep]
+
+    def _output(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        y = h.clone() if self.timestep is None else h * self.timestep
+        if self.repeats:
+            y.unflatten(1, (self.repeats, -1)).add_(x[:, None])
+        return y
+
+    def _input_gradient(self, delta: torch.Tensor, grad_y: torch.Tensor) -> torch.Tensor:
+        grad_x = delta @ self.weight.t()
+        if self.repeats:
+            grad_x += grad_y.unflatten(1, (self.repeats, -1)).sum(1)
+        return grad_x
+
+
+class _DescriptorPasses:
+    """D = T^T T_<, T = A^T C, in the same four passes; rows of T (4 n, M) are those of A (4 n, P)."""
+
+    def __init__(self, table: torch.Tensor, axis: int) -> None:
+        self.table, self.axis = table, axis
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        self.a, self.t = a, (a @ self.table).view(-1, 4, self.table.shape[1])
+        return torch.bmm(self.t.transpose(1, 2), self.t[:, :, : self.axis]).flatten(1)
+
+    def backward(self, grad_d: torch.Tensor) -> torch.Tensor:
+        """de/dA, (4 n, P)."""
+        self.grad_d = grad_d.unflatten(1, (-1, self.axis))
+        self.grad_t = self._gradient(self.grad_d, self.t).flatten(0, 1)
+        return self.grad_t @ self.table.t()
+
+    def tangent(self, da: torch.Tensor) -> torch.Tensor:
+        self.da, self.dt = da, (da @ self.table).view_as(self.t)
+        d = torch.bmm(self.dt.transpose(1, 2), self.t[:, :, : self.axis])
+        return d.baddbmm_(self.t.transpose(1, 2), self.dt[:, :, : self.axis]).flatten(1)
+
+    def adjoint(self, adjoint_d: torch.Tensor) -> torch.Tensor:
+        """The gradient of the table."""
+        adjoint_t = self._gradient(adjoint_d.unflatten(1, (-1, self.axis)), self.t)
+        adjoint_t += self._gradient(self.grad_d, self.dt)
+        return (self.a.t() @ adjoint_t.flatten(0, 1)).addmm_(self.da.t(), self.grad_t)
+
+    def _gradient(self, grad_d: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        """The gradient by t (n, 4, M) of <grad_d, t^T t_<>."""
+        grad = torch.bmm(t[:, :, : self.axis], grad_d.transpose(1, 2))
+        grad[:, :, : self.axis] += torch.bmm(t, grad_d)
+        return grad
+
+
+class _TypePasses:
+    """The passes for the atoms of one type: descriptor, hidden layers and the linear layer at the end."""
+
+    def __init__(self, table: torch.Tensor, axis: int, repeats: list[int], weights: Sequence[Any]) -> None:
+        parts = zip(weights[::3], weights[1::3], weights[2::3], repeats, strict=True)
+        *self.hidden, self.last = (_LayerPasses(*part) for part in parts)
+        self.descriptor = _DescriptorPasses(table, axis)
+
+    def first(self, rows: torch.Tensor, extra: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """e (n,) and de/dA (4 n, P), from A (4 n, P)."""
+        x = self.descriptor.forward(rows)
+        self.features, self.extras = x.shape[1], extra.shape[1]
+        x = torch.cat([x, extra], 1) if self.extras else x
+        for layer in self.hidden:
+            x = layer.forward(x)
+        self.x = x
+        energy = (x @ self.last.weight)[:, 0]
+        if self.last.bias is not None:
+            energy += self.last.bias
+        grad = self.last.weight.t().expand(len(energy), -1)
+        for layer in reversed(self.hidden):
+            grad = layer.backward(grad)
+        return energy, self.descriptor.backward(grad[:, : self.features])
+
+    def second(self, u: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+        """The gradients of the table and of all weights, from u (n,) and v (4 n, P)."""
+        dx = self.descriptor.tangent(v)
+        dx = torch.nn.functional.pad(dx, (0, self.extras)) if self.extras else dx
+        for layer in self.hidden:
+            dx = layer.tangent(dx)
+        column = u[:, None]
+        bias = None if self.last.bias is None else column.sum(0)
+        found = [dx.sum(0)[:, None].addmm_(self.x.t(), column), bias, None]
+        adjoint = column @ self.last.weight.t()
+        for layer in reversed(self.hidden):
+            adjoint, gradients = layer.adjoint(adjoint)
+            found = [*gradients, *found]
+        return self.descriptor.adjoint(adjoint[:, : self.features]), found
+
+
+class _MomentEnergy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, moments: Any, extra: Any, axis: int, shapes: Any, kinds: Any, tables: Any, *weights: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        energy, gradient = moments.new_zeros(len(moments)), _blank(moments, kinds)
+        ctx.kinds, ctx.passes, at = kinds, [], 0
+        for index, table, repeats in zip(kinds, tables, shapes, strict=True):
+            passes = _TypePasses(table, axis, repeats, weights[at : at + 3 * len(repeats)])
+            at += 3 * len(repeats)
+            ctx.passes.append(passes)
+            e, rows = passes.first(_rows(moments, index), extra[index])
+            energy[index] = e
+            gradient[index] = rows.unflatten(0, (-1, 4)).transpose(1, 2)
+        return energy, gradient
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_energy: torch.Tensor, grad_gradient: torch.Tensor) -> tuple[Any, ...]:
+        tables, found = [], []
+        for index, passes in zip(ctx.kinds, ctx.passes, strict=True):
+            table, gradients = passes.second(grad_energy[index], _rows(grad_gradient, index))
+            tables.append(table)
+            found += gradients
+        return None, None, None, None, None, torch.stack(tables), *found
+
+
+def _rows(moments: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """(4 n, P), of these atoms, from (N, P, 4)."""
+    return moments.transpose(1, 2).index_select(0, index).flatten(0, 1)
+
+
+def _blank(moments: torch.Tensor, kinds: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Like `moments`; zero, unless every atom is of a kind and will be written."""
+    whole = sum(len(index) for index in kinds) == len(moments)
+    return torch.empty_like(moments) if whole else torch.zeros_like(moments)

@@ -1,0 +1,98 @@
+"""A training step that begins at the spline moments, with passes of large steps through the nets: on GPUs.
+
+Positions do not change in training, so that only the weights need a graph (docs/training.md, "A step").
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mdops.evaluators import moment_energy
+from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.fused_training import why_not_truncated
+from mdops.evaluators.spline import collocation_on
+from mdops.evaluators.splined import SplineModel
+from mdops.models.ener import EnergyFitting
+from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.ops import NeighborList, pair_forces
+from mdops.system import System
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+
+class MomentTraining(Evaluator):
+    """Answers that are differentiable in the model's weights, not in the positions."""
+
+    name = "moments"
+    summary = "moments without a graph, written-out passes through the nets, and the ops from there to forces"
+    cost = "autograd records every operation of a step, which takes one and a half times as long or more"
+    captures = True
+
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        s = self._splines = SplineModel(potential)
+        self.r_min = s.grid.r_min
+        # Held for CUDA graphs, which read it: other grids may take its place in the cache.
+        self._held = collocation_on(s.grid.intervals, s.descriptor.mean.device, s.descriptor.mean.dtype)
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineModel.knows(potential)
+
+    @classmethod
+    def why_not(cls, potential: "Potential") -> str | None:
+        problem = SplineModel.why_not(potential) or why_not_truncated(potential)
+        if problem is not None:
+            return problem
+        model: Any = potential.model
+        if (
+            model.absent_pairs is not None
+            or model.descriptor.has_excluded
+            or not bool(model.has_energy.all())
+        ):
+            return "types or pairs of types are excluded"
+        if not isinstance(model.fitting, EnergyFitting) or not moment_energy.supports(model.fitting):
+            return "the passes are written for fitting nets of tanh with a linear layer at the end"
+        return None
+
+    def __call__(
+        self,
+        system: System,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        check: bool = True,
+    ) -> tuple[Answers, NeighborReport]:
+        with torch.no_grad():
+            near = Neighborhood.of(system, neighbors, self.potential.cutoff, self.potential.dtype)
+            moments, report = self._splines.moments(near)
+            if check:
+                self.potential.check_neighbors(report, system, neighbors, self.r_min)
+        energy, gradient = self._atom_energies(system, moments, fparam, aparam)
+        gradient = self._splines.gradient(gradient, near)
+        forces, virial, _ = pair_forces(
+            gradient, near.displacements, system.batch, near.neighbors, system.count
+        )
+        return {"atom_energy": energy, "forces": forces, "virial": virial}, report
+
+    def _atom_energies(
+        self,
+        system: System,
+        moments: torch.Tensor,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Energies (N,), float64, and dE/dA (N, ntypes * B, 4) of every atom, type by type."""
+        s, d = self._splines, self._splines.descriptor
+        table = s.table() / d.slots
+        extra = s.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
+        bias = s.fitting.bias + s.model.out_bias
+        nets = [s.fitting.net(kind) for kind in range(d.ntypes)]
+        atoms = system.atoms_of_types(d.ntypes)
+        energy, gradient = moment_energy.moment_energy(
+            nets, d.axis_neuron, table.flatten(1, 2), moments, extra, atoms
+        )
+        kind = system.types.long().clamp(min=0)
+        return torch.where(system.types >= 0, energy.double() + bias[kind], 0.0), gradient

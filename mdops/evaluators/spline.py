@@ -1,0 +1,232 @@
+"""The embedding nets of se_e2_a as splines in s (docs/mathematics.md)."""
+
+import dataclasses
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from mdops.models.se_e2_a import SeE2A
+
+DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
+# Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
+# would lose more by rounding, which grows with their number, than it gains.
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-8}
+_FIRST_INTERVALS, _MOST_INTERVALS = 32, 2048
+_BETWEEN, _FAR_POINTS = (0.125, 0.375, 0.625, 0.875), 128  # where errors and sizes are looked at
+
+
+@dataclasses.dataclass(frozen=True)
+class SplineGrid:
+    """Uniform knots on [0, s_max], s in 1/A.
+
+    Attributes:
+        s_max: the last knot, the s of the smallest distance that the spline was made for.
+        intervals: pieces; there are intervals + 5 basis functions.
+        r_min: that distance, A. Closer pairs go on along the spline's tangent.
+        error: the largest relative error in the force of a pair (`spline_error`).
+    """
+
+    s_max: float
+    intervals: int
+    r_min: float
+    error: float
+
+
+def basis_matrix(x: torch.Tensor, intervals: int, derivative: int = 0) -> torch.Tensor:
+    """(P, intervals + 5): the quintic B-splines on integer knots, or their first derivative, at x in [0, intervals].
+
+    By the recursion of Cox and de Boor, written for uniform knots.
+    """
+    knots = torch.arange(-5, intervals + 6, dtype=torch.float64)
+    cell = x.floor().clamp(0, intervals - 1)
+    value = (cell[:, None] == knots[:-1]).to(torch.float64)
+    for degree in range(1, 6):
+        left = x[:, None] - knots[: -degree - 1]
+        right = knots[degree + 1 :] - x[:, None]
+        if degree == 5 and derivative:
+            return value[:, :-1] - value[:, 1:]
+        value = (left * value[:, :-1] + right * value[:, 1:]) / degree
+    return value
+
+
+@lru_cache(maxsize=8)
+def collocation(intervals: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points x (B,) in [0, intervals] and the inverse P (B, B) of the basis there: C = P G(x).
+
+    The points are the knots, and two more at each end between the first and between the last ones.
+    """
+    x = torch.arange(intervals + 1, dtype=torch.float64)
+    quarter = torch.tensor([0.25, 0.5], dtype=torch.float64)
+    x = torch.cat([x, quarter, intervals - quarter]).sort().values
+    return x, torch.linalg.inv(basis_matrix(x, intervals))
+
+
+@lru_cache(maxsize=8)
+def collocation_on(
+    intervals: int, device: torch.device, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`collocation` as a model has it; kept, for no step of a training to wait for a copy.
+
+    Whoever captures a CUDA graph with it has to hold it as long: other grids take its place here."""
+    x, inverse = collocation(intervals)
+    return x.to(device), inverse.to(device, dtype)
+
+
+def embed(descriptor: SeE2A, s: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """(ntypes, ntypes, P, M): every pair's net [centre, neighbour] at s (P,) in 1/A; zero for the pairs of types that
+    `mask` (ntypes, ntypes) leaves out."""
+    d, kinds = descriptor, range(descriptor.ntypes)
+    s = s.to(next(d.embeddings.parameters()))
+    x = ((s - d.mean[:, None]) / d.std[:, :1])[..., None]  # of each centre, (ntypes, P, 1)
+    if d.type_one_side:
+        nets, x = [d.net(0, t) for t in kinds], x.flatten(0, 1)[None]
+    else:
+        nets, x = [d.net(c, t) for t in kinds for c in kinds], x.repeat(d.ntypes, 1, 1)
+    values = nets[0].alike(nets, x).view(d.ntypes, d.ntypes, len(s), -1).transpose(0, 1)
+    return values if mask is None else values.masked_fill(mask[..., None, None], 0.0)
+
+
+def coefficients(
+    descriptor: SeE2A, grid: SplineGrid, mask: torch.Tensor | None = None, smoothing: float = 0.0
+) -> torch.Tensor:
+    """C (ntypes, ntypes, B, M) of every pair [centre, neighbour], `mask` as in `embed`; differentiable in the
+    nets' weights, whose gradients get those of the nets' bending, too, with the weight `smoothing`."""
+    mean, step = descriptor.mean, grid.s_max / grid.intervals
+    x, inverse = collocation_on(grid.intervals, mean.device, mean.dtype)
+    table = torch.einsum("bp,ctpm->ctbm", inverse, embed(descriptor, x * step, mask))
+    if smoothing and table.requires_grad:
+        bent: torch.Tensor = _Bent.apply(table, bending_weights(descriptor, step) * smoothing)
+        return bent
+    return table
+
+
+def bending_weights(descriptor: SeE2A, step: float) -> torch.Tensor:
+    """(ntypes, 1, 1, 1): what the squared second differences of C are multiplied with for their sum to be the bending
+
+        mean over pairs of types and k of the integral of (d^2 G_k / dx^2)^2 over x = (s - m)/d0,
+
+    x being the nets' input and the integral one over the knots' range. In units of x knots are h = step/d0 apart;
+    second differences over h^2 are d^2G/dx^2 as a cubic spline: the weights are h / h^4 over the number of functions.
+    """
+    count = descriptor.ntypes**2 * descriptor.channels
+    return ((descriptor.std[:, 0] / step) ** 3 / count)[:, None, None, None]
+
+
+def bending_gradient(table: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The gradient of sum(weights * (second differences)^2) by C: the same differences of the differences."""
+    bends = 2 * weights * table.diff(n=2, dim=2)
+    return torch.nn.functional.pad(bends, (0, 0, 2, 2)).diff(n=2, dim=2)
+
+
+class _Bent(torch.autograd.Function):
+    """Coefficients as they are; backwards, the gradient of sum(weights * (second differences)^2) is added. So a
+    training bends the nets less at the cost of a few operations on a small table, and its loss stays its loss."""
+
+    @staticmethod
+    def forward(ctx: Any, table: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(table, weights)
+        return table.view_as(table)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad + bending_gradient(*ctx.saved_tensors), None
+
+
+def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0) -> torch.Tensor:
+    """(..., intervals, M): the splines with coefficients (..., B, M), or their derivative by the interval's length,
+    at the same fraction of every interval."""
+    weights = basis_matrix(torch.tensor([fraction], dtype=torch.float64), 1, derivative)[0]
+    intervals = table.shape[-2] - 5
+    return sum(w * table[..., m : m + intervals, :] for m, w in enumerate(weights.tolist()))
+
+
+def _value_and_slope(
+    descriptor: SeE2A, s: torch.Tensor, h: float, mask: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`embed` and its derivative in s, by the five-point formula with the step h: forward-mode autograd would load
+    a second's worth of modules."""
+    ahead, behind, far_ahead, far_behind = (embed(descriptor, s + k * h, mask) for k in (1, -1, 2, -2))
+    return embed(descriptor, s, mask), (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
+
+
+def _fall(descriptor: SeE2A, s: torch.Tensor) -> torch.Tensor:
+    """-ds/dr where s (P,) > 0 in 1/A is reached; s = w(r)/(r + p) falls all the way to the cutoff."""
+    low, high = torch.zeros_like(s), torch.full_like(s, descriptor.cutoff)
+    for _ in range(32):  # to 1e-9 of the cutoff
+        r = 0.5 * (low + high)
+        above = _s(descriptor, r)[0] > s
+        low, high = torch.where(above, r, low), torch.where(above, high, r)
+    return -_s(descriptor, r)[1]
+
+
+def _s(descriptor: SeE2A, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """s of r, and ds/dr; the switch w as in `source/op/env_mat/env_mat.h`."""
+    width = descriptor.cutoff - descriptor.cutoff_smooth
+    u = ((r - descriptor.cutoff_smooth) / width).clamp(0, 1)
+    w, slope = u**3 * (u * (15 - 6 * u) - 10) + 1, -30 * (u * (1 - u)) ** 2 / width
+    far = r + descriptor.protection
+    return w / far, (slope - w / far) / far
+
+
+def _pair_forces(
+    descriptor: SeE2A, s: torch.Tensor, fall: torch.Tensor, value: torch.Tensor, slope: torch.Tensor
+) -> torch.Tensor:
+    """(P,): the largest derivative by a neighbour's position of what it adds to T, over all pairs of types and k.
+
+    That is R_a G_k(s). R_0 = (s - m)/d0 and the others, s/d1 along the pair, change with r by -`fall` = ds/dr
+    each; across the pair these turn, by s/(r d1), for which s^2/d1 stands (they are equal before the switch).
+    Takes G and its derivative in s, (ntypes, ntypes, P, M).
+    """
+    mean, std = descriptor.mean[:, None, None, None], descriptor.std[:, :, None, None, None]
+    s, fall = s[:, None], fall[:, None]
+    first = fall * (value + (s - mean) * slope) / std[:, 0]
+    along, across = fall * (value + s * slope) / std[:, 1], s * s * value / std[:, 1]
+    return torch.stack([part.abs().amax((0, 1, 3)) for part in (first, along, across)]).amax(0)
+
+
+def spline_error(descriptor: SeE2A, s_max: float, intervals: int, mask: torch.Tensor | None = None) -> float:
+    """The largest relative error in the forces that single pairs make (`_pair_forces`), but those that `mask` leaves
+    out.
+
+    An error at some distance is relative to the largest such force at that distance or farther out. Beyond half of the
+    cutoff all are relative to the largest there: towards the cutoff forces go to zero, and so do their errors,
+    whatever the nets do.
+    """
+    step, device = s_max / intervals, descriptor.mean.device
+    table = coefficients(descriptor, SplineGrid(s_max, intervals, 0.0, 0.0), mask).double()
+    errors, sizes = [], []
+    for fraction in _BETWEEN:
+        s = (torch.arange(intervals, dtype=torch.float64, device=device) + fraction) * step
+        fall = _fall(descriptor, s)
+        value, slope = _value_and_slope(descriptor, s, step / 64, mask)
+        sizes.append(_pair_forces(descriptor, s, fall, value, slope))
+        value, slope = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
+        errors.append(_pair_forces(descriptor, s, fall, value, slope))
+    r = torch.linspace(0.5, 1.0, _FAR_POINTS, dtype=torch.float64, device=device) * descriptor.cutoff
+    s, slope = _s(descriptor, r)
+    far = _pair_forces(descriptor, s, -slope, *_value_and_slope(descriptor, s, step / 64, mask)).max()
+    size = torch.stack(sizes, 1).flatten().cummax(0).values.clamp(min=far.clamp(min=1e-30))
+    return float((torch.stack(errors, 1).flatten() / size).max())
+
+
+@torch.no_grad()
+def choose_grid(
+    descriptor: SeE2A, r_min: float, tolerance: float, mask: torch.Tensor | None = None
+) -> SplineGrid:
+    """A grid whose error down to the distance r_min (A) is within `tolerance`.
+
+    In the end the error falls with the fifth power of the number of intervals, and faster before: one trial tells the
+    next, by the sixth, so as not to end with many more than needed. Activations with kinks (relu) never reach the
+    tolerance; `error` then is what the finest grid reaches.
+    """
+    s_max = float(1.0 / (r_min + descriptor.protection))
+    intervals = _FIRST_INTERVALS
+    while True:
+        error = spline_error(descriptor, s_max, intervals, mask)
+        if error <= tolerance or intervals >= _MOST_INTERVALS:
+            return SplineGrid(s_max, intervals, r_min, error)
+        wanted = int(intervals * min((error / tolerance) ** (1 / 6), 4.0)) + 8
+        intervals = min(wanted // 8 * 8, _MOST_INTERVALS)

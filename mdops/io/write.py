@@ -1,0 +1,112 @@
+"""Write a model in the format that the file's suffix names."""
+
+import glob
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mdops.errors import ModelFileError
+from mdops.io.atomic import replace_file
+from mdops.io.hdf5 import encode_hdf5
+from mdops.io.safetensors_file import encode_safetensors
+from mdops.io.text import encode_json, encode_yaml
+
+_Encode = Callable[[dict[str, Any], dict[str, Any]], bytes | memoryview]
+_FORMATS: dict[str, _Encode] = {
+    ".safetensors": encode_safetensors,
+    ".dp": encode_hdf5,
+    ".yaml": encode_yaml,
+    ".yml": encode_yaml,
+    ".json": encode_json,
+}
+
+
+def write_model(
+    path: str | os.PathLike[str], model: dict[str, Any], source: dict[str, Any] | None = None
+) -> None:
+    """Write a model, whole or not at all.
+
+    Args:
+        path: the file to write; it is replaced only once the new one is complete on the disk. Its suffix says the
+            format: .safetensors (mdops' own, with a checksum), .dp, .yaml or .yml (DeePMD-kit reads these), or .json
+            (the same tree, for other programs).
+        model: a serialised tree, as `ModelFile.model` has it. `read_model` gives it back bit for bit.
+        source: what `ModelFile.source` should say; plain values only.
+
+    Raises:
+        ModelFileError: the suffix is another, or there is no such folder; the tree holds something that is neither a
+            plain value nor a NumPy array of numbers, or that `read_model` would refuse: NaN, or infinite.
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    encode = _encoder(path)
+    try:
+        plain_source = json.loads(json.dumps(source or {}, allow_nan=False))
+        data = encode(_checked(model, "model", False), plain_source)
+    except KeyError as error:
+        raise ModelFileError(f"{path}: not written: the model lacks {error}") from error
+    except (ModelFileError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{path}: not written: {error}") from error
+    replace_file(path, data, beside=_unfinished(path.name, str(os.getpid())))
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Raises ModelFileError where `write_model` could not write a file of this name: before the work, not after."""
+    _encoder(Path(path))
+
+
+def remove_unfinished(path: str | os.PathLike[str]) -> None:
+    """Remove what `write_model` left beside this file where it was killed. For who alone writes it: the file of a
+    process that is still at it goes, too."""
+    path = Path(path)
+    for left in path.parent.glob(_unfinished(glob.escape(path.name), "*")):
+        left.unlink(missing_ok=True)
+
+
+def _unfinished(name: str, process: str) -> str:
+    return f".{name}.{process}.tmp"
+
+
+def _encoder(path: Path) -> _Encode:
+    if path.suffix not in _FORMATS:
+        raise ModelFileError(
+            f"{path}: the suffix {path.suffix!r} is none that a model is written with; there are {', '.join(_FORMATS)}"
+        )
+    if path.is_dir():
+        raise ModelFileError(f"{path}: it is a folder")
+    if not path.parent.is_dir():
+        raise ModelFileError(f"{path}: there is no folder {path.parent} to write into")
+    return _FORMATS[path.suffix]
+
+
+def _checked(node: Any, place: str, below_variables: bool) -> Any:
+    """A copy of a tree, of plain values and of finite, contiguous arrays in the byte order of this machine."""
+    if isinstance(node, dict):
+        wrong = [key for key in node if not isinstance(key, str)]
+        if wrong:
+            raise ModelFileError(f"{place} has the key {wrong[0]!r}, which is not text")
+        return {k: _checked(v, f"{place}.{k}", below_variables or k == "@variables") for k, v in node.items()}
+    if isinstance(node, list | tuple):
+        return [_checked(v, f"{place}[{i}]", below_variables) for i, v in enumerate(node)]
+    if isinstance(node, np.generic) and not below_variables:
+        node = node.item()
+    if isinstance(node, np.ndarray | np.generic):
+        return _checked_array(np.asarray(node), place)
+    if isinstance(node, float) and not math.isfinite(node):
+        raise ModelFileError(f"{place} is {node}")
+    if node is None or isinstance(node, str | bool | int | float):
+        return node
+    raise ModelFileError(f"{place} holds a {type(node).__name__}, which no model file has")
+
+
+def _checked_array(array: np.ndarray, place: str) -> np.ndarray:
+    if array.dtype.kind not in "fiub":
+        raise ModelFileError(f"{place} holds {array.dtype}, not numbers")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ModelFileError(f"{place} holds NaN or infinite numbers")
+    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")

@@ -1,0 +1,63 @@
+"""A model file becomes a Potential."""
+
+import os
+
+import torch
+
+from mdops._library import check_device
+from mdops.errors import InputError
+from mdops.evaluators.spline import DEFAULT_R_MIN
+from mdops.io import read_model
+from mdops.models import model_of_tree
+from mdops.potential import Matmul, Overflow, Potential
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str = torch.float32,
+    spline: bool = True,
+    overflow: Overflow = "error",
+    r_min: float | None = None,
+    matmul: Matmul = "float32",
+) -> Potential:
+    """Read a model file (docs/formats.md), in evaluation mode.
+
+    Args:
+        path: the file.
+        device: where the model lives and computes.
+        dtype: the precision of the computation, torch.float32 or torch.float64, or its name. Positions,
+            cells and the sums of energies are float64 always.
+        spline: evaluate the embedding nets as splines (relative error of pairs' forces below 2e-5 in
+            float32, 1e-8 in float64; see `Potential.grid`), or exactly.
+        overflow: with more neighbours of a type than the model's sel, raise an "error", "truncate" to the
+            nearest (DeePMD-kit's numbers) or "extend" (keep all).
+        r_min: down to this distance (A) the splines keep their error bound; closer pairs are extrapolated
+            smoothly, with a warning.
+        matmul: the accuracy of the fitting net's matrix products: that of "float32"; or "tf32", on a GPU with dtype
+            float32 alone: faster, with larger errors (docs/cuda.md, "TF32").
+
+    Raises:
+        ModelFileError: the file is absent, damaged, or no model.
+        UnsupportedModelError: a kind of model that is not implemented; the message names it and what is.
+        InputError: an argument that is none of the above, or matmul "tf32" where it has no effect (see
+            `Potential.use_matmul`).
+        LibraryError: device is a GPU that cannot be used here; the message says why.
+    """
+    precision = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if precision is None or precision not in _DTYPES.values():
+        raise InputError(f"dtype is {dtype!r}, expected torch.float32 or torch.float64, or its name")
+    if r_min is not None and not r_min > 0:
+        raise InputError(f"r_min is {r_min} A, expected a positive distance")
+    place = check_device(device)
+    file = read_model(path)
+    potential = Potential(model_of_tree(file.model, precision), overflow=overflow)
+    potential.source = file.source
+    if spline:
+        potential.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
+    potential.to(place).eval()
+    potential.use_matmul(matmul)
+    return potential

@@ -1,0 +1,443 @@
+"""What every model is made of: descriptors, fittings, and atomic models that answer for each atom.
+
+A kind is a class in a file of its own that gives `options`, how it is made from a serialised tree, from random numbers
+and from a PyTorch file's weights, how it is written, and `forward`. `register` (mdops.models.registry) makes it known;
+loading, saving, training, the calculator and the engine then work with it, by plain autograd until an evaluator
+(mdops.evaluators) learns something faster.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops.errors import InputError
+from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
+from mdops.nn.net import NetCollection, array, tensor
+from mdops.options import Options, saved_precision
+
+if TYPE_CHECKING:
+    from mdops.io.torch.state import State
+
+Tree = dict[str, Any]
+
+
+class Output(NamedTuple):
+    """What a model answers for each atom.
+
+    Attributes:
+        name: "energy", say; the answers are `atom_<name>` (N, *shape), and `<name>` (S, *shape) if `extensive`.
+        shape: of one atom's.
+        unit: of it.
+        extensive: whether the atoms' sum is a property of the system.
+        differentiated: whether minus its gradients by positions and strain are answers, too (forces and virial).
+    """
+
+    name: str
+    shape: tuple[int, ...] = ()
+    unit: str = ""
+    extensive: bool = True
+    differentiated: bool = False
+
+
+ENERGY = Output("energy", (), "eV", differentiated=True)
+
+
+class Features(NamedTuple):
+    """What a descriptor says of each atom.
+
+    Attributes:
+        values: (N, D), the same however the system is turned.
+        axes: (N, 3, M), vectors that turn with it, for fittings of vectors and tensors; None if it has none.
+    """
+
+    values: torch.Tensor
+    axes: torch.Tensor | None = None
+
+
+class Kind(nn.Module):
+    """Base of descriptors, fittings and atomic models.
+
+    Attributes:
+        Options: the class of its options, which names the kind.
+        options: those of this one; they do not change.
+    """
+
+    Options: ClassVar[type[Options]]
+    options: Any
+
+    @property
+    def kind(self) -> str:
+        """Its name in model files."""
+        return self.options.KIND
+
+    @abstractmethod
+    def to_tree(self) -> Tree:
+        """The node that `from_tree` makes the same module of, and DeePMD-kit reads, if it knows the kind."""
+
+    def summary(self) -> dict[str, str]:
+        """What `mdops info` shows of it: lines by their names."""
+        return {}
+
+    def set_trained(self) -> None:
+        """Fixes the weights if its options say that they are not `trainable`."""
+        trainable = getattr(self.options, "trainable", True)
+        self.requires_grad_(all(trainable) if isinstance(trainable, list) else bool(trainable))
+
+
+class Descriptor(Kind):
+    """Numbers that describe the surroundings of an atom and do not change when the system is turned.
+
+    Attributes:
+        mixed: whether neighbours of all types share places, where this is so for all of the kind.
+    """
+
+    mixed: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def neighbors(self) -> NeighborSpec:
+        """The neighbours it has places for."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """D, how many numbers describe an atom."""
+
+    @property
+    def cutoff(self) -> float:
+        """A."""
+        return self.neighbors.cutoff
+
+    @property
+    def mixed_types(self) -> bool:
+        """Whether the descriptor tells the centre's type by itself, so that one fitting net may serve all types."""
+        return self.neighbors.mixed
+
+    @abstractmethod
+    def forward(self, near: Neighborhood) -> Features:
+        """Of every atom of `near`, which holds what `select` leaves for this descriptor's places."""
+
+    @property
+    def parts(self) -> "list[Descriptor]":
+        """Those that it is made of: itself, or the parts of a hybrid."""
+        return [self]
+
+    @classmethod
+    @abstractmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> Self:
+        """Raises UnsupportedModelError for an option that is not implemented."""
+
+    @classmethod
+    @abstractmethod
+    def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
+        """A new one, before training; `sel` is known. Statistics of the data come later."""
+
+    @classmethod
+    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
+        """The node from a PyTorch file: the definition of this part and the tensors below it."""
+        from mdops.errors import UnsupportedModelError
+
+        raise UnsupportedModelError(
+            f"the descriptor {cls.Options.KIND} cannot be read from a PyTorch file of DeePMD-kit"
+        )
+
+
+class EnvironmentDescriptor(Descriptor):
+    """Base of descriptors of the normalised rows R of the environment matrix, whose `options` have rcut, rcut_smth,
+    sel, exclude_types, env_protection and set_davg_zero.
+
+    Attributes:
+        mean: (ntypes,), of the first entry of the rows of a centre's type.
+        std: (ntypes, 2), of the first entry and of the others.
+        excluded: (ntypes, ntypes) bool, `exclude_types`: pairs whose rows are zero. They still take their places among
+            the `sel`, unlike pairs that a model has as absent (`Neighborhood.absent_pairs`); the two differ where the
+            mean is not zero.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+    excluded: torch.Tensor
+    columns: ClassVar[int] = 4  # of R that are in the statistics; 1 where only distances are used
+
+    def __init__(self, options: Any, type_map: Sequence[str], mean: torch.Tensor, std: torch.Tensor) -> None:
+        super().__init__()
+        self.options, self.type_map = options, list(type_map)
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+        self.register_buffer("excluded", pair_matrix(options.exclude_types, len(self.type_map)))
+        self.has_excluded = bool(self.excluded.any())
+
+    @property
+    def ntypes(self) -> int:
+        return len(self.type_map)
+
+    @property
+    def sel(self) -> list[int]:
+        """Places of neighbours of each type, or of all types."""
+        return list(self.options.sel) if isinstance(self.options.sel, list) else [self.options.sel]
+
+    @property
+    def slots(self) -> int:
+        """N_sel, all places."""
+        return sum(self.sel)
+
+    @property
+    def neighbors(self) -> NeighborSpec:
+        places = (self.slots,) if self.mixed else tuple(self.sel)
+        return NeighborSpec(self.options.rcut, places, self.mixed)
+
+    @property
+    def cutoff_smooth(self) -> float:
+        """Where the switch begins to fall, A."""
+        return self.options.rcut_smth
+
+    @property
+    def protection(self) -> float:
+        """Added to distances in denominators, A."""
+        return self.options.env_protection
+
+    def excludes(self, near: Neighborhood) -> torch.Tensor:
+        """(N, K) bool: neighbours whose rows `exclude_types` has as zero."""
+        return nn.functional.pad(self.excluded, (0, 1))[near.centers[:, None], near.kinds]
+
+    @staticmethod
+    def no_statistics(ntypes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """mean and std of a new descriptor."""
+        return torch.zeros(ntypes, dtype=dtype), torch.ones(ntypes, 2, dtype=dtype)
+
+    @torch.no_grad()
+    def set_statistics(self, mean: np.ndarray, std: np.ndarray) -> None:
+        """Takes mean (ntypes,) and std (ntypes, 2) of the data's rows."""
+        self.mean.copy_(torch.zeros_like(self.mean) if self.options.set_davg_zero else torch.from_numpy(mean))
+        self.std.copy_(torch.from_numpy(std))
+
+    @classmethod
+    def statistics_of_tree(cls, tree: Tree, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """mean and std from davg and dstd (ntypes, N_sel, columns).
+
+        DeePMD-kit stores them for every slot, but computes one value a type, one deviation for x, y and z, and a
+        mean of zero for these. Only such models are rotation invariant and can take padding in closed form.
+        """
+        from mdops.errors import UnsupportedModelError
+
+        davg, dstd = tree["@variables"]["davg"], tree["@variables"]["dstd"]
+        mean, std = davg[:, 0, 0], dstd[:, 0, [0, min(1, dstd.shape[2] - 1)]]
+        same_mean = (davg[:, :, 0] == mean[:, None]).all() and (davg[:, :, 1:] == 0).all()
+        same_std = (dstd == std[:, [0, 1, 1, 1][: dstd.shape[2]]][:, None]).all()
+        if not (same_mean and same_std):
+            raise UnsupportedModelError(
+                "davg or dstd differs between the slots of a type or between x, y and z; supported are "
+                "the statistics that DeePMD-kit computes, one value for all of them"
+            )
+        return tensor(mean, dtype), tensor(std, dtype)
+
+    def statistics_to_tree(self) -> Tree:
+        """The arrays davg and dstd."""
+        extent = (self.ntypes, self.slots, self.columns)
+        davg = torch.zeros(extent, dtype=torch.float64)
+        davg[:, :, 0] = self.mean.detach().cpu().double()[:, None]
+        dstd = self.std[:, None, [0, 1, 1, 1][: self.columns]].expand(extent)
+        precision = saved_precision(self.options.precision)
+        return {"davg": array(davg, precision), "dstd": array(dstd, precision)}
+
+    def head(self, version: int) -> Tree:
+        """The keys of the node but nets and arrays."""
+        o = self.options
+        cutoffs = {"rcut": o.rcut, "rcut_smth": o.rcut_smth}
+        return {
+            "@class": "Descriptor",
+            "@version": version,
+            "type": o.KIND,
+            **o.to_tree(),
+            "env_mat": {**cutoffs, "protection": o.env_protection, "use_exp_switch": False},
+            "type_map": list(self.type_map),
+            "@variables": self.statistics_to_tree(),
+        }
+
+    def sketch(self, nets: NetCollection) -> dict[str, str]:
+        """Lines of `summary`: places, switch, and these embedding nets."""
+        layers = "-".join(str(layer.outputs) for layer in nets.nets[0].layers)
+        places = ", ".join(f"{t} {n}" for t, n in zip(self.type_map, self.sel, strict=True))
+        return {
+            "sel": f"{self.slots} of all types" if self.mixed else places,
+            "switch": f"from {self.cutoff_smooth:g} A",
+            "embedding nets": f"{len(nets)} of {layers}",
+        }
+
+    @staticmethod
+    def refuse_unsupported(tree: Tree) -> None:
+        """Raises UnsupportedModelError for the options of DeePMD-kit's descriptors that no kind has here."""
+        from mdops.errors import UnsupportedModelError
+
+        if tree.get("spin") is not None:
+            raise UnsupportedModelError("a model with spin is not supported")
+        if (tree.get("env_mat") or {}).get("use_exp_switch"):
+            raise UnsupportedModelError(
+                f"{tree['type']} with `use_exp_switch` is not supported; the polynomial switch is"
+            )
+
+
+class AtomicModel(Kind, ABC):
+    """What a model answers for each atom.
+
+    Attributes:
+        type_map: the element of each type.
+        outputs: what it answers.
+        out_bias: (ntypes, *shape) float64: added to the first output of each atom, by its type.
+        out_std: the same for the deviation of the training data; DeePMD-kit keeps it.
+        has_energy: (ntypes,) bool, False for `atom_exclude_types`, whose atoms have no energy, though they are
+            neighbours of others.
+        absent_pairs: (ntypes, ntypes) bool, `pair_exclude_types`: no neighbours of each other; None: there are none.
+    """
+
+    outputs: tuple[Output, ...] = (ENERGY,)
+    out_bias: torch.Tensor
+    out_std: torch.Tensor
+    has_energy: torch.Tensor
+    absent_pairs: torch.Tensor | None
+
+    def __init__(
+        self, options: Any, type_map: Sequence[str], out_bias: torch.Tensor, out_std: torch.Tensor
+    ) -> None:
+        super().__init__()
+        self.options, self.type_map = options, list(type_map)
+        ntypes = len(self.type_map)
+        silent = set(options.atom_exclude_types)
+        absent = pair_matrix(options.pair_exclude_types, ntypes) if options.pair_exclude_types else None
+        self.register_buffer("out_bias", out_bias)
+        self.register_buffer("out_std", out_std)
+        self.register_buffer("has_energy", torch.tensor([t not in silent for t in range(ntypes)]))
+        self.register_buffer("absent_pairs", absent)
+
+    @property
+    def ntypes(self) -> int:
+        return len(self.type_map)
+
+    @property
+    @abstractmethod
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        """The neighbours that each of its parts has places for."""
+
+    @property
+    def cutoff(self) -> float:
+        """The largest, A."""
+        return max(spec.cutoff for spec in self.neighbors)
+
+    @property
+    def mixed_types(self) -> bool:
+        """Whether neighbours of all types share places, and weights serve all types: parts of a blend have to."""
+        return False
+
+    @property
+    def parts(self) -> "list[AtomicModel]":
+        """Those that it is made of: itself, or the parts of a blend."""
+        return [self]
+
+    @property
+    def shortest(self) -> float:
+        """A; for shorter distances the model has no answer but NaN, and the potential raises an error."""
+        return 0.0
+
+    def short_pairs(self, near: Neighborhood) -> torch.Tensor:
+        """(P, 2) int64: the atoms of `near` and neighbours of theirs that are nearer than `shortest`."""
+        near = near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs)
+        short = (near.squared < self.shortest**2) & (near.kinds != near.ntypes)
+        atom, slot = short.nonzero(as_tuple=True)
+        return torch.stack([atom, near.neighbors[atom, slot].long()], dim=1)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The compute dtype, that of weights and pair vectors."""
+        return next(self.parameters()).dtype
+
+    @property
+    def parameter_sizes(self) -> dict[str, int]:
+        """How many frame parameters ("fparam") and atomic parameters ("aparam") it takes."""
+        return {"fparam": 0, "aparam": 0}
+
+    @property
+    def default_parameters(self) -> set[str]:
+        """Those of "fparam" and "aparam" that need not be given."""
+        return set()
+
+    def set_parameter_statistics(self, found: Mapping[str, tuple[np.ndarray, np.ndarray] | None]) -> None:
+        """Takes averages and inverse deviations of the data's "fparam" and "aparam", where the model has them."""
+
+    @property
+    def descriptors(self) -> list[Descriptor]:
+        """All that its parts have, for statistics of the data."""
+        return []
+
+    def forward(
+        self, near: Neighborhood, fparam: torch.Tensor | None = None, aparam: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """`atom_<name>` (N, *shape), float64, of each output; zero for virtual atoms and types that have none.
+
+        Args:
+            near: of a list that holds all within `cutoff`.
+            fparam: (S, p) or (p,); aparam: (N, q) or (q,).
+
+        Raises:
+            InputError: a parameter is missing, has another shape, or is none that the model takes.
+        """
+        near = near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs)
+        return self.finish(self.respond(near, fparam, aparam), near.types)
+
+    def finish(self, responses: dict[str, torch.Tensor], types: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What `forward` returns, of what `respond` did."""
+        kind = types.long().clamp(min=0)
+        counted = self.has_energy[kind] & (types >= 0)
+        result = {}
+        for output in self.outputs:
+            value = responses[output.name] + (self.out_bias[kind] if output is self.outputs[0] else 0.0)
+            mask = counted.view(-1, *(1 for _ in output.shape))
+            result[f"atom_{output.name}"] = torch.where(mask, value, 0.0)
+        return result
+
+    @abstractmethod
+    def respond(
+        self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        """(N, *shape) of each output by its name, float64, without `out_bias`; arguments as of `forward`."""
+
+    def refuse_untaken(self, fparam: torch.Tensor | None, aparam: torch.Tensor | None) -> None:
+        """Raises InputError for parameters that are given, and the model takes none."""
+        for name, value in (("fparam", fparam), ("aparam", aparam)):
+            if value is not None and not self.parameter_sizes[name]:
+                raise InputError(f"{name} is given, and the model takes none")
+
+    @classmethod
+    @abstractmethod
+    def from_tree(cls, tree: Tree, dtype: torch.dtype) -> Self:
+        """Raises UnsupportedModelError for a part or an option that is not implemented."""
+
+    @classmethod
+    @abstractmethod
+    def random(cls, options: Any, seed: int, dtype: torch.dtype) -> Self:
+        """A new one, before training; every `sel` is known."""
+
+    def head(self, version: int) -> Tree:
+        """The keys of the node but those of its parts."""
+        return {
+            "@class": "Model",
+            "@version": version,
+            "type": self.options.KIND,
+            "type_map": list(self.type_map),
+            "rcond": None,
+            **self.options.to_tree(),
+            "@variables": self.variables_to_tree(),
+        }
+
+    @staticmethod
+    def variables_of_tree(tree: Tree) -> tuple[torch.Tensor, torch.Tensor]:
+        """out_bias and out_std."""
+        variables = tree["@variables"]
+        bias, std = (tensor(variables[name], torch.float64)[0, :, 0] for name in ("out_bias", "out_std"))
+        return bias, std
+
+    def variables_to_tree(self) -> Tree:
+        return {name: array(getattr(self, name)[None, :, None]) for name in ("out_bias", "out_std")}

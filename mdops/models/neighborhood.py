@@ -1,0 +1,253 @@
+"""The neighbours of every atom, as a part of a model sees them."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+
+from mdops.ops import NeighborList, displacements
+from mdops.system import System
+
+
+class NeighborSpec(NamedTuple):
+    """Which neighbours a part of a model has places for.
+
+    Attributes:
+        cutoff: A.
+        sel: places for neighbours of each type, or of all types together if `mixed`; None: any number.
+        mixed: whether neighbours of all types share places.
+    """
+
+    cutoff: float
+    sel: tuple[int, ...] | None
+    mixed: bool = False
+
+
+class NeighborReport(NamedTuple):
+    """What the judge of a model's neighbours wants to know (`Potential.check_neighbors`).
+
+    Attributes:
+        within: for each of the model's specs (N, G) int32, neighbours within its cutoff: G is ntypes, or 1 where all
+            types share places.
+        nearest: (N,), the distance to the nearest neighbour in A, the cutoff where there is none.
+    """
+
+    within: tuple[torch.Tensor, ...]
+    nearest: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighborhood:
+    """One row of K slots an atom; rows are sorted by the neighbours' types (docs/ops.md, Conventions).
+
+    Slots may be empty, and neighbours may lie beyond `cutoff` (a list made with a skin): `kinds` tells which count.
+
+    Attributes:
+        system: the atoms.
+        neighbors: (N, K) int32, indices of atoms, -1 where a slot is empty.
+        counts: (N, ntypes) int32, slots of each type.
+        displacements: (N, K, 3), A, the compute dtype; energies are differentiated by these.
+        cutoff: A. Of a list that a hybrid descriptor hands to a part it may be longer than the part's own.
+        absent_pairs: (ntypes, ntypes) bool, pairs of types that are no neighbours of each other; None: none are.
+        truncates: whether `select` drops the farthest where there are more neighbours than places.
+    """
+
+    system: System
+    neighbors: torch.Tensor
+    counts: torch.Tensor
+    displacements: torch.Tensor
+    cutoff: float
+    absent_pairs: torch.Tensor | None = None
+    truncates: bool = False
+
+    @classmethod
+    def of(cls, system: System, neighbors: NeighborList, cutoff: float, dtype: torch.dtype) -> "Neighborhood":
+        """The pair vectors are differentiable in positions and cell."""
+        pairs = neighbors.neighbors, neighbors.images
+        d = displacements(system.positions, system.cell, system.batch, *pairs, dtype)
+        return cls(system, neighbors.neighbors, neighbors.counts, d, cutoff)
+
+    @property
+    def types(self) -> torch.Tensor:
+        """(N,) int32, of the centres."""
+        return self.system.types
+
+    @property
+    def ntypes(self) -> int:
+        return self.counts.shape[1]
+
+    @cached_property
+    def centers(self) -> torch.Tensor:
+        """(N,) int64, the centres' types; 0 for virtual atoms, which have no neighbours."""
+        return self.types.long().clamp(min=0)
+
+    @cached_property
+    def first_types(self) -> torch.Tensor:
+        """(S,) int64: the type of the first atom of each system (`System.first_types`); 0 if it is virtual."""
+        s, first = self.system, self.system.first_types
+        if s.atoms == 0:
+            return torch.zeros(s.count, dtype=torch.int64, device=s.batch.device)
+        if first is None:
+            atoms = torch.arange(s.atoms, device=s.batch.device)
+            places = torch.full((s.count,), s.atoms - 1, device=s.batch.device)
+            first = s.types[places.scatter_reduce(0, s.batch.long(), atoms, "amin")]
+        return first.long().clamp(min=0)
+
+    @cached_property
+    def padding_types(self) -> torch.Tensor:
+        """(N,) int64: the type that absent neighbours have in descriptors of mixed types: that of the system's first atom."""
+        return self.first_types[self.system.batch.long()]
+
+    @cached_property
+    def squared(self) -> torch.Tensor:
+        """(N, K), squared distances without a graph, A^2."""
+        return self.displacements.detach().square().sum(-1)
+
+    @cached_property
+    def slot_types(self) -> torch.Tensor:
+        """(N, K) int64: the type of the neighbour in each slot, ntypes where it is empty."""
+        slot = torch.arange(self.neighbors.shape[1], device=self.counts.device)
+        return (slot[None, :, None] >= self.counts.cumsum(1)[:, None, :]).sum(-1)
+
+    @cached_property
+    def listed(self) -> torch.Tensor:
+        """(N, K) int64: the type of the neighbour in each slot, ntypes where none is within the cutoff."""
+        # A distance that is NaN counts as near: it must not get lost.
+        seen = ~(self.squared >= self.cutoff**2) & (self.types >= 0)[:, None]
+        return torch.where(seen, self.slot_types, self.ntypes)
+
+    @cached_property
+    def kinds(self) -> torch.Tensor:
+        """(N, K) int64: as `listed`, and ntypes for `absent_pairs`, too."""
+        if self.absent_pairs is None:
+            return self.listed
+        absent = torch.nn.functional.pad(self.absent_pairs, (0, 1))[self.centers[:, None], self.listed]
+        return self.listed.masked_fill(absent, self.ntypes)
+
+    def count(self, kinds: torch.Tensor) -> torch.Tensor:
+        """(N, ntypes) int32: how many slots hold each type."""
+        return torch.stack([(kinds == t).sum(1) for t in range(self.ntypes)], dim=1).int()
+
+    def within(self, cutoff: float) -> "Neighborhood":
+        """Only the neighbours within this cutoff, A."""
+        return self if cutoff == self.cutoff else dataclasses.replace(self, cutoff=cutoff)
+
+    def without(self, absent_pairs: torch.Tensor | None) -> "Neighborhood":
+        """With these pairs of types, (ntypes, ntypes) bool, as no neighbours of each other, too."""
+        if absent_pairs is None:
+            return self
+        both = absent_pairs if self.absent_pairs is None else self.absent_pairs | absent_pairs
+        return dataclasses.replace(self, absent_pairs=both)
+
+    def renamed(self, names: torch.Tensor, ntypes: int) -> "Neighborhood":
+        """For a part with a type map of its own, of `ntypes` elements: type t is its type names[t], (ntypes,) int64."""
+        slots = torch.nn.functional.pad(names, (0, 1), value=ntypes)[self.slot_types]
+        order = torch.argsort(slots, dim=1, stable=True)
+        counts = self.counts.new_zeros(len(self.counts), ntypes).index_copy(1, names, self.counts)
+        absent = self.absent_pairs
+        if absent is not None:
+            every = absent.new_zeros(ntypes, ntypes)
+            every[names[:, None], names] = absent
+            absent = every
+        types = torch.where(self.types >= 0, names[self.centers].to(self.types.dtype), self.types)
+        return dataclasses.replace(
+            self,
+            system=dataclasses.replace(
+                self.system, types=types, kinds=None, first_types=names[self.first_types].to(types.dtype)
+            ),
+            neighbors=self.neighbors.gather(1, order),
+            counts=counts,
+            displacements=self.displacements.gather(1, order[..., None].expand(-1, -1, 3)),
+            absent_pairs=absent,
+        )
+
+    def select(self, sel: Sequence[int] | None, *, mixed: bool) -> "Neighborhood":
+        """For a part with so many places: where `truncates` says so, what DeePMD-kit keeps: of all neighbours the
+        nearest sum(sel), then of each type the nearest sel_t (but for mixed types)."""
+        if not self.truncates or sel is None:
+            return self
+        counts = self.count(self.listed)
+        if bool((counts.sum(1) <= sum(sel)).all()) and (
+            mixed or bool((counts <= torch.tensor(sel, device=counts.device)).all())
+        ):
+            return self
+        squared = self._squared_of(self.listed)
+        keep = (self.listed < self.ntypes) & (_rank(squared) < sum(sel))
+        if not mixed:
+            keep &= (
+                self._rank_of_type(squared) < torch.tensor([*sel, 0], device=counts.device)[self.slot_types]
+            )
+        return self._kept(keep)
+
+    def share(self, part: NeighborSpec, *, mixed: bool) -> "Neighborhood":
+        """What a hybrid descriptor, itself with places for each type or `mixed`, hands to a part of it.
+
+        Of each type, or of all if the part is mixed, the nearest that it has places for. As in DeePMD-kit its own
+        cutoff does not come into this: neighbours beyond it take places. Unless `truncates` none within it is left out.
+        """
+        if part.sel is None:
+            return self
+        # DeePMD-kit sorts by type what is left after pairs were excluded, where a mixed hybrid has a part that is not.
+        taken = self.kinds if mixed and not part.mixed else self.listed
+        counts, sel = self.count(taken), torch.tensor([*part.sel, 0], device=taken.device)
+        if bool((counts.sum(1) <= sum(part.sel)).all() if part.mixed else (counts <= sel[:-1]).all()):
+            return self
+        squared = self._squared_of(taken)
+        if part.mixed:
+            keep = _rank(squared) < sum(part.sel)
+        else:
+            keep = self._rank_of_type(squared) < sel[self.slot_types]
+        if not self.truncates:
+            keep |= ~(self.squared >= part.cutoff**2)
+        return self._kept(keep & (taken < self.ntypes))
+
+    def _squared_of(self, listed: torch.Tensor) -> torch.Tensor:
+        """Squared distances by which neighbours are ranked: infinite where there is none, NaN first."""
+        return self.squared.nan_to_num(nan=-1.0).masked_fill(listed == self.ntypes, torch.inf)
+
+    def _rank_of_type(self, squared: torch.Tensor) -> torch.Tensor:
+        """(N, K): the place of each value among those of its type."""
+        rank = torch.zeros_like(self.slot_types)
+        for t in range(self.ntypes):
+            mine = self.slot_types == t
+            rank = torch.where(mine, _rank(squared.masked_fill(~mine, torch.inf)), rank)
+        return rank
+
+    def _kept(self, keep: torch.Tensor) -> "Neighborhood":
+        """These slots alone, in rows no longer than needed."""
+        width = int(keep.sum(1).max()) if len(keep) else 0
+        order = torch.argsort((~keep).int(), dim=1, stable=True)[:, :width]
+        kept = keep.gather(1, order)
+        return dataclasses.replace(
+            self,
+            neighbors=self.neighbors.gather(1, order).masked_fill(~kept, -1),
+            counts=self.count(torch.where(keep, self.slot_types, self.ntypes)),
+            displacements=self.displacements.gather(1, order[..., None].expand(-1, -1, 3)) * kept[..., None],
+        )
+
+    def report(self, specs: Sequence[NeighborSpec]) -> NeighborReport:
+        """What there is within the cutoffs of these specs, of the list that was made."""
+        within = []
+        for spec in specs:
+            counts = self.count(self.within(min(spec.cutoff, self.cutoff)).listed)
+            within.append(counts.sum(1, keepdim=True).int() if spec.mixed else counts)
+        beyond = self.squared.new_full(
+            (self.squared.shape[0], 1), self.cutoff**2
+        )  # a row may have no slots at all
+        near = self.squared.masked_fill(self.listed == self.ntypes, self.cutoff**2)
+        return NeighborReport(tuple(within), torch.cat([near, beyond], dim=1).amin(1).sqrt())
+
+
+def _rank(values: torch.Tensor) -> torch.Tensor:
+    """(N, K): the place of each value in its row, sorted."""
+    return torch.argsort(torch.argsort(values, dim=1, stable=True), dim=1, stable=True)
+
+
+def pair_matrix(pairs: Sequence[Sequence[int]], ntypes: int) -> torch.Tensor:
+    """(ntypes, ntypes) bool, True at each pair and its mirror image."""
+    mask = torch.zeros(ntypes, ntypes, dtype=torch.bool)
+    for a, b in pairs:
+        mask[a, b] = mask[b, a] = True
+    return mask

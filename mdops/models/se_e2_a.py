@@ -1,0 +1,156 @@
+"""The descriptor se_e2_a (DeepPot-SE with radial and angular information, two-body embedding)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.environment import EnvironmentOptions, check_axis, embed, environment
+from mdops.models.neighborhood import Neighborhood
+from mdops.models.registry import register
+from mdops.nn.net import Net, NetCollection
+from mdops.options import from_definition, key, saved_precision
+
+if TYPE_CHECKING:
+    from mdops.io.torch.state import State
+
+
+@dataclass(kw_only=True)
+class SeE2AOptions(EnvironmentOptions):
+    KIND = "se_e2_a"
+    NAMES = ("se_e2_a", "se_a")
+
+    axis_neuron: int = key(
+        4,
+        "columns of the embedding that the descriptor is built with",
+        alias=["n_axis_neuron"],
+        low=1,
+        implied=16,
+    )
+    type_one_side: bool = key(
+        False, "embedding nets by the neighbour's type only, not by pairs of types", implied=True
+    )
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
+        check_axis(self.axis_neuron, self.neuron, place)
+
+
+@register
+class SeE2A(EnvironmentDescriptor):
+    """D_i = T^T T_<, (M, M2) flattened, from T_i = (1/N_sel) sum_t sum_{j in t} R_j (x) G_{c t}(s_j).
+
+    R_j is the normalised row of the environment matrix of neighbour j, s_j its first entry, c the type of
+    the centre and t that of the neighbour; T_< are the first M2 columns of T (4, M). DeePMD-kit pads the
+    neighbours of each type to sel_t with absent ones (row ((0 - mean)/std, 0, 0, 0)); they count, and are
+    added analytically.
+    Source: Zhang et al., NeurIPS 2018 (arXiv:1805.09003).
+
+    Attributes:
+        embeddings: one net a neighbour type, or (not `type_one_side`) one a (centre, neighbour).
+    """
+
+    Options = SeE2AOptions
+
+    def __init__(
+        self,
+        options: SeE2AOptions,
+        type_map: Sequence[str],
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        embeddings: NetCollection,
+    ) -> None:
+        super().__init__(options, type_map, mean, std)
+        self.embeddings = embeddings
+
+    @property
+    def axis_neuron(self) -> int:
+        """M2."""
+        return self.options.axis_neuron
+
+    @property
+    def type_one_side(self) -> bool:
+        return self.options.type_one_side
+
+    @property
+    def channels(self) -> int:
+        """M, the width of the embedding."""
+        return self.net(0, 0).outputs
+
+    @property
+    def width(self) -> int:
+        return self.channels * self.axis_neuron
+
+    def net(self, center: int, neighbor: int) -> Net:
+        """The embedding net of a pair of types; its input is (w/(r + p) - mean)/std of the centre's type."""
+        return self.embeddings.net(center, neighbor)
+
+    def forward(self, near: Neighborhood) -> Features:
+        return self.contract(self.moments(near))
+
+    def moments(self, near: Neighborhood) -> torch.Tensor:
+        """T (N, 4, M)."""
+        rows = environment(self, near)
+        # Rows of `excluded` pairs are zero, and what they are multiplied with does not matter.
+        excluded = self.excludes(near)
+        kinds = near.kinds.masked_fill(excluded, self.ntypes)
+        g = embed(self.embeddings, rows[..., 0], kinds, near.centers)
+        absent = torch.tensor(self.sel, device=g.device) - near.count(near.kinds)
+        return rows.transpose(1, 2) @ g / self.slots + self.padding(absent, near.types)
+
+    def contract(self, t: torch.Tensor) -> Features:
+        """D (N, M * M2), and x, y, z of T as axes, from T (N, 4, M)."""
+        return Features((t.transpose(1, 2) @ t[:, :, : self.axis_neuron]).flatten(1), t[:, 1:])
+
+    def padding(self, absent: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """(N, 4, M): what absent neighbours, (N, ntypes) of them, add to T of centres of `types` (N,)."""
+        s = -self.mean / self.std[:, 0]
+        kinds = range(self.ntypes)
+        one = torch.stack(
+            [torch.stack([s[c] * self.net(c, t)(s[c : c + 1]) for t in kinds]) for c in kinds]
+        )  # (ntypes, ntypes, M): of one, for each centre and neighbour
+        first = torch.einsum("nt,ntm->nm", absent.to(one.dtype), one[types.long().clamp(min=0)])
+        return torch.nn.functional.pad(first[:, None], (0, 0, 0, 3)) / self.slots
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "SeE2A":
+        cls.refuse_unsupported(tree)
+        options, nets = SeE2AOptions.from_tree(tree), NetCollection.from_tree(tree["embeddings"], dtype)
+        return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets)
+
+    def to_tree(self) -> Tree:
+        precision = saved_precision(self.options.precision)
+        nets = self.embeddings.to_tree(precision, self.options.resnet_dt)
+        return {**self.head(2), "spin": None, "embeddings": nets}
+
+    @classmethod
+    def random(
+        cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
+    ) -> "SeE2A":
+        ntypes = len(type_map)
+        nets = NetCollection.random(
+            [1, *options.neuron],
+            options,
+            ndim=1 if options.type_one_side else 2,
+            ntypes=ntypes,
+            seed=seed,
+            dtype=dtype,
+        )
+        return cls(options, type_map, *cls.no_statistics(ntypes, dtype), nets)
+
+    @classmethod
+    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
+        from mdops.io.torch.nets import embedding_collection
+
+        found, block = from_definition(SeE2AOptions, params), state.below("sea")
+        ndim = 1 if found["type_one_side"] else 2
+        nets = embedding_collection(block.below("filter_layers"), found, ndim, len(type_map), True)
+        arrays = {"davg": block.required("mean"), "dstd": block.required("stddev")}
+        head = {"@class": "Descriptor", "type": cls.Options.KIND, "@version": 2, "type_map": type_map}
+        return {**head, **found, "embeddings": nets, "@variables": arrays}
+
+    def summary(self) -> dict[str, str]:
+        lines = self.sketch(self.embeddings)
+        return {**lines, "embedding nets": f"{lines['embedding nets']}, axis {self.axis_neuron}"}

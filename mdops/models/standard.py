@@ -1,0 +1,177 @@
+"""The atomic model "standard": a descriptor, and a fitting net on top of it."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from mdops.errors import ConfigError
+from mdops.models import registry
+from mdops.models.contract import AtomicModel, Descriptor, Tree
+from mdops.models.neighborhood import Neighborhood, NeighborSpec
+from mdops.models.registry import register
+from mdops.options import Most, Options, are_types, check_pairs, key, variant
+
+
+@dataclass(kw_only=True)
+class ModelOptions(Options):
+    """What all atomic models share."""
+
+    IGNORED: ClassVar[tuple[str, ...]] = ("data_bias_nsample", "srtab_add_bias", "info", "model_branch_alias")
+    NEUTRAL: ClassVar[dict[str, Any]] = {
+        name: None for name in ("type_embedding", "modifier", "compress", "spin", "finetune_head")
+    }
+
+    type_map: list[str] = key(doc="the element of each type", where="input", of="training")
+    data_stat_nbatch: int = key(
+        10, "batches of each system that the statistics are of", low=1, where="input", of="training"
+    )
+    data_stat_protect: float = key(
+        0.01, "the smallest deviation of frame and atomic parameters", above=0, where="input", of="training"
+    )
+    pair_exclude_types: list[list[int]] = key([], "pairs of types that are absent for each other", of="pairs")
+    atom_exclude_types: list[int] = key([], "types whose atoms have no energy", low=0, of="set")
+    preset_out_bias: dict | None = key(
+        None,
+        'energies of the types that are not fitted, {"energy": [eV or null, ...]}',
+        of="training",
+    )
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        """Raises ConfigError for types that there are not, and elements that are there twice."""
+        twice = [name for name in dict.fromkeys(type_map) if list(type_map).count(name) > 1]
+        if not type_map or twice:
+            what = f"has {twice[0]} more than once" if twice else "is empty"
+            raise ConfigError(f"{place}.type_map: {what}, expected the name of each element once")
+        check_pairs(self.pair_exclude_types, len(type_map), f"{place}.pair_exclude_types")
+        if not are_types(self.atom_exclude_types, len(type_map)):
+            raise ConfigError(
+                f"{place}.atom_exclude_types: is {self.atom_exclude_types}, expected types, 0 .. {len(type_map) - 1}"
+            )
+        unknown = set(self.preset_out_bias or {}) - {"energy"}
+        if unknown:
+            raise ConfigError(
+                f"{place}.preset_out_bias.{min(unknown)}: there is no such key; the only one is 'energy'"
+            )
+
+
+@dataclass(kw_only=True)
+class StandardOptions(ModelOptions):
+    KIND = "standard"
+    NAMES = ("standard",)
+
+    descriptor: Any = variant(lambda: registry.options("descriptor"), "se_e2_a")
+    fitting_net: Any = variant(lambda: registry.options("fitting"), "ener")
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
+        self.descriptor.check(f"{place}.descriptor", type_map)
+        self.fitting_net.check(f"{place}.fitting_net", type_map)
+
+    @property
+    def cutoff(self) -> float:
+        return self.descriptor.cutoff
+
+    def with_places(self, most: Most, place: str) -> Self:
+        return dataclasses.replace(self, descriptor=self.descriptor.with_places(most, f"{place}.descriptor"))
+
+
+@register
+class DescriptorFitting(AtomicModel):
+    """e_i = fitting(descriptor(neighbours of i)) + bias of i's type.
+
+    Attributes:
+        descriptor, fitting: the parts.
+    """
+
+    Options = StandardOptions
+
+    def __init__(
+        self,
+        options: StandardOptions,
+        type_map: Sequence[str],
+        out_bias: torch.Tensor,
+        out_std: torch.Tensor,
+        descriptor: Descriptor,
+        fitting: Any,
+    ) -> None:
+        super().__init__(options, type_map, out_bias, out_std)
+        self.descriptor, self.fitting = descriptor, fitting
+        self.outputs = fitting.outputs
+
+    @property
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        return tuple(part.neighbors for part in self.descriptor.parts)
+
+    @property
+    def mixed_types(self) -> bool:
+        return self.descriptor.mixed_types
+
+    @property
+    def parameter_sizes(self) -> dict[str, int]:
+        return self.fitting.parameter_sizes
+
+    @property
+    def descriptors(self) -> list[Descriptor]:
+        return self.descriptor.parts
+
+    def respond(
+        self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        spec = self.descriptor.neighbors
+        features = self.descriptor(near.select(spec.sel, mixed=spec.mixed))
+        return self.fitting(features.values, near, fparam, aparam)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "DescriptorFitting":
+        type_map, parts = tree["type_map"], []
+        for sort in ("descriptor", "fitting"):
+            kind = registry.find(sort, tree[sort].get("type"))
+            parts.append(kind.from_tree(tree[sort], type_map, dtype))
+        options = cls.Options.from_tree(
+            tree, type_map=list(type_map), descriptor=parts[0].options, fitting_net=parts[1].options
+        )
+        return cls(options, type_map, *cls.variables_of_tree(tree), *parts)
+
+    def to_tree(self) -> Tree:
+        return {
+            **self.head(2),
+            "rcond": self.fitting.options.rcond,
+            "descriptor": self.descriptor.to_tree(),
+            "fitting": self.fitting.to_tree(),
+        }
+
+    @classmethod
+    def random(cls, options: Any, seed: int, dtype: torch.dtype) -> "DescriptorFitting":
+        o, types = options, options.type_map
+        own = seed if o.descriptor.seed is None else o.descriptor.seed
+        descriptor = registry.find("descriptor", o.descriptor.KIND).random(
+            o.descriptor, types, [own, 0], dtype
+        )
+        fitting = registry.find("fitting", o.fitting_net.KIND).random(
+            o.fitting_net, types, descriptor.width, descriptor.mixed_types, seed, dtype
+        )
+        fitting.options.exclude_types = list(o.atom_exclude_types)
+        zeros = torch.zeros(len(types), dtype=torch.float64)
+        return cls(o, types, zeros, zeros.clone(), descriptor, fitting)
+
+    @property
+    def default_parameters(self) -> set[str]:
+        return {"fparam"} if self.fitting.default_fparam is not None else set()
+
+    def set_trained(self) -> None:
+        self.descriptor.set_trained()
+        self.fitting.set_trained()
+
+    @torch.no_grad()
+    def set_parameter_statistics(self, found: Mapping[str, tuple[np.ndarray, np.ndarray] | None]) -> None:
+        """Takes averages and inverse deviations of "fparam" and "aparam", where the model has them."""
+        for name, statistics in found.items():
+            if statistics is not None and self.parameter_sizes[name]:
+                getattr(self.fitting, name).set_statistics(*statistics)
+
+    def summary(self) -> dict[str, str]:
+        return {**self.descriptor.summary(), **self.fitting.summary()}

@@ -1,0 +1,79 @@
+"""Whether the weights of a module are still those that something was made of, asked at every step.
+
+PyTorch counts the changes of a tensor (`_version`), which costs nothing to look at. It does not count those through
+`p.data`, which is an alias with a counter of its own. So watched parameters note that an alias was handed out; they are
+taken as changed from then on. Memory that NumPy or another library writes to cannot be watched.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class WatchedParameter(nn.Parameter):
+    """A parameter that notes what becomes of its `data`.
+
+    Attributes:
+        replaced: how often it was set.
+        has_alias: whether it was ever read: the reader may write there at any time.
+    """
+
+    replaced = 0
+    has_alias = False
+
+    @property
+    def data(self) -> torch.Tensor:
+        self.has_alias = True
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        self.replaced += 1
+        torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+
+    # PyTorch copies and pickles parameters through `data`.
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        if id(self) not in memo:
+            memo[id(self)] = nn.Parameter(self.detach().clone(), self.requires_grad)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return torch._utils._rebuild_parameter, (self.detach(), self.requires_grad, OrderedDict())
+
+
+class Watch:
+    """Tells by `state` whether a module's parameters, buffers or parts have changed."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._has_new = False
+        # Lists of dicts that stay the same objects: walking over modules each time would cost more than this.
+        self._modules = [(m._modules, tuple(m._modules.values())) for m in module.modules()]
+        self._tensors = [d for m in module.modules() for d in (m._parameters, m._buffers)]
+        for parameter in module.parameters():
+            if type(parameter) is nn.Parameter:
+                parameter.__class__ = WatchedParameter
+
+    @property
+    def is_valid(self) -> bool:
+        """False where modules or parameters were replaced: another Watch is due."""
+        return not self._has_new and all(tuple(now.values()) == then for now, then in self._modules)
+
+    def state(self) -> tuple[Hashable, ...]:
+        """Differs from an earlier one if anything changed since, or may have."""
+        return tuple(self._states())
+
+    def _states(self) -> Iterator[Hashable]:
+        for tensors in self._tensors:
+            for value in tensors.values():
+                if value is None:
+                    continue
+                yield id(value), value._version
+                if isinstance(value, nn.Parameter):
+                    if type(value) is not WatchedParameter:
+                        self._has_new = True
+                        yield object()
+                    else:
+                        yield object() if value.has_alias else value.replaced

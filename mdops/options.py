@@ -1,0 +1,476 @@
+"""Options as dataclasses, written once: keys of training inputs and of model files, checked by name and type.
+
+A field made by `key` says all there is to know of an option: its default, meaning, unit and range (for training inputs
+and their documentation), where it stands, what a model file means that lacks it, and what it belongs to (for the
+comparison of two models). A field made by `section` holds options of its own, one made by `variant` those of a kind
+that its `type` names, and `variants` a list of such.
+"""
+
+import copy
+import dataclasses
+import difflib
+import json
+import os
+import types
+import typing
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypeVar
+
+from mdops.errors import ConfigError
+
+T = TypeVar("T")
+Where = Literal["both", "input", "file"]
+Of = Literal["model", "types", "pairs", "set", "sum", "training"]
+# The most neighbours of each type, and of all types together, that an atom has within a cutoff, A.
+Most = Callable[[float], tuple[Sequence[int], int]]
+Kinds = Callable[[], Mapping[str, type]]  # the options of each kind, by all its names
+
+
+def key(
+    default: Any = dataclasses.MISSING,
+    doc: str = "",
+    *,
+    unit: str = "",
+    alias: Sequence[str] = (),
+    choices: Sequence[Any] = (),
+    low: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    where: Where = "both",
+    implied: Any = dataclasses.MISSING,
+    of: Of = "model",
+) -> Any:
+    """A field of a section.
+
+    Args:
+        default: the key must be given without one. Lists are copied for each section.
+        doc, unit: for the documentation.
+        alias: other names of the key.
+        choices: the only values there are.
+        low: the smallest value. above, below: values must be larger, smaller than these. Those of a list, too.
+        where: the key stands in the "input" of a training alone, in the "file" of a model alone, or in both.
+        implied: what the definition of a model in a PyTorch file means that lacks the key (DeePMD-kit's classes have
+            other defaults than its inputs), if it is not the default.
+        of: what two models must share for the option to be the same: "model" the value, "types" a value for each
+            type, "pairs" pairs of types, "set" types, "sum" the sum of numbers; "training" says how a model is made,
+            and is not compared.
+    """
+    bounds = {"low": low, "above": above, "below": below}
+    metadata = {"doc": doc, "unit": unit, "alias": tuple(alias), "choices": tuple(choices), **bounds}
+    metadata |= {"where": where, "implied": default if implied is dataclasses.MISSING else implied, "of": of}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def section(kind: type, doc: str = "", optional: bool = False) -> Any:
+    """A field that is a section of its own; None where it may be absent, else its defaults."""
+    metadata = {"doc": doc, "unit": "", "alias": (), "choices": ()}
+    if optional:
+        return dataclasses.field(default=None, metadata=metadata)
+    required = any(_required(f) for f in dataclasses.fields(kind))
+    if required:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default_factory=kind, metadata=metadata)
+
+
+def variant(kinds: Kinds, default: str, choose: Callable[[Mapping[str, Any], str], str] | None = None) -> Any:
+    """A field that is a section of one of several kinds, which its key `type` names; `default` unless it does.
+
+    `choose` gives the kind's name from the section and its `type`, where other keys tell it, too."""
+    metadata = {"doc": "", "unit": "", "alias": (), "choices": (), "kinds": kinds, "kind": default}
+    return dataclasses.field(metadata={**metadata, "choose": choose})
+
+
+def variants(kinds: Kinds, default: str, doc: str) -> Any:
+    """A field that is a list of such sections."""
+    metadata = {"doc": doc, "unit": "", "alias": (), "choices": (), "kinds": kinds, "kind": default}
+    return dataclasses.field(metadata=metadata)
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    has_kinds = "kinds" in field.metadata
+    return field.default is missing and field.default_factory is missing and not has_kinds
+
+
+class Options:
+    """Base of the options of a kind; a dataclass of fields by `key`, `section` and `variant`.
+
+    A class may say three things of keys of DeePMD-kit besides its fields: IGNORED names those that change neither
+    results nor files; UNUSED has those that would and do not here, with the values that ask for nothing: any other
+    value is warned of; NEUTRAL has those that are refused at any value but one. null asks for nothing, and so does a
+    section with `"enable": false`.
+    """
+
+    KIND: ClassVar[str]  # as a model file names it
+    NAMES: ClassVar[
+        tuple[str, ...]
+    ]  # as `type` of an input may name it; the first is the one of documentation
+
+    @classmethod
+    def keys(cls, *where: str) -> list[dataclasses.Field[Any]]:
+        """The fields by `key` that stand in one of these places, or in both."""
+        fields = [f for f in dataclasses.fields(cls) if "where" in f.metadata]  # type: ignore[arg-type]
+        return [f for f in fields if f.metadata["where"] in ("both", *where)]
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any], **others: Any) -> Self:
+        """The options of a serialised node; `others` are fields that do not stand in it under their name."""
+        values = {}
+        for field in cls.keys("file"):
+            value = tree.get(field.name)
+            if value is not None:
+                values[field.name] = list(value) if isinstance(value, tuple) else value
+        return cls(**{**values, **others})
+
+    def to_tree(self) -> dict[str, Any]:
+        """The keys of a serialised node."""
+        tree = {field.name: copy.deepcopy(getattr(self, field.name)) for field in self.keys("file")}
+        if "precision" in tree:
+            tree["precision"] = saved_precision(tree["precision"])
+        return tree
+
+    @classmethod
+    def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+        """A section of an input, with what its keys mean for the sections in it.
+
+        Raises ConfigError, naming the place."""
+        return node
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        """Raises ConfigError, naming the place, for options that do not go together."""
+
+    @property
+    def cutoff(self) -> float:
+        """How far the part sees, A; 0 of a fitting."""
+        return 0.0
+
+    def with_places(self, most: Most, place: str) -> Self:
+        """These options with every `sel` known, from the most neighbours that atoms of the data have."""
+        return self
+
+
+def from_definition(kind: type[Options], params: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a serialised node from the definition in a PyTorch file; one that may not lack raises ConfigError."""
+    found = {}
+    for field in kind.keys("file"):
+        value = params.get(field.name, field.metadata["implied"])
+        if value is dataclasses.MISSING:
+            factory = field.default_factory
+            if not callable(factory):
+                raise ConfigError(f"the model's definition lacks {field.name}")
+            value = factory()
+        found[field.name] = value
+    if "precision" in found:
+        found["precision"] = saved_precision(str(found["precision"]))
+    return found
+
+
+PRECISIONS = ("default", "float32", "float64", "single", "double")  # of inputs
+
+
+def check_pairs(pairs: Sequence[Sequence[int]], ntypes: int, place: str) -> None:
+    """Raises ConfigError for what is no pair of types."""
+    for pair in pairs:
+        if len(pair) != 2 or not are_types(pair, ntypes):
+            raise ConfigError(f"{place}: has {pair}, expected pairs of types, 0 .. {ntypes - 1}")
+
+
+def are_types(kinds: Sequence[int], ntypes: int) -> bool:
+    return all(0 <= kind < ntypes for kind in kinds)
+
+
+def saved_precision(precision: str) -> str:
+    """The dtype that a key `precision` means."""
+    names = {"default": "float64", "double": "float64", "single": "float32", "half": "float16"}
+    return names.get(precision, precision)
+
+
+def differences(
+    here: Options,
+    there: Options,
+    place: str,
+    types_here: Sequence[str],
+    types_there: Sequence[str],
+) -> Iterator[tuple[str, Any, Any]]:
+    """(key, value here, value there) of the options that make two models different, for the elements of `here`.
+
+    What belongs to types is compared by element. A `sel` that is to be found and a precision that is not given differ
+    from nothing.
+    """
+    if here.KIND != there.KIND:
+        yield f"{place}.type", here.KIND, there.KIND
+        return
+    for field in dataclasses.fields(here):  # type: ignore[arg-type]
+        a, b, name = getattr(here, field.name), getattr(there, field.name), f"{place}.{field.name}"
+        if isinstance(a, Options):
+            yield from differences(a, b, name, types_here, types_there)
+        elif isinstance(a, list) and a and isinstance(a[0], Options):
+            if len(a) != len(b):
+                yield name, f"of {len(a)} parts", f"of {len(b)} parts"
+            else:
+                for i, (x, y) in enumerate(zip(a, b, strict=True)):
+                    yield from differences(x, y, f"{name}[{i}]", types_here, types_there)
+        elif "of" in field.metadata and field.metadata["of"] != "training":
+            if (field.name == "sel" and isinstance(a, str)) or (field.name == "precision" and a == "default"):
+                continue
+            form = _FORMS[field.metadata["of"]]
+            x, y = form(a, types_here, types_here), form(b, types_there, types_here)
+            if x != y:
+                yield name, x, y
+
+
+def _plain(value: Any, types: Sequence[str], elements: Sequence[str]) -> Any:
+    """Zero for what is absent or off: DeePMD-kit writes the same option as None, False or 0."""
+    if isinstance(value, str):
+        return saved_precision(value)
+    return list(value) if isinstance(value, list | tuple) else value or 0
+
+
+def _by_type(values: Any, types: Sequence[str], elements: Sequence[str]) -> Any:
+    """What is given for types, by element."""
+    if not isinstance(values, list):
+        return values
+    pairs = zip(types, values, strict=False)
+    return {element: value for element, value in pairs if value is not None and element in elements}
+
+
+def _pairs(pairs: Any, types: Sequence[str], elements: Sequence[str]) -> list[tuple[str, ...]]:
+    """Pairs of types by element, each once."""
+    named = {tuple(sorted(types[t] for t in pair)) for pair in pairs or []}
+    return sorted(pair for pair in named if set(pair) <= set(elements))
+
+
+def _elements(kinds: Any, types: Sequence[str], elements: Sequence[str]) -> list[str]:
+    return sorted({types[t] for t in kinds or []} & set(elements))
+
+
+def _sum(values: Any, types: Sequence[str], elements: Sequence[str]) -> Any:
+    return sum(values) if isinstance(values, list) else values
+
+
+_FORMS = {"model": _plain, "types": _by_type, "pairs": _pairs, "set": _elements, "sum": _sum}
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The tree of a JSON file. Raises ConfigError where it is none, holds NaN, or gives a key twice."""
+    try:
+        text = Path(path).read_text()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is no text, and so no JSON") from None
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is no JSON: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A section, of which Python would keep the last of two equal keys without a word. Comments may be many."""
+    names = [name for name, _ in pairs if not name.startswith("_")]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"the key {twice[0]!r} is given twice in one section")
+    return dict(pairs)
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a number in JSON")
+
+
+def parse(kind: type[T], node: Any, path: str = "") -> T:
+    """The section `kind` of a tree of JSON. Keys that begin with "_" are comments.
+
+    Raises:
+        ConfigError: a key that is unknown (the nearest valid one is named), absent, of another type or out of
+            range; the message begins with its path.
+    """
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{path or 'the input'}: is {_kind(node)}, expected a section in braces")
+    if issubclass(kind, Options):
+        node = kind.completed(node, path)
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.metadata.get("where") != "file"}  # type: ignore[arg-type]
+    names = {alias: name for name, f in fields.items() for alias in (name, *f.metadata["alias"])}
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    # The type goes first: with another one, other keys are right.
+    for keyword in sorted(node, key=lambda name: name != "type"):
+        place = f"{path}.{keyword}" if path else str(keyword)
+        if str(keyword).startswith("_") or keyword in getattr(kind, "IGNORED", ()):
+            continue
+        if keyword in getattr(kind, "NEUTRAL", {}):
+            _require_neutral(node[keyword], kind.NEUTRAL[keyword], place)  # type: ignore[attr-defined]
+            continue
+        if keyword in getattr(kind, "UNUSED", {}):
+            _warn_unused(node[keyword], kind.UNUSED[keyword], place)  # type: ignore[attr-defined]
+            continue
+        if keyword == "type" and issubclass(kind, Options):
+            continue  # it chose this kind
+        name = names.get(keyword)
+        if name is None:
+            nearest = difflib.get_close_matches(str(keyword), names, 1, 0.0)[0]
+            raise ConfigError(f"{place}: there is no such key; the nearest is {nearest!r}")
+        if name in values:
+            raise ConfigError(f"{place}: is given twice, under several names of {name!r}")
+        values[name] = _field_value(node[keyword], fields[name], hints[name], place)
+        _check_range(values[name], fields[name].metadata, place)
+    for name, field in fields.items():
+        place = f"{path + '.' if path else ''}{name}"
+        if name not in values and "kinds" in field.metadata and typing.get_origin(hints[name]) is not list:
+            values[name] = _field_value({}, field, hints[name], place)
+        elif name not in values and (_required(field) or "kinds" in field.metadata):
+            raise ConfigError(f"{place}: is missing")
+    return kind(**values)
+
+
+def _field_value(value: Any, field: dataclasses.Field[Any], hint: Any, place: str) -> Any:
+    """The value of a field: a key, a section, or one or several sections of a kind that they name."""
+    if "kinds" not in field.metadata:
+        return _value(value, hint, place)
+    if typing.get_origin(hint) is not list:
+        return _variant(value, field, place)
+    if not isinstance(value, list) or not value:
+        raise ConfigError(f"{place}: is {_kind(value)}, expected a list of sections in braces")
+    return [_variant(part, field, f"{place}[{i}]") for i, part in enumerate(value)]
+
+
+def _variant(value: Any, field: dataclasses.Field[Any], place: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{place}: is {_kind(value)}, expected a section in braces")
+    kinds, name = field.metadata["kinds"](), value.get("type", field.metadata["kind"])
+    if callable(field.metadata.get("choose")):
+        name = field.metadata["choose"](value, name)
+    if not isinstance(name, str) or name not in kinds:
+        known = ", ".join(dict.fromkeys(kind.NAMES[0] for kind in kinds.values()))
+        raise ConfigError(f"{place}.type: is {name!r}, expected one of {known}")
+    return parse(kinds[name], value, place)
+
+
+def _require_neutral(value: Any, neutral: Any, place: str) -> None:
+    if value != neutral and not _is_off(value):
+        raise ConfigError(f"{place}: is {value!r}; this is not supported, only {neutral!r} is")
+
+
+def _warn_unused(value: Any, neutral: Sequence[Any], place: str) -> None:
+    if value not in neutral and not _is_off(value):
+        shown = " or ".join(json.dumps(v) for v in neutral) or "null"
+        warnings.warn(
+            f"{place}: is {json.dumps(value)}, which has no effect: mdops does not do this (no warning at {shown})",
+            stacklevel=2,
+        )
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and value.get("enable") is False)
+
+
+def _check_range(value: Any, metadata: Mapping[str, Any], place: str) -> None:
+    if metadata["choices"] and value not in metadata["choices"]:
+        raise ConfigError(f"{place}: is {value!r}, expected {' or '.join(map(repr, metadata['choices']))}")
+    low, above, below = (metadata.get(name) for name in ("low", "above", "below"))
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, int | float):
+            continue
+        if low is not None and not item >= low:
+            raise ConfigError(f"{place}: is {value!r}, expected {low:g} or more")
+        if above is not None and not item > above:
+            raise ConfigError(f"{place}: is {value!r}, expected more than {above:g}")
+        if below is not None and not item < below:
+            raise ConfigError(f"{place}: is {value!r}, expected less than {below:g}")
+
+
+def _value(value: Any, hint: Any, place: str) -> Any:
+    """The value as what its type hint says; whole numbers become floats where these are meant."""
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    for option in options:
+        if dataclasses.is_dataclass(option) and value is not None:
+            return parse(typing.cast(type, option), value, place)
+        if typing.get_origin(option) is list and isinstance(value, list | tuple):
+            (item,) = typing.get_args(option)
+            return [_value(v, item, f"{place}[{i}]") for i, v in enumerate(value)]
+        if option is float and type(value) in (int, float):
+            return float(value)
+        if option in (int, str, bool, dict, types.NoneType) and type(value) is option:
+            return value
+    raise ConfigError(f"{place}: is {_kind(value)}, expected {type_name(hint)}")
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+_NAMES = {  # one, and several
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("text", "texts"),
+    bool: ("true or false", "true or false"),
+    types.NoneType: ("null", "null"),
+}
+
+
+def type_name(hint: Any, several: bool = False) -> str:
+    """A type hint in words: "a number, or a list of numbers"."""
+    if typing.get_origin(hint) is list:
+        of = type_name(typing.get_args(hint)[0], several=True)
+        return f"lists of {of}" if several else f"a list of {of}"
+    if not _is_union(hint):
+        return _NAMES.get(hint, ("a section in braces", "sections in braces"))[several]
+    options = typing.get_args(hint)
+    plain = [type_name(option, several) for option in options if typing.get_origin(option) is not list]
+    lists = [type_name(option, several) for option in options if typing.get_origin(option) is list]
+    parts = [*lists, "null"] if plain == ["null"] else [" or ".join(plain), *lists]
+    return ", or ".join(parts)
+
+
+def _kind(value: Any) -> str:
+    return f"{value!r}" if not isinstance(value, Mapping | list) else f"a {type(value).__name__}"
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyHelp:
+    """What there is to say about a key: path, type, unit, default (as JSON would have it) and meaning."""
+
+    path: str
+    type: str
+    unit: str
+    default: str
+    doc: str
+
+
+def describe_keys(kind: type, path: str = "") -> list[KeyHelp]:
+    """Every key of a section and of the sections in it, in their order; a section of several kinds is one key."""
+    hints, result = typing.get_type_hints(kind), []
+    for field in dataclasses.fields(kind):
+        place = f"{path}.{field.name}" if path else field.name
+        if field.metadata.get("where") == "file":
+            continue
+        if "kinds" in field.metadata:
+            names = dict.fromkeys(k.NAMES[0] for k in field.metadata["kinds"]().values())
+            several = typing.get_origin(hints[field.name]) is list
+            default: Any = "required" if several else _json(field.metadata["kind"])
+            words = f"{'sections' if several else 'a section'} of type {', '.join(map(_json, names))}"
+            result.append(KeyHelp(f"{place}.type", words, "", default, field.metadata["doc"] or "its kind"))
+            continue
+        inner = [
+            o for o in (hints[field.name], *typing.get_args(hints[field.name])) if dataclasses.is_dataclass(o)
+        ]
+        if inner:
+            result += describe_keys(typing.cast(type, inner[0]), place)
+            continue
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        text = "required" if default is dataclasses.MISSING else _json(default)
+        words = type_name(hints[field.name])
+        if field.metadata["choices"]:
+            words = ", ".join(_json(choice) for choice in field.metadata["choices"])
+        result.append(KeyHelp(place, words, field.metadata["unit"], text, field.metadata["doc"]))
+    return result
+
+
+def _json(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)

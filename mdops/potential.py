@@ -1,0 +1,452 @@
+"""A model that is ready to use: it makes lists, picks an evaluator, judges the neighbours, sums over the atoms."""
+
+import os
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops import evaluators
+from mdops import system as systems
+from mdops.errors import InputError
+from mdops.evaluators.autograd import Autograd
+from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.fused import why_not_tf32
+from mdops.evaluators.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid
+from mdops.evaluators.splined import grid_error, new_grid
+from mdops.io import write_model
+from mdops.models.contract import AtomicModel
+from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
+from mdops.nn.sums import sum_systems
+from mdops.nn.watch import Watch
+from mdops.ops import NeighborList, displacements, neighbor_list
+from mdops.system import System
+
+Overflow = Literal["error", "truncate", "extend"]
+Matmul = Literal["float32", "tf32"]
+Use = Literal["simulate", "differentiate", "train"]
+T = TypeVar("T")
+
+_EXACT = "the embedding nets are evaluated exactly (spline=False)"
+_EVALUATORS: dict[str, Sequence[type[Evaluator]]] = {
+    "simulate": evaluators.SIMULATE,
+    "differentiate": evaluators.DIFFERENTIATE,
+    "train": evaluators.TRAIN,
+}
+
+
+class Potential(nn.Module):
+    """E = sum_i e_i, of any atomic model; forces and virials are its derivatives.
+
+    Made by `mdops.load`. Parameters have the compute dtype; positions, cells and energies are float64. How the answers
+    are computed is an evaluator's matter: `evaluator` takes the first that can (mdops.evaluators).
+
+    Attributes:
+        model: what answers for each atom.
+        overflow: what to do with more neighbours than `sel`: "error", "truncate" (keep the nearest,
+            as DeePMD-kit) or "extend" (keep all).
+        grid: the knots of the splines that stand for the embedding nets; None where the nets run themselves.
+        smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
+        source: where the model is from, as `mdops.io.ModelFile.source`; `save` writes it, too.
+    """
+
+    def __init__(self, model: AtomicModel, *, overflow: Overflow = "error") -> None:
+        super().__init__()
+        if overflow not in get_args(Overflow):
+            raise InputError(f"overflow is {overflow!r}, expected one of {', '.join(get_args(Overflow))}")
+        self.model, self.overflow = model, overflow
+        self.source: dict[str, Any] = {}
+        self.grid: SplineGrid | None = None
+        self.smoothing = 0.0
+        self._no_spline: str | None = None
+        self._matmul: Matmul = "float32"
+        self._watch: Watch | None = None
+        self._kept: dict[str, tuple[Hashable, Any]] = {}
+
+    @property
+    def kind(self) -> str:
+        """What it is, for people."""
+        parts = ", ".join(dict.fromkeys(d.kind for d in self.model.descriptors))
+        return f"a {self.model.kind} model" + (f" of {parts}" if parts else "")
+
+    @property
+    def type_map(self) -> list[str]:
+        """The element of each type."""
+        return self.model.type_map
+
+    @property
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        """The neighbours that each part of the model has places for."""
+        return self.model.neighbors
+
+    @property
+    def cutoff(self) -> float:
+        """A."""
+        return self.model.cutoff
+
+    @property
+    def sel(self) -> list[int] | list[list[int]]:
+        """Places for neighbours of each type; of a model of several parts, a list for each of them."""
+        places = [list(spec.sel or ()) for spec in self.neighbors]
+        return places[0] if len(places) == 1 else places
+
+    @property
+    def parameter_sizes(self) -> dict[str, int]:
+        """How many frame parameters ("fparam") and atomic parameters ("aparam") the model takes."""
+        return self.model.parameter_sizes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The compute dtype."""
+        return self.model.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.out_bias.device
+
+    # -- How it is evaluated
+
+    def use_spline(self, r_min: float = DEFAULT_R_MIN, tolerance: float | None = None) -> None:
+        """Evaluate the embedding nets as splines, with knots that keep the error bound down to r_min (A).
+
+        The bound (`mdops.evaluators.spline.spline_error`) is `tolerance`, or that of simulation: 2e-5 in float32 and
+        1e-8 in float64. Nets that no spline follows (relu has kinks) go on to be evaluated exactly, with a warning;
+        so do models of kinds that have no splines.
+        """
+        tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
+        self.grid, self._no_spline, is_unexpected = new_grid(self.model, r_min, tolerance)
+        if is_unexpected:
+            warnings.warn(f"{self._no_spline}: they are evaluated exactly, not as splines", stacklevel=2)
+
+    @property
+    def why_no_spline(self) -> str | None:
+        """Why there is no grid; None where there is one."""
+        return None if self.grid is not None else self._no_spline or _EXACT
+
+    def spline_error(self) -> float:
+        """The error of the splines there are, with the weights of now; 0 without splines."""
+        return 0.0 if self.grid is None else grid_error(self.model, self.grid)
+
+    @property
+    def matmul(self) -> Matmul:
+        """How accurate the fitting net's matrix products in `evaluate` are; `use_matmul` sets it."""
+        return self._matmul
+
+    def use_matmul(self, matmul: Matmul) -> None:
+        """Choose the accuracy of the fitting net's matrix products in `evaluate` and all that uses it.
+
+        "float32" is that of float32 (22 bits on a GPU). "tf32" keeps 11 bits of each factor, and sums in float32: for
+        simulation on a GPU, faster; docs/cuda.md, "TF32", has its error. It goes with the model when that is copied,
+        pickled or moved; `save` does not write it.
+
+        Raises:
+            InputError: neither of the two; or "tf32" where it has no effect: on a CPU, in float64, with exact nets,
+                with overflow "truncate", and for models that the fused step does not cover. A model that was moved or
+                changed to such a state later is refused by `evaluate`.
+        """
+        if matmul not in get_args(Matmul):
+            raise InputError(f"matmul is {matmul!r}, expected one of {', '.join(get_args(Matmul))}")
+        if matmul == "tf32":
+            self._refuse_tf32(why_not_tf32(self))
+        self._matmul = matmul
+
+    def _refuse_tf32(self, problem: str | None) -> None:
+        if problem is not None:
+            raise InputError(
+                f"matmul is 'tf32', and {problem}: use matmul 'float32' (`Potential.use_matmul`)"
+            )
+
+    def evaluator(self, use: Use = "simulate") -> Any:
+        """The first evaluator that can have the model where and as it is now: to "simulate", to "differentiate" in
+        positions and weights, or to "train" (differentiable in the weights)."""
+        kind = self._same(f"kind to {use}", (*self._structure(), self._watching()), lambda: self._first(use))
+        if use == "simulate" and self.matmul == "tf32":
+            state = *self._structure(), self._watching()
+            self._refuse_tf32(self._same("why not tf32", state, lambda: why_not_tf32(self)))
+        if kind.packs_weights:
+            return self.kept(kind.name, lambda: kind(self))
+        return self._same(use, (kind, *self._structure()), lambda: kind(self))
+
+    def _first(self, use: Use) -> type[Evaluator]:
+        return next(kind for kind in _EVALUATORS[use] if kind.why_not(self) is None)
+
+    def explain(self, use: Use = "simulate") -> str:
+        """Which evaluator runs, why not a faster one, and what that costs, in one line."""
+        kinds = _EVALUATORS[use]
+        kind = self._first(use)
+        line = f"{kind.name}: {kind.summary}"
+        faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
+        missed = [(k, k.why_not(self)) for k in faster if k.knows(self)]
+        if not missed:
+            return f"{line}; no faster way is known for {self.kind}" if faster else line
+        reasons = "; ".join(dict.fromkeys(why for _, why in missed if why is not None))
+        return f"{line}; not {' or '.join(k.name for k, _ in missed)}: {reasons} ({missed[0][0].cost})"
+
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` gave with the weights of now; asked at every step."""
+        return self._same(name, (*self._structure(), self._watching().state()), make)
+
+    def _watching(self) -> Watch:
+        """What watches the modules of now."""
+        if self._watch is None or not self._watch.is_valid:
+            self._watch = Watch(self)
+        return self._watch
+
+    def _structure(self) -> tuple[Hashable, ...]:
+        """What evaluators depend on besides the weights."""
+        return self.grid, self.smoothing, self.matmul, self.overflow, self.device, self.dtype
+
+    def _same(self, name: str, state: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gave at this state."""
+        kept = self._kept.get(name)
+        if kept is None or kept[0] != state:
+            kept = self._kept[name] = state, make()
+        return kept[1]
+
+    def _apply(self, *args: Any, **kwargs: Any) -> "Potential":
+        """What `to`, `double` and the like go through: it may replace tensors."""
+        self._watch = None
+        self._kept = {}
+        return super()._apply(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles do without what can be made again."""
+        return {**self.__dict__, "_watch": None, "_kept": {}}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file that `mdops.load` reads, with `source`; weights have the precision that the options name.
+
+        The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (docs/formats.md).
+
+        Raises ModelFileError for weights that are not finite, another suffix, and a place that is none for a file.
+        """
+        write_model(path, self.model.to_tree(), self.source)
+
+    # -- Answers
+
+    def forward(
+        self,
+        positions: torch.Tensor,
+        types: torch.Tensor,
+        cell: torch.Tensor | None = None,
+        pbc: torch.Tensor | None = None,
+        batch: torch.Tensor | None = None,
+        neighbors: NeighborList | None = None,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        forces: bool = False,
+        create_graph: bool = False,
+    ) -> dict[str, torch.Tensor]:
+        """Energies, differentiable in positions, cell, parameters and weights.
+
+        Args:
+            positions: (N, 3), A.
+            types: (N,) integers, -1 for a virtual atom.
+            cell: (S, 3, 3), or (3, 3) for one system, A; nothing is periodic without it.
+            pbc: (S, 3) or (3,) bool; with a cell all are True unless told.
+            batch: (N,) integers, the system of each atom; one system unless told.
+            neighbors: a list that holds at least all pairs within the cutoff; made here unless told.
+            fparam: (S, p) or (p,); aparam: (N, q) or (q,); only of a model that takes them.
+            forces: give forces and virial too.
+            create_graph: make those differentiable, for a loss on them.
+
+        Returns:
+            energy (S,) and atom_energy (N,), eV, float64; with `forces` also forces (N, 3), eV/A, and virial
+            (S, 3, 3), W = -dE/d(strain), eV.
+
+        Raises:
+            InputError: an argument does not fit, parameters are missing, or given to a model that takes none, atoms
+                coincide, or there are more neighbours than `sel`; or `matmul` is "tf32".
+        """
+        if self.matmul == "tf32":
+            self._refuse_tf32("differentiable energies come from PyTorch's own products")
+        system = systems.from_tensors(positions, types, cell, pbc, batch, len(self.type_map))
+        near = self.neighbor_list(system) if neighbors is None else neighbors
+        self._check_cutoff(near)
+        evaluator: Autograd = self.evaluator("differentiate")
+        answers, _ = evaluator(system, near, fparam, aparam, forces=forces, create_graph=create_graph)
+        return self.with_sums(answers, system)
+
+    @torch.no_grad()
+    def evaluate(
+        self,
+        system: System,
+        neighbors: NeighborList | None = None,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        atom_virial: bool = False,
+    ) -> dict[str, torch.Tensor]:
+        """Energy, forces, virial and atom_energy (as `forward` gives them), without a graph: for simulation.
+
+        With `atom_virial` also atom_virial (N, 3, 3): a pair's virial is booked on the neighbour, as in
+        DeePMD-kit; refused with `matmul` "tf32".
+        """
+        near = self.neighbor_list(system) if neighbors is None else neighbors
+        self._check_cutoff(near)
+        if atom_virial:
+            if self.matmul == "tf32":
+                self._refuse_tf32("atomic virials come from PyTorch's own products")
+            answers, _ = self.evaluator("differentiate")(system, near, fparam, aparam, atom_virial=True)
+        else:
+            answers, _ = self.evaluator()(system, near, fparam, aparam)
+        return self.with_sums({name: value.detach() for name, value in answers.items()}, system)
+
+    def predict(
+        self,
+        system: System,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        check: bool = True,
+    ) -> dict[str, torch.Tensor]:
+        """energy, atom_energy, forces and virial, differentiable in the weights: for training. Without `check`
+        neighbours are not judged (`check_frames` has done so before)."""
+        evaluator = self.evaluator("train")
+        options = {} if not isinstance(evaluator, Autograd) else {"create_graph": True}
+        answers, _ = evaluator(system, neighbors, fparam, aparam, check=check, **options)
+        return self.with_sums(answers, system)
+
+    def with_sums(self, answers: Answers, system: System) -> Answers:
+        """What an evaluator gave, with the sums over the atoms of each system of what is extensive."""
+        sums = {
+            output.name: sum_systems(answers[f"atom_{output.name}"], system.batch, system.count)
+            for output in self.model.outputs
+            if output.extensive
+        }
+        return {**sums, **answers}
+
+    def compute(
+        self,
+        atoms: Any,
+        fparam: np.ndarray | Sequence[float] | None = None,
+        aparam: np.ndarray | Sequence[float] | None = None,
+        *,
+        atom_virial: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Answers for ASE Atoms, or a list of them, S systems with N atoms in all.
+
+        Args:
+            atoms: ase.Atoms or a list of them; elements are looked up in `type_map`, "X" is a virtual atom.
+            fparam: (S, p) or (p,); aparam: (N, q) or (q,).
+            atom_virial: give that too.
+
+        Returns:
+            energy (S,), forces (N, 3), virial (S, 3, 3), atom_energy (N,) and, when asked for, atom_virial
+            (N, 3, 3); eV and A.
+
+        Raises:
+            InputError: as `forward`, and for an element the model does not know.
+        """
+        frames = atoms if isinstance(atoms, list | tuple) else [atoms]
+        system = systems.from_atoms(frames, self.type_map, self.device)
+        result = self.evaluate(
+            system, None, self._parameter(fparam), self._parameter(aparam), atom_virial=atom_virial
+        )
+        return {name: value.cpu().numpy() for name, value in result.items()}
+
+    def _parameter(self, value: np.ndarray | Sequence[float] | None) -> torch.Tensor | None:
+        return None if value is None else torch.as_tensor(value, dtype=torch.float64, device=self.device)
+
+    def neighbor_list(self, system: System) -> NeighborList:
+        """All pairs within the cutoff."""
+        return neighbor_list(
+            system.positions.detach(),
+            system.cell.detach(),
+            system.pbc,
+            system.types,
+            self.cutoff,
+            batch=system.batch,
+            ntypes=len(self.type_map),
+        )
+
+    def _check_cutoff(self, neighbors: NeighborList) -> None:
+        if neighbors.cutoff < self.cutoff:
+            raise InputError(
+                f"the neighbour list is of cutoff {neighbors.cutoff} A, and the model's is {self.cutoff} A"
+            )
+
+    # -- Neighbours that are too many or too near
+
+    def check_neighbors(
+        self, report: NeighborReport, system: System, neighbors: NeighborList, r_min: float
+    ) -> bool:
+        """The one judge of what evaluators say of the neighbours; waits for the device.
+
+        Returns whether neighbours have to be dropped (`overflow` "truncate"). Warns of neighbours nearer than r_min.
+
+        Raises:
+            InputError: two atoms are at the same place, or nearer than the model has answers for, or an atom has more
+                neighbours than `sel` and `overflow` is "error"; the message names the first.
+        """
+        if not len(report.nearest):
+            return False
+        nearest = float(report.nearest.min())
+        if nearest == 0:
+            self._refuse_coincident(report, system, neighbors)
+        if nearest < self.model.shortest:
+            self._refuse_short(system, neighbors)
+        if self.overflow != "extend":
+            for within, spec in zip(report.within, self.neighbors, strict=True):
+                if spec.sel is None:
+                    continue
+                too_many = within > torch.tensor(spec.sel, device=within.device)
+                if bool(too_many.any()):
+                    if self.overflow == "truncate":
+                        return True
+                    self._refuse_overflow(within, too_many, spec)
+        if nearest < r_min:
+            warn_extrapolated(r_min, _TRAINING_ADVICE if self.training else _LOADING_ADVICE)
+        return False
+
+    def _refuse_coincident(self, report: NeighborReport, system: System, neighbors: NeighborList) -> None:
+        atom = int(torch.nonzero(report.nearest == 0)[0])
+        near = neighbors.neighbors
+        d = displacements(
+            system.positions.detach(), system.cell.detach(), system.batch, near, neighbors.images, self.dtype
+        )
+        slot = torch.nonzero((near[atom] >= 0) & (d[atom] == 0).all(-1))[0]
+        raise InputError(f"atoms {atom} and {int(near[atom, slot])} are at the same place")
+
+    def _refuse_short(self, system: System, neighbors: NeighborList) -> None:
+        with torch.no_grad():
+            near = Neighborhood.of(system, neighbors, self.cutoff, self.dtype)
+            pairs = self.model.short_pairs(near)
+        if len(pairs):
+            (a, b), shortest = pairs[0].tolist(), self.model.shortest
+            raise InputError(
+                f"atoms {a} and {b} are nearer than {shortest:g} A, where the model's table of pairs begins "
+                f"({len(pairs.unique())} atoms are)"
+            )
+
+    def _refuse_overflow(self, within: torch.Tensor, too_many: torch.Tensor, spec: NeighborSpec) -> None:
+        assert spec.sel is not None
+        atom, kind = torch.nonzero(too_many)[0].tolist()
+        of_type = "" if spec.mixed else f" of type {self.type_map[kind]}"
+        places = sum(spec.sel) if spec.mixed else spec.sel[kind]
+        raise InputError(
+            f"atom {atom} has {int(within[atom, kind])} neighbours{of_type} within the "
+            f"cutoff, and the model's sel is {places} ({int(too_many.any(1).sum())} atoms overflow). "
+            'DeePMD-kit would drop the farthest: overflow="truncate" does too, overflow="extend" keeps all'
+        )
+
+
+_LOADING_ADVICE = (
+    "Load the model with a smaller r_min, or with spline=False (of the commands: --r-min, --no-spline)"
+)
+_TRAINING_ADVICE = "Training data with such pairs would make the splines reach there"
+
+
+def warn_extrapolated(r_min: float, advice: str = _LOADING_ADVICE) -> None:
+    """Says that atoms have neighbours nearer than r_min (A): always in the same words from the same line, so that by
+    Python's own filter a process says them once."""
+    warnings.warn(
+        f"atoms have a neighbour nearer than {r_min:g} A, where the splines are extrapolated: the forces there are "
+        f"smooth but not the model's. {advice}",
+        stacklevel=1,
+    )

@@ -1,0 +1,182 @@
+"""The atoms a model is asked about: from tensors or ASE, checked before any op sees them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.data import chemical_symbols
+
+from mdops.errors import InputError
+
+
+@dataclass
+class System:
+    """N atoms of S systems (docs/ops.md, Conventions).
+
+    Attributes:
+        positions: (N, 3) float64, A.
+        types: (N,) int32.
+        cell: (S, 3, 3) float64, A.
+        pbc: (S, 3) bool.
+        batch: (N,) int32.
+        kinds: for each type, the indices (int64) of its atoms, where they are known beforehand.
+        first_types: (S,) int32, the type of each system's first atom as the user numbers them, where the atoms here are
+            in another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
+    """
+
+    positions: torch.Tensor
+    types: torch.Tensor
+    cell: torch.Tensor
+    pbc: torch.Tensor
+    batch: torch.Tensor
+    kinds: tuple[torch.Tensor, ...] | None = None
+    first_types: torch.Tensor | None = None
+
+    def atoms_of_types(self, ntypes: int) -> tuple[torch.Tensor, ...]:
+        """For each type, the indices (int64) of its atoms."""
+        if self.kinds is None:
+            return tuple(torch.nonzero(self.types == kind)[:, 0] for kind in range(ntypes))
+        return self.kinds
+
+    @property
+    def atoms(self) -> int:
+        return self.positions.shape[0]
+
+    @property
+    def count(self) -> int:
+        """S."""
+        return self.cell.shape[0]
+
+
+def from_tensors(
+    positions: torch.Tensor,
+    types: torch.Tensor,
+    cell: torch.Tensor | None,
+    pbc: torch.Tensor | None,
+    batch: torch.Tensor | None,
+    ntypes: int,
+) -> System:
+    """A System of tensors on one device.
+
+    Without `batch` there is one system, and `cell` and `pbc` may lack their first axis. Without `cell`
+    nothing is periodic; with a cell and no `pbc` everything is.
+
+    Raises:
+        InputError: a shape, dtype, device or value that does not fit; the message names the argument.
+    """
+    _check_tensor("positions", positions, (None, 3), floating=True)
+    atoms, device = positions.shape[0], positions.device
+    _check_tensor("types", types, (atoms,), floating=False, device=device)
+    if batch is None:
+        batch = torch.zeros(atoms, dtype=torch.int32, device=device)
+        systems: int | None = 1
+        cell = cell[None] if cell is not None and cell.dim() == 2 else cell
+        pbc = pbc[None] if pbc is not None and pbc.dim() == 1 else pbc
+    else:
+        _check_tensor("batch", batch, (atoms,), floating=False, device=device)
+        systems = None if cell is not None else int(batch.max()) + 1 if atoms else 1
+    if cell is None:
+        assert systems is not None
+        cell = torch.zeros(systems, 3, 3, dtype=torch.float64, device=device)
+        pbc = torch.zeros(systems, 3, dtype=torch.bool, device=device) if pbc is None else pbc
+    _check_tensor("cell", cell, (systems, 3, 3), floating=True, device=device)
+    if pbc is None:
+        pbc = torch.ones(cell.shape[0], 3, dtype=torch.bool, device=device)
+    _check_tensor("pbc", pbc, (cell.shape[0], 3), dtype=torch.bool, device=device)
+    system = System(positions.double(), types.int(), cell.double(), pbc, batch.int())
+    _check_values(system, ntypes)
+    return system
+
+
+def from_atoms(
+    frames: Sequence[Atoms], type_map: Sequence[str], device: torch.device | str = "cpu"
+) -> System:
+    """A System of ASE Atoms, one system each. ASE's "X" is a virtual atom, unless the model knows an X.
+
+    Raises:
+        InputError: an element that is not in `type_map`, or a value that is not finite.
+    """
+    if not frames:
+        raise InputError("there are no systems: an empty list was given")
+    for atoms in frames:
+        if not isinstance(atoms, Atoms):
+            raise InputError(f"`atoms` is, or holds, a {type(atoms).__name__}, expected ase.Atoms")
+
+    def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+        return torch.as_tensor(array, dtype=dtype, device=device)
+
+    system = System(
+        tensor(np.concatenate([atoms.positions.reshape(-1, 3) for atoms in frames]), torch.float64),
+        tensor(atom_types(frames, type_map), torch.int32),
+        tensor(np.array([atoms.cell.array for atoms in frames]), torch.float64),
+        tensor(np.array([atoms.pbc for atoms in frames]), torch.bool),
+        tensor(np.repeat(np.arange(len(frames)), [len(atoms) for atoms in frames]), torch.int32),
+    )
+    _check_values(system, len(type_map))
+    return system
+
+
+def atom_types(frames: Sequence[Atoms], type_map: Sequence[str]) -> np.ndarray:
+    """(N,) int64: `element_types` of the atoms of all frames, one after the other."""
+    numbers = np.concatenate([atoms.numbers for atoms in frames])
+    # Looked up once for each element: there may be a thousand frames.
+    elements, place = np.unique(numbers, return_inverse=True)
+    return element_types([chemical_symbols[number] for number in elements], type_map)[place]
+
+
+def element_types(symbols: Sequence[str], type_map: Sequence[str]) -> np.ndarray:
+    """(n,) int64: the index of each symbol in `type_map`; -1 for "X" unless it is there."""
+    index = {"X": -1} | {symbol: t for t, symbol in enumerate(type_map)}
+    unknown = sorted(set(symbols) - set(index))
+    if unknown:
+        raise InputError(
+            f"the model does not know {', '.join(unknown)}; its elements are {', '.join(type_map)}"
+        )
+    return np.array([index[symbol] for symbol in symbols], dtype=np.int64)
+
+
+def _check_tensor(
+    name: str,
+    value: Any,
+    shape: tuple[int | None, ...],
+    *,
+    floating: bool | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise InputError(f"`{name}` is a {type(value).__name__}, expected a tensor")
+    fits = value.dim() == len(shape) and all(b in (None, a) for a, b in zip(value.shape, shape, strict=True))
+    if not fits:
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise InputError(f"`{name}` has shape {tuple(value.shape)}, expected ({wanted})")
+    whole = not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
+    kind_fits = floating is None or (value.is_floating_point() if floating else whole)
+    if not kind_fits or (dtype is not None and value.dtype != dtype):
+        wanted = str(dtype) if dtype is not None else "a floating dtype" if floating else "an integer dtype"
+        raise InputError(f"`{name}` has dtype {value.dtype}, expected {wanted}")
+    if device is not None and value.device != device:
+        raise InputError(f"`{name}` is on {value.device}, expected {device}, where `positions` are")
+
+
+def _check_values(system: System, ntypes: int) -> None:
+    """Finite positions and cells, and indices in range."""
+    if system.atoms:
+        finite = torch.isfinite(system.positions.detach()).all(1)
+        if not bool(finite.all()):
+            atom = int(torch.nonzero(~finite)[0])
+            raise InputError(f"atom {atom} has position {system.positions[atom].tolist()}, not finite")
+        for name, index, low, high in (
+            ("types", system.types, -1, ntypes),
+            ("batch", system.batch, 0, system.count),
+        ):
+            wrong = (index < low) | (index >= high)
+            if bool(wrong.any()):
+                atom = int(torch.nonzero(wrong)[0])
+                raise InputError(f"atom {atom}: `{name}` is {int(index[atom])}, expected {low} .. {high - 1}")
+    periodic = system.cell.detach()[system.pbc]
+    if not bool(torch.isfinite(periodic).all()):
+        raise InputError(f"`cell` is not finite: {system.cell.tolist()}")
