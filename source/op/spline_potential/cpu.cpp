@@ -28,7 +28,7 @@ std::vector<Share<T>> run(const Op& op, const PotentialInputs& in, const Potenti
   const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
   std::vector<Share<T>> shares(threads);
   parallel(threads, 1, [&](int64_t begin, int64_t end) {
-    const ScratchMemory memory(op, MDOPS_RUN(scratch_size, args) * sizeof(T));
+    const ScratchMemory<BlockScratch> memory(op, MDOPS_RUN(scratch_size, args) * sizeof(T));
     T* scratch = static_cast<T*>(memory.data());
     for (int64_t thread = begin; thread < end; ++thread) {
       PotentialResults<T> out = answer.results(in, shares[thread]);

@@ -10,8 +10,10 @@
 
 namespace mdops {
 
-// Scratch memory of a thread, for as long as the object lives. A thread keeps some of it from call to call:
-// it is touched whole, and fresh pages cost more than a step of a small system. More than that is given back.
+// Scratch memory of a thread, for as long as the object lives; of each `Use` there is one at a time. A thread
+// keeps some of it from call to call: it is touched whole, and fresh pages cost more than a step of a small
+// system. More than that is given back.
+template <class Use>
 class ScratchMemory {
  public:
   ScratchMemory(const Op& op, int64_t bytes) {
@@ -47,6 +49,8 @@ class ScratchMemory {
     return memory;
   }
 };
+struct BlockScratch;  // of a thread that works on blocks of atoms
+struct StepScratch;   // of the thread that calls the op, for all blocks
 
 // The atoms of each type one after the other, virtual ones left out; `start` (ntypes + 1) says where a type
 // begins.

@@ -67,7 +67,7 @@ std::vector<NetWeights<T>> nets_of(const PotentialInputs& in, const Saved<T>& at
 template <class T, class Work>
 void in_threads(const Op& op, const PotentialArgs<T>& args, int64_t threads, const Work& work) {
   parallel(threads, 1, [&](int64_t begin, int64_t end) {
-    const ScratchMemory memory(op, MDOPS_RUN(training_scratch_size, args) * sizeof(T));
+    const ScratchMemory<BlockScratch> memory(op, MDOPS_RUN(training_scratch_size, args) * sizeof(T));
     T* scratch = static_cast<T*>(memory.data());
     for (int64_t thread = begin; thread < end; ++thread) work(thread, scratch);
   });
@@ -214,8 +214,8 @@ NetGradients<T> backward(const PotentialInputs& in, const PotentialArgs<T>& args
   const Saved<T> at(args, plan);
   if (saved.numel() != at.size) fail(op, "argument `saved` is not that of spline_training for these inputs");
   const std::vector<NetWeights<T>> nets = nets_of<T>(in, at, kept);
-  Tensor work = empty({MDOPS_RUN(work_size, args, plan.lanes)}, in.dtype);
-  const TrainingMemory<T> memory{plan.lanes, kept + at.arrays, work.mutable_data_ptr<T>()};
+  const ScratchMemory<StepScratch> work(op, MDOPS_RUN(work_size, args, plan.lanes) * sizeof(T));
+  const TrainingMemory<T> memory{plan.lanes, kept + at.arrays, static_cast<T*>(work.data())};
   std::vector<std::vector<T>> tables(threads), vectors(threads);
   std::vector<int64_t> bad_atoms(threads, -1);
   in_threads(op, args, threads, [&](int64_t thread, T* scratch) {
