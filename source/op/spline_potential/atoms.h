@@ -2,6 +2,8 @@
 // back.
 #pragma once
 
+#include <limits>
+
 #include "common/pairs.h"
 #include "spline_moment/row.h"
 #include "spline_potential/features.h"
@@ -88,6 +90,7 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
   int32_t *table = s.table + a * s.pair_stride, *other = s.other + a * s.pair_stride;
   const uint32_t atoms = static_cast<uint32_t>(args.atoms);
   T nearest2 = cutoff2;
+  bool unordered = false;
   int n = 0;
   s.pairs[a] = 0;
   for (int t = 0, k = 0; t < args.ntypes; ++t) {
@@ -101,7 +104,8 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
       const Vector4<T> v = __builtin_convertvector(d, Vector4<T>), v2 = v * v;
       const T r2 = v2[0] + v2[1] + v2[2];
       x[n] = v[0], y[n] = v[1], z[n] = v[2];
-      nearest2 = nearest_of(nearest2, r2);
+      nearest2 = r2 < nearest2 ? r2 : nearest2;
+      unordered |= r2 != r2;  // apart from the minimum, which each pair waits for
       table[n] = rows;
       other[n] = static_cast<int32_t>(j);
       n += within_cutoff(r2, cutoff2);
@@ -110,7 +114,7 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
     if (args.pair_mask[args.types[i] * args.ntypes + t]) n = before;
   }
   s.pairs[a] = n;
-  *nearest = std::sqrt(nearest2);
+  *nearest = unordered ? std::numeric_limits<T>::quiet_NaN() : std::sqrt(nearest2);
   return true;
 }
 
