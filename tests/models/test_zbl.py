@@ -49,7 +49,11 @@ def test_weight_of_the_table(dtype):
     """Of a pair: by its distance, from sw_rmin = 1.8 to sw_rmax = 2.9 A. Where DeePMD-kit's ratio goes wrong, too: from
     46 smin_alpha = 4.6 A on its denominator is clamped, and atoms count as near ones."""
     tree = tree_of("zbl_switch")
-    for part in (tree["models"][0]["descriptor"], tree["models"][0]["descriptor"]["env_mat"], tree["models"][1]):
+    for part in (
+        tree["models"][0]["descriptor"],
+        tree["models"][0]["descriptor"]["env_mat"],
+        tree["models"][1],
+    ):
         part["rcut"] = 9.0
     tree["models"][1]["tab"]["rcut"] = 9.0
     potential = build(tree, dtype)
@@ -92,7 +96,9 @@ def test_too_near_for_the_table():
 def test_unmixed_parts_are_refused():
     tree = copy.deepcopy(tree_of("zbl_switch"))
     tree["models"][0] = read_model(DATA / "base" / "model.dp").model
-    with pytest.raises(UnsupportedModelError, match=r"models\[0\] of a zbl model is of se_e2_a.*such as dpa1"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"models\[0\] of a zbl model is of se_e2_a.*such as dpa1"
+    ):
         build(tree)
     with pytest.raises(UnsupportedModelError, match="a zbl model of pairtab and standard is not supported"):
         build({**tree, "models": tree["models"][::-1]})
