@@ -37,8 +37,9 @@ $(BUILD): $(SETUP) $(BUILT_FROM)
 	$(LOCK) $(PIP) install --no-build-isolation --no-deps -e .
 	touch $@
 
+# Tests go to the worker that is free first; `make test ARGS="-n 0 ..."` runs them in one process.
 test: $(BUILD)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

@@ -27,7 +27,7 @@ from ase.io import read
 import mdops
 from mdops import Potential
 from mdops.cli.sample_model import sample_box
-from mdops.nn.fused import FusedPotential
+from mdops.evaluators.fused import Fused
 from mdops.ops import NeighborList, neighbor_list
 from mdops.potential import Matmul
 from mdops.system import System, from_atoms
@@ -80,12 +80,12 @@ def listed(model: Potential, frames: list[Atoms]) -> tuple[System, NeighborList]
     return system, pairs
 
 
-def captured(fused: FusedPotential, system: System, pairs: NeighborList) -> torch.cuda.CUDAGraph:
-    fused(system, pairs, None, None)
+def captured(fused: Fused, system: System, pairs: NeighborList) -> torch.cuda.CUDAGraph:
+    fused(system, pairs, check=False)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        fused(system, pairs, None, None)
+        fused(system, pairs, check=False)
     graph.replay()
     torch.cuda.synchronize()
     return graph
@@ -122,17 +122,17 @@ def kernels(graph: torch.cuda.CUDAGraph) -> dict[str, float]:
 def matrix_operations(model: Potential) -> float:
     """Of the fitting net's products, forward and backward, of one atom; D's equal entries counted once."""
     d, hidden = model.model.descriptor, [layer.outputs for layer in model.model.fitting.net(0).layers[:-1]]
-    features = d.width * d.axis_neuron - d.axis_neuron * (d.axis_neuron - 1) // 2
+    features = d.channels * d.axis_neuron - d.axis_neuron * (d.axis_neuron - 1) // 2
     widths = [features, *hidden]
     return sum(4.0 * a * b for a, b in zip(widths, hidden, strict=False))
 
 
-def measure(model: Potential, fused: FusedPotential, frames: list[Atoms]) -> dict[str, Any]:
+def measure(model: Potential, fused: Fused, frames: list[Atoms]) -> dict[str, Any]:
     system, pairs = listed(model, frames)
     atoms = system.atoms
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    fused(system, pairs, None, None)
+    fused(system, pairs, check=False)
     torch.cuda.synchronize()
     memory = torch.cuda.max_memory_allocated() - before
     graph = captured(fused, system, pairs)
@@ -151,10 +151,10 @@ def measure(model: Potential, fused: FusedPotential, frames: list[Atoms]) -> dic
     }
 
 
-def check(model: Potential, fused: FusedPotential, path: Path, atoms: Atoms) -> dict[str, float]:
+def check(model: Potential, fused: Fused, path: Path, atoms: Atoms) -> dict[str, float]:
     """Differences from the float64 step on the CPU: root mean square of forces (eV/A), energies (eV/atom), and virials
     relative to their largest number."""
-    double = mdops.load(path, dtype=torch.float64, overflow="extend").fused()
+    double = mdops.load(path, dtype=torch.float64, overflow="extend").evaluator()
     assert double is not None
     system, pairs = listed(model, [atoms])
     on_cpu = System(*(getattr(system, field.name).cpu() for field in fields(system)))
@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     model = mdops.load(arguments.model, overflow="extend", device="cuda", matmul=arguments.matmul)
-    fused = model.fused()
+    fused = model.evaluator()
     assert fused is not None, "this model is not evaluated by the fused step"
     unit = structure(arguments, model.type_map)
     results = []

@@ -4,7 +4,7 @@
         [--intervals 64 96 256 1024] [--frames 4]
 
 Largest errors over all atoms of some frames, in parts of the largest force; beside them the error that the number of
-knots is chosen by (`mdops.nn.spline.spline_error`) and that of the exact nets in float32.
+knots is chosen by (`mdops.evaluators.spline.spline_error`) and that of the exact nets in float32.
 """
 
 import argparse

@@ -55,6 +55,7 @@ class MDOps(Calculator):
         skin: float = 1.0,
         overflow: Overflow = "error",
         spline: bool = True,
+        r_min: float | None = None,
         matmul: Matmul = "float32",
         fparam: Any = None,
         aparam: Any = None,
@@ -63,31 +64,35 @@ class MDOps(Calculator):
 
         Args:
             model: a file, a Potential, or a sequence of those.
-            device, dtype, overflow, spline, matmul: for files, as of `mdops.load`; a Potential is used as it is.
+            device, dtype, overflow, spline, r_min, matmul: for files, as of `mdops.load`; a Potential is used as it is.
             skin: A; larger makes lists that last longer and steps that cost more.
             fparam: (p,); aparam: (N, q) or (q,).
 
         Raises:
-            InputError: no model, models of different elements, parameters that the models do not take, or matmul
-                "tf32" where it has no effect, as for a Potential that does not have it.
+            InputError: no model, models of different elements, parameters that the models do not take, r_min or
+                spline=False for a Potential, or matmul "tf32" where it has no effect, as for a Potential that does not
+                have it.
             ModelFileError, UnsupportedModelError: as `mdops.load`.
         """
         super().__init__()
-        given = [model] if isinstance(model, str | os.PathLike | Potential) else _several(model)
+        sources = [model] if isinstance(model, str | os.PathLike | Potential) else _several(model)
+        _refuse_spline_options([m for m in sources if isinstance(m, Potential)], spline, r_min)
         self.models = [
             m
             if isinstance(m, Potential)
-            else load(m, device=device, dtype=dtype, spline=spline, overflow=overflow, matmul=matmul)
-            for m in given
+            else load(
+                m, device=device, dtype=dtype, spline=spline, overflow=overflow, r_min=r_min, matmul=matmul
+            )
+            for m in sources
         ]
-        _check_models(self.models)
+        check_models(self.models)
         if matmul != "float32" and any(m.matmul != matmul for m in self.models):
             raise InputError(
                 f"matmul is {matmul!r}, and not that of the Potential: call its use_matmul({matmul!r})"
             )
         self.type_map = list(self.models[0].type_map)
         self.skin = _length("skin", skin)
-        self.parameters.update(models=[str(m) for m in given if not isinstance(m, Potential)])
+        self.parameters.update(models=[str(m) for m in sources if not isinstance(m, Potential)])
         self.parameters.update(matmul=", ".join(dict.fromkeys(m.matmul for m in self.models)))
         self.parameters.update(device=str(device), dtype=str(dtype).removeprefix("torch."), skin=self.skin)
         self._snapshot: Snapshot | None = None
@@ -105,8 +110,8 @@ class MDOps(Calculator):
         return super().set(**changes)
 
     def _takes(self, name: str) -> bool:
-        """Whether some model has that parameter."""
-        return any(m.parameter_sizes[name] for m in self.models)
+        """Whether some model takes that parameter."""
+        return any(takes(m, name) for m in self.models)
 
     @property
     def neighbor_lists(self) -> list[VerletList]:
@@ -166,8 +171,8 @@ class MDOps(Calculator):
             "numbers": atoms.arrays["numbers"],
             "cell": atoms.cell.array,
             "pbc": atoms.pbc,
-            "fparam": _numbers("fparam", atoms.info.get("fparam", self.parameters.get("fparam"))),
-            "aparam": _numbers("aparam", atoms.arrays.get("aparam", self.parameters.get("aparam"))),
+            "fparam": _optional("fparam", atoms.info.get("fparam", self.parameters.get("fparam"))),
+            "aparam": _optional("aparam", atoms.arrays.get("aparam", self.parameters.get("aparam"))),
         }
 
     def _systems(self, state: Snapshot) -> list[System]:
@@ -195,7 +200,7 @@ class MDOps(Calculator):
         fparam, aparam = (
             torch.as_tensor(state[name], device=model.device)
             # What no model takes goes to all of them, which refuse it.
-            if state[name] is not None and (model.parameter_sizes[name] or not self._takes(name))
+            if state[name] is not None and (takes(model, name) or not self._takes(name))
             else None
             for name in ("fparam", "aparam")
         )
@@ -224,7 +229,21 @@ def _length(name: str, value: Any) -> float:
         raise InputError(f"{name} is {value!r}, expected a length in A") from error
 
 
-def _check_models(models: Sequence[Potential]) -> None:
+def _refuse_spline_options(ready: Sequence[Potential], spline: bool, r_min: float | None) -> None:
+    """Raises InputError for what `ready` potentials, used as they are, would ignore."""
+    option = None
+    if ready and r_min is not None:
+        option = f"r_min={r_min}"
+    elif not spline and any(model.grid is not None for model in ready):
+        option = "spline=False"
+    if option is not None:
+        raise InputError(
+            f"{option} is for model files, and a Potential is used as it is: load it with mdops.load(..., {option})"
+        )
+
+
+def check_models(models: Sequence[Potential]) -> None:
+    """Raises InputError unless there is a model, and all know the same elements."""
     if not models:
         raise InputError("no model is given")
     for k, model in enumerate(models[1:], 2):
@@ -235,9 +254,19 @@ def _check_models(models: Sequence[Potential]) -> None:
             )
 
 
-def _numbers(name: str, value: Any) -> np.ndarray | None:
+def takes(model: Potential, name: str) -> bool:
+    """Whether the model takes `name`, "fparam" or "aparam"."""
+    return model.parameter_sizes[name] > 0
+
+
+def _optional(name: str, value: Any) -> np.ndarray | None:
+    return None if value is None else as_numbers(name, value)
+
+
+def as_numbers(name: str, value: Any) -> np.ndarray:
+    """float64, with at least one dimension. Raises InputError for what is no numbers."""
     try:
-        return None if value is None else np.atleast_1d(np.asarray(value, dtype=np.float64))
+        return np.atleast_1d(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} is {value!r}, expected numbers") from error
 

@@ -13,6 +13,7 @@ import json
 import os
 import types
 import typing
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -98,8 +99,10 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 class Options:
     """Base of the options of a kind; a dataclass of fields by `key`, `section` and `variant`.
 
-    A class may have two dicts besides its fields: IGNORED, keys of DeePMD-kit's inputs that change nothing here, and
-    NEUTRAL, keys that are accepted only at the value given.
+    A class may say three things of keys of DeePMD-kit besides its fields: IGNORED names those that change neither
+    results nor files; UNUSED has those that would and do not here, with the values that ask for nothing: any other
+    value is warned of; NEUTRAL has those that are refused at any value but one. null asks for nothing, and so does a
+    section with `"enable": false`.
     """
 
     KIND: ClassVar[str]  # as a model file names it
@@ -156,9 +159,10 @@ def from_definition(kind: type[Options], params: Mapping[str, Any]) -> dict[str,
     for field in kind.keys("file"):
         value = params.get(field.name, field.metadata["implied"])
         if value is dataclasses.MISSING:
-            if field.default_factory is dataclasses.MISSING:
+            factory = field.default_factory
+            if not callable(factory):
                 raise ConfigError(f"the model's definition lacks {field.name}")
-            value = field.default_factory()
+            value = factory()
         found[field.name] = value
     if "precision" in found:
         found["precision"] = saved_precision(str(found["precision"]))
@@ -294,22 +298,25 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     # The type goes first: with another one, other keys are right.
-    for given in sorted(node, key=lambda name: name != "type"):
-        place = f"{path}.{given}" if path else str(given)
-        if str(given).startswith("_") or given in getattr(kind, "IGNORED", ()):
+    for keyword in sorted(node, key=lambda name: name != "type"):
+        place = f"{path}.{keyword}" if path else str(keyword)
+        if str(keyword).startswith("_") or keyword in getattr(kind, "IGNORED", ()):
             continue
-        if given in getattr(kind, "NEUTRAL", {}):
-            _require_neutral(node[given], kind.NEUTRAL[given], place)  # type: ignore[attr-defined]
+        if keyword in getattr(kind, "NEUTRAL", {}):
+            _require_neutral(node[keyword], kind.NEUTRAL[keyword], place)  # type: ignore[attr-defined]
             continue
-        if given == "type" and issubclass(kind, Options):
+        if keyword in getattr(kind, "UNUSED", {}):
+            _warn_unused(node[keyword], kind.UNUSED[keyword], place)  # type: ignore[attr-defined]
+            continue
+        if keyword == "type" and issubclass(kind, Options):
             continue  # it chose this kind
-        name = names.get(given)
+        name = names.get(keyword)
         if name is None:
-            nearest = difflib.get_close_matches(str(given), names, 1, 0.0)[0]
+            nearest = difflib.get_close_matches(str(keyword), names, 1, 0.0)[0]
             raise ConfigError(f"{place}: there is no such key; the nearest is {nearest!r}")
         if name in values:
             raise ConfigError(f"{place}: is given twice, under several names of {name!r}")
-        values[name] = _field_value(node[given], fields[name], hints[name], place)
+        values[name] = _field_value(node[keyword], fields[name], hints[name], place)
         _check_range(values[name], fields[name].metadata, place)
     for name, field in fields.items():
         place = f"{path + '.' if path else ''}{name}"
@@ -344,8 +351,21 @@ def _variant(value: Any, field: dataclasses.Field[Any], place: str) -> Any:
 
 
 def _require_neutral(value: Any, neutral: Any, place: str) -> None:
-    if value != neutral and value is not None:
+    if value != neutral and not _is_off(value):
         raise ConfigError(f"{place}: is {value!r}; this is not supported, only {neutral!r} is")
+
+
+def _warn_unused(value: Any, neutral: Sequence[Any], place: str) -> None:
+    if value not in neutral and not _is_off(value):
+        shown = " or ".join(json.dumps(v) for v in neutral) or "null"
+        warnings.warn(
+            f"{place}: is {json.dumps(value)}, which has no effect: mdops does not do this (no warning at {shown})",
+            stacklevel=2,
+        )
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and value.get("enable") is False)
 
 
 def _check_range(value: Any, metadata: Mapping[str, Any], place: str) -> None:
@@ -431,7 +451,7 @@ def describe_keys(kind: type, path: str = "") -> list[KeyHelp]:
         if "kinds" in field.metadata:
             names = dict.fromkeys(k.NAMES[0] for k in field.metadata["kinds"]().values())
             several = typing.get_origin(hints[field.name]) is list
-            default = "required" if several else _json(field.metadata["kind"])
+            default: Any = "required" if several else _json(field.metadata["kind"])
             words = f"{'sections' if several else 'a section'} of type {', '.join(map(_json, names))}"
             result.append(KeyHelp(f"{place}.type", words, "", default, field.metadata["doc"] or "its kind"))
             continue

@@ -30,6 +30,7 @@ Matmul = Literal["float32", "tf32"]
 Use = Literal["simulate", "differentiate", "train"]
 T = TypeVar("T")
 
+_EXACT = "the embedding nets are evaluated exactly (spline=False)"
 _EVALUATORS: dict[str, Sequence[type[Evaluator]]] = {
     "simulate": evaluators.SIMULATE,
     "differentiate": evaluators.DIFFERENTIATE,
@@ -60,7 +61,7 @@ class Potential(nn.Module):
         self.source: dict[str, Any] = {}
         self.grid: SplineGrid | None = None
         self.smoothing = 0.0
-        self._no_spline: str | None = "the embedding nets are evaluated exactly (spline=False)"
+        self._no_spline: str | None = None
         self._matmul: Matmul = "float32"
         self._watch: Watch | None = None
         self._kept: dict[str, tuple[Hashable, Any]] = {}
@@ -123,7 +124,7 @@ class Potential(nn.Module):
     @property
     def why_no_spline(self) -> str | None:
         """Why there is no grid; None where there is one."""
-        return None if self.grid is not None else self._no_spline
+        return None if self.grid is not None else self._no_spline or _EXACT
 
     def spline_error(self) -> float:
         """The error of the splines there are, with the weights of now; 0 without splines."""
@@ -161,35 +162,38 @@ class Potential(nn.Module):
     def evaluator(self, use: Use = "simulate") -> Any:
         """The first evaluator that can have the model where and as it is now: to "simulate", to "differentiate" in
         positions and weights, or to "train" (differentiable in the weights)."""
-        kind = self._evaluator_kind(use)
+        kind = self._same(f"kind to {use}", (*self._structure(), self._watching()), lambda: self._first(use))
+        if use == "simulate" and self.matmul == "tf32":
+            state = *self._structure(), self._watching()
+            self._refuse_tf32(self._same("why not tf32", state, lambda: why_not_tf32(self)))
         if kind.packs_weights:
-            if self.matmul == "tf32":
-                self._refuse_tf32(why_not_tf32(self))
             return self.kept(kind.name, lambda: kind(self))
         return self._same(use, (kind, *self._structure()), lambda: kind(self))
 
-    def _evaluator_kind(self, use: Use) -> type[Evaluator]:
+    def _first(self, use: Use) -> type[Evaluator]:
         return next(kind for kind in _EVALUATORS[use] if kind.why_not(self) is None)
 
     def explain(self, use: Use = "simulate") -> str:
         """Which evaluator runs, why not a faster one, and what that costs, in one line."""
         kinds = _EVALUATORS[use]
-        kind = self._evaluator_kind(use)
+        kind = self._first(use)
         line = f"{kind.name}: {kind.summary}"
-        missed = [(faster, faster.why_not(self)) for faster in kinds[: list(kinds).index(kind)]]
-        own = [
-            (faster, why) for faster, why in missed if why is not None and self.device.type in faster.devices
-        ]
-        if not own:
-            return line
-        reasons = dict.fromkeys(why for _, why in own)
-        return f"{line}; not {' or '.join(f.name for f, _ in own)}: {'; '.join(reasons)} ({own[-1][0].cost})"
+        faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
+        missed = [(k, k.why_not(self)) for k in faster if k.knows(self)]
+        if not missed:
+            return f"{line}; no faster way is known for {self.kind}" if faster else line
+        reasons = "; ".join(dict.fromkeys(why for _, why in missed if why is not None))
+        return f"{line}; not {' or '.join(k.name for k, _ in missed)}: {reasons} ({missed[0][0].cost})"
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
         """What `make` gave with the weights of now; asked at every step."""
+        return self._same(name, (*self._structure(), self._watching().state()), make)
+
+    def _watching(self) -> Watch:
+        """What watches the modules of now."""
         if self._watch is None or not self._watch.is_valid:
             self._watch = Watch(self)
-        return self._same(name, (*self._structure(), self._watch.state()), make)
+        return self._watch
 
     def _structure(self) -> tuple[Hashable, ...]:
         """What evaluators depend on besides the weights."""
@@ -397,16 +401,8 @@ class Potential(nn.Module):
                         return True
                     self._refuse_overflow(within, too_many, spec)
         if nearest < r_min:
-            warnings.warn(self.close_warning(int((report.nearest < r_min).sum()), r_min), stacklevel=2)
+            warn_extrapolated(r_min, _TRAINING_ADVICE if self.training else _LOADING_ADVICE)
         return False
-
-    @staticmethod
-    def close_warning(atoms: int, r_min: float) -> str:
-        """What to say of atoms whose neighbours are nearer than the splines go."""
-        return (
-            f"{atoms} atoms have a neighbour nearer than {r_min:g} A, where the splines are extrapolated: "
-            "the forces there are smooth but not the model's. Load it with a smaller r_min, or spline=False"
-        )
 
     def _refuse_coincident(self, report: NeighborReport, system: System, neighbors: NeighborList) -> None:
         atom = int(torch.nonzero(report.nearest == 0)[0])
@@ -438,3 +434,19 @@ class Potential(nn.Module):
             f"cutoff, and the model's sel is {places} ({int(too_many.any(1).sum())} atoms overflow). "
             'DeePMD-kit would drop the farthest: overflow="truncate" does too, overflow="extend" keeps all'
         )
+
+
+_LOADING_ADVICE = (
+    "Load the model with a smaller r_min, or with spline=False (of the commands: --r-min, --no-spline)"
+)
+_TRAINING_ADVICE = "Training data with such pairs would make the splines reach there"
+
+
+def warn_extrapolated(r_min: float, advice: str = _LOADING_ADVICE) -> None:
+    """Says that atoms have neighbours nearer than r_min (A): always in the same words from the same line, so that by
+    Python's own filter a process says them once."""
+    warnings.warn(
+        f"atoms have a neighbour nearer than {r_min:g} A, where the splines are extrapolated: the forces there are "
+        f"smooth but not the model's. {advice}",
+        stacklevel=1,
+    )

@@ -246,14 +246,16 @@ def _potential_samples(
     layers = [(width * axis + 1, 5), (5, 10), (10, 10), (10, 1)]
     weights = [0.5 * random(*shape) for shape in layers]
     biases, timesteps = ([random(shape[1]) for shape in layers] for _ in range(2))
-    pack = (weights, biases, timesteps, width, axis, False)
+    pack = (weights, biases, timesteps, width, axis, "float32")
     packed = torch.ops.mdops.spline_potential_pack(*pack)
     tables = torch.nn.functional.pad(0.2 * random(2, 2 * (intervals + 5), width), (0, 16 - width))
     atoms = (p["positions"], p["cell"], p["batch"], p["types"])
-    lists = (p["neighbors"], p["images"], p["counts"])
+    images = p["images"].clone()  # such that most pairs are within the cutoff
+    images[:3] = torch.tensor([[0, 0, 1, 1 << 10, 0], [0, 0, 1 << 20, 1023, 0], [0] * 5])
+    lists = (p["neighbors"], images, p["counts"])
     norm = (p["mean"], p["std"], p["mask"], p["mask"] & False, p["sel"])
     output = (random(2, like=torch.float64), random(2, like=torch.float64))
-    scalars = (CUTOFF, SMOOTH, PROTECTION, 1.2, width, axis, [5, 10, 10], [0, 1, 1], 1, 3.0, False)
+    scalars = (CUTOFF, SMOOTH, PROTECTION, 1.2, width, axis, [5, 10, 10], [0, 1, 1], 1, 3.0, "float32")
     args = (*atoms, *lists, *norm, tables, torch.stack([packed, packed]), random(5, 1), *output, *scalars)
     bad = {
         "index": (4, p["neighbors"] + 4),
@@ -263,15 +265,19 @@ def _potential_samples(
         "axis": (22, 9),
         "residual": (24, [0, 1, 1, 1]),
         "activation": (25, 99),
-        "tf32": (27, True),  # the CPU has none, and `nets` are packed without
+        "tf32": (27, "tf32"),  # the CPU has none, and `nets` are packed without
+        "matmul": (27, "high"),
     }
-    whole = [Sample("spline_potential_pack", pack, opaque=(0,)), Sample("spline_potential", args, bad=bad)]
+    whole = [
+        Sample("spline_potential_pack", pack, opaque=(0,), bad={"matmul": (5, "high")}),
+        Sample("spline_potential", args, bad=bad),
+    ]
     if not has_kernel("spline_training", packed.device):
         return whole
     layers_of_net = [part for layer in zip(weights, biases, timesteps, strict=True) for part in layer][:-1]
     nets = [*layers_of_net, *(0.9 * part for part in layers_of_net)]
     trained = (*args[:13], nets, *args[14:-3])
-    bad = {name: change for name, change in bad.items() if name not in ("activation", "tf32")}
+    bad = {name: change for name, change in bad.items() if name not in ("activation", "tf32", "matmul")}
     saved = torch.ops.mdops.spline_training(*trained)[-1]
     grads = tuple(random(*shape, like=torch.float64) for shape in ((5,), (5, 3), (2, 3, 3)))
     shifted = {name: (k + 4, value) for name, (k, value) in bad.items()}

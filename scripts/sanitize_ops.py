@@ -11,12 +11,16 @@ never written.
 """
 
 import dataclasses
+import os
 import sys
 from typing import Any
 
 import torch
 
 import mdops  # noqa: F401  (registers the ops)
+from mdops.cli.sample_model import sample_box, sample_model
+from mdops.evaluators.spline import SplineGrid
+from mdops.system import from_atoms
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH, Sample, has_kernel, op_samples
 
 OPS = torch.ops.mdops
@@ -36,16 +40,16 @@ def samples(dtype: torch.dtype) -> list[Sample]:
             )
     own = []
     if dtype == torch.float32:
-        own = [s for tf32 in (False, True) for s in packed_samples(*made[True], tf32)]
+        own = [s for matmul in ("float32", "tf32") for s in packed_samples(*made[True], matmul)]
     return [s for s in own + made[False] if s.op.startswith(tuple(sys.argv[1:]) or "")]
 
 
-def packed_samples(pack: Sample, potential: Sample, tf32: bool) -> list[Sample]:
-    """The two samples with the choice `tf32`, the last argument of both, and the weights packed for it."""
-    pack = dataclasses.replace(pack, args=(*pack.args[:-1], tf32))
+def packed_samples(pack: Sample, potential: Sample, matmul: str) -> list[Sample]:
+    """The two samples with the choice `matmul`, the last argument of both, and the weights packed for it."""
+    pack = dataclasses.replace(pack, args=(*pack.args[:-1], matmul))
     packed = pack.function(*pack.args).cpu()
     nets = copied(torch.stack([packed, packed]))
-    args = (*potential.args[:NETS], nets, *potential.args[NETS + 1 : -1], tf32)
+    args = (*potential.args[:NETS], nets, *potential.args[NETS + 1 : -1], matmul)
     return [pack, dataclasses.replace(potential, args=args)]
 
 
@@ -106,6 +110,29 @@ def whole_steps() -> None:
     OPS.end_cell_step(random(n, 3), random(n, 3), *atoms, *ends, *scalars, 6.0, True)
 
 
+def fused_steps() -> None:
+    """The fitting net by every kind of tile: few atoms, in one kernel, large tiles, and those for chips with little
+    shared memory."""
+    for atoms, activation, shared in (
+        (200, "tanh", ""),
+        (2000, "tanh", ""),
+        (4300, "silu", ""),
+        (4300, "tanh", "101376"),
+    ):
+        os.environ["MDOPS_GPU_SHARED_BYTES"] = shared
+        model = sample_model((40, 80), 4.0, (8, 16), 8, (40, 40), torch.float32)
+        for net in model.model.fitting.nets.nets:
+            for layer in net.layers[:-1]:
+                layer.activation_name = activation
+        model.grid = SplineGrid(1 / 0.9, 32, 0.9, 1e-5)
+        model = model.cuda()
+        system = from_atoms([sample_box(atoms, ["O", "H"])], ["O", "H"], "cuda")
+        for matmul in ("float32", "tf32"):
+            model.use_matmul(matmul)
+            assert torch.isfinite(model.evaluate(system)["forces"]).all()
+    os.environ.pop("MDOPS_GPU_SHARED_BYTES")
+
+
 def wrong_indices(dtype: torch.dtype) -> None:
     """Indices out of range are answered with NaN (searches: a negative `needed`) or an error; nothing outside the
     tensors may be read or written."""
@@ -135,6 +162,8 @@ def main() -> None:
         larger_lists(dtype, 3000, False)
         wrong_indices(dtype)
     whole_steps()
+    if not sys.argv[1:] or "spline_potential".startswith(tuple(sys.argv[1:])):
+        fused_steps()
     torch.cuda.synchronize()
     print("all ops ran")
 

@@ -45,7 +45,12 @@ add_library(torch_cuda_stub SHARED ${CMAKE_BINARY_DIR}/torch_cuda_stub.cpp)
 set_target_properties(torch_cuda_stub PROPERTIES
   OUTPUT_NAME torch_cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/stub CXX_VISIBILITY_PRESET default)
 
-add_library(mdops_cuda SHARED ${CUDA_SOURCES} $<TARGET_OBJECTS:common>)
+# A check of the headers with kernels, see there. One architecture will do.
+add_library(gpu_headers OBJECT source/gpu_headers.cu)
+target_include_directories(gpu_headers PRIVATE source/op)
+set_target_properties(gpu_headers PROPERTIES CUDA_ARCHITECTURES 80-virtual)
+
+add_library(mdops_cuda SHARED ${CUDA_SOURCES} $<TARGET_OBJECTS:common> $<TARGET_OBJECTS:gpu_headers>)
 target_compile_definitions(mdops_cuda PRIVATE USE_CUDA)
 if("${MDOPS_CUDA_ARCHITECTURES}" MATCHES "90a")
   target_compile_definitions(mdops_cuda PRIVATE MDOPS_HOPPER)

@@ -1,7 +1,12 @@
-"""One thread for the tests: their systems are tiny, and threads that share a busy machine wait for each other.
+"""One thread for the tests and the processes that they start: their systems are tiny, and threads that share a busy
+machine wait for each other.
 
 What is promised of several threads sets their number itself. Tests marked `gpu` are skipped where there is none.
 """
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when PyTorch is imported
 
 import pytest
 import torch
@@ -15,6 +20,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.hookimpl(optionalhook=True)  # there is no pytest-xdist in other environments than the developer's
+def pytest_xdist_auto_num_workers():
+    """`-n auto`: a worker for each processor that this process may use, eight at most; each imports PyTorch."""
+    return min(len(os.sched_getaffinity(0)), 8)
 
 
 def pytest_runtest_setup(item):

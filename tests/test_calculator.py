@@ -3,6 +3,7 @@
 import copy
 import pickle
 import runpy
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_a_slab_and_a_cluster_have_no_stress(single):
         atoms = alloy()
         atoms.pbc = pbc
         atoms.calc = MDOps(single)
-        assert np.isfinite(atoms.get_forces()).all()
+        np.testing.assert_allclose(atoms.get_forces(), fresh(atoms, single)["forces"], atol=2e-5)
         for ask in (atoms.get_stress, atoms.get_stresses):
             with pytest.raises(PropertyNotImplementedError):
                 ask()
@@ -156,6 +157,33 @@ def test_a_failure_leaves_no_answer(single):
     assert atoms.calc.results == {}
 
 
+def test_near_pairs_are_told_once_and_the_advice_can_be_followed(single):
+    """However near atoms come in a long run, and however many do."""
+    for options, expected in (({"r_min": 2.8}, 1), ({"r_min": 1.5}, 0), ({"spline": False}, 0)):
+        atoms = alloy(rattle=0.01)
+        atoms.calc = MDOps(MODEL, **options)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("default")
+            for k in range(10):
+                atoms.rattle(0.03, seed=k)
+                atoms.get_forces()
+        assert len(seen) == expected
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        atoms.calc = MDOps(MODEL, r_min=2.8)
+        atoms.get_forces()
+    assert "neighbour nearer than 2.8 A" in str(seen[0].message)
+    assert "Load the model with a smaller r_min, or with spline=False" in str(seen[0].message)
+
+
+def test_spline_options_of_a_potential_are_refused(single):
+    for options, says in (({"r_min": 1.0}, r"r_min=1\.0"), ({"spline": False}, "spline=False")):
+        with pytest.raises(InputError, match=rf"{says} is for model files, .* mdops\.load\(\.\.\., {says}\)"):
+            MDOps([MODEL, single], **options)
+    exact = load(MODEL, spline=False)
+    assert MDOps(exact, spline=False).models == [exact]
+
+
 def test_results_are_the_callers_own(single):
     atoms = alloy()
     atoms.calc = MDOps(single)
@@ -176,7 +204,9 @@ def test_copies_are_independent(single, clone):
     twin.calc = clone(atoms.calc)
     twin.positions[0] += 0.3
     assert twin.get_potential_energy() == pytest.approx(fresh(twin, single)["energy"][0], abs=1e-5)
-    assert atoms.get_potential_energy() == energy
+    assert twin.get_potential_energy() != energy
+    assert atoms.calc.results["energy"] == energy and not atoms.calc.check_state(atoms)
+    assert (twin.calc.models[0] is single) == (clone is copy.copy)
 
 
 def test_unknown_elements_and_virtual_atoms(single):
@@ -219,7 +249,7 @@ class TestCommittee:
 
     def test_models_may_order_their_elements_differently(self, tmp_path):
         two = [load(DATA / "reference" / name / "model.dp", dtype="float64") for name in ("base", "widths")]
-        two[1].type_map = two[1].type_map[::-1]
+        two[1].model.type_map = two[1].type_map[::-1]
         atoms = Atoms([two[0].type_map[k % 2] for k in range(8)], alloy(1).repeat((2, 1, 1)).positions)
         atoms.calc = MDOps(two)
         expected = np.mean([fresh(atoms, m)["energy"][0] for m in two])

@@ -20,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
+        _load_kinds(args.kinds)
         return args.run(args)
     except KeyboardInterrupt:
         advice = "; the same command with --restart goes on" if "restart" in args else ""
@@ -48,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    text = "a Python file or module with kinds of models of your own (docs/models.md); may be given several times"
+    common.add_argument("--kinds", action="append", default=[], metavar="FILE", help=text)
     commands = parser.add_subparsers(metavar="command", required=True)
     for name in COMMANDS:
         module = importlib.import_module(f"mdops.cli.{name}")
@@ -61,6 +64,17 @@ def _parser() -> argparse.ArgumentParser:
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser
+
+
+def _load_kinds(names: Sequence[str]) -> None:
+    """Kinds of models that the command line names; processes that it starts know them, too."""
+    if names:
+        from mdops.models.registry import load_kinds
+
+        for name in names:
+            load_kinds(name)
+        others = filter(None, [os.environ.get("MDOPS_KINDS"), *names])
+        os.environ["MDOPS_KINDS"] = os.pathsep.join(others)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -6,6 +6,8 @@ import time
 import warnings
 from typing import TYPE_CHECKING
 
+from mdops.cli.arguments import add_spline_options
+
 if TYPE_CHECKING:
     from ase import Atoms
 
@@ -25,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--matmul", choices=("float32", "tf32"), default="float32",
         help="accuracy of matrix products; tf32: on a GPU, faster, less accurate")  # fmt: skip
     add("--skin", type=float, default=1.0, help="of the neighbour list, A")
+    add_spline_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,9 +37,12 @@ def run(args: argparse.Namespace) -> int:
 
     if min(args.atoms) < 1:
         raise InputError(f"--atoms {min(args.atoms)}: a box has at least one atom")
+    if args.r_min is not None and not args.r_min > 0:
+        raise InputError(f"--r-min {args.r_min}: expected a positive distance in A")
     model = _model(args)
     precision = f"{args.dtype} with products of tf32" if args.matmul == "tf32" else args.dtype
     print(f"{precision}, {args.device}, {torch.get_num_threads()} threads, skin {args.skin:g} A")
+    print(f"a step is {model.explain()}")
     print(
         f"{'atoms':>8}{'ms/step':>12}{'us/atom/step':>14}{'ns/day':>10}{'steps/list':>12}{'neighbours':>12}"
     )
@@ -63,9 +69,13 @@ def _model(args: argparse.Namespace) -> "Potential":
     from mdops.cli.sample_model import water_model
 
     if args.model is not None:
-        return load(args.model, device=args.device, dtype=args.dtype, overflow="extend", matmul=args.matmul)
-    print("no MODEL given: an untrained net of water's standard size")
-    model = water_model(getattr(torch, args.dtype)).to(check_device(args.device))
+        return load(
+            args.model, device=args.device, dtype=args.dtype, overflow="extend", spline=args.spline,
+            r_min=args.r_min, matmul=args.matmul,
+        )  # fmt: skip
+    print("without a MODEL: an untrained net of water's standard size")
+    model = water_model(getattr(torch, args.dtype), spline=args.spline, r_min=args.r_min)
+    model.to(check_device(args.device))
     model.use_matmul(args.matmul)
     return model
 
@@ -84,14 +94,14 @@ def _measure(atoms: "Atoms", model: "Potential", args: argparse.Namespace) -> tu
         atoms.positions += move
         atoms.get_forces()
     (neighbors,) = calculator.neighbor_lists
-    built, steps, begin = neighbors.builds, 0, time.perf_counter()
-    while steps < 10 or time.perf_counter() - begin < args.seconds:
+    builds, steps, started = neighbors.builds, 0, time.perf_counter()
+    while steps < 10 or time.perf_counter() - started < args.seconds:
         # Back and forth, so that the box stays as it is however long this takes.
         atoms.positions += move if steps // 40 % 2 == 0 else -move
         atoms.get_forces()
         steps += 1
-    seconds = (time.perf_counter() - begin) / steps
-    return seconds, steps / max(neighbors.builds - built, 1), _neighbors(atoms, model)
+    seconds = (time.perf_counter() - started) / steps
+    return seconds, steps / max(neighbors.builds - builds, 1), _neighbors(atoms, model)
 
 
 def _neighbors(atoms: "Atoms", model: "Potential") -> float:
@@ -100,5 +110,5 @@ def _neighbors(atoms: "Atoms", model: "Potential") -> float:
     from mdops.system import from_atoms
 
     system = from_atoms([atoms], model.type_map)
-    found = neighbor_list(system.positions, system.cell, system.pbc, system.types, model.cutoff)
-    return float(found.counts.sum()) / len(atoms)
+    pairs = neighbor_list(system.positions, system.cell, system.pbc, system.types, model.cutoff)
+    return float(pairs.counts.sum()) / len(atoms)

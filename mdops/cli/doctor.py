@@ -12,7 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 HELP = "find out what is wrong with the installation"
 _PACKAGES = ("numpy", "ase", "h5py", "pyyaml", "safetensors", "rich")
-_REINSTALL = "install mdops again: pip install --force-reinstall --no-deps mdops"
+# mdops is on no package index: it is installed from a clone.
+_INSTALL = "in a clone of mdops: `make build`, or `pip install --no-build-isolation .` in another environment"
+_REINSTALL = f"build mdops again, {_INSTALL}"
 
 
 @dataclasses.dataclass
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _findings() -> Iterator[Finding]:
     yield Finding("python", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
-    yield _package("mdops", "pip install mdops")
+    yield _package("mdops", f"install it, {_INSTALL}")
     yield from (_package(name, f"pip install {name}") for name in _PACKAGES)
     torch = _guarded("torch", _torch, "pip install 'torch>=2.11'")
     yield torch
@@ -71,6 +73,7 @@ def _findings() -> Iterator[Finding]:
     yield _guarded("threads", _threads, "reinstall PyTorch")
     if not isa.problem:
         yield _guarded("self test", _self_test, f"report this, and {_REINSTALL}")
+        yield _guarded("evaluators", _evaluators, f"report this, and {_REINSTALL}")
 
 
 def _guarded(name: str, look: Callable[[], Finding], advice: str) -> Finding:
@@ -89,7 +92,9 @@ def _package(name: str, advice: str) -> Finding:
         return Finding(name, "not installed", problem=advice)
     except Exception as error:
         # A package that is there may fail to load in any way.
-        return Finding(name, f"{found} does not load: {error}", problem=f"install it again: {advice}")
+        return Finding(
+            name, f"{found} does not load: {error}", problem=f"it is there and broken; once more: {advice}"
+        )
     return Finding(name, found)
 
 
@@ -167,6 +172,20 @@ def _gpu(index: int) -> Finding:
         answers.append(sample.function(*sample.args).cpu())
     torch.testing.assert_close(*answers)
     return Finding(f"gpu {index}", f"{value}, an op gives what it gives on the CPU")
+
+
+def _evaluators() -> Finding:
+    """What the models with every fast way take here."""
+    import torch
+
+    from mdops.cli.sample_model import water_model
+
+    potential = water_model(torch.float32)
+    return Finding(
+        "evaluators",
+        f"of se_e2_a on the CPU: simulation by {potential.explain('simulate')}; training by "
+        f"{potential.explain('train')} (`mdops info MODEL --device` for other models and devices)",
+    )
 
 
 def _self_test() -> Finding:

@@ -4,9 +4,11 @@ after a kill, and the run goes on as if nothing had happened."""
 import argparse
 import dataclasses
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mdops.cli.arguments import add_spline_options
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--interval", type=int, default=100, help="steps between frames and log lines")
     add("--checkpoint", type=Path, help="default: the trajectory's name with .restart")
     add("--checkpoint-every", type=int, default=0, help="steps; 0 goes by the number of atoms")
-    add("--restart", action="store_true", help="go on from the checkpoint; begin if there is none")
-    add("--overwrite", action="store_true", help="begin anew over files of an earlier run")
+    add("--restart", action="store_true", help="go on from the checkpoint; start if there is none")
+    add("--overwrite", action="store_true", help="start anew over files of an earlier run")
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
     add("--matmul", choices=("float32", "tf32"), default="float32",
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--skin", type=float, default=1.0, help="of the neighbour list, A")
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip
+    add_spline_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,10 +67,14 @@ def run(args: argparse.Namespace) -> int:
         dtype=args.dtype,
         skin=args.skin,
         overflow=args.overflow,
+        spline=args.spline,
+        r_min=args.r_min,
         matmul=args.matmul,
     )
+    for path, model in zip(args.model, atoms.calc.models, strict=True):
+        print(f"{path}: {model.explain()}", file=sys.stderr, flush=True)
     summary = run_md(atoms, physics, output, new_velocities=args.new_velocities)
-    print(_told(summary, output))
+    print(_describe(summary, output))
     return 0
 
 
@@ -101,9 +108,9 @@ def _keep_inputs(args: argparse.Namespace, output: "Output") -> None:
         if (
             path is not None
             and path.exists()
-            and any(given.exists() and path.samefile(given) for given in inputs)
+            and any(source.exists() and path.samefile(source) for source in inputs)
         ):
-            raise InputError(f"{path} is what the run begins with: give its output another name")
+            raise InputError(f"{path} is what the run starts with: give its output another name")
 
 
 def _read(structure: str) -> "Atoms":
@@ -121,7 +128,7 @@ def _read(structure: str) -> "Atoms":
     return atoms
 
 
-def _told(summary: "Summary", output: "Output") -> str:
+def _describe(summary: "Summary", output: "Output") -> str:
     if summary.steps == 0:
         return f"the run was complete: {output.steps} steps"
     drift = "" if summary.drift is None else f", conserved energy {1000 * summary.drift:+.4f} meV/atom"

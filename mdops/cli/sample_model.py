@@ -5,6 +5,7 @@ import torch
 from ase import Atoms
 
 from mdops import Potential
+from mdops.evaluators.spline import DEFAULT_R_MIN
 from mdops.models import DescriptorFitting
 from mdops.models.ener import EnergyFitting, EnergyFittingOptions, Parameters
 from mdops.models.se_e2_a import SeE2A, SeE2AOptions
@@ -71,10 +72,11 @@ def sample_model(
     return Potential(model, overflow="extend").eval()
 
 
-def water_model(dtype: torch.dtype) -> Potential:
+def water_model(dtype: torch.dtype, *, spline: bool = True, r_min: float | None = None) -> Potential:
     """The standard net for water: 25-50-100, axis 16, fitting 240-240-240, cutoff 6 A."""
     model = sample_model((46, 92), 6.0, (25, 50, 100), 16, (240, 240, 240), dtype)
-    model.use_spline()
+    if spline:
+        model.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
     return model
 
 

@@ -5,6 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mdops.cli.arguments import add_spline_options
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -13,11 +14,6 @@ if TYPE_CHECKING:
     from mdops.train.report.evaluation import Evaluation
 
 HELP = "errors of a model on reference data"
-_SHOWN = {  # name, factor and unit
-    "energy": ("energy", 1000, "meV/atom"),
-    "forces": ("force component", 1, "eV/A"),
-    "virial": ("virial", 1000, "meV/atom"),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accuracy of matrix products; tf32: on a GPU, faster, less accurate")  # fmt: skip
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip
+    add_spline_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +43,10 @@ def run(args: argparse.Namespace) -> int:
     from mdops.train.report.evaluation import evaluate
 
     curve = _require_outputs(args)
-    model = load(args.model, device=args.device, dtype=args.dtype, overflow=args.overflow, matmul=args.matmul)
+    model = load(
+        args.model, device=args.device, dtype=args.dtype, overflow=args.overflow, spline=args.spline,
+        r_min=args.r_min, matmul=args.matmul,
+    )  # fmt: skip
     evaluation = evaluate(model, load_dataset(args.data, model.type_map, names=_names(args.names)))
     _show(evaluation)
     for path in _write(args, evaluation, curve):
@@ -97,12 +97,14 @@ def _show(evaluation: "Evaluation") -> None:
 
 
 def _show_errors(title: str, evaluation: "Evaluation", frames: "np.ndarray | None") -> None:
+    from mdops.train.data.labels import LABELS
+
     print(title)
     print(f"  {'':<18}{'MAE':>10}{'RMSE':>10}  {'unit':<10}{'values':>10}")
     for name, error in evaluation.errors(frames).items():
-        what, factor, unit = _SHOWN[name]
-        mae, rmse = factor * error.mae, factor * error.rmse
-        print(f"  {what:<18}{mae:>10.4g}{rmse:>10.4g}  {unit:<10}{error.count:>10}")
+        label = LABELS[name]
+        mae, rmse = label.factor * error.mae, label.factor * error.rmse
+        print(f"  {label.component:<18}{mae:>10.4g}{rmse:>10.4g}  {label.shown_unit:<10}{error.count:>10}")
 
 
 def _write(

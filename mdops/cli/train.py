@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from mdops.train import Report, Trainer
-    from mdops.train.config.sections import Config, TrainingConfig
+    from mdops.train.config.sections import Config
 
 HELP = "train a model"
 _OWN = (
@@ -35,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", "-o", type=Path, default=Path("."), metavar="FOLDER", help="where files go")
     add("--restart", action="store_true", help="go on from the newest checkpoint; begin if there is none")
     add("--overwrite", action="store_true", help="begin anew over files of an earlier training")
-    begin = parser.add_mutually_exclusive_group().add_argument
+    pretrained = parser.add_mutually_exclusive_group().add_argument
     text = "begin with the weights and statistics of a model file"
-    begin("--init-model", type=Path, metavar="MODEL", help=text)
+    pretrained("--init-model", type=Path, metavar="MODEL", help=text)
     text = "the same, with the energies of the types fitted anew to the data"
-    begin("--finetune", type=Path, metavar="MODEL", help=text)
+    pretrained("--finetune", type=Path, metavar="MODEL", help=text)
     add("--use-pretrain-script", action="store_true", help="take the model's own options, not the input's")
     add("--device", default="cpu", help="cpu or cuda; with several processes, each takes a GPU of its own")
     add("--threads", type=int, metavar="N", help="processor threads; PyTorch chooses unless given")
@@ -81,10 +81,13 @@ def run(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     if args.use_pretrain_script and not (args.init_model or args.finetune):
         raise InputError("--use-pretrain-script needs a model: --init-model or --finetune")
-    config = read_config(args.input)
+    with warnings.catch_warnings():
+        if os.environ.get("RANK", "0") != "0":  # all read the same input
+            warnings.simplefilter("ignore")
+        config = read_config(args.input)
     device = join_processes(args.device)
     processes = Processes.current()
-    earlier = processes.from_first(lambda: _earlier(args, config.training))
+    earlier = processes.from_first(lambda: _earlier(args, config))
     trainer = _trainer(args, config, earlier, device)
     if processes.is_first:
         _train(trainer)
@@ -108,15 +111,17 @@ def _trainer(
 
     is_first = Processes.current().is_first
     args.output.mkdir(parents=True, exist_ok=True)
-    beginning: dict[str, Any] = {"restart": True}
+    start: dict[str, Any] = {"restart": True}
     if not (args.restart and earlier):
-        beginning = {name: getattr(args, name) for name in ("init_model", "finetune", "use_pretrain_script")}
+        start = {name: getattr(args, name) for name in ("init_model", "finetune", "use_pretrain_script")}
     with warnings.catch_warnings():
         if not is_first:  # all look at the same data
             warnings.simplefilter("ignore")
-        trainer = Trainer(config, args.output, device=device, **beginning)
+        trainer = Trainer(config, args.output, device=device, **start)
     if not args.restart and is_first:
-        for path in [*earlier, *_earlier_model(args)]:
+        own = [full.table for full in trainer.full_validations]  # begun anew
+        best = [path for path in _earlier_best(args.output, config) if path not in own]
+        for path in [*earlier, *_earlier_model(args), *best]:
             path.unlink()
     return trainer
 
@@ -125,36 +130,47 @@ def _train(trainer: "Trainer") -> None:
     """The training, with what it tells."""
     from mdops.train.report.progress import TrainingProgress
 
-    first, begin = trainer.step, time.perf_counter()
-    print(_begins(trainer), file=sys.stderr, flush=True)
+    first, started = trainer.step, time.perf_counter()
+    print(_announcement(trainer), file=sys.stderr, flush=True)
+    print(f"a step is {trainer.potential.explain('train')}", file=sys.stderr, flush=True)
     with TrainingProgress(first, trainer.steps) as progress:
         trainer.run(progress.report, progress.update)
-    print(_told(trainer, trainer.step - first, time.perf_counter() - begin, progress.latest))
+    print(_summary(trainer, trainer.step - first, time.perf_counter() - started, progress.latest))
 
 
-def _earlier(args: argparse.Namespace, training: "TrainingConfig") -> list[Path]:
+def _earlier(args: argparse.Namespace, config: "Config") -> list[Path]:
     """The checkpoints in the output folder. Raises InputError if files there would be lost."""
     from mdops.train.loop.checkpoint import checkpoints
 
+    training = config.training
     found = checkpoints(args.output, training.save_ckpt) if args.output.is_dir() else []
     results = [args.output / name for name in (training.disp_file, "model.safetensors")]
-    there = [path for path in [*found, *results] if path.exists()]
-    if there and not (args.restart or args.overwrite):
+    results += _earlier_best(args.output, config)
+    existing = [path for path in [*found, *results] if path.exists()]
+    if existing and not (args.restart or args.overwrite):
         raise InputError(
-            f"{there[0]} is of an earlier training: go on with it by --restart, replace it by --overwrite, "
+            f"{existing[0]} is of an earlier training: go on with it by --restart, replace it by --overwrite, "
             "or choose another folder with --output"
         )
     return found
 
 
+def _earlier_best(folder: Path, config: "Config") -> list[Path]:
+    """The best models and the tables of full validations in a folder."""
+    from mdops.train.loop.full_validation import best_files, tables
+
+    best = [path for files in best_files(config, folder) for path in files.found()]
+    return best + [path for path in tables(config, folder) if path.exists()]
+
+
 def _earlier_model(args: argparse.Namespace) -> list[Path]:
     """The model of an earlier training, which would pass for one of this: but for one that this begins with."""
-    path, given = args.output / "model.safetensors", args.init_model or args.finetune
-    is_needed = given is not None and path.exists() and path.samefile(given)
+    path, initial = args.output / "model.safetensors", args.init_model or args.finetune
+    is_needed = initial is not None and path.exists() and path.samefile(initial)
     return [path] if path.exists() and not is_needed else []
 
 
-def _begins(trainer: "Trainer") -> str:
+def _announcement(trainer: "Trainer") -> str:
     """What is trained on what."""
     data, steps = trainer.frames.data, f"{trainer.steps} steps"
     if trainer.step:
@@ -169,7 +185,7 @@ def _begins(trainer: "Trainer") -> str:
     )
 
 
-def _told(trainer: "Trainer", steps: int, seconds: float, last: "Report | None") -> str:
+def _summary(trainer: "Trainer", steps: int, seconds: float, last: "Report | None") -> str:
     """What was done, and where it is."""
     from mdops.train.report.progress import describe
 
@@ -178,6 +194,9 @@ def _told(trainer: "Trainer", steps: int, seconds: float, last: "Report | None")
         lines.append(f"training at step {last.step}: {describe(last.training)}")
         if last.validation is not None:
             lines.append(f"validation at step {last.step}: {describe(last.validation)}")
+    for full in trainer.full_validations:
+        best = [path for path in full.best_files.found() if path.suffix == ".safetensors"]
+        lines += [f"best by {full.metric}: {path}" for path in best]
     names = ("model.safetensors", trainer.config.training.disp_file)
     lines.append(f"wrote {' and '.join(str(trainer.folder / name) for name in names)}")
     return "\n".join(lines)

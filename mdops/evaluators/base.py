@@ -24,7 +24,7 @@ class Evaluator(ABC):
         cost: how a step by the next evaluator compares, for those who cannot have this one.
         packs_weights: whether it has to be made anew when a weight changes.
         captures: whether it never waits for the device where `check` is False, so that a CUDA graph can have it.
-        devices: types of devices that it is made for; on others its absence is not told.
+        devices: types of devices that it is made for.
         r_min: distances below are extrapolated, A.
     """
 
@@ -38,6 +38,11 @@ class Evaluator(ABC):
 
     def __init__(self, potential: "Potential") -> None:
         self.potential = potential
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        """Whether it is made for this kind of model at all."""
+        return True
 
     @classmethod
     @abstractmethod

@@ -12,7 +12,7 @@ from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import NeighborReport
 from mdops.nn.activation import CODES
 from mdops.nn.net import Layer, Net
-from mdops.ops import NeighborList, spline_potential, spline_potential_pack
+from mdops.ops import NeighborList, spline_potential, spline_potential_pack, spline_potential_why_not
 from mdops.system import System
 
 if TYPE_CHECKING:
@@ -20,13 +20,12 @@ if TYPE_CHECKING:
 
 _TABLE_PAD = 16
 _MOST_LAYERS = 16
-_MOST_TYPES = 256  # on a GPU
 
 
 class Fused(Evaluator):
     name = "fused"
     summary = "one op a step"
-    cost = "a step by separate ops takes several times as long"
+    cost = "separate ops take about ten times as long"
     packs_weights = True
     captures = True
 
@@ -42,24 +41,24 @@ class Fused(Evaluator):
                 _pack(fitting.net(t), d.channels, d.axis_neuron, potential.matmul) for t in range(d.ntypes)
             ]
             scale, shift = _scale_and_shift(splines)
-        self._model = (*norms(splines), table, torch.stack(packed))
+        # Contiguous, as the op would copy what is not at every step.
+        self._model = tuple(x.contiguous() for x in (*norms(splines), table, torch.stack(packed)))
         self._output = (scale, shift)
         name, _, threshold = fitting.net(0).layers[0].activation_name.lower().partition(":")
-        self._scalars = (*shape(splines), CODES[name], float(threshold or 3.0), potential.matmul == "tf32")
+        self._scalars = (*shape(splines), CODES[name], float(threshold or 3.0), potential.matmul)
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineModel.knows(potential)
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
         problem = SplineModel.why_not(potential) or why_not_net(potential)
         if problem is not None:
             return problem
-        device, dtype = potential.device.type, str(potential.dtype).removeprefix("torch.")
-        if device not in ("cpu", "cuda"):
+        if potential.device.type not in ("cpu", "cuda"):
             return f"the op runs on CPUs and NVIDIA GPUs, and the model is on {potential.device}"
-        if device == "cuda" and potential.dtype != torch.float32:
-            return f"the op computes in float32 on a GPU, and the model in {dtype}"
-        if device == "cuda" and len(potential.type_map) > _MOST_TYPES:
-            return f"the op takes up to {_MOST_TYPES} types on a GPU, and the model has {len(potential.type_map)}"
-        return None
+        return _beyond_limits(potential)
 
     def __call__(
         self,
@@ -119,7 +118,7 @@ def shape(splines: SplineModel) -> tuple[Any, ...]:
 
 def why_not_net(potential: "Potential") -> str | None:
     """Why the op cannot have a model's fitting net; None if it can."""
-    fitting = potential.model.fitting
+    fitting: Any = potential.model.fitting
     if not isinstance(fitting, EnergyFitting):
         return f"the op knows the fitting ener, and this is {fitting.kind}"
     layers = fitting.net(0).layers
@@ -136,6 +135,22 @@ def why_not_net(potential: "Potential") -> str | None:
     if any(fitting.vacuum) and fitting.extra_size:
         return "the energies in vacuum (atom_ener) depend on frame or atomic parameters"
     return None
+
+
+def _beyond_limits(potential: "Potential") -> str | None:
+    """The op's limit that this model, where it is now, exceeds."""
+    assert potential.grid is not None
+    descriptor: Any = potential.model.descriptor
+    fitting: Any = potential.model.fitting
+    return spline_potential_why_not(
+        descriptor.mean,
+        ntypes=descriptor.ntypes,
+        intervals=potential.grid.intervals,
+        width=descriptor.channels,
+        axis=descriptor.axis_neuron,
+        neurons=[layer.outputs for layer in fitting.net(0).layers[:-1]],
+        extra=fitting.extra_size,
+    )
 
 
 def why_not_tf32(potential: "Potential") -> str | None:
@@ -164,7 +179,7 @@ def _pack(net: Net, width: int, axis: int, matmul: str) -> torch.Tensor:
         [value(layer.timestep, layer, 1.0) for layer in net.layers],
         width,
         axis,
-        matmul == "tf32",
+        matmul,
     )
 
 

@@ -1,6 +1,6 @@
 """A training step's passes by one op on the CPU (`mdops.ops.spline_training`)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,7 +21,7 @@ class FusedTraining(Evaluator):
 
     name = "fused training"
     summary = "one op for all that comes after the splines' tables"
-    cost = "autograd records every operation of a step instead: some five times slower"
+    cost = "separate operations take three to five times as long"
     devices = ("cpu",)
 
     def __init__(self, potential: "Potential") -> None:
@@ -30,13 +30,17 @@ class FusedTraining(Evaluator):
         self.r_min = self._splines.grid.r_min
 
     @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineModel.knows(potential)
+
+    @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
         if potential.device.type != "cpu":
             return f"the op runs on CPUs, and the model is on {potential.device}"
         problem = fused.Fused.why_not(potential) or why_not_truncated(potential)
         if problem is not None:
             return problem
-        fitting = potential.model.fitting
+        fitting: Any = potential.model.fitting
         name = fitting.net(0).layers[0].activation_name
         if name.lower() != "tanh":
             return f"the op trains fitting nets of tanh, and this has {name}"

@@ -3,7 +3,7 @@
 Positions do not change in training, so that only the weights need a graph (docs/training.md, "A step").
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,7 +26,7 @@ class MomentTraining(Evaluator):
 
     name = "moments"
     summary = "moments without a graph, written-out passes through the nets, and the ops from there to forces"
-    cost = "autograd records every operation of a step instead: some five times slower"
+    cost = "autograd records every operation of a step, which takes one and a half times as long or more"
     captures = True
 
     def __init__(self, potential: "Potential") -> None:
@@ -37,11 +37,15 @@ class MomentTraining(Evaluator):
         self._held = collocation_on(s.grid.intervals, s.descriptor.mean.device, s.descriptor.mean.dtype)
 
     @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineModel.knows(potential)
+
+    @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
         problem = SplineModel.why_not(potential) or why_not_truncated(potential)
         if problem is not None:
             return problem
-        model = potential.model
+        model: Any = potential.model
         if (
             model.absent_pairs is not None
             or model.descriptor.has_excluded

@@ -47,10 +47,14 @@ class SplineModel:
     @staticmethod
     def why_not(potential: "Potential") -> str | None:
         """Why there is none for a potential."""
-        model = potential.model
-        if not isinstance(model, DescriptorFitting) or not isinstance(model.descriptor, SeE2A):
+        if not SplineModel.knows(potential):
             return f"only models of se_e2_a have splines, and this is {potential.kind}"
         return potential.why_no_spline
+
+    @staticmethod
+    def knows(potential: "Potential") -> bool:
+        model = potential.model
+        return isinstance(model, DescriptorFitting) and isinstance(model.descriptor, SeE2A)
 
     def moments(self, near: Neighborhood) -> tuple[torch.Tensor, NeighborReport]:
         """A (N, ntypes * B, 4), and what the op says of the neighbours (`mdops.ops.spline_moment`)."""
@@ -114,7 +118,7 @@ class SplineModel:
 
 def pair_masks(model: DescriptorFitting) -> tuple[torch.Tensor, torch.Tensor]:
     """`mask` and `zeroed` of a `SplineModel`."""
-    excluded = model.descriptor.excluded
+    excluded: torch.Tensor = model.descriptor.excluded  # type: ignore[assignment]
     absent = torch.zeros_like(excluded) if model.absent_pairs is None else model.absent_pairs
     return excluded | absent, excluded & ~absent
 
@@ -122,12 +126,16 @@ def pair_masks(model: DescriptorFitting) -> tuple[torch.Tensor, torch.Tensor]:
 class Splined(Autograd):
     name = "splines"
     summary = "spline moments, then PyTorch"
-    cost = "the embedding nets run on every pair instead: some ten times slower"
+    cost = "the embedding nets run on every pair instead, which takes about three times as long"
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
         self.splines = SplineModel(potential)
         self.r_min = self.splines.grid.r_min
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineModel.knows(potential)
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:

@@ -4,11 +4,8 @@ from typing import Any
 
 Tree = dict[str, Any]
 
-# What stands in a part's node and is no option of an input: weights, and what follows from the rest of the model.
-_DESCRIPTOR_PARTS = (
-    "@class", "@version", "@variables", "embeddings", "embeddings_strip", "attention_layers", "type_embedding",
-    "env_mat", "type_map", "ntypes", "compress", "spin",
-)  # fmt: skip
+# What stands in a descriptor's node and is no option of an input, beside nets and arrays.
+_NO_OPTIONS = ("@class", "@version", "type_map", "ntypes", "spin")
 _FITTING_OPTIONS = (
     "type", "neuron", "resnet_dt", "numb_fparam", "numb_aparam", "dim_case_embd", "default_fparam",
     "activation_function", "precision", "trainable", "use_aparam_as_mask", "atom_ener",
@@ -48,4 +45,10 @@ def definition(model: Tree) -> Tree:
 def _descriptor(node: Tree) -> Tree:
     if node.get("type") == "hybrid":
         return {"type": "hybrid", "list": [_descriptor(part) for part in node["list"]]}
-    return {key: value for key, value in node.items() if key not in _DESCRIPTOR_PARTS}
+    return {key: value for key, value in node.items() if key not in _NO_OPTIONS and _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, str | bool | int | float)

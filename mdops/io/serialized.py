@@ -51,7 +51,7 @@ def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
     origin = source.get("imported_from", source.get("format"))
     if origin is not None:
         own["imported_from"] = origin
-    now = str(datetime.datetime.now(tz=datetime.timezone.utc))
+    now = str(datetime.datetime.now(tz=datetime.UTC))
     return {
         "software": "mdops",
         "version": version("mdops"),

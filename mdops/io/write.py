@@ -48,6 +48,8 @@ def write_model(
     try:
         plain_source = json.loads(json.dumps(source or {}, allow_nan=False))
         data = encode(_checked(model, "model", False), plain_source)
+    except KeyError as error:
+        raise ModelFileError(f"{path}: not written: the model lacks {error}") from error
     except (ModelFileError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path}: not written: {error}") from error
     replace_file(path, data, beside=_unfinished(path.name, str(os.getpid())))

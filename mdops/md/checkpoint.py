@@ -1,4 +1,4 @@
-"""The state of a run in one file, replaced as a whole: what is there is always complete."""
+"""The state of a run in one file, replaced as a whole: it is complete at any moment."""
 
 import dataclasses
 import io
@@ -12,7 +12,7 @@ from ase import Atoms
 from mdops.errors import InputError
 from mdops.io.atomic import replace_file
 
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclasses.dataclass
@@ -21,11 +21,11 @@ class Checkpoint:
 
     Attributes:
         step: how many are done.
-        physics: of the run, as a dict, with what tells its models from others.
+        physics: of the run, as a dict, with digests of its models and parameters.
         random: the state of the random numbers.
         marks: for each output file how far it was written.
         arrays: numbers, positions, momenta, cell, pbc.
-        inner: the integrator's own variables.
+        inner: the engine's own variables; none of ASE's integrators.
     """
 
     step: int
@@ -37,7 +37,7 @@ class Checkpoint:
 
 
 def atom_arrays(atoms: Atoms) -> dict[str, np.ndarray]:
-    """What of the atoms changes in a run, and what tells whose run it is."""
+    """What of the atoms changes in a run, and what identifies them."""
     arrays = {name: atoms.arrays[name] for name in ("numbers", "positions", "momenta")}
     return arrays | {"cell": atoms.cell.array, "pbc": atoms.pbc}
 
@@ -58,10 +58,11 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write, to the disk, then put in the place of the last one."""
     head = {"version": _VERSION, "step": checkpoint.step, "physics": checkpoint.physics}
     head |= {"random": checkpoint.random, "marks": checkpoint.marks}
-    members = {f"atoms/{name}": value for name, value in checkpoint.arrays.items()}
+    members: dict[str, Any] = {f"atoms/{name}": value for name, value in checkpoint.arrays.items()}
     members |= {f"inner/{name}": value for name, value in checkpoint.inner.items()}
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, head=np.array(json.dumps(head)), **members)
+    # Without `allow_pickle`: before NumPy 2.1 that is the name of one more array.
+    np.savez(buffer, head=np.array(json.dumps(head)), **members)
     replace_file(path, buffer.getbuffer())
 
 
@@ -72,7 +73,7 @@ def read(path: Path) -> Checkpoint:
             head = json.loads(str(file["head"]))
             if head.pop("version") != _VERSION:
                 raise InputError(
-                    f"{path} is a checkpoint of another version of mdops: go on with that version, or begin anew "
+                    f"{path} is a checkpoint of another version of mdops: go on with that version, or start anew "
                     "with --overwrite"
                 )
             parts: dict[str, dict[str, np.ndarray]] = {"atoms": {}, "inner": {}}

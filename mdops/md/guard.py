@@ -23,6 +23,17 @@ def is_refusal(error: Exception) -> bool:
     )
 
 
+@contextmanager
+def refused_as_input() -> Iterator[None]:
+    """Raises what a model or an op says of its input as InputError."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, InputError) or not is_refusal(error):
+            raise
+        raise InputError(str(error)) from error
+
+
 class UnstableRunError(MDOpsError, RuntimeError):
     """A run whose numbers are no physics any more; the message says when, and what to do."""
 

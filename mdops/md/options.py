@@ -59,7 +59,7 @@ class Physics:
             raise InputError("seed and the steps between checkpoints must not be negative")
 
     def checkpoint_steps(self, atoms: int, *, on_gpu: bool = False) -> int:
-        """Steps between checkpoints: some ten seconds of work, unless told."""
+        """Steps between checkpoints: `checkpoint_every`, or some ten seconds of work."""
         if self.checkpoint_every:
             return self.checkpoint_every
         if on_gpu:

@@ -19,7 +19,7 @@ from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import Engine, Frame
 from mdops.md.files import Background, Files, existing, one_run
 from mdops.md.guard import Guard
-from mdops.md.integrators import conserved_energy, inner_state, make_integrator, set_inner_state
+from mdops.md.integrators import conserved_energy, make_integrator
 from mdops.md.log import LogState
 from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
 from mdops.md.options import Output, Physics
@@ -49,29 +49,23 @@ def run(
     """Run atoms that have an `MDOps` calculator; they end up in the last state.
 
     Every `physics.checkpoint_steps` steps the files are brought to the disk, the state is saved, and
-    neighbour lists begin anew. A restart cuts trajectory and log back to the last checkpoint and goes on from
+    neighbour lists are built anew. A restart cuts trajectory and log back to the last checkpoint and goes on from
     there; it computes what the unbroken run would have, to the last bit.
 
     Args:
         atoms, physics, output: the structure, its equations of motion, and the files.
         new_velocities: draw velocities even if the structure has some.
-        engine: run on the device (`mdops.md.engine`) or through ASE's integrators; by default the engine runs
-            what it can (one model, no constraints) when the model is on a GPU.
+        engine: run on the model's device (`mdops.md.engine`), or through ASE's integrators (nve and Langevin
+            dynamics); by default those run structures with constraints, and the engine all others.
 
     Raises:
         InputError: a structure, option or file that does not fit, or a file that another run writes.
         UnstableRunError: the run blew up.
     """
     if engine is None:
-        engine = _engine_can(atoms) and atoms.calc.models[0].device.type == "cuda"
-    elif engine and not _engine_can(atoms):
-        raise InputError("the engine runs atoms without constraints, with one model")
+        engine = not atoms.constraints
     with one_run(output):
         return (_EngineRun if engine else _AseRun)(atoms, physics, output, new_velocities).go()
-
-
-def _engine_can(atoms: Atoms) -> bool:
-    return not atoms.constraints and len(atoms.calc.models) == 1 and len(atoms) > 0
 
 
 class _Run:
@@ -130,15 +124,13 @@ class _Run:
 
 
 class _AseRun(_Run):
-    """Through ASE's integrators, step by step."""
+    """Through ASE's integrators, step by step: structures with constraints."""
 
     kind = "ase"
 
     def __init__(self, atoms: Atoms, physics: Physics, output: Output, new_velocities: bool) -> None:
         super().__init__(atoms, physics, output, new_velocities)
         self.dynamics = make_integrator(atoms, physics, self.rng)
-        if self.saved is not None:
-            set_inner_state(self.dynamics, self.saved.inner)
         self.every = physics.checkpoint_steps(len(atoms))
         atoms.calc.renew_lists()
         atoms.get_forces()
@@ -150,7 +142,7 @@ class _AseRun(_Run):
             self._frame(heading=True)
 
     def go(self) -> Summary:
-        first, begin = self.step, time.perf_counter()
+        first, started = self.step, time.perf_counter()
         kept, total = conserved_energy(self.dynamics), 0.0
         guard = Guard(self.physics.timestep, self.physics.temperature)
         try:
@@ -170,7 +162,7 @@ class _AseRun(_Run):
         end = conserved_energy(self.dynamics)
         drift = None if end is None or kept is None else (end - kept) / max(len(self.atoms), 1)
         mean = total / max(self.step - first, 1)
-        return self._summary(first, time.perf_counter() - begin, mean, drift)
+        return self._summary(first, time.perf_counter() - started, mean, drift)
 
     def _write(self) -> None:
         """What is due after a step. The checkpoint comes last: it has this step's frame behind it."""
@@ -186,8 +178,8 @@ class _AseRun(_Run):
         self.files.write(self.atoms, state, heading=heading)
 
     def _checkpoint(self) -> None:
-        self._save(inner_state(self.dynamics))
-        # A restart begins with new lists, whose order decides the last bits of sums: so does this run.
+        self._save({})
+        # A restart starts with new lists, whose order decides the last bits of sums: so does this run.
         self.atoms.calc.renew_lists()
 
 
@@ -201,7 +193,7 @@ class _EngineRun(_Run):
         calculator = atoms.calc
         self.engine = Engine(
             atoms,
-            calculator.models[0],
+            calculator.models,
             physics,
             skin=calculator.skin,
             step=self.step,
@@ -218,12 +210,15 @@ class _EngineRun(_Run):
             self._frame(self.engine.frame(), heading=True)
 
     def go(self) -> Summary:
-        first, begin, start = self.step, time.perf_counter(), self.engine.frame()
+        first, started, start = self.step, time.perf_counter(), self.engine.frame()
         writer, end = Background(), start
         try:
             with Reporter(first, self.output.steps, self.physics.timestep) as reporter:
+                self.engine.on_progress = lambda step, kinetic: reporter.update(
+                    step, self.engine.temperature(kinetic[0])
+                )
                 while self.step < self.output.steps:
-                    end = self._segment(writer, reporter)
+                    end = self._segment(writer)
         finally:
             writer.close()
             assert self.files is not None
@@ -231,14 +226,13 @@ class _EngineRun(_Run):
         drift = None
         if start.conserved is not None and end.conserved is not None:
             drift = (end.conserved - start.conserved) / len(self.atoms)
-        return self._summary(first, time.perf_counter() - begin, self.engine.mean_temperature, drift)
+        return self._summary(first, time.perf_counter() - started, self.engine.mean_temperature, drift)
 
-    def _segment(self, writer: Background, reporter: Reporter) -> Frame:
+    def _segment(self, writer: Background) -> Frame:
         """The steps up to the next checkpoint, and that."""
         last = min(self.output.steps, (self.step // self.every + 1) * self.every)
         for frame in self.engine.run(last - self.step, self.output.interval):
             writer.do(functools.partial(self._frame, frame))
-            reporter.update(frame.step, self.engine.temperature(frame.kinetic))
         frame = self.engine.frame()
         writer.drain()
         self.step = last
@@ -246,9 +240,8 @@ class _EngineRun(_Run):
         self.atoms.arrays["positions"][:] = frame.positions
         self.atoms.set_array("momenta", frame.momenta, float, (3,))
         self._save(self.engine.inner)
-        # A restart begins with new lists, whose order decides the last bits of sums: so does this run.
+        # A restart starts with new lists, whose order decides the last bits of sums: so does this run.
         self.engine.renew()
-        reporter.update(self.step, self.engine.temperature(frame.kinetic))
         return frame
 
     def _frame(self, frame: Frame, heading: bool = False) -> None:
@@ -258,20 +251,20 @@ class _EngineRun(_Run):
 
 
 def _models(models: Sequence[Potential]) -> dict[str, Any]:
-    """What tells the models of a run from others: a digest of weights and options, and what `load` was told."""
-    found: dict[str, Any] = {"number of models": len(models)}
+    """What identifies the models of a run: a digest of weights and options, and the arguments of `load`."""
+    identity: dict[str, Any] = {"number of models": len(models)}
     for k, model in enumerate(models, 1):
         name = "model" if len(models) == 1 else f"model {k}"
-        found[name] = digest(model)[:16]
-        found[f"dtype of the {name}"] = str(model.dtype).removeprefix("torch.")
-        found[f"matmul of the {name}"] = model.matmul
+        identity[name] = digest(model)[:16]
+        identity[f"dtype of the {name}"] = str(model.dtype).removeprefix("torch.")
+        identity[f"matmul of the {name}"] = model.matmul
         grid = model.grid
         splines = (
             "exact nets" if grid is None else f"splines of {grid.intervals} intervals beyond {grid.r_min:g} A"
         )
-        found[f"evaluation of the {name}"] = splines
-        found[f"overflow of the {name}"] = model.overflow
-    return found
+        identity[f"evaluation of the {name}"] = splines
+        identity[f"overflow of the {name}"] = model.overflow
+    return identity
 
 
 def _parameters(atoms: Atoms) -> dict[str, Any]:
@@ -287,7 +280,7 @@ def _parameters(atoms: Atoms) -> dict[str, Any]:
 
 
 def _last_checkpoint(output: Output) -> Checkpoint | None:
-    """What to go on from; None for a run that begins.
+    """What to go on from; None for a new run.
 
     Raises InputError if files of an earlier run are in the way, or changed since their checkpoint.
     """
@@ -316,5 +309,5 @@ def _check_same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     if changed:
         raise InputError(
             f"{path} is of a run with other {', '.join(changed)}: a restart must have the same; give what the run "
-            "began with, or begin anew with --overwrite or under other names"
+            "started with, or start anew with --overwrite or under other names"
         )

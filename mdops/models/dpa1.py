@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models.contract import EnvironmentDescriptor, Features, Tree
-from mdops.models.environment import EnvironmentOptions, check_axis, environment, rounded
+from mdops.models.environment import EnvironmentOptions, check_axis, environment, rounded, switch
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.type_embedding import TypeEmbedding, electron_configurations
@@ -37,7 +37,7 @@ class SeAttenV2Options(EnvironmentOptions):
     NAMES: ClassVar[tuple[str, ...]] = ("se_atten_v2",)
     NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False, "lmax": 1}
 
-    sel: list[int] | int | str = key(  # type: ignore[assignment]
+    sel: list[int] | int | str = key(
         "auto",
         'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
         "the data needs",
@@ -320,11 +320,11 @@ class SeAttenV2(EnvironmentDescriptor):
         live = present & ~excluded
         rows = environment(self, near).masked_fill(~live[..., None], 0.0)
         kinds = near.kinds.masked_fill(~live, 0)
-        switch, directions = self._switch_and_directions(near, live)
+        fading, directions = self._switch_and_directions(near, live)
         products = self._type_products(types)
 
         def of_atoms(chunk: slice) -> torch.Tensor:
-            sw, r = (None if x is None else x[chunk] for x in (switch, directions))
+            sw, r = (None if x is None else x[chunk] for x in (fading, directions))
             centers = near.centers[chunk, None]
             g = self._embedding(rows[chunk, :, :1], kinds[chunk], centers, types, products, sw)
             if len(self.attention) and live.shape[1]:
@@ -360,16 +360,14 @@ class SeAttenV2(EnvironmentDescriptor):
             return None, None
         # An empty slot has the distance 0, where the root has no slope.
         r = torch.where(live, near.displacements.square().sum(-1), 1.0).sqrt()
-        low, high = self.cutoff_smooth, self.cutoff
-        u = (r.clamp(low, high) - low) / (high - low)
-        switch = ((1 - u) ** 3 * ((6 * u + 3) * u + 1)).masked_fill(~live, 0.0)
+        sw = switch(r, self.cutoff_smooth, self.cutoff).masked_fill(~live, 0.0)
         directions = None
         if has_angles:
             # DeePMD-kit divides the rows' x, y and z by their length, or by 1e-12 if that is less. This is the same,
             # and keeps its digits where the rows have lost theirs.
-            length = switch * r / ((r + self.protection) ** 2 * self.std[near.centers, 1:])
+            length = sw * r / ((r + self.protection) ** 2 * self.std[near.centers, 1:])
             directions = near.displacements * ((length / _TINY).clamp(max=1) / r)[..., None]
-        return (switch if self.options.is_smooth else None), directions
+        return (sw if self.options.is_smooth else None), directions
 
     def _pairs(
         self, live: torch.Tensor, switch: torch.Tensor | None, directions: torch.Tensor | None

@@ -233,7 +233,8 @@ class EnergyFitting(Kind):
             type_map,
             NetCollection.from_tree(tree["nets"], dtype),
             tensor(variables["bias_atom_e"], torch.float64).reshape(len(type_map)),
-            *parameters,
+            parameters[0],
+            parameters[1],
             _optional(variables.get("case_embd"), options.dim_case_embd, dtype),
         )
 
@@ -290,7 +291,8 @@ class EnergyFitting(Kind):
         ]
         options = copy.deepcopy(options)
         bias = torch.zeros(ntypes, dtype=torch.float64)
-        return cls(options, type_map, nets, bias, *parameters, torch.empty(0, dtype=dtype))
+        fparam, aparam = parameters
+        return cls(options, type_map, nets, bias, fparam, aparam, torch.empty(0, dtype=dtype))
 
     def summary(self) -> dict[str, str]:
         hidden = "-".join(str(layer.outputs) for layer in self.net(0).layers[:-1])

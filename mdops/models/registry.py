@@ -1,9 +1,16 @@
 """The kinds of models, descriptors and fittings that there are, by their names in model files and training inputs."""
 
-from collections.abc import Mapping
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, TypeVar
 
-from mdops.errors import UnsupportedModelError
+from mdops.errors import InputError, UnsupportedModelError
 from mdops.models.contract import AtomicModel, Descriptor
 from mdops.options import Options
 
@@ -15,7 +22,8 @@ _KINDS: dict[str, dict[str, Any]] = {sort: {} for sort in _SORTS}
 
 def register(kind: K) -> K:
     """Makes a kind known by the names of its options; a decorator of its class. The last of a name counts."""
-    for name in dict.fromkeys((kind.Options.KIND, *kind.Options.NAMES)):
+    options: type[Options] = getattr(kind, "Options")  # noqa: B009  (of any of the three sorts)
+    for name in dict.fromkeys((options.KIND, *options.NAMES)):
         _KINDS[_sort(kind)][name] = kind
     return kind
 
@@ -31,18 +39,54 @@ def _sort(kind: type) -> str:
 
 
 def kinds(sort: str) -> Mapping[str, Any]:
-    """The classes of a sort ("model", "descriptor" or "fitting") by all their names."""
+    """The classes of a sort ("model", "descriptor" or "fitting") by all their names, those of others included."""
+    _load_others()
     return _KINDS[sort]
+
+
+@lru_cache(maxsize=1)
+def _load_others() -> None:
+    """Kinds of installed packages (entry points of the group `mdops.kinds`) and of the files and modules that the
+    environment variable MDOPS_KINDS names, separated as in PATH. Raises InputError for one that cannot be imported."""
+    for entry in entry_points(group="mdops.kinds"):
+        _imported(entry.name, entry.load)
+    for name in filter(None, os.environ.get("MDOPS_KINDS", "").split(os.pathsep)):
+        load_kinds(name)
+
+
+def load_kinds(name: str) -> None:
+    """Imports a Python file, or a module by its name, that registers kinds. Raises InputError if that fails."""
+    if not name.endswith(".py"):
+        _imported(name, lambda: importlib.import_module(name))
+        return
+    path = Path(name).resolve()
+    if any(getattr(module, "__file__", None) == str(path) for module in list(sys.modules.values())):
+        return
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise InputError(f"{name}: there is no such Python file")
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    _imported(name, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+
+
+def _imported(name: str, load: Callable[[], Any]) -> None:
+    try:
+        load()
+    except InputError:
+        raise
+    except Exception as error:
+        # The file is anybody's, and may fail in any way.
+        raise InputError(f"kinds of models in {name}: {type(error).__name__}: {error}") from error
 
 
 def options(sort: str) -> dict[str, type[Options]]:
     """Their options."""
-    return {name: kind.Options for name, kind in _KINDS[sort].items()}
+    return {name: kind.Options for name, kind in kinds(sort).items()}
 
 
 def find(sort: str, name: Any) -> Any:
     """The class of that name. Raises UnsupportedModelError, which tells what there is."""
-    if name not in _KINDS[sort]:
+    if name not in kinds(sort):
         known = ", ".join(dict.fromkeys(kind.Options.KIND for kind in _KINDS[sort].values()))
         what = f"a {name} model" if sort == "model" else f"the {sort} {name}"
         raise UnsupportedModelError(f"{what} is not supported; supported are {known}")
@@ -52,6 +96,6 @@ def find(sort: str, name: Any) -> Any:
 def model_name(section: Mapping[str, Any], name: str) -> str:
     """The kind of model that the section `model` of a training input means: its `type`, unless another key tells."""
     for kind in dict.fromkeys(_KINDS["model"].values()):
-        if name == "standard" and section.get(getattr(kind.Options, "MARK", None)) is not None:
+        if name == "standard" and section.get(getattr(kind.Options, "MARK", "")) is not None:
             return kind.Options.NAMES[0]
     return name

@@ -48,7 +48,7 @@ class Watch:
     """Tells by `state` whether a module's parameters, buffers or parts have changed."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._module = module
+        self._has_new = False
         # Lists of dicts that stay the same objects: walking over modules each time would cost more than this.
         self._modules = [(m._modules, tuple(m._modules.values())) for m in module.modules()]
         self._tensors = [d for m in module.modules() for d in (m._parameters, m._buffers)]
@@ -58,8 +58,8 @@ class Watch:
 
     @property
     def is_valid(self) -> bool:
-        """False where modules were replaced: another Watch is due."""
-        return all(tuple(now.values()) == then for now, then in self._modules)
+        """False where modules or parameters were replaced: another Watch is due."""
+        return not self._has_new and all(tuple(now.values()) == then for now, then in self._modules)
 
     def state(self) -> tuple[Hashable, ...]:
         """Differs from an earlier one if anything changed since, or may have."""
@@ -73,6 +73,7 @@ class Watch:
                 yield id(value), value._version
                 if isinstance(value, nn.Parameter):
                     if type(value) is not WatchedParameter:
-                        yield object()  # new since; `Watch` anew makes it a watched one
+                        self._has_new = True
+                        yield object()
                     else:
                         yield object() if value.has_alias else value.replaced

@@ -17,7 +17,11 @@ from mdops.ops.neighbor import (
     unpack_images,
 )
 from mdops.ops.spline_moment import spline_moment
-from mdops.ops.spline_potential import spline_potential, spline_potential_pack
+from mdops.ops.spline_potential import (
+    spline_potential,
+    spline_potential_pack,
+    spline_potential_why_not,
+)
 from mdops.ops.spline_training import spline_training
 
 __all__ = [
@@ -36,6 +40,7 @@ __all__ = [
     "spline_moment",
     "spline_potential",
     "spline_potential_pack",
+    "spline_potential_why_not",
     "spline_training",
     "unpack_images",
 ]

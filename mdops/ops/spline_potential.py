@@ -13,10 +13,11 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
     On the CPU it works through blocks of atoms that stay in the processor's cache, from moments to forces
     (docs/mathematics.md). On a GPU it is a fixed sequence of kernels that never waits for the host and can be captured
     (docs/cuda.md); there it computes in float32, its results have the same bits in every run, and an input that
-    cannot be is answered with NaN in all of them. `tf32` asks for products of the fitting net to the accuracy of TF32,
-    11 bits in place of 22, which GPUs have, and the CPU refuses. Not differentiable: for training, compose
+    cannot be is answered with NaN in all results of its system. `matmul` names the accuracy of the fitting net's
+    products: "float32", on a GPU from pairs of float16 with 22 bits, or "tf32", on a GPU from one float16 with 11 bits,
+    which the CPU refuses. Not differentiable: for training, compose
     `spline_moment` with plain PyTorch.
-    `mdops.nn.fused` prepares the arguments, in the order of the schema in source/op/library.cpp:
+    `mdops.evaluators.fused` prepares the arguments, in the order of the schema in source/op/library.cpp:
 
         positions (N, 3) and cell (S, 3, 3) float64; batch, types (N,), neighbors, images (N, K) and
         counts (N, ntypes) int32: as everywhere (docs/ops.md);
@@ -24,11 +25,11 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
         pair_mask, zeroed (ntypes, ntypes) bool: pairs of types left out, and those of them that are not padding;
         sel (ntypes,) int32;
         tables (ntypes, ntypes * B, width padded to 16): the spline coefficients of each centre's type / N_sel;
-        nets (ntypes, P): the fitting nets, from `spline_potential_pack` with the same `tf32`;
+        nets (ntypes, P): the fitting nets, from `spline_potential_pack` with the same `matmul`;
         extra (N, E): further inputs of the fitting nets;
         scale, shift (ntypes,) float64: the energy of an atom is scale * net + shift, eV;
         cutoff, cutoff_smooth, protection (A), s_max (1/A), width, axis, neurons, residual (0 or 1 for each
-        hidden layer), activation (its code), threshold (of silut) and tf32.
+        hidden layer), activation (its code), threshold (of silut) and matmul.
 
     Returns:
         atom_energy (N,) float64, forces (N, 3) float64, virial (S, 3, 3) float64, and within (N, ntypes) int32
@@ -43,7 +44,7 @@ def spline_potential_pack(
     timesteps: list[torch.Tensor],
     width: int,
     axis: int,
-    tf32: bool = False,
+    matmul: str = "float32",
 ) -> torch.Tensor:
     """One fitting net in the layout of the kernels of this processor or GPU, (P,).
 
@@ -52,9 +53,34 @@ def spline_potential_pack(
             inputs, in DeePMD-kit's order, and then the extra ones.
         biases, timesteps: (outputs,) of each layer.
         width, axis: M and M2.
-        tf32: for products to the accuracy of TF32; on a GPU alone.
+        matmul: "float32", or "tf32" for products of that accuracy; on a GPU alone.
     """
-    return torch.ops.mdops.spline_potential_pack(weights, biases, timesteps, width, axis, tf32)
+    return torch.ops.mdops.spline_potential_pack(weights, biases, timesteps, width, axis, matmul)
+
+
+def spline_potential_why_not(
+    like: torch.Tensor,
+    *,
+    ntypes: int,
+    intervals: int,
+    width: int,
+    axis: int,
+    neurons: list[int],
+    extra: int = 0,
+) -> str | None:
+    """Why `spline_potential` (and on the CPU `spline_training`) cannot take a model of these sizes; None if it can.
+
+    The limits are those of the device: on a GPU they follow from its shared memory.
+
+    Args:
+        like: (any,) a tensor of the model's device and dtype.
+        ntypes, intervals: types, and pieces of each spline.
+        width, axis: M and M2.
+        neurons: of each hidden layer of the fitting nets.
+        extra: their inputs beside the descriptor's.
+    """
+    why = torch.ops.mdops.spline_potential_why_not(like, ntypes, intervals, width, axis, neurons, extra)
+    return why or None
 
 
 @register_fake("spline_potential")

@@ -90,13 +90,16 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   // A whole se_e2_a model with splines: energies, forces and virials in one pass, for simulation.
   m.def(
       "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis, "
-      "bool tf32) -> Tensor");
+      "str matmul) -> Tensor");
+  m.def(
+      "spline_potential_why_not(Tensor like, int ntypes, int intervals, int width, int axis, int[] neurons, "
+      "int extra) -> str");
   m.def(
       "spline_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
       "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
       "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual, int activation, float threshold, bool tf32) "
+      "int[] residual, int activation, float threshold, str matmul) "
       "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest)");
 
   // The same with the gradients that a loss on its results has by the tables and the nets, for training.

@@ -1,15 +1,19 @@
 """The command `mdops`: in this process where that will do, since importing torch takes seconds."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 import torch
 from ase.build import bulk, molecule
+from ase.calculators.emt import EMT
+from ase.constraints import FixAtoms
 from ase.io import read, write
 
 import mdops
@@ -53,12 +57,12 @@ def test_version(capsys):
 
 def test_info(capsys):
     assert main(["info", MODEL]) == 0
-    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    told = {line[:18].strip(): line[18:] for line in capsys.readouterr().out.splitlines()}
     assert told["elements"] == "Cu, Al"
     assert told["cutoff"].startswith("5 A")
     assert told["sel"] == "Cu 80, Al 60"
     assert "deepmd-kit 3.2.0" in told["source"]
-    assert told["step"] == "one fused op"
+    assert told["a step"] == "fused: one op a step"
     assert told["parameters"] == "19,586"
 
 
@@ -79,13 +83,17 @@ def test_info_on_models_of_all_sorts(case, capsys):
         (["md", "water.xyz", "-m", MODEL, "--steps", "1", "-T", "300"], "does not know H, O"),
         (["md", "start.xyz", "-m", MODEL, "--time", "nan", "-T", "300"], "--time nan: expected ps"),
         (["bench", MODEL, "--atoms", "0"], "at least one atom"),
+        (["bench", "--r-min", "-1"], "--r-min -1.0: expected a positive distance"),
+        (["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--r-min", "0"], "positive distance"),
     ],
 )
 def test_errors_are_one_line(crystal, capsys, command, says):
     write("water.xyz", molecule("H2O"))
     assert main(command) == 2
-    told = capsys.readouterr().err
-    assert says in told and told.startswith("mdops: ") and told.count("\n") == 1
+    told = capsys.readouterr().err.splitlines()
+    if told[0].startswith(f"{MODEL}: "):  # which evaluator runs
+        del told[0]
+    assert len(told) == 1 and told[0].startswith("mdops: ") and says in told[0]
     assert main([*command, "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
@@ -122,7 +130,7 @@ def test_a_run_does_not_write_over_what_it_begins_with(crystal, capsys, output):
     before = Path("start.xyz").read_bytes()
     run = ["md", "start.xyz", "-m", MODEL, "-T", "300", "--steps", "2", "--overwrite", output, "./start.xyz"]
     assert main(run) == 2
-    assert "start.xyz is what the run begins with" in capsys.readouterr().err
+    assert "start.xyz is what the run starts with" in capsys.readouterr().err
     assert Path("start.xyz").read_bytes() == before
 
 
@@ -156,6 +164,49 @@ def test_the_command_survives_a_kill(crystal):
     assert [f.info["step"] for f in read("md.traj", ":")] == list(range(0, 1001, 5))
 
 
+@pytest.mark.parametrize("constraint", [None, FixAtoms([0])])
+def test_near_pairs_are_told_once_and_the_advice_can_be_followed(crystal, capsys, constraint):
+    atoms = read(crystal)
+    atoms.set_constraint(constraint)
+    write("start.traj", atoms)
+    command = ["md", "start.traj", "-m", MODEL, "-T", "900", "--timestep", "2", "--steps", "100"]
+    command += ["--overwrite", "--checkpoint-every", "20", "--interval", "10"]
+    warning = "mdops: warning: atoms have a neighbour nearer than 2.7 A"
+    assert main([*command, "--r-min", "2.7"]) == 0
+    told = capsys.readouterr().err
+    assert told.count(warning) == told.count("warning") == 1
+    assert "--r-min" in told and "--no-spline" in told
+    for advice in (["--r-min", "1.5"], ["--no-spline"]):
+        assert main([*command, *advice]) == 0
+        assert "warning" not in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*command, "--r-min", "1.5", "--no-spline"])
+
+
+def test_the_test_of_a_model_takes_the_advice_too(crystal, capsys):
+    atoms = read(crystal)
+    atoms.rattle(0.1, seed=0)
+    atoms.calc = EMT()
+    atoms.get_forces()
+    write("labelled.extxyz", atoms)
+    command, errors = ["test", "--model", MODEL, "--data", "labelled.extxyz", "--dtype", "float64"], []
+    for options in (["--r-min", "4.5"], ["--r-min", "1.5"], ["--no-spline"]):
+        assert main([*command, *options]) == 0
+        told = capsys.readouterr()
+        assert ("nearer than 4.5 A" in told.err) == (options[-1] == "4.5")
+        errors.append(told.out)
+    assert errors[0] != errors[1] == errors[2]
+
+
+def test_bench_without_splines(capsys):
+    for model in ([], [MODEL]):
+        times = []
+        for options in (["--r-min", "0.4"], ["--no-spline"]):
+            assert main(["bench", *model, "--atoms", "24", "--seconds", "0.1", *options]) == 0
+            times.append(float(capsys.readouterr().out.splitlines()[-1].split()[1]))
+        assert times[1] > 1.5 * times[0]
+
+
 def test_bench(capsys):
     assert main(["bench", "--atoms", "24", "--seconds", "0.05"]) == 0
     row = capsys.readouterr().out.splitlines()[-1].split()
@@ -175,9 +226,21 @@ class TestDoctor:
         done = python("-c", BROKEN_LIBRARY, "doctor")
         assert done.returncode == 1
         assert "problem  library" in done.stdout and "undefined symbol: xyz" in done.stdout
-        assert "-> install mdops again" in done.stdout
+        assert "-> build mdops again, in a clone of mdops: `make build`" in done.stdout
         assert "1 problem to mend" in done.stdout
         assert "Traceback" not in done.stderr
+
+    def test_advice_names_no_package_that_is_not_published(self, monkeypatch, capsys):
+        def missing(name):
+            raise PackageNotFoundError(name)
+
+        monkeypatch.setattr("mdops.cli.doctor.version", missing)
+        assert main(["doctor"]) == 1
+        told = capsys.readouterr().out
+        assert "-> install it, in a clone of mdops: `make build`, or `pip install --no-build-iso" in told
+        assert "-> pip install numpy" in told
+        sources = [path.read_text() for path in Path(mdops.__file__).parent.rglob("*.py")]
+        assert not re.findall(r"pip install [^`\n]*\bmdops\b", "\n".join(sources))
 
     def test_a_library_of_other_sources(self):
         stale = BROKEN_LIBRARY.replace('raise OSError("undefined symbol: xyz")', "pass")

@@ -105,6 +105,26 @@ def test_an_earlier_training_is_replaced_only_when_told(inputs, capsys):
     assert [path.name for path in Path("run").glob("*.pt")] == ["model.ckpt-2.pt"]
 
 
+def test_best_models_are_named_and_replaced_with_the_training_they_are_of(inputs, capsys):
+    tree = json.loads(Path(inputs(acc_freq=2)).read_text())
+    full = {"full_validation": True, "validation_freq": 4, "full_val_start": 0, "save_best_dir": "best"}
+    Path("full.json").write_text(json.dumps({**tree, "validating": full}))
+    assert main(["train", "full.json", "--output", "run"]) == 0
+    out, err = capsys.readouterr()
+    (best,) = Path("run/best").glob("*.safetensors")
+    assert f"best by E:MAE: {best}\n" in out and mdops.load(best).type_map == ["Cu", "Al"]
+    assert err.count("training.acc_freq: is 2, which has no effect") == 1
+    for path in Path("run").glob("*.*"):
+        path.unlink()  # all but the best
+    assert main(["train", "full.json", "--output", "run"]) == 2
+    assert "run/best/best.ckpt" in capsys.readouterr().err
+    inputs(numb_steps=2)
+    tree = json.loads(Path("input.json").read_text())
+    Path("full.json").write_text(json.dumps({**tree, "validating": {"save_best_dir": "best"}}))
+    assert main(["train", "full.json", "--output", "run", "--overwrite"]) == 0
+    assert not list(Path("run/best").iterdir())
+
+
 @pytest.mark.parametrize(
     "change, says",
     [
@@ -127,8 +147,8 @@ def test_a_training_begins_with_another_model(inputs, capsys):
     command = ["train", inputs(numb_steps=2), "--output", "second", "--finetune", "first/model.safetensors"]
     assert main([*command, "--restart"]) == 0
     before, after = (mdops.load(f"{name}/model.safetensors") for name in ("first", "second"))
-    assert torch.equal(before.descriptor.mean, after.descriptor.mean)
-    assert not torch.equal(before.out_bias, after.out_bias)
+    assert torch.equal(before.model.descriptor.mean, after.model.descriptor.mean)
+    assert not torch.equal(before.model.out_bias, after.model.out_bias)
     assert main([*command, "--restart"]) == 0  # goes on from the checkpoint, not from the model
     out = capsys.readouterr().out
     assert "the training was complete" in out and "first" not in out.splitlines()[-1]
@@ -308,7 +328,7 @@ def test_plots_without_matplotlib_say_what_to_install(tmp_path, monkeypatch, cap
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["test", "-m", MODEL, "-d", str(SYSTEM), "--plots", str(tmp_path / "plots")]) == 2
     err = capsys.readouterr().err
-    assert "pip install 'mdops[plot]'" in err and err.count("\n") == 1
+    assert "pip install matplotlib" in err and err.count("\n") == 1
     assert not (tmp_path / "plots").exists()
 
 

@@ -1,8 +1,8 @@
 """Makes tests/data/checkpoints/<case>.{pt,pth,dp}: small models as DeePMD-kit writes them.
 
 The weights are random. The cases cover the descriptors and models that mdops reads from PyTorch files, with options
-away from their defaults. Only one case has a .pth, which is mostly TorchScript code. Needs deepmd-kit 3.2.0
-with its PyTorch backend:
+away from their defaults. Three cases have a .pth, of which two lack the TorchScript code that most of it is. Needs
+deepmd-kit 3.2.0 with its PyTorch backend:
 
     python tests/data/make_checkpoints.py [case ...]
 """
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -138,9 +139,20 @@ def make(case_name, case):
     variables = {"min_nbor_dist": model.get_min_nbor_dist()}
     data = {"backend": "PyTorch", "model": model.serialize(), "@variables": variables}
     save_dp_model(str(HERE / f"{case_name}.dp"), data)
-    if case_name == "hybrid":
+    if case_name in ("hybrid", "linear", "zbl"):
         model.model_def_script = json.dumps(params)
         torch.jit.save(torch.jit.script(model), HERE / f"{case_name}.pth", {})
+    if case_name in ("linear", "zbl"):
+        without_code(HERE / f"{case_name}.pth")
+
+
+def without_code(path):
+    """Leave out the members of the archive that mdops never opens."""
+    with zipfile.ZipFile(path) as archive:
+        kept = [(m, archive.read(m)) for m in archive.namelist() if "/code/" not in m]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in kept:
+            archive.writestr(zipfile.ZipInfo(name), data)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ MADE_BY_DEEPMD = {
     "se_e3_tebd_strip.pt": CHECKPOINTS / "se_e3_tebd_strip.pt",
     "linear.pt": CHECKPOINTS / "linear.pt",
     "zbl.dp": CHECKPOINTS / "zbl.dp",
+    "zbl.pth": CHECKPOINTS / "zbl.pth",
 }
 MADE_HERE = (
     "se_e2_r.dp", "se_e2_r.yaml", "se_e2_r.json", "se_e2_r.safetensors",

@@ -17,8 +17,7 @@ from mdops.io.write import require_writable
 SUFFIXES = (".safetensors", ".dp", ".yaml", ".yml", ".json")
 FILES = [
     *(FORMATS / name for name in ("model.dp", "model.pth", "model.ckpt.pt")),
-    *sorted(path for path in CHECKPOINTS.iterdir() if path.suffix in (".dp", ".pt")),
-    CHECKPOINTS / "hybrid.pth",
+    *sorted(path for path in CHECKPOINTS.iterdir() if path.suffix in (".dp", ".pt", ".pth")),
     DATA / "reference" / "float32" / "model.dp",
 ]
 
@@ -192,6 +191,21 @@ class TestHeader:
                     assert found[key] == renamed.get(key, {}).get(str(value), value), key
 
         assert_has(made, wanted)
+
+    def test_a_kind_of_ones_own_has_its_options(self, tmp_path):
+        """Nets and arrays under any name are no options."""
+        model = read_model(CHECKPOINTS / "se_e2_r.dp").model
+        net = {"layers": [{"@variables": {"w": np.ones((2, 3))}}]}
+        model["descriptor"] = {"@class": "Descriptor", "type": "mine", "rcut": 4.0, "net": net, "nets": [net]}
+        write_model(tmp_path / "m.dp", model)
+        again = read_model(tmp_path / "m.dp")
+        assert differences(again.model, model) == []
+        assert again.source["model_def_script"]["descriptor"] == {"type": "mine", "rcut": 4.0}
+
+    def test_a_model_without_a_part_is_refused(self, tmp_path):
+        with pytest.raises(ModelFileError, match="not written: the model lacks 'descriptor'"):
+            write_model(tmp_path / "m.dp", {"type": "standard", "type_map": ["Cu"]})
+        assert os.listdir(tmp_path) == []
 
     def test_what_dp_files_have_no_key_for_is_kept(self, tmp_path):
         source = {"format": "x", "training": {"step": 5, "steps": 9}, "began_with": {"version": "1"}}

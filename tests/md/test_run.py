@@ -2,21 +2,23 @@
 
 import copy
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from ase import Atoms, units
+from ase import Atoms
 from ase.cluster import Octahedron
 from ase.constraints import FixAtoms
 from ase.io import read
+from ase_reference import reference_conserved, reference_integrator
 
 from mdops import load
 from mdops.calculator import MDOps
 from mdops.errors import InputError
-from mdops.md import Output, Physics, UnstableRunError, run
-from mdops.md.integrators import inner_state, make_integrator, set_inner_state
+from mdops.md import Engine, Output, Physics, UnstableRunError, run
+from mdops.md.log import LogState, columns
 from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
 from mdops.md.outputs import ExtxyzTrajectory
 
@@ -32,8 +34,8 @@ ENSEMBLES = {
 
 
 def output(folder, steps=60, **changes):
-    given = {"interval": 10, "trajectory": folder / "md.traj", "log": folder / "md.log"} | changes
-    return Output(steps, folder / "md.restart", **given)
+    options = {"interval": 10, "trajectory": folder / "md.traj", "log": folder / "md.log"} | changes
+    return Output(steps, folder / "md.restart", **options)
 
 
 def files(folder):
@@ -57,8 +59,13 @@ def test_frames_log_and_last_state(alloy, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ENSEMBLES)
-def test_a_restart_is_the_unbroken_run_to_the_last_bit(alloy, tmp_path, name):
+@pytest.mark.parametrize("constraint", [None, FixAtoms([0, 5])])
+def test_a_restart_is_the_unbroken_run_to_the_last_bit(alloy, tmp_path, name, constraint):
+    """In the engine, and with constraints through ASE's integrators."""
+    if constraint and name not in ("nve", "langevin"):
+        pytest.skip("no such run")
     physics = dataclasses.replace(ENSEMBLES[name], checkpoint_every=20)
+    alloy.set_constraint(constraint)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()
     parts.mkdir()
@@ -198,16 +205,17 @@ def test_a_checkpoint_of_another_version_is_refused(alloy, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr("mdops.md.checkpoint._VERSION", 2)
         run(alloy, ENSEMBLES["nve"], output(tmp_path, 5))
-    with pytest.raises(InputError, match=r"another version of mdops: .*begin anew with --overwrite"):
+    with pytest.raises(InputError, match=r"another version of mdops: .*start anew with --overwrite"):
         run(alloy, ENSEMBLES["nve"], output(tmp_path, 10, restart=True))
 
 
-def test_an_explosion_stops_the_run(alloy, tmp_path):
-    alloy.positions[0] = alloy.positions[1] + [0.7, 0, 0]
-    with pytest.raises(UnstableRunError, match=r"blew up at step \d+ .*--timestep"):
-        run(alloy, Physics("nve", 300, 200), output(tmp_path, 500, interval=1))
-    for frame in read(tmp_path / "md.traj", ":"):
-        assert np.isfinite(frame.positions).all()
+def test_an_explosion_stops_a_run_through_ase(alloy, tmp_path):
+    alloy.set_constraint(FixAtoms([31]))
+    with pytest.raises(UnstableRunError, match=r"blew up at step \d+ .*--timestep") as caught:
+        run(alloy, Physics("nve", 3000, 40), output(tmp_path, 500, interval=1))
+    frames, step = read(tmp_path / "md.traj", ":"), int(re.search(r"step (\d+)", str(caught.value))[1])
+    assert step > 5 and [f.info["step"] for f in frames] == list(range(step))
+    assert all(np.isfinite(f.positions).all() for f in frames)
 
 
 @pytest.mark.parametrize(
@@ -246,11 +254,12 @@ def test_fixed_atoms_stay_or_are_refused(alloy, tmp_path, name):
             run(alloy, ENSEMBLES[name], output(tmp_path))
 
 
-def test_npt_needs_a_crystal(alloy):
+def test_npt_needs_a_crystal(alloy, tmp_path):
     alloy.pbc = [True, True, False]
     alloy.set_momenta(np.zeros((32, 3)))
-    with pytest.raises(InputError, match="periodic"):
-        make_integrator(alloy, ENSEMBLES["npt"], np.random.default_rng(0))
+    with pytest.raises(InputError, match="periodic in three directions"):
+        run(alloy, ENSEMBLES["npt"], output(tmp_path))
+    assert not (tmp_path / "md.traj").exists()
 
 
 class TestVelocities:
@@ -286,31 +295,65 @@ def test_baths_hold_the_temperature_of_what_can_move(alloy, name):
     """Four atoms: whether 9 or 12 momenta are free matters here."""
     atoms = alloy[:4]
     atoms.set_cell([4.0, 4.0, 4.0])
-    atoms.calc = alloy.calc
     physics = dataclasses.replace(ENSEMBLES[name], friction=20.0, tdamp=50.0)
-    rng = np.random.default_rng(5)
-    set_velocities(atoms, physics, rng, anew=False)
-    dynamics = make_integrator(atoms, physics, rng)
-    freedom, seen = degrees_of_freedom(atoms, physics), []
-    for _ in range(2500):
-        dynamics.step()
-        seen.append(temperature(atoms, freedom))
-    assert freedom == (12 if name == "langevin" else 9)
-    assert np.mean(seen) == pytest.approx(300, rel=0.12)
+    set_velocities(atoms, physics, np.random.default_rng(5), anew=False)
+    engine = Engine(atoms, alloy.calc.models[0], physics)
+    assert engine.freedom == (12 if name == "langevin" else 9)
+    list(engine.run(4000))
+    assert engine.mean_temperature == pytest.approx(300, rel=0.1)
 
 
-def test_inner_state_goes_round(alloy):
-    for name in ("nose-hoover", "npt", "flexible"):
-        set_velocities(alloy, ENSEMBLES[name], np.random.default_rng(0), anew=True)
-        dynamics = make_integrator(alloy, ENSEMBLES[name], np.random.default_rng(0))
-        for _ in range(3):
-            dynamics.step()
-        state = inner_state(dynamics)
-        assert any(np.any(value) for value in state.values())
-        other = make_integrator(alloy, ENSEMBLES[name], np.random.default_rng(0))
-        set_inner_state(other, state)
-        assert other.get_conserved_energy() == dynamics.get_conserved_energy()
-        assert units.fs * 2 == other.dt
+@pytest.mark.parametrize("constraint", [None, FixAtoms([0])])
+def test_ases_langevin_holds_the_temperature_of_what_can_move(alloy, tmp_path, constraint):
+    """Three or four atoms: whether 9 or 12 momenta are free matters here."""
+    atoms = alloy[:4]
+    atoms.set_cell([4.0, 4.0, 4.0])
+    atoms.set_constraint(constraint)
+    atoms.calc = alloy.calc
+    physics = dataclasses.replace(ENSEMBLES["langevin"], friction=20.0)
+    summary = run(atoms, physics, output(tmp_path, 2500, interval=2500), engine=False)
+    assert summary.temperature == pytest.approx(300, rel=0.12)
+
+
+class TestCommittee:
+    """Several models in one run: the mean, the deviation in the log, and restarts."""
+
+    @pytest.fixture
+    def models(self, potential):
+        """The second has other weights, the third other knots and any number of neighbours."""
+        other = copy.deepcopy(potential)
+        with torch.no_grad():
+            other.model.fitting.net(0).layers[0].weight *= 1.3
+        return [potential, other, load(MODEL, r_min=0.4, overflow="extend")]
+
+    @pytest.mark.parametrize("name", ["nve", "langevin", "flexible"])
+    def test_restart_log_and_deviation(self, alloy, models, tmp_path, name):
+        physics = dataclasses.replace(ENSEMBLES[name], checkpoint_every=20)
+        start, written = alloy.copy(), {}
+        for kind, ends in (("whole", [60]), ("parts", [20, 60])):
+            folder = tmp_path / kind
+            folder.mkdir()
+            for end in ends:
+                atoms = start.copy()
+                atoms.calc = MDOps(models)
+                run(atoms, physics, output(folder, end, restart=True))
+            written[kind] = files(folder)
+        assert written["whole"] == written["parts"]
+        heading, *lines = (folder / "md.log").read_text().splitlines()
+        assert heading.split()[-1] == "max_devi_f/(eV/A)" and len(lines) == 7
+        for line, frame in zip(lines, read(folder / "md.traj", ":"), strict=True):
+            forces = frame.get_forces()
+            frame.calc = MDOps(models)
+            np.testing.assert_allclose(forces, frame.get_forces(), atol=2e-5)
+            deviation = frame.calc.results["forces_std"].max()
+            assert deviation > 1e-3 or frame.info["step"] == 0, "no forces on a crystal at rest"
+            assert float(line.split()[-1]) == pytest.approx(deviation, abs=3e-5)
+
+    def test_constraints_keep_the_deviation(self, alloy, models, tmp_path):
+        alloy.set_constraint(FixAtoms([0]))
+        alloy.calc = MDOps(models)
+        run(alloy, ENSEMBLES["nve"], output(tmp_path, 10))
+        assert "max_devi_f" in (tmp_path / "md.log").read_text()
 
 
 class TestEngine:
@@ -346,30 +389,32 @@ class TestEngine:
 
     @pytest.mark.parametrize("name", ["nve", "nose-hoover", "npt", "flexible"])
     def test_log_is_that_of_ases_integrator(self, alloy, tmp_path, name, device):
-        logs, start = [], alloy.copy()
-        for engine in (False, True):
-            folder = tmp_path / str(engine)
-            folder.mkdir()
-            atoms = start.copy()
-            atoms.calc = self.calculator(device)
-            run(atoms, ENSEMBLES[name], output(folder), engine=engine)
-            heading, *lines = (folder / "md.log").read_text().splitlines()
-            logs.append((heading, np.array([line.split() for line in lines], float)))
-        assert logs[0][0] == logs[1][0]
-        line = dict(zip(heading.split(), logs[1][1][-1], strict=True))
+        physics, start = ENSEMBLES[name], alloy.copy()
+        set_velocities(start, physics, np.random.default_rng(0), anew=True)
+        start.calc, atoms = self.calculator(device), start.copy()
+        atoms.calc = self.calculator(device)
+        run(atoms, physics, output(tmp_path))
+        heading, *lines = (tmp_path / "md.log").read_text().splitlines()
+        line = dict(zip(heading.split(), map(float, lines[-1].split()), strict=True))
+        dynamics = reference_integrator(start, physics)
+        for _ in range(60):
+            dynamics.step()
+        now = temperature(start, degrees_of_freedom(start, physics))
+        wanted = columns(start, LogState(60, 120.0, now, reference_conserved(dynamics)))
+        assert list(line) == list(wanted)
+        for column, value in wanted.items():
+            assert line[column] == pytest.approx(float(value), abs=3e-6 if device == "cpu" else 0.02), column
         density = atoms.get_masses().sum() * 1.66053907 / line["V/A^3"]
         assert line["density/(g/cm^3)"] == pytest.approx(density, rel=1e-5)
         assert line["V/A^3"] == pytest.approx(atoms.get_volume(), abs=1e-3)
-        np.testing.assert_allclose(logs[1][1], logs[0][1], atol=3e-6 if device == "cpu" else 0.02)
 
     def test_an_explosion_leaves_the_frames_before_it(self, alloy, tmp_path, device):
-        atoms = alloy
-        atoms.calc = self.calculator(device)
-        atoms.positions[0] = atoms.positions[1] + [0.7, 0, 0]
-        with pytest.raises(UnstableRunError, match=r"blew up at step \d+"):
-            run(atoms, Physics("nve", 300, 200), output(tmp_path, 500, interval=1), engine=True)
-        frames = read(tmp_path / "md.traj", ":")
-        assert [f.info["step"] for f in frames] == list(range(len(frames)))
+        """Too long a time step for so hot a crystal, some ten steps long."""
+        alloy.calc = self.calculator(device)
+        with pytest.raises(UnstableRunError, match=r"blew up at step \d+") as caught:
+            run(alloy, Physics("nve", 3000, 40), output(tmp_path, 500, interval=1))
+        frames, step = read(tmp_path / "md.traj", ":"), int(re.search(r"step (\d+)", str(caught.value))[1])
+        assert step > 5 and [f.info["step"] for f in frames] == list(range(step))
         assert all(np.isfinite(f.positions).all() for f in frames)
 
     def test_files_that_cannot_be_written_stop_the_run(self, alloy, tmp_path, monkeypatch):
@@ -389,16 +434,15 @@ class TestEngine:
     def test_a_run_stays_with_its_integrator(self, alloy, tmp_path):
         run(alloy, ENSEMBLES["nve"], output(tmp_path, 10), engine=True)
         with pytest.raises(InputError, match=r"integrator \(engine, now ase\)"):
-            run(alloy, ENSEMBLES["nve"], output(tmp_path, 20, restart=True))
+            run(alloy, ENSEMBLES["nve"], output(tmp_path, 20, restart=True), engine=False)
 
     def test_what_it_cannot_run_is_refused_or_left_to_ase(self, alloy, tmp_path):
+        with pytest.raises(InputError, match="the engine's alone"):
+            run(alloy, ENSEMBLES["npt"], output(tmp_path), engine=False)
         alloy.set_constraint(FixAtoms([0]))
-        with pytest.raises(InputError, match="the engine runs"):
+        with pytest.raises(InputError, match="run structures with constraints through ASE's integrators"):
             run(alloy, ENSEMBLES["nve"], output(tmp_path), engine=True)
         assert run(alloy, ENSEMBLES["nve"], output(tmp_path, 2)).steps == 2
-
-    def test_npt_needs_a_crystal(self, alloy, tmp_path):
-        alloy.pbc = [True, False, True]
-        with pytest.raises(InputError, match="periodic in three directions"):
-            run(alloy, ENSEMBLES["npt"], output(tmp_path), engine=True)
-        assert not (tmp_path / "md.traj").exists()
+        alloy.set_constraint()
+        with pytest.raises(InputError, match=r"integrator \(ase, now engine\)"):
+            run(alloy, ENSEMBLES["nve"], output(tmp_path, 4, restart=True))

@@ -1,15 +1,25 @@
 """The op for a whole step against the same model composed of the single ops, on every model option."""
 
+import dataclasses
+import threading
 import warnings
 
 import pytest
 import torch
 from reference_cases import CASES, DATA, model_path, overflow_of, references, relative_error
 
-from mdops import load
+from mdops import Potential, load
+from mdops.cli.sample_model import sample_box, sample_model
 from mdops.evaluators import Autograd
-from mdops.ops import NeighborList, neighbor_list
-from mdops.system import System
+from mdops.evaluators.fused import Fused
+from mdops.evaluators.spline import SplineGrid
+from mdops.models import DescriptorFitting
+from mdops.models.ener import EnergyFitting
+from mdops.models.se_e2_a import SeE2A
+from mdops.models.standard import StandardOptions
+from mdops.nn.net import NetCollection
+from mdops.ops import NeighborList, neighbor_list, spline_potential_why_not
+from mdops.system import System, from_atoms
 
 # Vacuum energies that depend on further inputs, and a first fitting layer as wide as its input.
 COMPOSED_ONLY = ("atom_ener_shared", "axis_all")
@@ -152,7 +162,7 @@ def test_gpu_has_the_same_bits_every_time(times):
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        captured, _ = gpu.evaluator()(*on_gpu, None, None)
+        captured, _ = gpu.evaluator()(*on_gpu, check=False)
     for _ in range(3):
         graph.replay()
         for name, value in first.items():
@@ -193,18 +203,53 @@ def test_gpu_is_the_float64_cpu_for_many_atoms(case):
 
 @pytest.mark.gpu
 def test_gpu_answers_wrong_input_with_nan():
+    """In the systems that it is in, and in no others."""
     gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")
     (reference, *_) = references(DATA / "se_a_alloy")
-    system, pairs = moved(reference.system, listed(gpu, reference.system), "cuda")
+    many = repeated(reference, 3)
+    system, pairs = moved(many, listed(gpu, many), "cuda")
+    own = system.batch == 1
+    atom = int(own.nonzero()[4])
 
-    def forces(**changed):
-        return gpu.evaluator()(system, pairs._replace(**changed), None, None)[0]["forces"]
+    def answer(changed_system=None, **changed):
+        return gpu.evaluator()(changed_system or system, pairs._replace(**changed), None, None)[0]
 
-    assert torch.isfinite(forces()).all()
+    def assert_spoiled_alone(result):
+        assert torch.isnan(result["forces"][own]).all() and torch.isnan(result["virial"][1]).all()
+        assert torch.isnan(result["atom_energy"][own]).all()
+        for name, value in answer().items():
+            kept = torch.tensor([0, 2], device="cuda") if name == "virial" else ~own
+            assert torch.equal(result[name][kept], value[kept]), name
+
+    assert all(torch.isfinite(value).all() for value in answer().values())
     wrong = pairs.neighbors.clone()
-    wrong[0, 0] = system.atoms
-    assert torch.isnan(forces(neighbors=wrong)).all()
-    assert torch.isnan(forces(counts=pairs.counts + pairs.neighbors.shape[1])).all()
+    wrong[atom, 0] = system.atoms
+    assert_spoiled_alone(answer(neighbors=wrong))
+    wrong = pairs.counts.clone()
+    wrong[atom] += pairs.neighbors.shape[1]
+    assert_spoiled_alone(answer(counts=wrong))
+    for name, value in (("types", 7), ("positions", float("nan"))):
+        wrong = getattr(system, name).clone()
+        wrong[atom] = value
+        assert_spoiled_alone(answer(dataclasses.replace(system, **{name: wrong})))
+    wrong = system.batch.clone()
+    wrong[atom] = 3  # of no system: it is alone
+    result = answer(dataclasses.replace(system, batch=wrong))
+    assert torch.isnan(result["forces"][atom]).all() and torch.isnan(result["atom_energy"][atom])
+    assert torch.isfinite(result["forces"][system.batch != 1]).all()
+
+
+@pytest.mark.gpu
+def test_gpu_answers_weights_that_are_no_numbers_with_nan():
+    (reference, *_) = references(DATA / "se_a_alloy")
+    for part in ("descriptor", "fitting"):
+        gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")
+        system, pairs = moved(reference.system, listed(gpu, reference.system), "cuda")
+        with torch.no_grad():
+            for weight in getattr(gpu.model, part).parameters():
+                weight.view(-1)[0] = torch.nan
+        result, _ = gpu.evaluator()(system, pairs, check=False)
+        assert not any(torch.isfinite(value).any() for value in result.values()), part
 
 
 @pytest.mark.gpu
@@ -218,10 +263,120 @@ def test_gpu_takes_empty_systems_and_virtual_atoms():
     virtual = System(s.positions, torch.full_like(s.types, -1), s.cell, s.pbc, s.batch)
     result, told = gpu.evaluator()(*moved(virtual, listed(gpu, virtual), "cuda"), None, None)
     assert all(bool((value == 0).all()) for value in result.values())
-    assert bool((told.within == 0).all())
+    assert bool((told.within[0] == 0).all())
 
 
 @pytest.mark.gpu
 def test_float64_on_a_gpu_is_composed():
     gpu = load(model_path("se_a_alloy"), dtype=torch.float64).to("cuda")
-    assert isinstance(gpu.evaluator(), Autograd)
+    assert not isinstance(gpu.evaluator(), Fused)
+
+
+def of_many_types(ntypes, intervals, dtype=torch.float32, device="cpu"):
+    """The model of `sample_model` with its nets for each of many types, and splines of so many intervals."""
+    few = sample_model((4, 4), 4.0, (4, 8), 4, (16, 16), dtype).model
+    names = [f"T{t}" for t in range(ntypes)]
+    nets = {
+        kind: NetCollection([part[t % 2] for t in range(ntypes)], 1, ntypes, f"{kind}_network")
+        for kind, part in (("embedding", few.descriptor.embeddings), ("fitting", few.fitting.nets))
+    }
+    options = dataclasses.replace(few.descriptor.options, sel=[4] * ntypes)
+    mean, std = few.descriptor.mean[:1].repeat(ntypes), few.descriptor.std[:1].repeat(ntypes, 1)
+    descriptor = SeE2A(options, names, mean, std, nets["embedding"])
+    fitting, zeros = few.fitting, torch.zeros(ntypes, dtype=torch.float64)
+    nothing = torch.empty(0, dtype=dtype)
+    fitting = EnergyFitting(
+        fitting.options, names, nets["fitting"], zeros, fitting.fparam, fitting.aparam, nothing
+    )
+    options = StandardOptions(type_map=names, descriptor=options, fitting_net=fitting.options)
+    model = Potential(
+        DescriptorFitting(options, names, zeros, zeros.clone(), descriptor, fitting), overflow="extend"
+    ).eval()
+    model.grid = SplineGrid(1 / 0.9, intervals, 0.9, 1e-5)
+    return model.to(device)
+
+
+def box_of(model, count):
+    """A box with atoms of all its types."""
+    system = from_atoms([sample_box(count, ["O", "H"])], ["O", "H"], model.device)
+    system.types[:] = torch.arange(count, device=model.device) % len(model.type_map)
+    return system
+
+
+def test_more_splines_than_the_op_takes_go_another_way():
+    """16 types of 2,053 functions are 32,848 rows."""
+    small, large = of_many_types(16, 256, torch.float64), of_many_types(16, 2048, torch.float64)
+    system = box_of(small, 40)
+    assert isinstance(small.evaluator(), Fused) and not isinstance(large.evaluator(), Fused)
+    expected, result = small.evaluate(system), large.evaluate(system)
+    assert relative_error(result["forces"], expected["forces"]) < 1e-5
+    sizes = {"ntypes": 16, "width": 8, "axis": 4, "neurons": [16, 16]}
+    assert spline_potential_why_not(large.model.descriptor.mean, intervals=256, **sizes) is None
+    assert "16 types of 2053 spline functions" in spline_potential_why_not(
+        large.model.descriptor.mean, intervals=2048, **sizes
+    )
+
+
+@pytest.mark.gpu
+def test_gpu_goes_another_way_beyond_its_shared_memory(monkeypatch):
+    """What an H100 holds, and no GPU does; and the same model on a GPU with less."""
+    fits, large = of_many_types(59, 207, device="cuda"), of_many_types(62, 207, device="cuda")
+    if torch.cuda.get_device_properties(0).shared_memory_per_block_optin >= 227 * 1024:
+        assert isinstance(fits.evaluator(), Fused)
+        result, exact = fits.evaluate(box_of(fits, 200)), of_many_types(59, 207, torch.float64)
+        expected = exact.evaluate(box_of(exact, 200))
+        assert relative_error(result["forces"].cpu(), expected["forces"]) < 1e-4
+    assert not isinstance(large.evaluator(), Fused)
+    assert torch.isfinite(large.evaluate(box_of(large, 200))["forces"]).all()
+    monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", str(99 * 1024))
+    assert not isinstance(of_many_types(59, 207, device="cuda").evaluator(), Fused)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("matmul", ["float32", "tf32"])
+@pytest.mark.parametrize("case", ["se_a_alloy", "fparam_aparam", "activation_gelu", "widths"])
+def test_gpu_with_little_shared_memory(case, matmul, monkeypatch):
+    """As much as chips of compute capability 8.6, 8.9 and 12 have, and more atoms than small tiles are for."""
+    monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", str(99 * 1024))
+    double = load(model_path(case), dtype=torch.float64, overflow="extend")
+    gpu = load(model_path(case), device="cuda", overflow="extend", matmul=matmul)
+    (reference, *_) = references(DATA / case)
+    own = reference.system.batch == 0
+    times = 5000 // int(own.sum())
+    system = repeated(reference, times)
+    fparam = None if reference.fparam is None else reference.fparam[:1].repeat(times, 1)
+    aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
+    pairs = listed(double, system)
+    expected, _ = double.evaluator()(system, pairs, fparam, aparam)
+    parameters = (None if x is None else x.cuda() for x in (fparam, aparam))
+    result, _ = gpu.evaluator()(*moved(system, pairs, "cuda"), *parameters)
+    for name, value in expected.items():
+        assert relative_error(result[name].cpu(), value) < (1e-4 if matmul == "float32" else 5e-3), name
+
+
+@pytest.mark.gpu
+def test_gpu_takes_models_of_different_size_in_threads():
+    """Each needs more shared memory than a block has without asking, and not as much as the others."""
+    models = [of_many_types(n, 207, device="cuda") for n in (16, 24, 32, 40)]
+    calls = []
+    for model in models:
+        system = box_of(model, 60)
+        calls.append((model.evaluator(), system, listed(model, system)))
+    expected = [fused(system, pairs, None, None)[0]["forces"] for fused, system, pairs in calls]
+    errors = []
+
+    def work(k):
+        try:
+            for turn in range(1500):
+                fused, system, pairs = calls[(k + turn) % 4]
+                result, _ = fused(system, pairs, None, None)
+            assert torch.equal(result["forces"], expected[(k + turn) % 4])
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]

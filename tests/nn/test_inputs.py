@@ -151,7 +151,7 @@ def test_default_fparam_is_used_when_none_is_given():
 
 
 def test_close_pairs_warn_in_spline_mode():
-    with pytest.warns(UserWarning, match=r"2 atoms have a neighbour nearer than 1.5 A"):
+    with pytest.warns(UserWarning, match=r"atoms have a neighbour nearer than 1.5 A"):
         load(model_path("base"), r_min=1.5).compute(pair(1.2))
 
 

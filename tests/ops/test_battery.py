@@ -4,11 +4,14 @@ import pytest
 import torch
 from op_cases import each_tensor, find, samples, tensors, with_one_changed
 
+from mdops.nn.activation import CODES
 from mdops.testing import Sample
 
 DEVICES = {"cpu": (), "cuda": pytest.mark.gpu}
 # The gradient of these is the second derivative itself.
 LAST = ("env_mat_backward", "spline_moment_backward", "spline_training")
+# Rows of these, (N or ntypes, ...), are of spline functions: what NaN does not tell which of them it belongs to.
+SPLINE_ROWS = ("spline_moment", "spline_moment_jvp", "spline_training_backward")
 
 
 def cases(keep=lambda sample: True):
@@ -69,7 +72,9 @@ def test_every_op_has_a_sample():
     defined = {
         name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("mdops::")
     }
-    assert defined - {"cpu_isa", "cuda_versions"} == {s.op for s in samples("cpu")}
+    assert defined - {"cpu_isa", "cuda_versions", "spline_potential_why_not"} == {
+        s.op for s in samples("cpu")
+    }
 
 
 @cases()
@@ -175,6 +180,60 @@ def test_bad_values_are_refused(sample):
         args[k] = value
         with pytest.raises(RuntimeError, match=f"mdops::{sample.op}: "):
             sample.function(*args)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@cases()
+def test_nan_in_nan_out(sample, dtype, request):
+    """Whatever another value of one number changes is not finite when that number is NaN, or the op refuses it."""
+    sample = find(*request.node.callspec.params["sample"], dtype)
+    before, places = tensors(sample.function(*sample.args)), 5
+    for place in range(places):
+
+        def with_value(change, part=place / (places - 1)):
+            def put(x):
+                if not x.is_floating_point() or not x.numel():
+                    return x
+                x, k = x.clone(), round(part * (x.numel() - 1))
+                x.view(-1)[k] = change(x.view(-1)[k])
+                return x
+
+            return with_one_changed(sample.args, put)
+
+        pairs = zip(with_value(lambda x: x + 0.013), with_value(lambda x: x * torch.nan), strict=True)
+        for argument, (other, none) in enumerate(pairs):
+            try:
+                after, results = tensors(sample.function(*other)), tensors(sample.function(*none))
+            except RuntimeError as error:
+                assert f"mdops::{sample.op}: " in str(error)
+                continue
+            for k, (a, b, got) in enumerate(zip(before, after, results, strict=True)):
+                if not got.is_floating_point():
+                    continue
+                changed, finite = a != b, torch.isfinite(got)
+                if k in sample.opaque:
+                    changed, finite = changed.any(), finite.all()
+                elif sample.op in SPLINE_ROWS:
+                    rows = (len(got), -1)
+                    changed, finite = changed.reshape(rows).any(dim=1), finite.reshape(rows).all(dim=1)
+                assert not (changed & finite).any(), f"argument {argument}, place {place}, result {k}"
+
+
+@pytest.mark.parametrize("activation", range(9))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_nan_passes_every_activation(activation, dtype):
+    """The energies and forces of a whole step that has NaN among its parameters, or its weights."""
+    sample = next(s for s in samples("cpu", dtype) if s.op == "spline_potential")
+    nets, extra = sample.args[13].clone(), sample.args[14].clone()
+    nets[0], extra[1] = torch.nan, torch.nan
+    for place, value, spoilt in ((13, nets, [0, 3]), (14, extra, [1])):  # atoms of the first type; one atom
+        args = [*sample.args[:place], value, *sample.args[place + 1 :]]
+        args[25] = activation
+        energy, forces, virial, _, _ = sample.function(*args)
+        assert energy.isnan().nonzero().flatten().tolist() == spoilt
+        if place == 13 or activation != CODES["linear"]:  # through which a parameter changes no force
+            assert forces[spoilt].isnan().all()
+            assert virial.isnan().flatten(1).any(dim=1).tolist() == [True, 3 in spoilt]
 
 
 @cases()

@@ -281,6 +281,49 @@ def test_another_gpu_than_the_current_one(k):
         assert a.device == torch.device("cuda:1") and torch.equal(a.to("cuda:0"), b)
 
 
+@pytest.mark.parametrize("value", [2**31, 2**32 + 1, 2**62, -1, -(2**31) - 1])
+@pytest.mark.parametrize("k", NUMBERS)
+def test_integers_of_any_size(k, value):
+    """One that no kernel can count is refused: nothing is read or written out of bounds, and later calls go on."""
+    sample = find("cuda", k)
+    want = tensors(sample.function(*sample.args))
+    for place, old in enumerate(sample.args):
+        if type(old) is int:
+            args = [*sample.args[:place], value, *sample.args[place + 1 :]]
+            with pytest.raises(RuntimeError):
+                sample.function(*args)
+    torch.cuda.synchronize()
+    for a, b in zip(tensors(sample.function(*sample.args)), want, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_virials_beyond_what_one_integer_holds():
+    """A system whose atoms have virials of up to 2^29 eV each: their sum is right."""
+    by_name = {s.op: s for s in samples("cpu")}
+    args = list(by_name["spline_potential"].args)
+    copies, far, atoms = 200, 1e5, len(args[0])
+    # All lengths times `far`, and with them what 1/A is in: energies and virials stay, forces fall.
+    for k in (0, 1, 17, 18, 19):
+        args[k] = args[k] * far
+    for k in (7, 8, 20):
+        args[k] = args[k] / far
+    factor = 3e8 / float(OPS.spline_potential(*args)[2].abs().max())
+    args[15], args[16] = args[15] * factor, args[16] * factor
+    shifts = atoms * torch.arange(copies, dtype=torch.int32).repeat_interleave(atoms)
+    for k in (0, 2, 3, 4, 5, 6, 14):
+        args[k] = args[k].repeat(copies, *[1] * (args[k].dim() - 1))
+    args[4] = torch.where(args[4] < 0, -1, args[4] + shifts[:, None]).int()
+    expected = OPS.spline_potential(*args)[2]
+    assert expected.abs().max() > 2.0**34
+    single = {s.op: s for s in samples("cuda", torch.float32)}
+    there = [a.cuda() if isinstance(a, torch.Tensor) else a for a in args]
+    for k in (7, 8, 12, 14):
+        there[k] = there[k].float()
+    there[13] = single["spline_potential"].args[13]
+    virial = OPS.spline_potential(*there)[2]
+    assert_agree(virial, expected, torch.float32)
+
+
 def test_more_numbers_than_32_bits_count():
     if torch.cuda.get_device_properties(0).total_memory < 60 * 2**30:
         pytest.skip("needs 40 GiB")

@@ -269,6 +269,17 @@ def test_both_directions_of_a_pair_on_a_lattice(device):
         assert pairs == {(j, i, -a, -b, -c) for i, j, a, b, c in pairs}
 
 
+@pytest.mark.parametrize("cutoff", [1e-30, 1e-45, 1e-160, 1e-300])
+def test_a_cutoff_that_is_almost_zero_finds_nothing(cutoff, device):
+    """Rows are written all the same, whatever was in their memory."""
+    p = make_system(3, n=50, edge=6.0)
+    for _ in range(3):
+        torch.full((50, 8), 7, dtype=torch.int32)  # freed, and likely to be what the rows get
+        args = {name: value.to(device) for name, value in p.items()}
+        neighbors, _, counts, needed = ops.neighbor_matrix(**args, cutoff=cutoff, ntypes=3, capacity=8)
+        assert (neighbors == -1).all() and (counts == 0).all() and needed[0] == 0
+
+
 def test_result_does_not_depend_on_threads():
     system = make_system(17, n=3000, edge=30.0)
     threads = torch.get_num_threads()

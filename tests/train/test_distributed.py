@@ -10,6 +10,8 @@ import pytest
 import torch
 from processes import together
 from small_systems import EMT, alloy, write_system
+from test_full_validation import table as read_table
+from test_full_validation import validating
 from test_trainer import config, stop_after, tree
 
 import mdops
@@ -167,3 +169,20 @@ def test_shares_and_counts_of_one_process(tmp_path):
     assert share.counts["forces"] == 96
     with pytest.raises(DataError, match="nothing"):
         alone.from_first(lambda: load_dataset(str(EMT / "nothing"), ["Cu"]))
+
+
+def train(config, folder):
+    Trainer(config, folder).run()
+
+
+def test_a_full_validation_is_of_all_frames_once(tmp_path):
+    options = {"numb_steps": 4, "precision": "float64"}
+    Trainer(validating(options), tmp_path / "one").run()
+    (tmp_path / "two").mkdir()
+    assert together(tmp_path, train, validating(options), tmp_path / "two") == [0, 0]
+    one, two = (read_table(tmp_path / name / "val.log")[0] for name in ("one", "two"))
+    for name, values in one.items():
+        assert two[name] == pytest.approx(values, rel=1e-4), name
+    assert [p.name for p in sorted((tmp_path / "one").glob("best*"))] == [
+        p.name for p in sorted((tmp_path / "two").glob("best*"))
+    ]

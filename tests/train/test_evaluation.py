@@ -73,7 +73,7 @@ def test_errors_of_chosen_frames(model, mixture):
 
 def test_a_frame_that_has_no_answer_is_named(tmp_path, mixture):
     strict = mdops.load(MODEL)
-    strict.descriptor.sel = [1, 1]
+    strict.model.descriptor.options.sel = [1, 1]
     with pytest.raises(DataError, match=r"set\.000, frame 0: .*sel"):
         evaluate(strict, mixture)
 

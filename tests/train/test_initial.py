@@ -88,8 +88,8 @@ def test_finetune_fits_the_energies_of_the_types_to_what_is_left(tmp_path):
 def test_finetune_changes_the_bias_alone(tmp_path):
     trainer = Trainer(config(), tmp_path, finetune=MODEL)
     reference = mdops.load(MODEL, dtype="float64")
-    assert_same_state(reference, trainer.potential, but=("out_bias",))
-    assert not torch.equal(reference.out_bias, trainer.potential.model.out_bias)
+    assert_same_state(reference, trainer.potential, but=("model.out_bias", "model.out_std"))
+    assert not torch.equal(reference.model.out_bias, trainer.potential.model.out_bias)
     energies = {
         name: evaluate(potential, trainer.frames.data).errors()["energy"].rmse
         for name, potential in (("before", reference), ("after", trainer.potential))

@@ -137,7 +137,7 @@ def test_short_ways_refuse_and_warn_as_the_long_one(data, lists, way):
     potential = model(data, lists)
     batch = make_batch(data, lists, np.array([0]))
     use_training_spline(potential, 5.0)
-    with pytest.warns(UserWarning, match="nearer than 4.5 A"):
+    with pytest.warns(UserWarning, match=r"nearer than 4.5 A.* Training data with such pairs"):
         answers(way, potential, batch)
     batch.system.positions[batch.neighbors.neighbors[0, 0].long()] = batch.system.positions[0]
     batch.neighbors.images[:] = 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mdops.errors import ConfigError
+from mdops.train.config import sections
 from mdops.train.config.sections import Config, keys, parse_config, read_config
 
 EMT = Path(__file__).parents[1] / "data" / "training" / "emt.json"
@@ -71,6 +72,56 @@ def test_aliases_comments_and_keys_without_effect():
 
 
 @pytest.mark.parametrize(
+    ("path", "value", "neutral"),
+    [
+        ("training.acc_freq", 4, 1),
+        ("training.ckpt_keep_ratio", 0.5, None),
+        ("training.disp_avg", True, False),
+        ("training.ema_ckpt_keep", 3, None),
+        ("training.enable_profiler", True, False),
+        ("training.enable_tf32", True, False),
+        ("training.mixed_precision", {"compute_prec": "float16"}, {}),
+        ("training.profiling", True, False),
+        ("training.save_dir", "checkpoints", None),
+        ("training.stat_file", "stat.hdf5", ""),
+        ("training.training_data.set_prefix", "frames", "set"),
+        ("validating.tf32_infer", True, False),
+    ],
+)
+def test_keys_that_mdops_does_not_do_are_warned_of(path, value, neutral, recwarn):
+    """Once, by name, unless they ask for nothing."""
+    parse_config(edited(path, neutral))
+    parse_config(edited(path, None))
+    assert not recwarn.list
+    parse_config(edited(path, value))
+    (warning,) = recwarn.list
+    assert str(warning.message).startswith(f"{path}: is {json.dumps(value)}, which has no effect")
+
+
+def test_every_unused_key_is_tried_above():
+    kinds = {sections.TrainingConfig, sections.DataConfig, sections.ValidatingConfig}
+    defined = {k for k in vars(sections).values() if isinstance(k, type) and hasattr(k, "UNUSED")}
+    assert defined - {sections.ValidationConfig} == kinds
+    (mark,) = test_keys_that_mdops_does_not_do_are_warned_of.pytestmark
+    tried = {path.split(".")[-1] for path, _, _ in mark.args[1]}
+    assert {name for kind in kinds for name in kind.UNUSED} == tried
+
+
+@pytest.mark.parametrize(
+    "path", ["training.time_training", "training.zero_stage", "learning_rate.scale_by_worker"]
+)
+def test_keys_that_change_neither_results_nor_files_are_taken_in_silence(path, recwarn):
+    parse_config(edited(path, 1))
+    assert not recwarn.list
+
+
+def test_nvnmd_is_refused_unless_it_is_off():
+    parse_config(edited("nvnmd", {"enable": False, "version": 1}))
+    with pytest.raises(ConfigError, match=r"nvnmd: is .*; this is not supported"):
+        parse_config(edited("nvnmd", {"enable": True}))
+
+
+@pytest.mark.parametrize(
     ("path", "value", "message"),
     [
         (
@@ -89,7 +140,7 @@ def test_aliases_comments_and_keys_without_effect():
         ("model.descriptor.sel", 5, "expected text, or a list of whole numbers"),
         ("model.descriptor.axis_neuron", 41, "more than the last of neuron"),
         ("model.descriptor.rcut_smth", 7.0, "expected less than rcut"),
-        ("model.descriptor", {"attn": 3, "type": "dpa1"}, "model.descriptor.type: is 'dpa1', expected"),
+        ("model.descriptor", {"attn": 3, "type": "dpa4"}, "model.descriptor.type: is 'dpa4', expected"),
         ("model.descriptor", [], "model.descriptor: is a list, expected a section"),
         ("model.fitting_net.type", "dipole", "model.fitting_net.type: is 'dipole'"),
         ("model.spin", {"use_spin": [True]}, "model.spin: is {'use_spin': [True]}; this is not supported"),
@@ -166,9 +217,10 @@ def test_every_key_is_documented():
     table = {entry.path: entry for entry in keys()}
     assert all(entry.doc and entry.type for entry in table.values())
     assert table["descriptor[se_e2_a].rcut"].unit == "A" and table["descriptor[se_e2_a].rcut"].default == "6"
-    assert table["model.type_map"].default == "required"
+    assert table["model[standard].type_map"].default == "required"
     assert table["training.validation_data.numb_btch"].default == "1"
-    assert {path.split(".")[0] for path in table} == {f.name for f in fields(Config)}
+    sections = {path.split(".")[0].split("[")[0] for path in table}
+    assert sections == {f.name for f in fields(Config)} | {"descriptor", "fitting_net"}
 
 
 def test_documentation_has_every_key():

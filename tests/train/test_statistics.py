@@ -8,6 +8,7 @@ from small_systems import SHARED, alloy, write_system
 
 from mdops.errors import DataError
 from mdops.io import read_model
+from mdops.models.se_e2_a import SeE2AOptions
 from mdops.train import PairLists, load_dataset
 from mdops.train.data.statistics import (
     energy_statistics,
@@ -16,6 +17,7 @@ from mdops.train.data.statistics import (
     parameter_statistics,
     spread_frames,
 )
+from mdops.train.model.statistics import NeighborCounts
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -71,8 +73,11 @@ def test_automatic_sel_rounds_up_to_fours():
         counts = [close[:, data.types[place] == t].sum(1).max() for t in range(2)]
         brute = np.maximum(brute, counts)
     assert found.most == brute.tolist()
-    assert found.sel(1.0) == [4 * -(-n // 4) for n in found.most]
-    assert found.sel() == [4 * -(-int(1.1 * n) // 4) for n in found.most]
+    most = NeighborCounts(data, PairLists(data, 6.0)).most  # from longer lists
+    for sel, ratio in (("auto:1", 1.0), ("auto", 1.1)):
+        options = SeE2AOptions(rcut=5.0, sel=sel).with_places(most, "model.descriptor")
+        assert options.sel == [4 * -(-int(ratio * n) // 4) for n in found.most]
+    assert found.together == most(5.0)[1] <= sum(found.most)
 
 
 def test_more_neighbours_than_sel_are_cut_to_the_nearest():

@@ -53,5 +53,5 @@ def test_charts_do_not_change_the_training(tmp_path):
 
 def test_without_tensorboard_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InputError, match=r"pip install 'mdops\[tensorboard\]'"):
+    with pytest.raises(InputError, match=r"pip install tensorboard"):
         Trainer(config(tensorboard=True), tmp_path)

@@ -13,6 +13,7 @@ from mdops.errors import ConfigError, DataError
 from mdops.evaluators.spline import bending_weights
 from mdops.evaluators.splined import SplineModel
 from mdops.io import read_model
+from mdops.ops import NeighborList, displacements
 from mdops.train import PairLists, make_batch
 from mdops.train.config.sections import LearningRateConfig
 from mdops.train.loop.factories import make_loss, make_optimizer, make_rate, make_sampler, require_labels
@@ -59,7 +60,7 @@ def test_weight_gradient_is_the_slope_of_the_loss(data, lists):
     use_training_spline(potential, 2.0)
     batch = make_batch(data, lists, [1])
     _, found = gradients(potential, batch)
-    weight, grad = next(iter(potential.model.descriptor.nets[0].parameters())), found[0]
+    weight, grad = next(iter(potential.model.descriptor.embeddings[0].parameters())), found[0]
     values = []
     for sign in (1, -1):
         with torch.no_grad():
@@ -112,18 +113,40 @@ def test_knots_are_renewed_when_the_weights_need_it(data, lists):
     before = potential.grid
     assert not keep_spline(potential)
     with torch.no_grad():
-        potential.model.descriptor.nets[0].layers[0].weight.mul_(2)
+        potential.model.descriptor.embeddings[0].layers[0].weight.mul_(2)
     assert keep_spline(potential) and potential.grid.intervals > before.intervals
     assert potential.grid.r_min == before.r_min == pytest.approx(1.8)
+
+
+def compare_form(tree, other, place):
+    """Two trees have the same keys at every level, and leaves of the same kind."""
+    if isinstance(other, dict):
+        assert isinstance(tree, dict) and tree.keys() == other.keys(), place
+        for key, value in other.items():
+            if key != "trainable":  # one for all layers, or one for each
+                compare_form(tree[key], value, f"{place}.{key}")
+    elif isinstance(other, list) and other and isinstance(other[0], dict):
+        assert isinstance(tree, list), place
+        for k, value in enumerate(tree):
+            compare_form(value, other[min(k, len(other) - 1)], f"{place}[{k}]")
+    elif isinstance(other, np.ndarray):
+        assert tree is None or (tree.dtype, tree.ndim) == (other.dtype, other.ndim), place
+    elif other == []:
+        assert tree in (None, []), place  # nothing is given
+    elif other is not None:
+        assert isinstance(tree, type(other)), place
 
 
 def test_new_model_is_saved_and_read_as_deepmd_kits_tree(data, lists, tmp_path):
     potential = model(data, lists, resnet_dt=True)
     potential.save(tmp_path / "model.safetensors")
     tree = read_model(tmp_path / "model.safetensors").model
-    given = read_model(EMT.parents[1] / "formats" / "model.dp").model
-    assert set(tree) == set(given) and set(tree["descriptor"]) == set(given["descriptor"])
-    assert set(tree["fitting"]) == set(given["fitting"])
+    trained = read_model(EMT.parents[1] / "formats" / "model.dp").model
+    compare_form(tree, trained, "model")
+    nets = [net["layers"] for net in tree["descriptor"]["embeddings"]["networks"]]
+    for layers, net in zip(nets, potential.model.descriptor.embeddings, strict=True):
+        for layer, module in zip(layers, net.layers, strict=True):
+            assert np.array_equal(layer["@variables"]["w"], module.weight.detach())
     loaded = mdops.load(tmp_path / "model.safetensors", dtype=torch.float64, spline=False)
     batch = make_batch(data, lists, [3])
     a, b = (predict(m, batch, create_graph=False) for m in (potential, loaded))
@@ -134,20 +157,43 @@ def test_random_weights_have_deepmd_kits_spread_and_follow_the_seed(data, lists)
     one = model(data, lists, neuron=[40, 80], axis_neuron=8)
     again = model(data, lists, neuron=[40, 80], axis_neuron=8)
     other = model(data, lists, seed=4, neuron=[40, 80], axis_neuron=8)
-    weight = one.model.descriptor.nets[0].layers[1].weight
+    weight = one.model.descriptor.embeddings[0].layers[1].weight
     assert float(weight.detach().std()) == pytest.approx(120**-0.5, rel=0.05)
     assert float(one.model.fitting.nets[0].layers[1].timestep.detach().mean()) == pytest.approx(0.1, abs=2e-3)
     assert one.model.fitting.nets[0].layers[0].timestep is None
-    assert torch.equal(weight, again.model.descriptor.nets[0].layers[1].weight)
-    assert not torch.equal(weight, other.model.descriptor.nets[0].layers[1].weight)
-    assert not torch.equal(weight, one.model.descriptor.nets[1].layers[1].weight)
+    assert torch.equal(weight, again.model.descriptor.embeddings[0].layers[1].weight)
+    assert not torch.equal(weight, other.model.descriptor.embeddings[0].layers[1].weight)
+    assert not torch.equal(weight, one.model.descriptor.embeddings[1].layers[1].weight)
 
 
 def test_too_small_sel_is_told_and_cuts_neighbours(data, lists):
     with pytest.warns(UserWarning, match="the farthest will be dropped"):
         potential = model(data, lists, sel=[3, 3])
     assert potential.overflow == "truncate"
-    assert predict(potential, make_batch(data, lists, [0]))["forces"].isfinite().all()
+    batch = make_batch(data, lists, [0])
+    cut = replace(batch, neighbors=nearest_of_each_type(batch, 3))
+    assert int(batch.neighbors.counts.max()) > 3 == int(cut.neighbors.counts.max())
+    whole, expected = (predict(potential, b, create_graph=False) for b in (batch, cut))
+    for name in ("energy", "forces", "virial"):
+        torch.testing.assert_close(whole[name], expected[name])
+
+
+def nearest_of_each_type(batch, most):
+    """The batch's list as DeePMD-kit cuts it: of the nearest of all types the nearest of each, so many a type."""
+    system, near = batch.system, batch.neighbors
+    lists = (near.neighbors, near.images)
+    d = displacements(system.positions, system.cell, system.batch, *lists, torch.float64).norm(dim=-1)
+    ntypes, counts = near.counts.shape[1], torch.zeros_like(near.counts)
+    rows = [torch.full((len(d), ntypes * most), fill, dtype=torch.int32) for fill in (-1, 0)]
+    for i in range(len(d)):
+        found = int(near.counts[i].sum())
+        nearest = d[i, :found].argsort()[: ntypes * most]
+        kinds = system.types[near.neighbors[i, nearest].long()]
+        places = [nearest[kinds == kind][:most] for kind in range(ntypes)]
+        counts[i] = torch.tensor([len(part) for part in places])
+        for row, values in zip(rows, lists, strict=True):
+            row[i, : int(counts[i].sum())] = values[i, torch.cat(places)]
+    return NeighborList(*rows, counts, near.cutoff)
 
 
 def test_untrained_parts_and_parameters_that_do_not_fit(data, lists):

@@ -1,4 +1,4 @@
-"""What an engine tells of one step, in the user's order of atoms."""
+"""One step of a simulation on the host, in the user's order of atoms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ class Frame:
         conserved: eV; None where nothing is (Langevin dynamics).
         virial: (3, 3), eV.
         cell: (3, 3), A, rows are lattice vectors.
+        forces_std: (N,), eV/A, sqrt(mean_k |F_k - <F>|^2) of K models, whose means the other values are, and
+            energy_std: eV, sqrt(mean_k (E_k - <E>)^2); None of one model.
     """
 
     step: int
@@ -36,9 +38,11 @@ class Frame:
     conserved: float | None
     virial: np.ndarray
     cell: np.ndarray
+    forces_std: np.ndarray | None = None
+    energy_std: float | None = None
 
     def atoms(self, like: Atoms) -> Atoms:
-        """A copy of `like` as it is at this step, with energies, forces and stress."""
+        """A copy of `like` at this step, with energies, forces and stress, and deviations of several models."""
         atoms = like.copy()
         atoms.calc = None
         atoms.set_cell(self.cell)
@@ -48,7 +52,11 @@ class Frame:
         results["energies"] = self.atom_energy
         if atoms.pbc.all():
             results["stress"] = voigt(-self.virial / atoms.get_volume())
-        atoms.calc = SinglePointCalculator(atoms, **results)
+        calculator = atoms.calc = SinglePointCalculator(atoms, **results)
+        calculator.name = "mdops"
+        if self.forces_std is not None:
+            # As in the results of `MDOps`; ASE's own properties have no names for them.
+            calculator.results |= {"forces_std": self.forces_std, "energy_std": self.energy_std}
         return atoms
 
 
@@ -62,6 +70,7 @@ class BatchFrame(Sequence[Frame]):
         positions, momenta, forces: (N, 3); atom_energy: (N,), in units of `Frame`.
         energy, kinetic: (S,), eV; conserved: (S,), or None where nothing is.
         virial: (S, 3, 3), eV; cell: (S, 3, 3), A.
+        forces_std: (N,); energy_std: (S,), of several models; or None.
     """
 
     step: int
@@ -75,6 +84,8 @@ class BatchFrame(Sequence[Frame]):
     conserved: np.ndarray | None
     virial: np.ndarray
     cell: np.ndarray
+    forces_std: np.ndarray | None = None
+    energy_std: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.energy)
@@ -99,6 +110,8 @@ class BatchFrame(Sequence[Frame]):
             conserved=None if self.conserved is None else float(self.conserved[s]),
             virial=self.virial[s],
             cell=self.cell[s],
+            forces_std=None if self.forces_std is None else self.forces_std[own],
+            energy_std=None if self.energy_std is None else float(self.energy_std[s]),
         )
 
 
@@ -113,7 +126,8 @@ class Recording:
         kinetic = state.kinetic
         conserved = kinetic if bath is None else state.energy + kinetic + bath
         momenta = state.momenta * state.scale[state.batch.long(), None]
-        per_atom = torch.cat([state.positions, momenta, state.forces, state.atom_energy[:, None]], 1)
+        columns = [state.positions, momenta, state.forces, state.atom_energy[:, None]]
+        per_atom = torch.cat([*columns, state.forces_std, state.model_energy], 1)
         self._conserves = bath is not None
         self._per_atom = to_host(per_atom[inverse])
         energies = torch.stack([state.energy, kinetic, conserved], 1)
@@ -121,6 +135,10 @@ class Recording:
 
     def frame(self) -> BatchFrame:
         per_atom, per_system = self._per_atom.numpy(), self._per_system.numpy()
+        forces_std = energy_std = None
+        if per_atom.shape[1] > 10:
+            forces_std = per_atom[:, 10].copy()
+            energy_std = np.add.reduceat(per_atom[:, 11:], self._starts[:-1]).std(1)
         return BatchFrame(
             step=self._step,
             starts=self._starts,
@@ -133,6 +151,8 @@ class Recording:
             conserved=per_system[:, 2].copy() if self._conserves else None,
             virial=per_system[:, 3:12].reshape(-1, 3, 3).copy(),
             cell=per_system[:, 12:].reshape(-1, 3, 3).copy(),
+            forces_std=forces_std,
+            energy_std=energy_std,
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from ase import units
 
-from mdops.md.engine.state import BATH, Found, Made, State
+from mdops.md.engine.state import BATH, ForceResult, ListOrigin, State
 from mdops.md.options import Physics
 from mdops.ops import begin_cell_step, begin_step, end_cell_step, end_step
 
@@ -59,31 +59,31 @@ class Propagator:
     def _cell_widths(self) -> dict[str, int]:
         return {}
 
-    def begin(self, state: State) -> Moved:
+    def first_half(self, state: State) -> Moved:
         """Up to the new positions."""
         noise = self._no_noise
         if self.generator is not None:
             noise = torch.randn(
                 state.momenta.shape, generator=self.generator, dtype=torch.float64, device=noise.device
             )
-        begun = begin_step(
+        first = begin_step(
             state.positions, state.momenta, state.forces, state.inverse_mass, state.batch, state.scale,
             state.kinetic, state.eta, state.eta_momenta, self._freedom, noise, self.dt, self._kT, self._tau,
             self._keep,
         )  # fmt: skip
-        return Moved(begun.positions, state.cell, begun._asdict())
+        return Moved(first.positions, state.cell, first._asdict())
 
-    def end(
-        self, state: State, moved: Moved, found: Found, made: Made, sel: torch.Tensor
+    def second_half(
+        self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """With the new forces: all that is new. `made`: the list; `sel`: (ntypes,) int32."""
+        """With the new forces: all that is new. `origin`: of the list; `sel`: (ntypes,) int32."""
         at = moved.new
-        ended = end_step(
-            moved.positions, made.positions, at["momenta"], found.forces, state.inverse_mass, state.batch,
-            found.atom_energy, found.nearest, found.within, sel, at["eta"], at["eta_momenta"], self._freedom,
+        second = end_step(
+            moved.positions, origin.positions, at["momenta"], result.forces, state.inverse_mass, state.batch,
+            result.atom_energy, result.nearest, result.within, sel, at["eta"], at["eta_momenta"], self._freedom,
             state.tally, self.dt, self._kT, self._tau,
         )  # fmt: skip
-        return {**at, **vars(found), **ended._asdict()}
+        return {**at, **vars(result), **second._asdict()}
 
     def bath_energy(self, state: State) -> torch.Tensor | None:
         """(S,), what makes energy + kinetic energy the conserved quantity; None if nothing is conserved."""
@@ -112,27 +112,27 @@ class CellPropagator(Propagator):
     def _cell_widths(self) -> dict[str, int]:
         return {"cell_momenta": 6, "xi": self.links, "xi_momenta": self.links}
 
-    def begin(self, state: State) -> Moved:
-        begun = begin_cell_step(
+    def first_half(self, state: State) -> Moved:
+        first = begin_cell_step(
             state.positions, state.momenta, state.forces, state.inverse_mass, state.batch, state.scale,
             state.flow, state.virial, state.cell, state.cell_momenta, state.xi, state.xi_momenta, state.eta,
             state.eta_momenta, self._freedom, self._inertia, self.dt, self._kT, self._tau, self._pressure,
             self._period, self._flexible,
         )  # fmt: skip
-        return Moved(begun.positions, begun.cell, begun._asdict())
+        return Moved(first.positions, first.cell, first._asdict())
 
-    def end(
-        self, state: State, moved: Moved, found: Found, made: Made, sel: torch.Tensor
+    def second_half(
+        self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         at = moved.new
-        ended = end_cell_step(
-            moved.positions, made.positions, at["momenta"], found.forces, state.inverse_mass, state.batch,
-            found.atom_energy, found.nearest, found.within, sel, at["moves"], made.cell, found.virial,
+        second = end_cell_step(
+            moved.positions, origin.positions, at["momenta"], result.forces, state.inverse_mass, state.batch,
+            result.atom_energy, result.nearest, result.within, sel, at["moves"], origin.cell, result.virial,
             moved.cell, at["cell_momenta"], at["xi"], at["xi_momenta"], at["eta"], at["eta_momenta"],
             self._freedom, self._inertia, state.tally, self.dt, self._kT, self._tau, self._pressure,
-            self._period, made.cutoff, self._flexible,
+            self._period, origin.cutoff, self._flexible,
         )  # fmt: skip
-        return {**at, **vars(found), **ended._asdict()}
+        return {**at, **vars(result), **second._asdict()}
 
     def bath_energy(self, state: State) -> torch.Tensor | None:
         of_atoms = super().bath_energy(state)

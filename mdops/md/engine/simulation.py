@@ -2,10 +2,9 @@
 
 import contextlib
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,14 +12,17 @@ import torch
 from ase import Atoms, units
 
 from mdops import Potential
+from mdops.calculator import check_models, takes
 from mdops.errors import InputError
+from mdops.md.engine.committee import Committee
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
 from mdops.md.engine.propagators import make_propagator
-from mdops.md.engine.state import BATH, TALLY, Made, State
+from mdops.md.engine.state import BATH, TALLY, ListOrigin, State
 from mdops.md.engine.structures import Structures
 from mdops.md.engine.surface import Flags, Surface
-from mdops.md.guard import Guard, is_refusal
+from mdops.md.guard import Guard, is_refusal, refused_as_input
 from mdops.md.options import Physics
+from mdops.potential import warn_extrapolated
 
 # Of half the skin, how much a block should use up: atoms vary from block to block.
 _USE = 0.8
@@ -60,21 +62,24 @@ class _Block(NamedTuple):
 class Simulation(ABC, Generic[G, F]):
     """Steps of some systems, in blocks: the first step of each makes the neighbour list anew.
 
-    The host queues a block, and while it runs the next one; then it reads what was noted of the first. A block in
-    which an atom left the skin, a row of the list was too short or the model had something to object to, is
+    The host queues a block, and while it runs the next one; then it reads the first one's tally. A block in
+    which an atom left the skin, a row of the list was too short or the model refused something, is
     forgotten: the run goes back to its first step, and does it again with shorter blocks, longer rows, or step
     by step with all checks (then an error names system, atom and step). Block lengths follow the atoms' speed. On
-    a GPU the steps are replays of CUDA graphs. Given the same start, every run has the same bits.
+    a GPU the steps are replays of CUDA graphs. From the same start every run has the same bits.
 
     Attributes:
         step: how many are done and found good.
-        builds: neighbour lists made; repeats: blocks that were done again.
+        builds: neighbour lists built; repeats: blocks that were done again.
+        potentials: the models; potential: the first of them.
+        on_progress: called after each block with the steps done and the kinetic energies (S,) of the last ones, eV, on
+            average; for one who waits.
     """
 
     def __init__(
         self,
         structures: G,
-        potential: Potential,
+        potential: Potential | Sequence[Potential],
         physics: Physics,
         *,
         skin: float = 1.0,
@@ -87,6 +92,7 @@ class Simulation(ABC, Generic[G, F]):
 
         Args:
             structures: ase.Atoms (`Engine`), or a list of them of any sizes, elements, cells and pbc (`BatchEngine`).
+            potential: a model, or several: atoms then move by the mean of their forces, and frames have deviations.
             skin: A.
             graphs: capture steps in CUDA graphs, where that can be.
             step: what the first step comes after.
@@ -96,33 +102,55 @@ class Simulation(ABC, Generic[G, F]):
         Raises:
             InputError: no atoms, constraints, npt without a cell that is periodic in three directions, an element
                 the model does not know, or a skin that is negative; of a list it names the system by its number.
+                Or no model, models of different elements, or what the model refuses: too many neighbours, atoms that
+                coincide, parameters that are missing or not taken.
         """
         if not 0 <= skin < math.inf:
             raise InputError(f"skin is {skin}, expected a length in A, not negative")
         frames = self._frames(structures)
-        self._structures = Structures(frames, potential, physics, fparam, aparam)
+        self.potentials = [potential] if isinstance(potential, Potential) else list(potential)
+        check_models(self.potentials)
+        self.potential = self.potentials[0]
+        # One for each model: types and parameters are its own, the rest is the same.
+        self._inputs = [
+            Structures(frames, model, physics, fparam, aparam, unused=self._unused(model))
+            for model in self.potentials
+        ]
+        self._structures = self._inputs[0]
         self.step, self.builds, self.repeats = step, 0, 0
-        self.physics, self.potential = physics, potential
+        self.physics = physics
+        self.on_progress: Callable[[int, np.ndarray], None] | None = None
         self._skin, self._use_graphs = float(skin), graphs
         self._guard = Guard(physics.timestep, physics.temperature)
         self._freedom = self._structures.freedom
         sizes = np.diff(self._structures.starts)
-        self._propagator = make_propagator(physics, self._freedom, sizes, potential.device)
+        self._propagator = make_propagator(physics, self._freedom, sizes, self.potential.device)
         self._stride, self._first = 1, step
         self._heat = np.zeros(len(frames))  # eV, sums over the steps
         self._surface: Any = None
         self._warned = False
-        given = self._structures
-        self._start(given.positions, given.momenta, given.cells, self._propagator.bath())
+        s = self._structures
+        with refused_as_input():
+            self._start(s.positions, s.momenta, s.cells, self._propagator.bath())
 
     @abstractmethod
     def _frames(self, structures: G) -> list[Atoms]:
         """What is to be moved; raises InputError if it is no such thing."""
 
+    def _unused(self, model: Potential) -> list[str]:
+        """Parameters that others of the models take. What none takes goes to all of them, which refuse it."""
+        return [
+            name
+            for name in ("fparam", "aparam")
+            if not takes(model, name) and any(takes(other, name) for other in self.potentials)
+        ]
+
     def renew(self) -> None:
         """Sort the atoms anew, and forget the list: what comes next depends on the state alone."""
         now = self._now()
-        self._start(now.positions, now.momenta, now.cell, {name: getattr(self._state, name) for name in BATH})
+        bath = {name: getattr(self._state, name) for name in BATH}
+        with self._guard.explain(self.step):
+            self._start(now.positions, now.momenta, now.cell, bath)
 
     def _start(
         self, positions: np.ndarray, momenta: np.ndarray, cells: np.ndarray, bath: dict[str, torch.Tensor]
@@ -131,20 +159,21 @@ class Simulation(ABC, Generic[G, F]):
         order = self._structures.order(positions, cells, self.potential.cutoff / 2)
         self._order = torch.as_tensor(order, device=device)
         self._inverse = torch.as_tensor(np.argsort(order), device=device)
-        system, masses, fparam, aparam = self._structures.sorted(order, positions, cells, device)
         capacity = 0 if self._surface is None else self._surface.capacity
-        cells_move = bath["cell_momenta"].numel() > 0
-        self._surface = Surface(
-            self.potential, system, self._skin, fparam, aparam, capacity, cells_move=cells_move
-        )
+        cells_move, surfaces = bath["cell_momenta"].numel() > 0, []
+        for model, structures in zip(self.potentials, self._inputs, strict=True):
+            own, fparam, aparam = structures.sorted(order, positions, cells, model.device)
+            surfaces.append(Surface(model, own, self._skin, fparam, aparam, capacity, cells_move=cells_move))
+        self._surface = surfaces[0] if len(surfaces) == 1 else Committee(surfaces)
+        system = surfaces[0].system
         sorted_momenta = torch.as_tensor(np.ascontiguousarray(momenta[order]), device=device)
-        self._state = State.of(system, sorted_momenta, masses, bath)
+        masses = torch.as_tensor(self._structures.masses[order], device=device)
+        self._state = State.of(system, sorted_momenta, masses, bath, len(self.potentials))
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
-        with self._guard.explain(self.step):
-            found = self._surface.forces_carefully(system.positions, system.cell, self._order, self._inverse)
-        for name in ("forces", "atom_energy", "virial"):
-            getattr(self._state, name).copy_(getattr(found, name))
-        energy = found.atom_energy[self._inverse].cpu().numpy()
+        result = self._surface.forces_carefully(system.positions, system.cell, self._order, self._inverse)
+        for name in ("forces", "atom_energy", "virial", "forces_std", "model_energy"):
+            getattr(self._state, name).copy_(getattr(result, name))
+        energy = result.atom_energy[self._inverse].cpu().numpy()
         self._state.energy.copy_(torch.as_tensor(np.add.reduceat(energy, self._structures.starts[:-1])))
 
     @property
@@ -203,7 +232,7 @@ class Simulation(ABC, Generic[G, F]):
         A caller who stops before the end leaves the engine at the last step found good.
 
         Raises:
-            UnstableRunError: the run blew up; the frames before have been given.
+            UnstableRunError: the run blew up; the frames before were yielded.
         """
         end, queued = self.step + steps, self.step
         pending: deque[_Block] = deque()
@@ -226,6 +255,8 @@ class Simulation(ABC, Generic[G, F]):
                     self.step = block.first + block.steps
                     self._heat += tally["heat"]
                     self._adapt(block.steps, flags)
+                    if self.on_progress is not None:
+                        self.on_progress(self.step, tally["heat"] / block.steps)
                     for recording in block.recordings:
                         yield self._give(recording.frame())
                     continue
@@ -245,7 +276,7 @@ class Simulation(ABC, Generic[G, F]):
         return 1 if self._surface.captures else 0
 
     def _queue(self, first: int, steps: int, every: int) -> _Block | None:
-        """Queues a block; None where the potential objected at once (it asks the device itself, then)."""
+        """Queues a block; None where the potential refused a step at once (it asks the device itself, then)."""
         start, recordings = self._snapshot(), []
         self._prepare()
         self._state.clear_tally()
@@ -286,11 +317,7 @@ class Simulation(ABC, Generic[G, F]):
     def _is_good(self, flags: Flags) -> bool:
         if flags.closeness > -self._surface.r_min and not self._warned and flags.closeness < 0:
             self._warned = True
-            warnings.warn(
-                f"atoms come nearer than {self._surface.r_min:g} A, where the splines are extrapolated: the forces "
-                "there are smooth but not the model's. Load it with a smaller r_min, or spline=False",
-                stacklevel=4,
-            )
+            warn_extrapolated(self._surface.r_min)
         return (
             flags.finite
             and flags.longest <= self._surface.capacity
@@ -316,14 +343,16 @@ class Simulation(ABC, Generic[G, F]):
         state, surface = self._state, self._surface
         for _ in range(steps):
             with self._guard.explain(self.step + 1):
-                moved = self._propagator.begin(state)
-                found = surface.forces_carefully(moved.positions, moved.cell, self._order, self._inverse)
-            made = Made(moved.positions, moved.cell, surface.cutoff)
-            state.take(self._propagator.end(state, moved, found, made, surface.sel))
+                moved = self._propagator.first_half(state)
+                result = surface.forces_carefully(moved.positions, moved.cell, self._order, self._inverse)
+            origin = ListOrigin(moved.positions, moved.cell, surface.cutoff)
+            state.take(self._propagator.second_half(state, moved, result, origin, surface.sel))
             kinetic = state.kinetic.cpu().numpy()
             self._guard.check(self.step + 1, self._temperatures(kinetic))
             self._heat += kinetic
             self.step += 1
+            if self.on_progress is not None:
+                self.on_progress(self.step, kinetic)
             if every and self.step % every == 0:
                 yield self.frame()
         self._graphs.clear()  # the rows may have become longer
@@ -358,11 +387,11 @@ class Simulation(ABC, Generic[G, F]):
 
     def _one_step(self, *, rebuild: bool) -> None:
         state, surface = self._state, self._surface
-        moved = self._propagator.begin(state)
+        moved = self._propagator.first_half(state)
         if rebuild:
             surface.rebuild(moved.positions, moved.cell)
-        found = surface.forces(moved.positions, moved.cell)
-        state.take(self._propagator.end(state, moved, found, surface.made, surface.sel))
+        result = surface.forces(moved.positions, moved.cell)
+        state.take(self._propagator.second_half(state, moved, result, surface.origin, surface.sel))
 
     def _record(self, step: int) -> Recording:
         bath = self._propagator.bath_energy(self._state)

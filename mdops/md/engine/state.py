@@ -17,18 +17,21 @@ _MOVING = (
     "tally",
 )  # fmt: skip
 _MOVING_CELL = ("cell", "cell_momenta", "xi", "xi_momenta", "flow")
+# What several models have besides.
+_DEVIATION = ("forces_std", "model_energy")
 
 # What thermostats and barostats are at; the rest of a state follows from positions, momenta and cells.
 BATH = ("eta", "eta_momenta", "cell_momenta", "xi", "xi_momenta")
 
 
 @dataclass
-class Found:
-    """What a potential says of positions; see `mdops.ops.spline_potential`.
+class ForceResult:
+    """Energies and forces of positions; see `mdops.ops.spline_potential`. Of several models: the means.
 
     Attributes:
         forces: (N, 3); atom_energy: (N,); virial: (S, 3, 3).
-        nearest: (N,); within: (N, ntypes).
+        nearest: (N,); within: (N, ntypes), of K models (N, K ntypes).
+        forces_std: (N, 1), sqrt(mean_k |F_k - <F>|^2), and model_energy: (N, K), of each model; (N, 0) of one model.
     """
 
     forces: torch.Tensor
@@ -36,10 +39,12 @@ class Found:
     virial: torch.Tensor
     nearest: torch.Tensor
     within: torch.Tensor
+    forces_std: torch.Tensor
+    model_energy: torch.Tensor
 
 
-class Made(NamedTuple):
-    """Where a neighbour list was made: positions (N, 3) and cells (S, 3, 3); and how far it reaches, A."""
+class ListOrigin(NamedTuple):
+    """Positions (N, 3) and cells (S, 3, 3) that a neighbour list was built for; and how far it reaches, A."""
 
     positions: torch.Tensor
     cell: torch.Tensor
@@ -63,6 +68,7 @@ class State:
         cell_momenta: (S, 6); xi, xi_momenta: (S, M), of the cells' thermostats; flow: (S, 6), sum p p^T / m of the
             momenta times `scale`: see `mdops.ops.begin_cell_step`. They have no columns where cells do not move,
             but `flow`, which is of the start then.
+        forces_std, model_energy: as of `ForceResult`.
         inverse_mass: (N,); batch: (N,) int32, the system of each atom. They do not change.
         memory: all that moves, of which the tensors above are views.
         moving: names of what is there, in its order.
@@ -84,6 +90,8 @@ class State:
     xi: torch.Tensor
     xi_momenta: torch.Tensor
     flow: torch.Tensor
+    forces_std: torch.Tensor
+    model_energy: torch.Tensor
     inverse_mass: torch.Tensor
     batch: torch.Tensor
     memory: torch.Tensor
@@ -91,9 +99,15 @@ class State:
 
     @classmethod
     def of(
-        cls, system: System, momenta: torch.Tensor, masses: torch.Tensor, bath: Mapping[str, torch.Tensor]
+        cls,
+        system: System,
+        momenta: torch.Tensor,
+        masses: torch.Tensor,
+        bath: Mapping[str, torch.Tensor],
+        models: int = 1,
     ) -> "State":
         """No forces yet; masses (N,); `bath` has what `BATH` names. Cells move if they have momenta."""
+        compared = models if models > 1 else 0
         inverse_mass, count = 1 / masses, system.count
         kinetic, flow = _heat(momenta, inverse_mass, system.batch, count)
         zeros = system.positions.new_zeros
@@ -101,9 +115,11 @@ class State:
             "positions": system.positions, "momenta": momenta, "forces": zeros(momenta.shape),
             "atom_energy": zeros(masses.shape), "energy": zeros(count), "kinetic": kinetic,
             "scale": 1 + zeros(count), "virial": zeros(count, 3, 3), "tally": zeros(count, len(TALLY)),
-            "cell": system.cell, "flow": flow, **bath,
+            "cell": system.cell, "flow": flow, "forces_std": zeros(len(masses), min(compared, 1)),
+            "model_energy": zeros(len(masses), compared), **bath,
         }  # fmt: skip
         moving = _MOVING + (_MOVING_CELL if bath["cell_momenta"].numel() else ())
+        moving += _DEVIATION if compared else ()
         parts = [values[name] for name in moving]
         memory = torch.cat([tensor.reshape(-1) for tensor in parts])
         views = memory.split([tensor.numel() for tensor in parts])

@@ -1,6 +1,6 @@
-"""The structures that an engine is given: checked, and as one system of tensors in any order of their atoms."""
+"""The structures that an engine moves: checked, and as one system of tensors in any order of their atoms."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from ase import Atoms
 
 from mdops import Potential
+from mdops.calculator import as_numbers
 from mdops.errors import InputError
 from mdops.md.engine.surface import spatial_order
 from mdops.md.motion import check_npt, degrees_of_freedom
@@ -21,13 +22,23 @@ class Structures:
     Attributes:
         starts: (S + 1,): structure s has the atoms starts[s] up to starts[s + 1].
         freedom: (S,), degrees of freedom.
-        positions, momenta: (N, 3); cells: (S, 3, 3): as they were given.
+        positions, momenta: (N, 3), masses: (N,), cells: (S, 3, 3): the initial ones.
     """
 
     def __init__(
-        self, frames: Sequence[Atoms], potential: Potential, physics: Physics, fparam: Any, aparam: Any
+        self,
+        frames: Sequence[Atoms],
+        potential: Potential,
+        physics: Physics,
+        fparam: Any,
+        aparam: Any,
+        *,
+        unused: Collection[str] = (),
     ) -> None:
-        """Raises InputError for what the engine cannot move."""
+        """`unused`: which of "fparam" and "aparam" are of other models than this one.
+
+        Raises InputError for what the engine cannot move.
+        """
         if not frames:
             raise InputError("the engine has no structures to move")
         self._names = [f"system {s}: " if len(frames) > 1 else "" for s in range(len(frames))]
@@ -42,27 +53,29 @@ class Structures:
         self.starts = np.cumsum([0, *(len(atoms) for atoms in frames)])
         self.positions = np.concatenate([atoms.get_positions() for atoms in frames])
         self.momenta = np.concatenate([atoms.get_momenta() for atoms in frames])
-        self._masses = np.concatenate([atoms.get_masses() for atoms in frames])
+        self.masses = np.concatenate([atoms.get_masses() for atoms in frames])
         self._types = atom_types(frames, potential.type_map)
         self.cells = np.array([atoms.cell.array for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
         self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
         self._aparam_size = potential.parameter_sizes["aparam"]
-        self._fparam = self._frame_parameters(frames, fparam)
-        self._aparam = self._atom_parameters(frames, aparam)
+        self._fparam = None if "fparam" in unused else self._frame_parameters(frames, fparam)
+        self._aparam = None if "aparam" in unused else self._atom_parameters(frames, aparam)
 
     def order(self, positions: np.ndarray, cells: np.ndarray, edge: float) -> np.ndarray:
         """(N,): the atoms of each structure sorted in space (see `spatial_order`), the structures in turn."""
         parts = [
-            begin + spatial_order(positions[begin:end], cell, pbc, edge)
-            for begin, end, cell, pbc in zip(self.starts[:-1], self.starts[1:], cells, self._pbc, strict=True)
+            first + spatial_order(positions[first:last], cell, pbc, edge)
+            for first, last, cell, pbc in zip(
+                self.starts[:-1], self.starts[1:], cells, self._pbc, strict=True
+            )
         ]
         return np.concatenate(parts)
 
     def sorted(
         self, order: np.ndarray, positions: np.ndarray, cells: np.ndarray, device: torch.device
-    ) -> tuple[System, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """In the order of `order`, with these positions and cells: the system, the masses (N,), fparam and aparam."""
+    ) -> tuple[System, torch.Tensor | None, torch.Tensor | None]:
+        """In the order of `order`, with these positions and cells: the system, fparam and aparam."""
 
         def sort(values: np.ndarray, dtype: torch.dtype = torch.float64) -> torch.Tensor:
             return torch.as_tensor(np.ascontiguousarray(values[order]), dtype=dtype, device=device)
@@ -76,57 +89,57 @@ class Structures:
             first_types=torch.as_tensor(self._types[self.starts[:-1]], dtype=torch.int32, device=device),
         )
         fparam = None if self._fparam is None else torch.as_tensor(self._fparam, device=device)
-        return system, sort(self._masses), fparam, None if self._aparam is None else sort(self._aparam)
+        return system, fparam, None if self._aparam is None else sort(self._aparam)
 
     def _frame_parameters(self, frames: Sequence[Atoms], default: Any) -> np.ndarray | None:
         """(S, p): those of each structure's own, or the default, (p,) or (S, p)."""
         if default is not None:
-            default = np.atleast_1d(np.asarray(default, float))
+            default = as_numbers("fparam", default)
             if default.ndim == 2 and len(default) != len(frames):
                 raise InputError(f"fparam is of {len(default)} systems, and there are {len(frames)}")
             default = np.broadcast_to(default, (len(frames), default.shape[-1]))
-        rows = [
-            np.atleast_1d(np.asarray(atoms.info["fparam"], float))
-            if "fparam" in atoms.info
-            else None if default is None else default[s]
+        own = [
+            atoms.info.get("fparam", None if default is None else default[s])
             for s, atoms in enumerate(frames)
-        ]  # fmt: skip
+        ]
+        rows = [None if values is None else as_numbers("fparam", values).ravel() for values in own]
         return self._stack("fparam", rows, joined=False)
 
     def _atom_parameters(self, frames: Sequence[Atoms], default: Any) -> np.ndarray | None:
         """(N, q): those of each structure's own, or the default as `_for_each_atom` understands it."""
         if default is not None:
-            default = self._for_each_atom(np.atleast_1d(np.asarray(default, float)))
+            default = self._for_each_atom(as_numbers("aparam", default))
         rows = [
-            np.asarray(atoms.arrays["aparam"], float).reshape(len(atoms), -1)
+            as_numbers("aparam", atoms.arrays["aparam"]).reshape(len(atoms), -1)
             if "aparam" in atoms.arrays
             else None if default is None else default[self.starts[s] : self.starts[s + 1]]
             for s, atoms in enumerate(frames)
         ]  # fmt: skip
         return self._stack("aparam", rows, joined=True)
 
-    def _for_each_atom(self, given: np.ndarray) -> np.ndarray:
+    def _for_each_atom(self, values: np.ndarray) -> np.ndarray:
         """(N, q) of (N, q), or of (q,), which all atoms have alike. A row of N numbers is one for each atom only if the
         model takes one: what was meant does not depend on how many atoms there happen to be."""
         atoms, q = int(self.starts[-1]), self._aparam_size
-        rows = given
-        if given.ndim == 1:
-            rows = given[:, None] if q == 1 and len(given) == atoms else np.tile(given, (atoms, 1))
+        rows = values
+        if values.ndim == 1:
+            rows = values[:, None] if q == 1 and len(values) == atoms else np.tile(values, (atoms, 1))
         if rows.ndim != 2 or len(rows) != atoms or q not in (0, rows.shape[1]):
             raise InputError(
-                f"aparam has the shape {given.shape}, expected ({q},), for all atoms alike, or ({atoms}, {q})"
+                f"aparam has the shape {values.shape}, expected ({q},), for all atoms alike, or ({atoms}, {q})"
             )
         return rows
 
     def _stack(self, what: str, rows: Sequence[np.ndarray | None], *, joined: bool) -> np.ndarray | None:
-        given = [row for row in rows if row is not None]
-        if not given:
+        present = [row for row in rows if row is not None]
+        if not present:
             return None
+        width = present[0].shape[-1]
         for row, name in zip(rows, self._names, strict=True):
-            if row is None or row.shape[-1] != given[0].shape[-1]:
-                found = "no" if row is None else f"{row.shape[-1]} numbers of"
-                raise InputError(f"{name}{found} {what}, and others have {given[0].shape[-1]}")
-        return np.concatenate(given) if joined else np.stack(given)
+            if row is None or row.shape[-1] != width:
+                own = "no" if row is None else f"{row.shape[-1]} numbers of"
+                raise InputError(f"{name}{own} {what}, and others have {width}")
+        return np.concatenate(present) if joined else np.stack(present)
 
 
 def _check(atoms: Atoms, physics: Physics, name: str) -> None:

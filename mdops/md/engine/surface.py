@@ -1,5 +1,5 @@
-"""Forces of a potential on the device, with a neighbour list that holds for several steps, and flags in place of
-errors."""
+"""Forces of a potential, or of several, on the device, with neighbour lists that hold for several steps, and flags in
+place of errors."""
 
 import math
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import torch
 
 from mdops import Potential
 from mdops.errors import InputError
-from mdops.md.engine.state import Found, Made
+from mdops.md.engine.state import ForceResult, ListOrigin
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
 from mdops.system import System
 
@@ -20,7 +20,7 @@ class Flags(NamedTuple):
     """The largest value over some steps, and all systems, of each thing that may go wrong; NaN where a step had one.
 
     Attributes:
-        moved2: squared distance of an atom from where the list was made, A^2; where cells move, from where their
+        moved2: squared distance of an atom from where the list was built, A^2; where cells move, from where their
             strain would have brought it, and more for that strain (`mdops.ops.end_cell_step`).
         overflow: neighbours of an atom beyond the model's `sel`.
         closeness: minus the smallest distance of two atoms, A.
@@ -48,8 +48,8 @@ class Surface:
         potential: of which the forces are.
         capacity: places in a row of the list.
         captures: whether a step can be captured in a CUDA graph; otherwise the potential asks the device.
-        made: where the list was made.
-        needed: (2,) int64, as `neighbor_matrix` gave it last.
+        origin: what the list was built for.
+        needed: (2,) int64, the last one of `neighbor_matrix`.
         sel: (ntypes,) int32, how many neighbours may be within the cutoff.
     """
 
@@ -66,10 +66,13 @@ class Surface:
     ) -> None:
         self.potential, self.system, self.skin = potential, system, skin
         self._evaluator = potential.evaluator()
+        # Where the potential drops neighbours itself, and looks for them at no cost, no block need be done again.
+        drops = potential.overflow == "truncate" and potential.device.type == "cpu"
+        self._flags = self._evaluator.captures and not drops
         self._fparam, self._aparam = fparam, aparam
         self.capacity = capacity
-        self.captures = self._evaluator.captures and potential.device.type == "cuda"
-        self.made = Made(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
+        self.captures = self._flags and potential.device.type == "cuda"
+        self.origin = ListOrigin(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
         self._cells_move = cells_move
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
         self._list: NeighborList | None = None
@@ -78,6 +81,7 @@ class Surface:
         # Where the potential refuses by itself what these are for.
         self._nearest = system.positions.new_full((n,), potential.cutoff)
         self._within = torch.zeros(n, len(self.sel), dtype=torch.int32, device=potential.device)
+        self._no_deviation = system.positions.new_zeros(n, 0)
 
     @property
     def r_min(self) -> float:
@@ -94,7 +98,7 @@ class Surface:
         self.capacity = -(-(longest + max(8, longest // 16)) // 8) * 8
 
     def rebuild(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
-        """A new list for the positions and cells of now; what does not fit is told by `needed`."""
+        """A new list for these positions and cells; `needed` says whether its rows are long enough."""
         s = self.system
         neighbors, images, counts, self.needed = neighbor_matrix(
             positions,
@@ -107,47 +111,57 @@ class Surface:
             self.capacity,
         )
         self._list = NeighborList(neighbors, images, counts, self.cutoff)
-        self.made.positions.copy_(positions)
+        self.origin.positions.copy_(positions)
         if self._cells_move:
-            self.made.cell.copy_(cell)
+            self.origin.cell.copy_(cell)
 
-    def forces(self, positions: torch.Tensor, cell: torch.Tensor) -> Found:
-        """By the list there is."""
+    def share_list(self, other: "Surface") -> None:
+        """Take the list that `other` has built, which is of the same cutoff, types and device."""
+        self._list, self.origin, self.needed = other._list, other.origin, other.needed
+
+    def forces(self, positions: torch.Tensor, cell: torch.Tensor) -> ForceResult:
+        """By the list of `rebuild`."""
         assert self._list is not None
         s = self.system
         system = System(positions, s.types, cell, s.pbc, s.batch, first_types=s.first_types)
-        if not self._evaluator.captures:
-            return self._found(self.potential.evaluate(system, self._list, self._fparam, self._aparam))
+        if not self._flags:
+            return self._result(self.potential.evaluate(system, self._list, self._fparam, self._aparam))
         with torch.no_grad():
             result, report = self._evaluator(system, self._list, self._fparam, self._aparam, check=False)
         (within,) = report.within
-        return Found(**result, nearest=report.nearest, within=within)
+        return ForceResult(
+            **result, nearest=report.nearest, within=within, forces_std=self._no_deviation,
+            model_energy=self._no_deviation,
+        )  # fmt: skip
 
     def forces_carefully(
         self, positions: torch.Tensor, cell: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor
-    ) -> Found:
+    ) -> ForceResult:
         """The same by a list of its own, on the atoms in the user's order: errors name the user's atoms.
 
-        Raises InputError for what flags tell otherwise.
+        Raises InputError for what flags say otherwise.
         """
         s = self.system
         system = System(positions[inverse], s.types[inverse], cell, s.pbc, s.batch)
         aparam = None if self._aparam is None else self._aparam[inverse]
         try:
-            found = self._neighbors(system)
-            result = self.potential.evaluate(system, found, self._fparam, aparam)
+            neighbors = self._neighbors(system)
+            result = self.potential.evaluate(system, neighbors, self._fparam, aparam)
         except InputError:
             if system.count > 1:
                 self._blame(system, aparam)
             raise
-        if found.neighbors.shape[1] > self.capacity:
-            self.grow(found.neighbors.shape[1])
+        if neighbors.neighbors.shape[1] > self.capacity:
+            self.grow(neighbors.neighbors.shape[1])
         for name in ("forces", "atom_energy"):
             result[name] = result[name][order]
-        return self._found(result)
+        return self._result(result)
 
-    def _found(self, result: dict[str, torch.Tensor]) -> Found:
-        return Found(result["forces"], result["atom_energy"], result["virial"], self._nearest, self._within)
+    def _result(self, result: dict[str, torch.Tensor]) -> ForceResult:
+        return ForceResult(
+            result["forces"], result["atom_energy"], result["virial"], self._nearest, self._within,
+            self._no_deviation, self._no_deviation,
+        )  # fmt: skip
 
     def _neighbors(self, system: System) -> NeighborList:
         return neighbor_list(
@@ -182,7 +196,8 @@ def _limits(potential: Potential) -> list[int]:
 
 def spatial_order(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, edge: float) -> np.ndarray:
     """(N,): the atoms sorted by boxes of about `edge` (A), so that neighbours are near in memory."""
-    if pbc.all():
+    # What is no cell is refused by the search for neighbours.
+    if pbc.all() and abs(np.linalg.det(cell)) > 0:
         boxes = np.maximum(1, np.linalg.norm(cell, axis=1) // edge)
         place = np.linalg.solve(cell.T, positions.T).T % 1.0 * boxes
     else:

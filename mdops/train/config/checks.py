@@ -1,5 +1,6 @@
 """What no key of the training input can tell alone: whether they go together."""
 
+import warnings
 from typing import TYPE_CHECKING
 
 from mdops.errors import ConfigError
@@ -18,5 +19,34 @@ def check(config: "Config") -> None:
         raise ConfigError("learning_rate.warmup_steps: and warmup_ratio exclude each other")
     if (training.numb_steps is None) == (training.numb_epoch is None):
         raise ConfigError("training.numb_steps: give either this or numb_epoch")
+    _check_full_validation(config)
     if isinstance(config.loss.huber_delta, list) and len(config.loss.huber_delta) != 3:
         raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
+
+
+METRICS = tuple(f"{quantity}:{kind}" for quantity in "EFSV" for kind in ("MAE", "RMSE"))
+_PREFACTORS = {"E": "pref_e", "F": "pref_f", "S": "pref_v", "V": "pref_v"}
+
+
+def _check_full_validation(config: "Config") -> None:
+    """Its metric, in capitals from here on, and what it needs: data to validate on, and a loss on the metric."""
+    full, training = config.validating, config.training
+    full.validation_metric = metric = full.validation_metric.strip().upper()
+    if metric not in METRICS:
+        raise ConfigError(f"validating.validation_metric: is {metric!r}, expected {' or '.join(METRICS)}")
+    if full.ema_full_validation and not training.enable_ema:
+        warnings.warn(
+            "validating.ema_full_validation: has no effect without training.enable_ema: there is no average",
+            stacklevel=2,
+        )
+    wanted = full.full_validation or (full.ema_full_validation and training.enable_ema)
+    if not wanted or full.full_val_start == 1:
+        return
+    if training.validation_data is None:
+        raise ConfigError("validating.full_validation: needs training.validation_data")
+    name = _PREFACTORS[metric[0]]
+    for end in ("start", "limit"):
+        if getattr(config.loss, f"{end}_{name}") == 0:
+            raise ConfigError(
+                f"validating.validation_metric: is {metric!r}, which the loss is not of: loss.{end}_{name} is 0"
+            )

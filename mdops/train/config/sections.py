@@ -15,6 +15,7 @@ from mdops.train.config.defaults import completed
 
 @dataclass
 class LearningRateConfig:
+    # Processes share a batch here, so that there is nothing to scale with their number.
     IGNORED: ClassVar[tuple[str, ...]] = ("scale_by_worker",)
 
     type: str = key("exp", "how the rate falls", choices=("exp", "cosine"))
@@ -73,7 +74,7 @@ class OptimizerConfig:
 
 @dataclass
 class DataConfig:
-    IGNORED: ClassVar[tuple[str, ...]] = ("set_prefix",)
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"set_prefix": ("set",)}
     NEUTRAL: ClassVar[dict[str, Any]] = {"rglob_patterns": None, "min_pair_dist": 0.0}
 
     systems: list[str] | str = key(doc="systems of DeePMD-kit, folders of them, and files that ASE reads")
@@ -103,18 +104,22 @@ class ValidationConfig(DataConfig):
 @dataclass
 class TrainingConfig:
     IGNORED: ClassVar[tuple[str, ...]] = (
-        *("disp_training", "time_training", "profiling", "profiling_file", "enable_profiler", "stat_file"),
-        *(
-            "stat_file_mode",
-            "mixed_precision",
-            "zero_stage",
-            "acc_freq",
-            "save_dir",
-            "disp_avg",
-            "ckpt_keep_ratio",
-        ),
-        *("neighbor_graph_method", "enable_compile", "enable_tf32", "ema_ckpt_keep"),
+        *("disp_training", "time_training", "profiling_file"),  # what is shown; the file of `profiling`
+        "stat_file_mode",  # of `stat_file`
+        *("zero_stage", "neighbor_graph_method", "enable_compile"),  # how it is computed, not what
     )
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "acc_freq": (1,),
+        "ckpt_keep_ratio": (),
+        "disp_avg": (False,),
+        "ema_ckpt_keep": (),
+        "enable_profiler": (False,),
+        "enable_tf32": (False,),
+        "mixed_precision": ({},),
+        "profiling": (False,),
+        "save_dir": (),
+        "stat_file": ("",),
+    }
     NEUTRAL: ClassVar[dict[str, Any]] = {"opt_type": "Adam", "change_bias_after_training": False}
 
     training_data: DataConfig = section(DataConfig)
@@ -137,7 +142,7 @@ class TrainingConfig:
     enable_ema: bool = key(False, "validate and save the moving average of the weights")
     ema_decay: float = key(0.999, "its decay in a step", low=0, below=1)
     gradient_max_norm: float | None = key(None, "longer gradients are cut to this length; 0 cuts none", low=0)
-    tensorboard: bool = key(False, "write TensorBoard's files; needs mdops[tensorboard]")
+    tensorboard: bool = key(False, "write TensorBoard's files; needs the package tensorboard")
     tensorboard_freq: int = key(1, "steps between their points", unit="steps", low=1)
     tensorboard_log_dir: str = key("log", "their folder, in that of all files")
     precision: str = key(
@@ -150,16 +155,37 @@ class TrainingConfig:
 
 
 @dataclass(kw_only=True)
+class ValidatingConfig:
+    IGNORED: ClassVar[tuple[str, ...]] = ("compiled_infer", "amp_infer")  # speed; of DPA4 alone
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"tf32_infer": (False,)}
+
+    full_validation: bool = key(False, "validate the weights on all validation data, and keep the best")
+    ema_full_validation: bool = key(
+        False, "the same for the moving average of the weights; needs training.enable_ema"
+    )
+    validation_freq: int = key(5000, "steps between two full validations", unit="steps", low=1)
+    full_val_start: float = key(0.5, "the first step of them; below 1 a part of all steps, 1 for none", low=0)
+    validation_metric: str = key(
+        "E:MAE", "what the best is best in: E, F, S (stress) or V (virial), and MAE or RMSE"
+    )
+    save_best: bool = key(True, "write the best as checkpoint and model file")
+    max_best_ckpt: int = key(1, "how many of the best are kept", low=1)
+    save_best_dir: str | None = key(None, "their folder; that of save_ckpt unless given")
+    full_val_file: str = key("val.log", "the table of full validations; with _ema for averages")
+
+
+@dataclass(kw_only=True)
 class Config:
     """A whole training input."""
 
-    IGNORED: ClassVar[tuple[str, ...]] = ("nvnmd", "validating")
+    NEUTRAL: ClassVar[dict[str, Any]] = {"nvnmd": {}}
 
     model: Any = variant(lambda: registry.options("model"), "standard", registry.model_name)
     training: TrainingConfig = section(TrainingConfig)
     learning_rate: LearningRateConfig = section(LearningRateConfig)
     loss: LossConfig = section(LossConfig)
     optimizer: OptimizerConfig = section(OptimizerConfig)
+    validating: ValidatingConfig = section(ValidatingConfig)
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:

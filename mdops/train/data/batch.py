@@ -9,7 +9,7 @@ from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import System
 from mdops.train.data.dataset import Dataset
-from mdops.train.data.frame_set import FRAME_LABELS, PARAMETERS
+from mdops.train.data.labels import PARAMETERS, is_of_frame
 from mdops.train.data.neighbor_lists import PairLists, frames_system
 
 
@@ -42,11 +42,14 @@ class Batch:
             return None if value is None else value.to(device)
 
         system, near = self.system, self.neighbors
-        names = ("positions", "types", "cell", "pbc", "batch")
         return replace(
             self,
             system=System(
-                *(getattr(system, name).to(device) for name in names),
+                system.positions.to(device),
+                system.types.to(device),
+                system.cell.to(device),
+                system.pbc.to(device),
+                system.batch.to(device),
                 None if system.kinds is None else tuple(index.to(device) for index in system.kinds),
             ),
             neighbors=NeighborList(
@@ -76,7 +79,7 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     frames = np.asarray(frames, dtype=np.int64)
     atoms = np.concatenate([np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames])
     values = {
-        name: torch.from_numpy(array[frames if name in FRAME_LABELS or name == "fparam" else atoms])
+        name: torch.from_numpy(array[frames if is_of_frame(name) else atoms])
         for name, array in data.labels.items()
         if data.present[name][frames].any()
     }

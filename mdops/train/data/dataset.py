@@ -11,7 +11,8 @@ import numpy as np
 from mdops.errors import DataError, InputError
 from mdops.train.data.ase_file import NAMES, read_file
 from mdops.train.data.deepmd_system import is_system, read_system
-from mdops.train.data.frame_set import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, FrameSet, check, joined
+from mdops.train.data.frame_set import FrameSet, check, joined
+from mdops.train.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, is_of_frame
 from mdops.train.data.storage import Storage
 from mdops.train.data.units_check import units_warning
 
@@ -72,6 +73,16 @@ class Dataset:
         """How messages call a frame: its file, and its number there."""
         source, first = self.sources[self.source[frame]]
         return f"{source}, frame {frame - first}"
+
+    def successive(self, frames: np.ndarray, atoms: int) -> Iterator[np.ndarray]:
+        """The frames in their order, in parts of at most so many atoms; of one frame at least."""
+        beyond = np.cumsum(self.sizes()[frames])
+        start = 0
+        while start < len(frames):
+            before = beyond[start - 1] if start else 0
+            stop = max(int(np.searchsorted(beyond, before + atoms, side="right")), start + 1)
+            yield frames[start:stop]
+            start = stop
 
     def has(self, label: str) -> bool:
         """Whether any frame has this label or parameter."""
@@ -139,11 +150,11 @@ def _check_names(type_map: Sequence[str], names: Mapping[str, str]) -> None:
 
 def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Systems and files, a folder that is no system replaced by the systems below it."""
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not given:
+    wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not wanted:
         raise DataError("no systems are given")
     places = []
-    for path in map(Path, given):
+    for path in map(Path, wanted):
         if path.suffix in (".hdf5", ".h5") or (not path.exists() and ".hdf5#" in str(path)):
             raise DataError(
                 f"{path}: systems in HDF5 are not read; write them as folders, with dpdata by to('deepmd/npy', FOLDER)"
@@ -191,7 +202,7 @@ def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage) -> Dat
     shapes |= {name: (atoms, *shape) for name, shape in ATOM_LABELS.items()}
     for name, rows in zip(PARAMETERS, (frames, atoms), strict=True):
         shapes[name] = (rows, _width(blocks, name))
-    there = [name for name in (*LABELS, *PARAMETERS) if any(name in block.labels for block in blocks)]
+    labelled = [name for name in (*LABELS, *PARAMETERS) if any(name in block.labels for block in blocks)]
     systems = list(dict.fromkeys(block.system for block in blocks))
     places = {system: k for k, system in enumerate(systems)}
     sources: list[tuple[str, int]] = []
@@ -208,8 +219,8 @@ def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage) -> Dat
         storage.array((atoms,), np.int32),
         storage.array((frames, 3, 3), np.float64),
         np.concatenate([np.broadcast_to(block.pbc, (block.frames, 3)) for block in blocks]),
-        {name: storage.array(shapes[name], np.float64) for name in there},
-        {name: np.zeros(frames, dtype=bool) for name in there},
+        {name: storage.array(shapes[name], np.float64) for name in labelled},
+        {name: np.zeros(frames, dtype=bool) for name in labelled},
         np.concatenate([np.full(block.frames, places[block.system]) for block in blocks]),
         systems,
         source,
@@ -235,7 +246,7 @@ def _fill(data: Dataset, block: FrameSet, first: int) -> None:
     data.types[atoms] = block.types[real]
     data.cell[frames] = block.cell
     for name, array in block.labels.items():
-        whole = name in FRAME_LABELS or name == "fparam"
+        whole = is_of_frame(name)
         data.labels[name][frames if whole else atoms] = array if whole else array[real]
         data.present[name][frames] = True
 

@@ -8,17 +8,11 @@ from typing import Literal
 import numpy as np
 
 from mdops.errors import DataError
-from mdops.train.data.frame_set import ATOM_LABELS, FRAME_LABELS, FrameSet
+from mdops.train.data.frame_set import FrameSet
+from mdops.train.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS
 
-# DeePMD-kit's file names for our labels, and whether one value is of an atom.
-_FILES = {
-    "energy": ("energy",),
-    "forces": ("force",),
-    "virial": ("virial",),
-    "atom_energy": ("atom_ener", "atomic_ener"),
-    "fparam": ("fparam",),
-    "aparam": ("aparam",),
-}
+# DeePMD-kit's file names for our labels and parameters.
+_FILES = {label.name: label.files for label in LABELS.values()} | {name: (name,) for name in PARAMETERS}
 
 
 def is_system(folder: Path) -> bool:
@@ -48,9 +42,9 @@ def read_system(folder: Path, type_map: list[str]) -> Iterator[FrameSet]:
         block = _read_set(folder, place, own, elements, type_map, periodic)
         first = first or block
         if set(block.labels) != set(first.labels):
-            told = [", ".join(sorted(b.labels)) or "nothing" for b in (block, first)]
+            labels = [", ".join(sorted(b.labels)) or "nothing" for b in (block, first)]
             warnings.warn(
-                f"{place} has {told[0]}, and {first.source} has {told[1]}: is a file missing? Frames without a "
+                f"{place} has {labels[0]}, and {first.source} has {labels[1]}: is a file missing? Frames without a "
                 "label do not count in its part of the loss",
                 stacklevel=2,
             )
@@ -151,8 +145,8 @@ def _check_own(types: np.ndarray, elements: list[str] | None, place: Path, lowes
         wrong |= types >= len(elements)
     if wrong.any():
         frame, atom = np.argwhere(wrong)[0]
-        there = "" if elements is None else f", and type_map.raw has {len(elements)} elements"
-        raise DataError(f"{place}, frame {frame}: atom {atom} has type {types[frame, atom]}{there}")
+        known = "" if elements is None else f", and type_map.raw has {len(elements)} elements"
+        raise DataError(f"{place}, frame {frame}: atom {atom} has type {types[frame, atom]}{known}")
 
 
 def _mapped(types: np.ndarray, elements: list[str] | None, type_map: list[str], folder: Path) -> np.ndarray:

@@ -9,7 +9,7 @@ from mdops.ops import NeighborList
 from mdops.system import System
 from mdops.train.data.batch import Batch
 from mdops.train.data.dataset import Dataset
-from mdops.train.data.frame_set import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS
+from mdops.train.data.labels import ATOM_LABELS, LABELS, PARAMETERS, is_of_frame
 from mdops.train.data.neighbor_lists import PairLists
 
 
@@ -17,8 +17,8 @@ def alike(data: Dataset) -> Iterator[np.ndarray]:
     """The frames of a dataset (indices) in groups of the same atoms in the same order, with the same labels."""
     groups: dict[tuple[bytes, ...], list[int]] = {}
     for f in range(len(data)):
-        there = bytes(bool(data.present[name][f]) for name in sorted(data.present))
-        groups.setdefault((data.types[data.atoms(f)].tobytes(), there), []).append(f)
+        labelled = bytes(bool(data.present[name][f]) for name in sorted(data.present))
+        groups.setdefault((data.types[data.atoms(f)].tobytes(), labelled), []).append(f)
     for frames in groups.values():
         yield np.array(frames)
 
@@ -52,7 +52,7 @@ class DeviceFrames:
         }
         for name in (*LABELS, *PARAMETERS):
             if data.has(name) and data.present[name][frames[0]]:
-                whole = name in FRAME_LABELS or name == "fparam"
+                whole = is_of_frame(name)
                 value = torch.from_numpy(data.labels[name][frames if whole else atoms])
                 self._arrays[name] = value if whole else rows(value)
         self._arrays = {name: value.to(device) for name, value in self._arrays.items()}
@@ -67,7 +67,7 @@ class DeviceFrames:
         """The batch of the frames at these places, (S,) int64 on the device. Nothing waits for the host if
         `prepare` was called with S before."""
         count = len(places)
-        types, system, start, sizes, there, *kinds = self.prepare(count)
+        types, system, start, sizes, labelled, *kinds = self.prepare(count)
         taken = {name: value.index_select(0, places) for name, value in self._arrays.items()}
         own = taken["neighbors"]
         taken["neighbors"] = torch.where(own >= 0, own + start[:, None, None], -1)
@@ -80,7 +80,7 @@ class DeviceFrames:
             NeighborList(taken["neighbors"], taken["images"], taken["counts"], self.cutoff),
             sizes,
             labels,
-            dict.fromkeys(labels, there),
+            dict.fromkeys(labels, labelled),
             taken.get("fparam"),
             taken.get("aparam"),
         )
@@ -92,7 +92,7 @@ class DeviceFrames:
             n, each = len(self._types), torch.arange(count, dtype=torch.int32)
             types = self._types.repeat(count)
             kinds = [torch.nonzero(types == k)[:, 0] for k in range(self.ntypes)]
-            there = torch.ones(count, dtype=torch.bool)
-            fixed = (types, each.repeat_interleave(n), each * n, torch.full((count,), n), there, *kinds)
+            labelled = torch.ones(count, dtype=torch.bool)
+            fixed = (types, each.repeat_interleave(n), each * n, torch.full((count,), n), labelled, *kinds)
             self._fixed[count] = tuple(t.to(self.device) for t in fixed)
         return self._fixed[count]

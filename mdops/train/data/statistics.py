@@ -185,9 +185,9 @@ def energy_statistics(
     if data.has("atom_energy"):
         with_atoms = np.zeros(len(data), dtype=bool)
         with_atoms[frames] = data.present["atom_energy"][frames]
-        given = np.repeat(with_atoms, data.sizes())
-        for kind in np.unique(data.types[given]):
-            bias[kind] = data.labels["atom_energy"][given & (data.types == kind)].mean()
+        known = np.repeat(with_atoms, data.sizes())
+        for kind in np.unique(data.types[known]):
+            bias[kind] = data.labels["atom_energy"][known & (data.types == kind)].mean()
     return EnergyStatistics(bias, std)
 
 

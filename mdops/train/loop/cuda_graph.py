@@ -50,7 +50,7 @@ class StepGraphs:
         self._weights = [p for p in potential.parameters() if p.requires_grad]
         self._gradients = [torch.zeros_like(p) for p in self._weights]
         self._hold_gradients()
-        _begin(optimizer)
+        _initialize_state(optimizer)
         device = potential.device
         self._fraction = torch.ones((), dtype=torch.float64, device=device)
         self._share = torch.ones((), dtype=torch.float32, device=device)
@@ -191,7 +191,7 @@ def step_graphs(
     )
 
 
-def _begin(optimizer: torch.optim.Optimizer) -> None:
+def _initialize_state(optimizer: torch.optim.Optimizer) -> None:
     """Makes the optimizer's state, which it does in its first step, without a step."""
     if optimizer.state:
         return

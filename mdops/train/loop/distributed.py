@@ -14,7 +14,7 @@ import torch.distributed as dist
 from mdops._library import check_device
 from mdops.errors import InputError, MDOpsError, ParallelError
 from mdops.train.data.dataset import Dataset
-from mdops.train.data.frame_set import FRAME_LABELS, LABELS
+from mdops.train.data.labels import FRAME_LABELS, LABELS
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Processes:
                 made[0] = make()
             except (MDOpsError, OSError) as error:
                 made[1] = error
-        with _told():
+        with _lost_messages():
             dist.broadcast_object_list(made, src=0, device=torch.device("cpu"))
         if made[1] is not None:
             raise made[1]
@@ -79,8 +79,8 @@ class Processes:
         """
         found = {}
         for name in filter(data.has, LABELS):
-            there = frames[data.present[name][frames]]
-            number = len(there) if name in FRAME_LABELS else int(data.sizes()[there].sum())
+            labelled = frames[data.present[name][frames]]
+            number = len(labelled) if name in FRAME_LABELS else int(data.sizes()[labelled].sum())
             found[name] = number / self.count if counts else np.inf
         return found
 
@@ -101,7 +101,7 @@ class Processes:
                     p.grad = torch.zeros_like(p)
             gradients = [p.grad for p in trained if p.grad is not None]
             flat = torch.cat([g.reshape(-1) for g in gradients])
-            with _told():
+            with _lost_messages():
                 dist.all_reduce(flat)
             flat /= self.count
             parts = flat.split([g.numel() for g in gradients])
@@ -114,7 +114,7 @@ class Processes:
         if self.count == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
-        with _told():
+        with _lost_messages():
             dist.all_reduce(total)
         return total.tolist()
 
@@ -133,7 +133,7 @@ class Processes:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _lost_messages() -> Iterator[None]:
     """Says what it means that a message did not get through."""
     try:
         yield

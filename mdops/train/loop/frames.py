@@ -31,13 +31,13 @@ class Share:
 
 
 class Frames:
-    """Data with its lists and its sampler. Types are indices in `type_map`, which has all of `given`."""
+    """Data with its lists and its sampler. Types are indices in `type_map`, which has all of `elements`."""
 
     def __init__(
-        self, config: DataConfig, given: list[str], type_map: list[str], cutoff: float, seed: int
+        self, config: DataConfig, elements: list[str], type_map: list[str], cutoff: float, seed: int
     ) -> None:
-        data = load_dataset(config.systems, given, names=config.names)
-        index = np.array([type_map.index(element) for element in given], dtype=data.types.dtype)
+        data = load_dataset(config.systems, elements, names=config.names)
+        index = np.array([type_map.index(element) for element in elements], dtype=data.types.dtype)
         self.data: Dataset = replace(data, types=index[data.types], type_map=list(type_map))
         self.lists = PairLists(self.data, cutoff)
         self.sampler = make_sampler(config, self.data, seed)

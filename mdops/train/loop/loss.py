@@ -8,8 +8,7 @@ import torch
 
 from mdops.errors import ConfigError
 from mdops.train.data.batch import Batch
-
-TERMS = ("energy", "forces", "virial", "atom_energy")
+from mdops.train.data.labels import LABELS
 
 
 class Prefactor(NamedTuple):
@@ -32,7 +31,7 @@ class EnergyLoss:
     x = 2 if `intensive`, else 1. A term counts where both of its prefactors are not zero.
 
     Attributes:
-        prefactors: of each of `TERMS`; terms that are not there do not count.
+        prefactors: of each of `LABELS`; terms that are not there do not count.
         function: "mse" as above, or "mae": p_e <|dE| / N> + p_f <|dF|> + p_v <|dW|> / N + p_ae <|de|>.
         huber: replaces the square of dE/N, dF, dW/N and de by a Huber function: u^2/2 up to its delta, and
             delta (|u| - delta/2) beyond.
@@ -54,9 +53,11 @@ class EnergyLoss:
     def __post_init__(self) -> None:
         if self.function not in ("mse", "mae"):
             raise ConfigError(f"loss_func is {self.function!r}, expected mse or mae")
-        unknown = set(self.prefactors) - set(TERMS)
+        unknown = set(self.prefactors) - set(LABELS)
         if unknown:
-            raise ConfigError(f"the loss has no term {', '.join(sorted(unknown))}; it has {', '.join(TERMS)}")
+            raise ConfigError(
+                f"the loss has no term {', '.join(sorted(unknown))}; it has {', '.join(LABELS)}"
+            )
 
     @property
     def terms(self) -> list[str]:
@@ -91,10 +92,10 @@ class EnergyLoss:
         """For each frame or atom its part of the loss, a mean over components; 0 without label."""
         if name not in batch.labels:
             return value[:0].flatten()  # part of the graph: a batch without labels has gradients 0
-        there = _rows(name, batch)
+        labelled = _rows(name, batch)
         error = (value - batch.labels[name]).reshape(len(value), -1)
-        error = torch.where(there[:, None], error, 0.0)
-        whole = name in ("energy", "virial")
+        error = torch.where(labelled[:, None], error, 0.0)
+        whole = LABELS[name].per_atom
         atoms = batch.sizes[:, None].double() if whole else error.new_ones(1)
         if name == "forces" and self.force_norm:
             error = torch.linalg.vector_norm(error, dim=1, keepdim=True)
@@ -119,21 +120,30 @@ def label_counts(batch: Batch) -> dict[str, float]:
 
 def _rows(name: str, batch: Batch) -> torch.Tensor:
     """(S,) or (N,) bool: the frames, or atoms, that have the label."""
-    there = batch.present[name]
-    return there if name in ("energy", "virial") else there[batch.system.batch.long()]
+    labelled = batch.present[name]
+    return labelled if LABELS[name].per_atom else labelled[batch.system.batch.long()]
 
 
 @torch.no_grad()
-def squared_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, tuple[float, int]]:
-    """For each label of the batch, the sum of squared errors and over how many values it goes.
+def label_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, torch.Tensor]:
+    """For each label of the batch, prediction - label, float64, of the frames or atoms that have it.
 
-    Energies and virials are per atom. sqrt(sum / count) is the RMSE, over several batches too.
+    Energies (n, 1) and virials (n, 9) are per atom; forces are (n, 3), atomic energies (n,).
     """
     errors = {}
     for name, label in batch.labels.items():
-        there = _rows(name, batch)
-        error = (result[name].double() - label)[there]
-        if name in ("energy", "virial"):
-            error = error.reshape(len(error), -1) / batch.sizes[there, None]
-        errors[name] = (float(error.square().sum()), error.numel())
+        labelled = _rows(name, batch)
+        error = (result[name].double() - label)[labelled]
+        if LABELS[name].per_atom:
+            error = error.reshape(len(error), -1) / batch.sizes[labelled, None]
+        errors[name] = error
     return errors
+
+
+def squared_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, tuple[float, int]]:
+    """For each label of the batch, the sum of squared `label_errors` and over how many values it goes.
+
+    sqrt(sum / count) is the RMSE, over several batches too.
+    """
+    errors = label_errors(result, batch)
+    return {name: (float(error.square().sum()), error.numel()) for name, error in errors.items()}

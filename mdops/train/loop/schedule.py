@@ -25,8 +25,7 @@ class LearningRate:
             than T and no `decay_rate` is given.
         decay_rate: by default (stop / start)^(decay_steps / T).
         smooth: fall at every step.
-        warmup_steps: the rate grows from warmup_factor * start to start in so many.
-        warmup_factor: see there.
+        warmup_steps, warmup_factor: the rate grows from warmup_factor * start to start in so many steps.
     """
 
     start: float
@@ -77,7 +76,7 @@ class WeightAverage:
     soon forgotten.
 
     Attributes:
-        decay: see there.
+        decay: the largest, see above.
         updates: how many steps it has seen.
         values: the averages, one a parameter.
     """

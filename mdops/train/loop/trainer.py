@@ -2,9 +2,10 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from mdops.train.loop.factories import (
 )
 from mdops.train.loop.folder_lock import one_training
 from mdops.train.loop.frames import Frames, Share
+from mdops.train.loop.full_validation import full_validations
 from mdops.train.loop.loss import EnergyLoss, squared_errors
 from mdops.train.loop.restart import require_unchanged
 from mdops.train.loop.schedule import WeightAverage
@@ -48,7 +50,7 @@ class Trainer:
 
     Attributes:
         potential: the model of now. steps: in the whole training. step: those done. seed: the one in use.
-        processes: those that share the work.
+        processes: those that share the work. full_validations: those that the input asks for.
     """
 
     def __init__(
@@ -86,9 +88,9 @@ class Trainer:
         if config.training.tensorboard:
             require_tensorboard()
         with one_training(self.folder, self.processes):
-            self._set_up(path, restart, finetune is not None, use_pretrain_script)
+            self._prepare(path, restart, finetune is not None, use_pretrain_script)
 
-    def _set_up(
+    def _prepare(
         self, path: str | os.PathLike[str] | None, restart: bool, refit: bool, use_pretrain_script: bool
     ) -> None:
         """Data, model, optimizer and files, as they are before the next step."""
@@ -96,21 +98,21 @@ class Trainer:
         state: dict[str, Any] = self.processes.from_first(self._newest) if restart else {}
         self.step: int = state.get("step", 0)
         self.seed: int = self.processes.from_first(lambda: state.get("seed", _seed(training.seed)))
-        given: Potential | None = None
+        earlier: Potential | None = None
         if state:
-            given = restored(state["model"], config)
+            earlier = restored(state["model"], config)
         elif path is not None:
-            given = read_pretrained(path, config, use_pretrain_script=use_pretrain_script)
-        self._load_data(given)
+            earlier = read_pretrained(path, config, use_pretrain_script=use_pretrain_script)
+        self._load_data(earlier)
         self.loss: EnergyLoss = make_loss(config)
         require_labels(self.loss, self.frames.data)
         self.steps = training.numb_steps or math.ceil(
             (training.numb_epoch or 0) * self.frames.sampler.batches
         )
         self.rate = make_rate(config, self.steps)
-        if given is None or not state:
-            given = self._begun(given, refit)
-        self.potential = given.to(self.device)
+        if earlier is None or not state:
+            earlier = self._initial_model(earlier, refit)
+        self.potential = earlier.to(self.device)
         self.optimizer = make_optimizer(config, self.potential.parameters())
         self.average = WeightAverage(self.potential.parameters(), training.ema_decay)
         if state:
@@ -135,13 +137,18 @@ class Trainer:
                 self.folder / training.disp_file, self.loss.terms, self.validation is not None, self.step
             )
         self._scalars: ScalarLog | None = None
+        self.full_validations = full_validations(config, self.steps, self.folder, self.validation)
+        for full in self.full_validations:
+            full.restore(state.get("full_validation", {}).get(_weights_name(full.averaged), {}))
+            if self.processes.is_first:
+                full.open_table(self.step)
 
-    def _load_data(self, given: Potential | None) -> None:
-        """The data, with the types of the model that is given, if there is one."""
+    def _load_data(self, earlier: Potential | None) -> None:
+        """The data, with the types of the model to go on with, if there is one."""
         model, training = self.config.model, self.config.training
         types, cutoff = model.type_map, model.cutoff
-        if given is not None:
-            types, cutoff = given.type_map, given.cutoff
+        if earlier is not None:
+            types, cutoff = earlier.type_map, earlier.cutoff
         self.frames = Frames(training.training_data, model.type_map, types, cutoff, self.seed)
         self.validation: Frames | None = None
         if training.validation_data is not None:
@@ -153,14 +160,14 @@ class Trainer:
                 f"{self.processes.count} processes that share them"
             )
 
-    def _begun(self, given: Potential | None, refit: bool) -> Potential:
+    def _initial_model(self, pretrained: Potential | None, refit: bool) -> Potential:
         """The model before the first step. The first process makes it, and all have its bits."""
         data, lists = self.frames.data, self.frames.lists
 
         def make() -> dict[str, Any]:
-            if given is None:
+            if pretrained is None:
                 return model_state(new_potential(self.config, data, lists, self.seed))
-            return model_state(adapt(given, self.config, data, lists, refit=refit))
+            return model_state(adapt(pretrained, self.config, data, lists, refit=refit))
 
         return restored(self.processes.from_first(make), self.config)
 
@@ -171,8 +178,9 @@ class Trainer:
     ) -> Potential:
         """Trains to the end, and returns the model: with `enable_ema`, of the average of the weights.
 
-        With each checkpoint, model.safetensors is written, too; the last one is what is returned. Calls `on_report` at
-        each line of the learning curve, and `on_step` with the steps done after each.
+        With each checkpoint, model.safetensors is written, too; the last one is what is returned. Full validations
+        write the best models that they find. Calls `on_report` at each line of the learning curve, and `on_step` with
+        the steps done after each.
 
         Raises:
             DivergedError: the loss or the weights are not finite. InputError: another training runs in the folder.
@@ -180,13 +188,14 @@ class Trainer:
         training = self.config.training
         with one_training(self.folder, self.processes), self._scalar_log():
             if self.step >= self.steps and self.processes.is_first:
-                self._save_model()
+                self._save_model(self.folder / "model.safetensors", training.enable_ema)
             while self.step < self.steps:
                 report = self._advance()
                 if report and on_report:
                     on_report(report)
                 if on_step:
                     on_step(self.step)
+                self._validate_fully()
                 if self.step % training.save_freq == 0 or self.step == self.steps:
                     self.save()
             self.processes.wait()
@@ -261,22 +270,43 @@ class Trainer:
         if self.validation is None or self.config.training.validation_data is None:
             return None
         count, total, loss = self.config.training.validation_data.numb_btch, dict[str, Any](), 0.0
-        if self.config.training.enable_ema:
-            self.average.swap()
         first = self.step // self.config.training.disp_freq * count
-        for k in range(first, first + count):
-            share = self.validation.share(k, self.processes)
-            batch = self.validation.batch(share, self.device)
-            result = predict(self.potential, batch, create_graph=False)
-            detached = {name: value.detach() for name, value in result.items()}
-            loss += float(self.loss(detached, batch, fraction, share.counts)) / count
-            errors = squared_errors(result, batch) if share.is_counted else {}
-            for name, (square, number) in errors.items():
-                before = total.get(name, (0.0, 0))
-                total[name] = (before[0] + square, before[1] + number)
-        if self.config.training.enable_ema:
-            self.average.swap()
+        with self._average_in_place(self.config.training.enable_ema):
+            for k in range(first, first + count):
+                share = self.validation.share(k, self.processes)
+                batch = self.validation.batch(share, self.device)
+                result = predict(self.potential, batch, create_graph=False)
+                detached = {name: value.detach() for name, value in result.items()}
+                loss += float(self.loss(detached, batch, fraction, share.counts)) / count
+                errors = squared_errors(result, batch) if share.is_counted else {}
+                for name, (square, number) in errors.items():
+                    before = total.get(name, (0.0, 0))
+                    total[name] = (before[0] + square, before[1] + number)
         return self._errors(loss, total)
+
+    def _validate_fully(self) -> None:
+        """The validations over all data that are due, and their best models."""
+        for full in self.full_validations:
+            if not full.is_due(self.step):
+                continue
+            with self._average_in_place(full.averaged):
+                errors = full.measure(self.potential, self.device, self.processes)
+            value = errors[full.metric]
+            if not math.isfinite(value):
+                raise self._diverged(f"{full.metric} of the full validation is {value}")
+            if self.processes.is_first:
+                full.take(self.step, errors, partial(self._save_best, averaged=full.averaged))
+
+    @contextmanager
+    def _average_in_place(self, averaged: bool) -> Iterator[None]:
+        """While this lasts, the model has the average of the weights, if that is wanted."""
+        if averaged:
+            self.average.swap()
+        try:
+            yield
+        finally:
+            if averaged:
+                self.average.swap()
 
     def _errors(self, loss: float, errors: Mapping[str, tuple[float, int]]) -> dict[str, float]:
         """The root of the loss, and RMSEs, over all processes."""
@@ -295,32 +325,35 @@ class Trainer:
         if self._scalars:
             self._scalars.flush()
         training = self.config.training
-        state = {
+        save_checkpoint(self.folder / f"{training.save_ckpt}-{self.step}.pt", self._state())
+        self._save_model(self.folder / "model.safetensors", training.enable_ema)
+        for path in checkpoints(self.folder, training.save_ckpt)[: -training.max_ckpt_keep]:
+            path.unlink()
+
+    def _state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {
             "step": self.step,
             "seed": self.seed,
             "config": asdict(self.config),
             "model": model_state(self.potential),
             "optimizer": self.optimizer.state_dict(),
             "average": {"updates": self.average.updates, "values": self.average.values},
+            "full_validation": {_weights_name(full.averaged): full.state() for full in self.full_validations},
         }
-        save_checkpoint(self.folder / f"{training.save_ckpt}-{self.step}.pt", state)
-        self._save_model()
-        for path in checkpoints(self.folder, training.save_ckpt)[: -training.max_ckpt_keep]:
-            path.unlink()
 
-    def _save_model(self) -> None:
-        """Writes model.safetensors: the model that validation sees, with how far its training has come."""
-        path = self.folder / "model.safetensors"
+    def _save_best(self, path: Path, averaged: bool) -> None:
+        """Writes a checkpoint and a model file, of the weights or of their average; the path has no suffix."""
+        save_checkpoint(path.with_name(path.name + ".pt"), self._state())
+        self._save_model(path.with_name(path.name + ".safetensors"), averaged)
+
+    def _save_model(self, path: Path, averaged: bool) -> None:
+        """Writes the model, or that of the average of the weights, with how far its training has come."""
         remove_unfinished(path)
         potential = self.potential
         potential.source = {**potential.source, "training": {"step": self.step, "steps": self.steps}}
-        if self.config.training.enable_ema:
-            self.average.swap()
-        try:
+        with self._average_in_place(averaged):
             potential.save(path)
-        finally:
-            if self.config.training.enable_ema:
-                self.average.swap()
 
     def _diverged(self, what: str) -> DivergedError:
         """What to raise, with what to do."""
@@ -350,5 +383,10 @@ def _only_one(
     return finetune if init_model is None else init_model
 
 
-def _seed(given: int | None) -> int:
-    return int.from_bytes(os.urandom(4), "little") if given is None else given
+def _seed(seed: int | None) -> int:
+    return int.from_bytes(os.urandom(4), "little") if seed is None else seed
+
+
+def _weights_name(averaged: bool) -> str:
+    """What checkpoints call the weights that a full validation is of."""
+    return "average" if averaged else "weights"

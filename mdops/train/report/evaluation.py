@@ -1,6 +1,5 @@
 """A model's answers beside the labels of a dataset, and their errors."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +8,7 @@ from mdops.errors import DataError, InputError
 from mdops.potential import Potential
 from mdops.train.data.batch import make_batch
 from mdops.train.data.dataset import Dataset
-from mdops.train.data.frame_set import FRAME_LABELS
+from mdops.train.data.labels import FRAME_LABELS
 from mdops.train.data.neighbor_lists import PairLists
 
 COMPARED = ("energy", "forces", "virial")
@@ -68,18 +67,9 @@ class Evaluation:
 def evaluate(potential: Potential, data: Dataset) -> Evaluation:
     """The model's answers for all frames. Raises DataError, naming the frame, where it has none."""
     lists = PairLists(data, potential.cutoff)
-    parts = [part for frames in _batches(data) for part in _answers(potential, data, lists, frames)]
+    batches = data.successive(np.arange(len(data)), _BATCH_ATOMS)
+    parts = [part for frames in batches for part in _answers(potential, data, lists, frames)]
     return Evaluation(data, {name: np.concatenate([part[name] for part in parts]) for name in COMPARED})
-
-
-def _batches(data: Dataset) -> Iterator[np.ndarray]:
-    """Successive frames of at most `_BATCH_ATOMS` atoms, one frame at least."""
-    start = 0
-    while start < len(data):
-        beyond = int(np.searchsorted(data.offsets, data.offsets[start] + _BATCH_ATOMS, side="right"))
-        stop = min(max(beyond - 1, start + 1), len(data))
-        yield np.arange(start, stop)
-        start = stop
 
 
 def _answers(

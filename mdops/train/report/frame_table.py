@@ -29,7 +29,7 @@ def _row(evaluation: Evaluation, frame: int) -> list[str]:
         label, prediction = evaluation.compared(name, np.array([frame]))
         errors[name] = prediction - label
 
-    def told(name: str, measure: Callable[[np.ndarray], float]) -> str:
+    def cell(name: str, measure: Callable[[np.ndarray], float]) -> str:
         return f"{measure(errors[name]):.6g}" if errors[name].size else ""
 
     source, first = data.sources[data.source[frame]]
@@ -39,9 +39,9 @@ def _row(evaluation: Evaluation, frame: int) -> list[str]:
         str(data.offsets[frame + 1] - data.offsets[frame]),
         f"{data.labels['energy'][frame]:.9f}" if errors["energy"].size else "",
         f"{evaluation.predictions['energy'][frame]:.9f}",
-        told("energy", lambda e: e[0]),
-        told("forces", lambda e: np.abs(e).mean()),
-        told("forces", lambda e: np.sqrt(np.square(e).mean())),
-        told("forces", lambda e: np.abs(e).max()),
-        told("virial", lambda e: np.sqrt(np.square(e).mean())),
+        cell("energy", lambda e: e[0]),
+        cell("forces", lambda e: np.abs(e).mean()),
+        cell("forces", lambda e: np.sqrt(np.square(e).mean())),
+        cell("forces", lambda e: np.abs(e).max()),
+        cell("virial", lambda e: np.sqrt(np.square(e).mean())),
     ]

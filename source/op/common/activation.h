@@ -1,4 +1,5 @@
-// The activation functions of DeePMD-kit's nets with their derivatives, in code that vectorises.
+// The activation functions of DeePMD-kit's nets with their derivatives, in code that vectorises. Clamps are
+// written so that what is not a number stays so: `x > limit ? limit : x`.
 #pragma once
 
 #include <cmath>
@@ -34,8 +35,8 @@ struct ExpConstants<double> {
 template <class T>
 MDOPS_HD T expm1_clamped(T x) {
   using C = ExpConstants<T>;
-  x = x < C::limit ? x : C::limit;
-  x = x > -C::limit ? x : -C::limit;
+  x = x > C::limit ? C::limit : x;
+  x = x < -C::limit ? -C::limit : x;
   const T shifted = x * T(1.44269504088896340736) + C::magic, n = shifted - C::magic;
   const T r = (x - n * C::ln2_high) - n * C::ln2_low;
   T sum = 0, factorial = 1;
@@ -89,7 +90,7 @@ MDOPS_HD T tanh_fast(T x) {
 #endif
   const T limit = sizeof(T) == 4 ? T(10) : T(20);  // tanh is 1 to rounding beyond
   T size = x < T(0) ? -x : x;
-  size = size < limit ? size : limit;
+  size = size > limit ? limit : size;
   const T e = expm1_clamped(T(2) * size), t = quotient(e, e + T(2));
   return x < T(0) ? -t : t;
 }
@@ -111,12 +112,12 @@ MDOPS_HD void activate(T x, T threshold, T* y, T* slope) {
     *y = T(0.5) * x * (T(1) + t);
     *slope = T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * k * (T(1) + T(3) * c * x * x);
   } else if constexpr (kind == Activation::relu) {
-    *y = x > T(0) ? x : T(0);
-    *slope = x > T(0) ? T(1) : T(0);
+    *y = x <= T(0) ? T(0) : x;
+    *slope = x > T(0) ? T(1) : *y;
   } else if constexpr (kind == Activation::relu6) {
-    const T low = x > T(0) ? x : T(0);
-    *y = low < T(6) ? low : T(6);
-    *slope = (x > T(0)) & (x < T(6)) ? T(1) : T(0);
+    const T low = x <= T(0) ? T(0) : x;
+    *y = low > T(6) ? T(6) : low;
+    *slope = x > T(0) ? (x < T(6) ? T(1) : T(0)) : *y;
   } else if constexpr (kind == Activation::softplus) {
     const T s = sigmoid_fast(x);
     *y = (x > T(0) ? x : T(0)) + std::log1p(expm1_clamped(x > T(0) ? -x : x) + T(1));

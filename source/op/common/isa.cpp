@@ -1,5 +1,9 @@
 #include "common/isa.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -10,12 +14,28 @@ namespace mdops {
 
 namespace {
 
+#if defined(__x86_64__)
+// What x86-64-v3 and -v4 consist of (the psABI's table): compilers before GCC 12 and Clang 15 do not know the
+// levels by name, and not all of these features.
+bool has_v3() {
+  unsigned a, b, c, d;
+  const bool moves = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_MOVBE) && (c & bit_F16C);
+  const bool counts = __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & bit_LZCNT);
+  return moves && counts && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+
+bool has_v4() {
+  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+#endif
+
 Isa best() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("x86-64-v4")) return Isa::v4;
-  if (__builtin_cpu_supports("x86-64-v3")) return Isa::v3;
-  return Isa::v2;
+  return has_v4() ? Isa::v4 : has_v3() ? Isa::v3 : Isa::v2;
 #else
   return Isa::portable;
 #endif

@@ -10,35 +10,18 @@
 #include <utility>
 
 #include "common/math.h"
+#include "common/vectors.h"
 
 namespace mdops {
 namespace MDOPS_ISA {
 
 #if defined(MDOPS_ISA_LEVEL_v4)
-constexpr int kVectorBytes = 64, kRows = 8, kPanel = 3;
+constexpr int kRows = 8, kPanel = 3;
 #elif defined(MDOPS_ISA_LEVEL_v3)
-constexpr int kVectorBytes = 32, kRows = 6, kPanel = 2;
+constexpr int kRows = 6, kPanel = 2;
 #else
-constexpr int kVectorBytes = 16, kRows = 4, kPanel = 2;
+constexpr int kRows = 4, kPanel = 2;
 #endif
-
-template <class T>
-struct VectorOf {
-  typedef T type __attribute__((vector_size(kVectorBytes), aligned(sizeof(T)), may_alias));
-};
-template <class T>
-using Vector = typename VectorOf<T>::type;
-template <class T>
-constexpr int kLanes = kVectorBytes / sizeof(T);
-
-template <class T>
-inline Vector<T>& vector_at(T* p) {
-  return *reinterpret_cast<Vector<T>*>(p);
-}
-template <class T>
-inline const Vector<T>& vector_at(const T* p) {
-  return *reinterpret_cast<const Vector<T>*>(p);
-}
 
 // Numbers of a row, or columns, in whole vectors.
 template <class T>
@@ -97,13 +80,6 @@ inline Panels<T> take_panels(Arena& arena, int64_t rows, int64_t lanes) {
   return {arena.take<T>(rows * lanes), rows, lanes};
 }
 
-template <class T>
-inline T sum_lanes(const Vector<T>& v) {
-  T sum = 0;
-  for (int k = 0; k < kLanes<T>; ++k) sum += v[k];
-  return sum;
-}
-
 // Zero in the rows from `row` on.
 template <class T>
 inline void clear_from(const Panels<T>& panels, int64_t row) {
@@ -125,12 +101,12 @@ inline void store_row(const Panels<T>& panels, int64_t row, int64_t count, T* to
 template <class T, int H, int... Lane>
 inline void exchange(Vector<T>* row, std::integer_sequence<int, Lane...>) {
   constexpr int n = kLanes<T>;
-#pragma GCC unroll 16
+  MDOPS_UNROLL
   for (int i = 0; i < n; ++i) {
     if (i & H) continue;
     const Vector<T> a = row[i], b = row[i + H];
-    row[i] = __builtin_shufflevector(a, b, (Lane & H ? n + Lane - H : Lane)...);
-    row[i + H] = __builtin_shufflevector(a, b, (Lane & H ? n + Lane : Lane + H)...);
+    row[i] = MDOPS_SHUFFLE(VectorIndex<T>, a, b, (Lane & H ? n + Lane - H : Lane)...);
+    row[i + H] = MDOPS_SHUFFLE(VectorIndex<T>, a, b, (Lane & H ? n + Lane : Lane + H)...);
   }
   if constexpr (H > 1) exchange<T, H / 2>(row, std::make_integer_sequence<int, n>());
 }
@@ -139,10 +115,10 @@ inline void exchange(Vector<T>* row, std::integer_sequence<int, Lane...>) {
 template <class T>
 inline void transpose_tile(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
   Vector<T> row[kLanes<T>];
-#pragma GCC unroll 16
+  MDOPS_UNROLL
   for (int r = 0; r < kLanes<T>; ++r) row[r] = vector_at(from + r * from_stride);
   exchange<T, kLanes<T> / 2>(row, std::make_integer_sequence<int, kLanes<T>>());
-#pragma GCC unroll 16
+  MDOPS_UNROLL
   for (int r = 0; r < kLanes<T>; ++r) vector_at(to + r * to_stride) = row[r];
 }
 

@@ -8,6 +8,12 @@ namespace mdops {
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
+// A value that is not there: what the kernels answer to a wrong index.
+template <class T>
+__device__ __forceinline__ T not_a_number() {
+  return static_cast<T>(__int_as_float(0x7fffffff));
+}
+
 __device__ __forceinline__ int lane_index() {
   return threadIdx.x % kWarp;
 }

@@ -1,46 +1,26 @@
 #include "common/cuda.h"
-#include "common/rows.h"
-#include "displacements/displacements.h"
+#include "displacements/gpu_kernels.h"
+#include "displacements/gpu_pair_sums.h"
 #include "displacements/inputs.h"
-#include "displacements/pair_sums.h"
 
 namespace mdops {
 
 namespace {
 
-constexpr int kThreads = 256;
+using namespace gpu_displacements;
 
-constexpr int kPerThread = 4;  // components, so that several loads are on their way at once
-
-// Components in the order of the result: the three of a pair read one stretch of memory each. `Index` counts
-// them; 32 bits where they suffice, because the divisions that find slot and row cost less then.
-template <class T, class Index>
-__global__ void displacements_kernel(const double* x, const double* cell, const int32_t* batch,
-                                     const int32_t* neighbors, const int32_t* images, int32_t atoms,
-                                     int32_t width, int32_t systems, T* out) {
-  const Index begin = static_cast<Index>(blockIdx.x) * (kThreads * kPerThread) + threadIdx.x;
-  const Index slots = static_cast<Index>(atoms) * static_cast<Index>(width);
-  int32_t found[kPerThread], image[kPerThread];
-#pragma unroll
-  for (int u = 0; u < kPerThread; ++u) {
-    const Index slot = (begin + u * kThreads) / 3;
-    found[u] = slot < slots ? neighbors[slot] : -1;
-    image[u] = slot < slots ? images[slot] : 0;
-  }
-#pragma unroll
-  for (int u = 0; u < kPerThread; ++u) {
-    const Index component = begin + u * kThreads, slot = component / 3, i = slot / static_cast<Index>(width);
-    if (slot >= slots) return;
-    const int axis = static_cast<int>(component - 3 * slot);
-    const int32_t j = found[u], system = batch[i];
-    double d = 0;
-    if (j >= 0 && j < atoms && system >= 0 && system < systems)
-      d = displacement_component(x[3 * static_cast<int64_t>(i) + axis], x[3 * static_cast<int64_t>(j) + axis],
-                                 cell + 9 * static_cast<int64_t>(system), image[u], axis);
-    else if (j != -1)
-      d = not_a_number<double>();
-    out[component] = static_cast<T>(d);
-  }
+template <class Terms>
+void sum_pairs(const CudaOp& op, const PairList& pairs, const Terms& terms, int64_t systems, Tensor& row_sums,
+               Tensor& of_systems, double* others) {
+  const PairSums<Terms> sums{op,
+                             pairs.batch.const_data_ptr<int32_t>(),
+                             pairs.neighbors.const_data_ptr<int32_t>(),
+                             pairs.atoms,
+                             pairs.width,
+                             systems};
+  Tensor memory = empty(op, {sums.words()}, ScalarType::Long);
+  sums.run(terms, memory.mutable_data_ptr<int64_t>(), row_sums.mutable_data_ptr<double>(),
+           of_systems.mutable_data_ptr<double>(), others);
 }
 
 Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
@@ -76,8 +56,7 @@ std::tuple<Tensor, Tensor> displacements_backward(const Tensor& grad_, const Ten
   dispatch_float(op, grad.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const PositionGradient<T> terms{grad.const_data_ptr<T>(), images.const_data_ptr<int32_t>()};
-    sum_pairs(op, pairs, terms, num_systems, grad_positions.mutable_data_ptr<double>(),
-              grad_cell.mutable_data_ptr<double>(), nullptr);
+    sum_pairs(op, pairs, terms, num_systems, grad_positions, grad_cell, nullptr);
   });
   return {grad_positions, grad_cell};
 }
@@ -96,40 +75,9 @@ std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor
   dispatch_float(op, grad.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const PairForce<T> terms{grad.const_data_ptr<T>(), d.const_data_ptr<T>()};
-    sum_pairs(op, pairs, terms, num_systems, forces.mutable_data_ptr<double>(),
-              virial.mutable_data_ptr<double>(), atom_virial.mutable_data_ptr<double>());
+    sum_pairs(op, pairs, terms, num_systems, forces, virial, atom_virial.mutable_data_ptr<double>());
   });
   return {forces, virial, atom_virial};
-}
-
-// A warp a row, a lane a slot.
-template <class T>
-__global__ void pair_forces_backward_kernel(const double* grad_forces, const double* grad_virial,
-                                            const double* grad_atom_virial, const T* grad,
-                                            const T* displacements, const int32_t* batch,
-                                            const int32_t* neighbors, int32_t atoms, int32_t width,
-                                            int32_t systems, T* grad_grad, T* grad_displacements) {
-  __shared__ T buffer[3 * kThreads];
-  T* own = buffer + 3 * kWarp * (threadIdx.x / kWarp);
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (i >= atoms) return;
-  const int32_t system = batch[i];
-  for (int32_t first = 0; first < width; first += kWarp) {
-    const int32_t slot = first + lane_index();
-    const int64_t p = i * width + slot;
-    const int32_t j = slot < width ? neighbors[p] : -1;
-    T by_g[3] = {0, 0, 0}, by_d[3] = {0, 0, 0};
-    if (j >= 0 && j < atoms && system >= 0 && system < systems)
-      pair_force_gradient(grad_forces + 3 * i, grad_forces + 3 * static_cast<int64_t>(j),
-                          grad_virial + 9 * static_cast<int64_t>(system),
-                          grad_atom_virial + 9 * static_cast<int64_t>(j), grad + 3 * p, displacements + 3 * p,
-                          by_g, by_d);
-    else if (j != -1)
-      for (int a = 0; a < 3; ++a) by_g[a] = by_d[a] = not_a_number<T>();
-    const int lanes = width - first < kWarp ? width - first : kWarp;
-    store_triples(by_g, own, grad_grad + 3 * (i * width + first), lanes);
-    store_triples(by_d, own, grad_displacements + 3 * (i * width + first), lanes);
-  }
 }
 
 std::tuple<Tensor, Tensor> pair_forces_backward(const Tensor& grad_forces_, const Tensor& grad_virial_,

@@ -74,7 +74,7 @@ struct Exponential {
     mean = one;
     for (int k = kTerms; k > 1; --k) mean = one.plus(1.0 / k, x.times(mean));
     whole = one.plus(1, x.times(mean));
-    if (!(x.squares() < 0.25)) whole = mean = Symmetric::diagonal(NAN);
+    if (!(x.squares() < 0.25)) whole = mean = Symmetric{{NAN, NAN, NAN, NAN, NAN, NAN}};
   }
 };
 

@@ -19,7 +19,7 @@ void for_slots(const DescriptorInputs& in, const Work& work) {
       int64_t slot = i * in.width;
       const auto row = [&](int64_t count, bool present) {
         for (int64_t last = slot + count; slot < last; ++slot) {
-          work(i, slot, present && squared_length(d + 3 * slot) < cutoff2);
+          work(i, slot, present && within_cutoff(squared_length(d + 3 * slot), cutoff2));
         }
       };
       for (int64_t t = 0; types[i] >= 0 && t < in.ntypes; ++t)

@@ -119,6 +119,20 @@ MDOPS_HD T squared_length(const T* d) {
   return d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
 }
 
+// Whether a pair counts, by its squared length: one that is not a number does, so that it is seen in the
+// results.
+template <class T>
+MDOPS_HD bool within_cutoff(T r2, T cutoff2) {
+  return !(r2 >= cutoff2);
+}
+
+// The smaller of a smallest squared length so far and another one; once either is not a number, neither is
+// the result.
+template <class T>
+MDOPS_HD T nearest_of(T so_far, T r2) {
+  return ((r2 < so_far) | (r2 != r2)) ? r2 : so_far;
+}
+
 // One slot of env_mat: R of a pair that is there, of s = 0 for one that is absent.
 template <class T>
 MDOPS_HD void env_slot(const T* d, bool present, const Cutoff<T>& cutoff, const Normalisation<T>& n, T* row) {

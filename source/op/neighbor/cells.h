@@ -69,17 +69,17 @@ inline void set_lattices(const Atoms& atoms, Cells& cells) {
 }
 
 inline void check_atom(const Atoms& atoms, int64_t i) {
-  const std::string who = " for atom " + std::to_string(i);
+  const auto refuse = [&](const char* name, auto value, const std::string& expected) {
+    fail(atoms.op, std::string("argument `") + name + "` holds " + std::to_string(value) + " for atom " +
+                       std::to_string(i) + ", expected " + expected);
+  };
   if (atoms.batch[i] < 0 || atoms.batch[i] >= atoms.num_systems)
-    fail(atoms.op, "argument `batch` holds " + std::to_string(atoms.batch[i]) + who +
-                       ", expected values in [0, " + std::to_string(atoms.num_systems) + ")");
+    refuse("batch", atoms.batch[i], "values in [0, " + std::to_string(atoms.num_systems) + ")");
   if (atoms.types[i] < -1 || (atoms.num_types > 0 && atoms.types[i] >= atoms.num_types))
-    fail(atoms.op, "argument `types` holds " + std::to_string(atoms.types[i]) + who +
-                       ", expected values in [-1, " + std::to_string(atoms.num_types) + ")");
+    refuse("types", atoms.types[i], "values in [-1, " + std::to_string(atoms.num_types) + ")");
   for (int d = 0; d < 3 && atoms.types[i] >= 0; ++d)
     if (!(std::fabs(atoms.positions[3 * i + d]) <= kLargestLength))
-      fail(atoms.op, "argument `positions` holds " + std::to_string(atoms.positions[3 * i + d]) + who +
-                         ", expected finite lengths up to 1e9 A");
+      refuse("positions", atoms.positions[3 * i + d], "finite lengths up to 1e9 A");
 }
 
 // One pass over all atoms: checks them, and finds each system's size, its extent and the types present.

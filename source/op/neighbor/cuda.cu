@@ -6,15 +6,15 @@
 #include <tuple>
 #include <vector>
 
-#include "neighbor/gpu_search.h"
+#include "common/cuda.h"
+#include "neighbor/gpu_rows.h"
 
 namespace mdops {
 
 namespace {
 
-using gpu_cells::thread_index;
-
 constexpr int kThreads = 256;
+constexpr int64_t kMostKinds = 1 << 20;  // that one thread looks through for each system
 constexpr int kSearchThreads = gpu_search::kWarps * kWarp;
 
 // The inputs, contiguous and checked in all but their values.
@@ -35,8 +35,8 @@ struct Inputs {
     if (!(cutoff > 0 && cutoff <= kLargestLength))
       fail(op, "argument `cutoff` is " + std::to_string(cutoff) + ", expected a positive length up to 1e9 A");
     return {positions.size(0),
-            static_cast<int32_t>(cell.size(0)),
-            static_cast<int32_t>(num_types),
+            op.int32_of("cell", cell.size(0)),
+            op.int32_of("ntypes", num_types),
             positions.const_data_ptr<double>(),
             cell.const_data_ptr<double>(),
             pbc.const_data_ptr<bool>(),
@@ -46,80 +46,17 @@ struct Inputs {
   }
 };
 
-// Rows of one length. A row that is too long is cut at the capacity, and so are its counts.
-struct MatrixWriter {
-  int64_t capacity;
-  int32_t num_types;
-  int32_t *neighbors, *images, *counts;
-  Word* longest;  // the longest row << 32 | ~(the first atom that has it)
+// The cells of a call, in memory that lives as long as this.
+struct Sorted {
+  SortedCells sorted;
+  Tensor memory;
 
-  __device__ void put(int64_t i, int64_t place, int32_t neighbor, int32_t image) const {
-    if (place >= capacity) return;
-    neighbors[i * capacity + place] = neighbor;
-    images[i * capacity + place] = image;
+  Sorted(const CudaOp& op, const GpuAtoms& atoms)
+      : sorted(op, atoms), memory(empty(op, {sorted.bytes()}, ScalarType::Byte)) {
+    sorted.sort(memory.mutable_data_ptr());
   }
-  __device__ void count(int64_t i, int32_t type, int64_t before, int64_t after) const {
-    if (lane_index() == 0)
-      counts[i * num_types + type] = static_cast<int32_t>(min(after, capacity) - min(before, capacity));
-  }
-  __device__ void finish(int64_t i, int64_t size) const {
-    for (int64_t place = size + lane_index(); place < capacity; place += kWarp) {
-      neighbors[i * capacity + place] = -1;
-      images[i * capacity + place] = 0;
-    }
-    if (lane_index() != 0) return;
-    const Word mine = static_cast<Word>(size) << 32 | static_cast<uint32_t>(~static_cast<int32_t>(i));
-    if (mine > *static_cast<volatile Word*>(longest)) atomicMax(longest, mine);
-  }
+  const GpuCells& cells() const { return sorted.cells(); }
 };
-
-__global__ void write_needed(const Word* longest, const Word* status, int64_t* needed) {
-  const bool refused = *status != kAllIsWell;
-  needed[0] = refused ? -static_cast<int64_t>(*status >> 40) : static_cast<int64_t>(*longest >> 32);
-  needed[1] = refused ? static_cast<int64_t>(*status & 0xffffffffff)
-                      : static_cast<int64_t>(~static_cast<int32_t>(*longest));
-}
-
-// The squared length of every pair in the rows, as `displacements` forms the pair.
-__global__ void measure_rows(GpuAtoms atoms, int64_t capacity, const int32_t* neighbors,
-                             const int32_t* images, double* distance2) {
-  const int64_t place = thread_index(), i = place / max(capacity, int64_t{1});
-  if (i >= atoms.size || neighbors[place] < 0) return;
-  double d[3];
-  displacement(atoms.positions + 3 * i, atoms.positions + 3 * static_cast<int64_t>(neighbors[place]),
-               atoms.cell + 9 * static_cast<int64_t>(atoms.batch[i]), images[place], d);
-  distance2[place] = dot(d, d);
-}
-
-// Rows in the order of (distance, atom, image) inside each type: a warp a row, each neighbour put where its
-// rank says.
-__global__ void sort_rows(int64_t rows, int64_t capacity, int32_t num_types, const int32_t* counts,
-                          const double* distance2, const int32_t* neighbors, const int32_t* images,
-                          int32_t* sorted_neighbors, int32_t* sorted_images) {
-  const int64_t i = thread_index() / kWarp;
-  if (i >= rows) return;
-  int64_t first = i * capacity;
-  for (int32_t t = 0; t < num_types; ++t) {
-    const int64_t last = first + counts[i * num_types + t];
-    for (int64_t a = first + lane_index(); a < last; a += kWarp) {
-      int64_t rank = 0;
-      for (int64_t b = first; b < last; ++b) {
-        const bool nearer = distance2[b] < distance2[a];
-        const bool as_near = distance2[b] == distance2[a];
-        const bool lower =
-            neighbors[b] < neighbors[a] || (neighbors[b] == neighbors[a] && images[b] < images[a]);
-        rank += nearer || (as_near && lower);
-      }
-      sorted_neighbors[first + rank] = neighbors[a];
-      sorted_images[first + rank] = images[a];
-    }
-    first = last;
-  }
-  for (int64_t place = first + lane_index(); place < (i + 1) * capacity; place += kWarp) {
-    sorted_neighbors[place] = -1;
-    sorted_images[place] = 0;
-  }
-}
 
 using Rows = std::array<Tensor, 2>;  // neighbors, images
 
@@ -143,10 +80,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
                                                            int64_t capacity, bool sort) {
   const CudaOp op("neighbor_matrix", "positions", positions);
   const Inputs inputs(op, positions, cell, pbc, batch, types);
-  if (ntypes < 1) fail(op, "argument `ntypes` is " + std::to_string(ntypes) + ", expected at least 1");
+  if (ntypes < 1 || ntypes > kMostKinds)
+    fail(op,
+         "argument `ntypes` is " + std::to_string(ntypes) + ", expected 1 to " + std::to_string(kMostKinds));
   if (capacity < 0) fail(op, "argument `capacity` is " + std::to_string(capacity) + ", expected at least 0");
   const GpuAtoms atoms = inputs.atoms(op, cutoff, ntypes);
-  const SortedCells sorted(op, atoms);
+  const Sorted sorted(op, atoms);
 
   Rows rows{empty(op, {atoms.size, capacity}, ScalarType::Int),
             empty(op, {atoms.size, capacity}, ScalarType::Int)};
@@ -154,7 +93,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
   Tensor longest = zeros(op, {1}, ScalarType::Long);
   Word* most = reinterpret_cast<Word*>(longest.mutable_data_ptr<int64_t>());
   const MatrixWriter writer{capacity,
-                            static_cast<int32_t>(ntypes),
+                            atoms.num_types,
                             rows[0].mutable_data_ptr<int32_t>(),
                             rows[1].mutable_data_ptr<int32_t>(),
                             counts.mutable_data_ptr<int32_t>(),
@@ -164,30 +103,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
   if (sort) rows = sort_matrix(op, atoms, capacity, rows, counts);
   op.launch(write_needed, 1, 1, 0, most, sorted.cells().status, needed.mutable_data_ptr<int64_t>());
   return {rows[0], rows[1], counts, needed};
-}
-
-// Pairs one after the other. Without `j` it only counts each atom's.
-struct PairWriter {
-  int64_t* size;         // (N,)
-  const int64_t* after;  // (N,): where each atom's pairs end
-  int64_t *i, *j;
-  int32_t* shifts;
-
-  __device__ void put(int64_t center, int64_t place, int32_t neighbor, int32_t image) const {
-    if (j == nullptr) return;
-    const int64_t pair = after[center] - size[center] + place;
-    i[pair] = center;
-    j[pair] = neighbor;
-    for (int axis = 0; axis < 3; ++axis) shifts[3 * pair + axis] = image_shift(image, axis);
-  }
-  __device__ void count(int64_t, int32_t, int64_t, int64_t) const {}
-  __device__ void finish(int64_t center, int64_t found) const {
-    if (j == nullptr && lane_index() == 0) size[center] = found;
-  }
-};
-
-void check(const CudaOp& op, cudaError_t error) {
-  if (error != cudaSuccess) fail(op, std::string("CUDA: ") + cudaGetErrorString(error));
 }
 
 // Says what a status word means. (Python's `neighbor_list` has the CPU op say it, with the values.)
@@ -223,11 +138,11 @@ void check(const CudaOp& op, cudaError_t error) {
 int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status, const int64_t* after) {
   Word refused = kAllIsWell;
   int64_t pairs = 0;
-  check(op, cudaMemcpyAsync(&refused, status, sizeof refused, cudaMemcpyDeviceToHost, op.stream()));
+  op.check(cudaMemcpyAsync(&refused, status, sizeof refused, cudaMemcpyDeviceToHost, op.stream()));
   if (atoms.size > 0)
-    check(op,
-          cudaMemcpyAsync(&pairs, after + atoms.size - 1, sizeof pairs, cudaMemcpyDeviceToHost, op.stream()));
-  check(op, cudaStreamSynchronize(op.stream()));
+    op.check(
+        cudaMemcpyAsync(&pairs, after + atoms.size - 1, sizeof pairs, cudaMemcpyDeviceToHost, op.stream()));
+  op.check(cudaStreamSynchronize(op.stream()));
   if (refused != kAllIsWell) fail_by_status(op, refused);
   return pairs;
 }
@@ -238,7 +153,7 @@ std::tuple<Tensor, Tensor, Tensor> neighbor_pairs(const Tensor& positions, const
   const CudaOp op("neighbor_pairs", "positions", positions);
   const Inputs inputs(op, positions, cell, pbc, batch, types);
   const GpuAtoms atoms = inputs.atoms(op, cutoff, 0);
-  const SortedCells sorted(op, atoms);
+  const Sorted sorted(op, atoms);
   const auto search = [&](const PairWriter& writer) {
     op.launch(gpu_search::search<PairWriter>, blocks_for(atoms.size, gpu_search::kWarps), kSearchThreads, 0,
               atoms, sorted.cells(), writer);
@@ -249,11 +164,11 @@ std::tuple<Tensor, Tensor, Tensor> neighbor_pairs(const Tensor& positions, const
   int64_t *size = sizes.mutable_data_ptr<int64_t>(), *after = ends.mutable_data_ptr<int64_t>();
   search({size, after, nullptr, nullptr, nullptr});
   size_t bytes = 0;
-  check(op, cub::DeviceScan::InclusiveSum(nullptr, bytes, size, after, atoms.size, op.stream()));
+  op.check(cub::DeviceScan::InclusiveSum(nullptr, bytes, size, after, atoms.size, op.stream()));
   Tensor workspace = empty(op, {static_cast<int64_t>(bytes)}, ScalarType::Byte);
   if (atoms.size > 0)
-    check(op, cub::DeviceScan::InclusiveSum(workspace.mutable_data_ptr(), bytes, size, after, atoms.size,
-                                            op.stream()));
+    op.check(cub::DeviceScan::InclusiveSum(workspace.mutable_data_ptr(), bytes, size, after, atoms.size,
+                                           op.stream()));
   const int64_t pairs = count_pairs(op, atoms, sorted.cells().status, after);
   Tensor i = empty(op, {pairs}, ScalarType::Long), j = empty(op, {pairs}, ScalarType::Long);
   Tensor shifts = empty(op, {pairs, 3}, ScalarType::Int);

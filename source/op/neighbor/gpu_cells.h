@@ -8,7 +8,7 @@
 #include <cub/block/block_scan.cuh>
 #include <cub/device/device_radix_sort.cuh>
 
-#include "common/cuda.h"
+#include "common/gpu.h"
 #include "common/rows.h"
 #include "neighbor/neighbor.h"
 
@@ -294,35 +294,22 @@ inline int bits_of(uint64_t value) {
 
 }  // namespace gpu_cells
 
-// Device memory of one call, given out piece by piece. Two passes: without memory it only counts.
-class Workspace {
- public:
-  explicit Workspace(char* memory) : memory_(memory) {}
-
-  template <class T>
-  T* take(int64_t n) {
-    T* piece = reinterpret_cast<T*>(memory_ == nullptr ? nullptr : memory_ + size_);
-    size_ += (n * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-    return piece;
-  }
-  int64_t size() const { return size_; }
-
- private:
-  char* memory_;
-  int64_t size_ = 0;
-};
-
-// Cells in device memory that lives as long as this.
+// Cells in device memory of `bytes()`, that the caller keeps as long.
 class SortedCells {
  public:
-  SortedCells(const CudaOp& op, const GpuAtoms& atoms) : op_(op), atoms_(atoms) {
-    const int64_t n = atoms.size;
-    check(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes_, key_, key_, atom_, atom_, static_cast<int>(n),
-                                          0, key_bits(), op.stream()));
+  SortedCells(const Gpu& gpu, const GpuAtoms& atoms) : gpu_(gpu), atoms_(atoms) {
+    gpu_.check(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes_, key_, key_, atom_, atom_,
+                                               static_cast<int>(atoms.size), 0, key_bits(), gpu.stream()));
+  }
+
+  int64_t bytes() {
     Workspace measure(nullptr);
     divide(measure);
-    memory_ = empty(op, {measure.size()}, ScalarType::Byte);
-    Workspace workspace(static_cast<char*>(memory_.mutable_data_ptr()));
+    return measure.size();
+  }
+
+  void sort(void* memory) {
+    Workspace workspace(static_cast<char*>(memory));
     divide(workspace);
     sort();
   }
@@ -350,27 +337,22 @@ class SortedCells {
   void sort() {
     using namespace gpu_cells;
     const int64_t n = atoms_.size, systems = atoms_.num_systems;
-    check(cudaMemsetAsync(cells_.status, 0xff, sizeof(Word), op_.stream()));
-    op_.launch(set_lattices, blocks_for(systems, kThreads), kThreads, 0, atoms_, cells_);
-    op_.launch(survey, blocks_for(n, kThreads), kThreads, 0, atoms_, cells_);
-    op_.launch(set_grids, systems > 0, kSystemThreads, 0, atoms_, cells_);
-    op_.launch(find_keys, blocks_for(n, kThreads), kThreads, 0, atoms_, cells_, key_, atom_);
+    gpu_.check(cudaMemsetAsync(cells_.status, 0xff, sizeof(Word), gpu_.stream()));
+    gpu_.launch(set_lattices, blocks_for(systems, kThreads), kThreads, 0, atoms_, cells_);
+    gpu_.launch(survey, blocks_for(n, kThreads), kThreads, 0, atoms_, cells_);
+    gpu_.launch(set_grids, systems > 0, kSystemThreads, 0, atoms_, cells_);
+    gpu_.launch(find_keys, blocks_for(n, kThreads), kThreads, 0, atoms_, cells_, key_, atom_);
     if (n > 0)  // stable, so that the order is the atoms' own inside a bin
-      check(cub::DeviceRadixSort::SortPairs(sort_, sort_bytes_, key_, cells_.key, atom_, cells_.atom,
-                                            static_cast<int>(n), 0, key_bits(), op_.stream()));
-    op_.launch(fill_sorted, blocks_for(atoms_.last_key() + 2, kThreads), kThreads, 0, atoms_, cells_);
+      gpu_.check(cub::DeviceRadixSort::SortPairs(sort_, sort_bytes_, key_, cells_.key, atom_, cells_.atom,
+                                                 static_cast<int>(n), 0, key_bits(), gpu_.stream()));
+    gpu_.launch(fill_sorted, blocks_for(atoms_.last_key() + 2, kThreads), kThreads, 0, atoms_, cells_);
   }
 
   int key_bits() const { return gpu_cells::bits_of(static_cast<uint64_t>(atoms_.last_key())); }
 
-  void check(cudaError_t error) const {
-    if (error != cudaSuccess) fail(op_, std::string("CUDA: ") + cudaGetErrorString(error));
-  }
-
-  const CudaOp& op_;
+  const Gpu& gpu_;
   GpuAtoms atoms_;
   GpuCells cells_;
-  Tensor memory_;
   uint32_t* key_ = nullptr;
   int32_t* atom_ = nullptr;
   char* sort_ = nullptr;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "neighbor/cells.h"
@@ -71,7 +72,9 @@ class Searcher {
     }
     const double error = squared_error(atoms_.cutoff, radius);
     surely_ = static_cast<float>(cutoff2_ - error);
-    maybe_ = static_cast<float>(cutoff2_ + error);
+    // Never zero, however small the cutoff is: the bin's own atoms are at no distance from their box, and are
+    // gathered.
+    maybe_ = std::max(static_cast<float>(cutoff2_ + error), std::numeric_limits<float>::min());
     return true;
   }
 

@@ -30,10 +30,10 @@ T for_neighbors(const MomentArgs<T>& args, int64_t i, const T* tangent, int32_t*
     int32_t inside = 0;
     for (int32_t end = args.counts[i * args.ntypes + t], k = 0; k < end; ++k, ++slot) {
       const T* d = args.displacements + 3 * slot;
-      const T r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
-      if (!(r2 < cutoff2)) continue;
+      const T r2 = squared_length(d);
+      if (!within_cutoff(r2, cutoff2)) continue;
       ++inside;
-      nearest = r2 < nearest ? r2 : nearest;
+      nearest = nearest_of(nearest, r2);
       if (masked) continue;
       const int n = chunk.size++;
       chunk.x[n] = d[0], chunk.y[n] = d[1], chunk.z[n] = d[2];

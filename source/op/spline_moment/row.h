@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "common/vectors.h"
 #include "spline_moment/spline_moment.h"
 
 namespace mdops {
@@ -42,7 +43,7 @@ MDOPS_HD RadialTerms<T> pair_terms(const Pairs<T>& p, int k, const Cutoff<T>& cu
 template <int Columns, class T>
 inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t* first) {
   alignas(64) T w[kSplineSupport][kChunk], row[4][kChunk];
-#pragma GCC ivdep
+  MDOPS_INDEPENDENT
   for (int k = 0; k < p.size; ++k) {
     T d[3], r[4], value[kSplineSupport], slope[kSplineSupport];
     const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
@@ -58,7 +59,7 @@ inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t
     if constexpr (Columns == 1) {
       for (int m = 0; m < kSplineSupport; ++m) out[m] += w[m][k] * row[0][k];
     } else {
-      typedef T V __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+      using V = Vector4<T>;
       const V r = {row[0][k], row[1][k], row[2][k], row[3][k]};
       for (int m = 0; m < kSplineSupport; ++m) reinterpret_cast<V*>(out)[m] += r * w[m][k];
     }
@@ -70,7 +71,7 @@ template <int Columns, class T>
 inline void add_moments_jvp(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, T* moments) {
   alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk], row[4][kChunk], drow[4][kChunk];
   alignas(64) int32_t first[kChunk];
-#pragma GCC ivdep
+  MDOPS_INDEPENDENT
   for (int k = 0; k < p.size; ++k) {
     T d[3], r[4], dr[4], ds, value[kSplineSupport], slope[kSplineSupport];
     const T tangent[3] = {v.x[k], v.y[k], v.z[k]};
@@ -99,7 +100,7 @@ MDOPS_HD void contract(const T* grad, const T (*weights)[kChunk], int k, T (*out
     out[0][k] = sum;
     for (int a = 1; a < 4; ++a) out[a][k] = 0;
   } else {
-    typedef T V __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+    using V = Vector4<T>;
     V sum = reinterpret_cast<const V*>(grad)[0] * weights[0][k];
     for (int m = 1; m < kSplineSupport; ++m) sum += reinterpret_cast<const V*>(grad)[m] * weights[m][k];
     for (int a = 0; a < 4; ++a) out[a][k] = sum[a];
@@ -111,7 +112,7 @@ template <int Columns, class T>
 inline void pull_gradient(const Pairs<T> p, const Centre<T> c, const T* grad, T* gx, T* gy, T* gz) {
   alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk], value[4][kChunk], slope[4][kChunk];
   alignas(64) int32_t first[kChunk];
-#pragma GCC ivdep
+  MDOPS_INDEPENDENT
   for (int k = 0; k < p.size; ++k) {
     T d[3], phi[kSplineSupport], dphi[kSplineSupport];
     const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
@@ -125,7 +126,7 @@ inline void pull_gradient(const Pairs<T> p, const Centre<T> c, const T* grad, T*
     contract<Columns>(g, w, k, value);
     contract<Columns>(g, dw, k, slope);
   }
-#pragma GCC ivdep
+  MDOPS_INDEPENDENT
   for (int k = 0; k < p.size; ++k) {
     T d[3], g[3];
     const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
@@ -151,7 +152,7 @@ inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centr
     const T* g = grad + Columns * static_cast<int64_t>(p.table[k] + place.interval);
     for (int order = 0; order < 3; ++order) contract<Columns>(g, w[order], k, sums[order]);
   }
-#pragma GCC ivdep
+  MDOPS_INDEPENDENT
   for (int k = 0; k < p.size; ++k) {
     T d[3], g[3], q[3][4];
     const T tangent[3] = {v.x[k], v.y[k], v.z[k]};

@@ -62,14 +62,12 @@ struct SplinePlace {
 
 template <class T>
 MDOPS_HD SplinePlace<T> spline_place(T s, const SplineGrid<T>& grid) {
-  const T x = s * grid.inv_step;
-  T floor_x = static_cast<T>(static_cast<int>(x));
-  const T last = static_cast<T>(grid.intervals - 1);
-  floor_x = floor_x < last ? floor_x : last;
-  floor_x = floor_x > T(0) ? floor_x : T(0);
-  const T t = x - floor_x;
+  const T x = s * grid.inv_step, last = static_cast<T>(grid.intervals - 1);
+  const T in_grid = x < last ? x : last;  // of what is not a number, too: no integer could hold it
+  const int interval = static_cast<int>(in_grid > T(0) ? in_grid : T(0));
+  const T t = x - static_cast<T>(interval);
   const T inside = t < T(1) ? t : T(1);
-  return {static_cast<int>(floor_x), inside, t - inside};
+  return {interval, inside, t - inside};
 }
 
 // Values and d/ds of the basis at a place, tangent beyond s_max.

@@ -69,13 +69,6 @@ inline Centre<T> centre(const PotentialArgs<T>& args, int type) {
       {args.mean[type], T(1) / args.std[2 * type], T(1) / args.std[2 * type + 1]}, args.cutoff, args.grid};
 }
 
-template <class U>
-struct Four {
-  typedef U type __attribute__((vector_size(4 * sizeof(U)), aligned(sizeof(U)), may_alias));
-};
-template <class U>
-using Vector4 = typename Four<U>::type;
-
 // Adds the shift of a periodic image, (a, b, c) . cell, for cell rows with a fourth column.
 inline void add_image(int32_t image, const Vector4<double>* cell, Vector4<double>* d) {
   for (int row = 0; row < 3; ++row) *d += static_cast<double>(image_shift(image, row)) * cell[row];
@@ -108,10 +101,10 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
       const Vector4<T> v = __builtin_convertvector(d, Vector4<T>), v2 = v * v;
       const T r2 = v2[0] + v2[1] + v2[2];
       x[n] = v[0], y[n] = v[1], z[n] = v[2];
-      nearest2 = r2 < nearest2 ? r2 : nearest2;
+      nearest2 = nearest_of(nearest2, r2);
       table[n] = rows;
       other[n] = static_cast<int32_t>(j);
-      n += r2 < cutoff2;
+      n += within_cutoff(r2, cutoff2);
     }
     within[t] = n - before;
     if (args.pair_mask[args.types[i] * args.ntypes + t]) n = before;
@@ -206,18 +199,19 @@ inline void contract_moments(const PotentialArgs<T>& args, const T* table, const
 template <class T>
 inline void four_sums(const Vector<T>* v, T* out) {
   if constexpr (kLanes<T> >= 4) {
-    typedef T V4 __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+    using V4 = Vector4<T>;
+    using Index [[maybe_unused]] = Vector4Index<T>;  // by GCC 11 alone
     V4 part[4];
     for (int a = 0; a < 4; ++a) {
       part[a] = *reinterpret_cast<const V4*>(v + a);
       for (int q = 1; q < kLanes<T> / 4; ++q) part[a] += reinterpret_cast<const V4*>(v + a)[q];
     }
-    const V4 a = __builtin_shufflevector(part[0], part[1], 0, 4, 2, 6) +
-                 __builtin_shufflevector(part[0], part[1], 1, 5, 3, 7);
-    const V4 b = __builtin_shufflevector(part[2], part[3], 0, 4, 2, 6) +
-                 __builtin_shufflevector(part[2], part[3], 1, 5, 3, 7);
+    const V4 a = MDOPS_SHUFFLE(Index, part[0], part[1], 0, 4, 2, 6) +
+                 MDOPS_SHUFFLE(Index, part[0], part[1], 1, 5, 3, 7);
+    const V4 b = MDOPS_SHUFFLE(Index, part[2], part[3], 0, 4, 2, 6) +
+                 MDOPS_SHUFFLE(Index, part[2], part[3], 1, 5, 3, 7);
     *reinterpret_cast<V4*>(out) =
-        __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+        MDOPS_SHUFFLE(Index, a, b, 0, 1, 4, 5) + MDOPS_SHUFFLE(Index, a, b, 2, 3, 6, 7);
   } else {
     for (int a = 0; a < 4; ++a) out[a] = v[a][0] + v[a][kLanes<T> - 1];
   }

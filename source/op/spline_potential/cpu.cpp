@@ -6,9 +6,9 @@ namespace mdops {
 namespace {
 
 Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
-                             std::vector<Tensor> timesteps, int64_t width, int64_t axis, bool tf32) {
+                             std::vector<Tensor> timesteps, int64_t width, int64_t axis, std::string matmul) {
   const Op op("spline_potential_pack");
-  refuse_tf32(op, tf32);
+  refuse_tf32(op, matmul_of(op, matmul));
   const NetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
   return dispatch_float(op, in.weights[0].scalar_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -21,14 +21,15 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
 // Every thread takes an equal part of each type's atoms, so that the sums, and with them the result's last
 // bits, depend on the number of threads alone.
 template <class T>
-std::vector<Share<T>> run(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& answer) {
+std::vector<Share<T>> run(const Op& op, const PotentialInputs& in, const PotentialArgs<T>& args,
+                          Answer& answer) {
   const T* nets = in.nets.const_data_ptr<T>();
   const Order order(args.types, args.atoms, args.ntypes);
   const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
   std::vector<Share<T>> shares(threads);
   parallel(threads, 1, [&](int64_t begin, int64_t end) {
-    thread_local ScratchMemory memory;
-    T* scratch = memory.get<T>(MDOPS_RUN(scratch_size, args));
+    const ScratchMemory memory(op, MDOPS_RUN(scratch_size, args) * sizeof(T));
+    T* scratch = static_cast<T*>(memory.data());
     for (int64_t thread = begin; thread < end; ++thread) {
       PotentialResults<T> out = answer.results(in, shares[thread]);
       for (int t = 0; t < args.ntypes; ++t) {
@@ -47,17 +48,24 @@ struct CpuCall : Op {
   explicit CpuCall(const Tensor&) : Op("spline_potential") {}
 
   PotentialOutputs run(const PotentialInputs& in) const {
-    refuse_tf32(*this, in.tf32);
+    refuse_tf32(*this, in.matmul);
     const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
     Answer answer(in);
     dispatch_float(*this, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       check_packed(*this, in.nets, PackedNet(in.net).size);
-      answer.finish(*this, in, mdops::run<T>(in, arguments<T>(in, places.data()), answer));
+      answer.finish(*this, in, mdops::run<T>(*this, in, arguments<T>(in, places.data()), answer));
     });
     return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest};
   }
 };
+
+std::string spline_potential_why_not(const Tensor& like, int64_t ntypes, int64_t intervals, int64_t width,
+                                     int64_t axis, std::vector<int64_t> neurons, int64_t extra) {
+  float_input("spline_potential_why_not", "like", like, {kAny});
+  const std::string refusal = shape_refusal(width, axis, neurons, extra);
+  return refusal.empty() ? rows_refusal(ntypes, intervals + 5) : refusal;
+}
 
 }  // namespace
 
@@ -65,5 +73,6 @@ struct CpuCall : Op {
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
   m.impl("spline_potential_pack", TORCH_BOX(&mdops::spline_potential_pack));
+  m.impl("spline_potential_why_not", TORCH_BOX(&mdops::spline_potential_why_not));
   m.impl("spline_potential", TORCH_BOX(&mdops::spline_potential<mdops::CpuCall>));
 }

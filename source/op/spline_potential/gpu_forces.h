@@ -16,18 +16,18 @@ struct ForceMemory {
   int64_t* virial;  // [10]: of this atom, and its system (-1: none)
   int16_t* rows;    // [moment_rows + 4]
 
-  static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.table_width, p.net.axis); }
+  static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.table_width, p.axis); }
   static MDOPS_HD int bytes(int moment_rows, int table_width, int axis) {
     return 16 * (moment_rows + table_width + 2 * round_up(axis, 8)) + 28 * kWarp + 80 +
            round_up(2 * (moment_rows + 4), 16);
   }
   __device__ ForceMemory(char* shared, int warp, const StepArgs& p) {
     const int n = p.moment_rows();
-    moments = reinterpret_cast<float4*>(shared + warp * bytes(n, p.table_width, p.net.axis));
+    moments = reinterpret_cast<float4*>(shared + warp * bytes(n, p.table_width, p.axis));
     t = reinterpret_cast<float*>(moments + n);
     narrow = reinterpret_cast<float4*>(t + 4 * p.table_width);
-    grad = narrow + round_up(p.net.axis, 8);
-    sums = reinterpret_cast<int64_t*>(grad + round_up(p.net.axis, 8));
+    grad = narrow + round_up(p.axis, 8);
+    sums = reinterpret_cast<int64_t*>(grad + round_up(p.axis, 8));
     others = reinterpret_cast<int32_t*>(sums + 3 * kWarp);
     virial = reinterpret_cast<int64_t*>(others + kWarp);
     rows = reinterpret_cast<int16_t*>(virial + 10);
@@ -52,10 +52,10 @@ __device__ __forceinline__ float transposed_sum(float (&v)[Size]) {
 __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_row, const float* t_row,
                                               const ForceMemory& m) {
   const int lane = lane_index();
-  const Features features(p.net);
-  for (int l = lane; l < round_up(p.net.axis, 8); l += kWarp) {
+  const Features features = p.features();
+  for (int l = lane; l < round_up(p.axis, 8); l += kWarp) {
     m.grad[l] = m.narrow[l] = make_float4(0, 0, 0, 0);
-    if (l < p.net.axis)
+    if (l < p.axis)
       m.narrow[l] = make_float4(t_row[l], t_row[p.table_width + l], t_row[2 * p.table_width + l],
                                 t_row[3 * p.table_width + l]);
   }
@@ -69,14 +69,14 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
       grad[a] = t[a] = make_float4(0, 0, 0, 0);
       if (mine) t[a] = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
     }
-    for (int first = 0; first < p.net.axis; first += 8) {
+    for (int first = 0; first < p.axis; first += 8) {
       float own[32];
       float4 d[8];
 #pragma unroll
       for (int k = 0; k < 8; ++k) {  // all loads first: they take long
         const int l = first + k;
         d[k] = make_float4(0, 0, 0, 0);
-        if (l < p.net.axis && mine && column >= Features::first(l))
+        if (l < p.axis && mine && column >= Features::first(l))
           d[k] = *reinterpret_cast<const float4*>(d_row + features.row(l) + column);
       }
 #pragma unroll
@@ -98,7 +98,7 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
       for (int a = 0; a < 4; ++a) *reinterpret_cast<float4*>(m.t + a * p.table_width + column) = grad[a];
   }
   __syncwarp();
-  for (int k = lane; k < 4 * p.net.axis; k += kWarp)
+  for (int k = lane; k < 4 * p.axis; k += kWarp)
     m.t[k % 4 * p.table_width + k / 4] += reinterpret_cast<const float*>(m.grad)[k];
   __syncwarp();
 }
@@ -152,23 +152,6 @@ __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* tab
   __syncwarp();
 }
 
-// dE/dd of one pair from dA.
-__device__ __forceinline__ void pair_force(const StepArgs& p, const Normalisation<float>& norm,
-                                           const float4* moments, const float* d, float* grad) {
-  const RadialTerms<float> f = radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], p.cutoff);
-  const SplinePlace<float> place = spline_place(f.s, p.grid);
-  float value[kSplineSupport], slope[kSplineSupport], sum[4] = {}, dsum[4] = {};
-  spline_basis(place, p.grid.inv_step, value, slope);
-#pragma unroll
-  for (int b = 0; b < kSplineSupport; ++b) {
-    const float4 m = moments[place.interval + b];
-    const float by[4] = {m.x, m.y, m.z, m.w};
-#pragma unroll
-    for (int a = 0; a < 4; ++a) sum[a] += value[b] * by[a], dsum[a] += slope[b] * by[a];
-  }
-  pair_gradient(d, f, norm, sum, dsum, grad);
-}
-
 // The kept pairs' forces: on the neighbours, on the atom itself, and the atom's virial W = -sum d (x) g.
 // Exact sums of rounded pair forces: those on all atoms add up to zero.
 __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int type, const float4* pairs,
@@ -193,11 +176,12 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
       const float4 pair = pairs[k + lane];
       const float d[3] = {pair.x, pair.y, pair.z};
       float g[3];
-      pair_force(p, norm, m.moments + table, d, g);
+      const float* grad = reinterpret_cast<const float*>(m.moments + table);
+      pull<4, false, true>(p.cutoff, p.grid, norm, grad, d, d, g);
       j = __float_as_int(pair.w);
 #pragma unroll
       for (int a = 0; a < 3; ++a) {
-        if (!(fabsf(g[a]) < kMostForce)) *p.failed = 1;
+        if (!(fabsf(g[a]) < p.most_force)) fail_system_of(p, i), fail_system_of(p, j);
         fixed[a] = __float2ll_rn(g[a] * static_cast<float>(1 / kForceUnit));
         own[a] += fixed[a];
 #pragma unroll
@@ -225,30 +209,30 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
   float sum = transposed_sum<8>(w);
   sum += __shfl_xor_sync(kAllLanes, sum, 16);
   if (lane < 9) {
-    if (!(fabs(sum) < kMostVirial)) *p.failed = 1;
+    if (!(fabs(sum) < kMostVirial)) fail_system_of(p, i);
     m.virial[lane] = __float2ll_rn(sum * static_cast<float>(1 / kVirialUnit));
   }
 }
 
 __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int i, const ForceMemory& m) {
   const int lane = lane_index(), type = p.types[i];
-  features_to_t(p, p.features + row * p.feature_stride, p.t + row * 4 * p.table_width, m);
+  features_to_t(p, p.net.inputs + row * p.net.net.inputs, p.t + row * 4 * p.table_width, m);
   const int count = list_rows(p.touched + row * p.words(), p.words(), m.rows);
   t_to_moments(p, p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width, count, m);
   scatter_forces(p, i, type, p.pairs + row * p.list_width, m);
   if (lane != 0) return;
   m.virial[9] = p.batch[i];
-  double sum = p.nets[type * p.net_size + p.out_bias];
-  for (int k = 0; k < p.energy_parts; ++k) sum += p.energy_part[row * p.energy_parts + k];
+  double sum = p.net.nets[type * p.net.net_size + p.out_bias];
+  for (int k = 0; k < p.output_parts; ++k) sum += p.net.output[row * p.output_parts + k];
   p.energy[i] = p.scale[type] * sum + p.shift[type];
 }
 
-__global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
+static __global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
   extern __shared__ __align__(16) char shared[];
   const int warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * warps + warp;
   const bool in_tile =
-      row < p.chunk_rows && p.first_row + row < p.rows && p.tile_type[(p.first_row + row) / p.tile_rows] >= 0;
+      row < p.net.rows && p.first_row + row < p.rows && p.tile_type[(p.first_row + row) / p.tile_rows] >= 0;
   const int i = in_tile ? p.row_atom[p.first_row + row] : -1;
   const ForceMemory m(shared, warp, p);
   const bool real = i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems;
@@ -258,15 +242,15 @@ __global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
     m.virial[9] = -1;
   __syncthreads();
   // The virials of neighbouring rows of one system go to memory as one.
-  if (threadIdx.x >= 9) return;
+  if (threadIdx.x >= kVirialSums) return;
   int64_t sum = 0;
   for (int w = 0; w < warps; ++w) {
     const int64_t* virial = ForceMemory(shared, w, p).virial;
     if (virial[9] < 0) continue;
-    sum += virial[threadIdx.x];
+    sum += virial_part(virial[threadIdx.x % 9], threadIdx.x);
     const int64_t next = w + 1 < warps ? ForceMemory(shared, w + 1, p).virial[9] : -1;
     if (next == virial[9]) continue;
-    atomic_add(p.virial_sums + 9 * virial[9] + threadIdx.x, sum);
+    atomic_add(p.virial_sums + kVirialSums * virial[9] + threadIdx.x, sum);
     sum = 0;
   }
 }

@@ -1,67 +1,51 @@
 // A warp an atom, from its list to the features of the fitting net: pairs, spline moments, T, D.
 #pragma once
 
-#include "spline_potential/gpu_hopper.h"
 #include "spline_potential/gpu_step.h"
 
 namespace mdops {
 
 // One warp's part of the shared memory.
 struct AtomMemory {
-  float4* moments;    // [moment_rows]
-  float4* waiting;    // [2 * kWarp]: pairs within the cutoff, not yet worked on
-  float4* prepared;   // [kWarp][3]: six basis values, four of R, the first row of the moments
+  float4* moments;  // [moment_rows + 2]
+  float4* waiting;  // [2 * kWarp]: pairs within the cutoff, not yet worked on
+  Staged<float, false>* stage;
   float4* narrow;     // [axis]: T_<
   uint32_t* touched;  // [words]
   int16_t* rows;      // [moment_rows + 4], on 8 bytes: those of the moments that are not zero
 
-  static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.words(), p.net.axis); }
+  static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.words(), p.axis); }
   static MDOPS_HD int bytes(int moment_rows, int words, int axis) {
-    return 16 * (moment_rows + 5 * kWarp + axis) +
+    return 16 * (moment_rows + 2 + 2 * kWarp + axis) + static_cast<int>(sizeof(Staged<float, false>)) +
            round_up(4 * round_up(words, 2) + 2 * (moment_rows + 4), 16);
   }
   __device__ AtomMemory(char* shared, const StepArgs& p) {
     const int n = p.moment_rows();
-    moments = reinterpret_cast<float4*>(shared + threadIdx.x / kWarp * bytes(n, p.words(), p.net.axis));
-    waiting = moments + n;
-    prepared = waiting + 2 * kWarp;
-    narrow = prepared + 3 * kWarp;
-    touched = reinterpret_cast<uint32_t*>(narrow + p.net.axis);
+    moments = reinterpret_cast<float4*>(shared + threadIdx.x / kWarp * bytes(n, p.words(), p.axis));
+    waiting = moments + n + 2;
+    stage = reinterpret_cast<Staged<float, false>*>(waiting + 2 * kWarp);
+    narrow = reinterpret_cast<float4*>(stage + 1);
+    touched = reinterpret_cast<uint32_t*>(narrow + p.axis);
     rows = reinterpret_cast<int16_t*>(touched + round_up(p.words(), 2));
   }
 };
 
-// Adds phi_b(s) R_a of the first `count` waiting pairs to the moments: first a lane a pair, then 24 lanes one
-// pair after the other.
+// Adds the first `count` waiting pairs to the moments, which the whole warp shares: shared memory holds one
+// copy of them for each warp of more atoms.
 __device__ __forceinline__ void add_pairs(const StepArgs& p, const Normalisation<float>& norm, int table,
                                           int count, const AtomMemory& m) {
   const int lane = lane_index();
   if (lane < count) {
     const float4 pair = m.waiting[lane];
     const float d[3] = {pair.x, pair.y, pair.z};
-    const RadialTerms<float> f = radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], p.cutoff);
-    float row[4], value[kSplineSupport], slope[kSplineSupport];
-    env_row(d, f, norm, row);
-    const SplinePlace<float> place = spline_place(f.s, p.grid);
-    spline_basis(place, p.grid.inv_step, value, slope);
-    const int first = table + place.interval;
-    m.prepared[3 * lane] = make_float4(value[0], value[1], value[2], value[3]);
-    m.prepared[3 * lane + 1] = make_float4(value[4], value[5], row[0], row[1]);
-    m.prepared[3 * lane + 2] = make_float4(row[2], row[3], __int_as_float(first), 0);
+    const int first = prepare(p.cutoff, p.grid, norm, table, d, d, lane, m.stage);
     atomicOr(m.touched + first / 32, 1u << first % 32);
+  } else {
+    leave_empty(lane, m.stage);
   }
   __syncwarp();
-  const float* prepared = reinterpret_cast<const float*>(m.prepared);
-  float* moments = reinterpret_cast<float*>(m.moments);
-  const int b = lane / 4, a = 6 + lane % 4;
-#pragma unroll 4
-  for (int k = 0; k < count; ++k) {
-    if (lane < 4 * kSplineSupport) {
-      const int first = __float_as_int(prepared[12 * k + 10]);
-      moments[4 * first + lane] += prepared[12 * k + b] * prepared[12 * k + a];
-    }
-    __syncwarp();
-  }
+  add_staged<Sharing<4, 1, 1>, false>(*m.stage, count, 0, reinterpret_cast<float*>(m.moments));
+  __syncwarp();
 }
 
 // Reads the atom's list, type after type, and adds up the moments of the pairs within the cutoff, which it
@@ -76,7 +60,8 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
   const double* cell = p.cell + 9 * static_cast<int64_t>(p.batch[i]);
   float nearest = cutoff2;
   int kept = 0, k = 0;
-  bool good = true;
+  const double all = here.x[0] + here.x[1] + here.x[2];
+  bool good = all == all;  // a position that is not a number counts without neighbours, too
   for (int t = 0; t < p.ntypes; ++t) {
     const int count = p.counts[static_cast<int64_t>(i) * p.ntypes + t];
     if (count < 0 || count > p.list_width - k) return false;
@@ -100,8 +85,8 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
           displacement(here.x, there.x, cell, image, d);
           pair = make_float4(d[0], d[1], d[2], __int_as_float(j));
           const float r2 = pair.x * pair.x + pair.y * pair.y + pair.z * pair.z;
-          nearest = fminf(nearest, r2);
-          inside = r2 < cutoff2;
+          nearest = nearest_of(nearest, r2);
+          inside = within_cutoff(r2, cutoff2);
         } else {
           good = false;
         }
@@ -130,17 +115,15 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
     if (lane == 0) p.within[static_cast<int64_t>(i) * p.ntypes + t] = within;
     const int present = masked && !p.zeroed[type * p.ntypes + t] ? 0 : within;
     if (norm.mean != 0 && p.sel[t] != present) {
-      float value[kSplineSupport];
-      spline_values(0.0f, value);
-      const float row = -norm.mean * norm.inv0 * static_cast<float>(p.sel[t] - present);
       if (lane == 0) {
-        for (int b = 0; b < kSplineSupport; ++b) m.moments[table + b].x += value[b] * row;
+        add_padding<4>(norm, static_cast<float>(p.sel[t] - present),
+                       reinterpret_cast<float*>(m.moments + table));
         m.touched[table / 32] |= 1u << table % 32;
       }
     }
     __syncwarp();
   }
-  for (int d = 16; d > 0; d /= 2) nearest = fminf(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
+  for (int d = 16; d > 0; d /= 2) nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
   if (lane == 0) p.nearest[i] = sqrtf(nearest);
   return __all_sync(kAllLanes, good);
 }
@@ -195,37 +178,6 @@ __device__ __forceinline__ void contract(const StepArgs& p, const float* table, 
   for (; k < count; ++k) add(m.rows[k], row_of(m.rows[k]));
 }
 
-// Where a row's features go: as floats, row after row, if `Parts` is 0; or for the kernel of the chain
-// (gpu_chain.h), times a power of two, in so many parts of float16.
-template <int Parts>
-struct FeatureRow {
-  char* to;
-  float scale;
-  int in_group;  // of the warpgroup's rows
-
-  __device__ FeatureRow(const StepArgs& p, int64_t row, float bound) {
-    constexpr int rows = 2 * kGroupRows;
-    const int64_t first = Parts ? row / rows * rows : row;
-    to = reinterpret_cast<char*>(p.features + first * p.feature_stride);
-    if constexpr (Parts > 0) to += row % rows / kGroupRows * kWideBlock;
-    scale = scale_for(bound), in_group = row % kGroupRows;
-  }
-  // Features k .. k + 3, k a multiple of four.
-  __device__ __forceinline__ void store(int k, float a, float b, float c, float d) const {
-    if constexpr (Parts > 0) {
-      constexpr int depth = unit_depth(Parts);
-      uint2 parts[Parts];
-      split(make_float4(scale * a, scale * b, scale * c, scale * d), parts);
-      char* const block = to + k / depth * (2 * kWideBlock);
-#pragma unroll
-      for (int part = 0; part < Parts; ++part)
-        __stcg(reinterpret_cast<uint2*>(block + wide_place(in_group, k % depth, part)), parts[part]);
-    } else {
-      store_four(reinterpret_cast<float*>(to) + k, a, b, c, d);
-    }
-  }
-};
-
 // The row of features: D, the extra inputs, zeros. The bound of its numbers is that of D, |D[l][k]| <= max_k
 // |T[k]|^2, and of the extra inputs.
 template <int Parts>
@@ -235,16 +187,14 @@ __device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t
   const float* extra = p.extra + static_cast<int64_t>(i) * p.extra_size;
   for (int k = lane; k < p.extra_size; k += kWarp) bound = fmaxf(bound, fabsf(extra[k]));
   for (int d = 16; d > 0; d /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAllLanes, bound, d));
-  for (int k = lane; k < 1 + 2 * p.layers; k += kWarp)
-    p.largest[k * p.chunk_rows + row] = k == 0 ? bound : 0.0f;
-  const Features features(p.net);
-  const FeatureRow<Parts> out(p, row, bound);
+  const Features features = p.features();
+  const InputRow<Parts> out = begin_row<Parts>(p.net, row, bound);
   for (int column = 4 * lane; column < features.width; column += 4 * kWarp) {
     float4 t[4];
 #pragma unroll
     for (int a = 0; a < 4; ++a) t[a] = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
 #pragma unroll 4
-    for (int l = 0; l < p.net.axis; ++l) {
+    for (int l = 0; l < p.axis; ++l) {
       if (column < Features::first(l)) continue;
       const float4 c = m.narrow[l];
       out.store(features.row(l) + column, c.x * t[0].x + c.y * t[1].x + c.z * t[2].x + c.w * t[3].x,
@@ -254,36 +204,36 @@ __device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t
     }
   }
   const auto input = [&](int k) { return k < p.extra_size ? extra[k] : 0.0f; };
-  for (int k = 4 * lane; k < p.feature_stride - features.count(); k += 4 * kWarp)
+  for (int k = 4 * lane; k < p.net.net.inputs - features.count(); k += 4 * kWarp)
     out.store(features.count() + k, input(k), input(k + 1), input(k + 2), input(k + 3));
 }
 
 // Zeros in place of what an atom would write, for the rows that fill up a tile.
 template <int Parts>
 __device__ __forceinline__ void write_empty_row(const StepArgs& p, int64_t row) {
-  const FeatureRow<Parts> out(p, row, 0);
-  for (int k = 4 * lane_index(); k < p.feature_stride; k += 4 * kWarp) out.store(k, 0, 0, 0, 0);
-  for (int k = lane_index(); k < 1 + 2 * p.layers; k += kWarp) p.largest[k * p.chunk_rows + row] = 0;
+  const InputRow<Parts> out = begin_row<Parts>(p.net, row, 0);
+  for (int k = 4 * lane_index(); k < p.net.net.inputs; k += 4 * kWarp) out.store(k, 0, 0, 0, 0);
 }
 
 template <int Parts>
 __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
   extern __shared__ __align__(16) char shared[];
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
-  if (row >= p.chunk_rows || p.first_row + row >= p.rows) return;
+  if (row >= p.net.rows || p.first_row + row >= p.rows) return;
   if (p.tile_type[(p.first_row + row) / p.tile_rows] < 0) return;
   const int i = p.row_atom[p.first_row + row], lane = lane_index();
   if (i < 0) return write_empty_row<Parts>(p, row);
   const int type = p.types[i];
   const AtomMemory m(shared, p);
-  for (int b = lane; b < p.moment_rows(); b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
+  clear_lines(m.stage);
+  for (int b = lane; b < p.moment_rows() + 2; b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
   for (int w = lane; w < p.words(); w += kWarp) m.touched[w] = 0;
   __syncwarp();
   const int system = p.batch[i];
   const bool good =
       system >= 0 && system < p.systems && atom_moments(p, i, type, p.pairs + row * p.list_width, m);
   if (!good) {
-    if (lane == 0) *p.failed = 1, p.nearest[i] = nan_of_gpu();
+    if (lane == 0) fail_system_of(p, i), p.nearest[i] = not_a_number<float>();
     for (int t = lane; t < p.ntypes; t += kWarp) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
   }
   for (int w = lane; w < p.words(); w += kWarp) p.touched[row * p.words() + w] = m.touched[w];
@@ -304,7 +254,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float4 v = narrow[k];
-      if (column + k < p.net.axis) m.narrow[column + k] = v;
+      if (column + k < p.axis) m.narrow[column + k] = v;
       bound = fmaxf(bound, v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
     }
   }

@@ -1,42 +1,75 @@
 // What the kernels of the inference step on a GPU read and write, and the order of the atoms: rows sorted by
 // type, each type's rows filled up to whole tiles, so that a tile of the fitting net has one set of weights.
 //
-// Nothing here is looked at by the host. What is wrong with an input, or too large for the sums, raises the
-// flag `failed`, and all results become NaN.
+// Nothing here is looked at by the host. What is wrong with an input, or too large for the sums, marks its
+// system as failed, and the results of that system become NaN.
 #pragma once
 
 #include "common/fixed_point.h"
 #include "common/pairs.h"
 #include "common/rows.h"
-#include "spline_potential/gpu_shape.h"
+#include "env_mat/env_mat.h"
+#include "gemm/gpu_run.h"
+#include "spline_moment/gpu_moments.h"
 
 namespace mdops {
 
 // Forces and virials are summed as integers, so that no result depends on the order of the additions: in
-// units of 2^-36 eV/A (1.5e-11) and 2^-32 eV. A pair's force beyond 2^17 eV/A or an atom's virial beyond
-// 2^30 eV is refused: a thousand such pairs could not be summed.
+// units of 2^-36 eV/A (1.5e-11) and 2^-32 eV. An atom's force has 2^27 eV/A of room: a pair's beyond 2^17, or
+// beyond what as many pairs as a row holds could add up to from both sides, is refused. An atom's virial is
+// refused from 2^30 eV on; a system's is summed in two integers, of which none can overflow.
 constexpr double kForceUnit = 1.0 / (1LL << 36), kVirialUnit = 1.0 / (1LL << 32);
-constexpr float kMostForce = 131072.0f;
+constexpr float kMostForce = 131072.0f, kMostForceOfRow = 1 << 26;
 constexpr double kMostVirial = 1 << 30;
+
+// The integers of a system's virial: nine sums of high parts, in 2^32 units, and nine of the low 32 bits.
+constexpr int kVirialSums = 18;
+
+MDOPS_HD int64_t virial_part(int64_t value, int part) {
+  return part < 9 ? value >> 32 : value & 0xffffffff;
+}
+
+MDOPS_HD double virial_sum(int64_t high, int64_t low) {
+  high += low >> 32, low &= 0xffffffff;
+  if (high >= -(int64_t{1} << 30) && high < int64_t{1} << 30)  // one integer holds it: rounded once
+    return static_cast<double>(high * (int64_t{1} << 32) + low) * kVirialUnit;
+  return static_cast<double>(high) + static_cast<double>(low) * kVirialUnit;
+}
 
 // A position on 32 bytes: one sector of memory.
 struct alignas(32) Place {
   double x[3], unused;
 };
 
+// D[l][k] for l < M2 and k >= l as the net's input: row after row of l, k from 4 floor(l / 4) on, so that
+// every row starts and ends on four numbers. The entries k < l have no weight. Then come the `extra` inputs,
+// then zeros.
+struct Features {
+  int width, axis;  // M rounded up to 4, and M2
+
+  MDOPS_HD Features(int m, int m2) : width(round_up(m, 4)), axis(m2) {}
+  static MDOPS_HD int first(int l) { return l & ~3; }
+  // Where D[l][k = 0] would stand: the row's numbers are at row(l) + k.
+  MDOPS_HD int row(int l) const {
+    const int g = l / 4;
+    return 4 * (g * width - 2 * g * (g - 1)) + (l % 4) * (width - 4 * g) - 4 * g;
+  }
+  MDOPS_HD int count() const { return row(axis - 1) + width; }
+};
+
+// What all kernels of a step take. The inputs and results are the op's (docs/ops.md).
 struct StepArgs {
   const double *positions, *cell;
   const int32_t *batch, *types, *neighbors, *images, *counts;
   const float *mean, *std;
   const bool *pair_mask, *zeroed;
   const int32_t* sel;
-  const float *tables, *nets, *extra;
+  const float *tables, *extra;
   const double *scale, *shift;
-  int atoms, systems, list_width, ntypes, table_width, extra_size, layers;
-  int64_t net_size, out_bias;
+  int atoms, systems, list_width, ntypes, table_width, extra_size, width, axis;
   Cutoff<float> cutoff;
   SplineGrid<float> grid;
-  FittingShape net;
+  float most_force;  // of a pair
 
   double* energy;
   double* forces;
@@ -47,23 +80,22 @@ struct StepArgs {
   // For the whole call.
   Place* places;         // (atoms,)
   int64_t* force_sums;   // (atoms, 4), in kForceUnit
-  int64_t* virial_sums;  // (systems, 9), in kVirialUnit
+  int64_t* virial_sums;  // (systems, kVirialSums)
   int32_t* type_counts;  // (blocks of kOrderBlock atoms, ntypes)
   int32_t* row_atom;     // (rows,): -1 in the rows that fill up a tile
   int32_t* tile_type;    // (tiles,): -1 where there are no atoms
-  int32_t* failed;       // (1,)
+  int32_t* failed;       // (systems,)
   int rows, tile_rows;
 
-  // For the chunk of rows [first_row, first_row + chunk_rows): row after row.
-  int first_row, chunk_rows, energy_parts;
-  float4* pairs;        // (chunk_rows, list_width): pair vector, and the neighbour's index as an integer
-  uint32_t* touched;    // (chunk_rows, words): first rows of the moments that neighbours add to, a bit each
-  float* t;             // (chunk_rows, 4, table_width)
-  float* features;      // (chunk_rows, feature_stride): D, then its gradient
-  float* largest;       // (1 + 2 layers, chunk_rows): bounds of the rows of every product's A
-  double* energy_part;  // (chunk_rows, energy_parts)
-  int feature_stride;
+  // For the chunk of rows [first_row, first_row + net.rows): row after row.
+  int first_row, output_parts;
+  float4* pairs;      // (net.rows, list_width): pair vector, and the neighbour's index as an integer
+  uint32_t* touched;  // (net.rows, words): first rows of the moments that neighbours add to, a bit each
+  float* t;           // (net.rows, 4, table_width)
+  NetArgs net;        // its input is D and the extra inputs
+  int64_t out_bias;   // of a packed net
 
+  MDOPS_HD Features features() const { return {width, axis}; }
   MDOPS_HD int basis() const { return grid.intervals + 5; }
   MDOPS_HD int moment_rows() const { return ntypes * basis(); }
   MDOPS_HD int words() const { return (moment_rows() + 31) / 32; }
@@ -75,8 +107,10 @@ struct StepArgs {
 constexpr int kOrderBlock = 1024;
 constexpr int kAtomThreads = 256;  // at most, where a warp works on an atom
 
-__device__ __forceinline__ float nan_of_gpu() {
-  return __int_as_float(0x7fffffff);
+// Marks the system of atom i; an atom of none is answered alone.
+__device__ __forceinline__ void fail_system_of(const StepArgs& p, int i) {
+  const int system = p.batch[i];
+  if (system >= 0 && system < p.systems) p.failed[system] = 1;
 }
 
 __device__ __forceinline__ bool is_real(const StepArgs& p, int type) {
@@ -84,7 +118,7 @@ __device__ __forceinline__ bool is_real(const StepArgs& p, int type) {
 }
 
 // Clears what is summed, copies the positions, and counts each block's atoms of each type.
-__global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
+static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
   extern __shared__ int32_t type_count[];
   const int i = blockIdx.x * kOrderBlock + threadIdx.x;
   for (int t = threadIdx.x; t < p.ntypes; t += kOrderBlock) type_count[t] = 0;
@@ -95,16 +129,17 @@ __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
     for (int a = 0; a < 4; ++a) p.force_sums[4 * static_cast<int64_t>(i) + a] = 0;
     if (is_real(p, p.types[i])) atomicAdd(type_count + p.types[i], 1);
   }
-  for (int k = i; k < 9 * p.systems; k += gridDim.x * kOrderBlock) p.virial_sums[k] = 0;
-  for (int k = i; k < p.rows; k += gridDim.x * kOrderBlock) p.row_atom[k] = -1;
-  if (i == 0) *p.failed = 0;
+  const int threads = gridDim.x * kOrderBlock;
+  for (int k = i; k < kVirialSums * p.systems; k += threads) p.virial_sums[k] = 0;
+  for (int k = i; k < p.systems; k += threads) p.failed[k] = 0;
+  for (int k = i; k < p.rows; k += threads) p.row_atom[k] = -1;
   __syncthreads();
   for (int t = threadIdx.x; t < p.ntypes; t += kOrderBlock)
     p.type_counts[blockIdx.x * p.ntypes + t] = type_count[t];
 }
 
 // Puts every atom into its row, in the order of the atoms within a type, and answers the virtual ones.
-__global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
+static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
   extern __shared__ int32_t shared_counts[];
   constexpr int warps = kOrderBlock / kWarp;
   int32_t* const start = shared_counts;          // [ntypes + 1]: a type's first row
@@ -146,7 +181,7 @@ __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
   if (is_real(p, type)) {
     p.row_atom[of_warp[warp * p.ntypes + type] + rank] = i;
   } else if (i < p.atoms) {
-    if (type != -1) *p.failed = 1;
+    if (type != -1) fail_system_of(p, i);
     p.energy[i] = 0;
     p.nearest[i] = p.cutoff.cutoff;
     for (int t = 0; t < p.ntypes; ++t) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
@@ -159,15 +194,20 @@ __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
 }
 
 // The sums as numbers.
-__global__ void end_kernel(StepArgs p) {
-  const int64_t k = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  const bool failed = *p.failed != 0;
-  const double nan = nan_of_gpu();
-  if (k < 3 * static_cast<int64_t>(p.atoms))
-    p.forces[k] = failed ? nan : static_cast<double>(p.force_sums[k / 3 * 4 + k % 3]) * kForceUnit;
-  if (k < 9 * static_cast<int64_t>(p.systems))
-    p.virial[k] = failed ? nan : static_cast<double>(p.virial_sums[k]) * kVirialUnit;
-  if (failed && k < p.atoms) p.energy[k] = nan;
+static __global__ void end_kernel(StepArgs p) {
+  const int k = blockIdx.x * blockDim.x + threadIdx.x;
+  const double nan = not_a_number<double>();
+  if (k < 3 * p.atoms) {
+    const int i = k / 3, component = k - 3 * i, system = p.batch[i];
+    const bool failed = system < 0 || system >= p.systems || p.failed[system];
+    const int64_t sum = p.force_sums[4 * static_cast<int64_t>(i) + component];
+    p.forces[k] = failed ? nan : static_cast<double>(sum) * kForceUnit;
+    if (failed && component == 0) p.energy[i] = nan;
+  }
+  if (k < 9 * p.systems) {
+    const int64_t* sums = p.virial_sums + k / 9 * kVirialSums + k % 9;
+    p.virial[k] = p.failed[k / 9] ? nan : virial_sum(sums[0], sums[9]);
+  }
 }
 
 }  // namespace mdops

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -10,25 +11,51 @@
 
 namespace mdops {
 
+constexpr int64_t kMostRows = 32000;      // of spline functions: their numbers stand in 16 bits
+constexpr int64_t kMostNumbers = 100000;  // of a width, of a layer's neurons, of extra inputs
+
+// Why no kernel takes a net of this shape, or so many spline functions; empty if some do.
+inline std::string shape_refusal(int64_t width, int64_t axis, const std::vector<int64_t>& neurons,
+                                 int64_t extra) {
+  if (width < 1 || axis < 1 || axis > width || axis > 255 || width > kMostNumbers)
+    return "arguments `width` and `axis` are " + std::to_string(width) + " and " + std::to_string(axis) +
+           ", expected 1 <= axis <= width and axis <= 255";
+  if (neurons.empty() || neurons.size() > kMaxLayers)
+    return "a fitting net of " + std::to_string(neurons.size()) + " hidden layers, expected 1 to " +
+           std::to_string(kMaxLayers);
+  for (const int64_t n : neurons)
+    if (n < 1 || n > kMostNumbers) return "a layer of " + std::to_string(n) + " neurons";
+  if (extra < 0 || extra > kMostNumbers) return std::to_string(extra) + " further inputs of the fitting net";
+  return "";
+}
+
+inline std::string rows_refusal(int64_t ntypes, int64_t basis) {
+  if (ntypes < 1 || basis < 6 || basis > kMostRows || ntypes > kMostRows / basis)
+    return std::to_string(ntypes) + " types of " + std::to_string(basis) +
+           " spline functions each, expected at most " + std::to_string(kMostRows) + " in all";
+  return "";
+}
+
 inline FittingShape fitting_shape(const Op& op, int64_t width, int64_t axis,
                                   const std::vector<int64_t>& neurons, int64_t extra) {
-  if (width < 1 || axis < 1 || axis > width || axis > 255 || width > 100000)
-    fail(op, "arguments `width` and `axis` are " + std::to_string(width) + " and " + std::to_string(axis) +
-                 ", expected 1 <= axis <= width and axis <= 255");
-  if (neurons.empty() || neurons.size() > kMaxLayers)
-    fail(op, "a fitting net of " + std::to_string(neurons.size()) + " hidden layers, expected 1 to " +
-                 std::to_string(kMaxLayers));
+  const std::string refusal = shape_refusal(width, axis, neurons, extra);
+  if (!refusal.empty()) fail(op, refusal);
   FittingShape net{};
   net.width = static_cast<int>(width);
   net.axis = static_cast<int>(axis);
   net.extra = static_cast<int>(extra);
   net.layers = static_cast<int>(neurons.size());
-  for (int n = 0; n < net.layers; ++n) {
-    if (neurons[n] < 1 || neurons[n] > 100000)
-      fail(op, "a layer of " + std::to_string(neurons[n]) + " neurons");
-    net.neurons[n] = static_cast<int>(neurons[n]);
-  }
+  for (int n = 0; n < net.layers; ++n) net.neurons[n] = static_cast<int>(neurons[n]);
   return net;
+}
+
+// How accurate the products of the fitting net are.
+enum class Matmul { float32, tf32 };
+
+inline Matmul matmul_of(const Op& op, const std::string& name) {
+  if (name == "float32") return Matmul::float32;
+  if (name == "tf32") return Matmul::tf32;
+  fail(op, "argument `matmul` is \"" + name + "\", expected \"float32\" or \"tf32\"");
 }
 
 // The layers of one fitting net, the output layer last.
@@ -39,6 +66,8 @@ struct NetInputs {
   NetInputs(const Op& op, std::vector<Tensor> weights_, std::vector<Tensor> biases_,
             std::vector<Tensor> timesteps_, int64_t width, int64_t axis)
       : weights(std::move(weights_)), biases(std::move(biases_)), timesteps(std::move(timesteps_)) {
+    const std::string refusal = shape_refusal(width, axis, {1}, 0);
+    if (!refusal.empty()) fail(op, refusal);
     const size_t layers = weights.size();
     if (layers < 2 || biases.size() != layers || timesteps.size() != layers)
       fail(op, "expected weights, biases and timesteps of two layers or more, as many of each");
@@ -75,7 +104,7 @@ struct PotentialInputs {
   ScalarType dtype;
   int64_t atoms, systems, ntypes, basis;
   double cutoff, cutoff_smooth, protection, s_max;
-  bool tf32;  // products of the fitting net to the accuracy of TF32
+  Matmul matmul;
   FittingShape net;
 
   template <class T>
@@ -119,8 +148,10 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
                             const Tensor& shift, double cutoff, double cutoff_smooth, double protection,
                             double s_max, int64_t width, int64_t axis, std::vector<int64_t> neurons,
                             std::vector<int64_t> residual, int64_t activation, double threshold,
-                            bool tf32 = false) {
+                            const std::string& matmul = "float32") {
   PotentialInputs in{};
+  const std::string shape = shape_refusal(width, axis, neurons, 0);
+  if (!shape.empty()) fail(op, shape);
   in.positions = input(op, "positions", positions, ScalarType::Double, {kAny, 3});
   in.cell = input(op, "cell", cell, ScalarType::Double, {kAny, 3, 3});
   const int64_t n = in.atoms = in.positions.size(0);
@@ -133,7 +164,9 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
   in.dtype = in.tables.scalar_type();
   const int64_t ntypes = in.ntypes = in.tables.size(0);
   in.basis = ntypes ? in.tables.size(1) / ntypes : 0;
-  if (ntypes < 1 || in.basis < 6 || in.tables.size(1) != ntypes * in.basis || ntypes * in.basis > 32000 ||
+  const std::string refusal = rows_refusal(ntypes, in.basis);
+  if (!refusal.empty()) fail(op, "argument `tables` has " + refusal);
+  if (in.tables.size(1) != ntypes * in.basis ||
       in.tables.size(2) != (width + kTablePad - 1) / kTablePad * kTablePad)
     fail(op, "argument `tables` has a shape that does not fit (ntypes, ntypes * basis, width padded to 16)");
   in.counts = input(op, "counts", counts, ScalarType::Int, {n, ntypes});
@@ -153,7 +186,7 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
   if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
     fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
   in.cutoff = cutoff, in.cutoff_smooth = cutoff_smooth, in.protection = protection, in.s_max = s_max;
-  in.tf32 = tf32;
+  in.matmul = matmul_of(op, matmul);
 
   in.net = fitting_shape(op, width, axis, neurons, in.extra.size(1));
   in.net.activation = static_cast<Activation>(activation);
@@ -181,17 +214,18 @@ PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, c
                                   const Tensor& scale, const Tensor& shift, double cutoff,
                                   double cutoff_smooth, double protection, double s_max, int64_t width,
                                   int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
-                                  int64_t activation, double threshold, bool tf32) {
+                                  int64_t activation, double threshold, std::string matmul) {
   const Call op(positions);
   return op.run(read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std,
                             pair_mask, zeroed, sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth,
                             protection, s_max, width, axis, std::move(neurons), std::move(residual),
-                            activation, threshold, tf32));
+                            activation, threshold, matmul));
 }
 
-// Refuses `tf32` on the CPU, which has no such products.
-inline void refuse_tf32(const Op& op, bool tf32) {
-  if (tf32) fail(op, "argument `tf32` is True, and the CPU has no products of that accuracy: only GPUs do");
+// Refuses other products than float32's on the CPU, which has none.
+inline void refuse_tf32(const Op& op, Matmul matmul) {
+  if (matmul != Matmul::float32)
+    fail(op, "argument `matmul` is \"tf32\", and the CPU has no products of that accuracy: only GPUs do");
 }
 
 // Refuses `nets` of another size than the kernels that run read.

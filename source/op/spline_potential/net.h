@@ -74,7 +74,7 @@ inline void activate_layer(const FittingShape& net, const NetWeights<T>& weights
       const T bias = layer.bias[row], timestep = layer.timestep[row];
       block.value[n].each([&](auto place) {
         T *value = place.in(block.value[n], row), *slope = place.in(block.slope[n], row);
-#pragma GCC ivdep
+        MDOPS_INDEPENDENT
         for (int k = 0; k < kLanes<T>; ++k) {
           T y, dy;
           activate<kind>(value[k] + bias, threshold, &y, &dy);
@@ -108,7 +108,7 @@ inline void net_output(const FittingShape& net, const NetWeights<T>& weights, co
     for (int k = 0; k < kLanes<T>; ++k) sum[k] = layer.bias[0];
     for (int64_t row = 0; row < net.neurons[net.layers - 1]; ++row) {
       const T* v = place.in(value, row);
-#pragma GCC ivdep
+      MDOPS_INDEPENDENT
       for (int k = 0; k < kLanes<T>; ++k) sum[k] += static_cast<double>(v[k]) * layer.weight[row];
     }
   });

@@ -81,7 +81,7 @@ inline void pass_forward(const Passes<T>& p) {
     each_vector(p, n, [&](int64_t row, auto place) {
       T* v = place.in(h, row);
       const T bias = p.weights.layer[n].bias[row];
-#pragma GCC ivdep
+      MDOPS_INDEPENDENT
       for (int k = 0; k < kLanes<T>; ++k) v[k] = tanh_fast(v[k] + bias);
     });
     layer_output(p, n, h, p.r.y);

@@ -1,0 +1,17 @@
+"""Options that several commands have."""
+
+import argparse
+
+
+def add_spline_options(parser: argparse.ArgumentParser) -> None:
+    """--r-min and --no-spline, which `mdops.load` takes as `r_min` and `spline`."""
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--r-min",
+        type=float,
+        metavar="A",
+        help="splines keep their accuracy down to this distance; None: 0.5 A",
+    )
+    choice.add_argument(
+        "--no-spline", action="store_false", dest="spline", help="evaluate the embedding nets exactly: slower"
+    )

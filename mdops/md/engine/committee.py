@@ -1,0 +1,100 @@
+"""Several models as one: the means of their forces, and how far they differ."""
+
+import functools
+from collections.abc import Sequence
+
+import torch
+
+from mdops.md.engine.state import ForceResult, ListOrigin
+from mdops.md.engine.surface import Surface
+
+
+class Committee:
+    """Surfaces of the same atoms, which may differ in cutoff, type map, sel, dtype and device; used as one `Surface`.
+
+    Models of the same cutoff and type map share a neighbour list, and all lists are built in the same step.
+    """
+
+    def __init__(self, surfaces: Sequence[Surface]) -> None:
+        self._surfaces = list(surfaces)
+        first, models = surfaces[0], [surface.potential for surface in surfaces]
+        self._device = first.potential.device
+        self.captures = all(s.captures and s.potential.device == self._device for s in surfaces)
+        self.r_min = max(surface.r_min for surface in surfaces)
+        self.sel = torch.cat([surface.sel.to(self._device) for surface in surfaces])
+        keys = [(model.cutoff, model.device, *model.type_map) for model in models]
+        self._list_of = [keys.index(key) for key in keys]
+        self.needed = first.needed
+        self.capacity = max(surface.capacity for surface in surfaces)
+
+    @property
+    def capacity(self) -> int:
+        """Places in a row, of every list."""
+        return self._surfaces[0].capacity
+
+    @capacity.setter
+    def capacity(self, places: int) -> None:
+        for surface in self._surfaces:
+            surface.capacity = places
+
+    @property
+    def cutoff(self) -> float:
+        """Of the list that reaches furthest, A."""
+        return max(surface.cutoff for surface in self._surfaces)
+
+    @property
+    def origin(self) -> ListOrigin:
+        """What the lists were built for."""
+        return self._surfaces[0].origin._replace(cutoff=self.cutoff)
+
+    def grow(self, longest: int) -> None:
+        for surface in self._surfaces:
+            surface.grow(longest)
+
+    def rebuild(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
+        """New lists. `needed` is negative where a search refused its input, else of the longest row of all."""
+        for k, surface in enumerate(self._surfaces):
+            if self._list_of[k] == k:
+                device = surface.potential.device
+                surface.rebuild(positions.to(device), cell.to(device))
+            else:
+                surface.share_list(self._surfaces[self._list_of[k]])
+        needed = torch.stack([surface.needed.to(self._device) for surface in self._surfaces])
+        least = needed.amin(0)
+        self.needed = torch.where(least[0] < 0, least, needed.amax(0))
+
+    def forces(self, positions: torch.Tensor, cell: torch.Tensor) -> ForceResult:
+        """By the lists of `rebuild`."""
+        devices = [surface.potential.device for surface in self._surfaces]
+        return self._join(
+            [s.forces(positions.to(d), cell.to(d)) for s, d in zip(self._surfaces, devices, strict=True)]
+        )
+
+    def forces_carefully(
+        self, positions: torch.Tensor, cell: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor
+    ) -> ForceResult:
+        """As `Surface.forces_carefully`."""
+        results = []
+        for surface in self._surfaces:
+            arguments = [a.to(surface.potential.device) for a in (positions, cell, order, inverse)]
+            results.append(surface.forces_carefully(*arguments))
+        self.capacity = max(surface.capacity for surface in self._surfaces)
+        return self._join(results)
+
+    def _join(self, results: Sequence[ForceResult]) -> ForceResult:
+        def stack(name: str, dim: int = 0) -> torch.Tensor:
+            return torch.stack([getattr(result, name).to(self._device) for result in results], dim)
+
+        forces, energies = stack("forces"), stack("atom_energy", 1)
+        mean = forces.mean(0)
+        # `minimum` keeps NaN; the types of float32 and float64 models may differ.
+        nearest = functools.reduce(torch.minimum, [r.nearest.to(self._device) for r in results])
+        return ForceResult(
+            forces=mean,
+            atom_energy=energies.mean(1),
+            virial=stack("virial").mean(0),
+            nearest=nearest,
+            within=torch.cat([result.within.to(self._device) for result in results], 1),
+            forces_std=(forces - mean).square().sum(2).mean(0).sqrt()[:, None],
+            model_energy=energies,
+        )

@@ -1,0 +1,167 @@
+// A GPU as the kernels of one call see it: its stream, what it has, and launching with errors caught. Nothing
+// here knows PyTorch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace mdops {
+
+// What tiles are chosen by.
+struct GpuLimits {
+  int multiprocessors;
+  int capability;    // 10 major + minor
+  int shared_bytes;  // that a block may ask for
+};
+
+// Shared memory that a block has without asking.
+constexpr int kPlainShared = 48 << 10;
+
+// A tile for chips with little shared memory runs on any: with MDOPS_GPU_SHARED_BYTES set, to fewer bytes
+// than the chip has, a test takes the way of such a chip.
+inline int limited_shared_bytes(int bytes) {
+  const char* limit = std::getenv("MDOPS_GPU_SHARED_BYTES");
+  const int most = limit ? std::atoi(limit) : 0;
+  return most > 0 && most < bytes ? most : bytes;
+}
+
+class Gpu {
+ public:
+  Gpu(const char* op, int index, cudaStream_t stream) : op_(op), index_(index), stream_(stream) {}
+
+  cudaStream_t stream() const { return stream_; }
+
+  // kernel<<<blocks, threads, shared bytes>>>(args...); nothing for no blocks. An error, or an integer that
+  // the kernel's parameter cannot hold, becomes an exception.
+  template <class... Parameters, class... Args>
+  void launch(void (*kernel)(Parameters...), int64_t blocks, int threads, int64_t shared,
+              const Args&... args) const {
+    if (blocks <= 0) return;
+    if (blocks > std::numeric_limits<int32_t>::max()) refuse("too many atoms or pairs for one call");
+    if (shared > kPlainShared) allow_shared(reinterpret_cast<const void*>(kernel), shared);
+    kernel<<<static_cast<unsigned>(blocks), threads, static_cast<size_t>(shared), stream_>>>(
+        fitted<Parameters>(args)...);
+    check(cudaGetLastError());
+  }
+
+  // A size as the kernels count it.
+  int32_t int32_of(const char* name, int64_t value) const {
+    if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max())
+      refuse("argument `" + std::string(name) + "` is of size or value " + std::to_string(value) +
+             ", expected what fits into 32 bits");
+    return static_cast<int32_t>(value);
+  }
+
+  // How many blocks of a kernel the GPU holds at once.
+  template <class... Parameters>
+  int64_t resident_blocks(void (*kernel)(Parameters...), int threads) const {
+    int blocks = 0;
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0));
+    return static_cast<int64_t>(blocks) * limits().multiprocessors;
+  }
+
+  GpuLimits limits() const {
+    static std::mutex guard;
+    static std::map<int, GpuLimits> known;
+    const std::lock_guard<std::mutex> lock(guard);
+    const auto [place, is_new] = known.try_emplace(index_);
+    if (is_new) {
+      int major = 0, minor = 0;
+      check(cudaDeviceGetAttribute(&place->second.multiprocessors, cudaDevAttrMultiProcessorCount, index_));
+      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index_));
+      check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_));
+      check(cudaDeviceGetAttribute(&place->second.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                   index_));
+      place->second.capability = 10 * major + minor;
+    }
+    GpuLimits limits = place->second;
+    limits.shared_bytes = limited_shared_bytes(limits.shared_bytes);
+    return limits;
+  }
+
+  // Sets bytes of device memory to zero.
+  void clear(void* memory, int64_t bytes) const {
+    check(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream_));
+  }
+
+  void check(cudaError_t error) const {
+    if (error != cudaSuccess)
+      refuse("CUDA does not run it on cuda:" + std::to_string(index_) + ": " + cudaGetErrorString(error) +
+             " (`mdops doctor` looks for the reason)");
+  }
+
+  [[noreturn]] void refuse(const std::string& message) const {
+    throw std::runtime_error(std::string("mdops::") + op_ + ": " + message);
+  }
+
+ private:
+  template <class To, class From>
+  To fitted(const From& value) const {
+    if constexpr (std::is_integral_v<To> && std::is_integral_v<From>) {
+      const To fitted = static_cast<To>(value);
+      if (static_cast<From>(fitted) != value || (fitted < To(0)) != (value < From(0)))
+        refuse("a size of " + std::to_string(value) + " is more than its kernels count");
+      return fitted;
+    } else {
+      return static_cast<To>(value);
+    }
+  }
+
+  // Lets blocks of the kernel have all the shared memory that the device has. Once, because it is the
+  // kernel's for all threads: to set what each call needs would take it away from another.
+  void allow_shared(const void* kernel, int64_t bytes) const {
+    static std::mutex guard;
+    static std::set<std::pair<const void*, int>> allowed;
+    if (bytes > limits().shared_bytes)
+      refuse("it needs " + std::to_string(bytes) + " bytes of a GPU's shared memory, more than the " +
+             std::to_string(limits().shared_bytes) + " that cuda:" + std::to_string(index_) + " has");
+    const std::lock_guard<std::mutex> lock(guard);
+    if (allowed.count({kernel, index_})) return;
+    cudaFuncAttributes has{};
+    int most = 0;
+    check(cudaFuncGetAttributes(&has, kernel));
+    check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, index_));
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               most - static_cast<int>(has.sharedSizeBytes)));
+    allowed.insert({kernel, index_});
+  }
+
+  const char* op_;
+  int index_;
+  cudaStream_t stream_;
+};
+
+// Device memory of one call, given out in pieces on 256 bytes. Two passes: without memory it only counts.
+class Workspace {
+ public:
+  explicit Workspace(char* memory) : memory_(memory) {}
+
+  template <class T>
+  T* take(int64_t n) {
+    T* piece = reinterpret_cast<T*>(memory_ == nullptr ? nullptr : memory_ + size_);
+    size_ += (n * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    return piece;
+  }
+  int64_t size() const { return size_; }
+
+ private:
+  char* memory_;
+  int64_t size_ = 0;
+};
+
+// Blocks of `size` for n items.
+inline int64_t blocks_for(int64_t n, int64_t size) {
+  return (n + size - 1) / size;
+}
+
+}  // namespace mdops

@@ -1,0 +1,82 @@
+// Vectors of one instruction set as GCC and Clang know them, and what the two call differently.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__clang__)
+// What follows is a loop whose turns do not depend on each other.
+#define MDOPS_INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
+#define MDOPS_UNROLL _Pragma("unroll")
+#else
+#define MDOPS_INDEPENDENT _Pragma("GCC ivdep")
+#define MDOPS_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+// The lanes of two vectors that the numbers name, those of the second after those of the first; `Index` is
+// the vector of integers of that size.
+#if defined(__clang__) || __GNUC__ >= 12
+#define MDOPS_SHUFFLE(Index, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MDOPS_SHUFFLE(Index, a, b, ...) __builtin_shuffle(a, b, Index{__VA_ARGS__})
+#endif
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+#if defined(MDOPS_ISA_LEVEL_v4)
+constexpr int kVectorBytes = 64;
+#elif defined(MDOPS_ISA_LEVEL_v3)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+// In memory a vector is aligned as its elements are. Clang drops that attribute from a type that depends on a
+// template's parameter, so these are written out.
+template <class T>
+struct VectorTypes;
+template <>
+struct VectorTypes<float> {
+  typedef float whole __attribute__((vector_size(kVectorBytes), aligned(sizeof(float)), may_alias));
+  typedef float four __attribute__((vector_size(4 * sizeof(float)), aligned(sizeof(float)), may_alias));
+  typedef int32_t whole_index __attribute__((vector_size(kVectorBytes)));
+  typedef int32_t four_index __attribute__((vector_size(4 * sizeof(float))));
+};
+template <>
+struct VectorTypes<double> {
+  typedef double whole __attribute__((vector_size(kVectorBytes), aligned(sizeof(double)), may_alias));
+  typedef double four __attribute__((vector_size(4 * sizeof(double)), aligned(sizeof(double)), may_alias));
+  typedef int64_t whole_index __attribute__((vector_size(kVectorBytes)));
+  typedef int64_t four_index __attribute__((vector_size(4 * sizeof(double))));
+};
+
+template <class T>
+using Vector = typename VectorTypes<T>::whole;
+template <class T>
+using Vector4 = typename VectorTypes<T>::four;
+template <class T>
+using VectorIndex = typename VectorTypes<T>::whole_index;
+template <class T>
+using Vector4Index = typename VectorTypes<T>::four_index;
+
+template <class T>
+constexpr int kLanes = kVectorBytes / sizeof(T);
+
+template <class T>
+inline Vector<T>& vector_at(T* p) {
+  return *reinterpret_cast<Vector<T>*>(p);
+}
+template <class T>
+inline const Vector<T>& vector_at(const T* p) {
+  return *reinterpret_cast<const Vector<T>*>(p);
+}
+
+template <class T>
+inline T sum_lanes(const Vector<T>& v) {
+  T sum = 0;
+  for (int k = 0; k < kLanes<T>; ++k) sum += v[k];
+  return sum;
+}
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

@@ -1,0 +1,78 @@
+// The kernels of pair vectors and of the gradients of pair forces.
+#pragma once
+
+#include "common/rows.h"
+#include "displacements/displacements.h"
+
+namespace mdops {
+
+namespace gpu_displacements {
+
+constexpr int kThreads = 256;
+
+constexpr int kPerThread = 4;  // components, so that several loads are on their way at once
+
+// Components in the order of the result: the three of a pair read one stretch of memory each. `Index` counts
+// them; 32 bits where they suffice, because the divisions that find slot and row cost less then.
+template <class T, class Index>
+__global__ void displacements_kernel(const double* x, const double* cell, const int32_t* batch,
+                                     const int32_t* neighbors, const int32_t* images, int32_t atoms,
+                                     int32_t width, int32_t systems, T* out) {
+  const Index begin = static_cast<Index>(blockIdx.x) * (kThreads * kPerThread) + threadIdx.x;
+  const Index slots = static_cast<Index>(atoms) * static_cast<Index>(width);
+  int32_t found[kPerThread], image[kPerThread];
+#pragma unroll
+  for (int u = 0; u < kPerThread; ++u) {
+    const Index slot = (begin + u * kThreads) / 3;
+    found[u] = slot < slots ? neighbors[slot] : -1;
+    image[u] = slot < slots ? images[slot] : 0;
+  }
+#pragma unroll
+  for (int u = 0; u < kPerThread; ++u) {
+    const Index component = begin + u * kThreads, slot = component / 3, i = slot / static_cast<Index>(width);
+    if (slot >= slots) return;
+    const int axis = static_cast<int>(component - 3 * slot);
+    const int32_t j = found[u], system = batch[i];
+    double d = 0;
+    if (j >= 0 && j < atoms && system >= 0 && system < systems)
+      d = displacement_component(x[3 * static_cast<int64_t>(i) + axis], x[3 * static_cast<int64_t>(j) + axis],
+                                 cell + 9 * static_cast<int64_t>(system), image[u], axis);
+    else if (j != -1)
+      d = not_a_number<double>();
+    out[component] = static_cast<T>(d);
+  }
+}
+
+// A warp a row, a lane a slot.
+template <class T>
+__global__ void pair_forces_backward_kernel(const double* grad_forces, const double* grad_virial,
+                                            const double* grad_atom_virial, const T* grad,
+                                            const T* displacements, const int32_t* batch,
+                                            const int32_t* neighbors, int32_t atoms, int32_t width,
+                                            int32_t systems, T* grad_grad, T* grad_displacements) {
+  __shared__ T buffer[3 * kThreads];
+  T* own = buffer + 3 * kWarp * (threadIdx.x / kWarp);
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (i >= atoms) return;
+  const int32_t system = batch[i];
+  for (int32_t first = 0; first < width; first += kWarp) {
+    const int32_t slot = first + lane_index();
+    const int64_t p = i * width + slot;
+    const int32_t j = slot < width ? neighbors[p] : -1;
+    T by_g[3] = {0, 0, 0}, by_d[3] = {0, 0, 0};
+    if (j >= 0 && j < atoms && system >= 0 && system < systems)
+      pair_force_gradient(grad_forces + 3 * i, grad_forces + 3 * static_cast<int64_t>(j),
+                          grad_virial + 9 * static_cast<int64_t>(system),
+                          grad_atom_virial + 9 * static_cast<int64_t>(j), grad + 3 * p, displacements + 3 * p,
+                          by_g, by_d);
+    else if (j != -1)
+      for (int a = 0; a < 3; ++a) by_g[a] = by_d[a] = not_a_number<T>();
+    const int lanes = width - first < kWarp ? width - first : kWarp;
+    store_triples(by_g, own, grad_grad + 3 * (i * width + first), lanes);
+    store_triples(by_d, own, grad_displacements + 3 * (i * width + first), lanes);
+  }
+}
+
+}  // namespace gpu_displacements
+
+}  // namespace mdops

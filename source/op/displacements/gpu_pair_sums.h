@@ -1,0 +1,261 @@
+// Sums over pairs on a GPU: what each pair gives to its row's atom, to its neighbour and to its system.
+//
+// The row's part is summed by the warp that owns the row. The other two meet in fixed point
+// (common/fixed_point.h), so that the result has the same bits in every run. Three kernels: the largest
+// terms, the sums, their floats.
+#pragma once
+
+#include "common/fixed_point.h"
+#include "common/gpu.h"
+#include "common/rows.h"
+#include "displacements/displacements.h"
+
+namespace mdops {
+
+constexpr int kSystem = 9;
+
+template <class T>
+__device__ __forceinline__ double largest_of(const T* v) {
+  return fmax(fmax(fabs(static_cast<double>(v[0])), fabs(static_cast<double>(v[1]))),
+              fabs(static_cast<double>(v[2])));
+}
+
+// The terms of one pair: three for the row, kNeighbor for the neighbour (the first three as large as the
+// row's), nine for the system. `bounds` gives what the first three, and all the others, do not exceed.
+template <class T>
+struct PositionGradient {
+  using Value = T;
+  static constexpr int kNeighbor = 3;
+  const T* grad;
+  const int32_t* images;
+
+  __device__ void add(int64_t slot, double* row, double* neighbor, double* system) const {
+    add_pair_gradient(grad + 3 * slot, images[slot], row, neighbor, system);
+  }
+  __device__ void bounds(int64_t slot, double* most) const {
+    most[0] = largest_of(grad + 3 * slot);
+    most[1] = 512 * most[0];  // shifts are -512 to 511
+  }
+};
+
+template <class T>
+struct PairForce {
+  using Value = T;
+  static constexpr int kNeighbor = 12;
+  const T *grad, *d;
+
+  __device__ void add(int64_t slot, double* row, double* neighbor, double* system) const {
+    add_pair_force(grad + 3 * slot, d + 3 * slot, row, neighbor, system, neighbor + 3);
+  }
+  __device__ void bounds(int64_t slot, double* most) const {
+    most[0] = largest_of(grad + 3 * slot);
+    most[1] = most[0] * largest_of(d + 3 * slot);
+  }
+};
+
+constexpr int kSumWarps = 8, kReadBlocks = 1024;
+
+// Integers of a neighbour: its terms, and how many of them were not finite; whole 32-byte sectors.
+template <class Terms>
+constexpr int kNeighborStride = Terms::kNeighbor == 3 ? 4 : 16;
+constexpr int kSystemStride = 16;
+// In the buffer of a warp: an odd number, so that the lanes' terms lie in different banks.
+template <class Terms>
+constexpr int kBufferStride = kNeighborStride<Terms> + 1;
+// float64 needs the second integer.
+template <class Terms>
+constexpr int kLimbs = sizeof(typename Terms::Value) == 8 ? 2 : 1;
+
+// All of it zero at the start.
+struct PairSumSpace {
+  double* largest;               // of the row's and of the system's terms
+  int64_t *neighbors, *systems;  // (limbs, atoms, stride), (limbs, systems, stride)
+};
+
+__device__ __forceinline__ bool finite_terms(const double* terms, int size) {
+  bool finite = true;
+  for (int k = 0; k < size; ++k) finite &= isfinite(terms[k]);
+  return finite;
+}
+
+template <class Terms>
+__global__ void largest_terms(Terms terms, const int32_t* neighbors, int64_t slots, PairSumSpace space) {
+  double most[2] = {0, 0};
+  for (int64_t slot = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; slot < slots;
+       slot += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    if (neighbors[slot] < 0) continue;
+    double bounds[2];
+    terms.bounds(slot, bounds);
+    for (int k = 0; k < 2; ++k)
+      if (isfinite(bounds[k])) most[k] = fmax(most[k], bounds[k]);
+  }
+  __shared__ double shared[2][kSumWarps];
+  for (int k = 0; k < 2; ++k) {
+    for (int step = kWarp / 2; step; step /= 2)
+      most[k] = fmax(most[k], __shfl_xor_sync(kAllLanes, most[k], step));
+    if (lane_index() == 0) shared[k][threadIdx.x / kWarp] = most[k];
+  }
+  __syncthreads();
+  if (threadIdx.x < 2) {
+    double all = 0;
+    for (double x : shared[threadIdx.x]) all = fmax(all, x);
+    if (all > 0) atomic_max(space.largest + threadIdx.x, all);
+  }
+}
+
+// Adds the lanes' nine sums for one system to it, and begins anew. A sum that is not finite counts as one bad
+// term.
+template <int Limbs>
+__device__ void flush(double* sums, const FixedPoint& fixed, int64_t* systems, int64_t count,
+                      int32_t system) {
+  for (int k = 0; k < kSystem; ++k)
+    for (int step = kWarp / 2; step; step /= 2) sums[k] += __shfl_xor_sync(kAllLanes, sums[k], step);
+  const bool finite = finite_terms(sums, kSystem);
+  for (int k = 0; k < kSystem; ++k) {
+    int64_t part[2] = {0, 0};
+    if (finite) fixed.split(sums[k], &part[0], &part[1]);
+    for (int limb = 0; limb < Limbs; ++limb)
+      if (lane_index() == k && part[limb] != 0)
+        atomic_add(systems + (limb * count + system) * kSystemStride + k, part[limb]);
+    sums[k] = 0;
+  }
+  if (!finite && lane_index() == 0)
+    atomic_add(systems + system * static_cast<int64_t>(kSystemStride) + kSystem, 1);
+}
+
+// Each lane's terms to its neighbour j (none: -1), so that lanes side by side add to words side by side.
+template <class Terms>
+__device__ void scatter(const double* terms, int32_t j, const FixedPoint* fixed, int64_t* buffer,
+                        int64_t atoms, int64_t* neighbors) {
+  constexpr int size = Terms::kNeighbor, stride = kNeighborStride<Terms>, limbs = kLimbs<Terms>;
+  const int lane = lane_index();
+  const bool finite = finite_terms(terms, size);
+  int64_t low[size];
+  for (int limb = 0; limb < limbs; ++limb) {
+    __syncwarp();
+    for (int k = 0; k < size; ++k) {
+      int64_t high = 0;
+      if (limb == 0) {
+        low[k] = 0;
+        if (finite) fixed[k < 3 ? 0 : 1].split(terms[k], &high, &low[k]);
+      }
+      buffer[lane * kBufferStride<Terms> + k] = limb == 0 ? high : low[k];
+    }
+    buffer[lane * kBufferStride<Terms> + size] = limb == 0 && !finite;
+    __syncwarp();
+    for (int first = 0; first < kWarp; first += kWarp / stride) {
+      const int pair = first + lane / stride, k = lane % stride;
+      const int32_t target = __shfl_sync(kAllLanes, j, pair);
+      const int64_t value = k <= size ? buffer[pair * kBufferStride<Terms> + k] : 0;
+      if (target >= 0 && value != 0) atomic_add(neighbors + (limb * atoms + target) * stride + k, value);
+    }
+  }
+}
+
+// A warp a stretch of rows.
+template <class Terms>
+__global__ void __launch_bounds__(kWarp* kSumWarps)
+    add_terms(Terms terms, const int32_t* batch, const int32_t* neighbors, int64_t atoms, int64_t width,
+              int64_t systems, int64_t rows_per_warp, PairSumSpace space, double* row_sums) {
+  __shared__ int64_t buffers[kSumWarps][kWarp * kBufferStride<Terms>];
+  const int lane = lane_index(), warp = threadIdx.x / kWarp;
+  const FixedPoint fixed[2] = {FixedPoint(space.largest[0], atoms * width),
+                               FixedPoint(space.largest[1], atoms * width)};
+  const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kSumWarps + warp) * rows_per_warp;
+  const int64_t end = begin + rows_per_warp < atoms ? begin + rows_per_warp : atoms;
+  double of_system[kSystem] = {};
+  int32_t current = -1;
+  for (int64_t i = begin; i < end; ++i) {
+    const int32_t named = batch[i], system = named >= 0 && named < systems ? named : -1;
+    if (system != current && current >= 0)
+      flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
+    current = system;
+    double row[3] = {};
+    int32_t next = lane < width ? neighbors[i * width + lane] : -1;
+    for (int64_t k = 0; k < width; k += kWarp) {
+      const int64_t slot = i * width + k + lane;
+      int32_t j = next;
+      next = k + kWarp + lane < width ? neighbors[slot + kWarp] : -1;  // on its way while these are summed
+      double neighbor[Terms::kNeighbor] = {};
+      if (j != -1 && (j < 0 || j >= atoms || system < 0)) {
+        row[0] = row[1] = row[2] = not_a_number<double>();
+        if (system >= 0) of_system[0] = not_a_number<double>();
+        j = -1;
+      } else if (j >= 0) {
+        terms.add(slot, row, neighbor, of_system);
+      }
+      scatter<Terms>(neighbor, j, fixed, buffers[warp], atoms, space.neighbors);
+    }
+    for (int a = 0; a < 3; ++a) {
+      for (int step = kWarp / 2; step; step /= 2) row[a] += __shfl_xor_sync(kAllLanes, row[a], step);
+      if (lane == 0) row_sums[3 * i + a] = row[a];
+    }
+  }
+  if (current >= 0) flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
+}
+
+// A thread a number of the result: `row_sums` grows by the first three terms of each neighbour, `others` (N,
+// 9) gets the rest, `of_systems` (S, 9) the systems' sums.
+template <class Terms>
+__global__ void finish_sums(int64_t atoms, int64_t width, int64_t systems, PairSumSpace space,
+                            double* row_sums, double* of_systems, double* others) {
+  constexpr int size = Terms::kNeighbor, stride = kNeighborStride<Terms>, limbs = kLimbs<Terms>;
+  const int64_t item = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  const int64_t slots = atoms * width > 0 ? atoms * width : 1;
+  const auto read = [&](const int64_t* words, int64_t count, int64_t step, int64_t at, int k, int bad,
+                        int scale) {
+    const FixedPoint fixed(space.largest[scale], slots);
+    const int64_t* first = words + at * step;
+    if (first[bad] != 0) return not_a_number<double>();
+    return fixed.sum(first[k], limbs == 2 ? first[count * step + k] : 0);
+  };
+  if (item < atoms * size) {
+    const int64_t i = item / size;
+    const int k = static_cast<int>(item - i * size);
+    const double value = read(space.neighbors, atoms, stride, i, k, size, k < 3 ? 0 : 1);
+    if (k < 3)
+      row_sums[3 * i + k] += value;
+    else
+      others[9 * i + k - 3] = value;
+  } else if (item < atoms * size + systems * kSystem) {
+    const int64_t rest = item - atoms * size, s = rest / kSystem;
+    const int k = static_cast<int>(rest - s * kSystem);
+    of_systems[rest] = read(space.systems, systems, kSystemStride, s, k, kSystem, 1);
+  }
+}
+
+// A call, of lists of `width` places.
+template <class Terms>
+struct PairSums {
+  const Gpu& gpu;
+  const int32_t *batch, *neighbors;
+  int64_t atoms, width, systems;
+
+  // Of memory, for `run`.
+  int64_t words() const { return kFirst + neighbor_words() + kLimbs<Terms> * systems * kSystemStride; }
+
+  // `row_sums` (N, 3), `of_systems` (S, 9), `others` (N, 9) or null where the terms have no such.
+  void run(const Terms& terms, int64_t* memory, double* row_sums, double* of_systems, double* others) const {
+    constexpr int threads = kWarp * kSumWarps;
+    gpu.clear(memory, 8 * words());
+    const PairSumSpace space{reinterpret_cast<double*>(memory), memory + kFirst,
+                             memory + kFirst + neighbor_words()};
+    // One round of blocks that stay: each warp flushes its system's sums once or, with small systems, a few
+    // times.
+    const int64_t most = gpu.resident_blocks(add_terms<Terms>, threads) * kSumWarps;
+    const int64_t rows_per_warp = blocks_for(atoms, most < atoms ? most : atoms + 1);
+    const int64_t slots = atoms * width, reading = blocks_for(slots, threads);
+    gpu.launch(largest_terms<Terms>, reading < kReadBlocks ? reading : kReadBlocks, threads, 0, terms,
+               neighbors, slots, space);
+    gpu.launch(add_terms<Terms>, atoms ? blocks_for(blocks_for(atoms, rows_per_warp), kSumWarps) : 0, threads,
+               0, terms, batch, neighbors, atoms, width, systems, rows_per_warp, space, row_sums);
+    gpu.launch(finish_sums<Terms>, blocks_for(atoms * Terms::kNeighbor + systems * kSystem, threads), threads,
+               0, atoms, width, systems, space, row_sums, of_systems, others);
+  }
+
+ private:
+  static constexpr int64_t kFirst = 16;  // the largest terms stand before
+  int64_t neighbor_words() const { return kLimbs<Terms> * atoms * kNeighborStride<Terms>; }
+};
+
+}  // namespace mdops

@@ -1,0 +1,168 @@
+// The kernels of the halves of a time step. `Bath` moves a system's chain of `Links` thermostats, `Start`
+// what a system with a cell of its own begins a step with, `Finish` ends it (args.h, cell_args.h).
+#pragma once
+
+#include "common/rows.h"
+#include "dynamics/cell.h"
+#include "dynamics/dynamics.h"
+
+namespace mdops {
+
+namespace gpu_dynamics {
+
+constexpr int kThreads = 256;
+constexpr int kFewParts = 64;  // of a system, that one warp sums
+
+// The first atom of the sorted `batch` whose system is not below `system`.
+__device__ inline int32_t first_atom(const int32_t* batch, int32_t atoms, int32_t system) {
+  int32_t low = 0, high = atoms;
+  while (low < high) {
+    const int32_t middle = low + (high - low) / 2;
+    if (batch[middle] < system)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+// The system of an atom; -1 if that is none, or less than the atom's before.
+__device__ __forceinline__ int32_t system_of(const int32_t* batch, int32_t i, int32_t systems) {
+  const int32_t s = batch[i], before = i > 0 ? batch[i - 1] : 0;
+  return s >= before && s >= 0 && s < systems ? s : -1;
+}
+
+struct BeginData {
+  const double *positions, *momenta, *forces, *inverse_mass, *scale, *kinetic, *noise;
+  const int32_t* batch;
+  int32_t atoms, systems;
+  FirstHalf half;
+  double *new_positions, *new_momenta;
+};
+
+// A thread an atom. Each thread moves the chain of its system: that takes no longer than waiting for one that
+// does it for all, and the first of the system's atoms stores it. Threads also look for systems without
+// atoms.
+template <int Links, class Bath>
+__global__ void first_half(BeginData a, Bath bath) {
+  const int64_t thread = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (Links > 0 && thread < a.systems) {
+    const int32_t s = static_cast<int32_t>(thread), first = first_atom(a.batch, a.atoms, s);
+    if (first >= a.atoms || a.batch[first] != s) bath.keep(s);
+  }
+  if (thread >= a.atoms) return;
+  const int32_t i = static_cast<int32_t>(thread), s = system_of(a.batch, i, a.systems);
+  double factor = not_a_number<double>();
+  if (s >= 0) factor = a.scale[s] * bath.advance(s, a.kinetic[s], i == 0 || a.batch[i - 1] != s);
+  const double w = a.inverse_mass[i];
+  double x[3], p[3];
+  for (int c = 0; c < 3; ++c) {
+    const int64_t k = 3 * static_cast<int64_t>(i) + c;
+    x[c] = a.positions[k], p[c] = a.momenta[k];
+    a.half.move(factor, a.forces[k], w, a.noise ? a.noise + k : nullptr, x + c, p + c);
+  }
+  for (int c = 0; c < 3; ++c) {
+    const int64_t k = 3 * static_cast<int64_t>(i) + c;
+    a.new_positions[k] = x[c], a.new_momenta[k] = p[c];
+  }
+}
+
+// A warp a system, of which two threads move the chains of its atoms and of its cell.
+template <class Start>
+__global__ void start_cells(Start start, const int32_t* batch, int32_t atoms) {
+  const int32_t s = blockIdx.x, which = threadIdx.x;
+  if (which > 1) return;
+  const int32_t first = gridDim.x == 1 ? 0 : first_atom(batch, atoms, s);
+  if (first >= atoms || batch[first] != s) return start.keep(which, s);
+  const double factor = start.factor(which, s), other = __shfl_xor_sync(3, factor, 1);
+  start.set(which, s, which ? other : factor, which ? factor : other);
+}
+
+static __global__ void first_half_in_cell(CellFirstHalf half, const int32_t* batch, int32_t atoms,
+                                          int32_t systems) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i >= atoms) return;
+  const int32_t s = system_of(batch, static_cast<int32_t>(i), systems);
+  if (s >= 0) return half.move(i, s);
+  for (int64_t k = 3 * i; k < 3 * i + 3; ++k)
+    half.new_momenta[k] = half.new_positions[k] = not_a_number<double>();
+}
+
+__device__ inline Measures warp_sum(Measures m) {
+  for (int step = kWarp / 2; step; step /= 2) {
+    Measures other;
+    other.kinetic = __shfl_xor_sync(kAllLanes, m.kinetic, step);
+    other.energy = __shfl_xor_sync(kAllLanes, m.energy, step);
+    other.moved2 = __shfl_xor_sync(kAllLanes, m.moved2, step);
+    other.overflow = __shfl_xor_sync(kAllLanes, m.overflow, step);
+    other.closeness = __shfl_xor_sync(kAllLanes, m.closeness, step);
+    m.add(other);
+  }
+  return m;
+}
+
+__device__ inline CellMeasures warp_sum(CellMeasures m) {
+  m.of_atoms = warp_sum(m.of_atoms);
+  for (int step = kWarp / 2; step; step /= 2)
+    for (int k = 0; k < 6; ++k) m.flow.v[k] += __shfl_xor_sync(kAllLanes, m.flow.v[k], step);
+  return m;
+}
+
+// A warp a window of 32 atoms. What it measures of the part of system s in window w goes to parts[s + w]:
+// both rise along the atoms, so no two of them share a place.
+template <class Half>
+__global__ void second_half(Half half, const int32_t* batch, int32_t atoms, int32_t systems,
+                            typename Half::Measured* parts) {
+  using Measured = typename Half::Measured;
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x, window = i / kWarp;
+  const int64_t begin = window * kWarp;
+  if (begin >= atoms) return;
+  const int64_t end = begin + kWarp < atoms ? begin + kWarp : atoms;
+  Measured own = Measured::none();
+  int32_t system = -1;
+  if (i < end) {
+    own = half.kick(i);
+    system = system_of(batch, static_cast<int32_t>(i), systems);
+    if (system < 0) half.spoil(i);
+  }
+  const int32_t first = batch[begin] > 0 ? batch[begin] : 0;
+  const int32_t last = batch[end - 1] < systems ? batch[end - 1] : systems - 1;
+  for (int32_t s = first; s <= last; ++s) {
+    const Measured sum = warp_sum(system == s ? own : Measured::none());
+    if (lane_index() == 0) parts[s + window] = sum;
+  }
+}
+
+// A block a system: its measures, and its chains.
+template <class Measured, class Finish>
+__global__ void finish_systems(const Measured* parts, const int32_t* batch, int32_t atoms, int32_t systems,
+                               Finish finish) {
+  __shared__ Measured of_warp[kWarp];
+  const int32_t s = blockIdx.x;
+  const int32_t first = systems == 1 ? 0 : first_atom(batch, atoms, s);
+  const int32_t end = systems == 1 ? atoms : first_atom(batch, atoms, s + 1);
+  Measured sum = Measured::none();
+  if (first < end)
+    for (int32_t w = first / kWarp + threadIdx.x; w <= (end - 1) / kWarp; w += blockDim.x) {
+      const int32_t begin = w * kWarp, last = begin < atoms - kWarp ? begin + kWarp - 1 : atoms - 1;
+      // Otherwise `batch` is not sorted, and nothing was measured for this place.
+      const bool measured = batch[begin] <= s && s <= batch[last];
+      if (measured) sum.add(parts[static_cast<int64_t>(s) + w]);
+      if (!measured) sum.spoil();
+    }
+  sum = warp_sum(sum);
+  if (blockDim.x > kWarp) {
+    if (lane_index() == 0) of_warp[threadIdx.x / kWarp] = sum;
+    __syncthreads();
+    if (threadIdx.x >= kWarp) return;
+    sum = threadIdx.x < blockDim.x / kWarp ? of_warp[threadIdx.x] : Measured::none();
+    sum = warp_sum(sum);
+  }
+  if (threadIdx.x >= Finish::kThreads) return;
+  if (first < end && (batch[first] != s || batch[end - 1] != s)) sum.spoil();
+  finish.set(threadIdx.x, s, sum, first < end);
+}
+
+}  // namespace gpu_dynamics
+
+}  // namespace mdops

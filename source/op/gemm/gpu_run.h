@@ -1,0 +1,273 @@
+// A net on a GPU from the host: packing its weights, and a call for rows of input: which kernels, their
+// memory, their launches.
+#pragma once
+
+#include <vector>
+
+#include "common/gpu.h"
+#include "gemm/gpu_args.h"
+#include "gemm/gpu_chain.h"
+#include "gemm/gpu_layers.h"
+#include "gemm/gpu_pack.h"
+
+namespace mdops {
+
+// The kernels for a call, and what they ask of its arrays.
+struct NetWay {
+  enum Kind { chain, wide, medium, small, none } kind;
+  int tile_rows, input_parts, output_parts;
+};
+
+//                   row warps, column warps, depth warps, row units, column units, steps, stages
+template <int Parts>
+using WideTile = Tile<Parts, 4, 2, 1, 2, 15, 2, 3>;  // 128 x 240
+template <int Parts>
+using NarrowTile = Tile<Parts, 4, 2, 1, 2, 12, 2, 3>;  // 128 x 192
+template <int Parts>
+using MediumTile = Tile<Parts, 4, 2, 1, 2, 5, 2, 3>;  // 128 x 80, for chips with less shared memory
+template <int Parts>
+using SmallTile = Tile<Parts, 1, 1, 8, 1, 5, 8, 3>;  // 16 x 40, the depth shared by 8 warps
+
+// The rows of whatever tile.
+constexpr int kMostTileRows = 128;
+
+template <class T>
+bool tile_fits(const GpuLimits& limits) {
+  static_assert(kMostTileRows % T::kRows == 0);
+  return T::kShared + kLayerBytes<T> <= limits.shared_bytes;
+}
+
+template <class T>
+NetWay way_of(NetWay::Kind kind, const GpuNetShape& net) {
+  return {kind, T::kRows, 0, (net.cols(net.layers - 1) + T::kCols - 1) / T::kCols};
+}
+
+// Whether the chip has the instructions of the chain, this library code for them, and the kernel takes the
+// net.
+inline bool has_chain(const GpuNetShape& net, const GpuLimits& limits) {
+#ifdef MDOPS_HOPPER
+  const NetChain chain{net, 2};
+  return limits.capability == 90 && ChainMemory::kBytes <= limits.shared_bytes &&
+         net.activation == Activation::tanh && chain.fits() && chain.fits_residuals();
+#else
+  return static_cast<void>(net), static_cast<void>(limits), false;
+#endif
+}
+
+// By the device: large tiles where there are enough of them for its multiprocessors (the smallest tile shares
+// its depth among warps, so it is quicker where there are few), and the largest that its shared memory holds.
+template <int Parts>
+NetWay choose_way(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
+  const int64_t tiles = blocks_for(rows, kMostTileRows);
+  if (11 * tiles > limits.multiprocessors && has_chain(net, limits))
+    return {NetWay::chain, kChainRows, Parts, 1};
+  if (4 * tiles > limits.multiprocessors) {
+    if (tile_fits<WideTile<Parts>>(limits)) return way_of<WideTile<Parts>>(NetWay::wide, net);
+    if (tile_fits<MediumTile<Parts>>(limits)) return way_of<MediumTile<Parts>>(NetWay::medium, net);
+  }
+  if (tile_fits<SmallTile<Parts>>(limits)) return way_of<SmallTile<Parts>>(NetWay::small, net);
+  return {NetWay::none, 1, 0, 1};
+}
+
+// Packs a net, weights (inputs, neurons) of all hidden layers: those of the first have net.inputs rows.
+// `layers` end with the output layer.
+struct LayerWeights {
+  const float *weight, *bias, *timestep;
+};
+
+template <int Parts>
+class NetPacker {
+ public:
+  NetPacker(const Gpu& gpu, const GpuNetShape& net, const std::vector<LayerWeights>& layers, float* packed)
+      : gpu_(gpu), net_(net), to_(net, Parts), layers_(layers), packed_(packed) {}
+
+  void pack() const {
+    gpu_.clear(packed_, 4 * to_.size);
+    if (NetChain{net_, Parts}.fits()) pack_chain();
+    for (int n = 0; n < net_.layers; ++n) {
+      for (const bool backward : {false, true}) {
+        const PackedMatrix& place = backward ? to_.backward[n] : to_.forward[n];
+        gpu_.launch(column_scales_kernel, place.tiles * kTileCols, kWarp, 0, matrix(n, backward), place,
+                    packed_);
+        gpu_.launch(fragments_kernel<Parts>, static_cast<int64_t>(place.steps) * place.tiles, kWarp, 0,
+                    matrix(n, backward), place, packed_);
+      }
+      copy(layers_[n].bias, to_.bias[n], net_.neurons[n]);
+      copy(layers_[n].timestep, to_.timestep[n], net_.neurons[n]);
+    }
+    copy(layers_[net_.layers].weight, to_.out_weight, net_.neurons[net_.layers - 1]);
+    copy(layers_[net_.layers].bias, to_.out_bias, 1);
+  }
+
+ private:
+  LayerMatrix matrix(int n, bool backward) const {
+    return {layers_[n].weight, n ? net_.neurons[n - 1] : net_.inputs, net_.neurons[n], backward};
+  }
+
+  void pack_chain() const {
+    const NetChain chain{net_, Parts};
+    char* units = reinterpret_cast<char*>(packed_ + to_.units);
+    for (int m = 0; m < chain.products(); ++m) {
+      const LayerMatrix of_product = matrix(chain.layer(m), chain.is_backward(m));
+      const int depth = chain.depth(m), columns = chain.columns(m);
+      float* const scale = packed_ + to_.unit_scales + m;
+      gpu_.launch(unit_scale_kernel, 1, 1024, 0, of_product, depth, columns, scale);
+      gpu_.launch(units_kernel<Parts>, chain.units(m), 256, 0, of_product, depth, columns, chain.width(m),
+                  scale, units);
+      units += static_cast<int64_t>(chain.units(m)) * kUnitBytes;
+    }
+  }
+
+  void copy(const float* from, int64_t at, int count) const {
+    gpu_.check(cudaMemcpyAsync(packed_ + at, from, 4 * count, cudaMemcpyDeviceToDevice, gpu_.stream()));
+  }
+
+  const Gpu& gpu_;
+  const GpuNetShape net_;
+  const GpuNet to_;
+  const std::vector<LayerWeights>& layers_;
+  float* const packed_;
+};
+
+// The arrays of one layer: values and slopes, then their gradients.
+struct LayerRows {
+  float *value, *slope;
+};
+
+// Memory of the net's own for a chunk of rows.
+struct NetMemory {
+  float2* slopes;  // of the chain
+  LayerRows layers[GpuNetShape::kMostLayers];
+
+  void take(Workspace& space, const NetWay& way, const GpuNetShape& net, int64_t rows) {
+    if (way.kind == NetWay::chain) {
+      slopes = space.take<float2>(rows * (net.layers - 1) * (kChainCols / 2));
+      return;
+    }
+    for (int n = 0; n < net.layers; ++n) {
+      layers[n].value = space.take<float>(rows * net.cols(n));
+      layers[n].slope = space.take<float>(rows * net.cols(n));
+    }
+  }
+};
+
+// The net for the first `tiles` tiles of its arrays.
+template <int Parts>
+class NetCall {
+ public:
+  NetCall(const Gpu& gpu, const NetArgs& args, const NetMemory& memory, int64_t tiles)
+      : gpu_(gpu), p_(args), packed_(args.net, Parts), memory_(memory), tiles_(tiles) {}
+
+  void run(NetWay::Kind kind) const {
+    switch (kind) {
+      case NetWay::chain:
+        return chain();
+      case NetWay::wide:
+        return layers<WideTile<Parts>, NarrowTile<Parts>>();
+      case NetWay::medium:
+        return layers<MediumTile<Parts>, MediumTile<Parts>>();
+      case NetWay::small:
+        return layers<SmallTile<Parts>, SmallTile<Parts>>();
+      case NetWay::none:
+        gpu_.refuse("a GPU without the shared memory for any of its tiles");
+    }
+  }
+
+ private:
+  // As one kernel.
+  void chain() const {
+    ChainArgs a{};
+    a.tile_type = p_.tile_type, a.nets = p_.nets, a.net_size = p_.net_size;
+    a.units = packed_.units, a.unit_scales = packed_.unit_scales, a.out_weight = packed_.out_weight;
+    for (int n = 0; n < p_.net.layers; ++n) a.bias[n] = packed_.bias[n], a.timestep[n] = packed_.timestep[n];
+    a.net = p_.net, a.scale = p_.scale, a.inputs = p_.inputs, a.bound = p_.bounds;
+    a.slopes = memory_.slopes, a.output = p_.output;
+    gpu_.launch(chain_kernel<Activation::tanh, Parts>, tiles_, kChainThreads, ChainMemory::kBytes, a);
+  }
+
+  // As a kernel a product.
+  template <class T, class Narrow>
+  void layers() const {
+    const int last = p_.net.layers - 1;
+    for (int n = 0; n < last; ++n) forward<T, Narrow, LayerStep::forward>(n);
+    forward<T, Narrow, LayerStep::last>(last);
+    for (int n = last; n > 0; --n) backward<T, Narrow>(n);
+    input_gradient<T, Narrow>();
+  }
+
+  LayerArgs layer_args(const PackedMatrix& matrix) const {
+    LayerArgs a{};
+    a.tile_type = p_.tile_type, a.nets = p_.nets, a.net_size = p_.net_size, a.matrix = matrix;
+    a.scale = p_.scale, a.output = p_.output, a.out_weight = packed_.out_weight;
+    a.activation = p_.net.activation, a.threshold = p_.net.threshold;
+    return a;
+  }
+
+  // Row 0 of the bounds is the input's; then come the layers' values, then the gradients.
+  float* value_bound(int n) const { return p_.bounds + (1 + n) * int64_t{p_.rows}; }
+  float* grad_bound(int n) const { return value_bound(p_.net.layers + n); }
+
+  void write_to(LayerArgs& a, int n) const {
+    a.value = memory_.layers[n].value, a.slope = memory_.layers[n].slope;
+    a.stride = a.cols = p_.net.cols(n), a.neurons = p_.net.neurons[n];
+  }
+
+  template <class T, class Narrow, LayerStep Step>
+  void forward(int n) const {
+    LayerArgs a = layer_args(packed_.forward[n]);
+    a.in = n ? memory_.layers[n - 1].value : p_.inputs, a.in_stride = p_.net.depth(n);
+    a.in_largest = n ? value_bound(n - 1) : p_.bounds;
+    write_to(a, n);
+    a.largest = Step == LayerStep::last ? grad_bound(n) : value_bound(n);
+    a.bias = packed_.bias[n], a.timestep = packed_.timestep[n];
+    if (n && p_.net.residual[n]) {
+      a.residual = memory_.layers[n - 1].value;
+      a.residual_stride = p_.net.cols(n - 1), a.residual_cols = p_.net.neurons[n - 1];
+    }
+    launch<T, Narrow, Step>(a);
+  }
+
+  // From the gradient before the activation of layer n to that of layer n - 1.
+  template <class T, class Narrow>
+  void backward(int n) const {
+    LayerArgs a = layer_args(packed_.backward[n]);
+    a.in = memory_.layers[n].slope, a.in_stride = p_.net.cols(n), a.in_largest = grad_bound(n);
+    write_to(a, n - 1);
+    a.largest = grad_bound(n - 1);
+    a.keep_gradient = n > 1 && p_.net.residual[n - 1];
+    if (p_.net.residual[n]) {
+      a.residual_is_out_weight = n == p_.net.layers - 1;
+      if (!a.residual_is_out_weight) a.residual = memory_.layers[n].value;
+      a.residual_stride = p_.net.cols(n), a.residual_cols = p_.net.neurons[n];
+    }
+    launch<T, Narrow, LayerStep::backward>(a);
+  }
+
+  template <class T, class Narrow>
+  void input_gradient() const {
+    LayerArgs a = layer_args(packed_.backward[0]);
+    a.in = memory_.layers[0].slope, a.in_stride = p_.net.cols(0), a.in_largest = grad_bound(0);
+    a.value = p_.inputs;
+    a.stride = a.cols = a.neurons = p_.net.inputs;
+    launch<T, Narrow, LayerStep::input>(a);
+  }
+
+  // By the tile that leaves fewer columns idle.
+  template <class T, class Narrow, LayerStep Step>
+  void launch(const LayerArgs& a) const {
+    const int64_t wide = blocks_for(a.cols, T::kCols), narrow = blocks_for(a.cols, Narrow::kCols);
+    // The parts of the output are one for each of the wide tiles.
+    if (Step == LayerStep::last || wide * T::kCols <= narrow * Narrow::kCols)
+      gpu_.launch(layer_kernel<T, Step>, tiles_ * wide, T::kThreads, T::kShared, a);
+    else
+      gpu_.launch(layer_kernel<Narrow, Step>, tiles_ * narrow, Narrow::kThreads, Narrow::kShared, a);
+  }
+
+  const Gpu& gpu_;
+  const NetArgs& p_;
+  const GpuNet packed_;
+  const NetMemory& memory_;
+  const int64_t tiles_;
+};
+
+}  // namespace mdops

@@ -1,0 +1,172 @@
+// A net on a GPU: its shape, how its weights are packed, and how many numbers its kernels take at once.
+// Shared by host and device.
+//
+// Numbers of a matrix product stand as pairs of float16, x = scale * (high + low): 22 bits, as many as three
+// TF32 products keep, at twice their rate. The scales are powers of two, one a row and one a column, that
+// bring the largest number to 2^12 .. 2^13; so nothing overflows, and what is lost is below 2^-37 of it.
+// Where TF32's accuracy is asked for, the high parts stand alone: 11 bits, one product in place of three.
+// `parts`, everywhere, is how many there are, 2 or 1.
+#pragma once
+
+#include <cstdint>
+
+#include "common/activation.h"
+
+namespace mdops {
+
+constexpr int kStepDepth = 16;  // rows of B in one tensor-core instruction
+constexpr int kTileCols = 8;    // and its columns
+constexpr int kLargest = 12;    // the largest number of a row or a column is brought to 2^12 .. 2^13
+
+// Of the net as one stream (gpu_chain.h): the weights come in units of 120 columns x 32 rows, or 64 rows
+// where the high parts stand alone; a layer is at most two units wide.
+constexpr int kWideRow = 128;  // bytes of a unit's column: unit_depth numbers
+constexpr int kUnitCols = 120, kUnitBytes = kUnitCols * kWideRow;
+constexpr int kChainCols = 2 * kUnitCols, kChainLayers = 8;
+constexpr int kGroupRows = 64;                     // of A in one product of a warpgroup
+constexpr int kWideBlock = kGroupRows * kWideRow;  // bytes of unit_depth columns of a warpgroup's A
+constexpr int kChainRows = 2 * kGroupRows;         // of a block of threads
+
+MDOPS_HD constexpr int unit_depth(int parts) {
+  return kWideRow / 2 / parts;
+}
+
+// Where the parts of numbers k and k + 1 (k even) of a row stand in an operand of the chain. A row is 128
+// bytes, eight pieces of 16:
+//
+//   two parts:  piece 0 1 2 3: high parts of numbers 0-7, 8-15, 16-23, 24-31;  4 5 6 7: their low parts
+//   one part:   piece 0 .. 7:  high parts of numbers 0-7, ..., 56-63
+//
+// and piece c of row r stands in place c ^ (r % 8), the 128-byte swizzle of the tensor cores:
+//
+//   row 0:  0 1 2 3 4 5 6 7
+//   row 1:  1 0 3 2 5 4 7 6
+//   row 2:  2 3 0 1 6 7 4 5   ...
+//
+// so that eight rows' pieces of one column lie in different banks. Eight rows are 1,024 bytes, which begin on
+// a multiple of 1,024. Device memory has the same layout: a bulk copy is a copy of bytes.
+MDOPS_HD constexpr int wide_place(int row, int k, int part = 0) {
+  return row * kWideRow + (((k / 8 + 4 * part) ^ (row & 7)) << 4) + 2 * (k % 8);
+}
+
+MDOPS_HD constexpr int round_up(int n, int unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+// A net of hidden layers and one output. A layer is  y = f(x W + b) t + r,  with t its timesteps and r, of a
+// residual layer as wide as its input, x; of one twice as wide, [x, x]. The output layer is linear.
+struct GpuNetShape {
+  static constexpr int kMostLayers = 16;
+  static constexpr int kInputUnit = 64;  // inputs are filled up with zeros to a multiple: unit_depth(1)
+  int inputs;
+  int layers;  // hidden ones
+  int neurons[kMostLayers];
+  bool residual[kMostLayers];  // of the first: not known here
+  Activation activation;
+  float threshold;  // of silut
+
+  // Columns of layer n and of its input in the packed matrices.
+  MDOPS_HD int cols(int n) const { return round_up(neurons[n], kStepDepth); }
+  MDOPS_HD int depth(int n) const { return n ? cols(n - 1) : inputs; }
+};
+
+// One matrix of a packed net: fragments [k / 16][n / 8][lane] of 8 bytes a part, then 1 / scale of each
+// column. Of its 16 rows and 8 columns of B, lane l holds rows 2 (l % 4) + {0, 1, 8, 9} of column l / 4: what
+// `mma.sync` m16n8k16 takes from it.
+struct PackedMatrix {
+  int64_t at;  // in floats
+  int parts;
+  int steps, tiles;  // of kStepDepth rows, of kTileCols columns
+  MDOPS_HD int64_t columns_at() const { return at + static_cast<int64_t>(steps) * tiles * 32 * 2 * parts; }
+  MDOPS_HD int64_t end() const { return columns_at() + tiles * kTileCols; }
+};
+
+// The products of a net in the order in which a row needs them: the layers forward, then those backward,
+// down to the gradient of the input. Each is a number of units of B, in this order: tiles of columns, as
+// wide as the layer or, of the input, one unit wide; in a tile pairs of blocks of rows; in a pair the
+// units' columns; then its blocks.
+struct NetChain {
+  const GpuNetShape& net;
+  int parts;
+
+  // Whether the kernel for it can take the net: rows of a layer must lie in one tile. Residual layers are not
+  // known where nets are packed: those twice as wide as their input are refused later.
+  bool fits() const {
+    bool good = net.layers <= kChainLayers;
+    for (int n = 0; n < net.layers; ++n) good &= net.neurons[n] <= kChainCols;
+    return good;
+  }
+  bool fits_residuals() const {
+    bool good = true;
+    for (int n = 1; n < net.layers; ++n) good &= !net.residual[n] || net.neurons[n] == net.neurons[n - 1];
+    return good;
+  }
+  MDOPS_HD int products() const { return 2 * net.layers; }
+  MDOPS_HD bool is_backward(int m) const { return m >= net.layers; }
+  MDOPS_HD int layer(int m) const { return is_backward(m) ? 2 * net.layers - 1 - m : m; }
+  MDOPS_HD int depth(int m) const { return is_backward(m) ? net.cols(layer(m)) : net.depth(m); }
+  MDOPS_HD int columns(int m) const { return is_backward(m) ? net.depth(layer(m)) : net.cols(m); }
+  MDOPS_HD int blocks(int m) const { return (depth(m) + unit_depth(parts) - 1) / unit_depth(parts); }
+  MDOPS_HD int chunks(int m) const { return (columns(m) + kUnitCols - 1) / kUnitCols; }
+  MDOPS_HD int width(int m) const { return m == products() - 1 ? 1 : chunks(m); }  // of a tile
+  MDOPS_HD int units(int m) const { return blocks(m) * chunks(m); }
+  MDOPS_HD int units() const {
+    int sum = 0;
+    for (int m = 0; m < products(); ++m) sum += units(m);
+    return sum;
+  }
+};
+
+// Where the parts of a packed net stand, in floats.
+struct GpuNet {
+  PackedMatrix forward[GpuNetShape::kMostLayers], backward[GpuNetShape::kMostLayers];
+  int64_t bias[GpuNetShape::kMostLayers], timestep[GpuNetShape::kMostLayers], out_weight, out_bias;
+  int64_t units, unit_scales;  // of the chain, if the net fits: its units, 1 / scale of each product
+  int64_t size;
+
+  GpuNet(const GpuNetShape& net, int parts) : size(0), parts_(parts) {
+    for (int n = 0; n < net.layers; ++n) {
+      forward[n] = matrix(net.depth(n), net.cols(n));
+      backward[n] = matrix(net.cols(n), net.depth(n));
+      bias[n] = columns(net, n);
+      timestep[n] = columns(net, n);
+    }
+    out_weight = columns(net, net.layers - 1);
+    out_bias = vector(4);
+    const NetChain chain{net, parts};
+    units = size, unit_scales = size;
+    if (!chain.fits()) return;
+    size += static_cast<int64_t>(chain.units()) * (kUnitBytes / 4);
+    unit_scales = vector(chain.products());
+  }
+
+ private:
+  PackedMatrix matrix(int rows, int columns) {
+    const PackedMatrix result{size, parts_, rows / kStepDepth, columns / kTileCols};
+    size = result.end();
+    return result;
+  }
+  // A number for each column, zero beyond the last one.
+  int64_t columns(const GpuNetShape& net, int n) {
+    return vector(net.cols(n) < kChainCols ? kChainCols : net.cols(n));
+  }
+  int64_t vector(int n) {
+    const int64_t at = size;
+    size += round_up(n, 4);
+    return at;
+  }
+
+  int parts_;
+};
+
+// The kernels count a matrix' bytes in 32 bits.
+constexpr int64_t kMostMatrix = int64_t{1} << 28;
+
+inline bool matrices_fit(const GpuNetShape& net) {
+  bool fit = true;
+  for (int n = 0; n < net.layers; ++n)
+    fit &= static_cast<int64_t>(net.depth(n)) * round_up(net.cols(n), kUnitCols) <= kMostMatrix;
+  return fit;
+}
+
+}  // namespace mdops

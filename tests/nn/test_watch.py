@@ -1,0 +1,91 @@
+"""Answers are of the weights of now, whichever way these were changed."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from reference_cases import DATA, model_path, references
+
+from mdops import load
+from mdops.nn.watch import Watch
+
+
+def in_place(p):
+    with torch.no_grad():
+        p.mul_(1.01)
+
+
+def through_data(p):
+    p.data.mul_(1.01)
+
+
+def new_data(p):
+    p.data = p.detach() * 1.01
+
+
+CHANGES = [in_place, through_data, new_data]
+
+
+def energy(potential):
+    (reference, *_) = references(DATA / "se_a_alloy")
+    return potential.evaluate(reference.system)["energy"]
+
+
+@pytest.fixture
+def potential():
+    return load(model_path("se_a_alloy"), dtype="float64")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_weights_are_seen(potential, change):
+    """Each after an evaluation, and once more after another: an alias may be written to at any time."""
+    weight = potential.model.fitting.net(0).layers[0].weight
+    before = energy(potential)
+    for _ in range(2):
+        change(weight)
+        after = energy(potential)
+        fresh = energy(copy.deepcopy(potential))
+        assert not torch.allclose(before, after, rtol=1e-9)
+        torch.testing.assert_close(after, fresh, rtol=1e-12, atol=0)
+        before = after
+
+
+def test_an_alias_that_is_written_to_later_is_seen(potential):
+    energy(potential)
+    alias = potential.model.fitting.net(0).layers[1].weight.data
+    before = energy(potential)
+    alias.mul_(1.01)
+    assert not torch.allclose(before, energy(potential), rtol=1e-9)
+
+
+def test_replaced_parameters_and_modules_are_seen(potential):
+    layer = potential.model.fitting.net(0).layers[0]
+    before = energy(potential)
+    layer.weight = torch.nn.Parameter(layer.weight.detach() * 1.01)
+    after = energy(potential)
+    assert not torch.allclose(before, after, rtol=1e-9)
+    through_data(layer.weight)
+    again = energy(potential)
+    assert not torch.allclose(after, again, rtol=1e-9)
+    potential.model.fitting.nets[0] = copy.deepcopy(potential.model.fitting.nets[1])
+    assert not torch.allclose(again, energy(potential), rtol=1e-9)
+
+
+def test_versions_raised_by_hand_are_seen(potential):
+    """As a training does after the replay of a captured step."""
+    weights = list(potential.parameters())
+    watch = Watch(potential)
+    before = watch.state()
+    assert watch.state() == before
+    torch.autograd.graph.increment_version(weights)
+    assert watch.state() != before
+
+
+def test_copies_and_pickles_leave_the_weights_trusted(potential):
+    before = energy(potential)
+    kept = potential.evaluator()
+    other = pickle.loads(pickle.dumps(potential))
+    assert potential.evaluator() is kept
+    torch.testing.assert_close(energy(other), before, rtol=0, atol=0)
+    assert all(type(p) is torch.nn.Parameter for p in copy.deepcopy(potential).parameters())

@@ -1,0 +1,33 @@
+"""Sums over pairs that several threads take: the same in every run, and as one thread has them."""
+
+import pytest
+import torch
+
+ATOMS, WIDTH, SYSTEMS = 3000, 40, 3
+
+
+def calls(dtype):
+    gen = torch.Generator().manual_seed(3)
+    grad, d = (torch.randn(ATOMS, WIDTH, 3, generator=gen, dtype=dtype) for _ in range(2))
+    neighbors = torch.randint(-1, ATOMS, (ATOMS, WIDTH), generator=gen, dtype=torch.int32)
+    images = torch.randint(0, 3, (ATOMS, WIDTH), generator=gen, dtype=torch.int32)
+    batch = torch.arange(ATOMS, dtype=torch.int32) * SYSTEMS // ATOMS
+    return {
+        "pair_forces": lambda: torch.ops.mdops.pair_forces(grad, d, batch, neighbors, SYSTEMS),
+        "displacements_backward": lambda: torch.ops.mdops.displacements_backward(
+            grad, batch, neighbors, images, SYSTEMS
+        ),
+    }
+
+
+@pytest.mark.parametrize("op", ["pair_forces", "displacements_backward"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_threads(op, dtype):
+    call = calls(dtype)[op]
+    alone = call()
+    for threads in (2, 3, 5):
+        torch.set_num_threads(threads)
+        together, again = call(), call()
+        for one, other, third in zip(alone, together, again, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-11, atol=1e-11)
+            assert torch.equal(other, third)
