@@ -273,6 +273,20 @@ class EnvironmentDescriptor(Descriptor):
             "embedding nets": f"{len(nets)} of {layers}",
         }
 
+    @classmethod
+    def head_of_state(cls, version: int, found: Tree, state: "State", type_map: list[str]) -> Tree:
+        """The same for `tree_of_state`, from the keys that were found and the tensors."""
+        cutoffs = {"rcut": found["rcut"], "rcut_smth": found["rcut_smth"]}
+        return {
+            "@class": "Descriptor",
+            "@version": version,
+            "type": cls.Options.KIND,
+            **found,
+            "env_mat": {**cutoffs, "protection": found["env_protection"], "use_exp_switch": False},
+            "type_map": type_map,
+            "@variables": {"davg": state.required("mean"), "dstd": state.required("stddev")},
+        }
+
     @staticmethod
     def refuse_unsupported(tree: Tree) -> None:
         """Raises UnsupportedModelError for the options of DeePMD-kit's descriptors that no kind has here."""

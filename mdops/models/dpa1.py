@@ -43,6 +43,7 @@ class SeAttenV2Options(EnvironmentOptions):
         "the data needs",
         low=0,
         of="sum",
+        implied=...,
     )
     axis_neuron: int = key(
         4,

