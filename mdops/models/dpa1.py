@@ -37,7 +37,7 @@ class SeAttenV2Options(EnvironmentOptions):
     NAMES: ClassVar[tuple[str, ...]] = ("se_atten_v2",)
     NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False, "lmax": 1}
 
-    sel: list[int] | int | str = key(
+    sel: list[int] | int | str = key(  # type: ignore[assignment]
         "auto",
         'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
         "the data needs",
