@@ -527,12 +527,6 @@ class SeAttenV2(EnvironmentDescriptor):
             **found,
             "ntypes": ntypes,
             "attn_mask": False,
-            "env_mat": {
-                "rcut": found["rcut"],
-                "rcut_smth": found["rcut_smth"],
-                "protection": found["env_protection"],
-                "use_exp_switch": False,
-            },
             "embeddings": nets("filter_layers"),
             "attention_layers": _attention_of_state(
                 block.below("dpa1_attention.attention_layers"), found, train
