@@ -41,9 +41,11 @@ class LinearOptions(ModelOptions):
 
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-        """With the type map in each of the models. Raises ConfigError where one has another."""
+        """With the type map in each of the models. Raises ConfigError where there is none, or one has another."""
         types, models = node.get("type_map"), node.get("models")
-        if types is None or not isinstance(models, list):
+        if types is None:
+            raise ConfigError(f"{place}.type_map: is missing")
+        if not isinstance(models, list):
             return node
         for i, part in enumerate(models):
             if isinstance(part, Mapping) and part.get("type_map", types) != types:
@@ -57,6 +59,10 @@ class LinearOptions(ModelOptions):
         super().check(place, type_map)
         for i, part in enumerate(self.models):
             part.check(f"{place}.models[{i}]", type_map)
+            if part.preset_out_bias is not None:
+                raise ConfigError(
+                    f"{place}.models[{i}].preset_out_bias: only that of the sum counts: give it there"
+                )
         if isinstance(self.weights, str) and self.weights not in ("mean", "sum"):
             raise ConfigError(
                 f"{place}.weights: is {self.weights!r}, expected 'mean', 'sum' or a list of numbers"
