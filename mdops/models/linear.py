@@ -206,16 +206,14 @@ class Blend(AtomicModel):
         return torch.zeros(ntypes, dtype=torch.float64), torch.ones(ntypes, dtype=torch.float64)
 
     def summary(self) -> dict[str, str]:
-        parts = [(i, part) for i, part in enumerate(self.models, start=1)]
-        return {f"part {i}, {name}": line for i, part in parts for name, line in _described(part).items()}
+        return {f"part {i}": _described(part) for i, part in enumerate(self.models, start=1)}
 
 
-def _described(part: AtomicModel) -> dict[str, str]:
+def _described(part: AtomicModel) -> str:
     kinds = ", ".join(descriptor.kind for descriptor in part.descriptors)
-    return {
-        "model": f"{part.kind}{f' of {kinds}' if kinds else ''}, cutoff {part.cutoff:g} A",
-        **part.summary(),
-    }
+    of = f" of {kinds}" if kinds else ""
+    lines = [f"{name} {line}" for name, line in part.summary().items()]
+    return "; ".join([f"{part.kind}{of}, cutoff {part.cutoff:g} A", *lines])
 
 
 def _refuse_unmixed(part: AtomicModel, place: str) -> None:
