@@ -43,6 +43,7 @@ inline FittingShape fitting_shape(const Op& op, int64_t width, int64_t axis,
   FittingShape net{};
   net.width = static_cast<int>(width);
   net.axis = static_cast<int>(axis);
+  net.features = width * axis;
   net.extra = static_cast<int>(extra);
   net.layers = static_cast<int>(neurons.size());
   for (int n = 0; n < net.layers; ++n) net.neurons[n] = static_cast<int>(neurons[n]);
@@ -127,7 +128,7 @@ inline void read_nets(const Op& op, const std::vector<Tensor>& nets, PotentialIn
     fail(op, "argument `nets` has " + std::to_string(nets.size()) + " tensors, expected " +
                  std::to_string(wanted) + ": weight, bias and timestep of each type's layers");
   for (size_t k = 0; k < wanted;) {
-    int64_t inputs = static_cast<int64_t>(in.net.width) * in.net.axis + in.net.extra;
+    int64_t inputs = in.net.features + in.net.extra;
     for (int n = 0; n <= in.net.layers; ++n) {
       const int64_t outputs = n < in.net.layers ? in.net.neurons[n] : 1;
       in.layers.push_back(input(op, "nets", nets[k++], in.dtype, {inputs, outputs}));
