@@ -22,7 +22,7 @@ from mdops.errors import ConfigError
 
 T = TypeVar("T")
 Where = Literal["both", "input", "file"]
-Of = Literal["model", "types", "pairs", "set", "training"]
+Of = Literal["model", "types", "pairs", "set", "sum", "training"]
 # The most neighbours of each type, and of all types together, that an atom has within a cutoff, A.
 Most = Callable[[float], tuple[Sequence[int], int]]
 Kinds = Callable[[], Mapping[str, type]]  # the options of each kind, by all its names
@@ -54,7 +54,8 @@ def key(
         implied: what the definition of a model in a PyTorch file means that lacks the key (DeePMD-kit's classes have
             other defaults than its inputs), if it is not the default.
         of: what two models must share for the option to be the same: "model" the value, "types" a value for each
-            type, "pairs" pairs of types, "set" types; "training" says how a model is made, and is not compared.
+            type, "pairs" pairs of types, "set" types, "sum" the sum of numbers; "training" says how a model is made,
+            and is not compared.
     """
     bounds = {"low": low, "above": above, "below": below}
     metadata = {"doc": doc, "unit": unit, "alias": tuple(alias), "choices": tuple(choices), **bounds}
@@ -240,7 +241,11 @@ def _elements(kinds: Any, types: Sequence[str], elements: Sequence[str]) -> list
     return sorted({types[t] for t in kinds or []} & set(elements))
 
 
-_FORMS = {"model": _plain, "types": _by_type, "pairs": _pairs, "set": _elements}
+def _sum(values: Any, types: Sequence[str], elements: Sequence[str]) -> Any:
+    return sum(values) if isinstance(values, list) else values
+
+
+_FORMS = {"model": _plain, "types": _by_type, "pairs": _pairs, "set": _elements, "sum": _sum}
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -23,6 +23,8 @@ class System:
         pbc: (S, 3) bool.
         batch: (N,) int32.
         kinds: for each type, the indices (int64) of its atoms, where they are known beforehand.
+        first_types: (S,) int32, the type of each system's first atom as the user numbers them, where the atoms here are
+            in another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
     """
 
     positions: torch.Tensor
@@ -31,6 +33,7 @@ class System:
     pbc: torch.Tensor
     batch: torch.Tensor
     kinds: tuple[torch.Tensor, ...] | None = None
+    first_types: torch.Tensor | None = None
 
     def atoms_of_types(self, ntypes: int) -> tuple[torch.Tensor, ...]:
         """For each type, the indices (int64) of its atoms."""

@@ -3,7 +3,7 @@
 import torch
 
 from mdops.errors import UnsupportedModelError
-from mdops.models import ener, se_e2_a  # noqa: F401  (each registers its kind)
+from mdops.models import dpa1, ener, hybrid, se_e2_a, se_e2_r, se_e3, se_e3_tebd  # noqa: F401  (each registers its kind)
 from mdops.models.contract import AtomicModel, Descriptor, EnvironmentDescriptor, Features, Output, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
 from mdops.models.registry import find, register

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
-from mdops.nn.net import array, tensor
-from mdops.options import Options
+from mdops.nn.net import NetCollection, array, tensor
+from mdops.options import Options, saved_precision
 
 if TYPE_CHECKING:
     from mdops.io.torch.state import State
@@ -88,7 +88,13 @@ class Kind(nn.Module):
 
 
 class Descriptor(Kind):
-    """Numbers that describe the surroundings of an atom and do not change when the system is turned."""
+    """Numbers that describe the surroundings of an atom and do not change when the system is turned.
+
+    Attributes:
+        mixed: whether neighbours of all types share places, where this is so for all of the kind.
+    """
+
+    mixed: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -180,9 +186,8 @@ class EnvironmentDescriptor(Descriptor):
 
     @property
     def neighbors(self) -> NeighborSpec:
-        return NeighborSpec(self.options.rcut, tuple(self.sel), self.mixed)
-
-    mixed: ClassVar[bool] = False
+        places = (self.slots,) if self.mixed else tuple(self.sel)
+        return NeighborSpec(self.options.rcut, places, self.mixed)
 
     @property
     def cutoff_smooth(self) -> float:
@@ -193,6 +198,10 @@ class EnvironmentDescriptor(Descriptor):
     def protection(self) -> float:
         """Added to distances in denominators, A."""
         return self.options.env_protection
+
+    def excludes(self, near: Neighborhood) -> torch.Tensor:
+        """(N, K) bool: neighbours whose rows `exclude_types` has as zero."""
+        return nn.functional.pad(self.excluded, (0, 1))[near.centers[:, None], near.kinds]
 
     @staticmethod
     def no_statistics(ntypes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -231,7 +240,8 @@ class EnvironmentDescriptor(Descriptor):
         davg = torch.zeros(extent, dtype=torch.float64)
         davg[:, :, 0] = self.mean.detach().cpu().double()[:, None]
         dstd = self.std[:, None, [0, 1, 1, 1][: self.columns]].expand(extent)
-        return {"davg": array(davg), "dstd": array(dstd)}
+        precision = saved_precision(self.options.precision)
+        return {"davg": array(davg, precision), "dstd": array(dstd, precision)}
 
     def head(self, version: int) -> Tree:
         """The keys of the node but nets and arrays."""
@@ -245,6 +255,16 @@ class EnvironmentDescriptor(Descriptor):
             "env_mat": {**cutoffs, "protection": o.env_protection, "use_exp_switch": False},
             "type_map": list(self.type_map),
             "@variables": self.statistics_to_tree(),
+        }
+
+    def sketch(self, nets: NetCollection) -> dict[str, str]:
+        """Lines of `summary`: places, switch, and these embedding nets."""
+        layers = "-".join(str(layer.outputs) for layer in nets.nets[0].layers)
+        places = ", ".join(f"{t} {n}" for t, n in zip(self.type_map, self.sel, strict=True))
+        return {
+            "sel": f"{self.slots} of all types" if self.mixed else places,
+            "switch": f"from {self.cutoff_smooth:g} A",
+            "embedding nets": f"{len(nets)} of {layers}",
         }
 
     @staticmethod

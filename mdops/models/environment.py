@@ -1,15 +1,17 @@
 """What descriptors of the environment matrix share: their options, and the rows of their neighbours."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from mdops.errors import ConfigError
 from mdops.models.neighborhood import Neighborhood
+from mdops.nn.net import NetCollection
 from mdops.ops.env_mat import env_mat
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key
 
@@ -54,6 +56,8 @@ class EnvironmentOptions(Options):
 
     def check_sel(self, place: str, type_map: Sequence[str]) -> None:
         """Raises ConfigError unless there is a number for each type."""
+        if isinstance(self.sel, int):
+            raise ConfigError(f"{place}.sel: is {self.sel}, expected text, or a list of whole numbers")
         if isinstance(self.sel, list) and len(self.sel) != len(type_map):
             raise ConfigError(f"{place}.sel: has {len(self.sel)} numbers for {len(type_map)} types")
 
@@ -117,3 +121,79 @@ def environment(
         protection=d.protection,
         radial=radial,
     )
+
+
+def embed(nets: NetCollection, s: torch.Tensor, kinds: torch.Tensor, centers: torch.Tensor) -> torch.Tensor:
+    """G (N, K, M): of each slot the net of its types at s (N, K), zero where `kinds` (N, K) is ntypes.
+
+    `nets` are one a neighbour type, or one a (centre, neighbour); `centers` (N,).
+    """
+    flat, x = kinds.flatten(), s.reshape(-1, 1)
+    center_of_slot = centers[:, None].expand_as(kinds).reshape(-1)
+    index, value = [], []
+    for t in range(nets.ntypes):
+        for c in range(nets.ntypes if nets.ndim == 2 else 1):
+            chosen = (flat == t) & (center_of_slot == c) if nets.ndim == 2 else flat == t
+            index.append(torch.nonzero(chosen)[:, 0])
+            value.append(nets.net(c, t)(x[index[-1]]))
+    width = nets.net(0, 0).outputs
+    g = x.new_zeros(len(x), width).index_copy(0, torch.cat(index), torch.cat(value))
+    return g.view(*kinds.shape, width)
+
+
+def switch(r: torch.Tensor, cutoff_smooth: float, cutoff: float) -> torch.Tensor:
+    """w(r), from 1 to 0 between the two, A, with two derivatives of zero at both: docs/mathematics.md."""
+    u = (r.clamp(cutoff_smooth, cutoff) - cutoff_smooth) / (cutoff - cutoff_smooth)
+    return (1 - u) ** 3 * ((6 * u + 3) * u + 1)
+
+
+class Directions(NamedTuple):
+    """Of the neighbours within a descriptor's cutoff that are not in `exclude_types`; L is the most that an atom has.
+
+    Attributes:
+        rows: (N, L, 3), x, y and z of the rows of the environment matrix; zeros in empty places.
+        kinds: (N, L), types; ntypes in empty places.
+        squared: (N, L), distances, A^2; the square of the cutoff in empty places.
+    """
+
+    rows: torch.Tensor
+    kinds: torch.Tensor
+    squared: torch.Tensor
+
+
+def directions(
+    descriptor: "EnvironmentDescriptor", near: Neighborhood, types: Sequence[int] | None = None
+) -> Directions:
+    """Of the neighbours of these types, or of all."""
+    d, near = descriptor, near.within(min(near.cutoff, descriptor.cutoff))
+    kinds = near.kinds.masked_fill(d.excludes(near), d.ntypes)
+    if types is not None:
+        kinds = kinds.masked_fill(~torch.isin(kinds, torch.tensor(types, device=kinds.device)), d.ntypes)
+    chosen = kinds < d.ntypes
+    width = int(chosen.sum(1).max()) if len(chosen) else 0
+    order = torch.argsort((~chosen).int(), dim=1, stable=True)[:, :width]
+
+    def taken(x: torch.Tensor, empty: float) -> torch.Tensor:
+        rows = x.gather(1, order[..., None].expand(-1, -1, 3))
+        return rows.masked_fill(~chosen.gather(1, order)[..., None], empty)
+
+    pairs = taken(near.displacements, d.cutoff / 3**0.5).square().sum(-1)
+    return Directions(taken(environment(d, near)[..., 1:], 0.0), kinds.gather(1, order), pairs)
+
+
+def in_chunks(
+    of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: int, largest: int = 2**24
+) -> torch.Tensor:
+    """`of_atoms` of all atoms, (N, ...), by runs of atoms whose largest tensor has at most `largest` numbers.
+
+    Args:
+        of_atoms: gives the result for a run of atoms.
+        numbers: of one atom in the largest tensor.
+    """
+    size = max(1, largest // max(1, numbers))
+    runs = [slice(begin, begin + size) for begin in range(0, max(1, atoms), size)]
+    if len(runs) == 1:
+        return of_atoms(runs[0])
+    # The forward pass is done again in the backward pass, so that one run at a time needs its memory.
+    options: Any = {"use_reentrant": False, "preserve_rng_state": False}
+    return torch.cat([checkpoint(of_atoms, run, **options) for run in runs])

@@ -84,6 +84,20 @@ class Neighborhood:
         return self.types.long().clamp(min=0)
 
     @cached_property
+    def padding_types(self) -> torch.Tensor:
+        """(N,) int64: the type that absent neighbours have in descriptors of mixed types: that of the first atom of the
+        system (`System.first_types`); 0 if it is virtual."""
+        s = self.system
+        batch, first = s.batch.long(), s.first_types
+        if s.atoms == 0:
+            return batch
+        if first is None:
+            atoms = torch.arange(s.atoms, device=batch.device)
+            places = torch.full((s.count,), s.atoms - 1, device=batch.device)
+            first = s.types[places.scatter_reduce(0, batch, atoms, "amin")]
+        return first.long().clamp(min=0)[batch]
+
+    @cached_property
     def squared(self) -> torch.Tensor:
         """(N, K), squared distances without a graph, A^2."""
         return self.displacements.detach().square().sum(-1)
@@ -134,13 +148,52 @@ class Neighborhood:
             mixed or bool((counts <= torch.tensor(sel, device=counts.device)).all())
         ):
             return self
-        within = self.squared < self.cutoff**2
-        squared = self.squared.masked_fill((self.neighbors < 0) | ~within, torch.inf)
-        keep = squared.isfinite() & (_rank(squared) < sum(sel))
-        for t, places in enumerate(() if mixed else sel):
-            others = squared.masked_fill(self.slot_types != t, torch.inf)
-            keep &= (self.slot_types != t) | (_rank(others) < places)
-        order = torch.argsort((~keep).int(), dim=1, stable=True)
+        squared = self._squared_of(self.listed)
+        keep = (self.listed < self.ntypes) & (_rank(squared) < sum(sel))
+        if not mixed:
+            keep &= (
+                self._rank_of_type(squared) < torch.tensor([*sel, 0], device=counts.device)[self.slot_types]
+            )
+        return self._kept(keep)
+
+    def share(self, part: NeighborSpec, *, mixed: bool) -> "Neighborhood":
+        """What a hybrid descriptor, itself with places for each type or `mixed`, hands to a part of it.
+
+        Of each type, or of all if the part is mixed, the nearest that it has places for. As in DeePMD-kit its own
+        cutoff does not come into this: neighbours beyond it take places. Unless `truncates` none within it is left out.
+        """
+        if part.sel is None:
+            return self
+        # DeePMD-kit sorts by type what is left after pairs were excluded, where a mixed hybrid has a part that is not.
+        taken = self.kinds if mixed and not part.mixed else self.listed
+        counts, sel = self.count(taken), torch.tensor([*part.sel, 0], device=taken.device)
+        if bool((counts.sum(1) <= sum(part.sel)).all() if part.mixed else (counts <= sel[:-1]).all()):
+            return self
+        squared = self._squared_of(taken)
+        if part.mixed:
+            keep = _rank(squared) < sum(part.sel)
+        else:
+            keep = self._rank_of_type(squared) < sel[self.slot_types]
+        if not self.truncates:
+            keep |= ~(self.squared >= part.cutoff**2)
+        return self._kept(keep & (taken < self.ntypes))
+
+    def _squared_of(self, listed: torch.Tensor) -> torch.Tensor:
+        """Squared distances by which neighbours are ranked: infinite where there is none, NaN first."""
+        return self.squared.nan_to_num(nan=-1.0).masked_fill(listed == self.ntypes, torch.inf)
+
+    def _rank_of_type(self, squared: torch.Tensor) -> torch.Tensor:
+        """(N, K): the place of each value among those of its type."""
+        rank = torch.zeros_like(self.slot_types)
+        for t in range(self.ntypes):
+            mine = self.slot_types == t
+            rank = torch.where(mine, _rank(squared.masked_fill(~mine, torch.inf)), rank)
+        return rank
+
+    def _kept(self, keep: torch.Tensor) -> "Neighborhood":
+        """These slots alone, in rows no longer than needed."""
+        width = int(keep.sum(1).max()) if len(keep) else 0
+        order = torch.argsort((~keep).int(), dim=1, stable=True)[:, :width]
         kept = keep.gather(1, order)
         return dataclasses.replace(
             self,

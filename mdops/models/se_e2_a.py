@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mdops.models.contract import EnvironmentDescriptor, Features, Tree
-from mdops.models.environment import EnvironmentOptions, check_axis, environment
+from mdops.models.environment import EnvironmentOptions, check_axis, embed, environment
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import Net, NetCollection
@@ -94,8 +94,9 @@ class SeE2A(EnvironmentDescriptor):
         """T (N, 4, M)."""
         rows = environment(self, near)
         # Rows of `excluded` pairs are zero, and what they are multiplied with does not matter.
-        excluded = torch.nn.functional.pad(self.excluded, (0, 1))[near.centers[:, None], near.kinds]
-        g = self._embedding(rows, near.kinds.masked_fill(excluded, self.ntypes), near.centers)
+        excluded = self.excludes(near)
+        kinds = near.kinds.masked_fill(excluded, self.ntypes)
+        g = embed(self.embeddings, rows[..., 0], kinds, near.centers)
         absent = torch.tensor(self.sel, device=g.device) - near.count(near.kinds)
         return rows.transpose(1, 2) @ g / self.slots + self.padding(absent, near.types)
 
@@ -112,19 +113,6 @@ class SeE2A(EnvironmentDescriptor):
         )  # (ntypes, ntypes, M): of one, for each centre and neighbour
         first = torch.einsum("nt,ntm->nm", absent.to(one.dtype), one[types.long().clamp(min=0)])
         return torch.nn.functional.pad(first[:, None], (0, 0, 0, 3)) / self.slots
-
-    def _embedding(self, rows: torch.Tensor, kind: torch.Tensor, center: torch.Tensor) -> torch.Tensor:
-        """G (N, K, M): the nets at the first entry of each row, zero where `kind` is ntypes."""
-        flat, s = kind.flatten(), rows[..., :1].reshape(-1, 1)
-        center_of_slot = center[:, None].expand_as(kind).reshape(-1)
-        index, value = [], []
-        for t in range(self.ntypes):
-            for c in range(1 if self.type_one_side else self.ntypes):
-                chosen = flat == t if self.type_one_side else (flat == t) & (center_of_slot == c)
-                index.append(torch.nonzero(chosen)[:, 0])
-                value.append(self.net(c, t)(s[index[-1]]))
-        g = s.new_zeros(s.shape[0], self.channels).index_copy(0, torch.cat(index), torch.cat(value))
-        return g.view(*kind.shape, self.channels)
 
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "SeE2A":
@@ -164,9 +152,5 @@ class SeE2A(EnvironmentDescriptor):
         return {**head, **found, "embeddings": nets, "@variables": arrays}
 
     def summary(self) -> dict[str, str]:
-        layers = "-".join(str(layer.outputs) for layer in self.net(0, 0).layers)
-        return {
-            "sel": ", ".join(f"{t} {n}" for t, n in zip(self.type_map, self.sel, strict=True)),
-            "switch": f"from {self.cutoff_smooth:g} A",
-            "embedding nets": f"{len(self.embeddings)} of {layers}, axis {self.axis_neuron}",
-        }
+        lines = self.sketch(self.embeddings)
+        return {**lines, "embedding nets": f"{lines['embedding nets']}, axis {self.axis_neuron}"}

@@ -188,7 +188,8 @@ def make_tree(options, seed, rng):
     )
     tree = model.serialize()
     if options["statistics"]:
-        set_statistics(tree["descriptor"], rng)
+        for part in tree["descriptor"].get("list", [tree["descriptor"]]):
+            set_statistics(part, rng)
     if options["edit"] is not None:
         options["edit"](tree, rng)
     return tree
@@ -232,9 +233,9 @@ def add_answers(model, system):
     system["atom_virial"] = result["atom_virial"].reshape(frames, atoms, 3, 3)
 
 
-def make(name, options, seed):
+def make(name, options, seed, here=HERE):
     rng = np.random.default_rng(seed)
-    folder = HERE / name
+    folder = here / name
     folder.mkdir(parents=True, exist_ok=True)
     save_dp_model(str(folder / "model.dp"), {"model": make_tree(options, seed, rng)})
     tree = load_dp_model(str(folder / "model.dp"))["model"]

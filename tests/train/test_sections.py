@@ -140,7 +140,7 @@ def test_nvnmd_is_refused_unless_it_is_off():
         ("model.descriptor.sel", 5, "expected text, or a list of whole numbers"),
         ("model.descriptor.axis_neuron", 41, "more than the last of neuron"),
         ("model.descriptor.rcut_smth", 7.0, "expected less than rcut"),
-        ("model.descriptor", {"attn": 3, "type": "dpa1"}, "model.descriptor.type: is 'dpa1', expected"),
+        ("model.descriptor", {"attn": 3, "type": "dpa4"}, "model.descriptor.type: is 'dpa4', expected"),
         ("model.descriptor", [], "model.descriptor: is a list, expected a section"),
         ("model.fitting_net.type", "dipole", "model.fitting_net.type: is 'dipole'"),
         ("model.spin", {"use_spin": [True]}, "model.spin: is {'use_spin': [True]}; this is not supported"),

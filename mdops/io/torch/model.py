@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mdops.errors import ModelFileError, UnsupportedModelError
-from mdops.io.torch.descriptors import descriptor_tree
+from mdops.io.torch.descriptors import descriptor_tree, is_mixed
 from mdops.io.torch.nets import fitting_net, net_collection
 from mdops.io.torch.state import State, Tree, options_of
 from mdops.io.tree import mapping
@@ -74,12 +74,11 @@ def _model(kind: str, version: int, state: State, type_map: list[str]) -> Tree:
 
 
 def _standard(params: Tree, state: State, type_map: list[str]) -> Tree:
-    descriptor, mixed = descriptor_tree(
+    descriptor = descriptor_tree(
         mapping(params.get("descriptor"), "descriptor"), state.below("descriptor"), type_map
     )
-    fitting = _fitting(
-        mapping(params.get("fitting_net", {}), "fitting_net"), state.below("fitting_net"), type_map, mixed
-    )
+    params = mapping(params.get("fitting_net", {}), "fitting_net")
+    fitting = _fitting(params, state.below("fitting_net"), type_map, is_mixed(descriptor))
     return {**_model("standard", 2, state, type_map), "descriptor": descriptor, "fitting": fitting}
 
 

@@ -86,6 +86,7 @@ class Structures:
             torch.as_tensor(cells, dtype=torch.float64, device=device),
             torch.as_tensor(self._pbc, device=device),
             sort(self._batch, torch.int32),
+            first_types=torch.as_tensor(self._types[self.starts[:-1]], dtype=torch.int32, device=device),
         )
         fparam = None if self._fparam is None else torch.as_tensor(self._fparam, device=device)
         return system, fparam, None if self._aparam is None else sort(self._aparam)

@@ -123,7 +123,7 @@ class Surface:
         """By the list of `rebuild`."""
         assert self._list is not None
         s = self.system
-        system = System(positions, s.types, cell, s.pbc, s.batch)
+        system = System(positions, s.types, cell, s.pbc, s.batch, first_types=s.first_types)
         if not self._flags:
             return self._result(self.potential.evaluate(system, self._list, self._fparam, self._aparam))
         with torch.no_grad():

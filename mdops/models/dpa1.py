@@ -1,0 +1,629 @@
+"""The descriptors dpa1 (se_atten) and se_atten_v2: DPA-1, with neighbours that attend to each other."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.environment import EnvironmentOptions, check_axis, environment, rounded, switch
+from mdops.models.neighborhood import Neighborhood
+from mdops.models.registry import register
+from mdops.models.type_embedding import TypeEmbedding, electron_configurations
+from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
+from mdops.nn.net import Layer, NetCollection, array, tensor
+from mdops.options import from_definition, key, saved_precision
+
+if TYPE_CHECKING:
+    from mdops.io.torch.state import State
+
+_SHIFT = 20.0  # of the logits of smooth attention: what an empty place has in the softmax is exp(-20)
+_TINY = 1e-12  # the norm below which vectors are not made longer
+_LN_EPS = 1e-5
+# Numbers in the largest tensor of a chunk of atoms.
+_CHUNK = 2**24
+
+
+@dataclass(kw_only=True)
+class SeAttenV2Options(EnvironmentOptions):
+    KIND = "se_atten_v2"
+    NAMES: ClassVar[tuple[str, ...]] = ("se_atten_v2",)
+    NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False, "lmax": 1}
+
+    sel: list[int] | int | str = key(
+        "auto",
+        'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
+        "the data needs",
+        low=0,
+        of="sum",
+    )
+    axis_neuron: int = key(
+        4,
+        "columns of the embedding that the descriptor is built with",
+        alias=["n_axis_neuron"],
+        low=1,
+        implied=16,
+    )
+    tebd_dim: int = key(8, "width of the type embedding", low=1)
+    type_one_side: bool = key(False, "the net takes the neighbour's type only, not the centre's")
+    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    use_tebd_bias: bool = key(False, "a bias in the type embedding")
+    concat_output_tebd: bool = key(True, "the centre's type embedding is part of the descriptor")
+    attn_layer: int = key(2, "how many attention layers there are", low=0)
+    attn: int = key(128, "width of the vectors in attention", low=1)
+    attn_dotr: bool = key(
+        True, "attention weights are multiplied by the cosine of the angle of two neighbours"
+    )
+    normalize: bool = key(True, "the vectors in attention have the length 1")
+    temperature: float | None = key(None, "factor of the logits, in place of (attn x scaling_factor)^-1/2")
+    scaling_factor: float = key(1.0, "see temperature", above=0)
+    trainable_ln: bool = key(True, "whether the layers' norms are trained", of="training")
+    ln_eps: float | None = key(None, "added to variances in norms; 1e-5 unless given", above=0)
+    set_davg_zero: bool = key(False, "take the mean of the environment matrix as zero", implied=True)
+
+    def __post_init__(self) -> None:
+        self.ln_eps = _LN_EPS if self.ln_eps is None else self.ln_eps
+
+    @property
+    def strips_types(self) -> bool:
+        """Whether the type embedding has a net of its own, which multiplies that of the distances."""
+        return True
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether attention, and that net, fade with the neighbours."""
+        return True
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
+        check_axis(self.axis_neuron, self.neuron, place)
+        if self.use_econf_tebd:
+            try:
+                electron_configurations(type_map)
+            except ConfigError as error:
+                raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
+
+    def check_sel(self, place: str, type_map: Sequence[str]) -> None:
+        """Any number of numbers will do."""
+
+    def automatic_sel(self, of_types: Sequence[int], together: int, ratio: float) -> int:
+        return rounded(together * ratio)
+
+
+@dataclass(kw_only=True)
+class DPA1Options(SeAttenV2Options):
+    KIND = "dpa1"
+    NAMES: ClassVar[tuple[str, ...]] = ("se_atten", "dpa1")
+
+    tebd_input_mode: str = key(
+        "concat",
+        'types go into the net beside the distance ("concat"), or into one of their own, which multiplies it ("strip")',
+        choices=("concat", "strip"),
+    )
+    stripped_type_embedding: bool | None = key(
+        None, 'the old name of tebd_input_mode: true is "strip"', where="input", of="training"
+    )
+    smooth_type_embedding: bool = key(
+        False,
+        "attention, and the net of the types, fade with the neighbours",
+        alias=["smooth_type_embdding"],
+        implied=True,
+    )
+    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stripped_type_embedding is not None:
+            self.tebd_input_mode = "strip" if self.stripped_type_embedding else "concat"
+            self.stripped_type_embedding = None
+
+    @property
+    def strips_types(self) -> bool:
+        return self.tebd_input_mode == "strip"
+
+    @property
+    def is_smooth(self) -> bool:
+        return self.smooth_type_embedding
+
+
+@dataclass
+class Pairs:
+    """What attention sees of n atoms with K slots each.
+
+    Attributes:
+        live: (n, K) bool, slots with a neighbour that is not excluded.
+        gate: (n, K, K), sw_j sw_l, where it is smooth.
+        cosines: (n, K, K), r_j.r_l of unit vectors, where it goes by angles.
+        empty: (n,), places without a live neighbour.
+    """
+
+    live: torch.Tensor
+    gate: torch.Tensor | None
+    cosines: torch.Tensor | None
+    empty: torch.Tensor
+
+
+class AttentionLayer(nn.Module):
+    """g_j <- norm(g_j + W_o sum_l p_jl v_l + b_o), neighbours j and l of one atom.
+
+    q, k, v = g W_in + b_in, of length 1 where `normalize`; p_j = softmax_l(z_jl), z = scale q_j.k_l. Smooth attention
+    has (z + 20) sw_j sw_l - 20 in the place of z, where empty places, of which all z are -20, count in the softmax, and
+    multiplies p by sw_j sw_l. `cosines` multiply p, too.
+    Source: Zhang et al. 2022 (arXiv:2208.08236), as DeePMD-kit's PyTorch code has it.
+    """
+
+    def __init__(
+        self, options: SeAttenV2Options, project: Layer, out: Layer, norm: Sequence[torch.Tensor], eps: float
+    ) -> None:
+        """Takes the layers of W_in (M, 3 attn) and W_o (attn, M), and the norm's weight and bias (M,)."""
+        super().__init__()
+        self.project, self.out, self.eps = project, out, eps
+        self.norm_weight, self.norm_bias = (nn.Parameter(value) for value in norm)
+        self.normalize = options.normalize
+        self.scale = (
+            (options.attn * options.scaling_factor) ** -0.5
+            if options.temperature is None
+            else options.temperature
+        )
+
+    def forward(self, g: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+        """(n, K, M); rows of slots that are not live mean nothing."""
+        q, k, v = self.project(g).chunk(3, dim=-1)
+        if self.normalize:
+            q, k, v = unit(q), unit(k), unit(v)
+        z = (self.scale * q) @ k.transpose(1, 2)
+        if pairs.gate is not None:
+            z = (z + _SHIFT) * pairs.gate - _SHIFT
+        z = z.masked_fill(~pairs.live[:, None], -torch.inf)
+        top = z.detach().amax(-1, keepdim=True).clamp(min=-_SHIFT)
+        e = (z - top).exp()
+        # Where nothing is live no row counts, and none may be 0/0.
+        empty = pairs.empty if pairs.gate is not None else (~pairs.live.any(1)).to(z.dtype)
+        p = e / (e.sum(-1, keepdim=True) + empty[:, None, None] * (-_SHIFT - top).exp())
+        for factor in (pairs.gate, pairs.cosines):
+            p = p if factor is None else p * factor
+        return self._normed(g + self.out(p @ v))
+
+    def of_padding(self, g: torch.Tensor) -> torch.Tensor:
+        """(..., M), of the rows of empty places, whose p are zero."""
+        return self._normed(g if self.out.bias is None else g + self.out.bias)
+
+    def _normed(self, g: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(g, g.shape[-1:], self.norm_weight, self.norm_bias, self.eps)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, options: SeAttenV2Options, dtype: torch.dtype) -> "AttentionLayer":
+        """Raises UnsupportedModelError for several heads, and for a layer that is not as the options say."""
+        inner, norm = tree["attention_layer"], tree["attn_layer_norm"]
+        if inner.get("num_heads", 1) != 1 or inner.get("do_mask"):
+            raise UnsupportedModelError("attention with several heads, or with a mask, is not supported")
+        if bool(inner.get("smooth", True)) != options.is_smooth:
+            raise UnsupportedModelError(
+                "attention that is smooth where the descriptor is not is not supported"
+            )
+        project, out = (Layer.from_tree(inner[name], dtype) for name in ("in_proj", "out_proj"))
+        arrays = [tensor(norm["@variables"][name], dtype) for name in ("w", "b")]
+        return cls(options, project, out, arrays, float(norm["eps"]))
+
+    @classmethod
+    def random(cls, options: SeAttenV2Options, seed: Sequence[int], dtype: torch.dtype) -> "AttentionLayer":
+        random, width = np.random.default_rng(seed), options.neuron[-1]
+        project, out = (
+            Layer.random(
+                inputs,
+                outputs,
+                "none",
+                random=random,
+                precision=saved_precision(options.precision),
+                dtype=dtype,
+                residual=False,
+            )
+            for inputs, outputs in ((width, 3 * options.attn), (options.attn, width))
+        )
+        norm = torch.ones(width, dtype=dtype), torch.zeros(width, dtype=dtype)
+        return cls(options, project, out, norm, options.ln_eps or _LN_EPS)
+
+    def to_tree(self, shared: Tree, options: SeAttenV2Options, precision: str) -> Tree:
+        """The node; `shared` is what the options say at each of its levels."""
+        norm = {"trainable_ln": options.trainable_ln, "ln_eps": self.eps, "precision": precision}
+        return {
+            **shared,
+            **norm,
+            "attention_layer": {
+                **shared,
+                "num_heads": 1,
+                "bias": self.project.bias is not None,
+                "smooth": options.is_smooth,
+                "precision": precision,
+                "in_proj": self.project.to_tree(precision),
+                "out_proj": self.out.to_tree(precision),
+            },
+            "attn_layer_norm": {
+                "@class": "LayerNorm",
+                "@version": 1,
+                "eps": self.eps,
+                "trainable": options.trainable_ln,
+                "precision": precision,
+                "@variables": {
+                    "w": array(self.norm_weight, precision),
+                    "b": array(self.norm_bias, precision),
+                },
+            },
+        }
+
+
+@register
+class SeAttenV2(EnvironmentDescriptor):
+    """D_i = [T^T T_<, (M, M2) flattened, the type embedding of i], from T_i = (1/N_sel) sum_j R_j (x) g_j.
+
+    R_j is the normalised row of the environment matrix of neighbour j, of any type, s_j its first entry, and g_j is
+    net(s_j, types), or net(s_j) (1 + sw_j types_net(types)), after `attn_layer` layers of attention among the
+    neighbours. The types are their embeddings: that of the neighbour and, unless `type_one_side`, that of the centre.
+
+    DeePMD-kit pads the neighbours to N_sel with absent ones (row ((0 - mean)/std, 0, 0, 0)) of the type that the
+    first atom of the system has; they count, and are added in closed form. Slots beyond the cutoff of this descriptor,
+    which a hybrid's list may have, have that row with their own type.
+    """
+
+    Options = SeAttenV2Options
+    mixed = True
+
+    def __init__(
+        self,
+        options: SeAttenV2Options,
+        type_map: Sequence[str],
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        embeddings: NetCollection,
+        type_nets: NetCollection | None,
+        type_embedding: TypeEmbedding,
+        attention: Sequence[AttentionLayer],
+    ) -> None:
+        """Takes one net of distances and, where types are stripped, one of types."""
+        super().__init__(options, type_map, mean, std)
+        self.embeddings, self.type_nets, self.type_embedding = embeddings, type_nets, type_embedding
+        self.attention = nn.ModuleList(attention)
+
+    @property
+    def channels(self) -> int:
+        """M, the width of the embedding."""
+        return self.embeddings.net().outputs
+
+    @property
+    def width(self) -> int:
+        types = self.options.tebd_dim if self.options.concat_output_tebd else 0
+        return self.channels * self.options.axis_neuron + types
+
+    @property
+    def layers(self) -> list[AttentionLayer]:
+        return [layer for layer in self.attention if isinstance(layer, AttentionLayer)]
+
+    def forward(self, near: Neighborhood) -> Features:
+        types = self.type_embedding()
+        t = self.moments(near, types)
+        d = (t.transpose(1, 2) @ t[:, :, : self.options.axis_neuron]).flatten(1)
+        if self.options.concat_output_tebd:
+            d = torch.cat([d, F.embedding(near.centers, types)], dim=1)
+        return Features(d, t[:, 1:])
+
+    def moments(self, near: Neighborhood, types: torch.Tensor) -> torch.Tensor:
+        """T (N, 4, M), from the embedding of the types (ntypes, tebd_dim)."""
+        present = near.kinds < self.ntypes
+        excluded = F.pad(self.excluded, (0, 1))[near.centers[:, None], near.kinds]
+        live = present & ~excluded
+        rows = environment(self, near).masked_fill(~live[..., None], 0.0)
+        kinds = near.kinds.masked_fill(~live, 0)
+        fading, directions = self._switch_and_directions(near, live)
+        products = self._type_products(types)
+
+        def of_atoms(chunk: slice) -> torch.Tensor:
+            sw, r = (None if x is None else x[chunk] for x in (fading, directions))
+            centers = near.centers[chunk, None]
+            g = self._embedding(rows[chunk, :, :1], kinds[chunk], centers, types, products, sw)
+            if len(self.attention) and live.shape[1]:
+                pairs = self._pairs(live[chunk], sw, r)
+                for layer in self.layers:
+                    g = layer(g, pairs)
+            return rows[chunk].transpose(1, 2) @ g
+
+        chunks = self._chunks(*live.shape)
+        if len(chunks) == 1:
+            t = of_atoms(chunks[0])
+        else:
+            # The forward pass is done again in the backward pass, so that one chunk at a time needs its memory.
+            options: Any = {"use_reentrant": False, "preserve_rng_state": False}
+            t = torch.cat([checkpoint(of_atoms, chunk, **options) for chunk in chunks])
+        padding = F.pad(self._padding(near, present, types, products)[:, None], (0, 0, 0, 3))
+        return (t + padding) / self.slots
+
+    def _chunks(self, atoms: int, slots: int) -> list[slice]:
+        """Runs of atoms whose largest tensors have at most `_CHUNK` numbers, or one atom's."""
+        widest = max(slots, 3 * self.options.attn) if len(self.attention) else 0
+        of_atom = slots * max(widest, *(layer.outputs for layer in self.embeddings.net().layers))
+        size = max(1, _CHUNK // max(1, of_atom))
+        return [slice(begin, begin + size) for begin in range(0, max(1, atoms), size)]
+
+    def _switch_and_directions(
+        self, near: Neighborhood, live: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """sw (N, K), from 1 to 0 between the cutoffs and 0 where nothing is live, if attention is smooth; unit vectors
+        (N, K, 3) to neighbours within the cutoff, if attention goes by angles."""
+        has_angles = self.options.attn_dotr and len(self.attention) > 0
+        if not (self.options.is_smooth or has_angles):
+            return None, None
+        # An empty slot has the distance 0, where the root has no slope.
+        r = torch.where(live, near.displacements.square().sum(-1), 1.0).sqrt()
+        sw = switch(r, self.cutoff_smooth, self.cutoff).masked_fill(~live, 0.0)
+        directions = None
+        if has_angles:
+            # DeePMD-kit divides the rows' x, y and z by their length, or by 1e-12 if that is less. This is the same,
+            # and keeps its digits where the rows have lost theirs.
+            length = sw * r / ((r + self.protection) ** 2 * self.std[near.centers, 1:])
+            directions = near.displacements * ((length / _TINY).clamp(max=1) / r)[..., None]
+        return (sw if self.options.is_smooth else None), directions
+
+    def _pairs(
+        self, live: torch.Tensor, switch: torch.Tensor | None, directions: torch.Tensor | None
+    ) -> Pairs:
+        empty = (self.slots - live.sum(1)).clamp(min=0)
+        return Pairs(
+            live,
+            None if switch is None else switch[:, :, None] * switch[:, None],
+            None if directions is None else directions @ directions.transpose(1, 2),
+            empty.to(self.mean.dtype),
+        )
+
+    def _type_products(self, types: torch.Tensor) -> torch.Tensor | None:
+        """(ntypes * ntypes, M): what the net of types gives for each centre and neighbour; (ntypes, M) for each
+        neighbour where types are one-sided; None where there is no such net."""
+        if self.type_nets is None:
+            return None
+        inputs = types
+        if not self.options.type_one_side:
+            n = self.ntypes
+            inputs = torch.cat([types.repeat(n, 1), types.repeat_interleave(n, 0)], dim=1)
+        return self.type_nets.net()(inputs)
+
+    def _embedding(
+        self,
+        s: torch.Tensor,
+        kinds: torch.Tensor,
+        centers: torch.Tensor,
+        types: torch.Tensor,
+        products: torch.Tensor | None,
+        switch: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """g (..., M) before attention, of s (..., 1), types of neighbours (...) and centres, and sw (...) or None."""
+        if products is None:
+            inputs = [s, F.embedding(kinds, types)]
+            if not self.options.type_one_side:
+                inputs.append(F.embedding(centers, types).expand(*kinds.shape, -1))
+            return self.embeddings.net()(torch.cat(inputs, dim=-1))
+        t = F.embedding(kinds if self.options.type_one_side else centers * self.ntypes + kinds, products)
+        g = self.embeddings.net()(s)
+        return g + g * (t if switch is None else t * switch[..., None])
+
+    def _padding(
+        self, near: Neighborhood, present: torch.Tensor, types: torch.Tensor, products: torch.Tensor | None
+    ) -> torch.Tensor:
+        """(N, M): what empty places add to the first row of T, times N_sel."""
+        n, device = self.ntypes, types.device
+        s = (-self.mean / self.std[:, 0])[:, None, None].expand(n, n, 1)
+        centers, kinds = torch.arange(n, device=device)[:, None], torch.arange(n, device=device).expand(n, n)
+        faded = torch.zeros_like(s[..., 0]) if self.options.is_smooth else None
+        g = self._embedding(s, kinds, centers, types, products, faded)
+        for layer in self.layers:
+            g = layer.of_padding(g)
+        empty = (self.slots - present.sum(1)).clamp(min=0).to(g.dtype)
+        of_pair = near.centers * n + near.padding_types
+        return empty[:, None] * F.embedding(of_pair, (s * g).flatten(0, 1))
+
+    def set_trained(self) -> None:
+        super().set_trained()
+        if not self.options.trainable_ln:
+            for layer in self.layers:
+                layer.norm_weight.requires_grad_(False)
+                layer.norm_bias.requires_grad_(False)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> Self:
+        cls.refuse_unsupported(tree)
+        if (tree.get("lmax") or 1) != 1:
+            raise UnsupportedModelError(f"{tree['type']} with lmax = {tree['lmax']} is not supported; 1 is")
+        if tree.get("attn_mask"):
+            raise UnsupportedModelError(f"{tree['type']} with attn_mask is not supported")
+        options = cls.Options.from_tree(tree)
+        strip = tree["embeddings_strip"] if options.strips_types else None
+        return cls(
+            options,
+            type_map,
+            *cls.statistics_of_tree(tree, dtype),
+            NetCollection.from_tree(tree["embeddings"], dtype),
+            None if strip is None else NetCollection.from_tree(strip, dtype),
+            TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype),
+            [
+                AttentionLayer.from_tree(layer, options, dtype)
+                for layer in tree["attention_layers"]["attention_layers"]
+            ],
+        )
+
+    def to_tree(self) -> Tree:
+        o = self.options
+        precision = saved_precision(o.precision)
+        shared = _shared(dataclasses.asdict(o), self.slots)
+        norm = {"trainable_ln": o.trainable_ln, "ln_eps": o.ln_eps, "precision": precision}
+        tree = {
+            **self.head(2),
+            "sel": self.sel,
+            "ntypes": self.ntypes,
+            "attn_mask": False,
+            "spin": None,
+            "embeddings": self.embeddings.to_tree(precision, o.resnet_dt),
+            "attention_layers": {
+                "@class": "NeighborGatedAttention",
+                "@version": 1,
+                "layer_num": len(self.attention),
+                **shared,
+                **norm,
+                "attention_layers": [layer.to_tree(shared, o, precision) for layer in self.layers],
+            },
+            "type_embedding": self.type_embedding.to_tree(precision),
+        }
+        if self.type_nets is not None:
+            tree["embeddings_strip"] = self.type_nets.to_tree(precision, o.resnet_dt)
+        return tree
+
+    @classmethod
+    def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
+        ntypes = len(type_map)
+        types = options.tebd_dim * (1 if options.type_one_side else 2)
+
+        def net(inputs: int, stream: int) -> NetCollection:
+            widths = [inputs, *options.neuron]
+            return NetCollection.random(
+                widths, options, ndim=0, ntypes=ntypes, seed=[*seed, stream], dtype=dtype
+            )
+
+        strips = options.strips_types
+        return cls(
+            options,
+            type_map,
+            *cls.no_statistics(ntypes, dtype),
+            net(1 if strips else 1 + types, 0),
+            net(types, 1) if strips else None,
+            TypeEmbedding.random(options, type_map, [*seed, 2], dtype),
+            [AttentionLayer.random(options, [*seed, 3, i], dtype) for i in range(options.attn_layer)],
+        )
+
+    @classmethod
+    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
+        from mdops.io.torch.nets import embedding_collection, is_trainable
+
+        if params.get("lmax", 1) != 1:
+            raise UnsupportedModelError(
+                f"the option lmax = {params['lmax']} of the descriptor is not supported"
+            )
+        found, block, ntypes = from_definition(cls.Options, params), state.below("se_atten"), len(type_map)
+        found["sel"] = [found["sel"]] if isinstance(found["sel"], int) else found["sel"]
+        found["ln_eps"] = _LN_EPS if found["ln_eps"] is None else found["ln_eps"]
+        if params.get("stripped_type_embedding") is not None and "tebd_input_mode" in found:
+            found["tebd_input_mode"] = "strip" if params["stripped_type_embedding"] else "concat"
+        train = is_trainable(dict(params))
+
+        def nets(name: str) -> Tree:
+            return embedding_collection(block.below(name), found, 0, ntypes, train)
+
+        tree = {
+            "@class": "Descriptor",
+            "@version": 2,
+            "type": cls.Options.KIND,
+            **found,
+            "ntypes": ntypes,
+            "attn_mask": False,
+            "env_mat": {
+                "rcut": found["rcut"],
+                "rcut_smth": found["rcut_smth"],
+                "protection": found["env_protection"],
+                "use_exp_switch": False,
+            },
+            "embeddings": nets("filter_layers"),
+            "attention_layers": _attention_of_state(
+                block.below("dpa1_attention.attention_layers"), found, train
+            ),
+            "type_embedding": type_embedding_of_state(
+                state.below("type_embedding.embedding"), found, type_map, train
+            ),
+            "@variables": {"davg": block.required("mean"), "dstd": block.required("stddev")},
+            "type_map": type_map,
+            "spin": None,
+        }
+        if found.get("tebd_input_mode", "strip") == "strip":
+            tree["embeddings_strip"] = nets("filter_layers_strip")
+        return tree
+
+    def summary(self) -> dict[str, str]:
+        o = self.options
+        widths = "-".join(str(layer.outputs) for layer in self.embeddings.net().layers)
+        kinds = "smooth, " if o.is_smooth else ""
+        layers = (
+            f"{len(self.attention)} layers of width {o.attn}, {kinds}{'by angles' if o.attn_dotr else ''}"
+        )
+        return {
+            "sel": f"{self.slots} of all types",
+            "switch": f"from {self.cutoff_smooth:g} A",
+            "embedding nets": f"{widths}, axis {o.axis_neuron}",
+            "type embedding": f"of width {o.tebd_dim}, {'stripped' if o.strips_types else 'beside the distance'}",
+            "attention": layers.rstrip(", ") if len(self.attention) else "none",
+        }
+
+
+@register
+class DPA1(SeAttenV2):
+    """As se_atten_v2, which is DPA-1 with stripped types and smooth; here both are options."""
+
+    Options = DPA1Options
+
+
+def unit(x: torch.Tensor) -> torch.Tensor:
+    """x over its length along the last axis, or over 1e-12 if that is less."""
+    squared = x.square().sum(-1, keepdim=True)
+    # The root has no slope at 0.
+    return x / torch.where(squared > 0, squared, 1.0).sqrt().clamp(min=_TINY)
+
+
+def _shared(options: Mapping[str, Any], slots: int) -> Tree:
+    """What each level of the serialised attention says."""
+    return {
+        "nnei": slots,
+        "embed_dim": options["neuron"][-1],
+        "hidden_dim": options["attn"],
+        "dotr": options["attn_dotr"],
+        "do_mask": False,
+        "scaling_factor": options["scaling_factor"],
+        "normalize": options["normalize"],
+        "temperature": options["temperature"],
+    }
+
+
+def _attention_of_state(state: "State", options: Mapping[str, Any], trainable: bool) -> Tree:
+    """The node of the attention layers, from the tensors of a PyTorch file."""
+    from mdops.io.torch.nets import layer_tree
+
+    shared, precision = _shared(options, sum(options["sel"])), options["precision"]
+    norm = {"trainable_ln": options["trainable_ln"], "ln_eps": options["ln_eps"], "precision": precision}
+    linear: Tree = {"activation": "none", "resnet": False, "precision": precision, "trainable": trainable}
+
+    def layer(part: "State") -> Tree:
+        inner, layer_norm = part.below("attention_layer"), part.below("attn_layer_norm")
+        return {
+            **shared,
+            **norm,
+            "attention_layer": {
+                **shared,
+                "num_heads": 1,
+                "bias": "in_proj.bias" in inner.tensors,
+                "smooth": options.get("smooth_type_embedding", True),
+                "precision": precision,
+                "in_proj": layer_tree(inner.below("in_proj"), **linear),
+                "out_proj": layer_tree(inner.below("out_proj"), **linear),
+            },
+            "attn_layer_norm": {
+                "@class": "LayerNorm",
+                "@version": 1,
+                "eps": options["ln_eps"],
+                "trainable": options["trainable_ln"],
+                "precision": precision,
+                "@variables": {"w": layer_norm.required("matrix"), "b": layer_norm.array("bias")},
+            },
+        }
+
+    layers = [layer(state.below(str(i))) for i in range(options["attn_layer"])]
+    head = {"@class": "NeighborGatedAttention", "@version": 1, "layer_num": options["attn_layer"]}
+    return {**head, **shared, **norm, "attention_layers": layers}

@@ -1,0 +1,142 @@
+"""The descriptor hybrid: several descriptors of the same neighbours, side by side."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from mdops.errors import UnsupportedModelError
+from mdops.models import registry
+from mdops.models.contract import Descriptor, Features, Tree
+from mdops.models.neighborhood import Neighborhood, NeighborSpec
+from mdops.models.registry import register
+from mdops.options import Most, Options, variants
+
+if TYPE_CHECKING:
+    from mdops.io.torch.state import State
+
+_Parts = list[Any]  # `list` is the name of a key
+
+
+def _kinds() -> dict[str, type[Options]]:
+    """The options of what may be a part: all descriptors but hybrids."""
+    return {name: options for name, options in registry.options("descriptor").items() if name != "hybrid"}
+
+
+@dataclass(kw_only=True)
+class HybridOptions(Options):
+    KIND = "hybrid"
+    NAMES = ("hybrid",)
+    seed: ClassVar[int | None] = None  # each part may have its own
+
+    list: _Parts = variants(_kinds, "se_e2_a", "the kind of each part; its other keys are that kind's")
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        for i, part in enumerate(self.list):
+            part.check(f"{place}.list[{i}]", type_map)
+
+    @property
+    def cutoff(self) -> float:
+        return max(part.cutoff for part in self.list)
+
+    def with_places(self, most: Most, place: str) -> "HybridOptions":
+        parts = [part.with_places(most, f"{place}.list[{i}]") for i, part in enumerate(self.list)]
+        return dataclasses.replace(self, list=parts)
+
+
+@register
+class Hybrid(Descriptor):
+    """D_i = (D_i of the first part, D_i of the second, ...).
+
+    A part sees the nearest neighbours within the largest of the cutoffs that it has places for (`Neighborhood.share`).
+
+    Attributes:
+        members: the parts.
+    """
+
+    Options = HybridOptions
+
+    def __init__(self, options: HybridOptions, members: Sequence[Descriptor]) -> None:
+        super().__init__()
+        self.options = options
+        self.members = nn.ModuleList(members)
+
+    def _members(self) -> _Parts:
+        return list(self.members)
+
+    @property
+    def neighbors(self) -> NeighborSpec:
+        """Places for the most that a part has: of each type, or together if a part is mixed."""
+        specs = [part.neighbors for part in self._members()]
+        cutoff, mixed = max(spec.cutoff for spec in specs), any(spec.mixed for spec in specs)
+        if any(spec.sel is None for spec in specs):
+            return NeighborSpec(cutoff, None, mixed)
+        if mixed:
+            return NeighborSpec(cutoff, (max(sum(spec.sel) for spec in specs),), True)
+        return NeighborSpec(
+            cutoff, tuple(max(places) for places in zip(*(s.sel for s in specs), strict=True))
+        )
+
+    @property
+    def width(self) -> int:
+        return sum(part.width for part in self._members())
+
+    @property
+    def parts(self) -> "list[Descriptor]":
+        return [part for member in self._members() for part in member.parts]
+
+    def forward(self, near: Neighborhood) -> Features:
+        found = [part(near.share(part.neighbors, mixed=self.mixed_types)) for part in self._members()]
+        axes = [part.axes for part in found if part.axes is not None]
+        return Features(torch.cat([part.values for part in found], 1), torch.cat(axes, 2) if axes else None)
+
+    def set_trained(self) -> None:
+        for part in self._members():
+            part.set_trained()
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "Hybrid":
+        if not tree["list"]:
+            raise UnsupportedModelError("a hybrid descriptor without parts is not supported")
+        members = [
+            registry.find("descriptor", part.get("type")).from_tree(part, type_map, dtype)
+            for part in tree["list"]
+        ]
+        return cls(HybridOptions(list=[part.options for part in members]), members)
+
+    def to_tree(self) -> Tree:
+        parts = [part.to_tree() for part in self._members()]
+        return {"@class": "Descriptor", "@version": 1, "type": self.options.KIND, "list": parts}
+
+    @classmethod
+    def random(
+        cls, options: HybridOptions, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
+    ) -> "Hybrid":
+        members = [
+            registry.find("descriptor", part.KIND).random(
+                part, type_map, [*seed, i] if part.seed is None else [part.seed, *seed[1:]], dtype
+            )
+            for i, part in enumerate(options.list)
+        ]
+        return cls(options, members)
+
+    @classmethod
+    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: "list[str]") -> Tree:
+        from mdops.io.torch.descriptors import descriptor_tree
+        from mdops.io.tree import mapping
+
+        parts = [
+            descriptor_tree(mapping(part, "a descriptor"), state.below(f"descrpt_list.{i}"), type_map)
+            for i, part in enumerate(params.get("list", []))
+        ]
+        return {"@class": "Descriptor", "type": cls.Options.KIND, "@version": 1, "list": parts}
+
+    def summary(self) -> dict[str, str]:
+        return {
+            f"part {i}, {name}": line
+            for i, part in enumerate(self._members(), 1)
+            for name, line in {"descriptor": part.kind, **part.summary()}.items()
+        }

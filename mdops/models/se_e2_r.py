@@ -1,0 +1,109 @@
+"""The descriptor se_e2_r (DeepPot-SE of distances alone)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from mdops.errors import UnsupportedModelError
+from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.environment import EnvironmentOptions, embed, environment
+from mdops.models.neighborhood import Neighborhood
+from mdops.models.registry import register
+from mdops.nn.net import NetCollection
+from mdops.options import from_definition, saved_precision
+
+if TYPE_CHECKING:
+    from mdops.io.torch.state import State
+
+
+@dataclass(kw_only=True)
+class SeE2ROptions(EnvironmentOptions):
+    KIND = "se_r"
+    NAMES = ("se_e2_r", "se_r")
+    # DeePMD-kit has nets by the neighbour's type alone, whatever is said.
+    IGNORED: ClassVar[tuple[str, ...]] = ("type_one_side",)
+
+
+@register
+class SeE2R(EnvironmentDescriptor):
+    """D_i = 1/(5 N_sel) sum_t sum_{j in t} G_t(s_j), (M,).
+
+    s_j is the first entry of the normalised row of neighbour j, t its type. Of DeePMD-kit's N_sel places those without
+    a neighbour have s = (0 - mean)/std, and neighbours of pairs in `exclude_types` s = 0: all are in the sum.
+    Source: Zhang et al., NeurIPS 2018 (arXiv:1805.09003), without the angles.
+
+    Attributes:
+        embeddings: one net a neighbour type.
+    """
+
+    Options = SeE2ROptions
+    columns: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        options: SeE2ROptions,
+        type_map: Sequence[str],
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        embeddings: NetCollection,
+    ) -> None:
+        super().__init__(options, type_map, mean, std)
+        self.embeddings = embeddings
+
+    @property
+    def width(self) -> int:
+        return self.embeddings.net(0).outputs
+
+    def forward(self, near: Neighborhood) -> Features:
+        s = environment(self, near, radial=True)[..., 0].masked_fill(self.excludes(near), 0.0)
+        g = embed(self.embeddings, s, near.kinds, near.centers).sum(1)
+        absent = torch.tensor(self.sel, device=g.device) - near.count(near.kinds)
+        return Features((g + self.padding(absent, near.centers)) / (5 * self.slots))
+
+    def padding(self, absent: torch.Tensor, centers: torch.Tensor) -> torch.Tensor:
+        """(N, M): the sum over the places without a neighbour, (N, ntypes) of them, of `centers` (N,)."""
+        s = (-self.mean / self.std[:, 0])[:, None]
+        one = torch.stack([self.embeddings.net(t)(s) for t in range(self.ntypes)], dim=1)
+        return torch.einsum("nt,ntm->nm", absent.to(one.dtype), one[centers])
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "SeE2R":
+        cls.refuse_unsupported(tree)
+        options, nets = SeE2ROptions.from_tree(tree), NetCollection.from_tree(tree["embeddings"], dtype)
+        if nets.ndim != 1:
+            raise UnsupportedModelError(
+                "se_e2_r with nets by pairs of types (type_one_side false) is not supported"
+            )
+        return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets)
+
+    def to_tree(self) -> Tree:
+        precision = saved_precision(self.options.precision)
+        nets = self.embeddings.to_tree(precision, self.options.resnet_dt)
+        return {**self.head(2), "type_one_side": True, "spin": None, "embeddings": nets}
+
+    @classmethod
+    def random(
+        cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
+    ) -> "SeE2R":
+        ntypes = len(type_map)
+        nets = NetCollection.random(
+            [1, *options.neuron], options, ndim=1, ntypes=ntypes, seed=seed, dtype=dtype
+        )
+        return cls(options, type_map, *cls.no_statistics(ntypes, dtype), nets)
+
+    @classmethod
+    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
+        from mdops.io.torch.nets import embedding_collection
+
+        found = from_definition(SeE2ROptions, params)
+        nets = embedding_collection(
+            state.below("filter_layers"), found, 1, len(type_map), bool(found["trainable"])
+        )
+        arrays = {"davg": state.required("mean"), "dstd": state.required("stddev")}
+        head = {"@class": "Descriptor", "type": cls.Options.KIND, "@version": 2, "type_map": type_map}
+        return {**head, **found, "type_one_side": True, "embeddings": nets, "@variables": arrays}
+
+    def summary(self) -> dict[str, str]:
+        return self.sketch(self.embeddings)

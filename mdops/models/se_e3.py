@@ -1,0 +1,111 @@
+"""The descriptor se_e3 (DeepPot-SE with an embedding of the angle between two neighbours)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.environment import EnvironmentOptions, directions, in_chunks
+from mdops.models.neighborhood import Neighborhood
+from mdops.models.registry import register
+from mdops.nn.net import NetCollection
+from mdops.options import from_definition, key, saved_precision
+
+if TYPE_CHECKING:
+    from mdops.io.torch.state import State
+
+
+@dataclass(kw_only=True)
+class SeE3Options(EnvironmentOptions):
+    KIND = "se_e3"
+    NAMES = ("se_e3", "se_at", "se_a_3be", "se_t")
+
+    neuron: list[int] = key([10, 20, 40], "widths of the embedding net's layers", low=1, implied=[24, 48, 96])
+
+
+@register
+class SeE3(EnvironmentDescriptor):
+    """D_i = sum_{t <= u} 1/(sel_t sel_u) sum_{j in t} sum_{l in u} theta_jl G_tu(theta_jl), (M,).
+
+    theta_jl = R_j . R_l, of the x, y and z alone of the normalised rows of the neighbours j and l (j = l, too); t and u
+    are types. Places without a neighbour and pairs in `exclude_types` have rows of zeros, and so add nothing.
+    Source: Wang et al., Nucl. Fusion 62, 126013 (2022).
+
+    Attributes:
+        embeddings: one net a pair of types, of which those with t <= u are used.
+    """
+
+    Options = SeE3Options
+
+    def __init__(
+        self,
+        options: SeE3Options,
+        type_map: Sequence[str],
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        embeddings: NetCollection,
+    ) -> None:
+        super().__init__(options, type_map, mean, std)
+        self.embeddings = embeddings
+
+    @property
+    def width(self) -> int:
+        return self.embeddings.net(0, 0).outputs
+
+    def forward(self, near: Neighborhood) -> Features:
+        rows = [directions(self, near, (t,)).rows for t in range(self.ntypes)]
+        widest = max(layer.outputs for layer in self.embeddings.net(0, 0).layers)
+        pairs = max(row.shape[1] for row in rows) ** 2
+        return Features(
+            in_chunks(lambda run: self._of_atoms([row[run] for row in rows]), len(near.types), pairs * widest)
+        )
+
+    def _of_atoms(self, rows: list[torch.Tensor]) -> torch.Tensor:
+        """D (n, M), from x, y and z of each type's neighbours, (n, L, 3)."""
+        total = self.mean.new_zeros(len(rows[0]), self.width)
+        for u, right in enumerate(rows):
+            for t, left in enumerate(rows[: u + 1]):
+                theta = (left @ right.mT).flatten(1)
+                weight = theta.new_full((), 1 / max(self.sel[t] * self.sel[u], 1))  # no places, no neighbours
+                if t == u:
+                    # theta is symmetric: every pair off the diagonal is there twice.
+                    j, m = torch.triu_indices(left.shape[1], left.shape[1], device=theta.device)
+                    theta, weight = theta[:, j * left.shape[1] + m], weight * (2 - (j == m).to(theta.dtype))
+                g = self.embeddings.net(t, u)(theta[..., None])
+                total = total + torch.einsum("np,npm->nm", theta * weight, g)
+        return total
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "SeE3":
+        cls.refuse_unsupported(tree)
+        options, nets = SeE3Options.from_tree(tree), NetCollection.from_tree(tree["embeddings"], dtype)
+        return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets)
+
+    def to_tree(self) -> Tree:
+        precision = saved_precision(self.options.precision)
+        return {**self.head(2), "embeddings": self.embeddings.to_tree(precision, self.options.resnet_dt)}
+
+    @classmethod
+    def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> "SeE3":
+        ntypes = len(type_map)
+        nets = NetCollection.random(
+            [1, *options.neuron], options, ndim=2, ntypes=ntypes, seed=seed, dtype=dtype
+        )
+        return cls(options, type_map, *cls.no_statistics(ntypes, dtype), nets)
+
+    @classmethod
+    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
+        from mdops.io.torch.nets import embedding_collection
+
+        found, block = from_definition(SeE3Options, params), state.below("seat")
+        nets = embedding_collection(
+            block.below("filter_layers"), found, 2, len(type_map), bool(found["trainable"])
+        )
+        arrays = {"davg": block.required("mean"), "dstd": block.required("stddev")}
+        head = {"@class": "Descriptor", "type": cls.Options.KIND, "@version": 2, "type_map": type_map}
+        return {**head, **found, "embeddings": nets, "@variables": arrays}
+
+    def summary(self) -> dict[str, str]:
+        return self.sketch(self.embeddings)

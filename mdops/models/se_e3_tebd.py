@@ -1,0 +1,227 @@
+"""The descriptor se_e3_tebd (an embedding of the angle between two neighbours, and of their types)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from mdops.errors import ConfigError
+from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.environment import (
+    Directions,
+    EnvironmentOptions,
+    directions,
+    in_chunks,
+    rounded,
+    switch,
+)
+from mdops.models.neighborhood import Neighborhood
+from mdops.models.registry import register
+from mdops.models.type_embedding import TypeEmbedding, electron_configurations, tree_of_state
+from mdops.nn.net import NetCollection
+from mdops.options import from_definition, key, saved_precision
+
+if TYPE_CHECKING:
+    from mdops.io.torch.state import State
+
+
+@dataclass(kw_only=True)
+class SeE3TebdOptions(EnvironmentOptions):
+    KIND = "se_e3_tebd"
+    NAMES = ("se_e3_tebd",)
+
+    sel: list[int] | int | str = key(
+        "auto",
+        'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
+        "the data needs",
+        low=0,
+        of="sum",
+    )
+    neuron: list[int] = key([10, 20, 40], "widths of the embedding net's layers", low=1, implied=[2, 4, 8])
+    tebd_dim: int = key(8, "width of the type embedding", low=1)
+    tebd_input_mode: str = key(
+        "concat",
+        'types go into the net beside the angle ("concat"), or into one of their own, which multiplies it ("strip")',
+        choices=("concat", "strip"),
+    )
+    smooth: bool = key(True, "the net of stripped types fades with the neighbours")
+    concat_output_tebd: bool = key(True, "the centre's type embedding is part of the descriptor")
+    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    use_tebd_bias: bool = key(True, "a bias in the type embedding", implied=False)
+    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero")
+
+    @property
+    def strips_types(self) -> bool:
+        """Whether the types have a net of their own."""
+        return self.tebd_input_mode == "strip"
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
+        if self.use_econf_tebd:
+            try:
+                electron_configurations(type_map)
+            except ConfigError as error:
+                raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
+
+    def check_sel(self, place: str, type_map: Sequence[str]) -> None:
+        """Any number of numbers will do."""
+
+    def automatic_sel(self, of_types: Sequence[int], together: int, ratio: float) -> int:
+        return rounded(together * ratio)
+
+
+@register
+class SeE3Tebd(EnvironmentDescriptor):
+    """D_i = 1/N_sel^2 sum_jl theta_jl G_jl, (M,), and the centre's type embedding beside it if `concat_output_tebd`.
+
+    theta_jl = R_j . R_l, of the x, y and z alone of the normalised rows of the neighbours j and l (j = l, too).
+    G_jl = G(theta_jl, e_j, e_l), e being type embeddings; or, where types are stripped, G(theta_jl) (1 + H(e_j, e_l)),
+    with H w_j w_l in the place of H if `smooth`, w being the switch. Places without a neighbour and pairs in
+    `exclude_types` have rows of zeros, and so add nothing.
+
+    Attributes:
+        embeddings: G; type_nets: H, or None.
+        type_embedding: e of each type.
+    """
+
+    Options = SeE3TebdOptions
+    mixed: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        options: SeE3TebdOptions,
+        type_map: Sequence[str],
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        embeddings: NetCollection,
+        type_nets: NetCollection | None,
+        type_embedding: TypeEmbedding,
+    ) -> None:
+        super().__init__(options, type_map, mean, std)
+        self.embeddings, self.type_nets, self.type_embedding = embeddings, type_nets, type_embedding
+
+    @property
+    def width(self) -> int:
+        return self.embeddings.net().outputs + self.options.concat_output_tebd * self.options.tebd_dim
+
+    def forward(self, near: Neighborhood) -> Features:
+        types, found = self.type_embedding(), directions(self, near)
+        widest = max(layer.outputs for layer in self.embeddings.net().layers)
+        numbers = found.kinds.shape[1] ** 2 * max(widest, self.embeddings.net().inputs)
+
+        def of_atoms(run: slice) -> torch.Tensor:
+            return self._of_atoms(Directions(*(part[run] for part in found)), types)
+
+        d = in_chunks(of_atoms, len(near.types), numbers)
+        if self.options.concat_output_tebd:
+            d = torch.cat([d, F.embedding(near.centers, types)], dim=1)
+        return Features(d)
+
+    def _of_atoms(self, found: Directions, types: torch.Tensor) -> torch.Tensor:
+        """D (n, M), without the centre's type, from the neighbours and the embedding of the types."""
+        theta, kinds = found.rows @ found.rows.mT, found.kinds
+        n, count, _ = theta.shape
+        padded = F.pad(types, (0, 0, 0, 1))
+        if self.type_nets is None:
+            e = F.embedding(kinds, padded)
+            first, second = (part.expand(n, count, count, -1) for part in (e[:, :, None], e[:, None]))
+            g = self.embeddings.net()(torch.cat([theta[..., None], first, second], dim=-1))
+        else:
+            size = len(padded)
+            sides = padded[:, None].expand(size, size, -1), padded.expand(size, size, -1)
+            of_pairs = self.type_nets.net()(torch.cat(sides, dim=-1)).flatten(0, 1)
+            h = F.embedding(kinds[:, :, None] * size + kinds[:, None], of_pairs)
+            if self.options.smooth:
+                w = switch(found.squared.sqrt(), self.cutoff_smooth, self.cutoff)
+                h = h * (w[:, :, None] * w[:, None])[..., None]
+            g = self.embeddings.net()(theta[..., None]) * (1 + h)
+        return torch.einsum("njl,njlm->nm", theta, g) / self.slots**2
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "SeE3Tebd":
+        cls.refuse_unsupported(tree)
+        bias = bool(tree["type_embedding"]["use_tebd_bias"])  # stands there alone
+        options = SeE3TebdOptions.from_tree(tree, use_tebd_bias=bias)
+        strip = tree["embeddings_strip"] if options.strips_types else None
+        return cls(
+            options,
+            type_map,
+            *cls.statistics_of_tree(tree, dtype),
+            NetCollection.from_tree(tree["embeddings"], dtype),
+            None if strip is None else NetCollection.from_tree(strip, dtype),
+            TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype),
+        )
+
+    def to_tree(self) -> Tree:
+        o = self.options
+        precision, head = saved_precision(o.precision), self.head(1)
+        del head["use_tebd_bias"]
+        strip = {}
+        if self.type_nets is not None:
+            strip["embeddings_strip"] = self.type_nets.to_tree(precision, o.resnet_dt)
+        return {
+            **head,
+            "sel": self.sel,
+            "ntypes": self.ntypes,
+            "embeddings": self.embeddings.to_tree(precision, o.resnet_dt),
+            **strip,
+            "type_embedding": self.type_embedding.to_tree(precision),
+        }
+
+    @classmethod
+    def random(
+        cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
+    ) -> "SeE3Tebd":
+        ntypes = len(type_map)
+
+        def net(inputs: int, stream: int) -> NetCollection:
+            widths = [inputs, *options.neuron]
+            return NetCollection.random(
+                widths, options, ndim=0, ntypes=ntypes, seed=[*seed, stream], dtype=dtype
+            )
+
+        strips, types = options.strips_types, 2 * options.tebd_dim
+        return cls(
+            options,
+            type_map,
+            *cls.no_statistics(ntypes, dtype),
+            net(1 if strips else 1 + types, 0),
+            net(types, 1) if strips else None,
+            TypeEmbedding.random(options, type_map, [*seed, 2], dtype),
+        )
+
+    @classmethod
+    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
+        from mdops.io.torch.nets import embedding_collection
+
+        found, block, ntypes = (
+            from_definition(SeE3TebdOptions, params),
+            state.below("se_ttebd"),
+            len(type_map),
+        )
+        found["sel"] = [found["sel"]] if isinstance(found["sel"], int) else found["sel"]
+        train, part = bool(found["trainable"]), state.below("type_embedding.embedding")
+        types = tree_of_state(found, part, type_map, train)
+        del found["use_tebd_bias"]
+        tree = {
+            "@class": "Descriptor",
+            "@version": 1,
+            "type": cls.Options.KIND,
+            **found,
+            "ntypes": ntypes,
+            "type_map": type_map,
+            "embeddings": embedding_collection(block.below("filter_layers"), found, 0, ntypes, train),
+            "type_embedding": types,
+            "@variables": {"davg": block.required("mean"), "dstd": block.required("stddev")},
+        }
+        if found["tebd_input_mode"] == "strip":
+            strip = block.below("filter_layers_strip")
+            tree["embeddings_strip"] = embedding_collection(strip, found, 0, ntypes, train)
+        return tree
+
+    def summary(self) -> dict[str, str]:
+        o = self.options
+        place = "stripped" if o.strips_types else "beside the angle"
+        return {**self.sketch(self.embeddings), "type embedding": f"of width {o.tebd_dim}, {place}"}

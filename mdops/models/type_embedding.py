@@ -1,0 +1,164 @@
+"""Type embeddings: a few trained numbers for each type of atom, in descriptors that treat all types alike."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from ase.data import chemical_symbols
+from torch import nn
+
+from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.nn.net import Net, Tree
+from mdops.options import saved_precision
+
+if TYPE_CHECKING:
+    from mdops.io.torch.state import State
+
+_ELEMENTS = chemical_symbols[1:119]
+# Shells in the order of the vectors, and how many spin orbitals each has.
+_SHELLS = [
+    f"{n}{kind}"
+    for n, kinds in enumerate(("s", "sp", "spd", "spdf", "spdf", "spd", "sp"), 1)
+    for kind in kinds
+]
+_PLACES = {shell: 2 * (2 * "spdf".index(shell[1]) + 1) for shell in _SHELLS}
+# Ground states that the order of n + l, then n, does not give: electrons that are in another shell.
+_MOVED = {
+    **dict.fromkeys(("Cr", "Cu"), "4s 3d"),
+    **dict.fromkeys(("Nb", "Mo", "Ru", "Rh", "Ag"), "5s 4d"),
+    "Pd": "5s 4d 5s 4d",
+    **dict.fromkeys(("La", "Ce", "Gd"), "4f 5d"),
+    **dict.fromkeys(("Pt", "Au"), "6s 5d"),
+    **dict.fromkeys(("Ac", "Pa", "U", "Np", "Cm"), "5f 6d"),
+    "Th": "5f 6d 5f 6d",
+    **dict.fromkeys(("Ds", "Rg"), "7s 6d"),
+}
+
+
+def electron_configurations(type_map: Sequence[str]) -> np.ndarray:
+    """(ntypes, 118): the ground state of each element, +1 for a spin orbital that has an electron and -1 for an
+    empty one, over sqrt(118); shells by n, then l, filled by Hund's rule.
+
+    Raises ConfigError for a type that is no element.
+    """
+    unknown = [name for name in type_map if name not in _ELEMENTS]
+    if unknown:
+        raise ConfigError(
+            f"use_econf_tebd needs the electron configurations of elements, and {', '.join(unknown)} is none"
+        )
+    rows = np.array([_configuration(name) for name in type_map], dtype=np.float64)
+    return rows / np.sqrt(rows.shape[1])
+
+
+def _configuration(element: str) -> list[int]:
+    left, electrons = _ELEMENTS.index(element) + 1, dict.fromkeys(_SHELLS, 0)
+    for shell in sorted(_SHELLS, key=lambda name: (int(name[0]) + "spdf".index(name[1]), name)):
+        electrons[shell] = min(left, _PLACES[shell])
+        left -= electrons[shell]
+    for origin, target in re.findall(r"(\w+) (\w+)", _MOVED.get(element, "")):
+        electrons[origin] -= 1
+        electrons[target] += 1
+    result = []
+    for shell in _SHELLS:
+        orbitals = _PLACES[shell] // 2
+        pairs = max(0, electrons[shell] - orbitals)
+        single = electrons[shell] - 2 * pairs
+        result += [1, 1] * pairs + [-1, 1] * single + [-1, -1] * (orbitals - pairs - single)
+    return result
+
+
+class TypeEmbedding(nn.Module):
+    """A net on what tells a type from others: a vector of its own, or its element's electron configuration.
+
+    Attributes:
+        net: to (tebd_dim,); one linear layer in models that were made for PyTorch.
+        inputs: (ntypes, n), what it takes for each type.
+    """
+
+    inputs: torch.Tensor
+
+    def __init__(self, net: Net, type_map: Sequence[str], use_econf_tebd: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.net, self.type_map, self.use_econf_tebd = net, list(type_map), use_econf_tebd
+        rows = electron_configurations(type_map) if use_econf_tebd else np.eye(len(type_map))
+        # Not in the state: it follows from the options.
+        self.register_buffer("inputs", torch.from_numpy(rows).to(dtype), persistent=False)
+
+    def forward(self) -> torch.Tensor:
+        """(ntypes, tebd_dim)."""
+        return self.net(self.inputs)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "TypeEmbedding":
+        """Raises UnsupportedModelError where the net does not fit the types."""
+        net = Net.from_tree(tree["embedding"], dtype)
+        found = cls(net, type_map, bool(tree["use_econf_tebd"]), dtype)
+        if net.inputs != found.inputs.shape[1]:
+            raise UnsupportedModelError(
+                f"a type embedding of {net.inputs} numbers a type is not supported, {found.inputs.shape[1]} is"
+            )
+        return found
+
+    def to_tree(self, precision: str) -> Tree:
+        """The node, with arrays of that dtype."""
+        layers = self.net.layers
+        resnet_dt = any(layer.timestep is not None for layer in layers)
+        embedding = self.net.to_tree("EmbeddingNetwork", precision, resnet_dt)
+        return {
+            "@class": "TypeEmbedNet",
+            "@version": 2,
+            "ntypes": len(self.type_map),
+            "neuron": embedding["neuron"],
+            "resnet_dt": resnet_dt,
+            "precision": precision,
+            "activation_function": embedding["activation_function"],
+            "trainable": True,
+            "padding": True,
+            "use_econf_tebd": self.use_econf_tebd,
+            "use_tebd_bias": layers[0].bias is not None,
+            "type_map": list(self.type_map),
+            "embedding": embedding,
+        }
+
+    @classmethod
+    def random(
+        cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
+    ) -> "TypeEmbedding":
+        """A new one, of options with tebd_dim, use_econf_tebd, use_tebd_bias and precision."""
+        inputs = sum(_PLACES.values()) if options.use_econf_tebd else len(type_map)
+        net = Net.random(
+            [inputs, options.tebd_dim],
+            "Linear",
+            resnet_dt=False,
+            random=np.random.default_rng(seed),
+            precision=saved_precision(options.precision),
+            dtype=dtype,
+            bias=options.use_tebd_bias,
+        )
+        return cls(net, type_map, options.use_econf_tebd, dtype)
+
+
+def tree_of_state(state: "State", options: Mapping[str, Any], type_map: list[str], trainable: bool) -> Tree:
+    """The node from a PyTorch file: the keys of its descriptor, and the tensors below `type_embedding.embedding`."""
+    from mdops.io.torch.nets import embedding_net
+
+    net = {
+        "neuron": [options["tebd_dim"]],
+        "activation_function": "Linear",
+        "resnet_dt": False,
+        "precision": options["precision"],
+    }
+    return {
+        "@class": "TypeEmbedNet",
+        "@version": 2,
+        "ntypes": len(type_map),
+        **net,
+        "trainable": trainable,
+        "padding": True,
+        "use_econf_tebd": options["use_econf_tebd"],
+        "use_tebd_bias": options["use_tebd_bias"],
+        "type_map": type_map,
+        "embedding": embedding_net(state.below("embedding_net"), net, True),
+    }

@@ -1,0 +1,136 @@
+"""Makes tests/data/reference_kinds/<case>/{model.dp,systems.npz} of other descriptors than se_e2_a.
+
+As make_reference.py, which tells what it needs and what the files hold:
+
+    python tests/data/make_kinds.py [case ...]
+
+se_r, se_r_dt, se_t, se_t_tebd, hybrid and hybrid_three come from the same kind of script, with wider nets.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from deepmd.pt.model.descriptor import BaseDescriptor
+from make_reference import (
+    EVERY_SYSTEM,
+    FITTING,
+    SYSTEMS,
+    crowded,
+    make,
+    output_bias,
+    parameter_statistics,
+    triclinic,
+    with_virtual,
+)
+
+HERE = Path(__file__).parent / "reference_kinds"
+SHORT = {"sel": [18, 16], "rcut_smth": 2.6, "rcut": 3.8, "neuron": [4, 8], "precision": "float64"}
+LONG = {**SHORT, "sel": [34, 36], "rcut_smth": 2.0, "rcut": 5.0}
+A = {**SHORT, "type": "se_e2_a", "axis_neuron": 3, "type_one_side": True}
+R = {**SHORT, "type": "se_e2_r"}
+T = {**SHORT, "type": "se_e3", "neuron": [3, 6]}
+ODD = {"resnet_dt": True, "neuron": [5, 5, 10], "activation_function": "gelu", "env_protection": 0.07}
+
+
+def case(descriptor, *parts, fitting=(), systems=SYSTEMS, types=2, edit=None, **model):
+    """One case; of several descriptors a hybrid."""
+    descriptor = {"type": "hybrid", "list": [descriptor, *parts]} if parts else descriptor
+    return {
+        "descriptor": descriptor,
+        "fitting": {**FITTING, **dict(fitting)},
+        "systems": systems,
+        "types": types,
+        "edit": edit,
+        "statistics": True,
+        "model": model,
+    }
+
+
+def of_kind(name, kind, three):
+    """What every descriptor has cases of; `three`: its `sel` for three types."""
+    crowds = {"crowded": crowded}
+    return {
+        f"{name}_base": case(kind, systems=EVERY_SYSTEM, edit=output_bias),
+        f"{name}_options": case({**kind, **ODD, "exclude_types": [[0, 1]]}, edit=output_bias),
+        f"{name}_davg_zero": case({**kind, "set_davg_zero": True}, atom_exclude_types=[1], edit=output_bias),
+        f"{name}_pairs": case(
+            {**kind, "exclude_types": [[1, 1]], "sel": three}, types=3, pair_exclude_types=[[0, 1]]
+        ),
+        f"{name}_few_places": case(
+            {**kind, "sel": [9, 7], "exclude_types": [[0, 0]]}, systems=crowds, pair_exclude_types=[[0, 1]]
+        ),
+        f"{name}_float32": case({**kind, "precision": "float32"}),
+        f"{name}_virtual": case(kind, systems={"with_virtual": with_virtual}),
+    }
+
+
+CASES = {
+    **of_kind("se_e2_r", R, [14, 12, 10]),
+    **of_kind("se_e3", T, [14, 12, 10]),
+    "hybrid_a_r": case(
+        {**A, "exclude_types": [[0, 1]]}, {**R, **LONG, "exclude_types": [[1, 1]]}, systems=EVERY_SYSTEM
+    ),
+    # The first part's places are fewer than the neighbours within the other's cutoff.
+    "hybrid_a_a": case(
+        {**A, "exclude_types": [[0, 0]], "type_one_side": False},
+        {**A, **LONG, "env_protection": 0.05},
+        edit=output_bias,
+    ),
+    "hybrid_r_t": case({**R, **LONG, **ODD}, {**T, "exclude_types": [[0, 1]]}, pair_exclude_types=[[1, 1]]),
+    "hybrid_few_places": case(
+        {**A, "sel": [4, 7]},
+        {**R, **LONG, "sel": [15, 5], "exclude_types": [[0, 1]]},
+        T,
+        systems={"crowded": crowded},
+        pair_exclude_types=[[0, 0]],
+    ),
+    "hybrid_parameters": case(
+        A,
+        {**R, **LONG},
+        fitting={"numb_fparam": 1, "numb_aparam": 2},
+        systems={"triclinic": triclinic},
+        edit=parameter_statistics,
+    ),
+}
+
+
+EMT = Path(__file__).parent / "training" / "emt"
+STATISTICS = {
+    "se_e2_r": {**R, "sel": [80, 60], "rcut": 5.0, "exclude_types": [[0, 1]]},
+    "se_e3": {**T, "sel": [40, 30], "rcut": 4.0, "env_protection": 0.05},
+}
+
+
+def make_statistics():
+    """davg and dstd (types, columns) of EMT's frames: statistics.npz, `<kind>/davg` and `<kind>/dstd`."""
+    (folder,) = EMT.glob("set.*")
+    names = (EMT / "type_map.raw").read_text().split()
+    types = [["Cu", "Al"].index(names[int(t)]) for t in (EMT / "type.raw").read_text().split()]
+    coord, box = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("coord", "box"))
+    sample = {
+        "coord": coord.double(),
+        "box": box.double(),
+        "atype": torch.tensor(types).expand(len(coord), -1),
+    }
+    arrays = {}
+    for name, options in STATISTICS.items():
+        descriptor = BaseDescriptor(**options, ntypes=2, type_map=["Cu", "Al"])
+        descriptor.compute_input_stats([{**sample, "natoms": None}])
+        variables = descriptor.serialize()["@variables"]
+        arrays |= {f"{name}/{key}": variables[key][:, 0] for key in ("davg", "dstd")}
+    np.savez_compressed(HERE / "statistics.npz", **arrays)
+
+
+def main():
+    if not sys.argv[1:]:
+        make_statistics()
+    wanted = sys.argv[1:] or list(CASES)
+    for index, (name, options) in enumerate(CASES.items()):
+        if name in wanted:
+            make(name, options, seed=1000 + 2 * index, here=HERE)
+
+
+if __name__ == "__main__":
+    main()

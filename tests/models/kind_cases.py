@@ -1,0 +1,238 @@
+"""What every kind of descriptor must satisfy, for the tests of each kind."""
+
+import copy
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk
+from reference_cases import build, references, relative_error
+from small_systems import EMT
+from trees import differences
+
+import mdops
+from mdops.calculator import MDOps
+from mdops.io import read_model
+from mdops.md import Physics
+from mdops.md.engine import Engine
+from mdops.md.motion import set_velocities
+from mdops.models import model_of_tree
+from mdops.train import PairLists, load_dataset
+from mdops.train.config.sections import parse_config
+from mdops.train.loop.trainer import Trainer
+from mdops.train.model.random import random_potential
+
+DATA = Path(__file__).parents[1] / "data"
+KINDS = DATA / "reference_kinds"
+LIMITS = {"float64": (1e-9, 1e-9), "float32": (5e-6, 5e-5)}  # of energies, and of what is differentiated
+
+
+def cases(*starts):
+    """The names of the cases that begin so."""
+    return sorted(path.name for path in KINDS.iterdir() if path.is_dir() and path.name.startswith(starts))
+
+
+def load_case(case, dtype="float64", device="cpu"):
+    overflow = "truncate" if case.endswith("few_places") else "error"
+    return mdops.load(KINDS / case / "model.dp", dtype=dtype, device=device, overflow=overflow)
+
+
+def check_reference(case, dtype):
+    """Every answer for every system of a case, with atomic virials and without."""
+    potential = load_case(case, dtype)
+    # DeePMD-kit itself computed such a model in float32.
+    limits = LIMITS["float32" if case.endswith("float32") else dtype]
+    for one in references(KINDS / case):
+        for atom_virial in (False, True):
+            found = potential.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=atom_virial)
+            assert ("atom_virial" in found) == atom_virial and {"forces", "virial"} <= found.keys()
+            for name in found.keys() & one.answers.keys():
+                error = relative_error(found[name], one.answers[name])
+                assert error < limits["energy" not in name], f"{one.name}: {name} is off by {error:.1e}"
+
+
+def check_round_trip(case, folder):
+    """What is written is what was read, to the last bit and key, but for what DeePMD-kit writes and nobody reads."""
+    wanted = plain(read_model(KINDS / case / "model.dp").model)
+    potential = load_case(case)
+    for suffix in ("dp", "yaml", "safetensors"):
+        potential.save(folder / f"again.{suffix}")
+        assert differences(plain(read_model(folder / f"again.{suffix}").model), wanted) == []
+
+
+def plain(tree):
+    """Without the copy of the cutoffs that every descriptor has; DeePMD-kit leaves out their protection in some."""
+    tree = copy.deepcopy(tree)
+    for part in tree["descriptor"].get("list", [tree["descriptor"]]):
+        part.pop("env_mat")
+    return tree
+
+
+def check_gradients(case):
+    """First and second derivatives of the energies by positions, in float64."""
+    tree = read_model(KINDS / case / "model.dp").model
+    potential = build(tree, overflow="extend")
+    atoms = bulk("Cu", a=3.7, cubic=True)
+    positions = torch.tensor(atoms.positions) + 0.1 * torch.randn(
+        4, 3, generator=torch.Generator().manual_seed(1)
+    )
+    types, cell = torch.tensor([0, 1, 1, 0]), torch.tensor(atoms.cell.array)
+
+    def energy(x):
+        return potential(x, types, cell)["energy"]
+
+    x = positions.double().requires_grad_()
+    assert torch.autograd.gradcheck(energy, x, atol=1e-8)
+    assert torch.autograd.gradgradcheck(energy, x, atol=1e-7)
+
+
+def training_input(descriptor, steps, precision="float64", **fitting):
+    data = {"systems": str(EMT), "batch_size": 2}
+    return parse_config(
+        {
+            "model": {
+                "type_map": ["Cu", "Al"],
+                "descriptor": descriptor,
+                "fitting_net": {"neuron": [12, 12], "seed": 1, **fitting},
+                "data_stat_nbatch": 20,
+            },
+            "learning_rate": {"type": "exp", "decay_steps": 10, "start_lr": 2e-2, "stop_lr": 1e-4},
+            "loss": {"type": "ener", "start_pref_v": 0.1, "limit_pref_v": 1.0},
+            "training": {
+                "training_data": data,
+                "numb_steps": steps,
+                "seed": 3,
+                "disp_freq": 4,
+                "save_freq": 8,
+                "precision": precision,
+            },
+        }
+    )
+
+
+def errors_of(potential):
+    """Root mean squares over four frames of EMT."""
+    data = load_dataset(EMT, ["Cu", "Al"])
+    frames = [0, 6, 12, 18]
+    own = [slice(data.offsets[k], data.offsets[k + 1]) for k in frames]
+    found = potential.compute(
+        [
+            Atoms(
+                [("Cu", "Al")[t] for t in data.types[part]],
+                data.positions[part],
+                cell=data.cell[k],
+                pbc=data.pbc[k],
+            )
+            for k, part in zip(frames, own, strict=True)
+        ]
+    )
+    labels = {
+        "forces": np.concatenate([data.labels["forces"][part] for part in own]),
+        "energy": data.labels["energy"][frames],
+    }
+    return {name: np.sqrt(np.mean((found[name] - labels[name]) ** 2)) for name in labels}
+
+
+def check_training(descriptor, folder, steps=24):
+    """The loss falls; a training that is stopped goes on with the same bits; the model is there afterwards."""
+    whole, stopped = folder / "whole", folder / "stopped"
+    whole.mkdir(), stopped.mkdir()
+    trainer = Trainer(training_input(descriptor, steps), whole)
+    before = errors_of(trainer.potential)
+    expected = trainer.run()
+    after = errors_of(expected)
+    assert after["forces"] < 0.98 * before["forces"] and after["energy"] < 0.9 * before["energy"]
+
+    def stop(report):
+        if report.step >= 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(training_input(descriptor, steps), stopped).run(stop)
+    again = Trainer(training_input(descriptor, steps), stopped, restart=True)
+    assert again.step == 8
+    found = again.run()
+    for a, b in zip(expected.state_dict().values(), found.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    loaded = mdops.load(whole / "model.safetensors", dtype="float64")
+    atoms = alloy()
+    np.testing.assert_allclose(loaded.compute(atoms)["forces"], expected.compute(atoms)["forces"], atol=1e-12)
+    return expected
+
+
+def new_potential(descriptor):
+    """A model before training, with the statistics of all frames."""
+    config = training_input(descriptor, 1)
+    data = load_dataset(EMT, ["Cu", "Al"])
+    return random_potential(config, data, PairLists(data, config.model.cutoff), seed=3, dtype=torch.float64)
+
+
+def check_statistics(part, name):
+    """davg and dstd of the frames of EMT are DeePMD-kit's."""
+    with np.load(KINDS / "statistics.npz") as file:
+        davg, dstd = file[f"{name}/davg"], file[f"{name}/dstd"]
+    np.testing.assert_allclose(part.mean.numpy(), davg[:, 0], rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(part.std.numpy()[:, : dstd.shape[1]], dstd[:, :2], rtol=1e-12)
+
+
+def alloy(seed=0):
+    """32 atoms."""
+    atoms = bulk("Cu", a=4.0, cubic=True) * (2, 2, 2)
+    atoms.symbols[::4] = "Al"
+    atoms.rattle(0.05, seed=seed)
+    return atoms
+
+
+def check_dynamics(potential):
+    """ASE's forces are the slopes of its energy and its stress that of a strain; the engine conserves the energy."""
+    atoms = alloy()
+    atoms.calc = MDOps(potential)
+    forces, stress = atoms.get_forces(), atoms.get_stress(voigt=False)
+    random, step = np.random.default_rng(0), 1e-4
+    direction = random.standard_normal(forces.shape)
+    strain = random.standard_normal((3, 3))
+    strain = strain + strain.T
+
+    def energy(shift, stretch):
+        moved = atoms.copy()
+        moved.positions += shift * direction
+        moved.set_cell(moved.cell.array @ (np.eye(3) + stretch * strain), scale_atoms=True)
+        moved.calc = atoms.calc
+        return moved.get_potential_energy()
+
+    slope = (energy(step, 0) - energy(-step, 0)) / (2 * step)
+    assert slope == pytest.approx(-(forces * direction).sum(), rel=1e-5, abs=1e-7)
+    slope = (energy(0, step) - energy(0, -step)) / (2 * step)
+    assert slope == pytest.approx(atoms.get_volume() * (stress * strain).sum(), rel=1e-5, abs=1e-6)
+
+    physics = Physics("nve", 100, 1.0)
+    atoms.calc = None
+    atoms.info.clear()
+    set_velocities(atoms, physics, np.random.default_rng(0), anew=True)
+    frames = list(Engine(atoms, potential, physics).run(10, every=2))
+    assert len(frames) == 5
+    assert np.ptp([frame.conserved for frame in frames]) < 1e-3
+    assert np.abs(frames[-1].positions - atoms.positions).max() > 1e-3
+
+
+def check_gpu(case):
+    """A GPU's answers are the CPU's."""
+    for dtype, limit in (("float64", 1e-11), ("float32", 1e-4)):
+        here, there = load_case(case, dtype), load_case(case, dtype, "cuda")
+        for one in references(KINDS / case):
+            extra = [None if p is None else p.cuda() for p in (one.fparam, one.aparam)]
+            found = there.evaluate(one.system.to("cuda"), None, *extra, atom_virial=True)
+            wanted = here.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=True)
+            for name, value in wanted.items():
+                assert relative_error(found[name].cpu(), value) < limit, f"{one.name}: {name}"
+
+
+def refuses(case, edit, message):
+    """A model whose descriptor was edited is refused by name."""
+    tree = read_model(KINDS / case / "model.dp").model
+    edit(tree["descriptor"])
+    with warnings.catch_warnings(), pytest.raises(mdops.errors.UnsupportedModelError, match=message):
+        model_of_tree(tree)

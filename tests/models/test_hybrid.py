@@ -1,0 +1,181 @@
+"""Descriptors side by side, each with its own cutoff and places."""
+
+import dataclasses
+
+import pytest
+import torch
+from kind_cases import (
+    alloy,
+    cases,
+    check_dynamics,
+    check_gpu,
+    check_gradients,
+    check_reference,
+    check_round_trip,
+    check_statistics,
+    check_training,
+    load_case,
+    new_potential,
+    refuses,
+    training_input,
+)
+
+from mdops import Potential
+from mdops.errors import ConfigError, InputError
+from mdops.models import Descriptor, Neighborhood, NeighborSpec
+from mdops.models.registry import kinds
+from mdops.models.se_e2_r import SeE2R
+from mdops.system import from_atoms
+
+CASES = [
+    case
+    for case in cases("hybrid")
+    # A part of it is of a kind that may not be there.
+    if case != "hybrid_three" or "dpa1" in kinds("descriptor")
+]
+A = {"type": "se_e2_a", "rcut": 3.5, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 2, "seed": 1}
+R = {
+    "type": "se_e2_r",
+    "sel": [80, 60],
+    "rcut": 5.0,
+    "rcut_smth": 2.6,
+    "neuron": [4],
+    "exclude_types": [[0, 1]],
+}
+T = {"type": "se_e3", "sel": [40, 30], "rcut": 4.0, "rcut_smth": 2.6, "neuron": [3], "env_protection": 0.05}
+INPUT = {"type": "hybrid", "list": [A, R, T]}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("case", CASES)
+def test_deepmd_kits_answers(case, dtype):
+    check_reference(case, dtype)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_saved_model_is_the_tree_that_was_read(case, tmp_path):
+    check_round_trip(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", ["hybrid_a_a", "hybrid_r_t"])
+def test_derivatives(case):
+    check_gradients(case)
+
+
+def test_training_restart_and_saved_model(tmp_path):
+    potential = check_training(INPUT, tmp_path, steps=14)
+    assert potential.sel[1:] == [[80, 60], [40, 30]] and potential.cutoff == 5.0
+    assert potential.kind == "a standard model of se_e2_a, se_r, se_e3"
+
+
+def test_each_part_has_the_statistics_of_its_own_cutoff():
+    _, r, t = new_potential(INPUT).model.descriptors
+    check_statistics(r, "se_e2_r")
+    check_statistics(t, "se_e3")
+
+
+def test_ase_and_engine():
+    # Energies of se_e2_r jump where neighbours of excluded pairs cross the cutoff (docs/models.md).
+    check_dynamics(new_potential({"type": "hybrid", "list": [A, {**R, "exclude_types": []}, T]}))
+
+
+def test_features_are_those_of_the_parts_alone():
+    """Where no pair is excluded and no place is short, a part does not notice the others."""
+    potential = new_potential({"type": "hybrid", "list": [A, {**R, "exclude_types": []}, T]})
+    hybrid = potential.model.descriptor
+    system = from_atoms([alloy()], potential.type_map)
+    near = Neighborhood.of(system, potential.neighbor_list(system), potential.cutoff, torch.float64)
+    found = hybrid(near)
+    alone = [part(near.within(part.cutoff)).values for part in hybrid.parts]
+    torch.testing.assert_close(found.values, torch.cat(alone, 1), rtol=1e-12, atol=1e-14)
+    assert found.axes.shape == (32, 3, 8)
+    assert hybrid.width == 16 + 4 + 3 == found.values.shape[1]
+
+
+def test_parts_with_one_net_may_be_trained_or_not():
+    potential = new_potential({"type": "hybrid", "list": [{**A, "trainable": False}, R]})
+    a, r = potential.model.descriptors
+    assert not any(p.requires_grad for p in a.parameters())
+    assert all(p.requires_grad for p in r.parameters())
+
+
+def test_seeds():
+    """Two parts alike have weights of their own, and those that a part's own seed gives."""
+    part = {key: value for key, value in A.items() if key != "seed"}
+    one, two, own = new_potential({"type": "hybrid", "list": [part, part, A]}).model.descriptors
+    weights = [d.net(0, 0).layers[0].weight for d in (one, two, own)]
+    assert not torch.equal(weights[0], weights[1])
+    (alone,) = new_potential(A).model.descriptors
+    assert torch.equal(weights[2], alone.net(0, 0).layers[0].weight)
+
+
+def test_too_many_neighbours_of_one_part_are_told():
+    potential = new_potential({"type": "hybrid", "list": [{**A, "sel": [2, 2]}, R]})
+    strict = Potential(potential.model)
+    with pytest.raises(InputError, match=r"neighbours of type Cu.*sel is 2"):
+        strict.compute(alloy())
+
+
+def test_share_takes_the_nearest_of_each_type():
+    """Of four neighbours, all of a list, a part with fewer places takes the nearest of each type."""
+    potential = load_case("hybrid_a_r")
+    system = from_atoms([alloy()], potential.type_map)
+    near = Neighborhood.of(system, potential.neighbor_list(system), potential.cutoff, torch.float64)
+    near = dataclasses.replace(near, truncates=True)
+    shared = near.share(NeighborSpec(2.0, (3, 1)), mixed=False)
+    assert shared.cutoff == near.cutoff and shared.count(shared.kinds).tolist() == [[3, 1]] * 32
+    for t, places in enumerate((3, 1)):
+        distances = near.squared.masked_fill(near.kinds != t, torch.inf).sort(1).values[:, :places]
+        mine = shared.squared.masked_fill(shared.kinds != t, torch.inf).sort(1).values[:, :places]
+        assert torch.equal(distances, mine)
+    together = near.share(NeighborSpec(2.0, (4,), True), mixed=True)
+    assert together.count(together.kinds).sum(1).tolist() == [4] * 32
+
+
+def test_share_keeps_what_is_within_the_parts_cutoff_unless_it_truncates():
+    potential = load_case("hybrid_a_r")
+    system = from_atoms([alloy()], potential.type_map)
+    near = Neighborhood.of(system, potential.neighbor_list(system), potential.cutoff, torch.float64)
+    shared = near.share(NeighborSpec(3.5, (1, 1)), mixed=False)
+    within = near.within(3.5)
+    assert torch.equal(shared.count(shared.kinds), within.count(within.kinds).clamp(min=1))
+
+
+def test_a_distance_that_is_nan_is_among_the_nearest():
+    potential = load_case("hybrid_few_places")
+    system = from_atoms([alloy()], potential.type_map)
+    near = Neighborhood.of(system, potential.neighbor_list(system), potential.cutoff, torch.float64)
+    near.displacements[3, 2] = torch.nan
+    near = dataclasses.replace(near, truncates=True)
+    few = NeighborSpec(2.0, (2, 2))
+    for kept in (near.select(few.sel, mixed=False), near.share(few, mixed=False)):
+        assert torch.isnan(kept.displacements).any(-1).any(-1).nonzero()[:, 0].tolist() == [3]
+
+
+def test_what_is_refused():
+    refuses("hybrid", lambda d: d.update(list=[]), "without parts")
+    refuses("hybrid", lambda d: d["list"][0].update(type="dpa9"), "dpa9")
+    with pytest.raises(ConfigError, match=r"model\.descriptor\.list\[1\]\.type: is 'hybrid'"):
+        training_input({"type": "hybrid", "list": [A, INPUT]}, 1)
+    with pytest.raises(ConfigError, match=r"model\.descriptor\.list\[1\]\.rcut_smth"):
+        training_input({"type": "hybrid", "list": [A, {**R, "rcut_smth": 9.0}]}, 1)
+    with pytest.raises(ConfigError, match=r"model\.descriptor\.list"):
+        training_input({"type": "hybrid", "list": []}, 1)
+
+
+def test_summary():
+    summary = load_case("hybrid").model.summary()
+    assert summary["part 1, descriptor"] == "se_e2_a" and summary["part 2, sel"] == "O 40, H 60"
+
+
+def test_a_kind_of_ones_own_is_a_part():
+    """Any registered descriptor may be one."""
+    assert issubclass(SeE2R, Descriptor)
+    config = training_input({"type": "hybrid", "list": [{"type": "se_r", "sel": [4, 4]}]}, 1)
+    assert config.model.descriptor.list[0].KIND == "se_r"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_gpu(case):
+    check_gpu(case)
