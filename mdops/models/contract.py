@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from mdops.errors import InputError
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.nn.net import NetCollection, array, tensor
 from mdops.options import Options, saved_precision
@@ -327,6 +328,28 @@ class AtomicModel(Kind, ABC):
         return max(spec.cutoff for spec in self.neighbors)
 
     @property
+    def mixed_types(self) -> bool:
+        """Whether neighbours of all types share places, and weights serve all types: parts of a blend have to."""
+        return False
+
+    @property
+    def parts(self) -> "list[AtomicModel]":
+        """Those that it is made of: itself, or the parts of a blend."""
+        return [self]
+
+    @property
+    def shortest(self) -> float:
+        """A; for shorter distances the model has no answer but NaN, and the potential raises an error."""
+        return 0.0
+
+    def short_pairs(self, near: Neighborhood) -> torch.Tensor:
+        """(P, 2) int64: the atoms of `near` and neighbours of theirs that are nearer than `shortest`."""
+        near = near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs)
+        short = (near.squared < self.shortest**2) & (near.kinds != near.ntypes)
+        atom, slot = short.nonzero(as_tuple=True)
+        return torch.stack([atom, near.neighbors[atom, slot].long()], dim=1)
+
+    @property
     def dtype(self) -> torch.dtype:
         """The compute dtype, that of weights and pair vectors."""
         return next(self.parameters()).dtype
@@ -381,6 +404,12 @@ class AtomicModel(Kind, ABC):
     ) -> dict[str, torch.Tensor]:
         """(N, *shape) of each output by its name, float64, without `out_bias`; arguments as of `forward`."""
 
+    def refuse_untaken(self, fparam: torch.Tensor | None, aparam: torch.Tensor | None) -> None:
+        """Raises InputError for parameters that are given, and the model takes none."""
+        for name, value in (("fparam", fparam), ("aparam", aparam)):
+            if value is not None and not self.parameter_sizes[name]:
+                raise InputError(f"{name} is given, and the model takes none")
+
     @classmethod
     @abstractmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> Self:
@@ -390,6 +419,18 @@ class AtomicModel(Kind, ABC):
     @abstractmethod
     def random(cls, options: Any, seed: int, dtype: torch.dtype) -> Self:
         """A new one, before training; every `sel` is known."""
+
+    def head(self, version: int) -> Tree:
+        """The keys of the node but those of its parts."""
+        return {
+            "@class": "Model",
+            "@version": version,
+            "type": self.options.KIND,
+            "type_map": list(self.type_map),
+            "rcond": None,
+            **self.options.to_tree(),
+            "@variables": self.variables_to_tree(),
+        }
 
     @staticmethod
     def variables_of_tree(tree: Tree) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class EnvironmentOptions(Options):
     """Those of se_e2_a that the other descriptors of the environment matrix have, too."""
 
-    sel: list[int] | int | str = key(
+    sel: list[int] | str = key(
         "auto",
         'places for neighbours of each type; "auto:f" is f times what the data needs',
         low=0,

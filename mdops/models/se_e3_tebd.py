@@ -203,7 +203,7 @@ class SeE3Tebd(EnvironmentDescriptor):
         )
         found["sel"] = [found["sel"]] if isinstance(found["sel"], int) else found["sel"]
         train, part = bool(found["trainable"]), state.below("type_embedding.embedding")
-        types = tree_of_state(found, part, type_map, train)
+        types = tree_of_state(part, found, type_map, train)
         del found["use_tebd_bias"]
         tree = {
             "@class": "Descriptor",

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mdops.errors import DataError
+from mdops.errors import ConfigError, DataError
 from mdops.train.config.sections import Config, DataConfig
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.labels import LABELS
@@ -84,9 +84,13 @@ def make_optimizer(config: Config, parameters: Iterable[torch.nn.Parameter]) -> 
     """The optimizer of the section `optimizer`, for the parameters that are trained.
 
     On a GPU its learning rate is a tensor there, so that steps can be captured as a CUDA graph.
+
+    Raises ConfigError where there are none.
     """
     c = config.optimizer
     trained = [p for p in parameters if p.requires_grad]
+    if not trained:
+        raise ConfigError("model: has no weights that are trained, so that there is nothing to do")
     on_gpu = bool(trained) and trained[0].is_cuda
     rate: Any = config.learning_rate.start_lr
     rate = torch.tensor(rate, dtype=torch.float32, device=trained[0].device) if on_gpu else rate
