@@ -63,8 +63,8 @@ class GpuCall : public CudaOp {
 
  private:
   StepArgs arguments(const PotentialInputs& in) const {
-    for (const int64_t size : {in.atoms, in.systems, in.neighbors.size(1), in.tables.size(2)})
-      int32_of("positions`, `cell`, `neighbors` or `tables", size);
+    int32_of("positions", in.atoms), int32_of("cell", in.systems);
+    int32_of("neighbors", in.neighbors.size(1)), int32_of("tables", in.tables.size(2));
     StepArgs p{};
     p.positions = in.positions.const_data_ptr<double>();
     fill<float>(in, p);
