@@ -69,7 +69,7 @@ class EnvironmentOptions(Options):
         """Raises ConfigError if there is no place for a neighbour."""
         if isinstance(self.sel, str):
             ratio = automatic_sel_ratio(self.sel, place)
-            return dataclasses.replace(self, sel=self.automatic_sel(*most(self.rcut), ratio))
+            return dataclasses.replace(self, sel=self.automatic_sel(*most(self.rcut), ratio))  # type: ignore[arg-type]
         if not np.any(self.sel):
             raise ConfigError(f"{place}.sel: {self.sel} has no place for a neighbour")
         return self

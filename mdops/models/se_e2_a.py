@@ -146,10 +146,11 @@ class SeE2A(EnvironmentDescriptor):
 
         found, block = from_definition(SeE2AOptions, params), state.below("sea")
         ndim = 1 if found["type_one_side"] else 2
-        nets = embedding_collection(block.below("filter_layers"), found, ndim, len(type_map), True)
+        train = found.pop("trainable")  # of the layers; DeePMD-kit's node of this descriptor says True always
+        nets = embedding_collection(block.below("filter_layers"), found, ndim, len(type_map), train)
         arrays = {"davg": block.required("mean"), "dstd": block.required("stddev")}
         head = {"@class": "Descriptor", "type": cls.Options.KIND, "@version": 2, "type_map": type_map}
-        return {**head, **found, "embeddings": nets, "@variables": arrays}
+        return {**head, **found, "trainable": True, "spin": None, "embeddings": nets, "@variables": arrays}
 
     def summary(self) -> dict[str, str]:
         lines = self.sketch(self.embeddings)
