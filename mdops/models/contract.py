@@ -276,13 +276,12 @@ class EnvironmentDescriptor(Descriptor):
     @classmethod
     def head_of_state(cls, version: int, found: Tree, state: "State", type_map: list[str]) -> Tree:
         """The same for `tree_of_state`, from the keys that were found and the tensors."""
-        cutoffs = {"rcut": found["rcut"], "rcut_smth": found["rcut_smth"]}
         return {
             "@class": "Descriptor",
             "@version": version,
             "type": cls.Options.KIND,
             **found,
-            "env_mat": {**cutoffs, "protection": found["env_protection"], "use_exp_switch": False},
+            "env_mat": environment_node(found),
             "type_map": type_map,
             "@variables": {"davg": state.required("mean"), "dstd": state.required("stddev")},
         }
