@@ -146,6 +146,12 @@ class Descriptor(Kind):
         )
 
 
+def environment_node(options: Mapping[str, Any]) -> Tree:
+    """What the nodes of descriptors of the environment matrix say once more of their options."""
+    cutoffs = {"rcut": options["rcut"], "rcut_smth": options["rcut_smth"]}
+    return {**cutoffs, "protection": options["env_protection"], "use_exp_switch": False}
+
+
 class EnvironmentDescriptor(Descriptor):
     """Base of descriptors of the normalised rows R of the environment matrix, whose `options` have rcut, rcut_smth,
     sel, exclude_types, env_protection and set_davg_zero.
@@ -247,13 +253,12 @@ class EnvironmentDescriptor(Descriptor):
     def head(self, version: int) -> Tree:
         """The keys of the node but nets and arrays."""
         o = self.options
-        cutoffs = {"rcut": o.rcut, "rcut_smth": o.rcut_smth}
         return {
             "@class": "Descriptor",
             "@version": version,
             "type": o.KIND,
             **o.to_tree(),
-            "env_mat": {**cutoffs, "protection": o.env_protection, "use_exp_switch": False},
+            "env_mat": environment_node(vars(o)),
             "type_map": list(self.type_map),
             "@variables": self.statistics_to_tree(),
         }
@@ -266,6 +271,19 @@ class EnvironmentDescriptor(Descriptor):
             "sel": f"{self.slots} of all types" if self.mixed else places,
             "switch": f"from {self.cutoff_smooth:g} A",
             "embedding nets": f"{len(nets)} of {layers}",
+        }
+
+    @classmethod
+    def head_of_state(cls, version: int, found: Tree, state: "State", type_map: list[str]) -> Tree:
+        """The same for `tree_of_state`, from the keys that were found and the tensors."""
+        return {
+            "@class": "Descriptor",
+            "@version": version,
+            "type": cls.Options.KIND,
+            **found,
+            "env_mat": environment_node(found),
+            "type_map": type_map,
+            "@variables": {"davg": state.required("mean"), "dstd": state.required("stddev")},
         }
 
     @staticmethod

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mdops.errors import ConfigError, UnsupportedModelError
-from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.contract import EnvironmentDescriptor, Features, Tree, environment_node
 from mdops.models.environment import EnvironmentOptions, check_axis, environment, rounded, switch
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -37,12 +37,13 @@ class SeAttenV2Options(EnvironmentOptions):
     NAMES: ClassVar[tuple[str, ...]] = ("se_atten_v2",)
     NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False, "lmax": 1}
 
-    sel: list[int] | int | str = key(
+    sel: list[int] | int | str = key(  # type: ignore[assignment]
         "auto",
         'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
         "the data needs",
         low=0,
         of="sum",
+        implied=...,
     )
     axis_neuron: int = key(
         4,
@@ -527,12 +528,7 @@ class SeAttenV2(EnvironmentDescriptor):
             **found,
             "ntypes": ntypes,
             "attn_mask": False,
-            "env_mat": {
-                "rcut": found["rcut"],
-                "rcut_smth": found["rcut_smth"],
-                "protection": found["env_protection"],
-                "use_exp_switch": False,
-            },
+            "env_mat": environment_node(found),
             "embeddings": nets("filter_layers"),
             "attention_layers": _attention_of_state(
                 block.below("dpa1_attention.attention_layers"), found, train

@@ -97,7 +97,7 @@ class Neighborhood:
 
     @cached_property
     def padding_types(self) -> torch.Tensor:
-        """(N,) int64: the type that absent neighbours have in descriptors of mixed types: that of the system's first atom."""
+        """(N,) int64: the type that absent neighbours have in descriptors of mixed types, that of the first atom."""
         return self.first_types[self.system.batch.long()]
 
     @cached_property

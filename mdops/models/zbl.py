@@ -15,6 +15,8 @@ from mdops.models.registry import register
 from mdops.models.standard import DescriptorFitting, StandardOptions
 from mdops.options import key
 
+_ANY_NUMBER = 2**31 - 1
+
 
 @dataclass(kw_only=True)
 class ZBLOptions(StandardOptions):
@@ -56,14 +58,15 @@ class ZBLModel(Blend):
     def near_weight(self, near: Neighborhood) -> torch.Tensor:
         """c (N,), float64, of the neighbours that the part with more places has (the table of two alike)."""
         o = self.options
-        _, places, part = max((_places(part), i, part) for i, part in enumerate(self.models))
+        places, _, part = max((_places(part), i, part) for i, part in enumerate(self.models))
         near = near.within(part.cutoff).select((places,), mixed=True)
         seen = near.kinds != near.ntypes
         r = torch.where(seen, near.displacements.double().square().sum(-1), 1.0).sqrt()
         # The least distance is taken off all of them, so that not all weights vanish.
-        least = torch.where(seen, r.detach(), torch.inf).amin(1, keepdim=True)
         some = seen.any(1, keepdim=True)
-        weights = torch.where(seen, torch.exp((torch.where(some, least, 0.0) - r) / o.smin_alpha), 0.0)
+        beyond = torch.where(some, torch.inf, 0.0).to(r.dtype)  # a row may have no slots at all
+        least = torch.cat([torch.where(seen, r.detach(), torch.inf), beyond], dim=1).amin(1, keepdim=True)
+        weights = torch.where(seen, torch.exp((least - r) / o.smin_alpha), 0.0)
         mean = (weights * r).sum(1) / torch.where(some[:, 0], weights.sum(1), 1.0)
         u = ((mean - o.sw_rmin) / (o.sw_rmax - o.sw_rmin)).clamp(0, 1)
         return torch.where(some[:, 0], 1 - u**3 * (10 - 15 * u + 6 * u**2), 0.0)
@@ -107,4 +110,4 @@ class ZBLModel(Blend):
 
 def _places(part: AtomicModel) -> int:
     """For neighbours of all types."""
-    return max(sum(spec.sel or ()) for spec in part.neighbors)
+    return max(_ANY_NUMBER if spec.sel is None else sum(spec.sel) for spec in part.neighbors)

@@ -7,6 +7,7 @@ As make_reference.py, which tells what it needs and what the files hold; table.t
 linear_mean and zbl come from the same kind of script, with wider nets.
 """
 
+import copy
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import torch
 from deepmd.dpmodel.utils.serialization import load_dp_model, save_dp_model
 from deepmd.pt.model.model import get_model
 from deepmd.pt.model.model.dp_linear_model import LinearEnergyModel
@@ -155,7 +157,7 @@ CASES = {
         net({"exclude_types": [[0, 0]]}, pair_exclude_types=[[0, 1]], atom_exclude_types=[1]), systems=SYSTEMS
     ),
     "zbl_few_places": zbl(net({"sel": 13}, pair_exclude_types=[[1, 1]]), systems=CROWD, sw_rmax=3.3),
-    "zbl_fewer_in_table": zbl(net(), systems=SYSTEMS, edit=table_of_fewer_places, sw_rmin=1.2, sw_rmax=3.6),
+    "zbl_table_few_places": zbl(net(), systems=SYSTEMS, edit=table_of_fewer_places, sw_rmin=1.2, sw_rmax=3.6),
     "zbl_shorter_table": zbl(net(), systems=SYSTEMS, edit=table_of_shorter_cutoff, sw_rmax=3.6),
     "zbl_float32": zbl(
         net({"precision": "float32"}, {"precision": "float32"}), systems=SYSTEMS
@@ -233,13 +235,53 @@ def make(name, options, seed):
     )
 
 
+def statistics():
+    """What DeePMD-kit takes from the data of training/emt for new models of these inputs, of all frames of it."""
+    data, inputs, found = HERE.parent / "training" / "emt", {}, {}
+    names = {name: np.load(data / "set.000" / f"{name}.npy") for name in ("coord", "box", "energy")}
+    order = [ELEMENTS.index(e) for e in (data / "type_map.raw").read_text().split()]
+    types = np.array(order)[np.loadtxt(data / "type.raw", dtype=int)]
+    frames, counts = len(names["coord"]), np.bincount(types, minlength=2)
+    sample = {
+        "coord": names["coord"].reshape(frames, -1, 3),
+        "atype": np.tile(types, (frames, 1)),
+        "box": names["box"],
+        "energy": names["energy"].reshape(frames, 1),
+        "natoms": np.tile([len(types), len(types), *counts], (frames, 1)),
+    }
+    rng = np.random.default_rng(5)
+    first, second = (
+        net({"set_davg_zero": False}),
+        net({"set_davg_zero": False, "rcut": 4.4, "exclude_types": [[0, 0]]}),
+    )
+    inputs["linear"] = {"type": "linear_ener", "models": [first, second, pairs()], "weights": "mean"}
+    inputs["zbl"] = {**first, "use_srtab": {"types": 2}, "smin_alpha": 0.1, "sw_rmin": 1.8, "sw_rmax": 2.9}
+    for name, model in inputs.items():
+        model = {"type_map": ELEMENTS[:2], "pair_exclude_types": [[0, 1]], **with_tables(model, rng)}
+        model = get_model(copy.deepcopy(model))
+        tensors = {key: torch.as_tensor(value, device=env.DEVICE) for key, value in sample.items()}
+        model.atomic_model.compute_or_load_stat(lambda t=tensors: [{**t, "find_energy": 1.0}])
+        tree = model.serialize()
+        found[f"{name}/out_bias"] = tree["@variables"]["out_bias"].ravel()
+        found[f"{name}/out_std"] = tree["@variables"]["out_std"].ravel()
+        for i, part in enumerate(tree["models"]):
+            found[f"{name}/{i}/out_bias"] = part["@variables"]["out_bias"].ravel()
+            if "descriptor" in part:
+                variables = part["descriptor"]["@variables"]
+                found[f"{name}/{i}/davg"] = variables["davg"][:, 0, 0]
+                found[f"{name}/{i}/dstd"] = variables["dstd"][:, 0, :2]
+    np.savez_compressed(HERE.parent / "training" / "blend_statistics.npz", **found)
+
+
 def main():
-    wanted = sys.argv[1:] or list(CASES)
+    wanted = sys.argv[1:] or [*CASES, "statistics"]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for index, (name, options) in enumerate(CASES.items()):
             if name in wanted:
                 make(name, options, seed=700 + 10 * index)
+        if "statistics" in wanted:
+            statistics()
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@ from blend_cases import (
     check_on_gpu,
     check_same_trees,
     check_slopes,
+    config_of,
     folder_of,
     pair,
     potential_of,
     tree_of,
 )
 from reference_cases import build, references
-from small_systems import EMT
 
 import mdops
 from mdops import system as systems
@@ -27,7 +27,6 @@ from mdops.errors import ConfigError, InputError
 from mdops.io import read_model
 from mdops.models.pairtab import PairTable, read_table
 from mdops.train import Trainer
-from mdops.train.config.sections import parse_config
 
 OWN, _ = cases("pairtab")
 
@@ -202,11 +201,6 @@ def model_section(tmp_path, **keys):
         "sel": "auto",
         **keys,
     }
-
-
-def config_of(model):
-    data = {"systems": str(EMT), "batch_size": 2}
-    return parse_config({"model": model, "training": {"training_data": data, "numb_steps": 3, "seed": 1}})
 
 
 @pytest.mark.filterwarnings("ignore:.*table.txt")
