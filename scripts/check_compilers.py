@@ -83,7 +83,7 @@ def environment(level: str) -> dict[str, str]:
 def supported(python: Path) -> list[str]:
     """The instruction sets that this processor has."""
     asked = "import torch, mdops.ops; torch.ops.mdops.cpu_isa()"
-    answers = {level: run(python, "-c", asked, env=environment(level)) for level in LEVELS}
+    answers = {level: run(python, "-c", asked, cwd="/", env=environment(level)) for level in LEVELS}
     if answers["v2"].returncode:
         raise SystemExit(f"the library does not load: {answers['v2'].stderr[-2000:]}")
     return [level for level, answer in answers.items() if answer.returncode == 0]
@@ -115,7 +115,7 @@ def sanitized(python: Path, compiler: str, level: str) -> dict[str, str]:
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
-    result = run(python, "-c", SAMPLES, env=env)
+    result = run(python, "-c", SAMPLES, cwd="/", env=env)
     if result.returncode or "clean" not in result.stdout:
         return {"sanitizers": "an error", "why": (result.stdout + result.stderr)[:4000]}
     return {"sanitizers": "clean"}

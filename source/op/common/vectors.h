@@ -31,8 +31,8 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
-// In memory a vector is aligned as its elements are. Clang drops that attribute from a type that depends on a
-// template's parameter, so these are written out.
+// In memory a vector is aligned as its elements are. Clang drops that attribute from types that depend on a
+// template's parameter: these are written out, which is not yet enough for it (CONTRIBUTING.md).
 template <class T>
 struct VectorTypes;
 template <>
