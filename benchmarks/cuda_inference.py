@@ -81,11 +81,11 @@ def listed(model: Potential, frames: list[Atoms]) -> tuple[System, NeighborList]
 
 
 def captured(fused: Fused, system: System, pairs: NeighborList) -> torch.cuda.CUDAGraph:
-    fused(system, pairs, None, None)
+    fused(system, pairs, check=False)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        fused(system, pairs, None, None)
+        fused(system, pairs, check=False)
     graph.replay()
     torch.cuda.synchronize()
     return graph
@@ -122,7 +122,7 @@ def kernels(graph: torch.cuda.CUDAGraph) -> dict[str, float]:
 def matrix_operations(model: Potential) -> float:
     """Of the fitting net's products, forward and backward, of one atom; D's equal entries counted once."""
     d, hidden = model.model.descriptor, [layer.outputs for layer in model.model.fitting.net(0).layers[:-1]]
-    features = d.width * d.axis_neuron - d.axis_neuron * (d.axis_neuron - 1) // 2
+    features = d.channels * d.axis_neuron - d.axis_neuron * (d.axis_neuron - 1) // 2
     widths = [features, *hidden]
     return sum(4.0 * a * b for a, b in zip(widths, hidden, strict=False))
 
@@ -132,7 +132,7 @@ def measure(model: Potential, fused: Fused, frames: list[Atoms]) -> dict[str, An
     atoms = system.atoms
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    fused(system, pairs, None, None)
+    fused(system, pairs, check=False)
     torch.cuda.synchronize()
     memory = torch.cuda.max_memory_allocated() - before
     graph = captured(fused, system, pairs)

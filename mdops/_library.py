@@ -1,5 +1,6 @@
 """Loads the compiled ops, and says why they do not run on a GPU where they do not."""
 
+import os
 import pathlib
 from typing import Any, NoReturn
 
@@ -38,8 +39,21 @@ def load() -> None:
         torch.ops.load_library(path)
     except OSError as error:
         raise LibraryError(f"{path} does not load into PyTorch {torch.__version__}: {error}") from error
+    _use_one_thread_after_fork()
     if torch.version.cuda is not None:
         _load_cuda()
+
+
+def _use_one_thread_after_fork() -> None:
+    """Lets forked children compute on one thread: OpenMP's threads are not copied, and a child that waits for them
+    waits for ever. PyTorch's own operations do so, too."""
+    global _watches_forks
+    if not _watches_forks and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+        _watches_forks = True
+
+
+_watches_forks = False
 
 
 def _load_cuda() -> None:

@@ -133,6 +133,13 @@ class Options:
             tree["precision"] = saved_precision(tree["precision"])
         return tree
 
+    @classmethod
+    def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+        """A section of an input, with what its keys mean for the sections in it.
+
+        Raises ConfigError, naming the place."""
+        return node
+
     def check(self, place: str, type_map: Sequence[str]) -> None:
         """Raises ConfigError, naming the place, for options that do not go together."""
 
@@ -286,6 +293,8 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
     """
     if not isinstance(node, Mapping):
         raise ConfigError(f"{path or 'the input'}: is {_kind(node)}, expected a section in braces")
+    if issubclass(kind, Options):
+        node = kind.completed(node, path)
     fields = {f.name: f for f in dataclasses.fields(kind) if f.metadata.get("where") != "file"}  # type: ignore[arg-type]
     names = {alias: name for name, f in fields.items() for alias in (name, *f.metadata["alias"])}
     hints = typing.get_type_hints(kind)

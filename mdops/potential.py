@@ -19,7 +19,7 @@ from mdops.evaluators.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid
 from mdops.evaluators.splined import grid_error, new_grid
 from mdops.io import write_model
 from mdops.models.contract import AtomicModel
-from mdops.models.neighborhood import NeighborReport, NeighborSpec
+from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
 from mdops.nn.sums import sum_systems
 from mdops.nn.watch import Watch
 from mdops.ops import NeighborList, displacements, neighbor_list
@@ -163,9 +163,10 @@ class Potential(nn.Module):
         """The first evaluator that can have the model where and as it is now: to "simulate", to "differentiate" in
         positions and weights, or to "train" (differentiable in the weights)."""
         kind = self._same(f"kind to {use}", (*self._structure(), self._watching()), lambda: self._first(use))
+        if use == "simulate" and self.matmul == "tf32":
+            state = *self._structure(), self._watching()
+            self._refuse_tf32(self._same("why not tf32", state, lambda: why_not_tf32(self)))
         if kind.packs_weights:
-            if self.matmul == "tf32":
-                self._refuse_tf32(why_not_tf32(self))
             return self.kept(kind.name, lambda: kind(self))
         return self._same(use, (kind, *self._structure()), lambda: kind(self))
 
@@ -380,14 +381,16 @@ class Potential(nn.Module):
         Returns whether neighbours have to be dropped (`overflow` "truncate"). Warns of neighbours nearer than r_min.
 
         Raises:
-            InputError: two atoms are at the same place, or an atom has more neighbours than `sel` and `overflow` is
-                "error"; the message names the first.
+            InputError: two atoms are at the same place, or nearer than the model has answers for, or an atom has more
+                neighbours than `sel` and `overflow` is "error"; the message names the first.
         """
         if not len(report.nearest):
             return False
         nearest = float(report.nearest.min())
         if nearest == 0:
             self._refuse_coincident(report, system, neighbors)
+        if nearest < self.model.shortest:
+            self._refuse_short(system, neighbors)
         if self.overflow != "extend":
             for within, spec in zip(report.within, self.neighbors, strict=True):
                 if spec.sel is None:
@@ -409,6 +412,17 @@ class Potential(nn.Module):
         )
         slot = torch.nonzero((near[atom] >= 0) & (d[atom] == 0).all(-1))[0]
         raise InputError(f"atoms {atom} and {int(near[atom, slot])} are at the same place")
+
+    def _refuse_short(self, system: System, neighbors: NeighborList) -> None:
+        with torch.no_grad():
+            near = Neighborhood.of(system, neighbors, self.cutoff, self.dtype)
+            pairs = self.model.short_pairs(near)
+        if len(pairs):
+            (a, b), shortest = pairs[0].tolist(), self.model.shortest
+            raise InputError(
+                f"atoms {a} and {b} are nearer than {shortest:g} A, where the model's table of pairs begins "
+                f"({len(pairs.unique())} atoms are)"
+            )
 
     def _refuse_overflow(self, within: torch.Tensor, too_many: torch.Tensor, spec: NeighborSpec) -> None:
         assert spec.sel is not None

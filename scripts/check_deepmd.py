@@ -4,12 +4,12 @@
 
 Each reference model (tests/data/reference, tests/data/checkpoints, ../shared/reference where that is there), and one
 that `mdops train` makes here, is written as .dp and .yaml. DeePMD-kit, in a process of that Python, evaluates both
-files, freezes the .dp to .pth (`dp convert-backend`), evaluates that, compresses it and evaluates it again. Compared:
+files, loads the .dp into PyTorch, freezes it to .pth (`dp convert-backend`), compresses that (`dp --pt compress`), and
+does the same with its own original. Compared are
 
-- its energies from the two files with those from its own original,
-- the frozen model's energies, forces and virials with the answers of systems.npz (of the trained model: mdops' own) and
-  with the original's,
-- the compressed model's with those of the original, compressed,
+- energies from the two files, by its NumPy backend, with those from the original,
+- energies, forces and virials of the loaded, the frozen and the compressed model with the original's, treated alike,
+- those of the loaded and the frozen one with the answers of systems.npz (of the trained model: mdops' own),
 - the tree of the frozen model, read back, with what was written.
 
 All must agree to 1e-10 of the largest value; models that compute in float32, and answers of another machine, to 1e-5.
@@ -39,9 +39,13 @@ from mdops.io import describe, read_model, write_model  # noqa: E402
 LIMIT, SINGLE_LIMIT = 1e-10, 1e-5
 MIN_DISTANCE = 0.5  # A; DeePMD-kit compresses no model without one, and the reference models were not trained
 TRAINING_STEPS = 60
+# DeePMD-kit's own answers in float32 have forces of tens of eV/A on single atoms, other ones on each machine, where the
+# same model in float64, and differences of energies, give hundredths.
+WRONG_FORCES = ("water_dpa1",)
+LARGE = 1_000_000  # bytes; DeePMD-kit reads a YAML file of such a model in minutes
 QUANTITIES = ("energy", "forces", "virial")
 # What a PyTorch file does not keep, or DeePMD-kit takes no other value of (docs/formats.md).
-NOT_IN_PYTORCH = ("vdata", "rmax", "smin_alpha")
+NOT_IN_PYTORCH = ("vdata", "rmax", "smin_alpha", "fitting.exclude_types")
 VERSIONS = """
 import json, deepmd, torch, numpy, h5py
 print(json.dumps({"deepmd-kit": deepmd.__version__, "torch": torch.__version__, "numpy": numpy.__version__,
@@ -56,6 +60,7 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="more reference models")
     parser.add_argument("--cases", nargs="+", help="only cases whose name has one of these words")
     args = parser.parse_args()
+    here = machine() | {"python": platform.python_version()}
     with tempfile.TemporaryDirectory() as name:
         jobs = [
             job
@@ -71,7 +76,7 @@ def main() -> int:
         rows = [compare(job) for job in jobs]
     failed = [row["name"] for row in rows if row["failed"]]
     result = {
-        "machine": machine() | {"python": platform.python_version()},
+        "machine": here,
         "deepmd": json.loads(versions.splitlines()[-1]),
         "limits": {"float64": LIMIT, "float32": SINGLE_LIMIT},
         "summary": summary(rows),
@@ -187,7 +192,8 @@ def prepare(job: dict[str, Any], folder: Path) -> Path:
     """Convert the model, and write down what DeePMD-kit shall do with it."""
     job["folder"] = folder / job["name"].replace(" ", "_")
     job["folder"].mkdir()
-    written = {suffix: job["folder"] / f"model.{suffix}" for suffix in ("dp", "yaml")}
+    suffixes = ("dp", "yaml") if job["input"].stat().st_size < LARGE else ("dp",)
+    written = {suffix: job["folder"] / f"model.{suffix}" for suffix in suffixes}
     file = read_model(job["input"])
     job["distance"] = file.source.setdefault("min_nbor_dist", MIN_DISTANCE)
     for path in written.values():
@@ -205,47 +211,41 @@ def prepare(job: dict[str, Any], folder: Path) -> Path:
 
 
 def compare(job: dict[str, Any]) -> dict[str, Any]:
-    folder = job["folder"]
-    tree = read_model(job["input"]).model
+    """One row of the result. What DeePMD-kit can do neither with the original is no failure, and is noted."""
+    folder, tree = job["folder"], read_model(job["input"]).model
     problems = json.loads((folder / "problems.json").read_text())
-    row: dict[str, Any] = {"name": job["name"], "kind": str(describe(tree))}
+    row: dict[str, Any] = {"name": job["name"], "kind": str(describe(tree)), "cannot": {}, "failed": {}}
+
+    def check(name: str, found: str, wanted: str | Path, limit: float, quantities: tuple[str, ...]) -> None:
+        if found in problems and (job["original"] is None or wanted in problems):
+            row["cannot"][found.removeprefix("written_")] = problems[found]
+            return
+        row[name] = difference(folder, found, wanted, quantities)
+        if not row[name] <= limit:
+            row["failed"][name] = problems.get(found, row[name])
+
+    answers_limit = SINGLE_LIMIT if "float32" in str(tree) else LIMIT
+    answers = ("energy",) if job["name"] in WRONG_FORCES else QUANTITIES
+    with np.load(job["systems"]) as arrays:
+        has_answers = any(key.endswith("/energy") for key in arrays)
     for suffix in ("dp", "yaml"):
+        if (folder / f"model.{suffix}").exists():
+            wanted = job["systems"] if job["original"] is None else "numpy_original"
+            check(f".{suffix} by NumPy", f"numpy_{suffix}", wanted, LIMIT, ("energy",))
+    for way in ("loaded", "frozen", "compressed"):
+        found = f"written_{way}"
         if job["original"] is not None:
-            row[f".{suffix} by NumPy"] = difference(folder, f"numpy_{suffix}", "numpy_original", ("energy",))
-        elif f"numpy_{suffix}" not in problems:
-            row[f".{suffix} by NumPy"] = difference(folder, f"numpy_{suffix}", job["systems"], ("energy",))
-    with np.load(job["systems"]) as answers:
-        has_answers = any(key.endswith("/energy") for key in answers)
-    if has_answers:
-        row["frozen, to answers"] = difference(folder, "frozen", job["systems"])
-    if job["original"] is not None:
-        row["frozen, to original"] = difference(folder, "frozen", "original")
-    if "compressed" in problems:
-        row["not compressed"] = problems.pop("compressed")
-        problems.pop("original_compressed", None)
-    else:
-        row["compressed, to exact"] = difference(folder, "compressed", "frozen")
-        if "original_compressed" in problems:
-            row["original not compressed"] = problems.pop("original_compressed")
-        elif job["original"] is not None:
-            row["compressed, to original"] = difference(folder, "compressed", "original_compressed")
-    row["read back"] = read_back(folder / "frozen.pth", tree)
-    row["failed"] = failures(row, "float32" in str(tree)) | problems
+            check(f"{way}, to original", found, f"original_{way}", LIMIT, QUANTITIES)
+        if has_answers and way != "compressed" and found not in problems:
+            check(f"{way}, to answers", found, job["systems"], answers_limit, answers)
+    if "written_compressed" not in problems:
+        row["compressed, to frozen"] = difference(folder, "written_compressed", "written_frozen")
+    if "written_frozen" not in problems:
+        row["read back"] = read_back(folder / "written_frozen.pth", tree)
+        if row["read back"] != "the same":
+            row["failed"]["read back"] = row["read back"]
     print(json.dumps(row), flush=True)
     return row
-
-
-def failures(row: dict[str, Any], single: bool) -> dict[str, Any]:
-    """Comparisons that are beyond their limit."""
-    limits = {
-        ".dp by NumPy": LIMIT,
-        ".yaml by NumPy": LIMIT,
-        "frozen, to answers": SINGLE_LIMIT if single else LIMIT,
-        "frozen, to original": LIMIT,
-        "compressed, to original": LIMIT,
-    }
-    found = {name: row[name] for name in limits if name in row and not row[name] <= limits[name]}
-    return found | ({"read back": row["read back"]} if row["read back"] != "the same" else {})
 
 
 def difference(
@@ -289,14 +289,12 @@ def differences(a: Any, b: Any, place: str) -> list[str]:
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """How many models were compared in each way, and the largest difference."""
     found: dict[str, Any] = {"models": len(rows)}
-    for name in (
-        ".dp by NumPy", ".yaml by NumPy", "frozen, to answers", "frozen, to original",
-        "compressed, to original", "compressed, to exact",
-    ):  # fmt: skip
+    for name in dict.fromkeys(key for row in rows for key in row if "NumPy" in key or ", to " in key):
         values = [row[name] for row in rows if name in row]
-        if values:
-            found[name] = {"models": len(values), "largest": max(values)}
-    return found | {"not compressed": sum("not compressed" in row for row in rows)}
+        found[name] = {"models": len(values), "largest": max(values)}
+    read = [row["read back"] for row in rows if "read back" in row]
+    found["read back the same"] = sum(value == "the same" for value in read)
+    return found | {"failed": sum(bool(row["failed"]) for row in rows)}
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 A job: {"original": a file that DeePMD-kit wrote, or null; "written": files that mdops made of it; "systems": .npz;
 "tables": a folder with what the model's definition names; "min_nbor_dist": A, for an original without one;
-"folder": where answers go}. In the folder afterwards: numpy_<file>.npz for the energies of each file by the NumPy
-backend, frozen.pth, frozen.npz, compressed.npz, of the original also original.npz and original_compressed.npz, and
+"folder": where answers go}. In the folder afterwards: numpy_<file>.npz, the energies of each file by the NumPy backend;
+written_<way>.npz and original_<way>.npz, the answers of the PyTorch backend, loaded, frozen and compressed; and
 problems.json, which has what DeePMD-kit could not do and why.
 """
 
@@ -21,6 +21,7 @@ import torch
 from deepmd.dpmodel.utils.serialization import load_dp_model, save_dp_model
 from deepmd.infer import DeepPot
 from deepmd.main import main as dp
+from deepmd.pt.model.model.dp_linear_model import LinearEnergyModel
 from deepmd.pt.model.model.model import BaseModel
 
 Systems = dict[str, dict[str, np.ndarray]]
@@ -71,6 +72,13 @@ def torch_answers(model: Any, systems: Systems) -> dict[str, np.ndarray]:
     return found
 
 
+def loaded(path: str) -> Any:
+    """A model in PyTorch. DeePMD-kit's own look-up does not know linear models by the name in their files."""
+    tree = load_dp_model(path)["model"]
+    kind = LinearEnergyModel if tree["type"] == "linear" else BaseModel
+    return kind.deserialize(tree).eval()
+
+
 class Job:
     def __init__(self, path: Path) -> None:
         self.told = json.loads(path.read_text())
@@ -88,43 +96,43 @@ class Job:
             self.problems[name] = f"{type(error).__name__}: {first}"[:300]
 
     def run(self) -> None:
-        files = dict(self.told["written"])
+        written = self.told["written"]
+        for suffix, path in written.items():
+            self.attempt(f"numpy_{suffix}", lambda path=path: numpy_answers(path, self.systems))
+        self.every_way("written", written["dp"])
         if self.told["original"]:
-            files["original"] = self.told["original"]
-        for name, path in files.items():
-            self.attempt(f"numpy_{name}", lambda path=path: numpy_answers(path, self.systems))
-        self.attempt("frozen", lambda: self.frozen(self.told["written"]["dp"], "frozen.pth"))
-        self.attempt("compressed", lambda: self.compressed("frozen.pth"))
-        if self.told["original"]:
-            data = load_dp_model(self.told["original"])
-            self.attempt(
-                "original", lambda: torch_answers(BaseModel.deserialize(data["model"]).eval(), self.systems)
-            )
-            self.attempt("original_compressed", self.original_compressed)
+            self.attempt("numpy_original", lambda: numpy_answers(self.told["original"], self.systems))
+            self.every_way("original", self.completed_original())
         (self.folder / "problems.json").write_text(json.dumps(self.problems))
 
-    def frozen(self, path: str, name: str) -> dict[str, np.ndarray]:
-        target = str(self.folder / name)
-        dp(["convert-backend", path, target])
-        return torch_answers(torch.jit.load(target), self.systems)
+    def every_way(self, name: str, path: str) -> None:
+        """By the PyTorch backend: loaded, frozen, and compressed."""
+        frozen, compressed = (str(self.folder / f"{name}_{way}.pth") for way in ("frozen", "compressed"))
+        self.attempt(f"{name}_loaded", lambda: torch_answers(loaded(path), self.systems))
+        self.attempt(f"{name}_frozen", lambda: self.command(["convert-backend", path, frozen], frozen))
+        if f"{name}_frozen" in self.problems:
+            self.problems[f"{name}_compressed"] = "it is not frozen"
+            return
+        self.attempt(
+            f"{name}_compressed",
+            lambda: self.command(["--pt", "compress", "-i", frozen, "-o", compressed], compressed),
+        )
 
-    def compressed(self, name: str) -> dict[str, np.ndarray]:
-        target = str(self.folder / f"compressed_{name}")
-        dp(["--pt", "compress", "-i", str(self.folder / name), "-o", target])
-        return torch_answers(torch.jit.load(target), self.systems)
+    def command(self, arguments: list[str], target: str) -> dict[str, np.ndarray]:
+        """The answers of the file that a command of DeePMD-kit writes."""
+        dp(arguments)
+        with torch.jit.optimized_execution(False):  # compiling takes longer than a few small systems do
+            return torch_answers(torch.jit.load(target), self.systems)
 
-    def original_compressed(self) -> dict[str, np.ndarray]:
-        """DeePMD-kit's own way from its file to a compressed model; only the smallest distance may be added."""
+    def completed_original(self) -> str:
+        """The original with what DeePMD-kit freezes and compresses no model without, where it lacks that."""
         data = load_dp_model(self.told["original"])
-        if "model_def_script" not in data:
-            raise ValueError(
-                "the original has no model_def_script, without which DeePMD-kit freezes no model"
-            )
         data.setdefault("@variables", {}).setdefault("min_nbor_dist", self.told["min_nbor_dist"])
+        if "model_def_script" not in data:
+            data["model_def_script"] = load_dp_model(self.told["written"]["dp"])["model_def_script"]
         path = str(self.folder / "original.dp")
         save_dp_model(path, data)
-        dp(["convert-backend", path, str(self.folder / "original.pth")])
-        return self.compressed("original.pth")
+        return path
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ class TestCommittee:
 
     def test_models_may_order_their_elements_differently(self, tmp_path):
         two = [load(DATA / "reference" / name / "model.dp", dtype="float64") for name in ("base", "widths")]
-        two[1].type_map = two[1].type_map[::-1]
+        two[1].model.type_map = two[1].type_map[::-1]
         atoms = Atoms([two[0].type_map[k % 2] for k in range(8)], alloy(1).repeat((2, 1, 1)).positions)
         atoms.calc = MDOps(two)
         expected = np.mean([fresh(atoms, m)["energy"][0] for m in two])

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from mdops.train.report.evaluation import Evaluation
 
 HELP = "errors of a model on reference data"
-_SHOWN = {  # name, factor and unit
-    "energy": ("energy", 1000, "meV/atom"),
-    "forces": ("force component", 1, "eV/A"),
-    "virial": ("virial", 1000, "meV/atom"),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,12 +97,14 @@ def _show(evaluation: "Evaluation") -> None:
 
 
 def _show_errors(title: str, evaluation: "Evaluation", frames: "np.ndarray | None") -> None:
+    from mdops.train.data.labels import LABELS
+
     print(title)
     print(f"  {'':<18}{'MAE':>10}{'RMSE':>10}  {'unit':<10}{'values':>10}")
     for name, error in evaluation.errors(frames).items():
-        what, factor, unit = _SHOWN[name]
-        mae, rmse = factor * error.mae, factor * error.rmse
-        print(f"  {what:<18}{mae:>10.4g}{rmse:>10.4g}  {unit:<10}{error.count:>10}")
+        label = LABELS[name]
+        mae, rmse = label.factor * error.mae, label.factor * error.rmse
+        print(f"  {label.component:<18}{mae:>10.4g}{rmse:>10.4g}  {label.shown_unit:<10}{error.count:>10}")
 
 
 def _write(

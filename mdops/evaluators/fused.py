@@ -41,7 +41,8 @@ class Fused(Evaluator):
                 _pack(fitting.net(t), d.channels, d.axis_neuron, potential.matmul) for t in range(d.ntypes)
             ]
             scale, shift = _scale_and_shift(splines)
-        self._model = (*norms(splines), table, torch.stack(packed))
+        # Contiguous, as the op would copy what is not at every step.
+        self._model = tuple(x.contiguous() for x in (*norms(splines), table, torch.stack(packed)))
         self._output = (scale, shift)
         name, _, threshold = fitting.net(0).layers[0].activation_name.lower().partition(":")
         self._scalars = (*shape(splines), CODES[name], float(threshold or 3.0), potential.matmul)

@@ -101,14 +101,15 @@ _DESCRIPTOR: Keys = {
     "env_mat": (optional(node), None),
     "type_map": type_map,
     "trainable": frozen,
-    "spin": (anything, None),
     "ntypes": (count, None),
     "compress": (anything, None),
     "@variables": part,
 }
 
+_SPIN: Keys = {"spin": (anything, None)}  # DeePMD-kit takes the key of some descriptors alone
 _ATTENTION: Keys = {
     **_DESCRIPTOR,
+    **_SPIN,
     "axis_neuron": (count, REQUIRED),
     "tebd_dim": (count, REQUIRED),
     "attn": (count, REQUIRED),
@@ -193,10 +194,11 @@ NODES: dict[str, Keys] = {
     },
     "Descriptor se_e2_a": {
         **_DESCRIPTOR,
+        **_SPIN,
         "axis_neuron": (count, REQUIRED),
         "type_one_side": (boolean, REQUIRED),
     },
-    "Descriptor se_r": {**_DESCRIPTOR, "type_one_side": (boolean, REQUIRED)},
+    "Descriptor se_r": {**_DESCRIPTOR, **_SPIN, "type_one_side": (boolean, REQUIRED)},
     "Descriptor se_e3": _DESCRIPTOR,
     "Descriptor se_e3_tebd": {
         **_DESCRIPTOR,

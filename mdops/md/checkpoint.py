@@ -58,10 +58,11 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write, to the disk, then put in the place of the last one."""
     head = {"version": _VERSION, "step": checkpoint.step, "physics": checkpoint.physics}
     head |= {"random": checkpoint.random, "marks": checkpoint.marks}
-    members = {f"atoms/{name}": value for name, value in checkpoint.arrays.items()}
+    members: dict[str, Any] = {f"atoms/{name}": value for name, value in checkpoint.arrays.items()}
     members |= {f"inner/{name}": value for name, value in checkpoint.inner.items()}
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, head=np.array(json.dumps(head)), **members)
+    # Without `allow_pickle`: before NumPy 2.1 that is the name of one more array.
+    np.savez(buffer, head=np.array(json.dumps(head)), **members)
     replace_file(path, buffer.getbuffer())
 
 

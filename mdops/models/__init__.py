@@ -3,7 +3,18 @@
 import torch
 
 from mdops.errors import UnsupportedModelError
-from mdops.models import dpa1, ener, hybrid, se_e2_a, se_e2_r, se_e3, se_e3_tebd  # noqa: F401  (each registers its kind)
+from mdops.models import (  # noqa: F401  (each registers its kind)
+    dpa1,
+    ener,
+    hybrid,
+    linear,
+    pairtab,
+    se_e2_a,
+    se_e2_r,
+    se_e3,
+    se_e3_tebd,
+    zbl,
+)
 from mdops.models.contract import AtomicModel, Descriptor, EnvironmentDescriptor, Features, Output, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
 from mdops.models.registry import find, register

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from mdops.errors import InputError
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.nn.net import NetCollection, array, tensor
 from mdops.options import Options, saved_precision
@@ -145,6 +146,12 @@ class Descriptor(Kind):
         )
 
 
+def environment_node(options: Mapping[str, Any]) -> Tree:
+    """What the nodes of descriptors of the environment matrix say once more of their options."""
+    cutoffs = {"rcut": options["rcut"], "rcut_smth": options["rcut_smth"]}
+    return {**cutoffs, "protection": options["env_protection"], "use_exp_switch": False}
+
+
 class EnvironmentDescriptor(Descriptor):
     """Base of descriptors of the normalised rows R of the environment matrix, whose `options` have rcut, rcut_smth,
     sel, exclude_types, env_protection and set_davg_zero.
@@ -246,13 +253,12 @@ class EnvironmentDescriptor(Descriptor):
     def head(self, version: int) -> Tree:
         """The keys of the node but nets and arrays."""
         o = self.options
-        cutoffs = {"rcut": o.rcut, "rcut_smth": o.rcut_smth}
         return {
             "@class": "Descriptor",
             "@version": version,
             "type": o.KIND,
             **o.to_tree(),
-            "env_mat": {**cutoffs, "protection": o.env_protection, "use_exp_switch": False},
+            "env_mat": environment_node(vars(o)),
             "type_map": list(self.type_map),
             "@variables": self.statistics_to_tree(),
         }
@@ -270,13 +276,11 @@ class EnvironmentDescriptor(Descriptor):
     @classmethod
     def head_of_state(cls, version: int, found: Tree, state: "State", type_map: list[str]) -> Tree:
         """The same for `tree_of_state`, from the keys that were found and the tensors."""
-        cutoffs = {"rcut": found["rcut"], "rcut_smth": found["rcut_smth"]}
         return {
             "@class": "Descriptor",
             "@version": version,
             "type": cls.Options.KIND,
             **found,
-            "env_mat": {**cutoffs, "protection": found["env_protection"], "use_exp_switch": False},
             "type_map": type_map,
             "@variables": {"davg": state.required("mean"), "dstd": state.required("stddev")},
         }
@@ -341,6 +345,28 @@ class AtomicModel(Kind, ABC):
         return max(spec.cutoff for spec in self.neighbors)
 
     @property
+    def mixed_types(self) -> bool:
+        """Whether neighbours of all types share places, and weights serve all types: parts of a blend have to."""
+        return False
+
+    @property
+    def parts(self) -> "list[AtomicModel]":
+        """Those that it is made of: itself, or the parts of a blend."""
+        return [self]
+
+    @property
+    def shortest(self) -> float:
+        """A; for shorter distances the model has no answer but NaN, and the potential raises an error."""
+        return 0.0
+
+    def short_pairs(self, near: Neighborhood) -> torch.Tensor:
+        """(P, 2) int64: the atoms of `near` and neighbours of theirs that are nearer than `shortest`."""
+        near = near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs)
+        short = (near.squared < self.shortest**2) & (near.kinds != near.ntypes)
+        atom, slot = short.nonzero(as_tuple=True)
+        return torch.stack([atom, near.neighbors[atom, slot].long()], dim=1)
+
+    @property
     def dtype(self) -> torch.dtype:
         """The compute dtype, that of weights and pair vectors."""
         return next(self.parameters()).dtype
@@ -395,6 +421,12 @@ class AtomicModel(Kind, ABC):
     ) -> dict[str, torch.Tensor]:
         """(N, *shape) of each output by its name, float64, without `out_bias`; arguments as of `forward`."""
 
+    def refuse_untaken(self, fparam: torch.Tensor | None, aparam: torch.Tensor | None) -> None:
+        """Raises InputError for parameters that are given, and the model takes none."""
+        for name, value in (("fparam", fparam), ("aparam", aparam)):
+            if value is not None and not self.parameter_sizes[name]:
+                raise InputError(f"{name} is given, and the model takes none")
+
     @classmethod
     @abstractmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> Self:
@@ -404,6 +436,18 @@ class AtomicModel(Kind, ABC):
     @abstractmethod
     def random(cls, options: Any, seed: int, dtype: torch.dtype) -> Self:
         """A new one, before training; every `sel` is known."""
+
+    def head(self, version: int) -> Tree:
+        """The keys of the node but those of its parts."""
+        return {
+            "@class": "Model",
+            "@version": version,
+            "type": self.options.KIND,
+            "type_map": list(self.type_map),
+            "rcond": None,
+            **self.options.to_tree(),
+            "@variables": self.variables_to_tree(),
+        }
 
     @staticmethod
     def variables_of_tree(tree: Tree) -> tuple[torch.Tensor, torch.Tensor]:

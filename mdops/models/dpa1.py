@@ -37,7 +37,7 @@ class SeAttenV2Options(EnvironmentOptions):
     NAMES: ClassVar[tuple[str, ...]] = ("se_atten_v2",)
     NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False, "lmax": 1}
 
-    sel: list[int] | int | str = key(
+    sel: list[int] | int | str = key(  # type: ignore[assignment]
         "auto",
         'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
         "the data needs",
@@ -528,12 +528,6 @@ class SeAttenV2(EnvironmentDescriptor):
             **found,
             "ntypes": ntypes,
             "attn_mask": False,
-            "env_mat": {
-                "rcut": found["rcut"],
-                "rcut_smth": found["rcut_smth"],
-                "protection": found["env_protection"],
-                "use_exp_switch": False,
-            },
             "embeddings": nets("filter_layers"),
             "attention_layers": _attention_of_state(
                 block.below("dpa1_attention.attention_layers"), found, train

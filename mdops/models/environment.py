@@ -26,7 +26,7 @@ CHUNK = 2**24
 class EnvironmentOptions(Options):
     """Those of se_e2_a that the other descriptors of the environment matrix have, too."""
 
-    sel: list[int] | int | str = key(
+    sel: list[int] | str = key(
         "auto",
         'places for neighbours of each type; "auto:f" is f times what the data needs',
         low=0,
@@ -73,7 +73,7 @@ class EnvironmentOptions(Options):
         """Raises ConfigError if there is no place for a neighbour."""
         if isinstance(self.sel, str):
             ratio = automatic_sel_ratio(self.sel, place)
-            return dataclasses.replace(self, sel=self.automatic_sel(*most(self.rcut), ratio))
+            return dataclasses.replace(self, sel=self.automatic_sel(*most(self.rcut), ratio))  # type: ignore[arg-type]
         if not np.any(self.sel):
             raise ConfigError(f"{place}.sel: {self.sel} has no place for a neighbour")
         return self

@@ -84,18 +84,21 @@ class Neighborhood:
         return self.types.long().clamp(min=0)
 
     @cached_property
-    def padding_types(self) -> torch.Tensor:
-        """(N,) int64: the type that absent neighbours have in descriptors of mixed types: that of the first atom of the
-        system (`System.first_types`); 0 if it is virtual."""
-        s = self.system
-        batch, first = s.batch.long(), s.first_types
+    def first_types(self) -> torch.Tensor:
+        """(S,) int64: the type of the first atom of each system (`System.first_types`); 0 if it is virtual."""
+        s, first = self.system, self.system.first_types
         if s.atoms == 0:
-            return batch
+            return torch.zeros(s.count, dtype=torch.int64, device=s.batch.device)
         if first is None:
-            atoms = torch.arange(s.atoms, device=batch.device)
-            places = torch.full((s.count,), s.atoms - 1, device=batch.device)
-            first = s.types[places.scatter_reduce(0, batch, atoms, "amin")]
-        return first.long().clamp(min=0)[batch]
+            atoms = torch.arange(s.atoms, device=s.batch.device)
+            places = torch.full((s.count,), s.atoms - 1, device=s.batch.device)
+            first = s.types[places.scatter_reduce(0, s.batch.long(), atoms, "amin")]
+        return first.long().clamp(min=0)
+
+    @cached_property
+    def padding_types(self) -> torch.Tensor:
+        """(N,) int64: the type that absent neighbours have in descriptors of mixed types, that of the first atom."""
+        return self.first_types[self.system.batch.long()]
 
     @cached_property
     def squared(self) -> torch.Tensor:
@@ -137,6 +140,28 @@ class Neighborhood:
             return self
         both = absent_pairs if self.absent_pairs is None else self.absent_pairs | absent_pairs
         return dataclasses.replace(self, absent_pairs=both)
+
+    def renamed(self, names: torch.Tensor, ntypes: int) -> "Neighborhood":
+        """For a part with a type map of its own, of `ntypes` elements: type t is its type names[t], (ntypes,) int64."""
+        slots = torch.nn.functional.pad(names, (0, 1), value=ntypes)[self.slot_types]
+        order = torch.argsort(slots, dim=1, stable=True)
+        counts = self.counts.new_zeros(len(self.counts), ntypes).index_copy(1, names, self.counts)
+        absent = self.absent_pairs
+        if absent is not None:
+            every = absent.new_zeros(ntypes, ntypes)
+            every[names[:, None], names] = absent
+            absent = every
+        types = torch.where(self.types >= 0, names[self.centers].to(self.types.dtype), self.types)
+        return dataclasses.replace(
+            self,
+            system=dataclasses.replace(
+                self.system, types=types, kinds=None, first_types=names[self.first_types].to(types.dtype)
+            ),
+            neighbors=self.neighbors.gather(1, order),
+            counts=counts,
+            displacements=self.displacements.gather(1, order[..., None].expand(-1, -1, 3)),
+            absent_pairs=absent,
+        )
 
     def select(self, sel: Sequence[int] | None, *, mixed: bool) -> "Neighborhood":
         """For a part with so many places: where `truncates` says so, what DeePMD-kit keeps: of all neighbours the

@@ -33,7 +33,7 @@ class SeE3TebdOptions(EnvironmentOptions):
     KIND = "se_e3_tebd"
     NAMES = ("se_e3_tebd",)
 
-    sel: list[int] | int | str = key(
+    sel: list[int] | int | str = key(  # type: ignore[assignment]
         "auto",
         'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
         "the data needs",

@@ -107,6 +107,10 @@ class DescriptorFitting(AtomicModel):
         return tuple(part.neighbors for part in self.descriptor.parts)
 
     @property
+    def mixed_types(self) -> bool:
+        return self.descriptor.mixed_types
+
+    @property
     def parameter_sizes(self) -> dict[str, int]:
         return self.fitting.parameter_sizes
 
@@ -134,13 +138,8 @@ class DescriptorFitting(AtomicModel):
 
     def to_tree(self) -> Tree:
         return {
-            "@class": "Model",
-            "@version": 2,
-            "type": self.options.KIND,
-            "type_map": list(self.type_map),
-            **self.options.to_tree(),
+            **self.head(2),
             "rcond": self.fitting.options.rcond,
-            "@variables": self.variables_to_tree(),
             "descriptor": self.descriptor.to_tree(),
             "fitting": self.fitting.to_tree(),
         }

@@ -57,12 +57,12 @@ def test_version(capsys):
 
 def test_info(capsys):
     assert main(["info", MODEL]) == 0
-    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    told = {line[:18].strip(): line[18:] for line in capsys.readouterr().out.splitlines()}
     assert told["elements"] == "Cu, Al"
     assert told["cutoff"].startswith("5 A")
     assert told["sel"] == "Cu 80, Al 60"
     assert "deepmd-kit 3.2.0" in told["source"]
-    assert told["step"] == "one fused op"
+    assert told["a step"] == "fused: one op a step"
     assert told["parameters"] == "19,586"
 
 
@@ -90,8 +90,10 @@ def test_info_on_models_of_all_sorts(case, capsys):
 def test_errors_are_one_line(crystal, capsys, command, says):
     write("water.xyz", molecule("H2O"))
     assert main(command) == 2
-    told = capsys.readouterr().err
-    assert says in told and told.startswith("mdops: ") and told.count("\n") == 1
+    told = capsys.readouterr().err.splitlines()
+    if told[0].startswith(f"{MODEL}: "):  # which evaluator runs
+        del told[0]
+    assert len(told) == 1 and told[0].startswith("mdops: ") and says in told[0]
     assert main([*command, "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
 

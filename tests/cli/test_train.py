@@ -147,8 +147,8 @@ def test_a_training_begins_with_another_model(inputs, capsys):
     command = ["train", inputs(numb_steps=2), "--output", "second", "--finetune", "first/model.safetensors"]
     assert main([*command, "--restart"]) == 0
     before, after = (mdops.load(f"{name}/model.safetensors") for name in ("first", "second"))
-    assert torch.equal(before.descriptor.mean, after.descriptor.mean)
-    assert not torch.equal(before.out_bias, after.out_bias)
+    assert torch.equal(before.model.descriptor.mean, after.model.descriptor.mean)
+    assert not torch.equal(before.model.out_bias, after.model.out_bias)
     assert main([*command, "--restart"]) == 0  # goes on from the checkpoint, not from the model
     out = capsys.readouterr().out
     assert "the training was complete" in out and "first" not in out.splitlines()[-1]

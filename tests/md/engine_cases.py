@@ -1,5 +1,6 @@
 """What the tests of the engines move."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -36,3 +37,9 @@ def skewed(physics, seed=1):
 
 def rounding(device, exact=1e-11, rough=2e-4):
     return exact if device == "cpu" else rough
+
+
+def set_sel(potential, sel):
+    """Other places for neighbours than the model was trained with."""
+    descriptor = potential.model.descriptor
+    descriptor.options = dataclasses.replace(descriptor.options, sel=list(sel))

@@ -9,7 +9,7 @@ import pytest
 from ase import Atoms, units
 from ase.build import bulk, molecule
 from ase.constraints import FixAtoms
-from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
+from engine_cases import MODEL, PHYSICS, alloy, rounding, set_sel, skewed
 
 from mdops import load
 from mdops.cli import main
@@ -134,7 +134,7 @@ def test_an_explosion_names_system_and_step(models, device):
 
 def test_the_models_error_names_system_and_atom(device):
     potential = load(MODEL, device=device)
-    potential.model.descriptor.sel = [4, 4]
+    set_sel(potential, [4, 4])
     alone = Atoms("Cu", positions=[[0, 0, 0]], cell=[20, 20, 20], pbc=True)
     alone.set_momenta(np.zeros((1, 3)))
     with pytest.raises(InputError, match=r"^system 2: atom 0 has \d+ neighbours of type Cu"):
@@ -186,7 +186,7 @@ def test_a_row_of_numbers_is_of_all_atoms_alike_unless_the_model_takes_one():
 
     physics = PHYSICS["nve"]
     three, one = (
-        SimpleNamespace(type_map=["Cu", "Al"], fitting=SimpleNamespace(aparam=SimpleNamespace(size=size)))
+        SimpleNamespace(type_map=["Cu", "Al"], parameter_sizes={"fparam": 0, "aparam": size})
         for size in (3, 1)
     )
     trimer = alloy(physics)[:3]

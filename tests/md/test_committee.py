@@ -8,7 +8,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase_reference import reference_integrator
-from engine_cases import MODEL, PHYSICS, alloy
+from engine_cases import MODEL, PHYSICS, alloy, set_sel
 
 from mdops import load
 from mdops.calculator import MDOps
@@ -39,7 +39,7 @@ def committee():
     """Of other nets, another order of elements, another precision, and without splines."""
     models = [reference_model("base"), reference_model("widths"), reference_model("base", dtype="float32")]
     models.append(reference_model("activation_sigmoid", spline=False))
-    models[1].type_map = models[1].type_map[::-1]
+    models[1].model.type_map = models[1].type_map[::-1]
     return models
 
 
@@ -96,7 +96,7 @@ def test_an_overflow_of_any_model_is_found():
     """Only the second has too few places, and only once the third shell vibrates into the cutoff."""
     physics = dataclasses.replace(PHYSICS["nve"], temperature=1500)
     tight, loose = (load(MODEL, dtype="float64", overflow=overflow) for overflow in ("error", "extend"))
-    tight.descriptor.sel = [16, 8]
+    set_sel(tight, [16, 8])
     atoms = alloy(physics)
     atoms.set_cell(1.04 * atoms.cell.array, scale_atoms=True)
     with pytest.raises(
@@ -109,8 +109,8 @@ def test_an_overflow_of_any_model_is_found():
 def test_parameters_go_to_those_that_take_them():
     physics = dataclasses.replace(PHYSICS["nve"], timestep=0.5)
     takers, others = reference_model("fparam_aparam"), reference_model("base")
-    fparam = np.linspace(0.1, 0.4, takers.fitting.fparam.size)
-    aparam = np.full(takers.fitting.aparam.size, 0.2)
+    fparam = np.linspace(0.1, 0.4, takers.parameter_sizes["fparam"])
+    aparam = np.full(takers.parameter_sizes["aparam"], 0.2)
     atoms = structure(takers.type_map, physics)
     frame = Engine(atoms, [others, takers], physics, fparam=fparam, aparam=aparam).frame()
     atoms.calc = MDOps([others, takers], fparam=fparam, aparam=np.tile(aparam, (len(atoms), 1)))
@@ -138,7 +138,7 @@ def test_a_committee_in_graphs_and_on_two_devices():
     for graphs, places in ((True, ("cuda", "cuda")), (False, ("cuda", "cuda")), (True, ("cuda", "cpu"))):
         models = [load(MODEL, device=places[0]), load(MODEL, device=places[1], r_min=0.4)]
         with torch.no_grad():
-            models[1].fitting.net(0).layers[0].weight *= 1.3
+            models[1].model.fitting.net(0).layers[0].weight *= 1.3
         engine = Engine(alloy(physics), models, physics, graphs=graphs)
         ends += list(engine.run(60, every=60))
         assert bool(engine._graphs) == (graphs and places[1] == "cuda")

@@ -9,7 +9,7 @@ from ase import Atoms, units
 from ase.build import bulk
 from ase.constraints import FixAtoms
 from ase_reference import reference_conserved, reference_integrator
-from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
+from engine_cases import MODEL, PHYSICS, alloy, rounding, set_sel, skewed
 
 from mdops import load
 from mdops.calculator import MDOps
@@ -189,7 +189,7 @@ def test_an_explosion_names_its_step(models, device):
 def test_too_many_neighbors_is_the_models_error(device):
     """The atom is named as the user counts, in a structure that becomes dense at the start."""
     potential = load(MODEL, device=device)
-    potential.model.descriptor.sel = [2, 2]
+    set_sel(potential, [2, 2])
     physics = PHYSICS["nve"]
     with pytest.raises(InputError, match=r"^atom 0 has \d+ neighbours of type Cu"):
         Engine(alloy(physics), potential, physics)
@@ -198,7 +198,7 @@ def test_too_many_neighbors_is_the_models_error(device):
 def test_dropping_neighbors_is_no_reason_to_do_blocks_again(device):
     """DeePMD-kit's numbers, with too few places in every step; on a GPU blocks are then done again by PyTorch."""
     potential, physics = load(MODEL, device=device, dtype="float64", overflow="truncate"), PHYSICS["nve"]
-    potential.model.descriptor.sel = [20, 8]
+    set_sel(potential, [20, 8])
     atoms = alloy(physics)
     reference = atoms.copy()
     reference.calc = MDOps(potential)

@@ -323,7 +323,7 @@ class TestCommittee:
         """The second has other weights, the third other knots and any number of neighbours."""
         other = copy.deepcopy(potential)
         with torch.no_grad():
-            other.fitting.net(0).layers[0].weight *= 1.3
+            other.model.fitting.net(0).layers[0].weight *= 1.3
         return [potential, other, load(MODEL, r_min=0.4, overflow="extend")]
 
     @pytest.mark.parametrize("name", ["nve", "langevin", "flexible"])

@@ -25,10 +25,10 @@ def test_frame_parameters(dtype, spline):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_weights_of_any_layer(dtype):
     (reference, *_) = references(DATA / "base")
-    count = len(list(load(model_path("base")).fitting.parameters()))
+    count = len(list(load(model_path("base")).model.fitting.parameters()))
     for k in range(count):
         potential = load(model_path("base"), dtype=dtype)
-        weight = list(potential.fitting.parameters())[k]
+        weight = list(potential.model.fitting.parameters())[k]
         with torch.no_grad():
             weight.view(-1)[-1] = NAN
         assert potential.evaluate(reference.system)["energy"].isnan().all(), k

@@ -13,6 +13,7 @@ from mdops.errors import ConfigError, DataError
 from mdops.evaluators.spline import bending_weights
 from mdops.evaluators.splined import SplineModel
 from mdops.io import read_model
+from mdops.ops import NeighborList, displacements
 from mdops.train import PairLists, make_batch
 from mdops.train.config.sections import LearningRateConfig
 from mdops.train.loop.factories import make_loss, make_optimizer, make_rate, make_sampler, require_labels
@@ -130,6 +131,8 @@ def compare_form(tree, other, place):
             compare_form(value, other[min(k, len(other) - 1)], f"{place}[{k}]")
     elif isinstance(other, np.ndarray):
         assert tree is None or (tree.dtype, tree.ndim) == (other.dtype, other.ndim), place
+    elif other == []:
+        assert tree in (None, []), place  # nothing is given
     elif other is not None:
         assert isinstance(tree, type(other)), place
 
@@ -141,7 +144,7 @@ def test_new_model_is_saved_and_read_as_deepmd_kits_tree(data, lists, tmp_path):
     trained = read_model(EMT.parents[1] / "formats" / "model.dp").model
     compare_form(tree, trained, "model")
     nets = [net["layers"] for net in tree["descriptor"]["embeddings"]["networks"]]
-    for layers, net in zip(nets, potential.descriptor.nets, strict=True):
+    for layers, net in zip(nets, potential.model.descriptor.embeddings, strict=True):
         for layer, module in zip(layers, net.layers, strict=True):
             assert np.array_equal(layer["@variables"]["w"], module.weight.detach())
     loaded = mdops.load(tmp_path / "model.safetensors", dtype=torch.float64, spline=False)
@@ -167,7 +170,30 @@ def test_too_small_sel_is_told_and_cuts_neighbours(data, lists):
     with pytest.warns(UserWarning, match="the farthest will be dropped"):
         potential = model(data, lists, sel=[3, 3])
     assert potential.overflow == "truncate"
-    assert predict(potential, make_batch(data, lists, [0]))["forces"].isfinite().all()
+    batch = make_batch(data, lists, [0])
+    cut = replace(batch, neighbors=nearest_of_each_type(batch, 3))
+    assert int(batch.neighbors.counts.max()) > 3 == int(cut.neighbors.counts.max())
+    whole, expected = (predict(potential, b, create_graph=False) for b in (batch, cut))
+    for name in ("energy", "forces", "virial"):
+        torch.testing.assert_close(whole[name], expected[name])
+
+
+def nearest_of_each_type(batch, most):
+    """The batch's list as DeePMD-kit cuts it: of the nearest of all types the nearest of each, so many a type."""
+    system, near = batch.system, batch.neighbors
+    lists = (near.neighbors, near.images)
+    d = displacements(system.positions, system.cell, system.batch, *lists, torch.float64).norm(dim=-1)
+    ntypes, counts = near.counts.shape[1], torch.zeros_like(near.counts)
+    rows = [torch.full((len(d), ntypes * most), fill, dtype=torch.int32) for fill in (-1, 0)]
+    for i in range(len(d)):
+        found = int(near.counts[i].sum())
+        nearest = d[i, :found].argsort()[: ntypes * most]
+        kinds = system.types[near.neighbors[i, nearest].long()]
+        places = [nearest[kinds == kind][:most] for kind in range(ntypes)]
+        counts[i] = torch.tensor([len(part) for part in places])
+        for row, values in zip(rows, lists, strict=True):
+            row[i, : int(counts[i].sum())] = values[i, torch.cat(places)]
+    return NeighborList(*rows, counts, near.cutoff)
 
 
 def test_untrained_parts_and_parameters_that_do_not_fit(data, lists):

@@ -11,17 +11,14 @@ from ase.stress import voigt_6_to_full_3x3_stress
 
 from mdops.errors import DataError, InputError
 from mdops.system import element_types
-from mdops.train.data.frame_set import ATOM_LABELS, LABELS, PARAMETERS, FrameSet
+from mdops.train.data.frame_set import FrameSet
+from mdops.train.data.labels import ATOM_LABELS, LABELS, PARAMETERS
 
 # What the labels are called in a file, unless told.
 NAMES = {
-    "energy": "energy",
-    "forces": "forces",
+    **{label.name: label.ase for label in LABELS.values()},
     "stress": "stress",
-    "virial": "virial",
-    "atom_energy": "energies",
-    "fparam": "fparam",
-    "aparam": "aparam",
+    **{name: name for name in PARAMETERS},
 }
 
 
@@ -57,7 +54,7 @@ def _block(path: Path, frame: int, atoms: Atoms, type_map: list[str], names: Map
     except InputError as error:
         raise DataError(f"{where}: {error}") from None
     labels = {}
-    for label in ("energy", "forces", "atom_energy", *PARAMETERS):
+    for label in (*(name for name in LABELS if name != "virial"), *PARAMETERS):
         value = _find(atoms, names[label])
         if value is not None:
             labels[label] = _shaped(label, value, len(atoms), where)

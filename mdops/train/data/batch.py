@@ -9,7 +9,7 @@ from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import System
 from mdops.train.data.dataset import Dataset
-from mdops.train.data.frame_set import FRAME_LABELS, PARAMETERS
+from mdops.train.data.labels import PARAMETERS, is_of_frame
 from mdops.train.data.neighbor_lists import PairLists, frames_system
 
 
@@ -79,7 +79,7 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     frames = np.asarray(frames, dtype=np.int64)
     atoms = np.concatenate([np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames])
     values = {
-        name: torch.from_numpy(array[frames if name in FRAME_LABELS or name == "fparam" else atoms])
+        name: torch.from_numpy(array[frames if is_of_frame(name) else atoms])
         for name, array in data.labels.items()
         if data.present[name][frames].any()
     }

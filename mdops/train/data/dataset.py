@@ -11,7 +11,8 @@ import numpy as np
 from mdops.errors import DataError, InputError
 from mdops.train.data.ase_file import NAMES, read_file
 from mdops.train.data.deepmd_system import is_system, read_system
-from mdops.train.data.frame_set import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, FrameSet, check, joined
+from mdops.train.data.frame_set import FrameSet, check, joined
+from mdops.train.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, is_of_frame
 from mdops.train.data.storage import Storage
 from mdops.train.data.units_check import units_warning
 
@@ -245,7 +246,7 @@ def _fill(data: Dataset, block: FrameSet, first: int) -> None:
     data.types[atoms] = block.types[real]
     data.cell[frames] = block.cell
     for name, array in block.labels.items():
-        whole = name in FRAME_LABELS or name == "fparam"
+        whole = is_of_frame(name)
         data.labels[name][frames if whole else atoms] = array if whole else array[real]
         data.present[name][frames] = True
 

@@ -8,17 +8,11 @@ from typing import Literal
 import numpy as np
 
 from mdops.errors import DataError
-from mdops.train.data.frame_set import ATOM_LABELS, FRAME_LABELS, FrameSet
+from mdops.train.data.frame_set import FrameSet
+from mdops.train.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS
 
-# DeePMD-kit's file names for our labels, and whether one value is of an atom.
-_FILES = {
-    "energy": ("energy",),
-    "forces": ("force",),
-    "virial": ("virial",),
-    "atom_energy": ("atom_ener", "atomic_ener"),
-    "fparam": ("fparam",),
-    "aparam": ("aparam",),
-}
+# DeePMD-kit's file names for our labels and parameters.
+_FILES = {label.name: label.files for label in LABELS.values()} | {name: (name,) for name in PARAMETERS}
 
 
 def is_system(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from mdops.ops import NeighborList
 from mdops.system import System
 from mdops.train.data.batch import Batch
 from mdops.train.data.dataset import Dataset
-from mdops.train.data.frame_set import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS
+from mdops.train.data.labels import ATOM_LABELS, LABELS, PARAMETERS, is_of_frame
 from mdops.train.data.neighbor_lists import PairLists
 
 
@@ -52,7 +52,7 @@ class DeviceFrames:
         }
         for name in (*LABELS, *PARAMETERS):
             if data.has(name) and data.present[name][frames[0]]:
-                whole = name in FRAME_LABELS or name == "fparam"
+                whole = is_of_frame(name)
                 value = torch.from_numpy(data.labels[name][frames if whole else atoms])
                 self._arrays[name] = value if whole else rows(value)
         self._arrays = {name: value.to(device) for name, value in self._arrays.items()}

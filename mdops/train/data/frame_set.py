@@ -7,11 +7,7 @@ from typing import Any
 import numpy as np
 
 from mdops.errors import DataError
-
-FRAME_LABELS: dict[str, tuple[int, ...]] = {"energy": (), "virial": (3, 3)}  # the shape of one frame's
-ATOM_LABELS: dict[str, tuple[int, ...]] = {"forces": (3,), "atom_energy": ()}  # the shape of one atom's
-LABELS = (*FRAME_LABELS, *ATOM_LABELS)
-PARAMETERS = ("fparam", "aparam")
+from mdops.train.data.labels import ATOM_LABELS, LABELS
 
 # A cell is taken as flat when its volume is below this fraction of the product of its edges: the neighbour
 # search refuses such a cell too.

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from mdops._library import check_device
 from mdops.errors import InputError, MDOpsError, ParallelError
 from mdops.train.data.dataset import Dataset
-from mdops.train.data.frame_set import FRAME_LABELS, LABELS
+from mdops.train.data.labels import FRAME_LABELS, LABELS
 
 T = TypeVar("T")
 

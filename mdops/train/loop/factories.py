@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from mdops.errors import DataError
+from mdops.errors import ConfigError, DataError
 from mdops.train.config.sections import Config, DataConfig
 from mdops.train.data.dataset import Dataset
+from mdops.train.data.labels import LABELS
 from mdops.train.data.sampler import Sampler
 from mdops.train.loop.loss import EnergyLoss, Prefactor
 from mdops.train.loop.schedule import LearningRate
@@ -31,10 +32,8 @@ def make_loss(config: Config) -> EnergyLoss:
     delta = c.huber_delta if isinstance(c.huber_delta, list) else [c.huber_delta] * 3
     return EnergyLoss(
         {
-            "energy": Prefactor(c.start_pref_e, c.limit_pref_e),
-            "forces": Prefactor(c.start_pref_f, c.limit_pref_f),
-            "virial": Prefactor(c.start_pref_v, c.limit_pref_v),
-            "atom_energy": Prefactor(c.start_pref_ae, c.limit_pref_ae),
+            name: Prefactor(*(getattr(c, f"{end}_pref_{label.short}") for end in ("start", "limit")))
+            for name, label in LABELS.items()
         },
         function=c.loss_func,
         huber=c.use_huber,
@@ -85,9 +84,13 @@ def make_optimizer(config: Config, parameters: Iterable[torch.nn.Parameter]) -> 
     """The optimizer of the section `optimizer`, for the parameters that are trained.
 
     On a GPU its learning rate is a tensor there, so that steps can be captured as a CUDA graph.
+
+    Raises ConfigError where there are none.
     """
     c = config.optimizer
     trained = [p for p in parameters if p.requires_grad]
+    if not trained:
+        raise ConfigError("model: has no weights that are trained, so that there is nothing to do")
     on_gpu = bool(trained) and trained[0].is_cuda
     rate: Any = config.learning_rate.start_lr
     rate = torch.tensor(rate, dtype=torch.float32, device=trained[0].device) if on_gpu else rate

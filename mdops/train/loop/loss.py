@@ -8,8 +8,7 @@ import torch
 
 from mdops.errors import ConfigError
 from mdops.train.data.batch import Batch
-
-TERMS = ("energy", "forces", "virial", "atom_energy")
+from mdops.train.data.labels import LABELS
 
 
 class Prefactor(NamedTuple):
@@ -32,7 +31,7 @@ class EnergyLoss:
     x = 2 if `intensive`, else 1. A term counts where both of its prefactors are not zero.
 
     Attributes:
-        prefactors: of each of `TERMS`; terms that are not there do not count.
+        prefactors: of each of `LABELS`; terms that are not there do not count.
         function: "mse" as above, or "mae": p_e <|dE| / N> + p_f <|dF|> + p_v <|dW|> / N + p_ae <|de|>.
         huber: replaces the square of dE/N, dF, dW/N and de by a Huber function: u^2/2 up to its delta, and
             delta (|u| - delta/2) beyond.
@@ -54,9 +53,11 @@ class EnergyLoss:
     def __post_init__(self) -> None:
         if self.function not in ("mse", "mae"):
             raise ConfigError(f"loss_func is {self.function!r}, expected mse or mae")
-        unknown = set(self.prefactors) - set(TERMS)
+        unknown = set(self.prefactors) - set(LABELS)
         if unknown:
-            raise ConfigError(f"the loss has no term {', '.join(sorted(unknown))}; it has {', '.join(TERMS)}")
+            raise ConfigError(
+                f"the loss has no term {', '.join(sorted(unknown))}; it has {', '.join(LABELS)}"
+            )
 
     @property
     def terms(self) -> list[str]:
@@ -94,7 +95,7 @@ class EnergyLoss:
         labelled = _rows(name, batch)
         error = (value - batch.labels[name]).reshape(len(value), -1)
         error = torch.where(labelled[:, None], error, 0.0)
-        whole = name in ("energy", "virial")
+        whole = LABELS[name].per_atom
         atoms = batch.sizes[:, None].double() if whole else error.new_ones(1)
         if name == "forces" and self.force_norm:
             error = torch.linalg.vector_norm(error, dim=1, keepdim=True)
@@ -120,7 +121,7 @@ def label_counts(batch: Batch) -> dict[str, float]:
 def _rows(name: str, batch: Batch) -> torch.Tensor:
     """(S,) or (N,) bool: the frames, or atoms, that have the label."""
     labelled = batch.present[name]
-    return labelled if name in ("energy", "virial") else labelled[batch.system.batch.long()]
+    return labelled if LABELS[name].per_atom else labelled[batch.system.batch.long()]
 
 
 @torch.no_grad()
@@ -133,7 +134,7 @@ def label_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, 
     for name, label in batch.labels.items():
         labelled = _rows(name, batch)
         error = (result[name].double() - label)[labelled]
-        if name in ("energy", "virial"):
+        if LABELS[name].per_atom:
             error = error.reshape(len(error), -1) / batch.sizes[labelled, None]
         errors[name] = error
     return errors

@@ -44,20 +44,21 @@ def random_potential(
     model = find("model", options.KIND).random(options, seed, dtype)
     parameters = data_parameters(model, options, data)
     frames = statistics_frames(config, data)
-    for descriptor in model.descriptors:
-        if isinstance(descriptor, EnvironmentDescriptor):
-            found = environment_statistics(
-                data,
-                lists,
-                sel=descriptor.sel,
-                mixed=descriptor.mixed_types,
-                cutoff=descriptor.cutoff,
-                cutoff_smooth=descriptor.cutoff_smooth,
-                protection=descriptor.protection,
-                exclude_types=[*descriptor.options.exclude_types, *options.pair_exclude_types],
-                frames=frames,
-            )
-            descriptor.set_statistics(found.mean, found.std)
+    for part in model.parts:
+        for descriptor in part.descriptors:
+            if isinstance(descriptor, EnvironmentDescriptor):
+                found = environment_statistics(
+                    data,
+                    lists,
+                    sel=descriptor.sel,
+                    mixed=descriptor.mixed_types,
+                    cutoff=descriptor.cutoff,
+                    cutoff_smooth=descriptor.cutoff_smooth,
+                    protection=descriptor.protection,
+                    exclude_types=[*descriptor.options.exclude_types, *part.options.pair_exclude_types],
+                    frames=frames,
+                )
+                descriptor.set_statistics(found.mean, found.std)
     energies = data_energies(model, options, data, frames)
     model.out_bias.copy_(torch.from_numpy(energies.bias))
     model.out_std.fill_(energies.std)

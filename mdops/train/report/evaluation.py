@@ -8,7 +8,7 @@ from mdops.errors import DataError, InputError
 from mdops.potential import Potential
 from mdops.train.data.batch import make_batch
 from mdops.train.data.dataset import Dataset
-from mdops.train.data.frame_set import FRAME_LABELS
+from mdops.train.data.labels import FRAME_LABELS
 from mdops.train.data.neighbor_lists import PairLists
 
 COMPARED = ("energy", "forces", "virial")

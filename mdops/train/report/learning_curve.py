@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from mdops.errors import InputError
+from mdops.train.data.labels import LABELS
 
-_SHORT = {"energy": "e", "forces": "f", "virial": "v", "atom_energy": "ae"}
 _WIDTH = 12
 
 
@@ -49,7 +49,7 @@ class LearningCurve:
         os.replace(beside, path)
 
     def _header(self) -> str:
-        names = ["rmse", *(f"rmse_{_SHORT[term]}" for term in self._terms)]
+        names = ["rmse", *(f"rmse_{LABELS[term].short}" for term in self._terms)]
         ends = ("val", "trn") if self._validation else ("trn",)
         columns = [f"{name}_{end}" for name in names for end in ends]
         return "# " + " ".join(text.ljust(_WIDTH) for text in ["step", *columns, "lr"])

@@ -6,23 +6,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mdops.errors import InputError
+from mdops.train.data.labels import LABELS
 from mdops.train.report.evaluation import Errors, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PARITY = {  # title, factor and unit
-    "energy": ("energy per atom", 1000, "meV"),
-    "forces": ("force components", 1, "eV/Å"),
-    "virial": ("virial per atom", 1000, "meV"),
-}
-_CURVES = {
-    "rmse": "root of the loss",
-    "rmse_e": "energy RMSE (eV/atom)",
-    "rmse_f": "force RMSE (eV/Å)",
-    "rmse_v": "virial RMSE (eV/atom)",
-    "rmse_ae": "atomic energy RMSE (eV)",
+_CURVES = {"rmse": "root of the loss"} | {
+    f"rmse_{label.short}": f"{label.noun} RMSE ({label.unit.replace('/A', '/Å')})"
+    for label in LABELS.values()
 }
 _ENDS: dict[str, tuple[str, dict[str, Any]]] = {
     "trn": ("training batch", {"color": "0.65", "lw": 1}),
@@ -49,7 +42,9 @@ def parity_plot(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
 
 
 def _parity(axes: "Axes", name: str, label: np.ndarray, prediction: np.ndarray, error: Errors) -> None:
-    title, factor, unit = _PARITY[name]
+    of, factor = LABELS[name], LABELS[name].factor
+    title = f"{of.noun} per atom" if of.per_atom else f"{of.component}s"
+    unit = of.shown_unit.removesuffix("/atom").replace("/A", "/Å")
     if name == "energy":  # differences are what matters, and far smaller
         mean = label.mean()
         title = f"{title}, relative to {mean:.6g} eV"

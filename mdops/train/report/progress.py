@@ -3,22 +3,16 @@
 from collections.abc import Mapping
 
 from mdops.progress import StepProgress
+from mdops.train.data.labels import LABELS
 from mdops.train.report.learning_curve import Report
-
-_SHOWN = {  # factor and unit of each RMSE
-    "energy": (1000, "meV/atom"),
-    "forces": (1, "eV/A"),
-    "virial": (1000, "meV/atom"),
-    "atom_energy": (1000, "meV"),
-}
 
 
 def describe(errors: Mapping[str, float]) -> str:
     """The root of the loss, and the RMSEs of a report, in one line."""
     parts = [f"loss {errors['loss']:.3g}"]
-    for name, (factor, unit) in _SHOWN.items():
+    for name, label in LABELS.items():
         if name in errors:
-            parts.append(f"{name} {factor * errors[name]:.3g} {unit}")
+            parts.append(f"{name} {label.factor * errors[name]:.3g} {label.shown_unit}")
     return ", ".join(parts)
 
 

@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from mdops.errors import InputError
+from mdops.train.data.labels import LABELS
 
-_UNITS = {"loss": "loss", "energy": "energy RMSE (eV per atom)", "forces": "force RMSE (eV per A)"}
-_UNITS |= {"virial": "virial RMSE (eV per atom)", "atom_energy": "atomic energy RMSE (eV)"}
+_UNITS = {"loss": "loss"} | {
+    # A slash would make a folder of charts.
+    name: f"{label.noun} RMSE ({label.unit.replace('/', ' per ')})"
+    for name, label in LABELS.items()
+}
 
 
 def require_tensorboard() -> Any:

@@ -15,7 +15,7 @@ struct ByRow {
 
   ByRow from(int64_t row) const { return {base + row * stride, stride}; }
   template <class Work>
-  void each(int64_t depth, const Work& work) const {
+  MDOPS_HD void each(int64_t depth, const Work& work) const {
     for (int64_t k = 0; k < depth; ++k) work(base + k, stride);
   }
 };
@@ -29,7 +29,7 @@ struct ByDepth {
 
   ByDepth from(int64_t row) const { return {base + row, stride}; }
   template <class Work>
-  void each(int64_t depth, const Work& work) const {
+  MDOPS_HD void each(int64_t depth, const Work& work) const {
     for (int64_t k = 0; k < depth; ++k) {
       __builtin_prefetch(base + k * stride + 64 / sizeof(T));
       work(base + k * stride, 1);
@@ -44,7 +44,7 @@ struct InLanes {
 
   InLanes from(int64_t row) const { return {panels.from(row)}; }
   template <class Work>
-  void each(int64_t depth, const Work& work) const {
+  MDOPS_HD void each(int64_t depth, const Work& work) const {
     for (int64_t col = 0; col < depth; col += Panels<T>::kWide) {
       const int64_t width = panels.width(col), end = depth - col < width ? depth - col : width;
       const T* column = panels.panel(col);

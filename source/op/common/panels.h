@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "common/math.h"
 #include "common/vectors.h"
 
 namespace mdops {

@@ -5,7 +5,7 @@
 
 #if defined(__clang__)
 // What follows is a loop whose turns do not depend on each other.
-#define MDOPS_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define MDOPS_INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
 #define MDOPS_UNROLL _Pragma("unroll")
 #else
 #define MDOPS_INDEPENDENT _Pragma("GCC ivdep")

@@ -130,7 +130,7 @@ MDOPS_HD bool within_cutoff(T r2, T cutoff2) {
 // the result.
 template <class T>
 MDOPS_HD T nearest_of(T so_far, T r2) {
-  return (r2 < so_far) | (r2 != r2) ? r2 : so_far;
+  return ((r2 < so_far) | (r2 != r2)) ? r2 : so_far;
 }
 
 // One slot of env_mat: R of a pair that is there, of s = 0 for one that is absent.

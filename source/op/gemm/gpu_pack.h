@@ -17,14 +17,28 @@ struct LayerMatrix {
   }
 };
 
+// The largest size that a lane or a warp has met, and zero: not a number once a weight was none, or infinite.
+// With it a matrix' scale is none, and nothing that is multiplied with it is a number.
+struct LargestWeight {
+  float size, zero;
+
+  __device__ void meet(float weight) { size = fmaxf(size, fabsf(weight)), zero += 0.0f * weight; }
+  __device__ void meet_all_lanes() {
+    for (int d = 16; d > 0; d /= 2) {
+      size = fmaxf(size, __shfl_xor_sync(kAllLanes, size, d));
+      zero += __shfl_xor_sync(kAllLanes, zero, d);
+    }
+  }
+  __device__ float inverse_scale() const { return inverse_power(scale_for(size)) + zero; }
+};
+
 // 1 / scale of each column: a warp a column.
 static __global__ void column_scales_kernel(LayerMatrix matrix, PackedMatrix to, float* packed) {
   const int col = blockIdx.x;
-  float largest = 0;
-  for (int k = threadIdx.x; k < to.steps * kStepDepth; k += kWarp)
-    largest = fmaxf(largest, fabsf(matrix.at(k, col)));
-  for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, d));
-  if (threadIdx.x == 0) packed[to.columns_at() + col] = inverse_power(scale_for(largest));
+  LargestWeight largest{0, 0};
+  for (int k = threadIdx.x; k < to.steps * kStepDepth; k += kWarp) largest.meet(matrix.at(k, col));
+  largest.meet_all_lanes();
+  if (threadIdx.x == 0) packed[to.columns_at() + col] = largest.inverse_scale();
 }
 
 // The fragments: a lane's four rows 2 (lane % 4) + {0, 1, 8, 9} of column lane / 4.
@@ -46,20 +60,21 @@ __global__ void fragments_kernel(LayerMatrix matrix, PackedMatrix to, float* pac
 // 1 / scale of a whole matrix, by one block.
 static __global__ void __launch_bounds__(1024)
     unit_scale_kernel(LayerMatrix matrix, int depth, int columns, float* inverse) {
-  __shared__ float of_warp[kWarp];
-  float largest = 0;
+  __shared__ LargestWeight of_warp[kWarp];
+  LargestWeight largest{0, 0};
   for (int k = threadIdx.x; k < depth * columns; k += blockDim.x)
-    largest = fmaxf(largest, fabsf(matrix.at(k / columns, k % columns)));
-  for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, d));
+    largest.meet(matrix.at(k / columns, k % columns));
+  largest.meet_all_lanes();
   if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = largest;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int w = 1; w < static_cast<int>(blockDim.x) / kWarp; ++w) largest = fmaxf(largest, of_warp[w]);
-  *inverse = inverse_power(scale_for(largest));
+  if (threadIdx.x >= kWarp) return;
+  largest = of_warp[threadIdx.x];
+  largest.meet_all_lanes();
+  if (threadIdx.x == 0) *inverse = largest.inverse_scale();
 }
 
-// The units of one product of the chain (`NetChain` tells their order), a block each: columns as the rows that
-// gpu_shape.h draws.
+// The units of one product of the chain (`NetChain` tells their order), a block each: columns as the rows
+// that gpu_shape.h draws.
 template <int Parts>
 __global__ void units_kernel(LayerMatrix matrix, int depth, int columns, int width, const float* inverse,
                              char* units) {

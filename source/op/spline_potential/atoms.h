@@ -200,7 +200,7 @@ template <class T>
 inline void four_sums(const Vector<T>* v, T* out) {
   if constexpr (kLanes<T> >= 4) {
     using V4 = Vector4<T>;
-    using Index = Vector4Index<T>;
+    using Index [[maybe_unused]] = Vector4Index<T>;  // by GCC 11 alone
     V4 part[4];
     for (int a = 0; a < 4; ++a) {
       part[a] = *reinterpret_cast<const V4*>(v + a);

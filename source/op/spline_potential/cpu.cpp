@@ -21,14 +21,15 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
 // Every thread takes an equal part of each type's atoms, so that the sums, and with them the result's last
 // bits, depend on the number of threads alone.
 template <class T>
-std::vector<Share<T>> run(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& answer) {
+std::vector<Share<T>> run(const Op& op, const PotentialInputs& in, const PotentialArgs<T>& args,
+                          Answer& answer) {
   const T* nets = in.nets.const_data_ptr<T>();
   const Order order(args.types, args.atoms, args.ntypes);
   const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
   std::vector<Share<T>> shares(threads);
   parallel(threads, 1, [&](int64_t begin, int64_t end) {
-    thread_local ScratchMemory memory;
-    T* scratch = memory.get<T>(MDOPS_RUN(scratch_size, args));
+    const ScratchMemory memory(op, MDOPS_RUN(scratch_size, args) * sizeof(T));
+    T* scratch = static_cast<T*>(memory.data());
     for (int64_t thread = begin; thread < end; ++thread) {
       PotentialResults<T> out = answer.results(in, shares[thread]);
       for (int t = 0; t < args.ntypes; ++t) {
@@ -53,7 +54,7 @@ struct CpuCall : Op {
     dispatch_float(*this, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       check_packed(*this, in.nets, PackedNet(in.net).size);
-      answer.finish(*this, in, mdops::run<T>(in, arguments<T>(in, places.data()), answer));
+      answer.finish(*this, in, mdops::run<T>(*this, in, arguments<T>(in, places.data()), answer));
     });
     return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest};
   }

@@ -65,10 +65,10 @@ std::vector<NetWeights<T>> nets_of(const PotentialInputs& in, const Saved<T>& at
 
 // Runs work(thread, scratch) for every thread of the plan.
 template <class T, class Work>
-void in_threads(const PotentialArgs<T>& args, int64_t threads, const Work& work) {
+void in_threads(const Op& op, const PotentialArgs<T>& args, int64_t threads, const Work& work) {
   parallel(threads, 1, [&](int64_t begin, int64_t end) {
-    thread_local ScratchMemory memory;
-    T* scratch = memory.get<T>(MDOPS_RUN(training_scratch_size, args));
+    const ScratchMemory memory(op, MDOPS_RUN(training_scratch_size, args) * sizeof(T));
+    T* scratch = static_cast<T*>(memory.data());
     for (int64_t thread = begin; thread < end; ++thread) work(thread, scratch);
   });
 }
@@ -86,7 +86,7 @@ Tensor forward(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& 
     fold_head(in.net, nets[t].layer[0].weight, memory + kHeader + t * at.head);
   const TrainingMemory<T> arrays{plan.lanes, memory + at.arrays, nullptr};
   std::vector<Share<T>> shares(plan.threads);
-  in_threads(args, plan.threads, [&](int64_t thread, T* scratch) {
+  in_threads(op, args, plan.threads, [&](int64_t thread, T* scratch) {
     PotentialResults<T> out = answer.results(in, shares[thread]);
     for (const TrainingBlock& block : plan.blocks)
       if (block.thread == thread)
@@ -183,21 +183,14 @@ struct NetGradients {
   }
 };
 
-// The forward pass' memory, with memory for the backward pass.
 template <class T>
-TrainingMemory<T> memory_of(const PotentialArgs<T>& args, const Plan& plan, T* saved) {
-  static thread_local ScratchMemory work;
-  return {plan.lanes, saved, work.get<T>(MDOPS_RUN(work_size, args, plan.lanes))};
-}
-
-template <class T>
-void weight_gradients(const PotentialInputs& in, const PotentialArgs<T>& args, const Plan& plan,
+void weight_gradients(const Op& op, const PotentialInputs& in, const PotentialArgs<T>& args, const Plan& plan,
                       const TrainingMemory<T>& memory, NetGradients<T>& grads) {
   const int64_t units = MDOPS_RUN(weight_units, in.net, T{});
   std::vector<T*> matrices;
   for (int64_t t = 0; t < in.ntypes; ++t)
     for (int n = 0; n < in.net.layers; ++n) matrices.push_back(grads.of(in.net, t, n, 0));
-  in_threads(args, plan.threads, [&](int64_t thread, T* scratch) {
+  in_threads(op, args, plan.threads, [&](int64_t thread, T* scratch) {
     for (int64_t unit = thread; unit < units * in.ntypes; unit += plan.threads) {
       const int64_t t = unit / units, first = plan.type_blocks[t], count = plan.type_blocks[t + 1] - first;
       if (count)
@@ -221,10 +214,11 @@ NetGradients<T> backward(const PotentialInputs& in, const PotentialArgs<T>& args
   const Saved<T> at(args, plan);
   if (saved.numel() != at.size) fail(op, "argument `saved` is not that of spline_training for these inputs");
   const std::vector<NetWeights<T>> nets = nets_of<T>(in, at, kept);
-  const TrainingMemory<T> memory = memory_of(args, plan, kept + at.arrays);
+  Tensor work = empty({MDOPS_RUN(work_size, args, plan.lanes)}, in.dtype);
+  const TrainingMemory<T> memory{plan.lanes, kept + at.arrays, work.mutable_data_ptr<T>()};
   std::vector<std::vector<T>> tables(threads), vectors(threads);
   std::vector<int64_t> bad_atoms(threads, -1);
-  in_threads(args, threads, [&](int64_t thread, T* scratch) {
+  in_threads(op, args, threads, [&](int64_t thread, T* scratch) {
     tables[thread].assign(in.tables.numel(), T(0));
     vectors[thread].assign(in.ntypes * NetVectors(in.net).size, T(0));
     TrainingShare<T> share{tables[thread].data(), vectors[thread].data(), -1};
@@ -237,7 +231,7 @@ NetGradients<T> backward(const PotentialInputs& in, const PotentialArgs<T>& args
   for (const int64_t atom : bad_atoms)
     if (atom >= 0) fail_neighbors(op, atom);
   NetGradients<T> grads(in);
-  weight_gradients(in, args, plan, memory, grads);
+  weight_gradients(op, in, args, plan, memory, grads);
   for (int64_t t = 0; t < in.ntypes; ++t) grads.set_vectors(in.net, t, vectors);
   sum_parts(tables, 0, in.tables.numel(), grad_tables);
   return grads;

@@ -1,0 +1,256 @@
+"""The atomic model "linear_ener": a weighted sum of other models' energies."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.models import registry
+from mdops.models.contract import AtomicModel, Descriptor, Tree
+from mdops.models.neighborhood import Neighborhood, NeighborSpec
+from mdops.models.registry import register
+from mdops.models.standard import ModelOptions
+from mdops.options import Most, Options, key, variants
+
+
+def _kinds_of_parts() -> dict[str, type[Options]]:
+    """All but models that are made of models themselves, which DeePMD-kit does not nest."""
+    kinds = registry.kinds("model")
+    return {name: kind.Options for name, kind in kinds.items() if not issubclass(kind, Blend)}
+
+
+@dataclass(kw_only=True)
+class LinearOptions(ModelOptions):
+    KIND = "linear"
+    NAMES = ("linear_ener",)
+    NEUTRAL: ClassVar[dict[str, Any]] = {**ModelOptions.NEUTRAL, "shared_dict": {}}
+
+    models: list[Any] = variants(
+        _kinds_of_parts,
+        "standard",
+        "the models that are summed, of mixed types; each with the type_map of the sum",
+    )
+    weights: str | list[float] = key(
+        "mean", 'of the models: a number for each; "mean": one over how many there are; "sum": 1'
+    )
+
+    @classmethod
+    def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+        """With the type map in each of the models. Raises ConfigError where one has another."""
+        types, models = node.get("type_map"), node.get("models")
+        if types is None or not isinstance(models, list):
+            return node
+        for i, part in enumerate(models):
+            if isinstance(part, Mapping) and part.get("type_map", types) != types:
+                raise ConfigError(
+                    f"{place}.models[{i}].type_map: is {part['type_map']}, expected that of the sum, {types}"
+                )
+        parts = [{**part, "type_map": types} if isinstance(part, Mapping) else part for part in models]
+        return {**node, "models": parts}
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
+        for i, part in enumerate(self.models):
+            part.check(f"{place}.models[{i}]", type_map)
+        if isinstance(self.weights, str) and self.weights not in ("mean", "sum"):
+            raise ConfigError(
+                f"{place}.weights: is {self.weights!r}, expected 'mean', 'sum' or a list of numbers"
+            )
+        if not isinstance(self.weights, str) and len(self.weights) != len(self.models):
+            raise ConfigError(
+                f"{place}.weights: has {len(self.weights)} numbers for {len(self.models)} models"
+            )
+
+    @property
+    def cutoff(self) -> float:
+        return max(part.cutoff for part in self.models)
+
+    def with_places(self, most: Most, place: str) -> Self:
+        parts = [part.with_places(most, f"{place}.models[{i}]") for i, part in enumerate(self.models)]
+        return dataclasses.replace(self, models=parts)
+
+
+class Blend(AtomicModel):
+    """Base of models e_i = sum_m w_mi e_mi + bias of i's type, of the energies e_mi of other models, m.
+
+    Each has the neighbours within its own cutoff, its own places for them, exclusions and bias; it may have a type map
+    of its own, with more elements or in another order.
+
+    Attributes:
+        models: the parts.
+    """
+
+    models: Any
+
+    def __init__(
+        self,
+        options: Any,
+        type_map: Sequence[str],
+        out_bias: torch.Tensor,
+        out_std: torch.Tensor,
+        models: Sequence[AtomicModel],
+    ) -> None:
+        """Raises UnsupportedModelError for parts that are not of mixed types, or do not go together."""
+        super().__init__(options, type_map, out_bias, out_std)
+        self.models = nn.ModuleList(models)
+        for i, part in enumerate(models):
+            _refuse_unmixed(part, f"the part models[{i}] of a {options.NAMES[0]} model")
+            missing = [name for name in self.type_map if name not in part.type_map]
+            if missing:
+                raise UnsupportedModelError(f"the part models[{i}] does not know the type {missing[0]}")
+            own = part.type_map != self.type_map
+            names = torch.tensor([part.type_map.index(name) for name in self.type_map]) if own else None
+            self.register_buffer(f"names_{i}", names, persistent=False)
+        for name in self.parameter_sizes:
+            sizes = sorted({part.parameter_sizes[name] for part in models} - {0})
+            if len(sizes) > 1:
+                raise UnsupportedModelError(
+                    f"parts take {sizes[0]} and {sizes[1]} values of {name}: they have to take one number"
+                )
+
+    def weigh(self, near: Neighborhood) -> list[Any]:
+        """w of each part: a number, or (N,), float64."""
+        raise NotImplementedError
+
+    @property
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        return tuple(spec for part in self.models for spec in part.neighbors)
+
+    @property
+    def mixed_types(self) -> bool:
+        return True
+
+    @property
+    def parts(self) -> list[AtomicModel]:
+        return [inner for part in self.models for inner in part.parts]
+
+    @property
+    def descriptors(self) -> list[Descriptor]:
+        return [descriptor for part in self.models for descriptor in part.descriptors]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.models[0].dtype
+
+    @property
+    def parameter_sizes(self) -> dict[str, int]:
+        names = super().parameter_sizes
+        return {name: max(part.parameter_sizes[name] for part in self.models) for name in names}
+
+    @property
+    def default_parameters(self) -> set[str]:
+        takers = {
+            name: [part for part in self.models if part.parameter_sizes[name]]
+            for name in self.parameter_sizes
+        }
+        return {
+            name
+            for name, parts in takers.items()
+            if parts and all(name in part.default_parameters for part in parts)
+        }
+
+    def set_parameter_statistics(self, found: Mapping[str, tuple[np.ndarray, np.ndarray] | None]) -> None:
+        for part in self.models:
+            part.set_parameter_statistics(found)
+
+    def set_trained(self) -> None:
+        for part in self.models:
+            part.set_trained()
+
+    @property
+    def shortest(self) -> float:
+        return max(part.shortest for part in self.models)
+
+    def short_pairs(self, near: Neighborhood) -> torch.Tensor:
+        near = near.without(self.absent_pairs)
+        found = [part.short_pairs(self._seen_by(i, near)) for i, part in enumerate(self.models)]
+        return torch.cat(found).unique(dim=0)
+
+    def respond(
+        self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        self.refuse_untaken(fparam, aparam)
+        given = {"fparam": fparam, "aparam": aparam}
+        energy = torch.zeros(near.system.atoms, dtype=torch.float64, device=near.displacements.device)
+        for i, (part, weight) in enumerate(zip(self.models, self.weigh(near), strict=True)):
+            taken = {name: value for name, value in given.items() if part.parameter_sizes[name]}
+            energy = energy + weight * part(self._seen_by(i, near), **taken)["atom_energy"]
+        return {"energy": energy}
+
+    def _seen_by(self, i: int, near: Neighborhood) -> Neighborhood:
+        """As a part has its types."""
+        names = getattr(self, f"names_{i}")
+        return near if names is None else near.renamed(names, self.models[i].ntypes)
+
+    @classmethod
+    def parts_of_tree(cls, tree: Tree, dtype: torch.dtype) -> list[AtomicModel]:
+        return [registry.find("model", part.get("type")).from_tree(part, dtype) for part in tree["models"]]
+
+    def parts_to_tree(self) -> list[Tree]:
+        return [part.to_tree() for part in self.models]
+
+    @staticmethod
+    def no_statistics(ntypes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """out_bias and out_std of a new model."""
+        return torch.zeros(ntypes, dtype=torch.float64), torch.ones(ntypes, dtype=torch.float64)
+
+    def summary(self) -> dict[str, str]:
+        parts = [(i, part) for i, part in enumerate(self.models, start=1)]
+        return {f"part {i}, {name}": line for i, part in parts for name, line in _described(part).items()}
+
+
+def _described(part: AtomicModel) -> dict[str, str]:
+    kinds = ", ".join(descriptor.kind for descriptor in part.descriptors)
+    return {
+        "model": f"{part.kind}{f' of {kinds}' if kinds else ''}, cutoff {part.cutoff:g} A",
+        **part.summary(),
+    }
+
+
+def _refuse_unmixed(part: AtomicModel, place: str) -> None:
+    if not part.mixed_types:
+        kinds = " and ".join(descriptor.kind for descriptor in part.descriptors) or part.kind
+        raise UnsupportedModelError(
+            f"{place} is of {kinds}, which has places and weights for each type of neighbours. DeePMD-kit and mdops "
+            "combine models of mixed types alone: give the part a descriptor such as dpa1 or se_atten_v2, or a pair "
+            "table (pairtab)"
+        )
+
+
+@register
+class LinearModel(Blend):
+    """e_i = sum_m w_m e_mi + bias of i's type, with constant weights."""
+
+    Options = LinearOptions
+
+    def weigh(self, near: Neighborhood) -> list[float]:
+        weights, count = self.options.weights, len(self.models)
+        if isinstance(weights, str):
+            return [1.0 if weights == "sum" else 1.0 / count] * count
+        return list(weights)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "LinearModel":
+        models = cls.parts_of_tree(tree, dtype)
+        options = cls.Options.from_tree(
+            tree, type_map=list(tree["type_map"]), models=[part.options for part in models]
+        )
+        return cls(options, tree["type_map"], *cls.variables_of_tree(tree), models)
+
+    def to_tree(self) -> Tree:
+        return {**self.head(3), "models": self.parts_to_tree()}
+
+    @classmethod
+    def random(cls, options: LinearOptions, seed: int, dtype: torch.dtype) -> "LinearModel":
+        models = [
+            registry.find("model", part.KIND).random(part, seed + i, dtype)
+            for i, part in enumerate(options.models)
+        ]
+        for part in models:
+            part.out_std.fill_(1.0)
+        return cls(options, options.type_map, *cls.no_statistics(len(options.type_map)), models)

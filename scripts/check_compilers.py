@@ -1,0 +1,152 @@
+"""Builds the CPU library with compilers that are installed, and runs the op tests with it on every instruction set.
+
+    .venv/bin/python scripts/check_compilers.py [g++-11 g++-12 clang++-14 ...] [--sanitize g++-12] [--json table.json]
+
+Each build is installed into a virtual environment of its own that sees this one's packages. `--sanitize` builds once
+more with that compiler, under AddressSanitizer and UndefinedBehaviorSanitizer, and runs every sample of
+`mdops.testing` and a step of water there, in inference and training: an error that they find ends the process.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COMPILERS = ["g++-11", "g++-12", "clang++-13", "clang++-14"]
+LEVELS = ["v2", "v3", "v4"]
+SAMPLES = """
+import torch
+from mdops.calculator import MDOps
+from mdops.cli.sample_model import sample_box, water_model
+from mdops.testing import op_samples
+
+for threads in (1, 2):
+    torch.set_num_threads(threads)
+    for dtype in (torch.float32, torch.float64):
+        for sample in op_samples("cpu", dtype):
+            sample.function(*sample.args)
+            if sample.op == "spline_training":
+                args, saved = sample.args, sample.function(*sample.args)[5]
+                systems = len(args[1])
+                grads = [torch.randn(*s, dtype=torch.float64) for s in ((5,), (5, 3), (systems, 3, 3))]
+                torch.ops.mdops.spline_training_backward(*grads, saved, *args)
+        model = water_model(dtype)
+        atoms = sample_box(101, model.type_map)
+        atoms.calc = MDOps(model)
+        atoms.get_forces()
+print("clean")
+"""
+
+
+def run(*command: object, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, **options)
+
+
+def version_of(compiler: str) -> str | None:
+    """The compiler's own line about itself, None if it is not installed."""
+    if shutil.which(compiler) is None:
+        return None
+    return run(compiler, "--version").stdout.splitlines()[0]
+
+
+def install(compiler: str, folder: Path, sanitize: bool) -> Path:
+    """The Python of a new environment that has the library built by this compiler."""
+    venv = folder / re.sub(r"\W", "", compiler)
+    made = run(sys.executable, "-m", "venv", venv)
+    packages = next((venv / "lib").glob("python3*/site-packages"))
+    (packages / "packages.pth").write_text("\n".join(p for p in sys.path if "site-packages" in p))
+    options = [
+        f"CMAKE_CXX_COMPILER={compiler}",
+        "MDOPS_CUDA=OFF",
+        f"MDOPS_SANITIZE={'ON' if sanitize else 'OFF'}",
+    ]
+    defines = [word for option in options for word in ("-C", f"cmake.define.{option}")]
+    pip = [venv / "bin/python", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    build = ["-C", f"build-dir={folder / 'build'}", "--no-build-isolation", "--no-deps", "--ignore-installed"]
+    made = run(*pip, *build, *defines, ROOT)
+    shutil.rmtree(folder / "build", ignore_errors=True)
+    if made.returncode:
+        raise SystemExit(f"{compiler} does not build it:\n{made.stdout[-4000:]}{made.stderr[-2000:]}")
+    return venv / "bin/python"
+
+
+def environment(level: str) -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"MDOPS_CPU_ISA": level}
+
+
+def supported(python: Path) -> list[str]:
+    """The instruction sets that this processor has."""
+    return [x for x in LEVELS if not run(python, "-c", CPU_ISA, env=environment(x)).returncode]
+
+
+CPU_ISA = "import torch, mdops; torch.ops.mdops.cpu_isa()"
+
+
+def op_tests(python: Path, folder: Path, level: str) -> dict[str, str]:
+    """What pytest says of the op tests, run outside of the checkout."""
+    tests = folder / "tests"
+    shutil.copytree(ROOT / "tests/ops", tests / "ops", dirs_exist_ok=True)
+    shutil.copy(ROOT / "tests/conftest.py", tests)
+    (tests / "pytest.ini").write_text("[pytest]\nmarkers = gpu: needs an NVIDIA GPU\n")
+    command = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "ops")
+    result = run(*command, cwd=tests, env=environment(level))
+    lines = result.stdout.strip().splitlines() or [result.stderr[-400:]]
+    row = {"tests": re.sub(r"[=\s]*(.*?)(, \d+ warnings?)? in [\d.]+s.*", r"\1", lines[-1])}
+    if result.returncode:
+        row["why"] = "\n".join([x for x in lines if x.startswith(("FAILED", "ERROR"))] or lines[-20:])[:4000]
+    return row
+
+
+def sanitized(python: Path, compiler: str, level: str) -> dict[str, str]:
+    """The samples under the sanitizers, whose runtimes have to be in the process from its start."""
+    names = ("libasan.so", "libubsan.so")
+    if "clang" in compiler:
+        names = ("libclang_rt.asan-x86_64.so",)
+    libraries = [run(compiler, f"-print-file-name={name}").stdout.strip() for name in names]
+    env = environment(level) | {
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    result = run(python, "-c", SAMPLES, env=env)
+    if result.returncode or "clean" not in result.stdout:
+        return {"sanitizers": "an error", "why": (result.stdout + result.stderr)[:4000]}
+    return {"sanitizers": "clean"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("compilers", nargs="*", default=COMPILERS)
+    parser.add_argument("--sanitize", metavar="COMPILER", action="append", default=[])
+    parser.add_argument("--json", type=Path, help="write the table here too")
+    args = parser.parse_args()
+    rows = []
+    for compiler, sanitize in [(c, False) for c in args.compilers] + [(c, True) for c in args.sanitize]:
+        name = version_of(compiler)
+        if name is None:
+            print(f"{compiler}: not installed", flush=True)
+            continue
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            python = install(compiler, folder, sanitize)
+            for level in supported(python):
+                if sanitize:
+                    result = sanitized(python, compiler, level)
+                else:
+                    result = op_tests(python, folder, level)
+                rows.append({"compiler": name, "isa": level, **result})
+                print("  ".join(rows[-1].values()), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=2) + "\n")
+    if any("why" in row for row in rows):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""A net that goes over to a pair table: DeePMD-kit's answers, the switch, training."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from blend_cases import (
+    alloy,
+    cases,
+    check_answers,
+    check_dynamics,
+    check_on_gpu,
+    check_same_trees,
+    check_slopes,
+    check_statistics,
+    check_training,
+    config_of,
+    net_section,
+    pair,
+    potential_of,
+    table_section,
+    tree_of,
+)
+from reference_cases import DATA, build
+
+from mdops import system as systems
+from mdops.errors import ConfigError, InputError, UnsupportedModelError
+from mdops.io import read_model
+from mdops.models.neighborhood import Neighborhood
+
+OWN, SHARED = cases("zbl")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("case", OWN + SHARED)
+def test_answers_are_deepmd_kits(case, dtype):
+    check_answers(case, dtype)
+
+
+def near_weight(potential, atoms):
+    system = systems.from_atoms([atoms], potential.type_map, potential.device)
+    near = Neighborhood.of(system, potential.neighbor_list(system), potential.cutoff, potential.dtype)
+    return potential.model.near_weight(near)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_weight_of_the_table(dtype):
+    """Of a pair: by its distance, from sw_rmin = 1.8 to sw_rmax = 2.9 A. Where DeePMD-kit's ratio goes wrong, too: from
+    46 smin_alpha = 4.6 A on its denominator is clamped, and atoms count as near ones."""
+    tree = tree_of("zbl_switch")
+    for part in (
+        tree["models"][0]["descriptor"],
+        tree["models"][0]["descriptor"]["env_mat"],
+        tree["models"][1],
+    ):
+        part["rcut"] = 9.0
+    tree["models"][1]["tab"]["rcut"] = 9.0
+    potential = build(tree, dtype)
+    half = 0.5 * (1.8 + 2.9)
+    for distance, expected in [(0.5, 1.0), (1.79, 1.0), (half, 0.5), (2.91, 0.0), (4.7, 0.0), (8.9, 0.0)]:
+        assert near_weight(potential, pair(distance)).tolist() == pytest.approx([expected] * 2, abs=1e-6)
+    assert near_weight(potential, pair(9.5)).tolist() == [0, 0]
+    energies = [potential.compute(pair(d))["energy"][0] for d in (4.55, 4.65, 4.75, 4.85)]
+    assert np.ptp(energies) < 0.05
+
+
+def test_forces_are_slopes():
+    """In the switch."""
+    weights = near_weight(potential_of("zbl_switch"), alloy((1, 1, 1)))
+    assert ((weights > 0) & (weights < 1)).any()
+    check_slopes(potential_of("zbl_switch"), alloy((1, 1, 1)))
+
+
+def test_slopes_where_all_neighbours_are_far():
+    """No division by weights that vanish."""
+    potential = potential_of("zbl_switch", torch.float32)
+    assert np.isfinite(potential.compute(pair(3.7))["forces"]).all()
+    assert np.isfinite(potential.compute(pair(30.0))["forces"]).all()
+
+
+def test_nan_stays_nan():
+    potential, atoms = potential_of("zbl_switch"), alloy()
+    system = systems.from_atoms([atoms], potential.type_map, potential.device)
+    neighbors = potential.neighbor_list(system)
+    system.positions[0, 0] = torch.nan
+    answers, _ = potential.evaluator()(system, neighbors, check=False)
+    assert answers["atom_energy"][0].isnan() and answers["forces"][0].isnan().any()
+
+
+def test_too_near_for_the_table():
+    with pytest.raises(InputError, match=r"atoms 0 and 1 are nearer than 0\.4 A"):
+        potential_of("zbl_switch").compute(pair(0.3))
+
+
+def test_unmixed_parts_are_refused():
+    tree = copy.deepcopy(tree_of("zbl_switch"))
+    tree["models"][0] = read_model(DATA / "base" / "model.dp").model
+    with pytest.raises(
+        UnsupportedModelError, match=r"models\[0\] of a zbl model is of se_e2_a.*such as dpa1"
+    ):
+        build(tree)
+    with pytest.raises(UnsupportedModelError, match="a zbl model of pairtab and standard is not supported"):
+        build({**tree, "models": tree["models"][::-1]})
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_saved_and_read(tmp_path, case):
+    potential_of(case).save(tmp_path / "model.dp")
+    check_same_trees(read_model(tmp_path / "model.dp").model, tree_of(case))
+
+
+def test_ase_and_engine():
+    check_dynamics(potential_of("zbl_switch"), alloy((2, 2, 2)))
+
+
+def section(tmp_path, **keys):
+    table = table_section(tmp_path)["tab_file"]
+    switch = {"use_srtab": table, "smin_alpha": 0.1, "sw_rmin": 1.9, "sw_rmax": 2.7}
+    return {"type_map": ["Cu", "Al"], **net_section(), **switch, **keys}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"sw_rmin": 2.7}, r"model\.sw_rmin: is 2\.7, expected less than sw_rmax"),
+        ({"smin_alpha": 0}, r"model\.smin_alpha: is 0\.0, expected more than 0"),
+        ({"use_srtab": 3}, r"model\.use_srtab: is 3, expected text"),
+        ({"sw_rmax": None}, r"model\.sw_rmax: is None, expected a number"),
+    ],
+)
+def test_wrong_inputs(tmp_path, keys, message):
+    with pytest.raises(ConfigError, match=message):
+        config_of(section(tmp_path, **keys))
+
+
+def test_input(tmp_path):
+    options = config_of(section(tmp_path)).model
+    assert (options.KIND, options.sw_rmin, options.descriptor.KIND) == ("zbl", 1.9, "dpa1")
+    assert config_of(section(tmp_path, type="standard")).model == options
+    plain = {k: v for k, v in section(tmp_path).items() if k in ("type_map", "descriptor", "fitting_net")}
+    assert config_of(plain).model.KIND == "standard"
+    missing = {k: v for k, v in section(tmp_path).items() if k != "sw_rmin"}
+    with pytest.raises(ConfigError, match=r"model\.sw_rmin: is missing"):
+        config_of(missing)
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_training(tmp_path):
+    check_training(section(tmp_path), tmp_path)
+
+
+def test_statistics_are_deepmd_kits(tmp_path):
+    check_statistics("zbl", tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_gpu_and_cpu_agree(dtype):
+    check_on_gpu("zbl_switch", dtype)
