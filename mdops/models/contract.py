@@ -281,6 +281,7 @@ class EnvironmentDescriptor(Descriptor):
             "@version": version,
             "type": cls.Options.KIND,
             **found,
+            "env_mat": environment_node(found),
             "type_map": type_map,
             "@variables": {"davg": state.required("mean"), "dstd": state.required("stddev")},
         }

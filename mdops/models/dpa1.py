@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mdops.errors import ConfigError, UnsupportedModelError
-from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.contract import EnvironmentDescriptor, Features, Tree, environment_node
 from mdops.models.environment import EnvironmentOptions, check_axis, environment, rounded, switch
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -528,6 +528,7 @@ class SeAttenV2(EnvironmentDescriptor):
             **found,
             "ntypes": ntypes,
             "attn_mask": False,
+            "env_mat": environment_node(found),
             "embeddings": nets("filter_layers"),
             "attention_layers": _attention_of_state(
                 block.below("dpa1_attention.attention_layers"), found, train
