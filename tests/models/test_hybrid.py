@@ -57,9 +57,9 @@ def test_derivatives(case):
 
 
 def test_training_restart_and_saved_model(tmp_path):
-    potential = check_training(INPUT, tmp_path)
-    assert potential.sel[1:] == [[80, 60], [40, 30]] and potential.cutoff == 5.0
-    assert potential.kind == "a standard model of se_e2_a, se_r, se_e3"
+    potential = check_training({"type": "hybrid", "list": [A, T]}, tmp_path)
+    assert potential.sel[1] == [40, 30] and potential.cutoff == 4.0
+    assert potential.kind == "a standard model of se_e2_a, se_e3"
 
 
 def test_each_part_has_the_statistics_of_its_own_cutoff():
