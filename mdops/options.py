@@ -52,7 +52,7 @@ def key(
         low: the smallest value. above, below: values must be larger, smaller than these. Those of a list, too.
         where: the key stands in the "input" of a training alone, in the "file" of a model alone, or in both.
         implied: what the definition of a model in a PyTorch file means that lacks the key (DeePMD-kit's classes have
-            other defaults than its inputs), if it is not the default.
+            other defaults than its inputs), if it is not the default; `...`: it may not lack it.
         of: what two models must share for the option to be the same: "model" the value, "types" a value for each
             type, "pairs" pairs of types, "set" types, "sum" the sum of numbers; "training" says how a model is made,
             and is not compared.
@@ -158,6 +158,8 @@ def from_definition(kind: type[Options], params: Mapping[str, Any]) -> dict[str,
     found = {}
     for field in kind.keys("file"):
         value = params.get(field.name, field.metadata["implied"])
+        if value is ...:
+            raise ConfigError(f"the model's definition lacks {field.name}")
         if value is dataclasses.MISSING:
             factory = field.default_factory
             if not callable(factory):

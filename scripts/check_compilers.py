@@ -58,7 +58,7 @@ def version_of(compiler: str) -> str | None:
 def install(compiler: str, folder: Path, sanitize: bool) -> Path:
     """The Python of a new environment that has the library built by this compiler."""
     venv = folder / re.sub(r"\W", "", compiler)
-    made = run(sys.executable, "-m", "venv", venv)
+    run(sys.executable, "-m", "venv", venv)
     packages = next((venv / "lib").glob("python3*/site-packages"))
     (packages / "packages.pth").write_text("\n".join(p for p in sys.path if "site-packages" in p))
     options = [
@@ -82,10 +82,11 @@ def environment(level: str) -> dict[str, str]:
 
 def supported(python: Path) -> list[str]:
     """The instruction sets that this processor has."""
-    return [x for x in LEVELS if not run(python, "-c", CPU_ISA, env=environment(x)).returncode]
-
-
-CPU_ISA = "import torch, mdops; torch.ops.mdops.cpu_isa()"
+    asked = "import torch, mdops.ops; torch.ops.mdops.cpu_isa()"
+    answers = {level: run(python, "-c", asked, env=environment(level)) for level in LEVELS}
+    if answers["v2"].returncode:
+        raise SystemExit(f"the library does not load: {answers['v2'].stderr[-2000:]}")
+    return [level for level, answer in answers.items() if answer.returncode == 0]
 
 
 def op_tests(python: Path, folder: Path, level: str) -> dict[str, str]:
@@ -122,12 +123,13 @@ def sanitized(python: Path, compiler: str, level: str) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("compilers", nargs="*", default=COMPILERS)
+    parser.add_argument("compilers", nargs="*", help=f"{' '.join(COMPILERS)} unless anything is given")
     parser.add_argument("--sanitize", metavar="COMPILER", action="append", default=[])
     parser.add_argument("--json", type=Path, help="write the table here too")
     args = parser.parse_args()
+    compilers = args.compilers if args.compilers or args.sanitize else COMPILERS
     rows = []
-    for compiler, sanitize in [(c, False) for c in args.compilers] + [(c, True) for c in args.sanitize]:
+    for compiler, sanitize in [(c, False) for c in compilers] + [(c, True) for c in args.sanitize]:
         name = version_of(compiler)
         if name is None:
             print(f"{compiler}: not installed", flush=True)

@@ -273,6 +273,19 @@ class EnvironmentDescriptor(Descriptor):
             "embedding nets": f"{len(nets)} of {layers}",
         }
 
+    @classmethod
+    def head_of_state(cls, version: int, found: Tree, state: "State", type_map: list[str]) -> Tree:
+        """The same for `tree_of_state`, from the keys that were found and the tensors."""
+        return {
+            "@class": "Descriptor",
+            "@version": version,
+            "type": cls.Options.KIND,
+            **found,
+            "env_mat": environment_node(found),
+            "type_map": type_map,
+            "@variables": {"davg": state.required("mean"), "dstd": state.required("stddev")},
+        }
+
     @staticmethod
     def refuse_unsupported(tree: Tree) -> None:
         """Raises UnsupportedModelError for the options of DeePMD-kit's descriptors that no kind has here."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mdops.errors import ConfigError, UnsupportedModelError
-from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.contract import EnvironmentDescriptor, Features, Tree, environment_node
 from mdops.models.environment import EnvironmentOptions, check_axis, environment, rounded, switch
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -43,6 +43,7 @@ class SeAttenV2Options(EnvironmentOptions):
         "the data needs",
         low=0,
         of="sum",
+        implied=...,
     )
     axis_neuron: int = key(
         4,
@@ -464,6 +465,7 @@ class SeAttenV2(EnvironmentDescriptor):
             "sel": self.sel,
             "ntypes": self.ntypes,
             "attn_mask": False,
+            "env_mat": environment_node(found),
             "spin": None,
             "embeddings": self.embeddings.to_tree(precision, o.resnet_dt),
             "attention_layers": {
@@ -527,6 +529,7 @@ class SeAttenV2(EnvironmentDescriptor):
             **found,
             "ntypes": ntypes,
             "attn_mask": False,
+            "env_mat": environment_node(found),
             "embeddings": nets("filter_layers"),
             "attention_layers": _attention_of_state(
                 block.below("dpa1_attention.attention_layers"), found, train

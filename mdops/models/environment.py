@@ -18,6 +18,9 @@ from mdops.options import PRECISIONS, Most, Options, check_pairs, key
 if TYPE_CHECKING:
     from mdops.models.contract import EnvironmentDescriptor
 
+# Numbers in the largest tensor of a run of atoms (`in_chunks`).
+CHUNK = 2**24
+
 
 @dataclass(kw_only=True)
 class EnvironmentOptions(Options):
@@ -28,9 +31,10 @@ class EnvironmentOptions(Options):
         'places for neighbours of each type; "auto:f" is f times what the data needs',
         low=0,
         of="types",
+        implied=...,
     )
-    rcut: float = key(6.0, "the cutoff", unit="A", low=0)
-    rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0)
+    rcut: float = key(6.0, "the cutoff", unit="A", low=0, implied=...)
+    rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0, implied=...)
     neuron: list[int] = key(
         [10, 20, 40], "widths of the embedding net's layers", low=1, implied=[25, 50, 100]
     )
@@ -181,16 +185,15 @@ def directions(
     return Directions(taken(environment(d, near)[..., 1:], 0.0), kinds.gather(1, order), pairs)
 
 
-def in_chunks(
-    of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: int, largest: int = 2**24
-) -> torch.Tensor:
-    """`of_atoms` of all atoms, (N, ...), by runs of atoms whose largest tensor has at most `largest` numbers.
+def in_chunks(of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: int) -> torch.Tensor:
+    """`of_atoms` of all atoms, (N, ...), by runs of atoms whose largest tensor has at most `CHUNK` numbers, or one
+    atom's.
 
     Args:
         of_atoms: gives the result for a run of atoms.
         numbers: of one atom in the largest tensor.
     """
-    size = max(1, largest // max(1, numbers))
+    size = max(1, CHUNK // max(1, numbers))
     runs = [slice(begin, begin + size) for begin in range(0, max(1, atoms), size)]
     if len(runs) == 1:
         return of_atoms(runs[0])

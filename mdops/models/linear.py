@@ -41,9 +41,11 @@ class LinearOptions(ModelOptions):
 
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-        """With the type map in each of the models. Raises ConfigError where one has another."""
+        """With the type map in each of the models. Raises ConfigError where there is none, or one has another."""
         types, models = node.get("type_map"), node.get("models")
-        if types is None or not isinstance(models, list):
+        if types is None:
+            raise ConfigError(f"{place}.type_map: is missing")
+        if not isinstance(models, list):
             return node
         for i, part in enumerate(models):
             if isinstance(part, Mapping) and part.get("type_map", types) != types:
@@ -57,6 +59,10 @@ class LinearOptions(ModelOptions):
         super().check(place, type_map)
         for i, part in enumerate(self.models):
             part.check(f"{place}.models[{i}]", type_map)
+            if part.preset_out_bias is not None:
+                raise ConfigError(
+                    f"{place}.models[{i}].preset_out_bias: only that of the sum counts: give it there"
+                )
         if isinstance(self.weights, str) and self.weights not in ("mean", "sum"):
             raise ConfigError(
                 f"{place}.weights: is {self.weights!r}, expected 'mean', 'sum' or a list of numbers"
@@ -200,16 +206,14 @@ class Blend(AtomicModel):
         return torch.zeros(ntypes, dtype=torch.float64), torch.ones(ntypes, dtype=torch.float64)
 
     def summary(self) -> dict[str, str]:
-        parts = [(i, part) for i, part in enumerate(self.models, start=1)]
-        return {f"part {i}, {name}": line for i, part in parts for name, line in _described(part).items()}
+        return {f"part {i}": _described(part) for i, part in enumerate(self.models, start=1)}
 
 
-def _described(part: AtomicModel) -> dict[str, str]:
+def _described(part: AtomicModel) -> str:
     kinds = ", ".join(descriptor.kind for descriptor in part.descriptors)
-    return {
-        "model": f"{part.kind}{f' of {kinds}' if kinds else ''}, cutoff {part.cutoff:g} A",
-        **part.summary(),
-    }
+    of = f" of {kinds}" if kinds else ""
+    lines = [f"{name} {line}" for name, line in part.summary().items()]
+    return "; ".join([f"{part.kind}{of}, cutoff {part.cutoff:g} A", *lines])
 
 
 def _refuse_unmixed(part: AtomicModel, place: str) -> None:

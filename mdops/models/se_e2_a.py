@@ -142,15 +142,14 @@ class SeE2A(EnvironmentDescriptor):
 
     @classmethod
     def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
-        from mdops.io.torch.nets import embedding_collection
+        from mdops.io.torch.nets import embedding_collection, is_trainable
 
         found, block = from_definition(SeE2AOptions, params), state.below("sea")
-        ndim = 1 if found["type_one_side"] else 2
-        train = found.pop("trainable")  # of the layers; DeePMD-kit's node of this descriptor says True always
-        nets = embedding_collection(block.below("filter_layers"), found, ndim, len(type_map), train)
-        arrays = {"davg": block.required("mean"), "dstd": block.required("stddev")}
-        head = {"@class": "Descriptor", "type": cls.Options.KIND, "@version": 2, "type_map": type_map}
-        return {**head, **found, "trainable": True, "spin": None, "embeddings": nets, "@variables": arrays}
+        ndim, trains = 1 if found["type_one_side"] else 2, is_trainable(dict(params))
+        nets = embedding_collection(block.below("filter_layers"), found, ndim, len(type_map), trains)
+        head = cls.head_of_state(2, found, block, type_map)
+        # DeePMD-kit says of the nets alone whether they are trained.
+        return {**head, "trainable": True, "spin": None, "embeddings": nets}
 
     def summary(self) -> dict[str, str]:
         lines = self.sketch(self.embeddings)

@@ -95,15 +95,13 @@ class SeE2R(EnvironmentDescriptor):
 
     @classmethod
     def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
-        from mdops.io.torch.nets import embedding_collection
+        from mdops.io.torch.nets import embedding_collection, is_trainable
 
-        found = from_definition(SeE2ROptions, params)
-        nets = embedding_collection(
-            state.below("filter_layers"), found, 1, len(type_map), bool(found["trainable"])
-        )
-        arrays = {"davg": state.required("mean"), "dstd": state.required("stddev")}
-        head = {"@class": "Descriptor", "type": cls.Options.KIND, "@version": 2, "type_map": type_map}
-        return {**head, **found, "type_one_side": True, "embeddings": nets, "@variables": arrays}
+        found, trains = from_definition(SeE2ROptions, params), is_trainable(dict(params))
+        nets = embedding_collection(state.below("filter_layers"), found, 1, len(type_map), trains)
+        head = cls.head_of_state(2, found, state, type_map)
+        # DeePMD-kit says of the nets alone whether they are trained.
+        return {**head, "trainable": True, "type_one_side": True, "spin": None, "embeddings": nets}
 
     def summary(self) -> dict[str, str]:
         return self.sketch(self.embeddings)

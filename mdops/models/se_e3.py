@@ -97,15 +97,12 @@ class SeE3(EnvironmentDescriptor):
 
     @classmethod
     def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
-        from mdops.io.torch.nets import embedding_collection
+        from mdops.io.torch.nets import embedding_collection, is_trainable
 
         found, block = from_definition(SeE3Options, params), state.below("seat")
-        nets = embedding_collection(
-            block.below("filter_layers"), found, 2, len(type_map), bool(found["trainable"])
-        )
-        arrays = {"davg": block.required("mean"), "dstd": block.required("stddev")}
-        head = {"@class": "Descriptor", "type": cls.Options.KIND, "@version": 2, "type_map": type_map}
-        return {**head, **found, "embeddings": nets, "@variables": arrays}
+        trains = found["trainable"] = is_trainable(dict(params))
+        nets = embedding_collection(block.below("filter_layers"), found, 2, len(type_map), trains)
+        return {**cls.head_of_state(2, found, block, type_map), "embeddings": nets}
 
     def summary(self) -> dict[str, str]:
         return self.sketch(self.embeddings)

@@ -19,7 +19,8 @@ from mdops.models.environment import (
 )
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.models.type_embedding import TypeEmbedding, electron_configurations, tree_of_state
+from mdops.models.type_embedding import TypeEmbedding, electron_configurations
+from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import NetCollection
 from mdops.options import from_definition, key, saved_precision
 
@@ -38,6 +39,7 @@ class SeE3TebdOptions(EnvironmentOptions):
         "the data needs",
         low=0,
         of="sum",
+        implied=...,
     )
     neuron: list[int] = key([10, 20, 40], "widths of the embedding net's layers", low=1, implied=[2, 4, 8])
     tebd_dim: int = key(8, "width of the type embedding", low=1)
@@ -194,7 +196,7 @@ class SeE3Tebd(EnvironmentDescriptor):
 
     @classmethod
     def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
-        from mdops.io.torch.nets import embedding_collection
+        from mdops.io.torch.nets import embedding_collection, is_trainable
 
         found, block, ntypes = (
             from_definition(SeE3TebdOptions, params),
@@ -202,24 +204,25 @@ class SeE3Tebd(EnvironmentDescriptor):
             len(type_map),
         )
         found["sel"] = [found["sel"]] if isinstance(found["sel"], int) else found["sel"]
-        train, part = bool(found["trainable"]), state.below("type_embedding.embedding")
-        types = tree_of_state(part, found, type_map, train)
+        trains = found["trainable"] = is_trainable(dict(params))
+        part = state.below("type_embedding.embedding")
+        types = type_embedding_of_state(part, found, type_map, trains)
         del found["use_tebd_bias"]
-        tree = {
-            "@class": "Descriptor",
-            "@version": 1,
-            "type": cls.Options.KIND,
-            **found,
+
+        def nets(name: str) -> Tree:
+            return embedding_collection(block.below(name), found, 0, ntypes, trains)
+
+        return {
+            **cls.head_of_state(1, found, block, type_map),
             "ntypes": ntypes,
-            "type_map": type_map,
-            "embeddings": embedding_collection(block.below("filter_layers"), found, 0, ntypes, train),
+            "embeddings": nets("filter_layers"),
+            **(
+                {"embeddings_strip": nets("filter_layers_strip")}
+                if found["tebd_input_mode"] == "strip"
+                else {}
+            ),
             "type_embedding": types,
-            "@variables": {"davg": block.required("mean"), "dstd": block.required("stddev")},
         }
-        if found["tebd_input_mode"] == "strip":
-            strip = block.below("filter_layers_strip")
-            tree["embeddings_strip"] = embedding_collection(strip, found, 0, ntypes, train)
-        return tree
 
     def summary(self) -> dict[str, str]:
         o = self.options

@@ -30,6 +30,7 @@ SHORT = {"sel": [18, 16], "rcut_smth": 2.6, "rcut": 3.8, "neuron": [4, 8], "prec
 LONG = {**SHORT, "sel": [34, 36], "rcut_smth": 2.0, "rcut": 5.0}
 A = {**SHORT, "type": "se_e2_a", "axis_neuron": 3, "type_one_side": True}
 R = {**SHORT, "type": "se_e2_r"}
+TEBD = {**SHORT, "type": "se_e3_tebd", "sel": 30, "neuron": [3, 6], "tebd_dim": 4, "set_davg_zero": False}
 T = {**SHORT, "type": "se_e3", "neuron": [3, 6]}
 ODD = {"resnet_dt": True, "neuron": [5, 5, 10], "activation_function": "gelu", "env_protection": 0.07}
 
@@ -66,9 +67,37 @@ def of_kind(name, kind, three):
     }
 
 
+def of_tebd():
+    """Each way of the types into the net."""
+    crowds = {"crowded": crowded}
+    odd = {**TEBD, **ODD}
+    strip = {"tebd_input_mode": "strip"}
+    found = {
+        "base": case(TEBD, systems=EVERY_SYSTEM, edit=output_bias),
+        "options": case({**odd, "exclude_types": [[0, 1]], "use_tebd_bias": True}, edit=output_bias),
+        "strip": case({**TEBD, **strip}, systems=EVERY_SYSTEM, edit=output_bias),
+        "strip_rough": case({**odd, **strip, "smooth": False, "exclude_types": [[0, 0]]}, edit=output_bias),
+        "strip_pairs": case(
+            {**TEBD, **strip, "exclude_types": [[1, 1]], "concat_output_tebd": False, "use_econf_tebd": True},
+            types=3,
+            pair_exclude_types=[[0, 1]],
+        ),
+        # As wide as the input of the first layer, which then adds it.
+        "econf": case({**TEBD, "use_econf_tebd": True, "use_tebd_bias": True, "neuron": [9, 18]}, types=3),
+        "davg_zero": case({**TEBD, "set_davg_zero": True}, atom_exclude_types=[1], edit=output_bias),
+        "few_places": case(
+            {**TEBD, "sel": [9, 7], "exclude_types": [[0, 0]]}, systems=crowds, pair_exclude_types=[[0, 1]]
+        ),
+        "strip_float32": case({**TEBD, **strip, "precision": "float32"}),
+        "virtual": case({**TEBD, **strip}, systems={"with_virtual": with_virtual}),
+    }
+    return {f"se_e3_tebd_{name}": made for name, made in found.items()}
+
+
 CASES = {
     **of_kind("se_e2_r", R, [14, 12, 10]),
     **of_kind("se_e3", T, [14, 12, 10]),
+    **of_tebd(),
     "hybrid_a_r": case(
         {**A, "exclude_types": [[0, 1]]}, {**R, **LONG, "exclude_types": [[1, 1]]}, systems=EVERY_SYSTEM
     ),
@@ -86,6 +115,19 @@ CASES = {
         systems={"crowded": crowded},
         pair_exclude_types=[[0, 0]],
     ),
+    # Mixed and not: neighbours of excluded pairs take places in the list of all types, and not in that by types.
+    "hybrid_r_tebd": case(
+        {**R, "sel": [12, 9], "exclude_types": [[1, 1]]},
+        {**TEBD, **LONG, "sel": 70},
+        pair_exclude_types=[[0, 1]],
+    ),
+    "hybrid_mixed_few_places": case(
+        {**A, "exclude_types": [[0, 0]], "sel": [6, 8]},
+        {**R, **LONG, "sel": [12, 9], "exclude_types": [[1, 1]]},
+        {**TEBD, "sel": 17},
+        systems={"crowded": crowded},
+        pair_exclude_types=[[0, 1]],
+    ),
     "hybrid_parameters": case(
         A,
         {**R, **LONG},
@@ -100,6 +142,7 @@ EMT = Path(__file__).parent / "training" / "emt"
 STATISTICS = {
     "se_e2_r": {**R, "sel": [80, 60], "rcut": 5.0, "exclude_types": [[0, 1]]},
     "se_e3": {**T, "sel": [40, 30], "rcut": 4.0, "env_protection": 0.05},
+    "se_e3_tebd": {**TEBD, "sel": 40, "rcut": 4.0, "exclude_types": [[1, 1]]},
 }
 
 

@@ -158,6 +158,11 @@ def section(tmp_path, *parts, **keys):
             r"models\[0\]\.type_map: is \['Al', 'Cu'\], expected that",
         ),
         ({"shared_dict": {"d": {}}}, r"model\.shared_dict: is .*; this is not supported"),
+        (
+            {"models": [{"preset_out_bias": {"energy": [0, 0]}}]},
+            r"preset_out_bias: only that of the sum counts",
+        ),
+        ({"type_map": None}, r"^model\.type_map: is missing"),
         ({"model": []}, r"model\.model: there is no such key; the nearest is 'models'"),
     ],
 )

@@ -114,6 +114,15 @@ def test_ase_and_engine():
     check_dynamics(potential_of("zbl_switch"), alloy((2, 2, 2)))
 
 
+def test_summary():
+    parts = potential_of("zbl_switch").model.summary()
+    assert parts["part 1"].startswith("standard of dpa1, cutoff 3.8 A; sel 40 of all types")
+    assert (
+        parts["part 2"]
+        == "pairtab, cutoff 3.8 A; pair table 56 intervals, from 0.4 to 6 A; sel 40 of all types"
+    )
+
+
 def section(tmp_path, **keys):
     table = table_section(tmp_path)["tab_file"]
     switch = {"use_srtab": table, "smin_alpha": 0.1, "sw_rmin": 1.9, "sw_rmax": 2.7}

@@ -3,7 +3,6 @@
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.io.torch.state import State, Tree
 from mdops.models import registry
-from mdops.models.contract import environment_node
 
 
 def descriptor_tree(params: Tree, state: State, type_map: list[str]) -> Tree:
@@ -21,8 +20,6 @@ def descriptor_tree(params: Tree, state: State, type_map: list[str]) -> Tree:
         tree: Tree = kinds[name].tree_of_state(params, state, type_map)
     except ConfigError as error:
         raise ModelFileError(str(error)) from error
-    if "env_protection" in tree:
-        tree["env_mat"] = environment_node(tree)
     return tree
 
 

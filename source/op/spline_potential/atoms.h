@@ -4,7 +4,7 @@
 
 #include "common/pairs.h"
 #include "spline_moment/row.h"
-#include "spline_potential/net.h"
+#include "spline_potential/features.h"
 
 namespace mdops {
 namespace MDOPS_ISA {

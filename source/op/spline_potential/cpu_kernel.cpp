@@ -1,3 +1,4 @@
+#include "gemm/inference.h"
 #include "spline_potential/atoms.h"
 
 namespace mdops {
@@ -10,26 +11,23 @@ template <class T>
 struct Scratch {
   Arena arena;
   AtomBlock<T> atoms;
-  T *t, *grad_t;  // [atom][4][t_width]
+  T *t, *grad_t;                    // [atom][4][t_width]
+  Panels<T> t_lanes, grad_t_lanes;  // the same, an atom a lane
   double* energy;
   NetBlock<T> net;
 
   // For `lanes` atoms: as many as `kBlock` say how much memory there must be.
   Scratch(const PotentialArgs<T>& args, T* memory, int64_t lanes)
-      : arena{reinterpret_cast<char*>(memory)}, atoms(args, arena), net{} {
-    const int64_t t_rows = 4 * t_width<T>(args.net);
-    t = arena.take<T>(lanes * t_rows);
-    grad_t = arena.take<T>(lanes * t_rows);
-    energy = arena.take<double>(lanes);
-    net.t = take_panels<T>(arena, t_rows, lanes);
-    net.grad_t = take_panels<T>(arena, t_rows, lanes);
-    net.extra = take_panels<T>(arena, args.net.extra, lanes);
-    for (int n = 0; n < args.net.layers; ++n) {
-      net.value[n] = take_panels<T>(arena, args.net.neurons[n], lanes);
-      net.slope[n] = take_panels<T>(arena, args.net.neurons[n], lanes);
-    }
-    net.work = arena.take<T>(most_features(args.net, kGroup) * lanes);
-  }
+      : arena{reinterpret_cast<char*>(memory)},
+        atoms(args, arena),
+        t(arena.take<T>(lanes * t_rows(args))),
+        grad_t(arena.take<T>(lanes * t_rows(args))),
+        t_lanes(take_panels<T>(arena, t_rows(args), lanes)),
+        grad_t_lanes(take_panels<T>(arena, t_rows(args), lanes)),
+        energy(arena.take<double>(lanes)),
+        net(args.net, most_features(args.net, kGroup), lanes, arena) {}
+
+  static int64_t t_rows(const PotentialArgs<T>& args) { return 4 * t_width<T>(args.net); }
 
   int64_t size() const { return arena.used / static_cast<int64_t>(sizeof(T)) + 1; }
 };
@@ -42,7 +40,10 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
   const int type = args.types[ids[0]];
   const Centre<T> c = centre(args, type);
   const T* table = args.tables + type * s.atoms.moment_rows * args.table_width;
-  const int64_t t_rows = s.net.t.rows;
+  const int64_t t_rows = s.t_lanes.rows;
+  const FittingShape& shape = args.net;
+  const Net<T> net{shape, weights.layer};
+  const Features<T> features{shape, weights};
   for (int64_t a = 0; a < count; ++a) {
     const int64_t i = ids[a];
     int32_t* within = out.within + i * args.ntypes;
@@ -52,15 +53,20 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
     clear_moments(a, s.atoms.moments, s.atoms);
   }
   for (int64_t k = count * t_rows; k < lanes * t_rows; ++k) s.t[k] = 0;  // lanes without an atom
-  to_lanes(s.t, t_rows, s.net.t);
+  to_lanes(s.t, t_rows, s.t_lanes);
   fill_extra(args, ids, count, s.net.extra);
 
-  net_forward(args.net, weights, s.net);
-  net_output(args.net, weights, s.net.value[args.net.layers - 1], s.energy);
+  net_forward(net, s.net, features,
+              [&](const Group& group, const Panels<T>& out) { form_group(shape, s.t_lanes, group, out); });
+  net_output(net, s.net.value[net.last()], s.energy);
   for (int64_t a = 0; a < count; ++a) out.energy[ids[a]] = args.scale[type] * s.energy[a] + args.shift[type];
-  net_backward(args.net, weights, s.net, static_cast<T>(args.scale[type]));
+  clear_from(s.grad_t_lanes, 0);
+  net_backward(net, s.net, static_cast<T>(args.scale[type]), features,
+               [&](const Group& group, int64_t, const Panels<T>& grad) {
+                 unform_group(shape, s.t_lanes, group, grad, s.grad_t_lanes);
+               });
 
-  from_lanes(s.net.grad_t, s.grad_t, t_rows);
+  from_lanes(s.grad_t_lanes, s.grad_t, t_rows);
   for (int64_t a = 0; a < count; ++a) {
     uncontract_moments(args, table, s.grad_t + a * t_rows, a, s.atoms);
     scatter_forces(args, c, ids[a], a, s.atoms, out);

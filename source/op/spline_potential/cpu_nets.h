@@ -26,7 +26,7 @@ struct PackedNet {
   int64_t weight[kMaxLayers + 1], bias[kMaxLayers + 1], timestep[kMaxLayers], size;
 
   explicit PackedNet(const FittingShape& net) : size(net.head_rows() * net.neurons[0]) {
-    int64_t inputs = static_cast<int64_t>(net.width) * net.axis + net.extra;
+    int64_t inputs = net.features + net.extra;
     for (int n = 0; n < net.layers; ++n) {
       weight[n] = take(inputs * net.neurons[n]);
       bias[n] = take(net.neurons[n]);
@@ -48,7 +48,7 @@ template <class T>
 void pack(const FittingShape& net, const std::vector<DenseLayer<T>>& layers, T* packed) {
   const PackedNet at(net);
   fold_head(net, layers[0].weight, packed);
-  int64_t inputs = static_cast<int64_t>(net.width) * net.axis + net.extra;
+  int64_t inputs = net.features + net.extra;
   for (int n = 0; n <= net.layers; ++n) {
     const int64_t outputs = n < net.layers ? net.neurons[n] : 1;
     std::copy_n(layers[n].weight, inputs * outputs, packed + at.weight[n]);

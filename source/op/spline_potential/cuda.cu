@@ -63,28 +63,12 @@ class GpuCall : public CudaOp {
 
  private:
   StepArgs arguments(const PotentialInputs& in) const {
+    int32_of("positions", in.atoms), int32_of("cell", in.systems);
+    int32_of("neighbors", in.neighbors.size(1)), int32_of("tables", in.tables.size(2));
     StepArgs p{};
     p.positions = in.positions.const_data_ptr<double>();
-    p.cell = in.cell.const_data_ptr<double>();
-    p.batch = in.batch.const_data_ptr<int32_t>();
-    p.types = in.types.const_data_ptr<int32_t>();
-    p.neighbors = in.neighbors.const_data_ptr<int32_t>();
-    p.images = in.images.const_data_ptr<int32_t>();
-    p.counts = in.counts.const_data_ptr<int32_t>();
-    p.mean = in.mean.const_data_ptr<float>();
-    p.std = in.std.const_data_ptr<float>();
-    p.pair_mask = in.pair_mask.const_data_ptr<bool>();
-    p.zeroed = in.zeroed.const_data_ptr<bool>();
-    p.sel = in.sel.const_data_ptr<int32_t>();
-    p.tables = in.tables.const_data_ptr<float>();
-    p.extra = in.extra.const_data_ptr<float>();
-    p.scale = in.scale.const_data_ptr<double>();
-    p.shift = in.shift.const_data_ptr<double>();
-    p.atoms = int32_of("positions", in.atoms), p.systems = int32_of("cell", in.systems);
-    p.list_width = int32_of("neighbors", in.neighbors.size(1)), p.ntypes = int32_of("tables", in.ntypes);
-    p.table_width = int32_of("tables", in.tables.size(2)), p.extra_size = in.net.extra;
-    p.width = in.net.width, p.axis = in.net.axis;
-    p.cutoff = in.cutoff_as<float>(), p.grid = in.grid_as<float>();
+    fill<float>(in, p);
+    p.extra_size = in.net.extra, p.width = in.net.width, p.axis = in.net.axis;
     p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
     p.net.net = net_shape(in.net);
     return p;

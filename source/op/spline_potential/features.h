@@ -6,7 +6,7 @@
 // first layer; the same backwards. T is [4][t_width] rows, t_width in whole vectors.
 #pragma once
 
-#include "common/gemm.h"
+#include "common/panels.h"
 #include "spline_potential/spline_potential.h"
 
 namespace mdops {
@@ -132,30 +132,19 @@ inline void unform_group(const FittingShape& net, const Panels<T>& t, const Grou
   });
 }
 
-// The product of the first layer's weights with D, which form(group, out) makes a group at a time in `work`.
-template <class T, class Form>
-inline void first_product(const FittingShape& net, const NetWeights<T>& weights, const Form& form, T* work,
-                          const Panels<T>& out) {
-  each_group(net, kGroup, [&](const Group& group, int64_t before) {
-    const Panels<T> features{work, group.features, out.cols};
-    form(group, features);
-    gemm(net.neurons[0], group.features, ByDepth<T>{group_weights(net, weights, group), net.neurons[0]},
-         features, out, before > 0);
-  });
-}
+// The features of a descriptor as a net takes them in (gemm/layers.h).
+template <class T>
+struct Features {
+  const FittingShape& net;
+  const NetWeights<T>& weights;
 
-// The features' gradient from that of the first product, a group at a time: to(group, before) is where, and
-// use(group, before, gradient) is called with it.
-template <class T, class To, class Use>
-inline void first_backward(const FittingShape& net, const NetWeights<T>& weights, const Panels<T>& grad,
-                           const To& to, const Use& use) {
-  each_group(net, kGroup, [&](const Group& group, int64_t before) {
-    const Panels<T> features = to(group, before);
-    gemm(group.features, net.neurons[0], ByRow<T>{group_weights(net, weights, group), net.neurons[0]}, grad,
-         features, false);
-    use(group, before, features);
-  });
-}
+  template <class Work>
+  void each(const Work& work) const {
+    each_group(net, kGroup, [&](const Group& group, int64_t before) {
+      work(group, before, group_weights(net, weights, group));
+    });
+  }
+};
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

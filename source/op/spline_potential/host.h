@@ -101,26 +101,7 @@ template <class T>
 PotentialArgs<T> arguments(const PotentialInputs& in, const double* four_columns) {
   PotentialArgs<T> args{};
   args.positions = four_columns;
-  args.cell = in.cell.const_data_ptr<double>();
-  args.batch = in.batch.const_data_ptr<int32_t>();
-  args.types = in.types.const_data_ptr<int32_t>();
-  args.neighbors = in.neighbors.const_data_ptr<int32_t>();
-  args.images = in.images.const_data_ptr<int32_t>();
-  args.counts = in.counts.const_data_ptr<int32_t>();
-  args.mean = in.mean.const_data_ptr<T>();
-  args.std = in.std.const_data_ptr<T>();
-  args.pair_mask = in.pair_mask.const_data_ptr<bool>();
-  args.zeroed = in.zeroed.const_data_ptr<bool>();
-  args.sel = in.sel.const_data_ptr<int32_t>();
-  args.tables = in.tables.const_data_ptr<T>();
-  args.extra = in.extra.const_data_ptr<T>();
-  args.scale = in.scale.const_data_ptr<double>();
-  args.shift = in.shift.const_data_ptr<double>();
-  args.atoms = in.atoms, args.systems = in.systems, args.list_width = in.neighbors.size(1);
-  args.table_width = in.tables.size(2);
-  args.ntypes = static_cast<int>(in.ntypes);
-  args.cutoff = in.cutoff_as<T>();
-  args.grid = in.grid_as<T>();
+  fill<T>(in, args);
   args.net = in.net;
   return args;
 }

@@ -43,6 +43,7 @@ inline FittingShape fitting_shape(const Op& op, int64_t width, int64_t axis,
   FittingShape net{};
   net.width = static_cast<int>(width);
   net.axis = static_cast<int>(axis);
+  net.features = width * axis;
   net.extra = static_cast<int>(extra);
   net.layers = static_cast<int>(neurons.size());
   for (int n = 0; n < net.layers; ++n) net.neurons[n] = static_cast<int>(neurons[n]);
@@ -89,8 +90,8 @@ struct NetInputs {
   std::vector<DenseLayer<T>> layers() const {
     std::vector<DenseLayer<T>> dense;
     for (size_t n = 0; n < weights.size(); ++n)
-      dense.push_back({weights[n].template const_data_ptr<T>(), biases[n].template const_data_ptr<T>(),
-                       timesteps[n].template const_data_ptr<T>()});
+      dense.push_back(
+          {weights[n].const_data_ptr<T>(), biases[n].const_data_ptr<T>(), timesteps[n].const_data_ptr<T>()});
     return dense;
   }
 };
@@ -127,7 +128,7 @@ inline void read_nets(const Op& op, const std::vector<Tensor>& nets, PotentialIn
     fail(op, "argument `nets` has " + std::to_string(nets.size()) + " tensors, expected " +
                  std::to_string(wanted) + ": weight, bias and timestep of each type's layers");
   for (size_t k = 0; k < wanted;) {
-    int64_t inputs = static_cast<int64_t>(in.net.width) * in.net.axis + in.net.extra;
+    int64_t inputs = in.net.features + in.net.extra;
     for (int n = 0; n <= in.net.layers; ++n) {
       const int64_t outputs = n < in.net.layers ? in.net.neurons[n] : 1;
       in.layers.push_back(input(op, "nets", nets[k++], in.dtype, {inputs, outputs}));
@@ -200,6 +201,34 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
   }
   read_nets(op, nets, in);
   return in;
+}
+
+// What the structs of arguments have in common, those of the CPU's kernels and of a GPU's: everything that
+// the inputs say, but for positions and nets, of which each has its own layout. T is float32's or float64's.
+template <class T, class Args>
+void fill(const PotentialInputs& in, Args& args) {
+  args.cell = in.cell.const_data_ptr<double>();
+  args.batch = in.batch.const_data_ptr<int32_t>();
+  args.types = in.types.const_data_ptr<int32_t>();
+  args.neighbors = in.neighbors.const_data_ptr<int32_t>();
+  args.images = in.images.const_data_ptr<int32_t>();
+  args.counts = in.counts.const_data_ptr<int32_t>();
+  args.mean = in.mean.const_data_ptr<T>();
+  args.std = in.std.const_data_ptr<T>();
+  args.pair_mask = in.pair_mask.const_data_ptr<bool>();
+  args.zeroed = in.zeroed.const_data_ptr<bool>();
+  args.sel = in.sel.const_data_ptr<int32_t>();
+  args.tables = in.tables.const_data_ptr<T>();
+  args.extra = in.extra.const_data_ptr<T>();
+  args.scale = in.scale.const_data_ptr<double>();
+  args.shift = in.shift.const_data_ptr<double>();
+  args.atoms = static_cast<decltype(args.atoms)>(in.atoms);
+  args.systems = static_cast<decltype(args.systems)>(in.systems);
+  args.list_width = static_cast<decltype(args.list_width)>(in.neighbors.size(1));
+  args.table_width = static_cast<decltype(args.table_width)>(in.tables.size(2));
+  args.ntypes = static_cast<int>(in.ntypes);
+  args.cutoff = in.cutoff_as<T>();
+  args.grid = in.grid_as<T>();
 }
 
 using PotentialOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;

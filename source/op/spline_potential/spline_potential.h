@@ -5,39 +5,23 @@
 
 #include <cstdint>
 
-#include "common/activation.h"
 #include "common/isa.h"
 #include "env_mat/env_mat.h"
+#include "gemm/net.h"
 #include "spline_moment/spline.h"
 
 namespace mdops {
 
-constexpr int kMaxLayers = 16;
 constexpr int kBlock = 64;     // atoms at once on the CPU, whole vectors of any instruction set
 constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors of any instruction set
 
-// A fitting net: `inputs` = width * axis descriptor features and `extra` parameters, hidden layers, one
-// output.
-struct FittingShape {
+// A fitting net on the width * axis features of the descriptor.
+struct FittingShape : NetShape {
   int width, axis;  // M and M2
-  int extra;
-  int layers;               // hidden layers
-  int neurons[kMaxLayers];  // of each
-  bool residual[kMaxLayers];
-  Activation activation;
-  double threshold;  // of silut
 
-  MDOPS_HD bool adds_input(int n) const { return n > 0 && residual[n]; }
   // Features in row k of D as a net on the CPU sees them (features.h).
   MDOPS_HD int64_t row_features(int k) const { return k < axis ? k + 1 : axis; }
   MDOPS_HD int64_t head_rows() const { return static_cast<int64_t>(axis) * (axis + 1) / 2; }
-};
-
-// One hidden layer, or the output layer: weight (inputs, outputs), bias and timestep (outputs; none of the
-// output layer).
-template <class T>
-struct DenseLayer {
-  const T *weight, *bias, *timestep;
 };
 
 // A net's weights as the kernels of the CPU read them.

@@ -24,7 +24,7 @@ struct Plan {
       for (int64_t thread = 0; thread < threads; ++thread) {
         const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
         each_block(end - begin, [&](int64_t from, int64_t to) {
-          blocks.push_back({t, thread, first + begin + from, to - from, lanes, block_lanes<T>(to - from)});
+          blocks.push_back({{to - from, lanes, block_lanes<T>(to - from)}, t, thread, first + begin + from});
           lanes += blocks.back().lanes;
         });
       }

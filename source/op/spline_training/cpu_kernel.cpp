@@ -1,5 +1,5 @@
-#include "spline_training/passes.h"
-#include "spline_training/weights.h"
+#include "gemm/weights.h"
+#include "spline_training/arrays.h"
 
 namespace mdops {
 namespace MDOPS_ISA {
@@ -12,7 +12,8 @@ struct Scratch {
   Arena arena;
   AtomBlock<T> atoms;
   UnitMemory<T> unit;
-  PassMemory<T> passes;
+  NetMemory<T> net;
+  T *rows, *t_lanes;   // [atom][4][t_width]; as many lanes
   double* energy;      // [atom]
   T* tangent_moments;  // [moment_rows][4], one atom's
   T *vx, *vy, *vz;     // [pair_stride], one atom's: the loss' gradient by the pair gradients
@@ -22,8 +23,10 @@ struct Scratch {
   Scratch(const PotentialArgs<T>& args, T* memory)
       : arena{reinterpret_cast<char*>(memory)},
         atoms(args, arena),
-        unit(args.net, arena),
-        passes(args.net, arena) {
+        unit(args.net, most_features(args.net, kUnitFeatures), kBlock, arena),
+        net(args.net, most_features(args.net, kGroup), kBlock, arena) {
+    rows = arena.take<T>(4 * t_width<T>(args.net) * kBlock);
+    t_lanes = arena.take<T>(4 * t_width<T>(args.net) * kBlock);
     energy = arena.take<double>(kBlock);
     tangent_moments = arena.take<T>(4 * atoms.moment_rows);
     vx = arena.take<T>(atoms.pair_stride);
@@ -43,7 +46,11 @@ struct Work {
   const TrainingBlock& block;
   const int32_t* ids;
   const Scratch<T>& s;
-  Passes<T> p;
+  const TrainingArrays<T>& r;
+  const FittingShape& shape;
+  Features<T> features;
+  NetPasses<T> p;
+  Panels<T> t, t_lanes;  // T; its gradient of the energy or of the loss
   Centre<T> c;
   const T* table;
   int64_t t_rows;
@@ -54,15 +61,20 @@ struct Work {
         block(block_),
         ids(ids_),
         s(s_),
-        p{args.net, weights, arrays, block, s.passes, static_cast<T>(args.scale[block.type])},
+        r(arrays),
+        shape(args.net),
+        features{shape, weights},
+        p({shape, weights.layer}, r.net, s.net, block, static_cast<T>(args.scale[block.type])),
+        t(r.t.of(block)),
+        t_lanes{s.t_lanes, r.t.rows, block.lanes},
         c(centre(args, block.type)),
         table(args.tables + block.type * s.atoms.moment_rows * args.table_width),
         t_rows(arrays.t.rows) {}
 
-  // T or its tangent of all atoms from memory.rows into lanes, zero where there is no atom.
+  // T or its tangent of all atoms from s.rows into lanes, zero where there is no atom.
   void rows_to(const BlockArray<T>& array) const {
-    for (int64_t k = block.count * t_rows; k < block.lanes * t_rows; ++k) s.passes.rows[k] = 0;
-    to_lanes(s.passes.rows, t_rows, array.of(block));
+    for (int64_t k = block.count * t_rows; k < block.lanes * t_rows; ++k) s.rows[k] = 0;
+    to_lanes(s.rows, t_rows, array.of(block));
   }
 };
 
@@ -75,18 +87,25 @@ void forward(const Work<T>& w, PotentialResults<T>& out) {
     int32_t* within = out.within + i * args.ntypes;
     if (!gather(args, i, a, atoms, within, out.nearest + i)) out.bad_atom = i;
     atom_moments(args, w.c, i, a, atoms, within);
-    contract_moments(args, w.table, atoms.moments, a, atoms, w.s.passes.rows + a * w.t_rows);
+    contract_moments(args, w.table, atoms.moments, a, atoms, w.s.rows + a * w.t_rows);
     clear_moments(a, atoms.moments, atoms);
   }
-  w.rows_to(w.p.r.t);
-  fill_extra(args, w.ids, w.block.count, w.p.of(w.p.r.extra));
-  pass_forward(w.p);
-  net_output(args.net, w.p.weights, w.p.of(w.p.r.y[w.p.last()]), w.s.energy);
+  w.rows_to(w.r.t);
+  fill_extra(args, w.ids, w.block.count, w.r.net.extra.of(w.block));
+  net_pass_forward(w.p, w.features,
+                   [&](const Group& group, const Panels<T>& out) { form_group(w.shape, w.t, group, out); });
+  net_output(w.p.net, w.p.y[w.p.net.last()], w.s.energy);
   for (int64_t a = 0; a < w.block.count; ++a)
     out.energy[w.ids[a]] = args.scale[w.block.type] * w.s.energy[a] + args.shift[w.block.type];
-  pass_backward(w.p);
-  T* grad_t = w.p.r.grad_t.at(w.block);
-  from_lanes(w.p.t_lanes(), grad_t, w.t_rows);
+  const Panels<T> grad_d = w.r.grad_d.of(w.block);
+  clear_from(w.t_lanes, 0);
+  net_pass_backward(
+      w.p, w.features, [&](const Group&, int64_t before) { return grad_d.from(before); },
+      [&](const Group& group, int64_t, const Panels<T>& grad) {
+        unform_group(w.shape, w.t, group, grad, w.t_lanes);
+      });
+  T* grad_t = w.r.grad_t.at(w.block);
+  from_lanes(w.t_lanes, grad_t, w.t_rows);
   for (int64_t a = 0; a < w.block.count; ++a) {
     uncontract_moments(args, w.table, grad_t + a * w.t_rows, a, atoms);
     scatter_forces(args, w.c, w.ids[a], a, atoms, out);
@@ -125,7 +144,7 @@ bool tangents(const Work<T>& w, const TrainingGradients<T>& given, int64_t a) {
     const Pairs<T> v{s.vx + from, s.vy + from, s.vz + from, pairs.table, pairs.size};
     add_moments_jvp<4>(pairs, v, w.c, s.tangent_moments);
   }
-  contract_moments(args, w.table, s.tangent_moments, a, s.atoms, s.passes.rows + a * w.t_rows);
+  contract_moments(args, w.table, s.tangent_moments, a, s.atoms, s.rows + a * w.t_rows);
   const int16_t* active = s.atoms.active + a * s.atoms.active_stride;
   T* kept = s.kept + a * s.atoms.moment_rows * 8;
   for (int k = 0; k < s.atoms.actives[a]; ++k)
@@ -138,13 +157,13 @@ bool tangents(const Work<T>& w, const TrainingGradients<T>& given, int64_t a) {
   return found;
 }
 
-// Adds atom a's part of the tables' gradient, A adjoint_T + dA grad_T, for adjoint_T in memory.rows.
+// Adds atom a's part of the tables' gradient, A adjoint_T + dA grad_T, for adjoint_T in s.rows.
 template <class T>
 void add_table_gradient(const Work<T>& w, int64_t a, T* tables) {
   using V = Vector<T>;
   const AtomBlock<T>& atoms = w.s.atoms;
   const int64_t width = w.t_rows / 4;
-  const T *adjoint = w.s.passes.rows + a * w.t_rows, *grad = w.p.r.grad_t.at(w.block) + a * w.t_rows;
+  const T *adjoint = w.s.rows + a * w.t_rows, *grad = w.r.grad_t.at(w.block) + a * w.t_rows;
   const int16_t* active = atoms.active + a * atoms.active_stride;
   const T* kept = w.s.kept + a * atoms.moment_rows * 8;
   for (int k = 0; k < atoms.actives[a]; ++k) {
@@ -164,15 +183,50 @@ void backward(const Work<T>& w, const TrainingGradients<T>& given, TrainingShare
   const NetVectors vectors(w.args.net);
   const int64_t count = w.block.count;
   for (int64_t a = 0; a < w.block.lanes; ++a)
-    w.s.passes.u[a] = a < count ? static_cast<T>(given.energy[w.ids[a]]) : T(0);
+    w.s.net.u[a] = a < count ? static_cast<T>(given.energy[w.ids[a]]) : T(0);
   for (int64_t a = 0; a < count; ++a)
     if (!tangents(w, given, a)) share.bad_atom = w.ids[a];
-  w.rows_to(w.p.r.dt);
-  pass_tangent(w.p);
-  pass_adjoint(w.p, vectors, share.vectors + w.block.type * vectors.size);
-  from_lanes(w.p.t_lanes(), w.s.passes.rows, w.t_rows);
+  w.rows_to(w.r.dt);
+  const Panels<T> dt = w.r.dt.of(w.block), grad_d = w.r.grad_d.of(w.block);
+  net_pass_tangent(w.p, w.features, [&](const Group& group, const Panels<T>& out) {
+    form_tangent(w.shape, w.t, dt, group, out);
+  });
+  clear_from(w.t_lanes, 0);
+  net_pass_adjoint(w.p, w.features, vectors, share.vectors + w.block.type * vectors.size,
+                   [&](const Group& group, int64_t before, const Panels<T>& grad) {
+                     unform_group(w.shape, w.t, group, grad, w.t_lanes);
+                     unform_group(w.shape, dt, group, grad_d.from(before), w.t_lanes);
+                   });
+  from_lanes(w.t_lanes, w.s.rows, w.t_rows);
   T* tables = share.tables + w.block.type * w.s.atoms.moment_rows * w.args.table_width;
   for (int64_t a = 0; a < count; ++a) add_table_gradient(w, a, tables);
+}
+
+// The rows of the first matrix that belong to a group of features, both of those that are equal.
+template <class T>
+void feature_unit(const WeightSums<T, TrainingBlock>& sums, const TrainingArrays<T>& r,
+                  const FittingShape& net, const Group& group, T* weight) {
+  const Panels<T> sum = feature_sum(
+      sums, group.features,
+      [&](const TrainingBlock& block, const Panels<T>& out) { form_group(net, r.t.of(block), group, out); },
+      [&](const TrainingBlock& block, const Panels<T>& out) {
+        form_tangent(net, r.t.of(block), r.dt.of(block), group, out);
+      });
+  const int64_t cols = net.neurons[0];
+  int64_t row = 0;
+  for (int k = group.first; k < group.last; ++k)
+    for (int l = 0; l < net.row_features(k); ++l, ++row) {
+      store_row(sum, row, cols, weight + (k * net.axis + l) * cols);
+      if (k < net.axis && l < k) store_row(sum, row, cols, weight + (l * net.axis + k) * cols);
+    }
+}
+
+// with_unit (gemm/weights.h) over the groups of D.
+template <class Feature, class Extra, class Layer>
+int64_t unit_of(const FittingShape& net, int64_t unit, const Feature& feature, const Extra& extra,
+                const Layer& layer) {
+  const auto groups = [&](const auto& work) { each_group(net, kUnitFeatures, work); };
+  return with_unit(net, unit, groups, feature, extra, layer);
 }
 
 template <class T>
@@ -210,14 +264,16 @@ Scratch<T> cleared(const PotentialArgs<T>& args, T* memory) {
     backward(Work<T>(args, weights, block, ids, arrays, s), given, share);                                   \
   }                                                                                                          \
   int64_t weight_units(const FittingShape& net, T) {                                                         \
-    return with_unit(net, -1, [](const Group&) {}, [] {}, [](int, int64_t) {});                              \
+    return unit_of(net, -1, [](const Group&) {}, [] {}, [](int, int64_t) {});                                \
   }                                                                                                          \
   void weight_gradient(const PotentialArgs<T>& args, int64_t unit, const TrainingBlock* blocks,              \
                        int64_t count, const TrainingMemory<T>& memory, T* scratch, T* const* matrices) {     \
     const TrainingArrays<T> arrays(args.net, memory);                                                        \
-    const WeightSums<T> sums{args.net, arrays, blocks, count, Scratch<T>(args, scratch).unit};               \
-    with_unit(                                                                                               \
-        args.net, unit, [&](const Group& group) { feature_unit(sums, group, matrices[0]); },                 \
+    const WeightSums<T, TrainingBlock> sums{args.net, arrays.net, blocks, count,                             \
+                                            Scratch<T>(args, scratch).unit};                                 \
+    unit_of(                                                                                                 \
+        args.net, unit,                                                                                      \
+        [&](const Group& group) { feature_unit(sums, arrays, args.net, group, matrices[0]); },               \
         [&] { extra_unit(sums, matrices[0]); },                                                              \
         [&](int n, int64_t first) { layer_unit(sums, n, first, matrices[n]); });                             \
   }

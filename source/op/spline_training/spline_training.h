@@ -8,43 +8,16 @@
 // matrix each.
 #pragma once
 
+#include "gemm/training_block.h"
 #include "spline_potential/spline_potential.h"
 
 namespace mdops {
 
-// Where what is no matrix stands in an array for one type's net.
-struct NetVectors {
-  int64_t bias[kMaxLayers], timestep[kMaxLayers], out_weight, out_bias, size = 0;
-
-  explicit NetVectors(const FittingShape& net) {
-    for (int n = 0; n < net.layers; ++n) {
-      bias[n] = take(net.neurons[n]);
-      timestep[n] = take(net.neurons[n]);
-    }
-    out_weight = take(net.neurons[net.layers - 1]);
-    out_bias = take(1);
-  }
-
- private:
-  int64_t take(int64_t elements) {
-    size += elements;
-    return size - elements;
-  }
-};
-
-// Atoms of one type that a thread works on together: ids[first, first + count), in the lanes [lane, lane +
-// lanes) of memory.
-struct TrainingBlock {
+// Atoms of one type that a thread works on together: ids[first, first + count).
+struct TrainingBlock : LaneBlock {
   int type;
-  int64_t thread, first, count, lane, lanes;
+  int64_t thread, first;
 };
-
-// Lanes of a block: whole cache lines, so that arrays of any number of rows follow each other without gaps.
-template <class T>
-int64_t block_lanes(int64_t count) {
-  constexpr int64_t line = 64 / sizeof(T);
-  return (count + line - 1) / line * line;
-}
 
 // The gradient of the loss by the op's results, for each atom and system.
 template <class T>

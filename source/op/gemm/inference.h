@@ -1,0 +1,64 @@
+// A net's outputs and their gradient over a block of atoms, for one instruction set.
+#pragma once
+
+#include "gemm/layers.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+// A block's memory.
+template <class T>
+struct NetBlock {
+  Panels<T> extra;              // further inputs
+  Panels<T> value[kMaxLayers];  // after activation, timestep and residual
+  Panels<T> slope[kMaxLayers];  // timestep * f'
+  T* work;                      // a group of features
+  int64_t lanes;
+
+  // For groups of at most `features`.
+  NetBlock(const NetShape& net, int64_t features, int64_t lanes_, Arena& arena) : lanes(lanes_) {
+    extra = take_panels<T>(arena, net.extra, lanes);
+    for (int n = 0; n < net.layers; ++n) {
+      value[n] = take_panels<T>(arena, net.neurons[n], lanes);
+      slope[n] = take_panels<T>(arena, net.neurons[n], lanes);
+    }
+    work = arena.take<T>(features * lanes);
+  }
+};
+
+// Fills the block's values and slopes, from features and further inputs.
+template <class T, class Source, class Form>
+inline void net_forward(const Net<T>& net, const NetBlock<T>& block, const Source& source, const Form& form) {
+  first_product(net, source, form, block.work, block.value[0]);
+  add_extra(net, block.extra, block.value[0]);
+  layers_up(net, block.value, block.value, [&](int n) {
+    activate_layer(net, n, block.value[n], [&, n](int64_t row, auto place, T timestep) {
+      T *value = place.in(block.value[n], row), *slope = place.in(block.slope[n], row);
+      return [=](int k, T f, T df) {
+        value[k] = f * timestep;
+        slope[k] = df * timestep;
+      };
+    });
+  });
+}
+
+// Calls use(group, before, gradient) with that of scale * output by a group's features. Uses up the block:
+// value[n] becomes the gradient of layer n's output, slope[n] that of its product.
+template <class T, class Source, class Use>
+inline void net_backward(const Net<T>& net, const NetBlock<T>& block, T scale, const Source& source,
+                         const Use& use) {
+  output_gradient(net, scale, block.value[net.last()]);
+  layers_down(net, block.value, [&](int n) {
+    const Panels<T>&grad = block.value[n], &slope = block.slope[n];
+    for (int64_t row = 0; row < net.neurons(n); ++row)
+      grad.each([&](auto place) { vector_at(place.in(slope, row)) *= vector_at(place.in(grad, row)); });
+    return slope;
+  });
+  const auto to = [&](const auto& group, int64_t) {
+    return Panels<T>{block.work, group.features, block.lanes};
+  };
+  first_backward(net, source, block.slope[0], to, use);
+}
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

@@ -1,0 +1,32 @@
+// A net of dense layers on features and further inputs, with one linear output:
+//   y_n = timestep_n * f(x_n W_n + b_n), to which a residual layer adds x_n (twice, if it is twice as wide).
+#pragma once
+
+#include <cstdint>
+
+#include "common/activation.h"
+
+namespace mdops {
+
+constexpr int kMaxLayers = 16;
+
+struct NetShape {
+  int64_t features;         // inputs of the first layer, those below not counted
+  int extra;                // further inputs of the first layer, after the features
+  int layers;               // hidden layers
+  int neurons[kMaxLayers];  // of each
+  bool residual[kMaxLayers];
+  Activation activation;
+  double threshold;  // of silut
+
+  MDOPS_HD bool adds_input(int n) const { return n > 0 && residual[n]; }
+};
+
+// One hidden layer, or the output layer: weight (inputs, outputs), bias and timestep (outputs; none of the
+// output layer).
+template <class T>
+struct DenseLayer {
+  const T *weight, *bias, *timestep;
+};
+
+}  // namespace mdops

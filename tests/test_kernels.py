@@ -1,0 +1,38 @@
+"""Kernels do not know PyTorch: what does is a binding (docs/design.md)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "source/op"
+KERNELS = sorted(SOURCE.glob("*/cpu_kernel.cpp")) + sorted((SOURCE / "gemm").iterdir())
+
+
+def included(path: Path, seen: dict[Path, Path]) -> dict[str, Path]:
+    """What a file includes, through other files of the project, too: name -> by which of them."""
+    names = {}
+    for name in re.findall(r'#include [<"](.+?)[>"]', path.read_text()):
+        names[name] = path
+        own = SOURCE / name
+        if own.exists() and own not in seen:
+            seen[own] = path
+            names |= included(own, seen)
+    return names
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_kernels_do_not_include_pytorch(path):
+    for name, by in included(path, {}).items():
+        assert not name.startswith(("torch/", "ATen/", "c10/")), f"{by.name} includes {name}"
+
+
+def test_the_net_knows_no_descriptor():
+    for path in sorted((SOURCE / "gemm").iterdir()):
+        for name in included(path, {}):
+            assert name.partition("/")[0] not in (
+                "env_mat",
+                "spline_moment",
+                "spline_potential",
+                "spline_training",
+            )
