@@ -465,7 +465,6 @@ class SeAttenV2(EnvironmentDescriptor):
             "sel": self.sel,
             "ntypes": self.ntypes,
             "attn_mask": False,
-            "env_mat": environment_node(found),
             "spin": None,
             "embeddings": self.embeddings.to_tree(precision, o.resnet_dt),
             "attention_layers": {
