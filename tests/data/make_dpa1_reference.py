@@ -11,9 +11,9 @@ nets.
 import sys
 from pathlib import Path
 
-import make_reference
 from make_reference import EVERY_SYSTEM, case, crowded, make, output_bias, triclinic, with_virtual
 
+HERE = Path(__file__).parent / "reference_kinds"
 ATTENTION = {
     "type": "dpa1", "sel": 36, "neuron": [4, 8], "axis_neuron": 3, "tebd_dim": 3, "attn": 5, "attn_layer": 1,
     "type_one_side": False, "set_davg_zero": False, "smooth_type_embedding": True,
@@ -115,11 +115,10 @@ CASES = {
 
 
 def main():
-    make_reference.HERE = Path(__file__).parent / "reference_kinds"
     wanted = sys.argv[1:] or list(CASES)
     for index, (name, options) in enumerate(CASES.items()):
         if name in wanted:
-            make(name, options, seed=500 + 2 * index)
+            make(name, options, seed=500 + 2 * index, here=HERE)
 
 
 if __name__ == "__main__":
