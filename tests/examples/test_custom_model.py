@@ -96,7 +96,7 @@ def test_the_command_line_knows_the_kind(example, examples, tmp_path, capsys, mo
     path.write_text(json.dumps(example.training_input(3)))
     run = [sys.executable, "-m", "mdops"]
     refused = subprocess.run([*run, "train", path, "-o", tmp_path / "no"], capture_output=True, text=True)
-    assert refused.returncode == 2 and "expected one of se_e2_a" in refused.stderr
+    assert refused.returncode == 2 and "expected one of" in refused.stderr
     done = subprocess.run(
         [*run, "train", path, "-o", tmp_path / "yes", "--kinds", file], capture_output=True, text=True
     )

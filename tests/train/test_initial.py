@@ -11,6 +11,7 @@ from test_trainer import tree
 
 import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
+from mdops.io import read_model, write_model
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.sections import parse_config, read_config
 from mdops.train.loop.trainer import Trainer
@@ -178,8 +179,11 @@ def test_use_pretrain_script_takes_the_models_options(tmp_path):
 def test_a_file_that_is_no_model_and_one_that_is_not_supported(tmp_path):
     with pytest.raises(ModelFileError, match="no such file"):
         Trainer(config(), tmp_path, init_model=tmp_path / "absent.dp")
-    with pytest.raises(UnsupportedModelError, match="se_r"):
-        Trainer(config(), tmp_path, finetune=FORMATS.parent / "checkpoints" / "se_e2_r.dp")
+    other = read_model(FORMATS / "model.dp").model
+    other["descriptor"]["type"] = "dpa3"
+    write_model(tmp_path / "other.safetensors", other)
+    with pytest.raises(UnsupportedModelError, match="the descriptor dpa3 is not supported"):
+        Trainer(config(), tmp_path, finetune=tmp_path / "other.safetensors")
 
 
 def test_beginnings_exclude_each_other(tmp_path):
