@@ -162,13 +162,13 @@ class Potential(nn.Module):
     def evaluator(self, use: Use = "simulate") -> Any:
         """The first evaluator that can have the model where and as it is now: to "simulate", to "differentiate" in
         positions and weights, or to "train" (differentiable in the weights)."""
-        kind = self._same(f"kind to {use}", (*self._structure(), self._watching()), lambda: self._first(use))
-        if use == "simulate" and self.matmul == "tf32":
-            state = *self._structure(), self._watching()
-            self._refuse_tf32(self._same("why not tf32", state, lambda: why_not_tf32(self)))
+        watch, structure = self._watching(), self._structure()
+        kind = self._same(f"kind to {use}", (*structure, watch), lambda: self._first(use))
+        if use == "simulate" and self._matmul == "tf32":
+            self._refuse_tf32(self._same("why not tf32", (*structure, watch), lambda: why_not_tf32(self)))
         if kind.packs_weights:
-            return self.kept(kind.name, lambda: kind(self))
-        return self._same(use, (kind, *self._structure()), lambda: kind(self))
+            return self._same(kind.name, (*structure, watch.state()), lambda: kind(self))
+        return self._same(use, (kind, *structure), lambda: kind(self))
 
     def _first(self, use: Use) -> type[Evaluator]:
         return next(kind for kind in _EVALUATORS[use] if kind.why_not(self) is None)
@@ -196,8 +196,8 @@ class Potential(nn.Module):
         return self._watch
 
     def _structure(self) -> tuple[Hashable, ...]:
-        """What evaluators depend on besides the weights."""
-        return self.grid, self.smoothing, self.matmul, self.overflow, self.device, self.dtype
+        """What evaluators depend on besides the weights; for another device or dtype `_apply` forgets all of them."""
+        return self.grid, self.smoothing, self._matmul, self.overflow
 
     def _same(self, name: str, state: Hashable, make: Callable[[], T]) -> T:
         """What `make` gave at this state."""

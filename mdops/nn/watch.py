@@ -6,7 +6,7 @@ taken as changed from then on. Memory that NumPy or another library writes to ca
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -63,17 +63,13 @@ class Watch:
 
     def state(self) -> tuple[Hashable, ...]:
         """Differs from an earlier one if anything changed since, or may have."""
-        return tuple(self._states())
-
-    def _states(self) -> Iterator[Hashable]:
-        for tensors in self._tensors:
-            for value in tensors.values():
-                if value is None:
-                    continue
-                yield id(value), value._version
-                if isinstance(value, nn.Parameter):
-                    if type(value) is not WatchedParameter:
-                        self._has_new = True
-                        yield object()
-                    else:
-                        yield object() if value.has_alias else value.replaced
+        now = [value for tensors in self._tensors for value in tensors.values() if value is not None]
+        state: list[Hashable] = [*map(id, now), *(value._version for value in now)]
+        for value in now:
+            if type(value) is WatchedParameter:
+                # A fresh object is equal to nothing.
+                state.append(object() if value.has_alias else value.replaced)
+            elif isinstance(value, nn.Parameter):
+                self._has_new = True
+                state.append(object())
+        return tuple(state)
