@@ -56,8 +56,8 @@ def gemms(model: Potential, atoms: int) -> Callable[[], None]:
     d, hidden = model.model.descriptor, [layer.outputs for layer in model.model.fitting.net(0).layers[:-1]]
     n, dtype = min(BLOCK, atoms), model.dtype
     rows = len(model.type_map) * BASIS
-    shapes = [(4 * n, rows, d.width), (4 * n, d.width, rows)]
-    widths = [d.width * d.axis_neuron, *hidden]
+    shapes = [(4 * n, rows, d.channels), (4 * n, d.channels, rows)]
+    widths = [d.channels * d.axis_neuron, *hidden]
     for a, b in zip(widths, hidden, strict=False):
         shapes += [(n, a, b), (n, b, a)]
     products = [

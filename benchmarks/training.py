@@ -104,7 +104,7 @@ def products(training: Trainer, batch: int) -> Callable[[], None]:
     shapes = []
     for kind, share in enumerate(frames.data.composition()[0]):
         n = int(share) * batch
-        pairs = [(4 * n, tables, d.width)]
+        pairs = [(4 * n, tables, d.channels)]
         pairs += [(n, layer.inputs, layer.outputs) for layer in potential.model.fitting.net(kind).layers[:-1]]
         for rows, inputs, outputs in pairs:
             shapes += [(rows, inputs, outputs), (rows, outputs, inputs), (inputs, rows, outputs)] * 2

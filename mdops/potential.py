@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -392,10 +393,15 @@ class Potential(nn.Module):
         if nearest < self.model.shortest:
             self._refuse_short(system, neighbors)
         if self.overflow != "extend":
-            for within, spec in zip(report.within, self.neighbors, strict=True):
+            for k, (within, spec) in enumerate(zip(report.within, self.neighbors, strict=True)):
                 if spec.sel is None:
                     continue
-                too_many = within > torch.tensor(spec.sel, device=within.device)
+                places = (
+                    spec.sel,
+                    within.device,
+                )  # kept on the device: a copy there takes as long as a kernel
+                limits = self._same(f"sel {k}", places, partial(torch.tensor, spec.sel, device=within.device))
+                too_many = within > limits
                 if bool(too_many.any()):
                     if self.overflow == "truncate":
                         return True
