@@ -25,7 +25,7 @@ _MOST_LAYERS = 16
 class Fused(Evaluator):
     name = "fused"
     summary = "one op a step"
-    cost = "separate ops take about ten times as long"
+    cost = "separate ops take about four times as long"
     packs_weights = True
     captures = True
 

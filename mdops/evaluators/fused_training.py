@@ -21,7 +21,7 @@ class FusedTraining(Evaluator):
 
     name = "fused training"
     summary = "one op for all that comes after the splines' tables"
-    cost = "separate operations take three to five times as long"
+    cost = "separate operations take one and a half times as long, or twice"
     devices = ("cpu",)
 
     def __init__(self, potential: "Potential") -> None:

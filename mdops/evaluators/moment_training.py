@@ -26,7 +26,7 @@ class MomentTraining(Evaluator):
 
     name = "moments"
     summary = "moments without a graph, written-out passes through the nets, and the ops from there to forces"
-    cost = "autograd records every operation of a step, which takes one and a half times as long or more"
+    cost = "autograd records every operation of a step, which takes one and a third times as long or more"
     captures = True
 
     def __init__(self, potential: "Potential") -> None:
