@@ -118,7 +118,7 @@ def _(grad: Any, x: Any, *args: Any) -> tuple[Any, ...]:
 
 
 @register_fake("mlp_backward_backward")
-def _(direction: Any, grad: Any, x: Any, *args: Any) -> tuple[Any, ...]:
+def _(direction: Any, grad: Any, grad_value: Any, x: Any, *args: Any) -> tuple[Any, ...]:
     return grad.new_empty(grad.shape), x.new_empty(x.shape), *_blank_gradients(x, args[:3], args[-1])
 
 
@@ -136,32 +136,24 @@ def _mlp_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _value_and_gradient_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    """By the value as of `mlp`; by the gradient, which is `mlp_backward` of (1, 0, ...), as of that."""
-    with_weights = _wanted(needs[1:])
-    by_value = torch.ops.mdops.mlp_backward(grads[0], *args, with_weights)
+    """By both in one pass: the gradient is `mlp_backward` of (1, 0, ...)."""
     first = torch.zeros_like(grads[0])
     first[:, 0] = 1
-    _, *by_gradient = torch.ops.mdops.mlp_backward_backward(grads[1], first, *args, with_weights)
-    return tuple(_sum(a, b) for a, b in zip(by_value, by_gradient, strict=True))
-
-
-def _sum(a: Any, b: Any) -> Any:
-    return [x + y for x, y in zip(a, b, strict=True)] if isinstance(a, list) else a + b
+    return torch.ops.mdops.mlp_backward_backward(grads[1], first, grads[0], *args, _wanted(needs[1:]))[1:]
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     """Of <u, grad_x> + <v, gradients of the layers>. Where v is absent, as in a loss on forces, an op does it."""
     direction, *of_layers = grads
     if all(v is None or not v.numel() for values in of_layers for v in values or []):
-        grad_grad, *rest = torch.ops.mdops.mlp_backward_backward(
-            direction, *args[:-1], _wanted(needs[2:])
-        )
-        return grad_grad, *rest
+        grad, *others, _ = args
+        nothing = torch.zeros_like(grad)
+        return torch.ops.mdops.mlp_backward_backward(direction, grad, nothing, *others, _wanted(needs[2:]))
     return _by_autograd(_reference_backward, args, 5, grads)
 
 
 def _backward_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return _by_autograd(_reference_backward_backward, args, 6, grads)
+    return _by_autograd(_reference_backward_backward, args, 7, grads)
 
 
 def _by_autograd(function: Any, args: Any, differentiable: int, grads: Any) -> tuple[Any, ...]:
@@ -219,12 +211,15 @@ def _reference_backward(grad: Any, x: Any, weights: Any, biases: Any, timesteps:
     return (filled[0], *(filled[1 + k * layers : 1 + (k + 1) * layers] for k in range(3)))
 
 
-def _reference_backward_backward(direction: Any, grad: Any, *args: Any) -> Any:
+def _reference_backward_backward(direction: Any, grad: Any, grad_value: Any, *args: Any) -> Any:
     """`mlp_backward_backward`, differentiable."""
     x, weights, biases, timesteps, *how = args
     leaves = [grad, x, *weights, *biases, *timesteps]
     by_x = _reference_backward(grad, x, weights, biases, timesteps, *how)[0]
-    found = torch.autograd.grad(by_x, leaves, direction, create_graph=True, allow_unused=True)
+    value = _reference(x, weights, biases, timesteps, *how)
+    found = torch.autograd.grad(
+        [by_x, value], leaves, [direction, grad_value], create_graph=True, allow_unused=True
+    )
     filled = [torch.zeros_like(v) if g is None else g for v, g in zip(leaves, found, strict=True)]
     layers = len(weights)
     return (*filled[:2], *(filled[2 + k * layers : 2 + (k + 1) * layers] for k in range(3)))
@@ -233,4 +228,4 @@ def _reference_backward_backward(direction: Any, grad: Any, *args: Any) -> Any:
 register_formula("mlp", _mlp_formula, _NET)
 register_formula("mlp_value_and_gradient", _value_and_gradient_formula, _NET)
 register_formula("mlp_backward", _backward_formula, (0, 1, 2, 3, 4))
-register_formula("mlp_backward_backward", _backward_backward_formula, (0, 1, 2, 3, 4, 5))
+register_formula("mlp_backward_backward", _backward_backward_formula, (0, 1, 2, 3, 4, 5, 6))

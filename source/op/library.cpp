@@ -99,8 +99,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "residual, int[] activations, float[] thresholds, str matmul, bool with_weights) -> (Tensor grad_x, "
       "Tensor[] grad_weights, Tensor[] grad_biases, Tensor[] grad_timesteps)");
   m.def(
-      "mlp_backward_backward(Tensor direction, Tensor grad, Tensor x, Tensor[] weights, Tensor[] biases, "
-      "Tensor[] timesteps, int[] residual, int[] activations, float[] thresholds, str matmul, bool "
+      "mlp_backward_backward(Tensor direction, Tensor grad, Tensor grad_value, Tensor x, Tensor[] weights, "
+      "Tensor[] biases, Tensor[] timesteps, int[] residual, int[] activations, float[] thresholds, str matmul, bool "
       "with_weights) -> (Tensor grad_grad, Tensor grad_x, Tensor[] grad_weights, Tensor[] grad_biases, "
       "Tensor[] grad_timesteps)");
 

@@ -141,20 +141,23 @@ std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(
 }
 
 std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
-    const Tensor& direction, const Tensor& grad, const Tensor& x, std::vector<Tensor> weights,
-    std::vector<Tensor> biases, std::vector<Tensor> timesteps, std::vector<int64_t> residual,
-    std::vector<int64_t> activations, std::vector<double> thresholds, std::string matmul, bool with_weights) {
+    const Tensor& direction, const Tensor& grad, const Tensor& grad_value, const Tensor& x,
+    std::vector<Tensor> weights, std::vector<Tensor> biases, std::vector<Tensor> timesteps,
+    std::vector<int64_t> residual, std::vector<int64_t> activations, std::vector<double> thresholds,
+    std::string matmul, bool with_weights) {
   const Op op("mlp_backward_backward");
   const MlpInputs in =
       inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
   const Tensor u = input(op, "direction", direction, in.dtype, {in.rows, in.shape.features});
   const Tensor b = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
+  const Tensor a = input(op, "grad_value", grad_value, in.dtype, {in.rows, in.outputs});
   Tensor tangent = rows_of(in, in.outputs), grad_x = rows_of(in, in.shape.features);
   MlpGradients grads(op, in, with_weights);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     MlpTask<T> task{};
     task.direction = u.const_data_ptr<T>(), task.b = b.const_data_ptr<T>();
+    task.a = a.const_data_ptr<T>();
     task.tangent = tangent.mutable_data_ptr<T>(), task.grad_x = grad_x.mutable_data_ptr<T>();
     run(op, in, task, with_weights ? &grads : nullptr);
   });

@@ -4,8 +4,8 @@
 //   tangent   dy = (dy/dx) u, along a direction u of x
 //   gradients of  L = <a, y> + <b, dy>  by x, and by the weights, biases and timesteps,
 //
-// which is the gradient of y (b = 0) and the second derivative that a loss on gradients needs (a = 0). A
-// layer is z = x W + b, y = t f(z) + r, with r of a residual layer x or [x, x]. Down the layers, with Y and D
+// which is the gradient of y (b = 0), the second derivative that a loss on gradients needs (a = 0), or both in
+// one pass. A layer is z = x W + b, y = t f(z) + r, with r of a residual layer x or [x, x]. Down the layers, with Y and D
 // the gradients of L by y and dy:
 //
 //   D' = t f' D,   Y' = t f' Y + t f'' dz D            by dz and z
