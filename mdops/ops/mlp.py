@@ -183,7 +183,7 @@ def _pairs(results: Any, grads: Any) -> tuple[list[torch.Tensor], list[torch.Ten
         for r, g in zip(result if many else [result], grad or [] if many else [grad], strict=True):
             if g is not None and r.requires_grad and r.numel():
                 flat.append(r)
-                given.append(g)
+                given.append(g.contiguous())
     return flat, given
 
 

@@ -89,10 +89,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
 
   // Nets of dense layers on rows, with their derivatives.
   m.def(
-      "mlp(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] residual, int[] activations, "
+      "mlp(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] residual, int[] "
+      "activations, "
       "float[] thresholds, str matmul) -> Tensor");
   m.def(
-      "mlp_value_and_gradient(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] residual, "
+      "mlp_value_and_gradient(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] "
+      "residual, "
       "int[] activations, float[] thresholds, str matmul) -> (Tensor value, Tensor gradient)");
   m.def(
       "mlp_backward(Tensor grad, Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] "
@@ -100,7 +102,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor[] grad_weights, Tensor[] grad_biases, Tensor[] grad_timesteps)");
   m.def(
       "mlp_backward_backward(Tensor direction, Tensor grad, Tensor grad_value, Tensor x, Tensor[] weights, "
-      "Tensor[] biases, Tensor[] timesteps, int[] residual, int[] activations, float[] thresholds, str matmul, bool "
+      "Tensor[] biases, Tensor[] timesteps, int[] residual, int[] activations, float[] thresholds, str "
+      "matmul, bool "
       "with_weights) -> (Tensor grad_grad, Tensor grad_x, Tensor[] grad_weights, Tensor[] grad_biases, "
       "Tensor[] grad_timesteps)");
 

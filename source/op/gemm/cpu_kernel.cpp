@@ -38,17 +38,17 @@ void collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* const* 
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                    \
-  int64_t mlp_scratch_size(const MlpArgs<T>& args, const MlpTask<T>& task) {                               \
-    return MlpBlock<T>(args, task, 0, 0, kMlpRows, nullptr).arena.used / static_cast<int64_t>(sizeof(T)) + \
-           1;                                                                                              \
-  }                                                                                                        \
-  void mlp_rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch) {    \
-    rows(args, task, from, to, scratch);                                                                   \
-  }                                                                                                        \
-  void mlp_collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* const* sums,                \
-                   int64_t threads, const MlpLayerGradients<T>& out) {                                     \
-    collect(args, n, from, to, sums, threads, out);                                                        \
+#define MDOPS_DEFINE(T)                                                                                      \
+  int64_t mlp_scratch_size(const MlpArgs<T>& args, const MlpTask<T>& task) {                                 \
+    return MlpBlock<T>(args, task, 0, 0, kMlpRows, nullptr).arena.used / static_cast<int64_t>(sizeof(T)) +   \
+           1;                                                                                                \
+  }                                                                                                          \
+  void mlp_rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch) {      \
+    rows(args, task, from, to, scratch);                                                                     \
+  }                                                                                                          \
+  void mlp_collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* const* sums, int64_t threads, \
+                   const MlpLayerGradients<T>& out) {                                                        \
+    collect(args, n, from, to, sums, threads, out);                                                          \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

@@ -1,5 +1,5 @@
-// Nets on a GPU by cuBLAS' products, which PyTorch calls, and our kernels between them: any shape, float32 and
-// float64, every derivative. (Whole models have kernels of their own: gpu_run.h.)
+// Nets on a GPU by cuBLAS' products, which PyTorch calls, and our kernels between them: any shape, float32
+// and float64, every derivative. (Whole models have kernels of their own: gpu_run.h.)
 #include <tuple>
 #include <vector>
 
@@ -101,20 +101,13 @@ class MlpCall {
   Tensor like(const Tensor& tensor, bool wanted) const {
     return wanted ? empty(op_, {tensor.size(0), tensor.size(1)}, in_.dtype) : nothing_;
   }
-  int64_t blocks(int n) const {
-    return (in_.rows * in_.shape.neurons[n] + kMlpThreads - 1) / kMlpThreads;
-  }
+  int64_t blocks(int n) const { return (in_.rows * in_.shape.neurons[n] + kMlpThreads - 1) / kMlpThreads; }
   int64_t inputs(int n) const { return n ? in_.shape.neurons[n - 1] : in_.shape.features; }
 
   MlpLayerArgs<T> layer(int n) const {
-    return {in_.rows * in_.shape.neurons[n],
-            in_.shape.neurons[n],
-            op_.int32_of("x", inputs(n)),
-            in_.shape.residual[n],
-            in_.shape.activation[n],
-            static_cast<T>(in_.shape.threshold[n]),
-            data<T>(in_.biases[n]),
-            data<T>(in_.timesteps[n])};
+    return {in_.rows * in_.shape.neurons[n], in_.shape.neurons[n],     op_.int32_of("x", inputs(n)),
+            in_.shape.residual[n],           in_.shape.activation[n],  static_cast<T>(in_.shape.threshold[n]),
+            data<T>(in_.biases[n]),          data<T>(in_.timesteps[n])};
   }
 
   Tensor input_gradient(int n, const Tensor& delta, const Tensor& grad) const {
@@ -218,12 +211,11 @@ std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
   const Tensor a = input(op, "grad_value", grad_value, in.dtype, {in.rows, in.outputs});
   MlpGradients grads(op, in, with_weights);
   const MlpWanted wanted{.slopes = true, .second = true, .weights = with_weights};
-  const auto [tangent, grad_x] =
-      for_dtype(op, in, wanted, [&](auto& call) -> std::tuple<Tensor, Tensor> {
-        call.tangents(u);
-        const Tensor by_x = call.backward(a, b, grads);
-        return {call.tangent(), by_x};
-      });
+  const auto [tangent, grad_x] = for_dtype(op, in, wanted, [&](auto& call) -> std::tuple<Tensor, Tensor> {
+    call.tangents(u);
+    const Tensor by_x = call.backward(a, b, grads);
+    return {call.tangent(), by_x};
+  });
   return {tangent, grad_x, grads.weights, grads.biases, grads.timesteps};
 }
 

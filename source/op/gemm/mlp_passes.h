@@ -7,18 +7,19 @@
 namespace mdops {
 namespace MDOPS_ISA {
 
-constexpr int64_t kMlpGroup = 64;  // inputs of the first layer at once, which stay in cache with their weights
+constexpr int64_t kMlpGroup =
+    64;  // inputs of the first layer at once, which stay in cache with their weights
 
 // A block's memory. What a task does not need has none.
 template <class T>
 struct MlpMemory {
-  Panels<T> y[kMaxLayers] = {};         // outputs of the layers
-  Panels<T> slope[kMaxLayers] = {};     // t f'
-  Panels<T> curve[kMaxLayers] = {};     // t f''
-  Panels<T> f[kMaxLayers] = {}, df[kMaxLayers] = {};    // f and f', where the layer has timesteps
-  Panels<T> dz[kMaxLayers] = {}, dy[kMaxLayers] = {};   // tangents
+  Panels<T> y[kMaxLayers] = {};                               // outputs of the layers
+  Panels<T> slope[kMaxLayers] = {};                           // t f'
+  Panels<T> curve[kMaxLayers] = {};                           // t f''
+  Panels<T> f[kMaxLayers] = {}, df[kMaxLayers] = {};          // f and f', where the layer has timesteps
+  Panels<T> dz[kMaxLayers] = {}, dy[kMaxLayers] = {};         // tangents
   Panels<T> grad[kMaxLayers] = {}, grad_dy[kMaxLayers] = {};  // of L by y and dy; then by z and dz
-  Panels<T> input{};                 // of a first layer that adds it
+  Panels<T> input{};                                          // of a first layer that adds it
   T *work, *across;
 
   MlpMemory(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t lanes, Arena& arena) {
@@ -37,8 +38,10 @@ struct MlpMemory {
       take(df[n], task.sums && second && args.timed[n], rows);
       take(dz[n], second, rows), take(dy[n], second, rows);
       // Where no sums need the values, their gradients take their place.
-      if (down && !task.sums && !second) grad[n] = y[n];
-      else take(grad[n], down, whole);
+      if (down && !task.sums && !second)
+        grad[n] = y[n];
+      else
+        take(grad[n], down, whole);
       take(grad_dy[n], down && second, whole);
     }
     if (args.shape.residual[0]) input = take_panels<T>(arena, args.shape.features, lanes);
@@ -95,18 +98,19 @@ struct MlpBlock {
 
   static void add_rows(const Panels<T>& from, int64_t inputs, int64_t outputs, const Panels<T>& to) {
     for (int64_t row = 0; row < outputs; ++row)
-      to.each([&](auto place) {
-        vector_at(place.in(to, row)) += vector_at(place.in(from, row % inputs));
-      });
+      to.each([&](auto place) { vector_at(place.in(to, row)) += vector_at(place.in(from, row % inputs)); });
   }
 
   void forward() const {
     const bool slopes = m.slope[0].base, curves = m.curve[0].base;
     first_product(args.x, m.y[0]);
     layers_up(net, m.y, m.y, [&](int n) {
-      if (curves) activate_layer_twice(n);
-      else if (slopes) activate_with_slope(n);
-      else activate_value(n);
+      if (curves)
+        activate_layer_twice(n);
+      else if (slopes)
+        activate_with_slope(n);
+      else
+        activate_value(n);
       if (n == 0) add_first_input(args.x, m.y[0]);
     });
     if (task.value)
@@ -181,7 +185,8 @@ struct MlpBlock {
     for (int64_t a = 0; a < count; ++a) to.panel(a / to.kWide * to.kWide)[a % to.kWide] = 1;
   }
 
-  // By biases and timesteps, and of `grad` and `grad_dy` by y and dy those by z and dz, into `delta`, `delta_dz`.
+  // By biases and timesteps, and of `grad` and `grad_dy` by y and dy those by z and dz, into `delta`,
+  // `delta_dz`.
   void layer_gradients(int n, const Panels<T>& delta, const Panels<T>& delta_dz) const {
     const MlpSums at(args);
     const bool second = task.direction;
