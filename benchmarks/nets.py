@@ -9,6 +9,7 @@ here, and beside the floor of its input's bytes, which are written and read twic
 """
 
 import argparse
+import functools
 import itertools
 import json
 import statistics
@@ -86,6 +87,10 @@ def tensor_rate() -> float:
     return 20 * 2.0 * 8192**3 / min(seconds(run, 1) for _ in range(5))
 
 
+def with_parameters(fused: Any, more: Any, system: Any, pairs: Any, **options: Any) -> Any:
+    return fused(system, pairs, *more, **options)
+
+
 def on_gpu(atoms: int) -> list[dict[str, Any]]:
     from cuda_inference import captured, kernels, listed, matrix_operations, milliseconds, repeated
 
@@ -103,7 +108,7 @@ def on_gpu(atoms: int) -> list[dict[str, Any]]:
         system, pairs = listed(model, frames)
         fused: Any = model.evaluator()
         more = (torch.zeros(fparam, device="cuda"), None) if fparam else (None, None)
-        step = captured(lambda *_, f=fused, m=more, **options: f(system, pairs, *m, **options), system, pairs)
+        step = captured(functools.partial(with_parameters, fused, more), system, pairs)
         ms, spread = milliseconds(step, 50)
         times = kernels(step)
         net = sum(us for name, us in times.items() if "chain_kernel" in name or "layer_kernel" in name)
@@ -125,8 +130,8 @@ def on_gpu(atoms: int) -> list[dict[str, Any]]:
         )
         r = rows[-1]
         print(
-            f"{activation:9} {'-'.join(map(str, widths))[:24]:25} {fparam} step {r['step_ns']:7.1f} net {r['net_ns']:7.1f} "
-            f"floors {products:6.1f} {bytes_floor:5.1f} ratio {r['ratio']:.2f}",
+            f"{activation:9} {'-'.join(map(str, widths))[:24]:25} {fparam} step {r['step_ns']:7.1f} "
+            f"net {r['net_ns']:7.1f} floors {products:6.1f} {bytes_floor:5.1f} ratio {r['ratio']:.2f}",
             flush=True,
         )
     return rows
