@@ -102,6 +102,22 @@ def test_strides_do_not_matter(sample):
         assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@cases()
+def test_memory_may_begin_anywhere(sample, dtype, request):
+    """Contiguous inputs that begin one element into their memory: aligned as that element is, and no more."""
+    sample = find(*request.node.callspec.params["sample"], dtype)
+
+    def shifted(x):
+        flat = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)
+        flat[1:] = x.reshape(-1)
+        return flat[1:].view(x.shape)
+
+    got = tensors(sample.function(*(each_tensor(shifted, a) for a in sample.args)))
+    for k, (a, b) in enumerate(zip(got, tensors(sample.function(*sample.args)), strict=True)):
+        assert k in sample.opaque or torch.equal(a, b)
+
+
 @cases(differentiable)
 def test_strides_of_gradients_do_not_matter(sample):
     function, free = with_gradients(sample)

@@ -60,7 +60,8 @@ inline void add_input(const NetShape& net, int n, const Panels<T>& input, const 
   if (!net.adds_input(n)) return;
   for (int64_t row = 0; row < net.neurons[n]; ++row)
     out.each([&](auto place) {
-      vector_at(place.in(out, row)) += vector_at(place.in(input, row % net.neurons[n - 1]));
+      T* to = place.in(out, row);
+      store(to, vector_at(to) + vector_at(place.in(input, row % net.neurons[n - 1])));
     });
 }
 
@@ -75,7 +76,7 @@ inline bool input_gradient(const NetShape& net, int n, const Panels<T>& grad, co
     before.each([&](auto place) {
       Vector<T> sum = vector_at(place.in(grad, row));
       if (twice) sum += vector_at(place.in(grad, width + row));
-      vector_at(place.in(before, row)) = sum;
+      store(place.in(before, row), sum);
     });
   return true;
 }
@@ -149,7 +150,7 @@ template <class T>
 inline void output_gradient(const Net<T>& net, T scale, const Panels<T>& grad) {
   for (int64_t row = 0; row < net.neurons(net.last()); ++row) {
     const Vector<T> out = scale * net.layers[net.shape.layers].weight[row] + Vector<T>{};
-    grad.each([&](auto place) { vector_at(place.in(grad, row)) = out; });
+    grad.each([&](auto place) { store(place.in(grad, row), out); });
   }
 }
 

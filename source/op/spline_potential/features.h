@@ -67,7 +67,9 @@ struct Lanes {
   Lanes(const FittingShape& net, const Panels<T>& t, const Place& place)
       : base(place.in(t, 0)), width(place.width), t_width(mdops::MDOPS_ISA::t_width<T>(net)) {}
 
-  Vector<T>& operator()(int a, int k) const { return vector_at(base + (a * t_width + k) * width); }
+  T* at(int a, int k) const { return base + (a * t_width + k) * width; }
+  Vector<T> operator()(int a, int k) const { return vector_at(at(a, k)); }
+  void add(int a, int k, const Vector<T>& v) const { store(at(a, k), (*this)(a, k) + v); }
 };
 
 // A column of T.
@@ -86,7 +88,7 @@ inline void form_group(const FittingShape& net, const Panels<T>& t, const Group&
     for (int k = group.first; k < group.last; ++k) {
       const Column<T> own(at, k);
       for (int l = 0; l < net.row_features(k); ++l, to += place.width)
-        vector_at(to) = own.a[0] * at(0, l) + own.a[1] * at(1, l) + own.a[2] * at(2, l) + own.a[3] * at(3, l);
+        store(to, own.a[0] * at(0, l) + own.a[1] * at(1, l) + own.a[2] * at(2, l) + own.a[3] * at(3, l));
     }
   });
 }
@@ -103,7 +105,7 @@ inline void form_tangent(const FittingShape& net, const Panels<T>& t, const Pane
       for (int l = 0; l < net.row_features(k); ++l, to += place.width) {
         Vector<T> sum{};
         for (int a = 0; a < 4; ++a) sum += own.a[a] * d(a, l) + change.a[a] * at(a, l);
-        vector_at(to) = sum;
+        store(to, sum);
       }
     }
   });
@@ -124,10 +126,10 @@ inline void unform_group(const FittingShape& net, const Panels<T>& t, const Grou
         const Vector<T> d = vector_at(from);
         for (int a = 0; a < 4; ++a) {
           sum[a] += d * at(a, l);
-          out(a, l) += d * own.a[a];
+          out.add(a, l, d * own.a[a]);
         }
       }
-      for (int a = 0; a < 4; ++a) out(a, k) += sum[a];
+      for (int a = 0; a < 4; ++a) out.add(a, k, sum[a]);
     }
   });
 }
