@@ -80,6 +80,11 @@ inline __attribute__((always_inline)) Vector<T> vector_at(const T* p) {
 }
 
 template <class T>
+inline __attribute__((always_inline)) void add_to(T* p, const Vector<T>& v) {
+  store(p, vector_at(p) + v);
+}
+
+template <class T>
 inline T sum_lanes(const Vector<T>& v) {
   T sum = 0;
   for (int k = 0; k < kLanes<T>; ++k) sum += v[k];

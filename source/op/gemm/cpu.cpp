@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "common/scratch.h"
+#include "gemm/bf16_pack.h"
 #include "gemm/inputs.h"
 
 namespace mdops {
@@ -15,6 +16,8 @@ struct MlpScratch;
 template <class T>
 struct MlpLayers {
   std::vector<T> zeros, ones;
+  std::vector<uint16_t> packed;
+  Bf16Net bf16{};
   MlpArgs<T> args{};
 
   explicit MlpLayers(const MlpInputs& in) {
@@ -29,6 +32,22 @@ struct MlpLayers {
                         bias.numel() ? bias.const_data_ptr<T>() : zeros.data(),
                         timestep.numel() ? timestep.const_data_ptr<T>() : ones.data()};
     }
+    if (const int parts = bf16_parts(in.matmul, kDtype<T>)) pack(parts);
+  }
+
+ private:
+  void pack(int parts) {
+    const auto groups = [&](const auto& work) {
+      const int64_t features = args.shape.features;
+      for (int64_t from = 0; from < features; from += kMlpGroup)
+        work(std::min(kMlpGroup, features - from), args.layers[0].weight + from * args.shape.neurons[0]);
+    };
+    constexpr int64_t line = 64 / sizeof(uint16_t);
+    packed.resize(bf16_net(args.shape, args.layers, parts, groups, nullptr, false, &bf16) + line);
+    const uintptr_t at = reinterpret_cast<uintptr_t>(packed.data());
+    bf16_net(args.shape, args.layers, parts, groups, packed.data() + (-at % 64) / sizeof(uint16_t), true,
+             &bf16);
+    args.bf16 = &bf16;
   }
 };
 

@@ -42,7 +42,7 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
   const T* table = args.tables + type * s.atoms.moment_rows * args.table_width;
   const int64_t t_rows = s.t_lanes.rows;
   const FittingShape& shape = args.net;
-  const Net<T> net{shape, weights.layer};
+  const Net<T> net{shape, weights.layer, weights.bf16.multiply ? &weights.bf16 : nullptr};
   const Features<T> features{shape, weights};
   for (int64_t a = 0; a < count; ++a) {
     const int64_t i = ids[a];

@@ -7,6 +7,7 @@
 
 #include "common/isa.h"
 #include "env_mat/env_mat.h"
+#include "gemm/bf16.h"
 #include "gemm/net.h"
 #include "spline_moment/spline.h"
 
@@ -30,6 +31,7 @@ struct NetWeights {
   const T*
       head;  // (head_rows, neurons[0]): those of the features (k, l), l <= k < axis, the two equal ones added
   DenseLayer<T> layer[kMaxLayers];  // the last one is the output layer
+  Bf16Net bf16;                     // its `multiply` null: not asked for
 };
 
 template <class T>
