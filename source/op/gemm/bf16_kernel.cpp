@@ -56,19 +56,33 @@ inline void split_lanes(const Lanes& from, int64_t depth, int parts, uint16_t* t
     }
 }
 
-// C's tiles on the way: rows beyond the last one have no place in C.
-struct alignas(64) Sums {
-  float of[2][kBf16Rows][kBf16Lanes];
-};
+// Where 16 rows of C stand, from `row` on: in C, or beside it, as rows beyond the last one have no place
+// there.
+class Sums {
+ public:
+  float* at;
+  int64_t stride;
 
-inline void add_sums(const Sums& sums, int tile, int64_t rows, const Lanes& to, int64_t row,
-                     bool accumulate) {
-  for (int r = 0; r < kBf16Rows && row + r < rows; ++r) {
-    float* const place = to.base + (row + r) * to.stride;
-    const __m512 x = _mm512_load_ps(sums.of[tile][r]);
-    _mm512_storeu_ps(place, accumulate ? _mm512_add_ps(x, _mm512_loadu_ps(place)) : x);
+  Sums(const Lanes& c, int64_t row, int64_t rows, bool accumulate)
+      : at(c.base + row * c.stride), stride(c.stride), c_(at), left_(rows - row), c_stride_(stride) {
+    if (left_ >= kBf16Rows) return;
+    at = &beside_[0][0], stride = kBf16Lanes;
+    if (accumulate) copy(c_, c_stride_, at, stride);
   }
-}
+  void finish() const {
+    if (left_ < kBf16Rows) copy(at, stride, c_, c_stride_);
+  }
+
+ private:
+  void copy(const float* from, int64_t from_stride, float* to, int64_t to_stride) const {
+    for (int64_t r = 0; r < left_; ++r)
+      _mm512_storeu_ps(to + r * to_stride, _mm512_loadu_ps(from + r * from_stride));
+  }
+
+  float* c_;
+  int64_t left_, c_stride_;
+  alignas(64) float beside_[kBf16Rows][kBf16Lanes];
+};
 
 #if defined(MDOPS_AMX)
 
@@ -82,15 +96,22 @@ struct alignas(64) TileShapes {
   }
 };
 
-// 32 rows of A (or 16, if `second` is false) with 32 lanes of B (or 16): tiles 0 to 3 are the sums, 4 and 5
-// A, 6 and 7 B. High times low, low times high, then high times high.
+// 32 rows of A (or 16) with 32 lanes of B (or 16): tiles 0 to 3 are the sums, 4 and 5 A, 6 and 7 B. High
+// times low, low times high, then high times high.
 template <bool SecondRows, bool SecondLanes>
 inline void multiply_tiles(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next,
-                           int64_t steps, int parts) {
-  _tile_zero(0);
-  if constexpr (SecondLanes) _tile_zero(1);
-  if constexpr (SecondRows) _tile_zero(2);
-  if constexpr (SecondRows && SecondLanes) _tile_zero(3);
+                           int64_t steps, int parts, Sums* const* sums, bool accumulate) {
+  if (accumulate) {
+    _tile_loadd(0, sums[0]->at, 4 * sums[0]->stride);
+    if constexpr (SecondLanes) _tile_loadd(1, sums[1]->at, 4 * sums[1]->stride);
+    if constexpr (SecondRows) _tile_loadd(2, sums[2]->at, 4 * sums[2]->stride);
+    if constexpr (SecondRows && SecondLanes) _tile_loadd(3, sums[3]->at, 4 * sums[3]->stride);
+  } else {
+    _tile_zero(0);
+    if constexpr (SecondLanes) _tile_zero(1);
+    if constexpr (SecondRows) _tile_zero(2);
+    if constexpr (SecondRows && SecondLanes) _tile_zero(3);
+  }
   const auto products = [] {
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (SecondLanes) _tile_dpbf16ps(1, 4, 7);
@@ -119,6 +140,10 @@ inline void multiply_tiles(const uint16_t* a, int64_t a_next, const uint16_t* b,
       products();
     }
   }
+  _tile_stored(0, sums[0]->at, 4 * sums[0]->stride);
+  if constexpr (SecondLanes) _tile_stored(1, sums[1]->at, 4 * sums[1]->stride);
+  if constexpr (SecondRows) _tile_stored(2, sums[2]->at, 4 * sums[2]->stride);
+  if constexpr (SecondRows && SecondLanes) _tile_stored(3, sums[3]->at, 4 * sums[3]->stride);
 }
 
 class Units {
@@ -126,21 +151,20 @@ class Units {
   Units() { _tile_loadconfig(&shapes_); }
   ~Units() { _tile_release(); }
 
-  // Tiles of 16 rows from `row` on, one or two, with `lanes` vectors of B, one or two.
+  // 16 rows of A or 32 with 16 lanes of B or 32, into sums[2 * (second rows) + (second lanes)].
   static void multiply(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int64_t steps,
-                       int parts, bool two_rows, bool two_lanes, Sums* sums) {
-    if (two_rows && two_lanes)
-      multiply_tiles<true, true>(a, a_next, b, b_next, steps, parts);
-    else if (two_rows)
-      multiply_tiles<true, false>(a, a_next, b, b_next, steps, parts);
-    else if (two_lanes)
-      multiply_tiles<false, true>(a, a_next, b, b_next, steps, parts);
+                       int parts, Sums* const* sums, bool accumulate) {
+    const auto run = [&]<bool SecondRows, bool SecondLanes>() {
+      multiply_tiles<SecondRows, SecondLanes>(a, a_next, b, b_next, steps, parts, sums, accumulate);
+    };
+    if (sums[3])
+      run.template operator()<true, true>();
+    else if (sums[2])
+      run.template operator()<true, false>();
+    else if (sums[1])
+      run.template operator()<false, true>();
     else
-      multiply_tiles<false, false>(a, a_next, b, b_next, steps, parts);
-    _tile_stored(0, sums[0].of[0], 64);
-    if (two_lanes) _tile_stored(1, sums[0].of[1], 64);
-    if (two_rows) _tile_stored(2, sums[1].of[0], 64);
-    if (two_rows && two_lanes) _tile_stored(3, sums[1].of[1], 64);
+      run.template operator()<false, false>();
   }
 
  private:
@@ -152,10 +176,14 @@ class Units {
 // Eight rows of A with one or two vectors of B in registers.
 template <bool SecondLanes>
 inline void multiply_rows(const uint16_t* a, const uint16_t* b, int64_t b_next, int64_t steps, int parts,
-                          int first, Sums& sums) {
+                          int first, Sums* const* sums, bool accumulate) {
   constexpr int rows = 8;
+  const auto place = [&](int lanes, int r) { return sums[lanes]->at + (first + r) * sums[lanes]->stride; };
   __m512 sum[2][rows];
-  for (int r = 0; r < rows; ++r) sum[0][r] = sum[1][r] = _mm512_setzero_ps();
+  for (int r = 0; r < rows; ++r) {
+    sum[0][r] = accumulate ? _mm512_loadu_ps(place(0, r)) : _mm512_setzero_ps();
+    if constexpr (SecondLanes) sum[1][r] = accumulate ? _mm512_loadu_ps(place(1, r)) : _mm512_setzero_ps();
+  }
   const auto products = [&](const uint16_t* left, const uint16_t* right) {
     for (int pair = 0; pair < kBf16Depth / 2; ++pair) {
       const __m512bh b0 = reinterpret_cast<__m512bh>(_mm512_load_si512(right + 32 * pair));
@@ -178,18 +206,19 @@ inline void multiply_rows(const uint16_t* a, const uint16_t* b, int64_t b_next, 
     products(a, b);
   }
   for (int r = 0; r < rows; ++r) {
-    _mm512_store_ps(sums.of[0][first + r], sum[0][r]);
-    if constexpr (SecondLanes) _mm512_store_ps(sums.of[1][first + r], sum[1][r]);
+    _mm512_storeu_ps(place(0, r), sum[0][r]);
+    if constexpr (SecondLanes) _mm512_storeu_ps(place(1, r), sum[1][r]);
   }
 }
 
 struct Units {
   static void multiply(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int64_t steps,
-                       int parts, bool two_rows, bool two_lanes, Sums* sums) {
-    for (int tile = 0; tile < (two_rows ? 2 : 1); ++tile)
-      for (int first = 0; first < kBf16Rows; first += 8)
-        two_lanes ? multiply_rows<true>(a + tile * a_next, b, b_next, steps, parts, first, sums[tile])
-                  : multiply_rows<false>(a + tile * a_next, b, b_next, steps, parts, first, sums[tile]);
+                       int parts, Sums* const* sums, bool accumulate) {
+    for (int tile = 0; tile < (sums[2] ? 2 : 1); ++tile)
+      for (int first = 0; first < kBf16Rows; first += 8) {
+        const auto run = sums[1] ? multiply_rows<true> : multiply_rows<false>;
+        run(a + tile * a_next, b, b_next, steps, parts, first, sums + 2 * tile, accumulate);
+      }
   }
 };
 
@@ -204,24 +233,27 @@ void multiply_bf16(const uint16_t* a, int parts, int64_t rows, int64_t depth, co
   alignas(64) static thread_local uint16_t split[2 * kMostAtOnce * kBf16Lanes * 2];
   const int64_t all_steps = (depth + kBf16Depth - 1) / kBf16Depth, a_next = all_steps * kBf16Tile * parts;
   const Units units;
-  Sums sums[2];
   for (int64_t lane = 0; lane < c.cols; lane += 2 * kBf16Lanes) {
     const bool two_lanes = lane + kBf16Lanes < c.cols;
-    const Lanes b0(b, lane), b1(b, two_lanes ? lane + kBf16Lanes : lane);
-    const Lanes c0(c, lane), c1(c, two_lanes ? lane + kBf16Lanes : lane);
+    const int64_t second_lane = two_lanes ? lane + kBf16Lanes : lane;
+    const Lanes b0(b, lane), b1(b, second_lane), c0(c, lane), c1(c, second_lane);
     for (int64_t from = 0; from < depth; from += kMostAtOnce) {
       const int64_t deep = depth - from < kMostAtOnce ? depth - from : kMostAtOnce;
       const int64_t steps = (deep + kBf16Depth - 1) / kBf16Depth, b_next = steps * kBf16Tile * parts;
       split_lanes(b0.from(from), deep, parts, split);
       if (two_lanes) split_lanes(b1.from(from), deep, parts, split + b_next);
       const uint16_t* left = a + from / kBf16Depth * kBf16Tile * parts;
+      const bool add = accumulate || from > 0;
       for (int64_t row = 0; row < rows; row += 2 * kBf16Rows, left += 2 * a_next) {
-        const bool two_rows = row + kBf16Rows < rows, add = accumulate || from > 0;
-        units.multiply(left, a_next, split, b_next, steps, parts, two_rows, two_lanes, sums);
-        for (int tile = 0; tile < (two_rows ? 2 : 1); ++tile) {
-          add_sums(sums[tile], 0, rows, c0, row + tile * kBf16Rows, add);
-          if (two_lanes) add_sums(sums[tile], 1, rows, c1, row + tile * kBf16Rows, add);
-        }
+        const bool two_rows = row + kBf16Rows < rows;
+        const int64_t second = two_rows ? row + kBf16Rows : row;
+        Sums s00(c0, row, rows, add), s01(c1, row, rows, add), s10(c0, second, rows, add),
+            s11(c1, second, rows, add);
+        Sums* const sums[4] = {&s00, two_lanes ? &s01 : nullptr, two_rows ? &s10 : nullptr,
+                               two_rows && two_lanes ? &s11 : nullptr};
+        units.multiply(left, a_next, split, b_next, steps, parts, sums, add);
+        for (const Sums* sum : sums)
+          if (sum) sum->finish();
       }
     }
   }

@@ -43,10 +43,14 @@ struct MlpLayers {
         work(std::min(kMlpGroup, features - from), args.layers[0].weight + from * args.shape.neurons[0]);
     };
     constexpr int64_t line = 64 / sizeof(uint16_t);
-    packed.resize(bf16_net(args.shape, args.layers, parts, groups, nullptr, false, &bf16) + line);
+    packed.resize(Bf16Layout<T>(args.shape, args.layers, parts, groups, nullptr, &bf16).size + line);
     const uintptr_t at = reinterpret_cast<uintptr_t>(packed.data());
-    bf16_net(args.shape, args.layers, parts, groups, packed.data() + (-at % 64) / sizeof(uint16_t), true,
-             &bf16);
+    const Bf16Layout<T> layout(args.shape, args.layers, parts, groups,
+                               packed.data() + (-at % 64) / sizeof(uint16_t), &bf16);
+    const int64_t count = static_cast<int64_t>(layout.matrices.size());
+    parallel(count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) layout.matrices[k].pack(parts);
+    });
     args.bf16 = &bf16;
   }
 };

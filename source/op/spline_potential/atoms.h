@@ -26,15 +26,15 @@ struct AtomBlock {
   AtomBlock(const PotentialArgs<T>& args, Arena& arena) {
     pair_stride = (args.list_width + 15) / 16 * 16;
     moment_rows = static_cast<int64_t>(args.ntypes) * args.basis();
-    x = arena.take<T>(kBlock * pair_stride);
-    y = arena.take<T>(kBlock * pair_stride);
-    z = arena.take<T>(kBlock * pair_stride);
-    table = arena.take<int32_t>(kBlock * pair_stride);
-    other = arena.take<int32_t>(kBlock * pair_stride);
-    pairs = arena.take<int32_t>(kBlock);
+    x = arena.take<T>(args.block * pair_stride);
+    y = arena.take<T>(args.block * pair_stride);
+    z = arena.take<T>(args.block * pair_stride);
+    table = arena.take<int32_t>(args.block * pair_stride);
+    other = arena.take<int32_t>(args.block * pair_stride);
+    pairs = arena.take<int32_t>(args.block);
     active_stride = moment_rows + 8;  // list_active writes one beyond what it keeps
-    active = arena.take<int16_t>(kBlock * active_stride);
-    actives = arena.take<int32_t>(kBlock);
+    active = arena.take<int16_t>(args.block * active_stride);
+    actives = arena.take<int32_t>(args.block);
     moments = arena.take<T>(moment_rows * 4);
     marks = arena.take<uint8_t>(moment_rows + 8);
   }

@@ -58,7 +58,9 @@ struct CpuCall : Op {
     dispatch_float(*this, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       check_packed(*this, in.nets, PackedNet(in.net, bf16_parts(in.matmul, kDtype<T>)).size);
-      answer.finish(*this, in, mdops::run<T>(*this, in, arguments<T>(in, places.data()), answer));
+      PotentialArgs<T> args = arguments<T>(in, places.data());
+      if (bf16_parts(in.matmul, kDtype<T>)) args.block = 2 * kBlock;
+      answer.finish(*this, in, mdops::run<T>(*this, in, args, answer));
     });
     return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest};
   }

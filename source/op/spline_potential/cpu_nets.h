@@ -56,8 +56,8 @@ struct PackedNet {
     if (!parts) return;
     const NetWeights<float> nothing{};
     Bf16Net unused{};
-    take(bf16_net(net, nothing.layer, parts, FeatureGroups<float>{net, nothing}, nullptr, false, &unused) /
-         2);
+    const FeatureGroups<float> groups{net, nothing};
+    take(Bf16Layout<float>(net, nothing.layer, parts, groups, nullptr, &unused).size / 2);
     size = (size + 15) / 16 * 16;
   }
 
@@ -75,9 +75,11 @@ NetWeights<T> packed_weights(const FittingShape& net, int parts, T* packed, bool
   for (int n = 0; n <= net.layers; ++n)
     weights.layer[n] = {packed + at.weight[n], packed + at.bias[n],
                         n < net.layers ? packed + at.timestep[n] : nullptr};
-  if (parts)
-    bf16_net(net, weights.layer, parts, FeatureGroups<T>{net, weights},
-             reinterpret_cast<uint16_t*>(packed + at.bf16), write, &weights.bf16);
+  if (!parts) return weights;
+  const Bf16Layout<T> layout(net, weights.layer, parts, FeatureGroups<T>{net, weights},
+                             reinterpret_cast<uint16_t*>(packed + at.bf16), &weights.bf16);
+  if (write)
+    for (const Bf16Matrix<T>& matrix : layout.matrices) matrix.pack(parts);
   return weights;
 }
 
