@@ -98,7 +98,10 @@ struct MlpBlock {
 
   static void add_rows(const Panels<T>& from, int64_t inputs, int64_t outputs, const Panels<T>& to) {
     for (int64_t row = 0; row < outputs; ++row)
-      to.each([&](auto place) { vector_at(place.in(to, row)) += vector_at(place.in(from, row % inputs)); });
+      to.each([&](auto place) {
+        T* sum = place.in(to, row);
+        store(sum, vector_at(sum) + vector_at(place.in(from, row % inputs)));
+      });
   }
 
   void forward() const {
@@ -172,7 +175,7 @@ struct MlpBlock {
   static void times(const Panels<T>& a, const Panels<T>& b, int64_t rows, const Panels<T>& out) {
     for (int64_t row = 0; row < rows; ++row)
       out.each([&](auto place) {
-        vector_at(place.in(out, row)) = vector_at(place.in(a, row)) * vector_at(place.in(b, row));
+        store(place.in(out, row), vector_at(place.in(a, row)) * vector_at(place.in(b, row)));
       });
   }
 
@@ -180,7 +183,7 @@ struct MlpBlock {
     const int64_t outputs = args.outputs();
     if (given) return rows_to_lanes(given + first * outputs, outputs, count, outputs, to);
     for (int64_t row = 0; row < outputs; ++row)
-      to.each([&](auto place) { vector_at(place.in(to, row)) = Vector<T>{}; });
+      to.each([&](auto place) { store(place.in(to, row), Vector<T>{}); });
     if (!task.of_first_output) return;
     for (int64_t a = 0; a < count; ++a) to.panel(a / to.kWide * to.kWide)[a % to.kWide] = 1;
   }
@@ -201,9 +204,9 @@ struct MlpBlock {
           const Vector<T> grad_dy = in(m.grad_dy[n]), dz = in(m.dz[n]);
           own += in(m.curve[n]) * dz * grad_dy;
           if (m.df[n].base) steps += in(m.df[n]) * dz * grad_dy;
-          vector_at(place.in(delta_dz, row)) = slope * grad_dy;
+          store(place.in(delta_dz, row), slope * grad_dy);
         }
-        vector_at(place.in(delta, row)) = own;
+        store(place.in(delta, row), own);
         bias += own;
       });
       if (!task.sums) continue;
@@ -264,7 +267,7 @@ struct MlpBlock {
       m.input.each([&](auto place) {
         Vector<T> sum = vector_at(place.in(grad, row));
         if (net.neurons(0) > inputs) sum += vector_at(place.in(grad, inputs + row));
-        vector_at(place.in(m.input, row)) = sum;
+        store(place.in(m.input, row), sum);
       });
   }
 
@@ -276,7 +279,8 @@ struct MlpBlock {
       if (args.shape.residual[0])
         for (int64_t row = 0; row < group.rows; ++row)
           group.each([&](auto place) {
-            vector_at(place.in(group, row)) += vector_at(place.in(m.input, from + row));
+            T* to = place.in(group, row);
+            store(to, vector_at(to) + vector_at(place.in(m.input, from + row)));
           });
       lanes_to_rows(group, count, group.rows, task.grad_x + first * features() + from, features());
     }
