@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "source/op"
-KERNELS = sorted(SOURCE.glob("*/cpu_kernel.cpp")) + sorted((SOURCE / "gemm").iterdir())
+KERNELS = sorted(SOURCE.glob("*/cpu_[kl]*.cpp")) + sorted((SOURCE / "gemm").iterdir())
 
 
 def included(path: Path, seen: dict[Path, Path]) -> dict[str, Path]:

@@ -30,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--table", type=Path, metavar="FILE", help="write the errors of each frame there, as CSV")
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
-    add("--matmul", choices=("float32", "tf32"), default="float32",
-        help="accuracy of matrix products; tf32: on a GPU, faster, less accurate")  # fmt: skip
+    add_matmul(parser)
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip
     add_spline_options(parser)

@@ -31,8 +31,8 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
-// A vector's type says its size alone. What it says of alignment or aliasing Clang forgets where a function
-// of a template returns it: memory is read and written by `load` and `store`.
+// A vector's type says its size alone. If it said that memory is aligned as its elements are, Clang would
+// forget that where a function of a template returns a reference: `load` and `store` say so themselves.
 template <class T>
 struct VectorTypes;
 template <>
@@ -65,13 +65,13 @@ constexpr int kLanes = kVectorBytes / sizeof(T);
 // A vector of type V at p, which need only be aligned as its elements are.
 template <class V, class T>
 inline __attribute__((always_inline)) V load(const T* p) {
-  V v;
-  __builtin_memcpy(&v, p, sizeof(V));
-  return v;
+  typedef V InMemory __attribute__((aligned(sizeof(T)), may_alias));
+  return *reinterpret_cast<const InMemory*>(p);
 }
 template <class V, class T>
 inline __attribute__((always_inline)) void store(T* p, const V& v) {
-  __builtin_memcpy(p, &v, sizeof(V));
+  typedef V InMemory __attribute__((aligned(sizeof(T)), may_alias));
+  *reinterpret_cast<InMemory*>(p) = v;
 }
 
 template <class T>

@@ -12,7 +12,6 @@
 #include <string>
 
 #include "common/isa.h"
-#include "common/tensor.h"
 
 namespace mdops {
 
@@ -60,10 +59,6 @@ Units units() {
   return chosen;
 }
 
-std::string cpu_bf16() {
-  return bf16_units();
-}
-
 }  // namespace
 
 const char* bf16_units() {
@@ -79,7 +74,3 @@ Bf16Multiply bf16_multiply() {
 }
 
 }  // namespace mdops
-
-STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) {
-  m.impl("cpu_bf16", TORCH_BOX(&mdops::cpu_bf16));
-}

@@ -187,9 +187,18 @@ std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
   return {tangent, grad_x, grads.weights, grads.biases, grads.timesteps};
 }
 
+// Which of bf16.h's kernels run.
+std::string cpu_bf16() {
+  return bf16_units();
+}
+
 }  // namespace
 
 }  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) {
+  m.impl("cpu_bf16", TORCH_BOX(&mdops::cpu_bf16));
+}
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
   m.impl("mlp", TORCH_BOX(&mdops::mlp));

@@ -197,26 +197,33 @@ inline void contract_moments(const PotentialArgs<T>& args, const T* table, const
                         t + v * kLanes<T>, stride);
 }
 
-// The lanes of four vectors summed: (sum v0, sum v1, sum v2, sum v3).
+// The lanes of a vector, added up until four are left.
 template <class T>
-inline void four_sums(const Vector<T>* v, T* out) {
+inline Vector4<T> four_lanes(const Vector<T>& v) {
+  alignas(64) T lanes[kLanes<T>];
+  store(lanes, v);
+  Vector4<T> sum = load<Vector4<T>>(lanes);
+  for (int q = 4; q < kLanes<T>; q += 4) sum += load<Vector4<T>>(lanes + q);
+  return sum;
+}
+
+// The lanes of four vectors summed: (sum a, sum b, sum c, sum d). Not of an array: its vectors would have to
+// be in memory while they are summed up.
+template <class T>
+inline __attribute__((always_inline)) void four_sums(const Vector<T>& a, const Vector<T>& b,
+                                                     const Vector<T>& c, const Vector<T>& d, T* out) {
   if constexpr (kLanes<T> >= 4) {
     using V4 = Vector4<T>;
     using Index [[maybe_unused]] = Vector4Index<T>;  // by GCC 11 alone
-    V4 part[4];
-    for (int a = 0; a < 4; ++a) {
-      const T* lanes = reinterpret_cast<const T*>(v + a);
-      part[a] = load<V4>(lanes);
-      for (int q = 4; q < kLanes<T>; q += 4) part[a] += load<V4>(lanes + q);
-    }
-    const V4 a = MDOPS_SHUFFLE(Index, part[0], part[1], 0, 4, 2, 6) +
-                 MDOPS_SHUFFLE(Index, part[0], part[1], 1, 5, 3, 7);
-    const V4 b = MDOPS_SHUFFLE(Index, part[2], part[3], 0, 4, 2, 6) +
-                 MDOPS_SHUFFLE(Index, part[2], part[3], 1, 5, 3, 7);
-    const V4 sums = MDOPS_SHUFFLE(Index, a, b, 0, 1, 4, 5) + MDOPS_SHUFFLE(Index, a, b, 2, 3, 6, 7);
+    const V4 four[4] = {four_lanes<T>(a), four_lanes<T>(b), four_lanes<T>(c), four_lanes<T>(d)};
+    const V4 ab = MDOPS_SHUFFLE(Index, four[0], four[1], 0, 4, 2, 6) +
+                  MDOPS_SHUFFLE(Index, four[0], four[1], 1, 5, 3, 7);
+    const V4 cd = MDOPS_SHUFFLE(Index, four[2], four[3], 0, 4, 2, 6) +
+                  MDOPS_SHUFFLE(Index, four[2], four[3], 1, 5, 3, 7);
+    const V4 sums = MDOPS_SHUFFLE(Index, ab, cd, 0, 1, 4, 5) + MDOPS_SHUFFLE(Index, ab, cd, 2, 3, 6, 7);
     store(out, sums);
   } else {
-    for (int a = 0; a < 4; ++a) out[a] = v[a][0] + v[a][kLanes<T> - 1];
+    for (const Vector<T>* v : {&a, &b, &c, &d}) *out++ = (*v)[0] + (*v)[kLanes<T> - 1];
   }
 }
 
@@ -231,7 +238,8 @@ inline void uncontract_rows(const int16_t* active, const T* table, int64_t table
       const V column = vector_at(table + active[r] * table_width + c);
       for (int i = 0; i < 4; ++i) sum[r][i] += column * vector_at(grad + i * t_width + c);
     }
-  for (int r = 0; r < Rows; ++r) four_sums<T>(sum[r], moments + 4 * active[r]);
+  for (int r = 0; r < Rows; ++r)
+    four_sums<T>(sum[r][0], sum[r][1], sum[r][2], sum[r][3], moments + 4 * active[r]);
 }
 
 // The gradient of atom a's moments in its active rows, into s.moments.

@@ -29,7 +29,6 @@ struct Lanes {
 
   T* at(int a, int k) const { return base + (a * t_width + k) * width; }
   Vector<T> operator()(int a, int k) const { return vector_at(at(a, k)); }
-  void add(int a, int k, const Vector<T>& v) const { store(at(a, k), (*this)(a, k) + v); }
 };
 
 // A column of T.
@@ -85,11 +84,15 @@ inline void unform_group(const FittingShape& net, const Panels<T>& t, const Grou
       for (int l = 0; l < net.row_features(k); ++l, from += place.width) {
         const Vector<T> d = vector_at(from);
         for (int a = 0; a < 4; ++a) {
+          T* to = out.at(a, l);
           sum[a] += d * at(a, l);
-          out.add(a, l, d * own.a[a]);
+          store(to, vector_at(to) + d * own.a[a]);
         }
       }
-      for (int a = 0; a < 4; ++a) out.add(a, k, sum[a]);
+      for (int a = 0; a < 4; ++a) {
+        T* to = out.at(a, k);
+        store(to, vector_at(to) + sum[a]);
+      }
     }
   });
 }
