@@ -16,6 +16,7 @@ from mdops.train import load_dataset
 from mdops.train.config.sections import parse_config
 from mdops.train.loop import checkpoint
 from mdops.train.loop.trainer import Trainer
+from mdops.train.report.evaluation import evaluate
 
 
 def tree(**training):
@@ -91,6 +92,21 @@ def test_learning_curve_has_deepmd_kits_columns(tmp_path):
     first = reports[0]
     assert table[0, 5] == pytest.approx(first.validation["forces"], rel=0.01)
     assert table[0, 6] == pytest.approx(first.training["forces"], rel=0.01)
+
+
+@pytest.mark.parametrize("spline", [True, False])
+@pytest.mark.parametrize("enable_ema", [True, False])
+def test_validation_is_of_the_weights_of_its_step(tmp_path, enable_ema, spline):
+    """Of all frames, as one batch, the errors are those of the model that the step leaves."""
+    tested = {"systems": str(EMT), "batch_size": 1000}
+    reports = []
+    given = {"validation_data": tested, "enable_ema": enable_ema, "spline": spline, "precision": "float64"}
+    Trainer(config(numb_steps=16, **given), tmp_path).run(reports.append)
+    saved = mdops.load(tmp_path / "model.safetensors", dtype="float64")
+    found = evaluate(saved, load_dataset(EMT, ["Cu", "Al"])).errors()
+    assert reports[-1].step == 16
+    for name, error in found.items():
+        assert reports[-1].validation[name] == pytest.approx(error.rmse, rel=1e-5)
 
 
 def test_model_is_saved_and_runs(tmp_path):
