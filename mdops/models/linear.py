@@ -43,10 +43,13 @@ class LinearOptions(ModelOptions):
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
         """With the type map in each of the models. Raises ConfigError where there is none, or one has another."""
         types, models = node.get("type_map"), node.get("models")
-        if types is None:
-            raise ConfigError(f"{place}.type_map: is missing")
         if not isinstance(models, list):
             return node
+        if types is None:
+            known = _kinds_of_parts()
+            if all(part.get("type", "standard") in known for part in models if isinstance(part, Mapping)):
+                raise ConfigError(f"{place}.type_map: is missing")
+            return node  # a part that there is not is the greater fault
         for i, part in enumerate(models):
             if isinstance(part, Mapping) and part.get("type_map", types) != types:
                 raise ConfigError(

@@ -2,8 +2,8 @@
 
 PyTorch counts the changes of a tensor (`_version`), which costs nothing to look at. It does not count those through
 `p.data`, which is an alias with a counter of its own. So watched parameters note that an alias was handed out; they are
-taken as changed from then on. Neither does it count the steps of fused optimizers: a hook does that. Memory that NumPy or
-another library writes to cannot be watched.
+taken as changed from then on. Neither does it count the steps of fused optimizers: a hook does that. Memory that NumPy
+or another library writes to cannot be watched.
 """
 
 import functools

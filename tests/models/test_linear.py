@@ -171,6 +171,14 @@ def test_wrong_inputs(tmp_path, keys, message):
         config_of(section(tmp_path, **keys))
 
 
+def test_a_part_that_there_is_not_is_named_without_a_type_map_too(tmp_path):
+    """DeePMD-kit's example "linear" has two frozen models."""
+    tree = section(tmp_path, models=[{"type": "frozen", "model_file": "model0.pb"}])
+    del tree["type_map"]
+    with pytest.raises(ConfigError, match=r"^model\.models\[0\]\.type: is 'frozen', expected one of"):
+        config_of(tree)
+
+
 def test_input(tmp_path):
     options = config_of(section(tmp_path, shared_dict={})).model
     assert [part.type_map for part in options.models] == [["Cu", "Al"]] * 3

@@ -216,7 +216,7 @@ def test_parts_of_a_configuration(data):
     assert make_rate(c, 100) == LearningRate(1e-3, 1e-5, 100, warmup_steps=10)
     c.optimizer.type = "AdamW"
     group = make_optimizer(c, [torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
-    assert group["weight_decay"] == 1e-3 and group["betas"] == (0.9, 0.99)
+    assert group["weight_decay"] == 0 and group["betas"] == (0.9, 0.99)
     c.training.training_data.auto_prob = "prob_uniform"
     assert len(make_sampler(c.training.training_data, data, seed=1)(0)) == 2
     assert make_loss(c).terms == ["energy", "forces"]
