@@ -40,8 +40,8 @@ def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
             stacklevel=2,
         )
         training = {name: value for name, value in training.items() if name not in found}
-    if any(name in training for name in _OPTIMIZER):
-        optimizer = tree.get("optimizer") or {}
+    optimizer = tree.get("optimizer") or {}
+    if isinstance(optimizer, Mapping) and any(name in training for name in _OPTIMIZER):
         result["optimizer"] = {**optimizer, **_taken(training, _OPTIMIZER, "optimizer")}
     return {**result, "training": training}
 
