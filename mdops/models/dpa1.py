@@ -349,7 +349,7 @@ class SeAttenV2(EnvironmentDescriptor):
         widest = max(slots, 3 * self.options.attn) if len(self.attention) else 0
         of_atom = slots * max(widest, *(layer.outputs for layer in self.embeddings.net().layers))
         size = max(1, _CHUNK // max(1, of_atom))
-        return [slice(begin, begin + size) for begin in range(0, max(1, atoms), size)]
+        return [slice(first, first + size) for first in range(0, max(1, atoms), size)]
 
     def _switch_and_directions(
         self, near: Neighborhood, live: torch.Tensor

@@ -194,7 +194,7 @@ def in_chunks(of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: in
         numbers: of one atom in the largest tensor.
     """
     size = max(1, CHUNK // max(1, numbers))
-    runs = [slice(begin, begin + size) for begin in range(0, max(1, atoms), size)]
+    runs = [slice(first, first + size) for first in range(0, max(1, atoms), size)]
     if len(runs) == 1:
         return of_atoms(runs[0])
     # The forward pass is done again in the backward pass, so that one run at a time needs its memory.

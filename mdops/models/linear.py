@@ -184,10 +184,10 @@ class Blend(AtomicModel):
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         self.refuse_untaken(fparam, aparam)
-        given = {"fparam": fparam, "aparam": aparam}
+        parameters = {"fparam": fparam, "aparam": aparam}
         energy = torch.zeros(near.system.atoms, dtype=torch.float64, device=near.displacements.device)
         for i, (part, weight) in enumerate(zip(self.models, self.weigh(near), strict=True)):
-            taken = {name: value for name, value in given.items() if part.parameter_sizes[name]}
+            taken = {name: value for name, value in parameters.items() if part.parameter_sizes[name]}
             energy = energy + weight * part(self._seen_by(i, near), **taken)["atom_energy"]
         return {"energy": energy}
 

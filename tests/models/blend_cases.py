@@ -123,11 +123,13 @@ def check_on_gpu(case, dtype):
     potential, on_gpu = potential_of(case, dtype), potential_of(case, dtype).to("cuda")
     bound = 1e-10 if dtype == torch.float64 else 2e-5
     for reference in references(folder_of(case)):
-        here = reference.system
-        there = System(*(getattr(here, n).cuda() for n in ("positions", "types", "cell", "pbc", "batch")))
+        cpu_system = reference.system
+        gpu_system = System(
+            *(getattr(cpu_system, n).cuda() for n in ("positions", "types", "cell", "pbc", "batch"))
+        )
         more = [None if p is None else p.cuda() for p in (reference.fparam, reference.aparam)]
-        a = potential.evaluate(here, None, reference.fparam, reference.aparam)
-        b = on_gpu.evaluate(there, None, *more)
+        a = potential.evaluate(cpu_system, None, reference.fparam, reference.aparam)
+        b = on_gpu.evaluate(gpu_system, None, *more)
         for name in ("energy", "forces", "virial"):
             assert relative_error(b[name].cpu(), a[name]) < bound, (reference.name, name)
 

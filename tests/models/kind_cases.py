@@ -227,12 +227,12 @@ def on_gpu(system):
 def check_gpu(case):
     """A GPU's answers are the CPU's."""
     for dtype, limit in (("float64", 1e-11), ("float32", 1e-4)):
-        here, there = load_case(case, dtype), load_case(case, dtype, "cuda")
+        cpu_model, gpu_model = load_case(case, dtype), load_case(case, dtype, "cuda")
         for one in references(KINDS / case):
             extra = [None if p is None else p.cuda() for p in (one.fparam, one.aparam)]
             system = on_gpu(one.system)
-            found = there.evaluate(system, None, *extra, atom_virial=True)
-            wanted = here.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=True)
+            found = gpu_model.evaluate(system, None, *extra, atom_virial=True)
+            wanted = cpu_model.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=True)
             for name, value in wanted.items():
                 assert relative_error(found[name].cpu(), value) < limit, f"{one.name}: {name}"
 

@@ -236,12 +236,12 @@ def test_parameters_that_the_data_lacks_are_refused_before_the_training(data, li
         random_potential(c, data, lists)
     c.model.fitting_net.default_fparam = [0.0, 1.0]
     random_potential(c, data, lists)
-    given = {"labels": {**data.labels, "aparam": np.zeros((data.offsets[-1], 1))}}
-    given["present"] = {**data.present, "aparam": np.ones(len(data), dtype=bool)}
+    unwanted = {"labels": {**data.labels, "aparam": np.zeros((data.offsets[-1], 1))}}
+    unwanted["present"] = {**data.present, "aparam": np.ones(len(data), dtype=bool)}
     with pytest.warns(
         UserWarning, match="the data has aparam, which model.fitting_net.numb_aparam = 0 leaves out"
     ):
-        random_potential(c, replace(data, **given), lists)
+        random_potential(c, replace(data, **unwanted), lists)
 
 
 def test_a_model_that_sees_no_neighbours_is_refused(data):
