@@ -57,6 +57,8 @@ def test_sections_that_are_left_out_are_mdops_own():
     assert (config.learning_rate.type, config.optimizer.adam_beta2) == ("cosine", 0.99)
     assert config.training.enable_ema and config.training.smoothing > 0
     assert not parse_config(edited("training.enable_ema", False)).training.enable_ema
+    deepmd_kits = parse_config({**SMALL, "learning_rate": {}})  # its inputs seldom have a section `optimizer`
+    assert deepmd_kits.optimizer.adam_beta2 == 0.999 and not deepmd_kits.training.enable_ema
     other = parse_config(SMALL)
     other.model.descriptor.neuron.append(1)
     assert config.model.descriptor.neuron == [25, 50, 100] == parse_config(SMALL).model.descriptor.neuron
