@@ -238,3 +238,32 @@ def check_statistics(name, folder):
 
 def _system(potential, atoms):
     return systems.from_atoms([atoms], potential.type_map, potential.device)
+
+
+class BlendTests:
+    """What the files of models that are made of models test; `conftest` gives each `case`.
+
+    Attributes:
+        CASES: of DeePMD-kit's answers, and those of ../shared. ON_GPU: those whose answers a GPU gives, too.
+    """
+
+    CASES: tuple[list[str], list[str]]
+    ON_GPU: tuple[str, ...]
+
+    @classmethod
+    def cases_of(cls, test):
+        own, shared = cls.CASES
+        return {"test_saved_and_read": own, "test_gpu_and_cpu_agree": cls.ON_GPU}.get(test, own + shared)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+    def test_answers_are_deepmd_kits(self, case, dtype):
+        check_answers(case, dtype)
+
+    def test_saved_and_read(self, tmp_path, case):
+        potential_of(case).save(tmp_path / "model.dp")
+        check_same_trees(read_model(tmp_path / "model.dp").model, tree_of(case))
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+    def test_gpu_and_cpu_agree(self, case, dtype):
+        check_on_gpu(case, dtype)

@@ -243,3 +243,44 @@ def refuses(case, edit, message):
     edit(tree["descriptor"])
     with warnings.catch_warnings(), pytest.raises(mdops.errors.UnsupportedModelError, match=message):
         model_of_tree(tree)
+
+
+class DescriptorTests:
+    """What the file of every kind tests; `conftest` gives each `case`.
+
+    Attributes:
+        CASES: of DeePMD-kit's answers. DIFFERENTIATED: those whose derivatives are compared with differences.
+        INPUT: a section `descriptor` of a training.
+    """
+
+    CASES: tuple[str, ...]
+    DIFFERENTIATED: tuple[str, ...]
+    INPUT: dict
+
+    @classmethod
+    def cases_of(cls, test):
+        return cls.DIFFERENTIATED if test == "test_derivatives" else cls.CASES
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_deepmd_kits_answers(self, case, dtype):
+        check_reference(case, dtype)
+
+    def test_a_saved_model_is_the_tree_that_was_read(self, case, tmp_path):
+        check_round_trip(case, tmp_path)
+
+    def test_derivatives(self, case):
+        check_gradients(case)
+
+    def test_training_restart_and_saved_model(self, tmp_path):
+        self.check_trained(check_training(self.INPUT, tmp_path))
+
+    def test_ase_and_engine(self):
+        check_dynamics(new_potential(self.INPUT))
+
+    @pytest.mark.gpu
+    def test_gpu(self, case):
+        check_gpu(case)
+
+    def check_trained(self, potential):
+        """Of the potential that a training ends with."""
+        raise NotImplementedError
