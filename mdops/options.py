@@ -40,6 +40,8 @@ def key(
     below: float | None = None,
     where: Where = "both",
     implied: Any = dataclasses.MISSING,
+    absent: Any = dataclasses.MISSING,
+    saved: Any = None,
     of: Of = "model",
 ) -> Any:
     """A field of a section.
@@ -53,6 +55,8 @@ def key(
         where: the key stands in the "input" of a training alone, in the "file" of a model alone, or in both.
         implied: what the definition of a model in a PyTorch file means that lacks the key (DeePMD-kit's classes have
             other defaults than its inputs), if it is not the default; `...`: it may not lack it.
+        absent: what a model file means that lacks the key, if it is not the default; `...`: it may not lack it.
+        saved: the type hint of what stands in a model file, if it is another than the field's.
         of: what two models must share for the option to be the same: "model" the value, "types" a value for each
             type, "pairs" pairs of types, "set" types, "sum" the sum of numbers; "training" says how a model is made,
             and is not compared.
@@ -60,6 +64,7 @@ def key(
     bounds = {"low": low, "above": above, "below": below}
     metadata = {"doc": doc, "unit": unit, "alias": tuple(alias), "choices": tuple(choices), **bounds}
     metadata |= {"where": where, "implied": default if implied is dataclasses.MISSING else implied, "of": of}
+    metadata |= {"absent": default if absent is dataclasses.MISSING else absent, "saved": saved}
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

@@ -40,10 +40,11 @@ class SeAttenV2Options(MixedTypesOptions):
         alias=["n_axis_neuron"],
         low=1,
         implied=16,
+        absent=...,
     )
-    type_one_side: bool = key(False, "the net takes the neighbour's type only, not the centre's")
-    attn_layer: int = key(2, "how many attention layers there are", low=0)
-    attn: int = key(128, "width of the vectors in attention", low=1)
+    type_one_side: bool = key(False, "the net takes the neighbour's type only, not the centre's", absent=...)
+    attn_layer: int = key(2, "how many attention layers there are", low=0, absent=...)
+    attn: int = key(128, "width of the vectors in attention", low=1, absent=...)
     attn_dotr: bool = key(
         True, "attention weights are multiplied by the cosine of the angle of two neighbours"
     )
@@ -51,7 +52,9 @@ class SeAttenV2Options(MixedTypesOptions):
     temperature: float | None = key(None, "factor of the logits, in place of (attn x scaling_factor)^-1/2")
     scaling_factor: float = key(1.0, "see temperature", above=0)
     trainable_ln: bool = key(True, "whether the layers' norms are trained", of="training")
-    ln_eps: float | None = key(None, "added to variances in norms; 1e-5 unless given", above=0)
+    ln_eps: float | None = key(
+        None, "added to variances in norms; 1e-5 unless given", above=0, absent=_LN_EPS
+    )
     set_davg_zero: bool = key(False, "take the mean of the environment matrix as zero", implied=True)
 
     def __post_init__(self) -> None:
@@ -81,6 +84,7 @@ class DPA1Options(SeAttenV2Options):
         "concat",
         'types go into the net beside the distance ("concat"), or into one of their own, which multiplies it ("strip")',
         choices=("concat", "strip"),
+        absent=...,
     )
     stripped_type_embedding: bool | None = key(
         None, 'the old name of tebd_input_mode: true is "strip"', where="input", of="training"
@@ -90,8 +94,9 @@ class DPA1Options(SeAttenV2Options):
         "attention, and the net of the types, fade with the neighbours",
         alias=["smooth_type_embdding"],
         implied=True,
+        absent=True,
     )
-    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero")
+    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero", absent=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -36,7 +36,9 @@ class LinearOptions(ModelOptions):
         "the models that are summed, of mixed types; each with the type_map of the sum",
     )
     weights: str | list[float] = key(
-        "mean", 'of the models: a number for each; "mean": one over how many there are; "sum": 1'
+        "mean",
+        'of the models: a number for each; "mean": one over how many there are; "sum": 1',
+        saved=Literal["mean", "sum"] | list[float],
     )
 
     @classmethod

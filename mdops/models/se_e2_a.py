@@ -28,9 +28,10 @@ class SeE2AOptions(EnvironmentOptions):
         alias=["n_axis_neuron"],
         low=1,
         implied=16,
+        absent=...,
     )
     type_one_side: bool = key(
-        False, "embedding nets by the neighbour's type only, not by pairs of types", implied=True
+        False, "embedding nets by the neighbour's type only, not by pairs of types", implied=True, absent=...
     )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:

@@ -22,7 +22,9 @@ class SeE3Options(EnvironmentOptions):
     KIND = "se_e3"
     NAMES = ("se_e3", "se_at", "se_a_3be", "se_t")
 
-    neuron: list[int] = key([10, 20, 40], "widths of the embedding net's layers", low=1, implied=[24, 48, 96])
+    neuron: list[int] = key(
+        [10, 20, 40], "widths of the embedding net's layers", low=1, implied=[24, 48, 96], absent=...
+    )
 
 
 @register

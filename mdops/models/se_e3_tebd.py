@@ -24,15 +24,18 @@ class SeE3TebdOptions(MixedTypesOptions):
     KIND = "se_e3_tebd"
     NAMES = ("se_e3_tebd",)
 
-    neuron: list[int] = key([10, 20, 40], "widths of the embedding net's layers", low=1, implied=[2, 4, 8])
+    neuron: list[int] = key(
+        [10, 20, 40], "widths of the embedding net's layers", low=1, implied=[2, 4, 8], absent=...
+    )
     tebd_input_mode: str = key(
         "concat",
         'types go into the net beside the angle ("concat"), or into one of their own, which multiplies it ("strip")',
         choices=("concat", "strip"),
+        absent=...,
     )
     smooth: bool = key(True, "the net of stripped types fades with the neighbours")
-    use_tebd_bias: bool = key(True, "a bias in the type embedding", implied=False)
-    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero")
+    use_tebd_bias: bool = key(True, "a bias in the type embedding", implied=False, absent=None)
+    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero", absent=False)
 
     @property
     def strips_types(self) -> bool:

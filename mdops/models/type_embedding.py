@@ -83,10 +83,12 @@ class MixedTypesOptions(EnvironmentOptions):
         low=0,
         of="sum",
         implied=...,
+        absent=...,
+        saved=int | list[int],
     )
-    tebd_dim: int = key(8, "width of the type embedding", low=1)
+    tebd_dim: int = key(8, "width of the type embedding", low=1, absent=...)
     use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
-    use_tebd_bias: bool = key(False, "a bias in the type embedding")
+    use_tebd_bias: bool = key(False, "a bias in the type embedding", absent=True)  # as version 1 had it
     concat_output_tebd: bool = key(True, "the centre's type embedding is part of the descriptor")
 
     @property
