@@ -140,7 +140,10 @@ _COMPOSED: Keys = {**_MODEL, "models": (list_of(node), REQUIRED)}
 _KINDS: dict[str, Keys] = {
     "Model standard": {**_MODEL, "descriptor": part, "fitting": part},
     "Model linear": _COMPOSED,
-    "Model zbl": {**_COMPOSED, "weights": (either(one_of("mean", "sum"), list_of(number)), "mean")},  # of no use
+    "Model zbl": {
+        **_COMPOSED,
+        "weights": (either(one_of("mean", "sum"), list_of(number)), "mean"),
+    },  # of no use
     "Model pairtab": {**_MODEL, "tab": part},
     "Descriptor se_e2_a": {**_DESCRIPTOR, **_SPIN},
     "Descriptor se_r": {**_DESCRIPTOR, **_SPIN, "type_one_side": (boolean, REQUIRED)},
