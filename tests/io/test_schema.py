@@ -5,8 +5,9 @@ import copy
 import pytest
 from reference_cases import DATA
 
-from mdops.errors import ModelFileError
+from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io import read_model, schema
+from mdops.io.torch import model as torch_model
 from mdops.io.upgrade import upgrade
 from mdops.models import registry
 
@@ -59,3 +60,12 @@ def test_precisions_of_files_are_more_than_those_of_inputs(model):
     for name, full in (("half", "float16"), ("bfloat16", "bfloat16"), ("default", "float64")):
         model["fitting"]["precision"] = name
         assert upgrade(copy.deepcopy(model))["fitting"]["precision"] == full
+
+
+def test_a_linear_model_may_say_that_its_parts_share_nothing(monkeypatch):
+    """As the checkpoints of DeePMD-kit's trainings do."""
+    monkeypatch.setattr(torch_model, "_model", lambda *parts: {})
+    params = {"models": [], "weights": "mean", "shared_dict": {}}
+    assert torch_model._linear(params, None, ["O", "H"])["models"] == []
+    with pytest.raises(UnsupportedModelError, match="share weights"):
+        torch_model._linear({**params, "shared_dict": {"net": {}}}, None, ["O", "H"])
