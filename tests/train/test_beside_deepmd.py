@@ -11,7 +11,7 @@ RESULT = json.loads(
 ROWS = {row["input"]: row for row in RESULT["inputs"]}
 KINDS = {
     *("se_e2_a", "se_e2_r", "se_e3", "se_e3_tebd", "hybrid", "se_atten", "se_atten_compressible"),
-    *("se_atten_dpa1_compat", "zbl"),
+    *("se_atten_dpa1_compat", "zbl", "linear"),
 }
 
 
