@@ -53,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _names(given: list[str]) -> dict[str, str]:
+def _names(assignments: list[str]) -> dict[str, str]:
     """The names of labels, each LABEL=NAME."""
-    pairs = [text.partition("=") for text in given]
-    wrong = [text for text, (label, _, name) in zip(given, pairs, strict=True) if not label or not name]
+    pairs = [text.partition("=") for text in assignments]
+    wrong = [text for text, (label, _, name) in zip(assignments, pairs, strict=True) if not label or not name]
     if wrong:
         raise InputError(f"--names {wrong[0]}: expected LABEL=NAME, as in energy=REF_energy")
     return {label: name for label, _, name in pairs}

@@ -152,11 +152,11 @@ def test_errors_of_both_choices_on_water(times):
     system = from_atoms([water(times)], double.type_map)
     pairs = listed(double, system)
     expected, _ = double.evaluator()(system, pairs, None, None)
-    there = moved(system, pairs, "cuda")
+    gpu_args = moved(system, pairs, "cuda")
     results = {}
     for matmul in ("float32", "tf32"):
         gpu = load(WATER, device="cuda", overflow="extend", matmul=matmul)
-        results[matmul], _ = gpu.evaluator()(*there, None, None)
+        results[matmul], _ = gpu.evaluator()(*gpu_args, None, None)
     errors = {matmul: force_error(result, expected) for matmul, result in results.items()}
     assert errors["float32"] < 8e-6
     # Eleven bits in place of 22: if the choice were ignored, or the products were worse, this would tell.
@@ -185,11 +185,11 @@ def test_tf32_on_nets_of_all_kinds(case, atoms):
     aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
     pairs = listed(double, system, skin=0.5)
     expected, _ = double.evaluator()(system, pairs, fparam, aparam)
-    there = (*moved(system, pairs, "cuda"), *(None if x is None else x.cuda() for x in (fparam, aparam)))
+    gpu_args = (*moved(system, pairs, "cuda"), *(None if x is None else x.cuda() for x in (fparam, aparam)))
     gpu = load(model_path(case), device="cuda", overflow="extend")
-    exact, _ = gpu.evaluator()(*there)
+    exact, _ = gpu.evaluator()(*gpu_args)
     gpu.use_matmul("tf32")
-    result, _ = gpu.evaluator()(*there)
+    result, _ = gpu.evaluator()(*gpu_args)
     for name, value in expected.items():
         assert relative_error(result[name].cpu(), value) < 5e-3, name
     off, before = (relative_error(r["forces"].cpu(), expected["forces"]) for r in (result, exact))
@@ -217,14 +217,14 @@ def test_the_same_bits_every_time_and_in_a_graph(times):
 def test_opcheck_and_compile(monkeypatch):
     gpu = load(ALLOY, device="cuda", overflow="extend", matmul="tf32")
     (reference, *_) = references(DATA / "se_a_alloy")
-    there = moved(reference.system, listed(load(ALLOY), reference.system), "cuda")
+    gpu_args = moved(reference.system, listed(load(ALLOY), reference.system), "cuda")
     calls, op = [], torch.ops.mdops.spline_potential.default
     monkeypatch.setattr(fused, "spline_potential", lambda *args: calls.append(args) or op(*args))
-    expected, _ = gpu.evaluator()(*there, None, None)
+    expected, _ = gpu.evaluator()(*gpu_args, None, None)
     (args,) = calls
     assert args[-1] == "tf32"
     torch.library.opcheck(op, args)
-    energy = torch.compile(lambda *given: op(*given)[0], fullgraph=True)(*args)
+    energy = torch.compile(lambda *args_of_op: op(*args_of_op)[0], fullgraph=True)(*args)
     assert torch.equal(energy, expected["atom_energy"])
 
 

@@ -43,9 +43,9 @@ def with_gradients(sample: Sample):
     free = tensors([leaves[k] for k in sample.differentiable])
 
     def function(*values):
-        args, given = list(sample.args), iter(values)
+        args, tensors_left = list(sample.args), iter(values)
         for k in sample.differentiable:
-            args[k] = each_tensor(lambda _: next(given), args[k])
+            args[k] = each_tensor(lambda _: next(tensors_left), args[k])
         return tuple(r for r in tensors(sample.function(*args)) if r.requires_grad)
 
     return function, free

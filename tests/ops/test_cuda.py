@@ -166,10 +166,10 @@ def test_the_same_bits_in_every_run(dtype):
         *moment_calls(p, 72, False),
     ]
     for op, args in calls:
-        there = [on_gpu(a) for a in args]
-        first = tensors(op(*there))
+        gpu_args = [on_gpu(a) for a in args]
+        first = tensors(op(*gpu_args))
         for _ in range(10):
-            assert all(torch.equal(a, b) for a, b in zip(tensors(op(*there)), first, strict=True)), op
+            assert all(torch.equal(a, b) for a, b in zip(tensors(op(*gpu_args)), first, strict=True)), op
 
 
 @pytest.mark.parametrize("k", NUMBERS)
@@ -298,11 +298,11 @@ def test_virials_beyond_what_one_integer_holds():
     expected = OPS.spline_potential(*args)[2]
     assert expected.abs().max() > 2.0**34
     single = {s.op: s for s in samples("cuda", torch.float32)}
-    there = [a.cuda() if isinstance(a, torch.Tensor) else a for a in args]
+    gpu_args = [a.cuda() if isinstance(a, torch.Tensor) else a for a in args]
     for k in (7, 8, 12, 14):
-        there[k] = there[k].float()
-    there[13] = single["spline_potential"].args[13]
-    virial = OPS.spline_potential(*there)[2]
+        gpu_args[k] = gpu_args[k].float()
+    gpu_args[13] = single["spline_potential"].args[13]
+    virial = OPS.spline_potential(*gpu_args)[2]
     assert_agree(virial, expected, torch.float32)
 
 
