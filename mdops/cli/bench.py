@@ -6,7 +6,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_spline_options
+from mdops.cli.arguments import add_matmul, add_spline_options
 
 if TYPE_CHECKING:
     from ase import Atoms

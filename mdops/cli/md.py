@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_spline_options
+from mdops.cli.arguments import add_matmul, add_spline_options
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
