@@ -380,3 +380,34 @@ def test_gpu_takes_models_of_different_size_in_threads():
     for thread in threads:
         thread.join()
     assert not errors, errors[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ["tanh", "gelu", "softplus"])
+@pytest.mark.parametrize(
+    "widths",
+    [
+        (120, 240, 240),
+        (24, 48, 48, 96),
+        (104, 208),
+        (12, 24, 48),
+        (240,) * 16,
+        (60,) * 9,
+        (256, 256),
+        (5, 10),
+    ],
+)
+def test_nets_of_many_shapes_on_a_gpu(widths, activation):
+    """As one kernel on Hopper, or a kernel a product: layers twice as wide as their input, and many layers."""
+    shape = ((46, 92), 6.0, (25, 50, 100), 16, widths)
+    double = sample_model(*shape, torch.float64, activation=activation)
+    double.use_spline(0.5)
+    single = sample_model(*shape, activation=activation)
+    single.use_spline(0.5)
+    single = single.to("cuda")
+    system = from_atoms([sample_box(1920, double.type_map)], double.type_map)
+    pairs = listed(double, system)
+    expected, _ = double.evaluator()(system, pairs, None, None)
+    result, _ = single.evaluator()(*moved(system, pairs, "cuda"), None, None)
+    for name, bound in {"atom_energy": 2e-5, "forces": 2e-4, "virial": 2e-4}.items():
+        assert relative_error(result[name].cpu(), expected[name]) < bound, name

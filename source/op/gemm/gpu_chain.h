@@ -207,16 +207,41 @@ class ChainThread {
     return p_.slopes + (layer * (2 * kColumns) + 2 * e + h) * (2 * kGroupThreads) + threadIdx.x;
   }
 
+  // Of a residual layer twice as wide as its input, column e + shift adds the same of it as column e.
+  __device__ __forceinline__ int input_shift(int n) const {
+    return p_.net.neurons[n] > p_.net.neurons[n - 1] ? p_.net.neurons[n - 1] / 8 : kColumns;
+  }
+
   // What the product is added to: zero; or the gradient that comes round a residual layer, which the sums are
-  // if it is not the last.
+  // if it is not the last. That of both halves of a layer twice as wide goes through the place of its slopes,
+  // which no one needs any more.
   __device__ __forceinline__ void start(int m, int n, float (&sum)[4 * kColumns]) const {
     const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
-    if (residual && n < p_.net.layers - 1) return;
+    const bool last = n == p_.net.layers - 1;
+    const int shift = residual ? input_shift(n) : kColumns;
+    if (residual && !last) {
+      if (shift == kColumns) return;
+      for_columns<10>(kChainCols, sum, [&](int e, float* x) {
+        for (int h = 0; h < 2; ++h) *slopes(n, e, h) = make_float2(x[2 * h], x[2 * h + 1]);
+      });
+      for_columns<10>(kChainCols, sum, [&](int e, float* x) {
+        for (int h = 0; h < 2; ++h) {
+          float2 a = make_float2(0, 0), b = a;
+          if (e < shift) a = *slopes(n, e, h), b = *slopes(n, e + shift, h);
+          x[2 * h] = a.x + b.x, x[2 * h + 1] = a.y + b.y;
+        }
+      });
+      return;
+    }
 #pragma unroll
     for (int k = 0; k < 4 * kColumns; ++k) sum[k] = 0;
     if (!residual) return;
     for_columns<10>(kChainCols, sum, [&](int e, float* x) {
-      const float2 c = constants(p_.out_weight, e);
+      float2 c = constants(p_.out_weight, e);
+      if (shift < kColumns) {
+        const float2 d = constants(p_.out_weight, e < shift ? e + shift : e);
+        c = e < shift ? make_float2(c.x + d.x, c.y + d.y) : make_float2(0, 0);
+      }
       x[0] = x[2] = scale_ * c.x, x[1] = x[3] = scale_ * c.y;
     });
   }
@@ -304,6 +329,7 @@ class ChainThread {
   __device__ __forceinline__ void activate_columns(int n, float (&sum)[4 * kColumns], float (&largest)[2]) {
     float steepest[2] = {0, 0};
     double output[2] = {0, 0};
+    const int shift = Residual ? input_shift(n) : kColumns;
     for_columns<5>(p_.net.cols(n), sum, [&](int e, float* x) {
       const float2 bias = constants(p_.bias[n], e), timestep = constants(p_.timestep[n], e);
       const float2 out = Last ? constants(p_.out_weight, e) : make_float2(0, 0);
@@ -311,8 +337,10 @@ class ChainThread {
       for (int h = 0; h < 2; ++h) {
         float2 value, slope, other = make_float2(0, 0);
         if constexpr (Residual) {
-          const float2 high = halves(place(e, h)), low = halves(low_place(place(e, h)));
-          other = make_float2(unscale_[h] * (high.x + low.x), unscale_[h] * (high.y + low.y));
+          const int at = place(e < shift ? e : e - shift, h);
+          const float2 high = halves(at), low = halves(low_place(at));
+          if (e < 2 * shift)  // beyond stands what was there before
+            other = make_float2(unscale_[h] * (high.x + low.x), unscale_[h] * (high.y + low.y));
         }
         layer_value<kind>(x[2 * h], bias.x, timestep.x, other.x, p_.net.threshold, &value.x, &slope.x);
         layer_value<kind>(x[2 * h + 1], bias.y, timestep.y, other.y, p_.net.threshold, &value.y, &slope.y);

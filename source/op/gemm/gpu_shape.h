@@ -98,7 +98,8 @@ struct NetChain {
   }
   bool fits_residuals() const {
     bool good = true;
-    for (int n = 1; n < net.layers; ++n) good &= !net.residual[n] || net.neurons[n] == net.neurons[n - 1];
+    for (int n = 1; n < net.layers; ++n)  // the half of one twice as wide must be whole columns of eight
+      good &= !net.residual[n] || net.neurons[n] == net.neurons[n - 1] || net.neurons[n - 1] % 8 == 0;
     return good;
   }
   MDOPS_HD int products() const { return 2 * net.layers; }
