@@ -10,7 +10,18 @@ namespace mdops {
 
 constexpr int kMaxLayers = 16;
 
-struct NetShape {
+#ifdef MDOPS_MODEL_WIDTH
+// Those of the one model that a library is rebuilt for (docs/jit.md), as constants with the same names.
+struct NetSizes {
+  static constexpr int64_t features = int64_t{MDOPS_MODEL_WIDTH} * MDOPS_MODEL_AXIS;
+  static constexpr int extra = MDOPS_MODEL_EXTRA, neurons[] = {MDOPS_MODEL_NEURONS};
+  static constexpr int layers = sizeof(neurons) / sizeof(int);
+  static constexpr bool residual[] = {MDOPS_MODEL_RESIDUAL};
+  static constexpr Activation activation = static_cast<Activation>(MDOPS_MODEL_ACTIVATION);
+  static constexpr double threshold = MDOPS_MODEL_THRESHOLD;
+};
+#else
+struct NetSizes {
   int64_t features;         // inputs of the first layer, those below not counted
   int extra;                // further inputs of the first layer, after the features
   int layers;               // hidden layers
@@ -18,7 +29,10 @@ struct NetShape {
   bool residual[kMaxLayers];
   Activation activation;
   double threshold;  // of silut
+};
+#endif
 
+struct NetShape : NetSizes {
   MDOPS_HD bool adds_input(int n) const { return n > 0 && residual[n]; }
 };
 
