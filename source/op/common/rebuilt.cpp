@@ -30,7 +30,7 @@ void install(const char* path, const char* key) {
   if (table->version != kTableVersion)
     throw std::string(path) + " has a table of version " + std::to_string(table->version) +
         ", and this mdops calls version " + std::to_string(kTableVersion);
-  newest = new RebuiltKernels{table, key, true, newest};
+  newest = new RebuiltKernels{table, key, false, newest};
 }
 
 }  // namespace
@@ -41,8 +41,8 @@ const RebuiltKernels* rebuilt_kernels() {
 
 }  // namespace mdops
 
-// What mdops.jit calls. `key` names a library. Installing one takes it into use; the second time it does
-// nothing. Returns 0, or 1 with the reason in `why`, which has `size` bytes.
+// What mdops.jit calls. `key` names a library. One that is installed is not yet in use; the second time this
+// does nothing. Returns 0, or 1 with the reason in `why`, which has `size` bytes.
 MDOPS_EXPORT int mdops_install_kernels(const char* path, const char* key, char* why, int64_t size) {
   std::string reason;
   try {
