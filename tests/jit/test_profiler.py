@@ -1,0 +1,118 @@
+"""The profiler: its trace, its table, and that kernels without it are as if it were not there."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_kernels import as_before, small_model  # noqa: F401  (a fixture)
+
+from mdops.cli import main
+from mdops.cli.sample_model import sample_box
+from mdops.jit import JitError, kernels, models, recipe, toolchain
+from mdops.jit.profile import OUTSIDE, profile
+from mdops.jit.stages import Stages
+from mdops.jit.trace import Span, shares, table
+
+ON_CPU = {"pairs within the cutoff", "moments", "moments to T", "features", "net up", "net down", "features back",
+          "T to moments", "forces"}  # fmt: skip
+
+
+def test_the_moments_of_a_track_belong_to_the_innermost_span():
+    spans = [
+        Span("step", 0, 100, (1, 1)),
+        Span("net", 10, 60, (1, 1)),
+        Span("features", 20, 30, (1, 1)),
+        Span("net", 60, 70, (1, 1)),  # begins where the other ends
+    ]
+    assert shares(spans) == {"step": 40, "net": 50, "features": 10}
+
+
+def test_tracks_that_are_busy_at_once_share_the_time():
+    spans = [
+        Span("step", 0, 100, (1, 1)),
+        Span("net", 40, 80, (1, 2)),
+        Span("net", 40, 80, (1, 3)),
+        Span("forces", 200, 210, (2, 1)),
+    ]
+    assert shares(spans) == {"step": 73, "net": 27, "forces": 10}  # of 40, the net has two parts of three
+    assert table(spans, 1, 110).splitlines()[-2].split() == ["all", "0.0001", "100.0%"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_stages_add_up_to_the_step(kept_cache, tmp_path, threads):
+    """Within 5% of the time by the clock around the steps, in the file as it was written."""
+    import torch
+
+    torch.set_num_threads(threads)
+    model, steps = small_model(), 5
+    found = profile(model, sample_box(600, model.type_map), steps)
+    assert kernels.in_use(model) is None, "the prebuilt kernels run again"
+    found.write(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [
+        Span(e["name"], round(1000 * e["ts"]), round(1000 * (e["ts"] + e["dur"])), (e["pid"], e["tid"]))
+        for e in events
+        if e["ph"] == "X"
+    ]
+    assert len(spans) == len(found.spans)
+    of = shares(spans)
+    assert sum(of.values()) == pytest.approx(found.total, rel=0.05)
+    assert set(of) - {"neighbour search"} == {*ON_CPU, OUTSIDE, "neighbour list checked", "sums over atoms"}
+    assert sum(s.name == "moments" for s in spans) == steps * 600
+    if threads == 1:  # what is outside of the kernels, and was not recorded but follows, is little
+        assert sum(time for name, time in of.items() if name in ON_CPU) > 0.7 * found.total
+
+
+def test_the_command_writes_a_trace_and_a_table(kept_cache, tmp_path, capsys):
+    small_model().save(tmp_path / "model.dp")
+    out = tmp_path / "out.json"
+    assert main(["profile", str(tmp_path / "model.dp"), "--atoms", "96", "--steps", "2", "-o", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "net up" in told and "a step" in told and f"{out}: open it in" in told
+    assert json.loads(out.read_text())["traceEvents"]
+    assert main(["profile", str(tmp_path / "model.dp"), "--no-spline", "-o", str(out)]) == 2
+    assert "kernels are rebuilt for the evaluator `fused`" in capsys.readouterr().err
+
+
+def test_kernels_without_the_profiler_have_no_stages(kept_cache):
+    from test_kernels import built_for, torch
+
+    with pytest.raises(JitError, match="was built without the profiler"):
+        Stages(built_for(small_model(torch.float64)).path)
+
+
+def code(sources: Path, folder: Path, *flags: str) -> str:
+    """The machine code of the rebuilt kernels' source, as objdump shows it."""
+    made = folder / "object.o"
+    model = models.model_defines(models.sizes(small_model()))
+    options = ["-std=c++20", "-O1", "-DMDOPS_ISA=isa_portable", *model, *flags, f"-I{sources}"]
+    compiler = toolchain.host_compiler().path
+    subprocess.run([compiler, *options, "-c", sources / "spline_potential/rebuilt.cpp", "-o", made], check=True)
+    shown = subprocess.run(["objdump", "-d", "-s", "-j", ".text", made], capture_output=True, text=True, check=True)
+    return shown.stdout.partition("\n\n")[2]
+
+
+def test_off_the_code_is_what_it_is_with_empty_macros(tmp_path):
+    sources = recipe.source_folder()
+    shutil.copytree(sources, tmp_path / "source")
+    header = tmp_path / "source/common/profiler.h"
+    header.write_text('#pragma once\n#include "common/kernel_table.h"\n#define MDOPS_STAGE(id)\n')
+    off = code(sources, tmp_path)
+    assert len(off) > 10_000
+    assert off == code(tmp_path / "source", tmp_path)
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="there is no nvcc")
+@pytest.mark.parametrize("flags", [(), ("-DMDOPS_PROFILER",)], ids=["off", "on"])
+def test_the_gpus_kernels_compile_with_either_value_of_the_flag(pytestconfig, flags):
+    """To PTX; what was compiled once is not compiled again while its sources are the same."""
+    folder = Path(__file__).parents[2] / "source"
+    digest = recipe.sources_digest(folder / "op", ("spline_potential/rebuilt.cu",))
+    done = pytestconfig.cache.mkdir("mdops-ptx") / f"{'on' if flags else 'off'}-{digest}"
+    if done.exists():
+        return
+    command = ["nvcc", "-std=c++20", "-arch=compute_80", "-ptx", *flags, f"-I{folder / 'op'}", folder / "gpu_headers.cu"]
+    subprocess.run([*command, "-o", "/dev/null"], check=True)
+    done.touch()
