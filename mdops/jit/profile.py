@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,14 @@ class Profile:
         steps: how many.
         total: how long they took by another clock, ns: Python's around each step, on a GPU CUDA's events.
         key: of the kernels that ran.
+        windows: begin and end of each step, ns; none on a GPU.
     """
 
     spans: list[Span]
     steps: int
     total: float
     key: str
+    windows: list[tuple[int, int]] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
         """As a file that ui.perfetto.dev opens."""
@@ -62,12 +64,11 @@ def profile(model: "Potential", atoms: "Atoms", steps: int, *, skin: float = 1.0
     try:
         steady = _Steps(model, atoms, skin)
         run = _on_gpu if model.device.type == "cuda" else _on_cpu
-        spans, total = run(steady, Stages(entry.path), steps)
+        return run(steady, Stages(entry.path), steps, entry.key)
     finally:
         kernels.use(model, entry.key, False)
         if before is not None:
             kernels.use(model, before, True)
-    return Profile(spans, steps, total, entry.key)
 
 
 class _Steps:
@@ -114,19 +115,19 @@ class _Steps:
             self.model.with_sums(answers, self.system)
 
 
-def _on_cpu(run: _Steps, stages: Stages, steps: int) -> tuple[list[Span], float]:
+def _on_cpu(run: _Steps, stages: Stages, steps: int, key: str) -> Profile:
     run.evaluate(run.neighbors())
     run.spans.clear()
-    total = 0
+    windows = []
     stages.record(_MOST_EVENTS)
     for _ in range(steps):
         run.move()
         begin = time.perf_counter_ns()
         run.evaluate(run.neighbors())
-        total += time.perf_counter_ns() - begin
+        windows.append((begin, time.perf_counter_ns()))
     found = _spans(stages, HOST)
     stages.record(0)
-    return [*run.spans, *found], total
+    return Profile([*run.spans, *found], steps, sum(end - begin for begin, end in windows), key, windows)
 
 
 def _spans(stages: Stages, process: int) -> list[Span]:
@@ -136,7 +137,7 @@ def _spans(stages: Stages, process: int) -> list[Span]:
     ]
 
 
-def _on_gpu(run: _Steps, stages: Stages, steps: int) -> tuple[list[Span], float]:
+def _on_gpu(run: _Steps, stages: Stages, steps: int, key: str) -> Profile:
     """A step as a CUDA graph, again and again, so that the GPU never waits for the host; the neighbour search is timed
     beside it."""
     import torch
@@ -164,4 +165,4 @@ def _on_gpu(run: _Steps, stages: Stages, steps: int) -> tuple[list[Span], float]
         torch.cuda.synchronize()
         found = _spans(stages, GPU)
         stages.record(0)
-    return found, 1e6 * begin.elapsed_time(end)
+    return Profile(found, steps, 1e6 * begin.elapsed_time(end), key)

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import median
 
 import pytest
 from test_kernels import as_before, small_model  # noqa: F401  (a fixture)
@@ -42,7 +43,7 @@ def test_tracks_that_are_busy_at_once_share_the_time():
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_stages_add_up_to_the_step(kept_cache, tmp_path, threads):
-    """Within 5% of the time by the clock around the steps, in the file as it was written."""
+    """Within 5% of the time by the clock around a step, in the file as it was written."""
     import torch
 
     torch.set_num_threads(threads)
@@ -57,12 +58,18 @@ def test_the_stages_add_up_to_the_step(kept_cache, tmp_path, threads):
         if e["ph"] == "X"
     ]
     assert len(spans) == len(found.spans)
-    of = shares(spans)
-    assert sum(of.values()) == pytest.approx(found.total, rel=0.05)
-    assert set(of) - {"neighbour search"} == {*ON_CPU, OUTSIDE, "neighbour list checked", "sums over atoms"}
-    assert sum(s.name == "moments" for s in spans) == steps * 600
-    if threads == 1:  # what is outside of the kernels, and was not recorded but follows, is little
-        assert sum(time for name, time in of.items() if name in ON_CPU) > 0.7 * found.total
+    names = {span.name for span in spans} - {"neighbour search"}
+    assert names == {*ON_CPU, OUTSIDE, "neighbour list checked", "sums over atoms"}
+    assert sum(span.name == "moments" for span in spans) == steps * 600
+    start = min(span.begin for span in found.spans)
+    ratios, of_kernels = [], []
+    for begin, end in found.windows:
+        of = shares([s for s in spans if begin - start <= s.begin and s.end <= end - start])
+        ratios.append(sum(of.values()) / (end - begin))
+        of_kernels.append(sum(time for name, time in of.items() if name in ON_CPU) / (end - begin))
+    assert median(ratios) == pytest.approx(1, rel=0.05)
+    if threads == 1:  # no step is mostly what is around the kernels, unless the machine is busy otherwise
+        assert max(of_kernels) > 0.7
 
 
 def test_the_command_writes_a_trace_and_a_table(kept_cache, tmp_path, capsys):
