@@ -14,7 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", nargs="?", help="a model file")
     add("--cuda", action="store_true", help="build the CUDA library of the ops with nvcc instead")
-    add("--arch", nargs="+", metavar="SM", help="of --cuda: GPUs as sm_90; default: those that are here")
+    add("--arch", nargs="+", metavar="SM", help="build for these GPUs (sm_90 ...) in place of what is here")
+    add("--profiler", action="store_true", help="build what `mdops profile` wants, for --arch")
     add("--list", action="store_true", help="show what is in the cache")
     add("--clear", action="store_true", help="empty the cache")
     add("--device", default="cpu", help="where the model is to compute")
@@ -53,9 +54,13 @@ def _cuda(args: argparse.Namespace) -> int:
 
 def _model(args: argparse.Namespace) -> int:
     from mdops import load
-    from mdops.jit.kernels import rebuild
+    from mdops.jit.kernels import entry_for, rebuild
 
     model = load(args.model, device=args.device, dtype=args.dtype, overflow="extend", matmul=args.matmul)
+    if args.arch or args.profiler:  # for elsewhere or for later: nothing to measure
+        for architecture in args.arch or [None]:
+            print(entry_for(model, architecture=architecture, profiler=args.profiler).path)
+        return 0
     built = rebuild(model)
     times = f"a step takes {built.rebuilt / built.prebuilt:.3f} of the time by the prebuilt ones"
     effect = "models of these sizes use them" if built.used else "that does not pay: the prebuilt ones go on"

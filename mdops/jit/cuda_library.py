@@ -7,7 +7,7 @@ import torch
 
 from mdops.jit import builder, cache, toolchain
 from mdops.jit.errors import JitError
-from mdops.jit.models import GPU_FLAGS, architecture, gpu_flags
+from mdops.jit.models import GPU_FLAGS, architecture_of, gpu_flags
 from mdops.jit.recipe import Recipe, source_folder, sources_digest
 
 NAME = "mdops_cuda"
@@ -81,4 +81,4 @@ def _series() -> str:
 def _here() -> list[str]:
     if not torch.cuda.is_available():
         raise JitError("there is no GPU to build for: name its architecture, as --arch sm_90")
-    return sorted({architecture(torch.device("cuda", k)) for k in range(torch.cuda.device_count())})
+    return sorted({architecture_of(torch.device("cuda", k)) for k in range(torch.cuda.device_count())})

@@ -1,7 +1,6 @@
 """Rebuilt kernels in this process: loaded, in use, measured."""
 
 import ctypes
-import json
 import statistics
 import time
 import warnings
@@ -42,7 +41,7 @@ class Build:
         return self.rebuilt <= PAYS * self.prebuilt
 
 
-_in_use: dict[str, str] = {}  # what _place gives: the key of the kernels that run
+_in_use: dict[str, str] = {}  # models.Wanted.place: the key of the kernels that run
 _looked_for: set[str] = set()
 _warned: set[str] = set()
 
@@ -69,15 +68,33 @@ def build(model: "Potential", *, always: bool = False) -> Build | None:
 
 def rebuild(model: "Potential", *, always: bool = False) -> Build:
     """As `build`; raises JitError where nothing can be built."""
-    recipe = models.recipe(model)
-    entry = builder.entry_of(recipe)
+    entry = entry_for(model)
     install(model, entry)
     if not entry.calibration:
         entry = cache.keep_calibration(entry, _measure(model, entry.key))
-    made = _build_of(entry, used=False)
-    used = always or made.pays
+    used = always or _build_of(entry, used=False).pays
     use(model, entry.key, used)
     return _build_of(entry, used=used)
+
+
+def entry_for(model: "Potential", *, architecture: str | None = None, profiler: bool = False) -> cache.Entry:
+    """The entry with a model's kernels, built if it has to be; where there is no compiler, one that is in the cache.
+
+    Args:
+        architecture: of a GPU to build for, as sm_90, in place of where the model is.
+        profiler: with that.
+
+    Raises:
+        JitError: nothing can be built.
+    """
+    kernels = models.wanted(model, architecture)
+    try:
+        recipe = models.recipe(kernels, profiler=profiler)
+    except JitError:
+        for entry in cache.find_all(kernels.configuration(profiler)):
+            return entry
+        raise
+    return builder.entry_of(recipe)
 
 
 def _build_of(entry: cache.Entry, *, used: bool) -> Build:
@@ -87,15 +104,19 @@ def _build_of(entry: cache.Entry, *, used: bool) -> Build:
 
 def use_cached(model: "Potential") -> None:
     """Takes kernels of the cache into use that were measured to be faster for such a model; never compiles."""
-    place = _place(model)
-    if place in _looked_for:
+    if models.why_not(model) is not None:
         return
-    _looked_for.add(place)
-    if place in _in_use:
+    kernels = models.wanted(model)
+    if kernels.place in _looked_for:
+        return
+    _looked_for.add(kernels.place)
+    if kernels.place in _in_use:
         return
     try:
-        for entry in _cached(model):
-            if _build_of(entry, used=False).pays:
+        if cache.jit_folder(make=False) is None:
+            return
+        for entry in cache.find_all(kernels.configuration(profiler=False)):
+            if entry.calibration and _build_of(entry, used=False).pays:
                 install(model, entry)
                 use(model, entry.key, True)
                 return
@@ -103,27 +124,9 @@ def use_cached(model: "Potential") -> None:
         warn_once(f"rebuilt kernels are not used: {error}")
 
 
-def _cached(model: "Potential") -> list[cache.Entry]:
-    """The measured entries for a model, of any compiler."""
-    if cache.jit_folder(make=False) is None:
-        return []
-    name = models.family(model)
-    wanted = {
-        "name": name,
-        "sources": models.digest(name),
-        "target": models.target(model),
-        "about": {**models.sizes(model), "profiler": False},
-    }
-    return [entry for entry in cache.find_all(wanted) if entry.calibration]
-
-
 def in_use(model: "Potential") -> str | None:
     """The key of the rebuilt kernels that a model's steps call; None where the prebuilt ones run."""
-    return _in_use.get(_place(model))
-
-
-def _place(model: "Potential") -> str:
-    return json.dumps([models.family(model), models.target(model), models.sizes(model)], sort_keys=True)
+    return None if models.why_not(model) is not None else _in_use.get(models.wanted(model).place)
 
 
 def install(model: "Potential", entry: cache.Entry) -> None:
@@ -137,7 +140,7 @@ def install(model: "Potential", entry: cache.Entry) -> None:
 
 def use(model: "Potential", key: str, used: bool) -> None:
     """Whether the op calls an installed library, in place of any other, for all models of these sizes."""
-    place = _place(model)
+    place = models.wanted(model).place
     other = _in_use.pop(place, key)
     if other != key and used:
         _switch(model, other, False)

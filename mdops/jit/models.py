@@ -1,7 +1,9 @@
 """What is rebuilt for a model: the recipe of its kernels, by where it is and what it computes in."""
 
 import functools
+import json
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,12 +31,59 @@ def why_not(potential: "Potential") -> str | None:
     return None if problem is None else f"kernels are rebuilt for the evaluator `fused`: {problem}"
 
 
-def family(potential: "Potential") -> str:
-    return _CPU if potential.device.type == "cpu" else _GPU
+@dataclass(frozen=True)
+class Wanted:
+    """Kernels for a model.
+
+    Attributes:
+        name: of the family.
+        target: what they run on: this processor, or a GPU's architecture.
+        sizes: what tells them from those for other models.
+    """
+
+    name: str
+    target: str
+    sizes: dict[str, Any]
+
+    @property
+    def place(self) -> str:
+        """All of it as text."""
+        return json.dumps([self.name, self.target, self.sizes], sort_keys=True)
+
+    def configuration(self, profiler: bool) -> dict[str, Any]:
+        """What the entries in the cache have that are such kernels, by whatever compiler."""
+        return {
+            "name": self.name,
+            "sources": _digest(self.name),
+            "target": self.target,
+            "about": {**self.sizes, "profiler": profiler},
+        }
 
 
-def sizes(potential: "Potential") -> dict[str, Any]:
-    """What tells this model's kernels from those for others."""
+def wanted(potential: "Potential", architecture: str | None = None) -> Wanted:
+    """The kernels for a model where it is, or for a GPU of that architecture (sm_90).
+
+    Raises:
+        JitError: there are none to rebuild.
+    """
+    problem = why_not(potential)
+    if problem is not None:
+        raise JitError(problem)
+    if architecture is None and potential.device.type == "cuda":
+        architecture = architecture_of(potential.device)
+    if architecture is not None:
+        return Wanted(_GPU, architecture, _sizes(potential, gpu=True))
+    forced = os.environ.get("MDOPS_CPU_ISA")
+    return Wanted(_CPU, f"x86-64-{forced}" if forced else toolchain.processor(), _sizes(potential, gpu=False))
+
+
+def architecture_of(device: torch.device) -> str:
+    """A GPU's, as sm_90."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def _sizes(potential: "Potential", *, gpu: bool) -> dict[str, Any]:
     from mdops.evaluators.fused import op_scalars
     from mdops.evaluators.splined import SplineModel
 
@@ -51,60 +100,36 @@ def sizes(potential: "Potential") -> dict[str, Any]:
         "threshold": threshold,
         "extra": fitting.extra_size,
     }
-    return found if potential.device.type == "cpu" else {**found, "matmul": matmul}
+    if not gpu:
+        return found
+    assert potential.grid is not None
+    types = len(potential.type_map)
+    return {**found, "matmul": matmul, "types": types, "intervals": potential.grid.intervals}
 
 
-def target(potential: "Potential") -> str:
-    """What the kernels run on."""
-    if potential.device.type == "cpu":
-        forced = os.environ.get("MDOPS_CPU_ISA")
-        return f"x86-64-{forced}" if forced else toolchain.processor()
-    return architecture(potential.device)
-
-
-def architecture(device: torch.device) -> str:
-    """A GPU's, as sm_90."""
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}"
-
-
-def recipe(potential: "Potential", *, profiler: bool = False) -> Recipe:
-    """How the model's kernels are built.
-
-    Raises:
-        JitError: there are none to rebuild, or no compiler.
-    """
-    problem = why_not(potential)
-    if problem is not None:
-        raise JitError(problem)
-    about = sizes(potential)
-    name, place = family(potential), target(potential)
-    if name == _CPU:
+def recipe(kernels: Wanted, *, profiler: bool = False) -> Recipe:
+    """How the kernels are built. Raises JitError where there is no compiler."""
+    if kernels.name == _CPU:
         compiler = toolchain.host_compiler()
-        flags = (*CPU_FLAGS, *_processor_flags(place))
+        flags = (*CPU_FLAGS, *_processor_flags(kernels.target), *model_defines(kernels.sizes))
     else:
         compiler = toolchain.cuda_compiler()
-        flags = (*GPU_FLAGS, *gpu_flags(place))
-    defines = (*model_defines(about), *(("-DMDOPS_PROFILER",) if profiler else ()))
+        flags = (*GPU_FLAGS, *gpu_flags(kernels.target), *model_defines(kernels.sizes, kernels.target))
+    flags = (*flags, *(("-DMDOPS_PROFILER",) if profiler else ()))
+    about = {**kernels.sizes, "profiler": profiler}
     return Recipe(
-        name,
-        source_folder(),
-        _SOURCES[name],
-        compiler,
-        (*flags, *defines),
-        place,
-        {**about, "profiler": profiler},
+        kernels.name, source_folder(), _SOURCES[kernels.name], compiler, flags, kernels.target, about
     )
 
 
 @functools.cache
-def digest(name: str) -> str:
+def _digest(name: str) -> str:
     """Of a family's sources in the package."""
     return sources_digest(source_folder(), _SOURCES[name])
 
 
-def model_defines(sizes: dict[str, Any]) -> tuple[str, ...]:
-    """The sizes as the sources want them (source/op/gemm/net.h)."""
+def model_defines(sizes: dict[str, Any], place: str | None = None) -> tuple[str, ...]:
+    """The sizes as the sources want them (source/op/gemm/net.h, on a GPU spline_potential/rebuilt.cu, too)."""
     values = {
         "FLOAT": {"float32": "float", "float64": "double"}[sizes["dtype"]],
         "WIDTH": sizes["width"],
@@ -115,7 +140,15 @@ def model_defines(sizes: dict[str, Any]) -> tuple[str, ...]:
         "ACTIVATION": sizes["activation"],
         "THRESHOLD": sizes["threshold"],
     }
-    return tuple(f"-DMDOPS_MODEL_{name}={value}" for name, value in values.items())
+    if place is not None:
+        values |= {
+            "TYPES": sizes["types"],
+            "INTERVALS": sizes["intervals"],
+            "PARTS": {"float32": 2, "tf32": 1}[sizes["matmul"]],
+            "CAPABILITY": place.removeprefix("sm_"),
+        }
+    comma = "," if place is None else "\\,"  # which nvcc takes for the end of an option otherwise
+    return tuple(f"-DMDOPS_MODEL_{name}={str(value).replace(',', comma)}" for name, value in values.items())
 
 
 def _processor_flags(place: str) -> tuple[str, ...]:

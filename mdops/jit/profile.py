@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mdops.jit import builder, kernels, models, trace
+from mdops.jit import kernels, trace
 from mdops.jit.stages import Stages
 from mdops.jit.trace import Span
 
@@ -57,7 +57,7 @@ def profile(model: "Potential", atoms: "Atoms", steps: int, *, skin: float = 1.0
     Raises:
         JitError: the model is of an evaluator without such kernels, or they cannot be built.
     """
-    entry = builder.entry_of(models.recipe(model, profiler=True))
+    entry = kernels.entry_for(model, profiler=True)
     before = kernels.in_use(model)
     kernels.install(model, entry)
     kernels.use(model, entry.key, True)

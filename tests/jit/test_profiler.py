@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from test_kernels import as_before, small_model  # noqa: F401  (a fixture)
+from test_rebuilt import as_before, small_model  # noqa: F401  (a fixture)
 
 from mdops.cli import main
 from mdops.cli.sample_model import sample_box
@@ -84,7 +84,7 @@ def test_the_command_writes_a_trace_and_a_table(kept_cache, tmp_path, capsys):
 
 
 def test_kernels_without_the_profiler_have_no_stages(kept_cache):
-    from test_kernels import built_for, torch
+    from test_rebuilt import built_for, torch
 
     with pytest.raises(JitError, match="was built without the profiler"):
         Stages(built_for(small_model(torch.float64)).path)
@@ -93,11 +93,15 @@ def test_kernels_without_the_profiler_have_no_stages(kept_cache):
 def code(sources: Path, folder: Path, *flags: str) -> str:
     """The machine code of the rebuilt kernels' source, as objdump shows it."""
     made = folder / "object.o"
-    model = models.model_defines(models.sizes(small_model()))
+    model = models.model_defines(models.wanted(small_model()).sizes)
     options = ["-std=c++20", "-O1", "-DMDOPS_ISA=isa_portable", *model, *flags, f"-I{sources}"]
     compiler = toolchain.host_compiler().path
-    subprocess.run([compiler, *options, "-c", sources / "spline_potential/rebuilt.cpp", "-o", made], check=True)
-    shown = subprocess.run(["objdump", "-d", "-s", "-j", ".text", made], capture_output=True, text=True, check=True)
+    subprocess.run(
+        [compiler, *options, "-c", sources / "spline_potential/rebuilt.cpp", "-o", made], check=True
+    )
+    shown = subprocess.run(
+        ["objdump", "-d", "-s", "-j", ".text", made], capture_output=True, text=True, check=True
+    )
     return shown.stdout.partition("\n\n")[2]
 
 
@@ -120,6 +124,14 @@ def test_the_gpus_kernels_compile_with_either_value_of_the_flag(pytestconfig, fl
     done = pytestconfig.cache.mkdir("mdops-ptx") / f"{'on' if flags else 'off'}-{digest}"
     if done.exists():
         return
-    command = ["nvcc", "-std=c++20", "-arch=compute_80", "-ptx", *flags, f"-I{folder / 'op'}", folder / "gpu_headers.cu"]
+    command = [
+        "nvcc",
+        "-std=c++20",
+        "-arch=compute_80",
+        "-ptx",
+        *flags,
+        f"-I{folder / 'op'}",
+        folder / "gpu_headers.cu",
+    ]
     subprocess.run([*command, "-o", "/dev/null"], check=True)
     done.touch()

@@ -28,11 +28,17 @@ enum class Stage : int32_t { MDOPS_STAGES(MDOPS_STAGE_ID) };
 
 }  // namespace mdops
 
+// The second form chooses the stage at run time.
 #if !defined(MDOPS_PROFILER)
 #define MDOPS_STAGE(id) static_assert(static_cast<int>(::mdops::Stage::id) >= 0)
+#define MDOPS_STAGE_IF(condition, yes, no) \
+  MDOPS_STAGE(yes);                        \
+  MDOPS_STAGE(no)
 #else
 
 #define MDOPS_STAGE(id) const StageTimer mdops_timer_of_##id(::mdops::Stage::id)
+#define MDOPS_STAGE_IF(condition, yes, no) \
+  const StageTimer mdops_timer_of_##yes((condition) ? ::mdops::Stage::yes : ::mdops::Stage::no)
 
 namespace mdops {
 
@@ -42,7 +48,71 @@ inline constexpr const char* kStageNames[] = {MDOPS_STAGES(MDOPS_STAGE_NAME) nul
 
 }  // namespace mdops
 
-#ifndef __CUDACC__
+#ifdef __CUDACC__
+
+namespace mdops {
+
+// Where the kernels of a source write; its events are a GPU's memory.
+struct StageRecord {
+  StageEvent* events;
+  unsigned long long count, most;
+};
+static __device__ StageRecord stage_record;
+
+// One lane of a warp tells for all. Its `thread` is where on the GPU the warp is: no two are there at once.
+class StageTimer {
+ public:
+  __device__ __forceinline__ explicit StageTimer(Stage stage) : stage_(stage), begin_(clock()) {}
+  __device__ __forceinline__ ~StageTimer() {
+    if (threadIdx.x % 32 != 0) return;
+    const int64_t end = clock();
+    if (stage_record.most == 0) return;
+    const unsigned long long at = atomicAdd(&stage_record.count, 1ULL);
+    if (at < stage_record.most)
+      stage_record.events[at] = {begin_, end, static_cast<int32_t>(stage_), place()};
+  }
+  StageTimer(const StageTimer&) = delete;
+
+ private:
+  static __device__ __forceinline__ int64_t clock() {  // ns
+    int64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
+    return now;
+  }
+  static __device__ __forceinline__ int32_t place() {
+    int32_t multiprocessor, warp;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+    asm volatile("mov.u32 %0, %%warpid;" : "=r"(warp));
+    return multiprocessor << 8 | warp;
+  }
+
+  const Stage stage_;
+  const int64_t begin_;
+};
+
+// The functions of a `KernelTable`, for the current GPU.
+static inline int record_stages(int64_t most) {
+  StageRecord record{};
+  if (cudaMemcpyFromSymbol(&record, stage_record, sizeof(record)) != cudaSuccess) return 1;
+  cudaFree(record.events);
+  record = {};
+  if (most > 0 && cudaMalloc(&record.events, most * sizeof(StageEvent)) != cudaSuccess) return 1;
+  record.most = most;
+  return cudaMemcpyToSymbol(stage_record, &record, sizeof(record)) != cudaSuccess;
+}
+
+static inline int64_t stage_events(StageEvent* to, int64_t most) {
+  StageRecord record{};
+  if (cudaMemcpyFromSymbol(&record, stage_record, sizeof(record)) != cudaSuccess) return 0;
+  const int64_t count = static_cast<int64_t>(record.count < record.most ? record.count : record.most);
+  const int64_t copied = count < most ? count : most;
+  if (copied > 0) cudaMemcpy(to, record.events, copied * sizeof(StageEvent), cudaMemcpyDeviceToHost);
+  return count;
+}
+
+}  // namespace mdops
+
+#else
 
 #include <time.h>
 #include <unistd.h>

@@ -50,7 +50,7 @@ installed: set[str] = set()
 
 def built_for(model, **options):
     """The entry for a model, installed and not in use."""
-    entry = builder.entry_of(models.recipe(model, **options))
+    entry = kernels.entry_for(model, **options)
     kernels.install(model, entry)
     installed.add(entry.key)
     return entry
@@ -80,7 +80,9 @@ def test_rebuilt_kernels_answer_as_the_prebuilt_ones(kept_cache, dtype):
     expected = answers(model)
     kernels.use(model, entry.key, True)
     assert kernels.in_use(model) == entry.key
-    assert model.explain() == f"fused: one op a step by kernels rebuilt for models of these sizes ({entry.key})"
+    assert (
+        model.explain() == f"fused: one op a step by kernels rebuilt for models of these sizes ({entry.key})"
+    )
     for name, value in answers(model).items():
         bound = TOLERANCE[dtype] * float(expected[name].abs().max())
         torch.testing.assert_close(value, expected[name], rtol=0, atol=bound)
@@ -92,7 +94,11 @@ def test_other_models_go_on_with_the_prebuilt_kernels(kept_cache):
     model = small_model()
     entry = built_for(model, profiler=True)
     assert called(model, entry)
-    for other in (small_model(torch.float64), small_model(fitting=(24, 25)), small_model(fitting=(24, 24, 24))):
+    for other in (
+        small_model(torch.float64),
+        small_model(fitting=(24, 25)),
+        small_model(fitting=(24, 24, 24)),
+    ):
         assert not called(other, entry)
     softer = small_model()
     for net in (softer.model.fitting.net(t) for t in range(2)):
@@ -125,7 +131,7 @@ def test_a_calibration_measures_both_and_stays_in_the_cache(kept_cache):
     built = kernels.build(model)
     assert 0.3 < built.rebuilt / built.prebuilt < 3
     assert cache.find_all({"name": "spline_potential"})
-    assert builder.entry_of(models.recipe(model)).calibration["atoms"] == 384
+    assert kernels.entry_for(model).calibration["atoms"] == 384
     assert kernels.build(model).prebuilt == built.prebuilt, "it is measured once"
 
 
@@ -135,7 +141,9 @@ def test_without_a_compiler_the_prebuilt_kernels_go_on_with_one_warning(tmp_path
     monkeypatch.delenv("CXX", raising=False)
     model = small_model()
     expected = answers(model)
-    with pytest.warns(UserWarning, match=r"no C\+\+ compiler on this machine: install g\+\+.* The prebuilt kernels go on"):
+    with pytest.warns(
+        UserWarning, match=r"no C\+\+ compiler on this machine: install g\+\+.* The prebuilt kernels go on"
+    ):
         assert kernels.build(model) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -145,11 +153,15 @@ def test_without_a_compiler_the_prebuilt_kernels_go_on_with_one_warning(tmp_path
 
 def test_without_ninja_or_permission_the_prebuilt_kernels_go_on(tmp_path, monkeypatch):
     monkeypatch.setenv("MDOPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(builder.toolchain, "ninja", lambda: builder.toolchain._first("ninja", [], "pip install ninja"))
+    monkeypatch.setattr(
+        builder.toolchain, "ninja", lambda: builder.toolchain._first("ninja", [], "pip install ninja")
+    )
     with pytest.warns(UserWarning, match="no ninja on this machine: pip install ninja"):
         assert kernels.build(small_model()) is None
     monkeypatch.setenv("MDOPS_JIT", "0")
-    with pytest.warns(UserWarning, match="MDOPS_JIT=0 forbids compiling: spline_potential-.*neurons.*would have been"):
+    with pytest.warns(
+        UserWarning, match="MDOPS_JIT=0 forbids compiling: spline_potential-.*neurons.*would have been"
+    ):
         assert kernels.build(small_model()) is None
 
 
@@ -163,7 +175,9 @@ def test_a_cache_that_cannot_be_trusted_is_told_and_not_used(tmp_path, monkeypat
 
 def test_models_of_other_evaluators_have_no_kernels_to_rebuild(kept_cache):
     model = sample_model((30, 60), 5.0, (8, 16, 32), 4, (24, 24))
-    with pytest.warns(UserWarning, match="kernels are rebuilt for the evaluator `fused`: the embedding nets are"):
+    with pytest.warns(
+        UserWarning, match="kernels are rebuilt for the evaluator `fused`: the embedding nets are"
+    ):
         assert kernels.build(model) is None
 
 
@@ -185,13 +199,18 @@ def test_another_library_is_refused(tmp_path, monkeypatch, source, message):
     with pytest.raises(JitError, match=message):
         kernels.install(small_model(), entry)
     (tmp_path / "none.so").write_bytes(b"no library")
-    with pytest.raises(JitError, match="rebuilt kernels do not load: .*none.so"):
+    with pytest.raises(JitError, match=r"rebuilt kernels do not load: .*none\.so"):
         kernels.install(small_model(), replace(entry, path=tmp_path / "none.so"))
 
 
 def test_the_sources_in_the_package_are_those_of_the_library():
     folder = recipe.source_folder()
-    for name in ("spline_potential/rebuilt.cpp", "spline_potential/cuda.cu", "gemm/net.h", "common/profiler.h"):
+    for name in (
+        "spline_potential/rebuilt.cpp",
+        "spline_potential/cuda.cu",
+        "gemm/net.h",
+        "common/profiler.h",
+    ):
         assert (folder / name).read_bytes() == (ROOT / "source/op" / name).read_bytes(), "build mdops again"
 
 
@@ -200,7 +219,7 @@ def test_flags_are_those_of_the_prebuilt_kernels():
     for flag in models.CPU_FLAGS:
         if flag.startswith(("-fno", "-ffp")):
             assert flag in told
-    assert models.model_defines(models.sizes(small_model()))[4] == "-DMDOPS_MODEL_NEURONS=24,24"
+    assert models.model_defines(models.wanted(small_model()).sizes)[4] == "-DMDOPS_MODEL_NEURONS=24,24"
 
 
 def test_the_command_builds_lists_and_clears(tmp_path, kept_cache, monkeypatch, capsys):
@@ -229,7 +248,9 @@ def test_the_command_builds_lists_and_clears(tmp_path, kept_cache, monkeypatch, 
 
 def test_doctor_lists_the_cache_and_the_compilers(kept_cache, monkeypatch):
     built_for(small_model(torch.float64))
-    assert re.fullmatch(rf"[1-9]\d* in {kept_cache} \([\d.]+ MiB; `mdops build --list`\)", doctor._rebuilt().value)
+    assert re.fullmatch(
+        rf"[1-9]\d* in {kept_cache} \([\d.]+ MiB; `mdops build --list`\)", doctor._rebuilt().value
+    )
     assert re.match(r"/\S+, (/\S+|no nvcc), /\S+ninja$", doctor._tools().value)
     monkeypatch.setenv("PATH", "")
     assert doctor._tools().value.startswith("no C++ compiler, ")
