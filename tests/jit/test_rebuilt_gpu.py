@@ -1,5 +1,5 @@
-"""Rebuilt kernels and the profiler on a GPU. Where there is no nvcc, with what `mdops build MODEL --arch` made elsewhere:
-MDOPS_TEST_CACHE names that cache."""
+"""Rebuilt kernels and the profiler on a GPU. Without nvcc, by those that `mdops build --arch` made elsewhere, in the cache
+that MDOPS_TEST_CACHE names."""
 
 import json
 import os
