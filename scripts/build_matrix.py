@@ -136,7 +136,16 @@ def gpu(source: str, generation: str, matmul: str, profiler: str) -> Combination
         defines = models.model_defines(sizes, f"sm_{generation.rstrip('a')}") if "rebuilt" in source else ()
         made = folder / "made.ptx"
         nvcc = toolchain.cuda_compiler().path
-        run(nvcc, "-std=c++20", "-O3", f"-arch=compute_{generation}", "-ptx", *hopper, *defines, *PROFILER[profiler], f"-I{OP}", ROOT / "source" / source, "-o", made)  # fmt: skip
+        flags = (
+            "-std=c++20",
+            "-O3",
+            f"-arch=compute_{generation}",
+            "-ptx",
+            *hopper,
+            *defines,
+            *PROFILER[profiler],
+        )
+        run(nvcc, *flags, f"-I{OP}", ROOT / "source" / source, "-o", made)
         kernels = re.findall(r"^\.visible \.entry|^\.entry|^\.weak \.entry", made.read_text(), re.MULTILINE)
         return f"{len(kernels)} kernels"
 

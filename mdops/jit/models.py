@@ -20,7 +20,13 @@ _SOURCES = {_CPU: ("spline_potential/rebuilt.cpp",), _GPU: ("spline_potential/re
 # As CMakeLists.txt has them for the prebuilt kernels.
 CPU_FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
              "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")  # fmt: skip
-GPU_FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-Xcompiler=-fPIC,-fvisibility=hidden", "-cudart=static")
+GPU_FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-DNDEBUG",
+    "-Xcompiler=-fPIC,-fvisibility=hidden,-fvisibility-inlines-hidden",
+    "-cudart=static",
+)
 
 
 def why_not(potential: "Potential") -> str | None:

@@ -1,5 +1,5 @@
-"""Rebuilt kernels and the profiler on a GPU. Without nvcc, by those that `mdops build --arch` made elsewhere, in the cache
-that MDOPS_TEST_CACHE names."""
+"""Rebuilt kernels and the profiler on a GPU. Without nvcc MDOPS_TEST_CACHE names a cache with what they need, made by
+`mdops build --arch` elsewhere."""
 
 import json
 import os
