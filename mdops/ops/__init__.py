@@ -8,6 +8,7 @@ _library.load()
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step
 from mdops.ops.env_mat import env_mat
+from mdops.ops.mlp import mlp, mlp_value_and_gradient
 from mdops.ops.neighbor import (
     NeighborList,
     neighbor_list,
@@ -32,6 +33,8 @@ __all__ = [
     "end_cell_step",
     "end_step",
     "env_mat",
+    "mlp",
+    "mlp_value_and_gradient",
     "neighbor_list",
     "neighbor_matrix",
     "neighbor_pairs",

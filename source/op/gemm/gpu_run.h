@@ -42,20 +42,13 @@ NetWay way_of(NetWay::Kind kind, const GpuNetShape& net) {
   return {kind, T::kRows, 0, (net.cols(net.layers - 1) + T::kCols - 1) / T::kCols};
 }
 
-// The chain is compiled for one activation: tanh, or that of the model a library is rebuilt for.
-#ifdef MDOPS_MODEL_ACTIVATION
-constexpr Activation kChainActivation = static_cast<Activation>(MDOPS_MODEL_ACTIVATION);
-#else
-constexpr Activation kChainActivation = Activation::tanh;
-#endif
-
 // Whether the chip has the instructions of the chain, this library code for them, and the kernel takes the
 // net.
 inline bool has_chain(const GpuNetShape& net, const GpuLimits& limits) {
 #ifdef MDOPS_HOPPER
   const NetChain chain{net, 2};
-  return limits.capability == 90 && ChainMemory::kBytes <= limits.shared_bytes &&
-         net.activation == kChainActivation && chain.fits() && chain.fits_residuals();
+  return limits.capability == 90 && ChainMemory::kBytes <= limits.shared_bytes && chain.fits() &&
+         chain.fits_residuals();
 #else
   return static_cast<void>(net), static_cast<void>(limits), false;
 #endif
@@ -189,7 +182,9 @@ class NetCall {
     for (int n = 0; n < p_.net.layers; ++n) a.bias[n] = packed_.bias[n], a.timestep[n] = packed_.timestep[n];
     a.net = p_.net, a.scale = p_.scale, a.inputs = p_.inputs, a.bound = p_.bounds;
     a.slopes = memory_.slopes, a.output = p_.output;
-    gpu_.launch(chain_kernel<kChainActivation, Parts>, tiles_, kChainThreads, ChainMemory::kBytes, a);
+    with_activation(p_.net.activation, [&]<Activation kind>() {
+      gpu_.launch(chain_kernel<kind, Parts>, tiles_, kChainThreads, ChainMemory::kBytes, a);
+    });
   }
 
   // As a kernel a product.

@@ -8,7 +8,7 @@
 
 namespace mdops {
 
-constexpr int kMaxLayers = 16;
+constexpr int kMaxHidden = 16, kMaxLayers = kMaxHidden + 1;  // the last one: an output layer
 
 #ifdef MDOPS_MODEL_WIDTH
 // Those of the one model that a library is rebuilt for (docs/jit.md), as constants with the same names.
@@ -17,8 +17,12 @@ struct NetSizes {
   static constexpr int extra = MDOPS_MODEL_EXTRA, neurons[] = {MDOPS_MODEL_NEURONS};
   static constexpr int layers = sizeof(neurons) / sizeof(int);
   static constexpr bool residual[] = {MDOPS_MODEL_RESIDUAL};
-  static constexpr Activation activation = static_cast<Activation>(MDOPS_MODEL_ACTIVATION);
-  static constexpr double threshold = MDOPS_MODEL_THRESHOLD;
+  static constexpr struct {
+    constexpr Activation operator[](int) const { return static_cast<Activation>(MDOPS_MODEL_ACTIVATION); }
+  } activation{};
+  static constexpr struct {
+    constexpr double operator[](int) const { return MDOPS_MODEL_THRESHOLD; }
+  } threshold{};
 };
 #else
 struct NetSizes {
@@ -27,8 +31,12 @@ struct NetSizes {
   int layers;               // hidden layers
   int neurons[kMaxLayers];  // of each
   bool residual[kMaxLayers];
-  Activation activation;
-  double threshold;  // of silut
+  Activation activation[kMaxLayers];
+  double threshold[kMaxLayers];  // of silut
+
+  void activate_all(Activation kind, double of_silut) {
+    for (int n = 0; n < kMaxLayers; ++n) activation[n] = kind, threshold[n] = of_silut;
+  }
 };
 #endif
 

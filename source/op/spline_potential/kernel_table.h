@@ -34,7 +34,7 @@ struct PotentialTable : KernelTable {
 
   // What it was built for.
   int64_t arguments, weights, results;  // bytes
-  int32_t width, axis, extra, activation, layers, neurons[kMaxLayers], residual[kMaxLayers];
+  int32_t width, axis, extra, activation, layers, neurons[kMaxHidden], residual[kMaxHidden];
   double threshold;
 
   PotentialKernels<float> of_float;  // null where the model computes in the other
@@ -56,7 +56,7 @@ struct PotentialTable : KernelTable {
   void set_sizes(const FittingShape& net) {
     arguments = arguments_size<T>(), weights = sizeof(NetWeights<T>), results = sizeof(PotentialResults<T>);
     width = net.width, axis = net.axis, extra = net.extra, layers = net.layers;
-    activation = static_cast<int32_t>(net.activation), threshold = net.threshold;
+    activation = static_cast<int32_t>(net.activation[0]), threshold = net.threshold[0];
     for (int n = 0; n < layers; ++n) neurons[n] = net.neurons[n], residual[n] = net.adds_input(n);
   }
 
@@ -64,8 +64,8 @@ struct PotentialTable : KernelTable {
   bool fits(const FittingShape& net) const {
     if (!kernels<T>().potential || arguments != arguments_size<T>() || weights != sizeof(NetWeights<T>) ||
         results != sizeof(PotentialResults<T>) || width != net.width || axis != net.axis ||
-        extra != net.extra || layers != net.layers || activation != static_cast<int32_t>(net.activation) ||
-        (net.activation == Activation::silut && threshold != net.threshold))
+        extra != net.extra || layers != net.layers || activation != static_cast<int32_t>(net.activation[0]) ||
+        (net.activation[0] == Activation::silut && threshold != net.threshold[0]))
       return false;
     for (int n = 0; n < layers; ++n)
       if (neurons[n] != net.neurons[n] || residual[n] != net.adds_input(n)) return false;
