@@ -134,8 +134,7 @@ def gpu(source: str, generation: str, matmul: str, profiler: str) -> Combination
         hopper = ("-DMDOPS_HOPPER",) if generation == "90a" else ()
         sizes = {**SIZES, "dtype": "float32", "matmul": matmul}
         defines = models.model_defines(sizes, f"sm_{generation.rstrip('a')}") if "rebuilt" in source else ()
-        made = folder / "made.ptx"
-        nvcc = toolchain.cuda_compiler().path
+        made, nvcc = folder / "made.ptx", toolchain.cuda_compiler().path
         flags = (
             "-std=c++20",
             "-O3",
@@ -147,7 +146,13 @@ def gpu(source: str, generation: str, matmul: str, profiler: str) -> Combination
         )
         run(nvcc, *flags, f"-I{OP}", ROOT / "source" / source, "-o", made)
         kernels = re.findall(r"^\.visible \.entry|^\.entry|^\.weak \.entry", made.read_text(), re.MULTILINE)
-        return f"{len(kernels)} kernels"
+        if not (defines and hopper):
+            return f"{len(kernels)} kernels"
+        library = folder / "library.so"
+        flags = (*models.GPU_FLAGS, *models.gpu_flags("sm_90"), *defines, *PROFILER[profiler])
+        run(nvcc, *flags, f"-I{OP}", "-shared", ROOT / "source" / source, "-o", library)
+        told = run(sys.executable, "-c", LOAD_TABLE, library, profiler).strip()
+        return f"{len(kernels)} kernels; as machine code, too: {told} loaded"
 
     what = "rebuilt, GPU" if "rebuilt" in source else "all headers, GPU"
     return Combination(

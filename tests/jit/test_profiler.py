@@ -1,6 +1,7 @@
 """The profiler: its trace, its table, and that kernels without it are as if it were not there."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -105,33 +106,41 @@ def code(sources: Path, folder: Path, *flags: str) -> str:
     return shown.stdout.partition("\n\n")[2]
 
 
-def test_off_the_code_is_what_it_is_with_empty_macros(tmp_path):
-    sources = recipe.source_folder()
-    shutil.copytree(sources, tmp_path / "source")
+@pytest.fixture
+def without_profiler(tmp_path):
+    """The sources with macros that are defined empty."""
+    shutil.copytree(recipe.source_folder(), tmp_path / "source")
+    macros = "#define MDOPS_STAGE(id)\n#define MDOPS_STAGE_IF(condition, yes, no)\n"
     header = tmp_path / "source/common/profiler.h"
-    header.write_text('#pragma once\n#include "common/kernel_table.h"\n#define MDOPS_STAGE(id)\n')
-    off = code(sources, tmp_path)
+    header.write_text(f'#pragma once\n#include "common/kernel_table.h"\n{macros}')
+    return tmp_path / "source"
+
+
+def test_off_the_code_is_what_it_is_with_empty_macros(tmp_path, without_profiler):
+    off = code(recipe.source_folder(), tmp_path)
     assert len(off) > 10_000
-    assert off == code(tmp_path / "source", tmp_path)
+    assert off == code(without_profiler, tmp_path)
+
+
+def ptx(sources: Path, folder: Path, *flags: str) -> str:
+    """What nvcc makes of all headers with GPU kernels (but for templates), for a chip of any kind."""
+    made, unit = folder / "made.ptx", Path(__file__).parents[2] / "source/gpu_headers.cu"
+    options = ["-std=c++20", "-arch=compute_80", "-ptx", *flags, f"-I{sources}"]
+    subprocess.run(["nvcc", *options, unit, "-o", made], check=True)
+    # Names of what a file has for itself end in a number of the compiler's process.
+    return re.sub(r"\d+_INTERNAL_\w+?_gpu_headers_cu_[0-9a-f]{8}_\d+", "own", made.read_text())
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="there is no nvcc")
-@pytest.mark.parametrize("flags", [(), ("-DMDOPS_PROFILER",)], ids=["off", "on"])
-def test_the_gpus_kernels_compile_with_either_value_of_the_flag(pytestconfig, flags):
-    """To PTX; what was compiled once is not compiled again while its sources are the same."""
-    folder = Path(__file__).parents[2] / "source"
-    digest = recipe.sources_digest(folder / "op", ("spline_potential/rebuilt.cu",))
-    done = pytestconfig.cache.mkdir("mdops-ptx") / f"{'on' if flags else 'off'}-{digest}"
+def test_the_gpus_kernels_compile_with_either_value_of_the_flag(pytestconfig, tmp_path, without_profiler):
+    """What was compiled once is not compiled again while its sources are the same."""
+    sources = recipe.source_folder()
+    headers = sorted(str(path.relative_to(sources)) for path in sources.glob("*/gpu_*.h"))
+    digest = recipe.sources_digest(sources, tuple(headers))
+    done = pytestconfig.cache.mkdir("mdops-ptx") / digest
     if done.exists():
         return
-    command = [
-        "nvcc",
-        "-std=c++20",
-        "-arch=compute_80",
-        "-ptx",
-        *flags,
-        f"-I{folder / 'op'}",
-        folder / "gpu_headers.cu",
-    ]
-    subprocess.run([*command, "-o", "/dev/null"], check=True)
+    off, on = ptx(sources, tmp_path), ptx(sources, tmp_path, "-DMDOPS_PROFILER")
+    assert off == ptx(without_profiler, tmp_path), "off is as empty macros are"
+    assert "globaltimer" in on and "globaltimer" not in off
     done.touch()
