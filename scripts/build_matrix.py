@@ -8,6 +8,7 @@ Uses ccache where it is installed. Exits with 1 if a combination fails.
 """
 
 import argparse
+import importlib.util
 import itertools
 import os
 import re
@@ -88,7 +89,7 @@ def library(cuda: str, profiler: str) -> Combination:
             else []
         )
         architectures = "90a-virtual"
-        run("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", *launcher,
+        run(cmake(), "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", *launcher,
             f"-DMDOPS_CUDA={cuda}", f"-DCMAKE_CXX_FLAGS={flags}", f"-DCMAKE_CUDA_FLAGS={flags}",
             MDOPS_CUDA_ARCHITECTURES=architectures)  # fmt: skip
         run("ninja", "-C", folder, "-j1")
@@ -160,13 +161,21 @@ def gpu(source: str, generation: str, matmul: str, profiler: str) -> Combination
     )
 
 
+def cmake() -> str:
+    """That of this environment, as the build takes it, or the system's."""
+    package = importlib.util.find_spec("cmake")
+    folders = package.submodule_search_locations if package else None
+    names = [*(str(Path(folder, "data/bin/cmake")) for folder in folders or ()), "cmake"]
+    return next(filter(None, map(shutil.which, names)), "cmake")
+
+
 def has_levels() -> bool:
     return torch.ops.mdops.cpu_isa() in LEVELS
 
 
 def combinations(cuda: bool) -> Iterator[Combination]:
-    for on, profiler in itertools.product(("OFF", "ON") if cuda else ("OFF",), PROFILER):
-        yield library(on, profiler)
+    for profiler in PROFILER:
+        yield library("OFF", profiler)
     levels = [level for level in LEVELS if level <= torch.ops.mdops.cpu_isa()] if has_levels() else []
     native = ["native"] if torch.ops.mdops.cpu_isa() == "v4" else []
     for parts in itertools.product([*levels, *native], ("float32", "float64"), PROFILER):
@@ -176,6 +185,7 @@ def combinations(cuda: bool) -> Iterator[Combination]:
             yield gpu("op/spline_potential/rebuilt.cu", generation, "float32", profiler)
             yield gpu("gpu_headers.cu", generation, "", profiler)
         for profiler in PROFILER:
+            yield library("ON", profiler)
             yield gpu("op/spline_potential/rebuilt.cu", "90a", "tf32", profiler)
 
 

@@ -34,6 +34,7 @@ class Profile:
         steps: how many.
         total: how long they took by another clock, ns: Python's around each step, on a GPU CUDA's events.
         key: of the kernels that ran.
+        search: how long a neighbour search takes, ns, whenever one is due.
         windows: begin and end of each step, ns; none on a GPU.
     """
 
@@ -41,6 +42,7 @@ class Profile:
     steps: int
     total: float
     key: str
+    search: float
     windows: list[tuple[int, int]] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
@@ -48,7 +50,9 @@ class Profile:
         trace.write(path, self.spans, {HOST: "mdops", GPU: "GPU"})
 
     def table(self) -> str:
-        return trace.table(self.spans, self.steps, self.total)
+        """Of stages. What they lack of a step is what was between them: on a GPU, kernels that begin and end."""
+        stages = trace.table(self.spans, self.steps, self.total)
+        return f"{stages}\na neighbour search takes {1e-6 * self.search:.4f} ms, when one is due"
 
 
 def profile(model: "Potential", atoms: "Atoms", steps: int, *, skin: float = 1.0) -> Profile:
@@ -84,6 +88,7 @@ class _Steps:
         speed = np.sqrt(units.kB * TEMPERATURE / atoms.get_masses())[:, None]
         move = speed * np.random.default_rng(0).standard_normal((len(atoms), 3)) * TIMESTEP * units.fs
         self._move = self.system.positions.new_tensor(move)
+        self._skin = skin
         self._lists = VerletList(model.cutoff, skin, ntypes=len(model.type_map))
         self._evaluator = model.evaluator()
         self._parameters = kernels.blank_parameters(model, len(atoms))
@@ -108,26 +113,50 @@ class _Steps:
         self.spans.append(Span(name, begin, time.perf_counter_ns(), (HOST, threading.get_native_id())))
         return near
 
-    def evaluate(self, near: Any) -> None:
+    def evaluate(self, near: Any) -> Any:
+        return self._evaluator(self.system, near, **self._parameters, check=False)[0]
+
+    def step(self) -> None:
+        """With a span for each part."""
+        near = self.neighbors()
         with self.span(OUTSIDE):
-            answers, _ = self._evaluator(self.system, near, **self._parameters, check=False)
+            answers = self.evaluate(near)
         with self.span("sums over atoms"):
             self.model.with_sums(answers, self.system)
 
+    def search(self) -> float:
+        """The time of a neighbour search, ns: all atoms move so far together that the list no longer holds."""
+        self.system.positions += max(1.0, self._skin)
+        self._synchronize()
+        begin = time.perf_counter_ns()
+        s = self.system
+        self._lists.update(s.positions, s.cell, s.pbc, s.types, s.batch)
+        self._synchronize()
+        return time.perf_counter_ns() - begin
+
+    def _synchronize(self) -> None:
+        if self.model.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self.model.device)
+
 
 def _on_cpu(run: _Steps, stages: Stages, steps: int, key: str) -> Profile:
-    run.evaluate(run.neighbors())
+    run.step()
+    search = run.search()
+    run.step()
     run.spans.clear()
     windows = []
     stages.record(_MOST_EVENTS)
     for _ in range(steps):
         run.move()
         begin = time.perf_counter_ns()
-        run.evaluate(run.neighbors())
+        run.step()
         windows.append((begin, time.perf_counter_ns()))
     found = _spans(stages, HOST)
     stages.record(0)
-    return Profile([*run.spans, *found], steps, sum(end - begin for begin, end in windows), key, windows)
+    total = sum(end - begin for begin, end in windows)
+    return Profile([*run.spans, *found], steps, total, key, search, windows)
 
 
 def _spans(stages: Stages, process: int) -> list[Span]:
@@ -138,11 +167,12 @@ def _spans(stages: Stages, process: int) -> list[Span]:
 
 
 def _on_gpu(run: _Steps, stages: Stages, steps: int, key: str) -> Profile:
-    """A step as a CUDA graph, again and again, so that the GPU never waits for the host; the neighbour search is timed
-    beside it."""
+    """The evaluation of a step as a CUDA graph, again and again, so that the GPU never waits for the host."""
     import torch
 
     device = run.model.device
+    run.neighbors()
+    search = run.search()
     near = run.neighbors()
     with torch.cuda.device(device):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -165,4 +195,4 @@ def _on_gpu(run: _Steps, stages: Stages, steps: int, key: str) -> Profile:
         torch.cuda.synchronize()
         found = _spans(stages, GPU)
         stages.record(0)
-    return Profile(found, steps, 1e6 * begin.elapsed_time(end), key)
+    return Profile(found, steps, 1e6 * begin.elapsed_time(end), key, search)

@@ -84,5 +84,6 @@ def table(spans: Sequence[Span], steps: int, total: float) -> str:
     ]
     covered = sum(time for _, time in rows)
     lines.append(f"{'all':<28}{1e-6 * covered / steps:10.4f}{covered / total:8.1%}")
+    lines.append(f"{'between them':<28}{1e-6 * (total - covered) / steps:10.4f}{1 - covered / total:8.1%}")
     lines.append(f"{'a step':<28}{1e-6 * total / steps:10.4f}")
     return "\n".join(lines)
