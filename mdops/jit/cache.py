@@ -41,27 +41,31 @@ def cache_folder() -> Path:
 
 
 def jit_folder(*, make: bool) -> Path | None:
-    """The folder of the entries; None where there is none and none is made.
+    """The folder of the entries; None where there is none, or it cannot be looked at, and none is to be made.
 
     Raises:
         JitError: others could put code there, or it cannot be made.
     """
-    base = cache_folder()
-    folder = base / "jit"
-    try:
-        if make:
-            base.parent.mkdir(parents=True, exist_ok=True)
-            for place in (base, folder):
-                place.mkdir(mode=0o700, exist_ok=True)
-        elif not folder.is_dir():
+    if not make:
+        try:
+            folder = cache_folder() / "jit"
+            if not folder.is_dir():
+                return None
+        except (OSError, JitError):
             return None
-    except OSError as error:
-        raise JitError(
-            f"the cache {folder} cannot be made ({error.strerror}): set MDOPS_CACHE to a folder"
-        ) from error
-    for place in (folder, base):
+    else:
+        folder = cache_folder() / "jit"
+        try:
+            folder.parent.parent.mkdir(parents=True, exist_ok=True)
+            for place in (folder.parent, folder):
+                place.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise JitError(
+                f"the cache {folder} cannot be made ({error.strerror}): set MDOPS_CACHE to a folder"
+            ) from error
+    for place in (folder, folder.parent):
         _refuse_others(place)
-    for place in base.parents:
+    for place in folder.parent.parents:
         _refuse_open(place)
     return folder
 

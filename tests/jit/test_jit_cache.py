@@ -202,6 +202,19 @@ def test_a_cache_that_cannot_be_made_says_so(tmp_path, monkeypatch):
         entry_of(tiny(tmp_path / "source"))
 
 
+def test_without_a_home_there_is_nothing_to_find_and_no_place_to_build(tmp_path, monkeypatch):
+    monkeypatch.delenv("MDOPS_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert entries() == []
+    with pytest.raises(JitError, match=r"there is no home folder for a cache .*: set MDOPS_CACHE"):
+        entry_of(tiny(tmp_path / "source"))
+
+
 def test_the_cache_is_the_users_alone(tmp_path, empty_cache):
     recipe = tiny(tmp_path / "source")
     entry_of(recipe)
