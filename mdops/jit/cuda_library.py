@@ -13,13 +13,14 @@ from mdops.jit.recipe import Recipe, source_folder, sources_digest
 NAME = "mdops_cuda"
 # As source/cuda.cmake and CMakeLists.txt have them.
 _DEFINES = ("-DTORCH_TARGET_VERSION=0x020b000000000000", "-DTORCH_STABLE_ONLY", "-DUSE_CUDA")
+_OF_THE_CPU = ("isa.cpp", "cpu.cpp")
 _EXACT = "neighbor/cuda.cu"  # a pair at the cutoff is decided as on the CPU, which contracts nothing
 _STAND_IN = 'extern "C" void aoti_torch_get_current_cuda_stream() {}\n'
 
 
 def cuda_sources(folder: Path) -> tuple[str, ...]:
     """Those of the library: every op's cuda.cu, and what both libraries share."""
-    shared = [path for path in folder.glob("common/*.cpp") if path.name != "isa.cpp"]
+    shared = [path for path in folder.glob("common/*.cpp") if path.name not in _OF_THE_CPU]
     return tuple(str(path.relative_to(folder)) for path in sorted([*folder.glob("*/cuda.cu"), *shared]))
 
 

@@ -19,7 +19,7 @@ _CPU, _GPU = "spline_potential", "spline_potential_gpu"
 _SOURCES = {_CPU: ("spline_potential/rebuilt.cpp",), _GPU: ("spline_potential/rebuilt.cu",)}
 # As CMakeLists.txt has them for the prebuilt kernels.
 CPU_FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
-             "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")  # fmt: skip
+             "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi")  # fmt: skip
 GPU_FLAGS = (
     "-std=c++20",
     "-O3",

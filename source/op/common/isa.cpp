@@ -8,8 +8,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "common/tensor.h"
-
 namespace mdops {
 
 namespace {
@@ -64,12 +62,4 @@ const char* isa_name(Isa level) {
   return names[static_cast<int>(level)];
 }
 
-std::string cpu_isa() {
-  return isa_name(isa());
-}
-
 }  // namespace mdops
-
-STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) {
-  m.impl("cpu_isa", TORCH_BOX(&mdops::cpu_isa));
-}
