@@ -12,7 +12,7 @@ SETUP := $(VENV)/.mdops-setup
 BUILD := $(VENV)/.mdops-build
 LOCK := flock $(VENV)
 
-.PHONY: help setup build test lint format demo clean
+.PHONY: help setup build test lint format demo matrix clean
 
 help:
 	@echo "make setup    .venv with everything pinned in constraints.txt"
@@ -21,6 +21,7 @@ help:
 	@echo "make lint     ruff, clang-format and mypy"
 	@echo "make format   format Python and C++"
 	@echo "make demo     data, training, test and dynamics of an alloy, into demo/report.html"
+	@echo "make matrix   compile every combination of the build's flags, into benchmarks/results/build_matrix.txt"
 	@echo "make clean    remove what was built; .venv stays"
 
 setup: $(SETUP)
@@ -54,6 +55,9 @@ format: $(SETUP)
 
 demo: $(BUILD)
 	$(BIN)/python examples/demo.py --out demo
+
+matrix: $(BUILD)
+	PATH="$(CURDIR)/$(BIN):$$PATH" nice $(BIN)/python scripts/build_matrix.py --out benchmarks/results/build_matrix.txt
 
 clean:
 	rm -rf build demo .mypy_cache .pytest_cache .ruff_cache $(BUILD)

@@ -22,6 +22,16 @@ def library_path(name: str) -> pathlib.Path | None:
     return None
 
 
+def cuda_library_path() -> pathlib.Path | None:
+    """The library of the GPU's ops: that of the package, or else one that `mdops build --cuda` made."""
+    path = library_path("libmdops_cuda.so")
+    if path is not None:
+        return path
+    from mdops.jit.cuda_library import cached_cuda_library
+
+    return cached_cuda_library()
+
+
 def load() -> None:
     """Registers the ops as `torch.ops.mdops.*`; does nothing the second time.
 
@@ -60,11 +70,11 @@ def _load_cuda() -> None:
     global _cuda_failure
     if _cuda_failure is not None:
         return
-    path = library_path("libmdops_cuda.so")
+    path = cuda_library_path()
     if path is None:
         _cuda_failure = (
-            "this mdops was built without CUDA: install a wheel that has libmdops_cuda.so, or build it where nvcc "
-            "is on PATH, with `pip install --no-build-isolation -C cmake.define.MDOPS_CUDA=ON .`"
+            "this mdops was built without CUDA: `mdops build --cuda` builds its CUDA library where nvcc is on PATH "
+            "(from a clone: `pip install --no-build-isolation -C cmake.define.MDOPS_CUDA=ON .`)"
         )
     else:
         try:

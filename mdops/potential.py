@@ -180,7 +180,7 @@ class Potential(nn.Module):
         """Which evaluator runs, why not a faster one, and what that costs, in one line."""
         kinds = _EVALUATORS[use]
         kind = self._first(use)
-        line = f"{kind.name}: {kind.summary}"
+        line = " ".join(filter(None, [f"{kind.name}: {kind.summary}", kind.kernels(self)]))
         faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
         missed = [(k, k.why_not(self)) for k in faster if k.knows(self)]
         if not missed:

@@ -22,6 +22,12 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Rebuilt kernels of the user's own cache have no part in the tests."""
+    os.environ["MDOPS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.hookimpl(optionalhook=True)  # there is no pytest-xdist in other environments than the developer's
 def pytest_xdist_auto_num_workers():
     """`-n auto`: a worker for each processor that this process may use, eight at most; each imports PyTorch."""

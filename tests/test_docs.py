@@ -44,7 +44,10 @@ def commands(text):
     """The `mdops` commands of a page, also those that `torchrun` starts, without comments."""
     lines = text.replace("\\\n", " ").splitlines()
     found = [
-        re.match(r" *(?:torchrun .* -m )?mdops ((?:info|convert|md|train|test|bench|doctor)\b[^#]*)", line)
+        re.match(
+            r" *(?:torchrun .* -m )?mdops ((?:info|convert|md|train|test|bench|build|profile|doctor)\b[^#]*)",
+            line,
+        )
         for line in lines
     ]
     return [shlex.split(match[1]) for match in found if match]
@@ -114,6 +117,7 @@ def place(tmp_path, monkeypatch):
         ("docs/calculator", 3),
         ("docs/command-line", 1),
         ("docs/cuda", 1),
+        ("docs/jit", 1),
         ("docs/ops", 1),
         ("docs/training", 5),
     ],

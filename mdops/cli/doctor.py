@@ -71,6 +71,8 @@ def _findings() -> Iterator[Finding]:
     )
     yield isa
     yield _guarded("threads", _threads, "reinstall PyTorch")
+    yield _guarded("rebuilt kernels", _rebuilt, "set MDOPS_CACHE to a folder of yours")
+    yield _tools()
     if not isa.problem:
         yield _guarded("self test", _self_test, f"report this, and {_REINSTALL}")
         yield _guarded("evaluators", _evaluators, f"report this, and {_REINSTALL}")
@@ -172,6 +174,29 @@ def _gpu(index: int) -> Finding:
         answers.append(sample.function(*sample.args).cpu())
     torch.testing.assert_close(*answers)
     return Finding(f"gpu {index}", f"{value}, an op gives what it gives on the CPU")
+
+
+def _rebuilt() -> Finding:
+    """The cache of mdops.jit."""
+    from mdops import jit
+
+    found, place = jit.entries(), jit.cache_folder()
+    size = sum(entry.size for entry in found) / 2**20
+    value = f"{len(found)} in {place} ({size:.1f} MiB; `mdops build --list`)" if found else f"none in {place}"
+    return Finding("rebuilt kernels", value, note="MDOPS_JIT=0 forbids more" if jit.is_forbidden() else None)
+
+
+def _tools() -> Finding:
+    """The compilers that could rebuild kernels; nothing needs them."""
+    from mdops.jit import JitError, toolchain
+
+    found = []
+    for tool in (toolchain.host_compiler, toolchain.cuda_compiler, toolchain.ninja):
+        try:
+            found.append(tool().path)
+        except JitError as error:
+            found.append(str(error).partition(" on this machine")[0].replace("there is ", ""))
+    return Finding("compilers", ", ".join(found))
 
 
 def _evaluators() -> Finding:

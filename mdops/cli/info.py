@@ -68,7 +68,22 @@ def _parts(potential: "Potential") -> dict[str, str]:
         "evaluated as": _evaluation(potential),
         "a step": potential.explain("simulate"),
         "a training step": potential.explain("train"),
+        "kernels": _kernels(potential),
     }
+
+
+def _kernels(potential: "Potential") -> str:
+    """Which kernels a step calls, and what could be rebuilt."""
+    from mdops.jit import in_use
+    from mdops.jit.models import why_not
+
+    problem = why_not(potential)
+    if problem is not None:
+        return f"prebuilt; {problem}"
+    key = in_use(potential)
+    if key is not None:
+        return f"rebuilt for these sizes and this machine: {key}"
+    return "prebuilt (`mdops build MODEL` rebuilds them for these sizes and this machine)"
 
 
 def _evaluation(potential: "Potential") -> str:

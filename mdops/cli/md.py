@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
     physics, output = _physics(args), _output(args)
     _keep_inputs(args, output)
-    atoms = _read(args.structure)
+    atoms = read_structure(args.structure)
     atoms.calc = MDOps(
         args.model,
         device=args.device,
@@ -112,7 +112,8 @@ def _keep_inputs(args: argparse.Namespace, output: "Output") -> None:
             raise InputError(f"{path} is what the run starts with: give its output another name")
 
 
-def _read(structure: str) -> "Atoms":
+def read_structure(structure: str) -> "Atoms":
+    """The atoms of a file that ASE reads; raises InputError."""
     import ase.io
 
     try:

@@ -49,6 +49,11 @@ class Evaluator(ABC):
     def why_not(cls, potential: "Potential") -> str | None:
         """Why it cannot evaluate this model where and as it is now; None if it can."""
 
+    @classmethod
+    def kernels(cls, potential: "Potential") -> str | None:
+        """By which kernels, if not by the prebuilt ones of the ops (mdops.jit)."""
+        return None
+
     @abstractmethod
     def __call__(
         self,

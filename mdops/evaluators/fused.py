@@ -8,6 +8,7 @@ import torch
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.spline import coefficients
 from mdops.evaluators.splined import Splined, SplineModel
+from mdops.jit.kernels import in_use, use_cached
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import NeighborReport
 from mdops.nn.activation import CODES
@@ -44,8 +45,8 @@ class Fused(Evaluator):
         # Contiguous, as the op would copy what is not at every step.
         self._model = tuple(x.contiguous() for x in (*norms(splines), table, torch.stack(packed)))
         self._output = (scale, shift)
-        name, _, threshold = fitting.net(0).layers[0].activation_name.lower().partition(":")
-        self._scalars = (*shape(splines), CODES[name], float(threshold or 3.0), potential.matmul)
+        self._scalars = op_scalars(splines, potential.matmul)
+        use_cached(potential)
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
@@ -59,6 +60,12 @@ class Fused(Evaluator):
         if potential.device.type not in ("cpu", "cuda"):
             return f"the op runs on CPUs and NVIDIA GPUs, and the model is on {potential.device}"
         return _beyond_limits(potential)
+
+    @classmethod
+    def kernels(cls, potential: "Potential") -> str | None:
+        use_cached(potential)
+        key = in_use(potential)
+        return None if key is None else f"by kernels rebuilt for models of these sizes ({key})"
 
     def __call__(
         self,
@@ -114,6 +121,12 @@ def shape(splines: SplineModel) -> tuple[Any, ...]:
         [layer.outputs for layer in hidden],
         [int(layer.adds_input) for layer in hidden],
     )
+
+
+def op_scalars(splines: SplineModel, matmul: str) -> tuple[Any, ...]:
+    """The arguments cutoff to matmul."""
+    name, _, threshold = splines.fitting.net(0).layers[0].activation_name.lower().partition(":")
+    return (*shape(splines), CODES[name], float(threshold or 3.0), matmul)
 
 
 def why_not_net(potential: "Potential") -> str | None:

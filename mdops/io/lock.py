@@ -36,7 +36,19 @@ def locked(path: Path, *, remove: bool) -> Iterator[None]:
             os.close(file)
 
 
-def _take(path: Path) -> int | None:
+@contextmanager
+def waiting(path: Path) -> Iterator[bool]:
+    """As `locked`, but waits for whoever has the lock, and leaves the file. Gives whether there is a lock: False where
+    the file system has none."""
+    file = _take(path, wait=True)
+    try:
+        yield file is not None
+    finally:
+        if file is not None:
+            os.close(file)
+
+
+def _take(path: Path, *, wait: bool = False) -> int | None:
     """The file that holds the lock, None where there can be none."""
     while True:
         try:
@@ -44,7 +56,7 @@ def _take(path: Path) -> int | None:
         except OSError:  # no folder, or one that cannot be written to: whoever writes there says so
             return None
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             who = os.read(file, 200).decode(errors="replace").strip()
             os.close(file)

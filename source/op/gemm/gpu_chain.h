@@ -31,6 +31,7 @@
 // gpu_shape.h draws a row of A, or of a unit, whose rows are B's columns.
 #pragma once
 
+#include "common/profiler.h"
 #include "gemm/gpu_hopper.h"
 #include "gemm/gpu_layer.h"
 
@@ -142,6 +143,7 @@ class ChainThread {
     float sum[4 * kColumns];
     for (int h = 0; h < 2; ++h) unscale_[h] = inverse_power(scale_for(p_.bound[first_row_ + 8 * h]));
     for (int m = 0; m < chain.products(); ++m) {
+      MDOPS_STAGE_IF(chain.is_backward(m), net_down, net_up);
       const int n = chain.layer(m), steps = chain.depth(m) / kStepDepth, width = chain.width(m);
       const float weight = net_[p_.unit_scales + m];
       const float by[2] = {unscale_[0] * weight, unscale_[1] * weight};

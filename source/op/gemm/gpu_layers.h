@@ -3,6 +3,7 @@
 // of a layer's values over the values, that before the activation over the slopes.
 #pragma once
 
+#include "common/profiler.h"
 #include "gemm/gpu_layer.h"
 #include "gemm/gpu_tile.h"
 
@@ -217,6 +218,7 @@ __global__ void __launch_bounds__(T::kThreads) layer_kernel(LayerArgs p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ float scales[T::kRows];
   __shared__ double outputs[Step == LayerStep::last ? T::kRows : 1];
+  MDOPS_STAGE_IF(Step == LayerStep::backward || Step == LayerStep::input, net_down, net_up);
   const int blocks = (p.cols + T::kCols - 1) / T::kCols, block = blockIdx.x % blocks;
   const int64_t tile = blockIdx.x / blocks, first_row = tile * T::kRows;
   const int type = p.tile_type[tile];

@@ -10,7 +10,22 @@ namespace mdops {
 
 constexpr int kMaxHidden = 16, kMaxLayers = kMaxHidden + 1;  // the last one: an output layer
 
-struct NetShape {
+#ifdef MDOPS_MODEL_WIDTH
+// Those of the one model that a library is rebuilt for (docs/jit.md), as constants with the same names.
+struct NetSizes {
+  static constexpr int64_t features = int64_t{MDOPS_MODEL_WIDTH} * MDOPS_MODEL_AXIS;
+  static constexpr int extra = MDOPS_MODEL_EXTRA, neurons[] = {MDOPS_MODEL_NEURONS};
+  static constexpr int layers = sizeof(neurons) / sizeof(int);
+  static constexpr bool residual[] = {MDOPS_MODEL_RESIDUAL};
+  static constexpr struct {
+    constexpr Activation operator[](int) const { return static_cast<Activation>(MDOPS_MODEL_ACTIVATION); }
+  } activation{};
+  static constexpr struct {
+    constexpr double operator[](int) const { return MDOPS_MODEL_THRESHOLD; }
+  } threshold{};
+};
+#else
+struct NetSizes {
   int64_t features;         // inputs of the first layer, those below not counted
   int extra;                // further inputs of the first layer, after the features
   int layers;               // hidden layers
@@ -22,7 +37,10 @@ struct NetShape {
   void activate_all(Activation kind, double of_silut) {
     for (int n = 0; n < kMaxLayers; ++n) activation[n] = kind, threshold[n] = of_silut;
   }
+};
+#endif
 
+struct NetShape : NetSizes {
   MDOPS_HD bool adds_input(int n) const { return n > 0 && residual[n]; }
 };
 

@@ -1,5 +1,7 @@
+#include "common/rebuilt.h"
 #include "spline_potential/cpu_nets.h"
 #include "spline_potential/host.h"
+#include "spline_potential/kernel_table.h"
 
 namespace mdops {
 
@@ -21,6 +23,19 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   });
 }
 
+// The kernels rebuilt for a net of this shape, if a library with them is in use; those of this processor's
+// instruction set otherwise.
+template <class T>
+PotentialKernels<T> kernels_for(const FittingShape& net) {
+  const PotentialTable* table =
+      rebuilt_table<PotentialTable>([&](const PotentialTable& t) { return t.fits<T>(net); });
+  if (table) return table->kernels<T>();
+  return {[](const PotentialArgs<T>& args) { return MDOPS_RUN(scratch_size, args); },
+          [](const PotentialArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids, int64_t count,
+             T* scratch,
+             PotentialResults<T>& out) { MDOPS_RUN(potential, args, weights, ids, count, scratch, out); }};
+}
+
 // Every thread takes an equal part of each type's atoms, so that the sums, and with them the result's last
 // bits, depend on the number of threads alone.
 template <class T>
@@ -28,19 +43,20 @@ std::vector<Share<T>> run(const Op& op, const PotentialInputs& in, const Potenti
                           Answer& answer) {
   T* nets = const_cast<T*>(in.nets.const_data_ptr<T>());  // which are only read
   const int parts = bf16_parts(in.matmul, kDtype<T>);
+  const PotentialKernels<T> kernels = kernels_for<T>(in.net);
   const Order order(args.types, args.atoms, args.ntypes);
   const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
   std::vector<Share<T>> shares(threads);
   parallel(threads, 1, [&](int64_t begin, int64_t end) {
-    const ScratchMemory<BlockScratch> memory(op, MDOPS_RUN(scratch_size, args) * sizeof(T));
+    const ScratchMemory<BlockScratch> memory(op, kernels.scratch_size(args) * sizeof(T));
     T* scratch = static_cast<T*>(memory.data());
     for (int64_t thread = begin; thread < end; ++thread) {
       PotentialResults<T> out = answer.results(in, shares[thread]);
       for (int t = 0; t < args.ntypes; ++t) {
         const int64_t first = order.start[t], count = order.start[t + 1] - first;
         const int64_t from = count * thread / threads, to = count * (thread + 1) / threads;
-        MDOPS_RUN(potential, args, packed_weights(in.net, parts, nets + t * in.nets.size(1)),
-                  order.ids.data() + first + from, to - from, scratch, out);
+        kernels.potential(args, packed_weights(in.net, parts, nets + t * in.nets.size(1)),
+                          order.ids.data() + first + from, to - from, scratch, out);
       }
       shares[thread].bad_atom = out.bad_atom;
     }

@@ -1,3 +1,4 @@
+#include "common/profiler.h"
 #include "gemm/inference.h"
 #include "spline_potential/atoms.h"
 
@@ -47,28 +48,52 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
   for (int64_t a = 0; a < count; ++a) {
     const int64_t i = ids[a];
     int32_t* within = out.within + i * args.ntypes;
-    if (!gather(args, i, a, s.atoms, within, out.nearest + i)) out.bad_atom = i;
-    atom_moments(args, c, i, a, s.atoms, within);
+    {
+      MDOPS_STAGE(pairs);
+      if (!gather(args, i, a, s.atoms, within, out.nearest + i)) out.bad_atom = i;
+    }
+    {
+      MDOPS_STAGE(moments);
+      atom_moments(args, c, i, a, s.atoms, within);
+    }
+    MDOPS_STAGE(contract);
     contract_moments(args, table, s.atoms.moments, a, s.atoms, s.t + a * t_rows);
     clear_moments(a, s.atoms.moments, s.atoms);
   }
-  for (int64_t k = count * t_rows; k < lanes * t_rows; ++k) s.t[k] = 0;  // lanes without an atom
-  to_lanes(s.t, t_rows, s.t_lanes);
-  fill_extra(args, ids, count, s.net.extra);
-
-  net_forward(net, s.net, features,
-              [&](const Group& group, const Panels<T>& out) { form_group(shape, s.t_lanes, group, out); });
-  net_output(net, s.net.value[net.last()], s.energy);
+  {
+    MDOPS_STAGE(features);
+    for (int64_t k = count * t_rows; k < lanes * t_rows; ++k) s.t[k] = 0;  // lanes without an atom
+    to_lanes(s.t, t_rows, s.t_lanes);
+    fill_extra(args, ids, count, s.net.extra);
+  }
+  {
+    MDOPS_STAGE(net_up);
+    net_forward(net, s.net, features, [&](const Group& group, const Panels<T>& out) {
+      MDOPS_STAGE(features);
+      form_group(shape, s.t_lanes, group, out);
+    });
+    net_output(net, s.net.value[net.last()], s.energy);
+  }
   for (int64_t a = 0; a < count; ++a) out.energy[ids[a]] = args.scale[type] * s.energy[a] + args.shift[type];
-  clear_from(s.grad_t_lanes, 0);
-  net_backward(net, s.net, static_cast<T>(args.scale[type]), features,
-               [&](const Group& group, int64_t, const Panels<T>& grad) {
-                 unform_group(shape, s.t_lanes, group, grad, s.grad_t_lanes);
-               });
-
-  from_lanes(s.grad_t_lanes, s.grad_t, t_rows);
+  {
+    MDOPS_STAGE(net_down);
+    clear_from(s.grad_t_lanes, 0);
+    net_backward(net, s.net, static_cast<T>(args.scale[type]), features,
+                 [&](const Group& group, int64_t, const Panels<T>& grad) {
+                   MDOPS_STAGE(feature_gradient);
+                   unform_group(shape, s.t_lanes, group, grad, s.grad_t_lanes);
+                 });
+  }
+  {
+    MDOPS_STAGE(feature_gradient);
+    from_lanes(s.grad_t_lanes, s.grad_t, t_rows);
+  }
   for (int64_t a = 0; a < count; ++a) {
-    uncontract_moments(args, table, s.grad_t + a * t_rows, a, s.atoms);
+    {
+      MDOPS_STAGE(uncontract);
+      uncontract_moments(args, table, s.grad_t + a * t_rows, a, s.atoms);
+    }
+    MDOPS_STAGE(forces);
     scatter_forces(args, c, ids[a], a, s.atoms, out);
     clear_moments(a, s.atoms.moments, s.atoms);
   }
@@ -87,8 +112,12 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
       block(args, weights, ids + from, to - from, scratch, out);                                 \
     });                                                                                          \
   }
+#ifdef MDOPS_MODEL_FLOAT
+MDOPS_DEFINE(MDOPS_MODEL_FLOAT)
+#else
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)
+#endif
 #undef MDOPS_DEFINE
 
 }  // namespace MDOPS_ISA

@@ -1,5 +1,7 @@
 #include "common/cuda.h"
+#include "common/rebuilt.h"
 #include "spline_potential/gpu_run.h"
+#include "spline_potential/gpu_table.h"
 #include "spline_potential/inputs.h"
 
 namespace mdops {
@@ -55,6 +57,10 @@ class GpuCall : public CudaOp {
           step_refusal<Parts>(limits(), p.net.net, p.ntypes, p.moment_rows(), p.width, p.axis);
       if (!refusal.empty()) fail(*this, refusal);
       check_packed(*this, in.nets, GpuNet(p.net.net, Parts).size);
+      const int capability = limits().capability;
+      const StepTable* rebuilt =
+          rebuilt_table<StepTable>([&](const StepTable& table) { return table.fits(p, Parts, capability); });
+      if (rebuilt) return run_rebuilt(*rebuilt, p);
       StepCall<Parts> step(*this, p);
       Tensor memory = empty(*this, {step.bytes()}, ScalarType::Byte);
       step.run(memory.mutable_data_ptr());
@@ -63,6 +69,16 @@ class GpuCall : public CudaOp {
   }
 
  private:
+  // By kernels that were rebuilt for the model.
+  void run_rebuilt(const StepTable& table, const StepArgs& p) const {
+    const GpuPlace place{name, gpu, stream()};
+    Refusal why{};
+    const int64_t bytes = table.bytes(place, p, &why);
+    if (bytes < 0) throw std::runtime_error(why.text);
+    Tensor memory = empty(*this, {bytes}, ScalarType::Byte);
+    if (table.run(place, p, memory.mutable_data_ptr(), &why)) throw std::runtime_error(why.text);
+  }
+
   StepArgs arguments(const PotentialInputs& in) const {
     int32_of("positions", in.atoms), int32_of("cell", in.systems);
     int32_of("neighbors", in.neighbors.size(1)), int32_of("tables", in.tables.size(2));

@@ -216,9 +216,15 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
 
 __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int i, const ForceMemory& m) {
   const int lane = lane_index(), type = p.types[i];
-  features_to_t(p, p.net.inputs + row * p.net.net.inputs, p.t + row * 4 * p.table_width, m);
-  const int count = list_rows(p.touched + row * p.words(), p.words(), m.rows);
-  t_to_moments(p, p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width, count, m);
+  {
+    MDOPS_STAGE(feature_gradient);
+    features_to_t(p, p.net.inputs + row * p.net.net.inputs, p.t + row * 4 * p.table_width, m);
+  }
+  {
+    MDOPS_STAGE(uncontract);
+    const int count = list_rows(p.touched + row * p.words(), p.words(), m.rows);
+    t_to_moments(p, p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width, count, m);
+  }
   scatter_forces(p, i, type, p.pairs + row * p.list_width, m);
   if (lane != 0) return;
   m.virial[9] = p.batch[i];
@@ -229,6 +235,7 @@ __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int 
 
 static __global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
   extern __shared__ __align__(16) char shared[];
+  MDOPS_STAGE(forces);
   const int warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * warps + warp;
   const bool in_tile =

@@ -223,6 +223,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
   if (p.tile_type[(p.first_row + row) / p.tile_rows] < 0) return;
   const int i = p.row_atom[p.first_row + row], lane = lane_index();
   if (i < 0) return write_empty_row<Parts>(p, row);
+  MDOPS_STAGE(moments);
   const int type = p.types[i];
   const AtomMemory m(shared, p);
   clear_lines(m.stage);
@@ -242,6 +243,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
   float* t_row = p.t + row * 4 * p.table_width;
   float bound = 0;
   for (int column = 4 * lane; column < p.table_width; column += 4 * kWarp) {
+    MDOPS_STAGE(contract);
     float4 t[4];
     contract(p, table, column, count, m, t);
 #pragma unroll
@@ -259,6 +261,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
     }
   }
   __syncwarp();
+  MDOPS_STAGE(features);
   write_features<Parts>(p, i, row, t_row, bound, m);
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/fixed_point.h"
 #include "common/pairs.h"
+#include "common/profiler.h"
 #include "common/rows.h"
 #include "env_mat/env_mat.h"
 #include "gemm/gpu_run.h"
@@ -57,8 +58,21 @@ struct Features {
   MDOPS_HD int count() const { return row(axis - 1) + width; }
 };
 
+// Sizes of the model. A library that is rebuilt for one (docs/jit.md) has them as constants, and the others
+// in the same places.
+struct StepSizes {
+#ifdef MDOPS_MODEL_WIDTH
+  static constexpr int ntypes = MDOPS_MODEL_TYPES, extra_size = MDOPS_MODEL_EXTRA;
+  static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
+  static constexpr int table_width = (width + 15) / 16 * 16;
+  int unused[5];
+#else
+  int ntypes, table_width, extra_size, width, axis;
+#endif
+};
+
 // What all kernels of a step take. The inputs and results are the op's (docs/ops.md).
-struct StepArgs {
+struct StepArgs : StepSizes {
   const double *positions, *cell;
   const int32_t *batch, *types, *neighbors, *images, *counts;
   const float *mean, *std;
@@ -66,7 +80,7 @@ struct StepArgs {
   const int32_t* sel;
   const float *tables, *extra;
   const double *scale, *shift;
-  int atoms, systems, list_width, ntypes, table_width, extra_size, width, axis;
+  int atoms, systems, list_width;
   Cutoff<float> cutoff;
   SplineGrid<float> grid;
   float most_force;  // of a pair
@@ -96,7 +110,11 @@ struct StepArgs {
   int64_t out_bias;   // of a packed net
 
   MDOPS_HD Features features() const { return {width, axis}; }
+#ifdef MDOPS_MODEL_WIDTH
+  MDOPS_HD int basis() const { return MDOPS_MODEL_INTERVALS + 5; }
+#else
   MDOPS_HD int basis() const { return grid.intervals + 5; }
+#endif
   MDOPS_HD int moment_rows() const { return ntypes * basis(); }
   MDOPS_HD int words() const { return (moment_rows() + 31) / 32; }
   __device__ Normalisation<float> normalisation(int type) const {
@@ -119,6 +137,7 @@ __device__ __forceinline__ bool is_real(const StepArgs& p, int type) {
 
 // Clears what is summed, copies the positions, and counts each block's atoms of each type.
 static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
+  MDOPS_STAGE(order);
   extern __shared__ int32_t type_count[];
   const int i = blockIdx.x * kOrderBlock + threadIdx.x;
   for (int t = threadIdx.x; t < p.ntypes; t += kOrderBlock) type_count[t] = 0;
@@ -140,6 +159,7 @@ static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
 
 // Puts every atom into its row, in the order of the atoms within a type, and answers the virtual ones.
 static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
+  MDOPS_STAGE(order);
   extern __shared__ int32_t shared_counts[];
   constexpr int warps = kOrderBlock / kWarp;
   int32_t* const start = shared_counts;          // [ntypes + 1]: a type's first row
@@ -195,6 +215,7 @@ static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
 
 // The sums as numbers.
 static __global__ void end_kernel(StepArgs p) {
+  MDOPS_STAGE(sums);
   const int k = blockIdx.x * blockDim.x + threadIdx.x;
   const double nan = not_a_number<double>();
   if (k < 3 * p.atoms) {

@@ -20,7 +20,12 @@ constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors
 
 // A fitting net on the width * axis features of the descriptor.
 struct FittingShape : NetShape {
-  int width, axis;  // M and M2
+  // M and M2
+#ifdef MDOPS_MODEL_WIDTH
+  static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
+#else
+  int width, axis;
+#endif
 
   // Features in row k of D as a net on the CPU sees them (features.h).
   MDOPS_HD int64_t row_features(int k) const { return k < axis ? k + 1 : axis; }

@@ -1,0 +1,235 @@
+"""Rebuilt kernels in this process: loaded, in use, measured."""
+
+import ctypes
+import statistics
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mdops import _library
+from mdops.jit import builder, cache, models
+from mdops.jit.errors import JitError
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+PAYS = 0.98  # rebuilt kernels are used by themselves where a step takes at most this part of the prebuilt ones' time
+_ROUNDS = 25
+
+
+@dataclass(frozen=True)
+class Build:
+    """Kernels that were rebuilt for a model.
+
+    Attributes:
+        key, path: of the library in the cache.
+        prebuilt, rebuilt: how long a step of the calibration's box takes by the prebuilt kernels and by these, s.
+        used: whether this process calls them now.
+    """
+
+    key: str
+    path: Path
+    prebuilt: float
+    rebuilt: float
+    used: bool
+
+    @property
+    def pays(self) -> bool:
+        """Whether they are so much faster that models of these sizes take them by themselves."""
+        return self.rebuilt <= PAYS * self.prebuilt
+
+
+_in_use: dict[str, str] = {}  # models.Wanted.place: the key of the kernels that run
+_looked_for: set[str] = set()
+_warned: set[str] = set()
+
+
+def build(model: "Potential", *, always: bool = False) -> Build | None:
+    """Rebuild the kernels for a model, where it is now, and take them into use if they are faster.
+
+    The first time compiles for some seconds (a minute for a GPU), and measures; later the cache has both. Models of the
+    same sizes then find them there by themselves.
+
+    Args:
+        model: of the evaluator `fused`; other models have no such kernels.
+        always: use them even where they are not faster.
+
+    Returns:
+        What was built; None, with one warning that says why, where nothing can be built: the prebuilt kernels go on.
+    """
+    try:
+        return rebuild(model, always=always)
+    except JitError as error:
+        warn_once(f"{error}. The prebuilt kernels go on")
+        return None
+
+
+def rebuild(model: "Potential", *, always: bool = False) -> Build:
+    """As `build`; raises JitError where nothing can be built."""
+    entry = entry_for(model)
+    install(model, entry)
+    if not entry.calibration:
+        entry = cache.keep_calibration(entry, _measure(model, entry.key))
+    used = always or _build_of(entry, used=False).pays
+    use(model, entry.key, used)
+    return _build_of(entry, used=used)
+
+
+def entry_for(model: "Potential", *, architecture: str | None = None, profiler: bool = False) -> cache.Entry:
+    """The entry with a model's kernels, built if it has to be; where there is no compiler, one that is in the cache.
+
+    Args:
+        architecture: of a GPU to build for, as sm_90, in place of where the model is.
+        profiler: with that.
+
+    Raises:
+        JitError: nothing can be built.
+    """
+    kernels = models.wanted(model, architecture)
+    try:
+        recipe = models.recipe(kernels, profiler=profiler)
+    except JitError:
+        for entry in cache.find_all(kernels.configuration(profiler)):
+            return entry
+        raise
+    return builder.entry_of(recipe)
+
+
+def _build_of(entry: cache.Entry, *, used: bool) -> Build:
+    told = entry.calibration
+    return Build(entry.key, entry.path, told["prebuilt"], told["rebuilt"], used)
+
+
+def use_cached(model: "Potential") -> None:
+    """Takes kernels of the cache into use that were measured to be faster for such a model; never compiles."""
+    if models.why_not(model) is not None:
+        return
+    kernels = models.wanted(model)
+    if kernels.place in _looked_for:
+        return
+    _looked_for.add(kernels.place)
+    if kernels.place in _in_use:
+        return
+    try:
+        if cache.jit_folder(make=False) is None:
+            return
+        for entry in cache.find_all(kernels.configuration(profiler=False)):
+            if entry.calibration and _build_of(entry, used=False).pays:
+                install(model, entry)
+                use(model, entry.key, True)
+                return
+    except JitError as error:
+        warn_once(f"rebuilt kernels are not used: {error}")
+
+
+def in_use(model: "Potential") -> str | None:
+    """The key of the rebuilt kernels that a model's steps call; None where the prebuilt ones run."""
+    return None if models.why_not(model) is not None else _in_use.get(models.wanted(model).place)
+
+
+def install(model: "Potential", entry: cache.Entry) -> None:
+    """Loads a library, for the life of the process; not in use at first. Raises JitError if it does not load."""
+    library = _ops_library(model)
+    why = ctypes.create_string_buffer(1000)
+    path, key = str(entry.path).encode(), entry.key.encode()
+    if library.mdops_install_kernels(path, key, why, ctypes.c_int64(len(why))):
+        raise JitError(f"rebuilt kernels do not load: {why.value.decode(errors='replace')}")
+
+
+def use(model: "Potential", key: str, used: bool) -> None:
+    """Whether the op calls an installed library, in place of any other, for all models of these sizes."""
+    place = models.wanted(model).place
+    other = _in_use.pop(place, key)
+    if other != key and used:
+        _switch(model, other, False)
+    elif other != key:
+        _in_use[place] = other
+    _switch(model, key, used)
+    if used:
+        _in_use[place] = key
+
+
+def _switch(model: "Potential", key: str, used: bool) -> None:
+    if _ops_library(model).mdops_use_kernels(key.encode(), int(used)) < 0:
+        raise JitError(f"{key} is not installed")
+
+
+def _ops_library(model: "Potential") -> ctypes.CDLL:
+    name = "libmdops.so" if model.device.type == "cpu" else "libmdops_cuda.so"
+    path = _library.library_path(name) if name == "libmdops.so" else _library.cuda_library_path()
+    if path is None:
+        raise JitError(f"{name} is not in the package")
+    return ctypes.CDLL(str(path))
+
+
+def _measure(model: "Potential", key: str) -> dict[str, Any]:
+    """Times a step with and without the kernels, in turns, after a look at what they answer."""
+    import torch
+
+    from mdops.cli.sample_model import sample_box
+    from mdops.system import from_atoms
+
+    count = 384 if model.device.type == "cpu" else 12288
+    system = from_atoms([sample_box(count, model.type_map)], model.type_map, model.device)
+    near = model.neighbor_list(system)
+    parameters = blank_parameters(model, count)
+    evaluator = model.evaluator()
+
+    def step() -> Any:
+        answers, _ = evaluator(system, near, **parameters, check=False)
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
+        return answers
+
+    times: dict[bool, list[float]] = {False: [], True: []}
+    answers: dict[bool, Any] = {}
+    with torch.no_grad():
+        for turn in range(_ROUNDS):
+            for rebuilt in (turn % 2 == 0, turn % 2 == 1):
+                use(model, key, rebuilt)
+                answers[rebuilt] = step()["forces"]
+                begin = time.perf_counter()
+                step()
+                times[rebuilt].append(time.perf_counter() - begin)
+    use(model, key, False)
+    _refuse_other_answers(key, answers[False], answers[True], model.dtype)
+    prebuilt = statistics.median(times[False])
+    # Of neighbours in time: other work on the machine comes and goes.
+    ratio = statistics.median(new / old for old, new in zip(times[False], times[True], strict=True))
+    return {
+        "prebuilt": prebuilt,
+        "rebuilt": ratio * prebuilt,
+        "atoms": count,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def blank_parameters(model: "Potential", count: int) -> dict[str, Any]:
+    """Frame and atomic parameters of a system of so many atoms, all zero, for models that take them."""
+    import torch
+
+    shapes = {"fparam": (1,), "aparam": (count,)}
+    sizes = {name: size for name, size in model.parameter_sizes.items() if size}
+    return {
+        name: torch.zeros((*shapes[name], size), dtype=model.dtype, device=model.device)
+        for name, size in sizes.items()
+    }
+
+
+def _refuse_other_answers(key: str, prebuilt: Any, rebuilt: Any, dtype: Any) -> None:
+    import torch
+
+    bound = {torch.float32: 1e-4, torch.float64: 1e-10}[dtype] * float(prebuilt.abs().max())
+    error = float((rebuilt - prebuilt).abs().max())
+    if not error <= bound:
+        raise JitError(
+            f"{key} is not used, as its forces are off by {error:.1e} eV/A. Report this with the compiler's name"
+        )
+
+
+def warn_once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, stacklevel=3)

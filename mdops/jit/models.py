@@ -1,0 +1,175 @@
+"""What is rebuilt for a model: the recipe of its kernels, by where it is and what it computes in."""
+
+import functools
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mdops.jit import toolchain
+from mdops.jit.errors import JitError
+from mdops.jit.recipe import Recipe, source_folder, sources_digest
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+_CPU, _GPU = "spline_potential", "spline_potential_gpu"
+_SOURCES = {_CPU: ("spline_potential/rebuilt.cpp",), _GPU: ("spline_potential/rebuilt.cu",)}
+# As CMakeLists.txt has them for the prebuilt kernels.
+CPU_FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
+             "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi")  # fmt: skip
+GPU_FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-DNDEBUG",
+    "-Xcompiler=-fPIC,-fvisibility=hidden,-fvisibility-inlines-hidden",
+    "-cudart=static",
+)
+
+
+def why_not(potential: "Potential") -> str | None:
+    """Why there are no kernels to rebuild for a model; None if there are."""
+    from mdops.evaluators.fused import Fused
+
+    problem = Fused.why_not(potential)
+    return None if problem is None else f"kernels are rebuilt for the evaluator `fused`: {problem}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Kernels for a model.
+
+    Attributes:
+        name: of the family.
+        target: what they run on: this processor, or a GPU's architecture.
+        sizes: what tells them from those for other models.
+    """
+
+    name: str
+    target: str
+    sizes: dict[str, Any]
+
+    @property
+    def place(self) -> str:
+        """All of it as text."""
+        return json.dumps([self.name, self.target, self.sizes], sort_keys=True)
+
+    def configuration(self, profiler: bool) -> dict[str, Any]:
+        """What the entries in the cache have that are such kernels, by whatever compiler."""
+        return {
+            "name": self.name,
+            "sources": _digest(self.name),
+            "target": self.target,
+            "about": {**self.sizes, "profiler": profiler},
+        }
+
+
+def wanted(potential: "Potential", architecture: str | None = None) -> Wanted:
+    """The kernels for a model where it is, or for a GPU of that architecture (sm_90).
+
+    Raises:
+        JitError: there are none to rebuild.
+    """
+    problem = why_not(potential)
+    if problem is not None:
+        raise JitError(problem)
+    if architecture is None and potential.device.type == "cuda":
+        architecture = architecture_of(potential.device)
+    if architecture is not None:
+        return Wanted(_GPU, architecture, _sizes(potential, gpu=True))
+    forced = os.environ.get("MDOPS_CPU_ISA")
+    return Wanted(_CPU, f"x86-64-{forced}" if forced else toolchain.processor(), _sizes(potential, gpu=False))
+
+
+def architecture_of(device: torch.device) -> str:
+    """A GPU's, as sm_90."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def _sizes(potential: "Potential", *, gpu: bool) -> dict[str, Any]:
+    from mdops.evaluators.fused import op_scalars
+    from mdops.evaluators.splined import SplineModel
+
+    scalars = op_scalars(SplineModel(potential), potential.matmul)
+    width, axis, neurons, residual, activation, threshold, matmul = scalars[4:]
+    fitting: Any = potential.model.fitting
+    found: dict[str, Any] = {
+        "dtype": str(potential.dtype).removeprefix("torch."),
+        "width": width,
+        "axis": axis,
+        "neurons": neurons,
+        "residual": [n > 0 and bool(adds) for n, adds in enumerate(residual)],
+        "activation": activation,
+        "threshold": threshold,
+        "extra": fitting.extra_size,
+    }
+    if not gpu:
+        return found
+    assert potential.grid is not None
+    types = len(potential.type_map)
+    return {**found, "matmul": matmul, "types": types, "intervals": potential.grid.intervals}
+
+
+def recipe(kernels: Wanted, *, profiler: bool = False) -> Recipe:
+    """How the kernels are built. Raises JitError where there is no compiler."""
+    if kernels.name == _CPU:
+        compiler = toolchain.host_compiler()
+        flags = (*CPU_FLAGS, *_processor_flags(kernels.target), *model_defines(kernels.sizes))
+    else:
+        compiler = toolchain.cuda_compiler()
+        flags = (*GPU_FLAGS, *gpu_flags(kernels.target), *model_defines(kernels.sizes, kernels.target))
+    flags = (*flags, *(("-DMDOPS_PROFILER",) if profiler else ()))
+    about = {**kernels.sizes, "profiler": profiler}
+    return Recipe(
+        kernels.name, source_folder(), _SOURCES[kernels.name], compiler, flags, kernels.target, about
+    )
+
+
+@functools.cache
+def _digest(name: str) -> str:
+    """Of a family's sources in the package."""
+    return sources_digest(source_folder(), _SOURCES[name])
+
+
+def model_defines(sizes: dict[str, Any], place: str | None = None) -> tuple[str, ...]:
+    """The sizes as the sources want them (source/op/gemm/net.h, on a GPU spline_potential/rebuilt.cu, too)."""
+    values = {
+        "FLOAT": {"float32": "float", "float64": "double"}[sizes["dtype"]],
+        "WIDTH": sizes["width"],
+        "AXIS": sizes["axis"],
+        "EXTRA": sizes["extra"],
+        "NEURONS": ",".join(map(str, sizes["neurons"])),
+        "RESIDUAL": ",".join(str(int(adds)) for adds in sizes["residual"]),
+        "ACTIVATION": sizes["activation"],
+        "THRESHOLD": sizes["threshold"],
+    }
+    if place is not None:
+        values |= {
+            "TYPES": sizes["types"],
+            "INTERVALS": sizes["intervals"],
+            "PARTS": {"float32": 2, "tf32": 1}[sizes["matmul"]],
+            "CAPABILITY": place.removeprefix("sm_"),
+        }
+    comma = "," if place is None else "\\,"  # which nvcc takes for the end of an option otherwise
+    return tuple(f"-DMDOPS_MODEL_{name}={str(value).replace(',', comma)}" for name, value in values.items())
+
+
+def _processor_flags(place: str) -> tuple[str, ...]:
+    level = torch.ops.mdops.cpu_isa()
+    if level == "portable":
+        return ("-march=native", "-DMDOPS_ISA=isa_portable")
+    # GCC's tuning for a processor that it half knows is behind its tuning for any.
+    machine = (f"-march={place}",) if place.startswith("x86-64-v") else ("-march=native", "-mtune=generic")
+    wide = ("-mprefer-vector-width=512",) if level == "v4" else ()
+    return (*machine, *wide, f"-DMDOPS_ISA=isa_{level}", f"-DMDOPS_ISA_LEVEL_{level}")
+
+
+def gpu_flags(place: str) -> tuple[str, ...]:
+    """nvcc's for one architecture, sm_90 say; Hopper's with the instructions that only it has."""
+    number = place.removeprefix("sm_")
+    if number == "90":
+        return ("--generate-code=arch=compute_90a,code=[sm_90a]", "-DMDOPS_HOPPER")
+    return (f"--generate-code=arch=compute_{number},code=[sm_{number}]",)

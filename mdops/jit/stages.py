@@ -1,0 +1,56 @@
+"""The stages that kernels built with the profiler recorded (source/op/common/profiler.h)."""
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+
+from mdops.jit.errors import JitError
+
+_EVENT = np.dtype([("begin", "i8"), ("end", "i8"), ("stage", "i4"), ("thread", "i4")])
+_Record = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
+_Events = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+
+
+class KernelTable(ctypes.Structure):
+    """What source/op/common/kernel_table.h says of a library of rebuilt kernels."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("family", ctypes.c_char_p),
+        ("stages", ctypes.POINTER(ctypes.c_char_p)),
+        ("record", _Record),
+        ("events", _Events),
+    ]
+
+
+def kernel_table(library: Path) -> KernelTable:
+    """The table of a library, which is loaded for it."""
+    function = ctypes.CDLL(str(library)).mdops_kernel_table
+    function.restype = ctypes.POINTER(KernelTable)
+    return function().contents
+
+
+class Stages:
+    """The recorder in a library that was built with the profiler."""
+
+    def __init__(self, library: Path) -> None:
+        self._table = kernel_table(library)
+        if not self._table.stages:
+            raise JitError(f"{library} was built without the profiler")
+        self.names: list[str] = []
+        while (name := self._table.stages[len(self.names)]) is not None:
+            self.names.append(name.decode())
+
+    def record(self, most: int) -> None:
+        """Keeps the next `most` stages; 0 ends it."""
+        if self._table.record(most):
+            raise JitError(f"no memory to record {most} stages")
+
+    def events(self) -> np.ndarray:
+        """Those recorded: begin and end (ns), stage (index of its name), thread."""
+        count = self._table.events(None, 0)
+        found = np.zeros(count, _EVENT)
+        self._table.events(found.ctypes.data, count)
+        return found

@@ -1,0 +1,236 @@
+"""Compiles every combination of the build's flags and loads what comes out, so that no flag's code goes uncompiled.
+
+    .venv/bin/python scripts/build_matrix.py [--out benchmarks/results/build_matrix.txt] [--jobs 2]
+
+The libraries of the ops, with the profiler and without, with CUDA and without, run on every instruction set; the
+kernels that mdops.jit rebuilds, for every instruction set and precision; the GPU's, as PTX for every generation.
+Uses ccache where it is installed. Exits with 1 if a combination fails.
+"""
+
+import argparse
+import importlib.util
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mdops.jit import models, toolchain
+
+ROOT = Path(__file__).resolve().parents[1]
+OP = ROOT / "source/op"
+LEVELS = ("v2", "v3", "v4")
+GENERATIONS = ("80", "86", "89", "90", "90a", "100", "120")
+PROFILER = {"off": (), "on": ("-DMDOPS_PROFILER",)}
+SIZES = {"width": 100, "axis": 16, "neurons": [240, 240, 240], "residual": [0, 1, 1], "activation": 1, "threshold": 3.0,
+         "extra": 0, "types": 2, "intervals": 72}  # fmt: skip
+
+RUN_OPS = """
+import sys, torch
+for library in sys.argv[1:]:
+    torch.ops.load_library(library)
+print(torch.ops.mdops.cpu_isa())
+x = torch.rand(8, 3, dtype=torch.float64)
+zeros = torch.zeros(8, dtype=torch.int32)
+cell, pbc = 9 * torch.eye(3, dtype=torch.float64)[None], torch.ones(1, 3, dtype=torch.bool)
+near, images, counts, needed = torch.ops.mdops.neighbor_matrix(x, cell, pbc, zeros, zeros, 4.0, 1, 16, False)
+assert counts.sum() == 56
+d = torch.ops.mdops.displacements(x, cell, zeros, near, images, torch.float32)
+assert torch.isfinite(d).all()
+"""
+LOAD_TABLE = """
+import sys
+from pathlib import Path
+from mdops.jit.stages import kernel_table
+table = kernel_table(Path(sys.argv[1]))
+assert bool(table.stages) == (sys.argv[2] == "on"), "the profiler"
+print(table.family.decode())
+"""
+
+
+class FailedError(Exception):
+    """A command did not end well; the message is what it said."""
+
+
+def run(*command: object, **env: str) -> str:
+    done = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, env={**os.environ, **env}
+    )
+    if done.returncode != 0:
+        raise FailedError((done.stdout + done.stderr)[-4000:])
+    return done.stdout
+
+
+@dataclass
+class Combination:
+    """A line of the table: what is built, and the work, which gives what to say of it."""
+
+    name: str
+    work: Callable[[Path], str]
+
+
+def library(cuda: str, profiler: str) -> Combination:
+    """Both libraries of the ops by CMake, loaded, and run on every instruction set."""
+
+    def work(_: Path) -> str:
+        folder = (
+            ROOT / f"build/matrix-{cuda.lower()}-{profiler}"
+        )  # kept: the next run builds what has changed
+        flags = " ".join(PROFILER[profiler])
+        launcher = (
+            [f"-DCMAKE_{x}_COMPILER_LAUNCHER=ccache" for x in ("CXX", "CUDA")]
+            if shutil.which("ccache")
+            else []
+        )
+        run(cmake(), "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", *launcher,
+            f"-DMDOPS_CUDA={cuda}", f"-DCMAKE_CXX_FLAGS={flags}", f"-DCMAKE_CUDA_FLAGS={flags}",
+            MDOPS_CUDA_ARCHITECTURES="90a-real")  # fmt: skip
+        run("ninja", "-C", folder, "-j1")
+        made = [folder / name for name in ("libmdops.so", "libmdops_cuda.so") if (folder / name).exists()]
+        if len(made) != (2 if cuda == "ON" else 1):
+            raise FailedError(f"there are {made}")
+        found = []
+        for level in LEVELS if has_levels() else ("",):
+            # PyTorch without CUDA has no libtorch_cuda.so: the one that the linker had stands in for it.
+            found += run(
+                sys.executable,
+                "-c",
+                RUN_OPS,
+                *made,
+                MDOPS_CPU_ISA=level,
+                LD_LIBRARY_PATH=str(folder / "stub"),
+            ).split()
+        return f"{' and '.join(m.name for m in made)} loaded, ops ran with {' '.join(found)}"
+
+    return Combination(f"libraries           CUDA {cuda:<4} profiler {profiler}", work)
+
+
+def rebuilt(level: str, dtype: str, profiler: str) -> Combination:
+    """The CPU's kernels for one model, loaded."""
+
+    def work(folder: Path) -> str:
+        machine = ("-march=native", "-mtune=generic") if level == "native" else (f"-march=x86-64-{level}",)
+        isa = "v4" if level == "native" else level
+        sizes = {**SIZES, "dtype": dtype}
+        flags = (*models.CPU_FLAGS, *machine, f"-DMDOPS_ISA=isa_{isa}", f"-DMDOPS_ISA_LEVEL_{isa}")
+        made = folder / "library.so"
+        run(toolchain.host_compiler().path, *flags, *models.model_defines(sizes), *PROFILER[profiler], f"-I{OP}",
+            "-Werror", "-Wall", "-Wextra", "-shared", OP / "spline_potential/rebuilt.cpp", "-o", made)  # fmt: skip
+        return f"{run(sys.executable, '-c', LOAD_TABLE, made, profiler).strip()} loaded"
+
+    return Combination(f"rebuilt, CPU        {level:<6} {dtype} profiler {profiler}", work)
+
+
+def gpu(source: str, generation: str, matmul: str, profiler: str) -> Combination:
+    """A source with the GPU's kernels as PTX."""
+
+    def work(folder: Path) -> str:
+        hopper = ("-DMDOPS_HOPPER",) if generation == "90a" else ()
+        sizes = {**SIZES, "dtype": "float32", "matmul": matmul}
+        defines = models.model_defines(sizes, f"sm_{generation.rstrip('a')}") if "rebuilt" in source else ()
+        made, nvcc = folder / "made.ptx", toolchain.cuda_compiler().path
+        flags = (
+            "-std=c++20",
+            "-O3",
+            f"-arch=compute_{generation}",
+            "-ptx",
+            *hopper,
+            *defines,
+            *PROFILER[profiler],
+        )
+        run(nvcc, *flags, f"-I{OP}", ROOT / "source" / source, "-o", made)
+        kernels = re.findall(r"^\.visible \.entry|^\.entry|^\.weak \.entry", made.read_text(), re.MULTILINE)
+        if not (defines and hopper):
+            return f"{len(kernels)} kernels"
+        library = folder / "library.so"
+        flags = (*models.GPU_FLAGS, *models.gpu_flags("sm_90"), *defines, *PROFILER[profiler])
+        run(nvcc, *flags, f"-I{OP}", "-shared", ROOT / "source" / source, "-o", library)
+        told = run(sys.executable, "-c", LOAD_TABLE, library, profiler).strip()
+        return f"{len(kernels)} kernels; as machine code, too: {told} loaded"
+
+    what = "rebuilt, GPU" if "rebuilt" in source else "all headers, GPU"
+    return Combination(
+        f"{what:<19} sm_{generation:<4} {matmul if 'rebuilt' in source else '':<8} profiler {profiler}", work
+    )
+
+
+def cmake() -> str:
+    """That of this environment, as the build takes it, or the system's."""
+    package = importlib.util.find_spec("cmake")
+    folders = package.submodule_search_locations if package else None
+    names = [*(str(Path(folder, "data/bin/cmake")) for folder in folders or ()), "cmake"]
+    return next(filter(None, map(shutil.which, names)), "cmake")
+
+
+def has_levels() -> bool:
+    return torch.ops.mdops.cpu_isa() in LEVELS
+
+
+def combinations(cuda: bool) -> Iterator[Combination]:
+    for profiler in PROFILER:
+        yield library("OFF", profiler)
+    levels = [level for level in LEVELS if level <= torch.ops.mdops.cpu_isa()] if has_levels() else []
+    native = ["native"] if torch.ops.mdops.cpu_isa() == "v4" else []
+    for parts in itertools.product([*levels, *native], ("float32", "float64"), PROFILER):
+        yield rebuilt(*parts)
+    if cuda:
+        for generation, profiler in itertools.product(GENERATIONS, PROFILER):
+            yield gpu("op/spline_potential/rebuilt.cu", generation, "float32", profiler)
+            yield gpu("gpu_headers.cu", generation, "", profiler)
+        for profiler in PROFILER:
+            yield library("ON", profiler)
+            yield gpu("op/spline_potential/rebuilt.cu", "90a", "tf32", profiler)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    args = parser.parse_args()
+
+    cuda = shutil.which("nvcc") is not None
+    failed = 0
+
+    def build(combination: Combination) -> str:
+        nonlocal failed
+        begin = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                told = f"ok      {combination.work(Path(folder))}"
+            except FailedError as error:
+                failed += 1
+                told = f"FAILED\n{error}"
+        line = f"{combination.name:<48} {time.perf_counter() - begin:6.1f} s  {told}"
+        print(line, flush=True)
+        return line
+
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(args.jobs) as pool:
+        lines = list(pool.map(build, combinations(cuda)))
+    compilers = [
+        toolchain.host_compiler().version.split(" Copyright")[0],
+        *([toolchain.cuda_compiler().version] if cuda else []),
+    ]
+    lines += [
+        "",
+        f"{len(lines)} combinations, {failed} failed, {time.perf_counter() - begin:.0f} s; {'; '.join(compilers)}",
+    ]
+    print(lines[-1])
+    if args.out:
+        args.out.write_text("\n".join(lines) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

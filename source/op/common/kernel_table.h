@@ -1,0 +1,32 @@
+// The C interface between the ops and kernels that are rebuilt for one model and machine (docs/jit.md): such
+// a library has one function, mdops_kernel_table, which answers with the struct of its family. Each begins
+// with this header. The library knows neither PyTorch nor Python.
+#pragma once
+
+#include <cstdint>
+
+namespace mdops {
+
+// To be raised with every change of these structs, and of what their functions are called with.
+constexpr uint32_t kTableVersion = 1;
+
+// A stage of a kernel, from begin to end in ns.
+struct StageEvent {
+  int64_t begin, end;
+  int32_t stage, thread;
+};
+
+struct KernelTable {
+  uint32_t version, size;  // kTableVersion, and bytes of the family's struct
+  const char* family;
+  // Of libraries built with MDOPS_PROFILER, null in others: the stages' names, null after the last; record
+  // keeps the next `most` events, and none for 0 (not 0: no memory for them); events copies them and says how
+  // many there are.
+  const char* const* stages;
+  int (*record)(int64_t most);
+  int64_t (*events)(StageEvent* to, int64_t most);
+};
+
+}  // namespace mdops
+
+#define MDOPS_EXPORT extern "C" __attribute__((visibility("default")))

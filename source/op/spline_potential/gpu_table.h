@@ -1,0 +1,52 @@
+// The inference step on a GPU as a table: how a library that is rebuilt for one model answers the op.
+#pragma once
+
+#include <cstring>
+
+#include "common/kernel_table.h"
+#include "spline_potential/gpu_run.h"
+
+namespace mdops {
+
+// Where a call runs, and the op's name in its errors.
+struct GpuPlace {
+  const char* op;
+  int index;
+  cudaStream_t stream;
+};
+
+// Why a call cannot be; it goes back as text, for no exception crosses the libraries.
+struct Refusal {
+  char text[1000];
+};
+
+struct StepTable : KernelTable {
+  static constexpr const char* kFamily = "spline_potential_gpu";
+  static bool is(const KernelTable& table) {
+    return table.size == sizeof(StepTable) && std::strcmp(table.family, kFamily) == 0;
+  }
+
+  // What it was built for.
+  int64_t arguments;  // bytes
+  int32_t capability, parts, ntypes, basis, extra, width, axis, activation, layers;
+  int32_t neurons[GpuNetShape::kMostLayers], residual[GpuNetShape::kMostLayers];
+  float threshold;
+
+  // Memory that a call needs, -1 if it is refused; and the call, whose result is 0 unless it is refused.
+  int64_t (*bytes)(const GpuPlace& place, const StepArgs& args, Refusal* why);
+  int (*run)(const GpuPlace& place, const StepArgs& args, void* memory, Refusal* why);
+
+  bool fits(const StepArgs& p, int net_parts, int device_capability) const {
+    const GpuNetShape& net = p.net.net;
+    if (arguments != sizeof(StepArgs) || capability != device_capability || parts != net_parts ||
+        ntypes != p.ntypes || basis != p.basis() || extra != p.extra_size || width != p.width ||
+        axis != p.axis || layers != net.layers || activation != static_cast<int32_t>(net.activation) ||
+        (net.activation == Activation::silut && threshold != net.threshold))
+      return false;
+    for (int n = 0; n < layers; ++n)
+      if (neurons[n] != net.neurons[n] || residual[n] != (n > 0 && net.residual[n])) return false;
+    return true;
+  }
+};
+
+}  // namespace mdops

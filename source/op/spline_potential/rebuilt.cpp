@@ -1,0 +1,30 @@
+// The kernels of the inference step for one model and this machine, as a library of their own: what mdops.jit
+// compiles, with the model's sizes (gemm/net.h) and MDOPS_ISA as for the prebuilt ones.
+#include "spline_potential/cpu_kernel.cpp"
+#include "spline_potential/kernel_table.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+namespace {
+
+PotentialTable table() {
+  PotentialTable table{};
+  table.version = kTableVersion, table.size = sizeof(PotentialTable), table.family = PotentialTable::kFamily;
+  table.set_sizes<MDOPS_MODEL_FLOAT>(FittingShape{});
+  table.kernels<MDOPS_MODEL_FLOAT>() = {scratch_size, potential};
+#ifdef MDOPS_PROFILER
+  table.stages = kStageNames, table.record = record_stages, table.events = stage_events;
+#endif
+  return table;
+}
+
+}  // namespace
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops
+
+MDOPS_EXPORT const mdops::KernelTable* mdops_kernel_table() {
+  static const mdops::PotentialTable table = mdops::MDOPS_ISA::table();
+  return &table;
+}

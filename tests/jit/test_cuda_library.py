@@ -1,0 +1,85 @@
+"""The CUDA library that a wheel lacks: how it is built, and that it is found."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from recipes import tiny
+
+from mdops.cli import main
+from mdops.jit import JitError, builder, cuda_library, recipe, toolchain
+
+ROOT = Path(__file__).parents[2]
+WITHOUT = """
+# The package's folders without its CUDA library, and a PyTorch that says it has CUDA.
+import torch
+torch.version.cuda = "13.0"
+import pathlib
+is_file = pathlib.Path.is_file
+pathlib.Path.is_file = lambda path: path.name != "libmdops_cuda.so" and is_file(path)
+import mdops
+from mdops import _library
+print(_library._cuda_failure)
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """A compiler's answers, and an empty cache."""
+    monkeypatch.setenv("MDOPS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    nvcc = toolchain.Tool("nvcc", "an nvcc of the tests")
+    monkeypatch.setattr(cuda_library.toolchain, "cuda_compiler", lambda: nvcc)
+
+
+def test_the_recipe_is_that_of_the_build(stand_in):
+    made = cuda_library.cuda_recipe(["sm_80", "sm_90"])
+    sources = {str(p.relative_to(ROOT / "source/op")) for p in (ROOT / "source/op").glob("*/cuda.cu")}
+    build = (ROOT / "CMakeLists.txt").read_text() + (ROOT / "source/cuda.cmake").read_text()
+    (of_the_cpu,) = re.findall(r'list\(FILTER COMMON_SOURCES EXCLUDE REGEX "/\((.*)\)', build)
+    common = {p.stem for p in (ROOT / "source/op/common").glob("*.cpp")} - set(of_the_cpu.split("|"))
+    assert set(made.sources) == sources | {f"common/{name}.cpp" for name in common}
+    for define in cuda_library._DEFINES:
+        assert define.removeprefix("-D") in build
+    told = re.findall(
+        r"set_source_files_properties\(source/op/(\S+) PROPERTIES COMPILE_OPTIONS (\S+)\)", build
+    )
+    assert {source: (flag,) for source, flag in told} == made.flags_of
+    assert made.target == "sm_80+sm_90" and "-DMDOPS_HOPPER" in made.flags
+    assert f"of_source = {made.flags_of['neighbor/cuda.cu'][0]}" in builder.ninja_file(made)
+
+
+def test_a_library_in_the_cache_is_found(stand_in, tmp_path):
+    assert cuda_library.cached_cuda_library() is None
+    folder = recipe.source_folder()
+    wanted = cuda_library.cuda_recipe(["sm_90"])
+    made = tiny(tmp_path / "source", name="mdops_cuda", about=wanted.about)
+    entry = builder.entry_of(made)
+    assert cuda_library.cached_cuda_library() is None, "it is of other sources"
+    told = entry.path.with_name("entry.json")
+    digest = recipe.sources_digest(folder, wanted.sources)
+    told.write_text(told.read_text().replace(entry.configuration["sources"], digest))
+    assert cuda_library.cached_cuda_library() == entry.path
+
+
+def test_no_gpu_to_build_for_is_an_error(stand_in, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(JitError, match=r"no GPU to build for: name its architecture, as --arch sm_90"):
+        cuda_library.build_cuda_library()
+
+
+def test_the_command_leaves_a_package_with_cuda_alone(stand_in, monkeypatch, capsys):
+    from mdops import _library
+
+    monkeypatch.setattr(_library, "library_path", lambda name: Path("/there") / name)
+    assert main(["build", "--cuda"]) == 0
+    assert "this mdops has its CUDA library: /there/libmdops_cuda.so" in capsys.readouterr().out
+
+
+def test_a_package_without_its_cuda_library_imports():
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "this mdops was built without CUDA: `mdops build --cuda`" in done.stdout
