@@ -180,6 +180,23 @@ MDOPS_HD uint32_t spread(uint32_t packed) {
   return codes | (codes >> 1 & 0x01010101u) * 0xfcu;
 }
 
+// A block of words of B given by columns; false where it lies otherwise.
+template <LowBitChip Chip>
+bool pack_square(const LowBitProduct& p, const uint8_t* from, int64_t columns, uint32_t flip, int32_t* to) {
+  constexpr int n = kLanes<float>;
+  if (Chip == LowBitChip::plain || columns < n || p.b_col % 4 || reinterpret_cast<uintptr_t>(from) % 4)
+    return false;
+  float words[n * n];
+  transpose_tile(reinterpret_cast<const float*>(from), p.b_col / 4, words, n);
+  for (int k = 0; k < n; ++k)
+    for (int c = 0; c < n; ++c) {
+      uint32_t word;
+      std::memcpy(&word, words + k * n + c, 4);
+      to[k * kDotColumns + c] = static_cast<int32_t>(word ^ flip);
+    }
+  return true;
+}
+
 // Columns [first, first + kDotColumns) of B, group after group, each filled up with zeros.
 template <LowBitChip Chip>
 void pack_panel(const LowBitProduct& p, int64_t first, int32_t* to) {
@@ -191,6 +208,14 @@ void pack_panel(const LowBitProduct& p, int64_t first, int32_t* to) {
   for (int64_t g = 0; g < p.groups; ++g) {
     const int64_t begin = p.first(g), end = begin + p.size(g), filled = padded_group(p, Chip);
     int64_t k = begin;
+    if (p.b_row == 1 && !is_ternary) {
+      constexpr int kSide = kLanes<float>;
+      bool square = true;
+      for (; square && k + 4 * kSide <= end; k += square ? 4 * kSide : 0)
+        for (int64_t n = 0; square && n < kDotColumns; n += kSide)
+          square = pack_square<Chip>(p, p.b + k + (first + n) * p.b_col, columns - n, flip,
+                                     to + (k - begin) / 4 * kDotColumns + n);
+    }
     if (!is_ternary || begin % 4 == 0)
       for (; k + 4 <= end; k += 4) {
         int32_t* at = to + (k - begin) / 4 * kWords * kDotColumns;
