@@ -1,4 +1,4 @@
-"""Low-bit numbers: quantisation, products of int8, ternary and float8 matrices, and their straight-through gradients."""
+"""Low-bit numbers: quantisation, products of int8, ternary and float8 matrices, straight-through gradients."""
 
 from typing import Any
 
@@ -67,7 +67,8 @@ def quantize(
 
     value = x / scale, rounded to the nearest (ties to even). The scale is max|x| / 127 for int8, max|x| / 448 for
     e4m3, max|x| / 57344 for e5m2, and mean|x| for ternary numbers, which are rounded to -1, 0, 1; it is 1 where
-    all x are zero. Where x is not finite the scale is not, so that products with it are NaN.
+    all x are zero. Where x is not finite the scale is not, so that products with it are NaN. No gradient goes back to
+    x: `fake_quantize` and `lowbit_linear` have one.
 
     Args:
         x: (R, C), of any floating dtype; computed in float32.
@@ -81,7 +82,7 @@ def quantize(
     """
     if isinstance(kind, torch.dtype):
         kind = next((name for name, dtype in KINDS.items() if dtype == kind), str(kind))
-    values, scale = torch.ops.mdops.quantize(x.float(), kind, per, groups)
+    values, scale = torch.ops.mdops.quantize(x.detach().float(), kind, per, groups)
     return values, scale[0] if per == "column" and groups == 1 else scale
 
 
@@ -170,7 +171,9 @@ def _product_formula(needs: Any, grads: Any, args: Any) -> Any:
         grad_a = terms.sum(1) if a_scale.dim() else terms.sum()
     if needs[1]:
         if b_scale.dim() == 2:
-            terms = torch.stack([(grad * part).sum(0) for part in _group_products(a, b, a_scale, b_scale.shape[0])])
+            terms = torch.stack(
+                [(grad * part).sum(0) for part in _group_products(a, b, a_scale, b_scale.shape[0])]
+            )
             grad_b = terms if len(terms) else b_scale.new_zeros(b_scale.shape)
         else:
             terms = grad * torch.ops.mdops.gemm_lowbit(a, b, a_scale, one, torch.float32)
@@ -184,7 +187,9 @@ def _group_products(a: Any, b: Any, a_scale: Any, groups: int) -> list[torch.Ten
     values = torch.ops.mdops.unpack_ternary(b, depth) if b.dtype == torch.uint8 else b
     size = -(-depth // groups) if groups else 0
     parts = [slice(g * size, min(depth, (g + 1) * size)) for g in range(groups)]
-    return [torch.ops.mdops.gemm_lowbit(a[:, part], values[part], a_scale, one, torch.float32) for part in parts]
+    return [
+        torch.ops.mdops.gemm_lowbit(a[:, part], values[part], a_scale, one, torch.float32) for part in parts
+    ]
 
 
 def _straight_through(needs: Any, grads: Any, args: Any) -> Any:
