@@ -148,7 +148,9 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
 #ifdef MDOPS_HOPPER
       if (plan.way == Way::wide_128 || plan.way == Way::wide_256)
         return multiply_wide_product<1>(gpu, p, plan.way == Way::wide_256);
-      multiply_wide_product<2>(gpu, p, plan.way == Way::pair_256);
+      return multiply_wide_product<2>(gpu, p, plan.way == Way::pair_256);
+#else
+      return;
 #endif
   }
 }
