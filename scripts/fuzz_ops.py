@@ -493,7 +493,8 @@ def changed_dtype(tensor: Any, rng: random.Random) -> tuple[Any, str]:
         torch.complex64,
     )
     dtype = rng.choice(dtypes)
-    return torch.nan_to_num(tensor).to(dtype) if tensor.is_floating_point() else tensor.to(dtype), f"{dtype}"
+    numbers = tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
+    return torch.nan_to_num(numbers).to(dtype) if tensor.is_floating_point() else tensor.to(dtype), f"{dtype}"
 
 
 if __name__ == "__main__":

@@ -334,9 +334,11 @@ struct alignas(64) TileSetting {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// Constant in memory, and the barrier below: GCC's intrinsics do not say what memory they read.
+constexpr TileSetting kTileSetting;
+
 MDOPS_AMX void begin_tiles() {
-  const TileSetting setting;
-  _tile_loadconfig(&setting);
+  _tile_loadconfig(&kTileSetting);
 }
 MDOPS_AMX void end_tiles() {
   _tile_release();
@@ -345,6 +347,7 @@ MDOPS_AMX void end_tiles() {
 // kTileRows rows by kDotColumns columns of sums.
 MDOPS_AMX void tile_sums(int64_t words, const int32_t* a, int64_t stride, const int32_t* b, int32_t* tile) {
   constexpr int kStep = kTileDepth / 4, kApart = 4 * kDotColumns;  // words of a tile's depth; bytes
+  asm volatile("" ::: "memory");
   for (int n = 0; n < kDotColumns; n += 2 * kTile) {
     _tile_zero(0);
     _tile_zero(1);
