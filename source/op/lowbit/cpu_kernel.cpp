@@ -473,6 +473,28 @@ MDOPS_HD float* at(const Panels<float>& panels, int64_t row, int64_t n) {
   return panels.panel(col, row) + (n - col);
 }
 
+// Numbers [k, k + depth) of columns [first, first + columns) of B, the other columns zero.
+void decode_panel(const LowBitProduct& p, const FloatTable& table, int64_t first, int64_t columns, int64_t k,
+                  int64_t depth, const Panels<float>& to) {
+  for (int64_t col = 0; col < to.cols; col += Panels<float>::kWide) {
+    const int64_t width = to.width(col);
+    float* out = to.panel(col);
+    for (int64_t c = 0; c < width; ++c) {
+      const int64_t n = col + c;
+      const uint8_t* from = p.b + k * p.b_row + (first + n) * p.b_col;
+      if (p.b_col == 1 && n < columns) continue;
+      for (int64_t j = 0; j < depth; ++j)
+        out[j * width + c] = n < columns ? table.value[from[j * p.b_row]] : 0.0f;
+    }
+    if (p.b_col != 1) continue;
+    const int64_t end = columns - col < width ? columns - col : width;
+    for (int64_t j = 0; j < depth; ++j) {
+      const uint8_t* from = p.b + (k + j) * p.b_row + first + col;
+      for (int64_t c = 0; c < end; ++c) out[j * width + c] = table.value[from[c]];
+    }
+  }
+}
+
 void float_pieces(const LowBitProduct& p, int64_t block, int64_t begin, int64_t end, const void* prepared,
                   void* memory) {
   const int64_t blocks = (p.rows + block - 1) / block;
@@ -489,10 +511,7 @@ void float_pieces(const LowBitProduct& p, int64_t block, int64_t begin, int64_t 
       if (p.depth == 0) clear_from(scratch.c, 0);
       for (int64_t k = p.first(g); k < last; k += kFloatDepth) {
         const int64_t depth = last - k < kFloatDepth ? last - k : kFloatDepth;
-        for (int64_t n = 0; n < kDotColumns; ++n)
-          for (int64_t j = 0; j < depth; ++j)
-            *at(scratch.b, j, n) =
-                n < columns ? table.value[p.b[(k + j) * p.b_row + (first + n) * p.b_col]] : 0.0f;
+        decode_panel(p, table, first, columns, k, depth, scratch.b);
         gemm(rows, depth, ByRow<float>{a + top * p.depth + k, p.depth}, scratch.b, scratch.c,
              k != p.first(g));
       }
