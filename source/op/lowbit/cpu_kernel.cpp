@@ -133,7 +133,9 @@ int64_t row_words(const LowBitProduct& p, LowBitChip chip) {
 }
 // Whether the rows of A can be multiplied where they are.
 bool is_in_place(const LowBitProduct& p, LowBitChip chip) {
-  return chip == LowBitChip::vnni && p.depth % 4 == 0 && padded_group(p, chip) == p.group;
+  if (padded_group(p, chip) != p.group) return false;
+  return chip == LowBitChip::amx ? p.depth % kTileDepth == 0 && p.rows % kTileRows == 0
+                                 : chip == LowBitChip::vnni && p.depth % 4 == 0;
 }
 int64_t whole_rows(const LowBitProduct& p) {
   return (p.rows + kTileRows - 1) / kTileRows * kTileRows;

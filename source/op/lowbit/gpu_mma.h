@@ -24,14 +24,18 @@ namespace gpu_lowbit {
 
 constexpr int kStageDepth = 128;
 
-// Warps along rows and columns, each with RowUnits x 16 rows and ColUnits x 32 columns; stages under way.
-template <int RowWarps, int ColWarps, int RowUnits, int ColUnits, int Stages>
+// Warps along rows, columns and depth, each with RowUnits x 16 rows and ColUnits x 32 columns; stages under way. Where
+// warps share the depth, each has every DepthWarps-th 32 of a stage.
+template <int RowWarps, int ColWarps, int DepthWarps, int RowUnits, int ColUnits, int Stages>
 struct MmaTile {
+  static constexpr int kDepthWarps = DepthWarps;
   static constexpr int kRowWarps = RowWarps, kColWarps = ColWarps, kRowUnits = RowUnits, kColUnits = ColUnits;
   static constexpr int kRows = 16 * RowWarps * RowUnits, kCols = 32 * ColWarps * ColUnits;
-  static constexpr int kThreads = 32 * RowWarps * ColWarps, kStages = Stages;
+  static constexpr int kThreads = 32 * RowWarps * ColWarps * DepthWarps, kStages = Stages;
   static constexpr int kABytes = kRows * kStageDepth, kBBytes = kCols * kStageDepth;
-  static constexpr int kShared = Stages * (kABytes + kBBytes);
+  static constexpr int kSumBytes = (DepthWarps - 1) * kRows * kCols * 4;
+  static constexpr int kShared =
+      Stages * (kABytes + kBBytes) > kSumBytes ? Stages * (kABytes + kBBytes) : kSumBytes;
 };
 
 // Where piece `piece` of depth `line` of B stands, lines of kCols bytes; for ternary a line is four depths.
@@ -288,39 +292,62 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int2 tile = tile_of(blockIdx.x, (p.rows + T::kRows - 1) / T::kRows, (p.cols + T::kCols - 1) / T::kCols);
   const int row0 = tile.x * T::kRows, col0 = tile.y * T::kCols;
-  const int warp_row = warp % T::kRowWarps * 16 * T::kRowUnits, warp_col = warp / T::kRowWarps * 32 * T::kColUnits;
+  const int warp_row = warp % T::kRowWarps * 16 * T::kRowUnits;
+  const int warp_col = warp / T::kRowWarps % T::kColWarps * 32 * T::kColUnits;
+  const int warp_step = warp / (T::kRowWarps * T::kColWarps);
   const int kinds = (p.a_kind == LowBit::e5m2 ? 2 : 0) | (p.b_kind == LowBit::e5m2 ? 1 : 0);
 
   Number sum[T::kRowUnits][T::kColUnits][4][4] = {};
-  float parts[InParts ? T::kRowUnits : 1][T::kColUnits][4][4] = {};
+  float parts[InParts ? T::kRowUnits : 1][InParts ? T::kColUnits : 1][4][4];
+  if constexpr (InParts)
+#pragma unroll
+    for (int k = 0; k < T::kRowUnits * T::kColUnits * 16; ++k) (&parts[0][0][0][0])[k] = -0.0f;  // -0 + x is x
   const int own_col = col0 + warp_col + 8 * (lane % 4);  // the first of eight, and 32 further on
 
+  // Scales of eight columns from `col` on; beyond the last those of the last, which nobody stores.
+  const auto scales_of = [&](const float* scales, int col, float (&s)[8]) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) s[k] = scales[p.b_step * min(col + k, p.cols - 1)];
+  };
+  // Read here, to be there at the end.
+  float a_scale[T::kRowUnits][2], b_scale[T::kColUnits][8];
+#pragma unroll
+  for (int r = 0; r < T::kRowUnits; ++r)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      a_scale[r][h] = p.a_scale[p.a_step * min(row0 + warp_row + 16 * r + lane / 4 + 8 * h, p.rows - 1)];
+#pragma unroll
+  for (int u = 0; u < T::kColUnits; ++u) {
+    if (p.groups == 1)
+      scales_of(p.b_scale, own_col + 32 * u, b_scale[u]);
+    else
+#pragma unroll
+      for (int k = 0; k < 8; ++k) b_scale[u][k] = 1.0f;
+  }
+
   // parts += sum scale, rounded twice.
-  bool is_first = true;
   const auto add_part = [&](int g) {
     if constexpr (InParts) {
 #pragma unroll
-      for (int u = 0; u < T::kColUnits; ++u)
+      for (int u = 0; u < T::kColUnits; ++u) {
+        float scale[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+        if (p.groups > 1) scales_of(p.b_scale + static_cast<int64_t>(g) * p.cols, own_col + 32 * u, scale);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          const int col = own_col + 32 * u + k;
-          const float scale = p.groups <= 1 ? 1.0f : col < p.cols ? p.b_scale[static_cast<int64_t>(g) * p.cols + col] : 0.0f;
+        for (int k = 0; k < 8; ++k)
 #pragma unroll
           for (int r = 0; r < T::kRowUnits; ++r)
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
               Number& s = sum[r][u][k % 4][2 * h + k / 4];
               float& part = parts[r][u][k % 4][2 * h + k / 4];
-              const float term = __fmul_rn(as_float(s), scale);
-              part = is_first ? term : __fadd_rn(part, term);
+              part = __fadd_rn(part, __fmul_rn(as_float(s), scale[k]));
               s = 0;
             }
-        }
-      is_first = false;
+      }
     }
   };
 
-#pragma unroll
+#pragma unroll 1
   for (int stage = 0; stage < T::kStages - 1; ++stage) {
     if (stage < stages.count)
       copy_stage<T, Number, Side>(p, stages, stage, row0, col0, shared + stage * kStageBytes);
@@ -337,7 +364,8 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
     const uint32_t a_at = shared + stage % T::kStages * kStageBytes, b_at = a_at + T::kABytes;
     const int k0 = stages.first(stage), end = stages.end(stage);
 #pragma unroll
-    for (int step = 0; step < kStageDepth / 32; ++step) {
+    for (int turn = 0; turn < kStageDepth / 32 / T::kDepthWarps; ++turn) {
+      const int step = turn * T::kDepthWarps + warp_step;
       if (k0 + 32 * step >= end) break;
       uint32_t a[T::kRowUnits][4];
 #pragma unroll
@@ -357,11 +385,35 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
       if constexpr (InParts) {
         // The end of a group may be in the middle of a stage; float8 are added up at least once a stage.
         const int done = k0 + 32 * step + 32;
-        const bool ends = p.groups > 1 ? done >= end || done % p.group == 0 : done >= end;
-        if (ends || (!std::is_same_v<Number, int> && step == kStageDepth / 32 - 1))
+        static_assert(T::kDepthWarps == 1 || !std::is_same_v<Number, int>);
+        const bool ends = done >= end || (p.groups > 1 && done % p.group == 0);
+        if (ends || (!std::is_same_v<Number, int> && turn == kStageDepth / 32 / T::kDepthWarps - 1))
           add_part(p.groups > 1 ? (k0 + 32 * step) / p.group : 0);
       }
     }
+  }
+
+  // What the warps of one place have of different depths, added up by the first of them in their order.
+  if constexpr (T::kDepthWarps > 1) {
+    using Shared = std::conditional_t<InParts, float, Number>;
+    constexpr int kOwn = T::kRowUnits * T::kColUnits * 16, kPlaces = T::kRowWarps * T::kColWarps;
+    Shared* own;
+    if constexpr (InParts)
+      own = &parts[0][0][0][0];
+    else
+      own = &sum[0][0][0][0];
+    Shared* all = reinterpret_cast<Shared*>(memory) + warp % kPlaces * 32 + lane;
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
+    if (warp_step > 0)
+#pragma unroll
+      for (int k = 0; k < kOwn; ++k) all[((warp_step - 1) * kOwn + k) * 32 * kPlaces] = own[k];
+    __syncthreads();
+    if (warp_step > 0) return;
+#pragma unroll
+    for (int d = 0; d < T::kDepthWarps - 1; ++d)
+#pragma unroll
+      for (int k = 0; k < kOwn; ++k) own[k] += all[(d * kOwn + k) * 32 * kPlaces];
   }
 
 #pragma unroll
@@ -370,11 +422,9 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
     for (int h = 0; h < 2; ++h) {
       const int row = row0 + warp_row + 16 * r + lane / 4 + 8 * h;
       if (row >= p.rows) continue;
-      const float a_scale = p.a_scale[row * p.a_step];
 #pragma unroll
       for (int u = 0; u < T::kColUnits; ++u) {
-        const int col = own_col + 32 * u;
-        if (col >= p.cols) continue;
+        if (own_col + 32 * u >= p.cols) continue;
         float v[8];
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
@@ -383,11 +433,9 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
             all = parts[r][u][k % 4][2 * h + k / 4];
           else
             all = as_float(sum[r][u][k % 4][2 * h + k / 4]);
-          if (p.groups == 1)
-            all = __fmul_rn(all, col + k < p.cols ? p.b_scale[(col + k) * p.b_step] : 0.0f);
-          v[k] = __fmul_rn(all, a_scale);
+          v[k] = __fmul_rn(__fmul_rn(all, b_scale[u][k]), a_scale[r][h]);
         }
-        store_eight(p, row, col, v);
+        store_eight(p, row, own_col + 32 * u, v);
       }
     }
 }

@@ -11,16 +11,17 @@
 namespace mdops {
 namespace gpu_lowbit {
 
-//                        warps, units of 16 x 32 a warp, stages
-using SmallTile = MmaTile<2, 1, 1, 1, 4>;   // 32 x 32
-using MiddleTile = MmaTile<2, 2, 2, 1, 4>;  // 64 x 64
-using LargeTile = MmaTile<2, 4, 4, 1, 3>;   // 128 x 128
+//      warps along rows, columns and depth, units of 16 x 32 a warp, stages
+using SmallTile = MmaTile<2, 1, 4, 1, 1, 8>;        // 32 x 32
+using SmallGroupsTile = MmaTile<2, 1, 1, 1, 1, 8>;  // whose sums of groups must be whole
+using MiddleTile = MmaTile<2, 2, 1, 2, 1, 4>;       // 64 x 64
+using LargeTile = MmaTile<2, 4, 1, 4, 1, 3>;        // 128 x 128
 
-enum class Way : int { small, middle, large, wide_128, wide_256, pair_128, pair_256 };
-constexpr const char* kWays[] = {"small", "middle", "large", "wide_128", "wide_256", "pair_128", "pair_256"};
+enum class Way : int { small, middle, large, wide_64, wide_128, wide_256, pair_128, pair_256 };
+constexpr const char* kWays[] = {"small", "middle", "large", "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"};
 
 inline bool is_wide(Way way) {
-  return way >= Way::wide_128;
+  return way >= Way::wide_64;
 }
 
 // How a call goes, and the bytes of copies of its factors (0: they are read as they are).
@@ -33,7 +34,7 @@ struct Plan {
 inline bool named_way(Way* way) {
   const char* name = std::getenv("MDOPS_LOWBIT_TILE");
   if (name == nullptr) return false;
-  for (int k = 0; k < 7; ++k)
+  for (int k = 0; k < 8; ++k)
     if (std::strcmp(name, kWays[k]) == 0) return *way = static_cast<Way>(k), true;
   return false;
 }
@@ -86,6 +87,7 @@ void launch_mma(const Gpu& gpu, const Product& p) {
 
 template <class T>
 void multiply_by_mma(const Gpu& gpu, const Product& p) {
+  using GroupsTile = std::conditional_t<std::is_same_v<T, SmallTile>, SmallGroupsTile, T>;
   constexpr bool kGroups = !std::is_same_v<T, LargeTile>;
   if (p.is_float()) {
     if (p.b.layout == Layout::by_line) return launch_mma<T, float, Layout::by_line, true>(gpu, p);
@@ -93,9 +95,9 @@ void multiply_by_mma(const Gpu& gpu, const Product& p) {
   }
   if constexpr (kGroups) {
     if (p.groups > 1) {
-      if (p.b.layout == Layout::by_line) return launch_mma<T, int, Layout::by_line, true>(gpu, p);
-      if (p.b.layout == Layout::by_depth) return launch_mma<T, int, Layout::by_depth, true>(gpu, p);
-      return launch_mma<T, int, Layout::ternary, true>(gpu, p);
+      if (p.b.layout == Layout::by_line) return launch_mma<GroupsTile, int, Layout::by_line, true>(gpu, p);
+      if (p.b.layout == Layout::by_depth) return launch_mma<GroupsTile, int, Layout::by_depth, true>(gpu, p);
+      return launch_mma<GroupsTile, int, Layout::ternary, true>(gpu, p);
     }
   }
   if (p.b.layout == Layout::by_line) return launch_mma<T, int, Layout::by_line, false>(gpu, p);
@@ -115,18 +117,18 @@ void launch_wide(const Gpu& gpu, const Product& p) {
                       kWideThreads, T::kShared, a, b, p);
 }
 
-template <int Cluster>
-void multiply_wide_product(const Gpu& gpu, const Product& p, bool is_256) {
+template <int Columns, int Cluster>
+void multiply_wide_product(const Gpu& gpu, const Product& p) {
   constexpr LowBit kInt8 = LowBit::int8, kE4 = LowBit::e4m3, kE5 = LowBit::e5m2;
+  constexpr int kInParts = Columns < 128 ? Columns : 128;
   if (!p.is_float()) {
-    if (p.groups > 1) return launch_wide<kInt8, kInt8, 128, true, Cluster>(gpu, p);
-    if (is_256) return launch_wide<kInt8, kInt8, 256, false, Cluster>(gpu, p);
-    return launch_wide<kInt8, kInt8, 128, false, Cluster>(gpu, p);
+    if (p.groups > 1) return launch_wide<kInt8, kInt8, kInParts, true, Cluster>(gpu, p);
+    return launch_wide<kInt8, kInt8, Columns, false, Cluster>(gpu, p);
   }
-  if (p.a_kind == kE4 && p.b_kind == kE4) return launch_wide<kE4, kE4, 128, true, Cluster>(gpu, p);
-  if (p.a_kind == kE4) return launch_wide<kE4, kE5, 128, true, Cluster>(gpu, p);
-  if (p.b_kind == kE4) return launch_wide<kE5, kE4, 128, true, Cluster>(gpu, p);
-  launch_wide<kE5, kE5, 128, true, Cluster>(gpu, p);
+  if (p.a_kind == kE4 && p.b_kind == kE4) return launch_wide<kE4, kE4, kInParts, true, Cluster>(gpu, p);
+  if (p.a_kind == kE4) return launch_wide<kE4, kE5, kInParts, true, Cluster>(gpu, p);
+  if (p.b_kind == kE4) return launch_wide<kE5, kE4, kInParts, true, Cluster>(gpu, p);
+  launch_wide<kE5, kE5, kInParts, true, Cluster>(gpu, p);
 }
 
 inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_copy, uint8_t* b_copy) {
@@ -144,14 +146,20 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
       return multiply_by_mma<MiddleTile>(gpu, p);
     case Way::large:
       return multiply_by_mma<LargeTile>(gpu, p);
-    default:
 #ifdef MDOPS_HOPPER
-      if (plan.way == Way::wide_128 || plan.way == Way::wide_256)
-        return multiply_wide_product<1>(gpu, p, plan.way == Way::wide_256);
-      return multiply_wide_product<2>(gpu, p, plan.way == Way::pair_256);
-#else
-      return;
+    case Way::wide_64:
+      return multiply_wide_product<64, 1>(gpu, p);
+    case Way::wide_128:
+      return multiply_wide_product<128, 1>(gpu, p);
+    case Way::wide_256:
+      return multiply_wide_product<256, 1>(gpu, p);
+    case Way::pair_128:
+      return multiply_wide_product<128, 2>(gpu, p);
+    case Way::pair_256:
+      return multiply_wide_product<256, 2>(gpu, p);
 #endif
+    default:
+      gpu.refuse("the library has no kernel for it");
   }
 }
 

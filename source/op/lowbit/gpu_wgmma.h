@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <cuda_bf16.h>
 
 #include "gemm/gpu_hopper.h"
 #include "lowbit/gpu_mma.h"
@@ -80,13 +81,17 @@ __device__ __forceinline__ void wait_products() {
 
 #define MDOPS_D4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define MDOPS_D16(c, i) MDOPS_D4(c, i), MDOPS_D4(c, i + 4), MDOPS_D4(c, i + 8), MDOPS_D4(c, i + 12)
+#define MDOPS_D32(c, i) MDOPS_D16(c, i), MDOPS_D16(c, i + 16)
 #define MDOPS_D64(c, i) MDOPS_D16(c, i), MDOPS_D16(c, i + 16), MDOPS_D16(c, i + 32), MDOPS_D16(c, i + 48)
 #define MDOPS_INT(x) "+r"(x)
 #define MDOPS_FLOAT(x) "+f"(x)
-#define MDOPS_NAMES_64                                                                                        \
+#define MDOPS_NAMES_32                                                                                        \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
-  "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, " \
-  "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MDOPS_NAMES_64                                                                                        \
+  MDOPS_NAMES_32                                                                                              \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, "    \
+  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define MDOPS_NAMES_128                                                                                       \
   MDOPS_NAMES_64                                                                                              \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "    \
@@ -112,54 +117,151 @@ __device__ __forceinline__ void multiply_wide(int (&d)[64], uint64_t a, uint64_t
       : MDOPS_D64(MDOPS_INT, 0)
       : "l"(a), "l"(b), "r"(add));
 }
-#define MDOPS_FLOAT8_WGMMA(A, B)                                                                               \
+template <LowBit A, LowBit B>
+__device__ __forceinline__ void multiply_wide(int (&d)[32], uint64_t a, uint64_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 "
+      "{" MDOPS_NAMES_32 "}, %32, %33, add;\n}"
+      : MDOPS_D32(MDOPS_INT, 0)
+      : "l"(a), "l"(b), "r"(add));
+}
+#define MDOPS_FLOAT8_KINDS()                           \
+  if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3)   \
+    MDOPS_FLOAT8_OF("e4m3", "e4m3");                      \
+  else if constexpr (A == LowBit::e4m3)                   \
+    MDOPS_FLOAT8_OF("e4m3", "e5m2");                      \
+  else if constexpr (B == LowBit::e4m3)                   \
+    MDOPS_FLOAT8_OF("e5m2", "e4m3");                      \
+  else                                                    \
+    MDOPS_FLOAT8_OF("e5m2", "e5m2")
+#define MDOPS_FLOAT8_OF(A, B)                                                                                  \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.f32." A "." B \
                " {" MDOPS_NAMES_64 "}, %64, %65, add, 1, 1;\n}"                                                \
                : MDOPS_D64(MDOPS_FLOAT, 0)                                                                     \
                : "l"(a), "l"(b), "r"(add))
 template <LowBit A, LowBit B>
 __device__ __forceinline__ void multiply_wide(float (&d)[64], uint64_t a, uint64_t b, int add) {
-  if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3)
-    MDOPS_FLOAT8_WGMMA("e4m3", "e4m3");
-  else if constexpr (A == LowBit::e4m3)
-    MDOPS_FLOAT8_WGMMA("e4m3", "e5m2");
-  else if constexpr (B == LowBit::e4m3)
-    MDOPS_FLOAT8_WGMMA("e5m2", "e4m3");
-  else
-    MDOPS_FLOAT8_WGMMA("e5m2", "e5m2");
+  MDOPS_FLOAT8_KINDS();
 }
-#undef MDOPS_FLOAT8_WGMMA
+#undef MDOPS_FLOAT8_OF
+#define MDOPS_FLOAT8_OF(A, B)                                                                                  \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.f32." A "." B \
+               " {" MDOPS_NAMES_32 "}, %32, %33, add, 1, 1;\n}"                                                \
+               : MDOPS_D32(MDOPS_FLOAT, 0)                                                                     \
+               : "l"(a), "l"(b), "r"(add))
+template <LowBit A, LowBit B>
+__device__ __forceinline__ void multiply_wide(float (&d)[32], uint64_t a, uint64_t b, int add) {
+  MDOPS_FLOAT8_KINDS();
+}
+#undef MDOPS_FLOAT8_OF
+#undef MDOPS_FLOAT8_KINDS
 #undef MDOPS_NAMES_128
 #undef MDOPS_NAMES_64
+#undef MDOPS_NAMES_32
 #undef MDOPS_FLOAT
 #undef MDOPS_INT
 #undef MDOPS_D64
+#undef MDOPS_D32
 #undef MDOPS_D16
 #undef MDOPS_D4
 
-// Two finished numbers of a row, side by side.
-__device__ __forceinline__ void store_two(const Product& p, int row, int col, float x, float y) {
-  const int64_t at = static_cast<int64_t>(row) * p.cols + col;
-  const bool both = col + 1 < p.cols, wide = both && p.cols % 2 == 0;
-  if (p.out_kind == LowBitOut::float32) {
-    float* out = static_cast<float*>(p.out) + at;
-    if (wide) {
-      *reinterpret_cast<float2*>(out) = make_float2(x, y);
+__device__ __forceinline__ void store_pair(float* out, float x, float y) {
+  *reinterpret_cast<float2*>(out) = make_float2(x, y);
+}
+__device__ __forceinline__ void store_pair(__half* out, float x, float y) {
+  *reinterpret_cast<__half2*>(out) = __floats2half2_rn(x, y);
+}
+__device__ __forceinline__ void store_pair(__nv_bfloat16* out, float x, float y) {
+  *reinterpret_cast<uint32_t*>(out) =
+      pair(bfloat16_bits(__float_as_uint(x)), bfloat16_bits(__float_as_uint(y)));
+}
+__device__ __forceinline__ void store_one(float* out, float x) {
+  *out = x;
+}
+__device__ __forceinline__ void store_one(__half* out, float x) {
+  *out = __float2half_rn(x);
+}
+__device__ __forceinline__ void store_one(__nv_bfloat16* out, float x) {
+  *reinterpret_cast<uint16_t*>(out) = bfloat16_bits(__float_as_uint(x));
+}
+
+// The scales of columns col + 8 j and the next of each, j < Count. Inside: all are there, and two are read at once.
+template <int Count, bool Inside>
+__device__ __forceinline__ void read_scales(const Product& p, const float* scales, int col, float2 (&s)[Count]) {
+#pragma unroll
+  for (int j = 0; j < Count; ++j) {
+    if constexpr (Inside) {
+      s[j] = p.b_step ? *reinterpret_cast<const float2*>(scales + col + 8 * j) : make_float2(*scales, *scales);
     } else {
-      out[0] = x;
-      if (both) out[1] = y;
+      const int last = p.cols - 1;
+      s[j] = make_float2(scales[p.b_step * min(col + 8 * j, last)], scales[p.b_step * min(col + 8 * j + 1, last)]);
     }
-    return;
   }
-  const bool brain = p.out_kind == LowBitOut::bfloat16;
-  const uint32_t low = brain ? bfloat16_bits(__float_as_uint(x)) : __half_as_ushort(__float2half_rn(x));
-  const uint32_t high = brain ? bfloat16_bits(__float_as_uint(y)) : __half_as_ushort(__float2half_rn(y));
-  uint16_t* out = static_cast<uint16_t*>(p.out) + at;
-  if (wide) {
-    *reinterpret_cast<uint32_t*>(out) = pair(low, high);
-  } else {
-    out[0] = static_cast<uint16_t>(low);
-    if (both) out[1] = static_cast<uint16_t>(high);
+}
+
+// A thread's part of a tile of Columns columns, `sums` as wgmma leaves them.
+template <int Columns, bool Inside, class Out, class Number>
+__device__ __forceinline__ void store_tile(const Product& p, int first_row, int own_col, const Number* sums) {
+  constexpr int kChunk = 8;
+  float a[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) a[h] = p.a_scale[p.a_step * min(first_row + 8 * h, p.rows - 1)];
+  Out* out = static_cast<Out*>(p.out) + static_cast<int64_t>(first_row) * p.cols + own_col;
+#pragma unroll
+  for (int j0 = 0; j0 < Columns / 8; j0 += kChunk) {
+    float2 s[kChunk];
+    if (p.groups == 1)
+      read_scales<kChunk, Inside>(p, p.b_scale, own_col + 8 * j0, s);
+    else
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) s[j] = make_float2(1.0f, 1.0f);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (first_row + 8 * h >= p.rows) continue;
+      Out* line = out + static_cast<int64_t>(8 * h) * p.cols + 8 * j0;
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        const Number* two = sums + 4 * (j0 + j) + 2 * h;
+        const float x = __fmul_rn(__fmul_rn(as_float(two[0]), s[j].x), a[h]);
+        const float y = __fmul_rn(__fmul_rn(as_float(two[1]), s[j].y), a[h]);
+        if constexpr (Inside) {
+          store_pair(line + 8 * j, x, y);
+        } else {
+          const int col = own_col + 8 * (j0 + j);
+          if (col < p.cols) store_one(line + 8 * j, x);
+          if (col + 1 < p.cols) store_one(line + 8 * j + 1, y);
+        }
+      }
+    }
+  }
+}
+
+template <int Columns, bool Inside, class Number>
+__device__ __forceinline__ void store_sums(const Product& p, int first_row, int own_col, const Number* sums) {
+  if (p.out_kind == LowBitOut::float32)
+    store_tile<Columns, Inside, float>(p, first_row, own_col, sums);
+  else if (p.out_kind == LowBitOut::bfloat16)
+    store_tile<Columns, Inside, __nv_bfloat16>(p, first_row, own_col, sums);
+  else
+    store_tile<Columns, Inside, __half>(p, first_row, own_col, sums);
+}
+
+// parts += sums scale, rounded twice.
+template <int Columns, bool Inside, class Number>
+__device__ __forceinline__ void add_group(const Product& p, int g, int own_col, const Number* sums, float* parts) {
+  constexpr int kChunk = 8;
+  const float* scales = p.b_scale + static_cast<int64_t>(g) * p.cols;
+#pragma unroll
+  for (int j0 = 0; j0 < Columns / 8; j0 += kChunk) {
+    float2 s[kChunk];
+    read_scales<kChunk, Inside>(p, scales, own_col + 8 * j0, s);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        float& part = parts[4 * (j0 + j) + k];
+        part = __fadd_rn(part, __fmul_rn(as_float(sums[4 * (j0 + j) + k]), k % 2 ? s[j].y : s[j].x));
+      }
   }
 }
 
@@ -229,25 +331,30 @@ __global__ void __launch_bounds__(kWideThreads, 1)
           arrive(empty + 8 * done);
       }
     };
+    // Two columns at once may be read and written.
+    const bool is_even = p.cols % 2 == 0 && reinterpret_cast<uintptr_t>(p.b_scale) % 8 == 0;
     for (int index = first; index < tiles; index += apart) {
       const int2 tile = tile_of(index, row_tiles, col_tiles);
       const int row0 = (tile.x * Cluster + rank) * kWideRows + 64 * (role - 1), col0 = tile.y * Columns;
       const int own_col = col0 + 2 * (lane % 4);
+      const bool inside = is_even && col0 + Columns <= p.cols;
       Number d[kSums];
       float parts[InParts ? kSums : 1];
+      if constexpr (InParts)
+#pragma unroll
+        for (int k = 0; k < kSums; ++k) parts[k] = -0.0f;  // -0 + x is x
       int before = -1;  // the slot that the products before these read
-      bool fresh = true, is_first = true;
+      int add = 0;
       for (int stage = 0; stage < stages; ++stage, advance()) {
         wait_for(full + 8 * slot, phase);
         const uint32_t at = shared + slot * T::kStageBytes;
         const uint64_t a = wide_matrix(at + 64 * kStageDepth * (role - 1)), b = wide_matrix(at + T::kABytes);
         begin_products();
+        multiply_wide<A, B>(d, a, b, add);
 #pragma unroll
-        for (int step = 0; step < kStageDepth / 32; ++step) {
-          multiply_wide<A, B>(d, a + 2 * step, b + 2 * step, step > 0 || !fresh);
-        }
+        for (int step = 1; step < kStageDepth / 32; ++step) multiply_wide<A, B>(d, a + 2 * step, b + 2 * step, 1);
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        fresh = false;
+        add = 1;
         if constexpr (InParts) {
           wait_products<0>();
 #pragma unroll
@@ -258,19 +365,19 @@ __global__ void __launch_bounds__(kWideThreads, 1)
               asm volatile("" : "+f"(d[k])::"memory");
           }
           release(slot);
-          const int done = (stage + 1) * kStageDepth;
-          if (!std::is_same_v<Number, int> || stage + 1 == stages || done % p.group == 0) {
-            const float* scales = p.b_scale + static_cast<int64_t>(p.groups > 1 ? stage * kStageDepth / p.group : 0) * p.cols;
-#pragma unroll
-            for (int k = 0; k < kSums; ++k) {
-              float term = as_float(d[k]);
-              if (p.groups > 1) {
-                const int col = own_col + k / 4 * 8 + k % 2;
-                term = __fmul_rn(term, col < p.cols ? scales[col] : 0.0f);
-              }
-              parts[k] = is_first ? term : __fadd_rn(parts[k], term);
+          if (p.groups > 1) {
+            if (!std::is_same_v<Number, int> || stage + 1 == stages || (stage + 1) * kStageDepth % p.group == 0) {
+              const int g = stage * kStageDepth / p.group;
+              if (inside)
+                add_group<Columns, true>(p, g, own_col, d, parts);
+              else
+                add_group<Columns, false>(p, g, own_col, d, parts);
+              add = 0;
             }
-            fresh = true, is_first = false;
+          } else {
+#pragma unroll
+            for (int k = 0; k < kSums; ++k) parts[k] = __fadd_rn(parts[k], as_float(d[k]));
+            add = 0;
           }
         } else {
           wait_products<1>();
@@ -284,28 +391,17 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         for (int k = 0; k < kSums; ++k) asm volatile("" : "+r"(d[k])::"memory");
         release(before);
       }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = row0 + 16 * warp + lane / 4 + 8 * h;
-        if (row >= p.rows) continue;
-        const float a_scale = p.a_scale[row * p.a_step];
-#pragma unroll
-        for (int j = 0; j < kSums / 4; ++j) {
-          const int col = own_col + 8 * j;
-          if (col >= p.cols) continue;
-          float v[2];
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            if constexpr (InParts)
-              v[c] = parts[4 * j + 2 * h + c];
-            else
-              v[c] = as_float(d[4 * j + 2 * h + c]);
-            if (p.groups == 1) v[c] = __fmul_rn(v[c], col + c < p.cols ? p.b_scale[(col + c) * p.b_step] : 0.0f);
-            v[c] = __fmul_rn(v[c], a_scale);
-          }
-          store_two(p, row, col, v[0], v[1]);
-        }
-      }
+      const int first_row = row0 + 16 * warp + lane / 4;
+      const auto store = [&](const auto* sums) {
+        if (inside)
+          store_sums<Columns, true>(p, first_row, own_col, sums);
+        else
+          store_sums<Columns, false>(p, first_row, own_col, sums);
+      };
+      if constexpr (InParts)
+        store(parts);
+      else
+        store(d);
     }
   }
   // No block ends while the other may write to its memory.
