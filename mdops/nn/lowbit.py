@@ -63,7 +63,9 @@ class BitLinear(nn.Module):
         """The same layer with the low-bit numbers alone, to compute with and not to train; the same results."""
         values, scale = quantize(self.weight.T, self.weight_kind, per=self.weight_per, groups=self.groups)
         values = pack_ternary(values) if self.weight_kind == "ternary" else values.T.contiguous().T
-        return LowBitLinear(values, scale, None if self.bias is None else self.bias.detach().clone(), self.x_kind)
+        return LowBitLinear(
+            values, scale, None if self.bias is None else self.bias.detach().clone(), self.x_kind
+        )
 
     def extra_repr(self) -> str:
         outputs, inputs = self.weight.shape
@@ -82,7 +84,11 @@ class LowBitLinear(nn.Module):
     bias: torch.Tensor | None
 
     def __init__(
-        self, values: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None, x_kind: str = "int8"
+        self,
+        values: torch.Tensor,
+        scale: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        x_kind: str = "int8",
     ) -> None:
         super().__init__()
         self.x_kind = x_kind

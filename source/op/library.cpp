@@ -119,8 +119,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "int[] residual) -> (Tensor grad_tables, Tensor[] grad_nets)");
 
   // Products of low-bit numbers.
-  m.def(
-      "gemm_lowbit(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, ScalarType out_dtype) -> Tensor");
+  m.def("gemm_lowbit(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, ScalarType out_dtype) -> Tensor");
   m.def("quantize(Tensor x, str kind, str per, int groups) -> (Tensor values, Tensor scale)");
   m.def("fake_quantize(Tensor x, str kind, str per, int groups) -> Tensor");
   m.def(

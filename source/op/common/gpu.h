@@ -56,8 +56,8 @@ class Gpu {
 
   // The same in clusters of so many blocks side by side, which share memory (from sm_90 on).
   template <class... Parameters, class... Args>
-  void launch_clusters(void (*kernel)(Parameters...), int64_t blocks, int cluster, int threads, int64_t shared,
-                       const Args&... args) const {
+  void launch_clusters(void (*kernel)(Parameters...), int64_t blocks, int cluster, int threads,
+                       int64_t shared, const Args&... args) const {
     if (blocks <= 0) return;
     if (blocks > std::numeric_limits<int32_t>::max()) refuse("too many atoms or pairs for one call");
     if (shared > kPlainShared) allow_shared(reinterpret_cast<const void*>(kernel), shared);

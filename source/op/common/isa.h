@@ -10,8 +10,9 @@ enum class Isa { portable, v2, v3, v4 };
 Isa isa();
 const char* isa_name(Isa level);
 
-// What the processor has beyond x86-64-v4: products of bytes (AVX512-VNNI), and of tiles of bytes (AMX-INT8, where
-// the system lets the process use it). False where MDOPS_CPU_ISA names a level: that level is then all there is.
+// What the processor has beyond x86-64-v4: products of bytes (AVX512-VNNI), and of tiles of bytes (AMX-INT8,
+// where the system lets the process use it). False where MDOPS_CPU_ISA names a level: that level is then all
+// there is.
 bool isa_has_vnni();
 bool isa_has_amx();
 

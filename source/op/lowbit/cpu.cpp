@@ -104,7 +104,8 @@ void scales_of_columns(const QuantizeInputs& in, const float* x, float* scale) {
         }
       for (int64_t n = 0; n < in.cols; ++n) {
         const double mean = last > first ? size[n] / static_cast<double>(last - first) : 0.0;
-        scale[g * in.cols + n] = scale_of(in.kind, static_cast<float>(in.kind == LowBit::ternary ? mean : size[n]));
+        scale[g * in.cols + n] =
+            scale_of(in.kind, static_cast<float>(in.kind == LowBit::ternary ? mean : size[n]));
       }
     }
   });
@@ -126,28 +127,26 @@ Quantized quantized_matrix(const Op& op, const QuantizeInputs& in) {
   if (in.per == QuantizeInputs::tensor) *scales = scale_of_all(in.kind, x, in.rows * in.cols);
   if (in.per == QuantizeInputs::column) scales_of_columns(in, x, scales);
   const float most = in.kind == LowBit::ternary ? 1.0f : most_of(in.kind);
-  parallel(in.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, in.cols)),
-           [&](int64_t begin, int64_t end) {
-             for (int64_t row = begin; row < end; ++row) {
-               const float* from = x + row * in.cols;
-               uint8_t* out = to + row * in.cols;
-               if (in.per == QuantizeInputs::row)
-                 scales[row] = scale_of(in.kind, size_of_row(in.kind, from, in.cols));
-               const float* own = in.per == QuantizeInputs::tensor ? scales
-                                  : in.per == QuantizeInputs::row
-                                      ? scales + row
-                                      : scales + row / in.group * in.cols;
-               const int64_t step = in.per == QuantizeInputs::column ? 1 : 0;
-               if (in.kind == LowBit::e4m3)
-                 put_row(from, in.cols, own, step, most,
-                         reinterpret_cast<torch::headeronly::Float8_e4m3fn*>(out));
-               else if (in.kind == LowBit::e5m2)
-                 put_row(from, in.cols, own, step, most,
-                         reinterpret_cast<torch::headeronly::Float8_e5m2*>(out));
-               else
-                 MDOPS_RUN(quantise_row, from, in.cols, own, step, most, reinterpret_cast<int8_t*>(out));
-             }
-           });
+  parallel(
+      in.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, in.cols)),
+      [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const float* from = x + row * in.cols;
+          uint8_t* out = to + row * in.cols;
+          if (in.per == QuantizeInputs::row)
+            scales[row] = scale_of(in.kind, size_of_row(in.kind, from, in.cols));
+          const float* own = in.per == QuantizeInputs::tensor ? scales
+                             : in.per == QuantizeInputs::row  ? scales + row
+                                                              : scales + row / in.group * in.cols;
+          const int64_t step = in.per == QuantizeInputs::column ? 1 : 0;
+          if (in.kind == LowBit::e4m3)
+            put_row(from, in.cols, own, step, most, reinterpret_cast<torch::headeronly::Float8_e4m3fn*>(out));
+          else if (in.kind == LowBit::e5m2)
+            put_row(from, in.cols, own, step, most, reinterpret_cast<torch::headeronly::Float8_e5m2*>(out));
+          else
+            MDOPS_RUN(quantise_row, from, in.cols, own, step, most, reinterpret_cast<int8_t*>(out));
+        }
+      });
   return {values, scale};
 }
 
@@ -157,7 +156,8 @@ void times_scale(const QuantizeInputs& in, const T* values, const float* scale, 
            [&](int64_t begin, int64_t end) {
              for (int64_t row = begin; row < end; ++row)
                for (int64_t n = 0; n < in.cols; ++n)
-                 x[row * in.cols + n] = static_cast<float>(values[row * in.cols + n]) * scale[in.scale_at(row, n)];
+                 x[row * in.cols + n] =
+                     static_cast<float>(values[row * in.cols + n]) * scale[in.scale_at(row, n)];
            });
 }
 
@@ -234,11 +234,12 @@ Tensor unpack_ternary(const Tensor& packed_, int64_t rows) {
   Tensor values = empty({rows, cols}, ScalarType::Char);
   const uint8_t* from = packed.const_data_ptr<uint8_t>();
   int8_t* to = values.mutable_data_ptr<int8_t>();
-  parallel(rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, cols)), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      for (int64_t n = 0; n < cols; ++n)
-        to[row * cols + n] = ternary_of(from[row / 4 * cols + n], static_cast<int>(row % 4));
-  });
+  parallel(rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, cols)),
+           [&](int64_t begin, int64_t end) {
+             for (int64_t row = begin; row < end; ++row)
+               for (int64_t n = 0; n < cols; ++n)
+                 to[row * cols + n] = ternary_of(from[row / 4 * cols + n], static_cast<int>(row % 4));
+           });
   return values;
 }
 

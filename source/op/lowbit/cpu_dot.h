@@ -11,9 +11,8 @@ MDOPS_DOT_TARGET inline void sums(int64_t words, const int32_t* a, int64_t strid
                                   int32_t* tile) {
   Ints sum[Rows][kDotVectors];
   MDOPS_UNROLL
-  for (int r = 0; r < Rows; ++r)
-    MDOPS_UNROLL
-    for (int v = 0; v < kDotVectors; ++v) sum[r][v] = Ints{};
+  for (int r = 0; r < Rows; ++r) MDOPS_UNROLL
+  for (int v = 0; v < kDotVectors; ++v) sum[r][v] = Ints{};
   for (int64_t k = 0; k < words; ++k, ++a, b += kDotColumns) {
     Ints column[kDotVectors];
     MDOPS_UNROLL
@@ -26,9 +25,8 @@ MDOPS_DOT_TARGET inline void sums(int64_t words, const int32_t* a, int64_t strid
     }
   }
   MDOPS_UNROLL
-  for (int r = 0; r < Rows; ++r)
-    MDOPS_UNROLL
-    for (int v = 0; v < kDotVectors; ++v) store_ints(tile + r * kDotColumns + v * kIntLanes, sum[r][v]);
+  for (int r = 0; r < Rows; ++r) MDOPS_UNROLL
+  for (int v = 0; v < kDotVectors; ++v) store_ints(tile + r * kDotColumns + v * kIntLanes, sum[r][v]);
 }
 
 // The same for at most kDotRows rows.

@@ -142,8 +142,7 @@ int64_t whole_rows(const LowBitProduct& p) {
 }
 // After A: the sums of its rows' groups.
 int32_t* row_sums(const LowBitProduct& p, LowBitChip chip, void* prepared) {
-  return static_cast<int32_t*>(prepared) +
-         (is_in_place(p, chip) ? 0 : whole_rows(p) * row_words(p, chip));
+  return static_cast<int32_t*>(prepared) + (is_in_place(p, chip) ? 0 : whole_rows(p) * row_words(p, chip));
 }
 
 // What is added to the bytes of B.
@@ -409,8 +408,9 @@ void integer_pieces(const LowBitProduct& p, int64_t block, int64_t begin, int64_
       pack_panel<Chip>(p, first, scratch.panel);
       for (int64_t g = 0; g < p.groups; ++g)
         for (int64_t n = 0; n < kDotColumns; ++n)
-          scratch.scale[g * kDotColumns + n] =
-              p.b_step == 0 ? p.b_scale[0] : first + n < p.cols ? p.b_scale[g * p.cols + first + n] : 0.0f;
+          scratch.scale[g * kDotColumns + n] = p.b_step == 0        ? p.b_scale[0]
+                                               : first + n < p.cols ? p.b_scale[g * p.cols + first + n]
+                                                                    : 0.0f;
       packed = panel;
     }
     const int64_t top = piece % blocks * block, bottom = top + block < p.rows ? top + block : p.rows;

@@ -24,14 +24,16 @@ Tensor product(const CudaOp& op, const LowBitInputs& in) {
   Product p{};
   p.a = {bytes(in.a), Layout::by_line, in.depth, in.rows};
   p.b = {bytes(in.b), layout, layout == Layout::by_line ? in.depth : in.cols, in.cols};
-  p.rows = op.int32_of("a", in.rows), p.cols = op.int32_of("b", in.cols), p.depth = op.int32_of("a", in.depth);
+  p.rows = op.int32_of("a", in.rows), p.cols = op.int32_of("b", in.cols),
+  p.depth = op.int32_of("a", in.depth);
   p.group = op.int32_of("a", in.group), p.groups = op.int32_of("b_scale", in.groups);
   p.a_kind = in.a_kind, p.b_kind = in.b_kind;
   p.a_scale = in.a_scale.const_data_ptr<float>(), p.a_step = static_cast<int>(in.a_step());
   p.b_scale = in.b_scale.const_data_ptr<float>(), p.b_step = static_cast<int>(in.b_step());
   p.out_kind = in.out_kind, p.out = in.out_of(result);
   const Plan plan = plan_product(op, p);
-  Tensor a_copy = empty(op, {plan.a_bytes}, ScalarType::Byte), b_copy = empty(op, {plan.b_bytes}, ScalarType::Byte);
+  Tensor a_copy = empty(op, {plan.a_bytes}, ScalarType::Byte),
+         b_copy = empty(op, {plan.b_bytes}, ScalarType::Byte);
   multiply(op, plan, p, bytes(a_copy), bytes(b_copy));
   return result;
 }
@@ -106,8 +108,8 @@ Tensor unpack_ternary(const Tensor& packed_, int64_t rows) {
   check_packed_rows(op, packed, rows);
   const int64_t cols = packed.size(1);
   Tensor values = empty(op, {rows, cols}, ScalarType::Char);
-  op.launch(unpack_kernel, blocks_over(op, rows * cols), kQuantizeThreads, 0, packed.const_data_ptr<uint8_t>(),
-            rows, cols, values.mutable_data_ptr<int8_t>());
+  op.launch(unpack_kernel, blocks_over(op, rows * cols), kQuantizeThreads, 0,
+            packed.const_data_ptr<uint8_t>(), rows, cols, values.mutable_data_ptr<int8_t>());
   return values;
 }
 

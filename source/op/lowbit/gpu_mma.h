@@ -4,8 +4,9 @@
 //
 //   A by lines       a row of 128 bytes, piece c of 16 bytes of row r in place c ^ (r & 7)
 //   B by lines       a column of 128 bytes, piece c of column n in place c ^ (n / 4 & 7)
-//   B by depth       128 depths of kCols bytes         } the places keep the words that a warp reads at once, of
-//   B ternary        32 times four depths of kCols bytes } lines 4 apart (by depth), in different banks: `line_place`
+//   B by depth       128 depths of kCols bytes         } the places keep the words that a warp reads at once,
+//   of B ternary        32 times four depths of kCols bytes } lines 4 apart (by depth), in different banks:
+//   `line_place`
 //
 // Column c of unit j (of four units of eight columns) is column 4 c + j of the
 // 32: so a word of B by depth or ternary holds a number of each of the four units, and a lane ends with eight
@@ -24,8 +25,8 @@ namespace gpu_lowbit {
 
 constexpr int kStageDepth = 128;
 
-// Warps along rows, columns and depth, each with RowUnits x 16 rows and ColUnits x 32 columns; stages under way. Where
-// warps share the depth, each has every DepthWarps-th 32 of a stage.
+// Warps along rows, columns and depth, each with RowUnits x 16 rows and ColUnits x 32 columns; stages under
+// way. Where warps share the depth, each has every DepthWarps-th 32 of a stage.
 template <int RowWarps, int ColWarps, int DepthWarps, int RowUnits, int ColUnits, int Stages>
 struct MmaTile {
   static constexpr int kDepthWarps = DepthWarps;
@@ -58,7 +59,8 @@ __device__ __forceinline__ int line_place(int line, int piece) {
 
 // Sixteen bytes, of which the first `bytes` are read and the rest are zero.
 __device__ __forceinline__ void copy_bytes(uint32_t shared, const uint8_t* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes)
+               : "memory");
 }
 
 __device__ __forceinline__ int limited(int n) {
@@ -77,7 +79,8 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
                : "r"(at));
 }
 
-__device__ __forceinline__ void multiply_add(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int) {
+__device__ __forceinline__ void multiply_add(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                             int) {
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -87,10 +90,10 @@ __device__ __forceinline__ void multiply_add(int (&c)[4], const uint32_t (&a)[4]
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 
-#define MDOPS_FLOAT8_MMA(A, B)                                                                                \
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." A "." B                                               \
-               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                         \
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                               \
+#define MDOPS_FLOAT8_MMA(A, B)                                                        \
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." A "." B                       \
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                       \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 
 // `kinds`: 2 for an A of e5m2, 1 for a B of e5m2.
@@ -114,8 +117,8 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
 
 #else
 
-// Four float8 as four float16: e5m2 is the upper half of one; e4m3 has a bias of 7 in the place of 15, which a
-// product with 2^8 mends, subnormal numbers too, and NaN by its bits.
+// Four float8 as four float16: e5m2 is the upper half of one; e4m3 has a bias of 7 in the place of 15, which
+// a product with 2^8 mends, subnormal numbers too, and NaN by its bits.
 __device__ __forceinline__ uint2 halves_of(uint32_t x, bool is_e5m2) {
   if (is_e5m2) return make_uint2(__byte_perm(x, 0, 0x1404), __byte_perm(x, 0, 0x3424));
   uint32_t result[2];
@@ -125,8 +128,8 @@ __device__ __forceinline__ uint2 halves_of(uint32_t x, bool is_e5m2) {
     const uint32_t shifted = (two & 0x80008000u) | (two & 0x7fff7fffu) >> 1;
     uint32_t scaled;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(scaled) : "r"(shifted), "r"(0x5c005c00u));
-    const uint32_t none = ((two & 0x7f00u) == 0x7f00u ? 0x7fffu : 0u) |
-                          ((two & 0x7f000000u) == 0x7f000000u ? 0x7fff0000u : 0u);
+    const uint32_t none =
+        ((two & 0x7f00u) == 0x7f00u ? 0x7fffu : 0u) | ((two & 0x7f000000u) == 0x7f000000u ? 0x7fff0000u : 0u);
     result[k] = scaled | none;
   }
   return make_uint2(result[0], result[1]);
@@ -152,7 +155,8 @@ struct Stages {
   int depth, group, of_group, count;  // of_group: stages of a group where stages end with groups, else 0
 
   static Stages of(const Product& p) {
-    const bool across = p.groups <= 1 || p.group % kStageDepth == 0 || (p.group % 32 == 0 && kStageDepth % p.group == 0);
+    const bool across =
+        p.groups <= 1 || p.group % kStageDepth == 0 || (p.group % 32 == 0 && kStageDepth % p.group == 0);
     if (across) return {p.depth, p.group, 0, static_cast<int>(blocks_for(p.depth, kStageDepth))};
     const int of_group = static_cast<int>(blocks_for(p.group, kStageDepth));
     return {p.depth, p.group, of_group, p.groups * of_group};
@@ -207,8 +211,8 @@ __device__ __forceinline__ void store_eight(const Product& p, int row, int col, 
                                                 : __half_as_ushort(__float2half_rn(v[j]));
   uint16_t* out = static_cast<uint16_t*>(p.out) + at;
   if (col + 8 <= p.cols && p.cols % 8 == 0) {
-    *reinterpret_cast<uint4*>(out) =
-        make_uint4(pair(half[0], half[1]), pair(half[2], half[3]), pair(half[4], half[5]), pair(half[6], half[7]));
+    *reinterpret_cast<uint4*>(out) = make_uint4(pair(half[0], half[1]), pair(half[2], half[3]),
+                                                pair(half[4], half[5]), pair(half[6], half[7]));
   } else {
 #pragma unroll
     for (int j = 0; j < 8; ++j)
@@ -217,8 +221,8 @@ __device__ __forceinline__ void store_eight(const Product& p, int row, int col, 
 }
 
 template <class T, class Number, Layout Side>
-__device__ __forceinline__ void copy_stage(const Product& p, const Stages& stages, int stage, int row0, int col0,
-                                           uint32_t shared) {
+__device__ __forceinline__ void copy_stage(const Product& p, const Stages& stages, int stage, int row0,
+                                           int col0, uint32_t shared) {
   const int k0 = stages.first(stage), end = stages.end(stage);
 #pragma unroll
   for (int task = threadIdx.x; task < T::kRows * 8; task += T::kThreads) {
@@ -266,14 +270,16 @@ __device__ __forceinline__ void load_columns(uint32_t shared, int step, int col,
     for (int h = 0; h < 2; ++h) {
       uint32_t r[4];
       if constexpr (Side == Layout::ternary) {
-        const uint32_t word = shared_word(shared + line_place<T::kCols, true>(8 * step + 4 * h + t, piece) + offset);
+        const uint32_t word =
+            shared_word(shared + line_place<T::kCols, true>(8 * step + 4 * h + t, piece) + offset);
 #pragma unroll
         for (int j = 0; j < 4; ++j) r[j] = spread_ternary(word >> 8 * j & 0xff);
       } else {
         uint32_t w[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          w[i] = shared_word(shared + line_place<T::kCols, false>(32 * step + 16 * h + 4 * t + i, piece) + offset);
+          w[i] = shared_word(shared + line_place<T::kCols, false>(32 * step + 16 * h + 4 * t + i, piece) +
+                             offset);
         transpose_bytes(w, r);
       }
 #pragma unroll
@@ -290,7 +296,8 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
   const uint32_t shared = shared_address(memory);
   constexpr int kStageBytes = T::kABytes + T::kBBytes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int2 tile = tile_of(blockIdx.x, (p.rows + T::kRows - 1) / T::kRows, (p.cols + T::kCols - 1) / T::kCols);
+  const int2 tile =
+      tile_of(blockIdx.x, (p.rows + T::kRows - 1) / T::kRows, (p.cols + T::kCols - 1) / T::kCols);
   const int row0 = tile.x * T::kRows, col0 = tile.y * T::kCols;
   const int warp_row = warp % T::kRowWarps * 16 * T::kRowUnits;
   const int warp_col = warp / T::kRowWarps % T::kColWarps * 32 * T::kColUnits;
@@ -301,7 +308,8 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
   float parts[InParts ? T::kRowUnits : 1][InParts ? T::kColUnits : 1][4][4];
   if constexpr (InParts)
 #pragma unroll
-    for (int k = 0; k < T::kRowUnits * T::kColUnits * 16; ++k) (&parts[0][0][0][0])[k] = -0.0f;  // -0 + x is x
+    for (int k = 0; k < T::kRowUnits * T::kColUnits * 16; ++k)
+      (&parts[0][0][0][0])[k] = -0.0f;                   // -0 + x is x
   const int own_col = col0 + warp_col + 8 * (lane % 4);  // the first of eight, and 32 further on
 
   // Scales of eight columns from `col` on; beyond the last those of the last, which nobody stores.

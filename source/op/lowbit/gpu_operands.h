@@ -1,5 +1,5 @@
-// Factors of low-bit products on a GPU: how they lie in memory, and copies of those that no kernel reads as they
-// are.
+// Factors of low-bit products on a GPU: how they lie in memory, and copies of those that no kernel reads as
+// they are.
 #pragma once
 
 #include "common/gpu.h"
@@ -8,8 +8,8 @@
 namespace mdops {
 namespace gpu_lowbit {
 
-// A factor by lines: (lines, depth) with the depth contiguous, or (depth, lines) with the lines contiguous; ternary
-// numbers are (depth / 4, lines).
+// A factor by lines: (lines, depth) with the depth contiguous, or (depth, lines) with the lines contiguous;
+// ternary numbers are (depth / 4, lines).
 enum class Layout : int { by_line, by_depth, ternary };
 
 struct Factor {
@@ -46,8 +46,8 @@ __device__ inline uint32_t byte_at(const Factor& f, int64_t line, int64_t k) {
   return static_cast<uint8_t>(ternary_of(f.data[k / 4 * f.stride + line], static_cast<int>(k % 4)));
 }
 
-// The copy, by lines of `stride` bytes: a block kCopyLines lines by kCopyDepth of the depth. `words`: whether four
-// lines side by side may be read at once, and four of the depth belong together.
+// The copy, by lines of `stride` bytes: a block kCopyLines lines by kCopyDepth of the depth. `words`: whether
+// four lines side by side may be read at once, and four of the depth belong together.
 static __global__ void __launch_bounds__(kCopyThreads)
     copy_factor_kernel(Factor f, Depth depth, bool words, int64_t stride, uint8_t* to) {
   __shared__ uint32_t shared[kCopyLines][kCopyDepth / 4 + 1];
@@ -99,8 +99,8 @@ inline Factor copy_factor(const Gpu& gpu, const Factor& f, const Depth& depth, u
   const bool whole = depth.groups == 1 || depth.filled == depth.group;
   const bool words = whole && f.layout != Layout::by_line && f.stride % 4 == 0 &&
                      reinterpret_cast<uintptr_t>(f.data) % 4 == 0;
-  gpu.launch(copy_factor_kernel, blocks_for(f.lines, kCopyLines) * blocks_for(stride, kCopyDepth), kCopyThreads,
-             0, f, depth, words, stride, to);
+  gpu.launch(copy_factor_kernel, blocks_for(f.lines, kCopyLines) * blocks_for(stride, kCopyDepth),
+             kCopyThreads, 0, f, depth, words, stride, to);
   return {to, Layout::by_line, stride, f.lines};
 }
 

@@ -110,7 +110,8 @@ static __global__ void __launch_bounds__(kQuantizeThreads) scales_of_columns_ker
   const int64_t first = g * m.group, last = first + m.group < m.rows ? first + m.group : m.rows;
   double own = 0;
   if (j < m.cols)
-    for (int64_t i = first + threadIdx.x / 32; i < last; i += kSlices) own = size.with(own, m.x[i * m.cols + j]);
+    for (int64_t i = first + threadIdx.x / 32; i < last; i += kSlices)
+      own = size.with(own, m.x[i * m.cols + j]);
   parts[threadIdx.x / 32][threadIdx.x % 32] = own;
   __syncthreads();
   if (threadIdx.x >= 32 || j >= m.cols) return;

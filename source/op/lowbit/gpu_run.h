@@ -18,7 +18,8 @@ using MiddleTile = MmaTile<2, 2, 1, 2, 1, 4>;       // 64 x 64
 using LargeTile = MmaTile<2, 4, 1, 4, 1, 3>;        // 128 x 128
 
 enum class Way : int { small, middle, large, wide_64, wide_128, wide_256, pair_128, pair_256 };
-constexpr const char* kWays[] = {"small", "middle", "large", "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"};
+constexpr const char* kWays[] = {"small",    "middle",   "large",    "wide_64",
+                                 "wide_128", "wide_256", "pair_128", "pair_256"};
 
 inline bool is_wide(Way way) {
   return way >= Way::wide_64;
@@ -41,7 +42,9 @@ inline bool named_way(Way* way) {
 
 inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
   const GpuLimits limits = gpu.limits();
-  const auto tiles = [&](int64_t rows, int64_t cols) { return blocks_for(p.rows, rows) * blocks_for(p.cols, cols); };
+  const auto tiles = [&](int64_t rows, int64_t cols) {
+    return blocks_for(p.rows, rows) * blocks_for(p.cols, cols);
+  };
   bool wide = false;
 #ifdef MDOPS_HOPPER
   wide = limits.capability == 90 && p.depth > 0 && (p.groups <= 1 || p.group % kStageDepth == 0);
@@ -60,7 +63,8 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
   if (is_wide(way) && !wide) way = Way::large;
   if (parts && way == Way::wide_256) way = Way::wide_128;
   if (parts && way == Way::pair_256) way = Way::pair_128;
-  if (way == Way::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float()))) way = Way::middle;
+  if (way == Way::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float())))
+    way = Way::middle;
   if (way == Way::middle && MiddleTile::kShared > limits.shared_bytes) way = Way::small;
   return way;
 }

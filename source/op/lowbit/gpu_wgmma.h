@@ -1,9 +1,10 @@
 // Low-bit products by Hopper's warpgroups (sm_90a), for large products of factors by lines.
 //
-// A block has a tile of 128 x Columns of C; its two warpgroups of 64 rows each multiply (wgmma) what a third one
-// fetches by the tensor copy engine: stages of 128 of the depth, rows of A and columns of B in swizzled lines of 128
-// bytes. Two blocks side by side in the rows (a cluster) fetch half of B's stage each, for both. Blocks are as many
-// as the multiprocessors and take tile after tile; the fetching goes on while a tile is written.
+// A block has a tile of 128 x Columns of C; its two warpgroups of 64 rows each multiply (wgmma) what a third
+// one fetches by the tensor copy engine: stages of 128 of the depth, rows of A and columns of B in swizzled
+// lines of 128 bytes. Two blocks side by side in the rows (a cluster) fetch half of B's stage each, for both.
+// Blocks are as many as the multiprocessors and take tile after tile; the fetching goes on while a tile is
+// written.
 //
 //   whole    integers of one group: the sum stays in the tensor cores' int32
 //   parts    groups of integers, and float8: after each stage or group the sums are added up in float32
@@ -32,10 +33,11 @@ struct WideTile8 {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ __forceinline__ void fetch(uint32_t shared, const CUtensorMap* map, int k, int line, uint32_t barrier) {
+__device__ __forceinline__ void fetch(uint32_t shared, const CUtensorMap* map, int k, int line,
+                                      uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-          shared),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+      "[%4];" ::"r"(shared),
       "l"(map), "r"(k), "r"(line), "r"(barrier)
       : "memory");
 }
@@ -44,7 +46,8 @@ __device__ __forceinline__ void fetch(uint32_t shared, const CUtensorMap* map, i
 __device__ __forceinline__ void fetch_for_both(uint32_t shared, const CUtensorMap* map, int k, int line,
                                                uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, "
       "{%2, %3}], [%4], %5;" ::"r"(shared),
       "l"(map), "r"(k), "r"(line), "r"(barrier), "h"(static_cast<uint16_t>(3))
       : "memory");
@@ -85,18 +88,19 @@ __device__ __forceinline__ void wait_products() {
 #define MDOPS_D64(c, i) MDOPS_D16(c, i), MDOPS_D16(c, i + 16), MDOPS_D16(c, i + 32), MDOPS_D16(c, i + 48)
 #define MDOPS_INT(x) "+r"(x)
 #define MDOPS_FLOAT(x) "+f"(x)
-#define MDOPS_NAMES_32                                                                                        \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+#define MDOPS_NAMES_32                                                                                   \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+  "%22, "                                                                                                \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MDOPS_NAMES_64                                                                                        \
-  MDOPS_NAMES_32                                                                                              \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, "    \
+#define MDOPS_NAMES_64                                                                                     \
+  MDOPS_NAMES_32                                                                                           \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
   "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define MDOPS_NAMES_128                                                                                       \
-  MDOPS_NAMES_64                                                                                              \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "    \
-  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, "  \
-  "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, "    \
+#define MDOPS_NAMES_128                                                                                      \
+  MDOPS_NAMES_64                                                                                             \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "   \
+  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, " \
+  "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, "   \
   "%121, %122, %123, %124, %125, %126, %127"
 
 // d (+)= A B, 64 x 32 times 32 x (2 Size); thread t has d[4 j + 2 h + c]: row 16 w + 8 h + l / 4 of warp w,
@@ -125,29 +129,30 @@ __device__ __forceinline__ void multiply_wide(int (&d)[32], uint64_t a, uint64_t
       : MDOPS_D32(MDOPS_INT, 0)
       : "l"(a), "l"(b), "r"(add));
 }
-#define MDOPS_FLOAT8_KINDS()                           \
-  if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3)   \
-    MDOPS_FLOAT8_OF("e4m3", "e4m3");                      \
-  else if constexpr (A == LowBit::e4m3)                   \
-    MDOPS_FLOAT8_OF("e4m3", "e5m2");                      \
-  else if constexpr (B == LowBit::e4m3)                   \
-    MDOPS_FLOAT8_OF("e5m2", "e4m3");                      \
-  else                                                    \
+#define MDOPS_FLOAT8_KINDS()                            \
+  if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3) \
+    MDOPS_FLOAT8_OF("e4m3", "e4m3");                    \
+  else if constexpr (A == LowBit::e4m3)                 \
+    MDOPS_FLOAT8_OF("e4m3", "e5m2");                    \
+  else if constexpr (B == LowBit::e4m3)                 \
+    MDOPS_FLOAT8_OF("e5m2", "e4m3");                    \
+  else                                                  \
     MDOPS_FLOAT8_OF("e5m2", "e5m2")
-#define MDOPS_FLOAT8_OF(A, B)                                                                                  \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.f32." A "." B \
-               " {" MDOPS_NAMES_64 "}, %64, %65, add, 1, 1;\n}"                                                \
-               : MDOPS_D64(MDOPS_FLOAT, 0)                                                                     \
-               : "l"(a), "l"(b), "r"(add))
+#define MDOPS_FLOAT8_OF(A, B)                                                                              \
+  asm volatile(                                                                                            \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.f32." A "." B \
+      " {" MDOPS_NAMES_64 "}, %64, %65, add, 1, 1;\n}"                                                     \
+      : MDOPS_D64(MDOPS_FLOAT, 0)                                                                          \
+      : "l"(a), "l"(b), "r"(add))
 template <LowBit A, LowBit B>
 __device__ __forceinline__ void multiply_wide(float (&d)[64], uint64_t a, uint64_t b, int add) {
   MDOPS_FLOAT8_KINDS();
 }
 #undef MDOPS_FLOAT8_OF
-#define MDOPS_FLOAT8_OF(A, B)                                                                                  \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.f32." A "." B \
-               " {" MDOPS_NAMES_32 "}, %32, %33, add, 1, 1;\n}"                                                \
-               : MDOPS_D32(MDOPS_FLOAT, 0)                                                                     \
+#define MDOPS_FLOAT8_OF(A, B)                                                                                \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.f32." A \
+               "." B " {" MDOPS_NAMES_32 "}, %32, %33, add, 1, 1;\n}"                                        \
+               : MDOPS_D32(MDOPS_FLOAT, 0)                                                                   \
                : "l"(a), "l"(b), "r"(add))
 template <LowBit A, LowBit B>
 __device__ __forceinline__ void multiply_wide(float (&d)[32], uint64_t a, uint64_t b, int add) {
@@ -185,16 +190,20 @@ __device__ __forceinline__ void store_one(__nv_bfloat16* out, float x) {
   *reinterpret_cast<uint16_t*>(out) = bfloat16_bits(__float_as_uint(x));
 }
 
-// The scales of columns col + 8 j and the next of each, j < Count. Inside: all are there, and two are read at once.
+// The scales of columns col + 8 j and the next of each, j < Count. Inside: all are there, and two are read at
+// once.
 template <int Count, bool Inside>
-__device__ __forceinline__ void read_scales(const Product& p, const float* scales, int col, float2 (&s)[Count]) {
+__device__ __forceinline__ void read_scales(const Product& p, const float* scales, int col,
+                                            float2 (&s)[Count]) {
 #pragma unroll
   for (int j = 0; j < Count; ++j) {
     if constexpr (Inside) {
-      s[j] = p.b_step ? *reinterpret_cast<const float2*>(scales + col + 8 * j) : make_float2(*scales, *scales);
+      s[j] =
+          p.b_step ? *reinterpret_cast<const float2*>(scales + col + 8 * j) : make_float2(*scales, *scales);
     } else {
       const int last = p.cols - 1;
-      s[j] = make_float2(scales[p.b_step * min(col + 8 * j, last)], scales[p.b_step * min(col + 8 * j + 1, last)]);
+      s[j] = make_float2(scales[p.b_step * min(col + 8 * j, last)],
+                         scales[p.b_step * min(col + 8 * j + 1, last)]);
     }
   }
 }
@@ -248,7 +257,8 @@ __device__ __forceinline__ void store_sums(const Product& p, int first_row, int 
 
 // parts += sums scale, rounded twice.
 template <int Columns, bool Inside, class Number>
-__device__ __forceinline__ void add_group(const Product& p, int g, int own_col, const Number* sums, float* parts) {
+__device__ __forceinline__ void add_group(const Product& p, int g, int own_col, const Number* sums,
+                                          float* parts) {
   constexpr int kChunk = 8;
   const float* scales = p.b_scale + static_cast<int64_t>(g) * p.cols;
 #pragma unroll
@@ -343,7 +353,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       if constexpr (InParts)
 #pragma unroll
         for (int k = 0; k < kSums; ++k) parts[k] = -0.0f;  // -0 + x is x
-      int before = -1;  // the slot that the products before these read
+      int before = -1;                                     // the slot that the products before these read
       int add = 0;
       for (int stage = 0; stage < stages; ++stage, advance()) {
         wait_for(full + 8 * slot, phase);
@@ -352,7 +362,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         begin_products();
         multiply_wide<A, B>(d, a, b, add);
 #pragma unroll
-        for (int step = 1; step < kStageDepth / 32; ++step) multiply_wide<A, B>(d, a + 2 * step, b + 2 * step, 1);
+        for (int step = 1; step < kStageDepth / 32; ++step)
+          multiply_wide<A, B>(d, a + 2 * step, b + 2 * step, 1);
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
         add = 1;
         if constexpr (InParts) {
@@ -366,7 +377,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
           }
           release(slot);
           if (p.groups > 1) {
-            if (!std::is_same_v<Number, int> || stage + 1 == stages || (stage + 1) * kStageDepth % p.group == 0) {
+            if (!std::is_same_v<Number, int> || stage + 1 == stages ||
+                (stage + 1) * kStageDepth % p.group == 0) {
               const int g = stage * kStageDepth / p.group;
               if (inside)
                 add_group<Columns, true>(p, g, own_col, d, parts);
@@ -412,7 +424,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 #endif
 }
 
-// Lines of a factor as the copy engine reads them: boxes of kStageDepth by `lines`, swizzled. False where it cannot.
+// Lines of a factor as the copy engine reads them: boxes of kStageDepth by `lines`, swizzled. False where it
+// cannot.
 inline bool map_factor(const Factor& f, int64_t depth, int lines, CUtensorMap* map) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
@@ -422,15 +435,16 @@ inline bool map_factor(const Factor& f, int64_t depth, int lines, CUtensorMap* m
     cudaDriverEntryPointQueryResult result{};
     const cudaError_t error =
         cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found) : nullptr;
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found)
+                                                                         : nullptr;
   }();
   if (encode == nullptr) return false;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(depth), static_cast<cuuint64_t>(f.lines)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(f.stride)};
   const cuuint32_t box[2] = {kStageDepth, static_cast<cuuint32_t>(lines)}, steps[2] = {1, 1};
-  return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<uint8_t*>(f.data), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<uint8_t*>(f.data), sizes, strides, box,
+                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace gpu_lowbit

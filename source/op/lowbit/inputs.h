@@ -38,13 +38,14 @@ struct LowBitInputs {
   bool b_by_columns = false;  // b is kept as (columns, depth)
   int64_t rows, cols, depth, groups = 1, group;
 
-  LowBitInputs(const Op& op, const Tensor& a_, const Tensor& b_, const Tensor& a_scale_, const Tensor& b_scale_,
-               ScalarType out)
+  LowBitInputs(const Op& op, const Tensor& a_, const Tensor& b_, const Tensor& a_scale_,
+               const Tensor& b_scale_, ScalarType out)
       : out_dtype(out), out_kind(out_kind_of(op, out)) {
     const ScalarType a_dtype = a_.scalar_type(), b_dtype = b_.scalar_type();
     const bool whole = a_dtype == ScalarType::Char;
     if (!whole && !is_float8(a_dtype))
-      fail(op, "argument `a` has dtype " + name_of(a_dtype) + ", expected int8, float8_e4m3fn or float8_e5m2");
+      fail(op,
+           "argument `a` has dtype " + name_of(a_dtype) + ", expected int8, float8_e4m3fn or float8_e5m2");
     if (whole ? b_dtype != ScalarType::Char && b_dtype != ScalarType::Byte : !is_float8(b_dtype))
       fail(op, "argument `b` has dtype " + name_of(b_dtype) + ", expected " +
                    (whole ? "int8, or uint8 for packed ternary numbers," : "float8_e4m3fn or float8_e5m2") +
@@ -73,14 +74,13 @@ struct LowBitInputs {
     }
     group = groups > 0 ? depth / groups + (depth % groups != 0) : 0;
     if (groups > 1 ? depth <= (groups - 1) * group : groups == 0 && depth > 0)
-      fail(op, "argument `b_scale` has " + std::to_string(groups) + " groups, of which ceil(K / groups) = " +
-                   std::to_string(group) + " rows each leave some empty or rows over for K = " +
-                   std::to_string(depth));
+      fail(op, "argument `b_scale` has " + std::to_string(groups) +
+                   " groups, of which ceil(K / groups) = " + std::to_string(group) +
+                   " rows each leave some empty or rows over for K = " + std::to_string(depth));
     const int64_t most = b_kind == LowBit::ternary ? kMostTernaryDepth : kMostInt8Depth;
     if (whole && group > most)
-      fail(op, "arguments `a` and `b` are summed over " + std::to_string(group) +
-                   " numbers, more than the " + std::to_string(most) +
-                   " whose sum fits into 32 bits: give `b_scale` for groups");
+      fail(op, "arguments `a` and `b` are summed over " + std::to_string(group) + " numbers, more than the " +
+                   std::to_string(most) + " whose sum fits into 32 bits: give `b_scale` for groups");
   }
 
   int64_t b_row() const { return b_by_columns ? 1 : cols; }
@@ -121,13 +121,13 @@ struct QuantizeInputs {
         cols(x.size(1)),
         groups(groups_) {
     if (groups < 0 || (per != column && groups != 1))
-      fail(op,
-           "argument `groups` is " + std::to_string(groups) + ", expected 1, or 0 or more for scales of columns");
+      fail(op, "argument `groups` is " + std::to_string(groups) +
+                   ", expected 1, or 0 or more for scales of columns");
     group = groups > 0 ? rows / groups + (rows % groups != 0) : 0;
     if (groups > 1 ? rows <= (groups - 1) * group : groups == 0 && rows > 0)
-      fail(op, "argument `groups` is " + std::to_string(groups) + ", of which ceil(rows / groups) = " +
-                   std::to_string(group) + " rows each leave some empty or rows over for " +
-                   std::to_string(rows) + " rows");
+      fail(op, "argument `groups` is " + std::to_string(groups) +
+                   ", of which ceil(rows / groups) = " + std::to_string(group) +
+                   " rows each leave some empty or rows over for " + std::to_string(rows) + " rows");
   }
 
   // Where the scale of a number stands.
@@ -147,7 +147,8 @@ struct QuantizeInputs {
     if (name == "ternary") return LowBit::ternary;
     if (name == "e4m3") return LowBit::e4m3;
     if (name == "e5m2") return LowBit::e5m2;
-    fail(op, "argument `" + std::string(argument) + "` is " + name + ", expected int8, ternary, e4m3 or e5m2");
+    fail(op,
+         "argument `" + std::string(argument) + "` is " + name + ", expected int8, ternary, e4m3 or e5m2");
   }
 };
 
