@@ -1,6 +1,7 @@
 """Sample inputs for every op, for tests of the ops and of what is built on them."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -86,7 +87,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     def random(*shape: int, like: torch.dtype = dtype) -> torch.Tensor:
         return torch.randn(*shape, generator=gen, dtype=torch.float64).to(device, like)
 
-    samples = _pair_samples(p, random, dtype) + _step_samples(p, random)
+    samples = _pair_samples(p, random, dtype) + _step_samples(p, random) + _net_samples(random)
     for radial in (False, True):
         samples += _moment_samples(p, random, radial)
     samples += _cell_step_samples(p, random) + _low_bit_samples(random)
@@ -271,6 +272,45 @@ def _low_bit_samples(random: Callable[..., Any]) -> list[Sample]:
         Sample("lowbit_linear", (x, weight, "int8", "ternary", "column", 2), bad=bad),
         Sample("pack_ternary", (signs,), bad={"numbers": (0, b)}),
         Sample("unpack_ternary", (packed, depth), bad={"rows": (1, 17)}),
+    ]
+
+
+def _net_samples(random: Callable[..., Any]) -> list[Sample]:
+    """A net on 7 rows: a layer twice as wide as its input, one as wide, with two activations; and one that lacks what
+    may be absent."""
+    widths = (3, 6, 6, 2)
+    weights = [0.7 * random(a, b) for a, b in itertools.pairwise(widths)]
+    biases, timesteps = ([random(n) for n in widths[1:]] for _ in range(2))
+    timesteps[-1] = timesteps[-1][:0]
+    kinds = ([1, 1], [1, 2], [3.0, 3.0], "float32")
+    net = (weights, biases, timesteps, *kinds)
+    x, direction, grad, grad_value = random(7, 3), random(7, 3), random(7, 2), random(7, 2)
+    bare = (weights, [biases[0], *(b[:0] for b in biases[1:])], [t[:0] for t in timesteps], *kinds)
+    bad = {
+        "inputs": (0, x[:, :2]),
+        "rows": (1, [weights[0][:2], *weights[1:]]),
+        "biases": (2, biases[:2]),
+        "timesteps": (3, [*timesteps[:2], random(2)]),
+        "residual": (4, [1]),
+        "activation": (5, [1, 99]),
+        "matmul": (7, "high"),
+    }
+
+    def shifted(places: int) -> dict[str, tuple[int, Any]]:
+        return {name: (k + places, value) for name, (k, value) in bad.items()}
+
+    lists = (0, 1, 2, 3)
+    return [
+        Sample("mlp", (x, *net), lists, bad=bad),
+        Sample("mlp", (x, *bare), (0, 1), bad=bad),
+        Sample("mlp_value_and_gradient", (x, *net), lists, bad=bad),
+        Sample("mlp_backward", (grad, x, *net, True), (0, *(k + 1 for k in lists)), bad=shifted(1)),
+        Sample(
+            "mlp_backward_backward",
+            (direction, grad, grad_value, x, *net, True),
+            (0, 1, 2, *(k + 3 for k in lists)),
+            bad=shifted(3),
+        ),
     ]
 
 

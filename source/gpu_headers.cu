@@ -4,6 +4,7 @@
 #include "displacements/gpu_pair_sums.h"
 #include "dynamics/gpu_kernels.h"
 #include "env_mat/gpu_kernels.h"
+#include "gemm/gpu_mlp.h"
 #include "gemm/gpu_run.h"
 #include "lowbit/gpu_run.h"
 #include "neighbor/gpu_rows.h"

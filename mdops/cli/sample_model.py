@@ -22,18 +22,25 @@ def sample_model(
     axis: int,
     fitting: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
+    *,
+    activation: str = "tanh",
+    fparam: int = 0,
 ) -> Potential:
-    """A model of O and H with weights by formula, the same on every machine; cutoff in A."""
+    """A model of O and H with weights by formula, the same on every machine; cutoff in A. `activation` is the fitting
+    nets', `fparam` their number of frame parameters."""
 
-    def layer(inputs: int, outputs: int, activation: str, seed: int) -> Layer:
+    def layer(inputs: int, outputs: int, function: str, seed: int) -> Layer:
         numbers = torch.arange(inputs * outputs, dtype=torch.float64)
         weight = torch.sin(1.3 * numbers + seed).reshape(inputs, outputs) / inputs**0.5
         bias = 0.1 * torch.cos(torch.arange(outputs, dtype=torch.float64) + seed)
-        return Layer(weight.to(dtype), bias.to(dtype), None, activation, residual=inputs > 1)
+        return Layer(weight.to(dtype), bias.to(dtype), None, function, residual=inputs > 1)
 
     def net(inputs: int, widths: tuple[int, ...], seed: int, final: bool) -> Net:
         sizes = (inputs, *widths)
-        layers = [layer(a, b, "tanh", seed + k) for k, (a, b) in enumerate(zip(sizes, widths, strict=False))]
+        function = activation if final else "tanh"
+        layers = [
+            layer(a, b, function, seed + k) for k, (a, b) in enumerate(zip(sizes, widths, strict=False))
+        ]
         return Net([*layers, layer(widths[-1], 1, "linear", seed + 9)] if final else layers)
 
     types = ["O", "H"]
@@ -54,16 +61,16 @@ def sample_model(
     nothing = torch.empty(0, dtype=dtype)
     zeros = torch.zeros(2, dtype=torch.float64)
     energies = EnergyFitting(
-        EnergyFittingOptions(neuron=list(fitting)),
+        EnergyFittingOptions(neuron=list(fitting), activation_function=activation, numb_fparam=fparam),
         types,
         NetCollection(
-            [net(embedding[-1] * axis, fitting, seed, final=True) for seed in (20, 40)],
+            [net(embedding[-1] * axis + fparam, fitting, seed, final=True) for seed in (20, 40)],
             1,
             2,
             "fitting_network",
         ),
         zeros,
-        Parameters("fparam", nothing, nothing),
+        Parameters("fparam", torch.zeros(fparam, dtype=dtype), torch.ones(fparam, dtype=dtype)),
         Parameters("aparam", nothing, nothing),
         nothing,
     )

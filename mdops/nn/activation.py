@@ -47,6 +47,23 @@ CODES = {name: code for code, name in enumerate(_KERNEL_ORDER)}
 CODES |= {"none": CODES["linear"], "gelu_tf": CODES["gelu"], "custom_silu": CODES["silut"]}
 
 
+def kernel_code(name: str) -> tuple[int, float]:
+    """The number by which the ops know an activation function, and its threshold (of silut; others ignore it).
+
+    Raises:
+        UnsupportedModelError: there is none of that name.
+    """
+    activation(name)
+    key, _, argument = name.lower().partition(":")
+    return CODES[key], float(argument or _SILUT_THRESHOLD)
+
+
+def of_code(code: int, threshold: float) -> Activation:
+    """The activation function of that number."""
+    key = _KERNEL_ORDER[code]
+    return activation(f"{key}:{threshold!r}" if key == "silut" else key)
+
+
 def activation(name: str) -> Activation:
     """The activation function that DeePMD-kit calls `name` (in any case).
 

@@ -16,6 +16,7 @@ from mdops.ops.lowbit import (
     quantize,
     unpack_ternary,
 )
+from mdops.ops.mlp import mlp, mlp_value_and_gradient
 from mdops.ops.neighbor import (
     NeighborList,
     neighbor_list,
@@ -43,6 +44,8 @@ __all__ = [
     "fake_quantize",
     "gemm_lowbit",
     "lowbit_linear",
+    "mlp",
+    "mlp_value_and_gradient",
     "neighbor_list",
     "neighbor_matrix",
     "neighbor_pairs",

@@ -87,7 +87,7 @@ def register_formula(
 
         args = [given(value) for value in ctx.others]
         needs = tuple(ctx.needs_input_grad[k] for k in differentiable)
-        result: list[Any] = [None] * len(args)
+        result: list[Any] = [[] if isinstance(value, list) and not value else None for value in args]
         last = kept[len(kept) - len(saved) :]
         for k, grad in zip(differentiable, backward(needs, grads, [*args, *last]), strict=True):
             result[k] = grad

@@ -87,6 +87,26 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "kinetic, Tensor flow, Tensor energy, Tensor cell_momenta, Tensor xi, Tensor xi_momenta, Tensor eta, "
       "Tensor eta_momenta, Tensor tally)");
 
+  // Nets of dense layers on rows, with their derivatives.
+  m.def(
+      "mlp(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] residual, int[] "
+      "activations, "
+      "float[] thresholds, str matmul) -> Tensor");
+  m.def(
+      "mlp_value_and_gradient(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] "
+      "residual, "
+      "int[] activations, float[] thresholds, str matmul) -> (Tensor value, Tensor gradient)");
+  m.def(
+      "mlp_backward(Tensor grad, Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] "
+      "residual, int[] activations, float[] thresholds, str matmul, bool with_weights) -> (Tensor grad_x, "
+      "Tensor[] grad_weights, Tensor[] grad_biases, Tensor[] grad_timesteps)");
+  m.def(
+      "mlp_backward_backward(Tensor direction, Tensor grad, Tensor grad_value, Tensor x, Tensor[] weights, "
+      "Tensor[] biases, Tensor[] timesteps, int[] residual, int[] activations, float[] thresholds, str "
+      "matmul, bool "
+      "with_weights) -> (Tensor grad_grad, Tensor grad_x, Tensor[] grad_weights, Tensor[] grad_biases, "
+      "Tensor[] grad_timesteps)");
+
   // A whole se_e2_a model with splines: energies, forces and virials in one pass, for simulation.
   m.def(
       "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis, "

@@ -141,6 +141,33 @@ MDOPS_HD void activate(T x, T threshold, T* y, T* slope) {
   }
 }
 
+// The same with f''(x), which is 0 at kinks.
+template <Activation kind, class T>
+MDOPS_HD void activate_twice(T x, T threshold, T* y, T* slope, T* curve) {
+  activate<kind>(x, threshold, y, slope);
+  if constexpr (kind == Activation::tanh) {
+    *curve = T(-2) * *y * *slope;
+  } else if constexpr (kind == Activation::gelu) {
+    const T k = T(0.79788456080286535588), c = T(0.044715);
+    const T t = tanh_fast(k * (x + c * x * x * x)), bend = T(1) - t * t;
+    const T inner = k * (T(1) + T(3) * c * x * x);
+    *curve = bend * (inner - x * t * inner * inner + T(3) * k * c * x * x);
+  } else if constexpr (kind == Activation::softplus) {
+    *curve = *slope * (T(1) - *slope);
+  } else if constexpr (kind == Activation::sigmoid) {
+    *curve = *slope * (T(1) - T(2) * *y);
+  } else if constexpr (kind == Activation::silu) {
+    const T s = sigmoid_fast(x), bend = s * (T(1) - s);
+    *curve = bend * (T(2) + x * (T(1) - T(2) * s));
+  } else if constexpr (kind == Activation::silut) {
+    const T s = sigmoid_fast(x), bend = s * (T(1) - s), end = sigmoid_fast(threshold);
+    const T steep = end * (T(1) + threshold * (T(1) - end)), t = tanh_fast(steep * (x - threshold));
+    *curve = x < threshold ? bend * (T(2) + x * (T(1) - T(2) * s)) : T(-2) * t * steep * *slope;
+  } else {
+    *curve = x == x ? T(0) : x;
+  }
+}
+
 // Calls f.template operator()<kind>() for a kind known at run time.
 template <class F>
 MDOPS_HD void with_activation(Activation kind, const F& f) {

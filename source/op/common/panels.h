@@ -131,7 +131,42 @@ inline void to_lanes(const T* from, int64_t stride, const Panels<T>& to) {
   });
 }
 
+// `count` rows of `features` numbers, `stride` apart, into lanes; zero in the lanes that are left.
+template <class T>
+inline void rows_to_lanes(const T* from, int64_t stride, int64_t count, int64_t features,
+                          const Panels<T>& to) {
+  to.each([&](auto place) {
+    const int64_t lane = place.lane();
+    for (int64_t row = 0; row < features; row += kLanes<T>) {
+      if (lane + kLanes<T> <= count && row + kLanes<T> <= features) {
+        transpose_tile(from + lane * stride + row, stride, place.in(to, row), place.width);
+        continue;
+      }
+      for (int64_t r = row; r < features && r < row + kLanes<T>; ++r)
+        for (int64_t k = 0; k < kLanes<T>; ++k)
+          place.in(to, r)[k] = lane + k < count ? from[(lane + k) * stride + r] : T(0);
+    }
+  });
+}
+
 // The other way.
+template <class T>
+inline void lanes_to_rows(const Panels<T>& from, int64_t count, int64_t features, T* to, int64_t stride) {
+  from.each([&](auto place) {
+    const int64_t lane = place.lane();
+    for (int64_t row = 0; row < features; row += kLanes<T>) {
+      if (lane + kLanes<T> <= count && row + kLanes<T> <= features) {
+        transpose_tile(place.in(from, row), place.width, to + lane * stride + row, stride);
+        continue;
+      }
+      for (int64_t r = row; r < features && r < row + kLanes<T>; ++r)
+        for (int64_t k = 0; k < kLanes<T> && lane + k < count; ++k)
+          to[(lane + k) * stride + r] = place.in(from, r)[k];
+    }
+  });
+}
+
+// The other way of `to_lanes`.
 template <class T>
 inline void from_lanes(const Panels<T>& from, T* to, int64_t stride) {
   from.each([&](auto place) {

@@ -12,7 +12,7 @@
 //
 //   shared memory    kA      group 0: 8 blocks of A, 64 rows x 32 numbers, 8 KiB each; group 1: the same
 //                    kUnits  6 units of B, 32 numbers x 120 columns, 15 KiB each
-//                    kSteep  the largest slope of every layer in every row
+//                    kSteep  the largest slope of every layer but the last in every row
 //                    kFull, kEmpty, kFullA, kEmptyA   a barrier for each unit and each block of A
 //
 //   device memory    slopes of all layers but the last, numbers of a thread side by side with its neighbours'
@@ -58,8 +58,8 @@ constexpr int kAhead = 5;            // blocks of the input under way
 // Shared memory, from an address that is a multiple of 1,024 on.
 struct ChainMemory {
   static constexpr int kA = 0, kUnits = 2 * kWideBlocks * kWideBlock;
-  static constexpr int kSteep = kUnits + kChainSlots * kUnitBytes;  // [layer][row]: bound of the slopes
-  static constexpr int kBarriers = kSteep + 4 * kChainLayers * kChainRows;
+  static constexpr int kSteep = kUnits + kChainSlots * kUnitBytes;  // [layer][row], but for the last layer
+  static constexpr int kBarriers = kSteep + 4 * (kChainLayers - 1) * kChainRows;
   static constexpr int kFull = kBarriers, kEmpty = kFull + 8 * kChainSlots;
   static constexpr int kFullA = kEmpty + 8 * kChainSlots, kEmptyA = kFullA + 8 * kWideBlocks;
   static constexpr int kBytes = kEmptyA + 8 * kWideBlocks + 1024;

@@ -47,8 +47,8 @@ NetWay way_of(NetWay::Kind kind, const GpuNetShape& net) {
 inline bool has_chain(const GpuNetShape& net, const GpuLimits& limits) {
 #ifdef MDOPS_HOPPER
   const NetChain chain{net, 2};
-  return limits.capability == 90 && ChainMemory::kBytes <= limits.shared_bytes &&
-         net.activation == Activation::tanh && chain.fits() && chain.fits_residuals();
+  return limits.capability == 90 && ChainMemory::kBytes <= limits.shared_bytes && chain.fits() &&
+         chain.fits_residuals();
 #else
   return static_cast<void>(net), static_cast<void>(limits), false;
 #endif
@@ -182,7 +182,9 @@ class NetCall {
     for (int n = 0; n < p_.net.layers; ++n) a.bias[n] = packed_.bias[n], a.timestep[n] = packed_.timestep[n];
     a.net = p_.net, a.scale = p_.scale, a.inputs = p_.inputs, a.bound = p_.bounds;
     a.slopes = memory_.slopes, a.output = p_.output;
-    gpu_.launch(chain_kernel<Activation::tanh, Parts>, tiles_, kChainThreads, ChainMemory::kBytes, a);
+    with_activation(p_.net.activation, [&]<Activation kind>() {
+      gpu_.launch(chain_kernel<kind, Parts>, tiles_, kChainThreads, ChainMemory::kBytes, a);
+    });
   }
 
   // As a kernel a product.

@@ -22,7 +22,7 @@ constexpr int kLargest = 12;    // the largest number of a row or a column is br
 // where the high parts stand alone; a layer is at most two units wide.
 constexpr int kWideRow = 128;  // bytes of a unit's column: unit_depth numbers
 constexpr int kUnitCols = 120, kUnitBytes = kUnitCols * kWideRow;
-constexpr int kChainCols = 2 * kUnitCols, kChainLayers = 8;
+constexpr int kChainCols = 2 * kUnitCols, kChainLayers = 16;
 constexpr int kGroupRows = 64;                     // of A in one product of a warpgroup
 constexpr int kWideBlock = kGroupRows * kWideRow;  // bytes of unit_depth columns of a warpgroup's A
 constexpr int kChainRows = 2 * kGroupRows;         // of a block of threads

@@ -111,8 +111,8 @@ inline void layers_down(const Net<T>& net, const Panels<T>* grad, const Delta& d
 // for each vector of lanes, take(k, f, slope) for each number k of it.
 template <class T, class Use>
 inline void activate_layer(const Net<T>& net, int n, const Panels<T>& product, const Use& use) {
-  const T threshold = static_cast<T>(net.shape.threshold);
-  with_activation(net.shape.activation, [&]<Activation kind>() {
+  const T threshold = static_cast<T>(net.shape.threshold[n]);
+  with_activation(net.shape.activation[n], [&]<Activation kind>() {
     for (int64_t row = 0; row < net.neurons(n); ++row) {
       const T bias = net.layers[n].bias[row], timestep = net.layers[n].timestep[row];
       product.each([&](auto place) {

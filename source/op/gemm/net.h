@@ -8,7 +8,7 @@
 
 namespace mdops {
 
-constexpr int kMaxLayers = 16;
+constexpr int kMaxHidden = 16, kMaxLayers = kMaxHidden + 1;  // the last one: an output layer
 
 struct NetShape {
   int64_t features;         // inputs of the first layer, those below not counted
@@ -16,8 +16,12 @@ struct NetShape {
   int layers;               // hidden layers
   int neurons[kMaxLayers];  // of each
   bool residual[kMaxLayers];
-  Activation activation;
-  double threshold;  // of silut
+  Activation activation[kMaxLayers];
+  double threshold[kMaxLayers];  // of silut
+
+  void activate_all(Activation kind, double of_silut) {
+    for (int n = 0; n < kMaxLayers; ++n) activation[n] = kind, threshold[n] = of_silut;
+  }
 
   MDOPS_HD bool adds_input(int n) const { return n > 0 && residual[n]; }
 };

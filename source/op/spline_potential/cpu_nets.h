@@ -23,7 +23,7 @@ void fold_head(const FittingShape& net, const T* weight, T* head) {
 // Where the parts of one net stand in an array: first the head, then for each hidden layer weight (inputs,
 // outputs), bias and timestep (outputs), and the output layer's weight and bias.
 struct PackedNet {
-  int64_t weight[kMaxLayers + 1], bias[kMaxLayers + 1], timestep[kMaxLayers], size;
+  int64_t weight[kMaxLayers], bias[kMaxLayers], timestep[kMaxLayers], size;
 
   explicit PackedNet(const FittingShape& net) : size(net.head_rows() * net.neurons[0]) {
     int64_t inputs = net.features + net.extra;

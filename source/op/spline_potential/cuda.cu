@@ -6,7 +6,7 @@ namespace mdops {
 
 namespace {
 
-static_assert(GpuNetShape::kMostLayers == kMaxLayers);
+static_assert(GpuNetShape::kMostLayers == kMaxHidden);
 
 // f<parts>(): with how many float16 parts a number stands in the fitting net's products. Two hold 22 bits,
 // float32's accuracy; one holds 11, TF32's.
@@ -23,7 +23,7 @@ GpuNetShape net_shape(const FittingShape& fitting) {
   net.layers = fitting.layers;
   for (int n = 0; n < net.layers; ++n)
     net.neurons[n] = fitting.neurons[n], net.residual[n] = fitting.residual[n];
-  net.activation = fitting.activation, net.threshold = static_cast<float>(fitting.threshold);
+  net.activation = fitting.activation[0], net.threshold = static_cast<float>(fitting.threshold[0]);
   return net;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/descriptor_args.h"
+#include "gemm/matmul.h"
 #include "spline_potential/spline_potential.h"
 
 namespace mdops {
@@ -20,9 +21,9 @@ inline std::string shape_refusal(int64_t width, int64_t axis, const std::vector<
   if (width < 1 || axis < 1 || axis > width || axis > 255 || width > kMostNumbers)
     return "arguments `width` and `axis` are " + std::to_string(width) + " and " + std::to_string(axis) +
            ", expected 1 <= axis <= width and axis <= 255";
-  if (neurons.empty() || neurons.size() > kMaxLayers)
+  if (neurons.empty() || neurons.size() > kMaxHidden)
     return "a fitting net of " + std::to_string(neurons.size()) + " hidden layers, expected 1 to " +
-           std::to_string(kMaxLayers);
+           std::to_string(kMaxHidden);
   for (const int64_t n : neurons)
     if (n < 1 || n > kMostNumbers) return "a layer of " + std::to_string(n) + " neurons";
   if (extra < 0 || extra > kMostNumbers) return std::to_string(extra) + " further inputs of the fitting net";
@@ -48,15 +49,6 @@ inline FittingShape fitting_shape(const Op& op, int64_t width, int64_t axis,
   net.layers = static_cast<int>(neurons.size());
   for (int n = 0; n < net.layers; ++n) net.neurons[n] = static_cast<int>(neurons[n]);
   return net;
-}
-
-// How accurate the products of the fitting net are.
-enum class Matmul { float32, tf32 };
-
-inline Matmul matmul_of(const Op& op, const std::string& name) {
-  if (name == "float32") return Matmul::float32;
-  if (name == "tf32") return Matmul::tf32;
-  fail(op, "argument `matmul` is \"" + name + "\", expected \"float32\" or \"tf32\"");
 }
 
 // The layers of one fitting net, the output layer last.
@@ -190,8 +182,7 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
   in.matmul = matmul_of(op, matmul);
 
   in.net = fitting_shape(op, width, axis, neurons, in.extra.size(1));
-  in.net.activation = static_cast<Activation>(activation);
-  in.net.threshold = threshold;
+  in.net.activate_all(static_cast<Activation>(activation), threshold);
   if (residual.size() != neurons.size()) fail(op, "arguments `residual` and `neurons` differ in length");
   for (int k = 0; k < in.net.layers; ++k) {
     in.net.residual[k] = residual[k] != 0;
@@ -249,12 +240,6 @@ PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, c
                             pair_mask, zeroed, sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth,
                             protection, s_max, width, axis, std::move(neurons), std::move(residual),
                             activation, threshold, matmul));
-}
-
-// Refuses other products than float32's on the CPU, which has none.
-inline void refuse_tf32(const Op& op, Matmul matmul) {
-  if (matmul != Matmul::float32)
-    fail(op, "argument `matmul` is \"tf32\", and the CPU has no products of that accuracy: only GPUs do");
 }
 
 // Refuses `nets` of another size than the kernels that run read.

@@ -29,7 +29,7 @@ template <class T>
 struct NetWeights {
   const T*
       head;  // (head_rows, neurons[0]): those of the features (k, l), l <= k < axis, the two equal ones added
-  DenseLayer<T> layer[kMaxLayers + 1];  // the last one is the output layer
+  DenseLayer<T> layer[kMaxLayers];  // the last one is the output layer
 };
 
 template <class T>

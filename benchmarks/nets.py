@@ -1,0 +1,190 @@
+"""Fitting nets of all kinds: what their kernels take beside the floors of their products.
+
+    python benchmarks/nets.py [--device cpu] [--atoms 12288] [--json FILE] [--commit HASH]
+
+On the CPU: `mlp_value_and_gradient` of water's fitting net against its products by torch.mm, in one run. On a GPU:
+whole steps of water with nets of every activation function, width and depth, and the part of the net's kernels, beside
+the floor of its products, three of float16 numbers for one of float32 numbers, at the rate that torch.mm reaches
+here, and beside the floor of its input's bytes, which are written and read twice.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import machine
+
+from mdops import Potential
+from mdops.cli.sample_model import sample_box, sample_model
+from mdops.evaluators.spline import DEFAULT_R_MIN
+from mdops.nn.activation import CODES
+from mdops.ops import mlp_value_and_gradient
+
+WATER = (1600, 240, 240, 240, 1)
+DEEP = [(240,) * n for n in (2, 4, 6, 9, 12, 16)]
+WIDE = [(n,) * 3 for n in (64, 128, 192, 256, 384, 512)]
+MEMORY_RATE = 3.0e12  # bytes a second of an H100's memory, as copies reach it
+
+
+def seconds(run: Callable[[], Any], times: int) -> float:
+    run()
+    begin = time.perf_counter()
+    for _ in range(times):
+        run()
+    return (time.perf_counter() - begin) / times
+
+
+def on_cpu(atoms: int) -> list[dict[str, Any]]:
+    rows = []
+    for dtype in (torch.float32, torch.float64):
+        generator = torch.Generator().manual_seed(0)
+
+        def random(*shape: int, of: torch.dtype = dtype, by: torch.Generator = generator) -> torch.Tensor:
+            return torch.randn(*shape, dtype=of, generator=by)
+
+        weights = [random(a, b) / a**0.5 for a, b in itertools.pairwise(WATER)]
+        biases = [random(n) for n in WATER[1:]]
+        x = random(atoms, WATER[0])
+        hidden = [random(atoms, n) for n in WATER[1:]]
+        pairs = list(zip([x, *hidden[:-1]], weights, strict=True))
+        pairs += [(h, w.T.contiguous()) for h, w in zip(hidden, weights, strict=True)]
+        runs: dict[str, Callable[[], Any]] = {
+            "net": lambda x=x, w=weights, b=biases: mlp_value_and_gradient(x, w, b),
+            "products": lambda pairs=pairs: [torch.mm(a, b) for a, b in pairs],
+        }
+        found: dict[str, list[float]] = {name: [] for name in runs}
+        for _, (name, run) in itertools.product(range(9), runs.items()):
+            found[name].append(1e3 * seconds(run, 3))
+        ratios = [a / b for a, b in zip(found["net"], found["products"], strict=True)]
+        rows.append(
+            {
+                "dtype": str(dtype),
+                "atoms": atoms,
+                **{f"{name}_ms": statistics.median(times) for name, times in found.items()},
+                "ratio": statistics.median(ratios),
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def tensor_rate() -> float:
+    """Operations a second of float16 products summed in float32."""
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
+
+    def run() -> None:
+        for _ in range(20):
+            torch.mm(a, a)
+        torch.cuda.synchronize()
+
+    return 20 * 2.0 * 8192**3 / min(seconds(run, 1) for _ in range(5))
+
+
+def with_parameters(fused: Any, more: Any, system: Any, pairs: Any, **options: Any) -> Any:
+    return fused(system, pairs, *more, **options)
+
+
+def on_gpu(atoms: int) -> list[dict[str, Any]]:
+    from cuda_inference import captured, kernels, listed, matrix_operations, milliseconds, repeated
+
+    rate = tensor_rate()
+    print(f"float16 products: {1e-12 * rate:.0f} TFLOP/s")
+    frames = [repeated(sample_box(192, ["O", "H"]), atoms)]
+    cases: list[tuple[str, tuple[int, ...], int]] = [(name, (240,) * 3, 0) for name in CODES]
+    cases += [("tanh", widths, 0) for widths in [*WIDE, *DEEP, (120, 240, 240)]]
+    cases += [("tanh", (240,) * 3, 4), ("gelu", (256,) * 3, 0), ("silu", (120, 240, 240), 2)]
+    rows = []
+    for activation, widths, fparam in cases:
+        model = sample_model((46, 92), 6.0, (25, 50, 100), 16, widths, activation=activation, fparam=fparam)
+        model.use_spline(DEFAULT_R_MIN)
+        model = model.to("cuda")
+        system, pairs = listed(model, frames)
+        fused: Any = model.evaluator()
+        more = (torch.zeros(fparam, device="cuda"), None) if fparam else (None, None)
+        step = captured(functools.partial(with_parameters, fused, more), system, pairs)
+        ms, spread = milliseconds(step, 50)
+        times = kernels(step)
+        net = sum(us for name, us in times.items() if "chain_kernel" in name or "layer_kernel" in name)
+        products = 1e9 * 3 * matrix_operations(model) / rate
+        features = 1600 - 16 * 15 // 2
+        bytes_floor = 1e9 * 4 * 4 * features / MEMORY_RATE
+        rows.append(
+            {
+                "activation": activation,
+                "widths": list(widths),
+                "fparam": fparam,
+                "step_ns": 1e6 * ms / atoms,
+                "spread": spread,
+                "net_ns": 1e3 * net / atoms,
+                "products_floor_ns": products,
+                "bytes_floor_ns": bytes_floor,
+                "ratio": 1e3 * net / atoms / max(products, bytes_floor),
+            }
+        )
+        r = rows[-1]
+        print(
+            f"{activation:9} {'-'.join(map(str, widths))[:24]:25} {fparam} step {r['step_ns']:7.1f} "
+            f"net {r['net_ns']:7.1f} floors {products:6.1f} {bytes_floor:5.1f} ratio {r['ratio']:.2f}",
+            flush=True,
+        )
+    return rows
+
+
+def float64_on_gpu(atoms: int) -> dict[str, Any]:
+    """A step in float64, as `Potential.evaluate` takes it, and its kernels."""
+    from cuda_inference import listed, repeated
+
+    model: Potential = sample_model((46, 92), 6.0, (25, 50, 100), 16, (240,) * 3, torch.float64)
+    model.use_spline(DEFAULT_R_MIN)
+    model = model.to("cuda")
+    system, pairs = listed(model, [repeated(sample_box(192, ["O", "H"]), atoms)])
+
+    def run() -> None:
+        model.evaluate(system, pairs)
+        torch.cuda.synchronize()
+
+    run()
+    took = statistics.median(seconds(run, 1) for _ in range(5))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+    times: dict[str, float] = {}
+    for event in profile.events() or []:
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            times[event.name] = times.get(event.name, 0.0) + event.device_time
+    kernels = {k[:90]: v for k, v in sorted(times.items(), key=lambda item: -item[1])[:25]}
+    print(f"float64: {1e9 * took / atoms:.0f} ns/atom; kernels {1e3 * sum(times.values()) / atoms:.0f}")
+    for name, us in kernels.items():
+        print(f"  {us:9.1f} us {name}")
+    return {
+        "step_ns": 1e9 * took / atoms,
+        "kernels_ns": 1e3 * sum(times.values()) / atoms,
+        "kernels_us": kernels,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--atoms", type=int, default=0)
+    parser.add_argument("--commit", default=None)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    atoms = arguments.atoms or (12288 if arguments.device == "cuda" else 1536)
+    report: dict[str, Any] = {"machine": machine(arguments.device, arguments.commit)}
+    if arguments.device == "cuda":
+        report |= {"nets": on_gpu(atoms), "float64": float64_on_gpu(atoms)}
+    else:
+        report["nets"] = on_cpu(atoms)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

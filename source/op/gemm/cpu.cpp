@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "common/scratch.h"
+#include "gemm/inputs.h"
+
+namespace mdops {
+
+namespace {
+
+struct MlpScratch;
+
+// The layers in memory, with zeros and ones where biases and timesteps are absent.
+template <class T>
+struct MlpLayers {
+  std::vector<T> zeros, ones;
+  MlpArgs<T> args{};
+
+  explicit MlpLayers(const MlpInputs& in) {
+    const int64_t widest = *std::max_element(in.shape.neurons, in.shape.neurons + in.shape.layers);
+    zeros.assign(widest, T(0)), ones.assign(widest, T(1));
+    args.shape = in.shape;
+    args.x = in.x.const_data_ptr<T>();
+    for (int n = 0; n < in.shape.layers; ++n) {
+      const Tensor &bias = in.biases[n], &timestep = in.timesteps[n];
+      args.timed[n] = in.has_timestep(n);
+      args.layers[n] = {in.weights[n].const_data_ptr<T>(),
+                        bias.numel() ? bias.const_data_ptr<T>() : zeros.data(),
+                        timestep.numel() ? timestep.const_data_ptr<T>() : ones.data()};
+    }
+  }
+};
+
+// Every thread takes an equal part of the rows, so that sums over them depend on the number of threads alone.
+template <class T>
+void run(const Op& op, const MlpInputs& in, MlpTask<T> task, MlpGradients* grads) {
+  const MlpLayers<T> layers(in);
+  const MlpArgs<T>& args = layers.args;
+  const int64_t threads =
+      std::min<int64_t>(torch::stable::get_num_threads(), std::max<int64_t>(1, in.rows / 16));
+  std::vector<std::vector<T>> sums(grads ? threads : 0);
+  parallel(threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t thread = begin; thread < end; ++thread) {
+      MlpTask<T> own = task;
+      if (grads) {
+        sums[thread].assign(MlpSums(args).size, T(0));
+        own.sums = sums[thread].data();
+      }
+      const ScratchMemory<MlpScratch> memory(op, MDOPS_RUN(mlp_scratch_size, args, own) * sizeof(T));
+      MDOPS_RUN(mlp_rows, args, own, in.rows * thread / threads, in.rows * (thread + 1) / threads,
+                static_cast<T*>(memory.data()));
+    }
+  });
+  if (!grads) return;
+  std::vector<T*> parts;
+  for (std::vector<T>& part : sums) parts.push_back(part.data());
+  constexpr int64_t unit = 64;  // rows of a matrix
+  for (int n = 0; n < in.shape.layers; ++n) {
+    const auto pointer = [](Tensor& tensor) {
+      return tensor.numel() ? tensor.template mutable_data_ptr<T>() : nullptr;
+    };
+    const MlpLayerGradients<T> out{pointer(grads->weights[n]), pointer(grads->biases[n]),
+                                   pointer(grads->timesteps[n])};
+    const int64_t rows = args.inputs(n);
+    parallel((rows + unit - 1) / unit, 1, [&](int64_t begin, int64_t end) {
+      MDOPS_RUN(mlp_collect, args, n, begin * unit, std::min(end * unit, rows), parts.data(), threads, out);
+    });
+  }
+}
+
+MlpInputs inputs_on_cpu(const Op& op, const Tensor& x, std::vector<Tensor> weights,
+                        std::vector<Tensor> biases, std::vector<Tensor> timesteps,
+                        const std::vector<int64_t>& residual, const std::vector<int64_t>& activations,
+                        const std::vector<double>& thresholds, const std::string& matmul) {
+  MlpInputs in(op, x, std::move(weights), std::move(biases), std::move(timesteps), residual, activations,
+               thresholds, matmul);
+  refuse_tf32(op, in.matmul);
+  return in;
+}
+
+// The results are rows of the inputs' dtype.
+Tensor rows_of(const MlpInputs& in, int64_t columns) {
+  return empty({in.rows, columns}, in.dtype);
+}
+
+Tensor mlp(const Tensor& x, std::vector<Tensor> weights, std::vector<Tensor> biases,
+           std::vector<Tensor> timesteps, std::vector<int64_t> residual, std::vector<int64_t> activations,
+           std::vector<double> thresholds, std::string matmul) {
+  const Op op("mlp");
+  const MlpInputs in =
+      inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  Tensor value = rows_of(in, in.outputs);
+  dispatch_float(op, in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    MlpTask<T> task{};
+    task.value = value.mutable_data_ptr<T>();
+    run(op, in, task, nullptr);
+  });
+  return value;
+}
+
+std::tuple<Tensor, Tensor> mlp_value_and_gradient(const Tensor& x, std::vector<Tensor> weights,
+                                                  std::vector<Tensor> biases, std::vector<Tensor> timesteps,
+                                                  std::vector<int64_t> residual,
+                                                  std::vector<int64_t> activations,
+                                                  std::vector<double> thresholds, std::string matmul) {
+  const Op op("mlp_value_and_gradient");
+  const MlpInputs in =
+      inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  Tensor value = rows_of(in, in.outputs), gradient = rows_of(in, in.shape.features);
+  dispatch_float(op, in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    MlpTask<T> task{};
+    task.value = value.mutable_data_ptr<T>(), task.grad_x = gradient.mutable_data_ptr<T>();
+    task.of_first_output = true;
+    run(op, in, task, nullptr);
+  });
+  return {value, gradient};
+}
+
+using Lists = std::vector<Tensor>;
+
+std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(
+    const Tensor& grad, const Tensor& x, std::vector<Tensor> weights, std::vector<Tensor> biases,
+    std::vector<Tensor> timesteps, std::vector<int64_t> residual, std::vector<int64_t> activations,
+    std::vector<double> thresholds, std::string matmul, bool with_weights) {
+  const Op op("mlp_backward");
+  const MlpInputs in =
+      inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  const Tensor a = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
+  Tensor grad_x = rows_of(in, in.shape.features);
+  MlpGradients grads(op, in, with_weights);
+  dispatch_float(op, in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    MlpTask<T> task{};
+    task.a = a.const_data_ptr<T>(), task.grad_x = grad_x.mutable_data_ptr<T>();
+    run(op, in, task, with_weights ? &grads : nullptr);
+  });
+  return {grad_x, grads.weights, grads.biases, grads.timesteps};
+}
+
+std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
+    const Tensor& direction, const Tensor& grad, const Tensor& grad_value, const Tensor& x,
+    std::vector<Tensor> weights, std::vector<Tensor> biases, std::vector<Tensor> timesteps,
+    std::vector<int64_t> residual, std::vector<int64_t> activations, std::vector<double> thresholds,
+    std::string matmul, bool with_weights) {
+  const Op op("mlp_backward_backward");
+  const MlpInputs in =
+      inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  const Tensor u = input(op, "direction", direction, in.dtype, {in.rows, in.shape.features});
+  const Tensor b = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
+  const Tensor a = input(op, "grad_value", grad_value, in.dtype, {in.rows, in.outputs});
+  Tensor tangent = rows_of(in, in.outputs), grad_x = rows_of(in, in.shape.features);
+  MlpGradients grads(op, in, with_weights);
+  dispatch_float(op, in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    MlpTask<T> task{};
+    task.direction = u.const_data_ptr<T>(), task.b = b.const_data_ptr<T>();
+    task.a = a.const_data_ptr<T>();
+    task.tangent = tangent.mutable_data_ptr<T>(), task.grad_x = grad_x.mutable_data_ptr<T>();
+    run(op, in, task, with_weights ? &grads : nullptr);
+  });
+  return {tangent, grad_x, grads.weights, grads.biases, grads.timesteps};
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  m.impl("mlp", TORCH_BOX(&mdops::mlp));
+  m.impl("mlp_value_and_gradient", TORCH_BOX(&mdops::mlp_value_and_gradient));
+  m.impl("mlp_backward", TORCH_BOX(&mdops::mlp_backward));
+  m.impl("mlp_backward_backward", TORCH_BOX(&mdops::mlp_backward_backward));
+}

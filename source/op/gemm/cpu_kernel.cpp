@@ -1,0 +1,58 @@
+#include "gemm/mlp_passes.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+namespace {
+
+template <class T>
+void rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch) {
+  for (int64_t first = from; first < to; first += kMlpRows) {
+    const int64_t count = to - first < kMlpRows ? to - first : kMlpRows;
+    MlpBlock<T>(args, task, first, count, padded<T>(count), scratch).run();
+  }
+}
+
+template <class T>
+void collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* const* sums, int64_t threads,
+             const MlpLayerGradients<T>& out) {
+  const MlpSums at(args);
+  const int64_t columns = args.shape.neurons[n];
+  const Panels<T> total = weight_sums(args, n, sums[0]);
+  for (int64_t k = 1; k < threads; ++k) {
+    const Panels<T> part = weight_sums(args, n, sums[k]);
+    for (int64_t row = from; row < to; ++row)
+      for (int64_t col = 0; col < total.cols; col += Panels<T>::kWide)
+        for (int64_t c = 0; c < total.width(col); ++c) total.panel(col, row)[c] += part.panel(col, row)[c];
+  }
+  for (int64_t row = from; row < to; ++row) store_row(total, row, columns, out.weight + row * columns);
+  if (from > 0) return;
+  for (int64_t col = 0; col < columns; ++col) {
+    T bias = 0, timestep = 0;
+    for (int64_t k = 0; k < threads; ++k)
+      bias += sums[k][at.bias[n] + col], timestep += sums[k][at.timestep[n] + col];
+    if (out.bias) out.bias[col] = bias;
+    if (out.timestep) out.timestep[col] = timestep;
+  }
+}
+
+}  // namespace
+
+#define MDOPS_DEFINE(T)                                                                                      \
+  int64_t mlp_scratch_size(const MlpArgs<T>& args, const MlpTask<T>& task) {                                 \
+    return MlpBlock<T>(args, task, 0, 0, kMlpRows, nullptr).arena.used / static_cast<int64_t>(sizeof(T)) +   \
+           1;                                                                                                \
+  }                                                                                                          \
+  void mlp_rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch) {      \
+    rows(args, task, from, to, scratch);                                                                     \
+  }                                                                                                          \
+  void mlp_collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* const* sums, int64_t threads, \
+                   const MlpLayerGradients<T>& out) {                                                        \
+    collect(args, n, from, to, sums, threads, out);                                                          \
+  }
+MDOPS_DEFINE(float)
+MDOPS_DEFINE(double)
+#undef MDOPS_DEFINE
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

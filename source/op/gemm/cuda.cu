@@ -1,0 +1,231 @@
+// Nets on a GPU by cuBLAS' products, which PyTorch calls, and our kernels between them: any shape, float32
+// and float64, every derivative. (Whole models have kernels of their own: gpu_run.h.)
+#include <tuple>
+#include <vector>
+
+#include "common/cuda.h"
+#include "gemm/gpu_mlp.h"
+#include "gemm/inputs.h"
+
+namespace mdops {
+
+namespace {
+
+using Lists = std::vector<Tensor>;
+
+// The rows' arrays of all layers; an undefined tensor where there is none.
+struct MlpArrays {
+  Lists y, slope, curve, f, df, dz, dy;
+};
+
+template <class T>
+T* data(Tensor& tensor) {
+  return tensor.numel() ? tensor.mutable_data_ptr<T>() : nullptr;
+}
+template <class T>
+const T* data(const Tensor& tensor) {
+  return tensor.numel() ? tensor.const_data_ptr<T>() : nullptr;
+}
+
+Tensor transposed(const Tensor& matrix) {
+  return torch::stable::transpose(matrix, 0, 1);
+}
+
+// What a call differentiates.
+struct MlpWanted {
+  bool slopes = false, second = false, weights = false;
+};
+
+template <class T>
+class MlpCall {
+ public:
+  MlpCall(const CudaOp& op, const MlpInputs& in, MlpWanted wanted)
+      : op_(op), in_(in), wanted_(wanted), nothing_(empty(op, {0}, in.dtype)) {}
+
+  int last() const { return in_.shape.layers - 1; }
+  const Tensor& value() const { return arrays_.y.back(); }
+  const Tensor& tangent() const { return arrays_.dy.back(); }
+
+  void forward() {
+    for (int n = 0; n <= last(); ++n) {
+      const Tensor& x = n ? arrays_.y[n - 1] : in_.x;
+      Tensor y = torch::stable::matmul(x, in_.weights[n]);
+      const bool timed = wanted_.weights && in_.has_timestep(n);
+      Tensor slope = like(y, wanted_.slopes), curve = like(y, wanted_.second), f = like(y, timed),
+             df = like(y, timed && wanted_.second);
+      const MlpValues<T> v{data<T>(y), data<T>(slope), data<T>(curve), data<T>(f), data<T>(df), data<T>(x)};
+      with_activation(in_.shape.activation[n], [&]<Activation kind>() {
+        op_.launch(mlp_value_kernel<T, kind>, blocks(n), kMlpThreads, 0, layer(n), v);
+      });
+      arrays_.y.push_back(y), arrays_.slope.push_back(slope), arrays_.curve.push_back(curve);
+      arrays_.f.push_back(f), arrays_.df.push_back(df);
+    }
+  }
+
+  void tangents(const Tensor& direction) {
+    direction_ = &direction;
+    for (int n = 0; n <= last(); ++n) {
+      const Tensor& dx = n ? arrays_.dy[n - 1] : direction;
+      Tensor dz = torch::stable::matmul(dx, in_.weights[n]), dy = like(dz, true);
+      op_.launch(mlp_tangent_kernel<T>, blocks(n), kMlpThreads, 0, layer(n), data<T>(dz),
+                 data<T>(arrays_.slope[n]), data<T>(dx), data<T>(dy));
+      arrays_.dz.push_back(dz), arrays_.dy.push_back(dy);
+    }
+  }
+
+  // The gradient by x, from those by y and, with tangents, by dy.
+  Tensor backward(const Tensor& by_value, const Tensor& by_tangent, MlpGradients& grads) {
+    Tensor grad = by_value, grad_dy = by_tangent;
+    for (int n = last(); n >= 0; --n) {
+      const bool timed = wanted_.weights && in_.has_timestep(n), second = wanted_.second;
+      Tensor delta = like(grad, true), delta_dz = like(grad, second), steps = like(grad, timed);
+      const MlpDeltas<T> v{data<T>(std::as_const(grad)),
+                           second ? data<T>(std::as_const(grad_dy)) : nullptr,
+                           data<T>(std::as_const(arrays_.slope[n])),
+                           data<T>(std::as_const(arrays_.curve[n])),
+                           second ? data<T>(std::as_const(arrays_.dz[n])) : nullptr,
+                           data<T>(std::as_const(arrays_.f[n])),
+                           data<T>(std::as_const(arrays_.df[n])),
+                           data<T>(delta),
+                           data<T>(delta_dz),
+                           data<T>(steps)};
+      op_.launch(mlp_delta_kernel<T>, blocks(n), kMlpThreads, 0, layer(n), v);
+      if (wanted_.weights) weight_gradients(n, delta, delta_dz, steps, grads);
+      grad = input_gradient(n, delta, grad);
+      if (second && n > 0) grad_dy = input_gradient(n, delta_dz, grad_dy);
+    }
+    return grad;
+  }
+
+ private:
+  Tensor like(const Tensor& tensor, bool wanted) const {
+    return wanted ? empty(op_, {tensor.size(0), tensor.size(1)}, in_.dtype) : nothing_;
+  }
+  int64_t blocks(int n) const { return (in_.rows * in_.shape.neurons[n] + kMlpThreads - 1) / kMlpThreads; }
+  int64_t inputs(int n) const { return n ? in_.shape.neurons[n - 1] : in_.shape.features; }
+
+  MlpLayerArgs<T> layer(int n) const {
+    return {in_.rows * in_.shape.neurons[n], in_.shape.neurons[n],     op_.int32_of("x", inputs(n)),
+            in_.shape.residual[n],           in_.shape.activation[n],  static_cast<T>(in_.shape.threshold[n]),
+            data<T>(in_.biases[n]),          data<T>(in_.timesteps[n])};
+  }
+
+  Tensor input_gradient(int n, const Tensor& delta, const Tensor& grad) const {
+    Tensor to = torch::stable::matmul(delta, transposed(in_.weights[n]));
+    const int64_t numbers = in_.rows * inputs(n);
+    if (in_.shape.residual[n])
+      op_.launch(mlp_around_kernel<T>, (numbers + kMlpThreads - 1) / kMlpThreads, kMlpThreads, 0, layer(n),
+                 numbers, data<T>(grad), data<T>(to));
+    return to;
+  }
+
+  // Sums over rows as products with ones, which take them in a fixed order.
+  Tensor column_sums(const Tensor& rows) {
+    if (!ones_.numel() && in_.rows) {
+      ones_ = empty(op_, {1, in_.rows}, in_.dtype);
+      torch::stable::fill_(ones_, 1.0);
+    }
+    const Tensor left = in_.rows ? ones_ : empty(op_, {1, 0}, in_.dtype);
+    return torch::stable::view(torch::stable::matmul(left, rows), {rows.size(1)});
+  }
+
+  void weight_gradients(int n, const Tensor& delta, const Tensor& delta_dz, const Tensor& steps,
+                        MlpGradients& grads) {
+    const Tensor& x = n ? arrays_.y[n - 1] : in_.x;
+    grads.weights[n] = torch::stable::matmul(transposed(x), delta);
+    if (wanted_.second) {
+      const Tensor& dx = n ? arrays_.dy[n - 1] : *direction_;
+      Tensor other = torch::stable::matmul(transposed(dx), delta_dz);
+      const int64_t count = other.numel();
+      op_.launch(mlp_sum_kernel<T>, (count + kMlpThreads - 1) / kMlpThreads, kMlpThreads, 0, count,
+                 data<T>(std::as_const(other)), data<T>(grads.weights[n]));
+    }
+    if (in_.biases[n].numel()) grads.biases[n] = column_sums(delta);
+    if (in_.has_timestep(n)) grads.timesteps[n] = column_sums(steps);
+  }
+
+  const CudaOp& op_;
+  const MlpInputs& in_;
+  const MlpWanted wanted_;
+  const Tensor nothing_;
+  Tensor ones_ = nothing_;
+  const Tensor* direction_ = nullptr;
+  MlpArrays arrays_;
+};
+
+template <class F>
+auto for_dtype(const CudaOp& op, const MlpInputs& in, MlpWanted wanted, const F& f) {
+  return dispatch_float(op, in.dtype, [&](auto zero) {
+    MlpCall<decltype(zero)> call(op, in, wanted);
+    call.forward();
+    return f(call);
+  });
+}
+
+Tensor mlp(const Tensor& x, Lists weights, Lists biases, Lists timesteps, std::vector<int64_t> residual,
+           std::vector<int64_t> activations, std::vector<double> thresholds, std::string matmul) {
+  const CudaOp op("mlp", "x", x);
+  const MlpInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  return for_dtype(op, in, {}, [](auto& call) { return call.value(); });
+}
+
+std::tuple<Tensor, Tensor> mlp_value_and_gradient(const Tensor& x, Lists weights, Lists biases,
+                                                  Lists timesteps, std::vector<int64_t> residual,
+                                                  std::vector<int64_t> activations,
+                                                  std::vector<double> thresholds, std::string matmul) {
+  const CudaOp op("mlp_value_and_gradient", "x", x);
+  const MlpInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  Tensor first = zeros(op, {in.rows, in.outputs}, in.dtype);
+  Tensor column = torch::stable::narrow(first, 1, 0, 1);
+  torch::stable::fill_(column, 1.0);
+  return for_dtype(op, in, {.slopes = true}, [&](auto& call) -> std::tuple<Tensor, Tensor> {
+    MlpGradients none(op, in, false);
+    const Tensor gradient = call.backward(first, first, none);
+    return {call.value(), gradient};
+  });
+}
+
+std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(const Tensor& grad, const Tensor& x, Lists weights,
+                                                     Lists biases, Lists timesteps,
+                                                     std::vector<int64_t> residual,
+                                                     std::vector<int64_t> activations,
+                                                     std::vector<double> thresholds, std::string matmul,
+                                                     bool with_weights) {
+  const CudaOp op("mlp_backward", "x", x);
+  const MlpInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  const Tensor a = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
+  MlpGradients grads(op, in, with_weights);
+  const Tensor grad_x = for_dtype(op, in, {.slopes = true, .weights = with_weights},
+                                  [&](auto& call) { return call.backward(a, a, grads); });
+  return {grad_x, grads.weights, grads.biases, grads.timesteps};
+}
+
+std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
+    const Tensor& direction, const Tensor& grad, const Tensor& grad_value, const Tensor& x, Lists weights,
+    Lists biases, Lists timesteps, std::vector<int64_t> residual, std::vector<int64_t> activations,
+    std::vector<double> thresholds, std::string matmul, bool with_weights) {
+  const CudaOp op("mlp_backward_backward", "x", x);
+  const MlpInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  const Tensor u = input(op, "direction", direction, in.dtype, {in.rows, in.shape.features});
+  const Tensor b = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
+  const Tensor a = input(op, "grad_value", grad_value, in.dtype, {in.rows, in.outputs});
+  MlpGradients grads(op, in, with_weights);
+  const MlpWanted wanted{.slopes = true, .second = true, .weights = with_weights};
+  const auto [tangent, grad_x] = for_dtype(op, in, wanted, [&](auto& call) -> std::tuple<Tensor, Tensor> {
+    call.tangents(u);
+    const Tensor by_x = call.backward(a, b, grads);
+    return {call.tangent(), by_x};
+  });
+  return {tangent, grad_x, grads.weights, grads.biases, grads.timesteps};
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
+  m.impl("mlp", TORCH_BOX(&mdops::mlp));
+  m.impl("mlp_value_and_gradient", TORCH_BOX(&mdops::mlp_value_and_gradient));
+  m.impl("mlp_backward", TORCH_BOX(&mdops::mlp_backward));
+  m.impl("mlp_backward_backward", TORCH_BOX(&mdops::mlp_backward_backward));
+}

@@ -1,0 +1,89 @@
+// A net of dense layers on rows of numbers, and what is differentiated of it. With y = net(x),
+//
+//   value     y
+//   tangent   dy = (dy/dx) u, along a direction u of x
+//   gradients of  L = <a, y> + <b, dy>  by x, and by the weights, biases and timesteps,
+//
+// which is the gradient of y (b = 0), the second derivative that a loss on gradients needs (a = 0), or both
+// in one pass. A layer is z = x W + b, y = t f(z) + r, with r of a residual layer x or [x, x]. Down the
+// layers, with Y and D the gradients of L by y and dy:
+//
+//   D' = t f' D,   Y' = t f' Y + t f'' dz D            by dz and z
+//   W: x^T Y' + dx^T D'    b: sum Y'    t: sum f' dz D + f Y    x: Y' W^T + (r)    dx: D' W^T + (r)
+#pragma once
+
+#include <cstdint>
+
+#include "common/isa.h"
+#include "gemm/net.h"
+
+namespace mdops {
+
+constexpr int kMlpRows = 64;       // of a block on the CPU
+constexpr int kMlpTableEdge = 16;  // columns of a thread's sums are padded to whole vectors of any set
+
+// All layers, the linear output layer as the last of them.
+template <class T>
+struct MlpArgs {
+  NetShape shape;
+  DenseLayer<T> layers[kMaxLayers];
+  bool timed[kMaxLayers];  // whether the layer has timesteps, or ones in their place
+  const T* x;              // (N, features)
+
+  int last() const { return shape.layers - 1; }
+  int64_t inputs(int n) const { return n ? shape.neurons[n - 1] : shape.features; }
+  int64_t outputs() const { return shape.neurons[last()]; }
+};
+
+// What a call asks for; null where it does not.
+template <class T>
+struct MlpTask {
+  T* value;                // (N, outputs)
+  bool of_first_output;    // the gradient of the sum of the first output: a = (1, 0, ...), b = 0
+  const T* a;              // (N, outputs)
+  const T *direction, *b;  // (N, features), (N, outputs)
+  T* tangent;              // (N, outputs), with a direction
+  T* grad_x;               // (N, features)
+  T* sums;                 // this thread's, MlpSums: the gradients by weights, biases and timesteps
+
+  bool differentiates() const { return grad_x || sums; }
+};
+
+// Where a thread adds up the gradients of the layers: panels of (inputs, padded outputs), and vectors.
+struct MlpSums {
+  int64_t weight[kMaxLayers], bias[kMaxLayers], timestep[kMaxLayers], size = 0;
+
+  MDOPS_HD static int64_t padded(int64_t columns) {
+    return (columns + kMlpTableEdge - 1) / kMlpTableEdge * kMlpTableEdge;
+  }
+  template <class T>
+  explicit MlpSums(const MlpArgs<T>& args) {
+    for (int n = 0; n < args.shape.layers; ++n) {
+      const int64_t columns = padded(args.shape.neurons[n]);
+      weight[n] = size, size += args.inputs(n) * columns;
+      bias[n] = size, size += columns;
+      timestep[n] = size, size += columns;
+    }
+  }
+};
+
+// The gradients of one layer, as the caller wants them.
+template <class T>
+struct MlpLayerGradients {
+  T *weight, *bias, *timestep;
+};
+
+#define MDOPS_MLP_KERNELS(T)                                                                               \
+  /* Elements of one thread's scratch memory. */                                                           \
+  MDOPS_DECLARE_KERNEL(int64_t mlp_scratch_size(const MlpArgs<T>& args, const MlpTask<T>& task))           \
+  /* Rows [from, to). */                                                                                   \
+  MDOPS_DECLARE_KERNEL(                                                                                    \
+      void mlp_rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch)) \
+  /* Rows [from, to) of layer n's weights, of what all threads have added up; with the first of them its   \
+     vectors. Uses up the first thread's sums. */                                                          \
+  MDOPS_DECLARE_KERNEL(void mlp_collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to,           \
+                                        T* const* sums, int64_t threads, const MlpLayerGradients<T>& out))
+MDOPS_MLP_KERNELS(float)
+MDOPS_MLP_KERNELS(double)
+
+}  // namespace mdops
