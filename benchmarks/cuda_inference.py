@@ -94,13 +94,13 @@ def milliseconds(graph: torch.cuda.CUDAGraph, steps: int) -> tuple[float, float]
     """The median of ten runs, and their spread relative to it."""
     times = []
     for _ in range(10):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
         for _ in range(steps):
             graph.replay()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end) / steps)
+        times.append(start.elapsed_time(end) / steps)
     times.sort()
     return times[5], (times[-1] - times[0]) / times[5]
 

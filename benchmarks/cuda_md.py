@@ -82,9 +82,9 @@ def compute_milliseconds(model: Potential, frames: list[Atoms]) -> float:
     """Of `Potential.compute`, from ASE's Atoms to NumPy arrays: the best of three."""
     times = []
     for _ in range(4):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         model.compute(frames)
-        times.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - start)
     return 1e3 * min(times[1:])
 
 
@@ -113,9 +113,9 @@ def measure(model: Potential, frames: list[Atoms], physics: Physics, skin: float
         engine = BatchEngine(frames, model, physics, skin=skin)
     first = volume(engine)
     list(engine.run(80))
-    builds, begin = engine.builds, time.perf_counter()
+    builds, start = engine.builds, time.perf_counter()
     list(engine.run(steps))
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     made, memory = engine.builds - builds, torch.cuda.max_memory_allocated()
     kernels = kernel_times(engine, 50)
     total = sum(kernels.values())
@@ -143,7 +143,7 @@ def measure(model: Potential, frames: list[Atoms], physics: Physics, skin: float
     }
 
 
-def told(row: dict[str, Any]) -> str:
+def shown(row: dict[str, Any]) -> str:
     step = f"{row['ms']:8.4f} ms a step, {row['us_per_atom']:.5f} us/atom"
     parts = ", ".join(f"{part} {row[f'{part}_us']:.1f}" for part in ("potential", "lists", "rest"))
     return (
@@ -185,7 +185,7 @@ def main() -> None:
             if row["atoms"] < 50_000:
                 row["compute_ms"] = compute_milliseconds(model, frames)
             results.append(row)
-            print(told(row), flush=True)
+            print(shown(row), flush=True)
     if arguments.json:
         about = {"machine": machine("cuda", arguments.commit), "matmul": model.matmul}
         found = {**about, "results": results}

@@ -77,11 +77,11 @@ def main() -> None:
         list(warm.run(round(1000 * arguments.equilibrate / step)))
         atoms = warm.frame().atoms(atoms)
     engine = Engine(atoms, model, Physics("nve", TEMPERATURE, step))
-    begin = time.perf_counter()
+    start = time.perf_counter()
     frames = engine.run(round(1000 * arguments.picoseconds / step), every=max(1, round(10 / step)))
     n = len(atoms)
     rows = [(1e-3 * step * f.step, (f.energy + f.kinetic) / n, engine.temperature(f.kinetic)) for f in frames]
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     left_out = 0.0 if arguments.equilibrate > 0 else 1.0
     picoseconds, energy, temperature = np.array([row for row in rows if row[0] >= left_out]).T
     slope, error, fluctuation = drift(picoseconds, energy)

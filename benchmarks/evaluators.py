@@ -28,12 +28,12 @@ def median_times(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, 
     """Milliseconds of each, after a round that is not counted."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     for turn, (name, run) in itertools.product(range(rounds + 1), runs.items()):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         run()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         if turn:
-            found[name].append(1e3 * (time.perf_counter() - begin))
+            found[name].append(1e3 * (time.perf_counter() - start))
     return {name: statistics.median(times) for name, times in found.items()}
 
 
@@ -81,8 +81,8 @@ def main() -> None:
         results[str(atoms)] = found = measure(potential, atoms, args.rounds)
         for use, times in found.items():
             first = next(iter(times.values()))
-            told = ", ".join(f"{name} {ms:.2f} ms ({ms / first:.1f})" for name, ms in times.items())
-            print(f"{atoms} atoms, {use}: {told}", flush=True)
+            shown = ", ".join(f"{name} {ms:.2f} ms ({ms / first:.1f})" for name, ms in times.items())
+            print(f"{atoms} atoms, {use}: {shown}", flush=True)
     if args.out:
         args.out.write_text(
             json.dumps({"machine": machine(args.device), "milliseconds": results}, indent=1) + "\n"

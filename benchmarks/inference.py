@@ -78,10 +78,10 @@ def seconds_each(functions: dict[str, tuple[Callable[[], None], int]], repeat: i
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeat):
         for name, (function, calls) in functions.items():
-            begin = time.perf_counter()
+            start = time.perf_counter()
             for _ in range(calls):
                 function()
-            times[name].append((time.perf_counter() - begin) / calls)
+            times[name].append((time.perf_counter() - start) / calls)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -86,23 +86,23 @@ def planned_steps(arguments: argparse.Namespace) -> int:
         trial = Trainer(configured(arguments, 10**6), folder, device=arguments.device)
         for _ in range(TIMED // 3):
             trial._advance()
-        begin = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(TIMED):
             float(trial._step(trial.frames.share(0, trial.processes), 1e-9, 1.0)[0])
-        each = (time.perf_counter() - begin) / TIMED
+        each = (time.perf_counter() - start) / TIMED
     return max(int(SPARE * arguments.seconds / each), 100)
 
 
 def train(arguments: argparse.Namespace, steps: int) -> tuple[list[dict[str, float]], dict[str, float]]:
     """The curve, and the errors of the model as saved over all validation frames."""
     curve: list[dict[str, float]] = []
-    begin = time.perf_counter()
+    start = time.perf_counter()
 
     def line(report: Report) -> None:
         validation = report.validation or {}
         row = {
             "step": report.step,
-            "seconds": time.perf_counter() - begin,
+            "seconds": time.perf_counter() - start,
             "force_rmse": validation["forces"],
             "energy_rmse": validation["energy"],
             "rate": report.rate,
@@ -112,7 +112,7 @@ def train(arguments: argparse.Namespace, steps: int) -> tuple[list[dict[str, flo
 
     with tempfile.TemporaryDirectory() as folder:
         Trainer(configured(arguments, steps), folder, device=arguments.device).run(line)
-        seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - start
         model = mdops.load(Path(folder, "model.safetensors"))
         if arguments.model:
             model.save(arguments.model)
@@ -165,11 +165,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
-    told = machine(arguments.device, arguments.commit)
-    print(told)
+    host = machine(arguments.device, arguments.commit)
+    print(host)
     curve, final = train(arguments, arguments.steps or planned_steps(arguments))
     changes = {name: getattr(arguments, name) for name in ("rate", "smoothing")}
-    answer: dict[str, Any] = {"machine": told, "recipe": arguments.recipe, **changes, "final": final}
+    answer: dict[str, Any] = {"machine": host, "recipe": arguments.recipe, **changes, "final": final}
     answer["seconds_to"] = {str(level): time_to(curve, level) for level in (0.137, 0.1, 0.07, 0.06)}
     if arguments.curve:
         theirs = read_curve(arguments.curve)

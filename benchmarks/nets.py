@@ -2,7 +2,8 @@
 
     python benchmarks/nets.py [--device cpu] [--atoms 12288] [--json FILE] [--commit HASH]
 
-On the CPU: `mlp_value_and_gradient` of water's fitting net against its products by torch.mm, in one run. On a GPU:
+On the CPU: `mlp_value_and_gradient` of water's fitting net against its products by torch.mm, in one run, and the net
+and the whole step with products of each accuracy that the CPU has. On a GPU:
 whole steps of water with nets of every activation function, width and depth, and the part of the net's kernels, beside
 the floor of its products, three of float16 numbers for one of float32 numbers, at the rate that torch.mm reaches
 here, and beside the floor of its input's bytes, which are written and read twice.
@@ -26,6 +27,8 @@ from mdops.cli.sample_model import sample_box, sample_model
 from mdops.evaluators.spline import DEFAULT_R_MIN
 from mdops.nn.activation import CODES
 from mdops.ops import mlp_value_and_gradient
+from mdops.potential import Matmul
+from mdops.system import from_atoms
 
 WATER = (1600, 240, 240, 240, 1)
 DEEP = [(240,) * n for n in (2, 4, 6, 9, 12, 16)]
@@ -72,6 +75,42 @@ def on_cpu(atoms: int) -> list[dict[str, Any]]:
             }
         )
         print(rows[-1], flush=True)
+    return rows
+
+
+def by_matmul(atoms: int) -> list[dict[str, Any]]:
+    """The net and the whole step with each kind of product, in turn, and the forces' errors (rms, eV/A)."""
+    choices: list[Matmul] = ["float32", *(["bf16x3", "bf16"] if torch.ops.mdops.cpu_bf16() else [])]  # type: ignore[list-item]
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(a, b, generator=generator) / a**0.5 for a, b in itertools.pairwise(WATER)]
+    x = torch.randn(atoms, WATER[0], generator=generator)
+    double = sample_model((46, 92), 6.0, (25, 50, 100), 16, WATER[1:-1], torch.float64)
+    system = from_atoms([sample_box(atoms, ["O", "H"])], ["O", "H"])
+    expected = double.evaluate(system)["forces"] if atoms <= 2000 else None
+    pairs, models = double.neighbor_list(system), {}
+    for name in choices:
+        models[name] = sample_model((46, 92), 6.0, (25, 50, 100), 16, WATER[1:-1])
+        models[name].use_spline(DEFAULT_R_MIN)
+        models[name].use_matmul(name)
+    times: dict[tuple[str, str], list[float]] = {}
+    for _, name in itertools.product(range(11), choices):
+        net = seconds(lambda m=name: mlp_value_and_gradient(x, weights, matmul=m), 1)
+        step = seconds(lambda m=name: models[m].evaluate(system, pairs), 1)
+        times.setdefault((name, "net"), []).append(net)
+        times.setdefault((name, "step"), []).append(step)
+    rows = []
+    for name in choices:
+        row: dict[str, Any] = {"matmul": name, "atoms": atoms, "units": torch.ops.mdops.cpu_bf16()}
+        for part in ("net", "step"):
+            own, base = times[name, part], times["float32", part]
+            row[f"{part}_ms"] = 1e3 * statistics.median(own)
+            row[f"{part}_of_float32"] = statistics.median(a / b for a, b in zip(own, base, strict=True))
+        if expected is not None:
+            off = models[name].evaluate(system, pairs)["forces"] - expected
+            row["force_rms"] = off.square().mean().sqrt().item()
+            row["force_of_largest"] = (off.abs().max() / expected.abs().max()).item()
+        rows.append(row)
+        print(row, flush=True)
     return rows
 
 
@@ -181,7 +220,7 @@ def main() -> None:
     if arguments.device == "cuda":
         report |= {"nets": on_gpu(atoms), "float64": float64_on_gpu(atoms)}
     else:
-        report["nets"] = on_cpu(atoms)
+        report |= {"nets": on_cpu(atoms), "matmul": [r for n in (192, 1536, atoms) for r in by_matmul(n)]}
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 

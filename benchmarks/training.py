@@ -129,11 +129,11 @@ def seconds_each(
         for name, function in functions.items():
             function()
             _wait(device)
-            begin = time.perf_counter()
+            start = time.perf_counter()
             for _ in range(calls):
                 function()
             _wait(device)
-            times[name].append((time.perf_counter() - begin) / calls)
+            times[name].append((time.perf_counter() - start) / calls)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -204,15 +204,15 @@ def main() -> None:
     arguments = parser.parse_args()
     device = str(join_processes(arguments.device))
     is_first = Processes.current().is_first
-    told = machine(device, arguments.commit)
-    print(told)
+    host = machine(device, arguments.commit)
+    print(host)
     results = []
     for precision in arguments.precisions:
         for batch in arguments.batches:
             row = measure(arguments.systems, batch, precision, device, arguments.repeat)
             results.append(row)
             print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
-    answer: dict[str, Any] = {"machine": told, "results": results}
+    answer: dict[str, Any] = {"machine": host, "results": results}
     if arguments.deepmd:
         answer["deepmd_float64_ms"] = deepmd_ms(arguments.deepmd, arguments.systems)
         print(f"DeePMD-kit, float64: {answer['deepmd_float64_ms']:.1f} ms")

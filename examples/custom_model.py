@@ -2,21 +2,23 @@
 
 python examples/custom_model.py [--steps 400] [--out FOLDER]
 
-Each atom sees the moments of its neighbours' density, M[b, a] = sum_j c_b(type j) g_b(s_j) R_j[a]: Gaussians g_b
-of s, a learned weight c_b of the neighbour's element, and the row R of the environment matrix. Contracting the
-directions of two moments makes features that do not change when the atoms are turned. A net on top of them is there
-already ("ener"), and so is everything else: with this file's name, the command line knows the kind, too:
+The symmetry functions of Behler and Parrinello (J. Behler, J. Chem. Phys. 134, 074106, 2011): of each type of
+neighbours, radial ones, sums of Gaussians of the distance; of each pair of types, angular ones, sums over pairs of
+neighbours of powers of 1 +- cos(angle). Unlike mdops' own descriptors this has no embedding nets, no environment matrix
+and no places for a number of neighbours; the widths and centres of its Gaussians are trained. A net on top of it is
+there already ("ener"), and so is everything else: with this file's name, the command line knows the kind, too:
 
-mdops train input.json --kinds examples/custom_model.py   # "descriptor": {"type": "gaussian_moments", "rcut": 5.0}
+mdops train input.json --kinds examples/custom_model.py   # "descriptor": {"type": "symmetry_functions", "rcut": 5.0}
 mdops md structure.xyz --model model.safetensors --time 1 --kinds examples/custom_model.py
 """
 
 import argparse
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from ase import Atoms
 
 import mdops
@@ -24,7 +26,6 @@ from mdops.calculator import MDOps
 from mdops.md import Engine, Physics
 from mdops.models import Descriptor, Features, Neighborhood, NeighborSpec, register
 from mdops.nn.net import array, tensor
-from mdops.ops import env_mat
 from mdops.options import PRECISIONS, Options, key, saved_precision
 from mdops.train import Dataset, Trainer, parse_config
 
@@ -32,18 +33,20 @@ DATA = Path(__file__).parents[1] / "tests/data/training"
 
 
 @dataclass(kw_only=True)
-class MomentOptions(Options):
+class SymmetryOptions(Options):
     """Keys of training inputs, and of model files: written once, here."""
 
-    KIND = "gaussian_moments"
-    NAMES = ("gaussian_moments",)
+    KIND = "symmetry_functions"
+    NAMES = ("symmetry_functions", "behler_parrinello")
 
     rcut: float = key(5.0, "the cutoff", unit="A", above=0)
-    rcut_smth: float = key(2.0, "where the switch begins to fall", unit="A", low=0)
-    gaussians: int = key(10, "how many Gaussians there are of s, from 0 to 0.5/A", low=2)
+    radial: int = key(8, "radial functions of each type of neighbours", low=2)
+    zeta: list[int] = key([1, 2, 4], "powers in the angular functions, two of each", low=1)
     precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
-    trainable: bool = key(True, "whether the weights of elements are trained", of="training")
-    seed: int | None = key(None, "of the random weights", where="input", of="training")
+    trainable: bool = key(True, "whether widths and centres are trained", of="training")
+    seed: int | None = key(
+        None, "of nothing: the first widths and centres are a grid", where="input", of="training"
+    )
 
     @property
     def cutoff(self) -> float:
@@ -51,25 +54,22 @@ class MomentOptions(Options):
 
 
 @register
-class GaussianMoments(Descriptor):
-    """D = (M[b, 0], sum_a M[b, a] M[c, a] over the directions a = x, y, z) / 10, B + B^2 numbers."""
+class SymmetryFunctions(Descriptor):
+    """Of each type t, and of each pair of types t <= u, with f(r) = (1 + cos(pi r / rcut)) / 2:
 
-    Options = MomentOptions
+    G_tb = 1/4 sum_{j in t} exp(-(r_j - c_b)^2 / w_b^2) f(r_j),
+    G_tuz+- = 1/4 2^-z sum_{j in t, k in u, j != k} (1 +- cos jik)^z h_j h_k, with h_j = exp(-r_j^2 / w^2) f(r_j).
+    """
+
+    Options = SymmetryOptions
 
     def __init__(
-        self, options: MomentOptions, type_map: list[str], neighbor: torch.Tensor, center: torch.Tensor
+        self, options: SymmetryOptions, type_map: list[str], centers: torch.Tensor, widths: torch.Tensor
     ) -> None:
-        """Takes the weights (ntypes, B) of elements as neighbours and as centres."""
+        """Takes c_b (B,), and w_b and w (B + 1,), A."""
         super().__init__()
         self.options, self.type_map = options, list(type_map)
-        self.neighbor, self.center = torch.nn.Parameter(neighbor), torch.nn.Parameter(center)
-        # With mean 0 the row of an absent neighbour is 0, so that it adds nothing to a sum.
-        ntypes, dtype = len(type_map), neighbor.dtype
-        self.register_buffer("mean", torch.zeros(ntypes, dtype=dtype), persistent=False)
-        self.register_buffer("std", torch.ones(ntypes, 2, dtype=dtype), persistent=False)
-        self.register_buffer(
-            "centers", torch.linspace(0, 0.5, options.gaussians, dtype=dtype), persistent=False
-        )
+        self.centers, self.widths = torch.nn.Parameter(centers), torch.nn.Parameter(widths)
 
     @property
     def neighbors(self) -> NeighborSpec:
@@ -77,36 +77,51 @@ class GaussianMoments(Descriptor):
 
     @property
     def width(self) -> int:
-        return self.options.gaussians * (self.options.gaussians + 1)
+        n = len(self.type_map)
+        return n * self.options.radial + n * (n + 1) // 2 * 2 * len(self.options.zeta)
 
     def forward(self, near: Neighborhood) -> Features:
-        smooth = {"cutoff": self.options.rcut, "cutoff_smooth": self.options.rcut_smth}
-        rows = env_mat(near.displacements, near.counts, near.types, self.mean, self.std, **smooth)
-        gaussians = torch.exp(-(((rows[..., :1] - self.centers) / self.centers[1]) ** 2))
-        # Slots without a neighbour have the type ntypes: the weight there is 0.
-        weights = torch.nn.functional.pad(self.neighbor, (0, 0, 0, 1))[near.kinds]
-        moments = torch.einsum("nkb,nka->nba", weights * gaussians, rows)
-        moments = moments * self.center[near.centers][..., None] / 10
-        vectors = moments[..., 1:]  # they turn with the atoms; their products do not
-        features = torch.cat([moments[..., 0], (vectors @ vectors.mT).flatten(1)], dim=1)
-        return Features(features, vectors.mT)
+        # Slots without a neighbour have the type ntypes: a column of its own, which is left out.
+        of_type = F.one_hot(near.kinds, near.ntypes + 1)[..., :-1].to(near.displacements.dtype)
+        is_there = (near.kinds < near.ntypes)[..., None]
+        d = torch.where(
+            is_there, near.displacements, self.options.rcut
+        )  # no root of zero, whose slope is infinite
+        r = d.square().sum(-1, keepdim=True).sqrt()
+        fade = 0.5 * (1 + torch.cos(math.pi / self.options.rcut * r))
+        gaussians = torch.exp(-(((r - self.centers) / self.widths[:-1]) ** 2)) * fade
+        radial = torch.einsum("njt,njb->ntb", of_type, gaussians)
+
+        weights = of_type * torch.exp(-((r / self.widths[-1]) ** 2)) * fade
+        cosines = (d / r) @ (d / r).mT
+        own = torch.eye(cosines.shape[-1], dtype=torch.bool, device=d.device)
+        t, u = torch.triu_indices(near.ntypes, near.ntypes, device=d.device)
+        angular = []
+        for zeta in self.options.zeta:
+            for sign in (1, -1):
+                powers = (0.5 * (1 + sign * cosines)).pow(zeta).masked_fill(own, 0.0)
+                angular.append((weights.mT @ powers @ weights)[:, t, u])
+        features = torch.cat([radial.flatten(1), torch.cat(angular, dim=1)], dim=1) / 4
+        return Features(features, None)
 
     @classmethod
     def random(cls, options, type_map, seed, dtype):
-        random = np.random.default_rng(seed)
-        weights = [random.uniform(size=(len(type_map), options.gaussians)) for _ in range(2)]
-        return cls(options, type_map, *(tensor(w, dtype) for w in weights))
+        spacing = options.rcut / (options.radial + 1)
+        centers = spacing * torch.arange(1, options.radial + 1, dtype=dtype)
+        widths = torch.full((options.radial + 1,), spacing, dtype=dtype)
+        widths[-1] = options.rcut / 2
+        return cls(options, type_map, centers, widths)
 
     @classmethod
     def from_tree(cls, tree, type_map, dtype):
-        weights = (tensor(tree["@variables"][name], dtype) for name in ("neighbor", "center"))
-        return cls(MomentOptions.from_tree(tree), type_map, *weights)
+        values = (tensor(tree["@variables"][name], dtype) for name in ("centers", "widths"))
+        return cls(SymmetryOptions.from_tree(tree), type_map, *values)
 
     def to_tree(self):
         precision = saved_precision(self.options.precision)
-        weights = {"neighbor": array(self.neighbor, precision), "center": array(self.center, precision)}
+        values = {name: array(getattr(self, name), precision) for name in ("centers", "widths")}
         head = {"@class": "Descriptor", "@version": 1, "type": self.options.KIND}
-        return {**head, **self.options.to_tree(), "type_map": self.type_map, "@variables": weights}
+        return {**head, **self.options.to_tree(), "type_map": self.type_map, "@variables": values}
 
 
 def training_input(steps: int) -> dict:
@@ -114,7 +129,7 @@ def training_input(steps: int) -> dict:
     return {
         "model": {
             "type_map": ["Cu", "Al"],
-            "descriptor": {"type": "gaussian_moments", "rcut": 5.0},
+            "descriptor": {"type": "symmetry_functions", "rcut": 5.0},
             "fitting_net": {"neuron": [32, 32], "seed": 1},
         },
         "training": {

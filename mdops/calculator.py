@@ -70,8 +70,8 @@ class MDOps(Calculator):
 
         Raises:
             InputError: no model, models of different elements, parameters that the models do not take, r_min or
-                spline=False for a Potential, or matmul "tf32" where it has no effect, as for a Potential that does not
-                have it.
+                spline=False for a Potential, or another matmul than "float32" where it has no effect, as for a
+                Potential that does not have it.
             ModelFileError, UnsupportedModelError: as `mdops.load`.
         """
         super().__init__()

@@ -37,13 +37,13 @@ def load(
             nearest (DeePMD-kit's numbers) or "extend" (keep all).
         r_min: down to this distance (A) the splines keep their error bound; closer pairs are extrapolated
             smoothly, with a warning.
-        matmul: the accuracy of the fitting net's matrix products: that of "float32"; or "tf32", on a GPU with dtype
-            float32 alone: faster, with larger errors (docs/cuda.md, "TF32").
+        matmul: the accuracy of the fitting net's matrix products: that of "float32"; or in simulations with dtype
+            float32 "tf32" on a GPU, "bf16x3" or "bf16" on a CPU: faster, less accurate (docs/matmul.md).
 
     Raises:
         ModelFileError: the file is absent, damaged, or no model.
         UnsupportedModelError: a kind of model that is not implemented; the message names it and what is.
-        InputError: an argument that is none of the above, or matmul "tf32" where it has no effect (see
+        InputError: an argument that is none of the above, or another matmul than "float32" where it has no effect (see
             `Potential.use_matmul`).
         LibraryError: device is a GPU that cannot be used here; the message says why.
     """

@@ -40,6 +40,8 @@ def key(
     below: float | None = None,
     where: Where = "both",
     implied: Any = dataclasses.MISSING,
+    absent: Any = dataclasses.MISSING,
+    saved: Any = None,
     of: Of = "model",
 ) -> Any:
     """A field of a section.
@@ -53,6 +55,8 @@ def key(
         where: the key stands in the "input" of a training alone, in the "file" of a model alone, or in both.
         implied: what the definition of a model in a PyTorch file means that lacks the key (DeePMD-kit's classes have
             other defaults than its inputs), if it is not the default; `...`: it may not lack it.
+        absent: what a model file means that lacks the key, if it is not the default; `...`: it may not lack it.
+        saved: the type hint of what stands in a model file, if it is another than the field's.
         of: what two models must share for the option to be the same: "model" the value, "types" a value for each
             type, "pairs" pairs of types, "set" types, "sum" the sum of numbers; "training" says how a model is made,
             and is not compared.
@@ -60,6 +64,7 @@ def key(
     bounds = {"low": low, "above": above, "below": below}
     metadata = {"doc": doc, "unit": unit, "alias": tuple(alias), "choices": tuple(choices), **bounds}
     metadata |= {"where": where, "implied": default if implied is dataclasses.MISSING else implied, "of": of}
+    metadata |= {"absent": default if absent is dataclasses.MISSING else absent, "saved": saved}
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -192,35 +197,35 @@ def saved_precision(precision: str) -> str:
 
 
 def differences(
-    here: Options,
-    there: Options,
+    own: Options,
+    other: Options,
     place: str,
-    types_here: Sequence[str],
-    types_there: Sequence[str],
+    types_own: Sequence[str],
+    types_other: Sequence[str],
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(key, value here, value there) of the options that make two models different, for the elements of `here`.
+    """(key, own value, other value) of the options that make two models different, for the elements of `own`.
 
     What belongs to types is compared by element. A `sel` that is to be found and a precision that is not given differ
     from nothing.
     """
-    if here.KIND != there.KIND:
-        yield f"{place}.type", here.KIND, there.KIND
+    if own.KIND != other.KIND:
+        yield f"{place}.type", own.KIND, other.KIND
         return
-    for field in dataclasses.fields(here):  # type: ignore[arg-type]
-        a, b, name = getattr(here, field.name), getattr(there, field.name), f"{place}.{field.name}"
+    for field in dataclasses.fields(own):  # type: ignore[arg-type]
+        a, b, name = getattr(own, field.name), getattr(other, field.name), f"{place}.{field.name}"
         if isinstance(a, Options):
-            yield from differences(a, b, name, types_here, types_there)
+            yield from differences(a, b, name, types_own, types_other)
         elif isinstance(a, list) and a and isinstance(a[0], Options):
             if len(a) != len(b):
                 yield name, f"of {len(a)} parts", f"of {len(b)} parts"
             else:
                 for i, (x, y) in enumerate(zip(a, b, strict=True)):
-                    yield from differences(x, y, f"{name}[{i}]", types_here, types_there)
+                    yield from differences(x, y, f"{name}[{i}]", types_own, types_other)
         elif "of" in field.metadata and field.metadata["of"] != "training":
             if (field.name == "sel" and isinstance(a, str)) or (field.name == "precision" and a == "default"):
                 continue
             form = _FORMS[field.metadata["of"]]
-            x, y = form(a, types_here, types_here), form(b, types_there, types_here)
+            x, y = form(a, types_own, types_own), form(b, types_other, types_own)
             if x != y:
                 yield name, x, y
 

@@ -15,7 +15,7 @@ from mdops import system as systems
 from mdops.errors import InputError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
-from mdops.evaluators.fused import why_not_tf32
+from mdops.evaluators.fused import why_not_matmul
 from mdops.evaluators.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid
 from mdops.evaluators.splined import grid_error, new_grid
 from mdops.io import write_model
@@ -27,7 +27,7 @@ from mdops.ops import NeighborList, displacements, neighbor_list
 from mdops.system import System
 
 Overflow = Literal["error", "truncate", "extend"]
-Matmul = Literal["float32", "tf32"]
+Matmul = Literal["float32", "tf32", "bf16x3", "bf16"]
 Use = Literal["simulate", "differentiate", "train"]
 T = TypeVar("T")
 
@@ -139,25 +139,26 @@ class Potential(nn.Module):
     def use_matmul(self, matmul: Matmul) -> None:
         """Choose the accuracy of the fitting net's matrix products in `evaluate` and all that uses it.
 
-        "float32" is that of float32 (22 bits on a GPU). "tf32" keeps 11 bits of each factor, and sums in float32: for
-        simulation on a GPU, faster; docs/cuda.md, "TF32", has its error. It goes with the model when that is copied,
-        pickled or moved; `save` does not write it.
+        "float32" is that of float32 (22 bits on a GPU). Others are for simulation, faster and less accurate; all sum in
+        float32: "tf32" keeps 11 bits of each factor, on a GPU; "bf16x3" 16 bits and "bf16" 8, on a CPU with AMX or
+        AVX512-BF16 (docs/matmul.md has their errors, and what they gain where). The choice goes with the model when
+        that is copied, pickled or moved; `save` does not write it.
 
         Raises:
-            InputError: neither of the two; or "tf32" where it has no effect: on a CPU, in float64, with exact nets,
-                with overflow "truncate", and for models that the fused step does not cover. A model that was moved or
-                changed to such a state later is refused by `evaluate`.
+            InputError: none of these; or one that has no effect: on a device without such products, in float64, with
+                exact nets, with overflow "truncate", and for models that the fused step does not cover. A model that
+                was moved or changed to such a state later is refused by `evaluate`.
         """
         if matmul not in get_args(Matmul):
             raise InputError(f"matmul is {matmul!r}, expected one of {', '.join(get_args(Matmul))}")
-        if matmul == "tf32":
-            self._refuse_tf32(why_not_tf32(self))
+        if matmul != "float32":
+            self._refuse_matmul(matmul, why_not_matmul(self, matmul))
         self._matmul = matmul
 
-    def _refuse_tf32(self, problem: str | None) -> None:
+    def _refuse_matmul(self, matmul: Matmul, problem: str | None) -> None:
         if problem is not None:
             raise InputError(
-                f"matmul is 'tf32', and {problem}: use matmul 'float32' (`Potential.use_matmul`)"
+                f"matmul is {matmul!r}, and {problem}: use matmul 'float32' (`Potential.use_matmul`)"
             )
 
     def evaluator(self, use: Use = "simulate") -> Any:
@@ -165,8 +166,9 @@ class Potential(nn.Module):
         positions and weights, or to "train" (differentiable in the weights)."""
         watch, structure = self._watching(), self._structure()
         kind = self._same(f"kind to {use}", (*structure, watch), lambda: self._first(use))
-        if use == "simulate" and self._matmul == "tf32":
-            self._refuse_tf32(self._same("why not tf32", (*structure, watch), lambda: why_not_tf32(self)))
+        if use == "simulate" and self._matmul != "float32":
+            why_not = self._same("why not", (*structure, watch), lambda: why_not_matmul(self, self._matmul))
+            self._refuse_matmul(self._matmul, why_not)
         if kind.packs_weights:
             return self._same(kind.name, (*structure, watch.state()), lambda: kind(self))
         return self._same(use, (kind, *structure), lambda: kind(self))
@@ -261,10 +263,10 @@ class Potential(nn.Module):
 
         Raises:
             InputError: an argument does not fit, parameters are missing, or given to a model that takes none, atoms
-                coincide, or there are more neighbours than `sel`; or `matmul` is "tf32".
+                coincide, or there are more neighbours than `sel`; or `matmul` is not "float32".
         """
-        if self.matmul == "tf32":
-            self._refuse_tf32("differentiable energies come from PyTorch's own products")
+        if self.matmul != "float32":
+            self._refuse_matmul(self.matmul, "differentiable energies come from PyTorch's own products")
         system = systems.from_tensors(positions, types, cell, pbc, batch, len(self.type_map))
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
@@ -285,13 +287,13 @@ class Potential(nn.Module):
         """Energy, forces, virial and atom_energy (as `forward` gives them), without a graph: for simulation.
 
         With `atom_virial` also atom_virial (N, 3, 3): a pair's virial is booked on the neighbour, as in
-        DeePMD-kit; refused with `matmul` "tf32".
+        DeePMD-kit; refused with another `matmul` than "float32".
         """
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
         if atom_virial:
-            if self.matmul == "tf32":
-                self._refuse_tf32("atomic virials come from PyTorch's own products")
+            if self.matmul != "float32":
+                self._refuse_matmul(self.matmul, "atomic virials come from PyTorch's own products")
             answers, _ = self.evaluator("differentiate")(system, near, fparam, aparam, atom_virial=True)
         else:
             answers, _ = self.evaluator()(system, near, fparam, aparam)

@@ -26,7 +26,7 @@ class StepProgress:
         self.first, self.last = first, last
         console = Console(stderr=True)
         self._bar = _Bar(console, first, last) if console.is_terminal else None
-        self._begin = self._shown = time.perf_counter()
+        self._start = self._shown = time.perf_counter()
 
     def __enter__(self: Self) -> Self:
         if self._bar is not None:
@@ -42,21 +42,21 @@ class StepProgress:
     @property
     def seconds(self) -> float:
         """Since the run began."""
-        return max(time.perf_counter() - self._begin, 1e-9)
+        return max(time.perf_counter() - self._start, 1e-9)
 
     def is_due(self, step: int) -> bool:
         """Whether the last showing is long enough ago, or this the last step."""
         pause = _LINE_EVERY if self._bar is None else _BAR_EVERY
         return step >= self.last or time.perf_counter() - self._shown >= pause
 
-    def show(self, step: int, told: str, above: str = "") -> None:
-        """Shows the steps done, what is `told` beside the bar, and a line above it."""
+    def show(self, step: int, status: str, above: str = "") -> None:
+        """Shows the steps done, what is `status` beside the bar, and a line above it."""
         self._shown = time.perf_counter()
         if self._bar is not None:
-            self._bar.show(step, told, above)
+            self._bar.show(step, status, above)
             return
         left = self.seconds / max(step - self.first, 1) * (self.last - step)
-        parts = [f"step {step}/{self.last}", above, told, f"{left:.0f} s left"]
+        parts = [f"step {step}/{self.last}", above, status, f"{left:.0f} s left"]
         print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
 
@@ -68,16 +68,16 @@ class _Bar(Progress):
         super().__init__(
             BarColumn(),
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
             console=console,
             refresh_per_second=5,
         )
-        self._only = self.add_task("", total=last, completed=first, told="")
+        self._only = self.add_task("", total=last, completed=first, status="")
 
-    def show(self, step: int, told: str, above: str) -> None:
+    def show(self, step: int, status: str, above: str) -> None:
         self._above = Text(above)
-        self.update(self._only, completed=step, told=told)
+        self.update(self._only, completed=step, status=status)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         if self._above:

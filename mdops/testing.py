@@ -197,17 +197,17 @@ def _step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> lis
         chains = (double(2, links), double(2, links), freedom)
         noise = double(5 if noisy else 0, 3)
         scalars = (0.1, 0.03, 2.0)
-        begin = (p["positions"], *atoms, 1 + 0.1 * double(2), kinetic, *chains, noise, *scalars, 0.9)
-        end = (p["positions"], double(5, 3), *atoms, *ends, *chains, double(2, 6), *scalars)
+        first_half = (p["positions"], *atoms, 1 + 0.1 * double(2), kinetic, *chains, noise, *scalars, 0.9)
+        second_half = (p["positions"], double(5, 3), *atoms, *ends, *chains, double(2, 6), *scalars)
         bad: dict[str, tuple[int, Any]] = {"batch": (4, p["batch"] + 1), "dt": (11, float("nan"))}
         if links:
             bad |= {"kT": (12, 0.0), "tau": (13, -1.0), "freedom": (9, 0 * freedom)}
         if noisy:
             bad |= {"keep": (14, 1.5), "kT": (12, float("nan"))}
-        samples.append(Sample("begin_step", begin, bad=bad))
+        samples.append(Sample("begin_step", first_half, bad=bad))
         if not noisy:
             bad = {"batch": (5, p["batch"] + 1), "unsorted": (5, 1 - p["batch"]), "dt": (14, float("inf"))}
-            samples.append(Sample("end_step", end, bad=bad))
+            samples.append(Sample("end_step", second_half, bad=bad))
     return samples
 
 
@@ -227,15 +227,23 @@ def _cell_step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -
         chains = (*(double(2, links) for _ in range(4)), freedom, inertia)
         scalars = (0.1, 0.03, 2.0, 0.01, 5.0)
         cells = (double(2, 3, 3), p["cell"], momenta, *chains)
-        begin = (p["positions"], *atoms, 1 + 0.1 * double(2), double(2, 6).abs(), *cells, *scalars, flexible)
+        first_half = (
+            p["positions"],
+            *atoms,
+            1 + 0.1 * double(2),
+            double(2, 6).abs(),
+            *cells,
+            *scalars,
+            flexible,
+        )
         places = (p["positions"], double(5, 3), *atoms, *ends, double(2, 25), old_cell)
-        end = (*places, *cells, double(2, 6), *scalars, 6.0, flexible)
+        second_half = (*places, *cells, double(2, 6), *scalars, 6.0, flexible)
         bad: dict[str, tuple[int, Any]] = {"batch": (4, p["batch"] + 1), "pressure": (19, math.inf)}
         if links:
             bad |= {"kT": (17, 0.0), "period": (20, -1.0), "freedom": (14, 0 * freedom)}
-        samples.append(Sample("begin_cell_step", begin, bad=bad))
+        samples.append(Sample("begin_cell_step", first_half, bad=bad))
         bad = {"batch": (5, p["batch"] + 1), "unsorted": (5, 1 - p["batch"]), "cutoff": (27, math.nan)}
-        samples.append(Sample("end_cell_step", end, bad=bad))
+        samples.append(Sample("end_cell_step", second_half, bad=bad))
     return samples
 
 

@@ -48,10 +48,10 @@ class VerletList:
     ) -> NeighborList:
         """A list of at least all pairs within the cutoff; arguments as of `mdops.ops.neighbor_list`."""
         cell, pbc, batch = one_batch(positions, cell, pbc, batch)
-        given = tuple(a.detach() for a in (positions, cell, pbc, types, batch))
-        if self._list is None or not self._holds(*given):
-            self._list = self._build(*given)
-            self._built_for = tuple(a.clone() for a in given)
+        inputs = tuple(a.detach() for a in (positions, cell, pbc, types, batch))
+        if self._list is None or not self._holds(*inputs):
+            self._list = self._build(*inputs)
+            self._built_for = tuple(a.clone() for a in inputs)
             self._known = _identity(pbc, types, batch)
             self.builds += 1
         return self._list

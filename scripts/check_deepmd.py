@@ -198,7 +198,7 @@ def prepare(job: dict[str, Any], folder: Path) -> Path:
     job["distance"] = file.source.setdefault("min_nbor_dist", MIN_DISTANCE)
     for path in written.values():
         write_model(path, file.model, file.source)
-    told = {
+    work = {
         "original": None if job["original"] is None else str(job["original"].resolve()),
         "written": {suffix: str(path) for suffix, path in written.items()},
         "systems": str(job["systems"].resolve()),
@@ -206,7 +206,7 @@ def prepare(job: dict[str, Any], folder: Path) -> Path:
         "min_nbor_dist": job["distance"],
         "folder": str(job["folder"]),
     }
-    (job["folder"] / "job.json").write_text(json.dumps(told))
+    (job["folder"] / "job.json").write_text(json.dumps(work))
     return job["folder"] / "job.json"
 
 

@@ -81,11 +81,11 @@ def loaded(path: str) -> Any:
 
 class Job:
     def __init__(self, path: Path) -> None:
-        self.told = json.loads(path.read_text())
-        self.folder = Path(self.told["folder"])
-        self.systems = load_systems(self.told["systems"])
+        self.description = json.loads(path.read_text())
+        self.folder = Path(self.description["folder"])
+        self.systems = load_systems(self.description["systems"])
         self.problems: dict[str, str] = {}
-        os.chdir(self.told["tables"])
+        os.chdir(self.description["tables"])
 
     def attempt(self, name: str, work: Callable[[], dict[str, np.ndarray]]) -> None:
         """Keep the answers, or why there are none."""
@@ -96,12 +96,12 @@ class Job:
             self.problems[name] = f"{type(error).__name__}: {first}"[:300]
 
     def run(self) -> None:
-        written = self.told["written"]
+        written = self.description["written"]
         for suffix, path in written.items():
             self.attempt(f"numpy_{suffix}", lambda path=path: numpy_answers(path, self.systems))
         self.every_way("written", written["dp"])
-        if self.told["original"]:
-            self.attempt("numpy_original", lambda: numpy_answers(self.told["original"], self.systems))
+        if self.description["original"]:
+            self.attempt("numpy_original", lambda: numpy_answers(self.description["original"], self.systems))
             self.every_way("original", self.completed_original())
         (self.folder / "problems.json").write_text(json.dumps(self.problems))
 
@@ -126,10 +126,10 @@ class Job:
 
     def completed_original(self) -> str:
         """The original with what DeePMD-kit freezes and compresses no model without, where it lacks that."""
-        data = load_dp_model(self.told["original"])
-        data.setdefault("@variables", {}).setdefault("min_nbor_dist", self.told["min_nbor_dist"])
+        data = load_dp_model(self.description["original"])
+        data.setdefault("@variables", {}).setdefault("min_nbor_dist", self.description["min_nbor_dist"])
         if "model_def_script" not in data:
-            data["model_def_script"] = load_dp_model(self.told["written"]["dp"])["model_def_script"]
+            data["model_def_script"] = load_dp_model(self.description["written"]["dp"])["model_def_script"]
         path = str(self.folder / "original.dp")
         save_dp_model(path, data)
         return path

@@ -76,9 +76,9 @@ def watch(args: argparse.Namespace) -> int:
     """Keeps a child at work until the time is over, and prints what was found; returns the exit status."""
     findings: list[Finding] = []
     counts: collections.Counter[str] = collections.Counter()
-    number, calls, begin = args.only or 0, 0, time.monotonic()
+    number, calls, start = args.only or 0, 0, time.monotonic()
     while len(findings) < FINDINGS:
-        seconds = args.seconds - (time.monotonic() - begin)
+        seconds = args.seconds - (time.monotonic() - start)
         if (args.calls is None and seconds <= 0) or args.calls == calls:
             break
         child = Child(

@@ -324,9 +324,9 @@ class TestParameters:
         plain = load(DATA / "reference" / "base" / "model.dp", dtype="float64")
         assert sorted(plain.type_map) == sorted(model.type_map)
         atoms = self.atoms(model)
-        given = [np.full(getattr(model.model.fitting, name).size, 0.3) for name in ("fparam", "aparam")]
-        expected = (model.compute(atoms, *given)["energy"][0] + plain.compute(atoms)["energy"][0]) / 2
-        atoms.calc = MDOps([plain, model], fparam=given[0], aparam=given[1])
+        values = [np.full(getattr(model.model.fitting, name).size, 0.3) for name in ("fparam", "aparam")]
+        expected = (model.compute(atoms, *values)["energy"][0] + plain.compute(atoms)["energy"][0]) / 2
+        atoms.calc = MDOps([plain, model], fparam=values[0], aparam=values[1])
         assert atoms.get_potential_energy() == pytest.approx(expected, rel=1e-12)
 
     @staticmethod

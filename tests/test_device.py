@@ -137,5 +137,5 @@ def test_a_calculator_on_another_gpu_than_the_current_one():
         atoms.calc = MDOps(MODEL, device=place)
         answers.append((atoms.get_potential_energy(), atoms.get_forces(), atoms.get_stress()))
         assert torch.cuda.current_device() == 0
-    for here, there in zip(*answers, strict=True):
-        np.testing.assert_array_equal(here, there)
+    for on_cpu, on_gpu in zip(*answers, strict=True):
+        np.testing.assert_array_equal(on_cpu, on_gpu)

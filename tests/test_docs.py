@@ -62,8 +62,8 @@ def test_commands_parse():
     assert (
         len(found["README.md"]) >= 8 and len(found["docs/command-line.md"]) >= 6 and found["docs/training.md"]
     )
-    for name, given in found.items():
-        for command in given:
+    for name, shown in found.items():
+        for command in shown:
             assert parses(command), f"{name}: mdops {' '.join(command)} is no command"
 
 

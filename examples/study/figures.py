@@ -41,15 +41,15 @@ def distribution_plot(model: Run, reference: Run, cutoff: float, width: float, p
     figure, (axes,) = _panels(1)
     r, ours = pair_distributions(model.frames, cutoff, width)
     _, theirs = pair_distributions(reference.frames, cutoff, width)
-    there = {pair: curve for pair, curve in ours.items() if curve.any() or theirs[pair].any()}
-    for (pair, curve), color in zip(there.items(), COLORS, strict=False):
+    present = {pair: curve for pair, curve in ours.items() if curve.any() or theirs[pair].any()}
+    for (pair, curve), color in zip(present.items(), COLORS, strict=False):
         axes.plot(r, curve, color=color, lw=1.5, label=f"{pair}, {model.label}")
         axes.plot(
             r, theirs[pair], "o", color=color, ms=3, mfc="none", mew=0.7, label=f"{pair}, {reference.label}"
         )
     periodic = bool(model.frames[0].pbc.all())
     axes.set(
-        xlabel="distance (Å)", ylabel="g(r)" if periodic else "pairs per Å", xlim=(_begin(r, ours), cutoff)
+        xlabel="distance (Å)", ylabel="g(r)" if periodic else "pairs per Å", xlim=(_start(r, ours), cutoff)
     )
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize="small")
@@ -58,7 +58,7 @@ def distribution_plot(model: Run, reference: Run, cutoff: float, width: float, p
     return float(difference / sum(curve.sum() for curve in theirs.values()))
 
 
-def _begin(r: np.ndarray, curves: dict[str, np.ndarray]) -> float:
+def _start(r: np.ndarray, curves: dict[str, np.ndarray]) -> float:
     """A bit before the first distance that occurs."""
     occupied = np.any([curve > 0.01 * curve.max() for curve in curves.values()], axis=0)
     return max(float(r[np.argmax(occupied)]) - 0.3, 0.0)

@@ -58,9 +58,9 @@ def simulate(
     frames, energies, temperatures = [atoms.copy()], [atoms.get_total_energy()], [atoms.get_temperature()]
     seconds = 0.0
     for _ in track(range(steps // interval), f"dynamics with {label}"):
-        begin = time.perf_counter()
+        started = time.perf_counter()
         dynamics.run(interval)
-        seconds += time.perf_counter() - begin
+        seconds += time.perf_counter() - started
         frames.append(atoms.copy())
         energies.append(atoms.get_total_energy())
         temperatures.append(atoms.get_temperature())
@@ -109,7 +109,7 @@ def _all_pairs(
     batch = torch.arange(len(frames), dtype=torch.int32).repeat_interleave(len(frames[0]))
     near = ops.neighbor_list(positions, cell, frames[0].pbc.tolist(), types, cutoff, batch=batch)
     vectors = ops.displacements(positions, cell, batch, near.neighbors, near.images, torch.float32)
-    there = near.neighbors >= 0
-    first = types[:, None].expand_as(near.neighbors)[there]
-    second = types[near.neighbors[there].long()]
-    return vectors.norm(dim=-1)[there].numpy(), first.numpy(), second.numpy()
+    present = near.neighbors >= 0
+    first = types[:, None].expand_as(near.neighbors)[present]
+    second = types[near.neighbors[present].long()]
+    return vectors.norm(dim=-1)[present].numpy(), first.numpy(), second.numpy()

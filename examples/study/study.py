@@ -81,9 +81,9 @@ class Clock:
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         print(f"\n{name}", flush=True)
-        begin = time.perf_counter()
+        started = time.perf_counter()
         yield
-        self.seconds[name] = time.perf_counter() - begin
+        self.seconds[name] = time.perf_counter() - started
 
 
 def run_study(study: Study, folder: Path) -> dict[str, str]:

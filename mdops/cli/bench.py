@@ -6,7 +6,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_spline_options
+from mdops.cli.arguments import add_matmul, add_spline_options
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -24,8 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=3.0, help="to spend on a size, at least")
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
-    add("--matmul", choices=("float32", "tf32"), default="float32",
-        help="accuracy of matrix products; tf32: on a GPU, faster, less accurate")  # fmt: skip
+    add_matmul(parser)
     add("--skin", type=float, default=1.0, help="of the neighbour list, A")
     add_spline_options(parser)
 
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.r_min is not None and not args.r_min > 0:
         raise InputError(f"--r-min {args.r_min}: expected a positive distance in A")
     model = _model(args)
-    precision = f"{args.dtype} with products of tf32" if args.matmul == "tf32" else args.dtype
+    precision = args.dtype if args.matmul == "float32" else f"{args.dtype} with products of {args.matmul}"
     print(f"{precision}, {args.device}, {torch.get_num_threads()} threads, skin {args.skin:g} A")
     print(f"a step is {model.explain()}")
     print(

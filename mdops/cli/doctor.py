@@ -126,9 +126,9 @@ def _threads() -> Finding:
     import torch
 
     used, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
-    told = ", ".join(f"{n}={os.environ[n]}" for n in ("OMP_NUM_THREADS",) if n in os.environ)
+    settings = ", ".join(f"{n}={os.environ[n]}" for n in ("OMP_NUM_THREADS",) if n in os.environ)
     note = f"more threads than the {cores} cores this process may use: set OMP_NUM_THREADS={cores}"
-    value = f"{used} of {cores} cores" + (f" ({told})" if told else "")
+    value = f"{used} of {cores} cores" + (f" ({settings})" if settings else "")
     return Finding("threads", value, note=note if used > cores else None)
 
 

@@ -41,16 +41,16 @@ def _show(name: str, value: Any) -> None:
 def _source(source: dict[str, Any]) -> str:
     """The format of the file, what wrote it, and what it was trained on."""
     made = _software(source)
-    told = [source["format"], f"by {made}" if made else "", str(source.get("backend") or "")]
+    parts = [source["format"], f"by {made}" if made else "", str(source.get("backend") or "")]
     distance, training = source.get("min_nbor_dist"), source.get("training")
     if isinstance(distance, int | float):
-        told.append(f"closest pair in the training data {distance:.3f} A")
+        parts.append(f"closest pair in the training data {distance:.3f} A")
     if isinstance(training, dict):
-        told.append(f"after step {training.get('step')} of {training.get('steps')}")
+        parts.append(f"after step {training.get('step')} of {training.get('steps')}")
     began = source.get("began_with")
     if isinstance(began, dict):
-        told.append(f"begun with a model of {_software(began) or 'unknown origin'}")
-    return ", ".join(part for part in told if part)
+        parts.append(f"begun with a model of {_software(began) or 'unknown origin'}")
+    return ", ".join(part for part in parts if part)
 
 
 def _software(source: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_spline_options
+from mdops.cli.arguments import add_matmul, add_spline_options
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="start anew over files of an earlier run")
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
-    add("--matmul", choices=("float32", "tf32"), default="float32",
-        help="accuracy of matrix products; tf32: on a GPU, faster, less accurate")  # fmt: skip
+    add_matmul(parser)
     add("--skin", type=float, default=1.0, help="of the neighbour list, A")
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip

@@ -30,9 +30,9 @@ def self_test() -> str:
     Raises:
         ArithmeticError: energy or forces are not what they must be.
     """
-    begin = time.perf_counter()
+    start = time.perf_counter()
     energy, force = reference(torch.float32, spline=True)
     for name, value, expected in (("energy", energy, ENERGY), ("forces", force, FORCE)):
         if not abs(value - expected) <= _TOLERANCE * abs(expected):
             raise ArithmeticError(f"{name} of the test model: {value!r}, expected {expected!r}")
-    return f"energy and forces of a test model are right ({time.perf_counter() - begin:.1f} s)"
+    return f"energy and forces of a test model are right ({time.perf_counter() - start:.1f} s)"

@@ -5,12 +5,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_spline_options
+from mdops.cli.arguments import add_matmul, add_spline_options
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from mdops import Potential
+    from mdops.potential import Matmul
     from mdops.train.report.evaluation import Evaluation
 
 HELP = "errors of a model on reference data"
@@ -30,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--table", type=Path, metavar="FILE", help="write the errors of each frame there, as CSV")
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
-    add("--matmul", choices=("float32", "tf32"), default="float32",
-        help="accuracy of matrix products; tf32: on a GPU, faster, less accurate")  # fmt: skip
+    add_matmul(parser)
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip
     add_spline_options(parser)
@@ -49,15 +50,42 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     evaluation = evaluate(model, load_dataset(args.data, model.type_map, names=_names(args.names)))
     _show(evaluation)
+    if args.matmul != "float32":
+        print(_cost_of_matmul(model, evaluation))
     for path in _write(args, evaluation, curve):
         print(f"wrote {path}")
     return 0
 
 
-def _names(given: list[str]) -> dict[str, str]:
+def _cost_of_matmul(model: "Potential", evaluation: "Evaluation") -> str:
+    """How far its products take forces and energies off float32's, and what they gain, on the same frames."""
+    import time
+
+    import numpy as np
+
+    from mdops.train.report.evaluation import evaluate
+
+    asked, data = model.matmul, evaluation.data
+    predictions, times = {}, {}
+    choices: tuple[Matmul, ...] = ("float32", asked)
+    for name in choices:
+        model.use_matmul(name)
+        begin = time.perf_counter()
+        predictions[name] = evaluate(model, data).predictions
+        times[name] = time.perf_counter() - begin
+    off = {key: predictions[asked][key] - predictions["float32"][key] for key in ("energy", "forces")}
+    forces = 1e3 * np.sqrt(np.square(off["forces"]).mean())
+    energy = 1e3 * (np.abs(off["energy"]) / data.sizes()).mean()
+    return (
+        f"products of {asked}: forces off float32's by {forces:.3g} meV/A (rms), energies by {energy:.3g} meV/atom; "
+        f"these frames, their lists included, in {times[asked] / times['float32']:.2f} of its time"
+    )
+
+
+def _names(assignments: list[str]) -> dict[str, str]:
     """The names of labels, each LABEL=NAME."""
-    pairs = [text.partition("=") for text in given]
-    wrong = [text for text, (label, _, name) in zip(given, pairs, strict=True) if not label or not name]
+    pairs = [text.partition("=") for text in assignments]
+    wrong = [text for text, (label, _, name) in zip(assignments, pairs, strict=True) if not label or not name]
     if wrong:
         raise InputError(f"--names {wrong[0]}: expected LABEL=NAME, as in energy=REF_energy")
     return {label: name for label, _, name in pairs}

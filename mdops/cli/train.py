@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 HELP = "train a model"
 _OWN = (
-    "The sections learning_rate, optimizer, model.descriptor and model.fitting_net are mdops' own where they are left\n"
-    "out (docs/training.md); in a section that is there, keys have DeePMD-kit's defaults.\n"
+    "The sections model.descriptor, model.fitting_net and learning_rate, with it optimizer, are mdops' own where they\n"
+    "are left out (docs/training.md); in a section that is there, keys have DeePMD-kit's defaults.\n"
 )
 _KEYS = "keys"  # stands for the list of keys, which is put together when help is asked for
 

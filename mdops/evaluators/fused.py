@@ -153,10 +153,18 @@ def _beyond_limits(potential: "Potential") -> str | None:
     )
 
 
-def why_not_tf32(potential: "Potential") -> str | None:
-    """Why this model, where and as it is now, cannot be evaluated with products of TF32's accuracy; None if it can."""
-    if potential.device.type != "cuda":
+def why_not_matmul(potential: "Potential", matmul: str) -> str | None:
+    """Why this model, where and as it is now, cannot be evaluated with products of that accuracy, which is not
+    float32's; None if it can."""
+    on_gpu = potential.device.type == "cuda"
+    if matmul == "tf32" and not on_gpu:
         return f"the model is on {potential.device}, and only GPUs have such products"
+    if matmul != "tf32" and on_gpu:
+        return (
+            "a GPU has no such products: 'tf32' is as quick as bf16 and more accurate, and float32 as bf16x3"
+        )
+    if matmul != "tf32" and not torch.ops.mdops.cpu_bf16():
+        return "this CPU has neither AMX nor AVX512-BF16, or its kernels for AVX-512 are switched off"
     if potential.dtype != torch.float32:
         return f"the model computes in {str(potential.dtype).removeprefix('torch.')}"
     if potential.overflow == "truncate":

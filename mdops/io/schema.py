@@ -1,12 +1,21 @@
 """The keys that a node of a serialised model may have, and their defaults: `upgrade` goes by them.
 
+Those of models, descriptors and fittings are the options of their kinds (mdops.models), where they stand once; here is
+what their nodes hold beside options, and the nodes that are no kinds: nets, layers, tables.
+
 A node whose kind is not here (a model or a descriptor that mdops does not read) is left as it is. DeePMD-kit
 raises a node's "@version" when it adds a key. So an older node lacks keys that have a default, and a newer
 one is understood as long as it has no key that is not listed here; one that has is refused.
 """
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+from mdops.options import Options
 
 Check = Callable[[Any], bool]
 
@@ -75,60 +84,10 @@ PRECISIONS = {
 }
 Keys = dict[str, tuple[Check, Any]]
 
-types: tuple[Check, Any] = (list_of(count), [])
-type_pairs: tuple[Check, Any] = (
-    list_of(lambda pair: isinstance(pair, list) and len(pair) == 2 and list_of(count)(pair)),
-    [],
-)
-widths = (list_of(lambda width: type(width) is int and width > 0), REQUIRED)
 type_map = (optional(list_of(text)), None)
 precision = (lambda name: name in PRECISIONS or name in PRECISIONS.values(), "float64")
 frozen = (either(boolean, list_of(boolean)), True)
 part = (node, REQUIRED)
-
-_DESCRIPTOR: Keys = {
-    "rcut": (positive, REQUIRED),
-    "rcut_smth": (not_negative, REQUIRED),
-    "sel": (either(count, list_of(count)), REQUIRED),
-    "neuron": widths,
-    "resnet_dt": (boolean, False),
-    "set_davg_zero": (boolean, False),
-    "activation_function": (text, "tanh"),
-    "precision": precision,
-    "exclude_types": type_pairs,
-    "env_protection": (number, 0.0),
-    "embeddings": part,
-    "env_mat": (optional(node), None),
-    "type_map": type_map,
-    "trainable": frozen,
-    "ntypes": (count, None),
-    "compress": (anything, None),
-    "@variables": part,
-}
-
-_SPIN: Keys = {"spin": (anything, None)}  # DeePMD-kit takes the key of some descriptors alone
-_ATTENTION: Keys = {
-    **_DESCRIPTOR,
-    **_SPIN,
-    "axis_neuron": (count, REQUIRED),
-    "tebd_dim": (count, REQUIRED),
-    "attn": (count, REQUIRED),
-    "attn_layer": (count, REQUIRED),
-    "attn_dotr": (boolean, True),
-    "attn_mask": (boolean, False),
-    "scaling_factor": (number, 1.0),
-    "normalize": (boolean, True),
-    "temperature": (optional(number), None),
-    "trainable_ln": (boolean, True),
-    "ln_eps": (optional(positive), 1e-5),
-    "type_one_side": (boolean, REQUIRED),
-    "concat_output_tebd": (boolean, True),
-    "use_econf_tebd": (boolean, False),
-    "use_tebd_bias": (boolean, True),  # version 1 always had the bias
-    "attention_layers": part,
-    "type_embedding": part,
-    "lmax": (optional(count), None),  # 1 where it is absent, as in what versions before 3.2 can read
-}
 
 _ATTENTION_LAYER: Keys = {
     "nnei": (count, REQUIRED),
@@ -153,36 +112,64 @@ _NET: Keys = {
     "layers": (list_of(node), REQUIRED),
 }
 
-_MODEL: Keys = {
-    "type_map": (list_of(text), REQUIRED),
-    "atom_exclude_types": types,
-    "pair_exclude_types": type_pairs,
-    "rcond": (optional(number), None),
-    "preset_out_bias": (anything, None),
+_SPIN: Keys = {"spin": (anything, None)}  # DeePMD-kit takes the key of some descriptors alone
+_DESCRIPTOR: Keys = {
+    "embeddings": part,
+    "env_mat": (optional(node), None),
+    "type_map": type_map,
+    "ntypes": (count, None),
+    "compress": (anything, None),
     "@variables": part,
 }
-_COMPOSED: Keys = {
-    **_MODEL,
-    "models": (list_of(node), REQUIRED),
-    "weights": (either(one_of("mean", "sum"), list_of(number)), "mean"),
+_ATTENTION: Keys = {
+    **_DESCRIPTOR,
+    **_SPIN,
+    "attn_mask": (boolean, False),
+    "attention_layers": part,
+    "type_embedding": part,
+    "lmax": (optional(count), None),  # 1 where it is absent, as in what versions before 3.2 can read
 }
+_MODEL: Keys = {
+    "type_map": (list_of(text), REQUIRED),
+    "rcond": (optional(number), None),
+    "@variables": part,
+}
+_COMPOSED: Keys = {**_MODEL, "models": (list_of(node), REQUIRED)}
 
-# By "@class" and "type" joined by a space, or by "@class" alone.
-NODES: dict[str, Keys] = {
+# By "@class" and "type": what the node of a kind has beside its options.
+_KINDS: dict[str, Keys] = {
     "Model standard": {**_MODEL, "descriptor": part, "fitting": part},
     "Model linear": _COMPOSED,
     "Model zbl": {
         **_COMPOSED,
-        "sw_rmin": (not_negative, REQUIRED),
-        "sw_rmax": (positive, REQUIRED),
-        "smin_alpha": (positive, 0.1),
+        "weights": (either(one_of("mean", "sum"), list_of(number)), "mean"),
+    },  # of no use
+    "Model pairtab": {**_MODEL, "tab": part},
+    "Descriptor se_e2_a": {**_DESCRIPTOR, **_SPIN},
+    "Descriptor se_r": {**_DESCRIPTOR, **_SPIN, "type_one_side": (boolean, REQUIRED)},
+    "Descriptor se_e3": _DESCRIPTOR,
+    "Descriptor se_e3_tebd": {
+        **_DESCRIPTOR,
+        "type_embedding": part,
+        "embeddings_strip": (optional(node), None),
     },
-    "Model pairtab": {
-        **_MODEL,
-        "tab": part,
-        "rcut": (positive, REQUIRED),
-        "sel": (count, REQUIRED),
+    "Descriptor dpa1": {**_ATTENTION, "embeddings_strip": (optional(node), None)},
+    "Descriptor se_atten_v2": {**_ATTENTION, "embeddings_strip": part},
+    "Descriptor hybrid": {"list": (list_of(node), REQUIRED)},
+    "Fitting ener": {
+        "ntypes": (count, REQUIRED),
+        "dim_descrpt": (count, REQUIRED),
+        "mixed_types": (boolean, REQUIRED),
+        "nets": part,
+        "type_map": type_map,
+        "layer_name": (anything, None),
+        "spin": (anything, None),
+        "@variables": part,
     },
+}
+
+# By "@class" alone.
+_NODES: dict[str, Keys] = {
     "PairTab": {
         "rmin": (not_negative, REQUIRED),
         "rmax": (positive, REQUIRED),
@@ -190,59 +177,6 @@ NODES: dict[str, Keys] = {
         "ntypes": (count, REQUIRED),
         "rcut": (positive, REQUIRED),
         "nspline": (count, REQUIRED),
-        "@variables": part,
-    },
-    "Descriptor se_e2_a": {
-        **_DESCRIPTOR,
-        **_SPIN,
-        "axis_neuron": (count, REQUIRED),
-        "type_one_side": (boolean, REQUIRED),
-    },
-    "Descriptor se_r": {**_DESCRIPTOR, **_SPIN, "type_one_side": (boolean, REQUIRED)},
-    "Descriptor se_e3": _DESCRIPTOR,
-    "Descriptor se_e3_tebd": {
-        **_DESCRIPTOR,
-        "tebd_dim": (count, REQUIRED),
-        "tebd_input_mode": (one_of("concat", "strip"), REQUIRED),
-        "concat_output_tebd": (boolean, True),
-        "use_econf_tebd": (boolean, False),
-        "use_tebd_bias": (optional(boolean), None),  # DeePMD-kit leaves it to the type embedding's own
-        "type_embedding": part,
-        "embeddings_strip": (optional(node), None),
-        "smooth": (boolean, True),
-    },
-    "Descriptor dpa1": {
-        **_ATTENTION,
-        "tebd_input_mode": (one_of("concat", "strip"), REQUIRED),
-        "smooth_type_embedding": (boolean, True),
-        "embeddings_strip": (optional(node), None),
-    },
-    "Descriptor se_atten_v2": {**_ATTENTION, "embeddings_strip": part},
-    "Descriptor hybrid": {"list": (list_of(node), REQUIRED)},
-    "Fitting ener": {
-        "var_name": (one_of("energy"), "energy"),
-        "ntypes": (count, REQUIRED),
-        "dim_descrpt": (count, REQUIRED),
-        "dim_out": (count, 1),
-        "neuron": (list_of(count), REQUIRED),
-        "resnet_dt": (boolean, REQUIRED),
-        "numb_fparam": (count, 0),
-        "numb_aparam": (count, 0),
-        "dim_case_embd": (count, 0),
-        "default_fparam": (optional(list_of(number)), None),
-        "activation_function": (text, "tanh"),
-        "precision": precision,
-        "mixed_types": (boolean, REQUIRED),
-        "nets": part,
-        "rcond": (optional(number), None),
-        "exclude_types": types,
-        "type_map": type_map,
-        "tot_ener_zero": (boolean, False),
-        "trainable": (optional(either(boolean, list_of(boolean))), None),
-        "layer_name": (anything, None),
-        "use_aparam_as_mask": (boolean, False),
-        "spin": (anything, None),
-        "atom_ener": (optional(list_of(optional(number))), None),
         "@variables": part,
     },
     "NetworkCollection": {
@@ -312,6 +246,66 @@ NODES: dict[str, Keys] = {
         "use_exp_switch": (boolean, False),
     },
 }
+
+
+@lru_cache(maxsize=1)
+def nodes() -> Mapping[str, Keys]:
+    """The keys of every known node, by "@class" and "type" joined by a space, or by "@class" alone."""
+    from mdops.models import registry  # which reads files of models itself
+
+    found = dict(_NODES)
+    for name, others in _KINDS.items():
+        sort, kind = name.split()
+        found[name] = {**_keys_of(registry.find(sort.lower(), kind).Options), **others}
+    return found
+
+
+def _keys_of(options: type[Options]) -> Keys:
+    """The keys of a kind's options in a file."""
+    hints, keys = typing.get_type_hints(options), Keys()
+    for field in options.keys("file"):
+        metadata, absent = field.metadata, field.metadata["absent"]
+        check = _check_of(metadata["saved"] or hints[field.name], metadata)
+        if field.name == "precision":  # files may have more of them
+            check = precision[0]
+        missing = absent is ... or absent is dataclasses.MISSING
+        keys[field.name] = (optional(check) if absent is None else check, REQUIRED if missing else absent)
+    return keys
+
+
+def _check_of(hint: Any, metadata: Mapping[str, Any]) -> Check:
+    """What a type hint, with the range and the choices of its field, says of a value."""
+    inner = typing.get_args(hint)
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return either(*(_check_of(one, metadata) for one in inner))
+    if typing.get_origin(hint) is Literal:
+        return one_of(*inner)
+    if typing.get_origin(hint) is list:
+        of_pairs = metadata["of"] == "pairs" and inner[0] is int
+        items = list_of(count if of_pairs else _check_of(inner[0], metadata))
+        return (lambda value: items(value) and len(value) == 2) if of_pairs else items
+    if hint is str and metadata["choices"]:
+        return one_of(*metadata["choices"])
+    if hint in (int, float):
+        return _in_range(integer if hint is int else number, metadata)
+    plain: dict[Any, Check] = {
+        bool: boolean,
+        str: text,
+        dict: node,
+        types.NoneType: lambda value: value is None,
+    }
+    return plain[hint]
+
+
+def _in_range(check: Check, metadata: Mapping[str, Any]) -> Check:
+    low, above, below = (metadata[name] for name in ("low", "above", "below"))
+    return lambda value: (
+        check(value)
+        and (low is None or value >= low)
+        and (above is None or value > above)
+        and (below is None or value < below)
+    )
+
 
 # What may stand below a node of known kind without being of known kind: models, descriptors and fittings that mdops
 # does not read (their users refuse them by name), and values that only training looks at.

@@ -95,7 +95,7 @@ def _check_descriptor(node: Tree, type_map: list[str], place: str) -> None:
     if kind == "hybrid":
         for i, part in enumerate(node["list"]):
             _check_descriptor(part, type_map, f"{place}.list[{i}]")
-    if f"Descriptor {kind}" not in schema.NODES or kind == "hybrid":
+    if f"Descriptor {kind}" not in schema.nodes() or kind == "hybrid":
         return
     ntypes = len(type_map)
     sel = node["sel"] if isinstance(node["sel"], list) else [node["sel"]]
@@ -136,7 +136,7 @@ def _width(node: Tree) -> int | None:
     if kind == "hybrid":
         widths = [_width(part) for part in node["list"]]
         return None if None in widths else sum(w for w in widths if w is not None)
-    if f"Descriptor {kind}" not in schema.NODES:
+    if f"Descriptor {kind}" not in schema.nodes():
         return None
     width: int = node["neuron"][-1] * node.get("axis_neuron", 1)
     return width + (node["tebd_dim"] if node.get("concat_output_tebd") else 0)

@@ -34,19 +34,19 @@ def upgrade(model: dict[str, Any]) -> dict[str, Any]:
 def _node(node: dict[str, Any], place: str, holder: str) -> dict[str, Any]:
     kind = _kind(node, holder)
     result = {key: copy.copy(value) for key, value in node.items()}
-    if kind in schema.NODES:
-        result = _fill(result, schema.NODES[kind], place)
+    if kind in schema.nodes():
+        result = _fill(result, schema.nodes()[kind], place)
     if isinstance(result.get("@variables"), dict):
         result["@variables"] = _variables(result["@variables"], schema.VARIABLES.get(kind), place)
     for key, value in result.items():
         if key != "@variables":
-            known = kind in schema.NODES and key not in schema.OPEN_KEYS
+            known = kind in schema.nodes() and key not in schema.OPEN_KEYS
             result[key] = _value(value, f"{place}.{key}", key, known)
     if kind == "Layer":
         _flatten(result["@variables"])
     if kind == "Fitting ener" and not isinstance(result["trainable"], list):
         result["trainable"] = [result["trainable"] is not False] * (len(result["neuron"]) + 1)
-    if kind in schema.NODES and "precision" in result:
+    if kind in schema.nodes() and "precision" in result:
         result["precision"] = schema.PRECISIONS.get(result["precision"], result["precision"])
     return result
 
@@ -54,7 +54,7 @@ def _node(node: dict[str, Any], place: str, holder: str) -> dict[str, Any]:
 def _kind(node: dict[str, Any], holder: str) -> str:
     kind = str(node.get("@class", holder))
     full = f"{kind} {node.get('type')}"
-    return full if full in schema.NODES else kind
+    return full if full in schema.nodes() else kind
 
 
 def _value(value: Any, place: str, holder: str, known: bool) -> Any:
@@ -62,7 +62,7 @@ def _value(value: Any, place: str, holder: str, known: bool) -> Any:
     if isinstance(value, dict):
         kind = _kind(value, holder)
         opened = value.get("@class") in schema.OPEN_CLASSES and isinstance(value.get("type"), str)
-        if known and kind not in schema.NODES and not opened:
+        if known and kind not in schema.nodes() and not opened:
             raise ModelFileError(f"{place} is of the unknown class {value.get('@class')!r}")
         return _node(value, place, holder)
     if isinstance(value, list):

@@ -299,6 +299,38 @@ class EnvironmentDescriptor(Descriptor):
             )
 
 
+class TypedDescriptor(EnvironmentDescriptor):
+    """Base of those with places for each type, and nets by type or by pairs of types.
+
+    Attributes:
+        embeddings: the nets.
+    """
+
+    def __init__(
+        self,
+        options: Any,
+        type_map: Sequence[str],
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        embeddings: NetCollection,
+    ) -> None:
+        super().__init__(options, type_map, mean, std)
+        self.embeddings = embeddings
+
+    @classmethod
+    @abstractmethod
+    def net_types(cls, options: Any) -> int:
+        """Of how many types each net is: 1, or 2."""
+
+    @classmethod
+    def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
+        ntypes, widths = len(type_map), [1, *options.neuron]
+        nets = NetCollection.random(
+            widths, options, ndim=cls.net_types(options), ntypes=ntypes, seed=seed, dtype=dtype
+        )
+        return cls(options, type_map, *cls.no_statistics(ntypes, dtype), nets)
+
+
 class AtomicModel(Kind, ABC):
     """What a model answers for each atom.
 

@@ -9,16 +9,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.errors import UnsupportedModelError
 from mdops.models.contract import EnvironmentDescriptor, Features, Tree, environment_node
-from mdops.models.environment import EnvironmentOptions, check_axis, environment, rounded, switch
+from mdops.models.environment import check_axis, environment, in_chunks, switch
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.models.type_embedding import TypeEmbedding, electron_configurations
+from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
 from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
-from mdops.nn.net import Layer, NetCollection, array, tensor
+from mdops.nn.net import Layer, array, tensor
 from mdops.options import from_definition, key, saved_precision
 
 if TYPE_CHECKING:
@@ -27,38 +26,25 @@ if TYPE_CHECKING:
 _SHIFT = 20.0  # of the logits of smooth attention: what an empty place has in the softmax is exp(-20)
 _TINY = 1e-12  # the norm below which vectors are not made longer
 _LN_EPS = 1e-5
-# Numbers in the largest tensor of a chunk of atoms.
-_CHUNK = 2**24
 
 
 @dataclass(kw_only=True)
-class SeAttenV2Options(EnvironmentOptions):
+class SeAttenV2Options(MixedTypesOptions):
     KIND = "se_atten_v2"
     NAMES: ClassVar[tuple[str, ...]] = ("se_atten_v2",)
     NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False, "lmax": 1}
 
-    sel: list[int] | int | str = key(  # type: ignore[assignment]
-        "auto",
-        'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
-        "the data needs",
-        low=0,
-        of="sum",
-        implied=...,
-    )
     axis_neuron: int = key(
         4,
         "columns of the embedding that the descriptor is built with",
         alias=["n_axis_neuron"],
         low=1,
         implied=16,
+        absent=...,
     )
-    tebd_dim: int = key(8, "width of the type embedding", low=1)
-    type_one_side: bool = key(False, "the net takes the neighbour's type only, not the centre's")
-    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
-    use_tebd_bias: bool = key(False, "a bias in the type embedding")
-    concat_output_tebd: bool = key(True, "the centre's type embedding is part of the descriptor")
-    attn_layer: int = key(2, "how many attention layers there are", low=0)
-    attn: int = key(128, "width of the vectors in attention", low=1)
+    type_one_side: bool = key(False, "the net takes the neighbour's type only, not the centre's", absent=...)
+    attn_layer: int = key(2, "how many attention layers there are", low=0, absent=...)
+    attn: int = key(128, "width of the vectors in attention", low=1, absent=...)
     attn_dotr: bool = key(
         True, "attention weights are multiplied by the cosine of the angle of two neighbours"
     )
@@ -66,7 +52,9 @@ class SeAttenV2Options(EnvironmentOptions):
     temperature: float | None = key(None, "factor of the logits, in place of (attn x scaling_factor)^-1/2")
     scaling_factor: float = key(1.0, "see temperature", above=0)
     trainable_ln: bool = key(True, "whether the layers' norms are trained", of="training")
-    ln_eps: float | None = key(None, "added to variances in norms; 1e-5 unless given", above=0)
+    ln_eps: float | None = key(
+        None, "added to variances in norms; 1e-5 unless given", above=0, absent=_LN_EPS
+    )
     set_davg_zero: bool = key(False, "take the mean of the environment matrix as zero", implied=True)
 
     def __post_init__(self) -> None:
@@ -85,17 +73,6 @@ class SeAttenV2Options(EnvironmentOptions):
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
         check_axis(self.axis_neuron, self.neuron, place)
-        if self.use_econf_tebd:
-            try:
-                electron_configurations(type_map)
-            except ConfigError as error:
-                raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
-
-    def check_sel(self, place: str, type_map: Sequence[str]) -> None:
-        """Any number of numbers will do."""
-
-    def automatic_sel(self, of_types: Sequence[int], together: int, ratio: float) -> int:
-        return rounded(together * ratio)
 
 
 @dataclass(kw_only=True)
@@ -107,6 +84,7 @@ class DPA1Options(SeAttenV2Options):
         "concat",
         'types go into the net beside the distance ("concat"), or into one of their own, which multiplies it ("strip")',
         choices=("concat", "strip"),
+        absent=...,
     )
     stripped_type_embedding: bool | None = key(
         None, 'the old name of tebd_input_mode: true is "strip"', where="input", of="training"
@@ -116,8 +94,9 @@ class DPA1Options(SeAttenV2Options):
         "attention, and the net of the types, fade with the neighbours",
         alias=["smooth_type_embdding"],
         implied=True,
+        absent=True,
     )
-    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero")
+    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero", absent=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -282,14 +261,12 @@ class SeAttenV2(EnvironmentDescriptor):
         type_map: Sequence[str],
         mean: torch.Tensor,
         std: torch.Tensor,
-        embeddings: NetCollection,
-        type_nets: NetCollection | None,
-        type_embedding: TypeEmbedding,
+        nets: Nets,
         attention: Sequence[AttentionLayer],
     ) -> None:
         """Takes one net of distances and, where types are stripped, one of types."""
         super().__init__(options, type_map, mean, std)
-        self.embeddings, self.type_nets, self.type_embedding = embeddings, type_nets, type_embedding
+        self.embeddings, self.type_nets, self.type_embedding = nets
         self.attention = nn.ModuleList(attention)
 
     @property
@@ -334,22 +311,14 @@ class SeAttenV2(EnvironmentDescriptor):
                     g = layer(g, pairs)
             return rows[chunk].transpose(1, 2) @ g
 
-        chunks = self._chunks(*live.shape)
-        if len(chunks) == 1:
-            t = of_atoms(chunks[0])
-        else:
-            # The forward pass is done again in the backward pass, so that one chunk at a time needs its memory.
-            options: Any = {"use_reentrant": False, "preserve_rng_state": False}
-            t = torch.cat([checkpoint(of_atoms, chunk, **options) for chunk in chunks])
+        t = in_chunks(of_atoms, len(live), self._numbers(live.shape[1]))
         padding = F.pad(self._padding(near, present, types, products)[:, None], (0, 0, 0, 3))
         return (t + padding) / self.slots
 
-    def _chunks(self, atoms: int, slots: int) -> list[slice]:
-        """Runs of atoms whose largest tensors have at most `_CHUNK` numbers, or one atom's."""
+    def _numbers(self, slots: int) -> int:
+        """Of an atom in the largest tensor."""
         widest = max(slots, 3 * self.options.attn) if len(self.attention) else 0
-        of_atom = slots * max(widest, *(layer.outputs for layer in self.embeddings.net().layers))
-        size = max(1, _CHUNK // max(1, of_atom))
-        return [slice(begin, begin + size) for begin in range(0, max(1, atoms), size)]
+        return slots * max(widest, *(layer.outputs for layer in self.embeddings.net().layers))
 
     def _switch_and_directions(
         self, near: Neighborhood, live: torch.Tensor
@@ -441,19 +410,10 @@ class SeAttenV2(EnvironmentDescriptor):
         if tree.get("attn_mask"):
             raise UnsupportedModelError(f"{tree['type']} with attn_mask is not supported")
         options = cls.Options.from_tree(tree)
-        strip = tree["embeddings_strip"] if options.strips_types else None
-        return cls(
-            options,
-            type_map,
-            *cls.statistics_of_tree(tree, dtype),
-            NetCollection.from_tree(tree["embeddings"], dtype),
-            None if strip is None else NetCollection.from_tree(strip, dtype),
-            TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype),
-            [
-                AttentionLayer.from_tree(layer, options, dtype)
-                for layer in tree["attention_layers"]["attention_layers"]
-            ],
-        )
+        layers = tree["attention_layers"]["attention_layers"]
+        attention = [AttentionLayer.from_tree(layer, options, dtype) for layer in layers]
+        nets = nets_of_tree(tree, options, type_map, dtype)
+        return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets, attention)
 
     def to_tree(self) -> Tree:
         o = self.options
@@ -483,25 +443,9 @@ class SeAttenV2(EnvironmentDescriptor):
 
     @classmethod
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
-        ntypes = len(type_map)
-        types = options.tebd_dim * (1 if options.type_one_side else 2)
-
-        def net(inputs: int, stream: int) -> NetCollection:
-            widths = [inputs, *options.neuron]
-            return NetCollection.random(
-                widths, options, ndim=0, ntypes=ntypes, seed=[*seed, stream], dtype=dtype
-            )
-
-        strips = options.strips_types
-        return cls(
-            options,
-            type_map,
-            *cls.no_statistics(ntypes, dtype),
-            net(1 if strips else 1 + types, 0),
-            net(types, 1) if strips else None,
-            TypeEmbedding.random(options, type_map, [*seed, 2], dtype),
-            [AttentionLayer.random(options, [*seed, 3, i], dtype) for i in range(options.attn_layer)],
-        )
+        nets = random_nets(options, 1 if options.type_one_side else 2, type_map, seed, dtype)
+        attention = [AttentionLayer.random(options, [*seed, 3, i], dtype) for i in range(options.attn_layer)]
+        return cls(options, type_map, *cls.no_statistics(len(type_map), dtype), nets, attention)
 
     @classmethod
     def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:

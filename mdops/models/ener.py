@@ -29,13 +29,16 @@ class EnergyFittingOptions(Options):
     numb_aparam: int = key(0, "how many atomic parameters there are", low=0)
     default_fparam: list[float] | None = key(None, "frame parameters where none are given")
     neuron: list[int] = key(
-        [120, 120, 120], "widths of the fitting net's hidden layers", alias=["n_neuron"], low=1
+        [120, 120, 120], "widths of the fitting net's hidden layers", alias=["n_neuron"], low=1, absent=...
     )
     activation_function: str = key("tanh", "of the fitting nets")
     precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
-    resnet_dt: bool = key(True, "a trained factor in front of each residual layer")
+    resnet_dt: bool = key(True, "a trained factor in front of each residual layer", absent=...)
     trainable: bool | list[bool] = key(
-        True, "whether the fitting nets are trained; a list must be all true for it", of="training"
+        True,
+        "whether the fitting nets are trained; a list must be all true for it",
+        of="training",
+        absent=None,
     )
     rcond: float | None = key(
         None, "singular values below it are zero in the fit of the types' energies", of="training"
@@ -43,12 +46,14 @@ class EnergyFittingOptions(Options):
     seed: int | None = key(
         None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
     )
-    atom_ener: list[float | None] = key([], "energies of atoms in vacuum, by type", unit="eV", of="types")
-    dim_case_embd: int = key(0, "width of a constant input", where="file")
+    atom_ener: list[float | None] = key(
+        [], "energies of atoms in vacuum, by type", unit="eV", of="types", absent=None
+    )
+    dim_case_embd: int = key(0, "width of a constant input", low=0, where="file")
     use_aparam_as_mask: bool = key(False, "atomic parameters are no input", where="file")
-    var_name: str = key("energy", "what is fitted", where="file")
-    dim_out: int = key(1, "values an atom", where="file")
-    exclude_types: list[int] = key([], "types whose atoms have no energy", where="file", of="set")
+    var_name: str = key("energy", "what is fitted", choices=("energy",), where="file")
+    dim_out: int = key(1, "values an atom", low=0, where="file")
+    exclude_types: list[int] = key([], "types whose atoms have no energy", low=0, where="file", of="set")
     tot_ener_zero: bool = key(False, "", where="file", of="training")
 
     def check(self, place: str, type_map: Sequence[str]) -> None:

@@ -32,16 +32,20 @@ class EnvironmentOptions(Options):
         low=0,
         of="types",
         implied=...,
+        absent=...,
+        saved=int | list[int],
     )
-    rcut: float = key(6.0, "the cutoff", unit="A", low=0, implied=...)
-    rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0, implied=...)
+    rcut: float = key(6.0, "the cutoff", unit="A", above=0, implied=..., absent=...)
+    rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0, implied=..., absent=...)
     neuron: list[int] = key(
-        [10, 20, 40], "widths of the embedding net's layers", low=1, implied=[25, 50, 100]
+        [10, 20, 40], "widths of the embedding net's layers", low=1, implied=[25, 50, 100], absent=...
     )
     activation_function: str = key("tanh", "of the embedding nets")
     resnet_dt: bool = key(False, "a trained factor in front of each residual layer")
     precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
-    trainable: bool = key(True, "whether the embedding nets are trained", of="training")
+    trainable: bool = key(
+        True, "whether the embedding nets are trained", of="training", saved=bool | list[bool]
+    )
     seed: int | None = key(
         None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
     )
@@ -194,7 +198,7 @@ def in_chunks(of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: in
         numbers: of one atom in the largest tensor.
     """
     size = max(1, CHUNK // max(1, numbers))
-    runs = [slice(begin, begin + size) for begin in range(0, max(1, atoms), size)]
+    runs = [slice(first, first + size) for first in range(0, max(1, atoms), size)]
     if len(runs) == 1:
         return of_atoms(runs[0])
     # The forward pass is done again in the backward pass, so that one run at a time needs its memory.

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -36,17 +36,22 @@ class LinearOptions(ModelOptions):
         "the models that are summed, of mixed types; each with the type_map of the sum",
     )
     weights: str | list[float] = key(
-        "mean", 'of the models: a number for each; "mean": one over how many there are; "sum": 1'
+        "mean",
+        'of the models: a number for each; "mean": one over how many there are; "sum": 1',
+        saved=Literal["mean", "sum"] | list[float],
     )
 
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
         """With the type map in each of the models. Raises ConfigError where there is none, or one has another."""
         types, models = node.get("type_map"), node.get("models")
-        if types is None:
-            raise ConfigError(f"{place}.type_map: is missing")
         if not isinstance(models, list):
             return node
+        if types is None:
+            known = _kinds_of_parts()
+            if all(part.get("type", "standard") in known for part in models if isinstance(part, Mapping)):
+                raise ConfigError(f"{place}.type_map: is missing")
+            return node  # a part that there is not is the greater fault
         for i, part in enumerate(models):
             if isinstance(part, Mapping) and part.get("type_map", types) != types:
                 raise ConfigError(
@@ -181,10 +186,10 @@ class Blend(AtomicModel):
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         self.refuse_untaken(fparam, aparam)
-        given = {"fparam": fparam, "aparam": aparam}
+        parameters = {"fparam": fparam, "aparam": aparam}
         energy = torch.zeros(near.system.atoms, dtype=torch.float64, device=near.displacements.device)
         for i, (part, weight) in enumerate(zip(self.models, self.weigh(near), strict=True)):
-            taken = {name: value for name, value in given.items() if part.parameter_sizes[name]}
+            taken = {name: value for name, value in parameters.items() if part.parameter_sizes[name]}
             energy = energy + weight * part(self._seen_by(i, near), **taken)["atom_energy"]
         return {"energy": energy}
 

@@ -35,7 +35,9 @@ class PairTableOptions(ModelOptions):
     )
     rcut: float = key(doc="the cutoff", unit="A", above=0)
     sel: int | list[int] | str = key(
-        doc='places for neighbours, of all types together; "auto:f" is f times what the data needs', low=0
+        doc='places for neighbours, of all types together; "auto:f" is f times what the data needs',
+        low=0,
+        saved=int,
     )
 
     def __post_init__(self) -> None:

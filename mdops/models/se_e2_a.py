@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, check_axis, embed, environment
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -28,9 +28,10 @@ class SeE2AOptions(EnvironmentOptions):
         alias=["n_axis_neuron"],
         low=1,
         implied=16,
+        absent=...,
     )
     type_one_side: bool = key(
-        False, "embedding nets by the neighbour's type only, not by pairs of types", implied=True
+        False, "embedding nets by the neighbour's type only, not by pairs of types", implied=True, absent=...
     )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
@@ -39,7 +40,7 @@ class SeE2AOptions(EnvironmentOptions):
 
 
 @register
-class SeE2A(EnvironmentDescriptor):
+class SeE2A(TypedDescriptor):
     """D_i = T^T T_<, (M, M2) flattened, from T_i = (1/N_sel) sum_t sum_{j in t} R_j (x) G_{c t}(s_j).
 
     R_j is the normalised row of the environment matrix of neighbour j, s_j its first entry, c the type of
@@ -53,17 +54,6 @@ class SeE2A(EnvironmentDescriptor):
     """
 
     Options = SeE2AOptions
-
-    def __init__(
-        self,
-        options: SeE2AOptions,
-        type_map: Sequence[str],
-        mean: torch.Tensor,
-        std: torch.Tensor,
-        embeddings: NetCollection,
-    ) -> None:
-        super().__init__(options, type_map, mean, std)
-        self.embeddings = embeddings
 
     @property
     def axis_neuron(self) -> int:
@@ -126,19 +116,8 @@ class SeE2A(EnvironmentDescriptor):
         return {**self.head(2), "spin": None, "embeddings": nets}
 
     @classmethod
-    def random(
-        cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
-    ) -> "SeE2A":
-        ntypes = len(type_map)
-        nets = NetCollection.random(
-            [1, *options.neuron],
-            options,
-            ndim=1 if options.type_one_side else 2,
-            ntypes=ntypes,
-            seed=seed,
-            dtype=dtype,
-        )
-        return cls(options, type_map, *cls.no_statistics(ntypes, dtype), nets)
+    def net_types(cls, options: Any) -> int:
+        return 1 if options.type_one_side else 2
 
     @classmethod
     def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:

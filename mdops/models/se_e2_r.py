@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from mdops.errors import UnsupportedModelError
-from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, embed, environment
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -27,7 +27,7 @@ class SeE2ROptions(EnvironmentOptions):
 
 
 @register
-class SeE2R(EnvironmentDescriptor):
+class SeE2R(TypedDescriptor):
     """D_i = 1/(5 N_sel) sum_t sum_{j in t} G_t(s_j), (M,).
 
     s_j is the first entry of the normalised row of neighbour j, t its type. Of DeePMD-kit's N_sel places those without
@@ -40,17 +40,6 @@ class SeE2R(EnvironmentDescriptor):
 
     Options = SeE2ROptions
     columns: ClassVar[int] = 1
-
-    def __init__(
-        self,
-        options: SeE2ROptions,
-        type_map: Sequence[str],
-        mean: torch.Tensor,
-        std: torch.Tensor,
-        embeddings: NetCollection,
-    ) -> None:
-        super().__init__(options, type_map, mean, std)
-        self.embeddings = embeddings
 
     @property
     def width(self) -> int:
@@ -84,14 +73,8 @@ class SeE2R(EnvironmentDescriptor):
         return {**self.head(2), "type_one_side": True, "spin": None, "embeddings": nets}
 
     @classmethod
-    def random(
-        cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
-    ) -> "SeE2R":
-        ntypes = len(type_map)
-        nets = NetCollection.random(
-            [1, *options.neuron], options, ndim=1, ntypes=ntypes, seed=seed, dtype=dtype
-        )
-        return cls(options, type_map, *cls.no_statistics(ntypes, dtype), nets)
+    def net_types(cls, options: Any) -> int:
+        return 1
 
     @classmethod
     def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:

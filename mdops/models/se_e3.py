@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, directions, in_chunks
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -22,11 +22,13 @@ class SeE3Options(EnvironmentOptions):
     KIND = "se_e3"
     NAMES = ("se_e3", "se_at", "se_a_3be", "se_t")
 
-    neuron: list[int] = key([10, 20, 40], "widths of the embedding net's layers", low=1, implied=[24, 48, 96])
+    neuron: list[int] = key(
+        [10, 20, 40], "widths of the embedding net's layers", low=1, implied=[24, 48, 96], absent=...
+    )
 
 
 @register
-class SeE3(EnvironmentDescriptor):
+class SeE3(TypedDescriptor):
     """D_i = sum_{t <= u} 1/(sel_t sel_u) sum_{j in t} sum_{l in u} theta_jl G_tu(theta_jl), (M,).
 
     theta_jl = R_j . R_l, of the x, y and z alone of the normalised rows of the neighbours j and l (j = l, too); t and u
@@ -38,17 +40,6 @@ class SeE3(EnvironmentDescriptor):
     """
 
     Options = SeE3Options
-
-    def __init__(
-        self,
-        options: SeE3Options,
-        type_map: Sequence[str],
-        mean: torch.Tensor,
-        std: torch.Tensor,
-        embeddings: NetCollection,
-    ) -> None:
-        super().__init__(options, type_map, mean, std)
-        self.embeddings = embeddings
 
     @property
     def width(self) -> int:
@@ -88,12 +79,8 @@ class SeE3(EnvironmentDescriptor):
         return {**self.head(2), "embeddings": self.embeddings.to_tree(precision, self.options.resnet_dt)}
 
     @classmethod
-    def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> "SeE3":
-        ntypes = len(type_map)
-        nets = NetCollection.random(
-            [1, *options.neuron], options, ndim=2, ntypes=ntypes, seed=seed, dtype=dtype
-        )
-        return cls(options, type_map, *cls.no_statistics(ntypes, dtype), nets)
+    def net_types(cls, options: Any) -> int:
+        return 2
 
     @classmethod
     def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:

@@ -7,21 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 import torch.nn.functional as F
 
-from mdops.errors import ConfigError
 from mdops.models.contract import EnvironmentDescriptor, Features, Tree
-from mdops.models.environment import (
-    Directions,
-    EnvironmentOptions,
-    directions,
-    in_chunks,
-    rounded,
-    switch,
-)
+from mdops.models.environment import Directions, directions, in_chunks, switch
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.models.type_embedding import TypeEmbedding, electron_configurations
+from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
 from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
-from mdops.nn.net import NetCollection
 from mdops.options import from_definition, key, saved_precision
 
 if TYPE_CHECKING:
@@ -29,49 +20,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class SeE3TebdOptions(EnvironmentOptions):
+class SeE3TebdOptions(MixedTypesOptions):
     KIND = "se_e3_tebd"
     NAMES = ("se_e3_tebd",)
 
-    sel: list[int] | int | str = key(  # type: ignore[assignment]
-        "auto",
-        'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
-        "the data needs",
-        low=0,
-        of="sum",
-        implied=...,
+    neuron: list[int] = key(
+        [10, 20, 40], "widths of the embedding net's layers", low=1, implied=[2, 4, 8], absent=...
     )
-    neuron: list[int] = key([10, 20, 40], "widths of the embedding net's layers", low=1, implied=[2, 4, 8])
-    tebd_dim: int = key(8, "width of the type embedding", low=1)
     tebd_input_mode: str = key(
         "concat",
         'types go into the net beside the angle ("concat"), or into one of their own, which multiplies it ("strip")',
         choices=("concat", "strip"),
+        absent=...,
     )
     smooth: bool = key(True, "the net of stripped types fades with the neighbours")
-    concat_output_tebd: bool = key(True, "the centre's type embedding is part of the descriptor")
-    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
-    use_tebd_bias: bool = key(True, "a bias in the type embedding", implied=False)
-    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero")
+    use_tebd_bias: bool = key(True, "a bias in the type embedding", implied=False, absent=None)
+    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero", absent=False)
 
     @property
     def strips_types(self) -> bool:
-        """Whether the types have a net of their own."""
         return self.tebd_input_mode == "strip"
-
-    def check(self, place: str, type_map: Sequence[str]) -> None:
-        super().check(place, type_map)
-        if self.use_econf_tebd:
-            try:
-                electron_configurations(type_map)
-            except ConfigError as error:
-                raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
-
-    def check_sel(self, place: str, type_map: Sequence[str]) -> None:
-        """Any number of numbers will do."""
-
-    def automatic_sel(self, of_types: Sequence[int], together: int, ratio: float) -> int:
-        return rounded(together * ratio)
 
 
 @register
@@ -97,12 +65,10 @@ class SeE3Tebd(EnvironmentDescriptor):
         type_map: Sequence[str],
         mean: torch.Tensor,
         std: torch.Tensor,
-        embeddings: NetCollection,
-        type_nets: NetCollection | None,
-        type_embedding: TypeEmbedding,
+        nets: Nets,
     ) -> None:
         super().__init__(options, type_map, mean, std)
-        self.embeddings, self.type_nets, self.type_embedding = embeddings, type_nets, type_embedding
+        self.embeddings, self.type_nets, self.type_embedding = nets
 
     @property
     def width(self) -> int:
@@ -146,15 +112,8 @@ class SeE3Tebd(EnvironmentDescriptor):
         cls.refuse_unsupported(tree)
         bias = bool(tree["type_embedding"]["use_tebd_bias"])  # stands there alone
         options = SeE3TebdOptions.from_tree(tree, use_tebd_bias=bias)
-        strip = tree["embeddings_strip"] if options.strips_types else None
-        return cls(
-            options,
-            type_map,
-            *cls.statistics_of_tree(tree, dtype),
-            NetCollection.from_tree(tree["embeddings"], dtype),
-            None if strip is None else NetCollection.from_tree(strip, dtype),
-            TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype),
-        )
+        nets = nets_of_tree(tree, options, type_map, dtype)
+        return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets)
 
     def to_tree(self) -> Tree:
         o = self.options
@@ -176,23 +135,8 @@ class SeE3Tebd(EnvironmentDescriptor):
     def random(
         cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
     ) -> "SeE3Tebd":
-        ntypes = len(type_map)
-
-        def net(inputs: int, stream: int) -> NetCollection:
-            widths = [inputs, *options.neuron]
-            return NetCollection.random(
-                widths, options, ndim=0, ntypes=ntypes, seed=[*seed, stream], dtype=dtype
-            )
-
-        strips, types = options.strips_types, 2 * options.tebd_dim
-        return cls(
-            options,
-            type_map,
-            *cls.no_statistics(ntypes, dtype),
-            net(1 if strips else 1 + types, 0),
-            net(types, 1) if strips else None,
-            TypeEmbedding.random(options, type_map, [*seed, 2], dtype),
-        )
+        nets = random_nets(options, 2, type_map, seed, dtype)
+        return cls(options, type_map, *cls.no_statistics(len(type_map), dtype), nets)
 
     @classmethod
     def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:

@@ -20,7 +20,12 @@ from mdops.options import Most, Options, are_types, check_pairs, key, variant
 class ModelOptions(Options):
     """What all atomic models share."""
 
-    IGNORED: ClassVar[tuple[str, ...]] = ("data_bias_nsample", "srtab_add_bias", "info", "model_branch_alias")
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "data_bias_nsample": (10,),  # DeePMD-kit's PyTorch code has no use for it either
+        "info": ({},),
+        "model_branch_alias": ([],),
+        "srtab_add_bias": (True,),
+    }
     NEUTRAL: ClassVar[dict[str, Any]] = {
         name: None for name in ("type_embedding", "modifier", "compress", "spin", "finetune_head")
     }
@@ -62,6 +67,7 @@ class ModelOptions(Options):
 class StandardOptions(ModelOptions):
     KIND = "standard"
     NAMES = ("standard",)
+    IGNORED: ClassVar[tuple[str, ...]] = ("use_srtab", "smin_alpha", "sw_rmin", "sw_rmax")  # of no table
 
     descriptor: Any = variant(lambda: registry.options("descriptor"), "se_e2_a")
     fitting_net: Any = variant(lambda: registry.options("fitting"), "ener")

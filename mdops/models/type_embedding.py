@@ -1,7 +1,9 @@
-"""Type embeddings: a few trained numbers for each type of atom, in descriptors that treat all types alike."""
+"""Type embeddings: a few trained numbers for each type of atom, in descriptors that treat all types alike; and what
+else these share."""
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +12,9 @@ from ase.data import chemical_symbols
 from torch import nn
 
 from mdops.errors import ConfigError, UnsupportedModelError
-from mdops.nn.net import Net, Tree
-from mdops.options import saved_precision
+from mdops.models.environment import EnvironmentOptions, rounded
+from mdops.nn.net import Net, NetCollection, Tree
+from mdops.options import key, saved_precision
 
 if TYPE_CHECKING:
     from mdops.io.torch.state import State
@@ -67,6 +70,45 @@ def _configuration(element: str) -> list[int]:
         single = electrons[shell] - 2 * pairs
         result += [1, 1] * pairs + [-1, 1] * single + [-1, -1] * (orbitals - pairs - single)
     return result
+
+
+@dataclass(kw_only=True)
+class MixedTypesOptions(EnvironmentOptions):
+    """Those of descriptors whose nets take the types as embeddings, and whose places take neighbours of all types."""
+
+    sel: list[int] | int | str = key(  # type: ignore[assignment]
+        "auto",
+        'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
+        "the data needs",
+        low=0,
+        of="sum",
+        implied=...,
+        absent=...,
+        saved=int | list[int],
+    )
+    tebd_dim: int = key(8, "width of the type embedding", low=1, absent=...)
+    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    use_tebd_bias: bool = key(False, "a bias in the type embedding", absent=True)  # as version 1 had it
+    concat_output_tebd: bool = key(True, "the centre's type embedding is part of the descriptor")
+
+    @property
+    def strips_types(self) -> bool:
+        """Whether the types have a net of their own."""
+        raise NotImplementedError
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
+        if self.use_econf_tebd:
+            try:
+                electron_configurations(type_map)
+            except ConfigError as error:
+                raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
+
+    def check_sel(self, place: str, type_map: Sequence[str]) -> None:
+        """Any number of numbers will do."""
+
+    def automatic_sel(self, of_types: Sequence[int], together: int, ratio: float) -> int:
+        return rounded(together * ratio)
 
 
 class TypeEmbedding(nn.Module):
@@ -162,3 +204,34 @@ def tree_of_state(state: "State", options: Mapping[str, Any], type_map: list[str
         "type_map": type_map,
         "embedding": embedding_net(state.below("embedding_net"), net, True),
     }
+
+
+Nets = tuple[NetCollection, NetCollection | None, TypeEmbedding]
+
+
+def nets_of_tree(tree: Tree, options: MixedTypesOptions, type_map: Sequence[str], dtype: torch.dtype) -> Nets:
+    """The net of a descriptor, that of its types where these are stripped, and the type embedding."""
+    strip = tree["embeddings_strip"] if options.strips_types else None
+    return (
+        NetCollection.from_tree(tree["embeddings"], dtype),
+        None if strip is None else NetCollection.from_tree(strip, dtype),
+        TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype),
+    )
+
+
+def random_nets(
+    options: Any, types: int, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
+) -> Nets:
+    """The same, new, for a net that takes a number, and the embeddings of so many types."""
+    widths, ntypes = types * options.tebd_dim, len(type_map)
+
+    def net(inputs: int, stream: int) -> NetCollection:
+        layers = [inputs, *options.neuron]
+        return NetCollection.random(layers, options, ndim=0, ntypes=ntypes, seed=[*seed, stream], dtype=dtype)
+
+    strips = options.strips_types
+    return (
+        net(1 if strips else 1 + widths, 0),
+        net(widths, 1) if strips else None,
+        TypeEmbedding.random(options, type_map, [*seed, 2], dtype),
+    )

@@ -23,6 +23,7 @@ class ZBLOptions(StandardOptions):
     KIND = "zbl"
     NAMES = ("zbl",)
     MARK: ClassVar[str] = "use_srtab"
+    IGNORED: ClassVar[tuple[str, ...]] = ()
 
     use_srtab: str = key(
         doc="the table for small distances: as `model[pairtab].tab_file`", where="input", of="training"

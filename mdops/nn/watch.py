@@ -2,15 +2,18 @@
 
 PyTorch counts the changes of a tensor (`_version`), which costs nothing to look at. It does not count those through
 `p.data`, which is an alias with a counter of its own. So watched parameters note that an alias was handed out; they are
-taken as changed from then on. Memory that NumPy or another library writes to cannot be watched.
+taken as changed from then on. Neither does it count the steps of fused optimizers: a hook does that. Memory that NumPy
+or another library writes to cannot be watched.
 """
 
+import functools
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 
 class WatchedParameter(nn.Parameter):
@@ -44,10 +47,24 @@ class WatchedParameter(nn.Parameter):
         return torch._utils._rebuild_parameter, (self.detach(), self.requires_grad, OrderedDict())
 
 
+@functools.lru_cache(maxsize=1)
+def _count_fused_steps() -> None:
+    """Lets steps of optimizers with `fused=True`, whose kernels raise no `_version`, raise those of watched weights."""
+
+    def count(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        fused = [group["params"] for group in optimizer.param_groups if group.get("fused")]
+        watched = [p for weights in fused for p in weights if type(p) is WatchedParameter]
+        if watched:
+            torch.autograd.graph.increment_version(watched)
+
+    register_optimizer_step_post_hook(count)
+
+
 class Watch:
     """Tells by `state` whether a module's parameters, buffers or parts have changed."""
 
     def __init__(self, module: nn.Module) -> None:
+        _count_fused_steps()
         self._has_new = False
         # Lists of dicts that stay the same objects: walking over modules each time would cost more than this.
         self._modules = [(m._modules, tuple(m._modules.values())) for m in module.modules()]

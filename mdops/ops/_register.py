@@ -80,12 +80,12 @@ def register_formula(
     def formula(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         kept = ctx.saved_tensors
 
-        def given(value: Any) -> Any:
+        def restored(value: Any) -> Any:
             if isinstance(value, _Kept):
                 return kept[value]
-            return [given(item) for item in value] if isinstance(value, list) else value
+            return [restored(item) for item in value] if isinstance(value, list) else value
 
-        args = [given(value) for value in ctx.others]
+        args = [restored(value) for value in ctx.others]
         needs = tuple(ctx.needs_input_grad[k] for k in differentiable)
         result: list[Any] = [[] if isinstance(value, list) and not value else None for value in args]
         last = kept[len(kept) - len(saved) :]

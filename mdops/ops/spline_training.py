@@ -45,8 +45,8 @@ def _formula(needs: Any, grads: Any, args: Any) -> Any:
     *inputs, saved = args
     positions, cell = inputs[:2]
     shapes = (positions.shape[:1], positions.shape, cell.shape)
-    given = (positions.new_zeros(s) if g is None else g for g, s in zip(grads[:3], shapes, strict=True))
-    return torch.ops.mdops.spline_training_backward(*given, saved, *inputs)
+    gradients = (positions.new_zeros(s) if g is None else g for g, s in zip(grads[:3], shapes, strict=True))
+    return torch.ops.mdops.spline_training_backward(*gradients, saved, *inputs)
 
 
 register_formula("spline_training", _formula, (_TABLES, _NETS), constant=(3, 4, 5), saved=(5,))

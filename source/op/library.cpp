@@ -4,6 +4,8 @@
 STABLE_TORCH_LIBRARY(mdops, m) {
   // The instruction set the CPU kernels use: "v2", "v3", "v4" (x86-64 levels) or "portable".
   m.def("cpu_isa() -> str");
+  // Its bfloat16 units: "amx", "avx512_bf16" or "".
+  m.def("cpu_bf16() -> str");
   // The CUDA versions the CUDA library was built with and the driver has: 1000 major + 10 minor.
   m.def("cuda_versions() -> (int built, int driver)");
 

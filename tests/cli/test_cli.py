@@ -57,13 +57,13 @@ def test_version(capsys):
 
 def test_info(capsys):
     assert main(["info", MODEL]) == 0
-    told = {line[:18].strip(): line[18:] for line in capsys.readouterr().out.splitlines()}
-    assert told["elements"] == "Cu, Al"
-    assert told["cutoff"].startswith("5 A")
-    assert told["sel"] == "Cu 80, Al 60"
-    assert "deepmd-kit 3.2.0" in told["source"]
-    assert told["a step"] == "fused: one op a step"
-    assert told["parameters"] == "19,586"
+    shown = {line[:18].strip(): line[18:] for line in capsys.readouterr().out.splitlines()}
+    assert shown["elements"] == "Cu, Al"
+    assert shown["cutoff"].startswith("5 A")
+    assert shown["sel"] == "Cu 80, Al 60"
+    assert "deepmd-kit 3.2.0" in shown["source"]
+    assert shown["a step"] == "fused: one op a step"
+    assert shown["parameters"] == "19,586"
 
 
 @pytest.mark.parametrize("case", ["activation_relu", "fparam_aparam", "fitting_shared", "no_statistics"])
@@ -90,10 +90,10 @@ def test_info_on_models_of_all_sorts(case, capsys):
 def test_errors_are_one_line(crystal, capsys, command, says):
     write("water.xyz", molecule("H2O"))
     assert main(command) == 2
-    told = capsys.readouterr().err.splitlines()
-    if told[0].startswith(f"{MODEL}: "):  # which evaluator runs
-        del told[0]
-    assert len(told) == 1 and told[0].startswith("mdops: ") and says in told[0]
+    shown = capsys.readouterr().err.splitlines()
+    if shown[0].startswith(f"{MODEL}: "):  # which evaluator runs
+        del shown[0]
+    assert len(shown) == 1 and shown[0].startswith("mdops: ") and says in shown[0]
     assert main([*command, "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
@@ -112,8 +112,8 @@ def test_too_little_memory_is_one_line(monkeypatch, capsys, error):
 
     monkeypatch.setattr("mdops.load", fail)
     assert main(["bench", MODEL]) == 2
-    told = capsys.readouterr().err
-    assert "fewer atoms or smaller batches" in told and told.count("\n") == 1
+    shown = capsys.readouterr().err
+    assert "fewer atoms or smaller batches" in shown and shown.count("\n") == 1
 
 
 def test_other_failures_are_not_hidden(monkeypatch):
@@ -173,9 +173,9 @@ def test_near_pairs_are_told_once_and_the_advice_can_be_followed(crystal, capsys
     command += ["--overwrite", "--checkpoint-every", "20", "--interval", "10"]
     warning = "mdops: warning: atoms have a neighbour nearer than 2.7 A"
     assert main([*command, "--r-min", "2.7"]) == 0
-    told = capsys.readouterr().err
-    assert told.count(warning) == told.count("warning") == 1
-    assert "--r-min" in told and "--no-spline" in told
+    shown = capsys.readouterr().err
+    assert shown.count(warning) == shown.count("warning") == 1
+    assert "--r-min" in shown and "--no-spline" in shown
     for advice in (["--r-min", "1.5"], ["--no-spline"]):
         assert main([*command, *advice]) == 0
         assert "warning" not in capsys.readouterr().err
@@ -192,9 +192,9 @@ def test_the_test_of_a_model_takes_the_advice_too(crystal, capsys):
     command, errors = ["test", "--model", MODEL, "--data", "labelled.extxyz", "--dtype", "float64"], []
     for options in (["--r-min", "4.5"], ["--r-min", "1.5"], ["--no-spline"]):
         assert main([*command, *options]) == 0
-        told = capsys.readouterr()
-        assert ("nearer than 4.5 A" in told.err) == (options[-1] == "4.5")
-        errors.append(told.out)
+        shown = capsys.readouterr()
+        assert ("nearer than 4.5 A" in shown.err) == (options[-1] == "4.5")
+        errors.append(shown.out)
     assert errors[0] != errors[1] == errors[2]
 
 
@@ -217,10 +217,10 @@ def test_bench(capsys):
 class TestDoctor:
     def test_a_good_installation(self, capsys):
         assert main(["doctor"]) == 0
-        told = capsys.readouterr().out
+        shown = capsys.readouterr().out
         for name in ("python", "torch", "ase", "library", "instruction set", "threads", "cuda", "self test"):
-            assert f"ok       {name}" in told
-        assert told.endswith("everything works\n")
+            assert f"ok       {name}" in shown
+        assert shown.endswith("everything works\n")
 
     def test_a_library_that_does_not_load(self):
         done = python("-c", BROKEN_LIBRARY, "doctor")
@@ -236,9 +236,9 @@ class TestDoctor:
 
         monkeypatch.setattr("mdops.cli.doctor.version", missing)
         assert main(["doctor"]) == 1
-        told = capsys.readouterr().out
-        assert "-> install it, in a clone of mdops: `make build`, or `pip install --no-build-iso" in told
-        assert "-> pip install numpy" in told
+        shown = capsys.readouterr().out
+        assert "-> install it, in a clone of mdops: `make build`, or `pip install --no-build-iso" in shown
+        assert "-> pip install numpy" in shown
         sources = [path.read_text() for path in Path(mdops.__file__).parent.rglob("*.py")]
         assert not re.findall(r"pip install [^`\n]*\bmdops\b", "\n".join(sources))
 

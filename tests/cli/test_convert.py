@@ -28,9 +28,9 @@ def test_a_converted_model_is_the_same(tmp_path, capsys, path, suffix):
     assert main(["convert", str(path), str(first)]) == 0
     assert main(["convert", str(first), str(second)]) == 0
     assert tree(second, tmp_path) == tree(path, tmp_path)
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith(f"wrote {first} ({first.stat().st_size:,} bytes): a ")
-    assert told[1].startswith(f"wrote {second}")
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith(f"wrote {first} ({first.stat().st_size:,} bytes): a ")
+    assert shown[1].startswith(f"wrote {second}")
 
 
 def test_a_saved_model_has_the_same_answers(tmp_path):
@@ -77,6 +77,6 @@ def test_tables_of_a_compressed_model_are_said_to_be_left_out(tmp_path, capsys):
 )
 def test_what_cannot_be_is_refused_and_leaves_nothing(tmp_path, capsys, source, target, says):
     assert main(["convert", str(FORMATS / source), str(tmp_path / target)]) == 2
-    told = capsys.readouterr().err
-    assert says in told and told.count("\n") == 1
+    shown = capsys.readouterr().err
+    assert says in shown and shown.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

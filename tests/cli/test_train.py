@@ -152,9 +152,9 @@ def test_a_training_begins_with_another_model(inputs, capsys):
     assert main([*command, "--restart"]) == 0  # goes on from the checkpoint, not from the model
     out = capsys.readouterr().out
     assert "the training was complete" in out and "first" not in out.splitlines()[-1]
-    given = json.loads(Path("input.json").read_text())
-    given["model"] = {"type_map": ["Cu", "Al"]}
-    Path("input.json").write_text(json.dumps(given))
+    options = json.loads(Path("input.json").read_text())
+    options["model"] = {"type_map": ["Cu", "Al"]}
+    Path("input.json").write_text(json.dumps(options))
     command = ["train", "input.json", "--output", "third", "--init-model", "first/model.safetensors"]
     assert main(command) == 2
     assert "model.descriptor.neuron is [25, 50, 100] in the input and [4, 8]" in capsys.readouterr().err
@@ -233,10 +233,10 @@ def test_help_lists_every_key(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["train", "--help"])
     assert stop.value.code == 0
-    told = capsys.readouterr().out
-    lines = [line.strip() for line in told.splitlines()]
+    header = capsys.readouterr().out
+    lines = [line.strip() for line in header.splitlines()]
     assert all(key.path in lines for key in keys())
-    assert "the cutoff (a number, A; default 6)" in told
+    assert "the cutoff (a number, A; default 6)" in header
 
 
 def test_a_terminal_gets_a_bar(inputs, capsys, monkeypatch):

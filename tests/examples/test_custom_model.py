@@ -1,20 +1,25 @@
 """examples/custom_model.py: a kind of one's own trains, saves, loads and runs like any other."""
 
 import importlib
+import itertools
 import json
 import subprocess
 import sys
 
+import ase.io
 import numpy as np
 import pytest
+import torch
 
 import mdops
+from mdops import system as systems
 from mdops.calculator import MDOps
 from mdops.cli import main as command
 from mdops.errors import InputError
 from mdops.md import Engine, Physics
-from mdops.models import registry
-from mdops.train import Trainer, parse_config
+from mdops.models import Neighborhood, registry
+from mdops.ops import neighbor_list
+from mdops.train import Trainer, load_dataset, parse_config
 
 
 @pytest.fixture
@@ -36,14 +41,48 @@ def test_it_learns_and_a_saved_model_is_the_trained_one(example, trained, tmp_pa
     assert errors[-1] < 0.6 * errors[0]
     atoms = example.first_frame(trainer.frames.data)
     loaded = mdops.load(tmp_path / "model.safetensors")
-    assert isinstance(loaded.model.descriptor, example.GaussianMoments)
+    assert isinstance(loaded.model.descriptor, example.SymmetryFunctions)
     # Weights are saved in float64, and were trained in float32.
     for name, value in trainer.potential.compute(atoms).items():
         np.testing.assert_allclose(loaded.compute(atoms)[name], value, rtol=1e-6, atol=1e-6)
     assert loaded.explain() == (
         "autograd: the model's own PyTorch operations, and their derivatives by autograd; "
-        "no faster way is known for a standard model of gaussian_moments"
+        "no faster way is known for a standard model of symmetry_functions"
     )
+
+
+def test_features_are_the_formula(example, tmp_path):
+    """Behler's sums, pair by pair of neighbours, on an atom with neighbours of both types and one beyond the cutoff."""
+    options = example.SymmetryOptions(rcut=4.0, radial=3, zeta=[1, 3])
+    descriptor = example.SymmetryFunctions.random(options, ["Cu", "Al"], 0, torch.float64)
+    random = np.random.default_rng(2)
+    positions = np.vstack([np.zeros(3), random.uniform(-2, 2, (7, 3)), [[0, 0, 4.5]]])
+    types = np.array([0, 0, 1, 1, 0, 1, 0, 0, 1])
+    system = systems.from_tensors(torch.from_numpy(positions), torch.from_numpy(types), None, None, None, 2)
+    pairs = neighbor_list(system.positions, None, False, system.types, 5.0, ntypes=2)
+    near = Neighborhood.of(system, pairs, 4.0, torch.float64)
+    found = descriptor(near).values[0].detach().numpy()
+    assert len(found) == descriptor.width == 2 * 3 + 3 * 4
+
+    def fade(r):
+        return 0.5 * (1 + np.cos(np.pi * r / 4.0))
+
+    neighbors = [(t, x, np.linalg.norm(x)) for t, x in zip(types[1:8], positions[1:8], strict=True)]
+
+    def radial(kind, center):
+        return sum(np.exp(-((r - center) ** 2)) * fade(r) for t, _, r in neighbors if t == kind)
+
+    def angular(zeta, sign, kinds):
+        pairs = [(a, b) for a in neighbors for b in neighbors if a is not b and (a[0], b[0]) == kinds]
+        return sum(
+            (0.5 * (1 + sign * (x @ y) / (r * q))) ** zeta * np.exp(-(r**2 + q**2) / 4) * fade(r) * fade(q)
+            for (_, x, r), (_, y, q) in pairs
+        )
+
+    expected = [radial(kind, center) for kind in (0, 1) for center in (1, 2, 3)]
+    powers = itertools.product((1, 3), (1, -1), ((0, 0), (0, 1), (1, 1)))
+    expected += [angular(*which) for which in powers]
+    np.testing.assert_allclose(found, np.array(expected) / 4, rtol=1e-12)
 
 
 def test_forces_are_slopes_and_turned_atoms_have_the_same_energy(example, trained, tmp_path):
@@ -90,7 +129,7 @@ def test_a_killed_training_goes_on(example, tmp_path):
 
 
 def test_the_command_line_knows_the_kind(example, examples, tmp_path, capsys, monkeypatch):
-    """In a process that has not imported it; then its keys, its training, its model."""
+    """In a process that has not imported it: an input is refused, and with the file's name trained."""
     monkeypatch.delenv("MDOPS_KINDS", raising=False)
     path, file = tmp_path / "input.json", examples / "custom_model.py"
     path.write_text(json.dumps(example.training_input(3)))
@@ -101,8 +140,35 @@ def test_the_command_line_knows_the_kind(example, examples, tmp_path, capsys, mo
         [*run, "train", path, "-o", tmp_path / "yes", "--kinds", file], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert command(["info", str(tmp_path / "yes" / "model.safetensors"), "--kinds", str(file)]) == 0
-    assert "standard model with descriptor gaussian_moments" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("trained")
+def test_info_test_and_md_have_the_model(example, examples, tmp_path, capsys):
+    kinds, model = ["--kinds", str(examples / "custom_model.py")], str(tmp_path / "model.safetensors")
+    assert command(["info", model, *kinds]) == 0
+    assert "standard model with descriptor symmetry_functions" in capsys.readouterr().out
+    assert command(["test", "-m", model, "-d", str(example.DATA / "emt"), *kinds]) == 0
+    shown = next(line for line in capsys.readouterr().out.splitlines() if "force component" in line)
+    assert 0.02 < float(shown.split()[3]) < 0.4  # eV/A, of 0.8 without a model
+    ase.io.write(
+        tmp_path / "alloy.xyz", example.first_frame(load_dataset(example.DATA / "emt", ["Cu", "Al"]))
+    )
+    trajectory, log = tmp_path / "run.xyz", tmp_path / "run.csv"
+    asked = [
+        "-T",
+        "300",
+        "--steps",
+        "20",
+        "--interval",
+        "10",
+        "--trajectory",
+        str(trajectory),
+        "--log",
+        str(log),
+    ]
+    assert command(["md", str(tmp_path / "alloy.xyz"), "-m", model, *asked, *kinds]) == 0
+    frames = ase.io.read(trajectory, ":")
+    assert len(frames) == 3 and not np.allclose(frames[0].positions, frames[-1].positions)
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):

@@ -29,8 +29,8 @@ def test_every_model_comes_back(tmp_path, path, suffix):
     write_model(tmp_path / f"model{suffix}", file.model, file.source)
     again = read_model(tmp_path / f"model{suffix}")
     assert differences(again.model, file.model) == []
-    told = {key: value for key, value in again.source.items() if key in file.source}
-    assert told == {**file.source, "format": again.source["format"]}
+    definition = {key: value for key, value in again.source.items() if key in file.source}
+    assert definition == {**file.source, "format": again.source["format"]}
     assert again.source["imported_from"] == file.source["format"]
     assert os.listdir(tmp_path) == [f"model{suffix}"]
 

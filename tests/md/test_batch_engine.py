@@ -84,9 +84,9 @@ def test_thermostats_keep_to_their_own_system(models, device):
     conserved = np.array([frame.conserved for frame in engine.run(600, every=10)])
     assert np.ptp(conserved, axis=0).max() < 0.02
     list(engine.run(400))
-    begin = engine.mean_temperature * engine.step
+    start = engine.mean_temperature * engine.step
     list(engine.run(2000))
-    mean = (engine.mean_temperature * engine.step - begin) / 2000
+    mean = (engine.mean_temperature * engine.step - start) / 2000
     np.testing.assert_allclose(mean, 300, rtol=0.15)
 
 
@@ -192,14 +192,14 @@ def test_a_row_of_numbers_is_of_all_atoms_alike_unless_the_model_takes_one():
     trimer = alloy(physics)[:3]
     row, table = np.array([5.0, 6.0, 7.0]), np.arange(9.0).reshape(3, 3)
 
-    def given(model, aparam, structures=(trimer,)):
+    def velocities(model, aparam, structures=(trimer,)):
         return Structures(list(structures), model, physics, None, aparam)._aparam.tolist()
 
-    assert given(three, row) == [row.tolist()] * 3
-    assert given(three, table) == table.tolist()
-    assert given(one, row) == [[5.0], [6.0], [7.0]]
-    assert given(one, 4.0) == given(one, [4.0]) == [[4.0]] * 3
-    assert given(three, row, [trimer, trimer]) == [row.tolist()] * 6
+    assert velocities(three, row) == [row.tolist()] * 3
+    assert velocities(three, table) == table.tolist()
+    assert velocities(one, row) == [[5.0], [6.0], [7.0]]
+    assert velocities(one, 4.0) == velocities(one, [4.0]) == [[4.0]] * 3
+    assert velocities(three, row, [trimer, trimer]) == [row.tolist()] * 6
     for model, wrong, shape in (
         (three, np.zeros(2), r"\(2,\), expected \(3,\).* or \(3, 3\)"),
         (three, np.zeros((2, 3)), r"\(2, 3\), expected"),
@@ -208,7 +208,7 @@ def test_a_row_of_numbers_is_of_all_atoms_alike_unless_the_model_takes_one():
         (three, np.zeros((1, 3, 3)), r"\(1, 3, 3\), expected"),
     ):
         with pytest.raises(InputError, match=f"aparam has the shape {shape}"):
-            given(model, wrong)
+            velocities(model, wrong)
     with pytest.raises(InputError, match="fparam is of 2 systems, and there are 3"):
         Structures([trimer] * 3, one, physics, np.zeros((2, 1)), None)
 

@@ -17,8 +17,8 @@ PHYSICS = Physics("nve", 300, 2)
 
 
 def output(folder, name, steps=5, **changes):
-    given = Output(steps, folder / f"{name}.restart", 1, folder / f"{name}.traj", folder / f"{name}.log")
-    return dataclasses.replace(given, **changes)
+    run_files = Output(steps, folder / f"{name}.restart", 1, folder / f"{name}.traj", folder / f"{name}.log")
+    return dataclasses.replace(run_files, **changes)
 
 
 def endless(folder, atoms, potential):

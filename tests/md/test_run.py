@@ -374,8 +374,8 @@ class TestEngine:
                 atoms = start.copy()
                 atoms.calc = self.calculator(device)
                 trajectory = folder / f"md{suffix}"
-                given = output(folder, end, trajectory=trajectory, restart=True)
-                summary = run(atoms, physics, given, engine=True)
+                run_files = output(folder, end, trajectory=trajectory, restart=True)
+                summary = run(atoms, physics, run_files, engine=True)
             written[kind] = [trajectory.read_bytes(), (folder / "md.log").read_bytes()]
         assert written["whole"] == written["parts"]
         frames = read(trajectory, ":")

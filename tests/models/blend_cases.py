@@ -123,11 +123,13 @@ def check_on_gpu(case, dtype):
     potential, on_gpu = potential_of(case, dtype), potential_of(case, dtype).to("cuda")
     bound = 1e-10 if dtype == torch.float64 else 2e-5
     for reference in references(folder_of(case)):
-        here = reference.system
-        there = System(*(getattr(here, n).cuda() for n in ("positions", "types", "cell", "pbc", "batch")))
+        cpu_system = reference.system
+        gpu_system = System(
+            *(getattr(cpu_system, n).cuda() for n in ("positions", "types", "cell", "pbc", "batch"))
+        )
         more = [None if p is None else p.cuda() for p in (reference.fparam, reference.aparam)]
-        a = potential.evaluate(here, None, reference.fparam, reference.aparam)
-        b = on_gpu.evaluate(there, None, *more)
+        a = potential.evaluate(cpu_system, None, reference.fparam, reference.aparam)
+        b = on_gpu.evaluate(gpu_system, None, *more)
         for name in ("energy", "forces", "virial"):
             assert relative_error(b[name].cpu(), a[name]) < bound, (reference.name, name)
 
@@ -236,3 +238,32 @@ def check_statistics(name, folder):
 
 def _system(potential, atoms):
     return systems.from_atoms([atoms], potential.type_map, potential.device)
+
+
+class BlendTests:
+    """What the files of models that are made of models test; `conftest` gives each `case`.
+
+    Attributes:
+        CASES: of DeePMD-kit's answers, and those of ../shared. ON_GPU: those whose answers a GPU gives, too.
+    """
+
+    CASES: tuple[list[str], list[str]]
+    ON_GPU: tuple[str, ...]
+
+    @classmethod
+    def cases_of(cls, test):
+        own, shared = cls.CASES
+        return {"test_saved_and_read": own, "test_gpu_and_cpu_agree": cls.ON_GPU}.get(test, own + shared)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+    def test_answers_are_deepmd_kits(self, case, dtype):
+        check_answers(case, dtype)
+
+    def test_saved_and_read(self, tmp_path, case):
+        potential_of(case).save(tmp_path / "model.dp")
+        check_same_trees(read_model(tmp_path / "model.dp").model, tree_of(case))
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+    def test_gpu_and_cpu_agree(self, case, dtype):
+        check_on_gpu(case, dtype)

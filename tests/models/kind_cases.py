@@ -227,12 +227,12 @@ def on_gpu(system):
 def check_gpu(case):
     """A GPU's answers are the CPU's."""
     for dtype, limit in (("float64", 1e-11), ("float32", 1e-4)):
-        here, there = load_case(case, dtype), load_case(case, dtype, "cuda")
+        cpu_model, gpu_model = load_case(case, dtype), load_case(case, dtype, "cuda")
         for one in references(KINDS / case):
             extra = [None if p is None else p.cuda() for p in (one.fparam, one.aparam)]
             system = on_gpu(one.system)
-            found = there.evaluate(system, None, *extra, atom_virial=True)
-            wanted = here.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=True)
+            found = gpu_model.evaluate(system, None, *extra, atom_virial=True)
+            wanted = cpu_model.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=True)
             for name, value in wanted.items():
                 assert relative_error(found[name].cpu(), value) < limit, f"{one.name}: {name}"
 
@@ -243,3 +243,44 @@ def refuses(case, edit, message):
     edit(tree["descriptor"])
     with warnings.catch_warnings(), pytest.raises(mdops.errors.UnsupportedModelError, match=message):
         model_of_tree(tree)
+
+
+class DescriptorTests:
+    """What the file of every kind tests; `conftest` gives each `case`.
+
+    Attributes:
+        CASES: of DeePMD-kit's answers. DIFFERENTIATED: those whose derivatives are compared with differences.
+        INPUT: a section `descriptor` of a training.
+    """
+
+    CASES: tuple[str, ...]
+    DIFFERENTIATED: tuple[str, ...]
+    INPUT: dict
+
+    @classmethod
+    def cases_of(cls, test):
+        return cls.DIFFERENTIATED if test == "test_derivatives" else cls.CASES
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_deepmd_kits_answers(self, case, dtype):
+        check_reference(case, dtype)
+
+    def test_a_saved_model_is_the_tree_that_was_read(self, case, tmp_path):
+        check_round_trip(case, tmp_path)
+
+    def test_derivatives(self, case):
+        check_gradients(case)
+
+    def test_training_restart_and_saved_model(self, tmp_path):
+        self.check_trained(check_training(self.INPUT, tmp_path))
+
+    def test_ase_and_engine(self):
+        check_dynamics(new_potential(self.INPUT))
+
+    @pytest.mark.gpu
+    def test_gpu(self, case):
+        check_gpu(case)
+
+    def check_trained(self, potential):
+        """Of the potential that a training ends with."""
+        raise NotImplementedError

@@ -17,7 +17,7 @@ from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.md import Physics
 from mdops.md.engine import Engine
-from mdops.models import dpa1, model_of_tree, registry
+from mdops.models import dpa1, environment, model_of_tree, registry
 from mdops.models.type_embedding import electron_configurations
 from mdops.options import differences, parse
 from mdops.train import PairLists, load_dataset
@@ -90,7 +90,7 @@ def test_gradients_are_those_of_the_energy(case, chunked, monkeypatch):
     """To second order, in the weights too; and with the atoms in chunks, of which the forward pass is done twice."""
     potential, (positions, types, cell, pbc, batch) = small(case)
     if chunked:
-        monkeypatch.setattr(dpa1, "_CHUNK", 1)
+        monkeypatch.setattr(environment, "CHUNK", 1)
     x = positions.clone().requires_grad_()
 
     def energy(x):
@@ -120,8 +120,8 @@ def test_chunks_change_no_answer(case, monkeypatch):
     for one in references(KINDS / case):
         whole = potential.evaluate(one.system, atom_virial=True)
         for size in (1, 700):
-            monkeypatch.setattr(dpa1, "_CHUNK", size)
-            assert len(potential.model.descriptor._chunks(one.system.atoms, 20)) > 1
+            monkeypatch.setattr(environment, "CHUNK", size)
+            assert one.system.atoms * potential.model.descriptor._numbers(20) > size
             assert_close(potential.evaluate(one.system, atom_virial=True), whole, (1e-13, 1e-12))
         monkeypatch.undo()
 

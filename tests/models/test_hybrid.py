@@ -5,15 +5,11 @@ import dataclasses
 import pytest
 import torch
 from kind_cases import (
+    DescriptorTests,
     alloy,
     cases,
     check_dynamics,
-    check_gpu,
-    check_gradients,
-    check_reference,
-    check_round_trip,
     check_statistics,
-    check_training,
     load_case,
     new_potential,
     refuses,
@@ -38,39 +34,27 @@ R = {
 }
 T = {"type": "se_e3", "sel": [40, 30], "rcut": 4.0, "rcut_smth": 2.6, "neuron": [3], "env_protection": 0.05}
 INPUT = {"type": "hybrid", "list": [A, R, T]}
+TRAINED = {"type": "hybrid", "list": [A, T]}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("case", CASES)
-def test_deepmd_kits_answers(case, dtype):
-    check_reference(case, dtype)
+class TestHybrid(DescriptorTests):
+    CASES = CASES
+    DIFFERENTIATED = ("hybrid_r_t",)
+    INPUT = TRAINED
 
+    def check_trained(self, potential):
+        assert potential.sel[1] == [40, 30] and potential.cutoff == 4.0
+        assert potential.kind == "a standard model of se_e2_a, se_e3"
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_saved_model_is_the_tree_that_was_read(case, tmp_path):
-    check_round_trip(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", ["hybrid_r_t"])
-def test_derivatives(case):
-    check_gradients(case)
-
-
-def test_training_restart_and_saved_model(tmp_path):
-    potential = check_training({"type": "hybrid", "list": [A, T]}, tmp_path)
-    assert potential.sel[1] == [40, 30] and potential.cutoff == 4.0
-    assert potential.kind == "a standard model of se_e2_a, se_e3"
+    def test_ase_and_engine(self):
+        # Energies of se_e2_r jump where neighbours of excluded pairs cross the cutoff (docs/models.md).
+        check_dynamics(new_potential({"type": "hybrid", "list": [A, {**R, "exclude_types": []}, T]}))
 
 
 def test_each_part_has_the_statistics_of_its_own_cutoff():
     _, r, t = new_potential(INPUT).model.descriptors
     check_statistics(r, "se_e2_r")
     check_statistics(t, "se_e3")
-
-
-def test_ase_and_engine():
-    # Energies of se_e2_r jump where neighbours of excluded pairs cross the cutoff (docs/models.md).
-    check_dynamics(new_potential({"type": "hybrid", "list": [A, {**R, "exclude_types": []}, T]}))
 
 
 def test_features_are_those_of_the_parts_alone():
@@ -197,9 +181,3 @@ def test_a_kind_that_was_registered_is_a_part():
         torch.testing.assert_close(values[:, 4:], 2 * values[:, :4])
     finally:
         registry._KINDS["descriptor"].pop("twice_r")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES)
-def test_gpu(case):
-    check_gpu(case)

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 from blend_cases import (
+    BlendTests,
     alloy,
     cases,
-    check_answers,
     check_dynamics,
-    check_on_gpu,
-    check_same_trees,
     check_slopes,
     check_statistics,
     check_training,
@@ -28,13 +26,10 @@ from mdops.errors import ConfigError, InputError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.models.registry import find
 
-OWN, SHARED = cases("linear")
 
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("case", OWN + SHARED)
-def test_answers_are_deepmd_kits(case, dtype):
-    check_answers(case, dtype)
+class TestLinear(BlendTests):
+    CASES = cases("linear")
+    ON_GPU = ("linear_tables_types", "linear_net_table")
 
 
 def sum_of(*parts, weights="sum", **keys):
@@ -119,13 +114,6 @@ def test_forces_are_slopes(case):
     check_slopes(potential_of(case), alloy((1, 1, 1)))
 
 
-@pytest.mark.parametrize("case", OWN)
-def test_saved_and_read(tmp_path, case):
-    potential = potential_of(case)
-    potential.save(tmp_path / "model.dp")
-    check_same_trees(read_model(tmp_path / "model.dp").model, tree_of(case))
-
-
 @pytest.mark.parametrize("case", ["linear_tables_types", "linear_net_types", "linear_nets_sum"])
 def test_ase_and_engine(case):
     """Of tables that are cut, a net whose absent neighbours are not nothing (davg), and smooth ones."""
@@ -171,6 +159,14 @@ def test_wrong_inputs(tmp_path, keys, message):
         config_of(section(tmp_path, **keys))
 
 
+def test_a_part_that_there_is_not_is_named_without_a_type_map_too(tmp_path):
+    """DeePMD-kit's example "linear" has two frozen models."""
+    tree = section(tmp_path, models=[{"type": "frozen", "model_file": "model0.pb"}])
+    del tree["type_map"]
+    with pytest.raises(ConfigError, match=r"^model\.models\[0\]\.type: is 'frozen', expected one of"):
+        config_of(tree)
+
+
 def test_input(tmp_path):
     options = config_of(section(tmp_path, shared_dict={})).model
     assert [part.type_map for part in options.models] == [["Cu", "Al"]] * 3
@@ -193,10 +189,3 @@ def test_training(tmp_path):
 
 def test_statistics_are_deepmd_kits(tmp_path):
     check_statistics("linear", tmp_path)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("case", ["linear_tables_types", "linear_net_table"])
-def test_gpu_and_cpu_agree(case, dtype):
-    check_on_gpu(case, dtype)

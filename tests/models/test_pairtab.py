@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 from blend_cases import (
+    BlendTests,
     alloy,
     cases,
-    check_answers,
     check_dynamics,
-    check_on_gpu,
     check_same_trees,
     check_slopes,
     config_of,
@@ -31,10 +30,9 @@ from mdops.train import Trainer
 OWN, _ = cases("pairtab")
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("case", OWN)
-def test_answers_are_deepmd_kits(case, dtype):
-    check_answers(case, dtype)
+class TestPairTable(BlendTests):
+    CASES = OWN, []
+    ON_GPU = ("pairtab",)
 
 
 def table_tree():
@@ -229,9 +227,3 @@ def test_options(tmp_path):
 def test_nothing_to_train_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no weights that are trained"):
         Trainer(config_of(model_section(tmp_path)), tmp_path / "run")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_gpu_and_cpu_agree(dtype):
-    check_on_gpu("pairtab", dtype)

@@ -4,14 +4,9 @@ import numpy as np
 import pytest
 import torch
 from kind_cases import (
+    DescriptorTests,
     cases,
-    check_dynamics,
-    check_gpu,
-    check_gradients,
-    check_reference,
-    check_round_trip,
     check_statistics,
-    check_training,
     load_case,
     new_potential,
     refuses,
@@ -24,35 +19,19 @@ CASES = cases("se_e2_r", "se_r")
 INPUT = {"type": "se_e2_r", "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8], "seed": 1}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("case", CASES)
-def test_deepmd_kits_answers(case, dtype):
-    check_reference(case, dtype)
+class TestSeE2R(DescriptorTests):
+    CASES = CASES
+    DIFFERENTIATED = ("se_e2_r_base", "se_e2_r_options")
+    INPUT = INPUT
 
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_saved_model_is_the_tree_that_was_read(case, tmp_path):
-    check_round_trip(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", ["se_e2_r_base", "se_e2_r_options"])
-def test_derivatives(case):
-    check_gradients(case)
-
-
-def test_training_restart_and_saved_model(tmp_path):
-    potential = check_training(INPUT, tmp_path)
-    assert potential.sel == [20, 12] and potential.kind == "a standard model of se_r"
+    def check_trained(self, potential):
+        assert potential.sel == [20, 12] and potential.kind == "a standard model of se_r"
 
 
 def test_statistics_are_deepmd_kits():
     options = {"sel": [80, 60], "rcut": 5.0, "rcut_smth": 2.6, "exclude_types": [[0, 1]]}
     (part,) = new_potential({**INPUT, **options}).model.descriptors
     check_statistics(part, "se_e2_r")
-
-
-def test_ase_and_engine():
-    check_dynamics(new_potential(INPUT))
 
 
 def test_type_one_side_changes_nothing_as_in_deepmd_kit():
@@ -90,9 +69,3 @@ def test_an_atom_alone_has_the_features_of_empty_places():
     fitting = potential.model.fitting
     wanted = fitting.net(1)(g)[0, 0] + fitting.bias[1] + potential.model.out_bias[1]
     np.testing.assert_allclose(energy.detach().numpy(), wanted.detach().numpy(), rtol=1e-13)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES)
-def test_gpu(case):
-    check_gpu(case)

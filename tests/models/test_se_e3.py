@@ -3,14 +3,9 @@
 import pytest
 import torch
 from kind_cases import (
+    DescriptorTests,
     cases,
-    check_dynamics,
-    check_gpu,
-    check_gradients,
-    check_reference,
-    check_round_trip,
     check_statistics,
-    check_training,
     load_case,
     new_potential,
     refuses,
@@ -23,35 +18,19 @@ CASES = [*(case for case in cases("se_e3_") if "tebd" not in case), "se_t"]
 INPUT = {"type": "se_e3", "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8], "seed": 1}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("case", CASES)
-def test_deepmd_kits_answers(case, dtype):
-    check_reference(case, dtype)
+class TestSeE3(DescriptorTests):
+    CASES = CASES
+    DIFFERENTIATED = ("se_e3_base", "se_e3_options")
+    INPUT = INPUT
 
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_saved_model_is_the_tree_that_was_read(case, tmp_path):
-    check_round_trip(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", ["se_e3_base", "se_e3_options"])
-def test_derivatives(case):
-    check_gradients(case)
-
-
-def test_training_restart_and_saved_model(tmp_path):
-    potential = check_training(INPUT, tmp_path)
-    assert potential.sel == [20, 12] and potential.kind == "a standard model of se_e3"
+    def check_trained(self, potential):
+        assert potential.sel == [20, 12] and potential.kind == "a standard model of se_e3"
 
 
 def test_statistics_are_deepmd_kits():
     options = {"sel": [40, 30], "rcut": 4.0, "rcut_smth": 2.6, "env_protection": 0.05}
     (part,) = new_potential({**INPUT, **options}).model.descriptors
     check_statistics(part, "se_e3")
-
-
-def test_ase_and_engine():
-    check_dynamics(new_potential(INPUT))
 
 
 def test_what_is_refused():
@@ -79,9 +58,3 @@ def test_an_atom_with_one_neighbour_sees_its_square():
     found = potential(pair, torch.tensor([0, 1]), cell)["atom_energy"][0]
     found = found - potential.model.fitting.bias[0] - potential.model.out_bias[0]
     assert found.item() == pytest.approx(wanted.item(), rel=1e-12)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES)
-def test_gpu(case):
-    check_gpu(case)

@@ -5,15 +5,10 @@ import pytest
 import torch
 from kind_cases import (
     KINDS,
+    DescriptorTests,
     alloy,
     cases,
-    check_dynamics,
-    check_gpu,
-    check_gradients,
-    check_reference,
-    check_round_trip,
     check_statistics,
-    check_training,
     load_case,
     new_potential,
     refuses,
@@ -31,35 +26,19 @@ CASES = [*cases("se_e3_tebd"), "se_t_tebd"]
 INPUT = {"type": "se_e3_tebd", "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8], "seed": 1}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("case", CASES)
-def test_deepmd_kits_answers(case, dtype):
-    check_reference(case, dtype)
+class TestSeE3Tebd(DescriptorTests):
+    CASES = CASES
+    DIFFERENTIATED = ("se_e3_tebd_options", "se_e3_tebd_strip")
+    INPUT = INPUT
 
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_saved_model_is_the_tree_that_was_read(case, tmp_path):
-    check_round_trip(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", ["se_e3_tebd_options", "se_e3_tebd_strip"])
-def test_derivatives(case):
-    check_gradients(case)
-
-
-def test_training_restart_and_saved_model(tmp_path):
-    potential = check_training(INPUT, tmp_path)
-    assert potential.sel == [24] and potential.kind == "a standard model of se_e3_tebd"
+    def check_trained(self, potential):
+        assert potential.sel == [24] and potential.kind == "a standard model of se_e3_tebd"
 
 
 def test_statistics_are_deepmd_kits():
     options = {"sel": 40, "rcut_smth": 2.6, "exclude_types": [[1, 1]], "set_davg_zero": False}
     (part,) = new_potential({**INPUT, **options}).model.descriptors
     check_statistics(part, "se_e3_tebd")
-
-
-def test_ase_and_engine():
-    check_dynamics(new_potential(INPUT))
 
 
 def test_what_is_refused():
@@ -109,9 +88,3 @@ def test_runs_of_atoms_change_nothing(case, monkeypatch):
     monkeypatch.setattr(environment, "CHUNK", 2000)
     for a, b in zip(answers(), whole, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-13)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES)
-def test_gpu(case):
-    check_gpu(case)

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 from blend_cases import (
+    BlendTests,
     alloy,
     cases,
-    check_answers,
     check_dynamics,
-    check_on_gpu,
-    check_same_trees,
     check_slopes,
     check_statistics,
     check_training,
@@ -29,13 +27,10 @@ from mdops.errors import ConfigError, InputError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.models.neighborhood import Neighborhood
 
-OWN, SHARED = cases("zbl")
 
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("case", OWN + SHARED)
-def test_answers_are_deepmd_kits(case, dtype):
-    check_answers(case, dtype)
+class TestZBL(BlendTests):
+    CASES = cases("zbl")
+    ON_GPU = ("zbl_switch",)
 
 
 def near_weight(potential, atoms):
@@ -104,12 +99,6 @@ def test_unmixed_parts_are_refused():
         build({**tree, "models": tree["models"][::-1]})
 
 
-@pytest.mark.parametrize("case", OWN)
-def test_saved_and_read(tmp_path, case):
-    potential_of(case).save(tmp_path / "model.dp")
-    check_same_trees(read_model(tmp_path / "model.dp").model, tree_of(case))
-
-
 def test_ase_and_engine():
     check_dynamics(potential_of("zbl_switch"), alloy((2, 2, 2)))
 
@@ -161,9 +150,3 @@ def test_training(tmp_path):
 
 def test_statistics_are_deepmd_kits(tmp_path):
     check_statistics("zbl", tmp_path)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_gpu_and_cpu_agree(dtype):
-    check_on_gpu("zbl_switch", dtype)

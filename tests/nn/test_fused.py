@@ -140,11 +140,11 @@ def test_gpu_is_the_float64_cpu(case):
         pairs = listed(double, reference.system, skin=0.5)
         expected, moments = double.evaluator()(reference.system, pairs, reference.fparam, reference.aparam)
         parameters = (None if x is None else x.cuda() for x in (reference.fparam, reference.aparam))
-        result, told = gpu.evaluator()(*moved(reference.system, pairs, "cuda"), *parameters)
+        result, report = gpu.evaluator()(*moved(reference.system, pairs, "cuda"), *parameters)
         for name, value in expected.items():
             assert relative_error(result[name].cpu(), value) < 1e-4, (reference.name, name)
-        assert torch.equal(told.within[0].cpu(), moments.within[0])
-        assert relative_error(told.nearest.cpu(), moments.nearest) < 1e-6
+        assert torch.equal(report.within[0].cpu(), moments.within[0])
+        assert relative_error(report.nearest.cpu(), moments.nearest) < 1e-6
 
 
 @pytest.mark.gpu
@@ -195,10 +195,10 @@ def test_gpu_is_the_float64_cpu_for_many_atoms(case):
     pairs = listed(double, system, skin=0.5)
     expected, moments = double.evaluator()(system, pairs, fparam, aparam)
     parameters = (None if x is None else x.cuda() for x in (fparam, aparam))
-    result, told = gpu.evaluator()(*moved(system, pairs, "cuda"), *parameters)
+    result, report = gpu.evaluator()(*moved(system, pairs, "cuda"), *parameters)
     for name, value in expected.items():
         assert relative_error(result[name].cpu(), value) < 1e-4, name
-    assert torch.equal(told.within[0].cpu(), moments.within[0])
+    assert torch.equal(report.within[0].cpu(), moments.within[0])
 
 
 @pytest.mark.gpu
@@ -261,9 +261,9 @@ def test_gpu_takes_empty_systems_and_virtual_atoms():
     result, _ = gpu.evaluator()(*moved(nothing, listed(gpu, nothing), "cuda"), None, None)
     assert result["forces"].shape == (0, 3) and bool((result["virial"] == 0).all())
     virtual = System(s.positions, torch.full_like(s.types, -1), s.cell, s.pbc, s.batch)
-    result, told = gpu.evaluator()(*moved(virtual, listed(gpu, virtual), "cuda"), None, None)
+    result, report = gpu.evaluator()(*moved(virtual, listed(gpu, virtual), "cuda"), None, None)
     assert all(bool((value == 0).all()) for value in result.values())
-    assert bool((told.within[0] == 0).all())
+    assert bool((report.within[0] == 0).all())
 
 
 @pytest.mark.gpu

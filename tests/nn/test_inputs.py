@@ -126,13 +126,16 @@ def test_parameters_that_do_not_fit(case, fparam, aparam, message):
 @pytest.mark.parametrize("spline", [False, True])
 @pytest.mark.parametrize("name", ["fparam", "aparam"])
 def test_parameters_that_the_model_does_not_take_are_refused(name, spline):
-    potential, given = load(model_path("base"), spline=spline), {name: torch.ones(1, dtype=torch.float64)}
+    potential, parameters = (
+        load(model_path("base"), spline=spline),
+        {name: torch.ones(1, dtype=torch.float64)},
+    )
     assert isinstance(potential.evaluator(), Fused) == spline
     message = f"{name} is given, and the model takes none"
     with pytest.raises(InputError, match=message):
-        potential(X, TYPES, **given)
+        potential(X, TYPES, **parameters)
     with pytest.raises(InputError, match=message):
-        potential.evaluate(from_tensors(X, TYPES, None, None, None, 2), **given)
+        potential.evaluate(from_tensors(X, TYPES, None, None, None, 2), **parameters)
     with pytest.raises(InputError, match=message):
         potential.compute(pair(), **{name: [1.0]})
     other = {"fparam": "aparam", "aparam": "fparam"}[name]
@@ -143,11 +146,11 @@ def test_parameters_that_the_model_does_not_take_are_refused(name, spline):
 
 def test_default_fparam_is_used_when_none_is_given():
     potential = load(model_path("default_fparam"), dtype="float64", spline=False)
-    given = potential.compute([pair(), pair(2.5)], fparam=[[0.4, -0.9], [0.4, -0.9]])
+    parameters = potential.compute([pair(), pair(2.5)], fparam=[[0.4, -0.9], [0.4, -0.9]])
     one_for_all = potential.compute([pair(), pair(2.5)], fparam=[0.4, -0.9])
     default = potential.compute([pair(), pair(2.5)])
-    assert (given["energy"] == default["energy"]).all()
-    assert (given["energy"] == one_for_all["energy"]).all()
+    assert (parameters["energy"] == default["energy"]).all()
+    assert (parameters["energy"] == one_for_all["energy"]).all()
 
 
 def test_close_pairs_warn_in_spline_mode():
@@ -201,9 +204,9 @@ def test_unsupported_models_are_refused_by_name(changes, message):
     if message is None:
         build(changed(**changes))
         return
-    with pytest.raises(UnsupportedModelError, match=message) as told:
+    with pytest.raises(UnsupportedModelError, match=message) as report:
         build(changed(**changes))
-    assert "Train a model of a kind that is on the same data (`mdops train`), or" in str(told.value)
+    assert "Train a model of a kind that is on the same data (`mdops train`), or" in str(report.value)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
-"""The choice of TF32's products: where it is refused, how large its errors are, and that float32 keeps its own."""
+"""The choice of products less accurate than float32's: where it is refused, how large its errors are, and that
+float32 keeps its own."""
 
 import copy
 import io
+import os
 import pickle
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import read
 from reference_cases import DATA, SHARED, model_path, references, relative_error
 from test_fused import listed, moved, repeated
@@ -52,7 +58,7 @@ def test_a_cpu_refuses_it():
 
 def test_other_names_are_refused():
     for ask in (lambda: load(ALLOY, matmul="high"), lambda: MDOps(ALLOY, matmul="high")):
-        with pytest.raises(InputError, match="matmul is 'high', expected one of float32, tf32"):
+        with pytest.raises(InputError, match="matmul is 'high', expected one of float32, tf32, bf16x3, bf16"):
             ask()
 
 
@@ -127,6 +133,62 @@ def test_the_op_on_a_cpu_refuses_to_pack_for_it():
         spline_potential_pack(weights, rest, rest, 4, 1, "tf32")
 
 
+BF16 = pytest.mark.skipif(not torch.ops.mdops.cpu_bf16(), reason="this CPU has no bfloat16 units")
+
+
+def test_a_gpu_refuses_what_a_cpu_has(seems_on_gpu):
+    for matmul in ("bf16x3", "bf16"):
+        with pytest.raises(InputError, match=f"matmul is '{matmul}', and a GPU has no such products"):
+            load(ALLOY).use_matmul(matmul)
+
+
+def test_a_cpu_without_the_units_refuses(tmp_path):
+    script = f"import mdops; mdops.load({str(ALLOY)!r}, matmul='bf16')"
+    for unit in ({"MDOPS_CPU_BF16": "none"}, {"MDOPS_CPU_ISA": "v2"}):
+        run = subprocess.run(
+            [sys.executable, "-c", script], env=os.environ | unit, capture_output=True, text=True, check=False
+        )
+        assert "neither AMX nor AVX512-BF16" in run.stderr or "not an instruction set" in run.stderr
+
+
+@BF16
+@pytest.mark.parametrize(("matmul", "low", "high"), [("bf16x3", 1e-7, 3e-5), ("bf16", 1e-5, 2e-2)])
+@pytest.mark.parametrize(
+    "case", ["se_a_alloy", "se_a_oneside", "three_types", "fitting_resnet_dt", "fparam_aparam", "widths"]
+)
+def test_errors_of_bfloat16_units(case, matmul, low, high):
+    """In nets of all kinds; as large as so many bits make them, so that they are not float32's own."""
+    double = load(model_path(case), dtype="float64", overflow="extend")
+    (reference, *_) = references(DATA / case)
+    fparam, aparam = reference.fparam, reference.aparam
+    pairs = listed(double, reference.system)
+    expected, _ = double.evaluator()(reference.system, pairs, fparam, aparam)
+    potential = load(model_path(case), overflow="extend", matmul=matmul)
+    first, _ = potential.evaluator()(reference.system, pairs, fparam, aparam)
+    again, _ = potential.evaluator()(reference.system, pairs, fparam, aparam)
+    potential.use_matmul("float32")
+    exact, _ = potential.evaluator()(reference.system, pairs, fparam, aparam)
+    assert torch.equal(first["forces"], again["forces"])
+    off = relative_error(first["forces"], exact["forces"])
+    assert low < off < high
+    assert relative_error(first["forces"], expected["forces"]) < high
+
+
+@BF16
+def test_a_test_tells_what_it_costs(capsys, tmp_path):
+    (reference, *_) = references(DATA / "se_a_alloy")
+    own = reference.system.batch == 0
+    symbols = [load(ALLOY).type_map[t] for t in reference.system.types[own].tolist()]
+    frame = Atoms(
+        symbols, reference.system.positions[own].numpy(), cell=reference.system.cell[0].numpy(), pbc=True
+    )
+    frame.calc = SinglePointCalculator(frame, energy=-1.0, forces=np.zeros((len(frame), 3)))
+    frame.write(tmp_path / "frame.extxyz")
+    assert main(["test", "-m", str(ALLOY), "-d", str(tmp_path / "frame.extxyz"), "--matmul", "bf16"]) == 0
+    said = capsys.readouterr().out
+    assert float(re.search(r"products of bf16: forces off float32's by (\S+) meV/A", said).group(1)) > 0
+
+
 def water(times):
     """A frame of water many times over along the first edge, disturbed, as a system."""
     names = (WATER_DATA / "type_map.raw").read_text().split()
@@ -152,11 +214,11 @@ def test_errors_of_both_choices_on_water(times):
     system = from_atoms([water(times)], double.type_map)
     pairs = listed(double, system)
     expected, _ = double.evaluator()(system, pairs, None, None)
-    there = moved(system, pairs, "cuda")
+    gpu_args = moved(system, pairs, "cuda")
     results = {}
     for matmul in ("float32", "tf32"):
         gpu = load(WATER, device="cuda", overflow="extend", matmul=matmul)
-        results[matmul], _ = gpu.evaluator()(*there, None, None)
+        results[matmul], _ = gpu.evaluator()(*gpu_args, None, None)
     errors = {matmul: force_error(result, expected) for matmul, result in results.items()}
     assert errors["float32"] < 8e-6
     # Eleven bits in place of 22: if the choice were ignored, or the products were worse, this would tell.
@@ -185,11 +247,11 @@ def test_tf32_on_nets_of_all_kinds(case, atoms):
     aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
     pairs = listed(double, system, skin=0.5)
     expected, _ = double.evaluator()(system, pairs, fparam, aparam)
-    there = (*moved(system, pairs, "cuda"), *(None if x is None else x.cuda() for x in (fparam, aparam)))
+    gpu_args = (*moved(system, pairs, "cuda"), *(None if x is None else x.cuda() for x in (fparam, aparam)))
     gpu = load(model_path(case), device="cuda", overflow="extend")
-    exact, _ = gpu.evaluator()(*there)
+    exact, _ = gpu.evaluator()(*gpu_args)
     gpu.use_matmul("tf32")
-    result, _ = gpu.evaluator()(*there)
+    result, _ = gpu.evaluator()(*gpu_args)
     for name, value in expected.items():
         assert relative_error(result[name].cpu(), value) < 5e-3, name
     off, before = (relative_error(r["forces"].cpu(), expected["forces"]) for r in (result, exact))
@@ -217,14 +279,14 @@ def test_the_same_bits_every_time_and_in_a_graph(times):
 def test_opcheck_and_compile(monkeypatch):
     gpu = load(ALLOY, device="cuda", overflow="extend", matmul="tf32")
     (reference, *_) = references(DATA / "se_a_alloy")
-    there = moved(reference.system, listed(load(ALLOY), reference.system), "cuda")
+    gpu_args = moved(reference.system, listed(load(ALLOY), reference.system), "cuda")
     calls, op = [], torch.ops.mdops.spline_potential.default
     monkeypatch.setattr(fused, "spline_potential", lambda *args: calls.append(args) or op(*args))
-    expected, _ = gpu.evaluator()(*there, None, None)
+    expected, _ = gpu.evaluator()(*gpu_args, None, None)
     (args,) = calls
     assert args[-1] == "tf32"
     torch.library.opcheck(op, args)
-    energy = torch.compile(lambda *given: op(*given)[0], fullgraph=True)(*args)
+    energy = torch.compile(lambda *args_of_op: op(*args_of_op)[0], fullgraph=True)(*args)
     assert torch.equal(energy, expected["atom_energy"])
 
 

@@ -81,17 +81,17 @@ def worst_pair(potential, grid):
 def test_the_error_is_that_of_the_forces_of_pairs(case, intervals):
     potential = potential_of(case)
     with torch.no_grad():
-        told = spline_error(potential.model.descriptor, S_MAX, intervals)
-    assert told == pytest.approx(worst_pair(potential, SplineGrid(S_MAX, intervals, 0.5, 0.0)), rel=0.25)
+        bound = spline_error(potential.model.descriptor, S_MAX, intervals)
+    assert bound == pytest.approx(worst_pair(potential, SplineGrid(S_MAX, intervals, 0.5, 0.0)), rel=0.25)
 
 
 def test_protected_distances_count_as_what_they_are():
     potential = potential_of("env_protection")
     descriptor = potential.model.descriptor
     with torch.no_grad():
-        told = spline_error(descriptor, 1 / (0.5 + descriptor.protection), 8)
+        bound = spline_error(descriptor, 1 / (0.5 + descriptor.protection), 8)
     grid = SplineGrid(1 / (0.5 + descriptor.protection), 8, 0.5, 0.0)
-    assert told == pytest.approx(worst_pair(potential, grid), rel=0.5)
+    assert bound == pytest.approx(worst_pair(potential, grid), rel=0.5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -24,12 +24,17 @@ def new_data(p):
     p.data = p.detach() * 1.01
 
 
-CHANGES = [in_place, through_data, new_data]
-
-
 def energy(potential):
     (reference, *_) = references(DATA / "se_a_alloy")
     return potential.evaluate(reference.system)["energy"]
+
+
+def fused_step(p):
+    p.grad = torch.ones_like(p)
+    torch.optim.Adam([p], lr=1e-2, fused=True).step()
+
+
+CHANGES = [in_place, through_data, new_data, fused_step]
 
 
 @pytest.fixture

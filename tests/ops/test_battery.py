@@ -56,9 +56,9 @@ def with_gradients(sample: Sample):
     free = tensors([leaves[k] for k in sample.differentiable])
 
     def function(*values):
-        args, given = list(sample.args), iter(values)
+        args, tensors_left = list(sample.args), iter(values)
         for k in sample.differentiable:
-            args[k] = each_tensor(lambda _: next(given), args[k])
+            args[k] = each_tensor(lambda _: next(tensors_left), args[k])
         return tuple(r for r in tensors(sample.function(*args)) if r.requires_grad)
 
     return function, free
@@ -85,7 +85,7 @@ def test_every_op_has_a_sample():
     defined = {
         name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("mdops::")
     }
-    assert defined - {"cpu_isa", "cuda_versions", "spline_potential_why_not"} == {
+    assert defined - {"cpu_isa", "cpu_bf16", "cuda_versions", "spline_potential_why_not"} == {
         s.op for s in samples("cpu")
     }
 
@@ -118,6 +118,22 @@ def test_strides_do_not_matter(sample):
     spread_args = [each_tensor(spread, a) for a in sample.args]
     for got, want in zip(tensors(sample.function(*spread_args)), expected, strict=True):
         assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@cases()
+def test_memory_may_begin_anywhere(sample, dtype, request):
+    """Contiguous inputs that begin one element into their memory: aligned as that element is, and no more."""
+    sample = find(*request.node.callspec.params["sample"], dtype)
+
+    def shifted(x):
+        flat = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)
+        flat[1:] = x.reshape(-1)
+        return flat[1:].view(x.shape)
+
+    got = tensors(sample.function(*(each_tensor(shifted, a) for a in sample.args)))
+    for k, (a, b) in enumerate(zip(got, tensors(sample.function(*sample.args)), strict=True)):
+        assert k in sample.opaque or torch.equal(a, b)
 
 
 @cases(differentiable)

@@ -57,7 +57,7 @@ def matrix(six):
     return six[:, [0, 5, 4, 5, 1, 3, 4, 3, 2]].view(-1, 3, 3)
 
 
-def begin(p, flexible, dt=DT):
+def first_half(p, flexible, dt=DT):
     scalars = (dt, KT, TAU, PRESSURE, PERIOD, flexible)
     return begin_cell_step(*(p[name] for name in (*ATOMS, *CELLS)), *scalars)
 
@@ -114,7 +114,7 @@ CASES = [(0, True), (1, False), (2, True), (3, True), (3, False), (4, False)]
 @pytest.mark.parametrize(("links", "flexible"), CASES)
 def test_the_first_half(device, links, flexible):
     p = make_cells(device, links, flexible)
-    got, momenta, flow = begin(p, flexible), matrix(p["cell_momenta"]), matrix(p["flow"])
+    got, momenta, flow = first_half(p, flexible), matrix(p["cell_momenta"]), matrix(p["flow"])
     factor = p["scale"]
     if links:
         xi, xi_momenta, of_cell = cell_chain(p, momenta, flexible)
@@ -138,7 +138,7 @@ def test_the_first_half(device, links, flexible):
 @pytest.mark.parametrize(("links", "flexible"), CASES)
 def test_the_second_half(device, links, flexible):
     p = make_cells(device, links, flexible)
-    p["moves"] = begin(p, flexible).moves
+    p["moves"] = first_half(p, flexible).moves
     got, s = end(p, flexible), p["batch"].long()
     by_momenta, by_forces = (matrix(p["moves"][:, k : k + 6]) for k in (0, 6))
     momenta = (p["momenta"][:, None] @ by_momenta[s] + p["forces"][:, None] @ by_forces[s])[:, 0]
@@ -172,7 +172,7 @@ def test_the_second_half(device, links, flexible):
 
 def test_a_strain_of_the_volume_alone_counts_as_it_is():
     p = make_cells("cpu", 0, False, [5])
-    p["moves"] = begin(p, False).moves
+    p["moves"] = first_half(p, False).moves
     p["cell"] = 0.98 * p["reference_cell"]
     p["positions"], p["tally"] = 0.98 * p["reference"], p["tally"] - math.inf
     assert float(end(p, False).tally[0, 0]) ** 0.5 == pytest.approx(0.02 * CUTOFF / 2, rel=0.02)
@@ -187,7 +187,7 @@ def test_a_tally_within_half_the_skin_means_that_no_pair_is_missing():
     gen, skin, limits = torch.Generator().manual_seed(3), 1.0, []
     for trial in range(60):
         p = make_cells("cpu", 0, True, [40])
-        p["moves"] = begin(p, True).moves
+        p["moves"] = first_half(p, True).moves
         old = 9 * torch.eye(3).double() + 0.5 * torch.randn(3, 3, generator=gen).double()
         strain = torch.eye(3) + 0.06 * (trial / 60) * torch.randn(3, 3, generator=gen).double()
         p["reference_cell"], p["cell"] = old[None], (old @ strain)[None]
@@ -212,7 +212,7 @@ def test_a_tally_within_half_the_skin_means_that_no_pair_is_missing():
 @pytest.mark.parametrize("flexible", [True, False])
 def test_what_is_no_number_stays_in_its_system(device, flexible):
     p = make_cells(device, 3, flexible)
-    p["moves"] = begin(p, flexible).moves
+    p["moves"] = first_half(p, flexible).moves
     clean, spoilt = end(p, flexible), p["forces"].clone()
     spoilt[60] = math.nan
     got, own = end(p | {"forces": spoilt}, flexible), int(p["batch"][60])
@@ -224,7 +224,7 @@ def test_what_is_no_number_stays_in_its_system(device, flexible):
 def test_too_fast_a_strain_is_no_number(device):
     p = make_cells(device, 0, True, [5, 5])
     p["cell_momenta"][1] *= 1e4
-    got = begin(p, True)
+    got = first_half(p, True)
     assert got.positions[:5].isfinite().all() and got.positions[5:].isnan().all()
 
 
@@ -238,7 +238,7 @@ def simulate(p, flexible, dt, steps):
     goal_xi[:, 0] *= 6 if flexible else 1
     mass_xi[:, 0] *= 9
     for _ in range(steps):
-        state |= begin(state, flexible, dt)._asdict()
+        state |= first_half(state, flexible, dt)._asdict()
         state["reference"], state["reference_cell"] = state["positions"], state["cell"]
         ended = end(state, flexible, dt)
         state |= ended._asdict()

@@ -9,7 +9,7 @@ from step_cases import DT, KT, SIZES, TAU, chain, close, make
 from mdops.ops import begin_step, end_step
 
 
-def begin(p, noise=None, keep=1.0):
+def first_half(p, noise=None, keep=1.0):
     none = p["momenta"][:0] if noise is None else noise
     names = ("positions", "momenta", "forces", "inverse_mass", "batch", "scale", "kinetic", "eta")
     return begin_step(*(p[n] for n in names), p["eta_momenta"], p["freedom"], none, DT, KT, TAU, keep)
@@ -26,7 +26,7 @@ def end(p):
 @pytest.mark.parametrize("links", [0, 1, 2, 3, 4])
 def test_the_first_half(device, links):
     p = make(device, links)
-    got = begin(p)
+    got = first_half(p)
     factor, system = p["scale"], p["batch"].long()
     has_atoms = p["batch"].bincount(minlength=len(SIZES)) > 0
     if links:
@@ -42,7 +42,7 @@ def test_the_first_half(device, links):
 def test_noise_comes_in_the_middle_of_the_drift(device):
     p = make(device, 0)
     xi, keep, w = torch.randn_like(p["momenta"]), 0.8, p["inverse_mass"][:, None]
-    got = begin(p, xi, keep)
+    got = first_half(p, xi, keep)
     kicked = p["scale"][p["batch"].long(), None] * p["momenta"] + DT / 2 * p["forces"]
     noisy = keep * kicked + math.sqrt((1 - keep**2) * KT) * xi / w.sqrt()
     close(got.momenta, noisy)

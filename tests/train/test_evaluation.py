@@ -127,8 +127,8 @@ def test_parameters_that_the_model_does_not_take_are_left_out(mixture, model):
     """Of data alone: whoever gives them to the model itself is refused."""
     atoms, frames = mixture.offsets[-1], len(mixture)
     labels = {**mixture.labels, "fparam": np.ones((frames, 2)), "aparam": np.ones((atoms, 1))}
-    given = dict.fromkeys(("fparam", "aparam"), np.ones(frames, dtype=bool))
-    data = replace(mixture, labels=labels, present={**mixture.present, **given})
+    in_frames = dict.fromkeys(("fparam", "aparam"), np.ones(frames, dtype=bool))
+    data = replace(mixture, labels=labels, present={**mixture.present, **in_frames})
     expected, found = (evaluate(model, d).predictions for d in (mixture, data))
     assert all((expected[name] == value).all() for name, value in found.items())
     batch = make_batch(data, PairLists(data, model.cutoff), [0, 1])

@@ -209,10 +209,12 @@ def test_folders_and_names_of_files(tmp_path):
     ],
 )
 def test_what_cannot_be_is_refused(change, message):
-    given = tree()
-    given["training"]["validation_data"] = change.pop("validation_data", given["training"]["validation_data"])
+    wanted = tree()
+    wanted["training"]["validation_data"] = change.pop(
+        "validation_data", wanted["training"]["validation_data"]
+    )
     with pytest.raises(ConfigError, match=message):
-        parse_config({**given, **change})
+        parse_config({**wanted, **change})
 
 
 def test_a_metric_without_labels_is_refused(tmp_path):

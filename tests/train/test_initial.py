@@ -38,9 +38,9 @@ def config(**model):
 
 
 def assert_same_state(one, two, but=()):
-    there = two.state_dict()
+    second = two.state_dict()
     for name, value in one.state_dict().items():
-        assert name in but or torch.equal(value, there[name]), name
+        assert name in but or torch.equal(value, second[name]), name
 
 
 @pytest.mark.parametrize("name", ["model.dp", "model.pth", "model.ckpt.pt"])
@@ -121,9 +121,9 @@ def test_a_models_types_may_be_more_and_in_another_order(tmp_path, beginning):
     two = copy.deepcopy(whole)
     two["model"]["type_map"] = ["Cu", "Al"]
     two["model"]["descriptor"]["sel"] = [40, 40]
-    for name, given in (("three", whole), ("two", two)):
+    for name, tree_of_run in (("three", whole), ("two", two)):
         (tmp_path / name).mkdir()
-        Trainer(parse_config(given), tmp_path / name, **model).run()
+        Trainer(parse_config(tree_of_run), tmp_path / name, **model).run()
     three, other = (mdops.load(tmp_path / name / "model.safetensors") for name in ("three", "two"))
     assert other.type_map == ["H", "Al", "Cu"]
     assert_same_state(three, other)

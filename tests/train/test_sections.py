@@ -57,6 +57,8 @@ def test_sections_that_are_left_out_are_mdops_own():
     assert (config.learning_rate.type, config.optimizer.adam_beta2) == ("cosine", 0.99)
     assert config.training.enable_ema and config.training.smoothing > 0
     assert not parse_config(edited("training.enable_ema", False)).training.enable_ema
+    deepmd_kits = parse_config({**SMALL, "learning_rate": {}})  # its inputs seldom have a section `optimizer`
+    assert deepmd_kits.optimizer.adam_beta2 == 0.999 and not deepmd_kits.training.enable_ema
     other = parse_config(SMALL)
     other.model.descriptor.neuron.append(1)
     assert config.model.descriptor.neuron == [25, 50, 100] == parse_config(SMALL).model.descriptor.neuron
@@ -75,6 +77,10 @@ def test_aliases_comments_and_keys_without_effect():
 @pytest.mark.parametrize(
     ("path", "value", "neutral"),
     [
+        ("model.data_bias_nsample", 20, 10),
+        ("model.info", {"owner": "me"}, {}),
+        ("model.model_branch_alias", ["water"], []),
+        ("model.srtab_add_bias", False, True),
         ("training.acc_freq", 4, 1),
         ("training.ckpt_keep_ratio", 0.5, None),
         ("training.disp_avg", True, False),
@@ -82,6 +88,7 @@ def test_aliases_comments_and_keys_without_effect():
         ("training.enable_profiler", True, False),
         ("training.enable_tf32", True, False),
         ("training.mixed_precision", {"compute_prec": "float16"}, {}),
+        ("training.numb_test", 10, None),
         ("training.profiling", True, False),
         ("training.save_dir", "checkpoints", None),
         ("training.stat_file", "stat.hdf5", ""),
@@ -103,6 +110,8 @@ def test_every_unused_key_is_tried_above():
     kinds = {sections.TrainingConfig, sections.DataConfig, sections.ValidatingConfig}
     defined = {k for k in vars(sections).values() if isinstance(k, type) and hasattr(k, "UNUSED")}
     assert defined - {sections.ValidationConfig} == kinds
+    parts = {kind for sort in ("model", "descriptor", "fitting") for kind in registry.options(sort).values()}
+    kinds |= {kind for kind in parts if hasattr(kind, "UNUSED")}
     (mark,) = test_keys_that_mdops_does_not_do_are_warned_of.pytestmark
     tried = {path.split(".")[-1] for path, _, _ in mark.args[1]}
     assert {name for kind in kinds for name in kind.UNUSED} == tried
@@ -114,6 +123,59 @@ def test_every_unused_key_is_tried_above():
 def test_keys_that_change_neither_results_nor_files_are_taken_in_silence(path, recwarn):
     parse_config(edited(path, 1))
     assert not recwarn.list
+
+
+OLD_PLACES = [
+    (
+        {"systems": "a", "batch_size": 4, "set_prefix": "set", "auto_prob_style": "prob_uniform"},
+        {"training_data": {"systems": "a", "batch_size": 4, "auto_prob": "prob_uniform"}},
+        {},
+    ),
+    (
+        {"warmup_steps": 3, "warmup_start_factor": 0.1},
+        {},
+        {"learning_rate": {"warmup_steps": 3, "warmup_start_factor": 0.1}},
+    ),
+    ({"opt_type": "AdamW", "weight_decay": 0.1}, {}, {"optimizer": {"type": "AdamW", "weight_decay": 0.1}}),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "sections"), OLD_PLACES)
+def test_keys_are_found_where_earlier_versions_of_deepmd_kit_had_them(old, new, sections):
+    own = {"model": SMALL["model"], "learning_rate": {"start_lr": 1e-3}, "optimizer": {"adam_beta1": 0.8}}
+    data = {} if "systems" in old else SMALL["training"]["training_data"]
+    training = {"numb_steps": 10, **({"training_data": data} if data else {})}
+    with pytest.warns(UserWarning, match=f"training: .*{[*old][-1]}.* belong in"):
+        found = parse_config({**own, "training": {**training, **old}})
+    today = {name: {**own[name], **section} for name, section in sections.items()}
+    assert found == parse_config({**own, **today, "training": {**training, **new}})
+
+
+def test_keys_in_their_old_and_in_their_new_place():
+    tree = edited("training.systems", "a")
+    with pytest.raises(ConfigError, match=r"training\.systems: and training_data exclude each other"):
+        parse_config(tree)
+    tree = edited("training.warmup_steps", 3)
+    with pytest.warns(
+        UserWarning, match=r"training\.warmup_steps: has no effect without a section learning_rate"
+    ):
+        assert parse_config(tree).learning_rate.warmup_steps == 0
+    tree["learning_rate"] = {"warmup_steps": 4}
+    with pytest.raises(ConfigError, match=r"training\.warmup_steps: is given twice"):
+        parse_config(tree)
+
+
+@pytest.mark.parametrize("name", ["stop_batch", "numb_step", "num_step", "num_steps"])
+def test_names_of_the_number_of_steps(name):
+    tree = edited(f"training.{name}", 7)
+    del tree["training"]["numb_steps"]
+    assert parse_config(tree).training.numb_steps == 7
+
+
+def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
+    tree = edited("model.smin_alpha", 0.1)
+    tree["model"] |= {"sw_rmin": 0.8, "sw_rmax": 1.0, "use_srtab": None}
+    assert parse_config(tree) == parse_config(SMALL) and not recwarn.list
 
 
 def test_nvnmd_is_refused_unless_it_is_off():

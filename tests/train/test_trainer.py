@@ -16,6 +16,7 @@ from mdops.train import load_dataset
 from mdops.train.config.sections import parse_config
 from mdops.train.loop import checkpoint
 from mdops.train.loop.trainer import Trainer
+from mdops.train.report.evaluation import evaluate
 
 
 def tree(**training):
@@ -93,6 +94,21 @@ def test_learning_curve_has_deepmd_kits_columns(tmp_path):
     assert table[0, 6] == pytest.approx(first.training["forces"], rel=0.01)
 
 
+@pytest.mark.parametrize("spline", [True, False])
+@pytest.mark.parametrize("enable_ema", [True, False])
+def test_validation_is_of_the_weights_of_its_step(tmp_path, enable_ema, spline):
+    """Of all frames, as one batch, the errors are those of the model that the step leaves."""
+    tested = {"systems": str(EMT), "batch_size": 1000}
+    reports = []
+    changes = {"validation_data": tested, "enable_ema": enable_ema, "spline": spline, "precision": "float64"}
+    Trainer(config(numb_steps=16, **changes), tmp_path).run(reports.append)
+    saved = mdops.load(tmp_path / "model.safetensors", dtype="float64")
+    found = evaluate(saved, load_dataset(EMT, ["Cu", "Al"])).errors()
+    assert reports[-1].step == 16
+    for name, error in found.items():
+        assert reports[-1].validation[name] == pytest.approx(error.rmse, rel=1e-5)
+
+
 def test_model_is_saved_and_runs(tmp_path):
     potential = Trainer(config(), tmp_path).run()
     loaded = mdops.load(tmp_path / "model.safetensors")
@@ -129,13 +145,13 @@ def test_a_model_tells_where_it_is_from(tmp_path):
     nearest = min(
         float(a.get_all_distances(mic=True)[np.triu_indices(len(a), 1)].min()) for a in emt_frames()
     )
-    told = {
+    origin = {
         "software": "mdops",
         "version": mdops.__version__,
         "min_nbor_dist": pytest.approx(nearest, abs=1e-6),
     }
     source = mdops.load(tmp_path / "model.safetensors").source
-    assert source == {**told, "training": {"step": 6, "steps": 6}, "format": "mdops (.safetensors)"}
+    assert source == {**origin, "training": {"step": 6, "steps": 6}, "format": "mdops (.safetensors)"}
     mdops.load(tmp_path / "model.safetensors").save(tmp_path / "again.safetensors")
     assert read_model(tmp_path / "again.safetensors").source.items() >= source.items()
     model = tmp_path / "model.safetensors"
@@ -143,7 +159,7 @@ def test_a_model_tells_where_it_is_from(tmp_path):
     Trainer(config(numb_steps=6), tmp_path / "other", init_model=model).run(stop_after(7))
     Trainer(config(numb_steps=9), tmp_path / "other", restart=True).run()
     found = mdops.load(tmp_path / "other" / "model.safetensors").source
-    assert found == {**told, **began, "training": {"step": 9, "steps": 9}, "format": "mdops (.safetensors)"}
+    assert found == {**origin, **began, "training": {"step": 9, "steps": 9}, "format": "mdops (.safetensors)"}
 
 
 def test_a_complete_training_writes_its_model_again(tmp_path):
@@ -191,9 +207,9 @@ def test_no_or_bad_checkpoint_is_told(tmp_path):
 
 
 def test_epochs_and_random_seeds(tmp_path):
-    given = copy.deepcopy(tree(numb_epoch=1.5))
-    del given["training"]["numb_steps"], given["training"]["seed"]
-    one, two = (Trainer(parse_config(given), tmp_path) for _ in range(2))
+    changes = copy.deepcopy(tree(numb_epoch=1.5))
+    del changes["training"]["numb_steps"], changes["training"]["seed"]
+    one, two = (Trainer(parse_config(changes), tmp_path) for _ in range(2))
     assert one.steps == 11 and one.seed != two.seed  # an epoch has 7 batches
 
 

@@ -216,7 +216,7 @@ def test_parts_of_a_configuration(data):
     assert make_rate(c, 100) == LearningRate(1e-3, 1e-5, 100, warmup_steps=10)
     c.optimizer.type = "AdamW"
     group = make_optimizer(c, [torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
-    assert group["weight_decay"] == 1e-3 and group["betas"] == (0.9, 0.99)
+    assert group["weight_decay"] == 0 and group["betas"] == (0.9, 0.99)
     c.training.training_data.auto_prob = "prob_uniform"
     assert len(make_sampler(c.training.training_data, data, seed=1)(0)) == 2
     assert make_loss(c).terms == ["energy", "forces"]
@@ -236,12 +236,12 @@ def test_parameters_that_the_data_lacks_are_refused_before_the_training(data, li
         random_potential(c, data, lists)
     c.model.fitting_net.default_fparam = [0.0, 1.0]
     random_potential(c, data, lists)
-    given = {"labels": {**data.labels, "aparam": np.zeros((data.offsets[-1], 1))}}
-    given["present"] = {**data.present, "aparam": np.ones(len(data), dtype=bool)}
+    unwanted = {"labels": {**data.labels, "aparam": np.zeros((data.offsets[-1], 1))}}
+    unwanted["present"] = {**data.present, "aparam": np.ones(len(data), dtype=bool)}
     with pytest.warns(
         UserWarning, match="the data has aparam, which model.fitting_net.numb_aparam = 0 leaves out"
     ):
-        random_potential(c, replace(data, **given), lists)
+        random_potential(c, replace(data, **unwanted), lists)
 
 
 def test_a_model_that_sees_no_neighbours_is_refused(data):

@@ -122,7 +122,7 @@ def _pair_table(params: Tree, state: State, type_map: list[str]) -> Tree:
 
 def _linear(params: Tree, state: State, type_map: list[str]) -> Tree:
     parts = params.get("models")
-    if not isinstance(parts, list) or "shared_dict" in params:
+    if not isinstance(parts, list) or params.get("shared_dict"):  # DeePMD-kit writes an empty one
         raise UnsupportedModelError(
             "a linear model whose parts share weights cannot be read from a PyTorch file"
         )

@@ -40,7 +40,7 @@ class _Snapshot(NamedTuple):
     random: torch.Tensor | None
 
 
-class _Block(NamedTuple):
+class _QueuedSteps(NamedTuple):
     """Steps that were queued, and what tells whether they are good once they are done."""
 
     first: int
@@ -235,7 +235,7 @@ class Simulation(ABC, Generic[G, F]):
             UnstableRunError: the run blew up; the frames before were yielded.
         """
         end, queued = self.step + steps, self.step
-        pending: deque[_Block] = deque()
+        pending: deque[_QueuedSteps] = deque()
         try:
             while self.step < end:
                 if queued < end and len(pending) <= self._ahead:
@@ -275,7 +275,7 @@ class Simulation(ABC, Generic[G, F]):
         """Blocks queued while one runs."""
         return 1 if self._surface.captures else 0
 
-    def _queue(self, first: int, steps: int, every: int) -> _Block | None:
+    def _queue(self, first: int, steps: int, every: int) -> _QueuedSteps | None:
         """Queues a block; None where the potential refused a step at once (it asks the device itself, then)."""
         start, recordings = self._snapshot(), []
         self._prepare()
@@ -295,7 +295,7 @@ class Simulation(ABC, Generic[G, F]):
             done = torch.cuda.Event()
             done.record()
         self.builds += 1
-        return _Block(first, steps, start, recordings, tally, needed, done)
+        return _QueuedSteps(first, steps, start, recordings, tally, needed, done)
 
     def _flags(self, tally: dict[str, np.ndarray], longest: int) -> Flags:
         worst = {name: float(np.max(tally[name])) for name in ("moved2", "overflow", "closeness", "energy")}

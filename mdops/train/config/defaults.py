@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 # In the place of whole sections: one that is there has DeePMD-kit's defaults for its keys.
-SECTIONS: dict[str, dict[str, Any]] = {
-    "learning_rate": {"type": "cosine", "start_lr": 5e-3, "stop_lr": 1e-6, "warmup_ratio": 0.01},
-    "optimizer": {"type": "Adam", "adam_beta2": 0.99},
-}
-# With the learning rate: at such a rate weights need averaging, and the embedding nets have to be kept smooth.
+LEARNING_RATE = {"type": "cosine", "start_lr": 5e-3, "stop_lr": 1e-6, "warmup_ratio": 0.01}
+# With that rate, which needs gradients that are soon forgotten, averages of the weights, and smooth embedding nets.
+OPTIMIZER = {"type": "Adam", "adam_beta2": 0.99}
 TRAINING: dict[str, Any] = {"enable_ema": True, "smoothing": 3e-3}
 MODEL: dict[str, dict[str, Any]] = {
     "descriptor": {
@@ -25,11 +23,13 @@ MODEL: dict[str, dict[str, Any]] = {
 
 
 def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A training input with mdops' own sections where it has none; `TRAINING` goes with `learning_rate`."""
-    result = {**SECTIONS, **tree}
+    """A training input with mdops' own sections where it has none; those of a training go with `learning_rate`."""
+    result = dict(tree)
     model = tree.get("model")
     if isinstance(model, Mapping) and model.get("type", "standard") == "standard":
         result["model"] = {**MODEL, **model}
-    if "learning_rate" not in tree and isinstance(tree.get("training"), Mapping):
-        result["training"] = {**TRAINING, **tree["training"]}
+    if "learning_rate" not in tree:
+        result = {"learning_rate": LEARNING_RATE, "optimizer": OPTIMIZER, **result}
+        if isinstance(tree.get("training"), Mapping):
+            result["training"] = {**TRAINING, **tree["training"]}
     return result

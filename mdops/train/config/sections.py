@@ -11,6 +11,7 @@ from mdops.models import registry
 from mdops.options import KeyHelp, describe_keys, key, parse, read_json, section, variant
 from mdops.train.config.checks import check
 from mdops.train.config.defaults import completed
+from mdops.train.config.legacy import updated
 
 
 @dataclass
@@ -69,7 +70,7 @@ class OptimizerConfig:
     type: str = key("Adam", "the optimizer", choices=("Adam", "AdamW"))
     adam_beta1: float = key(0.9, "decay of the mean of gradients", low=0, below=1)
     adam_beta2: float = key(0.999, "decay of the mean of their squares", low=0, below=1)
-    weight_decay: float | None = key(None, "0 for Adam and 0.001 for AdamW unless given", low=0)
+    weight_decay: float = key(0.0, "weight of the weights' squares, or with AdamW their own decay", low=0)
 
 
 @dataclass
@@ -116,16 +117,21 @@ class TrainingConfig:
         "enable_profiler": (False,),
         "enable_tf32": (False,),
         "mixed_precision": ({},),
+        "numb_test": (),
         "profiling": (False,),
         "save_dir": (),
         "stat_file": ("",),
     }
-    NEUTRAL: ClassVar[dict[str, Any]] = {"opt_type": "Adam", "change_bias_after_training": False}
+    NEUTRAL: ClassVar[dict[str, Any]] = {"change_bias_after_training": False}
 
     training_data: DataConfig = section(DataConfig)
     validation_data: ValidationConfig | None = section(ValidationConfig, optional=True)
     numb_steps: int | None = key(
-        None, "how many steps to train; this or numb_epoch", unit="steps", alias=["stop_batch"], low=1
+        None,
+        "how many steps to train; this or numb_epoch",
+        unit="steps",
+        alias=["stop_batch", "numb_step", "num_step", "num_steps"],
+        low=1,
     )
     numb_epoch: float | None = key(
         None,
@@ -204,7 +210,7 @@ def parse_config(tree: Mapping[str, Any]) -> Config:
     """
     if not isinstance(tree, Mapping):
         raise ConfigError(f"the input: is a {type(tree).__name__}, expected sections in braces")
-    config = parse(Config, completed(tree))
+    config = parse(Config, completed(updated(tree)))
     check(config)
     if config.training.gradient_max_norm == 0:
         config.training.gradient_max_norm = None  # 0 is DeePMD-kit's way to switch it off

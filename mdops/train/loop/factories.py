@@ -14,7 +14,6 @@ from mdops.train.data.sampler import Sampler
 from mdops.train.loop.loss import EnergyLoss, Prefactor
 from mdops.train.loop.schedule import LearningRate
 
-_ADAMW_DECAY = 1e-3
 _DEFAULT_STOP = 1e-8
 
 
@@ -96,9 +95,8 @@ def make_optimizer(config: Config, parameters: Iterable[torch.nn.Parameter]) -> 
     rate = torch.tensor(rate, dtype=torch.float32, device=trained[0].device) if on_gpu else rate
     options: dict[str, Any] = {"betas": (c.adam_beta1, c.adam_beta2), "fused": True, "capturable": on_gpu}
     if c.type == "AdamW":
-        decay = _ADAMW_DECAY if c.weight_decay is None else c.weight_decay
-        return torch.optim.AdamW(trained, rate, weight_decay=decay, **options)
-    return torch.optim.Adam(trained, rate, weight_decay=c.weight_decay or 0.0, **options)
+        return torch.optim.AdamW(trained, rate, weight_decay=c.weight_decay, **options)
+    return torch.optim.Adam(trained, rate, weight_decay=c.weight_decay, **options)
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

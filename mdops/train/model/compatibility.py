@@ -24,7 +24,7 @@ def require_same(model: AtomicModel, options: Any, name: str) -> None:
     """
     found = differences(options, model.options, "model", options.type_map, model.type_map)
     different = [
-        f"{key} is {_text(here)} in the input and {_text(there)} in the model" for key, here, there in found
+        f"{key} is {_text(own)} in the input and {_text(theirs)} in the model" for key, own, theirs in found
     ]
     if different:
         raise ConfigError(

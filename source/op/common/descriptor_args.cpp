@@ -1,6 +1,7 @@
 #include "common/descriptor_args.h"
 
 #include <cmath>
+#include <limits>
 
 namespace mdops {
 
@@ -24,6 +25,8 @@ DescriptorInputs::DescriptorInputs(const Op& op, const Tensor& displacements_, c
       protection(protection_) {
   counts = input(op, "counts", counts_, ScalarType::Int, {atoms, kAny});
   ntypes = counts.size(1);
+  if (ntypes > std::numeric_limits<int>::max())
+    fail(op, "argument `counts` has more types than 32 bits count");
   types = input(op, "types", types_, ScalarType::Int, {atoms});
   std = input(op, "std", std_, dtype, {ntypes, 2});
   pair_mask = input(op, "pair_mask", pair_mask_, ScalarType::Bool, {ntypes, ntypes});

@@ -10,8 +10,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "common/tensor.h"
-
 namespace mdops {
 
 namespace {
@@ -42,16 +40,6 @@ bool has_feature(char from, int bit) {
   return (from == 'b' ? b : from == 'c' ? c : d) >> bit & 1;
 #else
   return static_cast<void>(from), static_cast<void>(bit), false;
-#endif
-}
-
-// Tiles are large: Linux keeps them for processes that ask.
-bool may_use_tiles() {
-#if defined(__x86_64__) && defined(SYS_arch_prctl)
-  constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
-#else
-  return false;
 #endif
 }
 
@@ -87,6 +75,16 @@ Isa isa() {
   return level;
 }
 
+bool may_use_tiles() {
+#if defined(__x86_64__) && defined(SYS_arch_prctl)
+  constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool may = syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
+  return may;
+#else
+  return false;
+#endif
+}
+
 bool isa_has_vnni() {
   static const bool has = isa() == Isa::v4 && !is_level_named() && has_feature('c', 11);
   return has;
@@ -102,12 +100,4 @@ const char* isa_name(Isa level) {
   return names[static_cast<int>(level)];
 }
 
-std::string cpu_isa() {
-  return isa_name(isa());
-}
-
 }  // namespace mdops
-
-STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) {
-  m.impl("cpu_isa", TORCH_BOX(&mdops::cpu_isa));
-}

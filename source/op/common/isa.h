@@ -15,6 +15,8 @@ const char* isa_name(Isa level);
 // there is.
 bool isa_has_vnni();
 bool isa_has_amx();
+// Whether the system lets the process use AMX's tiles; it is asked once for all threads.
+bool may_use_tiles();
 
 }  // namespace mdops
 

@@ -119,7 +119,7 @@ inline void transpose_tile(const T* from, int64_t from_stride, T* to, int64_t to
   for (int r = 0; r < kLanes<T>; ++r) row[r] = vector_at(from + r * from_stride);
   exchange<T, kLanes<T> / 2>(row, std::make_integer_sequence<int, kLanes<T>>());
   MDOPS_UNROLL
-  for (int r = 0; r < kLanes<T>; ++r) vector_at(to + r * to_stride) = row[r];
+  for (int r = 0; r < kLanes<T>; ++r) store(to + r * to_stride, row[r]);
 }
 
 // Rows of `stride`, one a column of `to`, into lanes; to.rows is in whole vectors.

@@ -33,10 +33,6 @@ void check_device(const Op& op, const char* name, const Tensor& tensor) {
 
 }  // namespace
 
-void fail(const Op& op, const std::string& message) {
-  throw std::runtime_error(std::string("mdops::") + op.name + ": " + message);
-}
-
 Tensor input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
              std::initializer_list<int64_t> shape) {
   check_device(op, name, tensor);

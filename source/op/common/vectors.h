@@ -31,21 +31,21 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
-// In memory a vector is aligned as its elements are. Clang drops that attribute from types that depend on a
-// template's parameter: these are written out, which is not yet enough for it (CONTRIBUTING.md).
+// A vector's type says its size alone. If it said that memory is aligned as its elements are, Clang would
+// forget that where a function of a template returns a reference: `load` and `store` say so themselves.
 template <class T>
 struct VectorTypes;
 template <>
 struct VectorTypes<float> {
-  typedef float whole __attribute__((vector_size(kVectorBytes), aligned(sizeof(float)), may_alias));
-  typedef float four __attribute__((vector_size(4 * sizeof(float)), aligned(sizeof(float)), may_alias));
+  typedef float whole __attribute__((vector_size(kVectorBytes)));
+  typedef float four __attribute__((vector_size(4 * sizeof(float))));
   typedef int32_t whole_index __attribute__((vector_size(kVectorBytes)));
   typedef int32_t four_index __attribute__((vector_size(4 * sizeof(float))));
 };
 template <>
 struct VectorTypes<double> {
-  typedef double whole __attribute__((vector_size(kVectorBytes), aligned(sizeof(double)), may_alias));
-  typedef double four __attribute__((vector_size(4 * sizeof(double)), aligned(sizeof(double)), may_alias));
+  typedef double whole __attribute__((vector_size(kVectorBytes)));
+  typedef double four __attribute__((vector_size(4 * sizeof(double))));
   typedef int64_t whole_index __attribute__((vector_size(kVectorBytes)));
   typedef int64_t four_index __attribute__((vector_size(4 * sizeof(double))));
 };
@@ -62,13 +62,26 @@ using Vector4Index = typename VectorTypes<T>::four_index;
 template <class T>
 constexpr int kLanes = kVectorBytes / sizeof(T);
 
-template <class T>
-inline Vector<T>& vector_at(T* p) {
-  return *reinterpret_cast<Vector<T>*>(p);
+// A vector of type V at p, which need only be aligned as its elements are.
+template <class V, class T>
+inline __attribute__((always_inline)) V load(const T* p) {
+  typedef V InMemory __attribute__((aligned(sizeof(T)), may_alias));
+  return *reinterpret_cast<const InMemory*>(p);
 }
+template <class V, class T>
+inline __attribute__((always_inline)) void store(T* p, const V& v) {
+  typedef V InMemory __attribute__((aligned(sizeof(T)), may_alias));
+  *reinterpret_cast<InMemory*>(p) = v;
+}
+
 template <class T>
-inline const Vector<T>& vector_at(const T* p) {
-  return *reinterpret_cast<const Vector<T>*>(p);
+inline __attribute__((always_inline)) Vector<T> vector_at(const T* p) {
+  return load<Vector<T>>(p);
+}
+
+template <class T>
+inline __attribute__((always_inline)) void add_to(T* p, const Vector<T>& v) {
+  store(p, vector_at(p) + v);
 }
 
 template <class T>

@@ -20,8 +20,7 @@ int64_t summing_threads(const PairList& pairs, const Tensor& grad, int64_t colum
   constexpr int64_t grain = 1 << 14;  // pairs that are worth a thread
   const int64_t slots = pairs.atoms * pairs.width, memory = slots * 3 * grad.element_size();
   const int64_t own = std::max<int64_t>(1, pairs.atoms * columns * sizeof(double));
-  return std::max<int64_t>(
-      1, std::min<int64_t>({torch::stable::get_num_threads(), slots / grain, memory / own}));
+  return std::max<int64_t>(1, std::min<int64_t>({thread_count(), slots / grain, memory / own}));
 }
 
 // Adds up, in `results`, what add(atom, sums) adds for every atom. Each thread has an equal part of the atoms

@@ -1,6 +1,6 @@
 #include "common/cuda.h"
-#include "common/descriptor_args.h"
 #include "env_mat/gpu_kernels.h"
+#include "env_mat/inputs.h"
 
 namespace mdops {
 
@@ -8,34 +8,18 @@ namespace {
 
 using namespace gpu_env_mat;
 
-template <class T>
-Rows<T> rows_of(const CudaOp& op, const DescriptorInputs& in, const T* mean, int columns) {
-  return {in.displacements.const_data_ptr<T>(),
-          in.counts.const_data_ptr<int32_t>(),
-          in.types.const_data_ptr<int32_t>(),
-          mean,
-          in.std.const_data_ptr<T>(),
-          in.pair_mask.const_data_ptr<bool>(),
-          in.cutoff_as<T>(),
-          in.atoms,
-          in.width,
-          op.int32_of("counts", in.ntypes),
-          columns};
-}
-
 Tensor env_mat(const Tensor& displacements, const Tensor& counts, const Tensor& types, const Tensor& mean_,
                const Tensor& std, const Tensor& pair_mask, double cutoff, double cutoff_smooth,
                double protection, bool radial) {
   const CudaOp op("env_mat", "displacements", displacements);
-  const DescriptorInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth,
-                            protection);
+  const EnvMatInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
+                        radial);
   const Tensor mean = input(op, "mean", mean_, in.dtype, {in.ntypes});
-  const int columns = radial ? 1 : 4;
-  Tensor result = empty(op, {in.atoms, in.width, columns}, in.dtype);
+  Tensor result = empty(op, {in.atoms, in.width, in.columns}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     op.launch(env_mat_kernel<T>, blocks_for(in.atoms, kWarps), kWarps * kWarp, 0,
-              rows_of<T>(op, in, mean.const_data_ptr<T>(), columns), result.mutable_data_ptr<T>());
+              in.args(mean.const_data_ptr<T>()), result.mutable_data_ptr<T>());
   });
   return result;
 }
@@ -44,15 +28,14 @@ Tensor env_mat_backward(const Tensor& grad_, const Tensor& displacements, const 
                         const Tensor& types, const Tensor& std, const Tensor& pair_mask, double cutoff,
                         double cutoff_smooth, double protection, bool radial) {
   const CudaOp op("env_mat_backward", "displacements", displacements);
-  const DescriptorInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth,
-                            protection);
-  const int columns = radial ? 1 : 4;
-  const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, in.width, columns});
+  const EnvMatInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
+                        radial);
+  const Tensor grad = in.grad(op, grad_);
   Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     op.launch(env_mat_backward_kernel<T>, blocks_for(in.atoms, kWarps), kWarps * kWarp, 0,
-              rows_of<T>(op, in, nullptr, columns), grad.const_data_ptr<T>(), result.mutable_data_ptr<T>());
+              in.args<T>(nullptr), grad.const_data_ptr<T>(), result.mutable_data_ptr<T>());
   });
   return result;
 }
@@ -63,18 +46,17 @@ std::tuple<Tensor, Tensor> env_mat_backward_backward(const Tensor& tangent_, con
                                                      const Tensor& pair_mask, double cutoff,
                                                      double cutoff_smooth, double protection, bool radial) {
   const CudaOp op("env_mat_backward_backward", "displacements", displacements);
-  const DescriptorInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth,
-                            protection);
-  const int columns = radial ? 1 : 4;
-  const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, in.width, columns});
+  const EnvMatInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
+                        radial);
+  const Tensor grad = in.grad(op, grad_);
   const Tensor tangent = input(op, "tangent", tangent_, in.dtype, {in.atoms, in.width, 3});
-  Tensor grad_grad = empty(op, {in.atoms, in.width, columns}, in.dtype);
+  Tensor grad_grad = empty(op, {in.atoms, in.width, in.columns}, in.dtype);
   Tensor grad_d = empty(op, {in.atoms, in.width, 3}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
-    op.launch(env_mat_second_kernel<T>, blocks_for(in.atoms, kWarps), kWarps * kWarp, 0,
-              rows_of<T>(op, in, nullptr, columns), tangent.const_data_ptr<T>(), grad.const_data_ptr<T>(),
-              grad_grad.mutable_data_ptr<T>(), grad_d.mutable_data_ptr<T>());
+    op.launch(env_mat_second_kernel<T>, blocks_for(in.atoms, kWarps), kWarps * kWarp, 0, in.args<T>(nullptr),
+              tangent.const_data_ptr<T>(), grad.const_data_ptr<T>(), grad_grad.mutable_data_ptr<T>(),
+              grad_d.mutable_data_ptr<T>());
   });
   return {grad_grad, grad_d};
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/rows.h"
-#include "env_mat/env_mat.h"
+#include "env_mat/args.h"
 
 namespace mdops {
 
@@ -10,28 +10,11 @@ namespace gpu_env_mat {
 
 constexpr int kWarps = 8;
 
-// What the three kernels read; pointers as of DescriptorInputs.
-template <class T>
-struct Rows {
-  const T* displacements;
-  const int32_t *counts, *types;
-  const T *mean, *std;  // no mean: 0
-  const bool* pair_mask;
-  Cutoff<T> cutoff;
-  int64_t atoms, width;
-  int ntypes, columns;
-
-  __device__ Normalisation<T> normalisation(int type) const {
-    if (type < 0) return {T(0), T(1), T(1)};
-    return {mean ? mean[type] : T(0), T(1) / std[2 * type], T(1) / std[2 * type + 1]};
-  }
-};
-
 // A warp a row: work(first slot of these 32, how many of them, kind of row, present, norm) in every lane;
 // `present` says that the lane's slot has a neighbour that counts. A row that cannot be used has kind
 // RowKind::wrong.
 template <class T, class Work>
-__device__ void for_slots(const Rows<T>& rows, const Work& work) {
+__device__ void for_slots(const EnvMatArgs<T>& rows, const Work& work) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (i >= rows.atoms) return;
   const int32_t type = rows.types[i], *counts = rows.counts + i * rows.ntypes;
@@ -68,7 +51,7 @@ __device__ __forceinline__ void fill(T* values, int count, T value) {
 }
 
 template <class T>
-__global__ void env_mat_kernel(Rows<T> rows, T* out) {
+__global__ void env_mat_kernel(EnvMatArgs<T> rows, T* out) {
   for_slots(rows, [&](int64_t first, int lanes, RowKind kind, bool present, const Normalisation<T>& norm) {
     const int64_t slot = first + lane_index();
     T row[4];
@@ -79,7 +62,7 @@ __global__ void env_mat_kernel(Rows<T> rows, T* out) {
 }
 
 template <class T>
-__global__ void env_mat_backward_kernel(Rows<T> rows, const T* grad, T* out) {
+__global__ void env_mat_backward_kernel(EnvMatArgs<T> rows, const T* grad, T* out) {
   __shared__ T buffers[kWarps][3 * kWarp];
   for_slots(rows, [&](int64_t first, int lanes, RowKind kind, bool present, const Normalisation<T>& norm) {
     const int64_t slot = first + lane_index();
@@ -93,7 +76,7 @@ __global__ void env_mat_backward_kernel(Rows<T> rows, const T* grad, T* out) {
 }
 
 template <class T>
-__global__ void env_mat_second_kernel(Rows<T> rows, const T* tangent, const T* grad, T* grad_grad,
+__global__ void env_mat_second_kernel(EnvMatArgs<T> rows, const T* tangent, const T* grad, T* grad_grad,
                                       T* grad_d) {
   __shared__ T buffers[kWarps][3 * kWarp];
   for_slots(rows, [&](int64_t first, int lanes, RowKind kind, bool present, const Normalisation<T>& norm) {

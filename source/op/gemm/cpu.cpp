@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "common/scratch.h"
+#include "gemm/bf16_pack.h"
 #include "gemm/inputs.h"
 
 namespace mdops {
@@ -15,6 +16,8 @@ struct MlpScratch;
 template <class T>
 struct MlpLayers {
   std::vector<T> zeros, ones;
+  std::vector<uint16_t> packed;
+  Bf16Net bf16{};
   MlpArgs<T> args{};
 
   explicit MlpLayers(const MlpInputs& in) {
@@ -29,6 +32,26 @@ struct MlpLayers {
                         bias.numel() ? bias.const_data_ptr<T>() : zeros.data(),
                         timestep.numel() ? timestep.const_data_ptr<T>() : ones.data()};
     }
+    if (const int parts = bf16_parts(in.matmul, kDtype<T>)) pack(parts);
+  }
+
+ private:
+  void pack(int parts) {
+    const auto groups = [&](const auto& work) {
+      const int64_t features = args.shape.features;
+      for (int64_t from = 0; from < features; from += kMlpGroup)
+        work(std::min(kMlpGroup, features - from), args.layers[0].weight + from * args.shape.neurons[0]);
+    };
+    constexpr int64_t line = 64 / sizeof(uint16_t);
+    packed.resize(Bf16Layout<T>(args.shape, args.layers, parts, groups, nullptr, &bf16).size + line);
+    const uintptr_t at = reinterpret_cast<uintptr_t>(packed.data());
+    const Bf16Layout<T> layout(args.shape, args.layers, parts, groups,
+                               packed.data() + (-at % 64) / sizeof(uint16_t), &bf16);
+    const int64_t count = static_cast<int64_t>(layout.matrices.size());
+    parallel(count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) layout.matrices[k].pack(parts);
+    });
+    args.bf16 = &bf16;
   }
 };
 
@@ -164,9 +187,18 @@ std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
   return {tangent, grad_x, grads.weights, grads.biases, grads.timesteps};
 }
 
+// Which of bf16.h's kernels run.
+std::string cpu_bf16() {
+  return bf16_units();
+}
+
 }  // namespace
 
 }  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) {
+  m.impl("cpu_bf16", TORCH_BOX(&mdops::cpu_bf16));
+}
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
   m.impl("mlp", TORCH_BOX(&mdops::mlp));

@@ -7,8 +7,9 @@ namespace {
 
 template <class T>
 void rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch) {
-  for (int64_t first = from; first < to; first += kMlpRows) {
-    const int64_t count = to - first < kMlpRows ? to - first : kMlpRows;
+  const int64_t most = args.rows_at_once();
+  for (int64_t first = from; first < to; first += most) {
+    const int64_t count = to - first < most ? to - first : most;
     MlpBlock<T>(args, task, first, count, padded<T>(count), scratch).run();
   }
 }
@@ -40,7 +41,8 @@ void collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* const* 
 
 #define MDOPS_DEFINE(T)                                                                                      \
   int64_t mlp_scratch_size(const MlpArgs<T>& args, const MlpTask<T>& task) {                                 \
-    return MlpBlock<T>(args, task, 0, 0, kMlpRows, nullptr).arena.used / static_cast<int64_t>(sizeof(T)) +   \
+    return MlpBlock<T>(args, task, 0, 0, args.rows_at_once(), nullptr).arena.used /                          \
+               static_cast<int64_t>(sizeof(T)) +                                                             \
            1;                                                                                                \
   }                                                                                                          \
   void mlp_rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch) {      \

@@ -51,7 +51,10 @@ inline void net_backward(const Net<T>& net, const NetBlock<T>& block, T scale, c
   layers_down(net, block.value, [&](int n) {
     const Panels<T>&grad = block.value[n], &slope = block.slope[n];
     for (int64_t row = 0; row < net.neurons(n); ++row)
-      grad.each([&](auto place) { vector_at(place.in(slope, row)) *= vector_at(place.in(grad, row)); });
+      grad.each([&](auto place) {
+        T* s = place.in(slope, row);
+        store(s, vector_at(s) * vector_at(place.in(grad, row)));
+      });
     return slope;
   });
   const auto to = [&](const auto& group, int64_t) {

@@ -7,6 +7,7 @@
 // descriptor wants them.
 #pragma once
 
+#include "gemm/bf16.h"
 #include "gemm/net.h"
 #include "gemm/product.h"
 
@@ -16,21 +17,54 @@ namespace MDOPS_ISA {
 template <class T>
 struct Net {
   const NetShape& shape;
-  const DenseLayer<T>* layers;  // the last one is the output layer
+  const DenseLayer<T>* layers;    // the last one is the output layer
+  const Bf16Net* bf16 = nullptr;  // the matrices for products by bfloat16 units, if those are asked for
 
   int last() const { return shape.layers - 1; }
   int64_t neurons(int n) const { return shape.neurons[n]; }
 };
+
+// C (+)= A B for a matrix of the net, A as the instruction set takes it from the weights, or `tiles`, the
+// same packed for bfloat16 units. Returns what follows those.
+template <class T, class A>
+inline const uint16_t* product(const Net<T>& net, const uint16_t* tiles, int64_t rows, int64_t depth,
+                               const A& a, const Panels<T>& b, const Panels<T>& c, bool accumulate) {
+  if constexpr (sizeof(T) == 4) {
+    if (net.bf16) {
+      constexpr int64_t wide = Panels<T>::kWide;
+      net.bf16->multiply(tiles, net.bf16->parts, rows, depth, {b.base, b.rows, b.cols, b.first, wide},
+                         {c.base, c.rows, c.cols, c.first, wide}, accumulate);
+      return tiles + bf16_size(rows, depth, net.bf16->parts);
+    }
+  }
+  gemm(rows, depth, a, b, c, accumulate);
+  return tiles;
+}
+
+// Layer n, after the first: up from its inputs to its products, and down from their gradient.
+template <class T>
+inline void product_up(const Net<T>& net, int n, const Panels<T>& from, const Panels<T>& to) {
+  product(net, net.bf16 ? net.bf16->up[n] : nullptr, net.neurons(n), net.neurons(n - 1),
+          ByDepth<T>{net.layers[n].weight, net.neurons(n)}, from, to, false);
+}
+template <class T>
+inline void product_down(const Net<T>& net, int n, const Panels<T>& from, const Panels<T>& to,
+                         bool accumulate) {
+  product(net, net.bf16 ? net.bf16->down[n] : nullptr, net.neurons(n - 1), net.neurons(n),
+          ByRow<T>{net.layers[n].weight, net.neurons(n)}, from, to, accumulate);
+}
 
 // The product of the first layer's weights with the features, which form(group, out) makes a group at a time
 // in `work`, and with the further inputs.
 template <class T, class Source, class Form>
 inline void first_product(const Net<T>& net, const Source& source, const Form& form, T* work,
                           const Panels<T>& out) {
+  const uint16_t* tiles = net.bf16 ? net.bf16->groups_up : nullptr;
   source.each([&](const auto& group, int64_t before, const T* weights) {
     const Panels<T> features{work, group.features, out.cols};
     form(group, features);
-    gemm(net.neurons(0), group.features, ByDepth<T>{weights, net.neurons(0)}, features, out, before > 0);
+    tiles = product(net, tiles, net.neurons(0), group.features, ByDepth<T>{weights, net.neurons(0)}, features,
+                    out, before > 0);
   });
 }
 
@@ -38,8 +72,8 @@ template <class T>
 inline void add_extra(const Net<T>& net, const Panels<T>& extra, const Panels<T>& out) {
   const int64_t cols = net.neurons(0);
   if (net.shape.extra)
-    gemm(cols, net.shape.extra, ByDepth<T>{net.layers[0].weight + net.shape.features * cols, cols}, extra,
-         out, true);
+    product(net, net.bf16 ? net.bf16->extra_up : nullptr, cols, net.shape.extra,
+            ByDepth<T>{net.layers[0].weight + net.shape.features * cols, cols}, extra, out, true);
 }
 
 // The features' gradient from that of the first product, a group at a time: to(group, before) is where, and
@@ -47,9 +81,11 @@ inline void add_extra(const Net<T>& net, const Panels<T>& extra, const Panels<T>
 template <class T, class Source, class To, class Use>
 inline void first_backward(const Net<T>& net, const Source& source, const Panels<T>& grad, const To& to,
                            const Use& use) {
+  const uint16_t* tiles = net.bf16 ? net.bf16->groups_down : nullptr;
   source.each([&](const auto& group, int64_t before, const T* weights) {
     const Panels<T> features = to(group, before);
-    gemm(group.features, net.neurons(0), ByRow<T>{weights, net.neurons(0)}, grad, features, false);
+    tiles = product(net, tiles, group.features, net.neurons(0), ByRow<T>{weights, net.neurons(0)}, grad,
+                    features, false);
     use(group, before, features);
   });
 }
@@ -60,7 +96,8 @@ inline void add_input(const NetShape& net, int n, const Panels<T>& input, const 
   if (!net.adds_input(n)) return;
   for (int64_t row = 0; row < net.neurons[n]; ++row)
     out.each([&](auto place) {
-      vector_at(place.in(out, row)) += vector_at(place.in(input, row % net.neurons[n - 1]));
+      T* to = place.in(out, row);
+      store(to, vector_at(to) + vector_at(place.in(input, row % net.neurons[n - 1])));
     });
 }
 
@@ -75,7 +112,7 @@ inline bool input_gradient(const NetShape& net, int n, const Panels<T>& grad, co
     before.each([&](auto place) {
       Vector<T> sum = vector_at(place.in(grad, row));
       if (twice) sum += vector_at(place.in(grad, width + row));
-      vector_at(place.in(before, row)) = sum;
+      store(place.in(before, row), sum);
     });
   return true;
 }
@@ -86,9 +123,7 @@ template <class T, class Activate>
 inline void layers_up(const Net<T>& net, const Panels<T>* product, const Panels<T>* output,
                       const Activate& activate) {
   for (int n = 0; n < net.shape.layers; ++n) {
-    if (n)
-      gemm(net.neurons(n), net.neurons(n - 1), ByDepth<T>{net.layers[n].weight, net.neurons(n)},
-           output[n - 1], product[n], false);
+    if (n) product_up(net, n, output[n - 1], product[n]);
     activate(n);
     if (n) add_input(net.shape, n, output[n - 1], output[n]);
   }
@@ -101,8 +136,7 @@ inline void layers_down(const Net<T>& net, const Panels<T>* grad, const Delta& d
   for (int n = net.last(); n > 0; --n) {
     const Panels<T> own = delta(n);
     const bool add = input_gradient(net.shape, n, grad[n], grad[n - 1]);
-    gemm(net.neurons(n - 1), net.neurons(n), ByRow<T>{net.layers[n].weight, net.neurons(n)}, own, grad[n - 1],
-         add);
+    product_down(net, n, own, grad[n - 1], add);
   }
   delta(0);
 }
@@ -149,7 +183,7 @@ template <class T>
 inline void output_gradient(const Net<T>& net, T scale, const Panels<T>& grad) {
   for (int64_t row = 0; row < net.neurons(net.last()); ++row) {
     const Vector<T> out = scale * net.layers[net.shape.layers].weight[row] + Vector<T>{};
-    grad.each([&](auto place) { vector_at(place.in(grad, row)) = out; });
+    grad.each([&](auto place) { store(place.in(grad, row), out); });
   }
 }
 

@@ -15,11 +15,14 @@
 #include <cstdint>
 
 #include "common/isa.h"
+#include "gemm/bf16.h"
 #include "gemm/net.h"
 
 namespace mdops {
 
-constexpr int kMlpRows = 64;       // of a block on the CPU
+constexpr int64_t kMlpGroup =
+    64;  // inputs of the first layer at once, which stay in cache with their weights
+constexpr int kMlpRows = 64, kMostMlpRows = 128;  // of a block on the CPU
 constexpr int kMlpTableEdge = 16;  // columns of a thread's sums are padded to whole vectors of any set
 
 // All layers, the linear output layer as the last of them.
@@ -29,7 +32,11 @@ struct MlpArgs {
   DenseLayer<T> layers[kMaxLayers];
   bool timed[kMaxLayers];  // whether the layer has timesteps, or ones in their place
   const T* x;              // (N, features)
+  const Bf16Net* bf16;     // or null
 
+  // Of a block on the CPU. By bfloat16 units products are so quick that reading the weights is what takes
+  // time.
+  int64_t rows_at_once() const { return bf16 ? kMostMlpRows : kMlpRows; }
   int last() const { return shape.layers - 1; }
   int64_t inputs(int n) const { return n ? shape.neurons[n - 1] : shape.features; }
   int64_t outputs() const { return shape.neurons[last()]; }

@@ -69,7 +69,7 @@ struct MlpBlock {
            T* scratch)
       : args(args_),
         task(task_),
-        net{args.shape, args.layers},
+        net{args.shape, args.layers, args.bf16},
         first(first_),
         count(count_),
         lanes(lanes_),
@@ -82,10 +82,12 @@ struct MlpBlock {
   // out = first matrix^T * rows of x, or of a direction of it, a group of columns at a time.
   void first_product(const T* rows, const Panels<T>& out) const {
     const int64_t cols = net.neurons(0);
+    const uint16_t* tiles = net.bf16 ? net.bf16->groups_up : nullptr;
     for (int64_t from = 0; from < features(); from += kMlpGroup) {
       const Panels<T> group{m.work, features() - from < kMlpGroup ? features() - from : kMlpGroup, lanes};
       rows_to_lanes(rows + first * features() + from, features(), count, group.rows, group);
-      gemm(cols, group.rows, ByDepth<T>{args.layers[0].weight + from * cols, cols}, group, out, from > 0);
+      tiles = product(net, tiles, cols, group.rows, ByDepth<T>{args.layers[0].weight + from * cols, cols},
+                      group, out, from > 0);
     }
   }
 
@@ -98,7 +100,7 @@ struct MlpBlock {
 
   static void add_rows(const Panels<T>& from, int64_t inputs, int64_t outputs, const Panels<T>& to) {
     for (int64_t row = 0; row < outputs; ++row)
-      to.each([&](auto place) { vector_at(place.in(to, row)) += vector_at(place.in(from, row % inputs)); });
+      to.each([&](auto place) { add_to(place.in(to, row), vector_at(place.in(from, row % inputs))); });
   }
 
   void forward() const {
@@ -172,7 +174,8 @@ struct MlpBlock {
   static void times(const Panels<T>& a, const Panels<T>& b, int64_t rows, const Panels<T>& out) {
     for (int64_t row = 0; row < rows; ++row)
       out.each([&](auto place) {
-        vector_at(place.in(out, row)) = vector_at(place.in(a, row)) * vector_at(place.in(b, row));
+        const Vector<T> product = vector_at(place.in(a, row)) * vector_at(place.in(b, row));
+        store(place.in(out, row), product);
       });
   }
 
@@ -180,7 +183,7 @@ struct MlpBlock {
     const int64_t outputs = args.outputs();
     if (given) return rows_to_lanes(given + first * outputs, outputs, count, outputs, to);
     for (int64_t row = 0; row < outputs; ++row)
-      to.each([&](auto place) { vector_at(place.in(to, row)) = Vector<T>{}; });
+      to.each([&](auto place) { store(place.in(to, row), Vector<T>{}); });
     if (!task.of_first_output) return;
     for (int64_t a = 0; a < count; ++a) to.panel(a / to.kWide * to.kWide)[a % to.kWide] = 1;
   }
@@ -201,9 +204,10 @@ struct MlpBlock {
           const Vector<T> grad_dy = in(m.grad_dy[n]), dz = in(m.dz[n]);
           own += in(m.curve[n]) * dz * grad_dy;
           if (m.df[n].base) steps += in(m.df[n]) * dz * grad_dy;
-          vector_at(place.in(delta_dz, row)) = slope * grad_dy;
+          const Vector<T> by_dz = slope * grad_dy;
+          store(place.in(delta_dz, row), by_dz);
         }
-        vector_at(place.in(delta, row)) = own;
+        store(place.in(delta, row), own);
         bias += own;
       });
       if (!task.sums) continue;
@@ -247,14 +251,10 @@ struct MlpBlock {
       layer_gradients(n, m.grad[n], m.grad_dy[n]);
       if (task.sums) weight_gradients(n);
       if (n == 0) break;
-      product_back(n, m.grad[n], m.grad[n - 1], goes_on);
-      if (task.direction) product_back(n, m.grad_dy[n], m.grad_dy[n - 1], goes_on);
+      product_down(net, n, m.grad[n], m.grad[n - 1], goes_on);
+      if (task.direction) product_down(net, n, m.grad_dy[n], m.grad_dy[n - 1], goes_on);
     }
     if (task.grad_x) write_input_gradient();
-  }
-
-  void product_back(int n, const Panels<T>& delta, const Panels<T>& to, bool add) const {
-    gemm(net.neurons(n - 1), net.neurons(n), ByRow<T>{args.layers[n].weight, net.neurons(n)}, delta, to, add);
   }
 
   // The input's part of a gradient that comes round the first layer.
@@ -264,20 +264,21 @@ struct MlpBlock {
       m.input.each([&](auto place) {
         Vector<T> sum = vector_at(place.in(grad, row));
         if (net.neurons(0) > inputs) sum += vector_at(place.in(grad, inputs + row));
-        vector_at(place.in(m.input, row)) = sum;
+        store(place.in(m.input, row), sum);
       });
   }
 
   void write_input_gradient() const {
     const int64_t cols = net.neurons(0);
+    const uint16_t* tiles = net.bf16 ? net.bf16->groups_down : nullptr;
     for (int64_t from = 0; from < features(); from += kMlpGroup) {
       const Panels<T> group{m.work, features() - from < kMlpGroup ? features() - from : kMlpGroup, lanes};
-      gemm(group.rows, cols, ByRow<T>{args.layers[0].weight + from * cols, cols}, m.grad[0], group, false);
+      tiles = product(net, tiles, group.rows, cols, ByRow<T>{args.layers[0].weight + from * cols, cols},
+                      m.grad[0], group, false);
       if (args.shape.residual[0])
         for (int64_t row = 0; row < group.rows; ++row)
-          group.each([&](auto place) {
-            vector_at(place.in(group, row)) += vector_at(place.in(m.input, from + row));
-          });
+          group.each(
+              [&](auto place) { add_to(place.in(group, row), vector_at(place.in(m.input, from + row))); });
       lanes_to_rows(group, count, group.rows, task.grad_x + first * features() + from, features());
     }
   }

@@ -69,7 +69,7 @@ inline void micro(int64_t depth, const A& a, const T* b, T* c, bool accumulate) 
       for (int v = 0; v < Vectors; ++v) sum[r][v] += column[r * stride] * row[v];
   });
   for (int r = 0; r < Rows; ++r)
-    for (int v = 0; v < Vectors; ++v) vector_at(c + (r * Vectors + v) * kLanes<T>) = sum[r][v];
+    for (int v = 0; v < Vectors; ++v) store(c + (r * Vectors + v) * kLanes<T>, sum[r][v]);
 }
 
 // The last rows, fewer than kRows.

@@ -132,7 +132,7 @@ struct NetPasses {
   // out = timestep * in, of a layer.
   void times_timestep(int n, const Panels<T>& in, const Panels<T>& out) const {
     each_vector(n, [&](int64_t row, auto place) {
-      vector_at(place.in(out, row)) = net.layers[n].timestep[row] * vector_at(place.in(in, row));
+      store(place.in(out, row), net.layers[n].timestep[row] * vector_at(place.in(in, row)));
     });
   }
 };
@@ -160,8 +160,8 @@ inline void net_pass_backward(const NetPasses<T>& p, const Source& source, const
   layers_down(p.net, p.grad_y.of, [&](int n) {
     p.each_vector(n, [&](int64_t row, auto place) {
       const Vector<T> v = vector_at(place.in(p.h[n], row));
-      vector_at(place.in(p.z(n), row)) =
-          vector_at(place.in(p.grad_y[n], row)) * p.net.layers[n].timestep[row] * (T(1) - v * v);
+      store(place.in(p.z(n), row),
+            vector_at(place.in(p.grad_y[n], row)) * p.net.layers[n].timestep[row] * (T(1) - v * v));
     });
     return p.across(n, p.arrays.delta[n]);
   });
@@ -177,7 +177,8 @@ inline void net_pass_tangent(const NetPasses<T>& p, const Source& source, const 
   layers_up(p.net, dh.of, dy.of, [&](int n) {
     p.each_vector(n, [&](int64_t row, auto place) {
       const Vector<T> v = vector_at(place.in(p.h[n], row));
-      vector_at(place.in(dh[n], row)) *= T(1) - v * v;
+      T* to = place.in(dh[n], row);
+      store(to, vector_at(to) * (T(1) - v * v));
     });
     p.times_timestep(n, dh[n], dy[n]);
   });
@@ -196,7 +197,7 @@ inline void adjoint_layer(const NetPasses<T>& p, int n, const Panels<T>& grad, T
       const Vector<T> value = in(h), change = in(dh), g = in(grad), given = in(grad_y);
       const Vector<T> sum = (T(1) - value * value) * g - T(2) * value * change * given;
       const Vector<T> scaled = p.net.layers[n].timestep[row] * sum;
-      vector_at(place.in(z, row)) = scaled;
+      store(place.in(z, row), scaled);
       bias += scaled;
       steps += g * value + given * change;
     });
@@ -215,7 +216,7 @@ inline void adjoint_output(const NetPasses<T>& p, const Panels<T>& grad, T* grad
     Vector<T> sum{};
     y.each([&](auto place) {
       const Vector<T> given = vector_at(place.in(u, 0));
-      vector_at(place.in(grad, row)) = p.scale * given * weight;
+      store(place.in(grad, row), p.scale * given * weight);
       sum += given * vector_at(place.in(y, row)) + vector_at(place.in(dy, row));
     });
     grad_weight[row] += p.scale * sum_lanes<T>(sum);

@@ -40,7 +40,7 @@ Tensor product(const Op&, const LowBitInputs& in) {
 
   // Blocks of rows as large as give each thread a piece: panels of B are packed for each.
   const int64_t panels = (p.cols + cut.panel - 1) / cut.panel;
-  const int64_t threads = torch::stable::get_num_threads();
+  const int64_t threads = thread_count();
   int64_t block = cut.block;
   if (panels >= 2 * threads) block = std::max(block, (p.rows + block - 1) / block * block);
   if (p.is_float()) block = cut.block;

@@ -289,12 +289,12 @@ MDOPS_HD void add_group(const int32_t* tile, int32_t extra, const float* scale, 
     const WholeInts whole = *reinterpret_cast<const WholeInts*>(tile + n) - extra;
     Vector<float> term = __builtin_convertvector(whole, Vector<float>) * vector_at(scale + n);
     keep_rounded(term);
-    vector_at(sum + n) = is_first ? term : vector_at(sum + n) + term;
+    store(sum + n, is_first ? term : vector_at(sum + n) + term);
   }
 }
 
 // Finished numbers of a row of C.
-void store(const LowBitProduct& p, int64_t row, int64_t first, float* sum) {
+void finish_row(const LowBitProduct& p, int64_t row, int64_t first, float* sum) {
   const int64_t left = p.cols - first, at = row * p.cols + first;
   const int count = static_cast<int>(left < kDotColumns ? left : kDotColumns);
   const float scale = p.a_scale[row * p.a_step];
@@ -432,7 +432,7 @@ void integer_pieces(const LowBitProduct& p, int64_t block, int64_t begin, int64_
                     scratch.scale + g * kDotColumns, sum + r * kDotColumns, kDotColumns, g == 0);
       }
       if (p.groups == 0) std::memset(sum, 0, sizeof sum);
-      for (int r = 0; r < rows; ++r) store(p, row + r, first, sum + r * kDotColumns);
+      for (int r = 0; r < rows; ++r) finish_row(p, row + r, first, sum + r * kDotColumns);
     }
   }
 #if defined(MDOPS_ISA_LEVEL_v4)
@@ -524,7 +524,7 @@ void float_pieces(const LowBitProduct& p, int64_t block, int64_t begin, int64_t 
           sum = g == 0 ? term : sum + term;
         }
     }
-    for (int64_t r = 0; r < rows; ++r) store(p, top + r, first, scratch.sum + r * kDotColumns);
+    for (int64_t r = 0; r < rows; ++r) finish_row(p, top + r, first, scratch.sum + r * kDotColumns);
   }
 }
 

@@ -40,8 +40,12 @@ inline bool named_way(Way* way) {
   return false;
 }
 
+// By the device: the largest tiles that give most of its multiprocessors one. Hopper's warpgroups want B by
+// lines: where it lies otherwise they take it from a copy, which pays from some hundred rows on. Float8 goes
+// to them early, because `mma.sync` makes float16 of it there.
 inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
   const GpuLimits limits = gpu.limits();
+  const int64_t chip = limits.multiprocessors;
   const auto tiles = [&](int64_t rows, int64_t cols) {
     return blocks_for(p.rows, rows) * blocks_for(p.cols, cols);
   };
@@ -51,13 +55,18 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
 #endif
   Way way = Way::small;
   if (!named_way(&way)) {
-    if (wide && !parts && 2 * tiles(kWideRows, 256) > limits.multiprocessors)
-      way = Way::pair_256;
-    else if (wide && parts && 2 * tiles(kWideRows, 128) > limits.multiprocessors)
-      way = Way::pair_128;
-    else if (tiles(128, 128) > limits.multiprocessors)
+    const int64_t wide_64 = tiles(kWideRows, 64), wide_128 = tiles(kWideRows, 128),
+                  wide_256 = tiles(kWideRows, 256);
+    const bool is_fed = p.b.layout == Layout::by_line || p.rows >= 256;
+    if (wide && is_fed && !parts && 4 * wide_256 > 3 * chip)
+      way = wide_256 > 2 * chip ? Way::pair_256 : Way::wide_256;
+    else if (wide && is_fed && 5 * wide_128 > 3 * chip)
+      way = wide_128 > 8 * chip ? Way::pair_128 : Way::wide_128;
+    else if (wide && is_fed && wide_64 >= (p.is_float() ? 8 : 48))
+      way = Way::wide_64;
+    else if (tiles(128, 128) > chip && !parts)
       way = Way::large;
-    else if (2 * tiles(64, 64) > limits.multiprocessors)
+    else if (2 * tiles(64, 64) > chip)
       way = Way::middle;
   }
   if (is_wide(way) && !wide) way = Way::large;

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "common/tensor.h"
+#include "common/op.h"
+#include "common/parallel.h"
 #include "neighbor/cpu_kernel.h"
 #include "neighbor/neighbor.h"
 

@@ -251,8 +251,8 @@ void search_all(const Atoms& atoms, const Cells& cells, const Visit& visit) {
       pieces.push_back({&system, first, std::min(first + step, bins)});
   }
   // A thread for fewer pieces than these takes longer to wake than to do its work.
-  const int64_t threads = std::max<int64_t>(
-      1, std::min<int64_t>(torch::stable::get_num_threads(), static_cast<int64_t>(pieces.size()) / 8));
+  const int64_t threads =
+      std::max<int64_t>(1, std::min<int64_t>(thread_count(), static_cast<int64_t>(pieces.size()) / 8));
   std::atomic<size_t> next{0};
   parallel(threads, 1, [&](int64_t, int64_t) {
     Searcher searcher(atoms, cells);

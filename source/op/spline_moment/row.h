@@ -61,7 +61,7 @@ inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t
     } else {
       using V = Vector4<T>;
       const V r = {row[0][k], row[1][k], row[2][k], row[3][k]};
-      for (int m = 0; m < kSplineSupport; ++m) reinterpret_cast<V*>(out)[m] += r * w[m][k];
+      for (int m = 0; m < kSplineSupport; ++m) store(out + 4 * m, load<V>(out + 4 * m) + r * w[m][k]);
     }
   }
 }
@@ -101,8 +101,8 @@ MDOPS_HD void contract(const T* grad, const T (*weights)[kChunk], int k, T (*out
     for (int a = 1; a < 4; ++a) out[a][k] = 0;
   } else {
     using V = Vector4<T>;
-    V sum = reinterpret_cast<const V*>(grad)[0] * weights[0][k];
-    for (int m = 1; m < kSplineSupport; ++m) sum += reinterpret_cast<const V*>(grad)[m] * weights[m][k];
+    V sum = load<V>(grad) * weights[0][k];
+    for (int m = 1; m < kSplineSupport; ++m) sum += load<V>(grad + 4 * m) * weights[m][k];
     for (int a = 0; a < 4; ++a) out[a][k] = sum[a];
   }
 }

@@ -26,15 +26,15 @@ struct AtomBlock {
   AtomBlock(const PotentialArgs<T>& args, Arena& arena) {
     pair_stride = (args.list_width + 15) / 16 * 16;
     moment_rows = static_cast<int64_t>(args.ntypes) * args.basis();
-    x = arena.take<T>(kBlock * pair_stride);
-    y = arena.take<T>(kBlock * pair_stride);
-    z = arena.take<T>(kBlock * pair_stride);
-    table = arena.take<int32_t>(kBlock * pair_stride);
-    other = arena.take<int32_t>(kBlock * pair_stride);
-    pairs = arena.take<int32_t>(kBlock);
+    x = arena.take<T>(args.block * pair_stride);
+    y = arena.take<T>(args.block * pair_stride);
+    z = arena.take<T>(args.block * pair_stride);
+    table = arena.take<int32_t>(args.block * pair_stride);
+    other = arena.take<int32_t>(args.block * pair_stride);
+    pairs = arena.take<int32_t>(args.block);
     active_stride = moment_rows + 8;  // list_active writes one beyond what it keeps
-    active = arena.take<int16_t>(kBlock * active_stride);
-    actives = arena.take<int32_t>(kBlock);
+    active = arena.take<int16_t>(args.block * active_stride);
+    actives = arena.take<int32_t>(args.block);
     moments = arena.take<T>(moment_rows * 4);
     marks = arena.take<uint8_t>(moment_rows + 8);
   }
@@ -84,7 +84,7 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
   const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
   const double *positions = args.positions, *h = args.cell + 9 * args.batch[i];
   const Vector4<double> cell[3] = {{h[0], h[1], h[2], 0}, {h[3], h[4], h[5], 0}, {h[6], h[7], h[8], 0}};
-  const Vector4<double> xi = *reinterpret_cast<const Vector4<double>*>(positions + 4 * i);
+  const Vector4<double> xi = load<Vector4<double>>(positions + 4 * i);
   const int32_t *list = args.neighbors + i * args.list_width, *images = args.images + i * args.list_width;
   T *x = s.x + a * s.pair_stride, *y = s.y + a * s.pair_stride, *z = s.z + a * s.pair_stride;
   int32_t *table = s.table + a * s.pair_stride, *other = s.other + a * s.pair_stride;
@@ -98,8 +98,7 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
     for (; k < last; ++k) {
       const uint32_t j = static_cast<uint32_t>(list[k]);
       if (j >= atoms) return false;
-      Vector4<double> d =
-          *reinterpret_cast<const Vector4<double>*>(positions + 4 * static_cast<size_t>(j)) - xi;
+      Vector4<double> d = load<Vector4<double>>(positions + 4 * static_cast<size_t>(j)) - xi;
       if (images[k] != 0) add_image(images[k], cell, &d);
       const Vector4<T> v = __builtin_convertvector(d, Vector4<T>), v2 = v * v;
       const T r2 = v2[0] + v2[1] + v2[2];
@@ -162,8 +161,7 @@ inline void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64
 template <class T>
 inline void clear_moments(int64_t a, T* moments, const AtomBlock<T>& s) {
   const int16_t* active = s.active + a * s.active_stride;
-  for (int k = 0; k < s.actives[a]; ++k)
-    *reinterpret_cast<Vector4<T>*>(moments + 4 * active[k]) = Vector4<T>{};
+  for (int k = 0; k < s.actives[a]; ++k) store(moments + 4 * active[k], Vector4<T>{});
 }
 
 // T[a] = sum over the active rows b of A[b][a] C[b], a few vectors of columns at a time.
@@ -175,12 +173,12 @@ inline void contract_columns(const T* moments, const int16_t* active, int count,
   for (int k = 0; k < count; ++k) {
     const T *row = table + active[k] * table_width, *m = moments + 4 * active[k];
     for (int v = 0; v < Vectors; ++v) {
-      const V column = *reinterpret_cast<const V*>(row + v * kLanes<T>);
+      const V column = vector_at(row + v * kLanes<T>);
       for (int a = 0; a < 4; ++a) sum[a][v] += m[a] * column;
     }
   }
   for (int a = 0; a < 4; ++a)
-    for (int v = 0; v < Vectors; ++v) *reinterpret_cast<V*>(t + a * t_width + v * kLanes<T>) = sum[a][v];
+    for (int v = 0; v < Vectors; ++v) store(t + a * t_width + v * kLanes<T>, sum[a][v]);
 }
 
 // T of atom a, rows of t_width, from moments in its active rows.
@@ -199,25 +197,33 @@ inline void contract_moments(const PotentialArgs<T>& args, const T* table, const
                         t + v * kLanes<T>, stride);
 }
 
-// The lanes of four vectors summed: (sum v0, sum v1, sum v2, sum v3).
+// The lanes of a vector, added up until four are left.
 template <class T>
-inline void four_sums(const Vector<T>* v, T* out) {
+inline Vector4<T> four_lanes(const Vector<T>& v) {
+  alignas(64) T lanes[kLanes<T>];
+  store(lanes, v);
+  Vector4<T> sum = load<Vector4<T>>(lanes);
+  for (int q = 4; q < kLanes<T>; q += 4) sum += load<Vector4<T>>(lanes + q);
+  return sum;
+}
+
+// The lanes of four vectors summed: (sum a, sum b, sum c, sum d). Not of an array: its vectors would have to
+// be in memory while they are summed up.
+template <class T>
+inline __attribute__((always_inline)) void four_sums(const Vector<T>& a, const Vector<T>& b,
+                                                     const Vector<T>& c, const Vector<T>& d, T* out) {
   if constexpr (kLanes<T> >= 4) {
     using V4 = Vector4<T>;
     using Index [[maybe_unused]] = Vector4Index<T>;  // by GCC 11 alone
-    V4 part[4];
-    for (int a = 0; a < 4; ++a) {
-      part[a] = *reinterpret_cast<const V4*>(v + a);
-      for (int q = 1; q < kLanes<T> / 4; ++q) part[a] += reinterpret_cast<const V4*>(v + a)[q];
-    }
-    const V4 a = MDOPS_SHUFFLE(Index, part[0], part[1], 0, 4, 2, 6) +
-                 MDOPS_SHUFFLE(Index, part[0], part[1], 1, 5, 3, 7);
-    const V4 b = MDOPS_SHUFFLE(Index, part[2], part[3], 0, 4, 2, 6) +
-                 MDOPS_SHUFFLE(Index, part[2], part[3], 1, 5, 3, 7);
-    *reinterpret_cast<V4*>(out) =
-        MDOPS_SHUFFLE(Index, a, b, 0, 1, 4, 5) + MDOPS_SHUFFLE(Index, a, b, 2, 3, 6, 7);
+    const V4 four[4] = {four_lanes<T>(a), four_lanes<T>(b), four_lanes<T>(c), four_lanes<T>(d)};
+    const V4 ab = MDOPS_SHUFFLE(Index, four[0], four[1], 0, 4, 2, 6) +
+                  MDOPS_SHUFFLE(Index, four[0], four[1], 1, 5, 3, 7);
+    const V4 cd = MDOPS_SHUFFLE(Index, four[2], four[3], 0, 4, 2, 6) +
+                  MDOPS_SHUFFLE(Index, four[2], four[3], 1, 5, 3, 7);
+    const V4 sums = MDOPS_SHUFFLE(Index, ab, cd, 0, 1, 4, 5) + MDOPS_SHUFFLE(Index, ab, cd, 2, 3, 6, 7);
+    store(out, sums);
   } else {
-    for (int a = 0; a < 4; ++a) out[a] = v[a][0] + v[a][kLanes<T> - 1];
+    for (const Vector<T>* v : {&a, &b, &c, &d}) *out++ = (*v)[0] + (*v)[kLanes<T> - 1];
   }
 }
 
@@ -229,10 +235,11 @@ inline void uncontract_rows(const int16_t* active, const T* table, int64_t table
   V sum[Rows][4] = {};
   for (int64_t c = 0; c < t_width; c += kLanes<T>)
     for (int r = 0; r < Rows; ++r) {
-      const V column = *reinterpret_cast<const V*>(table + active[r] * table_width + c);
-      for (int i = 0; i < 4; ++i) sum[r][i] += column * *reinterpret_cast<const V*>(grad + i * t_width + c);
+      const V column = vector_at(table + active[r] * table_width + c);
+      for (int i = 0; i < 4; ++i) sum[r][i] += column * vector_at(grad + i * t_width + c);
     }
-  for (int r = 0; r < Rows; ++r) four_sums<T>(sum[r], moments + 4 * active[r]);
+  for (int r = 0; r < Rows; ++r)
+    four_sums<T>(sum[r][0], sum[r][1], sum[r][2], sum[r][3], moments + 4 * active[r]);
 }
 
 // The gradient of atom a's moments in its active rows, into s.moments.
@@ -264,7 +271,8 @@ inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int
         for (int e = 0; e < 3; ++e) w[3 * b + e] -= d[b] * g[e];
       }
       const int64_t j = s.other[a * s.pair_stride + from + k];
-      *reinterpret_cast<Vector4<T>*>(out.forces + 4 * j) -= Vector4<T>{g[0], g[1], g[2], 0};
+      T* to = out.forces + 4 * j;
+      store(to, load<Vector4<T>>(to) - Vector4<T>{g[0], g[1], g[2], 0});
     }
   }
   for (int b = 0; b < 3; ++b) out.forces[4 * i + b] += force[b];

@@ -8,12 +8,15 @@ namespace {
 Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
                              std::vector<Tensor> timesteps, int64_t width, int64_t axis, std::string matmul) {
   const Op op("spline_potential_pack");
-  refuse_tf32(op, matmul_of(op, matmul));
+  const Matmul products = matmul_of(op, matmul);
+  refuse_tf32(op, products);
   const NetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
   return dispatch_float(op, in.weights[0].scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    Tensor packed = empty({PackedNet(in.net).size}, kDtype<T>);
-    pack(in.net, in.layers<T>(), packed.mutable_data_ptr<T>());
+    const int parts = bf16_parts(products, kDtype<T>);
+    const int64_t size = PackedNet(in.net, parts).size;
+    Tensor packed = zeros({size}, kDtype<T>);  // gaps, too
+    pack(in.net, parts, in.layers<T>(), packed.mutable_data_ptr<T>());
     return packed;
   });
 }
@@ -23,7 +26,8 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
 template <class T>
 std::vector<Share<T>> run(const Op& op, const PotentialInputs& in, const PotentialArgs<T>& args,
                           Answer& answer) {
-  const T* nets = in.nets.const_data_ptr<T>();
+  T* nets = const_cast<T*>(in.nets.const_data_ptr<T>());  // which are only read
+  const int parts = bf16_parts(in.matmul, kDtype<T>);
   const Order order(args.types, args.atoms, args.ntypes);
   const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
   std::vector<Share<T>> shares(threads);
@@ -35,7 +39,7 @@ std::vector<Share<T>> run(const Op& op, const PotentialInputs& in, const Potenti
       for (int t = 0; t < args.ntypes; ++t) {
         const int64_t first = order.start[t], count = order.start[t + 1] - first;
         const int64_t from = count * thread / threads, to = count * (thread + 1) / threads;
-        MDOPS_RUN(potential, args, packed_weights(in.net, nets + t * in.nets.size(1)),
+        MDOPS_RUN(potential, args, packed_weights(in.net, parts, nets + t * in.nets.size(1)),
                   order.ids.data() + first + from, to - from, scratch, out);
       }
       shares[thread].bad_atom = out.bad_atom;
@@ -53,8 +57,10 @@ struct CpuCall : Op {
     Answer answer(in);
     dispatch_float(*this, in.dtype, [&](auto zero) {
       using T = decltype(zero);
-      check_packed(*this, in.nets, PackedNet(in.net).size);
-      answer.finish(*this, in, mdops::run<T>(*this, in, arguments<T>(in, places.data()), answer));
+      check_packed(*this, in.nets, PackedNet(in.net, bf16_parts(in.matmul, kDtype<T>)).size);
+      PotentialArgs<T> args = arguments<T>(in, places.data());
+      if (bf16_parts(in.matmul, kDtype<T>)) args.block = 2 * kBlock;
+      answer.finish(*this, in, mdops::run<T>(*this, in, args, answer));
     });
     return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest};
   }

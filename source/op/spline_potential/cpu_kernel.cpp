@@ -16,7 +16,7 @@ struct Scratch {
   double* energy;
   NetBlock<T> net;
 
-  // For `lanes` atoms: as many as `kBlock` say how much memory there must be.
+  // For `lanes` atoms: as many as `args.block` say how much memory there must be.
   Scratch(const PotentialArgs<T>& args, T* memory, int64_t lanes)
       : arena{reinterpret_cast<char*>(memory)},
         atoms(args, arena),
@@ -42,7 +42,7 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
   const T* table = args.tables + type * s.atoms.moment_rows * args.table_width;
   const int64_t t_rows = s.t_lanes.rows;
   const FittingShape& shape = args.net;
-  const Net<T> net{shape, weights.layer};
+  const Net<T> net{shape, weights.layer, weights.bf16.multiply ? &weights.bf16 : nullptr};
   const Features<T> features{shape, weights};
   for (int64_t a = 0; a < count; ++a) {
     const int64_t i = ids[a];
@@ -78,12 +78,12 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
 
 #define MDOPS_DEFINE(T)                                                                          \
   int64_t scratch_size(const PotentialArgs<T>& args) {                                           \
-    return Scratch<T>(args, nullptr, kBlock).size();                                             \
+    return Scratch<T>(args, nullptr, args.block).size();                                         \
   }                                                                                              \
   void potential(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids, \
                  int64_t count, T* scratch, PotentialResults<T>& out) {                          \
-    Scratch<T>(args, scratch, kBlock).atoms.clear();                                             \
-    each_block(count, [&](int64_t from, int64_t to) {                                            \
+    Scratch<T>(args, scratch, args.block).atoms.clear();                                         \
+    each_block(count, args.block, [&](int64_t from, int64_t to) {                                \
       block(args, weights, ids + from, to - from, scratch, out);                                 \
     });                                                                                          \
   }

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "spline_potential/spline_potential.h"
+#include "gemm/bf16_pack.h"
+#include "spline_potential/groups.h"
 
 namespace mdops {
 
@@ -20,12 +21,28 @@ void fold_head(const FittingShape& net, const T* weight, T* head) {
     }
 }
 
-// Where the parts of one net stand in an array: first the head, then for each hidden layer weight (inputs,
-// outputs), bias and timestep (outputs), and the output layer's weight and bias.
-struct PackedNet {
-  int64_t weight[kMaxLayers], bias[kMaxLayers], timestep[kMaxLayers], size;
+// The groups of features with their weights, as `bf16_net` asks for them.
+template <class T>
+struct FeatureGroups {
+  const FittingShape& net;
+  const NetWeights<T>& weights;
 
-  explicit PackedNet(const FittingShape& net) : size(net.head_rows() * net.neurons[0]) {
+  template <class Work>
+  void operator()(const Work& work) const {
+    each_group(net, kGroup, [&](const Group& group, int64_t) {
+      work(group.features, weights.head ? group_weights(net, weights, group) : nullptr);
+    });
+  }
+};
+
+// Where the parts of one net stand in an array: first the head, then for each hidden layer weight (inputs,
+// outputs), bias and timestep (outputs), and the output layer's weight and bias. Last, on a cache line, the
+// matrices in `parts` bfloat16 parts, if they are wanted.
+struct PackedNet {
+  int64_t weight[kMaxLayers], bias[kMaxLayers], timestep[kMaxLayers], bf16, size;
+  int parts;
+
+  PackedNet(const FittingShape& net, int parts_) : size(net.head_rows() * net.neurons[0]), parts(parts_) {
     int64_t inputs = net.features + net.extra;
     for (int n = 0; n < net.layers; ++n) {
       weight[n] = take(inputs * net.neurons[n]);
@@ -35,6 +52,13 @@ struct PackedNet {
     }
     weight[net.layers] = take(inputs);
     bias[net.layers] = take(1);
+    bf16 = size = (size + 15) / 16 * 16;
+    if (!parts) return;
+    const NetWeights<float> nothing{};
+    Bf16Net unused{};
+    const FeatureGroups<float> groups{net, nothing};
+    take(Bf16Layout<float>(net, nothing.layer, parts, groups, nullptr, &unused).size / 2);
+    size = (size + 15) / 16 * 16;
   }
 
  private:
@@ -45,8 +69,23 @@ struct PackedNet {
 };
 
 template <class T>
-void pack(const FittingShape& net, const std::vector<DenseLayer<T>>& layers, T* packed) {
-  const PackedNet at(net);
+NetWeights<T> packed_weights(const FittingShape& net, int parts, T* packed, bool write = false) {
+  const PackedNet at(net, parts);
+  NetWeights<T> weights{packed, {}, {}};
+  for (int n = 0; n <= net.layers; ++n)
+    weights.layer[n] = {packed + at.weight[n], packed + at.bias[n],
+                        n < net.layers ? packed + at.timestep[n] : nullptr};
+  if (!parts) return weights;
+  const Bf16Layout<T> layout(net, weights.layer, parts, FeatureGroups<T>{net, weights},
+                             reinterpret_cast<uint16_t*>(packed + at.bf16), &weights.bf16);
+  if (write)
+    for (const Bf16Matrix<T>& matrix : layout.matrices) matrix.pack(parts);
+  return weights;
+}
+
+template <class T>
+void pack(const FittingShape& net, int parts, const std::vector<DenseLayer<T>>& layers, T* packed) {
+  const PackedNet at(net, parts);
   fold_head(net, layers[0].weight, packed);
   int64_t inputs = net.features + net.extra;
   for (int n = 0; n <= net.layers; ++n) {
@@ -56,16 +95,7 @@ void pack(const FittingShape& net, const std::vector<DenseLayer<T>>& layers, T* 
     if (n < net.layers) std::copy_n(layers[n].timestep, outputs, packed + at.timestep[n]);
     inputs = outputs;
   }
-}
-
-template <class T>
-NetWeights<T> packed_weights(const FittingShape& net, const T* packed) {
-  const PackedNet at(net);
-  NetWeights<T> weights{packed, {}};
-  for (int n = 0; n <= net.layers; ++n)
-    weights.layer[n] = {packed + at.weight[n], packed + at.bias[n],
-                        n < net.layers ? packed + at.timestep[n] : nullptr};
-  return weights;
+  packed_weights(net, parts, packed, true);
 }
 
 }  // namespace mdops

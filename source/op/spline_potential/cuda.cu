@@ -12,7 +12,8 @@ static_assert(GpuNetShape::kMostLayers == kMaxHidden);
 // float32's accuracy; one holds 11, TF32's.
 template <class F>
 auto with_parts(Matmul matmul, const F& f) {
-  return matmul == Matmul::tf32 ? f.template operator()<1>() : f.template operator()<2>();
+  const bool one = matmul == Matmul::tf32 || matmul == Matmul::bf16;
+  return one ? f.template operator()<1>() : f.template operator()<2>();
 }
 
 // The fitting net behind the features of D.

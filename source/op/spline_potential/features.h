@@ -7,7 +7,7 @@
 #pragma once
 
 #include "common/panels.h"
-#include "spline_potential/spline_potential.h"
+#include "spline_potential/groups.h"
 
 namespace mdops {
 namespace MDOPS_ISA {
@@ -15,46 +15,6 @@ namespace MDOPS_ISA {
 template <class T>
 constexpr int64_t t_width(const FittingShape& net) {
   return padded<T>(net.width);
-}
-
-// Rows [first, last) of D.
-struct Group {
-  int first, last;
-  int64_t features;
-};
-
-// The group that begins with row `first`: of `limit` features at most, if one row has no more; all in the
-// head or none.
-inline Group group_from(const FittingShape& net, int first, int64_t limit) {
-  Group group{first, first, 0};
-  const int end = first < net.axis ? net.axis : net.width;
-  while (group.last < end && (group.last == first || group.features + net.row_features(group.last) <= limit))
-    group.features += net.row_features(group.last++);
-  return group;
-}
-
-// Calls work(group, number of features before it) for all of D.
-template <class Work>
-inline void each_group(const FittingShape& net, int64_t limit, const Work& work) {
-  int64_t before = 0;
-  for (int first = 0; first < net.width;) {
-    const Group group = group_from(net, first, limit);
-    work(group, before);
-    before += group.features;
-    first = group.last;
-  }
-}
-
-constexpr int64_t kGroup = 128;  // features at once: their weights and they stay in cache
-inline int64_t most_features(const FittingShape& net, int64_t limit) {
-  return net.axis > limit ? net.axis : limit;
-}
-
-// The weights of a group's features, (features, neurons[0]).
-template <class T>
-inline const T* group_weights(const FittingShape& net, const NetWeights<T>& weights, const Group& group) {
-  const int64_t k = group.first, cols = net.neurons[0];
-  return k < net.axis ? weights.head + k * (k + 1) / 2 * cols : weights.layer[0].weight + k * net.axis * cols;
 }
 
 // A vector of lanes of T: T[a][k].
@@ -67,7 +27,8 @@ struct Lanes {
   Lanes(const FittingShape& net, const Panels<T>& t, const Place& place)
       : base(place.in(t, 0)), width(place.width), t_width(mdops::MDOPS_ISA::t_width<T>(net)) {}
 
-  Vector<T>& operator()(int a, int k) const { return vector_at(base + (a * t_width + k) * width); }
+  T* at(int a, int k) const { return base + (a * t_width + k) * width; }
+  Vector<T> operator()(int a, int k) const { return vector_at(at(a, k)); }
 };
 
 // A column of T.
@@ -86,7 +47,7 @@ inline void form_group(const FittingShape& net, const Panels<T>& t, const Group&
     for (int k = group.first; k < group.last; ++k) {
       const Column<T> own(at, k);
       for (int l = 0; l < net.row_features(k); ++l, to += place.width)
-        vector_at(to) = own.a[0] * at(0, l) + own.a[1] * at(1, l) + own.a[2] * at(2, l) + own.a[3] * at(3, l);
+        store(to, own.a[0] * at(0, l) + own.a[1] * at(1, l) + own.a[2] * at(2, l) + own.a[3] * at(3, l));
     }
   });
 }
@@ -103,7 +64,7 @@ inline void form_tangent(const FittingShape& net, const Panels<T>& t, const Pane
       for (int l = 0; l < net.row_features(k); ++l, to += place.width) {
         Vector<T> sum{};
         for (int a = 0; a < 4; ++a) sum += own.a[a] * d(a, l) + change.a[a] * at(a, l);
-        vector_at(to) = sum;
+        store(to, sum);
       }
     }
   });
@@ -123,11 +84,15 @@ inline void unform_group(const FittingShape& net, const Panels<T>& t, const Grou
       for (int l = 0; l < net.row_features(k); ++l, from += place.width) {
         const Vector<T> d = vector_at(from);
         for (int a = 0; a < 4; ++a) {
+          T* to = out.at(a, l);
           sum[a] += d * at(a, l);
-          out(a, l) += d * own.a[a];
+          store(to, vector_at(to) + d * own.a[a]);
         }
       }
-      for (int a = 0; a < 4; ++a) out(a, k) += sum[a];
+      for (int a = 0; a < 4; ++a) {
+        T* to = out.at(a, k);
+        store(to, vector_at(to) + sum[a]);
+      }
     }
   });
 }

@@ -113,7 +113,7 @@ struct Answer {
 
 // Threads that are worth it for so many atoms.
 inline int64_t useful_threads(int64_t atoms) {
-  return std::min<int64_t>(torch::stable::get_num_threads(), std::max<int64_t>(1, atoms / 16));
+  return std::min<int64_t>(thread_count(), std::max<int64_t>(1, atoms / 16));
 }
 
 }  // namespace mdops

@@ -7,12 +7,15 @@
 
 #include "common/isa.h"
 #include "env_mat/env_mat.h"
+#include "gemm/bf16.h"
 #include "gemm/net.h"
 #include "spline_moment/spline.h"
 
 namespace mdops {
 
-constexpr int kBlock = 64;     // atoms at once on the CPU, whole vectors of any instruction set
+// Atoms at once on the CPU, whole vectors of any instruction set; with products by bfloat16 units, which are
+// so quick that reading the weights is what takes time, twice as many.
+constexpr int kBlock = 64;
 constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors of any instruction set
 
 // A fitting net on the width * axis features of the descriptor.
@@ -30,6 +33,7 @@ struct NetWeights {
   const T*
       head;  // (head_rows, neurons[0]): those of the features (k, l), l <= k < axis, the two equal ones added
   DenseLayer<T> layer[kMaxLayers];  // the last one is the output layer
+  Bf16Net bf16;                     // its `multiply` null: not asked for
 };
 
 template <class T>
@@ -51,7 +55,7 @@ struct PotentialArgs {
   const double* scale;       // (ntypes,): e = scale * net + shift
   const double* shift;       // (ntypes,)
   int64_t atoms, systems, list_width, table_width;
-  int ntypes;
+  int ntypes, block = kBlock;  // atoms at once
   Cutoff<T> cutoff;
   SplineGrid<T> grid;
   FittingShape net;
@@ -72,8 +76,8 @@ struct PotentialResults {
 // Calls work(from, to) for the blocks of `count` atoms: of one size, as a short last one would read all
 // weights for a few atoms, in whole vectors of most instruction sets.
 template <class Work>
-inline void each_block(int64_t count, const Work& work) {
-  const int64_t blocks = (count + kBlock - 1) / kBlock;
+inline void each_block(int64_t count, int64_t block, const Work& work) {
+  const int64_t blocks = (count + block - 1) / block;
   const int64_t size = blocks ? ((count + blocks - 1) / blocks + 7) / 8 * 8 : 0;
   for (int64_t from = 0; from < count; from += size) work(from, from + size < count ? from + size : count);
 }

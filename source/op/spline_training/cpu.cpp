@@ -23,7 +23,7 @@ struct Plan {
       const int64_t first = order.start[t], count = order.start[t + 1] - first;
       for (int64_t thread = 0; thread < threads; ++thread) {
         const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
-        each_block(end - begin, [&](int64_t from, int64_t to) {
+        each_block(end - begin, kBlock, [&](int64_t from, int64_t to) {
           blocks.push_back({{to - from, lanes, block_lanes<T>(to - from)}, t, thread, first + begin + from});
           lanes += blocks.back().lanes;
         });

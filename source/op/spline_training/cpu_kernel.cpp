@@ -173,7 +173,7 @@ void add_table_gradient(const Work<T>& w, int64_t a, T* tables) {
       V sum = vector_at(out + col);
       for (int e = 0; e < 4; ++e)
         sum += m[e] * vector_at(adjoint + e * width + col) + m[4 + e] * vector_at(grad + e * width + col);
-      vector_at(out + col) = sum;
+      store(out + col, sum);
     }
   }
 }

@@ -1,0 +1,56 @@
+"""Inputs of earlier versions of DeePMD-kit: their keys are moved to where they stand now, as DeePMD-kit does it."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from mdops.errors import ConfigError
+
+_DATA = ("systems", "set_prefix", "batch_size", "sys_probs", "sys_weights", "auto_prob", "auto_prob_style")
+_WARMUP = ("warmup_steps", "warmup_ratio", "warmup_start_factor")
+_OPTIMIZER = {name: name for name in ("adam_beta1", "adam_beta2", "weight_decay")} | {"opt_type": "type"}
+
+
+def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A training input in today's form; warns of what it moves.
+
+    DeePMD-kit 1 had the keys of `training_data` in `training`, 3.0 those of the warm-up, and 3.1 those of the
+    optimizer. Raises ConfigError for a key that stands in both places, but for the optimizer's: the older place counts.
+    """
+    training = tree.get("training")
+    if not isinstance(training, Mapping):
+        return tree
+    training, result = dict(training), dict(tree)
+    if "systems" in training:
+        if "training_data" in training:
+            raise ConfigError("training.systems: and training_data exclude each other")
+        training["training_data"] = _taken(training, {name: name for name in _DATA}, "training.training_data")
+    rate, found = tree.get("learning_rate"), [name for name in _WARMUP if name in training]
+    if found and isinstance(rate, Mapping):
+        twice = [name for name in found if name in rate]
+        if twice:
+            raise ConfigError(f"training.{twice[0]}: is given twice, here and in learning_rate")
+        result["learning_rate"] = {
+            **rate,
+            **_taken(training, {name: name for name in found}, "learning_rate"),
+        }
+    elif found:
+        warnings.warn(
+            f"training.{found[0]}: has no effect without a section learning_rate, where it stands now",
+            stacklevel=2,
+        )
+        training = {name: value for name, value in training.items() if name not in found}
+    optimizer = tree.get("optimizer") or {}
+    if isinstance(optimizer, Mapping) and any(name in training for name in _OPTIMIZER):
+        result["optimizer"] = {**optimizer, **_taken(training, _OPTIMIZER, "optimizer")}
+    return {**result, "training": training}
+
+
+def _taken(training: dict[str, Any], names: Mapping[str, str], place: str) -> dict[str, Any]:
+    """What `training` has of these keys, which it then lacks, by their names of today."""
+    found = {new: training.pop(old) for old, new in names.items() if old in training}
+    shown = ", ".join(old for old, new in names.items() if new in found)
+    warnings.warn(
+        f"training: {shown} belong in {place} now, and are taken as if they stood there", stacklevel=3
+    )
+    return found

@@ -1,0 +1,39 @@
+// The tensors of the three ops of the environment matrix, checked at entry.
+#pragma once
+
+#include "common/descriptor_args.h"
+#include "env_mat/args.h"
+
+namespace mdops {
+
+struct EnvMatInputs : DescriptorInputs {
+  int columns;
+
+  EnvMatInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+               const Tensor& std, const Tensor& pair_mask, double cutoff, double cutoff_smooth,
+               double protection, bool radial)
+      : DescriptorInputs(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection),
+        columns(radial ? 1 : 4) {}
+
+  Tensor grad(const Op& op, const Tensor& tensor) const {
+    return input(op, "grad", tensor, dtype, {atoms, width, columns});
+  }
+
+  // `mean` may be null: 0.
+  template <class T>
+  EnvMatArgs<T> args(const T* mean) const {
+    return {displacements.const_data_ptr<T>(),
+            counts.const_data_ptr<int32_t>(),
+            types.const_data_ptr<int32_t>(),
+            mean,
+            std.const_data_ptr<T>(),
+            pair_mask.const_data_ptr<bool>(),
+            cutoff_as<T>(),
+            atoms,
+            width,
+            static_cast<int>(ntypes),
+            columns};
+  }
+};
+
+}  // namespace mdops

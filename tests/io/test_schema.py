@@ -1,0 +1,71 @@
+"""What a node of a kind may hold: its options, which stand with the kind, and what is no option."""
+
+import copy
+
+import pytest
+from reference_cases import DATA
+
+from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.io import read_model, schema
+from mdops.io.torch import model as torch_model
+from mdops.io.upgrade import upgrade
+from mdops.models import registry
+
+
+@pytest.mark.parametrize("name", schema._KINDS)
+def test_no_option_is_written_twice(name):
+    sort, kind = name.split()
+    options = {field.name for field in registry.find(sort.lower(), kind).Options.keys("file")}
+    assert not options & schema._KINDS[name].keys()
+    assert schema.nodes()[name].keys() == options | schema._KINDS[name].keys()
+
+
+@pytest.fixture
+def model():
+    return read_model(DATA / "base" / "model.dp").model
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("rcut", value) for value in (0.0, -1.0, True, "6", None, float("inf"))),
+        *(("neuron", value) for value in ([4, 0], [4, 8.0], 4, None)),
+        *(("exclude_types", value) for value in ([[0]], [[0, -1]], [0, 1])),
+        *(("sel", value) for value in ("auto", [-1, 2], [1.0, 2.0])),
+        ("trainable", "yes"),
+        ("precision", "float8"),
+        ("resnet_dt", 1),
+    ],
+)
+def test_values_that_an_option_cannot_have_are_refused(model, key, value):
+    model["descriptor"][key] = value
+    with pytest.raises(ModelFileError, match=rf"model\.descriptor\.{key} cannot be"):
+        upgrade(model)
+
+
+def test_absent_options_have_the_value_that_their_version_implied(model):
+    wanted = upgrade(copy.deepcopy(model))["descriptor"]
+    for key in ("env_protection", "exclude_types", "resnet_dt", "set_davg_zero", "activation_function"):
+        tree = copy.deepcopy(model)
+        del tree["descriptor"][key]
+        assert upgrade(tree)["descriptor"][key] == wanted[key]
+    for key in ("rcut", "sel", "neuron", "axis_neuron", "type_one_side"):
+        tree = copy.deepcopy(model)
+        del tree["descriptor"][key]
+        with pytest.raises(ModelFileError, match=f"lacks '{key}'"):
+            upgrade(tree)
+
+
+def test_precisions_of_files_are_more_than_those_of_inputs(model):
+    for name, full in (("half", "float16"), ("bfloat16", "bfloat16"), ("default", "float64")):
+        model["fitting"]["precision"] = name
+        assert upgrade(copy.deepcopy(model))["fitting"]["precision"] == full
+
+
+def test_a_linear_model_may_say_that_its_parts_share_nothing(monkeypatch):
+    """As the checkpoints of DeePMD-kit's trainings do."""
+    monkeypatch.setattr(torch_model, "_model", lambda *parts: {})
+    params = {"models": [], "weights": "mean", "shared_dict": {}}
+    assert torch_model._linear(params, None, ["O", "H"])["models"] == []
+    with pytest.raises(UnsupportedModelError, match="share weights"):
+        torch_model._linear({**params, "shared_dict": {"net": {}}}, None, ["O", "H"])
