@@ -90,7 +90,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples = _pair_samples(p, random, dtype) + _step_samples(p, random) + _net_samples(random)
     for radial in (False, True):
         samples += _moment_samples(p, random, radial)
-    samples += _cell_step_samples(p, random)
+    samples += _cell_step_samples(p, random) + _low_bit_samples(random)
     # On a GPU the whole step computes in float32 alone.
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("spline_potential", device)
@@ -245,6 +245,42 @@ def _cell_step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -
         bad = {"batch": (5, p["batch"] + 1), "unsorted": (5, 1 - p["batch"]), "cutoff": (27, math.nan)}
         samples.append(Sample("end_cell_step", second_half, bad=bad))
     return samples
+
+
+def _low_bit_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Products of every kind of number, by tensor, channel and group, and what makes them."""
+
+    def single(*shape: int) -> torch.Tensor:
+        return random(*shape, like=torch.float32)
+
+    def whole(*shape: int, most: int = 127) -> torch.Tensor:
+        return (60 * single(*shape)).clamp(-most, most).to(torch.int8)
+
+    rows, cols, depth = 5, 7, 13
+    a, b, signs = whole(rows, depth), whole(depth, cols), whole(depth, cols, most=1)
+    packed = torch.ops.mdops.pack_ternary(signs)
+    one, scale, groups = single(1)[0].abs(), single(rows).abs(), single(4, cols).abs()
+    bad = {"groups": (3, groups[:0]), "out_dtype": (4, torch.float64)}
+    samples = [
+        Sample("gemm_lowbit", (a, b, scale, groups, torch.float32), bad=bad),
+        Sample("gemm_lowbit", (a, packed, one, one, torch.bfloat16), bad=bad),
+        Sample("gemm_lowbit", (a, packed, scale, groups[:3], torch.float16), bad=bad),
+    ]
+    for left, right in ((torch.float8_e4m3fn, torch.float8_e5m2), (torch.float8_e5m2, torch.float8_e4m3fn)):
+        factors = (single(rows, depth).to(left), single(depth, cols).to(right))
+        samples.append(Sample("gemm_lowbit", (*factors, scale, one, torch.float32), bad=bad))
+    x, weight = single(rows, depth), single(depth, cols)
+    bad = {"kind": (1, "int4"), "per": (2, "page"), "groups": (3, 99)}
+    for kind, per, count in (("int8", "row", 1), ("ternary", "tensor", 1), ("int8", "column", 1)):
+        samples.append(Sample("quantize", (x, kind, per, count), bad=bad))
+        samples.append(Sample("fake_quantize", (x, kind, per, count), bad=bad))
+    bad = {"x_kind": (2, "ternary"), "weight_kind": (3, "e4m3"), "per": (4, "row"), "groups": (5, 99)}
+    return [
+        *samples,
+        Sample("lowbit_linear", (x, weight, "int8", "ternary", "column", 2), bad=bad),
+        Sample("pack_ternary", (signs,), bad={"numbers": (0, b)}),
+        Sample("unpack_ternary", (packed, depth), bad={"rows": (1, 17)}),
+    ]
 
 
 def _net_samples(random: Callable[..., Any]) -> list[Sample]:

@@ -334,9 +334,12 @@ def copied(value: Any) -> Any:
 
 def image(tensor: Any) -> bytes:
     """The bytes of a tensor's values, NaN included."""
+    import torch
+
     if tensor.device.type == "meta":
         return b""
-    return tensor.detach().cpu().numpy().tobytes()
+    flat = tensor.detach().cpu().reshape(-1).clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def kind(tensor: Any) -> str:
@@ -394,7 +397,14 @@ def mutated(value: Any, rng: random.Random) -> tuple[Any, str]:
 
 def mutated_tensor(tensor: Any, rng: random.Random) -> tuple[Any, str]:
     changes = [changed_values, changed_values, changed_values, changed_shape, changed_strides, changed_dtype]
-    return rng.choice(changes)(tensor, rng)
+    change = rng.choice(changes)
+    if tensor.is_floating_point() and tensor.itemsize == 1 and change is not changed_dtype:
+        import torch
+
+        # PyTorch cannot calculate with float8: its bytes change.
+        new, name = change(tensor.view(torch.uint8), rng)
+        return new.view(tensor.dtype) if new.dtype == torch.uint8 else new, name
+    return change(tensor, rng)
 
 
 def changed_values(tensor: Any, rng: random.Random) -> tuple[Any, str]:
@@ -411,6 +421,7 @@ def changed_values(tensor: Any, rng: random.Random) -> tuple[Any, str]:
     else:
         info = torch.iinfo(tensor.dtype)
         value = rng.choice((info.min, info.max, -1, -2, 0, 1, 2, 5, 1000, 1 << 20, info.max - 1))
+        value = max(info.min, min(info.max, value))
     flat = tensor.clone().reshape(-1)
     if rng.random() < 0.3:
         flat.fill_(value)
@@ -482,7 +493,8 @@ def changed_dtype(tensor: Any, rng: random.Random) -> tuple[Any, str]:
         torch.complex64,
     )
     dtype = rng.choice(dtypes)
-    return torch.nan_to_num(tensor).to(dtype) if tensor.is_floating_point() else tensor.to(dtype), f"{dtype}"
+    numbers = tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
+    return torch.nan_to_num(numbers).to(dtype) if tensor.is_floating_point() else tensor.to(dtype), f"{dtype}"
 
 
 if __name__ == "__main__":

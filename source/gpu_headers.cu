@@ -6,6 +6,7 @@
 #include "env_mat/gpu_kernels.h"
 #include "gemm/gpu_mlp.h"
 #include "gemm/gpu_run.h"
+#include "lowbit/gpu_run.h"
 #include "neighbor/gpu_rows.h"
 #include "spline_moment/gpu_kernels.h"
 #include "spline_potential/gpu_run.h"

@@ -8,6 +8,14 @@ _library.load()
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step
 from mdops.ops.env_mat import env_mat
+from mdops.ops.lowbit import (
+    fake_quantize,
+    gemm_lowbit,
+    lowbit_linear,
+    pack_ternary,
+    quantize,
+    unpack_ternary,
+)
 from mdops.ops.mlp import mlp, mlp_value_and_gradient
 from mdops.ops.neighbor import (
     NeighborList,
@@ -33,17 +41,23 @@ __all__ = [
     "end_cell_step",
     "end_step",
     "env_mat",
+    "fake_quantize",
+    "gemm_lowbit",
+    "lowbit_linear",
     "mlp",
     "mlp_value_and_gradient",
     "neighbor_list",
     "neighbor_matrix",
     "neighbor_pairs",
     "pack_images",
+    "pack_ternary",
     "pair_forces",
+    "quantize",
     "spline_moment",
     "spline_potential",
     "spline_potential_pack",
     "spline_potential_why_not",
     "spline_training",
     "unpack_images",
+    "unpack_ternary",
 ]

@@ -139,4 +139,14 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
       "int[] residual) -> (Tensor grad_tables, Tensor[] grad_nets)");
+
+  // Products of low-bit numbers.
+  m.def("gemm_lowbit(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, ScalarType out_dtype) -> Tensor");
+  m.def("quantize(Tensor x, str kind, str per, int groups) -> (Tensor values, Tensor scale)");
+  m.def("fake_quantize(Tensor x, str kind, str per, int groups) -> Tensor");
+  m.def(
+      "lowbit_linear(Tensor x, Tensor weight, str x_kind, str weight_kind, str weight_per, int groups) -> "
+      "Tensor");
+  m.def("pack_ternary(Tensor values) -> Tensor");
+  m.def("unpack_ternary(Tensor packed, int rows) -> Tensor");
 }

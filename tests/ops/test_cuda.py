@@ -194,7 +194,10 @@ def changed(sample):
     """Other arguments that the op takes as well: floating numbers scaled by 1.01, but for packed weights."""
     return [
         1.01 * value
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and PACKED.get(sample.op) != place
+        if isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.itemsize > 1  # there is no arithmetic with float8
+        and PACKED.get(sample.op) != place
         else value
         for place, value in enumerate(sample.args)
     ]

@@ -54,6 +54,25 @@ class Gpu {
     check(cudaGetLastError());
   }
 
+  // The same in clusters of so many blocks side by side, which share memory (from sm_90 on).
+  template <class... Parameters, class... Args>
+  void launch_clusters(void (*kernel)(Parameters...), int64_t blocks, int cluster, int threads,
+                       int64_t shared, const Args&... args) const {
+    if (blocks <= 0) return;
+    if (blocks > std::numeric_limits<int32_t>::max()) refuse("too many atoms or pairs for one call");
+    if (shared > kPlainShared) allow_shared(reinterpret_cast<const void*>(kernel), shared);
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = static_cast<size_t>(shared);
+    config.stream = stream_;
+    config.attrs = &attribute, config.numAttrs = 1;
+    check(cudaLaunchKernelEx(&config, kernel, fitted<Parameters>(args)...));
+  }
+
   // A size as the kernels count it.
   int32_t int32_of(const char* name, int64_t value) const {
     if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max())

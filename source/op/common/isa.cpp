@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include <cstdlib>
@@ -30,6 +32,22 @@ bool has_v4() {
 }
 #endif
 
+// Whether bit `bit` of register b, c or d of leaf 7 is set.
+bool has_feature(char from, int bit) {
+#if defined(__x86_64__)
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  return (from == 'b' ? b : from == 'c' ? c : d) >> bit & 1;
+#else
+  return static_cast<void>(from), static_cast<void>(bit), false;
+#endif
+}
+
+bool is_level_named() {
+  const char* wanted = std::getenv("MDOPS_CPU_ISA");
+  return wanted != nullptr && *wanted != '\0';
+}
+
 Isa best() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -55,6 +73,26 @@ Isa choose() {
 Isa isa() {
   static const Isa level = choose();
   return level;
+}
+
+bool may_use_tiles() {
+#if defined(__x86_64__) && defined(SYS_arch_prctl)
+  constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool may = syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
+  return may;
+#else
+  return false;
+#endif
+}
+
+bool isa_has_vnni() {
+  static const bool has = isa() == Isa::v4 && !is_level_named() && has_feature('c', 11);
+  return has;
+}
+
+bool isa_has_amx() {
+  static const bool has = isa_has_vnni() && has_feature('d', 24) && has_feature('d', 25) && may_use_tiles();
+  return has;
 }
 
 const char* isa_name(Isa level) {

@@ -10,6 +10,14 @@ enum class Isa { portable, v2, v3, v4 };
 Isa isa();
 const char* isa_name(Isa level);
 
+// What the processor has beyond x86-64-v4: products of bytes (AVX512-VNNI), and of tiles of bytes (AMX-INT8,
+// where the system lets the process use it). False where MDOPS_CPU_ISA names a level: that level is then all
+// there is.
+bool isa_has_vnni();
+bool isa_has_amx();
+// Whether the system lets the process use AMX's tiles; it is asked once for all threads.
+bool may_use_tiles();
+
 }  // namespace mdops
 
 // Declares a kernel for every instruction set; MDOPS_RUN(name, arguments...) runs the one that fits.

@@ -3,8 +3,6 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 #include <cstdlib>
@@ -26,13 +24,11 @@ bool has_avx512_bf16() {
   return isa() == Isa::v4 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
 }
 
-// A process must ask Linux for the tiles' registers, once for all its threads.
 bool has_amx() {
   unsigned a, b, c, d;
   constexpr unsigned bf16 = 1u << 22, tile = 1u << 24;
-  constexpr int ask = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return has_avx512_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bf16) && (d & tile) &&
-         syscall(SYS_arch_prctl, ask, tile_data) == 0;
+         may_use_tiles();
 }
 
 Units best() {

@@ -1,0 +1,257 @@
+#include <vector>
+
+#include "lowbit/cpu_kernel.h"
+#include "lowbit/inputs.h"
+
+namespace mdops {
+
+namespace {
+
+constexpr int64_t kNumbers = 1 << 15;  // of a piece of work, at least
+
+const uint8_t* bytes(const Tensor& tensor) {
+  return static_cast<const uint8_t*>(tensor.const_data_ptr());
+}
+
+LowBitChip best_chip() {
+  return isa() != Isa::v4 ? LowBitChip::plain
+         : isa_has_amx()  ? LowBitChip::amx
+         : isa_has_vnni() ? LowBitChip::vnni
+                          : LowBitChip::plain;
+}
+
+Tensor product(const Op&, const LowBitInputs& in) {
+  Tensor result = empty({in.rows, in.cols}, in.out_dtype);
+  if (in.rows == 0 || in.cols == 0) return result;
+  LowBitProduct p{};
+  p.a_kind = in.a_kind, p.b_kind = in.b_kind, p.out_kind = in.out_kind;
+  p.a = bytes(in.a), p.b = bytes(in.b), p.b_row = in.b_row(), p.b_col = in.b_col();
+  p.rows = in.rows, p.cols = in.cols, p.depth = in.depth, p.groups = in.groups, p.group = in.group;
+  p.a_scale = in.a_scale.const_data_ptr<float>(), p.a_step = in.a_step();
+  p.b_scale = in.b_scale.const_data_ptr<float>(), p.b_step = in.b_step();
+  p.out = in.out_of(result);
+
+  const LowBitChip chip = best_chip();
+  const LowBitCut cut = MDOPS_RUN(cut_product, p, chip);
+  const Tensor prepared = empty({cut.prepared}, ScalarType::Byte);
+  void* a_ready = prepared.mutable_data_ptr();
+  parallel(p.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, p.depth)),
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(prepare_rows, p, chip, begin, end, a_ready); });
+
+  // Blocks of rows as large as give each thread a piece: panels of B are packed for each.
+  const int64_t panels = (p.cols + cut.panel - 1) / cut.panel;
+  const int64_t threads = thread_count();
+  int64_t block = cut.block;
+  if (panels >= 2 * threads) block = std::max(block, (p.rows + block - 1) / block * block);
+  if (p.is_float()) block = cut.block;
+  const int64_t blocks = (p.rows + block - 1) / block;
+  const int64_t work = block * cut.panel * std::max<int64_t>(1, p.depth);
+  parallel(panels * blocks, std::max<int64_t>(1, (1 << 20) / work), [&](int64_t begin, int64_t end) {
+    const Tensor scratch = empty({cut.scratch + 64}, ScalarType::Byte);
+    const uintptr_t memory = reinterpret_cast<uintptr_t>(scratch.mutable_data_ptr());
+    MDOPS_RUN(multiply_pieces, p, chip, block, begin, end, a_ready,
+              reinterpret_cast<void*>((memory + 63) / 64 * 64));
+  });
+  return result;
+}
+
+// max|x| of a row, or its mean|x|.
+float size_of_row(LowBit kind, const float* x, int64_t n) {
+  if (kind != LowBit::ternary) return MDOPS_RUN(largest, x, n);
+  double sum = 0;
+  for (int64_t k = 0; k < n; ++k) sum += std::fabs(static_cast<double>(x[k]));
+  return n == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(n));
+}
+
+float scale_of(LowBit kind, float size) {
+  return scale_or_one(kind == LowBit::ternary ? size : size / most_of(kind));
+}
+
+// The scale of all numbers, from pieces of a fixed length.
+float scale_of_all(LowBit kind, const float* x, int64_t n) {
+  const int64_t pieces = (n + kNumbers - 1) / kNumbers;
+  std::vector<double> size(pieces);
+  parallel(pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      const int64_t first = k * kNumbers, count = std::min(kNumbers, n - first);
+      if (kind != LowBit::ternary) {
+        size[k] = MDOPS_RUN(largest, x + first, count);
+      } else {
+        for (int64_t i = first; i < first + count; ++i) size[k] += std::fabs(static_cast<double>(x[i]));
+      }
+    }
+  });
+  double all = 0;
+  for (const double one : size)
+    all = kind == LowBit::ternary ? all + one : one > all || one != one ? one : all;
+  if (kind == LowBit::ternary && n > 0) all /= static_cast<double>(n);
+  return scale_of(kind, static_cast<float>(all));
+}
+
+void scales_of_columns(const QuantizeInputs& in, const float* x, float* scale) {
+  parallel(in.groups, 1, [&](int64_t begin, int64_t end) {
+    std::vector<double> size(in.cols);
+    for (int64_t g = begin; g < end; ++g) {
+      const int64_t first = g * in.group, last = std::min(in.rows, first + in.group);
+      std::fill(size.begin(), size.end(), 0.0);
+      for (int64_t row = first; row < last; ++row)
+        for (int64_t n = 0; n < in.cols; ++n) {
+          const double one = std::fabs(static_cast<double>(x[row * in.cols + n]));
+          if (in.kind == LowBit::ternary)
+            size[n] += one;
+          else if (one > size[n] || one != one)
+            size[n] = size[n] != size[n] ? size[n] : one;
+        }
+      for (int64_t n = 0; n < in.cols; ++n) {
+        const double mean = last > first ? size[n] / static_cast<double>(last - first) : 0.0;
+        scale[g * in.cols + n] =
+            scale_of(in.kind, static_cast<float>(in.kind == LowBit::ternary ? mean : size[n]));
+      }
+    }
+  });
+}
+
+template <class Float8>
+void put_row(const float* x, int64_t n, const float* scale, int64_t step, float most, Float8* values) {
+  for (int64_t k = 0; k < n; ++k) {
+    const float value = x[k] / scale[k * step];
+    values[k] = static_cast<Float8>(value > most ? most : value < -most ? -most : value);
+  }
+}
+
+Quantized quantized_matrix(const Op& op, const QuantizeInputs& in) {
+  auto [values, scale] = empty_quantized(op, in);
+  const float* x = in.x.const_data_ptr<float>();
+  float* scales = scale.mutable_data_ptr<float>();
+  uint8_t* to = static_cast<uint8_t*>(values.mutable_data_ptr());
+  if (in.per == QuantizeInputs::tensor) *scales = scale_of_all(in.kind, x, in.rows * in.cols);
+  if (in.per == QuantizeInputs::column) scales_of_columns(in, x, scales);
+  const float most = in.kind == LowBit::ternary ? 1.0f : most_of(in.kind);
+  parallel(
+      in.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, in.cols)),
+      [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const float* from = x + row * in.cols;
+          uint8_t* out = to + row * in.cols;
+          if (in.per == QuantizeInputs::row)
+            scales[row] = scale_of(in.kind, size_of_row(in.kind, from, in.cols));
+          const float* own = in.per == QuantizeInputs::tensor ? scales
+                             : in.per == QuantizeInputs::row  ? scales + row
+                                                              : scales + row / in.group * in.cols;
+          const int64_t step = in.per == QuantizeInputs::column ? 1 : 0;
+          if (in.kind == LowBit::e4m3)
+            put_row(from, in.cols, own, step, most, reinterpret_cast<torch::headeronly::Float8_e4m3fn*>(out));
+          else if (in.kind == LowBit::e5m2)
+            put_row(from, in.cols, own, step, most, reinterpret_cast<torch::headeronly::Float8_e5m2*>(out));
+          else
+            MDOPS_RUN(quantise_row, from, in.cols, own, step, most, reinterpret_cast<int8_t*>(out));
+        }
+      });
+  return {values, scale};
+}
+
+template <class T>
+void times_scale(const QuantizeInputs& in, const T* values, const float* scale, float* x) {
+  parallel(in.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, in.cols)),
+           [&](int64_t begin, int64_t end) {
+             for (int64_t row = begin; row < end; ++row)
+               for (int64_t n = 0; n < in.cols; ++n)
+                 x[row * in.cols + n] =
+                     static_cast<float>(values[row * in.cols + n]) * scale[in.scale_at(row, n)];
+           });
+}
+
+Tensor restored_matrix(const Op& op, const QuantizeInputs& in) {
+  const auto [values, scale] = quantized_matrix(op, in);
+  Tensor result = empty({in.rows, in.cols}, ScalarType::Float);
+  float* x = result.mutable_data_ptr<float>();
+  const float* scales = scale.const_data_ptr<float>();
+  if (in.kind == LowBit::e4m3)
+    times_scale(in, values.const_data_ptr<torch::headeronly::Float8_e4m3fn>(), scales, x);
+  else if (in.kind == LowBit::e5m2)
+    times_scale(in, values.const_data_ptr<torch::headeronly::Float8_e5m2>(), scales, x);
+  else
+    times_scale(in, values.const_data_ptr<int8_t>(), scales, x);
+  return result;
+}
+
+Tensor gemm_lowbit(const Tensor& a, const Tensor& b, const Tensor& a_scale, const Tensor& b_scale,
+                   ScalarType out_dtype) {
+  const Op op("gemm_lowbit");
+  return product(op, LowBitInputs(op, a, b, a_scale, b_scale, out_dtype));
+}
+
+std::tuple<Tensor, Tensor> quantize(const Tensor& x, std::string kind, std::string per, int64_t groups) {
+  const Op op("quantize");
+  const auto [values, scale] = quantized_matrix(op, QuantizeInputs(op, "x", x, "kind", kind, per, groups));
+  return {values, scale};
+}
+
+Tensor fake_quantize(const Tensor& x, std::string kind, std::string per, int64_t groups) {
+  const Op op("fake_quantize");
+  return restored_matrix(op, QuantizeInputs(op, "x", x, "kind", kind, per, groups));
+}
+
+Tensor lowbit_linear(const Tensor& x, const Tensor& weight, std::string x_kind, std::string weight_kind,
+                     std::string weight_per, int64_t groups) {
+  const Op op("lowbit_linear");
+  const LinearInputs in(op, x, weight, x_kind, weight_kind, weight_per, groups);
+  const auto [a, a_scale] = quantized_matrix(op, in.x);
+  const auto [b, b_scale] = quantized_matrix(op, in.weight);
+  return product(op, LowBitInputs(op, a, b, a_scale, b_scale, ScalarType::Float));
+}
+
+Tensor pack_ternary(const Tensor& values_) {
+  constexpr const char* op = "pack_ternary";
+  const Tensor values = input(op, "values", values_, ScalarType::Char, {kAny, kAny});
+  const int64_t rows = values.size(0), cols = values.size(1);
+  Tensor packed = empty({packed_rows(rows), cols}, ScalarType::Byte);
+  const int8_t* from = values.const_data_ptr<int8_t>();
+  uint8_t* to = packed.mutable_data_ptr<uint8_t>();
+  parallel(packed_rows(rows), std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, 4 * cols)),
+           [&](int64_t begin, int64_t end) {
+             for (int64_t row = begin; row < end; ++row)
+               for (int64_t n = 0; n < cols; ++n) {
+                 unsigned byte = 0;
+                 for (int k = 0; k < 4 && 4 * row + k < rows; ++k) {
+                   const int8_t value = from[(4 * row + k) * cols + n];
+                   if (value < -1 || value > 1)
+                     fail(op, "argument `values` has " + std::to_string(value) + " in row " +
+                                  std::to_string(4 * row + k) + ", expected -1, 0 or 1");
+                   byte |= (static_cast<unsigned>(value) & 3) << (2 * k);
+                 }
+                 to[row * cols + n] = static_cast<uint8_t>(byte);
+               }
+           });
+  return packed;
+}
+
+Tensor unpack_ternary(const Tensor& packed_, int64_t rows) {
+  constexpr const char* op = "unpack_ternary";
+  const Tensor packed = input(op, "packed", packed_, ScalarType::Byte, {kAny, kAny});
+  check_packed_rows(op, packed, rows);
+  const int64_t cols = packed.size(1);
+  Tensor values = empty({rows, cols}, ScalarType::Char);
+  const uint8_t* from = packed.const_data_ptr<uint8_t>();
+  int8_t* to = values.mutable_data_ptr<int8_t>();
+  parallel(rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, cols)),
+           [&](int64_t begin, int64_t end) {
+             for (int64_t row = begin; row < end; ++row)
+               for (int64_t n = 0; n < cols; ++n)
+                 to[row * cols + n] = ternary_of(from[row / 4 * cols + n], static_cast<int>(row % 4));
+           });
+  return values;
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  m.impl("gemm_lowbit", TORCH_BOX(&mdops::gemm_lowbit));
+  m.impl("quantize", TORCH_BOX(&mdops::quantize));
+  m.impl("fake_quantize", TORCH_BOX(&mdops::fake_quantize));
+  m.impl("lowbit_linear", TORCH_BOX(&mdops::lowbit_linear));
+  m.impl("pack_ternary", TORCH_BOX(&mdops::pack_ternary));
+  m.impl("unpack_ternary", TORCH_BOX(&mdops::unpack_ternary));
+}

@@ -1,0 +1,180 @@
+// A low-bit product on a GPU from the host: which kernel, which factors are copied for it, the launches.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+
+#include "lowbit/gpu_mma.h"
+#include "lowbit/gpu_quantize.h"
+#include "lowbit/gpu_wgmma.h"
+
+namespace mdops {
+namespace gpu_lowbit {
+
+//      warps along rows, columns and depth, units of 16 x 32 a warp, stages
+using SmallTile = MmaTile<2, 1, 4, 1, 1, 8>;        // 32 x 32
+using SmallGroupsTile = MmaTile<2, 1, 1, 1, 1, 8>;  // whose sums of groups must be whole
+using MiddleTile = MmaTile<2, 2, 1, 2, 1, 4>;       // 64 x 64
+using LargeTile = MmaTile<2, 4, 1, 4, 1, 3>;        // 128 x 128
+
+enum class Way : int { small, middle, large, wide_64, wide_128, wide_256, pair_128, pair_256 };
+constexpr const char* kWays[] = {"small",    "middle",   "large",    "wide_64",
+                                 "wide_128", "wide_256", "pair_128", "pair_256"};
+
+inline bool is_wide(Way way) {
+  return way >= Way::wide_64;
+}
+
+// How a call goes, and the bytes of copies of its factors (0: they are read as they are).
+struct Plan {
+  Way way;
+  int64_t a_bytes, b_bytes, filled;
+};
+
+// The way that MDOPS_LOWBIT_TILE names, for tests of all of them; false if it names none.
+inline bool named_way(Way* way) {
+  const char* name = std::getenv("MDOPS_LOWBIT_TILE");
+  if (name == nullptr) return false;
+  for (int k = 0; k < 8; ++k)
+    if (std::strcmp(name, kWays[k]) == 0) return *way = static_cast<Way>(k), true;
+  return false;
+}
+
+// By the device: the largest tiles that give most of its multiprocessors one. Hopper's warpgroups want B by
+// lines: where it lies otherwise they take it from a copy, which pays from some hundred rows on. Float8 goes
+// to them early, because `mma.sync` makes float16 of it there.
+inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
+  const GpuLimits limits = gpu.limits();
+  const int64_t chip = limits.multiprocessors;
+  const auto tiles = [&](int64_t rows, int64_t cols) {
+    return blocks_for(p.rows, rows) * blocks_for(p.cols, cols);
+  };
+  bool wide = false;
+#ifdef MDOPS_HOPPER
+  wide = limits.capability == 90 && p.depth > 0 && (p.groups <= 1 || p.group % kStageDepth == 0);
+#endif
+  Way way = Way::small;
+  if (!named_way(&way)) {
+    const int64_t wide_64 = tiles(kWideRows, 64), wide_128 = tiles(kWideRows, 128),
+                  wide_256 = tiles(kWideRows, 256);
+    const bool is_fed = p.b.layout == Layout::by_line || p.rows >= 256;
+    if (wide && is_fed && !parts && 4 * wide_256 > 3 * chip)
+      way = wide_256 > 2 * chip ? Way::pair_256 : Way::wide_256;
+    else if (wide && is_fed && 5 * wide_128 > 3 * chip)
+      way = wide_128 > 8 * chip ? Way::pair_128 : Way::wide_128;
+    else if (wide && is_fed && wide_64 >= (p.is_float() ? 8 : 48))
+      way = Way::wide_64;
+    else if (tiles(128, 128) > chip && !parts)
+      way = Way::large;
+    else if (2 * tiles(64, 64) > chip)
+      way = Way::middle;
+  }
+  if (is_wide(way) && !wide) way = Way::large;
+  if (parts && way == Way::wide_256) way = Way::wide_128;
+  if (parts && way == Way::pair_256) way = Way::pair_128;
+  if (way == Way::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float())))
+    way = Way::middle;
+  if (way == Way::middle && MiddleTile::kShared > limits.shared_bytes) way = Way::small;
+  return way;
+}
+
+inline bool in_parts(const Product& p) {
+  return p.is_float() || p.groups > 1;
+}
+
+inline Plan plan_product(const Gpu& gpu, const Product& p) {
+  Plan plan{choose_way(gpu, p, in_parts(p)), 0, 0, p.groups > 0 ? filled_16(p.group) : 0};
+  const int64_t stride = p.groups * plan.filled;
+  const bool cut = p.groups > 1 && p.group % 16 != 0;
+  if (cut || !is_aligned(p.a)) plan.a_bytes = p.rows * stride;
+  if (cut || !is_aligned(p.b) || (is_wide(plan.way) && p.b.layout != Layout::by_line))
+    plan.b_bytes = p.cols * stride;
+  return plan;
+}
+
+template <class T, class Number, Layout Side, bool InParts>
+void launch_mma(const Gpu& gpu, const Product& p) {
+  const int64_t tiles = blocks_for(p.rows, T::kRows) * blocks_for(p.cols, T::kCols);
+  gpu.launch(mma_kernel<T, Number, Side, InParts>, tiles, T::kThreads, T::kShared, p, Stages::of(p));
+}
+
+template <class T>
+void multiply_by_mma(const Gpu& gpu, const Product& p) {
+  using GroupsTile = std::conditional_t<std::is_same_v<T, SmallTile>, SmallGroupsTile, T>;
+  constexpr bool kGroups = !std::is_same_v<T, LargeTile>;
+  if (p.is_float()) {
+    if (p.b.layout == Layout::by_line) return launch_mma<T, float, Layout::by_line, true>(gpu, p);
+    return launch_mma<T, float, Layout::by_depth, true>(gpu, p);
+  }
+  if constexpr (kGroups) {
+    if (p.groups > 1) {
+      if (p.b.layout == Layout::by_line) return launch_mma<GroupsTile, int, Layout::by_line, true>(gpu, p);
+      if (p.b.layout == Layout::by_depth) return launch_mma<GroupsTile, int, Layout::by_depth, true>(gpu, p);
+      return launch_mma<GroupsTile, int, Layout::ternary, true>(gpu, p);
+    }
+  }
+  if (p.b.layout == Layout::by_line) return launch_mma<T, int, Layout::by_line, false>(gpu, p);
+  if (p.b.layout == Layout::by_depth) return launch_mma<T, int, Layout::by_depth, false>(gpu, p);
+  launch_mma<T, int, Layout::ternary, false>(gpu, p);
+}
+
+template <LowBit A, LowBit B, int Columns, bool InParts, int Cluster>
+void launch_wide(const Gpu& gpu, const Product& p) {
+  using T = WideTile8<Columns, Cluster>;
+  CUtensorMap a, b;
+  if (!map_factor(p.a, p.depth, kWideRows, &a) || !map_factor(p.b, p.depth, Columns / Cluster, &b))
+    gpu.refuse("the driver maps no tensor for the copy engine");
+  const int64_t tiles = blocks_for(p.rows, kWideRows * Cluster) * blocks_for(p.cols, Columns) * Cluster;
+  const int64_t most = gpu.limits().multiprocessors / Cluster * Cluster;
+  gpu.launch_clusters(wide_kernel<A, B, Columns, InParts, Cluster>, tiles < most ? tiles : most, Cluster,
+                      kWideThreads, T::kShared, a, b, p);
+}
+
+template <int Columns, int Cluster>
+void multiply_wide_product(const Gpu& gpu, const Product& p) {
+  constexpr LowBit kInt8 = LowBit::int8, kE4 = LowBit::e4m3, kE5 = LowBit::e5m2;
+  constexpr int kInParts = Columns < 128 ? Columns : 128;
+  if (!p.is_float()) {
+    if (p.groups > 1) return launch_wide<kInt8, kInt8, kInParts, true, Cluster>(gpu, p);
+    return launch_wide<kInt8, kInt8, Columns, false, Cluster>(gpu, p);
+  }
+  if (p.a_kind == kE4 && p.b_kind == kE4) return launch_wide<kE4, kE4, kInParts, true, Cluster>(gpu, p);
+  if (p.a_kind == kE4) return launch_wide<kE4, kE5, kInParts, true, Cluster>(gpu, p);
+  if (p.b_kind == kE4) return launch_wide<kE5, kE4, kInParts, true, Cluster>(gpu, p);
+  launch_wide<kE5, kE5, kInParts, true, Cluster>(gpu, p);
+}
+
+inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_copy, uint8_t* b_copy) {
+  const Depth depth{p.depth, p.group, plan.filled, p.groups};
+  if (plan.a_bytes > 0) p.a = copy_factor(gpu, p.a, depth, a_copy);
+  if (plan.b_bytes > 0) p.b = copy_factor(gpu, p.b, depth, b_copy);
+  if (plan.a_bytes > 0 && plan.b_bytes > 0 && p.groups > 1 && p.group % 16 != 0) {
+    p.group = static_cast<int>(plan.filled);
+    p.depth = p.groups * p.group;
+  }
+  switch (plan.way) {
+    case Way::small:
+      return multiply_by_mma<SmallTile>(gpu, p);
+    case Way::middle:
+      return multiply_by_mma<MiddleTile>(gpu, p);
+    case Way::large:
+      return multiply_by_mma<LargeTile>(gpu, p);
+#ifdef MDOPS_HOPPER
+    case Way::wide_64:
+      return multiply_wide_product<64, 1>(gpu, p);
+    case Way::wide_128:
+      return multiply_wide_product<128, 1>(gpu, p);
+    case Way::wide_256:
+      return multiply_wide_product<256, 1>(gpu, p);
+    case Way::pair_128:
+      return multiply_wide_product<128, 2>(gpu, p);
+    case Way::pair_256:
+      return multiply_wide_product<256, 2>(gpu, p);
+#endif
+    default:
+      gpu.refuse("the library has no kernel for it");
+  }
+}
+
+}  // namespace gpu_lowbit
+}  // namespace mdops
