@@ -39,7 +39,7 @@ def test_the_recipe_is_that_of_the_build(stand_in):
     made = cuda_library.cuda_recipe(["sm_80", "sm_90"])
     sources = {str(p.relative_to(ROOT / "source/op")) for p in (ROOT / "source/op").glob("*/cuda.cu")}
     build = (ROOT / "CMakeLists.txt").read_text() + (ROOT / "source/cuda.cmake").read_text()
-    (of_the_cpu,) = re.findall(r'list\(FILTER COMMON_SOURCES EXCLUDE REGEX "/\((.*)\)', build)
+    (of_the_cpu,) = re.findall(r'list\(FILTER COMMON_SOURCES EXCLUDE REGEX "/\(([^)]*)\)', build)
     common = {p.stem for p in (ROOT / "source/op/common").glob("*.cpp")} - set(of_the_cpu.split("|"))
     assert set(made.sources) == sources | {f"common/{name}.cpp" for name in common}
     for define in cuda_library._DEFINES:

@@ -16,13 +16,13 @@ struct PotentialKernels {
                     int64_t count, T* scratch, PotentialResults<T>& out);
 };
 
-// Bytes of a call's arguments before the net's shape, which rebuilt kernels do not look at: they have it as
-// constants.
+// Bytes of a call's arguments up to the net's shape, which rebuilt kernels do not look at: they have it as
+// constants, and it may begin elsewhere there.
 template <class T>
 constexpr int64_t arguments_size() {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
-  return offsetof(PotentialArgs<T>, net);
+  return offsetof(PotentialArgs<T>, grid) + sizeof(SplineGrid<T>);  // the last member before it
 #pragma GCC diagnostic pop
 }
 
