@@ -206,7 +206,7 @@ def force_error(result, expected):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not WATER.exists(), reason="../shared is not here")
+@pytest.mark.skipif(not (WATER.exists() and WATER_DATA.exists()), reason="../shared is not here")
 @pytest.mark.parametrize("times", [1, 12], ids=["kernel a product", "one kernel"])
 def test_errors_of_both_choices_on_water(times):
     """The fitting net as a kernel a product for 192 atoms, in one kernel (on Hopper) for 2,304."""

@@ -39,4 +39,10 @@ class CudaOp : public Op, public Gpu {
   torch::stable::accelerator::DeviceGuard guard_;
 };
 
+// The tensor, or a copy of it if its memory does not begin on 16 bytes, which kernels read at once, or by
+// which cuBLAS chooses its own.
+inline Tensor aligned(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 ? torch::stable::clone(tensor) : tensor;
+}
+
 }  // namespace mdops

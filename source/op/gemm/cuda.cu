@@ -31,6 +31,16 @@ Tensor transposed(const Tensor& matrix) {
   return torch::stable::transpose(matrix, 0, 1);
 }
 
+// The arguments on a GPU: the same bits wherever their memory begins.
+struct GpuInputs : MlpInputs {
+  template <class... Rest>
+  explicit GpuInputs(const Op& op, const Rest&... rest) : MlpInputs(op, rest...) {
+    x = aligned(x);
+    for (Lists* const list : {&weights, &biases, &timesteps})
+      for (Tensor& tensor : *list) tensor = aligned(tensor);
+  }
+};
+
 // What a call differentiates.
 struct MlpWanted {
   bool slopes = false, second = false, weights = false;
@@ -165,7 +175,7 @@ auto for_dtype(const CudaOp& op, const MlpInputs& in, MlpWanted wanted, const F&
 Tensor mlp(const Tensor& x, Lists weights, Lists biases, Lists timesteps, std::vector<int64_t> residual,
            std::vector<int64_t> activations, std::vector<double> thresholds, std::string matmul) {
   const CudaOp op("mlp", "x", x);
-  const MlpInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  const GpuInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
   return for_dtype(op, in, {}, [](auto& call) { return call.value(); });
 }
 
@@ -174,7 +184,7 @@ std::tuple<Tensor, Tensor> mlp_value_and_gradient(const Tensor& x, Lists weights
                                                   std::vector<int64_t> activations,
                                                   std::vector<double> thresholds, std::string matmul) {
   const CudaOp op("mlp_value_and_gradient", "x", x);
-  const MlpInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  const GpuInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
   Tensor first = zeros(op, {in.rows, in.outputs}, in.dtype);
   Tensor column = torch::stable::narrow(first, 1, 0, 1);
   torch::stable::fill_(column, 1.0);
@@ -192,8 +202,8 @@ std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(const Tensor& grad, const T
                                                      std::vector<double> thresholds, std::string matmul,
                                                      bool with_weights) {
   const CudaOp op("mlp_backward", "x", x);
-  const MlpInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
-  const Tensor a = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
+  const GpuInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  const Tensor a = aligned(input(op, "grad", grad, in.dtype, {in.rows, in.outputs}));
   MlpGradients grads(op, in, with_weights);
   const Tensor grad_x = for_dtype(op, in, {.slopes = true, .weights = with_weights},
                                   [&](auto& call) { return call.backward(a, a, grads); });
@@ -205,10 +215,10 @@ std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
     Lists biases, Lists timesteps, std::vector<int64_t> residual, std::vector<int64_t> activations,
     std::vector<double> thresholds, std::string matmul, bool with_weights) {
   const CudaOp op("mlp_backward_backward", "x", x);
-  const MlpInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
-  const Tensor u = input(op, "direction", direction, in.dtype, {in.rows, in.shape.features});
-  const Tensor b = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
-  const Tensor a = input(op, "grad_value", grad_value, in.dtype, {in.rows, in.outputs});
+  const GpuInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  const Tensor u = aligned(input(op, "direction", direction, in.dtype, {in.rows, in.shape.features}));
+  const Tensor b = aligned(input(op, "grad", grad, in.dtype, {in.rows, in.outputs}));
+  const Tensor a = aligned(input(op, "grad_value", grad_value, in.dtype, {in.rows, in.outputs}));
   MlpGradients grads(op, in, with_weights);
   const MlpWanted wanted{.slopes = true, .second = true, .weights = with_weights};
   const auto [tangent, grad_x] = for_dtype(op, in, wanted, [&](auto& call) -> std::tuple<Tensor, Tensor> {

@@ -30,11 +30,6 @@ GpuNetShape net_shape(const FittingShape& fitting) {
   return net;
 }
 
-// The tensor, or a copy of it if its memory does not begin on 16 bytes, which the kernels read at once.
-Tensor aligned(const Tensor& tensor) {
-  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 ? torch::stable::clone(tensor) : tensor;
-}
-
 class GpuCall : public CudaOp {
  public:
   explicit GpuCall(const Tensor& positions) : CudaOp("spline_potential", "positions", positions) {}
