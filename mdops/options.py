@@ -319,7 +319,10 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
             continue  # it chose this kind
         name = names.get(keyword)
         if name is None:
-            nearest = difflib.get_close_matches(str(keyword), names, 1, 0.0)[0]
+            own = [
+                known for known in names if names[known] == known
+            ] or names  # rather than other names of the same
+            nearest = difflib.get_close_matches(str(keyword), own, 1, 0.0)[0]
             raise ConfigError(f"{place}: there is no such key; the nearest is {nearest!r}")
         if name in values:
             raise ConfigError(f"{place}: is given twice, under several names of {name!r}")

@@ -162,7 +162,7 @@ def edited_checkpoint(path, edit):
         (lambda p, s: p["fitting_net"].update(type="dos"), "fitting dos"),
         (lambda p, s: p.update(spin={}), "spin model"),
         (lambda p, s: p.update(type="frozen"), "frozen model"),
-        (lambda p, s: p.update(type="linear_ener", models=[{}], shared_dict={}), "share weights"),
+        (lambda p, s: p.update(type="linear_ener", models=[{}], shared_dict={"a": {}}), "share weights"),
         (lambda p, s: p.update(type="linear_ener", models=[{"type": "dipole"}]), "part of type dipole"),
     ],
 )
