@@ -236,8 +236,8 @@ struct MlpBlock {
       add_weights(0, ByDepth<T>{task.direction + first * features(), features()}, m.grad_dy[0]);
   }
 
-  // Down the layers. A layer's delta takes the place of its slope (and, of dz, of its curve) where the
-  // gradient itself goes on beside it, and of the gradient otherwise.
+  // Down the layers. The gradients by z and dz take the place of those by y and dy, once what goes round a
+  // residual layer has been handed on.
   void backward() const {
     begin_gradient(task.a, m.grad[last()]);
     if (task.direction) begin_gradient(task.b, m.grad_dy[last()]);
