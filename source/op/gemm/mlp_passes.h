@@ -7,9 +7,6 @@
 namespace mdops {
 namespace MDOPS_ISA {
 
-constexpr int64_t kMlpGroup =
-    64;  // inputs of the first layer at once, which stay in cache with their weights
-
 // A block's memory. What a task does not need has none.
 template <class T>
 struct MlpMemory {
