@@ -21,6 +21,7 @@ from mdops.evaluators.splined import grid_error, new_grid
 from mdops.io import write_model
 from mdops.models.contract import AtomicModel
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
+from mdops.nn.quantized import Scheme
 from mdops.nn.sums import sum_systems
 from mdops.nn.watch import Watch
 from mdops.ops import NeighborList, displacements, neighbor_list
@@ -52,6 +53,7 @@ class Potential(nn.Module):
         grid: the knots of the splines that stand for the embedding nets; None where the nets run themselves.
         smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
         source: where the model is from, as `mdops.io.ModelFile.source`; `save` writes it, too.
+        allow_low_bit: whether a low-bit model may be used for dynamics (`MDOps`, the engine): its user said so.
     """
 
     def __init__(self, model: AtomicModel, *, overflow: Overflow = "error") -> None:
@@ -60,6 +62,7 @@ class Potential(nn.Module):
             raise InputError(f"overflow is {overflow!r}, expected one of {', '.join(get_args(Overflow))}")
         self.model, self.overflow = model, overflow
         self.source: dict[str, Any] = {}
+        self.allow_low_bit = False
         self.grid: SplineGrid | None = None
         self.smoothing = 0.0
         self._no_spline: str | None = None
@@ -98,6 +101,14 @@ class Potential(nn.Module):
     def parameter_sizes(self) -> dict[str, int]:
         """How many frame parameters ("fparam") and atomic parameters ("aparam") the model takes."""
         return self.model.parameter_sizes
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """In what low-bit numbers fitting nets multiply (`mdops.nn.quantized.SCHEMES`); None: in none. Of a model of
+        several parts, that of the first that has one."""
+        fittings = (getattr(part, "fitting", None) for part in self.model.parts)
+        schemes = (getattr(fitting, "scheme", None) for fitting in fittings)
+        return next((scheme for scheme in schemes if scheme is not None), None)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -180,7 +191,8 @@ class Potential(nn.Module):
         """Which evaluator runs, why not a faster one, and what that costs, in one line."""
         kinds = _EVALUATORS[use]
         kind = self._first(use)
-        line = " ".join(filter(None, [f"{kind.name}: {kind.summary}", kind.kernels(self)]))
+        of = f"({self.scheme.name}: {self.scheme.words})" if self.scheme else None
+        line = " ".join(filter(None, [f"{kind.name}: {kind.summary}", kind.kernels(self), of]))
         faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
         missed = [(k, k.why_not(self)) for k in faster if k.knows(self)]
         if not missed:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.low_bit import why_not_exact
 from mdops.evaluators.spline import coefficients
 from mdops.evaluators.splined import Splined, SplineModel
 from mdops.jit.kernels import in_use, use_cached
@@ -134,6 +135,9 @@ def why_not_net(potential: "Potential") -> str | None:
     fitting: Any = potential.model.fitting
     if not isinstance(fitting, EnergyFitting):
         return f"the op knows the fitting ener, and this is {fitting.kind}"
+    problem = why_not_exact(potential)
+    if problem is not None:
+        return problem
     layers = fitting.net(0).layers
     hidden, last = layers[:-1], layers[-1]
     if not 1 <= len(hidden) <= _MOST_LAYERS:
@@ -195,7 +199,7 @@ def _pack(net: Net, width: int, axis: int, matmul: str) -> torch.Tensor:
         return layer.weight.new_full((layer.outputs,), default) if tensor is None else tensor.detach()
 
     return spline_potential_pack(
-        [layer.weight.detach() for layer in net.layers],
+        [layer.multiplied.detach() for layer in net.layers],
         [value(layer.bias, layer, 0.0) for layer in net.layers],
         [value(layer.timestep, layer, 1.0) for layer in net.layers],
         width,

@@ -10,6 +10,7 @@ import torch
 from mdops.evaluators import moment_energy
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused_training import why_not_truncated
+from mdops.evaluators.low_bit import why_not_exact
 from mdops.evaluators.spline import collocation_on
 from mdops.evaluators.splined import SplineModel
 from mdops.models.ener import EnergyFitting
@@ -42,7 +43,9 @@ class MomentTraining(Evaluator):
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
-        problem = SplineModel.why_not(potential) or why_not_truncated(potential)
+        problem = (
+            SplineModel.why_not(potential) or why_not_truncated(potential) or why_not_exact(potential)
+        )
         if problem is not None:
             return problem
         model: Any = potential.model

@@ -55,7 +55,7 @@ class Layer(nn.Module):
 
     def to_tree(self, precision: str) -> Tree:
         """The node, with arrays of that dtype."""
-        arrays = {"w": self.weight, "b": self.bias, "idt": self.timestep}
+        arrays = {"w": self.multiplied, "b": self.bias, "idt": self.timestep}
         return {
             "@class": "Layer",
             "@version": 2,
@@ -111,24 +111,32 @@ class Layer(nn.Module):
         return self.residual and self.outputs in (self.inputs, 2 * self.inputs)
 
     @property
+    def multiplied(self) -> torch.Tensor:
+        """The weights as inputs are multiplied with them: `weight`, or what is left of it after rounding."""
+        return self.weight
+
+    @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Weight, bias and timestep; in the place of one that is absent, what does nothing."""
-        weight = self.weight
+        weight = self.multiplied
         bias = weight.new_zeros(self.outputs) if self.bias is None else self.bias
         return weight, bias, weight.new_ones(self.outputs) if self.timestep is None else self.timestep
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., inputs) to (..., outputs)."""
-        return self._apply_to(x, self.weight, self.bias, self.timestep)
+        return self._after_product(self.product(x), x, self.bias, self.timestep)
 
-    def _apply_to(
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """x W."""
+        return x @ self.weight
+
+    def _after_product(
         self,
+        y: torch.Tensor,
         x: torch.Tensor,
-        weight: torch.Tensor,
         bias: torch.Tensor | None,
         timestep: torch.Tensor | None,
     ) -> torch.Tensor:
-        y = x @ weight
         if bias is not None:
             y = y + bias
         y = self._activation(y)
@@ -147,8 +155,8 @@ class Layer(nn.Module):
         def rows(values: list[torch.Tensor | None]) -> torch.Tensor | None:
             return None if values[0] is None else torch.stack([v for v in values if v is not None])[:, None]
 
-        weight = torch.stack([other.weight for other in others])
-        return self._apply_to(x, weight, rows([o.bias for o in others]), rows([o.timestep for o in others]))
+        y = x @ torch.stack([other.weight for other in others])
+        return self._after_product(y, x, rows([o.bias for o in others]), rows([o.timestep for o in others]))
 
 
 class Net(nn.Sequential):
