@@ -200,8 +200,8 @@ def energy_drift(
         picoseconds: its length; a Nose-Hoover chain at `temperature` (K) runs before for `warm_up` times that.
         timestep: fs.
     """
-    from mdops.errors import UnstableRunError
     from mdops.md import Engine, Physics
+    from mdops.md.guard import UnstableRunError
     from mdops.md.motion import set_velocities
 
     model = copy.deepcopy(model)

@@ -1,28 +1,38 @@
-"""se_e2_a with a fitting net of low-bit products: spline moments, then a net whose numbers are rounded and packed once."""
+"""se_e2_a with a fitting net of low-bit products, whose numbers are rounded and packed once."""
 
 import copy
 from typing import TYPE_CHECKING
 
 import torch
 
+from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.moment_energy import DescriptorPasses, blank_moments, moment_rows
 from mdops.evaluators.splined import Splined, SplineModel
 from mdops.models.ener import EnergyFitting
+from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn.net import Net
 from mdops.nn.quantized import LowBitLayer
+from mdops.ops import NeighborList, pair_forces
+from mdops.system import System
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
 
 
-class LowBit(Splined):
+class LowBit(Evaluator):
     name = "low-bit"
-    summary = "spline moments, then products of low-bit numbers"
-    cost = "the weights are rounded again in every step"
+    summary = "spline moments, products of low-bit numbers, and the ops from there to forces"
+    cost = "PyTorch's operations on each atom's moments, and rounding of the weights in every step"
     packs_weights = True
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
-        self.splines.fitting = frozen_fitting(self.splines.fitting)
+        self._splines = Splined(potential)
+        s = self._splines.splines
+        s.fitting = frozen_fitting(s.fitting)
+        self.r_min = s.grid.r_min
+        with torch.no_grad():
+            self._tables = self._splines.fixed_table().flatten(1, 2) / s.descriptor.slots
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
@@ -32,7 +42,55 @@ class LowBit(Splined):
     def why_not(cls, potential: "Potential") -> str | None:
         if why_not_exact(potential) is None:
             return "the fitting net's products are not of low-bit numbers"
-        return SplineModel.why_not(potential)
+        problem = SplineModel.why_not(potential)
+        if problem is not None:
+            return problem
+        return "types or pairs of types are excluded" if SplineModel(potential).has_masked else None
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        system: System,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        check: bool = True,
+    ) -> tuple[Answers, NeighborReport]:
+        s = self._splines.splines
+        near = Neighborhood.of(system, neighbors, self.potential.cutoff, self.potential.dtype)
+        moments, report = s.moments(near)
+        if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
+            return self._splines(system, neighbors, fparam, aparam)  # which drops neighbours
+        energy, gradient = self._energies(system, moments, fparam, aparam)
+        gradient = s.gradient(gradient, near)
+        forces, virial, _ = pair_forces(
+            gradient, near.displacements, system.batch, near.neighbors, system.count
+        )
+        answers = s.model.finish({"energy": energy}, system.types)
+        return {**answers, "forces": forces, "virial": virial}, report
+
+    def _energies(
+        self,
+        system: System,
+        moments: torch.Tensor,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Energies (N,), float64, without the model's bias, and dE/dA (N, ntypes * B, 4), of every atom."""
+        s = self._splines.splines
+        extra = s.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
+        kinds = system.atoms_of_types(s.descriptor.ntypes)
+        energy = moments.new_zeros(len(moments), dtype=torch.float64)
+        gradient = blank_moments(moments, kinds)
+        for kind, index in enumerate(kinds):
+            passes = DescriptorPasses(self._tables[kind], s.descriptor.axis_neuron)
+            features = passes.forward(moment_rows(moments, index))
+            value, slope = s.fitting.value_and_gradient(kind, features, extra[index])
+            energy[index] = value
+            rows = passes.backward(slope * s.model.has_energy[kind])
+            gradient[index] = rows.unflatten(0, (-1, 4)).transpose(1, 2)
+        return energy, gradient
 
 
 def why_not_exact(potential: "Potential") -> str | None:

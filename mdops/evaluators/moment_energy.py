@@ -119,7 +119,7 @@ class _LayerPasses:
         return grad_x
 
 
-class _DescriptorPasses:
+class DescriptorPasses:
     """D = T^T T_<, T = A^T C, in the same four passes; rows of T (4 n, M) are those of A (4 n, P)."""
 
     def __init__(self, table: torch.Tensor, axis: int) -> None:
@@ -159,7 +159,7 @@ class _TypePasses:
     def __init__(self, table: torch.Tensor, axis: int, repeats: list[int], weights: Sequence[Any]) -> None:
         parts = zip(weights[::3], weights[1::3], weights[2::3], repeats, strict=True)
         *self.hidden, self.last = (_LayerPasses(*part) for part in parts)
-        self.descriptor = _DescriptorPasses(table, axis)
+        self.descriptor = DescriptorPasses(table, axis)
 
     def first(self, rows: torch.Tensor, extra: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """e (n,) and de/dA (4 n, P), from A (4 n, P)."""
@@ -198,13 +198,13 @@ class _MomentEnergy(torch.autograd.Function):
     def forward(
         ctx: Any, moments: Any, extra: Any, axis: int, shapes: Any, kinds: Any, tables: Any, *weights: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        energy, gradient = moments.new_zeros(len(moments)), _blank(moments, kinds)
+        energy, gradient = moments.new_zeros(len(moments)), blank_moments(moments, kinds)
         ctx.kinds, ctx.passes, at = kinds, [], 0
         for index, table, repeats in zip(kinds, tables, shapes, strict=True):
             passes = _TypePasses(table, axis, repeats, weights[at : at + 3 * len(repeats)])
             at += 3 * len(repeats)
             ctx.passes.append(passes)
-            e, rows = passes.first(_rows(moments, index), extra[index])
+            e, rows = passes.first(moment_rows(moments, index), extra[index])
             energy[index] = e
             gradient[index] = rows.unflatten(0, (-1, 4)).transpose(1, 2)
         return energy, gradient
@@ -214,18 +214,18 @@ class _MomentEnergy(torch.autograd.Function):
     def backward(ctx: Any, grad_energy: torch.Tensor, grad_gradient: torch.Tensor) -> tuple[Any, ...]:
         tables, found = [], []
         for index, passes in zip(ctx.kinds, ctx.passes, strict=True):
-            table, gradients = passes.second(grad_energy[index], _rows(grad_gradient, index))
+            table, gradients = passes.second(grad_energy[index], moment_rows(grad_gradient, index))
             tables.append(table)
             found += gradients
         return None, None, None, None, None, torch.stack(tables), *found
 
 
-def _rows(moments: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def moment_rows(moments: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """(4 n, P), of these atoms, from (N, P, 4)."""
     return moments.transpose(1, 2).index_select(0, index).flatten(0, 1)
 
 
-def _blank(moments: torch.Tensor, kinds: Sequence[torch.Tensor]) -> torch.Tensor:
+def blank_moments(moments: torch.Tensor, kinds: Sequence[torch.Tensor]) -> torch.Tensor:
     """Like `moments`; zero, unless every atom is of a kind and will be written."""
     whole = sum(len(index) for index in kinds) == len(moments)
     return torch.empty_like(moments) if whole else torch.zeros_like(moments)

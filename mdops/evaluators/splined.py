@@ -151,7 +151,7 @@ class Splined(Autograd):
         trains: bool,
     ) -> tuple[Answers, NeighborReport]:
         s = self.splines
-        table = s.table() if trains else self.potential.kept("table", self._fixed_table)
+        table = s.table() if trains else self.potential.kept("table", self.fixed_table)
         moments, report = s.moments(near)
         if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
             near = dataclasses.replace(near, truncates=True).select(s.descriptor.sel, mixed=False)
@@ -161,7 +161,7 @@ class Splined(Autograd):
         features = s.descriptor.contract(s.t(moments, within[0], table, near.types))
         return s.model.finish(s.fitting(features.values, near, fparam, aparam), near.types), report
 
-    def _fixed_table(self) -> torch.Tensor:
+    def fixed_table(self) -> torch.Tensor:
         """The coefficients without a graph, formed in float64."""
         s = self.splines
         with torch.no_grad():

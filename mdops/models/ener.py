@@ -213,15 +213,29 @@ class EnergyFitting(Kind):
         system = near.system
         extra = self.extra_inputs(system.batch, system.count, fparam, aparam)
         energy = torch.zeros(system.atoms, dtype=torch.float64, device=features.device)
-        for kind, vacuum in enumerate(self.vacuum):
+        for kind in range(len(self.type_map)):
             index = torch.nonzero(system.types == kind)[:, 0]
-            own, net = extra[index], self.net(kind)
-            out = net(torch.cat([features[index], own], dim=1))[:, 0].double()
-            if vacuum:
-                nothing = features.new_zeros(len(index), features.shape[1])
-                out = out - net(torch.cat([nothing, own], dim=1))[:, 0].double()
-            energy = energy.index_copy(0, index, out + self.bias[kind])
+            energy = energy.index_copy(0, index, self.energy(kind, features[index], extra[index]))
         return {"energy": energy}
+
+    def energy(self, kind: int, features: torch.Tensor, extra: torch.Tensor) -> torch.Tensor:
+        """(n,) in eV, float64, of atoms of one type with these features (n, D) and `extra_inputs`."""
+        net = self.net(kind)
+        out = net(torch.cat([features, extra], dim=1))[:, 0].double()
+        if self.vacuum[kind]:
+            nothing = features.new_zeros(len(features), features.shape[1])
+            out = out - net(torch.cat([nothing, extra], dim=1))[:, 0].double()
+        return out + self.bias[kind]
+
+    def value_and_gradient(
+        self, kind: int, features: torch.Tensor, extra: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `energy` gives, and its gradient by the features (n, D); without a graph."""
+        with torch.enable_grad():
+            leaf = features.detach().requires_grad_()
+            energy = self.energy(kind, leaf, extra)
+            (gradient,) = torch.autograd.grad(energy.sum(), leaf)
+        return energy.detach(), gradient
 
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "EnergyFitting":

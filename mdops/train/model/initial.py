@@ -1,5 +1,6 @@
 """The model that a training begins with: a new one, one that was trained before, or a checkpoint's."""
 
+import copy
 import os
 import warnings
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mdops.errors import InputError
 from mdops.evaluators.spline import SplineGrid
 from mdops.io import read_model
 from mdops.models import model_of_tree
@@ -42,23 +44,29 @@ def new_potential(config: Config, data: Dataset, lists: PairLists, seed: int) ->
 
 
 def read_pretrained(
-    path: str | os.PathLike[str], config: Config, *, use_pretrain_script: bool = False
+    path: str | os.PathLike[str] | Potential, config: Config, *, use_pretrain_script: bool = False
 ) -> Potential:
-    """The model of a file, in the precision of the training; for `adapt`.
+    """The model of a file, or a copy of a model, in the precision of the training; for `adapt`.
 
     It keeps its own type map, which may have more elements than the input, in another order.
 
     Raises:
         ConfigError: it lacks an element, or differs from the input's model (what `use_pretrain_script`
             allows); the message names all differences.
-        ModelFileError, UnsupportedModelError: see `mdops.load`.
+        InputError: a model of another precision. ModelFileError, UnsupportedModelError: see `mdops.load`.
     """
-    file = read_model(path)
-    potential = Potential(model_of_tree(file.model, _DTYPES[config.training.precision]))
-    potential.source = file.source
-    require_types(potential.model, config.model, str(path))
+    dtype, name = _DTYPES[config.training.precision], "the model to begin with"
+    if isinstance(path, Potential):
+        potential = copy.deepcopy(path)
+        if potential.dtype != dtype:
+            raise InputError(f"{name} computes in {potential.dtype}, and training.precision is {dtype}")
+    else:
+        file, name = read_model(path), str(path)
+        potential = Potential(model_of_tree(file.model, dtype))
+        potential.source = file.source
+    require_types(potential.model, config.model, name)
     if not use_pretrain_script:
-        require_same(potential.model, config.model, str(path))
+        require_same(potential.model, config.model, name)
     return potential
 
 
