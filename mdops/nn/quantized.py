@@ -62,7 +62,7 @@ def low_bit_weights(weight: torch.Tensor, kind: str) -> tuple[torch.Tensor, torc
     if kind == "ternary":
         kept = values != 0
         mean = (weight.detach().abs().double() * kept).sum(0) / kept.sum(0).clamp(min=1)
-        scale = torch.where(kept.any(0), mean, 1.0).float()
+        scale = torch.where(kept.any(0), mean.float(), scale)
     fraction, exponent = torch.frexp(scale)
     return values, torch.ldexp((fraction * 2.0**_SCALE_BITS).round(), exponent - _SCALE_BITS)
 
