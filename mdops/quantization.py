@@ -124,7 +124,9 @@ class Cost:
     drift_error: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For JSON, which has no NaN: `broke` says that the dynamics did."""
+        broke = self.drift is not None and np.isnan(self.drift)
+        return {**asdict(self), **({"drift": None, "drift_error": None} if broke else {}), "broke": broke}
 
 
 def compare(full: Potential, others: dict[str, Potential], data: Dataset, picoseconds: float = 0.0) -> list[Cost]:
@@ -238,6 +240,7 @@ def table(rows: list[Cost]) -> str:
     ]
     for row in rows:
         drift = "-" if row.drift is None else f"{1e3 * row.drift:.3g} +- {1e3 * (row.drift_error or 0):.1g}"
+        drift = "the dynamics broke" if row.as_dict()["broke"] else drift
         lines.append(
             f"{row.name:<10}{_milli(row.force_rmse):>12}{_milli(row.energy_rmse):>13}{_milli(row.force_off):>12}"
             f"{_milli(row.energy_off):>12}{row.step:>8.2f}{drift:>22}"
