@@ -2,7 +2,8 @@
 the drift of the energy, and the time of a step.
 
     python benchmarks/quantize.py MODEL --data SYSTEM... --test SYSTEM... [--schemes w8a8 ...] [--trained NAME=FILE ...]
-                                  [--matmul bf16x3 ...] [--picoseconds 10] [--atoms 192 1536] [--device cpu] [--json FILE]
+                                  [--matmul bf16x3 ...] [--picoseconds 10] [--atoms 192 1536] [--device cpu]
+                                  [--json FILE]
 
 Each scheme is fitted to --data without training; --trained adds models that `mdops quantize --steps` wrote. Times are
 ratios to the full model's, medians of five in turn, for the test's first frame repeated to each of --atoms.
@@ -81,7 +82,9 @@ def main() -> None:
     frame = first_frame(tested)
     for atoms in arguments.atoms:
         seconds = step_times([full, *models.values()], frame * repeats(atoms, len(frame)))
-        times.append({"atoms": atoms, **{row.name: s / seconds[0] for row, s in zip(rows, seconds, strict=True)}})
+        times.append(
+            {"atoms": atoms, **{row.name: s / seconds[0] for row, s in zip(rows, seconds, strict=True)}}
+        )
         times[-1]["full_ms"] = 1e3 * seconds[0]
     print(table(rows))
     print(times)

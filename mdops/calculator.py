@@ -84,9 +84,15 @@ class MDOps(Calculator):
             m
             if isinstance(m, Potential)
             else load(
-                m, device=device, dtype=dtype, spline=spline, overflow=overflow, r_min=r_min, matmul=matmul,
+                m,
+                device=device,
+                dtype=dtype,
+                spline=spline,
+                overflow=overflow,
+                r_min=r_min,
+                matmul=matmul,
                 allow_low_bit=allow_low_bit,
-            )  # fmt: skip
+            )
             for m in sources
         ]
         check_models(self.models)

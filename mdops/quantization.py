@@ -24,6 +24,7 @@ CALIBRATION_ROWS = 4096  # atoms of a type whose features the rounding is fitted
 _BATCH_ATOMS = 4096
 _LOSS = 1.05  # of the full model's error: beyond it a scheme is said to lose accuracy
 _TIMED = 5
+_WIDTHS = (10, 12, 13, 12, 12, 8, 22)  # of the table's columns
 
 
 def quantize(potential: Potential, scheme: str, data: Dataset | None = None) -> Potential:
@@ -45,7 +46,9 @@ def quantize(potential: Potential, scheme: str, data: Dataset | None = None) -> 
     of = _scheme(scheme)
     fittings = _fittings(found)
     if not fittings:
-        raise InputError(f"{potential.kind} has no fitting net with hidden layers, which are what is made low-bit")
+        raise InputError(
+            f"{potential.kind} has no fitting net with hidden layers, which are what is made low-bit"
+        )
     if potential.scheme is not None:
         raise InputError(f"the model is low-bit already ({potential.scheme.name}): begin with the full one")
     rows = {} if data is None else _inputs(found, data)
@@ -129,7 +132,9 @@ class Cost:
         return {**asdict(self), **({"drift": None, "drift_error": None} if broke else {}), "broke": broke}
 
 
-def compare(full: Potential, others: dict[str, Potential], data: Dataset, picoseconds: float = 0.0) -> list[Cost]:
+def compare(
+    full: Potential, others: dict[str, Potential], data: Dataset, picoseconds: float = 0.0
+) -> list[Cost]:
     """What models cost beside the full one, which comes first; with dynamics of `picoseconds` for each."""
     models = {str(full.dtype).removeprefix("torch."): full, **others}
     answers = {name: evaluate(model, data) for name, model in models.items()}
@@ -197,7 +202,7 @@ def energy_drift(
     """Slope of the total energy in constant-energy dynamics, eV/atom/ps, and its standard error by tenths of the run.
 
     Args:
-        model: low-bit ones are allowed here.
+        model: low-bit ones are allowed here, and neighbours beyond `sel` are kept.
         atoms: where it begins, with new velocities.
         picoseconds: its length; a Nose-Hoover chain at `temperature` (K) runs before for `warm_up` times that.
         timestep: fs.
@@ -207,7 +212,7 @@ def energy_drift(
     from mdops.md.motion import set_velocities
 
     model = copy.deepcopy(model)
-    model.allow_low_bit, atoms = True, atoms.copy()
+    model.allow_low_bit, model.overflow, atoms = True, "extend", atoms.copy()
     steps = max(20, round(1000 * picoseconds / timestep))
     physics = Physics("nvt", temperature, timestep)
     set_velocities(atoms, physics, np.random.default_rng(seed), anew=True)
@@ -235,8 +240,11 @@ def slope(times: np.ndarray, energy: np.ndarray, blocks: int = 10) -> tuple[floa
 def table(rows: list[Cost]) -> str:
     """Costs as text; the first row is the full model's."""
     lines = [
-        f"{'':<10}{'force RMSE':>12}{'energy RMSE':>13}{'forces off':>12}{'energy off':>12}{'step':>8}{'energy drift':>22}",
-        f"{'':<10}{'meV/A':>12}{'meV/atom':>13}{'meV/A':>12}{'meV/atom':>12}{'':>8}{'meV/atom/ps':>22}",
+        "".join(f"{text:>{width}}" for text, width in zip(line, _WIDTHS, strict=True))
+        for line in (
+            ("", "force RMSE", "energy RMSE", "forces off", "energy off", "step", "energy drift"),
+            ("", "meV/A", "meV/atom", "meV/A", "meV/atom", "", "meV/atom/ps"),
+        )
     ]
     for row in rows:
         drift = "-" if row.drift is None else f"{1e3 * row.drift:.3g} +- {1e3 * (row.drift_error or 0):.1g}"

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from mdops.train import Dataset
 
 HELP = "make a low-bit model of a trained one"
-SCHEMES = ("w8a8", "fp8", "ternary", "w8", "wfp8", "wternary")  # mdops.nn.quantized has them, and loads the ops
+SCHEMES = (
+    "w8a8",
+    "fp8",
+    "ternary",
+    "w8",
+    "wfp8",
+    "wternary",
+)  # mdops.nn.quantized has them, and loads the ops
 _EVERY = 5  # of frames one is left for the test where no others are given
 
 
@@ -28,10 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", "-d", nargs="+", required=True, metavar="SYSTEM",
         help="what it is fitted to: systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
     add("--test", nargs="+", default=[], metavar="SYSTEM",
-        help=f"frames for the report; without it every {_EVERY}th frame of --data, which nothing is fitted to")  # fmt: skip
+        help=f"frames of the report; without it every {_EVERY}th of --data, to which nothing is fitted")  # fmt: skip
     add("--names", nargs="+", default=[], metavar="LABEL=NAME",
         help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
-    add("--output", "-o", type=Path, metavar="OUT", help="the model to write; default: MODEL_SCHEME.safetensors here")
+    add(
+        "--output",
+        "-o",
+        type=Path,
+        metavar="OUT",
+        help="the model to write; default: MODEL_SCHEME.safetensors here",
+    )
     add("--steps", type=int, default=0, help="of training with rounded numbers")
     add("--learning-rate", type=float, default=1e-3, help="at the start of that; it falls to a hundredth")
     add("--batch-size", type=int, default=1, help="frames in a step")
@@ -40,7 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint-every", type=int, default=500, metavar="N", help="steps")
     add("--restart", action="store_true", help="go on with the training; begin if there is none")
     add("--overwrite", action="store_true", help="replace OUT and an earlier training")
-    add("--drift", type=float, default=1.0, metavar="PS", help="constant-energy dynamics in the report; 0: none")
+    add(
+        "--drift",
+        type=float,
+        default=1.0,
+        metavar="PS",
+        help="constant-energy dynamics in the report; 0: none",
+    )
     add("--report", type=Path, metavar="FILE", help="write the report there, as JSON")
     add("--device", default="cpu", help="where to compute")
 
@@ -60,9 +79,11 @@ def run(args: argparse.Namespace) -> int:
     # What the file gives, which has the splines of simulation.
     low_bit = load(output, device=args.device)
     rows = compare(full, {args.scheme: low_bit}, tested, args.drift)
-    print(f"{len(tested)} frames that nothing was fitted to; a step of {tested.sizes()[0]} atoms, {args.device}")
+    print(
+        f"{len(tested)} frames that nothing was fitted to; a step of {tested.sizes()[0]} atoms, {args.device}"
+    )
     print(table(rows))
-    print(verdict(*rows, known[args.scheme]))
+    print(verdict(rows[0], rows[1], known[args.scheme]))
     if args.report is not None:
         _write_report(args, rows)
     print(f"wrote {output}; dynamics with it need --allow-low-bit")
@@ -99,7 +120,9 @@ def _data(args: argparse.Namespace, model: "Potential") -> tuple["Dataset", "Dat
     names, types = label_names(args.names), model.type_map
     if args.test:
         return load_dataset(args.data, types, names=names), load_dataset(args.test, types, names=names)
-    parts = [load_dataset(args.data, types, names=names, leave_out=_EVERY, left_out=left) for left in (False, True)]
+    parts = [
+        load_dataset(args.data, types, names=names, leave_out=_EVERY, left_out=left) for left in (False, True)
+    ]
     return parts[0], parts[1]
 
 

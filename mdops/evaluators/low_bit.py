@@ -106,5 +106,7 @@ def frozen_fitting(fitting: EnergyFitting) -> EnergyFitting:
     """A copy that computes the same with the numbers of now, and has gradients by its input alone."""
     found = copy.deepcopy(fitting)
     for k, net in enumerate(found.nets.nets):
-        found.nets[k] = Net(layer.frozen() if isinstance(layer, LowBitLayer) else layer for layer in net.layers)
+        found.nets[k] = Net(
+            layer.frozen() if isinstance(layer, LowBitLayer) else layer for layer in net.layers
+        )
     return found.requires_grad_(False)

@@ -49,7 +49,9 @@ def moment_energy(
         e (N,), and de/dA (N, P, 4).
     """
     shapes = [[_repeats(layer) for layer in net.layers] for net in nets]
-    weights = [w for net in nets for layer in net.layers for w in (layer.multiplied, layer.bias, layer.timestep)]
+    weights = [
+        w for net in nets for layer in net.layers for w in (layer.multiplied, layer.bias, layer.timestep)
+    ]
     energy, gradient = _MomentEnergy.apply(moments, extra, axis, shapes, kinds, tables, *weights)
     return energy, gradient
 

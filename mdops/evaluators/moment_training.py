@@ -43,9 +43,7 @@ class MomentTraining(Evaluator):
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
-        problem = (
-            SplineModel.why_not(potential) or why_not_truncated(potential) or why_not_exact(potential)
-        )
+        problem = SplineModel.why_not(potential) or why_not_truncated(potential) or why_not_exact(potential)
         if problem is not None:
             return problem
         model: Any = potential.model

@@ -72,7 +72,7 @@ def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
 
 
 def _detached(model: dict[str, Any], place: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A model without the key `quantized` of its fittings, which DeePMD-kit does not know, and these by their places."""
+    """A model without the key `quantized` of its fittings, unknown to DeePMD-kit, and these by their places."""
     found: dict[str, Any] = {}
     if isinstance(model.get("fitting"), dict) and "quantized" in model["fitting"]:
         fitting = dict(model["fitting"])

@@ -298,8 +298,12 @@ class EnergyFitting(Kind):
         scheme = self.scheme
         if scheme is None:
             return {}
-        shifts = [layer.shifts for net in self.nets.nets for layer in net.layers if isinstance(layer, LowBitLayer)]
-        return {"quantized": {"scheme": scheme.name, "@variables": {"shifts": torch.cat(shifts).cpu().numpy()}}}
+        shifts = [
+            layer.shifts for net in self.nets.nets for layer in net.layers if isinstance(layer, LowBitLayer)
+        ]
+        return {
+            "quantized": {"scheme": scheme.name, "@variables": {"shifts": torch.cat(shifts).cpu().numpy()}}
+        }
 
     @classmethod
     def random(

@@ -82,8 +82,8 @@ class LowBitLayer(Layer):
 
     def __init__(self, layer: Layer, scheme: Scheme, shifts: torch.Tensor) -> None:
         """Takes the tensors of `layer`, and the exponents of d (inputs,)."""
-        given = (None if p is None else p.detach() for p in (layer.weight, layer.bias, layer.timestep))
-        super().__init__(*given, layer.activation_name, layer.residual)  # type: ignore[arg-type]
+        bias, timestep = (None if p is None else p.detach() for p in (layer.bias, layer.timestep))
+        super().__init__(layer.weight.detach(), bias, timestep, layer.activation_name, layer.residual)
         self.scheme = scheme
         self.register_buffer("balance", torch.exp2(shifts.to(self.weight)))
 
@@ -169,9 +169,7 @@ class FrozenLayer(Layer):
     def product(self, x: torch.Tensor) -> torch.Tensor:
         if self._scheme.inputs is None:
             return x @ self.weight
-        return _FrozenProduct.apply(
-            x, self._balance, self._values, self._scale, self.weight, self._scheme
-        )
+        return _FrozenProduct.apply(x, self._balance, self._values, self._scale, self.weight, self._scheme)
 
 
 class _FrozenProduct(torch.autograd.Function):
@@ -188,9 +186,7 @@ class _FrozenProduct(torch.autograd.Function):
         return grad @ weight.T, None, None, None, None, None
 
 
-def _packed(
-    values: torch.Tensor, scale: torch.Tensor, scheme: Scheme
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _packed(values: torch.Tensor, scale: torch.Tensor, scheme: Scheme) -> tuple[torch.Tensor, torch.Tensor]:
     """`b` and its scale, for `gemm_lowbit`, in the order that it reads without a copy."""
     if scheme.weights == "ternary":
         return pack_ternary(values), scale
@@ -238,14 +234,13 @@ def calibrated_net(net: Net, scheme: Scheme, rows: torch.Tensor) -> Net:
         assert found is not None
         _, chosen, shift = found
         if chosen.bias is not None:
-            chosen.bias += shift
+            chosen.bias.add_(shift)
         layers.append(chosen)
         exact, x = layer(exact), chosen(x)
     last = net.layers[-1]
     if last.bias is not None:
-        last = Layer(last.weight.detach(), last.bias.detach().clone(), last.timestep, last.activation_name, last.residual)
-        assert last.bias is not None
-        last.bias += (net.layers[-1](exact) - last(x)).mean(0)
+        bias = last.bias + (last(exact) - last(x)).mean(0)
+        last = Layer(last.weight.detach(), bias, last.timestep, last.activation_name, last.residual)
     return Net([*layers, last])
 
 

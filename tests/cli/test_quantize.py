@@ -70,8 +70,12 @@ def test_a_model_is_rounded_and_its_cost_told(scheme, command, trained, capsys):
         assert row["force_rmse"] == errors["forces"].rmse and row["energy_rmse"] == errors["energy"].rmse
         assert row["drift"] is None
     fitted = quantize(mdops.load(trained), scheme, load_dataset(SYSTEM, ["Cu", "Al"], leave_out=5))
-    for one, other in zip(fitted.model.fitting.nets.nets, mdops.load(path).model.fitting.nets.nets, strict=True):
-        assert all(torch.equal(a.multiplied, b.multiplied) for a, b in zip(one.layers, other.layers, strict=True))
+    for one, other in zip(
+        fitted.model.fitting.nets.nets, mdops.load(path).model.fitting.nets.nets, strict=True
+    ):
+        assert all(
+            torch.equal(a.multiplied, b.multiplied) for a, b in zip(one.layers, other.layers, strict=True)
+        )
 
 
 def test_the_drift_is_of_dynamics(command, capsys):
@@ -160,5 +164,5 @@ def test_frames_that_are_left_out(tmp_path):
         assert np.array_equal(part.labels["energy"], whole.labels["energy"][frames])
         assert [part.name(f) for f in range(len(part))] == list(names[frames])
         np.testing.assert_array_equal(part.cell, whole.cell[frames])
-    with pytest.raises(mdops.errors.DataError, match="no frames in .* to leave out"):
+    with pytest.raises(mdops.errors.DataError, match=r"no frames in .* to leave out"):
         load_dataset(SYSTEM, ["Cu", "Al"], leave_out=50, left_out=True)

@@ -158,7 +158,9 @@ def test_a_named_instruction_set_is_all_there_is():
 
     def told(**more):
         environment = os.environ | level | more
-        return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+        )
 
     assert told().stdout.split() == [level["MDOPS_CPU_ISA"], "none"]
     assert told(MDOPS_CPU_BF16="none").stdout.split()[1] == "none"

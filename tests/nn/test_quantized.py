@@ -20,15 +20,15 @@ from mdops.cli import quantize as command
 from mdops.errors import InputError, ModelFileError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.fused_training import FusedTraining
-from mdops.evaluators.low_bit import LowBit, frozen_fitting
+from mdops.evaluators.low_bit import frozen_fitting
 from mdops.evaluators.moment_training import MomentTraining
 from mdops.evaluators.splined import Splined
 from mdops.io import read_model, write_model
 from mdops.md import BatchEngine, Engine, Physics
 from mdops.nn.net import Layer, Net
 from mdops.nn.quantized import SCHEMES, LowBitLayer, calibrated_net, low_bit_weights, rounded_net
-from mdops.quantization import energy_drift, first_frame, quantize, slope, verdict
 from mdops.quantization import compare as costs
+from mdops.quantization import energy_drift, first_frame, quantize, slope, verdict
 from mdops.train import load_dataset
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -108,7 +108,9 @@ def test_a_layer_multiplies_low_bit_numbers(scheme, dtype, device):
     found = low(x)
     assert found.dtype == dtype
     np.testing.assert_allclose(found.detach().cpu().double().numpy(), wanted, atol=3e-5)
-    np.testing.assert_allclose(low.frozen()(x).detach().cpu().numpy(), found.detach().cpu().numpy(), atol=1e-7)
+    np.testing.assert_allclose(
+        low.frozen()(x).detach().cpu().numpy(), found.detach().cpu().numpy(), atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("scheme", list(SCHEMES))
@@ -136,9 +138,13 @@ def test_calibration_leaves_less_error_than_rounding_alone():
     torch.manual_seed(0)
     rows = torch.randn(500, 24) * torch.logspace(-3, 0, 24) + torch.logspace(-3, 0, 24)
     last = layer(10, 1)
-    net = Net([layer(), layer(10, 10), Layer(last.weight, last.bias, None, "none", False)]).requires_grad_(False)
+    net = Net([layer(), layer(10, 10), Layer(last.weight, last.bias, None, "none", False)]).requires_grad_(
+        False
+    )
     for scheme in SCHEMES.values():
-        plain, fitted = (made(rows) - net(rows) for made in (rounded_net(net, scheme), calibrated_net(net, scheme, rows)))
+        plain, fitted = (
+            made(rows) - net(rows) for made in (rounded_net(net, scheme), calibrated_net(net, scheme, rows))
+        )
         assert rms(fitted) < (0.5 if scheme.weights == "int8" else 1.1) * rms(plain), scheme.name
         assert float(fitted.mean().abs()) < 1e-6 < 1e-3 * rms(net(rows))
     balanced = calibrated_net(net, SCHEMES["w8a8"], rows).layers[0]
@@ -238,7 +244,9 @@ def small_model(data, dtype="float64"):
     return model
 
 
-@pytest.mark.parametrize("kind", ["dpa1_attn0_strip", "se_e2_r_base", "hybrid", "zbl_alpha", "linear_net_table"])
+@pytest.mark.parametrize(
+    "kind", ["dpa1_attn0_strip", "se_e2_r_base", "hybrid", "zbl_alpha", "linear_net_table"]
+)
 def test_models_of_every_kind(kind, tmp_path):
     """Any descriptor, and the parts of composed models; they run by autograd, and their files bring them back."""
     from reference_cases import DATA
@@ -299,7 +307,9 @@ def test_files_bring_back_the_same_bits(scheme, suffix, data, tmp_path):
     for one, other in zip(model.model.fitting.nets.nets, found.model.fitting.nets.nets, strict=True):
         for a, b in zip(one.layers[:-1], other.layers[:-1], strict=True):
             assert torch.equal(a.balance, b.balance)
-            assert all(torch.equal(x.float(), y.float()) for x, y in zip(a.numbers(), b.numbers(), strict=True))
+            assert all(
+                torch.equal(x.float(), y.float()) for x, y in zip(a.numbers(), b.numbers(), strict=True)
+            )
     found.save(again)
     assert trees_are_same(read_model(path).model, read_model(again).model)
     assert main(["convert", str(path), str(tmp_path / "c.safetensors")]) == 0
