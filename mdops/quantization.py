@@ -128,7 +128,7 @@ class Cost:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which has no NaN: `broke` says that the dynamics did."""
-        broke = self.drift is not None and np.isnan(self.drift)
+        broke = self.drift is not None and bool(np.isnan(self.drift))
         return {**asdict(self), **({"drift": None, "drift_error": None} if broke else {}), "broke": broke}
 
 
@@ -276,10 +276,11 @@ def verdict(full: Cost, row: Cost, scheme: Scheme) -> str:
         accuracy = f"it LOSES ACCURACY: {', '.join(worse)}"
     else:
         accuracy = f"its errors on this data are within {100 * (_LOSS - 1):.0f}% of the full model's"
-    forces = (
-        "its forces are the derivatives of its energy"
-        if scheme.has_exact_forces
-        else "its forces go straight through the rounding of inputs and are not quite the derivatives of its energy, "
-        "which drifts: use a thermostat, or the scheme's sister with floating-point inputs"
-    )
+    forces = "its forces are the derivatives of its energy"
+    if not scheme.has_exact_forces:
+        others = [s.name for s in SCHEMES.values() if s.weights == scheme.weights and s.has_exact_forces]
+        forces = (
+            "its forces go straight through the rounding of inputs and are not quite the derivatives of its energy, "
+            f"which drifts: use a thermostat, or the scheme {others[0]}, whose inputs are not rounded"
+        )
     return f"{scheme.name} ({scheme.words}): {accuracy}; {forces}"
