@@ -47,6 +47,7 @@ def main() -> None:
     add("--matmul", nargs="*", default=[], choices=get_args(Matmul))
     add("--picoseconds", type=float, default=10.0, help="of constant-energy dynamics, each; 0: none")
     add("--warm-up", type=float, default=0.25, help="of that, at constant temperature before")
+    add("--temperature", type=float, default=300.0, help="of it, K")
     add("--atoms", type=int, nargs="+", default=[192, 1536])
     add("--device", default="cpu")
     add("--commit", help="of the measured source, where this is no checkout of it")
@@ -72,7 +73,11 @@ def main() -> None:
         begin = time.perf_counter()
         if arguments.picoseconds > 0:
             row.drift, row.drift_error = energy_drift(
-                model, first_frame(tested), arguments.picoseconds, warm_up=arguments.warm_up
+                model,
+                first_frame(tested),
+                arguments.picoseconds,
+                temperature=arguments.temperature,
+                warm_up=arguments.warm_up,
             )
         seconds = time.perf_counter() - begin
         found.append({**row.as_dict(), "dynamics_seconds": seconds, "a_step_is": model.explain()})
@@ -100,6 +105,7 @@ def save(arguments: Any, tested: Any, rows: list[dict[str, Any]], times: list[di
         "test": arguments.test,
         "test_frames": len(tested),
         "picoseconds": arguments.picoseconds,
+        "temperature_K": arguments.temperature,
         "units": "eV, A, ps; energies per atom",
         "rows": rows,
         "step_over_full": times,

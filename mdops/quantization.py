@@ -133,9 +133,13 @@ class Cost:
 
 
 def compare(
-    full: Potential, others: dict[str, Potential], data: Dataset, picoseconds: float = 0.0
+    full: Potential,
+    others: dict[str, Potential],
+    data: Dataset,
+    picoseconds: float = 0.0,
+    temperature: float = 300.0,
 ) -> list[Cost]:
-    """What models cost beside the full one, which comes first; with dynamics of `picoseconds` for each."""
+    """What models cost beside the full one, which comes first; with dynamics of `picoseconds` (at K) for each."""
     models = {str(full.dtype).removeprefix("torch."): full, **others}
     answers = {name: evaluate(model, data) for name, model in models.items()}
     times = step_times(list(models.values()), first_frame(data))
@@ -152,7 +156,9 @@ def compare(
             seconds / times[0],
         )
         if picoseconds > 0:
-            row.drift, row.drift_error = energy_drift(model, first_frame(data), picoseconds)
+            row.drift, row.drift_error = energy_drift(
+                model, first_frame(data), picoseconds, temperature=temperature
+            )
         rows.append(row)
     return rows
 
@@ -194,7 +200,7 @@ def energy_drift(
     atoms: Atoms,
     picoseconds: float,
     *,
-    temperature: float = 330.0,
+    temperature: float = 300.0,
     timestep: float = 0.5,
     warm_up: float = 0.25,
     seed: int = 0,

@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PS",
         help="constant-energy dynamics in the report; 0: none",
     )
+    add("--drift-temperature", type=float, default=300.0, metavar="K", help="of that")
     add("--report", type=Path, metavar="FILE", help="write the report there, as JSON")
     add("--device", default="cpu", help="where to compute")
 
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     low_bit.save(output)
     # What the file gives, which has the splines of simulation.
     low_bit = load(output, device=args.device)
-    rows = compare(full, {args.scheme: low_bit}, tested, args.drift)
+    rows = compare(full, {args.scheme: low_bit}, tested, args.drift, args.drift_temperature)
     print(
         f"{len(tested)} frames that nothing was fitted to; a step of {tested.sizes()[0]} atoms, {args.device}"
     )
@@ -106,6 +107,8 @@ def _require_outputs(args: argparse.Namespace) -> Path:
         raise InputError("--restart goes on with a training, and there is none without --steps")
     if not 0 <= args.drift < float("inf"):
         raise InputError(f"--drift {args.drift}: expected ps")
+    if not 0 < args.drift_temperature < float("inf"):
+        raise InputError(f"--drift-temperature {args.drift_temperature}: expected K")
     if args.report is not None and (args.report.is_dir() or not args.report.parent.is_dir()):
         raise InputError(f"--report {args.report}: cannot be written there")
     args.folder = args.folder or output.with_name(output.name + ".training")
@@ -175,7 +178,11 @@ def _without_none(node: Any) -> Any:
 
 
 def _write_report(args: argparse.Namespace, rows: "list[Cost]") -> None:
-    found = {"model": str(args.model), "scheme": args.scheme, "data": args.data, "test": args.test,
-             "steps": args.steps, "drift_ps": args.drift, "units": "eV, A, ps; of energies per atom",
-             "models": [row.as_dict() for row in rows]}  # fmt: skip
+    options = ("scheme", "data", "test", "steps", "drift", "drift_temperature")
+    found = {
+        "model": str(args.model),
+        **{name: getattr(args, name) for name in options},
+        "units": "eV, A, ps; of energies per atom",
+        "models": [row.as_dict() for row in rows],
+    }
     args.report.write_text(json.dumps(found, indent=1) + "\n")

@@ -227,7 +227,7 @@ def test_nan_in_nan_out(sample, dtype, request):
     check_nan(find(*request.node.callspec.params["sample"], dtype), torch.tensor(torch.nan))
 
 
-# Besides the usual one: a NaN that is told from infinity by the last of its bits alone, which bfloat16 has no place for.
+# The usual one, and one that only its last bit, for which bfloat16 has no place, tells from infinity.
 NAN, LAST_BIT = torch.tensor([0x7FC00000, 0x7F800001], dtype=torch.int32).view(torch.float32)
 
 
