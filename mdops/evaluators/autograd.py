@@ -1,12 +1,14 @@
 """Plain autograd over a model's `forward`: for every kind, and as often differentiable as the kind is."""
 
 import dataclasses
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.nn.net import input_gradient_alone
 from mdops.ops import NeighborList, pair_forces
 from mdops.system import System
 
@@ -41,7 +43,8 @@ class Autograd(Evaluator):
             atom_virial: give (N, 3, 3), a pair's virial booked on the neighbour, as in DeePMD-kit.
         """
         trains = torch.is_grad_enabled()
-        with torch.set_grad_enabled(forces or trains):
+        alone = nullcontext() if create_graph or trains else input_gradient_alone()
+        with torch.set_grad_enabled(forces or trains), alone:
             near = self.neighborhood(system, neighbors)
             if forces and not near.displacements.requires_grad:
                 near.displacements.requires_grad_()
