@@ -19,9 +19,9 @@ constexpr int64_t kMostNumbers = 100000;  // of a width, of a layer's neurons, o
 // Why no kernel takes a net of this shape, or so many spline functions; empty if some do.
 inline std::string shape_refusal(int64_t width, int64_t axis, const std::vector<int64_t>& neurons,
                                  int64_t extra) {
-  if (width < 1 || axis < 1 || axis > width || axis > 255 || width > kMostNumbers)
+  if (width < 1 || axis < 0 || axis > width || axis > 255 || width > kMostNumbers)
     return "arguments `width` and `axis` are " + std::to_string(width) + " and " + std::to_string(axis) +
-           ", expected 1 <= axis <= width and axis <= 255";
+           ", expected 0 <= axis <= width and axis <= 255";
   if (neurons.empty() || neurons.size() > kMaxHidden)
     return "a fitting net of " + std::to_string(neurons.size()) + " hidden layers, expected 1 to " +
            std::to_string(kMaxHidden);
@@ -44,8 +44,9 @@ inline FittingShape fitting_shape(const Op& op, int64_t width, int64_t axis,
   if (!refusal.empty()) fail(op, refusal);
   FittingShape net{};
   net.width = static_cast<int>(width);
-  net.axis = static_cast<int>(axis);
-  net.features = width * axis;
+  net.plain = axis == 0;
+  net.axis = net.plain ? 1 : static_cast<int>(axis);
+  net.features = width * net.axis;
   net.extra = static_cast<int>(extra);
   net.layers = static_cast<int>(neurons.size());
   for (int n = 0; n < net.layers; ++n) net.neurons[n] = static_cast<int>(neurons[n]);
@@ -67,8 +68,8 @@ struct NetInputs {
       fail(op, "expected weights, biases and timesteps of two layers or more, as many of each");
     std::vector<int64_t> neurons;
     int64_t inputs = weights[0].dim() == 2 ? weights[0].size(0) : 0;
-    const int64_t extra = inputs - width * axis;
-    if (extra < 0) fail(op, "argument `weights[0]` has fewer than width * axis rows");
+    const int64_t extra = inputs - width * (axis ? axis : 1);
+    if (extra < 0) fail(op, "argument `weights[0]` has fewer rows than there are features");
     for (size_t n = 0; n < layers; ++n) {
       weights[n] = float_input(op, "weights", weights[n], {inputs, n + 1 < layers ? kAny : 1});
       inputs = weights[n].size(1);
