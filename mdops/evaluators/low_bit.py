@@ -7,7 +7,7 @@ import torch
 
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.moment_energy import DescriptorPasses, blank_moments, moment_rows
-from mdops.evaluators.splined import Splined, SplineModel
+from mdops.evaluators.splined import Splined, SplineModel, moment_descriptor
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn.net import Net
@@ -27,12 +27,10 @@ class LowBit(Evaluator):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
-        self._splines = Splined(potential)
-        s = self._splines.splines
-        s.fitting = frozen_fitting(s.fitting)
+        s = self._splines = SplineModel(potential)
         self.r_min = s.grid.r_min
-        with torch.no_grad():
-            self._tables = self._splines.fixed_table().flatten(1, 2) / s.descriptor.slots
+        self._fitting = frozen_fitting(s.fitting)
+        self._tables = s.fixed_table().flatten(1, 2) / s.descriptor.slots
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
@@ -45,7 +43,10 @@ class LowBit(Evaluator):
         problem = SplineModel.why_not(potential)
         if problem is not None:
             return problem
-        return "types or pairs of types are excluded" if SplineModel(potential).has_masked else None
+        d = moment_descriptor(potential.model)
+        if d is None or d.plain or d.mixed or d.constants() is not None:
+            return f"only models of se_e2_a have it, and this is {potential.kind}"
+        return "types or pairs of types are excluded" if SplineModel(potential).mask.any() else None
 
     @torch.no_grad()
     def __call__(
@@ -57,11 +58,11 @@ class LowBit(Evaluator):
         *,
         check: bool = True,
     ) -> tuple[Answers, NeighborReport]:
-        s = self._splines.splines
+        s = self._splines
         near = Neighborhood.of(system, neighbors, self.potential.cutoff, self.potential.dtype)
         moments, report = s.moments(near)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
-            return self._splines(system, neighbors, fparam, aparam)  # which drops neighbours
+            return Splined(self.potential)(system, neighbors, fparam, aparam)  # which drops neighbours
         energy, gradient = self._energies(system, moments, fparam, aparam)
         gradient = s.gradient(gradient, near)
         forces, virial, _ = pair_forces(
@@ -78,15 +79,15 @@ class LowBit(Evaluator):
         aparam: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Energies (N,), float64, without the model's bias, and dE/dA (N, ntypes * B, 4), of every atom."""
-        s = self._splines.splines
-        extra = s.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
+        s = self._splines
+        extra = self._fitting.extra_inputs(system.batch, system.count, fparam, aparam)
         kinds = system.atoms_of_types(s.descriptor.ntypes)
         energy = moments.new_zeros(len(moments), dtype=torch.float64)
         gradient = blank_moments(moments, kinds)
         for kind, index in enumerate(kinds):
             passes = DescriptorPasses(self._tables[kind], s.descriptor.axis_neuron)
             features = passes.forward(moment_rows(moments, index))
-            value, slope = s.fitting.value_and_gradient(kind, features, extra[index])
+            value, slope = self._fitting.value_and_gradient(kind, features, extra[index])
             energy[index] = value
             rows = passes.backward(slope * s.model.has_energy[kind])
             gradient[index] = rows.unflatten(0, (-1, 4)).transpose(1, 2)
