@@ -61,10 +61,11 @@ def test_a_model_may_be_given_in_the_place_of_its_file(tmp_path):
     trainer = Trainer(config(), tmp_path, init_model=model)
     assert_same_state(trainer.potential, Trainer(config(), tmp_path, init_model=MODEL).potential)
     assert trainer.potential is not model and not model.training
+    single = mdops.load(MODEL)
     with pytest.raises(
-        InputError, match=r"computes in torch.float64, and training.precision is torch.float32"
+        InputError, match=r"computes in torch.float32, and training.precision is torch.float64"
     ):
-        Trainer(config(), tmp_path, init_model=mdops.load(MODEL, dtype="float64"))
+        Trainer(config(), tmp_path, init_model=single)
 
 
 def test_a_trained_model_begins_with_its_errors(tmp_path):
