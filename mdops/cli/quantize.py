@@ -79,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     low_bit.save(output)
     # What the file gives, which has the splines of simulation.
     low_bit = load(output, device=args.device)
+    if args.drift:
+        print(f"dynamics of both models for {args.drift:g} ps (--drift 0: none)", file=sys.stderr, flush=True)
     rows = compare(full, {args.scheme: low_bit}, tested, args.drift, args.drift_temperature)
     print(
         f"{len(tested)} frames that nothing was fitted to; a step of {tested.sizes()[0]} atoms, {args.device}"

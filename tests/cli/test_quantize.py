@@ -80,7 +80,9 @@ def test_a_model_is_rounded_and_its_cost_told(scheme, command, trained, capsys):
 
 def test_the_drift_is_of_dynamics(command, capsys):
     assert command(drift="0.05", scheme="w8") == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("float32", "w8 "))]
+    out, err = capsys.readouterr()
+    assert "dynamics of both models for 0.05 ps (--drift 0: none)\n" in err
+    rows = [line for line in out.splitlines() if line.startswith(("float32", "w8 "))]
     assert len([row for row in rows if " +- " in row]) == 2
 
 
@@ -105,6 +107,9 @@ def test_training_mends_what_ternary_weights_lose(command, capsys):
 def test_a_training_that_is_stopped_goes_on_to_the_same_model(command, capsys, monkeypatch):
     steps = ["--steps", "12", "--checkpoint-every", "4", "--seed", "3"]
     assert command(*steps, "-o", "whole.safetensors") == 0
+    assert (
+        "on 16 frames with 512 atoms (Cu, Al); 12 steps, seed 3" in capsys.readouterr().err
+    )  # of 20, 4 are tested
 
     advance = trainer.Trainer._advance
 
