@@ -230,6 +230,7 @@ def test_what_runs_is_told():
     potential = potential_of()
     assert potential.explain() == "fused: one op a step"
     assert potential.explain("train").startswith("fused training: ")
+    assert "rebuilt for se_e2_a" in (mdops.jit.models.why_not(potential) or "")
     attentive = potential_of(spline=False, attn_layer=1)
     attentive.use_spline()
     assert attentive.grid is None and "no faster way is known" in attentive.explain()

@@ -56,6 +56,12 @@ struct Normalisation {
   T scale, shift, inv1;
 };
 
+// R = (1, 0, 0, 0), for plain sums; what is not a number stays so.
+template <class T>
+MDOPS_HD Normalisation<T> ones(T mean, T deviation0, T deviation1) {
+  return {T(0), T(1) + T(0) * (mean + deviation0 + deviation1), T(0)};
+}
+
 // With the mean m and the deviations d0 and d1.
 template <class T>
 MDOPS_HD Normalisation<T> normalised(T mean, T deviation0, T deviation1) {

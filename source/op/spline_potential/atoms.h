@@ -73,9 +73,9 @@ inline const T* tables_of(const PotentialArgs<T>& args, int type) {
 
 template <class T>
 inline Centre<T> centre(const PotentialArgs<T>& args, int type) {
-  const Normalisation<T> norm = args.net.plain
-                                    ? Normalisation<T>{T(0), T(1), T(0)}
-                                    : normalised(args.mean[type], args.std[2 * type], args.std[2 * type + 1]);
+  const T mean = args.mean[type], deviation0 = args.std[2 * type], deviation1 = args.std[2 * type + 1];
+  const Normalisation<T> norm =
+      args.net.plain ? ones(mean, deviation0, deviation1) : normalised(mean, deviation0, deviation1);
   return {norm, args.cutoff, args.grid};
 }
 

@@ -122,7 +122,7 @@ struct StepArgs : StepSizes {
   MDOPS_HD int net_of(int type) const { return nets == 1 ? 0 : type; }
   MDOPS_HD int words() const { return (moment_rows() + 31) / 32; }
   __device__ Normalisation<float> normalisation(int type) const {
-    if (plain) return {0.0f, 1.0f, 0.0f};
+    if (plain) return ones(mean[type], std[2 * type], std[2 * type + 1]);
     return normalised(mean[type], std[2 * type], std[2 * type + 1]);
   }
 };
