@@ -154,6 +154,8 @@ def _(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    if grads[0] is None:
+        return (None,) * 6
     q, k, v, *others, out, logsumexp = args
     # The second derivative knows how `out` depends on the others.
     saved = out.detach(), logsumexp
