@@ -327,7 +327,6 @@ def test_it_compiles_with_lengths_that_change(device):
         plan = ragged_plan(offsets, max_total=q.shape[0], max_batch=4, max_length=32)
         return ragged_attention(q, k, v, offsets, plan=plan)
 
-    torch._dynamo.reset()
     case = Case(device=device)
     for lengths in (LENGTHS, (3, 3, 3, 3), (0, 0, 0, 20)):
         offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
@@ -355,10 +354,8 @@ def test_a_loop_over_sequences_does_not_compile():
     case = Case()
     given = (case.q.detach(), case.k.detach(), case.v.detach(), case.offsets)
     torch.testing.assert_close(one_by_one(*given), together(*given))
-    torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.TorchDynamoException):
         torch.compile(one_by_one, fullgraph=True, mode="reduce-overhead")(*given)
-    torch._dynamo.reset()
     got = torch.compile(together, fullgraph=True, mode="reduce-overhead")(*given)
     torch.testing.assert_close(got, together(*given))
 
