@@ -19,6 +19,7 @@ from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, r
 from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan
+from mdops.ops.attention_layer import AttentionWeights, attention_layer
 from mdops.ops.neighbor_attention import attention_scale
 from mdops.options import from_definition, key, saved_precision
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _TINY = 1e-12  # the norm below which vectors are not made longer
 _LN_EPS = 1e-5
+# Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
+# tensor on a GPU, which is busy with them, and has memory for many of them.
+_ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 2**26
 
 
 @dataclass(kw_only=True)
@@ -123,6 +127,7 @@ class Neighbors(NamedTuple):
         switch: (E,), sw, where attention is smooth.
         directions: (E, 3), unit vectors, where it goes by angles.
         empty: (n,), places without a neighbour.
+        fused: whether layers run as one op, which differentiates once and takes the weights as constants.
     """
 
     offsets: torch.Tensor
@@ -130,6 +135,7 @@ class Neighbors(NamedTuple):
     switch: torch.Tensor | None
     directions: torch.Tensor | None
     empty: torch.Tensor
+    fused: bool
 
 
 class AttentionLayer(nn.Module):
@@ -147,6 +153,18 @@ class AttentionLayer(nn.Module):
 
     def forward(self, g: torch.Tensor, near: Neighbors) -> torch.Tensor:
         """(E, M), of rows of the neighbours."""
+        if near.fused:
+            return attention_layer(
+                g,
+                near.offsets,
+                self._weights(),
+                directions=near.directions,
+                switch=near.switch,
+                empty=near.empty,
+                scale=self.scale,
+                eps=self.eps,
+                normalize=self.normalize,
+            )
         q, k, v = (x[:, None] for x in self.project(g).chunk(3, dim=-1))
         o = neighbor_attention(
             q,
@@ -161,6 +179,15 @@ class AttentionLayer(nn.Module):
             plan=near.plan,
         )
         return self._normed(g + self.out(o[:, 0]))
+
+    def _weights(self) -> AttentionWeights:
+        def bias(layer: Layer) -> torch.Tensor:
+            return layer.weight.new_zeros(layer.weight.shape[1]) if layer.bias is None else layer.bias
+
+        project, out = self.project, self.out
+        return AttentionWeights(
+            project.weight, bias(project), out.weight, bias(out), self.norm_weight, self.norm_bias
+        )
 
     def of_padding(self, g: torch.Tensor) -> torch.Tensor:
         """(..., M), of the rows of empty places, whose p are zero."""
@@ -274,6 +301,13 @@ class SeAttenV2(EnvironmentDescriptor):
     def layers(self) -> list[AttentionLayer]:
         return [layer for layer in self.attention if isinstance(layer, AttentionLayer)]
 
+    def atoms_at_once(self, near: Neighborhood) -> int | None:
+        if not len(self.attention):
+            return None
+        if near.displacements.device.type == "cpu":
+            return _ATOMS_IN_CACHE
+        return max(1, _NUMBERS_ON_GPU // max(1, self._numbers(near.neighbors.shape[1])))
+
     def forward(self, near: Neighborhood) -> Features:
         types = self.type_embedding()
         t = self.moments(near, types)
@@ -305,7 +339,8 @@ class SeAttenV2(EnvironmentDescriptor):
             centers = near.centers[chunk].repeat_interleave(mine.sum(1))
             g = self._embedding(taken(rows[..., :1]), taken(kinds), centers, types, products, sw)
             if len(self.attention):
-                known = self._neighbors(mine, len(place), sw, r)
+                fused = near.once and mine.device.type == "cpu"
+                known = self._neighbors(mine, len(place), sw, r, fused)
                 for layer in self.layers:
                     g = layer(g, known)
             spread = g.new_zeros(atoms * slots, g.shape[1]).index_copy(0, place, g)
@@ -345,13 +380,14 @@ class SeAttenV2(EnvironmentDescriptor):
         count: int,
         switch: torch.Tensor | None,
         directions: torch.Tensor | None,
+        fused: bool,
     ) -> Neighbors:
         """Of `live` (n, K), in which there are so many."""
         counts, (atoms, slots) = live.sum(1), live.shape
         offsets = F.pad(counts.cumsum(0), (1, 0)).int()
         plan = ragged_plan(offsets, max_total=count, max_batch=atoms, max_length=slots)
         empty = (self.slots - counts).clamp(min=0).to(self.mean.dtype)
-        return Neighbors(offsets, plan, switch, directions, empty)
+        return Neighbors(offsets, plan, switch, directions, empty, fused)
 
     def _type_products(self, types: torch.Tensor) -> torch.Tensor | None:
         """(ntypes * ntypes, M): what the net of types gives for each centre and neighbour; (ntypes, M) for each
