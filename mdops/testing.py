@@ -92,6 +92,12 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         samples += _moment_samples(p, random, radial)
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
     samples += _attention_layer_samples(random, device)
+    rows = random(4, 21)
+    samples += [
+        Sample("unit", (rows,), (0,)),
+        Sample("unit_backward", (random(4, 21), rows), (0, 1)),
+        Sample("unit_backward_backward", (random(4, 21), random(4, 21), rows)),
+    ]
     # On a GPU the whole step computes in float32 alone.
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("spline_potential", device)

@@ -20,7 +20,7 @@ from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan
 from mdops.ops.attention_layer import AttentionWeights, attention_layer
-from mdops.ops.neighbor_attention import attention_scale
+from mdops.ops.neighbor_attention import attention_scale, unit
 from mdops.options import from_definition, key, saved_precision
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ class AttentionLayer(nn.Module):
                 eps=self.eps,
                 normalize=self.normalize,
             )
-        q, k, v = (x[:, None] for x in self.project(g).chunk(3, dim=-1))
+        projected = self.project(g).view(len(g), 3, -1)
+        q, k, v = (unit(projected) if self.normalize else projected).split(1, dim=1)
         o = neighbor_attention(
             q,
             k,
@@ -174,7 +175,7 @@ class AttentionLayer(nn.Module):
             directions=near.directions,
             switch=near.switch,
             empty=near.empty,
-            normalize=self.normalize,
+            normalize=False,
             temperature=self.scale,
             plan=near.plan,
         )
