@@ -165,8 +165,12 @@ class AttentionLayer(nn.Module):
                 eps=self.eps,
                 normalize=self.normalize,
             )
-        projected = self.project(g).view(len(g), 3, -1)
-        q, k, v = (unit(projected) if self.normalize else projected).split(1, dim=1)
+        # Three products instead of one: their results are contiguous, as attention wants them.
+        w = self._weights()
+        parts = zip(w.project.chunk(3, dim=1), w.project_bias.chunk(3), strict=True)
+        q, k, v = (torch.addmm(bias, g, weight)[:, None] for weight, bias in parts)
+        if self.normalize:
+            q, k, v = unit(q), unit(k), unit(v)
         o = neighbor_attention(
             q,
             k,
