@@ -363,16 +363,18 @@ struct AttentionPasses : AttentionBlock<T> {
     return sum_lanes<T>(whole) + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
   }
 
-  // A row of G_j.v_l and of scores to x (attention.h) and p m.
+  // A row of G_j.v_l and of scores to x (attention.h) and p m. `weights` are p, where they are known.
   void backward_row(const K& keys, KeySums<T, kGates>& sums, const Panels<T>& s, const Panels<T>& t,
-                    int64_t r, int64_t j, const T* bias, const T* edge, T total, T delta) const {
+                    int64_t r, int64_t j, const T* bias, const T* edge, T total, T delta,
+                    const T* weights = nullptr) const {
     sums.start();
     s.each([&](auto at) __attribute__((always_inline)) {
       T *sp = at.in(s, r), *tp = at.in(t, r);
       const int64_t lane = at.lane();
       const V score_ = score(vector_at(sp), bias, lane), product = vector_at(tp);
       const V a = keys.a(j, lane), c = keys.c(j, lane), m = c * a;
-      const V p = exp_of<T>(logit(keys, score_, a) + vector_at(edge + lane) - total);
+      const V p = weights ? vector_at(weights + lane)
+                          : exp_of<T>(logit(keys, score_, a) + vector_at(edge + lane) - total);
       const V y = p * (m * product - delta);
       store(sp, p * m);
       store(tp, y * a);
