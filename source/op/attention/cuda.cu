@@ -1,3 +1,4 @@
+#include <optional>
 #include <tuple>
 
 #include "attention/gpu_run.h"
@@ -55,6 +56,11 @@ AttentionArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, const Tens
   return p;
 }
 
+// Of how many parts of 16 bits the tensor cores' products are.
+int parts_of(const AttentionInputs& in) {
+  return in.matmul == Matmul::float32 || in.matmul == Matmul::bf16x3 ? 2 : 1;
+}
+
 Tensor like(const CudaOp& op, const AttentionInputs& in, const MaybeTensor& tensor) {
   if (!tensor) return empty(op, {0}, in.dtype);
   if (tensor->dim() == 1) return empty(op, {tensor->size(0)}, in.dtype);
@@ -62,10 +68,11 @@ Tensor like(const CudaOp& op, const AttentionInputs& in, const MaybeTensor& tens
 }
 
 std::tuple<Tensor, Tensor> ragged_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                            const Tensor& offsets, const Tensor& plan, const MaybeTensor& bias,
-                                            const MaybeTensor& gate, const MaybeTensor& switches,
-                                            const MaybeTensor& absent, double scale, double shift,
-                                            int64_t max_length, const std::string& matmul) {
+                                            const Tensor& offsets, const Tensor& plan,
+                                            const MaybeTensor& bias, const MaybeTensor& gate,
+                                            const MaybeTensor& switches, const MaybeTensor& absent,
+                                            double scale, double shift, int64_t max_length,
+                                            const std::string& matmul) {
   const CudaOp op("ragged_attention", "q", q);
   const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
                            matmul);
@@ -74,9 +81,10 @@ std::tuple<Tensor, Tensor> ragged_attention(const Tensor& q, const Tensor& k, co
   if (in.rows == 0) return {out, logsumexp};
   const Tensor items = aligned(in.plan);
   Tensor bad = empty(op, {kPrepareBlocks}, ScalarType::Int);
+  Tensor bias_at = empty(op, {in.bias ? in.sequences : 0}, ScalarType::Long);
   dispatch(in.dtype, [&](auto zero) {
     using T = decltype(zero);
-    Attention<T>(op, args_of<T>(op, in, items), data<int32_t>(bad))
+    Attention<T>(op, args_of<T>(op, in, items), parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at))
         .forward({data<T>(out), data<Sums<T>>(logsumexp)});
   });
   return {out, logsumexp};
@@ -111,9 +119,11 @@ void with_memory(const CudaOp& op, const AttentionInputs& in, const AttentionSav
   g.grad_bias = data_if<T>(in.bias.has_value(), to.bias);
   const int64_t rows = in.rows * in.heads;
   int32_t* bad = nullptr;
+  int64_t* bias_at = nullptr;
   const auto take = [&](char* memory) {
     Workspace space(memory);
     bad = space.take<int32_t>(kPrepareBlocks);
+    bias_at = space.take<int64_t>(in.bias ? in.sequences : 0);
     g.delta = space.take<A>(rows);
     if (second) g.mean = space.take<A>(rows), g.delta_change = space.take<A>(rows);
     if (in.gate || in.switches) g.parts = space.take<A>(2 * rows * (in.gates + 1));
@@ -121,14 +131,14 @@ void with_memory(const CudaOp& op, const AttentionInputs& in, const AttentionSav
   };
   Tensor memory = empty(op, {take(nullptr)}, ScalarType::Byte);
   take(data<char>(memory));
-  f(Attention<T>(op, p, bad), g);
+  f(Attention<T>(op, p, parts_of(in), bad, bias_at), g);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_backward(
     const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
     const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan, const MaybeTensor& bias,
-    const MaybeTensor& gate, const MaybeTensor& switches, const MaybeTensor& absent, double scale, double shift,
-    int64_t max_length, const std::string& matmul) {
+    const MaybeTensor& gate, const MaybeTensor& switches, const MaybeTensor& absent, double scale,
+    double shift, int64_t max_length, const std::string& matmul) {
   const CudaOp op("ragged_attention_backward", "q", q);
   const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
                            matmul);
@@ -138,8 +148,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_back
     dispatch(in.dtype, [&](auto zero) {
       using T = decltype(zero);
       with_memory<T>(op, in, saved, to, false, [&](const Attention<T>& attention, const GradientArgs<T>& g) {
+        Tensor sums = empty(op, {attention.sums_size()}, ScalarType::Float);
         attention.backward(g, data_if<T>(in.gate.has_value(), to.gate),
-                           data_if<T>(in.switches.has_value(), to.switches));
+                           data_if<T>(in.switches.has_value(), to.switches), data<float>(sums));
       });
     });
   return {to.q, to.k, to.v, to.bias, to.gate, to.switches};

@@ -126,9 +126,10 @@ __device__ void fill_rows(T* to, int64_t columns, int64_t first, int64_t last, f
     put(to + k, value);
 }
 
-// Judges offsets and plan.
+// Judges offsets and plan, and notes where each sequence's bias begins, if that is asked for.
 template <class T>
-__global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(AttentionArgs<T> p, int32_t* bad) {
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare_kernel(AttentionArgs<T> p, int32_t* bad, int64_t* bias_at) {
   const int thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
   const int count = p.plan[0];
   bool wrong = count < 0 || count > p.items;
@@ -139,6 +140,11 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(AttentionArgs<
   if (!wrong)
     for (int i = thread; i < count; i += threads)
       wrong |= !is_sound(p, reinterpret_cast<const int4*>(p.plan)[1 + i]);
+  if (!wrong && bias_at)
+    for (int i = thread; i < count; i += threads) {
+      const WorkItem item = work_item(p, i);
+      if (item.first == 0) bias_at[item.sequence] = item.bias;
+    }
   wrong = __syncthreads_or(wrong);
   if (threadIdx.x == 0) bad[blockIdx.x] = wrong;
 }
@@ -150,7 +156,8 @@ struct RowsToFill {
   int64_t columns;
 };
 
-// After the other kernels, or before them: zeros in rows of no sequence; NaN everywhere if arguments are wrong.
+// After the other kernels, or before them: zeros in rows of no sequence; NaN everywhere if arguments are
+// wrong.
 template <class T>
 __global__ void __launch_bounds__(kPrepareThreads)
     fill_kernel(AttentionArgs<T> p, RowsToFill<T> a, RowsToFill<T> b, RowsToFill<T> c, RowsToFill<T> d,
@@ -173,12 +180,12 @@ __global__ void __launch_bounds__(kPrepareThreads)
 // What the formulas of one pair (j, l) begin with.
 template <class A>
 struct PairInputs {
-  A s;        // scale q_j.k_l + bias_jl
-  A t;        // G_j.v_l
-  A a;        // w_j w_l, or 1
-  A c;        // gate_j.gate_l, or 1
-  A s1, t1;   // how s and t change
-  A a1, c1;   // how a and c change
+  A s;       // scale q_j.k_l + bias_jl
+  A t;       // G_j.v_l
+  A a;       // w_j w_l, or 1
+  A c;       // gate_j.gate_l, or 1
+  A s1, t1;  // how s and t change
+  A a1, c1;  // how a and c change
 };
 
 // What the sums over pairs take of one.

@@ -1,11 +1,12 @@
-// Attention without tensor cores: every dtype, width and derivative. A block has 16 rows of a sequence and one
-// head, which it keeps, and goes through the sequence in tiles of 16:
+// Attention without tensor cores: every dtype, width and derivative. A block has 16 rows of a sequence and
+// one head, which it keeps, and goes through the sequence in tiles of 16:
 //
 //   thread (r, c) of 16 x 16     the pair of own row r and other row c: its products over the width, which
 //                                comes through shared memory 32 columns at a time, and its coefficients
 //   then, of own row r           columns c, c + 16, ... of what is summed over the other rows
 //
-// Own rows are queries or, for the gradients of k and v, keys. Sums are in one order: the same bits in every run.
+// Own rows are queries or, for the gradients of k and v, keys. Sums are in one order: the same bits in every
+// run.
 #pragma once
 
 #include "attention/gpu_args.h"
@@ -55,12 +56,13 @@ struct TileRows {
   int first, count;
 };
 
-// The products of a pair over a width: x_j.y_l, and if there are directions how it changes; one of them may be
-// null, as if it were zero.
+// The products of a pair over a width: x_j.y_l, and if there are directions how it changes; one of them may
+// be null, as if it were zero.
 template <bool Second, class T, class A>
-__device__ __forceinline__ void products(const AttentionArgs<T>& p, const PlainBlock& b, int width, const T* x,
-                                         const T* y, const T* x1, const T* y1, TileRows queries, TileRows keys,
-                                         int j, int l, PlainMemory<A>& memory, A* product, A* change) {
+__device__ __forceinline__ void products(const AttentionArgs<T>& p, const PlainBlock& b, int width,
+                                         const T* x, const T* y, const T* x1, const T* y1, TileRows queries,
+                                         TileRows keys, int j, int l, PlainMemory<A>& memory, A* product,
+                                         A* change) {
   const int64_t stride = static_cast<int64_t>(p.heads) * width;
   const int64_t query = p.row(b.item.begin + queries.first, b.head, width);
   const int64_t key = p.row(b.item.begin + keys.first, b.head, width);
@@ -258,8 +260,8 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (c == 0) g.mean[of_row] = mean, g.delta_change[of_row] = change;
 }
 
-// The gradients, or how they change along the directions: of q and bias where own rows are queries, of k and v
-// where they are keys; of both of gate and switch.
+// The gradients, or how they change along the directions: of q and bias where own rows are queries, of k and
+// v where they are keys; of both of gate and switch.
 template <class T, Side Own, bool Second>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_gradient_kernel(AttentionArgs<T> p, GradientArgs<T> g, Directions<T> u) {
@@ -286,8 +288,9 @@ __global__ void __launch_bounds__(kPlainThreads)
       const int row_j = queries.first + j, row_l = keys.first + l;
       finish_inputs<Second>(p, u, b, row_j, row_l, &i);
       const int64_t of_query = static_cast<int64_t>(b.item.begin + row_j) * p.heads + b.head;
-      pair = pair_gradients<Second>(i, p.shift, switched, g.logsumexp[of_query], g.delta[of_query],
-                                    Second ? g.mean[of_query] : A(0), Second ? g.delta_change[of_query] : A(0));
+      pair =
+          pair_gradients<Second>(i, p.shift, switched, g.logsumexp[of_query], g.delta[of_query],
+                                 Second ? g.mean[of_query] : A(0), Second ? g.delta_change[of_query] : A(0));
       if (kQueries && g.grad_bias)
         put(g.grad_bias + b.head * p.bias_size + b.item.bias + static_cast<int64_t>(row_j) * b.item.length +
                 row_l,
@@ -316,8 +319,7 @@ __global__ void __launch_bounds__(kPlainThreads)
     add_rows(memory.coefficient[0][r], (kQueries ? p.k : p.q) + at, stride, others.count, p.width, sum);
     if constexpr (Second) {
       const T* direction = kQueries ? u.k : u.q;
-      if (direction)
-        add_rows(memory.coefficient[1][r], direction + at, stride, others.count, p.width, sum);
+      if (direction) add_rows(memory.coefficient[1][r], direction + at, stride, others.count, p.width, sum);
     }
     if constexpr (!kQueries)
       add_rows(memory.coefficient[2][r], g.grad_out + p.row(b.item.begin + other, b.head, p.value_width),
@@ -351,7 +353,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   const int row = static_cast<int>(k / columns), column = static_cast<int>(k % columns);
   const bool real = p.sequences > 0 && !bad && row >= p.offsets[0] && row < p.offsets[p.sequences];
   Sums<T> sum = bad ? not_a_number<Sums<T>>() : Sums<T>(0);
-  if (real)
+  if (real && (column < p.gates ? grad_gate : grad_switch))
     for (int n = 0; n < count; ++n) sum += parts[static_cast<int64_t>(n) * p.rows * columns + k];
   if (column < p.gates) {
     if (grad_gate) put(grad_gate + static_cast<int64_t>(row) * p.gates + column, sum);

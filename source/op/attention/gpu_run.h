@@ -1,30 +1,59 @@
-// Attention on a GPU from the host: which kernels, their launches.
+// Attention on a GPU from the host: which kernels, their tiles, their launches.
 #pragma once
 
+#include <algorithm>
+
+#include "attention/gpu_backward.h"
 #include "attention/gpu_plain.h"
 
 namespace mdops {
 namespace gpu_attention {
 
+// How many parts tensor cores make of a number: none where they do not serve.
+template <class T>
+constexpr bool kHasTiles = !std::is_same_v<T, double>;
+
+constexpr int kWidestTile = 128;
+
+inline bool is_aligned(const void* memory) {
+  return reinterpret_cast<uintptr_t>(memory) % 16 == 0;
+}
+
+// The memory that the passes need: floats where dQ is summed over tiles of keys, and so on.
 template <class T>
 class Attention {
  public:
   using A = Sums<T>;
 
-  Attention(const Gpu& gpu, const AttentionArgs<T>& args, int32_t* bad) : gpu_(gpu), p_(args) {
-    gpu_.launch(prepare_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, bad);
+  // `bad`: kPrepareBlocks integers; `bias_at`: an integer a sequence where there is a bias. `parts`: 2 for
+  // the accuracy of float32's products, 1 for that of tf32's; of 16-bit tensors 1.
+  Attention(const Gpu& gpu, const AttentionArgs<T>& args, int parts, int32_t* bad, int64_t* bias_at)
+      : gpu_(gpu), p_(args), parts_(sizeof(T) == 2 ? 1 : parts), bias_at_(bias_at), limits_(gpu.limits()) {
+    gpu_.launch(prepare_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, bad, p_.bias ? bias_at : nullptr);
     p_.bad = bad;
   }
 
   void forward(const ForwardResults<T>& r) const {
-    gpu_.launch(plain_forward_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, r);
+    const bool done = with_tiles([&]<class N, int D>() { return forward_by_tiles<N, D>(r); });
+    if (!done) gpu_.launch(plain_forward_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, r);
     fill({r.out, of_values()}, {}, {}, {}, {r.logsumexp, p_.heads});
   }
 
+  // Numbers of float32 that `backward` needs for its sums of dQ.
+  int64_t sums_size() const {
+    if constexpr (sizeof(T) != 2) return 0;
+    const bool several = p_.max_length > kGroup * backward_warps();
+    return uses_tiles() && several ? static_cast<int64_t>(p_.rows) * of_keys() : 0;
+  }
+
   // `grad_gate` and `grad_switch` null where they are not asked for.
-  void backward(const GradientArgs<T>& g, T* grad_gate, T* grad_switch) const {
-    delta(g);
-    gradients<false>(g, {}, grad_gate, grad_switch);
+  void backward(const GradientArgs<T>& g, T* grad_gate, T* grad_switch, float* sums) const {
+    const bool done = with_tiles([&]<class N, int D>() { return backward_by_tiles<N, D>(g, sums); });
+    if (!done) {
+      delta(g);
+      gradients<false>(g, {});
+    }
+    finish(g, grad_gate, grad_switch);
     fill({g.grad_q, of_keys()}, {g.grad_k, of_keys()}, {g.grad_v, of_values()}, {}, {}, whole_bias(g));
   }
 
@@ -32,7 +61,8 @@ class Attention {
                          T* grad_switch) const {
     delta(g);
     gpu_.launch(plain_change_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, g, u);
-    gradients<true>(g, u, grad_gate, grad_switch);
+    gradients<true>(g, u);
+    finish(g, grad_gate, grad_switch);
     fill({g.grad_q, of_keys()}, {g.grad_k, of_keys()}, {g.grad_v, of_values()},
          {g.grad_grad_out, of_values()}, {}, whole_bias(g));
   }
@@ -54,16 +84,91 @@ class Attention {
   }
 
   template <bool Second>
-  void gradients(const GradientArgs<T>& g, const Directions<T>& u, T* grad_gate, T* grad_switch) const {
+  void gradients(const GradientArgs<T>& g, const Directions<T>& u) const {
     gpu_.launch(plain_gradient_kernel<T, Side::queries, Second>, plain_blocks(), kPlainThreads, 0, p_, g, u);
     gpu_.launch(plain_gradient_kernel<T, Side::keys, Second>, plain_blocks(), kPlainThreads, 0, p_, g, u);
+  }
+
+  void finish(const GradientArgs<T>& g, T* grad_gate, T* grad_switch) const {
     if (grad_gate || grad_switch)
-      gpu_.launch(sum_parts_kernel<T>, blocks_for(static_cast<int64_t>(p_.rows) * (p_.gates + 1), kPlainThreads),
-                  kPlainThreads, 0, p_, g.parts, 2 * p_.heads, grad_gate, grad_switch);
+      gpu_.launch(sum_parts_kernel<T>,
+                  blocks_for(static_cast<int64_t>(p_.rows) * (p_.gates + 1), kPlainThreads), kPlainThreads, 0,
+                  p_, g.parts, 2 * p_.heads, grad_gate, grad_switch);
+  }
+
+  bool uses_tiles() const {
+    return kHasTiles<T> && limits_.capability >= 80 && std::max(p_.width, p_.value_width) <= kWidestTile;
+  }
+
+  // f<N, D>() with how numbers are multiplied and the tile's width; false if there is none.
+  template <class F>
+  bool with_tiles(const F& f) const {
+    if constexpr (kHasTiles<T>) {
+      if (!uses_tiles()) return false;
+      if constexpr (std::is_same_v<T, float>)
+        if (parts_ == 2) return with_width<Numbers<T, 2>>(f);
+      return with_width<Numbers<T, 1>>(f);
+    } else {
+      return false;
+    }
+  }
+  template <class N, class F>
+  bool with_width(const F& f) const {
+    const int width = std::max(p_.width, p_.value_width);
+    if (width <= 32) return f.template operator()<N, 32>();
+    if (width <= 64) return f.template operator()<N, 64>();
+    return f.template operator()<N, kWidestTile>();
+  }
+
+  Wide wide(std::initializer_list<const void*> tensors) const {
+    bool all = true;
+    for (const void* tensor : tensors) all &= is_aligned(tensor);
+    constexpr int each = 16 / sizeof(T);
+    return {all && p_.width % each == 0, all && p_.value_width % each == 0};
+  }
+
+  // Sequences whole, a block each, if there are enough of them for the chip; else 64 queries a block. Of the
+  // keys as many at once as fit, by preference so that several blocks share a multiprocessor.
+  template <class N, int D>
+  bool forward_by_tiles(const ForwardResults<T>& r) const {
+    const int longest = std::max(1, p_.max_length);
+    const bool whole = static_cast<int64_t>(p_.sequences) * p_.heads > limits_.multiprocessors;
+    ForwardMemory<N, D> layout{static_cast<int>(blocks_for(longest, kKeyStep)) * kKeyStep, p_.gates};
+    while (layout.size() > limits_.shared_bytes && layout.keys > kKeyStep)
+      layout.keys =
+          std::max(kKeyStep, std::min(layout.keys - kKeyStep, layout.keys / 2 / kKeyStep * kKeyStep));
+    if (layout.size() > limits_.shared_bytes) return false;
+    int warps = 4 * layout.size() <= limits_.shared_bytes || !whole ? 4 : kMostWarps;
+    warps = std::min<int>(warps, static_cast<int>(blocks_for(longest, kGroup)));
+    const int64_t blocks = static_cast<int64_t>(whole ? p_.sequences : p_.items) * p_.heads;
+    gpu_.launch(forward_kernel<T, N, D>, blocks, warps * kWarp, layout.size(), p_, r, layout, whole, bias_at_,
+                wide({p_.q, p_.k, p_.v, r.out}));
+    return true;
+  }
+
+  // The fewest tiles of keys, and of those the smallest.
+  int backward_warps() const {
+    const int groups = static_cast<int>(blocks_for(std::max(1, p_.max_length), kGroup));
+    const int tiles = static_cast<int>(blocks_for(groups, kMostWarps));
+    return std::max(2, static_cast<int>(blocks_for(groups, tiles)));
+  }
+
+  template <class N, int D>
+  bool backward_by_tiles(const GradientArgs<T>& g, float* sums) const {
+    BackwardMemory<N, D> layout{kGroup * backward_warps(), p_.gates};
+    const bool factors = p_.gate || p_.switches;
+    if (layout.size(factors) > limits_.shared_bytes) return false;
+    gpu_.launch(backward_kernel<T, N, D>, static_cast<int64_t>(p_.sequences) * p_.heads,
+                layout.keys / kGroup * kWarp, layout.size(factors), p_, g, layout, bias_at_,
+                wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
+    return true;
   }
 
   const Gpu& gpu_;
   AttentionArgs<T> p_;
+  int parts_;
+  int64_t* bias_at_;
+  GpuLimits limits_;
 };
 
 }  // namespace gpu_attention

@@ -1,0 +1,422 @@
+// Attention's gradients by tensor cores, for heads up to 128 wide.
+//
+// A block has one head of one sequence. It goes through the keys in tiles of 16 for each of its warps, which
+// stay in shared memory with their values while it goes through the queries, 32 at a time:
+//
+//   K, V        (16 warps, D) parts      Q, G      (32, D) parts, G the gradient of the result
+//
+//   warp w, for its 16 keys:
+//     S^T, T^T (16 x 32) = K Q^T, V G^T    lane l has keys l / 4 and l / 4 + 8, queries 8 n + 2 (l % 4) and
+//                                          the next, n = 0..3
+//     P, X as attention.h has them         X, as parts, goes to shared memory: (16 warps, 32)
+//     dV (16 x D) += P^T G, dK += X^T Q    in registers until the tile's last queries
+//   warp w, for its columns (units of 16) of all 32 queries:
+//     dQ (32 x D) += X K                   over the tile's keys; sums of more tiles are made in device
+//     memory,
+//                                          each by the same thread
+//
+// The block alone writes what belongs to its head of its sequence: no atomics, one order.
+#pragma once
+
+#include "attention/gpu_forward.h"
+
+namespace mdops {
+namespace gpu_attention {
+
+constexpr int kQueryStep = 32;
+
+template <class N, int D>
+struct BackwardMemory {
+  int keys;  // of a tile: 16 a warp
+  int gates;
+
+  MDOPS_HD int apart() const { return keys * 2 * D; }
+  MDOPS_HD int values() const { return N::kParts * apart(); }
+  static constexpr int kApart = kQueryStep * 2 * D;
+  MDOPS_HD int queries() const { return 2 * values(); }
+  MDOPS_HD int grads() const { return queries() + N::kParts * kApart; }
+  MDOPS_HD int slopes_apart() const { return keys * 2 * kQueryStep; }
+  MDOPS_HD int slopes() const { return grads() + N::kParts * kApart; }  // X
+  // Floats: inverse scales of keys' groups, values', X's; of queries', grads'; logsumexp, delta.
+  MDOPS_HD int scales() const { return slopes() + N::kParts * slopes_apart(); }
+  MDOPS_HD int rows() const { return scales() + 4 * (3 * kMostWarps + 4); }
+  // Switch and gate of the keys, then of the queries; their gradients' sums: of the keys, then each warp's of
+  // the queries. Of (gates + 1) columns the last is the switch's.
+  MDOPS_HD int columns() const { return gates + 1; }
+  MDOPS_HD int key_factors() const { return rows() + 4 * 2 * kQueryStep; }
+  MDOPS_HD int query_factors() const { return key_factors() + 4 * columns() * keys; }
+  MDOPS_HD int key_sums() const { return query_factors() + 4 * columns() * kQueryStep; }
+  MDOPS_HD int query_sums() const { return key_sums() + 4 * columns() * keys; }
+  MDOPS_HD int size(bool factors) const {
+    return factors ? query_sums() + 4 * columns() * kQueryStep * (keys / kGroup) : key_factors();
+  }
+};
+
+// (16 x 32) = A B^T: A 16 rows of one tile, B 32 rows of another.
+template <class N, int D>
+__device__ __forceinline__ void product_of_rows(float (&c)[4][4], const char* a, int a_apart, int a_row,
+                                                const char* b, int b_apart) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) c[n][k] = 0;
+#pragma unroll
+  for (int step = 0; step < D / 16; ++step) {
+    uint32_t left[N::kParts][4];
+    load_parts<N>(left, a, a_apart, place_by_rows<D>(a_row, 16 * step));
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      uint32_t right[N::kParts][4];
+      load_parts<N>(right, b, b_apart, place_by_columns<D>(16 * pair, 16 * step));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (N::kParts == 2) {
+          float part[4] = {};
+          multiply_parts<N>(part, left, right, half);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) c[2 * pair + half][k] += part[k];
+        } else {
+          multiply_parts<N>(c[2 * pair + half], left, right, half);
+        }
+      }
+    }
+  }
+}
+
+// Sums over the eight lanes that have the same queries, of eight numbers each, x[n][h] of query 8 n + 2 (l %
+// 4) + h; lane l ends with that of query 8 (l / 8) + 2 (l % 4) + l / 4 % 2.
+__device__ __forceinline__ float sum_of_queries(const float (&x)[4][2]) {
+  const int lane = lane_index();
+  float two[2][2], one[2];
+  const int high = lane / 16;
+#pragma unroll
+  for (int n = 0; n < 2; ++n)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float mine = high ? x[2 + n][h] : x[n][h], other = high ? x[n][h] : x[2 + n][h];
+      two[n][h] = mine + __shfl_xor_sync(kAllLanes, other, 16);
+    }
+  const int middle = lane / 8 % 2;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float mine = middle ? two[1][h] : two[0][h], other = middle ? two[0][h] : two[1][h];
+    one[h] = mine + __shfl_xor_sync(kAllLanes, other, 8);
+  }
+  const int low = lane / 4 % 2;
+  const float mine = low ? one[1] : one[0], other = low ? one[0] : one[1];
+  return mine + __shfl_xor_sync(kAllLanes, other, 4);
+}
+MDOPS_HD int query_of_lane(int lane) {
+  return 8 * (lane / 8) + 2 * (lane % 4) + lane / 4 % 2;
+}
+
+// dQ of 16 Units queries from `row` on and the columns 16 pair .. 16 pair + 15: X K over the tile's keys.
+template <class N, int D, int Units>
+__device__ __forceinline__ void query_gradient(const char* slopes, int slopes_apart, const char* keys,
+                                               int apart, const float* scales, int groups, int row, int pair,
+                                               float (&sum)[Units][2][4]) {
+#pragma unroll
+  for (int m = 0; m < Units; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sum[m][half][k] = 0;
+  for (int group = 0; group < groups; ++group) {
+    const float factor = scales[group] * scales[2 * kMostWarps + group];
+    uint32_t right[N::kParts][4];
+    load_parts_transposed<N>(right, keys, apart, place_by_rows<D>(kGroup * group, 16 * pair));
+#pragma unroll
+    for (int m = 0; m < Units; ++m) {
+      uint32_t left[N::kParts][4];
+      load_parts_transposed<N>(left, slopes, slopes_apart,
+                               place_by_columns<kQueryStep>(kGroup * group, row + 16 * m));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float part[4] = {};
+        multiply_parts<N>(part, left, right, half);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sum[m][half][k] += factor * part[k];
+      }
+    }
+  }
+}
+
+// `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
+// can keep them.
+template <class T, class N, int D>
+__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
+    backward_kernel(AttentionArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D> layout,
+                    const int64_t* bias_at, Wide wide, float* sums) {
+  char* const memory = block_memory();
+  const TileBlock b = tile_block(p, true, bias_at);
+  const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp;
+  const int warps = blockDim.x / kWarp, apart = layout.apart(), columns = layout.columns();
+  char *const keys = memory, *const values = memory + layout.values();
+  char *const queries = memory + layout.queries(), *const grads = memory + layout.grads();
+  char* const slopes = memory + layout.slopes();
+  float* const scales = reinterpret_cast<float*>(memory + layout.scales());
+  float* const query_scales = scales + 3 * kMostWarps;
+  float* const logsumexp = reinterpret_cast<float*>(memory + layout.rows());
+  float* const delta = logsumexp + kQueryStep;
+  float* const key_factors = reinterpret_cast<float*>(memory + layout.key_factors());
+  float* const query_factors = reinterpret_cast<float*>(memory + layout.query_factors());
+  float* const key_sums = reinterpret_cast<float*>(memory + layout.key_sums());
+  float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums());
+  const float *const key_switch = key_factors + p.gates * layout.keys, *const query_switch =
+                                                                           query_factors +
+                                                                           p.gates * kQueryStep;
+  const bool switched = p.switches != nullptr, has_factors = switched || p.gate != nullptr;
+  const auto of_q = rows_of(p, b, p.q, p.width, wide.keys), of_k = rows_of(p, b, p.k, p.width, wide.keys);
+  const auto of_v = rows_of(p, b, p.v, p.value_width, wide.values),
+             of_grad = rows_of(p, b, g.grad_out, p.value_width, wide.values),
+             of_out = rows_of(p, b, g.out, p.value_width, wide.values);
+
+  for (int tile = 0; tile < length; tile += layout.keys) {
+    const int count = min(layout.keys, length - tile);  // of its keys
+    const int groups = (count + kGroup - 1) / kGroup;
+    const bool first_tile = tile == 0, last_tile = tile + layout.keys >= length;
+    __syncthreads();
+    for (int task = warp; task < 2 * groups; task += warps) {
+      const int group = task / 2, is_value = task % 2;
+      GroupLoad<T, D> rows;
+      rows.load(is_value ? of_v : of_k, tile + group * kGroup, count - group * kGroup);
+      const float inverse =
+          rows.template store<N>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart);
+      if (lane == 0) scales[is_value * kMostWarps + group] = inverse;
+    }
+    if (has_factors) {
+      load_factors(p, b.item.begin + tile, count, layout.keys, key_factors + p.gates * layout.keys,
+                   key_factors);
+      for (int k = threadIdx.x; k < columns * layout.keys; k += blockDim.x) key_sums[k] = 0;
+    }
+    const bool active = warp < groups;
+    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+
+    for (int query = 0; query < length; query += kQueryStep) {
+      const int query_count = min(kQueryStep, length - query);
+      __syncthreads();  // nobody needs the last queries any more
+      for (int task = warp; task < 4; task += warps) {
+        const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
+        GroupLoad<T, D> rows;
+        rows.load(is_grad ? of_grad : of_q, first, length - first);
+        if (is_grad && first_tile) {
+          // delta = G.o: lanes side by side have a row.
+          constexpr int pieces = GroupLoad<T, D>::kPieces;
+#pragma unroll
+          for (int i = 0; i < GroupLoad<T, D>::kEach; ++i) {
+            const int row = GroupLoad<T, D>::row_of(i);
+            Eight<T> out;
+            out.load(of_out, first + row, first + row < length, 8 * GroupLoad<T, D>::piece_of(i));
+            float sum = 0;
+#pragma unroll
+            for (int k = 0; k < 8; ++k) sum += rows.eight[i].number_at(k) * out.number_at(k);
+#pragma unroll
+            for (int k = pieces / 2; k > 0; k /= 2) sum += __shfl_xor_sync(kAllLanes, sum, k);
+            if (GroupLoad<T, D>::piece_of(i) == 0 && first + row < length) {
+              delta[group * kGroup + row] = sum;
+              g.delta[static_cast<int64_t>(b.item.begin + first + row) * p.heads + b.head] = sum;
+            }
+          }
+        }
+        const float inverse = rows.template store<N>((is_grad ? grads : queries) + group * kGroup * 2 * D,
+                                                     BackwardMemory<N, D>::kApart);
+        if (lane == 0) query_scales[2 * is_grad + group] = inverse;
+      }
+      if (threadIdx.x < kQueryStep) {
+        const int j = query + threadIdx.x;
+        const int64_t at = static_cast<int64_t>(b.item.begin + j) * p.heads + b.head;
+        logsumexp[threadIdx.x] = j < length ? g.logsumexp[at] : 0.0f;
+        if (!first_tile && j < length) delta[threadIdx.x] = g.delta[at];
+      }
+      if (has_factors)
+        load_factors(p, b.item.begin + query, query_count, kQueryStep, query_factors + p.gates * kQueryStep,
+                     query_factors);
+      __syncthreads();
+
+      if (active) {
+        float s[4][4], t[4][4];
+        product_of_rows<N, D>(s, keys, apart, kGroup * warp, queries, BackwardMemory<N, D>::kApart);
+        product_of_rows<N, D>(t, values, apart, kGroup * warp, grads, BackwardMemory<N, D>::kApart);
+        const int l0 = tile + kGroup * warp + lane / 4, j0 = query + 2 * (lane % 4);
+        float c[4][4];
+        if (p.gate) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) c[n][k] = 0;
+          for (int i = 0; i < p.gates; ++i) {
+            const float* const of_key = key_factors + i * layout.keys + l0 - tile;
+            const float* const of_query = query_factors + i * kQueryStep + j0 - query;
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+#pragma unroll
+              for (int k = 0; k < 4; ++k) c[n][k] += of_key[k / 2 * 8] * of_query[8 * n + k % 2];
+          }
+        }
+        float w_key[2] = {1, 1};
+        if (switched) w_key[0] = key_switch[l0 - tile], w_key[1] = key_switch[l0 - tile + 8];
+        float e[4][4], of_switch[4][4];  // what the gradients of gate and switch take of each pair
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          const float factor = p.scale * scales[warp] * query_scales[n / 2];
+          const float value_factor = scales[kMostWarps + warp] * query_scales[2 + n / 2];
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2, in_step = j - query;
+            const bool real = l < length && j < length;
+            float logit = factor * s[n][k];
+            const float of_value = value_factor * t[n][k];
+            int64_t at = 0;
+            if (p.bias) {
+              at = b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l;
+              if (real) logit += number(p.bias[at]);
+            }
+            const float raised = logit + p.shift;
+            const float a = switched ? w_key[k / 2] * query_switch[in_step] : 1.0f;
+            if (switched) logit = raised * a;
+            const float gated = p.gate ? c[n][k] : 1.0f;
+            const float prob = real ? exponential<N>(logit - logsumexp[in_step]) : 0.0f;
+            const float y = real ? prob * (gated * a * of_value - delta[in_step]) : 0.0f;
+            t[n][k] = y * a;
+            s[n][k] = prob * gated * a;
+            if (has_factors) {
+              const float pt = real ? prob * of_value : 0.0f;
+              e[n][k] = pt * a;
+              of_switch[n][k] = real ? y * raised + pt * gated : 0.0f;
+            }
+            if (p.bias && real) put(g.grad_bias + at, t[n][k]);
+          }
+        }
+        if (has_factors) {
+          for (int i = 0; i < columns; ++i) {
+            const bool last = i == p.gates;
+            float* const to = query_sums + (warp * columns + i) * kQueryStep;
+            if (last && !switched) break;
+            const float* const of_key = key_factors + i * layout.keys + l0 - tile;
+            const float* const of_query = query_factors + i * kQueryStep + j0 - query;
+            float to_queries[4][2], to_keys[2] = {};
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+#pragma unroll
+              for (int k = 0; k < 4; ++k) {
+                const float x = last ? of_switch[n][k] : e[n][k];
+                if (k < 2)
+                  to_queries[n][k] = x * of_key[0];
+                else
+                  to_queries[n][k - 2] += x * of_key[8];
+                to_keys[k / 2] += x * of_query[8 * n + k % 2];
+              }
+            to[query_of_lane(lane)] = sum_of_queries(to_queries);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              const float sum = quad_sum(to_keys[h]);
+              if (lane % 4 == 0) key_sums[i * layout.keys + l0 - tile + 8 * h] += sum;
+            }
+          }
+        }
+        const float x_scale = scale_of_units<N>(t), x_inverse = inverse_power(x_scale);
+        float p_scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
+        if (has_factors) p_scale = scale_of_units<N>(s);
+        const float p_inverse = inverse_power(p_scale);
+        if (lane == 0) scales[2 * kMostWarps + warp] = x_inverse;
+#pragma unroll
+        for (int group = 0; group < 2; ++group) {
+          if (query + kGroup * group >= length) continue;  // rows of dQ that nobody stores
+          uint32_t left[N::kParts][4];
+          as_operand<N>(t[2 * group], t[2 * group + 1], x_scale, left);
+#pragma unroll
+          for (int part = 0; part < N::kParts; ++part)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              *reinterpret_cast<uint32_t*>(
+                  slopes + part * layout.slopes_apart() +
+                  piece_place<kQueryStep>(kGroup * warp + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
+                  lane % 4 * 4) = left[part][k];
+          add_product<N, D>(dk, left, queries, BackwardMemory<N, D>::kApart, kGroup * group,
+                            x_inverse * query_scales[group]);
+          as_operand<N>(s[2 * group], s[2 * group + 1], p_scale, left);
+          add_product<N, D>(dv, left, grads, BackwardMemory<N, D>::kApart, kGroup * group,
+                            p_inverse * query_scales[2 + group]);
+        }
+      }
+      __syncthreads();
+
+      const auto put_query_gradient = [&](int row, int pair, const float (&unit)[2][4]) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int j = query + row + lane / 4 + 8 * h, column = 16 * pair + 8 * half + 2 * (lane % 4);
+            if (j >= length || column >= p.width) continue;
+            const int64_t at = p.row(b.item.begin + j, b.head, p.width);
+            float x = unit[half][2 * h], y = unit[half][2 * h + 1];
+            float* const sum_row =
+                std::is_same_v<T, float> ? reinterpret_cast<float*>(g.grad_q) + at : sums + at;
+            if (!first_tile) {
+              x += sum_row[column];
+              if (column + 1 < p.width) y += sum_row[column + 1];
+            }
+            if (last_tile)
+              put_two(g.grad_q + at, column, p.width, wide.keys, p.scale * x, p.scale * y);
+            else
+              put_two(sum_row, column, p.width, wide.keys, x, y);
+          }
+      };
+      constexpr int pairs = D / 16;
+      if (warps > pairs) {
+        for (int unit = warp; unit < 2 * pairs; unit += warps) {
+          float sum[1][2][4];
+          query_gradient<N, D, 1>(slopes, layout.slopes_apart(), keys, apart, scales, groups,
+                                  unit % 2 * kGroup, unit / 2, sum);
+          put_query_gradient(unit % 2 * kGroup, unit / 2, sum[0]);
+        }
+      } else {
+        for (int pair = warp; pair < pairs; pair += warps) {
+          float sum[2][2][4];
+          query_gradient<N, D, 2>(slopes, layout.slopes_apart(), keys, apart, scales, groups, 0, pair, sum);
+          put_query_gradient(0, pair, sum[0]);
+          put_query_gradient(kGroup, pair, sum[1]);
+        }
+      }
+      if (has_factors) {
+        for (int k = threadIdx.x; k < columns * kQueryStep; k += blockDim.x) {
+          const int column = k / kQueryStep, j = query + k % kQueryStep;
+          if (j >= length || (column == p.gates && !switched)) continue;
+          float* const to =
+              g.parts + (static_cast<int64_t>(b.head) * p.rows + b.item.begin + j) * columns + column;
+          float sum = first_tile ? 0.0f : *to;
+          for (int w = 0; w < groups; ++w) sum += query_sums[(w * columns + column) * kQueryStep + j - query];
+          *to = sum;
+        }
+      }
+    }
+
+    if (active) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int l = tile + kGroup * warp + lane / 4 + 8 * h;
+        if (l >= length) continue;
+        T* const to_k = g.grad_k + p.row(b.item.begin + l, b.head, p.width);
+        T* const to_v = g.grad_v + p.row(b.item.begin + l, b.head, p.value_width);
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+          const int column = 8 * n + 2 * (lane % 4);
+          put_two(to_k, column, p.width, wide.keys, p.scale * dk[n][2 * h], p.scale * dk[n][2 * h + 1]);
+          put_two(to_v, column, p.value_width, wide.values, dv[n][2 * h], dv[n][2 * h + 1]);
+        }
+      }
+    }
+    if (has_factors) {
+      // The warps' own keys, whose sums they made themselves; other warps' are behind the barrier above.
+      for (int k = threadIdx.x; k < columns * count; k += blockDim.x) {
+        const int column = k / count, l = k % count;
+        if (column == p.gates && !switched) continue;
+        g.parts[(static_cast<int64_t>(p.heads + b.head) * p.rows + b.item.begin + tile + l) * columns +
+                column] = key_sums[column * layout.keys + l];
+      }
+    }
+  }
+}
+
+}  // namespace gpu_attention
+}  // namespace mdops
