@@ -154,8 +154,12 @@ def _(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    if grads[0] is None:
+        return (None,) * 6
     q, k, v, *others, out, logsumexp = args
-    found = torch.ops.mdops.ragged_attention_backward(grads[0], q, k, v, out, logsumexp, *others)
+    # The second derivative knows how `out` depends on the others.
+    saved = out.detach(), logsumexp
+    found = torch.ops.mdops.ragged_attention_backward(grads[0], q, k, v, *saved, *others)
     return _of_given(found, 3, args[5:8])
 
 

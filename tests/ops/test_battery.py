@@ -171,6 +171,8 @@ def test_no_atoms(sample):
         return  # an op without atoms
     if sample.op == "unpack_ternary":
         return  # how many rows are packed is an argument
+    if sample.op.startswith("ragged_attention"):
+        return  # how many rows there are is in its offsets: tests/ops/test_attention.py has none
     if sample.op == "spline_training_backward":
         return  # `saved` is of these atoms: the gradients of spline_training without atoms are looked at below
     n = sample.args[0].shape[0]

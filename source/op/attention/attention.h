@@ -46,4 +46,47 @@ constexpr int64_t kMostAttentionWidth = 256, kMostGate = 8;
 // after the last are -1.
 constexpr int64_t kPlanTile = 64, kPlanColumns = 4;
 
+// How numbers are stored: as the kernels compute, or in 16 bits.
+enum class Element : int { same, bfloat16, float16 };
+
+// Tensors that go with q, k, v, bias, gate and switch: the arguments, directions, or gradients. Null: absent.
+template <class Pointer>
+struct AttentionTensors {
+  Pointer q, k, v, bias, gate, switches;
+};
+
+// The arguments of a pass on the CPU, which computes in T.
+template <class T>
+struct AttentionArgs {
+  int64_t rows, heads, width, value_width, sequences, gates, bias_size;
+  const int32_t* offsets;
+  const int64_t* bias_begin;  // (B,), of each sequence in a head's bias
+  Element element;
+  T scale, shift;
+  AttentionTensors<const void*> in;
+  const T* absent;
+  // Of the backward passes.
+  const void *grad_out, *out;
+  const T* logsumexp;
+  AttentionTensors<const void*> direction;
+
+  int64_t length(int64_t sequence) const { return offsets[sequence + 1] - offsets[sequence]; }
+};
+
+// Results. Those by gate and switch are of each head, (H, T, C) and (H, T), in T.
+template <class T>
+struct AttentionResults {
+  void* out;  // of the forward pass; of the last one the gradient by grad_out
+  T* logsumexp;
+  void *q, *k, *v, *bias;
+  T *gate, *switches;
+};
+
+// Queries [first, last) of a head of a sequence; a backward pass takes all of them.
+struct AttentionJob {
+  int64_t sequence, head, first, last;
+};
+
+enum class AttentionPass : int { forward, backward, backward_backward };
+
 }  // namespace mdops
