@@ -40,8 +40,8 @@ T* data_if(bool asked, Tensor& tensor) {
 }
 
 template <class T>
-AttentionArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, const Tensor& plan) {
-  AttentionArgs<T> p{};
+TensorArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, const Tensor& plan) {
+  TensorArgs<T> p{};
   p.q = data<T>(in.q), p.k = data<T>(in.k), p.v = data<T>(in.v);
   p.bias = data<T>(in.bias), p.gate = data<T>(in.gate), p.switches = data<T>(in.switches);
   p.absent = data<Sums<T>>(in.absent);
@@ -112,7 +112,7 @@ void with_memory(const CudaOp& op, const AttentionInputs& in, const AttentionSav
                  bool second, const F& f) {
   using A = Sums<T>;
   const Tensor items = aligned(in.plan);
-  const AttentionArgs<T> p = args_of<T>(op, in, items);
+  const TensorArgs<T> p = args_of<T>(op, in, items);
   GradientArgs<T> g{};
   g.grad_out = data<T>(saved.grad_out), g.out = data<T>(saved.out), g.logsumexp = data<A>(saved.logsumexp);
   g.grad_q = data<T>(to.q), g.grad_k = data<T>(to.k), g.grad_v = data<T>(to.v);

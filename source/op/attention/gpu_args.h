@@ -48,7 +48,7 @@ __device__ __forceinline__ void put(__nv_bfloat16* to, float x) {
 // Arguments of T, absent ones null. The prepare kernel's blocks say in `bad`, of kPrepareBlocks integers,
 // whether offsets or plan are wrong: then all results are NaN.
 template <class T>
-struct AttentionArgs {
+struct TensorArgs {
   using A = Sums<T>;
   const T *q, *k, *v, *bias, *gate, *switches;
   const A* absent;
@@ -94,7 +94,7 @@ struct WorkItem {
 };
 
 template <class T>
-__device__ __forceinline__ WorkItem work_item(const AttentionArgs<T>& p, int index) {
+__device__ __forceinline__ WorkItem work_item(const TensorArgs<T>& p, int index) {
   const int4 item = reinterpret_cast<const int4*>(p.plan)[1 + index];
   const int begin = p.offsets[item.x];
   return {item.x, begin, p.offsets[item.x + 1] - begin, item.y,
@@ -103,7 +103,7 @@ __device__ __forceinline__ WorkItem work_item(const AttentionArgs<T>& p, int ind
 
 // Whether the item is one that a block may work on: within all arrays.
 template <class T>
-__device__ __forceinline__ bool is_sound(const AttentionArgs<T>& p, int4 item) {
+__device__ __forceinline__ bool is_sound(const TensorArgs<T>& p, int4 item) {
   if (item.x < 0 || item.x >= p.sequences || item.y < 0 || item.y % kPlanTile != 0) return false;
   const int begin = p.offsets[item.x], end = p.offsets[item.x + 1];
   if (begin < 0 || end < begin || end > p.rows || item.y >= end - begin) return false;
@@ -129,7 +129,7 @@ __device__ void fill_rows(T* to, int64_t columns, int64_t first, int64_t last, f
 // Judges offsets and plan, and notes where each sequence's bias begins, if that is asked for.
 template <class T>
 __global__ void __launch_bounds__(kPrepareThreads)
-    prepare_kernel(AttentionArgs<T> p, int32_t* bad, int64_t* bias_at) {
+    prepare_kernel(TensorArgs<T> p, int32_t* bad, int64_t* bias_at) {
   const int thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
   const int count = p.plan[0];
   bool wrong = count < 0 || count > p.items;
@@ -160,7 +160,7 @@ struct RowsToFill {
 // wrong.
 template <class T>
 __global__ void __launch_bounds__(kPrepareThreads)
-    fill_kernel(AttentionArgs<T> p, RowsToFill<T> a, RowsToFill<T> b, RowsToFill<T> c, RowsToFill<T> d,
+    fill_kernel(TensorArgs<T> p, RowsToFill<T> a, RowsToFill<T> b, RowsToFill<T> c, RowsToFill<T> d,
                 RowsToFill<Sums<T>> sums, RowsToFill<T> whole) {
   const bool bad = is_bad(p.bad);
   const float value = bad ? not_a_number<float>() : 0.0f;
@@ -200,21 +200,39 @@ __device__ __forceinline__ A logit(A s, A a, A shift, bool switched) {
   return switched ? (s + shift) * a : s;
 }
 
+// A query whose keys are all masked (its sum of exponentials is 0, logsumexp -inf) answers with zeros, and
+// nothing depends on it: kernels take infinity for its logsumexp, so that all its exponentials are 0 again.
+template <class A>
+__device__ __forceinline__ A usable(A logsumexp) {
+  const A infinity = __int_as_float(0x7f800000);
+  return logsumexp == -infinity ? infinity : logsumexp;
+}
+template <class A>
+__device__ __forceinline__ A inverse_of_sum(A sum) {
+  return sum == A(0) ? A(0) : A(1) / sum;
+}
+
+// A product with a probability, which is 0 where that is: the other may be infinite, where keys are masked.
+template <class A>
+__device__ __forceinline__ A weighted(A probability, A x) {
+  return probability == A(0) ? A(0) : probability * x;
+}
+
 template <bool Second, class A>
 __device__ __forceinline__ PairGradients<A> pair_gradients(const PairInputs<A>& i, A shift, bool switched,
                                                            A logsumexp, A delta, A mean, A delta_change) {
   PairGradients<A> r{};
   const A m = i.c * i.a, raised = i.s + shift;
-  const A p = exp(logit(i.s, i.a, shift, switched) - logsumexp);
+  const A p = exp(logit(i.s, i.a, shift, switched) - usable(logsumexp));
   const A y = p * (m * i.t - delta);
-  r.pm = p * m, r.x = y * i.a, r.b = y * raised + p * i.t * i.c, r.e = p * i.t * i.a;
+  r.pm = p * m, r.x = y * i.a, r.b = weighted(y, raised) + p * i.t * i.c, r.e = p * i.t * i.a;
   if constexpr (Second) {
     const A z1 = switched ? i.s1 * i.a + raised * i.a1 : i.s1;
-    const A p1 = p * (z1 - mean), m1 = i.c1 * i.a + i.c * i.a1;
+    const A p1 = weighted(p, z1 - mean), m1 = i.c1 * i.a + i.c * i.a1;
     const A y1 = p1 * (m * i.t - delta) + p * (m1 * i.t + m * i.t1 - delta_change);
     const A pt1 = p1 * i.t + p * i.t1;
     r.pm1 = p1 * m + p * m1, r.x1 = y1 * i.a + y * i.a1;
-    r.b1 = y1 * raised + y * i.s1 + pt1 * i.c + p * i.t * i.c1;
+    r.b1 = weighted(y1, raised) + y * i.s1 + pt1 * i.c + p * i.t * i.c1;
     r.e1 = pt1 * i.a + p * i.t * i.a1;
   }
   return r;

@@ -25,6 +25,11 @@ namespace gpu_attention {
 
 constexpr int kQueryStep = 32;
 
+// The most that a block may have: so that registers are left for what each warp sums.
+MDOPS_HD constexpr int backward_threads(int width) {
+  return (width <= 64 ? 6 : kMostWarps) * kWarp;
+}
+
 template <class N, int D>
 struct BackwardMemory {
   int keys;  // of a tile: 16 a warp
@@ -143,10 +148,10 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
 
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
 // can keep them.
-template <class T, class N, int D>
-__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
-    backward_kernel(AttentionArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D> layout,
-                    const int64_t* bias_at, Wide wide, float* sums) {
+template <class T, class N, int D, bool Options>
+__global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
+    backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D> layout, const int64_t* bias_at,
+                    Wide wide, float* sums) {
   char* const memory = block_memory();
   const TileBlock b = tile_block(p, true, bias_at);
   const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp;
@@ -165,7 +170,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   const float *const key_switch = key_factors + p.gates * layout.keys, *const query_switch =
                                                                            query_factors +
                                                                            p.gates * kQueryStep;
-  const bool switched = p.switches != nullptr, has_factors = switched || p.gate != nullptr;
+  const bool has_bias = Options && p.bias, switched = Options && p.switches, has_gate = Options && p.gate;
+  const bool has_factors = switched || has_gate;
   const auto of_q = rows_of(p, b, p.q, p.width, wide.keys), of_k = rows_of(p, b, p.k, p.width, wide.keys);
   const auto of_v = rows_of(p, b, p.v, p.value_width, wide.values),
              of_grad = rows_of(p, b, g.grad_out, p.value_width, wide.values),
@@ -179,7 +185,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     for (int task = warp; task < 2 * groups; task += warps) {
       const int group = task / 2, is_value = task % 2;
       GroupLoad<T, D> rows;
-      rows.load(is_value ? of_v : of_k, tile + group * kGroup, count - group * kGroup);
+      rows.load(of_k.or_else(is_value, of_v), tile + group * kGroup, count - group * kGroup);
       const float inverse =
           rows.template store<N>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart);
       if (lane == 0) scales[is_value * kMostWarps + group] = inverse;
@@ -198,7 +204,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       for (int task = warp; task < 4; task += warps) {
         const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
         GroupLoad<T, D> rows;
-        rows.load(is_grad ? of_grad : of_q, first, length - first);
+        rows.load(of_q.or_else(is_grad, of_grad), first, length - first);
         if (is_grad && first_tile) {
           // delta = G.o: lanes side by side have a row.
           constexpr int pieces = GroupLoad<T, D>::kPieces;
@@ -225,7 +231,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       if (threadIdx.x < kQueryStep) {
         const int j = query + threadIdx.x;
         const int64_t at = static_cast<int64_t>(b.item.begin + j) * p.heads + b.head;
-        logsumexp[threadIdx.x] = j < length ? g.logsumexp[at] : 0.0f;
+        logsumexp[threadIdx.x] = j < length ? usable(g.logsumexp[at]) : 0.0f;
         if (!first_tile && j < length) delta[threadIdx.x] = g.delta[at];
       }
       if (has_factors)
@@ -239,7 +245,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         product_of_rows<N, D>(t, values, apart, kGroup * warp, grads, BackwardMemory<N, D>::kApart);
         const int l0 = tile + kGroup * warp + lane / 4, j0 = query + 2 * (lane % 4);
         float c[4][4];
-        if (p.gate) {
+        if (has_gate) {
 #pragma unroll
           for (int n = 0; n < 4; ++n)
 #pragma unroll
@@ -267,14 +273,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
             float logit = factor * s[n][k];
             const float of_value = value_factor * t[n][k];
             int64_t at = 0;
-            if (p.bias) {
+            if (has_bias) {
               at = b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l;
               if (real) logit += number(p.bias[at]);
             }
             const float raised = logit + p.shift;
             const float a = switched ? w_key[k / 2] * query_switch[in_step] : 1.0f;
             if (switched) logit = raised * a;
-            const float gated = p.gate ? c[n][k] : 1.0f;
+            const float gated = has_gate ? c[n][k] : 1.0f;
             const float prob = real ? exponential<N>(logit - logsumexp[in_step]) : 0.0f;
             const float y = real ? prob * (gated * a * of_value - delta[in_step]) : 0.0f;
             t[n][k] = y * a;
@@ -282,9 +288,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
             if (has_factors) {
               const float pt = real ? prob * of_value : 0.0f;
               e[n][k] = pt * a;
-              of_switch[n][k] = real ? y * raised + pt * gated : 0.0f;
+              of_switch[n][k] = real ? weighted(y, raised) + pt * gated : 0.0f;
             }
-            if (p.bias && real) put(g.grad_bias + at, t[n][k]);
+            if (has_bias && real) put(g.grad_bias + at, t[n][k]);
           }
         }
         if (has_factors) {

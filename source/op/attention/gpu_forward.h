@@ -40,8 +40,7 @@ struct TileBlock {
 
 // Whole sequences, a block each and head, or 64 queries of one.
 template <class T>
-__device__ __forceinline__ TileBlock tile_block(const AttentionArgs<T>& p, bool whole,
-                                                const int64_t* bias_at) {
+__device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, bool whole, const int64_t* bias_at) {
   const int head = blockIdx.x % p.heads, index = blockIdx.x / p.heads;
   const bool bad = is_bad(p.bad);
   TileBlock b{};
@@ -59,7 +58,7 @@ __device__ __forceinline__ TileBlock tile_block(const AttentionArgs<T>& p, bool 
 }
 
 template <class T>
-__device__ __forceinline__ RowsOf<T> rows_of(const AttentionArgs<T>& p, const TileBlock& b, const T* tensor,
+__device__ __forceinline__ RowsOf<T> rows_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
                                              int width, bool wide) {
   return {tensor + p.row(b.item.begin, b.head, width), static_cast<int64_t>(p.heads) * width, width, wide};
 }
@@ -72,7 +71,7 @@ struct Wide {
 
 // What keys count besides their products: switch and gate, for 0 <= l < rows.
 template <class T>
-__device__ __forceinline__ void load_factors(const AttentionArgs<T>& p, int first_row, int rows, int room,
+__device__ __forceinline__ void load_factors(const TensorArgs<T>& p, int first_row, int rows, int room,
                                              float* switches, float* gate) {
   if (p.switches)
     for (int l = threadIdx.x; l < room; l += blockDim.x)
@@ -83,9 +82,10 @@ __device__ __forceinline__ void load_factors(const AttentionArgs<T>& p, int firs
   }
 }
 
-template <class T, class N, int D>
+// `Options`: whether there may be a bias, a switch or a gate.
+template <class T, class N, int D, bool Options>
 __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
-    forward_kernel(AttentionArgs<T> p, ForwardResults<T> results, ForwardMemory<N, D> layout, bool whole,
+    forward_kernel(TensorArgs<T> p, ForwardResults<T> results, ForwardMemory<N, D> layout, bool whole,
                    const int64_t* bias_at, Wide wide) {
   char* const memory = block_memory();
   constexpr int kSteps = D / 16;
@@ -97,9 +97,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
   float* const gate = reinterpret_cast<float*>(memory + layout.gate());
   const char *const keys = memory, *const values = memory + layout.values();
   const int groups = layout.keys / kGroup;
-  const bool has_factors = p.switches != nullptr || p.gate != nullptr;
+  const bool has_bias = Options && p.bias, switched = Options && p.switches, gated = Options && p.gate;
+  const bool has_factors = switched || gated;
   const float lowest = __int_as_float(0xff800000);
-  const auto queries = rows_of(p, b, p.q, p.width, wide.keys);
+  const auto queries = rows_of(p, b, p.q, p.width, wide.keys), of_k = rows_of(p, b, p.k, p.width, wide.keys);
+  const auto of_v = rows_of(p, b, p.v, p.value_width, wide.values);
 
   for (int strip0 = b.first; strip0 < b.last; strip0 += kGroup * warps) {
     const int strip = strip0 + kGroup * warp;
@@ -145,7 +147,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
           p.absent && lane % 4 == 0 ? p.absent[b.item.sequence] : 0.0f;  // one lane's, as sums are later
     }
     float w_query[2] = {1, 1};
-    if (p.switches)
+    if (switched)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int j = strip + lane / 4 + 8 * h;
@@ -159,14 +161,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         for (int task = warp; task < 2 * (filled / kGroup); task += warps) {
           const int group = task / 2, is_value = task % 2;
           GroupLoad<T, D> rows;
-          rows.load(is_value ? rows_of(p, b, p.v, p.value_width, wide.values)
-                             : rows_of(p, b, p.k, p.width, wide.keys),
-                    chunk + group * kGroup, count - group * kGroup);
+          rows.load(of_k.or_else(is_value, of_v), chunk + group * kGroup, count - group * kGroup);
           const float inverse =
               rows.template store<N>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart);
           if (lane == 0) scales[is_value * groups + group] = inverse;
         }
-        load_factors(p, b.item.begin + chunk, count, layout.keys, switches, gate);
+        if (has_factors) load_factors(p, b.item.begin + chunk, count, layout.keys, switches, gate);
         __syncthreads();
       }
       if (!active) continue;
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
           for (int k = 0; k < 4; ++k) s0[k] *= factor, s1[k] *= factor;
         }
         const int l0 = key + 2 * (lane % 4);
-        if (p.bias) {
+        if (has_bias) {
 #pragma unroll
           for (int n = 0; n < 4; ++n)
 #pragma unroll
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
                     number(p.bias[b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l]);
             }
         }
-        if (p.switches) {
+        if (switched) {
 #pragma unroll
           for (int n = 0; n < 4; ++n)
 #pragma unroll
@@ -251,13 +251,13 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
             s[n][k] = exponential<N>(s[n][k] - base[k / 2]);
             total[k / 2] += s[n][k];
           }
-        if (p.switches) {
+        if (switched) {
 #pragma unroll
           for (int n = 0; n < 4; ++n)
 #pragma unroll
             for (int k = 0; k < 4; ++k) s[n][k] *= w_query[k / 2] * switches[l0 + 8 * n + k % 2];
         }
-        if (p.gate) {
+        if (gated) {
           float c[4][4] = {};
           for (int i = 0; i < p.gates; ++i) {
             float of_query[2];
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
     if (!active) continue;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float sum = quad_sum(total[h]), inverse = 1.0f / sum;
+      const float sum = quad_sum(total[h]), inverse = inverse_of_sum(sum);
       const int j = strip + lane / 4 + 8 * h;
       if (j >= b.last) continue;
       const int row = b.item.begin + j;

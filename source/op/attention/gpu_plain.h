@@ -34,7 +34,7 @@ struct PlainBlock {
 };
 
 template <class T>
-__device__ __forceinline__ PlainBlock plain_block(const AttentionArgs<T>& p) {
+__device__ __forceinline__ PlainBlock plain_block(const TensorArgs<T>& p) {
   const int head = blockIdx.x % p.heads, index = blockIdx.x / p.heads;
   if (is_bad(p.bad) || index / kSubtiles >= p.plan[0]) return {};
   const WorkItem item = work_item(p, index / kSubtiles);
@@ -59,8 +59,8 @@ struct TileRows {
 // The products of a pair over a width: x_j.y_l, and if there are directions how it changes; one of them may
 // be null, as if it were zero.
 template <bool Second, class T, class A>
-__device__ __forceinline__ void products(const AttentionArgs<T>& p, const PlainBlock& b, int width,
-                                         const T* x, const T* y, const T* x1, const T* y1, TileRows queries,
+__device__ __forceinline__ void products(const TensorArgs<T>& p, const PlainBlock& b, int width, const T* x,
+                                         const T* y, const T* x1, const T* y1, TileRows queries,
                                          TileRows keys, int j, int l, PlainMemory<A>& memory, A* product,
                                          A* change) {
   const int64_t stride = static_cast<int64_t>(p.heads) * width;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void products(const AttentionArgs<T>& p, const PlainB
 
 // Rows j and l of the sequence as they enter the formulas, after their products.
 template <bool Second, class T, class A>
-__device__ __forceinline__ void finish_inputs(const AttentionArgs<T>& p, const Directions<T>& u,
+__device__ __forceinline__ void finish_inputs(const TensorArgs<T>& p, const Directions<T>& u,
                                               const PlainBlock& b, int j, int l, PairInputs<A>* i) {
   i->s *= p.scale, i->s1 *= p.scale;
   const int64_t at = b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * b.item.length + l;
@@ -158,7 +158,7 @@ __device__ __forceinline__ A row_largest(A x) {
 
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
-    plain_forward_kernel(AttentionArgs<T> p, ForwardResults<T> results) {
+    plain_forward_kernel(TensorArgs<T> p, ForwardResults<T> results) {
   using A = Sums<T>;
   __shared__ PlainMemory<A> memory;
   const PlainBlock b = plain_block(p);
@@ -191,13 +191,13 @@ __global__ void __launch_bounds__(kPlainThreads)
   }
   if (r >= b.count) return;
   const int row = b.item.begin + b.own + r;
-  put_row(results.out + p.row(row, b.head, p.value_width), p.value_width, sum, A(1) / total);
+  put_row(results.out + p.row(row, b.head, p.value_width), p.value_width, sum, inverse_of_sum(total));
   if (c == 0) results.logsumexp[static_cast<int64_t>(row) * p.heads + b.head] = largest + log(total);
 }
 
 // delta_j = G_j.o_j, a warp a row and head.
 template <class T>
-__global__ void __launch_bounds__(kPlainThreads) delta_kernel(AttentionArgs<T> p, GradientArgs<T> g) {
+__global__ void __launch_bounds__(kPlainThreads) delta_kernel(TensorArgs<T> p, GradientArgs<T> g) {
   using A = Sums<T>;
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * kPlainThreads + threadIdx.x) / kWarp;
   if (row >= static_cast<int64_t>(p.rows) * p.heads) return;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kPlainThreads) delta_kernel(AttentionArgs<T> p
 // o', the change of the result along the directions, and what else the second derivative needs of a query.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
-    plain_change_kernel(AttentionArgs<T> p, GradientArgs<T> g, Directions<T> u) {
+    plain_change_kernel(TensorArgs<T> p, GradientArgs<T> g, Directions<T> u) {
   using A = Sums<T>;
   __shared__ PlainMemory<A> memory;
   const PlainBlock b = plain_block(p);
@@ -229,11 +229,11 @@ __global__ void __launch_bounds__(kPlainThreads)
     A of_v = 0, of_change = 0;
     if (r < b.count && c < keys.count) {
       finish_inputs<true>(p, u, b, b.own + r, other + c, &i);
-      const A prob = exp(logit(i.s, i.a, p.shift, p.switches != nullptr) - logsumexp);
+      const A prob = exp(logit(i.s, i.a, p.shift, p.switches != nullptr) - usable(logsumexp));
       const A z1 = p.switches ? i.s1 * i.a + (i.s + p.shift) * i.a1 : i.s1;
-      mean += prob * z1;
+      mean += weighted(prob, z1);
       of_change = prob * i.c * i.a;
-      of_v = of_change * z1 + prob * (i.c1 * i.a + i.c * i.a1);
+      of_v = weighted(of_change, z1) + prob * (i.c1 * i.a + i.c * i.a1);
     }
     memory.coefficient[0][r][c] = of_v, memory.coefficient[1][r][c] = of_change;
     __syncthreads();
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 // v where they are keys; of both of gate and switch.
 template <class T, Side Own, bool Second>
 __global__ void __launch_bounds__(kPlainThreads)
-    plain_gradient_kernel(AttentionArgs<T> p, GradientArgs<T> g, Directions<T> u) {
+    plain_gradient_kernel(TensorArgs<T> p, GradientArgs<T> g, Directions<T> u) {
   using A = Sums<T>;
   constexpr bool kQueries = Own == Side::queries;
   __shared__ PlainMemory<A> memory;
@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 // The gradients of gate and switch: their parts of both sides and all heads, in order.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
-    sum_parts_kernel(AttentionArgs<T> p, const Sums<T>* parts, int count, T* grad_gate, T* grad_switch) {
+    sum_parts_kernel(TensorArgs<T> p, const Sums<T>* parts, int count, T* grad_gate, T* grad_switch) {
   const bool bad = is_bad(p.bad);
   const int columns = p.gates + 1;
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kPlainThreads + threadIdx.x;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "attention/gpu_backward.h"
 #include "attention/gpu_plain.h"
@@ -27,14 +28,15 @@ class Attention {
 
   // `bad`: kPrepareBlocks integers; `bias_at`: an integer a sequence where there is a bias. `parts`: 2 for
   // the accuracy of float32's products, 1 for that of tf32's; of 16-bit tensors 1.
-  Attention(const Gpu& gpu, const AttentionArgs<T>& args, int parts, int32_t* bad, int64_t* bias_at)
+  Attention(const Gpu& gpu, const TensorArgs<T>& args, int parts, int32_t* bad, int64_t* bias_at)
       : gpu_(gpu), p_(args), parts_(sizeof(T) == 2 ? 1 : parts), bias_at_(bias_at), limits_(gpu.limits()) {
     gpu_.launch(prepare_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, bad, p_.bias ? bias_at : nullptr);
     p_.bad = bad;
   }
 
   void forward(const ForwardResults<T>& r) const {
-    const bool done = with_tiles([&]<class N, int D>() { return forward_by_tiles<N, D>(r); });
+    const bool done =
+        with_tiles([&]<class N, int D, bool Options>() { return forward_by_tiles<N, D, Options>(r); });
     if (!done) gpu_.launch(plain_forward_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, r);
     fill({r.out, of_values()}, {}, {}, {}, {r.logsumexp, p_.heads});
   }
@@ -48,7 +50,8 @@ class Attention {
 
   // `grad_gate` and `grad_switch` null where they are not asked for.
   void backward(const GradientArgs<T>& g, T* grad_gate, T* grad_switch, float* sums) const {
-    const bool done = with_tiles([&]<class N, int D>() { return backward_by_tiles<N, D>(g, sums); });
+    const bool done =
+        with_tiles([&]<class N, int D, bool Options>() { return backward_by_tiles<N, D, Options>(g, sums); });
     if (!done) {
       delta(g);
       gradients<false>(g, {});
@@ -100,7 +103,8 @@ class Attention {
     return kHasTiles<T> && limits_.capability >= 80 && std::max(p_.width, p_.value_width) <= kWidestTile;
   }
 
-  // f<N, D>() with how numbers are multiplied and the tile's width; false if there is none.
+  // f<N, D, Options>() with how numbers are multiplied, the tile's width and whether there are options; false
+  // if there is none.
   template <class F>
   bool with_tiles(const F& f) const {
     if constexpr (kHasTiles<T>) {
@@ -115,10 +119,16 @@ class Attention {
   template <class N, class F>
   bool with_width(const F& f) const {
     const int width = std::max(p_.width, p_.value_width);
-    if (width <= 32) return f.template operator()<N, 32>();
-    if (width <= 64) return f.template operator()<N, 64>();
-    return f.template operator()<N, kWidestTile>();
+    if (width <= 32) return f.template operator()<N, 32, true>();
+    // Kernels without options of their own, which have more registers, for the dtypes that are common.
+    if constexpr (N::kParts == 2 || N::kBfloat)
+      if (!p_.bias && !has_factors())
+        return width <= 64 ? f.template operator()<N, 64, false>()
+                           : f.template operator()<N, kWidestTile, false>();
+    if (width <= 64) return f.template operator()<N, 64, true>();
+    return f.template operator()<N, kWidestTile, true>();
   }
+  bool has_factors() const { return p_.gate || p_.switches; }
 
   Wide wide(std::initializer_list<const void*> tensors) const {
     bool all = true;
@@ -129,7 +139,7 @@ class Attention {
 
   // Sequences whole, a block each, if there are enough of them for the chip; else 64 queries a block. Of the
   // keys as many at once as fit, by preference so that several blocks share a multiprocessor.
-  template <class N, int D>
+  template <class N, int D, bool Options>
   bool forward_by_tiles(const ForwardResults<T>& r) const {
     const int longest = std::max(1, p_.max_length);
     const bool whole = static_cast<int64_t>(p_.sequences) * p_.heads > limits_.multiprocessors;
@@ -139,33 +149,35 @@ class Attention {
           std::max(kKeyStep, std::min(layout.keys - kKeyStep, layout.keys / 2 / kKeyStep * kKeyStep));
     if (layout.size() > limits_.shared_bytes) return false;
     int warps = 4 * layout.size() <= limits_.shared_bytes || !whole ? 4 : kMostWarps;
+    if (const char* w = std::getenv("MDOPS_FW")) warps = std::atoi(w);
     warps = std::min<int>(warps, static_cast<int>(blocks_for(longest, kGroup)));
     const int64_t blocks = static_cast<int64_t>(whole ? p_.sequences : p_.items) * p_.heads;
-    gpu_.launch(forward_kernel<T, N, D>, blocks, warps * kWarp, layout.size(), p_, r, layout, whole, bias_at_,
-                wide({p_.q, p_.k, p_.v, r.out}));
+    gpu_.launch(forward_kernel<T, N, D, Options>, blocks, warps * kWarp, layout.size(), p_, r, layout, whole,
+                bias_at_, wide({p_.q, p_.k, p_.v, r.out}));
     return true;
   }
 
-  // The fewest tiles of keys, and of those the smallest.
+  // The fewest tiles of keys for four warps, and of those the smallest.
   int backward_warps() const {
+    int most = 4;
+    if (const char* w = std::getenv("MDOPS_BW")) most = std::atoi(w);
+    most = std::min(most, backward_threads(std::max(p_.width, p_.value_width)) / kWarp);
     const int groups = static_cast<int>(blocks_for(std::max(1, p_.max_length), kGroup));
-    const int tiles = static_cast<int>(blocks_for(groups, kMostWarps));
-    return std::max(2, static_cast<int>(blocks_for(groups, tiles)));
+    return std::max(2, std::min(most, groups));
   }
 
-  template <class N, int D>
+  template <class N, int D, bool Options>
   bool backward_by_tiles(const GradientArgs<T>& g, float* sums) const {
     BackwardMemory<N, D> layout{kGroup * backward_warps(), p_.gates};
-    const bool factors = p_.gate || p_.switches;
-    if (layout.size(factors) > limits_.shared_bytes) return false;
-    gpu_.launch(backward_kernel<T, N, D>, static_cast<int64_t>(p_.sequences) * p_.heads,
-                layout.keys / kGroup * kWarp, layout.size(factors), p_, g, layout, bias_at_,
+    if (layout.size(has_factors()) > limits_.shared_bytes) return false;
+    gpu_.launch(backward_kernel<T, N, D, Options>, static_cast<int64_t>(p_.sequences) * p_.heads,
+                layout.keys / kGroup * kWarp, layout.size(has_factors()), p_, g, layout, bias_at_,
                 wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
     return true;
   }
 
   const Gpu& gpu_;
-  AttentionArgs<T> p_;
+  TensorArgs<T> p_;
   int parts_;
   int64_t* bias_at_;
   GpuLimits limits_;

@@ -73,6 +73,12 @@ struct RowsOf {
   int64_t stride;
   int width;
   bool wide;  // whether 16 bytes may be read at once
+
+  // Member by member: a choice between objects would put both on the stack.
+  __device__ __forceinline__ RowsOf or_else(bool other, const RowsOf& o) const {
+    return {other ? o.first : first, other ? o.stride : stride, other ? o.width : width,
+            other ? o.wide : wide};
+  }
 };
 
 // Eight numbers of a row, zeros beyond the width.
