@@ -3,11 +3,11 @@
     python benchmarks/ragged_attention.py [--peers] [--cases bf16 fp32 dpa1] [--commit HASH] [--json FILE]
 
 2,048 sequences of lengths uniform in 16 to 200, 4 heads x 64 and 1 x 128, forward and forward + backward; and a layer
-of DPA-1: 12,288 sequences of some 90 rows, one head of 128, a gate of 3, a switch, absent keys. Each time is the median of
-replays of a CUDA graph of several calls, where the function can be captured, else of calls between events. Errors are
-norms of differences from float64's, over its norm, for the first sequences. The padded scaled_dot_product_attention gets its input
-padded already: padding is not counted. `floor` is the time to read every input and write every result once, at the
-bandwidth of a copy of 1 GiB, measured first.
+of DPA-1: 12,288 sequences of some 90 rows, one head of 128, a gate of 3, a switch, absent keys. Each time is the
+median of replays of a CUDA graph of several calls, where the function can be captured, else of calls between events.
+Errors are norms of differences from float64's, over its norm, for the first sequences. scaled_dot_product_attention
+gets its input padded already: padding is not counted. The floor is the time to read every input and write every result
+once, at the bandwidth of a copy of 1 GiB, measured first.
 """
 
 import argparse
