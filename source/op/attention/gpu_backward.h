@@ -146,6 +146,15 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
   }
 }
 
+// Asks for the queries' rows first .. first + 31, which the next step reads.
+template <class T>
+__device__ __forceinline__ void prefetch(const RowsOf<T>& rows, int first, int length) {
+  const int lines = (rows.width * static_cast<int>(sizeof(T)) + 127) / 128;
+  for (int k = threadIdx.x; k < kQueryStep * lines; k += blockDim.x)
+    if (first + k / lines < length)
+      prefetch_line(rows.first + (first + k / lines) * rows.stride + k % lines * (128 / sizeof(T)));
+}
+
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
 // can keep them.
 template <class T, class N, int D, bool Options>
@@ -238,6 +247,11 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
         load_factors(p, b.item.begin + query, query_count, kQueryStep, query_factors + p.gates * kQueryStep,
                      query_factors);
       __syncthreads();
+      if (first_tile) {
+        prefetch(of_q, query + kQueryStep, length);
+        prefetch(of_grad, query + kQueryStep, length);
+        prefetch(of_out, query + kQueryStep, length);
+      }
 
       if (active) {
         float s[4][4], t[4][4];
@@ -269,29 +283,46 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2, in_step = j - query;
-            const bool real = l < length && j < length;
             float logit = factor * s[n][k];
             const float of_value = value_factor * t[n][k];
-            int64_t at = 0;
-            if (has_bias) {
-              at = b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l;
-              if (real) logit += number(p.bias[at]);
-            }
+            if (has_bias && l < length && j < length)
+              logit +=
+                  number(p.bias[b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l]);
             const float raised = logit + p.shift;
             const float a = switched ? w_key[k / 2] * query_switch[in_step] : 1.0f;
             if (switched) logit = raised * a;
             const float gated = has_gate ? c[n][k] : 1.0f;
-            const float prob = real ? exponential<N>(logit - logsumexp[in_step]) : 0.0f;
-            const float y = real ? prob * (gated * a * of_value - delta[in_step]) : 0.0f;
+            const float prob = exponential<N>(logit - logsumexp[in_step]);
+            const float y = prob * (gated * a * of_value - delta[in_step]);
             t[n][k] = y * a;
             s[n][k] = prob * gated * a;
             if (has_factors) {
-              const float pt = real ? prob * of_value : 0.0f;
+              const float pt = prob * of_value;
               e[n][k] = pt * a;
-              of_switch[n][k] = real ? weighted(y, raised) + pt * gated : 0.0f;
+              of_switch[n][k] = weighted(y, raised) + pt * gated;
             }
-            if (has_bias && real) put(g.grad_bias + at, t[n][k]);
           }
+        }
+        if (query + kQueryStep > length || tile + kGroup * (warp + 1) > length) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              if (l0 + k / 2 * 8 >= length || j0 + 8 * n + k % 2 >= length) {
+                s[n][k] = t[n][k] = 0;
+                if (has_factors) e[n][k] = of_switch[n][k] = 0;
+              }
+        }
+        if (has_bias) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+              const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
+              if (l < length && j < length)
+                put(g.grad_bias + b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l,
+                    t[n][k]);
+            }
         }
         if (has_factors) {
           for (int i = 0; i < columns; ++i) {

@@ -113,11 +113,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
 #pragma unroll
       for (int step = 0; step < kSteps; ++step)
 #pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          const int row = strip + lane / 4 + k / 2 % 2 * 8,
-                    column = 16 * step + 2 * (lane % 4) + k % 2 + k / 4 * 8;
-          x[step][k] =
-              row < length && column < p.width ? number(queries.first[row * queries.stride + column]) : 0.0f;
+        for (int k = 0; k < 4; ++k) {
+          const int row = strip + lane / 4 + k % 2 * 8, column = 16 * step + 2 * (lane % 4) + k / 2 * 8;
+          const float2 two = queries.two(row, row < length, column);
+          x[step][2 * k] = two.x, x[step][2 * k + 1] = two.y;
         }
       float scale = 1;
       if constexpr (N::kSplit) {
@@ -218,14 +217,18 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
             for (int k = 0; k < 4; ++k)
               s[n][k] = (s[n][k] + p.shift) * (w_query[k / 2] * switches[l0 + 8 * n + k % 2]);
         }
+        if (key + kKeyStep > count) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              if (l0 + 8 * n + k % 2 >= count) s[n][k] = lowest;
+        }
         float now[2] = {largest[0], largest[1]};
 #pragma unroll
         for (int n = 0; n < 4; ++n)
 #pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            if (l0 + 8 * n + k % 2 >= count) s[n][k] = lowest;
-            now[k / 2] = fmaxf(now[k / 2], s[n][k]);
-          }
+          for (int k = 0; k < 4; ++k) now[k / 2] = fmaxf(now[k / 2], s[n][k]);
         bool grew = false;
         float base[2], old[2];
 #pragma unroll

@@ -45,6 +45,11 @@ __device__ __forceinline__ void multiply_16(float (&c)[4], const uint32_t (&a)[4
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Asks for a line of device memory to be brought to the L2 cache.
+__device__ __forceinline__ void prefetch_line(const void* memory) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(memory));
+}
+
 // Of the warp's numbers.
 __device__ __forceinline__ uint32_t warp_largest(uint32_t x) {
   return __reduce_max_sync(kAllLanes, x);

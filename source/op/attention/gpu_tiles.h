@@ -74,6 +74,20 @@ struct RowsOf {
   int width;
   bool wide;  // whether 16 bytes may be read at once
 
+  __device__ __forceinline__ float2 two(int row, bool there, int column) const {
+    const T* at = first + row * stride + column;
+    if (wide) {
+      if (!there || column >= width) return make_float2(0, 0);
+      if constexpr (std::is_same_v<T, float>)
+        return *reinterpret_cast<const float2*>(at);
+      else if constexpr (std::is_same_v<T, __nv_bfloat16>)
+        return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(at));
+      else
+        return __half22float2(*reinterpret_cast<const __half2*>(at));
+    }
+    return make_float2(there && column < width ? number(at[0]) : 0.0f,
+                       there && column + 1 < width ? number(at[1]) : 0.0f);
+  }
   // Member by member: a choice between objects would put both on the stack.
   __device__ __forceinline__ RowsOf or_else(bool other, const RowsOf& o) const {
     return {other ? o.first : first, other ? o.stride : stride, other ? o.width : width,
