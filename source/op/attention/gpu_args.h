@@ -238,5 +238,21 @@ __device__ __forceinline__ PairGradients<A> pair_gradients(const PairInputs<A>& 
   return r;
 }
 
+// How what a pair adds to o changes: the coefficients of v, and of its direction; and what it adds to the
+// mean of z'.
+template <class A>
+struct PairChange {
+  A of_v, pm, mean;
+};
+
+template <class A>
+__device__ __forceinline__ PairChange<A> pair_change(const PairInputs<A>& i, A shift, bool switched,
+                                                     A logsumexp) {
+  const A p = exp(logit(i.s, i.a, shift, switched) - usable(logsumexp));
+  const A z1 = switched ? i.s1 * i.a + (i.s + shift) * i.a1 : i.s1;
+  const A mean = weighted(p, z1);
+  return {mean * i.c * i.a + p * (i.c1 * i.a + i.c * i.a1), p * i.c * i.a, mean};
+}
+
 }  // namespace gpu_attention
 }  // namespace mdops

@@ -57,12 +57,12 @@ struct BackwardMemory {
   }
 };
 
-// (16 x 32) = A B^T: A 16 rows of one tile, B 32 rows of another.
-template <class N, int D>
-__device__ __forceinline__ void product_of_rows(float (&c)[4][4], const char* a, int a_apart, int a_row,
+// (16 x 8 Units) = A B^T: A 16 rows of one tile, B the first 8 Units rows of another.
+template <class N, int D, int Units>
+__device__ __forceinline__ void product_of_rows(float (&c)[Units][4], const char* a, int a_apart, int a_row,
                                                 const char* b, int b_apart) {
 #pragma unroll
-  for (int n = 0; n < 4; ++n)
+  for (int n = 0; n < Units; ++n)
 #pragma unroll
     for (int k = 0; k < 4; ++k) c[n][k] = 0;
 #pragma unroll
@@ -70,7 +70,7 @@ __device__ __forceinline__ void product_of_rows(float (&c)[4][4], const char* a,
     uint32_t left[N::kParts][4];
     load_parts<N>(left, a, a_apart, place_by_rows<D>(a_row, 16 * step));
 #pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
+    for (int pair = 0; pair < Units / 2; ++pair) {
       uint32_t right[N::kParts][4];
       load_parts<N>(right, b, b_apart, place_by_columns<D>(16 * pair, 16 * step));
 #pragma unroll
@@ -116,10 +116,11 @@ MDOPS_HD int query_of_lane(int lane) {
 }
 
 // dQ of 16 Units queries from `row` on and the columns 16 pair .. 16 pair + 15: X K over the tile's keys.
-template <class N, int D, int Units>
+// `slopes` are X of Step queries, by keys.
+template <class N, int D, int Step, int Units>
 __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_apart, const char* keys,
-                                               int apart, const float* scales, int groups, int row, int pair,
-                                               float (&sum)[Units][2][4]) {
+                                               int apart, const float* slope_scales, const float* key_scales,
+                                               int groups, int row, int pair, float (&sum)[Units][2][4]) {
 #pragma unroll
   for (int m = 0; m < Units; ++m)
 #pragma unroll
@@ -127,14 +128,14 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
 #pragma unroll
       for (int k = 0; k < 4; ++k) sum[m][half][k] = 0;
   for (int group = 0; group < groups; ++group) {
-    const float factor = scales[group] * scales[2 * kMostWarps + group];
+    const float factor = slope_scales[group] * key_scales[group];
     uint32_t right[N::kParts][4];
     load_parts_transposed<N>(right, keys, apart, place_by_rows<D>(kGroup * group, 16 * pair));
 #pragma unroll
     for (int m = 0; m < Units; ++m) {
       uint32_t left[N::kParts][4];
       load_parts_transposed<N>(left, slopes, slopes_apart,
-                               place_by_columns<kQueryStep>(kGroup * group, row + 16 * m));
+                               place_by_columns<Step>(kGroup * group, row + 16 * m));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float part[4] = {};
@@ -153,6 +154,40 @@ __device__ __forceinline__ void prefetch(const RowsOf<T>& rows, int first, int l
   for (int k = threadIdx.x; k < kQueryStep * lines; k += blockDim.x)
     if (first + k / lines < length)
       prefetch_line(rows.first + (first + k / lines) * rows.stride + k % lines * (128 / sizeof(T)));
+}
+
+// The gradients of a warp's 16 keys from `first` on and their values.
+template <class T, int D>
+__device__ __forceinline__ void put_key_gradients(const TensorArgs<T>& p, const GradientArgs<T>& g,
+                                                  const TileBlock& b, int first, int length, Wide wide,
+                                                  const float (&dk)[D / 8][4], const float (&dv)[D / 8][4]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int l = first + lane_index() / 4 + 8 * h;
+    if (l >= length) continue;
+    T* const to_k = g.grad_k + p.row(b.item.begin + l, b.head, p.width);
+    T* const to_v = g.grad_v + p.row(b.item.begin + l, b.head, p.value_width);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      const int column = 8 * n + 2 * (lane_index() % 4);
+      put_two(to_k, column, p.width, wide.keys, p.scale * dk[n][2 * h], p.scale * dk[n][2 * h + 1]);
+      put_two(to_v, column, p.value_width, wide.values, dv[n][2 * h], dv[n][2 * h + 1]);
+    }
+  }
+}
+
+// What gate and switch of a tile's keys get from the queries, behind a barrier after the last of these.
+template <class T>
+__device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const GradientArgs<T>& g,
+                                             const TileBlock& b, int tile, int count, int room,
+                                             const float* sums) {
+  const int columns = p.gates + 1;
+  for (int k = threadIdx.x; k < columns * count; k += blockDim.x) {
+    const int column = k / count, l = k % count;
+    if (column == p.gates && !p.switches) continue;
+    g.parts[(static_cast<int64_t>(p.heads + b.head) * p.rows + b.item.begin + tile + l) * columns + column] =
+        sums[column * room + l];
+  }
 }
 
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
@@ -403,14 +438,16 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
       if (warps > pairs) {
         for (int unit = warp; unit < 2 * pairs; unit += warps) {
           float sum[1][2][4];
-          query_gradient<N, D, 1>(slopes, layout.slopes_apart(), keys, apart, scales, groups,
-                                  unit % 2 * kGroup, unit / 2, sum);
+          query_gradient<N, D, kQueryStep, 1>(slopes, layout.slopes_apart(), keys, apart,
+                                              scales + 2 * kMostWarps, scales, groups, unit % 2 * kGroup,
+                                              unit / 2, sum);
           put_query_gradient(unit % 2 * kGroup, unit / 2, sum[0]);
         }
       } else {
         for (int pair = warp; pair < pairs; pair += warps) {
           float sum[2][2][4];
-          query_gradient<N, D, 2>(slopes, layout.slopes_apart(), keys, apart, scales, groups, 0, pair, sum);
+          query_gradient<N, D, kQueryStep, 2>(slopes, layout.slopes_apart(), keys, apart,
+                                              scales + 2 * kMostWarps, scales, groups, 0, pair, sum);
           put_query_gradient(0, pair, sum[0]);
           put_query_gradient(kGroup, pair, sum[1]);
         }
@@ -428,30 +465,8 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
       }
     }
 
-    if (active) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int l = tile + kGroup * warp + lane / 4 + 8 * h;
-        if (l >= length) continue;
-        T* const to_k = g.grad_k + p.row(b.item.begin + l, b.head, p.width);
-        T* const to_v = g.grad_v + p.row(b.item.begin + l, b.head, p.value_width);
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) {
-          const int column = 8 * n + 2 * (lane % 4);
-          put_two(to_k, column, p.width, wide.keys, p.scale * dk[n][2 * h], p.scale * dk[n][2 * h + 1]);
-          put_two(to_v, column, p.value_width, wide.values, dv[n][2 * h], dv[n][2 * h + 1]);
-        }
-      }
-    }
-    if (has_factors) {
-      // The warps' own keys, whose sums they made themselves; other warps' are behind the barrier above.
-      for (int k = threadIdx.x; k < columns * count; k += blockDim.x) {
-        const int column = k / count, l = k % count;
-        if (column == p.gates && !switched) continue;
-        g.parts[(static_cast<int64_t>(p.heads + b.head) * p.rows + b.item.begin + tile + l) * columns +
-                column] = key_sums[column * layout.keys + l];
-      }
-    }
+    if (active) put_key_gradients<T, D>(p, g, b, tile + kGroup * warp, length, wide, dk, dv);
+    if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, key_sums);
   }
 }
 

@@ -229,11 +229,8 @@ __global__ void __launch_bounds__(kPlainThreads)
     A of_v = 0, of_change = 0;
     if (r < b.count && c < keys.count) {
       finish_inputs<true>(p, u, b, b.own + r, other + c, &i);
-      const A prob = exp(logit(i.s, i.a, p.shift, p.switches != nullptr) - usable(logsumexp));
-      const A z1 = p.switches ? i.s1 * i.a + (i.s + p.shift) * i.a1 : i.s1;
-      mean += weighted(prob, z1);
-      of_change = prob * i.c * i.a;
-      of_v = weighted(of_change, z1) + prob * (i.c1 * i.a + i.c * i.a1);
+      const PairChange<A> pair = pair_change(i, p.shift, p.switches != nullptr, logsumexp);
+      mean += pair.mean, of_v = pair.of_v, of_change = pair.pm;
     }
     memory.coefficient[0][r][c] = of_v, memory.coefficient[1][r][c] = of_change;
     __syncthreads();

@@ -6,6 +6,7 @@
 
 #include "attention/gpu_backward.h"
 #include "attention/gpu_plain.h"
+#include "attention/gpu_second.h"
 
 namespace mdops {
 namespace gpu_attention {
@@ -62,9 +63,14 @@ class Attention {
 
   void backward_backward(const GradientArgs<T>& g, const Directions<T>& u, T* grad_gate,
                          T* grad_switch) const {
-    delta(g);
-    gpu_.launch(plain_change_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, g, u);
-    gradients<true>(g, u);
+    const bool done = std::is_same_v<T, float> && with_tiles([&]<class N, int D, bool Options>() {
+                        return second_by_tiles<Numbers<float, 2>, D>(g, u);
+                      });
+    if (!done) {
+      delta(g);
+      gpu_.launch(plain_change_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, g, u);
+      gradients<true>(g, u);
+    }
     finish(g, grad_gate, grad_switch);
     fill({g.grad_q, of_keys()}, {g.grad_k, of_keys()}, {g.grad_v, of_values()},
          {g.grad_grad_out, of_values()}, {}, whole_bias(g));
@@ -174,6 +180,31 @@ class Attention {
                 layout.keys / kGroup * kWarp, layout.size(has_factors()), p_, g, layout, bias_at_,
                 wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
     return true;
+  }
+
+  // Always to the accuracy of float32's products; those of 16-bit tensors, which nothing trains with, without
+  // tiles.
+  template <class N, int D>
+  bool second_by_tiles(const GradientArgs<T>& g, const Directions<T>& u) const {
+    if constexpr (std::is_same_v<T, float>) {
+      SecondMemory<N, D> layout{kGroup * backward_warps(), p_.gates};
+      while (layout.keys > kGroup && layout.size() > limits_.shared_bytes) layout.keys -= kGroup;
+      if (layout.size() > limits_.shared_bytes) return false;
+      const int64_t blocks = static_cast<int64_t>(p_.sequences) * p_.heads;
+      const int threads = layout.keys / kGroup * kWarp;
+      const Wide all = wide({p_.q, p_.k, p_.v, u.q, u.k, u.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v,
+                             g.grad_grad_out});
+      gpu_.launch(second_kernel<T, N, D, SecondPass::change>, blocks, threads, layout.size(), p_, g, u,
+                  layout, bias_at_, all);
+      gpu_.launch(finish_change_kernel<T>,
+                  blocks_for(static_cast<int64_t>(p_.rows) * p_.heads * kWarp, kPlainThreads), kPlainThreads,
+                  0, p_, g);
+      gpu_.launch(second_kernel<T, N, D, SecondPass::second>, blocks, threads, layout.size(), p_, g, u,
+                  layout, bias_at_, all);
+      return true;
+    } else {
+      return static_cast<void>(g), static_cast<void>(u), false;
+    }
   }
 
   const Gpu& gpu_;
