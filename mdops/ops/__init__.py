@@ -26,6 +26,7 @@ from mdops.ops.neighbor import (
     pack_images,
     unpack_images,
 )
+from mdops.ops.neighbor_attention import neighbor_attention
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
     spline_potential,
@@ -48,6 +49,7 @@ __all__ = [
     "lowbit_linear",
     "mlp",
     "mlp_value_and_gradient",
+    "neighbor_attention",
     "neighbor_list",
     "neighbor_matrix",
     "neighbor_pairs",

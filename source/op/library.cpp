@@ -128,6 +128,19 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "shift, int max_length, str matmul) -> (Tensor grad_grad_out, Tensor grad_q, Tensor grad_k, Tensor "
       "grad_v, Tensor grad_bias, Tensor grad_gate, Tensor grad_switch)");
 
+  // A layer of DPA-1's attention, for simulation on the CPU.
+  m.def(
+      "attention_layer(Tensor g, Tensor offsets, Tensor project_weight, Tensor project_bias, Tensor "
+      "out_weight, "
+      "Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, "
+      "float scale, float shift, float eps, bool normalize) -> (Tensor out, Tensor saved)");
+  m.def(
+      "attention_layer_backward(Tensor grad, Tensor saved, Tensor g, Tensor offsets, Tensor project_weight, "
+      "Tensor project_bias, Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, "
+      "Tensor? "
+      "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize) -> (Tensor "
+      "grad_g, Tensor grad_gate, Tensor grad_switch)");
+
   // A whole se_e2_a model with splines: energies, forces and virials in one pass, for simulation.
   m.def(
       "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis, "

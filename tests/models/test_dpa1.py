@@ -119,7 +119,7 @@ def test_chunks_change_no_answer(case, monkeypatch):
     potential = load(case)
     for one in references(KINDS / case):
         whole = potential.evaluate(one.system, atom_virial=True)
-        for size in (1, 700):
+        for size in (1, 500):
             monkeypatch.setattr(environment, "CHUNK", size)
             assert one.system.atoms * potential.model.descriptor._numbers(20) > size
             assert_close(potential.evaluate(one.system, atom_virial=True), whole, (1e-13, 1e-12))

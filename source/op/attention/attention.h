@@ -35,6 +35,8 @@
 
 #include <cstdint>
 
+#include "common/math.h"
+
 namespace mdops {
 
 // The largest width of a head, and of a gate.
@@ -70,7 +72,7 @@ struct AttentionArgs {
   const T* logsumexp;
   AttentionTensors<const void*> direction;
 
-  int64_t length(int64_t sequence) const { return offsets[sequence + 1] - offsets[sequence]; }
+  MDOPS_HD int64_t length(int64_t sequence) const { return offsets[sequence + 1] - offsets[sequence]; }
 };
 
 // Results. Those by gate and switch are of each head, (H, T, C) and (H, T), in T.
