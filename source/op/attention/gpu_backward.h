@@ -37,20 +37,24 @@ struct BackwardMemory {
 
   MDOPS_HD int apart() const { return keys * 2 * D; }
   MDOPS_HD int values() const { return N::kParts * apart(); }
-  static constexpr int kApart = kQueryStep * 2 * D;
-  MDOPS_HD int queries() const { return 2 * values(); }
-  MDOPS_HD int grads() const { return queries() + N::kParts * kApart; }
+  // Queries and gradients, of as many steps as are under way: numbers that need no splitting come by copies
+  // while the step before is multiplied.
+  static constexpr int kStages = N::kSplit ? 1 : 2;
+  static constexpr int kApart = kQueryStep * 2 * D, kStage = 2 * N::kParts * kApart;
+  MDOPS_HD int queries(int stage) const { return 2 * values() + stage * kStage; }
+  MDOPS_HD int grads(int stage) const { return queries(stage) + N::kParts * kApart; }
   MDOPS_HD int slopes_apart() const { return keys * 2 * kQueryStep; }
-  MDOPS_HD int slopes() const { return grads() + N::kParts * kApart; }  // X
-  // Floats: inverse scales of keys' groups, values', X's; of queries', grads'; logsumexp, delta.
+  MDOPS_HD int slopes() const { return queries(kStages); }  // X
+  // Floats: inverse scales of keys' groups, values', X's; of queries', grads'; then logsumexp, delta of each
+  // stage.
   MDOPS_HD int scales() const { return slopes() + N::kParts * slopes_apart(); }
   MDOPS_HD int rows() const { return scales() + 4 * (3 * kMostWarps + 4); }
   // Switch and gate of the keys, then of the queries; their gradients' sums: of the keys, then each warp's of
   // the queries. Of (gates + 1) columns the last is the switch's.
   MDOPS_HD int columns() const { return gates + 1; }
-  MDOPS_HD int key_factors() const { return rows() + 4 * 2 * kQueryStep; }
+  MDOPS_HD int key_factors() const { return rows() + 4 * 2 * kQueryStep * kStages; }
   MDOPS_HD int query_factors() const { return key_factors() + 4 * columns() * keys; }
-  MDOPS_HD int key_sums() const { return query_factors() + 4 * columns() * kQueryStep; }
+  MDOPS_HD int key_sums() const { return query_factors() + 4 * columns() * kQueryStep * kStages; }
   MDOPS_HD int query_sums() const { return key_sums() + 4 * columns() * keys; }
   MDOPS_HD int size(bool factors) const {
     return factors ? query_sums() + 4 * columns() * kQueryStep * (keys / kGroup) : key_factors();
@@ -128,7 +132,7 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
 #pragma unroll
       for (int k = 0; k < 4; ++k) sum[m][half][k] = 0;
   for (int group = 0; group < groups; ++group) {
-    const float factor = slope_scales[group] * key_scales[group];
+    const float factor = N::kBfloat ? 1.0f : slope_scales[group] * inverse_of<N>(key_scales + group);
     uint32_t right[N::kParts][4];
     load_parts_transposed<N>(right, keys, apart, place_by_rows<D>(kGroup * group, 16 * pair));
 #pragma unroll
@@ -138,10 +142,14 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
                                place_by_columns<Step>(kGroup * group, row + 16 * m));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float part[4] = {};
-        multiply_parts<N>(part, left, right, half);
+        if constexpr (N::kBfloat) {
+          multiply_parts<N>(sum[m][half], left, right, half);
+        } else {
+          float part[4] = {};
+          multiply_parts<N>(part, left, right, half);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) sum[m][half][k] += factor * part[k];
+          for (int k = 0; k < 4; ++k) sum[m][half][k] += factor * part[k];
+        }
       }
     }
   }
@@ -154,6 +162,31 @@ __device__ __forceinline__ void prefetch(const RowsOf<T>& rows, int first, int l
   for (int k = threadIdx.x; k < kQueryStep * lines; k += blockDim.x)
     if (first + k / lines < length)
       prefetch_line(rows.first + (first + k / lines) * rows.stride + k % lines * (128 / sizeof(T)));
+}
+
+// delta_j = G_j.o_j of all queries of a block, to device memory.
+template <class T, int D>
+__device__ __forceinline__ void delta_of_sequence(const TensorArgs<T>& p, const GradientArgs<T>& g,
+                                                  const TileBlock& b, const RowsOf<T>& grads,
+                                                  const RowsOf<T>& outs) {
+  using Load = GroupLoad<T, D>;
+  for (int first = threadIdx.x / kWarp * kGroup; first < b.last; first += blockDim.x / kWarp * kGroup) {
+    Load grad, out;
+    grad.load(grads, first, b.last - first);
+    out.load(outs, first, b.last - first);
+#pragma unroll
+    for (int i = 0; i < Load::kEach; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) sum += grad.eight[i].number_at(k) * out.eight[i].number_at(k);
+#pragma unroll
+      for (int k = Load::kPieces / 2; k > 0; k /= 2) sum += __shfl_xor_sync(kAllLanes, sum, k);
+      const int j = first + Load::row_of(i);
+      if (Load::piece_of(i) == 0 && j < b.last)
+        g.delta[static_cast<int64_t>(b.item.begin + j) * p.heads + b.head] = sum;
+    }
+  }
+  __syncthreads();
 }
 
 // The gradients of a warp's 16 keys from `first` on and their values.
@@ -196,30 +229,50 @@ template <class T, class N, int D, bool Options>
 __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
     backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D> layout, const int64_t* bias_at,
                     Wide wide, float* sums) {
+  using Layout = BackwardMemory<N, D>;
   char* const memory = block_memory();
   const TileBlock b = tile_block(p, true, bias_at);
   const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp;
   const int warps = blockDim.x / kWarp, apart = layout.apart(), columns = layout.columns();
   char *const keys = memory, *const values = memory + layout.values();
-  char *const queries = memory + layout.queries(), *const grads = memory + layout.grads();
   char* const slopes = memory + layout.slopes();
   float* const scales = reinterpret_cast<float*>(memory + layout.scales());
   float* const query_scales = scales + 3 * kMostWarps;
-  float* const logsumexp = reinterpret_cast<float*>(memory + layout.rows());
-  float* const delta = logsumexp + kQueryStep;
   float* const key_factors = reinterpret_cast<float*>(memory + layout.key_factors());
-  float* const query_factors = reinterpret_cast<float*>(memory + layout.query_factors());
   float* const key_sums = reinterpret_cast<float*>(memory + layout.key_sums());
   float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums());
-  const float *const key_switch = key_factors + p.gates * layout.keys, *const query_switch =
-                                                                           query_factors +
-                                                                           p.gates * kQueryStep;
+  const float* const key_switch = key_factors + p.gates * layout.keys;
   const bool has_bias = Options && p.bias, switched = Options && p.switches, has_gate = Options && p.gate;
   const bool has_factors = switched || has_gate;
   const auto of_q = rows_of(p, b, p.q, p.width, wide.keys), of_k = rows_of(p, b, p.k, p.width, wide.keys);
   const auto of_v = rows_of(p, b, p.v, p.value_width, wide.values),
              of_grad = rows_of(p, b, g.grad_out, p.value_width, wide.values),
              of_out = rows_of(p, b, g.out, p.value_width, wide.values);
+
+  delta_of_sequence<T, D>(p, g, b, of_grad, of_out);
+  // Queries and gradients of a step, and what belongs to their rows.
+  const auto bring = [&](int query, int stage) {
+    for (int task = warp; task < 4; task += warps) {
+      const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
+      bring_group<T, N, D>(
+          memory + (is_grad ? layout.grads(stage) : layout.queries(stage)) + group * kGroup * 2 * D,
+          Layout::kApart, of_q.or_else(is_grad, of_grad), first, length - first,
+          query_scales + 2 * is_grad + group);
+    }
+    float* const rows = reinterpret_cast<float*>(memory + layout.rows()) + stage * 2 * kQueryStep;
+    if (threadIdx.x < 2 * kQueryStep) {
+      const int j = query + threadIdx.x % kQueryStep;
+      const int64_t at = static_cast<int64_t>(b.item.begin + min(j, length - 1)) * p.heads + b.head;
+      copy_to_shared<4>(rows + threadIdx.x, (threadIdx.x < kQueryStep ? g.logsumexp : g.delta) + at,
+                        j < length);
+    }
+    if (has_factors) {
+      float* const factors =
+          reinterpret_cast<float*>(memory + layout.query_factors()) + stage * columns * kQueryStep;
+      load_factors(p, b.item.begin + query, min(kQueryStep, length - query), kQueryStep,
+                   factors + p.gates * kQueryStep, factors);
+    }
+  };
 
   for (int tile = 0; tile < length; tile += layout.keys) {
     const int count = min(layout.keys, length - tile);  // of its keys
@@ -228,11 +281,9 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
     __syncthreads();
     for (int task = warp; task < 2 * groups; task += warps) {
       const int group = task / 2, is_value = task % 2;
-      GroupLoad<T, D> rows;
-      rows.load(of_k.or_else(is_value, of_v), tile + group * kGroup, count - group * kGroup);
-      const float inverse =
-          rows.template store<N>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart);
-      if (lane == 0) scales[is_value * kMostWarps + group] = inverse;
+      bring_group<T, N, D>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart,
+                           of_k.or_else(is_value, of_v), tile + group * kGroup, count - group * kGroup,
+                           scales + is_value * kMostWarps + group);
     }
     if (has_factors) {
       load_factors(p, b.item.begin + tile, count, layout.keys, key_factors + p.gates * layout.keys,
@@ -242,56 +293,32 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
     const bool active = warp < groups;
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};
 
+    if constexpr (Layout::kStages == 2) bring(0, 0);
     for (int query = 0; query < length; query += kQueryStep) {
-      const int query_count = min(kQueryStep, length - query);
-      __syncthreads();  // nobody needs the last queries any more
-      for (int task = warp; task < 4; task += warps) {
-        const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
-        GroupLoad<T, D> rows;
-        rows.load(of_q.or_else(is_grad, of_grad), first, length - first);
-        if (is_grad && first_tile) {
-          // delta = G.o: lanes side by side have a row.
-          constexpr int pieces = GroupLoad<T, D>::kPieces;
-#pragma unroll
-          for (int i = 0; i < GroupLoad<T, D>::kEach; ++i) {
-            const int row = GroupLoad<T, D>::row_of(i);
-            Eight<T> out;
-            out.load(of_out, first + row, first + row < length, 8 * GroupLoad<T, D>::piece_of(i));
-            float sum = 0;
-#pragma unroll
-            for (int k = 0; k < 8; ++k) sum += rows.eight[i].number_at(k) * out.number_at(k);
-#pragma unroll
-            for (int k = pieces / 2; k > 0; k /= 2) sum += __shfl_xor_sync(kAllLanes, sum, k);
-            if (GroupLoad<T, D>::piece_of(i) == 0 && first + row < length) {
-              delta[group * kGroup + row] = sum;
-              g.delta[static_cast<int64_t>(b.item.begin + first + row) * p.heads + b.head] = sum;
-            }
-          }
-        }
-        const float inverse = rows.template store<N>((is_grad ? grads : queries) + group * kGroup * 2 * D,
-                                                     BackwardMemory<N, D>::kApart);
-        if (lane == 0) query_scales[2 * is_grad + group] = inverse;
+      const int stage = Layout::kStages == 2 ? query / kQueryStep % 2 : 0;
+      if constexpr (Layout::kStages == 2) {
+        wait_for_copies();
+        __syncthreads();  // the step has come, and nobody needs the one before any more
+        if (query + kQueryStep < length) bring(query + kQueryStep, 1 - stage);
+      } else {
+        __syncthreads();
+        bring(query, 0);
+        wait_for_copies();
+        __syncthreads();
+        if (first_tile) prefetch(of_q, query + kQueryStep, length);
       }
-      if (threadIdx.x < kQueryStep) {
-        const int j = query + threadIdx.x;
-        const int64_t at = static_cast<int64_t>(b.item.begin + j) * p.heads + b.head;
-        logsumexp[threadIdx.x] = j < length ? usable(g.logsumexp[at]) : 0.0f;
-        if (!first_tile && j < length) delta[threadIdx.x] = g.delta[at];
-      }
-      if (has_factors)
-        load_factors(p, b.item.begin + query, query_count, kQueryStep, query_factors + p.gates * kQueryStep,
-                     query_factors);
-      __syncthreads();
-      if (first_tile) {
-        prefetch(of_q, query + kQueryStep, length);
-        prefetch(of_grad, query + kQueryStep, length);
-        prefetch(of_out, query + kQueryStep, length);
-      }
+      const char *const queries = memory + layout.queries(stage), *const grads = memory + layout.grads(stage);
+      const float* const logsumexp =
+          reinterpret_cast<const float*>(memory + layout.rows()) + stage * 2 * kQueryStep;
+      const float* const delta = logsumexp + kQueryStep;
+      const float* const query_factors =
+          reinterpret_cast<const float*>(memory + layout.query_factors()) + stage * columns * kQueryStep;
+      const float* const query_switch = query_factors + p.gates * kQueryStep;
 
       if (active) {
         float s[4][4], t[4][4];
-        product_of_rows<N, D>(s, keys, apart, kGroup * warp, queries, BackwardMemory<N, D>::kApart);
-        product_of_rows<N, D>(t, values, apart, kGroup * warp, grads, BackwardMemory<N, D>::kApart);
+        product_of_rows<N, D>(s, keys, apart, kGroup * warp, queries, Layout::kApart);
+        product_of_rows<N, D>(t, values, apart, kGroup * warp, grads, Layout::kApart);
         const int l0 = tile + kGroup * warp + lane / 4, j0 = query + 2 * (lane % 4);
         float c[4][4];
         if (has_gate) {
@@ -313,8 +340,9 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
         float e[4][4], of_switch[4][4];  // what the gradients of gate and switch take of each pair
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          const float factor = p.scale * scales[warp] * query_scales[n / 2];
-          const float value_factor = scales[kMostWarps + warp] * query_scales[2 + n / 2];
+          const float factor = p.scale * inverse_of<N>(scales + warp) * inverse_of<N>(query_scales + n / 2);
+          const float value_factor =
+              inverse_of<N>(scales + kMostWarps + warp) * inverse_of<N>(query_scales + 2 + n / 2);
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2, in_step = j - query;
@@ -327,7 +355,7 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
             const float a = switched ? w_key[k / 2] * query_switch[in_step] : 1.0f;
             if (switched) logit = raised * a;
             const float gated = has_gate ? c[n][k] : 1.0f;
-            const float prob = exponential<N>(logit - logsumexp[in_step]);
+            const float prob = exponential<N>(logit - usable(logsumexp[in_step]));
             const float y = prob * (gated * a * of_value - delta[in_step]);
             t[n][k] = y * a;
             s[n][k] = prob * gated * a;
@@ -404,11 +432,11 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
                   slopes + part * layout.slopes_apart() +
                   piece_place<kQueryStep>(kGroup * warp + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
                   lane % 4 * 4) = left[part][k];
-          add_product<N, D>(dk, left, queries, BackwardMemory<N, D>::kApart, kGroup * group,
-                            x_inverse * query_scales[group]);
+          add_product<N, D>(dk, left, queries, Layout::kApart, kGroup * group,
+                            x_inverse * inverse_of<N>(query_scales + group));
           as_operand<N>(s[2 * group], s[2 * group + 1], p_scale, left);
-          add_product<N, D>(dv, left, grads, BackwardMemory<N, D>::kApart, kGroup * group,
-                            p_inverse * query_scales[2 + group]);
+          add_product<N, D>(dv, left, grads, Layout::kApart, kGroup * group,
+                            p_inverse * inverse_of<N>(query_scales + 2 + group));
         }
       }
       __syncthreads();

@@ -159,13 +159,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         __syncthreads();  // nobody needs the last chunk any more
         for (int task = warp; task < 2 * (filled / kGroup); task += warps) {
           const int group = task / 2, is_value = task % 2;
-          GroupLoad<T, D> rows;
-          rows.load(of_k.or_else(is_value, of_v), chunk + group * kGroup, count - group * kGroup);
-          const float inverse =
-              rows.template store<N>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart);
-          if (lane == 0) scales[is_value * groups + group] = inverse;
+          bring_group<T, N, D>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart,
+                               of_k.or_else(is_value, of_v), chunk + group * kGroup, count - group * kGroup,
+                               scales + is_value * groups + group);
         }
         if (has_factors) load_factors(p, b.item.begin + chunk, count, layout.keys, switches, gate);
+        wait_for_copies();
         __syncthreads();
       }
       if (!active) continue;
@@ -194,7 +193,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
               }
             }
           }
-          const float factor = q_inverse * scales[(key / kGroup) + group];
+          const float factor = q_inverse * inverse_of<N>(scales + key / kGroup + group);
 #pragma unroll
           for (int k = 0; k < 4; ++k) s0[k] *= factor, s1[k] *= factor;
         }
@@ -290,7 +289,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
           uint32_t a[N::kParts][4];
           as_operand<N>(s[2 * group], s[2 * group + 1], scale, a);
           add_product<N, D>(o, a, values, apart, key + kGroup * group,
-                            inverse * scales[groups + key / kGroup + group]);
+                            inverse * inverse_of<N>(scales + groups + key / kGroup + group));
         }
       }
     }

@@ -45,6 +45,23 @@ __device__ __forceinline__ void multiply_16(float (&c)[4], const uint32_t (&a)[4
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Bytes (4 or 16) from device to shared memory, without registers between; zeros if not `there`.
+template <int Bytes>
+__device__ __forceinline__ void copy_to_shared(void* shared, const void* from, bool there) {
+  if constexpr (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(from),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(from),
+                 "r"(there ? 4 : 0)
+                 : "memory");
+}
+// This thread's copies have come.
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 // Asks for a line of device memory to be brought to the L2 cache.
 __device__ __forceinline__ void prefetch_line(const void* memory) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(memory));

@@ -196,6 +196,36 @@ struct GroupLoad {
   }
 };
 
+// 16 rows into a tile, by one warp, and by what products with them are to be multiplied. Numbers that need no
+// splitting come by copies that `wait_for_copies` waits for.
+template <class T, class N, int D>
+__device__ __forceinline__ void bring_group(char* to, int apart, const RowsOf<T>& from, int first, int rows,
+                                            float* inverse) {
+  using Load = GroupLoad<T, D>;
+  if constexpr (!N::kSplit) {
+    if (from.wide) {
+#pragma unroll
+      for (int i = 0; i < Load::kEach; ++i) {
+        const int row = Load::row_of(i), column = 8 * Load::piece_of(i);
+        const bool there = row < rows && column < from.width;
+        copy_to_shared<16>(to + piece_place<D>(row, Load::piece_of(i)),
+                           there ? from.first + (first + row) * from.stride + column : from.first, there);
+      }
+      return;
+    }
+  }
+  Load load;
+  load.load(from, first, rows);
+  const float scale = load.template store<N>(to, apart);
+  if (N::kSplit && lane_index() == 0) *inverse = scale;
+}
+
+// The inverse scale of a group.
+template <class N>
+__device__ __forceinline__ float inverse_of(const float* inverse) {
+  return N::kSplit ? *inverse : 1.0f;
+}
+
 // Lane l's address for `load_four` of 16 x 16 numbers from row `row` and column `column` on:
 // A operand of rows, or transposed: B operand whose depth are the rows.
 template <int D>
@@ -260,10 +290,14 @@ __device__ __forceinline__ void add_product(float (&sum)[D / 8][4], const uint32
     load_parts_transposed<N>(b, tile, apart, place_by_rows<D>(row, 16 * pair));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float c[4] = {};
-      multiply_parts<N>(c, a, b, half);
+      if constexpr (N::kBfloat) {
+        multiply_parts<N>(sum[2 * pair + half], a, b, half);  // nothing has a scale
+      } else {
+        float c[4] = {};
+        multiply_parts<N>(c, a, b, half);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) sum[2 * pair + half][k] += factor * c[k];
+        for (int k = 0; k < 4; ++k) sum[2 * pair + half][k] += factor * c[k];
+      }
     }
   }
 }
