@@ -200,12 +200,8 @@ __device__ __forceinline__ void put_key_gradients(const TensorArgs<T>& p, const 
     if (l >= length) continue;
     T* const to_k = g.grad_k + p.row(b.item.begin + l, b.head, p.width);
     T* const to_v = g.grad_v + p.row(b.item.begin + l, b.head, p.value_width);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      const int column = 8 * n + 2 * (lane_index() % 4);
-      put_two(to_k, column, p.width, wide.keys, p.scale * dk[n][2 * h], p.scale * dk[n][2 * h + 1]);
-      put_two(to_v, column, p.value_width, wide.values, dv[n][2 * h], dv[n][2 * h + 1]);
-    }
+    put_row_of_units(to_k, 0, p.width, wide.keys, dk, h, p.scale);
+    put_row_of_units(to_v, 0, p.value_width, wide.values, dv, h, 1.0f);
   }
 }
 
@@ -441,26 +437,19 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
       }
       __syncthreads();
 
-      const auto put_query_gradient = [&](int row, int pair, const float (&unit)[2][4]) {
+      const auto put_query_gradient = [&](int row, int pair, float (&unit)[2][4]) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int j = query + row + lane / 4 + 8 * h, column = 16 * pair + 8 * half + 2 * (lane % 4);
-            if (j >= length || column >= p.width) continue;
-            const int64_t at = p.row(b.item.begin + j, b.head, p.width);
-            float x = unit[half][2 * h], y = unit[half][2 * h + 1];
-            float* const sum_row =
-                std::is_same_v<T, float> ? reinterpret_cast<float*>(g.grad_q) + at : sums + at;
-            if (!first_tile) {
-              x += sum_row[column];
-              if (column + 1 < p.width) y += sum_row[column + 1];
-            }
-            if (last_tile)
-              put_two(g.grad_q + at, column, p.width, wide.keys, p.scale * x, p.scale * y);
-            else
-              put_two(sum_row, column, p.width, wide.keys, x, y);
-          }
+        for (int h = 0; h < 2; ++h) {
+          const int j = query + row + lane / 4 + 8 * h;
+          if (j >= length) continue;
+          const int64_t at = p.row(b.item.begin + j, b.head, p.width);
+          float* const kept = std::is_same_v<T, float> ? reinterpret_cast<float*>(g.grad_q) + at : sums + at;
+          if (!first_tile) add_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h);
+          if (last_tile)
+            put_row_of_units(g.grad_q + at, 16 * pair, p.width, wide.keys, unit, h, p.scale);
+          else
+            put_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h, 1.0f);
+        }
       };
       constexpr int pairs = D / 16;
       if (warps > pairs) {

@@ -110,14 +110,29 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
     float q_inverse = p.scale;
     if (active) {
       float x[kSteps][8];  // rows lane / 4, + 8; columns 2 (lane % 4), + 1, + 8, + 9 of each step
+      const int row0 = strip + lane / 4, column0 = 2 * (lane % 4);
+      if (queries.wide) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step)
+        for (int step = 0; step < kSteps; ++step)
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int row = strip + lane / 4 + k % 2 * 8, column = 16 * step + 2 * (lane % 4) + k / 2 * 8;
-          const float2 two = queries.two(row, row < length, column);
-          x[step][2 * k] = two.x, x[step][2 * k + 1] = two.y;
-        }
+          for (int k = 0; k < 4; ++k) {
+            const int row = row0 + k % 2 * 8, column = column0 + 16 * step + k / 2 * 8;
+            float2 two = make_float2(0, 0);
+            if (row < length && column < p.width)
+              two = two_numbers(queries.first + row * queries.stride + column);
+            x[step][2 * k] = two.x, x[step][2 * k + 1] = two.y;
+          }
+      } else {
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+          for (int k = 0; k < 8; ++k) {
+            const int row = row0 + k / 2 % 2 * 8, column = column0 + 16 * step + k / 4 * 8 + k % 2;
+            x[step][k] = row < length && column < p.width
+                             ? number(queries.first[row * queries.stride + column])
+                             : 0.0f;
+          }
+      }
       float scale = 1;
       if constexpr (N::kSplit) {
         uint32_t largest = 0;
@@ -301,10 +316,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
       if (j >= b.last) continue;
       const int row = b.item.begin + j;
       T* const to = results.out + p.row(row, b.head, p.value_width);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n)
-        put_two(to, 8 * n + 2 * (lane % 4), p.value_width, wide.values, inverse * o[n][2 * h],
-                inverse * o[n][2 * h + 1]);
+      put_row_of_units(to, 0, p.value_width, wide.values, o, h, inverse);
       if (lane % 4 == 0)
         results.logsumexp[static_cast<int64_t>(row) * p.heads + b.head] = largest[h] + logf(sum);
     }

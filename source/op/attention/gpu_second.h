@@ -295,18 +295,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
 #pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int j = query + lane / 4 + 8 * h, column = 16 * pair + 8 * half + 2 * (lane % 4);
-            if (j >= length || column >= width) continue;
-            T* const row = to + p.row(b.item.begin + j, b.head, width);
-            float x[2];
+          for (int k = 0; k < 4; ++k) sum[0][half][k] += more[0][half][k];
 #pragma unroll
-            for (int k = 0; k < 2; ++k) {
-              x[k] = sum[0][half][2 * h + k] + more[0][half][2 * h + k];
-              if (!first_tile && column + k < width) x[k] += row[column + k];
-            }
-            put_two(row, column, width, kSecond ? wide.keys : wide.values, factor * x[0], factor * x[1]);
-          }
+        for (int h = 0; h < 2; ++h) {
+          const int j = query + lane / 4 + 8 * h;
+          if (j >= length) continue;
+          T* const row = to + p.row(b.item.begin + j, b.head, width);
+          const bool at_once = kSecond ? wide.keys : wide.values;
+          if (!first_tile) add_row_of_units(row, 16 * pair, width, at_once, sum[0], h);
+          put_row_of_units(row, 16 * pair, width, at_once, sum[0], h, factor);
+        }
       }
       const int sums = kSecond ? (has_factors ? columns : 0) : 1;
       for (int k = threadIdx.x; k < sums * kStep; k += blockDim.x) {

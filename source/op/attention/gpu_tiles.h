@@ -74,20 +74,6 @@ struct RowsOf {
   int width;
   bool wide;  // whether 16 bytes may be read at once
 
-  __device__ __forceinline__ float2 two(int row, bool there, int column) const {
-    const T* at = first + row * stride + column;
-    if (wide) {
-      if (!there || column >= width) return make_float2(0, 0);
-      if constexpr (std::is_same_v<T, float>)
-        return *reinterpret_cast<const float2*>(at);
-      else if constexpr (std::is_same_v<T, __nv_bfloat16>)
-        return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(at));
-      else
-        return __half22float2(*reinterpret_cast<const __half2*>(at));
-    }
-    return make_float2(there && column < width ? number(at[0]) : 0.0f,
-                       there && column + 1 < width ? number(at[1]) : 0.0f);
-  }
   // Member by member: a choice between objects would put both on the stack.
   __device__ __forceinline__ RowsOf or_else(bool other, const RowsOf& o) const {
     return {other ? o.first : first, other ? o.stride : stride, other ? o.width : width,
@@ -95,31 +81,45 @@ struct RowsOf {
   }
 };
 
+// Two numbers of a row side by side, which lie so that they may be read at once.
+__device__ __forceinline__ float2 two_numbers(const float* at) {
+  return *reinterpret_cast<const float2*>(at);
+}
+__device__ __forceinline__ float2 two_numbers(const __nv_bfloat16* at) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(at));
+}
+__device__ __forceinline__ float2 two_numbers(const __half* at) {
+  return __half22float2(*reinterpret_cast<const __half2*>(at));
+}
+
 // Eight numbers of a row, zeros beyond the width.
 template <class T>
 struct Eight {
-  uint4 bits[sizeof(T) / 2];
+  static constexpr int kEach = 16 / sizeof(T);
+  uint4 bits[8 / kEach];
 
-  __device__ __forceinline__ void load(const RowsOf<T>& from, int row, bool there, int column) {
-    constexpr int each = 16 / sizeof(T);
+  // Sixteen bytes at once. No branches: loads of several must be under way together.
+  __device__ __forceinline__ void load_wide(const RowsOf<T>& from, int row, bool there, int column) {
     const T* at = from.first + row * from.stride + column;
 #pragma unroll
-    for (int k = 0; k < 8 / each; ++k) {
+    for (int k = 0; k < 8 / kEach; ++k) {
       bits[k] = make_uint4(0, 0, 0, 0);
-      if (!there || column + k * each >= from.width) continue;
-      if (from.wide) {
-        bits[k] = *reinterpret_cast<const uint4*>(at + k * each);
-      } else {
-        T x[each] = {};
+      if (there && column + k * kEach < from.width) bits[k] = *reinterpret_cast<const uint4*>(at + k * kEach);
+    }
+  }
+  __device__ __forceinline__ void load_narrow(const RowsOf<T>& from, int row, bool there, int column) {
+    const T* at = from.first + row * from.stride + column;
 #pragma unroll
-        for (int i = 0; i < each; ++i)
-          if (column + k * each + i < from.width) x[i] = at[k * each + i];
-        bits[k] = pack(x);
-      }
+    for (int k = 0; k < 8 / kEach; ++k) {
+      T x[kEach] = {};
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        if (there && column + k * kEach + i < from.width) x[i] = at[k * kEach + i];
+      bits[k] = pack(x);
     }
   }
   __device__ __forceinline__ float number_at(int k) const {
-    constexpr int each = 16 / sizeof(T);
+    constexpr int each = kEach;
     const uint4& four = bits[k / each];
     const uint32_t word[4] = {four.x, four.y, four.z, four.w};
     if constexpr (sizeof(T) == 4) {
@@ -159,8 +159,15 @@ struct GroupLoad {
 
   // `rows` of the 16 are there.
   __device__ __forceinline__ void load(const RowsOf<T>& from, int first, int rows) {
+    if (from.wide) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) eight[i].load(from, first + row_of(i), row_of(i) < rows, 8 * piece_of(i));
+      for (int i = 0; i < kEach; ++i)
+        eight[i].load_wide(from, first + row_of(i), row_of(i) < rows, 8 * piece_of(i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        eight[i].load_narrow(from, first + row_of(i), row_of(i) < rows, 8 * piece_of(i));
+    }
   }
 
   // Into the parts, `apart` bytes from one to the other, of a tile whose row 0 (a multiple of 16) is at `to`.
@@ -318,20 +325,55 @@ __device__ __forceinline__ float exponential(float x) {
   return N::kParts == 2 ? expf(x) : __expf(x);
 }
 
-// Two numbers of a row side by side.
-template <class T>
-__device__ __forceinline__ void put_two(T* row, int column, int width, bool wide, float a, float b) {
-  if (wide && column + 1 < width) {
-    if constexpr (std::is_same_v<T, float>)
-      *reinterpret_cast<float2*>(row + column) = make_float2(a, b);
-    else if constexpr (std::is_same_v<T, __nv_bfloat16>)
-      *reinterpret_cast<__nv_bfloat162*>(row + column) = __floats2bfloat162_rn(a, b);
-    else
-      *reinterpret_cast<__half2*>(row + column) = __floats2half2_rn(a, b);
-    return;
+__device__ __forceinline__ void put_two_numbers(float* to, float a, float b) {
+  *reinterpret_cast<float2*>(to) = make_float2(a, b);
+}
+__device__ __forceinline__ void put_two_numbers(__nv_bfloat16* to, float a, float b) {
+  *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(a, b);
+}
+__device__ __forceinline__ void put_two_numbers(__half* to, float a, float b) {
+  *reinterpret_cast<__half2*>(to) = __floats2half2_rn(a, b);
+}
+
+// Numbers 2 half and the next of each unit of a product, times a factor: a row's columns 8 n + 2 (l % 4) and
+// the next of lane l, from `column` on.
+template <class T, int Units>
+__device__ __forceinline__ void put_row_of_units(T* row, int column, int width, bool wide,
+                                                 const float (&x)[Units][4], int half, float factor) {
+  const int first = column + 2 * (lane_index() % 4);
+  if (wide) {
+#pragma unroll
+    for (int n = 0; n < Units; ++n)
+      if (first + 8 * n < width)
+        put_two_numbers(row + first + 8 * n, factor * x[n][2 * half], factor * x[n][2 * half + 1]);
+  } else {
+#pragma unroll
+    for (int n = 0; n < Units; ++n)
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        if (first + 8 * n + k < width) put(row + first + 8 * n + k, factor * x[n][2 * half + k]);
   }
-  if (column < width) put(row + column, a);
-  if (column + 1 < width) put(row + column + 1, b);
+}
+
+// x += the row's numbers, as `put_row_of_units` writes them.
+template <int Units>
+__device__ __forceinline__ void add_row_of_units(const float* row, int column, int width, bool wide,
+                                                 float (&x)[Units][4], int half) {
+  const int first = column + 2 * (lane_index() % 4);
+  if (wide) {
+#pragma unroll
+    for (int n = 0; n < Units; ++n)
+      if (first + 8 * n < width) {
+        const float2 two = two_numbers(row + first + 8 * n);
+        x[n][2 * half] += two.x, x[n][2 * half + 1] += two.y;
+      }
+  } else {
+#pragma unroll
+    for (int n = 0; n < Units; ++n)
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        if (first + 8 * n + k < width) x[n][2 * half + k] += row[first + 8 * n + k];
+  }
 }
 
 }  // namespace gpu_attention
