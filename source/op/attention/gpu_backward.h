@@ -23,15 +23,18 @@
 namespace mdops {
 namespace gpu_attention {
 
-constexpr int kQueryStep = 32;
+// Queries at a time: where the sums of wide heads leave few registers, half as many as else.
+template <class N, int D, bool Options>
+constexpr int kQueryStep = D > 64 && N::kSplit&& Options ? 16 : 32;
 
 // The most that a block may have: so that registers are left for what each warp sums.
 MDOPS_HD constexpr int backward_threads(int width) {
   return (width <= 64 ? 6 : kMostWarps) * kWarp;
 }
 
-template <class N, int D>
+template <class N, int D, int Step>
 struct BackwardMemory {
+  static constexpr int kStep = Step, kStepGroups = Step / kGroup;
   int keys;  // of a tile: 16 a warp
   int gates;
 
@@ -40,10 +43,10 @@ struct BackwardMemory {
   // Queries and gradients, of as many steps as are under way: numbers that need no splitting come by copies
   // while the step before is multiplied.
   static constexpr int kStages = N::kSplit ? 1 : 2;
-  static constexpr int kApart = kQueryStep * 2 * D, kStage = 2 * N::kParts * kApart;
+  static constexpr int kApart = kStep * 2 * D, kStage = 2 * N::kParts * kApart;
   MDOPS_HD int queries(int stage) const { return 2 * values() + stage * kStage; }
   MDOPS_HD int grads(int stage) const { return queries(stage) + N::kParts * kApart; }
-  MDOPS_HD int slopes_apart() const { return keys * 2 * kQueryStep; }
+  MDOPS_HD int slopes_apart() const { return keys * 2 * kStep; }
   MDOPS_HD int slopes() const { return queries(kStages); }  // X
   // Floats: inverse scales of keys' groups, values', X's; of queries', grads'; then logsumexp, delta of each
   // stage.
@@ -52,12 +55,12 @@ struct BackwardMemory {
   // Switch and gate of the keys, then of the queries; their gradients' sums: of the keys, then each warp's of
   // the queries. Of (gates + 1) columns the last is the switch's.
   MDOPS_HD int columns() const { return gates + 1; }
-  MDOPS_HD int key_factors() const { return rows() + 4 * 2 * kQueryStep * kStages; }
+  MDOPS_HD int key_factors() const { return rows() + 4 * 2 * kStep * kStages; }
   MDOPS_HD int query_factors() const { return key_factors() + 4 * columns() * keys; }
-  MDOPS_HD int key_sums() const { return query_factors() + 4 * columns() * kQueryStep * kStages; }
+  MDOPS_HD int key_sums() const { return query_factors() + 4 * columns() * kStep * kStages; }
   MDOPS_HD int query_sums() const { return key_sums() + 4 * columns() * keys; }
   MDOPS_HD int size(bool factors) const {
-    return factors ? query_sums() + 4 * columns() * kQueryStep * (keys / kGroup) : key_factors();
+    return factors ? query_sums() + 4 * columns() * kStep * (keys / kGroup) : key_factors();
   }
 };
 
@@ -115,8 +118,21 @@ __device__ __forceinline__ float sum_of_queries(const float (&x)[4][2]) {
   const float mine = low ? one[1] : one[0], other = low ? one[0] : one[1];
   return mine + __shfl_xor_sync(kAllLanes, other, 4);
 }
+// Sums over the eight lanes that have the same queries, x[n][h] of query 8 n + 2 (l % 4) + h; lane l ends
+// with that of query 8 (l / 16) + 2 (l % 4) + l / 8 % 2.
+__device__ __forceinline__ float sum_of_queries(const float (&x)[2][2]) {
+  const int high = lane_index() / 16, middle = lane_index() / 8 % 2;
+  float one[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    one[h] = (high ? x[1][h] : x[0][h]) + __shfl_xor_sync(kAllLanes, high ? x[0][h] : x[1][h], 16);
+  const float sum = (middle ? one[1] : one[0]) + __shfl_xor_sync(kAllLanes, middle ? one[0] : one[1], 8);
+  return sum + __shfl_xor_sync(kAllLanes, sum, 4);
+}
+template <int Units>
 MDOPS_HD int query_of_lane(int lane) {
-  return 8 * (lane / 8) + 2 * (lane % 4) + lane / 4 % 2;
+  return Units == 4 ? 8 * (lane / 8) + 2 * (lane % 4) + lane / 4 % 2
+                    : 8 * (lane / 16) + 2 * (lane % 4) + lane / 8 % 2;
 }
 
 // dQ of 16 Units queries from `row` on and the columns 16 pair .. 16 pair + 15: X K over the tile's keys.
@@ -155,11 +171,11 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
   }
 }
 
-// Asks for the queries' rows first .. first + 31, which the next step reads.
-template <class T>
+// Asks for the rows first .. first + Step - 1, which the next step reads.
+template <int Step, class T>
 __device__ __forceinline__ void prefetch(const RowsOf<T>& rows, int first, int length) {
   const int lines = (rows.width * static_cast<int>(sizeof(T)) + 127) / 128;
-  for (int k = threadIdx.x; k < kQueryStep * lines; k += blockDim.x)
+  for (int k = threadIdx.x; k < Step * lines; k += blockDim.x)
     if (first + k / lines < length)
       prefetch_line(rows.first + (first + k / lines) * rows.stride + k % lines * (128 / sizeof(T)));
 }
@@ -221,11 +237,12 @@ __device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const Gradi
 
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
 // can keep them.
-template <class T, class N, int D, bool Options>
+template <class T, class N, int D, int Step, bool Options>
 __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
-    backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D> layout, const int64_t* bias_at,
-                    Wide wide, float* sums) {
-  using Layout = BackwardMemory<N, D>;
+    backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout,
+                    const int64_t* bias_at, Wide wide, float* sums) {
+  using Layout = BackwardMemory<N, D, Step>;
+  constexpr int kStep = Step, kUnits = Step / 8;
   char* const memory = block_memory();
   const TileBlock b = tile_block(p, true, bias_at);
   const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp;
@@ -248,25 +265,24 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
   delta_of_sequence<T, D>(p, g, b, of_grad, of_out);
   // Queries and gradients of a step, and what belongs to their rows.
   const auto bring = [&](int query, int stage) {
-    for (int task = warp; task < 4; task += warps) {
+    for (int task = warp; task < 2 * Layout::kStepGroups; task += warps) {
       const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
       bring_group<T, N, D>(
           memory + (is_grad ? layout.grads(stage) : layout.queries(stage)) + group * kGroup * 2 * D,
           Layout::kApart, of_q.or_else(is_grad, of_grad), first, length - first,
           query_scales + 2 * is_grad + group);
     }
-    float* const rows = reinterpret_cast<float*>(memory + layout.rows()) + stage * 2 * kQueryStep;
-    if (threadIdx.x < 2 * kQueryStep) {
-      const int j = query + threadIdx.x % kQueryStep;
+    float* const rows = reinterpret_cast<float*>(memory + layout.rows()) + stage * 2 * kStep;
+    if (threadIdx.x < 2 * kStep) {
+      const int j = query + threadIdx.x % kStep;
       const int64_t at = static_cast<int64_t>(b.item.begin + min(j, length - 1)) * p.heads + b.head;
-      copy_to_shared<4>(rows + threadIdx.x, (threadIdx.x < kQueryStep ? g.logsumexp : g.delta) + at,
-                        j < length);
+      copy_to_shared<4>(rows + threadIdx.x, (threadIdx.x < kStep ? g.logsumexp : g.delta) + at, j < length);
     }
     if (has_factors) {
       float* const factors =
-          reinterpret_cast<float*>(memory + layout.query_factors()) + stage * columns * kQueryStep;
-      load_factors(p, b.item.begin + query, min(kQueryStep, length - query), kQueryStep,
-                   factors + p.gates * kQueryStep, factors);
+          reinterpret_cast<float*>(memory + layout.query_factors()) + stage * columns * kStep;
+      load_factors(p, b.item.begin + query, min(kStep, length - query), kStep, factors + p.gates * kStep,
+                   factors);
     }
   };
 
@@ -290,52 +306,52 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};
 
     if constexpr (Layout::kStages == 2) bring(0, 0);
-    for (int query = 0; query < length; query += kQueryStep) {
-      const int stage = Layout::kStages == 2 ? query / kQueryStep % 2 : 0;
+    for (int query = 0; query < length; query += kStep) {
+      const int stage = Layout::kStages == 2 ? query / kStep % 2 : 0;
       if constexpr (Layout::kStages == 2) {
         wait_for_copies();
         __syncthreads();  // the step has come, and nobody needs the one before any more
-        if (query + kQueryStep < length) bring(query + kQueryStep, 1 - stage);
+        if (query + kStep < length) bring(query + kStep, 1 - stage);
       } else {
         __syncthreads();
         bring(query, 0);
         wait_for_copies();
         __syncthreads();
-        if (first_tile) prefetch(of_q, query + kQueryStep, length);
+        if (first_tile) prefetch<kStep>(of_q, query + kStep, length);
       }
       const char *const queries = memory + layout.queries(stage), *const grads = memory + layout.grads(stage);
       const float* const logsumexp =
-          reinterpret_cast<const float*>(memory + layout.rows()) + stage * 2 * kQueryStep;
-      const float* const delta = logsumexp + kQueryStep;
+          reinterpret_cast<const float*>(memory + layout.rows()) + stage * 2 * kStep;
+      const float* const delta = logsumexp + kStep;
       const float* const query_factors =
-          reinterpret_cast<const float*>(memory + layout.query_factors()) + stage * columns * kQueryStep;
-      const float* const query_switch = query_factors + p.gates * kQueryStep;
+          reinterpret_cast<const float*>(memory + layout.query_factors()) + stage * columns * kStep;
+      const float* const query_switch = query_factors + p.gates * kStep;
 
       if (active) {
-        float s[4][4], t[4][4];
+        float s[kUnits][4], t[kUnits][4];
         product_of_rows<N, D>(s, keys, apart, kGroup * warp, queries, Layout::kApart);
         product_of_rows<N, D>(t, values, apart, kGroup * warp, grads, Layout::kApart);
         const int l0 = tile + kGroup * warp + lane / 4, j0 = query + 2 * (lane % 4);
-        float c[4][4];
+        float c[kUnits][4];
         if (has_gate) {
 #pragma unroll
-          for (int n = 0; n < 4; ++n)
+          for (int n = 0; n < kUnits; ++n)
 #pragma unroll
             for (int k = 0; k < 4; ++k) c[n][k] = 0;
           for (int i = 0; i < p.gates; ++i) {
             const float* const of_key = key_factors + i * layout.keys + l0 - tile;
-            const float* const of_query = query_factors + i * kQueryStep + j0 - query;
+            const float* const of_query = query_factors + i * kStep + j0 - query;
 #pragma unroll
-            for (int n = 0; n < 4; ++n)
+            for (int n = 0; n < kUnits; ++n)
 #pragma unroll
               for (int k = 0; k < 4; ++k) c[n][k] += of_key[k / 2 * 8] * of_query[8 * n + k % 2];
           }
         }
         float w_key[2] = {1, 1};
         if (switched) w_key[0] = key_switch[l0 - tile], w_key[1] = key_switch[l0 - tile + 8];
-        float e[4][4], of_switch[4][4];  // what the gradients of gate and switch take of each pair
+        float e[kUnits][4], of_switch[kUnits][4];  // what the gradients of gate and switch take of each pair
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
+        for (int n = 0; n < kUnits; ++n) {
           const float factor = p.scale * inverse_of<N>(scales + warp) * inverse_of<N>(query_scales + n / 2);
           const float value_factor =
               inverse_of<N>(scales + kMostWarps + warp) * inverse_of<N>(query_scales + 2 + n / 2);
@@ -362,9 +378,9 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
             }
           }
         }
-        if (query + kQueryStep > length || tile + kGroup * (warp + 1) > length) {
+        if (query + kStep > length || tile + kGroup * (warp + 1) > length) {
 #pragma unroll
-          for (int n = 0; n < 4; ++n)
+          for (int n = 0; n < kUnits; ++n)
 #pragma unroll
             for (int k = 0; k < 4; ++k)
               if (l0 + k / 2 * 8 >= length || j0 + 8 * n + k % 2 >= length) {
@@ -374,7 +390,7 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
         }
         if (has_bias) {
 #pragma unroll
-          for (int n = 0; n < 4; ++n)
+          for (int n = 0; n < kUnits; ++n)
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
               const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
@@ -386,13 +402,13 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
         if (has_factors) {
           for (int i = 0; i < columns; ++i) {
             const bool last = i == p.gates;
-            float* const to = query_sums + (warp * columns + i) * kQueryStep;
+            float* const to = query_sums + (warp * columns + i) * kStep;
             if (last && !switched) break;
             const float* const of_key = key_factors + i * layout.keys + l0 - tile;
-            const float* const of_query = query_factors + i * kQueryStep + j0 - query;
-            float to_queries[4][2], to_keys[2] = {};
+            const float* const of_query = query_factors + i * kStep + j0 - query;
+            float to_queries[kUnits][2], to_keys[2] = {};
 #pragma unroll
-            for (int n = 0; n < 4; ++n)
+            for (int n = 0; n < kUnits; ++n)
 #pragma unroll
               for (int k = 0; k < 4; ++k) {
                 const float x = last ? of_switch[n][k] : e[n][k];
@@ -402,7 +418,7 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
                   to_queries[n][k - 2] += x * of_key[8];
                 to_keys[k / 2] += x * of_query[8 * n + k % 2];
               }
-            to[query_of_lane(lane)] = sum_of_queries(to_queries);
+            to[query_of_lane<kUnits>(lane)] = sum_of_queries(to_queries);
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
               const float sum = quad_sum(to_keys[h]);
@@ -416,7 +432,7 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
         const float p_inverse = inverse_power(p_scale);
         if (lane == 0) scales[2 * kMostWarps + warp] = x_inverse;
 #pragma unroll
-        for (int group = 0; group < 2; ++group) {
+        for (int group = 0; group < Layout::kStepGroups; ++group) {
           if (query + kGroup * group >= length) continue;  // rows of dQ that nobody stores
           uint32_t left[N::kParts][4];
           as_operand<N>(t[2 * group], t[2 * group + 1], x_scale, left);
@@ -426,7 +442,7 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
             for (int k = 0; k < 4; ++k)
               *reinterpret_cast<uint32_t*>(
                   slopes + part * layout.slopes_apart() +
-                  piece_place<kQueryStep>(kGroup * warp + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
+                  piece_place<kStep>(kGroup * warp + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
                   lane % 4 * 4) = left[part][k];
           add_product<N, D>(dk, left, queries, Layout::kApart, kGroup * group,
                             x_inverse * inverse_of<N>(query_scales + group));
@@ -452,31 +468,28 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
         }
       };
       constexpr int pairs = D / 16;
-      if (warps > pairs) {
-        for (int unit = warp; unit < 2 * pairs; unit += warps) {
-          float sum[1][2][4];
-          query_gradient<N, D, kQueryStep, 1>(slopes, layout.slopes_apart(), keys, apart,
-                                              scales + 2 * kMostWarps, scales, groups, unit % 2 * kGroup,
-                                              unit / 2, sum);
-          put_query_gradient(unit % 2 * kGroup, unit / 2, sum[0]);
-        }
+      const auto some_queries = [&]<int Groups>(int row, int pair) {
+        float sum[Groups][2][4];
+        query_gradient<N, D, kStep, Groups>(slopes, layout.slopes_apart(), keys, apart,
+                                            scales + 2 * kMostWarps, scales, groups, row, pair, sum);
+#pragma unroll
+        for (int m = 0; m < Groups; ++m) put_query_gradient(row + kGroup * m, pair, sum[m]);
+      };
+      if (Layout::kStepGroups > 1 && warps > pairs) {
+        for (int unit = warp; unit < Layout::kStepGroups * pairs; unit += warps)
+          some_queries.template operator()<1>(unit / pairs * kGroup, unit % pairs);
       } else {
-        for (int pair = warp; pair < pairs; pair += warps) {
-          float sum[2][2][4];
-          query_gradient<N, D, kQueryStep, 2>(slopes, layout.slopes_apart(), keys, apart,
-                                              scales + 2 * kMostWarps, scales, groups, 0, pair, sum);
-          put_query_gradient(0, pair, sum[0]);
-          put_query_gradient(kGroup, pair, sum[1]);
-        }
+        for (int pair = warp; pair < pairs; pair += warps)
+          some_queries.template operator()<Layout::kStepGroups>(0, pair);
       }
       if (has_factors) {
-        for (int k = threadIdx.x; k < columns * kQueryStep; k += blockDim.x) {
-          const int column = k / kQueryStep, j = query + k % kQueryStep;
+        for (int k = threadIdx.x; k < columns * kStep; k += blockDim.x) {
+          const int column = k / kStep, j = query + k % kStep;
           if (j >= length || (column == p.gates && !switched)) continue;
           float* const to =
               g.parts + (static_cast<int64_t>(b.head) * p.rows + b.item.begin + j) * columns + column;
           float sum = first_tile ? 0.0f : *to;
-          for (int w = 0; w < groups; ++w) sum += query_sums[(w * columns + column) * kQueryStep + j - query];
+          for (int w = 0; w < groups; ++w) sum += query_sums[(w * columns + column) * kStep + j - query];
           *to = sum;
         }
       }

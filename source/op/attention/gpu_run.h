@@ -174,9 +174,10 @@ class Attention {
 
   template <class N, int D, bool Options>
   bool backward_by_tiles(const GradientArgs<T>& g, float* sums) const {
-    BackwardMemory<N, D> layout{kGroup * backward_warps(), p_.gates};
+    constexpr int step = kQueryStep<N, D, Options>;
+    BackwardMemory<N, D, step> layout{kGroup * backward_warps(), p_.gates};
     if (layout.size(has_factors()) > limits_.shared_bytes) return false;
-    gpu_.launch(backward_kernel<T, N, D, Options>, static_cast<int64_t>(p_.sequences) * p_.heads,
+    gpu_.launch(backward_kernel<T, N, D, step, Options>, static_cast<int64_t>(p_.sequences) * p_.heads,
                 layout.keys / kGroup * kWarp, layout.size(has_factors()), p_, g, layout, bias_at_,
                 wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
     return true;

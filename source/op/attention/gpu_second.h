@@ -43,21 +43,6 @@ struct SecondMemory {
   MDOPS_HD int size() const { return query_sums() + 4 * columns() * kStep * (keys / kGroup); }
 };
 
-// Sums over the eight lanes that have the same queries, x[n][h] of query 8 n + 2 (l % 4) + h; lane l ends
-// with that of query 8 (l / 16) + 2 (l % 4) + l / 8 % 2.
-__device__ __forceinline__ float sum_of_queries(const float (&x)[2][2]) {
-  const int high = lane_index() / 16, middle = lane_index() / 8 % 2;
-  float one[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-    one[h] = (high ? x[1][h] : x[0][h]) + __shfl_xor_sync(kAllLanes, high ? x[0][h] : x[1][h], 16);
-  const float sum = (middle ? one[1] : one[0]) + __shfl_xor_sync(kAllLanes, middle ? one[0] : one[1], 8);
-  return sum + __shfl_xor_sync(kAllLanes, sum, 4);
-}
-MDOPS_HD int query_of_lane_16(int lane) {
-  return 8 * (lane / 16) + 2 * (lane % 4) + lane / 8 % 2;
-}
-
 template <class T, class N, int D, SecondPass Pass>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     second_kernel(TensorArgs<T> p, GradientArgs<T> g, Directions<T> u, SecondMemory<N, D> layout,
@@ -233,7 +218,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
           for (int n = 0; n < 2; ++n)
 #pragma unroll
             for (int h = 0; h < 2; ++h) to_queries[n][h] = of_value[n][h] + of_value[n][h + 2];
-          query_sums[warp * kStep + query_of_lane_16(lane)] = sum_of_queries(to_queries);
+          query_sums[warp * kStep + query_of_lane<2>(lane)] = sum_of_queries(to_queries);
         } else if (has_factors) {
           for (int m = 0; m < columns; ++m) {
             const bool last = m == p.gates;
@@ -244,7 +229,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
             add_sums(last ? w1 : e1, of_key, of_query, to_queries, to_keys);
             add_sums(last ? w : e, of_key + columns * layout.keys, of_query + columns * kStep, to_queries,
                      to_keys);
-            query_sums[(warp * columns + m) * kStep + query_of_lane_16(lane)] = sum_of_queries(to_queries);
+            query_sums[(warp * columns + m) * kStep + query_of_lane<2>(lane)] = sum_of_queries(to_queries);
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
               const float sum = quad_sum(to_keys[h]);
