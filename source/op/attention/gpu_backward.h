@@ -27,9 +27,10 @@ namespace gpu_attention {
 template <class N, int D, bool Options>
 constexpr int kQueryStep = D > 64 && N::kSplit&& Options ? 16 : 32;
 
-// The most that a block may have: so that registers are left for what each warp sums.
-MDOPS_HD constexpr int backward_threads(int width) {
-  return (width <= 64 ? 6 : kMostWarps) * kWarp;
+// Of a block. Wide heads need all registers of a multiprocessor for eight warps; of others three blocks share
+// one.
+MDOPS_HD constexpr int backward_warps(int width) {
+  return width <= 64 ? 4 : kMostWarps;
 }
 
 template <class N, int D, int Step>
@@ -41,17 +42,17 @@ struct BackwardMemory {
   MDOPS_HD int apart() const { return keys * 2 * D; }
   MDOPS_HD int values() const { return N::kParts * apart(); }
   // Queries and gradients, of as many steps as are under way: numbers that need no splitting come by copies
-  // while the step before is multiplied.
+  // while the step before is multiplied, others through registers.
   static constexpr int kStages = N::kSplit ? 1 : 2;
   static constexpr int kApart = kStep * 2 * D, kStage = 2 * N::kParts * kApart;
   MDOPS_HD int queries(int stage) const { return 2 * values() + stage * kStage; }
   MDOPS_HD int grads(int stage) const { return queries(stage) + N::kParts * kApart; }
   MDOPS_HD int slopes_apart() const { return keys * 2 * kStep; }
   MDOPS_HD int slopes() const { return queries(kStages); }  // X
-  // Floats: inverse scales of keys' groups, values', X's; of queries', grads'; then logsumexp, delta of each
-  // stage.
+  // Floats: inverse scales of keys' groups, values', X's; each warp's largest of queries and of gradients;
+  // then logsumexp, delta of each stage.
   MDOPS_HD int scales() const { return slopes() + N::kParts * slopes_apart(); }
-  MDOPS_HD int rows() const { return scales() + 4 * (3 * kMostWarps + 4); }
+  MDOPS_HD int rows() const { return scales() + 4 * 5 * kMostWarps; }
   // Switch and gate of the keys, then of the queries; their gradients' sums: of the keys, then each warp's of
   // the queries. Of (gates + 1) columns the last is the switch's.
   MDOPS_HD int columns() const { return gates + 1; }
@@ -171,15 +172,6 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
   }
 }
 
-// Asks for the rows first .. first + Step - 1, which the next step reads.
-template <int Step, class T>
-__device__ __forceinline__ void prefetch(const RowsOf<T>& rows, int first, int length) {
-  const int lines = (rows.width * static_cast<int>(sizeof(T)) + 127) / 128;
-  for (int k = threadIdx.x; k < Step * lines; k += blockDim.x)
-    if (first + k / lines < length)
-      prefetch_line(rows.first + (first + k / lines) * rows.stride + k % lines * (128 / sizeof(T)));
-}
-
 // delta_j = G_j.o_j of all queries of a block, to device memory.
 template <class T, int D>
 __device__ __forceinline__ void delta_of_sequence(const TensorArgs<T>& p, const GradientArgs<T>& g,
@@ -235,10 +227,81 @@ __device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const Gradi
   }
 }
 
+// What a step's queries bring, in registers on its way to shared memory: all threads share the rows.
+template <class T, class N, int D, int Step>
+struct StepLoad {
+  static constexpr int kThreads = backward_warps(D) * kWarp, kEach = Step * (D / 8) / kThreads;
+  static constexpr int kFactors = ((kMostGate + 1) * Step + kThreads - 1) / kThreads;
+  static_assert(kEach * kThreads == Step * (D / 8) && 2 * Step <= kThreads);
+  Eight<T> tensor[2][kEach];  // queries, gradients
+  float row_number;           // of the thread's row: logsumexp, or delta
+  float factor[kFactors];     // of gate and switch
+
+  static __device__ __forceinline__ int row_of(int i) { return (i * kThreads + threadIdx.x) / (D / 8); }
+  static __device__ __forceinline__ int piece_of(int i) { return (i * kThreads + threadIdx.x) % (D / 8); }
+
+  __device__ __forceinline__ void load_tensor(int which, const RowsOf<T>& from, int query, int length) {
+    if (from.wide) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        tensor[which][i].load_wide(from, query + row_of(i), query + row_of(i) < length, 8 * piece_of(i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        tensor[which][i].load_narrow(from, query + row_of(i), query + row_of(i) < length, 8 * piece_of(i));
+    }
+  }
+  __device__ __forceinline__ void load(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
+                                       Wide wide, int query, bool factors) {
+    load_tensor(0, rows_of(p, b, p.q, p.width, wide.keys), query, b.last);
+    load_tensor(1, rows_of(p, b, g.grad_out, p.value_width, wide.values), query, b.last);
+    row_number = 0;
+    const int j = query + threadIdx.x % Step;
+    if (threadIdx.x < 2 * Step && j < b.last)
+      row_number = (threadIdx.x < Step ? g.logsumexp
+                                       : g.delta)[static_cast<int64_t>(b.item.begin + j) * p.heads + b.head];
+    if (!factors) return;
+#pragma unroll
+    for (int i = 0; i < kFactors; ++i) {
+      const int k = i * kThreads + threadIdx.x, column = k / Step, row = query + k % Step;
+      factor[i] = 0;
+      if (column > p.gates || row >= b.last) continue;
+      const int64_t at = b.item.begin + row;
+      if (column < p.gates)
+        factor[i] = number(p.gate[at * p.gates + column]);
+      else if (p.switches)
+        factor[i] = number(p.switches[at]);
+    }
+  }
+  // Bits of this thread's largest number.
+  __device__ __forceinline__ uint32_t largest(int which) const {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+#pragma unroll
+      for (int k = 0; k < 8; ++k) bits = larger(bits, tensor[which][i].number_at(k));
+    return bits;
+  }
+  __device__ __forceinline__ void store_tensor(int which, float scale, char* to, int apart) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      store_eight<N>(tensor[which][i], scale, to + piece_place<D>(row_of(i), piece_of(i)), apart);
+  }
+  // `factors` null if there are none.
+  __device__ __forceinline__ void store_numbers(float* rows, float* factors, int columns) const {
+    if (threadIdx.x < 2 * Step) rows[threadIdx.x] = row_number;
+    if (factors == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kFactors; ++i)
+      if (i * kThreads + static_cast<int>(threadIdx.x) < columns * Step)
+        factors[i * kThreads + threadIdx.x] = factor[i];
+  }
+};
+
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
 // can keep them.
 template <class T, class N, int D, int Step, bool Options>
-__global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
+__global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout,
                     const int64_t* bias_at, Wide wide, float* sums) {
   using Layout = BackwardMemory<N, D, Step>;
@@ -250,7 +313,7 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
   char *const keys = memory, *const values = memory + layout.values();
   char* const slopes = memory + layout.slopes();
   float* const scales = reinterpret_cast<float*>(memory + layout.scales());
-  float* const query_scales = scales + 3 * kMostWarps;
+  uint32_t* const largest = reinterpret_cast<uint32_t*>(scales + 3 * kMostWarps);
   float* const key_factors = reinterpret_cast<float*>(memory + layout.key_factors());
   float* const key_sums = reinterpret_cast<float*>(memory + layout.key_sums());
   float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums());
@@ -263,14 +326,13 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
              of_out = rows_of(p, b, g.out, p.value_width, wide.values);
 
   delta_of_sequence<T, D>(p, g, b, of_grad, of_out);
-  // Queries and gradients of a step, and what belongs to their rows.
-  const auto bring = [&](int query, int stage) {
+  // Queries and gradients of a step, and what belongs to their rows, by copies.
+  const auto copy_step = [&](int query, int stage) {
     for (int task = warp; task < 2 * Layout::kStepGroups; task += warps) {
       const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
       bring_group<T, N, D>(
           memory + (is_grad ? layout.grads(stage) : layout.queries(stage)) + group * kGroup * 2 * D,
-          Layout::kApart, of_q.or_else(is_grad, of_grad), first, length - first,
-          query_scales + 2 * is_grad + group);
+          Layout::kApart, of_q.or_else(is_grad, of_grad), first, length - first, nullptr);
     }
     float* const rows = reinterpret_cast<float*>(memory + layout.rows()) + stage * 2 * kStep;
     if (threadIdx.x < 2 * kStep) {
@@ -305,19 +367,35 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
     const bool active = warp < groups;
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};
 
-    if constexpr (Layout::kStages == 2) bring(0, 0);
+    StepLoad<T, N, D, Step> next;
+    float q_inverse = 1, grad_inverse = 1;
+    if constexpr (N::kSplit)
+      next.load(p, g, b, wide, 0, has_factors);
+    else
+      copy_step(0, 0);
     for (int query = 0; query < length; query += kStep) {
       const int stage = Layout::kStages == 2 ? query / kStep % 2 : 0;
-      if constexpr (Layout::kStages == 2) {
+      if constexpr (N::kSplit) {
+        const uint32_t of_queries = warp_largest(next.largest(0)), of_grads = warp_largest(next.largest(1));
+        if (lane == 0) largest[warp] = of_queries, largest[kMostWarps + warp] = of_grads;
+        __syncthreads();  // nobody needs the step before any more
+        uint32_t most[2] = {};
+        for (int w = 0; w < warps; ++w) {
+          most[0] = max(most[0], largest[w]);
+          most[1] = max(most[1], largest[kMostWarps + w]);
+        }
+        const float q_scale = scale_of_bits(most[0]), grad_scale = scale_of_bits(most[1]);
+        q_inverse = inverse_power(q_scale), grad_inverse = inverse_power(grad_scale);
+        next.store_tensor(0, q_scale, memory + layout.queries(0), Layout::kApart);
+        next.store_tensor(1, grad_scale, memory + layout.grads(0), Layout::kApart);
+        next.store_numbers(reinterpret_cast<float*>(memory + layout.rows()),
+                           has_factors ? reinterpret_cast<float*>(memory + layout.query_factors()) : nullptr,
+                           columns);
+        __syncthreads();
+      } else {
         wait_for_copies();
         __syncthreads();  // the step has come, and nobody needs the one before any more
-        if (query + kStep < length) bring(query + kStep, 1 - stage);
-      } else {
-        __syncthreads();
-        bring(query, 0);
-        wait_for_copies();
-        __syncthreads();
-        if (first_tile) prefetch<kStep>(of_q, query + kStep, length);
+        if (query + kStep < length) copy_step(query + kStep, 1 - stage);
       }
       const char *const queries = memory + layout.queries(stage), *const grads = memory + layout.grads(stage);
       const float* const logsumexp =
@@ -352,9 +430,8 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
         float e[kUnits][4], of_switch[kUnits][4];  // what the gradients of gate and switch take of each pair
 #pragma unroll
         for (int n = 0; n < kUnits; ++n) {
-          const float factor = p.scale * inverse_of<N>(scales + warp) * inverse_of<N>(query_scales + n / 2);
-          const float value_factor =
-              inverse_of<N>(scales + kMostWarps + warp) * inverse_of<N>(query_scales + 2 + n / 2);
+          const float factor = p.scale * inverse_of<N>(scales + warp) * q_inverse;
+          const float value_factor = inverse_of<N>(scales + kMostWarps + warp) * grad_inverse;
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2, in_step = j - query;
@@ -444,13 +521,14 @@ __global__ void __launch_bounds__(backward_threads(D), D <= 64 ? 2 : 1)
                   slopes + part * layout.slopes_apart() +
                   piece_place<kStep>(kGroup * warp + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
                   lane % 4 * 4) = left[part][k];
-          add_product<N, D>(dk, left, queries, Layout::kApart, kGroup * group,
-                            x_inverse * inverse_of<N>(query_scales + group));
+          add_product<N, D>(dk, left, queries, Layout::kApart, kGroup * group, x_inverse * q_inverse);
           as_operand<N>(s[2 * group], s[2 * group + 1], p_scale, left);
-          add_product<N, D>(dv, left, grads, Layout::kApart, kGroup * group,
-                            p_inverse * inverse_of<N>(query_scales + 2 + group));
+          add_product<N, D>(dv, left, grads, Layout::kApart, kGroup * group, p_inverse * grad_inverse);
         }
       }
+      // The next step's numbers are on their way while this one's are summed.
+      if constexpr (N::kSplit)
+        if (query + kStep < length) next.load(p, g, b, wide, query + kStep, has_factors);
       __syncthreads();
 
       const auto put_query_gradient = [&](int row, int pair, float (&unit)[2][4]) {

@@ -44,9 +44,14 @@ class Attention {
 
   // Numbers of float32 that `backward` needs for its sums of dQ.
   int64_t sums_size() const {
-    if constexpr (sizeof(T) != 2) return 0;
-    const bool several = p_.max_length > kGroup * backward_warps();
-    return uses_tiles() && several ? static_cast<int64_t>(p_.rows) * of_keys() : 0;
+    int64_t size = 0;
+    if constexpr (sizeof(T) == 2)
+      with_tiles([&]<class N, int D, bool Options>() {
+        if (p_.max_length > backward_layout<N, D, Options>().keys)
+          size = static_cast<int64_t>(p_.rows) * of_keys();
+        return true;
+      });
+    return size;
   }
 
   // `grad_gate` and `grad_switch` null where they are not asked for.
@@ -163,22 +168,21 @@ class Attention {
     return true;
   }
 
-  // The fewest tiles of keys for four warps, and of those the smallest.
-  int backward_warps() const {
-    int most = 4;
-    if (const char* w = std::getenv("MDOPS_BW")) most = std::atoi(w);
-    most = std::min(most, backward_threads(std::max(p_.width, p_.value_width)) / kWarp);
-    const int groups = static_cast<int>(blocks_for(std::max(1, p_.max_length), kGroup));
-    return std::max(2, std::min(most, groups));
+  // A tile of keys has 16 for each warp, or as many as fit.
+  template <class N, int D, bool Options>
+  BackwardMemory<N, D, kQueryStep<N, D, Options>> backward_layout() const {
+    BackwardMemory<N, D, kQueryStep<N, D, Options>> layout{kGroup * backward_warps(D), p_.gates};
+    while (layout.keys > kGroup && layout.size(has_factors()) > limits_.shared_bytes) layout.keys -= kGroup;
+    return layout;
   }
 
   template <class N, int D, bool Options>
   bool backward_by_tiles(const GradientArgs<T>& g, float* sums) const {
-    constexpr int step = kQueryStep<N, D, Options>;
-    BackwardMemory<N, D, step> layout{kGroup * backward_warps(), p_.gates};
+    const auto layout = backward_layout<N, D, Options>();
     if (layout.size(has_factors()) > limits_.shared_bytes) return false;
-    gpu_.launch(backward_kernel<T, N, D, step, Options>, static_cast<int64_t>(p_.sequences) * p_.heads,
-                layout.keys / kGroup * kWarp, layout.size(has_factors()), p_, g, layout, bias_at_,
+    gpu_.launch(backward_kernel<T, N, D, layout.kStep, Options>,
+                static_cast<int64_t>(p_.sequences) * p_.heads, backward_warps(D) * kWarp,
+                layout.size(has_factors()), p_, g, layout, bias_at_,
                 wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
     return true;
   }
@@ -188,7 +192,7 @@ class Attention {
   template <class N, int D>
   bool second_by_tiles(const GradientArgs<T>& g, const Directions<T>& u) const {
     if constexpr (std::is_same_v<T, float>) {
-      SecondMemory<N, D> layout{kGroup * backward_warps(), p_.gates};
+      SecondMemory<N, D> layout{4 * kGroup, p_.gates};
       while (layout.keys > kGroup && layout.size() > limits_.shared_bytes) layout.keys -= kGroup;
       if (layout.size() > limits_.shared_bytes) return false;
       const int64_t blocks = static_cast<int64_t>(p_.sequences) * p_.heads;

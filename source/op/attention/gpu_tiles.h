@@ -147,6 +147,23 @@ struct Eight {
   }
 };
 
+// Eight numbers as parts, `apart` bytes from one to the other.
+template <class N, class T>
+__device__ __forceinline__ void store_eight(const Eight<T>& x, float scale, char* at, int apart) {
+  if constexpr (N::kSplit) {
+    uint32_t pair[4][N::kParts];
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      split_pair<N>(scale * x.number_at(2 * k), scale * x.number_at(2 * k + 1), pair[k]);
+#pragma unroll
+    for (int part = 0; part < N::kParts; ++part)
+      *reinterpret_cast<uint4*>(at + part * apart) =
+          make_uint4(pair[0][part], pair[1][part], pair[2][part], pair[3][part]);
+  } else {
+    *reinterpret_cast<uint4*>(at) = x.bits[0];
+  }
+}
+
 // What one warp brings of 16 rows: lane l has pieces l, l + 32, ... of them. Two steps, so that what comes
 // from device memory is on its way before anything waits for it.
 template <class T, int D>
@@ -184,21 +201,8 @@ struct GroupLoad {
       scale = scale_of_bits(warp_largest(largest));
     }
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      char* const at = to + piece_place<D>(row_of(i), piece_of(i));
-      if constexpr (N::kSplit) {
-        uint32_t pair[4][N::kParts];
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          split_pair<N>(scale * eight[i].number_at(2 * k), scale * eight[i].number_at(2 * k + 1), pair[k]);
-#pragma unroll
-        for (int part = 0; part < N::kParts; ++part)
-          *reinterpret_cast<uint4*>(at + part * apart) =
-              make_uint4(pair[0][part], pair[1][part], pair[2][part], pair[3][part]);
-      } else {
-        *reinterpret_cast<uint4*>(at) = eight[i].bits[0];
-      }
-    }
+    for (int i = 0; i < kEach; ++i)
+      store_eight<N>(eight[i], scale, to + piece_place<D>(row_of(i), piece_of(i)), apart);
     return inverse_power(scale);
   }
 };
