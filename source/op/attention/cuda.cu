@@ -50,7 +50,8 @@ TensorArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, const Tensor&
   p.width = static_cast<int>(in.width), p.value_width = static_cast<int>(in.value_width);
   p.sequences = op.int32_of("offsets", in.sequences), p.gates = static_cast<int>(in.gates);
   p.items = op.int32_of("plan", plan.size(0) - 1);
-  p.max_length = static_cast<int>(in.max_length < in.rows ? in.max_length : in.rows);
+  const int longest = op.int32_of("max_length", in.max_length);
+  p.max_length = longest < p.rows ? longest : p.rows;
   p.bias_size = in.bias ? in.bias->size(1) : 0;
   p.scale = static_cast<Sums<T>>(in.scale), p.shift = static_cast<Sums<T>>(in.shift);
   return p;

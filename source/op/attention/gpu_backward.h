@@ -25,7 +25,7 @@ namespace gpu_attention {
 
 // Queries at a time: where the sums of wide heads leave few registers, half as many as else.
 template <class N, int D, bool Options>
-constexpr int kQueryStep = D > 64 && N::kSplit&& Options ? 16 : 32;
+constexpr int kQueryStep = D >= 64 && N::kSplit&& Options ? 16 : 32;
 
 // Of a block. Wide heads need all registers of a multiprocessor for eight warps; of others three blocks share
 // one.
