@@ -91,6 +91,13 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     for radial in (False, True):
         samples += _moment_samples(p, random, radial)
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
+    samples += _attention_layer_samples(random, device)
+    rows = random(4, 21)
+    samples += [
+        Sample("unit", (rows,), (0,)),
+        Sample("unit_backward", (random(4, 21), rows), (0, 1)),
+        Sample("unit_backward_backward", (random(4, 21), random(4, 21), rows)),
+    ]
     # On a GPU the whole step computes in float32 alone.
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("spline_potential", device)
@@ -371,6 +378,41 @@ def _attention_samples(random: Callable[..., Any], device: torch.device | str) -
         directions = [None if x is None else random(*x.shape) for x in optional[:3]]
         along = (random(*q.shape), random(*k.shape), random(*v.shape), *directions, *saved)
         samples.append(Sample("ragged_attention_backward_backward", along, bad=moved(bad, 7, 9)))
+    return samples
+
+
+def _attention_layer_samples(random: Callable[..., Any], device: torch.device | str) -> list[Sample]:
+    """A layer of DPA-1, smooth and by angles, and without either."""
+    if not has_kernel("attention_layer", device):
+        return []
+    offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=device)
+    rows, features, width = 8, 6, 4
+    samples = []
+    for smooth, normalize in ((True, True), (False, False)):
+        g = random(rows, features)
+        weights = (
+            0.5 * random(features, 3 * width),
+            random(3 * width),
+            random(width, features),
+            *(random(features) for _ in range(3)),
+        )
+        directions = torch.nn.functional.normalize(random(rows, 3), dim=1)
+        keys = (directions, 0.2 + random(rows).abs(), 3 * random(4).abs()) if smooth else (None,) * 3
+        args = (g, offsets, *weights, *keys, 0.7, 20.0, 1e-5, normalize)
+        bad = {
+            "falls": (1, offsets[[0, 2, 1, 3, 4]].flip(0)),
+            "short": (1, offsets[:-1]),
+            "width": (2, random(features, 3 * width + 1)),
+        }
+        if smooth:
+            bad["directions"] = (8, random(rows, 4))
+        places = (0, 8, 9) if smooth else (0,)
+        samples.append(Sample("attention_layer", args, places, opaque=(1,), bad=bad))
+        saved = torch.ops.mdops.attention_layer(*args)[1]
+        shifted = {name: (k + 2, value) for name, (k, value) in bad.items()}
+        # `saved` is what the forward pass made of the same arguments: nothing of theirs may change alone.
+        given = (random(rows, features), saved, *args)
+        samples.append(Sample("attention_layer_backward", given, bad={**shifted, "saved": (1, saved[:-1])}))
     return samples
 
 

@@ -20,7 +20,7 @@ from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan
 from mdops.ops.attention_layer import AttentionWeights, attention_layer
-from mdops.ops.neighbor_attention import attention_scale
+from mdops.ops.neighbor_attention import attention_scale, unit
 from mdops.options import from_definition, key, saved_precision
 
 if TYPE_CHECKING:
@@ -165,7 +165,12 @@ class AttentionLayer(nn.Module):
                 eps=self.eps,
                 normalize=self.normalize,
             )
-        q, k, v = (x[:, None] for x in self.project(g).chunk(3, dim=-1))
+        # Three products instead of one: their results are contiguous, as attention wants them.
+        w = self._weights()
+        parts = zip(w.project.chunk(3, dim=1), w.project_bias.chunk(3), strict=True)
+        q, k, v = (torch.addmm(bias, g, weight)[:, None] for weight, bias in parts)
+        if self.normalize:
+            q, k, v = unit(q), unit(k), unit(v)
         o = neighbor_attention(
             q,
             k,
@@ -174,7 +179,7 @@ class AttentionLayer(nn.Module):
             directions=near.directions,
             switch=near.switch,
             empty=near.empty,
-            normalize=self.normalize,
+            normalize=False,
             temperature=self.scale,
             plan=near.plan,
         )

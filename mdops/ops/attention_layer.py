@@ -1,6 +1,5 @@
 """A whole layer of DPA-1's attention as one op, for simulation on the CPU."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -78,8 +77,8 @@ def _reference(g: Any, offsets: Any, *args: Any) -> torch.Tensor:
 
 
 def _saved_width(features: int, width: int) -> int:
-    vectors: Callable[[int], int] = lambda count: (count + _LANES - 1) // _LANES  # noqa: E731
-    return (3 * vectors(width) + vectors(features)) * _LANES + 5
+    vectors = 3 * ((width + _LANES - 1) // _LANES) + (features + _LANES - 1) // _LANES
+    return vectors * _LANES + 5
 
 
 @register_fake("attention_layer")

@@ -1,11 +1,13 @@
 """DPA-1's attention of the neighbours of an atom to each other, on the neighbours that are there."""
 
+from typing import Any
+
 import torch
 
+from mdops.ops._register import register_fake, register_formula
 from mdops.ops.attention import RaggedPlan, plan_of
 
 _SHIFT = 20.0  # of the logits of smooth attention: what an empty place has in the softmax is exp(-20)
-_TINY = 1e-12  # the norm below which vectors are not made longer
 
 
 def neighbor_attention(
@@ -67,7 +69,34 @@ def attention_scale(width: int, temperature: float | None, scaling_factor: float
 
 
 def unit(x: torch.Tensor) -> torch.Tensor:
-    """x over its length along the last axis, or over 1e-12 if that is less."""
-    squared = x.square().sum(-1, keepdim=True)
-    # The root has no slope at 0.
-    return x / torch.where(squared > 0, squared, 1.0).sqrt().clamp(min=_TINY)
+    """x over its length along the last axis, or over 1e-12 if that is less; zeros stay zeros. Twice differentiable."""
+    if x.dtype not in (torch.float32, torch.float64):
+        return unit(x.float()).to(x.dtype)
+    return torch.ops.mdops.unit(x.reshape(-1, x.shape[-1])).view(x.shape)
+
+
+@register_fake("unit")
+def _(x: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@register_fake("unit_backward")
+def _(grad: Any, x: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@register_fake("unit_backward_backward")
+def _(direction: Any, grad: Any, x: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (torch.ops.mdops.unit_backward(grads[0], args[0]),)
+
+
+def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return torch.ops.mdops.unit_backward_backward(grads[0], *args)
+
+
+register_formula("unit", _formula, (0,))
+register_formula("unit_backward", _backward_formula, (0, 1))

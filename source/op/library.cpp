@@ -128,6 +128,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "shift, int max_length, str matmul) -> (Tensor grad_grad_out, Tensor grad_q, Tensor grad_k, Tensor "
       "grad_v, Tensor grad_bias, Tensor grad_gate, Tensor grad_switch)");
 
+  // Rows of length 1.
+  m.def("unit(Tensor x) -> Tensor");
+  m.def("unit_backward(Tensor grad, Tensor x) -> Tensor");
+  m.def(
+      "unit_backward_backward(Tensor direction, Tensor grad, Tensor x) -> (Tensor grad_grad, Tensor grad_x)");
+
   // A layer of DPA-1's attention, for simulation on the CPU.
   m.def(
       "attention_layer(Tensor g, Tensor offsets, Tensor project_weight, Tensor project_bias, Tensor "
