@@ -90,7 +90,14 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples = _pair_samples(p, random, dtype) + _step_samples(p, random) + _net_samples(random)
     for radial in (False, True):
         samples += _moment_samples(p, random, radial)
-    samples += _cell_step_samples(p, random) + _low_bit_samples(random)
+    samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
+    samples += _attention_layer_samples(random, device)
+    rows = random(4, 21)
+    samples += [
+        Sample("unit", (rows,), (0,)),
+        Sample("unit_backward", (random(4, 21), rows), (0, 1)),
+        Sample("unit_backward_backward", (random(4, 21), random(4, 21), rows)),
+    ]
     # On a GPU the whole step computes in float32 alone.
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("spline_potential", device)
@@ -349,6 +356,93 @@ def _net_samples(random: Callable[..., Any]) -> list[Sample]:
             bad=shifted(3),
         ),
     ]
+
+
+def _attention_samples(random: Callable[..., Any], device: torch.device | str) -> list[Sample]:
+    """Sequences of 3, 0, 1 and 4 rows, and a row that belongs to none: with all that attention may have, with a gate
+    and a switch as DPA-1 has them, and bare but for absent keys."""
+    from mdops.ops.attention import ragged_plan
+
+    if not has_kernel("ragged_attention", device):
+        return []
+    offsets = torch.tensor([0, 3, 3, 4, 8], dtype=torch.int32, device=device)
+    plan = ragged_plan(offsets, max_total=9, max_batch=4, max_length=5)
+    samples = []
+
+    def moved(bad: dict[str, tuple[int, Any]], tensors: int, others: int) -> dict[str, tuple[int, Any]]:
+        """By so many places, those of q, k and v and those after them."""
+        return {name: (k + (tensors if k < 3 else others), value) for name, (k, value) in bad.items()}
+
+    for heads, width, values, gates, has_bias, has_switch in (
+        (2, 3, 2, 2, True, True),
+        (1, 4, 4, 3, False, True),
+        (3, 2, 5, 0, False, False),
+    ):
+        q, k, v = random(9, heads, width), random(9, heads, width), random(9, heads, values)
+        bias = random(heads, 26) if has_bias else None
+        gate = random(9, gates) if gates else None
+        switch = 0.2 + random(9).abs() if has_switch else None
+        sums = torch.float64 if q.dtype == torch.float64 else torch.float32
+        absent = torch.tensor([2.0, 1.0, 0.0, 5.0], dtype=sums, device=device)
+        scalars = (0.7, 1.3 if has_switch else 0.0, 5, "float32")
+        optional = (bias, gate, switch, absent)
+        args = (q, k, v, offsets, plan.items, *optional, *scalars)
+        bad: dict[str, tuple[int, Any]] = {
+            "falls": (3, offsets.flip(0)),
+            "beyond": (3, offsets + 2),
+            "max_length": (11, -1),
+            "matmul": (12, "high"),
+            "width": (0, q[..., :1]),
+            "columns": (4, plan.items[:, :3]),
+        }
+        if has_bias:
+            bad["bias"] = (5, random(heads, 25))
+        place = [k for k, x in enumerate(optional, 5) if x is not None and k < 8]
+        samples.append(Sample("ragged_attention", args, (0, 1, 2, *place), bad=bad))
+        # Its derivatives take what the forward pass made of the same arguments: nothing of theirs may change alone.
+        out, logsumexp = torch.ops.mdops.ragged_attention(*args)
+        grad = random(9, heads, values)
+        saved = (grad, q, k, v, out, logsumexp, *args[3:])
+        samples.append(Sample("ragged_attention_backward", saved, bad=moved(bad, 1, 3)))
+        directions = [None if x is None else random(*x.shape) for x in optional[:3]]
+        along = (random(*q.shape), random(*k.shape), random(*v.shape), *directions, *saved)
+        samples.append(Sample("ragged_attention_backward_backward", along, bad=moved(bad, 7, 9)))
+    return samples
+
+
+def _attention_layer_samples(random: Callable[..., Any], device: torch.device | str) -> list[Sample]:
+    """A layer of DPA-1, smooth and by angles, and without either."""
+    if not has_kernel("attention_layer", device):
+        return []
+    offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=device)
+    rows, features, width = 8, 6, 4
+    samples = []
+    for smooth, normalize in ((True, True), (False, False)):
+        g = random(rows, features)
+        weights = (
+            0.5 * random(features, 3 * width),
+            random(3 * width),
+            random(width, features),
+            *(random(features) for _ in range(3)),
+        )
+        directions = torch.nn.functional.normalize(random(rows, 3), dim=1)
+        keys = (directions, 0.2 + random(rows).abs(), 3 * random(4).abs()) if smooth else (None,) * 3
+        args = (g, offsets, *weights, *keys, 0.7, 20.0, 1e-5, normalize)
+        bad = {
+            "falls": (1, offsets[[0, 2, 1, 3, 4]].flip(0)),
+            "short": (1, offsets[:-1]),
+            "width": (2, random(features, 3 * width + 1)),
+        }
+        if smooth:
+            bad["directions"] = (8, random(rows, 4))
+        places = (0, 8, 9) if smooth else (0,)
+        samples.append(Sample("attention_layer", args, places, opaque=(1,), bad=bad))
+        saved = torch.ops.mdops.attention_layer(*args)[1]
+        shifted = {name: (k + 2, value) for name, (k, value) in bad.items()}
+        # `saved` is what the forward pass made of the same arguments: nothing of theirs may change alone.
+        given = (random(rows, features), saved, *args)
+        samples.append(Sample("attention_layer_backward", given, bad={**shifted, "saved": (1, saved[:-1])}))
+    return samples
 
 
 def _potential_samples(

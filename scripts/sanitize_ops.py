@@ -20,6 +20,7 @@ import torch
 import mdops  # noqa: F401  (registers the ops)
 from mdops.cli.sample_model import sample_box, sample_model
 from mdops.evaluators.spline import SplineGrid
+from mdops.ops import ragged_plan
 from mdops.system import from_atoms
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH, Sample, has_kernel, op_samples
 
@@ -142,6 +143,40 @@ def fused_steps() -> None:
     os.environ.pop("MDOPS_GPU_SHARED_BYTES")
 
 
+def attention() -> None:
+    """Attention by every kind of its kernels: dtypes, widths, options, several tiles of keys, chips with little shared
+    memory; few sequences and many."""
+    gen = torch.Generator().manual_seed(0)
+    for dtype, heads, width, lengths, options, shared in (
+        (torch.float32, 1, 128, (70, 0, 33), True, ""),
+        (torch.float32, 1, 128, (70, 0, 33), False, "101376"),
+        (torch.float32, 3, 50, (70, 1, 16), True, ""),
+        (torch.float32, 1, 200, (30, 17), True, ""),
+        (torch.bfloat16, 4, 64, (70, 1, 130), False, ""),
+        (torch.bfloat16, 1, 64, (5,) * 150, True, ""),
+        (torch.float16, 2, 100, (70, 33), True, ""),
+        (torch.float64, 2, 20, (40, 33), True, ""),
+    ):
+        os.environ["MDOPS_GPU_SHARED_BYTES"] = shared
+        ends = torch.tensor([0, *lengths]).cumsum(0).int()
+        rows, squares = int(ends[-1]) + 3, sum(n * n for n in lengths)
+        plan = ragged_plan(ends, max_total=rows + 70, max_batch=len(lengths) + 1, max_length=max(lengths))
+
+        def random(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return torch.randn(*shape, generator=gen).to(dtype).cuda()
+
+        q, k, v, grad, *along = (random(rows, heads, width) for _ in range(7))
+        optional = [random(heads, squares), random(rows, 3), random(rows).abs()] if options else [None] * 3
+        sums = torch.float64 if dtype == torch.float64 else torch.float32
+        absent = torch.ones(len(lengths), dtype=sums).cuda() if options else None
+        rest = (ends.cuda(), plan.items.cuda(), *optional, absent, 0.1, 0.5, plan.max_length)
+        for matmul in ("float32", "tf32"):
+            saved = OPS.ragged_attention(q, k, v, *rest, matmul)
+            OPS.ragged_attention_backward(grad, q, k, v, *saved, *rest, matmul)
+            OPS.ragged_attention_backward_backward(*along, *optional, grad, q, k, v, *saved, *rest, matmul)
+    os.environ.pop("MDOPS_GPU_SHARED_BYTES")
+
+
 def wrong_indices(dtype: torch.dtype) -> None:
     """Indices out of range are answered with NaN (searches: a negative `needed`) or an error; nothing outside the
     tensors may be read or written."""
@@ -175,6 +210,8 @@ def main() -> None:
     whole_steps()
     if not sys.argv[1:] or "spline_potential".startswith(tuple(sys.argv[1:])):
         fused_steps()
+    if not sys.argv[1:] or "ragged_attention".startswith(tuple(sys.argv[1:])):
+        attention()
     torch.cuda.synchronize()
     print("all ops ran")
 

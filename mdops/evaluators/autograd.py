@@ -43,9 +43,16 @@ class Autograd(Evaluator):
             atom_virial: give (N, 3, 3), a pair's virial booked on the neighbour, as in DeePMD-kit.
         """
         trains = torch.is_grad_enabled()
+        once = forces and not trains and not create_graph
+        with torch.set_grad_enabled((forces or trains) and not once):
+            near = self.neighborhood(system, neighbors)
+        size = self.potential.model.atoms_at_once(near) if once else None
+        if size is not None and size < system.atoms:
+            answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check)
+            return self._with_forces(answers, gradient, near, atom_virial), report
+        near = dataclasses.replace(near, once=once)
         alone = nullcontext() if create_graph or trains else input_gradient_alone()
         with torch.set_grad_enabled(forces or trains), alone:
-            near = self.neighborhood(system, neighbors)
             if forces and not near.displacements.requires_grad:
                 near.displacements.requires_grad_()
             answers, report = self.respond(near, neighbors, fparam, aparam, check, trains)
@@ -59,14 +66,48 @@ class Autograd(Evaluator):
                 materialize_grads=True,
             )
         with torch.set_grad_enabled(create_graph and trains):
-            total, virial, per_atom = pair_forces(
-                gradient, near.displacements, system.batch, near.neighbors, system.count
-            )
-        answers |= {"forces": total, "virial": virial}
+            return self._with_forces(answers, gradient, near, atom_virial), report
+
+    def _with_forces(
+        self, answers: Answers, gradient: torch.Tensor, near: Neighborhood, atom_virial: bool
+    ) -> Answers:
+        """The answers, and what follows from the gradient by the pair vectors."""
+        forces, virial, per_atom = pair_forces(
+            gradient, near.displacements, near.system.batch, near.neighbors, near.system.count
+        )
+        answers |= {"forces": forces, "virial": virial}
         if atom_virial:
             # DeePMD-kit has the force's component first (the sum over atoms is symmetric).
             answers["atom_virial"] = per_atom.transpose(1, 2)
-        return answers, report
+        return answers
+
+    def _in_runs(
+        self,
+        near: Neighborhood,
+        size: int,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+        check: bool,
+    ) -> tuple[Answers, NeighborReport, torch.Tensor]:
+        """Energies, and their gradient by the pair vectors, of so many atoms after so many: an atom's energy depends on
+        its own pair vectors alone, and what is kept for the gradient is no more than one run's."""
+        near, report = self._judged(near, neighbors, check)
+        parts: list[Answers] = []
+        gradients: list[torch.Tensor] = []
+        for first in range(0, near.system.atoms, size):
+            run = slice(first, first + size)
+            part = near.of_atoms(run)
+            part = dataclasses.replace(part, displacements=part.displacements.detach(), once=True)
+            own = aparam[run] if aparam is not None and aparam.dim() > 1 else aparam
+            with torch.enable_grad(), input_gradient_alone():
+                part.displacements.requires_grad_()
+                answers = self.potential.model(part, fparam, own)
+                energy = answers["atom_energy"].sum()
+                gradients += torch.autograd.grad(energy, part.displacements, materialize_grads=True)
+            parts.append({name: value.detach() for name, value in answers.items()})
+        merged = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return merged, report, torch.cat(gradients)
 
     def neighborhood(self, system: System, neighbors: NeighborList) -> Neighborhood:
         """The pairs of a list, as the model sees them."""
@@ -82,7 +123,14 @@ class Autograd(Evaluator):
         trains: bool,
     ) -> tuple[Answers, NeighborReport]:
         """Energies, without their derivatives; `trains`: gradients of the weights are wanted."""
+        near, report = self._judged(near, neighbors, check)
+        return self.potential.model(near, fparam, aparam), report
+
+    def _judged(
+        self, near: Neighborhood, neighbors: NeighborList, check: bool
+    ) -> tuple[Neighborhood, NeighborReport]:
+        """The neighbours, truncated if need be, and what there is of them."""
         report = near.report(self.potential.neighbors)
         if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
             near = dataclasses.replace(near, truncates=True)
-        return self.potential.model(near, fparam, aparam), report
+        return near, report

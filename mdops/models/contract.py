@@ -126,6 +126,13 @@ class Descriptor(Kind):
         """Those that it is made of: itself, or the parts of a hybrid."""
         return [self]
 
+    def atoms_at_once(self, near: Neighborhood) -> int | None:
+        """Of how many atoms forward and backward pass should be done together, for memory or caches; None: of all.
+
+        Only for descriptors that look at no other atoms than the neighbours of each, by `near.displacements`.
+        """
+        return None
+
     @classmethod
     @abstractmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> Self:
@@ -416,6 +423,10 @@ class AtomicModel(Kind, ABC):
 
     def set_parameter_statistics(self, found: Mapping[str, tuple[np.ndarray, np.ndarray] | None]) -> None:
         """Takes averages and inverse deviations of the data's "fparam" and "aparam", where the model has them."""
+
+    def atoms_at_once(self, near: Neighborhood) -> int | None:
+        """See `Descriptor.atoms_at_once`."""
+        return None
 
     @property
     def descriptors(self) -> list[Descriptor]:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -19,14 +19,19 @@ from mdops.models.registry import register
 from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
 from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import Layer, array, tensor
+from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan
+from mdops.ops.attention_layer import AttentionWeights, attention_layer
+from mdops.ops.neighbor_attention import attention_scale, unit
 from mdops.options import from_definition, key, saved_precision
 
 if TYPE_CHECKING:
     from mdops.io.torch.state import State
 
-_SHIFT = 20.0  # of the logits of smooth attention: what an empty place has in the softmax is exp(-20)
 _TINY = 1e-12  # the norm below which vectors are not made longer
 _LN_EPS = 1e-5
+# Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
+# tensor on a GPU, which is busy with them, and has memory for many of them.
+_ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 2**26
 
 
 @dataclass(kw_only=True)
@@ -114,31 +119,28 @@ class DPA1Options(SeAttenV2Options):
         return self.smooth_type_embedding
 
 
-@dataclass
-class Pairs:
-    """What attention sees of n atoms with K slots each.
+class Neighbors(NamedTuple):
+    """What attention knows of the neighbours of n atoms, E in all, the neighbours of atom after atom.
 
     Attributes:
-        live: (n, K) bool, slots with a neighbour that is not excluded.
-        gate: (n, K, K), sw_j sw_l, where it is smooth.
-        cosines: (n, K, K), r_j.r_l of unit vectors, where it goes by angles.
-        empty: (n,), places without a live neighbour.
+        offsets: (n + 1,) int32, where each atom's neighbours begin.
+        plan: of the work on them, where layers are made of several ops.
+        switch: (E,), sw, where attention is smooth.
+        directions: (E, 3), unit vectors, where it goes by angles.
+        empty: (n,), places without a neighbour.
+        fused: whether a layer runs as one op, which is differentiated once and takes its weights as constants.
     """
 
-    live: torch.Tensor
-    gate: torch.Tensor | None
-    cosines: torch.Tensor | None
+    offsets: torch.Tensor
+    plan: RaggedPlan | None
+    switch: torch.Tensor | None
+    directions: torch.Tensor | None
     empty: torch.Tensor
+    fused: bool
 
 
 class AttentionLayer(nn.Module):
-    """g_j <- norm(g_j + W_o sum_l p_jl v_l + b_o), neighbours j and l of one atom.
-
-    q, k, v = g W_in + b_in, of length 1 where `normalize`; p_j = softmax_l(z_jl), z = scale q_j.k_l. Smooth attention
-    has (z + 20) sw_j sw_l - 20 in the place of z, where empty places, of which all z are -20, count in the softmax, and
-    multiplies p by sw_j sw_l. `cosines` multiply p, too.
-    Source: Zhang et al. 2022 (arXiv:2208.08236), as DeePMD-kit's PyTorch code has it.
-    """
+    """g_j <- norm(g_j + W_o o_j + b_o) with o of `mdops.ops.neighbor_attention`, q, k, v = g W_in + b_in."""
 
     def __init__(
         self, options: SeAttenV2Options, project: Layer, out: Layer, norm: Sequence[torch.Tensor], eps: float
@@ -148,29 +150,50 @@ class AttentionLayer(nn.Module):
         self.project, self.out, self.eps = project, out, eps
         self.norm_weight, self.norm_bias = (nn.Parameter(value) for value in norm)
         self.normalize = options.normalize
-        self.scale = (
-            (options.attn * options.scaling_factor) ** -0.5
-            if options.temperature is None
-            else options.temperature
-        )
+        self.scale = attention_scale(options.attn, options.temperature, options.scaling_factor)
 
-    def forward(self, g: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-        """(n, K, M); rows of slots that are not live mean nothing."""
-        q, k, v = self.project(g).chunk(3, dim=-1)
+    def forward(self, g: torch.Tensor, near: Neighbors) -> torch.Tensor:
+        """(E, M), of rows of the neighbours."""
+        if near.fused:
+            return attention_layer(
+                g,
+                near.offsets,
+                self._weights(),
+                directions=near.directions,
+                switch=near.switch,
+                empty=near.empty,
+                scale=self.scale,
+                eps=self.eps,
+                normalize=self.normalize,
+            )
+        # Three products instead of one: their results are contiguous, as attention wants them.
+        w = self._weights()
+        parts = zip(w.project.chunk(3, dim=1), w.project_bias.chunk(3), strict=True)
+        q, k, v = (torch.addmm(bias, g, weight)[:, None] for weight, bias in parts)
         if self.normalize:
             q, k, v = unit(q), unit(k), unit(v)
-        z = (self.scale * q) @ k.transpose(1, 2)
-        if pairs.gate is not None:
-            z = (z + _SHIFT) * pairs.gate - _SHIFT
-        z = z.masked_fill(~pairs.live[:, None], -torch.inf)
-        top = z.detach().amax(-1, keepdim=True).clamp(min=-_SHIFT)
-        e = (z - top).exp()
-        # Where nothing is live no row counts, and none may be 0/0.
-        empty = pairs.empty if pairs.gate is not None else (~pairs.live.any(1)).to(z.dtype)
-        p = e / (e.sum(-1, keepdim=True) + empty[:, None, None] * (-_SHIFT - top).exp())
-        for factor in (pairs.gate, pairs.cosines):
-            p = p if factor is None else p * factor
-        return self._normed(g + self.out(p @ v))
+        o = neighbor_attention(
+            q,
+            k,
+            v,
+            near.offsets,
+            directions=near.directions,
+            switch=near.switch,
+            empty=near.empty,
+            normalize=False,
+            temperature=self.scale,
+            plan=near.plan,
+        )
+        return self._normed(g + self.out(o[:, 0]))
+
+    def _weights(self) -> AttentionWeights:
+        def bias(layer: Layer) -> torch.Tensor:
+            return layer.weight.new_zeros(layer.weight.shape[1]) if layer.bias is None else layer.bias
+
+        project, out = self.project, self.out
+        return AttentionWeights(
+            project.weight, bias(project), out.weight, bias(out), self.norm_weight, self.norm_bias
+        )
 
     def of_padding(self, g: torch.Tensor) -> torch.Tensor:
         """(..., M), of the rows of empty places, whose p are zero."""
@@ -284,6 +307,13 @@ class SeAttenV2(MomentDescriptor):
     def layers(self) -> list[AttentionLayer]:
         return [layer for layer in self.attention if isinstance(layer, AttentionLayer)]
 
+    def atoms_at_once(self, near: Neighborhood) -> int | None:
+        if not len(self.attention):
+            return None
+        if near.displacements.device.type == "cpu":
+            return _ATOMS_IN_CACHE
+        return max(1, _NUMBERS_ON_GPU // max(1, self._numbers(near.neighbors.shape[1])))
+
     def forward(self, near: Neighborhood) -> Features:
         return self.contract(self.moments(near, self.type_embedding()), near)
 
@@ -337,22 +367,34 @@ class SeAttenV2(MomentDescriptor):
         products = self._type_products(types)
 
         def of_atoms(chunk: slice) -> torch.Tensor:
-            sw, r = (None if x is None else x[chunk] for x in (fading, directions))
-            centers = near.centers[chunk, None]
-            g = self._embedding(rows[chunk, :, :1], kinds[chunk], centers, types, products, sw)
-            if len(self.attention) and live.shape[1]:
-                pairs = self._pairs(live[chunk], sw, r)
+            # The nets and attention see the neighbours that are there, without the slots that are empty.
+            mine = live[chunk]
+            place = mine.flatten().nonzero()[:, 0]
+            atoms, slots = mine.shape
+
+            def taken(x: torch.Tensor) -> torch.Tensor:
+                return x[chunk].flatten(0, 1).index_select(0, place)
+
+            sw, r = (None if x is None else taken(x) for x in (fading, directions))
+            centers = near.centers[chunk].repeat_interleave(mine.sum(1))
+            g = self._embedding(taken(rows[..., :1]), taken(kinds), centers, types, products, sw)
+            if len(self.attention):
+                fused = near.once and mine.device.type == "cpu"
+                known = self._neighbors(mine, len(place), sw, r, fused)
                 for layer in self.layers:
-                    g = layer(g, pairs)
-            return rows[chunk].transpose(1, 2) @ g
+                    g = layer(g, known)
+            spread = g.new_zeros(atoms * slots, g.shape[1]).index_copy(0, place, g)
+            return rows[chunk].transpose(1, 2) @ spread.view(atoms, slots, g.shape[1])
 
         t = in_chunks(of_atoms, len(live), self._numbers(live.shape[1]))
+        if near.once and live.device.type == "cpu" and not self.mean.any():
+            return t / self.slots  # rows of empty places are zero
         padding = F.pad(self._padding(near, present, types, products)[:, None], (0, 0, 0, 3))
         return (t + padding) / self.slots
 
     def _numbers(self, slots: int) -> int:
         """Of an atom in the largest tensor."""
-        widest = max(slots, 3 * self.options.attn) if len(self.attention) else 0
+        widest = 3 * self.options.attn if len(self.attention) else 0
         return slots * max(widest, *(layer.outputs for layer in self.embeddings.net().layers))
 
     def _switch_and_directions(
@@ -374,16 +416,22 @@ class SeAttenV2(MomentDescriptor):
             directions = near.displacements * ((length / _TINY).clamp(max=1) / r)[..., None]
         return (sw if self.options.is_smooth else None), directions
 
-    def _pairs(
-        self, live: torch.Tensor, switch: torch.Tensor | None, directions: torch.Tensor | None
-    ) -> Pairs:
-        empty = (self.slots - live.sum(1)).clamp(min=0)
-        return Pairs(
-            live,
-            None if switch is None else switch[:, :, None] * switch[:, None],
-            None if directions is None else directions @ directions.transpose(1, 2),
-            empty.to(self.mean.dtype),
-        )
+    def _neighbors(
+        self,
+        live: torch.Tensor,
+        count: int,
+        switch: torch.Tensor | None,
+        directions: torch.Tensor | None,
+        fused: bool,
+    ) -> Neighbors:
+        """Of `live` (n, K), in which there are so many."""
+        counts, (atoms, slots) = live.sum(1), live.shape
+        offsets = F.pad(counts.cumsum(0), (1, 0)).int()
+        plan = None
+        if not fused:
+            plan = ragged_plan(offsets, max_total=count, max_batch=atoms, max_length=slots)
+        empty = (self.slots - counts).clamp(min=0).to(self.mean.dtype)
+        return Neighbors(offsets, plan, switch, directions, empty, fused)
 
     def _type_products(self, types: torch.Tensor) -> torch.Tensor | None:
         """(n * n, M): what the net of types gives for each centre and neighbour of the types with these embeddings,
@@ -544,13 +592,6 @@ class DPA1(SeAttenV2):
     """As se_atten_v2, which is DPA-1 with stripped types and smooth; here both are options."""
 
     Options = DPA1Options
-
-
-def unit(x: torch.Tensor) -> torch.Tensor:
-    """x over its length along the last axis, or over 1e-12 if that is less."""
-    squared = x.square().sum(-1, keepdim=True)
-    # The root has no slope at 0.
-    return x / torch.where(squared > 0, squared, 1.0).sqrt().clamp(min=_TINY)
 
 
 def _shared(options: Mapping[str, Any], slots: int) -> Tree:

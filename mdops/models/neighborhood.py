@@ -52,6 +52,8 @@ class Neighborhood:
         cutoff: A. Of a list that a hybrid descriptor hands to a part it may be longer than the part's own.
         absent_pairs: (ntypes, ntypes) bool, pairs of types that are no neighbours of each other; None: none are.
         truncates: whether `select` drops the farthest where there are more neighbours than places.
+        once: whether all that is asked for is differentiated once at most, and by the displacements alone: in
+            simulations, where weights are constants.
     """
 
     system: System
@@ -61,6 +63,7 @@ class Neighborhood:
     cutoff: float
     absent_pairs: torch.Tensor | None = None
     truncates: bool = False
+    once: bool = False
 
     @classmethod
     def of(cls, system: System, neighbors: NeighborList, cutoff: float, dtype: torch.dtype) -> "Neighborhood":
@@ -122,6 +125,20 @@ class Neighborhood:
     def count(self, kinds: torch.Tensor) -> torch.Tensor:
         """(N, ntypes) int32: how many slots hold each type."""
         return torch.stack([(kinds == t).sum(1) for t in range(self.ntypes)], dim=1).int()
+
+    def of_atoms(self, run: slice) -> "Neighborhood":
+        """Of these atoms alone. `neighbors` are still indices of all."""
+        s, first = self.system, self.first_types.to(self.system.types.dtype)
+        system = System(
+            s.positions[run], s.types[run], s.cell, s.pbc, s.batch[run], kinds=None, first_types=first
+        )
+        return dataclasses.replace(
+            self,
+            system=system,
+            neighbors=self.neighbors[run],
+            counts=self.counts[run],
+            displacements=self.displacements[run],
+        )
 
     def within(self, cutoff: float) -> "Neighborhood":
         """Only the neighbours within this cutoff, A."""

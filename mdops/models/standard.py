@@ -124,6 +124,9 @@ class DescriptorFitting(AtomicModel):
     def descriptors(self) -> list[Descriptor]:
         return self.descriptor.parts
 
+    def atoms_at_once(self, near: Neighborhood) -> int | None:
+        return self.descriptor.atoms_at_once(near)
+
     def respond(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ from mdops import _library
 _library.load()
 
 # ruff: noqa: E402  (the ops must be registered first)
+from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step
 from mdops.ops.env_mat import env_mat
@@ -25,6 +26,7 @@ from mdops.ops.neighbor import (
     pack_images,
     unpack_images,
 )
+from mdops.ops.neighbor_attention import neighbor_attention
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
     spline_potential,
@@ -35,6 +37,7 @@ from mdops.ops.spline_training import spline_training
 
 __all__ = [
     "NeighborList",
+    "RaggedPlan",
     "begin_cell_step",
     "begin_step",
     "displacements",
@@ -46,6 +49,7 @@ __all__ = [
     "lowbit_linear",
     "mlp",
     "mlp_value_and_gradient",
+    "neighbor_attention",
     "neighbor_list",
     "neighbor_matrix",
     "neighbor_pairs",
@@ -53,6 +57,8 @@ __all__ = [
     "pack_ternary",
     "pair_forces",
     "quantize",
+    "ragged_attention",
+    "ragged_plan",
     "spline_moment",
     "spline_potential",
     "spline_potential_pack",

@@ -110,6 +110,44 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "with_weights) -> (Tensor grad_grad, Tensor grad_x, Tensor[] grad_weights, Tensor[] grad_biases, "
       "Tensor[] grad_timesteps)");
 
+  // Attention among the rows of each of many sequences, with its derivatives.
+  m.def(
+      "ragged_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor plan, Tensor? bias, Tensor? "
+      "gate, "
+      "Tensor? switch, Tensor? absent, float scale, float shift, int max_length, str matmul) -> (Tensor out, "
+      "Tensor logsumexp)");
+  m.def(
+      "ragged_attention_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
+      "logsumexp, "
+      "Tensor offsets, Tensor plan, Tensor? bias, Tensor? gate, Tensor? switch, Tensor? absent, float scale, "
+      "float shift, int max_length, str matmul) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor "
+      "grad_bias, Tensor grad_gate, Tensor grad_switch)");
+  m.def(
+      "ragged_attention_backward_backward(Tensor dq, Tensor dk, Tensor dv, Tensor? dbias, Tensor? dgate, "
+      "Tensor? dswitch, Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor logsumexp, Tensor "
+      "offsets, Tensor plan, Tensor? bias, Tensor? gate, Tensor? switch, Tensor? absent, float scale, float "
+      "shift, int max_length, str matmul) -> (Tensor grad_grad_out, Tensor grad_q, Tensor grad_k, Tensor "
+      "grad_v, Tensor grad_bias, Tensor grad_gate, Tensor grad_switch)");
+
+  // Rows of length 1.
+  m.def("unit(Tensor x) -> Tensor");
+  m.def("unit_backward(Tensor grad, Tensor x) -> Tensor");
+  m.def(
+      "unit_backward_backward(Tensor direction, Tensor grad, Tensor x) -> (Tensor grad_grad, Tensor grad_x)");
+
+  // A layer of DPA-1's attention, for simulation on the CPU.
+  m.def(
+      "attention_layer(Tensor g, Tensor offsets, Tensor project_weight, Tensor project_bias, Tensor "
+      "out_weight, "
+      "Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, "
+      "float scale, float shift, float eps, bool normalize) -> (Tensor out, Tensor saved)");
+  m.def(
+      "attention_layer_backward(Tensor grad, Tensor saved, Tensor g, Tensor offsets, Tensor project_weight, "
+      "Tensor project_bias, Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, "
+      "Tensor? "
+      "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize) -> (Tensor "
+      "grad_g, Tensor grad_gate, Tensor grad_switch)");
+
   // A whole model with splines: energies, forces and virials in one pass, for simulation.
   m.def(
       "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis, "

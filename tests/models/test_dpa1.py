@@ -50,6 +50,14 @@ def assert_close(found, wanted, tolerance, name=""):
         assert error < tolerance["energy" not in key], f"{name}: {key} is off by {error:.1e}"
 
 
+def moved(system):
+    """To the GPU."""
+    system = copy.copy(system)
+    for name in ("positions", "types", "cell", "pbc", "batch"):
+        setattr(system, name, getattr(system, name).cuda())
+    return system
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("case", CASES)
 def test_answers_are_deepmd_kits(case, dtype):
@@ -120,11 +128,39 @@ def test_chunks_change_no_answer(case, monkeypatch):
     potential = load(case)
     for one in references(KINDS / case):
         whole = potential.evaluate(one.system, atom_virial=True)
-        for size in (1, 700):
+        for size in (1, 500):
             monkeypatch.setattr(environment, "CHUNK", size)
             assert one.system.atoms * potential.model.descriptor._numbers(20) > size
             assert_close(potential.evaluate(one.system, atom_virial=True), whole, (1e-13, 1e-12))
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("case", ["dpa1_smooth", "dpa1_rough", "dpa1_parameters", "dpa1_overflow"])
+def test_atoms_in_runs_have_the_same_answers(case, device, monkeypatch):
+    """As they have in one run, and through the operations that train."""
+    potential = load(case, device=device)
+    for one in references(KINDS / case):
+        system = one.system if device == "cpu" else moved(one.system)
+        s, found = system, []
+        parameters = {"fparam": one.fparam, "aparam": one.aparam}
+        for size in (1, 2, 10**6):
+            monkeypatch.setattr(dpa1, "_ATOMS_IN_CACHE", size)
+            monkeypatch.setattr(dpa1, "_NUMBERS_ON_GPU", size * potential.model.descriptor._numbers(20))
+            found.append(potential.evaluate(system, atom_virial=True, **parameters))
+        x = s.positions.clone().requires_grad_()
+        energy = potential(x, s.types, s.cell, s.pbc, s.batch, **parameters)["energy"]
+        (gradient,) = torch.autograd.grad(energy.sum(), x)
+        for answers in found:
+            assert_close(answers, found[-1], (1e-13, 1e-11), one.name)
+            assert_close(answers, {"energy": energy, "forces": -gradient}, (1e-13, 1e-11), one.name)
+
+
+def test_weights_of_attention_have_gradients():
+    potential, (positions, types, cell, pbc, batch) = small("dpa1_smooth")
+    energy = potential(positions, types, cell, pbc, batch)["energy"].sum()
+    for layer in potential.model.descriptor.layers:
+        for gradient in torch.autograd.grad(energy, list(layer.parameters()), retain_graph=True):
+            assert gradient.abs().max() > 0
 
 
 @pytest.mark.parametrize("suffix", [".dp", ".safetensors"])
@@ -406,10 +442,7 @@ def test_gpu_agrees_with_the_cpu(case, dtype):
     tolerance = (1e-11, 1e-10) if dtype == "float64" else FLOAT32
     for one in references(KINDS / case):
         wanted = cpu.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=True)
-        moved = copy.copy(one.system)
-        for name in ("positions", "types", "cell", "pbc", "batch"):
-            setattr(moved, name, getattr(moved, name).cuda())
-        found = gpu.evaluate(moved, None, one.fparam, one.aparam, atom_virial=True)
+        found = gpu.evaluate(moved(one.system), None, one.fparam, one.aparam, atom_virial=True)
         assert_close(found, wanted, tolerance, one.name)
 
 

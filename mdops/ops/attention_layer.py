@@ -1,0 +1,111 @@
+"""A whole layer of DPA-1's attention as one op, for simulation on the CPU."""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from mdops.ops._register import register_fake, register_formula
+from mdops.ops.neighbor_attention import _SHIFT, neighbor_attention
+
+_LANES = 16  # kLayerLanes of source/op/attention_layer/attention_layer.h
+
+
+class AttentionWeights(NamedTuple):
+    """Of a layer: M numbers a neighbour, attention of width A.
+
+    Attributes:
+        project, project_bias: (M, 3 A), (3 A,): to q, k and v.
+        out, out_bias: (A, M), (M,): back.
+        norm, norm_bias: (M,), (M,): LayerNorm's.
+    """
+
+    project: torch.Tensor
+    project_bias: torch.Tensor
+    out: torch.Tensor
+    out_bias: torch.Tensor
+    norm: torch.Tensor
+    norm_bias: torch.Tensor
+
+
+def attention_layer(
+    g: torch.Tensor,
+    offsets: torch.Tensor,
+    weights: AttentionWeights,
+    *,
+    directions: torch.Tensor | None,
+    switch: torch.Tensor | None,
+    empty: torch.Tensor | None,
+    scale: float,
+    eps: float,
+    normalize: bool,
+) -> torch.Tensor:
+    """LayerNorm(g + o W_out + b_out), o = `neighbor_attention` of q, k, v = g W + b in one head.
+
+    One pass forward and one backward, with each atom's rows in cache. Differentiable in g, directions and switch; the
+    weights are constants. Second derivatives go through PyTorch's own operations.
+
+    Args:
+        g: (E, M) float32 or float64, rows of the neighbours of atom after atom.
+        offsets: (N + 1,) int32, from 0 to E.
+        weights: see there.
+        directions, switch, empty, normalize: as of `neighbor_attention`; scale is its temperature.
+        eps: LayerNorm's.
+
+    Returns:
+        (E, M).
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match, or `offsets` falls.
+    """
+    absent = None if switch is None or empty is None else empty.to(g.dtype)
+    fixed = (w.detach() for w in weights)
+    optional = (directions, switch, absent)
+    return torch.ops.mdops.attention_layer(g, offsets, *fixed, *optional, scale, _SHIFT, eps, normalize)[0]
+
+
+def _reference(g: Any, offsets: Any, *args: Any) -> torch.Tensor:
+    """The op by others, differentiable any number of times that those are."""
+    project, project_bias, out, out_bias, norm, norm_bias, gate, switch, absent, scale, shift, eps, normal = (
+        args
+    )
+    assert shift == _SHIFT
+    q, k, v = ((g @ project + project_bias)[:, None]).chunk(3, dim=-1)
+    how = {"directions": gate, "switch": switch, "empty": absent, "temperature": scale, "normalize": normal}
+    o = neighbor_attention(q, k, v, offsets, **how)
+    return F.layer_norm(g + o[:, 0] @ out + out_bias, g.shape[1:], norm, norm_bias, eps)
+
+
+def _saved_width(features: int, width: int) -> int:
+    vectors = 3 * ((width + _LANES - 1) // _LANES) + (features + _LANES - 1) // _LANES
+    return vectors * _LANES + 5
+
+
+@register_fake("attention_layer")
+def _(
+    g: Any, offsets: Any, project: Any, project_bias: Any, out: Any, *args: Any
+) -> tuple[torch.Tensor, ...]:
+    return g.new_empty(g.shape), g.new_empty(g.shape[0], _saved_width(g.shape[1], out.shape[0]))
+
+
+@register_fake("attention_layer_backward")
+def _(grad: Any, saved: Any, g: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    gate, switch = args[7:9]
+    return g.new_empty(g.shape), *(g.new_empty(0 if x is None else x.shape) for x in (gate, switch))
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    if grads[0] is None:
+        return None, None, None
+    *inputs, saved = args
+    gate, switch = inputs[8:10]
+    if torch.is_grad_enabled():
+        leaves = [inputs[0], gate, switch]
+        given = [x for x in leaves if x is not None and x.requires_grad]
+        found = iter(torch.autograd.grad(_reference(*inputs), given, grads[0], create_graph=True))
+        return tuple(None if x is None or not x.requires_grad else next(found) for x in leaves)
+    by_g, by_gate, by_switch = torch.ops.mdops.attention_layer_backward(grads[0], saved, *inputs)
+    return by_g, None if gate is None else by_gate, None if switch is None else by_switch
+
+
+register_formula("attention_layer", _formula, (0, 8, 9), constant=(1,), saved=(1,))

@@ -1,0 +1,72 @@
+#include "attention/cpu_kernel.h"
+
+#include "attention/passes.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+namespace {
+
+// Calls work(passes) with the kernels for this number of gates; DPA-1 has three.
+template <class T, class Work>
+int64_t with_passes(const AttentionArgs<T>& args, int64_t length, int64_t sequence, int64_t head,
+                    void* scratch, const Work& work) {
+  switch (args.gates) {
+    case 0:
+      return work(AttentionPasses<T, 0>(args, length, sequence, head, scratch));
+    case 3:
+      return work(AttentionPasses<T, 3>(args, length, sequence, head, scratch));
+    default:
+      return work(AttentionPasses<T, -1>(args, length, sequence, head, scratch));
+  }
+}
+
+// Without memory it only counts how much there must be.
+template <class T>
+int64_t run(const AttentionArgs<T>& args, AttentionPass pass, const AttentionResults<T>& out, int64_t length,
+            const AttentionJob& job, void* scratch) {
+  return with_passes(args, length, job.sequence, job.head, scratch, [&](auto passes) {
+    if (pass == AttentionPass::forward)
+      passes.forward(out, job.sequence, job.first, job.last);
+    else if (pass == AttentionPass::backward)
+      passes.backward(out);
+    else
+      passes.backward_backward(out);
+    return passes.arena.used;
+  });
+}
+
+template <class T>
+void sum_heads(const AttentionArgs<T>& args, const T* parts, int64_t count, int64_t from, int64_t to,
+               void* out) {
+  constexpr int64_t some = 256;
+  T sum[some];
+  for (int64_t first = from; first < to; first += some) {
+    const int64_t size = to - first < some ? to - first : some;
+    for (int64_t k = 0; k < size; ++k) sum[k] = parts[first + k];
+    for (int64_t h = 1; h < args.heads; ++h)
+      for (int64_t k = 0; k < size; ++k) sum[k] += parts[h * count + first + k];
+    store_numbers(sum, size, args.element, out, first);
+  }
+}
+
+}  // namespace
+
+#define MDOPS_DEFINE(T)                                                                                     \
+  int64_t attention_scratch_size(const AttentionArgs<T>& args, AttentionPass pass, int64_t length) {        \
+    return run<T>(args, pass, {}, length, {}, nullptr);                                                     \
+  }                                                                                                         \
+  void attention_run(const AttentionArgs<T>& args, AttentionPass pass, const AttentionResults<T>& out,      \
+                     const AttentionJob& job, void* scratch) {                                              \
+    run<T>(args, pass, out, args.length(job.sequence), job, scratch);                                       \
+  }                                                                                                         \
+  void attention_sum(const AttentionArgs<T>& args, const T* parts, int64_t count, int64_t from, int64_t to, \
+                     void* out) {                                                                           \
+    sum_heads(args, parts, count, from, to, out);                                                           \
+  }
+MDOPS_DEFINE(float)
+MDOPS_DEFINE(double)
+#undef MDOPS_DEFINE
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

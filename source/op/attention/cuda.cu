@@ -1,0 +1,195 @@
+#include <optional>
+#include <tuple>
+
+#include "attention/gpu_run.h"
+#include "attention/inputs.h"
+#include "common/cuda.h"
+
+namespace mdops {
+
+namespace {
+
+using namespace gpu_attention;
+using MaybeTensor = std::optional<Tensor>;
+
+// f(T{}) with T the C++ type of the tensors.
+template <class F>
+void dispatch(ScalarType dtype, const F& f) {
+  if (dtype == ScalarType::Float) return f(float{});
+  if (dtype == ScalarType::Double) return f(double{});
+  if (dtype == ScalarType::Half) return f(__half{});
+  f(__nv_bfloat16{});
+}
+
+template <class T>
+const T* data(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+template <class T>
+const T* data(const MaybeTensor& tensor) {
+  return tensor ? data<T>(*tensor) : nullptr;
+}
+template <class T>
+T* data(Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+// Null for one that is not asked for.
+template <class T>
+T* data_if(bool asked, Tensor& tensor) {
+  return asked ? data<T>(tensor) : nullptr;
+}
+
+template <class T>
+TensorArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, const Tensor& plan) {
+  TensorArgs<T> p{};
+  p.q = data<T>(in.q), p.k = data<T>(in.k), p.v = data<T>(in.v);
+  p.bias = data<T>(in.bias), p.gate = data<T>(in.gate), p.switches = data<T>(in.switches);
+  p.absent = data<Sums<T>>(in.absent);
+  p.offsets = data<int32_t>(in.offsets), p.plan = data<int32_t>(plan);
+  p.rows = op.int32_of("q", in.rows), p.heads = op.int32_of("q", in.heads);
+  p.width = static_cast<int>(in.width), p.value_width = static_cast<int>(in.value_width);
+  p.sequences = op.int32_of("offsets", in.sequences), p.gates = static_cast<int>(in.gates);
+  p.items = op.int32_of("plan", plan.size(0) - 1);
+  const int longest = op.int32_of("max_length", in.max_length);
+  p.max_length = longest < p.rows ? longest : p.rows;
+  p.bias_size = in.bias ? in.bias->size(1) : 0;
+  p.scale = static_cast<Sums<T>>(in.scale), p.shift = static_cast<Sums<T>>(in.shift);
+  return p;
+}
+
+// Of how many parts of 16 bits the tensor cores' products are.
+int parts_of(const AttentionInputs& in) {
+  return in.matmul == Matmul::float32 || in.matmul == Matmul::bf16x3 ? 2 : 1;
+}
+
+Tensor like(const CudaOp& op, const AttentionInputs& in, const MaybeTensor& tensor) {
+  if (!tensor) return empty(op, {0}, in.dtype);
+  if (tensor->dim() == 1) return empty(op, {tensor->size(0)}, in.dtype);
+  return empty(op, {tensor->size(0), tensor->size(1)}, in.dtype);
+}
+
+std::tuple<Tensor, Tensor> ragged_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                            const Tensor& offsets, const Tensor& plan,
+                                            const MaybeTensor& bias, const MaybeTensor& gate,
+                                            const MaybeTensor& switches, const MaybeTensor& absent,
+                                            double scale, double shift, int64_t max_length,
+                                            const std::string& matmul) {
+  const CudaOp op("ragged_attention", "q", q);
+  const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
+                           matmul);
+  Tensor out = empty(op, {in.rows, in.heads, in.value_width}, in.dtype);
+  Tensor logsumexp = empty(op, {in.rows, in.heads}, in.sums);
+  if (in.rows == 0) return {out, logsumexp};
+  const Tensor items = aligned(in.plan);
+  Tensor bad = empty(op, {kPrepareBlocks}, ScalarType::Int);
+  Tensor bias_at = empty(op, {in.bias ? in.sequences : 0}, ScalarType::Long);
+  dispatch(in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    Attention<T>(op, args_of<T>(op, in, items), parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at))
+        .forward({data<T>(out), data<Sums<T>>(logsumexp)});
+  });
+  return {out, logsumexp};
+}
+
+// The gradients of q, k, v, bias, gate and switch.
+struct Gradients {
+  Tensor q, k, v, bias, gate, switches;
+
+  Gradients(const CudaOp& op, const AttentionInputs& in)
+      : q(empty(op, {in.rows, in.heads, in.width}, in.dtype)),
+        k(empty(op, {in.rows, in.heads, in.width}, in.dtype)),
+        v(empty(op, {in.rows, in.heads, in.value_width}, in.dtype)),
+        bias(like(op, in, in.bias)),
+        gate(like(op, in, in.gate)),
+        switches(like(op, in, in.switches)) {
+    if (in.bias) op.clear(bias);
+    if (in.rows == 0 && in.gate) op.clear(gate);
+  }
+};
+
+// Calls f(attention, gradient arguments) with memory for what the kernels pass on.
+template <class T, class F>
+void with_memory(const CudaOp& op, const AttentionInputs& in, const AttentionSaved& saved, Gradients& to,
+                 bool second, const F& f) {
+  using A = Sums<T>;
+  const Tensor items = aligned(in.plan);
+  const TensorArgs<T> p = args_of<T>(op, in, items);
+  GradientArgs<T> g{};
+  g.grad_out = data<T>(saved.grad_out), g.out = data<T>(saved.out), g.logsumexp = data<A>(saved.logsumexp);
+  g.grad_q = data<T>(to.q), g.grad_k = data<T>(to.k), g.grad_v = data<T>(to.v);
+  g.grad_bias = data_if<T>(in.bias.has_value(), to.bias);
+  const int64_t rows = in.rows * in.heads;
+  int32_t* bad = nullptr;
+  int64_t* bias_at = nullptr;
+  const auto take = [&](char* memory) {
+    Workspace space(memory);
+    bad = space.take<int32_t>(kPrepareBlocks);
+    bias_at = space.take<int64_t>(in.bias ? in.sequences : 0);
+    g.delta = space.take<A>(rows);
+    if (second) g.mean = space.take<A>(rows), g.delta_change = space.take<A>(rows);
+    if (in.gate || in.switches) g.parts = space.take<A>(2 * rows * (in.gates + 1));
+    return space.size();
+  };
+  Tensor memory = empty(op, {take(nullptr)}, ScalarType::Byte);
+  take(data<char>(memory));
+  f(Attention<T>(op, p, parts_of(in), bad, bias_at), g);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_backward(
+    const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+    const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan, const MaybeTensor& bias,
+    const MaybeTensor& gate, const MaybeTensor& switches, const MaybeTensor& absent, double scale,
+    double shift, int64_t max_length, const std::string& matmul) {
+  const CudaOp op("ragged_attention_backward", "q", q);
+  const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
+                           matmul);
+  const AttentionSaved saved(op, in, grad_out, out, logsumexp);
+  Gradients to(op, in);
+  if (in.rows > 0)
+    dispatch(in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      with_memory<T>(op, in, saved, to, false, [&](const Attention<T>& attention, const GradientArgs<T>& g) {
+        Tensor sums = empty(op, {attention.sums_size()}, ScalarType::Float);
+        attention.backward(g, data_if<T>(in.gate.has_value(), to.gate),
+                           data_if<T>(in.switches.has_value(), to.switches), data<float>(sums));
+      });
+    });
+  return {to.q, to.k, to.v, to.bias, to.gate, to.switches};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_backward_backward(
+    const Tensor& dq, const Tensor& dk, const Tensor& dv, const MaybeTensor& dbias, const MaybeTensor& dgate,
+    const MaybeTensor& dswitch, const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v,
+    const Tensor& out, const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan,
+    const MaybeTensor& bias, const MaybeTensor& gate, const MaybeTensor& switches, const MaybeTensor& absent,
+    double scale, double shift, int64_t max_length, const std::string& matmul) {
+  const CudaOp op("ragged_attention_backward_backward", "q", q);
+  const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
+                           matmul);
+  const AttentionSaved saved(op, in, grad_out, out, logsumexp);
+  const AttentionDirections along(op, in, dq, dk, dv, dbias, dgate, dswitch);
+  Gradients to(op, in);
+  Tensor grad_grad_out = empty(op, {in.rows, in.heads, in.value_width}, in.dtype);
+  if (in.rows > 0)
+    dispatch(in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const Directions<T> u{data<T>(along.q),    data<T>(along.k),    data<T>(along.v),
+                            data<T>(along.bias), data<T>(along.gate), data<T>(along.switches)};
+      with_memory<T>(op, in, saved, to, true, [&](const Attention<T>& attention, GradientArgs<T> g) {
+        g.grad_grad_out = data<T>(grad_grad_out);
+        attention.backward_backward(g, u, data_if<T>(in.gate.has_value(), to.gate),
+                                    data_if<T>(in.switches.has_value(), to.switches));
+      });
+    });
+  return {grad_grad_out, to.q, to.k, to.v, to.bias, to.gate, to.switches};
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
+  m.impl("ragged_attention", TORCH_BOX(&mdops::ragged_attention));
+  m.impl("ragged_attention_backward", TORCH_BOX(&mdops::ragged_attention_backward));
+  m.impl("ragged_attention_backward_backward", TORCH_BOX(&mdops::ragged_attention_backward_backward));
+}

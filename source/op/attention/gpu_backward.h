@@ -1,0 +1,582 @@
+// Attention's gradients by tensor cores, for heads up to 128 wide.
+//
+// A block has one head of one sequence. It goes through the keys in tiles of 16 for each of its warps, which
+// stay in shared memory with their values while it goes through the queries, 32 at a time:
+//
+//   K, V        (16 warps, D) parts      Q, G      (32, D) parts, G the gradient of the result
+//
+//   warp w, for its 16 keys:
+//     S^T, T^T (16 x 32) = K Q^T, V G^T    lane l has keys l / 4 and l / 4 + 8, queries 8 n + 2 (l % 4) and
+//                                          the next, n = 0..3
+//     P, X as attention.h has them         X, as parts, goes to shared memory: (16 warps, 32)
+//     dV (16 x D) += P^T G, dK += X^T Q    in registers until the tile's last queries
+//   warp w, for its columns (units of 16) of all 32 queries:
+//     dQ (32 x D) += X K                   over the tile's keys; sums of more tiles are made in device
+//     memory,
+//                                          each by the same thread
+//
+// The block alone writes what belongs to its head of its sequence: no atomics, one order.
+#pragma once
+
+#include "attention/gpu_forward.h"
+
+namespace mdops {
+namespace gpu_attention {
+
+// Queries at a time: where the sums of wide heads leave few registers, half as many as else.
+template <class N, int D, bool Options>
+constexpr int kQueryStep = D >= 64 && N::kSplit&& Options ? 16 : 32;
+
+// Of a block. Wide heads need all registers of a multiprocessor for eight warps; of others three blocks share
+// one.
+MDOPS_HD constexpr int backward_warps(int width) {
+  return width <= 64 ? 4 : kMostWarps;
+}
+
+template <class N, int D, int Step>
+struct BackwardMemory {
+  static constexpr int kStep = Step, kStepGroups = Step / kGroup;
+  int keys;  // of a tile: 16 a warp
+  int gates;
+
+  MDOPS_HD int apart() const { return keys * 2 * D; }
+  MDOPS_HD int values() const { return N::kParts * apart(); }
+  // Queries and gradients, of as many steps as are under way: numbers that need no splitting come by copies
+  // while the step before is multiplied, others through registers.
+  static constexpr int kStages = N::kSplit ? 1 : 2;
+  static constexpr int kApart = kStep * 2 * D, kStage = 2 * N::kParts * kApart;
+  MDOPS_HD int queries(int stage) const { return 2 * values() + stage * kStage; }
+  MDOPS_HD int grads(int stage) const { return queries(stage) + N::kParts * kApart; }
+  MDOPS_HD int slopes_apart() const { return keys * 2 * kStep; }
+  MDOPS_HD int slopes() const { return queries(kStages); }  // X
+  // Floats: inverse scales of keys' groups, values', X's; each warp's largest of queries and of gradients;
+  // then logsumexp, delta of each stage.
+  MDOPS_HD int scales() const { return slopes() + N::kParts * slopes_apart(); }
+  MDOPS_HD int rows() const { return scales() + 4 * 5 * kMostWarps; }
+  // Switch and gate of the keys, then of the queries; their gradients' sums: of the keys, then each warp's of
+  // the queries. Of (gates + 1) columns the last is the switch's.
+  MDOPS_HD int columns() const { return gates + 1; }
+  MDOPS_HD int key_factors() const { return rows() + 4 * 2 * kStep * kStages; }
+  MDOPS_HD int query_factors() const { return key_factors() + 4 * columns() * keys; }
+  MDOPS_HD int key_sums() const { return query_factors() + 4 * columns() * kStep * kStages; }
+  MDOPS_HD int query_sums() const { return key_sums() + 4 * columns() * keys; }
+  MDOPS_HD int size(bool factors) const {
+    return factors ? query_sums() + 4 * columns() * kStep * (keys / kGroup) : key_factors();
+  }
+};
+
+// (16 x 8 Units) = A B^T: A 16 rows of one tile, B the first 8 Units rows of another.
+template <class N, int D, int Units>
+__device__ __forceinline__ void product_of_rows(float (&c)[Units][4], const char* a, int a_apart, int a_row,
+                                                const char* b, int b_apart) {
+#pragma unroll
+  for (int n = 0; n < Units; ++n)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) c[n][k] = 0;
+#pragma unroll
+  for (int step = 0; step < D / 16; ++step) {
+    uint32_t left[N::kParts][4];
+    load_parts<N>(left, a, a_apart, place_by_rows<D>(a_row, 16 * step));
+#pragma unroll
+    for (int pair = 0; pair < Units / 2; ++pair) {
+      uint32_t right[N::kParts][4];
+      load_parts<N>(right, b, b_apart, place_by_columns<D>(16 * pair, 16 * step));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (N::kParts == 2) {
+          float part[4] = {};
+          multiply_parts<N>(part, left, right, half);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) c[2 * pair + half][k] += part[k];
+        } else {
+          multiply_parts<N>(c[2 * pair + half], left, right, half);
+        }
+      }
+    }
+  }
+}
+
+// Sums over the eight lanes that have the same queries, of eight numbers each, x[n][h] of query 8 n + 2 (l %
+// 4) + h; lane l ends with that of query 8 (l / 8) + 2 (l % 4) + l / 4 % 2.
+__device__ __forceinline__ float sum_of_queries(const float (&x)[4][2]) {
+  const int lane = lane_index();
+  float two[2][2], one[2];
+  const int high = lane / 16;
+#pragma unroll
+  for (int n = 0; n < 2; ++n)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float mine = high ? x[2 + n][h] : x[n][h], other = high ? x[n][h] : x[2 + n][h];
+      two[n][h] = mine + __shfl_xor_sync(kAllLanes, other, 16);
+    }
+  const int middle = lane / 8 % 2;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float mine = middle ? two[1][h] : two[0][h], other = middle ? two[0][h] : two[1][h];
+    one[h] = mine + __shfl_xor_sync(kAllLanes, other, 8);
+  }
+  const int low = lane / 4 % 2;
+  const float mine = low ? one[1] : one[0], other = low ? one[0] : one[1];
+  return mine + __shfl_xor_sync(kAllLanes, other, 4);
+}
+// Sums over the eight lanes that have the same queries, x[n][h] of query 8 n + 2 (l % 4) + h; lane l ends
+// with that of query 8 (l / 16) + 2 (l % 4) + l / 8 % 2.
+__device__ __forceinline__ float sum_of_queries(const float (&x)[2][2]) {
+  const int high = lane_index() / 16, middle = lane_index() / 8 % 2;
+  float one[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    one[h] = (high ? x[1][h] : x[0][h]) + __shfl_xor_sync(kAllLanes, high ? x[0][h] : x[1][h], 16);
+  const float sum = (middle ? one[1] : one[0]) + __shfl_xor_sync(kAllLanes, middle ? one[0] : one[1], 8);
+  return sum + __shfl_xor_sync(kAllLanes, sum, 4);
+}
+template <int Units>
+MDOPS_HD int query_of_lane(int lane) {
+  return Units == 4 ? 8 * (lane / 8) + 2 * (lane % 4) + lane / 4 % 2
+                    : 8 * (lane / 16) + 2 * (lane % 4) + lane / 8 % 2;
+}
+
+// dQ of 16 Units queries from `row` on and the columns 16 pair .. 16 pair + 15: X K over the tile's keys.
+// `slopes` are X of Step queries, by keys.
+template <class N, int D, int Step, int Units>
+__device__ __forceinline__ void query_gradient(const char* slopes, int slopes_apart, const char* keys,
+                                               int apart, const float* slope_scales, const float* key_scales,
+                                               int groups, int row, int pair, float (&sum)[Units][2][4]) {
+#pragma unroll
+  for (int m = 0; m < Units; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sum[m][half][k] = 0;
+  for (int group = 0; group < groups; ++group) {
+    const float factor = N::kBfloat ? 1.0f : slope_scales[group] * inverse_of<N>(key_scales + group);
+    uint32_t right[N::kParts][4];
+    load_parts_transposed<N>(right, keys, apart, place_by_rows<D>(kGroup * group, 16 * pair));
+#pragma unroll
+    for (int m = 0; m < Units; ++m) {
+      uint32_t left[N::kParts][4];
+      load_parts_transposed<N>(left, slopes, slopes_apart,
+                               place_by_columns<Step>(kGroup * group, row + 16 * m));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (N::kBfloat) {
+          multiply_parts<N>(sum[m][half], left, right, half);
+        } else {
+          float part[4] = {};
+          multiply_parts<N>(part, left, right, half);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) sum[m][half][k] += factor * part[k];
+        }
+      }
+    }
+  }
+}
+
+// delta_j = G_j.o_j of all queries of a block, to device memory.
+template <class T, int D>
+__device__ __forceinline__ void delta_of_sequence(const TensorArgs<T>& p, const GradientArgs<T>& g,
+                                                  const TileBlock& b, const RowsOf<T>& grads,
+                                                  const RowsOf<T>& outs) {
+  using Load = GroupLoad<T, D>;
+  for (int first = threadIdx.x / kWarp * kGroup; first < b.last; first += blockDim.x / kWarp * kGroup) {
+    Load grad, out;
+    grad.load(grads, first, b.last - first);
+    out.load(outs, first, b.last - first);
+#pragma unroll
+    for (int i = 0; i < Load::kEach; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) sum += grad.eight[i].number_at(k) * out.eight[i].number_at(k);
+#pragma unroll
+      for (int k = Load::kPieces / 2; k > 0; k /= 2) sum += __shfl_xor_sync(kAllLanes, sum, k);
+      const int j = first + Load::row_of(i);
+      if (Load::piece_of(i) == 0 && j < b.last)
+        g.delta[static_cast<int64_t>(b.item.begin + j) * p.heads + b.head] = sum;
+    }
+  }
+  __syncthreads();
+}
+
+// The gradients of a warp's 16 keys from `first` on and their values.
+template <class T, int D>
+__device__ __forceinline__ void put_key_gradients(const TensorArgs<T>& p, const GradientArgs<T>& g,
+                                                  const TileBlock& b, int first, int length, Wide wide,
+                                                  const float (&dk)[D / 8][4], const float (&dv)[D / 8][4]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int l = first + lane_index() / 4 + 8 * h;
+    if (l >= length) continue;
+    T* const to_k = g.grad_k + p.row(b.item.begin + l, b.head, p.width);
+    T* const to_v = g.grad_v + p.row(b.item.begin + l, b.head, p.value_width);
+    put_row_of_units(to_k, 0, p.width, wide.keys, dk, h, p.scale);
+    put_row_of_units(to_v, 0, p.value_width, wide.values, dv, h, 1.0f);
+  }
+}
+
+// What gate and switch of a tile's keys get from the queries, behind a barrier after the last of these.
+template <class T>
+__device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const GradientArgs<T>& g,
+                                             const TileBlock& b, int tile, int count, int room,
+                                             const float* sums) {
+  const int columns = p.gates + 1;
+  for (int k = threadIdx.x; k < columns * count; k += blockDim.x) {
+    const int column = k / count, l = k % count;
+    if (column == p.gates && !p.switches) continue;
+    g.parts[(static_cast<int64_t>(p.heads + b.head) * p.rows + b.item.begin + tile + l) * columns + column] =
+        sums[column * room + l];
+  }
+}
+
+// What a step's queries bring, in registers on its way to shared memory: all threads share the rows.
+template <class T, class N, int D, int Step>
+struct StepLoad {
+  static constexpr int kThreads = backward_warps(D) * kWarp, kEach = Step * (D / 8) / kThreads;
+  static constexpr int kFactors = ((kMostGate + 1) * Step + kThreads - 1) / kThreads;
+  static_assert(kEach * kThreads == Step * (D / 8) && 2 * Step <= kThreads);
+  Eight<T> tensor[2][kEach];  // queries, gradients
+  float row_number;           // of the thread's row: logsumexp, or delta
+  float factor[kFactors];     // of gate and switch
+
+  static __device__ __forceinline__ int row_of(int i) { return (i * kThreads + threadIdx.x) / (D / 8); }
+  static __device__ __forceinline__ int piece_of(int i) { return (i * kThreads + threadIdx.x) % (D / 8); }
+
+  __device__ __forceinline__ void load_tensor(int which, const RowsOf<T>& from, int query, int length) {
+    if (from.wide) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        tensor[which][i].load_wide(from, query + row_of(i), query + row_of(i) < length, 8 * piece_of(i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        tensor[which][i].load_narrow(from, query + row_of(i), query + row_of(i) < length, 8 * piece_of(i));
+    }
+  }
+  __device__ __forceinline__ void load(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
+                                       Wide wide, int query, bool factors) {
+    load_tensor(0, rows_of(p, b, p.q, p.width, wide.keys), query, b.last);
+    load_tensor(1, rows_of(p, b, g.grad_out, p.value_width, wide.values), query, b.last);
+    row_number = 0;
+    const int j = query + threadIdx.x % Step;
+    if (threadIdx.x < 2 * Step && j < b.last)
+      row_number = (threadIdx.x < Step ? g.logsumexp
+                                       : g.delta)[static_cast<int64_t>(b.item.begin + j) * p.heads + b.head];
+    if (!factors) return;
+#pragma unroll
+    for (int i = 0; i < kFactors; ++i) {
+      const int k = i * kThreads + threadIdx.x, column = k / Step, row = query + k % Step;
+      factor[i] = 0;
+      if (column > p.gates || row >= b.last) continue;
+      const int64_t at = b.item.begin + row;
+      if (column < p.gates)
+        factor[i] = number(p.gate[at * p.gates + column]);
+      else if (p.switches)
+        factor[i] = number(p.switches[at]);
+    }
+  }
+  // Bits of this thread's largest number.
+  __device__ __forceinline__ uint32_t largest(int which) const {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+#pragma unroll
+      for (int k = 0; k < 8; ++k) bits = larger(bits, tensor[which][i].number_at(k));
+    return bits;
+  }
+  __device__ __forceinline__ void store_tensor(int which, float scale, char* to, int apart) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      store_eight<N>(tensor[which][i], scale, to + piece_place<D>(row_of(i), piece_of(i)), apart);
+  }
+  // `factors` null if there are none.
+  __device__ __forceinline__ void store_numbers(float* rows, float* factors, int columns) const {
+    if (threadIdx.x < 2 * Step) rows[threadIdx.x] = row_number;
+    if (factors == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kFactors; ++i)
+      if (i * kThreads + static_cast<int>(threadIdx.x) < columns * Step)
+        factors[i * kThreads + threadIdx.x] = factor[i];
+  }
+};
+
+// `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
+// can keep them.
+template <class T, class N, int D, int Step, bool Options>
+__global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
+    backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout,
+                    const int64_t* bias_at, Wide wide, float* sums) {
+  using Layout = BackwardMemory<N, D, Step>;
+  constexpr int kStep = Step, kUnits = Step / 8;
+  char* const memory = block_memory();
+  const TileBlock b = tile_block(p, true, bias_at);
+  const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp;
+  const int warps = blockDim.x / kWarp, apart = layout.apart(), columns = layout.columns();
+  char *const keys = memory, *const values = memory + layout.values();
+  char* const slopes = memory + layout.slopes();
+  float* const scales = reinterpret_cast<float*>(memory + layout.scales());
+  uint32_t* const largest = reinterpret_cast<uint32_t*>(scales + 3 * kMostWarps);
+  float* const key_factors = reinterpret_cast<float*>(memory + layout.key_factors());
+  float* const key_sums = reinterpret_cast<float*>(memory + layout.key_sums());
+  float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums());
+  const float* const key_switch = key_factors + p.gates * layout.keys;
+  const bool has_bias = Options && p.bias, switched = Options && p.switches, has_gate = Options && p.gate;
+  const bool has_factors = switched || has_gate;
+  const auto of_q = rows_of(p, b, p.q, p.width, wide.keys), of_k = rows_of(p, b, p.k, p.width, wide.keys);
+  const auto of_v = rows_of(p, b, p.v, p.value_width, wide.values),
+             of_grad = rows_of(p, b, g.grad_out, p.value_width, wide.values),
+             of_out = rows_of(p, b, g.out, p.value_width, wide.values);
+
+  delta_of_sequence<T, D>(p, g, b, of_grad, of_out);
+  // Queries and gradients of a step, and what belongs to their rows, by copies.
+  const auto copy_step = [&](int query, int stage) {
+    for (int task = warp; task < 2 * Layout::kStepGroups; task += warps) {
+      const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
+      bring_group<T, N, D>(
+          memory + (is_grad ? layout.grads(stage) : layout.queries(stage)) + group * kGroup * 2 * D,
+          Layout::kApart, of_q.or_else(is_grad, of_grad), first, length - first, nullptr);
+    }
+    float* const rows = reinterpret_cast<float*>(memory + layout.rows()) + stage * 2 * kStep;
+    if (threadIdx.x < 2 * kStep) {
+      const int j = query + threadIdx.x % kStep;
+      const int64_t at = static_cast<int64_t>(b.item.begin + min(j, length - 1)) * p.heads + b.head;
+      copy_to_shared<4>(rows + threadIdx.x, (threadIdx.x < kStep ? g.logsumexp : g.delta) + at, j < length);
+    }
+    if (has_factors) {
+      float* const factors =
+          reinterpret_cast<float*>(memory + layout.query_factors()) + stage * columns * kStep;
+      load_factors(p, b.item.begin + query, min(kStep, length - query), kStep, factors + p.gates * kStep,
+                   factors);
+    }
+  };
+
+  for (int tile = 0; tile < length; tile += layout.keys) {
+    const int count = min(layout.keys, length - tile);  // of its keys
+    const int groups = (count + kGroup - 1) / kGroup;
+    const bool first_tile = tile == 0, last_tile = tile + layout.keys >= length;
+    __syncthreads();
+    for (int task = warp; task < 2 * groups; task += warps) {
+      const int group = task / 2, is_value = task % 2;
+      bring_group<T, N, D>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart,
+                           of_k.or_else(is_value, of_v), tile + group * kGroup, count - group * kGroup,
+                           scales + is_value * kMostWarps + group);
+    }
+    if (has_factors) {
+      load_factors(p, b.item.begin + tile, count, layout.keys, key_factors + p.gates * layout.keys,
+                   key_factors);
+      for (int k = threadIdx.x; k < columns * layout.keys; k += blockDim.x) key_sums[k] = 0;
+    }
+    const bool active = warp < groups;
+    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+
+    StepLoad<T, N, D, Step> next;
+    float q_inverse = 1, grad_inverse = 1;
+    if constexpr (N::kSplit)
+      next.load(p, g, b, wide, 0, has_factors);
+    else
+      copy_step(0, 0);
+    for (int query = 0; query < length; query += kStep) {
+      const int stage = Layout::kStages == 2 ? query / kStep % 2 : 0;
+      if constexpr (N::kSplit) {
+        const uint32_t of_queries = warp_largest(next.largest(0)), of_grads = warp_largest(next.largest(1));
+        if (lane == 0) largest[warp] = of_queries, largest[kMostWarps + warp] = of_grads;
+        __syncthreads();  // nobody needs the step before any more
+        uint32_t most[2] = {};
+        for (int w = 0; w < warps; ++w) {
+          most[0] = max(most[0], largest[w]);
+          most[1] = max(most[1], largest[kMostWarps + w]);
+        }
+        const float q_scale = scale_of_bits(most[0]), grad_scale = scale_of_bits(most[1]);
+        q_inverse = inverse_power(q_scale), grad_inverse = inverse_power(grad_scale);
+        next.store_tensor(0, q_scale, memory + layout.queries(0), Layout::kApart);
+        next.store_tensor(1, grad_scale, memory + layout.grads(0), Layout::kApart);
+        next.store_numbers(reinterpret_cast<float*>(memory + layout.rows()),
+                           has_factors ? reinterpret_cast<float*>(memory + layout.query_factors()) : nullptr,
+                           columns);
+        __syncthreads();
+      } else {
+        wait_for_copies();
+        __syncthreads();  // the step has come, and nobody needs the one before any more
+        if (query + kStep < length) copy_step(query + kStep, 1 - stage);
+      }
+      const char *const queries = memory + layout.queries(stage), *const grads = memory + layout.grads(stage);
+      const float* const logsumexp =
+          reinterpret_cast<const float*>(memory + layout.rows()) + stage * 2 * kStep;
+      const float* const delta = logsumexp + kStep;
+      const float* const query_factors =
+          reinterpret_cast<const float*>(memory + layout.query_factors()) + stage * columns * kStep;
+      const float* const query_switch = query_factors + p.gates * kStep;
+
+      if (active) {
+        float s[kUnits][4], t[kUnits][4];
+        product_of_rows<N, D>(s, keys, apart, kGroup * warp, queries, Layout::kApart);
+        product_of_rows<N, D>(t, values, apart, kGroup * warp, grads, Layout::kApart);
+        const int l0 = tile + kGroup * warp + lane / 4, j0 = query + 2 * (lane % 4);
+        float c[kUnits][4];
+        if (has_gate) {
+#pragma unroll
+          for (int n = 0; n < kUnits; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) c[n][k] = 0;
+          for (int i = 0; i < p.gates; ++i) {
+            const float* const of_key = key_factors + i * layout.keys + l0 - tile;
+            const float* const of_query = query_factors + i * kStep + j0 - query;
+#pragma unroll
+            for (int n = 0; n < kUnits; ++n)
+#pragma unroll
+              for (int k = 0; k < 4; ++k) c[n][k] += of_key[k / 2 * 8] * of_query[8 * n + k % 2];
+          }
+        }
+        float w_key[2] = {1, 1};
+        if (switched) w_key[0] = key_switch[l0 - tile], w_key[1] = key_switch[l0 - tile + 8];
+        float e[kUnits][4], of_switch[kUnits][4];  // what the gradients of gate and switch take of each pair
+#pragma unroll
+        for (int n = 0; n < kUnits; ++n) {
+          const float factor = p.scale * inverse_of<N>(scales + warp) * q_inverse;
+          const float value_factor = inverse_of<N>(scales + kMostWarps + warp) * grad_inverse;
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2, in_step = j - query;
+            float logit = factor * s[n][k];
+            const float of_value = value_factor * t[n][k];
+            if (has_bias && l < length && j < length)
+              logit +=
+                  number(p.bias[b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l]);
+            const float raised = logit + p.shift;
+            const float a = switched ? w_key[k / 2] * query_switch[in_step] : 1.0f;
+            if (switched) logit = raised * a;
+            const float gated = has_gate ? c[n][k] : 1.0f;
+            const float prob = exponential<N>(logit - usable(logsumexp[in_step]));
+            const float y = prob * (gated * a * of_value - delta[in_step]);
+            t[n][k] = y * a;
+            s[n][k] = prob * gated * a;
+            if (has_factors) {
+              const float pt = prob * of_value;
+              e[n][k] = pt * a;
+              of_switch[n][k] = weighted(y, raised) + pt * gated;
+            }
+          }
+        }
+        if (query + kStep > length || tile + kGroup * (warp + 1) > length) {
+#pragma unroll
+          for (int n = 0; n < kUnits; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              if (l0 + k / 2 * 8 >= length || j0 + 8 * n + k % 2 >= length) {
+                s[n][k] = t[n][k] = 0;
+                if (has_factors) e[n][k] = of_switch[n][k] = 0;
+              }
+        }
+        if (has_bias) {
+#pragma unroll
+          for (int n = 0; n < kUnits; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+              const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
+              if (l < length && j < length)
+                put(g.grad_bias + b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l,
+                    t[n][k]);
+            }
+        }
+        if (has_factors) {
+          for (int i = 0; i < columns; ++i) {
+            const bool last = i == p.gates;
+            float* const to = query_sums + (warp * columns + i) * kStep;
+            if (last && !switched) break;
+            const float* const of_key = key_factors + i * layout.keys + l0 - tile;
+            const float* const of_query = query_factors + i * kStep + j0 - query;
+            float to_queries[kUnits][2], to_keys[2] = {};
+#pragma unroll
+            for (int n = 0; n < kUnits; ++n)
+#pragma unroll
+              for (int k = 0; k < 4; ++k) {
+                const float x = last ? of_switch[n][k] : e[n][k];
+                if (k < 2)
+                  to_queries[n][k] = x * of_key[0];
+                else
+                  to_queries[n][k - 2] += x * of_key[8];
+                to_keys[k / 2] += x * of_query[8 * n + k % 2];
+              }
+            to[query_of_lane<kUnits>(lane)] = sum_of_queries(to_queries);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              const float sum = quad_sum(to_keys[h]);
+              if (lane % 4 == 0) key_sums[i * layout.keys + l0 - tile + 8 * h] += sum;
+            }
+          }
+        }
+        const float x_scale = scale_of_units<N>(t), x_inverse = inverse_power(x_scale);
+        float p_scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
+        if (has_factors) p_scale = scale_of_units<N>(s);
+        const float p_inverse = inverse_power(p_scale);
+        if (lane == 0) scales[2 * kMostWarps + warp] = x_inverse;
+#pragma unroll
+        for (int group = 0; group < Layout::kStepGroups; ++group) {
+          if (query + kGroup * group >= length) continue;  // rows of dQ that nobody stores
+          uint32_t left[N::kParts][4];
+          as_operand<N>(t[2 * group], t[2 * group + 1], x_scale, left);
+#pragma unroll
+          for (int part = 0; part < N::kParts; ++part)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              *reinterpret_cast<uint32_t*>(
+                  slopes + part * layout.slopes_apart() +
+                  piece_place<kStep>(kGroup * warp + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
+                  lane % 4 * 4) = left[part][k];
+          add_product<N, D>(dk, left, queries, Layout::kApart, kGroup * group, x_inverse * q_inverse);
+          as_operand<N>(s[2 * group], s[2 * group + 1], p_scale, left);
+          add_product<N, D>(dv, left, grads, Layout::kApart, kGroup * group, p_inverse * grad_inverse);
+        }
+      }
+      // The next step's numbers are on their way while this one's are summed.
+      if constexpr (N::kSplit)
+        if (query + kStep < length) next.load(p, g, b, wide, query + kStep, has_factors);
+      __syncthreads();
+
+      const auto put_query_gradient = [&](int row, int pair, float (&unit)[2][4]) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int j = query + row + lane / 4 + 8 * h;
+          if (j >= length) continue;
+          const int64_t at = p.row(b.item.begin + j, b.head, p.width);
+          float* const kept = std::is_same_v<T, float> ? reinterpret_cast<float*>(g.grad_q) + at : sums + at;
+          if (!first_tile) add_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h);
+          if (last_tile)
+            put_row_of_units(g.grad_q + at, 16 * pair, p.width, wide.keys, unit, h, p.scale);
+          else
+            put_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h, 1.0f);
+        }
+      };
+      constexpr int pairs = D / 16;
+      const auto some_queries = [&]<int Groups>(int row, int pair) {
+        float sum[Groups][2][4];
+        query_gradient<N, D, kStep, Groups>(slopes, layout.slopes_apart(), keys, apart,
+                                            scales + 2 * kMostWarps, scales, groups, row, pair, sum);
+#pragma unroll
+        for (int m = 0; m < Groups; ++m) put_query_gradient(row + kGroup * m, pair, sum[m]);
+      };
+      if (Layout::kStepGroups > 1 && warps > pairs) {
+        for (int unit = warp; unit < Layout::kStepGroups * pairs; unit += warps)
+          some_queries.template operator()<1>(unit / pairs * kGroup, unit % pairs);
+      } else {
+        for (int pair = warp; pair < pairs; pair += warps)
+          some_queries.template operator()<Layout::kStepGroups>(0, pair);
+      }
+      if (has_factors) {
+        for (int k = threadIdx.x; k < columns * kStep; k += blockDim.x) {
+          const int column = k / kStep, j = query + k % kStep;
+          if (j >= length || (column == p.gates && !switched)) continue;
+          float* const to =
+              g.parts + (static_cast<int64_t>(b.head) * p.rows + b.item.begin + j) * columns + column;
+          float sum = first_tile ? 0.0f : *to;
+          for (int w = 0; w < groups; ++w) sum += query_sums[(w * columns + column) * kStep + j - query];
+          *to = sum;
+        }
+      }
+    }
+
+    if (active) put_key_gradients<T, D>(p, g, b, tile + kGroup * warp, length, wide, dk, dv);
+    if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, key_sums);
+  }
+}
+
+}  // namespace gpu_attention
+}  // namespace mdops

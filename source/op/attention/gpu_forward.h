@@ -1,0 +1,327 @@
+// Attention by tensor cores (mma.sync, from sm_80 on), for heads up to 128 wide.
+//
+// A block has one head of one sequence, or 64 queries of it. Keys and values come to shared memory as parts
+// (gpu_tiles.h), all of the sequence where they fit, else a chunk of them after the other. Each warp has 16
+// queries, in registers, and goes through the keys by itself, 32 at a time:
+//
+//   s (16 x 32) = Q K^T    lane l has rows l / 4 and l / 4 + 8, columns 8 n + 2 (l % 4) and the next, n =
+//   0..3 largest and sum of each row so far; o is brought to the new largest where it grew o (16 x D) += P V
+//   P's units are the A operand as they stand in registers
+//
+// So between the chunk's arrival and its end warps wait for nobody.
+#pragma once
+
+#include "attention/gpu_tiles.h"
+
+namespace mdops {
+namespace gpu_attention {
+
+constexpr int kKeyStep = 32, kMostWarps = 8;
+
+// Of a chunk of keys in shared memory.
+template <class N, int D>
+struct ForwardMemory {
+  int keys;  // room for them, a multiple of kKeyStep
+  int gates;
+
+  MDOPS_HD int apart() const { return keys * 2 * D; }  // from one part to the next
+  MDOPS_HD int values() const { return N::kParts * apart(); }
+  MDOPS_HD int scales() const { return 2 * values(); }  // of K's groups, then of V's
+  MDOPS_HD int switches() const { return scales() + 2 * (keys / kGroup) * 4; }
+  MDOPS_HD int gate() const { return switches() + keys * 4; }  // (gates, keys)
+  MDOPS_HD int size() const { return gate() + gates * keys * 4; }
+};
+
+// What a block of the kernels by tensor cores works on: queries first .. last of a sequence.
+struct TileBlock {
+  WorkItem item;
+  int head, first, last;
+};
+
+// Whole sequences, a block each and head, or 64 queries of one.
+template <class T>
+__device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, bool whole, const int64_t* bias_at) {
+  const int head = blockIdx.x % p.heads, index = blockIdx.x / p.heads;
+  const bool bad = is_bad(p.bad);
+  TileBlock b{};
+  b.head = head;
+  if (bad) return b;
+  if (whole) {
+    b.item = {index, p.offsets[index], 0, 0, p.bias ? bias_at[index] : 0};
+    b.item.length = p.offsets[index + 1] - b.item.begin;
+    b.last = b.item.length;
+  } else if (index < p.plan[0]) {
+    b.item = work_item(p, index);
+    b.first = b.item.first, b.last = min(b.item.length, b.first + static_cast<int>(kPlanTile));
+  }
+  return b;
+}
+
+template <class T>
+__device__ __forceinline__ RowsOf<T> rows_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
+                                             int width, bool wide) {
+  return {tensor + p.row(b.item.begin, b.head, width), static_cast<int64_t>(p.heads) * width, width, wide};
+}
+
+// Which tensors may be read and written 16 bytes at once: those of the queries' and keys' width, of the
+// values'.
+struct Wide {
+  bool keys, values;
+};
+
+// What keys count besides their products: switch and gate, for 0 <= l < rows.
+template <class T>
+__device__ __forceinline__ void load_factors(const TensorArgs<T>& p, int first_row, int rows, int room,
+                                             float* switches, float* gate) {
+  if (p.switches)
+    for (int l = threadIdx.x; l < room; l += blockDim.x)
+      switches[l] = l < rows ? number(p.switches[first_row + l]) : 0.0f;
+  for (int k = threadIdx.x; k < p.gates * room; k += blockDim.x) {
+    const int c = k / room, l = k % room;
+    gate[k] = l < rows ? number(p.gate[static_cast<int64_t>(first_row + l) * p.gates + c]) : 0.0f;
+  }
+}
+
+// `Options`: whether there may be a bias, a switch or a gate.
+template <class T, class N, int D, bool Options>
+__global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
+    forward_kernel(TensorArgs<T> p, ForwardResults<T> results, ForwardMemory<N, D> layout, bool whole,
+                   const int64_t* bias_at, Wide wide) {
+  char* const memory = block_memory();
+  constexpr int kSteps = D / 16;
+  const TileBlock b = tile_block(p, whole, bias_at);
+  const int length = b.item.length, lane = lane_index(), warp = threadIdx.x / kWarp;
+  const int warps = blockDim.x / kWarp, apart = layout.apart();
+  float* const scales = reinterpret_cast<float*>(memory + layout.scales());
+  float* const switches = reinterpret_cast<float*>(memory + layout.switches());
+  float* const gate = reinterpret_cast<float*>(memory + layout.gate());
+  const char *const keys = memory, *const values = memory + layout.values();
+  const int groups = layout.keys / kGroup;
+  const bool has_bias = Options && p.bias, switched = Options && p.switches, gated = Options && p.gate;
+  const bool has_factors = switched || gated;
+  const float lowest = __int_as_float(0xff800000);
+  const auto queries = rows_of(p, b, p.q, p.width, wide.keys), of_k = rows_of(p, b, p.k, p.width, wide.keys);
+  const auto of_v = rows_of(p, b, p.v, p.value_width, wide.values);
+
+  for (int strip0 = b.first; strip0 < b.last; strip0 += kGroup * warps) {
+    const int strip = strip0 + kGroup * warp;
+    const bool active = strip < b.last;
+    uint32_t q[kSteps][N::kParts][4];
+    float q_inverse = p.scale;
+    if (active) {
+      float x[kSteps][8];  // rows lane / 4, + 8; columns 2 (lane % 4), + 1, + 8, + 9 of each step
+      const int row0 = strip + lane / 4, column0 = 2 * (lane % 4);
+      if (queries.wide) {
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            const int row = row0 + k % 2 * 8, column = column0 + 16 * step + k / 2 * 8;
+            float2 two = make_float2(0, 0);
+            if (row < length && column < p.width)
+              two = two_numbers(queries.first + row * queries.stride + column);
+            x[step][2 * k] = two.x, x[step][2 * k + 1] = two.y;
+          }
+      } else {
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+          for (int k = 0; k < 8; ++k) {
+            const int row = row0 + k / 2 % 2 * 8, column = column0 + 16 * step + k / 4 * 8 + k % 2;
+            x[step][k] = row < length && column < p.width
+                             ? number(queries.first[row * queries.stride + column])
+                             : 0.0f;
+          }
+      }
+      float scale = 1;
+      if constexpr (N::kSplit) {
+        uint32_t largest = 0;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+          for (int k = 0; k < 8; ++k) largest = larger(largest, x[step][k]);
+        scale = scale_of_bits(warp_largest(largest));
+        q_inverse *= inverse_power(scale);
+      }
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          uint32_t pair[N::kParts];
+          split_pair<N>(scale * x[step][2 * k], scale * x[step][2 * k + 1], pair);
+#pragma unroll
+          for (int part = 0; part < N::kParts; ++part) q[step][part][k] = pair[part];
+        }
+    }
+    float o[D / 8][4] = {}, largest[2], total[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      largest[h] = p.absent ? 0.0f : lowest;
+      total[h] =
+          p.absent && lane % 4 == 0 ? p.absent[b.item.sequence] : 0.0f;  // one lane's, as sums are later
+    }
+    float w_query[2] = {1, 1};
+    if (switched)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int j = strip + lane / 4 + 8 * h;
+        w_query[h] = j < length ? number(p.switches[b.item.begin + j]) : 0.0f;
+      }
+
+    for (int chunk = 0; chunk < length; chunk += layout.keys) {
+      const int count = min(layout.keys, length - chunk), filled = (count + kGroup - 1) / kGroup * kGroup;
+      if (strip0 == b.first || length > layout.keys) {
+        __syncthreads();  // nobody needs the last chunk any more
+        for (int task = warp; task < 2 * (filled / kGroup); task += warps) {
+          const int group = task / 2, is_value = task % 2;
+          bring_group<T, N, D>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart,
+                               of_k.or_else(is_value, of_v), chunk + group * kGroup, count - group * kGroup,
+                               scales + is_value * groups + group);
+        }
+        if (has_factors) load_factors(p, b.item.begin + chunk, count, layout.keys, switches, gate);
+        wait_for_copies();
+        __syncthreads();
+      }
+      if (!active) continue;
+      for (int key = 0; key < count; key += kKeyStep) {
+        float s[4][4];
+#pragma unroll
+        for (int group = 0; group < 2; ++group) {
+          float* const s0 = s[2 * group];
+          float* const s1 = s[2 * group + 1];
+#pragma unroll
+          for (int k = 0; k < 4; ++k) s0[k] = s1[k] = 0;
+          if (key + kGroup * group >= filled) continue;
+#pragma unroll
+          for (int step = 0; step < kSteps; ++step) {
+            uint32_t b_parts[N::kParts][4];
+            load_parts<N>(b_parts, keys, apart, place_by_columns<D>(key + kGroup * group, 16 * step));
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              if constexpr (N::kParts == 2) {
+                float c[4] = {};
+                multiply_parts<N>(c, q[step], b_parts, half);
+#pragma unroll
+                for (int k = 0; k < 4; ++k) s[2 * group + half][k] += c[k];
+              } else {
+                multiply_parts<N>(s[2 * group + half], q[step], b_parts, half);
+              }
+            }
+          }
+          const float factor = q_inverse * inverse_of<N>(scales + key / kGroup + group);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) s0[k] *= factor, s1[k] *= factor;
+        }
+        const int l0 = key + 2 * (lane % 4);
+        if (has_bias) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+              const int j = strip + lane / 4 + k / 2 * 8, l = chunk + l0 + 8 * n + k % 2;
+              if (j < length && l < length)
+                s[n][k] +=
+                    number(p.bias[b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l]);
+            }
+        }
+        if (switched) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              s[n][k] = (s[n][k] + p.shift) * (w_query[k / 2] * switches[l0 + 8 * n + k % 2]);
+        }
+        if (key + kKeyStep > count) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              if (l0 + 8 * n + k % 2 >= count) s[n][k] = lowest;
+        }
+        float now[2] = {largest[0], largest[1]};
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+#pragma unroll
+          for (int k = 0; k < 4; ++k) now[k / 2] = fmaxf(now[k / 2], s[n][k]);
+        bool grew = false;
+        float base[2], old[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          now[h] = quad_largest(now[h]);
+          grew |= now[h] > largest[h];
+          base[h] = now[h] == lowest ? 0.0f : now[h];
+          old[h] = exponential<N>(largest[h] - base[h]);
+          largest[h] = now[h];
+        }
+        if (__any_sync(kAllLanes, grew)) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) total[h] *= old[h];
+#pragma unroll
+          for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) o[n][k] *= old[k / 2];
+        }
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            s[n][k] = exponential<N>(s[n][k] - base[k / 2]);
+            total[k / 2] += s[n][k];
+          }
+        if (switched) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) s[n][k] *= w_query[k / 2] * switches[l0 + 8 * n + k % 2];
+        }
+        if (gated) {
+          float c[4][4] = {};
+          for (int i = 0; i < p.gates; ++i) {
+            float of_query[2];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              const int j = min(strip + lane / 4 + 8 * h, length - 1);
+              of_query[h] = number(p.gate[static_cast<int64_t>(b.item.begin + j) * p.gates + i]);
+            }
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+#pragma unroll
+              for (int k = 0; k < 4; ++k)
+                c[n][k] += of_query[k / 2] * gate[i * layout.keys + l0 + 8 * n + k % 2];
+          }
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) s[n][k] *= c[n][k];
+        }
+        // Without factors no number is above 1.
+        float scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
+        if (has_factors) scale = scale_of_units<N>(s);
+        const float inverse = inverse_power(scale);
+#pragma unroll
+        for (int group = 0; group < 2; ++group) {
+          if (key + kGroup * group >= filled) continue;
+          uint32_t a[N::kParts][4];
+          as_operand<N>(s[2 * group], s[2 * group + 1], scale, a);
+          add_product<N, D>(o, a, values, apart, key + kGroup * group,
+                            inverse * inverse_of<N>(scales + groups + key / kGroup + group));
+        }
+      }
+    }
+    if (!active) continue;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float sum = quad_sum(total[h]), inverse = inverse_of_sum(sum);
+      const int j = strip + lane / 4 + 8 * h;
+      if (j >= b.last) continue;
+      const int row = b.item.begin + j;
+      T* const to = results.out + p.row(row, b.head, p.value_width);
+      put_row_of_units(to, 0, p.value_width, wide.values, o, h, inverse);
+      if (lane % 4 == 0)
+        results.logsumexp[static_cast<int64_t>(row) * p.heads + b.head] = largest[h] + logf(sum);
+    }
+  }
+}
+
+}  // namespace gpu_attention
+}  // namespace mdops

@@ -1,0 +1,223 @@
+// Attention on a GPU from the host: which kernels, their tiles, their launches.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "attention/gpu_backward.h"
+#include "attention/gpu_plain.h"
+#include "attention/gpu_second.h"
+
+namespace mdops {
+namespace gpu_attention {
+
+// How many parts tensor cores make of a number: none where they do not serve.
+template <class T>
+constexpr bool kHasTiles = !std::is_same_v<T, double>;
+
+constexpr int kWidestTile = 128;
+
+inline bool is_aligned(const void* memory) {
+  return reinterpret_cast<uintptr_t>(memory) % 16 == 0;
+}
+
+// The memory that the passes need: floats where dQ is summed over tiles of keys, and so on.
+template <class T>
+class Attention {
+ public:
+  using A = Sums<T>;
+
+  // `bad`: kPrepareBlocks integers; `bias_at`: an integer a sequence where there is a bias. `parts`: 2 for
+  // the accuracy of float32's products, 1 for that of tf32's; of 16-bit tensors 1.
+  Attention(const Gpu& gpu, const TensorArgs<T>& args, int parts, int32_t* bad, int64_t* bias_at)
+      : gpu_(gpu), p_(args), parts_(sizeof(T) == 2 ? 1 : parts), bias_at_(bias_at), limits_(gpu.limits()) {
+    gpu_.launch(prepare_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, bad, p_.bias ? bias_at : nullptr);
+    p_.bad = bad;
+  }
+
+  void forward(const ForwardResults<T>& r) const {
+    const bool done =
+        with_tiles([&]<class N, int D, bool Options>() { return forward_by_tiles<N, D, Options>(r); });
+    if (!done) gpu_.launch(plain_forward_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, r);
+    fill({r.out, of_values()}, {}, {}, {}, {r.logsumexp, p_.heads});
+  }
+
+  // Numbers of float32 that `backward` needs for its sums of dQ.
+  int64_t sums_size() const {
+    int64_t size = 0;
+    if constexpr (sizeof(T) == 2)
+      with_tiles([&]<class N, int D, bool Options>() {
+        if (p_.max_length > backward_layout<N, D, Options>().keys)
+          size = static_cast<int64_t>(p_.rows) * of_keys();
+        return true;
+      });
+    return size;
+  }
+
+  // `grad_gate` and `grad_switch` null where they are not asked for.
+  void backward(const GradientArgs<T>& g, T* grad_gate, T* grad_switch, float* sums) const {
+    const bool done =
+        with_tiles([&]<class N, int D, bool Options>() { return backward_by_tiles<N, D, Options>(g, sums); });
+    if (!done) {
+      delta(g);
+      gradients<false>(g, {});
+    }
+    finish(g, grad_gate, grad_switch);
+    fill({g.grad_q, of_keys()}, {g.grad_k, of_keys()}, {g.grad_v, of_values()}, {}, {}, whole_bias(g));
+  }
+
+  void backward_backward(const GradientArgs<T>& g, const Directions<T>& u, T* grad_gate,
+                         T* grad_switch) const {
+    const bool done = std::is_same_v<T, float> && with_tiles([&]<class N, int D, bool Options>() {
+                        return second_by_tiles<Numbers<float, 2>, D>(g, u);
+                      });
+    if (!done) {
+      delta(g);
+      gpu_.launch(plain_change_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, g, u);
+      gradients<true>(g, u);
+    }
+    finish(g, grad_gate, grad_switch);
+    fill({g.grad_q, of_keys()}, {g.grad_k, of_keys()}, {g.grad_v, of_values()},
+         {g.grad_grad_out, of_values()}, {}, whole_bias(g));
+  }
+
+ private:
+  int64_t plain_blocks() const { return static_cast<int64_t>(p_.items) * kSubtiles * p_.heads; }
+  int64_t of_keys() const { return static_cast<int64_t>(p_.heads) * p_.width; }
+  int64_t of_values() const { return static_cast<int64_t>(p_.heads) * p_.value_width; }
+  RowsToFill<T> whole_bias(const GradientArgs<T>& g) const { return {g.grad_bias, p_.heads * p_.bias_size}; }
+
+  void fill(RowsToFill<T> a, RowsToFill<T> b, RowsToFill<T> c, RowsToFill<T> d, RowsToFill<A> sums,
+            RowsToFill<T> whole = {}) const {
+    gpu_.launch(fill_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, a, b, c, d, sums, whole);
+  }
+
+  void delta(const GradientArgs<T>& g) const {
+    const int64_t rows = static_cast<int64_t>(p_.rows) * p_.heads;
+    gpu_.launch(delta_kernel<T>, blocks_for(rows * kWarp, kPlainThreads), kPlainThreads, 0, p_, g);
+  }
+
+  template <bool Second>
+  void gradients(const GradientArgs<T>& g, const Directions<T>& u) const {
+    gpu_.launch(plain_gradient_kernel<T, Side::queries, Second>, plain_blocks(), kPlainThreads, 0, p_, g, u);
+    gpu_.launch(plain_gradient_kernel<T, Side::keys, Second>, plain_blocks(), kPlainThreads, 0, p_, g, u);
+  }
+
+  void finish(const GradientArgs<T>& g, T* grad_gate, T* grad_switch) const {
+    if (grad_gate || grad_switch)
+      gpu_.launch(sum_parts_kernel<T>,
+                  blocks_for(static_cast<int64_t>(p_.rows) * (p_.gates + 1), kPlainThreads), kPlainThreads, 0,
+                  p_, g.parts, 2 * p_.heads, grad_gate, grad_switch);
+  }
+
+  bool uses_tiles() const {
+    return kHasTiles<T> && limits_.capability >= 80 && std::max(p_.width, p_.value_width) <= kWidestTile;
+  }
+
+  // f<N, D, Options>() with how numbers are multiplied, the tile's width and whether there are options; false
+  // if there is none.
+  template <class F>
+  bool with_tiles(const F& f) const {
+    if constexpr (kHasTiles<T>) {
+      if (!uses_tiles()) return false;
+      if constexpr (std::is_same_v<T, float>)
+        if (parts_ == 2) return with_width<Numbers<T, 2>>(f);
+      return with_width<Numbers<T, 1>>(f);
+    } else {
+      return false;
+    }
+  }
+  template <class N, class F>
+  bool with_width(const F& f) const {
+    const int width = std::max(p_.width, p_.value_width);
+    if (width <= 32) return f.template operator()<N, 32, true>();
+    // Kernels without options of their own, which have more registers, for the dtypes that are common.
+    if constexpr (N::kParts == 2 || N::kBfloat)
+      if (!p_.bias && !has_factors())
+        return width <= 64 ? f.template operator()<N, 64, false>()
+                           : f.template operator()<N, kWidestTile, false>();
+    if (width <= 64) return f.template operator()<N, 64, true>();
+    return f.template operator()<N, kWidestTile, true>();
+  }
+  bool has_factors() const { return p_.gate || p_.switches; }
+
+  Wide wide(std::initializer_list<const void*> tensors) const {
+    bool all = true;
+    for (const void* tensor : tensors) all &= is_aligned(tensor);
+    constexpr int each = 16 / sizeof(T);
+    return {all && p_.width % each == 0, all && p_.value_width % each == 0};
+  }
+
+  // Sequences whole, a block each, if there are enough of them for the chip; else 64 queries a block. Of the
+  // keys as many at once as fit, by preference so that several blocks share a multiprocessor.
+  template <class N, int D, bool Options>
+  bool forward_by_tiles(const ForwardResults<T>& r) const {
+    const int longest = std::max(1, p_.max_length);
+    const bool whole = static_cast<int64_t>(p_.sequences) * p_.heads > limits_.multiprocessors;
+    ForwardMemory<N, D> layout{static_cast<int>(blocks_for(longest, kKeyStep)) * kKeyStep, p_.gates};
+    while (layout.size() > limits_.shared_bytes && layout.keys > kKeyStep)
+      layout.keys =
+          std::max(kKeyStep, std::min(layout.keys - kKeyStep, layout.keys / 2 / kKeyStep * kKeyStep));
+    if (layout.size() > limits_.shared_bytes) return false;
+    int warps = 4 * layout.size() <= limits_.shared_bytes || !whole ? 4 : kMostWarps;
+    if (const char* w = std::getenv("MDOPS_FW")) warps = std::atoi(w);
+    warps = std::min<int>(warps, static_cast<int>(blocks_for(longest, kGroup)));
+    const int64_t blocks = static_cast<int64_t>(whole ? p_.sequences : p_.items) * p_.heads;
+    gpu_.launch(forward_kernel<T, N, D, Options>, blocks, warps * kWarp, layout.size(), p_, r, layout, whole,
+                bias_at_, wide({p_.q, p_.k, p_.v, r.out}));
+    return true;
+  }
+
+  // A tile of keys has 16 for each warp, or as many as fit.
+  template <class N, int D, bool Options>
+  BackwardMemory<N, D, kQueryStep<N, D, Options>> backward_layout() const {
+    BackwardMemory<N, D, kQueryStep<N, D, Options>> layout{kGroup * backward_warps(D), p_.gates};
+    while (layout.keys > kGroup && layout.size(has_factors()) > limits_.shared_bytes) layout.keys -= kGroup;
+    return layout;
+  }
+
+  template <class N, int D, bool Options>
+  bool backward_by_tiles(const GradientArgs<T>& g, float* sums) const {
+    const auto layout = backward_layout<N, D, Options>();
+    if (layout.size(has_factors()) > limits_.shared_bytes) return false;
+    gpu_.launch(backward_kernel<T, N, D, layout.kStep, Options>,
+                static_cast<int64_t>(p_.sequences) * p_.heads, backward_warps(D) * kWarp,
+                layout.size(has_factors()), p_, g, layout, bias_at_,
+                wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
+    return true;
+  }
+
+  // Always to the accuracy of float32's products; those of 16-bit tensors, which nothing trains with, without
+  // tiles.
+  template <class N, int D>
+  bool second_by_tiles(const GradientArgs<T>& g, const Directions<T>& u) const {
+    if constexpr (std::is_same_v<T, float>) {
+      SecondMemory<N, D> layout{4 * kGroup, p_.gates};
+      while (layout.keys > kGroup && layout.size() > limits_.shared_bytes) layout.keys -= kGroup;
+      if (layout.size() > limits_.shared_bytes) return false;
+      const int64_t blocks = static_cast<int64_t>(p_.sequences) * p_.heads;
+      const int threads = layout.keys / kGroup * kWarp;
+      const Wide all = wide({p_.q, p_.k, p_.v, u.q, u.k, u.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v,
+                             g.grad_grad_out});
+      gpu_.launch(second_kernel<T, N, D, SecondPass::change>, blocks, threads, layout.size(), p_, g, u,
+                  layout, bias_at_, all);
+      gpu_.launch(finish_change_kernel<T>,
+                  blocks_for(static_cast<int64_t>(p_.rows) * p_.heads * kWarp, kPlainThreads), kPlainThreads,
+                  0, p_, g);
+      gpu_.launch(second_kernel<T, N, D, SecondPass::second>, blocks, threads, layout.size(), p_, g, u,
+                  layout, bias_at_, all);
+      return true;
+    } else {
+      return static_cast<void>(g), static_cast<void>(u), false;
+    }
+  }
+
+  const Gpu& gpu_;
+  TensorArgs<T> p_;
+  int parts_;
+  int64_t* bias_at_;
+  GpuLimits limits_;
+};
+
+}  // namespace gpu_attention
+}  // namespace mdops

@@ -1,0 +1,339 @@
+// The second derivative by tensor cores, for heads up to 128 wide, in float32.
+//
+// The two passes are the first derivative's (gpu_backward.h) with directions beside the tensors: a block has
+// one head of one sequence, each warp 16 keys, and queries come 16 at a time.
+//
+//   K, V and their directions    (16 warps, D) parts       Q, its direction, G    (16, D) parts
+//
+//   change    o' but for its last term: sums over the keys of the coefficients of V, and of its direction;
+//             and the mean of z'
+//   second    the gradients' changes: of q as o' is summed, of k and v in registers
+//
+// attention.h has the formulas, `pair_gradients` those of one pair.
+#pragma once
+
+#include "attention/gpu_backward.h"
+
+namespace mdops {
+namespace gpu_attention {
+
+enum class SecondPass { change, second };
+
+template <class N, int D>
+struct SecondMemory {
+  int keys;  // of a tile: 16 a warp
+  int gates;
+
+  static constexpr int kStep = kGroup, kQueryApart = kStep * 2 * D, kQueryTile = N::kParts * kQueryApart;
+  MDOPS_HD int apart() const { return keys * 2 * D; }
+  MDOPS_HD int tile() const { return N::kParts * apart(); }
+  MDOPS_HD int queries() const { return 4 * tile(); }  // after K, its direction, V, its direction
+  MDOPS_HD int slopes_apart() const { return keys * 2 * kStep; }
+  MDOPS_HD int slopes_tile() const { return N::kParts * slopes_apart(); }
+  MDOPS_HD int slopes() const { return queries() + 3 * kQueryTile; }
+  // Floats: inverse scales of the four tensors of keys, of both slopes, of the three of queries.
+  MDOPS_HD int scales() const { return slopes() + 2 * slopes_tile(); }
+  MDOPS_HD int rows() const { return scales() + 4 * (6 * kMostWarps + 4); }  // what belongs to queries: four
+  // Gate and switch and their directions, of the keys and of the queries; sums of the keys, and of each warp.
+  MDOPS_HD int columns() const { return gates + 1; }
+  MDOPS_HD int key_factors() const { return rows() + 4 * 4 * kStep; }
+  MDOPS_HD int query_factors() const { return key_factors() + 4 * 2 * columns() * keys; }
+  MDOPS_HD int key_sums() const { return query_factors() + 4 * 2 * columns() * kStep; }
+  MDOPS_HD int query_sums() const { return key_sums() + 4 * columns() * keys; }
+  MDOPS_HD int size() const { return query_sums() + 4 * columns() * kStep * (keys / kGroup); }
+};
+
+template <class T, class N, int D, SecondPass Pass>
+__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
+    second_kernel(TensorArgs<T> p, GradientArgs<T> g, Directions<T> u, SecondMemory<N, D> layout,
+                  const int64_t* bias_at, Wide wide) {
+  using Layout = SecondMemory<N, D>;
+  static_assert(std::is_same_v<T, float>, "sums over tiles of keys are kept in the results");
+  constexpr bool kSecond = Pass == SecondPass::second;
+  constexpr int kStep = Layout::kStep, kQueryApart = Layout::kQueryApart;
+  char* const memory = block_memory();
+  const TileBlock b = tile_block(p, true, bias_at);
+  const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  const int apart = layout.apart(), columns = layout.columns();
+  const char *const keys = memory, *const key_changes = keys + layout.tile(),
+                    *const values = key_changes + layout.tile(),
+                    *const value_changes = values + layout.tile();
+  const char *const queries = memory + layout.queries(), *const query_changes = queries + Layout::kQueryTile,
+                    *const grads = query_changes + Layout::kQueryTile;
+  char* const slopes = memory + layout.slopes();
+  float* const scales = reinterpret_cast<float*>(memory + layout.scales());
+  float *const slope_scales = scales + 4 * kMostWarps, *const query_scales = slope_scales + 2 * kMostWarps;
+  float* const row_numbers = reinterpret_cast<float*>(memory + layout.rows());
+  float* const key_factors = reinterpret_cast<float*>(memory + layout.key_factors());
+  float* const query_factors = reinterpret_cast<float*>(memory + layout.query_factors());
+  float* const key_sums = reinterpret_cast<float*>(memory + layout.key_sums());
+  float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums());
+  const bool switched = p.switches != nullptr, has_factors = switched || p.gate != nullptr;
+  const RowsOf<T> of_keys[] = {rows_of(p, b, p.k, p.width, wide.keys), rows_of(p, b, u.k, p.width, wide.keys),
+                               rows_of(p, b, p.v, p.value_width, wide.values),
+                               rows_of(p, b, u.v, p.value_width, wide.values)};
+  const RowsOf<T> of_queries[] = {rows_of(p, b, p.q, p.width, wide.keys),
+                                  rows_of(p, b, u.q, p.width, wide.keys),
+                                  rows_of(p, b, g.grad_out, p.value_width, wide.values)};
+  // Factors and, `columns` further on, their directions, where there are any.
+  const auto load_all_factors = [&](int first, int rows, int room, float* to) {
+    load_factors(p, first, rows, room, to + p.gates * room, to);
+    TensorArgs<T> directions = p;
+    directions.switches = u.switches, directions.gate = u.gate;
+    if (u.gate == nullptr) directions.gates = 0;
+    float* const changes = to + columns * room;
+    for (int k = threadIdx.x; k < columns * room; k += blockDim.x)
+      if (k < p.gates * room ? u.gate == nullptr : u.switches == nullptr) changes[k] = 0;
+    load_factors(directions, first, rows, room, changes + p.gates * room, changes);
+  };
+
+  for (int tile = 0; tile < length; tile += layout.keys) {
+    const int count = min(layout.keys, length - tile), groups = (count + kGroup - 1) / kGroup;
+    const bool first_tile = tile == 0, last_tile = tile + layout.keys >= length, active = warp < groups;
+    __syncthreads();
+    for (int task = warp; task < 4 * groups; task += warps) {
+      const int group = task / 4, which = task % 4;
+      GroupLoad<T, D> rows;
+      rows.load(of_keys[0]
+                    .or_else(which == 1, of_keys[1])
+                    .or_else(which == 2, of_keys[2])
+                    .or_else(which == 3, of_keys[3]),
+                tile + group * kGroup, count - group * kGroup);
+      const float inverse =
+          rows.template store<N>(memory + which * layout.tile() + group * kGroup * 2 * D, apart);
+      if (lane == 0) scales[which * kMostWarps + group] = inverse;
+    }
+    if (has_factors) {
+      load_all_factors(b.item.begin + tile, count, layout.keys, key_factors);
+      for (int k = threadIdx.x; k < columns * layout.keys; k += blockDim.x) key_sums[k] = 0;
+    }
+    float dk[kSecond ? D / 8 : 1][4] = {}, dv[kSecond ? D / 8 : 1][4] = {};
+
+    for (int query = 0; query < length; query += kStep) {
+      __syncthreads();  // nobody needs the last queries any more
+      for (int which = warp; which < (kSecond ? 3 : 2); which += warps) {
+        GroupLoad<T, D> rows;
+        rows.load(of_queries[0].or_else(which == 1, of_queries[1]).or_else(which == 2, of_queries[2]), query,
+                  length - query);
+        const float inverse =
+            rows.template store<N>(memory + layout.queries() + which * Layout::kQueryTile, kQueryApart);
+        if (lane == 0) query_scales[which] = inverse;
+      }
+      if (threadIdx.x < kStep) {
+        const bool there = query + threadIdx.x < length;
+        const int64_t at = static_cast<int64_t>(b.item.begin + query + threadIdx.x) * p.heads + b.head;
+        row_numbers[threadIdx.x] = there ? usable(g.logsumexp[at]) : 0.0f;
+        if (kSecond) {
+          row_numbers[kStep + threadIdx.x] = there ? g.delta[at] : 0.0f;
+          row_numbers[2 * kStep + threadIdx.x] = there ? g.mean[at] : 0.0f;
+          row_numbers[3 * kStep + threadIdx.x] = there ? g.delta_change[at] : 0.0f;
+        }
+      }
+      if (has_factors)
+        load_all_factors(b.item.begin + query, min(kStep, length - query), kStep, query_factors);
+      __syncthreads();
+
+      if (active) {
+        const int row = kGroup * warp;
+        float s[2][4], s1[2][4], t[2][4] = {}, t1[2][4] = {};
+        const auto product = [&](const char* left, int of_left, const char* right, int of_right, float factor,
+                                 bool adds, float (&to)[2][4]) {
+          float c[2][4];
+          product_of_rows<N, D>(c, left, apart, row, right, kQueryApart);
+          factor *= scales[of_left * kMostWarps + warp] * query_scales[of_right];
+#pragma unroll
+          for (int n = 0; n < 2; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) to[n][k] = factor * c[n][k] + (adds ? to[n][k] : 0.0f);
+        };
+        product(keys, 0, queries, 0, p.scale, false, s);
+        product(keys, 0, query_changes, 1, p.scale, false, s1);
+        product(key_changes, 1, queries, 0, p.scale, true, s1);
+        if constexpr (kSecond) {
+          product(values, 2, grads, 2, 1.0f, false, t);
+          product(value_changes, 3, grads, 2, 1.0f, false, t1);
+        }
+        // Of each pair: the coefficients of what is summed over keys, of V and G, of gate and switch.
+        float of_tensor[2][4], of_change[2][4], of_value[2][4], e[2][4], e1[2][4], w[2][4], w1[2][4];
+        const int l0 = kGroup * warp + lane / 4, j0 = 2 * (lane % 4);
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
+            const bool real = tile + l < length && query + j < length;
+            PairInputs<float> i{s[n][k], t[n][k], 1, 1, s1[n][k], t1[n][k], 0, 0};
+            const int64_t at =
+                b.head * p.bias_size + b.item.bias + static_cast<int64_t>(query + j) * length + tile + l;
+            if (p.bias && real) {
+              i.s += number(p.bias[at]);
+              if (u.bias) i.s1 += number(u.bias[at]);
+            }
+            if (switched) {
+              const float *const of_key = key_factors + p.gates * layout.keys + l, *const of_query =
+                                                                                       query_factors +
+                                                                                       p.gates * kStep + j;
+              i.a = of_key[0] * of_query[0];
+              i.a1 = of_key[0] * of_query[columns * kStep] + of_key[columns * layout.keys] * of_query[0];
+            }
+            if (p.gate) {
+              i.c = 0;
+              for (int m = 0; m < p.gates; ++m) {
+                const float *const of_key = key_factors + m * layout.keys + l, *const of_query =
+                                                                                   query_factors + m * kStep +
+                                                                                   j;
+                i.c += of_key[0] * of_query[0];
+                i.c1 += of_key[0] * of_query[columns * kStep] + of_key[columns * layout.keys] * of_query[0];
+              }
+            }
+            const float logsumexp = row_numbers[j];
+            if constexpr (kSecond) {
+              PairGradients<float> r{};
+              if (real)
+                r = pair_gradients<true>(i, p.shift, switched, logsumexp, row_numbers[kStep + j],
+                                         row_numbers[2 * kStep + j], row_numbers[3 * kStep + j]);
+              of_tensor[n][k] = r.x1, of_change[n][k] = r.x, of_value[n][k] = r.pm1;
+              e[n][k] = r.e, e1[n][k] = r.e1, w[n][k] = r.b, w1[n][k] = r.b1;
+              if (p.bias && real) put(g.grad_bias + at, r.x1);
+            } else {
+              const PairChange<float> r =
+                  real ? pair_change(i, p.shift, switched, logsumexp) : PairChange<float>{};
+              of_tensor[n][k] = r.of_v, of_change[n][k] = r.pm, of_value[n][k] = r.mean;
+            }
+          }
+        // Sums over this warp's keys, and over these queries.
+        const auto add_sums = [&](const float (&x)[2][4], const float* of_key, const float* of_query,
+                                  float (&to_queries)[2][2], float (&to_keys)[2]) {
+#pragma unroll
+          for (int n = 0; n < 2; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+              to_queries[n][k % 2] += x[n][k] * of_key[k / 2 * 8];
+              to_keys[k / 2] += x[n][k] * of_query[8 * n + k % 2];
+            }
+        };
+        if constexpr (!kSecond) {
+          float to_queries[2][2];
+#pragma unroll
+          for (int n = 0; n < 2; ++n)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) to_queries[n][h] = of_value[n][h] + of_value[n][h + 2];
+          query_sums[warp * kStep + query_of_lane<2>(lane)] = sum_of_queries(to_queries);
+        } else if (has_factors) {
+          for (int m = 0; m < columns; ++m) {
+            const bool last = m == p.gates;
+            if (last && !switched) break;
+            const float *const of_key = key_factors + m * layout.keys + l0, *const of_query = query_factors +
+                                                                                              m * kStep + j0;
+            float to_queries[2][2] = {}, to_keys[2] = {};
+            add_sums(last ? w1 : e1, of_key, of_query, to_queries, to_keys);
+            add_sums(last ? w : e, of_key + columns * layout.keys, of_query + columns * kStep, to_queries,
+                     to_keys);
+            query_sums[(warp * columns + m) * kStep + query_of_lane<2>(lane)] = sum_of_queries(to_queries);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              const float sum = quad_sum(to_keys[h]);
+              if (lane % 4 == 0) key_sums[m * layout.keys + l0 + 8 * h] += sum;
+            }
+          }
+        }
+        const auto spread = [&](int which, const float (&x)[2][4], const char* right, int of_right,
+                                bool adds) {
+          const float scale = scale_of_units<N>(x), inverse = inverse_power(scale);
+          uint32_t left[N::kParts][4];
+          as_operand<N>(x[0], x[1], scale, left);
+          if (lane == 0) slope_scales[which * kMostWarps + warp] = inverse;
+#pragma unroll
+          for (int part = 0; part < N::kParts; ++part)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              *reinterpret_cast<uint32_t*>(slopes + which * layout.slopes_tile() +
+                                           part * layout.slopes_apart() +
+                                           piece_place<kStep>(kGroup * warp + lane / 4 + k % 2 * 8, k / 2) +
+                                           lane % 4 * 4) = left[part][k];
+          if constexpr (kSecond)
+            add_product<N, D>(dk, left, right, kQueryApart, 0, inverse * query_scales[of_right]);
+        };
+        spread(0, of_tensor, queries, 0, true);
+        spread(1, of_change, query_changes, 1, true);
+        if constexpr (kSecond) {
+          const float scale = scale_of_units<N>(of_value);
+          uint32_t left[N::kParts][4];
+          as_operand<N>(of_value[0], of_value[1], scale, left);
+          add_product<N, D>(dv, left, grads, kQueryApart, 0, inverse_power(scale) * query_scales[2]);
+        }
+      }
+      __syncthreads();
+
+      // Sums over the keys: of o' or of the gradient of q.
+      const int width = kSecond ? p.width : p.value_width;
+      T* const to = kSecond ? g.grad_q : g.grad_grad_out;
+      const float factor = kSecond && last_tile ? p.scale : 1.0f;
+      for (int pair = warp; pair < D / 16; pair += warps) {
+        float sum[1][2][4], more[1][2][4];
+        const int first = kSecond ? 0 : 2;
+        query_gradient<N, D, kStep, 1>(slopes, layout.slopes_apart(), memory + first * layout.tile(), apart,
+                                       slope_scales, scales + first * kMostWarps, groups, 0, pair, sum);
+        query_gradient<N, D, kStep, 1>(slopes + layout.slopes_tile(), layout.slopes_apart(),
+                                       memory + (first + 1) * layout.tile(), apart, slope_scales + kMostWarps,
+                                       scales + (first + 1) * kMostWarps, groups, 0, pair, more);
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int k = 0; k < 4; ++k) sum[0][half][k] += more[0][half][k];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int j = query + lane / 4 + 8 * h;
+          if (j >= length) continue;
+          T* const row = to + p.row(b.item.begin + j, b.head, width);
+          const bool at_once = kSecond ? wide.keys : wide.values;
+          if (!first_tile) add_row_of_units(row, 16 * pair, width, at_once, sum[0], h);
+          put_row_of_units(row, 16 * pair, width, at_once, sum[0], h, factor);
+        }
+      }
+      const int sums = kSecond ? (has_factors ? columns : 0) : 1;
+      for (int k = threadIdx.x; k < sums * kStep; k += blockDim.x) {
+        const int column = k / kStep, j = query + k % kStep;
+        if (j >= length || (kSecond && column == p.gates && !switched)) continue;
+        const int64_t row = b.item.begin + j;
+        float* const at = kSecond ? g.parts + (static_cast<int64_t>(b.head) * p.rows + row) * columns + column
+                                  : g.mean + row * p.heads + b.head;
+        float sum = first_tile ? 0.0f : *at;
+        for (int w = 0; w < groups; ++w) sum += query_sums[(w * sums + column) * kStep + j - query];
+        *at = sum;
+      }
+    }
+    if constexpr (kSecond) {
+      if (active) put_key_gradients<T, D>(p, g, b, tile + kGroup * warp, length, wide, dk, dv);
+      if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, key_sums);
+    }
+  }
+}
+
+// o' from its sums, which stand in its place: less the mean of z' times o. And G.o, G.o'. A warp a row and
+// head.
+template <class T>
+__global__ void __launch_bounds__(kPlainThreads) finish_change_kernel(TensorArgs<T> p, GradientArgs<T> g) {
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kPlainThreads + threadIdx.x) / kWarp;
+  if (is_bad(p.bad) || row >= static_cast<int64_t>(p.rows) * p.heads) return;
+  const int t = static_cast<int>(row / p.heads);
+  if (p.sequences == 0 || t < p.offsets[0] || t >= p.offsets[p.sequences]) return;
+  const float mean = g.mean[row];
+  float delta = 0, change = 0;
+  for (int e = lane_index(); e < p.value_width; e += kWarp) {
+    const int64_t at = row * p.value_width + e;
+    const float out = number(g.out[at]), grad = number(g.grad_out[at]),
+                x = number(g.grad_grad_out[at]) - mean * out;
+    put(g.grad_grad_out + at, x);
+    delta += grad * out, change += grad * x;
+  }
+#pragma unroll
+  for (int k = kWarp / 2; k > 0; k /= 2) {
+    delta += __shfl_xor_sync(kAllLanes, delta, k);
+    change += __shfl_xor_sync(kAllLanes, change, k);
+  }
+  if (lane_index() == 0) g.delta[row] = delta, g.delta_change[row] = change;
+}
+
+}  // namespace gpu_attention
+}  // namespace mdops

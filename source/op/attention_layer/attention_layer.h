@@ -1,0 +1,69 @@
+// A layer of DPA-1's attention, for simulation on the CPU: the rows g (E, M) of the neighbours of atom after
+// atom to
+//
+//   norm(g + o W_o + b_o),   o of attention.h with q, k, v = g W + b, of length 1 where `normalize`, and one
+//   head
+//
+// with norm(h)_c = w_c (h_c - mean h) / sqrt(var h + eps) + b_c. What the backward pass needs of an atom is
+// kept, and nothing is that is n x n: q, k and v, the normalised h, and a few numbers a row. Its gradients
+// are by g, gate and switch alone:
+//
+//   h: LayerNorm's      o: dh W_o^T      q, k, v: attention.h's, then of x / |x|: (dx - x x.dx) / |x|
+//   g: dh + (dq, dk, dv) W^T
+//
+// The atom's rows and scores stay in cache from the first product to the last.
+#pragma once
+
+#include "attention/attention.h"
+#include "common/isa.h"
+#include "common/math.h"
+
+namespace mdops {
+
+constexpr double kTiniest = 1e-12;   // the norm below which q, k and v are not made longer
+constexpr int64_t kLayerLanes = 16;  // numbers of a row in `saved` are padded to whole vectors of any set
+
+// Numbers a row that the forward pass keeps: q, k, v and h padded, three lengths, the norm's deviation,
+// logsumexp.
+MDOPS_HD int64_t attention_layer_saved(int64_t features, int64_t width) {
+  const int64_t vectors =
+      3 * ((width + kLayerLanes - 1) / kLayerLanes) + (features + kLayerLanes - 1) / kLayerLanes;
+  return vectors * kLayerLanes + 5;
+}
+
+template <class T>
+struct AttentionLayerArgs {
+  AttentionArgs<T> attention;  // of one head; q, k and v are not in it
+  int64_t features;            // M
+  bool normalize;
+  T eps;
+  const T *project, *project_bias, *out, *out_bias, *norm,
+      *norm_bias;   // (M, 3 A), (3 A,), (A, M), (M,), (M,), (M,)
+  const T* g;       // (E, M)
+  const T* packed;  // the weights as a pass takes them
+  T* saved;
+  const T* grad;  // of the results, (E, M)
+};
+
+// Of the backward pass: by g (E, M), gate (E, C) and switch (E,).
+template <class T>
+struct AttentionLayerResults {
+  T *g, *gate, *switches;
+};
+
+#define MDOPS_ATTENTION_LAYER_KERNELS(T)                                                                    \
+  /* Numbers of the packed weights, and the packing. */                                                     \
+  MDOPS_DECLARE_KERNEL(int64_t attention_layer_packed_size(const AttentionLayerArgs<T>& args))              \
+  MDOPS_DECLARE_KERNEL(void attention_layer_pack(const AttentionLayerArgs<T>& args, bool backward, T* to))  \
+  /* Bytes of scratch memory for an atom with so many neighbours. */                                        \
+  MDOPS_DECLARE_KERNEL(int64_t attention_layer_scratch_size(const AttentionLayerArgs<T>& args,              \
+                                                            bool backward, int64_t neighbors))              \
+  /* Of one atom: the rows of the result (E, M), or the gradients. */                                       \
+  MDOPS_DECLARE_KERNEL(                                                                                     \
+      void attention_layer_forward(const AttentionLayerArgs<T>& args, int64_t atom, T* out, void* scratch)) \
+  MDOPS_DECLARE_KERNEL(void attention_layer_backward(const AttentionLayerArgs<T>& args, int64_t atom,       \
+                                                     const AttentionLayerResults<T>& out, void* scratch))
+MDOPS_ATTENTION_LAYER_KERNELS(float)
+MDOPS_ATTENTION_LAYER_KERNELS(double)
+
+}  // namespace mdops

@@ -1,0 +1,56 @@
+#include "common/vectors.h"
+#include "unit/unit.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+namespace {
+
+template <class T>
+T dot(const T* a, const T* b, int64_t width) {
+  Vector<T> whole = Vector<T>{};
+  int64_t k = 0;
+  for (; k + kLanes<T> <= width; k += kLanes<T>) whole += vector_at(a + k) * vector_at(b + k);
+  T sum = sum_lanes<T>(whole);
+  for (; k < width; ++k) sum += a[k] * b[k];
+  return sum;
+}
+
+template <class T>
+void run(const UnitArgs<T>& args, int64_t from, int64_t to) {
+  const int64_t width = args.width;
+  for (int64_t n = from; n < to; ++n) {
+    const int64_t at = n * width;
+    const T* x = args.x + at;
+    const UnitRow<T> row(dot(x, x, width));
+    T* out = args.out + at;
+    if (!args.grad) {
+      for (int64_t k = 0; k < width; ++k) out[k] = x[k] * row.inverse;
+      continue;
+    }
+    const T *g = args.grad + at, x_g = dot(x, g, width);
+    if (!args.direction) {
+      const T c = row.of_x(x_g);
+      for (int64_t k = 0; k < width; ++k) out[k] = row.inverse * g[k] + c * x[k];
+      continue;
+    }
+    const T* u = args.direction + at;
+    const T x_u = dot(x, u, width), c = row.of_x(x_u);
+    const UnitCurve<T> curve(row, x_u, x_g, dot(u, g, width));
+    T* by_x = args.by_x + at;
+    for (int64_t k = 0; k < width; ++k) out[k] = row.inverse * u[k] + c * x[k];
+    for (int64_t k = 0; k < width; ++k) by_x[k] = curve.x * x[k] + curve.u * u[k] + curve.g * g[k];
+  }
+}
+
+}  // namespace
+
+void unit_rows(const UnitArgs<float>& args, int64_t from, int64_t to) {
+  run(args, from, to);
+}
+void unit_rows(const UnitArgs<double>& args, int64_t from, int64_t to) {
+  run(args, from, to);
+}
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

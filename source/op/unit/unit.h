@@ -1,0 +1,57 @@
+// Rows x (N, W) to rows of length 1, with both derivatives:
+//
+//   y = x / max(|x|, 1e-12), and 0 for 0         dx = (g - y (y.g)) / |x|
+//   of <u, dx>:  by g  (u - y (y.u)) / |x|       by x  -((u.g - 3 (y.u)(y.g)) y + (y.g) u + (y.u) g) / |x|^2
+//
+// Below 1e-12 the length is a constant.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/isa.h"
+#include "common/math.h"
+
+namespace mdops {
+
+template <class T>
+struct UnitArgs {
+  int64_t rows, width;
+  const T *x, *grad, *direction;  // (N, W); the forward pass has x alone, the backward pass no direction
+  T *out, *by_x;                  // y, dx, or the gradient by g; and that by x
+};
+
+// 1 / |x| of a row, and whether it changes with x.
+template <class T>
+struct UnitRow {
+  T inverse;
+  bool changes;
+
+  MDOPS_HD explicit UnitRow(T squared) {
+    const T length = std::sqrt(squared), least = T(1e-12);
+    changes = !(length < least);
+    inverse = squared == T(0) ? T(1) : T(1) / (changes ? length : least);
+  }
+  // g's and x's factors in dx.
+  MDOPS_HD T of_x(T x_g) const { return changes ? -x_g * inverse * inverse * inverse : T(0); }
+};
+
+// The factors of x, u and g in the gradient by x.
+template <class T>
+struct UnitCurve {
+  T x, u, g;
+
+  MDOPS_HD UnitCurve(const UnitRow<T>& row, T x_u, T x_g, T u_g) : x(0), u(0), g(0) {
+    if (!row.changes) return;
+    const T i = row.inverse, a = x_u * i, b = x_g * i;
+    x = -(u_g - T(3) * a * b) * i * i * i, u = -b * i * i, g = -a * i * i;
+  }
+};
+
+#define MDOPS_UNIT_KERNELS(T)                                              \
+  /* Rows [from, to): the pass is that of the arguments that are there. */ \
+  MDOPS_DECLARE_KERNEL(void unit_rows(const UnitArgs<T>& args, int64_t from, int64_t to))
+MDOPS_UNIT_KERNELS(float)
+MDOPS_UNIT_KERNELS(double)
+
+}  // namespace mdops

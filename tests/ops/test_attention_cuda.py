@@ -1,0 +1,149 @@
+"""Attention by tensor cores: every dtype and accuracy of products, tiles of every kind, numbers of any size."""
+
+import itertools
+
+import pytest
+import torch
+from test_attention import OPTIONS, Case, results
+
+pytestmark = pytest.mark.gpu
+
+RAGGED = (1, 16, 17, 0, 64, 65, 130, 200)
+# Of the norm of each result.
+TOLERANCE = {
+    (torch.float32, "float32"): 6e-6,
+    (torch.float32, "bf16x3"): 6e-6,
+    (torch.float32, "tf32"): 4e-3,
+    (torch.float32, "bf16"): 4e-3,
+    (torch.bfloat16, "float32"): 2e-2,
+    (torch.float16, "float32"): 4e-3,
+}
+
+
+def first_results(case, function):
+    """out, logsumexp and the gradients along a random gradient."""
+    generator = torch.Generator().manual_seed(1)
+    out, logsumexp = function()
+    grad = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.device, out.dtype)
+    return [out, logsumexp, *torch.autograd.grad(out, case.leaves, grad)]
+
+
+def assert_near(got, want, tolerance):
+    for k, (a, b) in enumerate(zip(got, want, strict=True)):
+        assert a.shape == b.shape
+        assert (a.double() - b).norm() <= tolerance * b.norm(), k
+
+
+@pytest.mark.parametrize(("dtype", "matmul"), TOLERANCE, ids=str)
+@pytest.mark.parametrize(("width", "values"), [(8, 32), (64, 64), (100, 75), (128, 128)])
+@pytest.mark.parametrize("name", ["bare", "bias", "gate, switch and absent", "all"])
+def test_accuracy_of_products(name, width, values, dtype, matmul):
+    case = Case(RAGGED, 2, width, values, dtype=dtype, device="cuda", **OPTIONS[name])
+    double = case.as_double()
+    got = first_results(case, lambda: case.op(matmul))
+    assert_near(got, first_results(double, double.reference), TOLERANCE[dtype, matmul])
+
+
+@pytest.mark.parametrize("shared", ["49152", "101376", ""])
+@pytest.mark.parametrize("lengths", [(700, 3), (40, 41) * 100], ids=["few", "many"])
+@pytest.mark.parametrize("name", ["bare", "all"])
+def test_every_kind_of_tile(name, lengths, shared, monkeypatch):
+    """Few long sequences and many short ones; chips with little shared memory."""
+    monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", shared)
+    case = Case(lengths, 1, 64, 64, dtype=torch.float32, device="cuda", **OPTIONS[name])
+    double = case.as_double()
+    got = first_results(case, case.op)
+    assert_near(got, first_results(double, double.reference), 6e-6)
+
+
+@pytest.mark.parametrize("power", [-25, -12, 0, 12, 15])
+def test_numbers_of_any_size(power):
+    """What float16 cannot hold; the scale makes up for it in the logits."""
+    size = 10.0**power
+    case = Case((90, 33), 1, 64, 64, dtype=torch.float32, device="cuda", gates=3)
+    with torch.no_grad():
+        case.q *= size
+        case.k *= 1e-3 * size
+        case.v *= size
+    case.scale /= 1e-3 * size * size
+    double = case.as_double()
+    for a, b in zip(first_results(case, case.op), first_results(double, double.reference), strict=True):
+        assert (a.double() - b).abs().max() <= 2e-5 * b.abs().max()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_spoils_its_row_of_queries_alone(value):
+    case = Case((50, 30), 1, 64, 64, dtype=torch.float32, device="cuda")
+    before = case.op()[0].detach()
+    with torch.no_grad():
+        case.q[3, 0, 5] = value
+    after = case.op()[0].detach()
+    assert after[3].isnan().all()
+    rest = torch.arange(80, device="cuda") != 3
+    torch.testing.assert_close(after[rest], before[rest], rtol=0, atol=2e-6)
+
+
+def test_nan_stays_in_its_sequence():
+    for name in ("bare", "all"):
+        case = Case((50, 30), 1, 64, 64, dtype=torch.float32, device="cuda", **OPTIONS[name])
+        for place, leaf in enumerate(case.leaves):
+            before = leaf.detach().clone()
+            with torch.no_grad():
+                leaf.view(-1)[0] = torch.nan
+            got = first_results(case, case.op)
+            assert not torch.isfinite(got[0][:50]).all(), place
+            assert all(torch.isfinite(x[50:]).all() for x in got if x.shape[0] == 80), place
+            with torch.no_grad():
+                leaf.copy_(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_with_all_keys_masked_are_zero(dtype):
+    case = Case((40, 3), 1, 64, 64, dtype=dtype, device="cuda", bias=True, switch=True)
+    with torch.no_grad():
+        case.switch.clamp_(min=0.1)
+        case.bias[0, 40:80] = -torch.inf  # row 1 of the first sequence
+    out, logsumexp, *grads = first_results(case, case.op)
+    assert not out[1].any() and logsumexp[1, 0] == -torch.inf
+    assert all(g.isfinite().all() for g in grads) and not grads[0][1].any()
+
+
+@pytest.mark.parametrize("name", ["bare", "all"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_cuda_graph_of_both_passes_replays_while_lengths_change(dtype, name):
+    from mdops.ops import ragged_plan
+
+    room = {"max_total": 300, "max_batch": 3, "max_length": 150}
+    case = Case((100, 150, 50), 2, 64, 64, dtype=dtype, device="cuda", **OPTIONS[name])
+    plan = ragged_plan(case.offsets, **room)
+    tensors = [None if x is None else x.detach() for x in (case.bias, case.gate, case.switch, case.absent)]
+    q, k, v = (x.detach() for x in (case.q, case.k, case.v))
+    grad = torch.randn_like(v)
+    ops = torch.ops.mdops
+
+    def run(offsets, items):
+        rest = (offsets, items, *tensors, case.scale, case.shift, 150, "float32")
+        saved = ops.ragged_attention(q, k, v, *rest)
+        return [*saved, *ops.ragged_attention_backward(grad, q, k, v, *saved, *rest)]
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run(case.offsets, plan.items)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = run(case.offsets, plan.items)
+    for lengths in ((100, 150, 50), (1, 0, 149), (0, 0, 0), (33, 64, 80)):
+        offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
+        case.offsets.copy_(offsets)
+        plan.copy_(ragged_plan(offsets, **room))
+        graph.replay()
+        want = run(offsets, ragged_plan(offsets, **room).items)
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_second_derivatives_in_16_bits_and_wide():
+    """Those have no tensor cores: any width, sums in float32."""
+    case = Case((20, 3), 1, 200, 130, dtype=torch.bfloat16, device="cuda", **OPTIONS["all"])
+    double = case.as_double()
+    assert_near(results(case, case.op), results(double, double.reference), 5e-2)

@@ -1,0 +1,170 @@
+"""DPA-1's attention on the neighbours that are there, against the same on rows padded as in DeePMD-kit."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mdops.ops import neighbor_attention
+from mdops.ops.attention_layer import AttentionWeights, attention_layer
+
+PLACES = 24
+COUNTS = (5, 0, 1, 24, 17)
+
+
+def padded_attention(q, k, v, counts, directions, switch, normalize, scale, places=PLACES):
+    """DeePMD-kit's formulas, atom by atom, with `places` slots of which the last are empty."""
+    out = []
+    for x, y, z, r, w in zip(*(t.split(counts) for t in (q, k, v, directions, switch)), strict=True):
+        if normalize:
+            x, y, z = (F.normalize(t, dim=-1) for t in (x, y, z))
+        n, p = len(x), max(places - len(x), 0)
+        x, y, z = (F.pad(t, (0, 0, 0, 0, 0, p)) for t in (x, y, z))
+        r, w = F.pad(r, (0, 0, 0, p)), F.pad(w, (0, p))
+        a = w[:, None] * w
+        logits = (scale * torch.einsum("jhd,lhd->hjl", x, y) + 20.0) * a - 20.0
+        weights = torch.softmax(logits, dim=-1) * a * (r @ r.T)
+        out.append(torch.einsum("hjl,lhd->jhd", weights, z)[:n])
+    return torch.cat(out)
+
+
+def rows(device, dtype=torch.float64, counts=COUNTS, heads=1, width=12):
+    generator = torch.Generator().manual_seed(3)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
+
+    total = sum(counts)
+    q, k, v = (random(total, heads, width).requires_grad_() for _ in range(3))
+    directions = F.normalize(random(total, 3), dim=1).requires_grad_()
+    switch = random(total).sigmoid().requires_grad_()
+    offsets = torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32, device=device)
+    empty = torch.tensor([max(PLACES - n, 0) for n in counts], dtype=dtype, device=device)
+    return (q, k, v, directions, switch), offsets, empty
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_empty_places_are_counted_in_closed_form(normalize, heads, device):
+    leaves, offsets, empty = rows(device, heads=heads)
+    q, k, v, directions, switch = leaves
+
+    def found(temperature):
+        how = {"normalize": normalize, "temperature": temperature, "scaling_factor": 0.5}
+        return neighbor_attention(q, k, v, offsets, directions=directions, switch=switch, empty=empty, **how)
+
+    for temperature, scale in ((None, (12 * 0.5) ** -0.5), (1.3, 1.3)):
+        got = found(temperature)
+        want = padded_attention(*leaves[:3], list(COUNTS), directions, switch, normalize, scale)
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+        grad = torch.randn_like(want)
+        for a, b in zip(
+            torch.autograd.grad(got, leaves, grad), torch.autograd.grad(want, leaves, grad), strict=True
+        ):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
+def test_rough_attention_is_plain_softmax(device):
+    (q, k, v, directions, _), offsets, _ = rows(device)
+    got = neighbor_attention(q, k, v, offsets, directions=directions, normalize=False)
+    ones = torch.ones(len(q), dtype=q.dtype, device=device)
+    # No empty places, and a switch of 1, leave the shift without effect.
+    want = padded_attention(q, k, v, list(COUNTS), directions, ones, False, 12**-0.5, places=0)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_second_derivatives(device):
+    leaves, offsets, empty = rows(device, counts=(3, 0, 1), width=3)
+
+    def energy(q, k, v, directions, switch):
+        return neighbor_attention(
+            q, k, v, offsets, directions=directions, switch=switch, empty=empty, normalize=True
+        )
+
+    assert torch.autograd.gradgradcheck(energy, leaves)
+
+
+# -- A whole layer, one op on the CPU
+
+
+def layer(features, width, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(features)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    return AttentionWeights(
+        random(features, 3 * width) / features**0.5,
+        0.1 * random(3 * width),
+        random(width, features) / width**0.5,
+        *(0.5 + random(features) for _ in range(3)),
+    )
+
+
+def by_parts(g, weights, offsets, directions, switch, empty, normalize):
+    q, k, v = (g @ weights.project + weights.project_bias)[:, None].chunk(3, dim=-1)
+    keys = {"directions": directions, "switch": switch, "empty": empty}
+    o = neighbor_attention(q, k, v, offsets, normalize=normalize, temperature=0.8, **keys)[:, 0]
+    h = g + o @ weights.out + weights.out_bias
+    return F.layer_norm(h, h.shape[1:], weights.norm, weights.norm_bias, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("counts", "features", "width"),
+    [(COUNTS, 12, 12), ((90, 64, 65), 100, 128), ((1,), 1, 1), ((200, 3), 33, 17), ((0, 0), 5, 4)],
+    ids=str,
+)
+@pytest.mark.parametrize("options", ["smooth", "rough", "no angles", "not normalised"])
+def test_a_layer_is_the_ops_that_it_is_made_of(counts, features, width, options):
+    (_, _, _, directions, switch), offsets, empty = rows("cpu", counts=counts)
+    g = torch.randn(sum(counts), features, dtype=torch.float64).requires_grad_()
+    if options == "rough":
+        switch = empty = None
+    if options == "no angles":
+        directions = None
+    normalize = options != "not normalised"
+    leaves = [x for x in (g, directions, switch) if x is not None]
+    how = {"directions": directions, "switch": switch, "empty": empty, "normalize": normalize}
+    weights = layer(features, width)
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        got = attention_layer(g, offsets, weights, scale=0.8, eps=1e-5, **how)
+        want = by_parts(g, weights, offsets, **how)
+        torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
+        grad = torch.randn_like(want)
+        for a, b in zip(
+            torch.autograd.grad(got, leaves, grad), torch.autograd.grad(want, leaves, grad), strict=True
+        ):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+def test_a_layer_in_float32():
+    (_, _, _, directions, switch), offsets, empty = rows("cpu", counts=(90, 30))
+    g = torch.randn(120, 100, dtype=torch.float64)
+    weights = layer(100, 128)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [x.detach().to(dtype).requires_grad_() for x in (g, directions, switch)]
+        keys = {"directions": leaves[1], "switch": leaves[2], "empty": empty.to(dtype)}
+        own = AttentionWeights(*(w.to(dtype) for w in weights))
+        out = attention_layer(leaves[0], offsets, own, scale=0.8, eps=1e-5, normalize=True, **keys)
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for a, b in zip(*results, strict=True):
+        assert (a.double() - b).abs().max() < 2e-5 * b.abs().max()
+
+
+def test_vectors_of_length_zero_stay_zero():
+    """As PyTorch's own operations have it: a vector of zeros is not made longer."""
+    (_, _, _, directions, switch), offsets, empty = rows("cpu", counts=(4, 3))
+    weights = layer(6, 5)
+    weights = weights._replace(project_bias=torch.zeros(15, dtype=torch.float64))
+    g = torch.randn(7, 6, dtype=torch.float64)
+    g[2] = 0
+    g = g.requires_grad_()
+    how = {"directions": directions, "switch": switch, "empty": empty, "normalize": True}
+    got = attention_layer(g, offsets, weights, scale=0.8, eps=1e-5, **how)
+    want = by_parts(g, weights, offsets, **how)
+    torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
+    grads = [torch.autograd.grad(x.square().sum(), g)[0] for x in (got, want)]
+    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-10)
