@@ -25,7 +25,7 @@ namespace gpu_attention {
 
 // Queries at a time: where the sums of wide heads leave few registers, half as many as else.
 template <class N, int D, bool Options>
-constexpr int kQueryStep = D >= 64 && N::kSplit&& Options ? 16 : 32;
+constexpr int kQueryStep = D >= 64 && N::kSplit && Options ? 16 : 32;
 
 // Of a block. Wide heads need all registers of a multiprocessor for eight warps; of others three blocks share
 // one.
@@ -302,12 +302,12 @@ struct StepLoad {
 // can keep them.
 template <class T, class N, int D, int Step, bool Options>
 __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
-    backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout,
+    backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout, Blocks blocks,
                     const int64_t* bias_at, Wide wide, float* sums) {
   using Layout = BackwardMemory<N, D, Step>;
   constexpr int kStep = Step, kUnits = Step / 8;
   char* const memory = block_memory();
-  const TileBlock b = tile_block(p, true, bias_at);
+  const TileBlock b = tile_block(p, blocks, bias_at);
   const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp;
   const int warps = blockDim.x / kWarp, apart = layout.apart(), columns = layout.columns();
   char *const keys = memory, *const values = memory + layout.values();
@@ -373,6 +373,13 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
       next.load(p, g, b, wide, 0, has_factors);
     else
       copy_step(0, 0);
+    if (first_tile) {
+      ask_for_coming(p, b, p.q, p.width);
+      ask_for_coming(p, b, p.k, p.width);
+      ask_for_coming(p, b, p.v, p.value_width);
+      ask_for_coming(p, b, g.grad_out, p.value_width);
+      ask_for_coming(p, b, g.out, p.value_width);
+    }
     for (int query = 0; query < length; query += kStep) {
       const int stage = Layout::kStages == 2 ? query / kStep % 2 : 0;
       if constexpr (N::kSplit) {
