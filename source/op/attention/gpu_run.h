@@ -179,7 +179,7 @@ class Attention {
   // A tile of keys has 16 for each warp, or as many as fit.
   template <class N, int D, bool Options, int Step = kQueryStep<N, D, Options>>
   BackwardMemory<N, D, Step> backward_layout() const {
-    BackwardMemory<N, D, Step> layout{kGroup * backward_warps(D), p_.gates};
+    BackwardMemory<N, D, Step> layout{kGroup * backward_groups(D), p_.gates};
     while (layout.keys > kGroup && layout.size(has_factors()) > limits_.shared_bytes) layout.keys -= kGroup;
     return layout;
   }

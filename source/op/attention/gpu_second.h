@@ -304,7 +304,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       }
     }
     if constexpr (kSecond) {
-      if (active) put_key_gradients<T, D>(p, g, b, tile + kGroup * warp, length, wide, dk, dv);
+      if (active) {
+        put_rows(p, b, g.grad_k, p.width, wide.keys, tile + kGroup * warp, dk, p.scale);
+        put_rows(p, b, g.grad_v, p.value_width, wide.values, tile + kGroup * warp, dv, 1.0f);
+      }
       if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, key_sums);
     }
   }
