@@ -265,8 +265,8 @@ def test_extend_keeps_all_neighbours(way):
         if potential.grid is None:
             return descriptor.moments(near) * descriptor.slots
         splines = SplineModel(potential)
-        moments, report = splines.moments(near)
-        return splines.t(moments, report.within[0], splines.table(), types) * descriptor.slots
+        moments, _ = splines.moments(near)
+        return splines.t(moments, splines.table(), system) * descriptor.slots
 
     more = torch.tensor(wide.sel) - torch.tensor(extended.sel)
     padding = wide.model.descriptor.padding(more.expand(len(types), -1), types) * wide.model.descriptor.slots

@@ -37,7 +37,7 @@ def new_potential(config: Config, data: Dataset, lists: PairLists, seed: int) ->
     """A model with random weights and the statistics of the data."""
     potential = random_potential(config, data, lists, seed=seed, dtype=_DTYPES[config.training.precision])
     if config.training.spline:
-        use_training_spline(potential, potential.source["min_nbor_dist"])
+        use_training_spline(potential, potential.source["min_nbor_dist"], _types(potential, data))
     return potential
 
 
@@ -71,12 +71,18 @@ def adapt(potential: Potential, config: Config, data: Dataset, lists: PairLists,
     potential.overflow = overflow_rule(counts, potential.neighbors)
     potential.source = origin(counts.nearest, potential.source)
     if config.training.spline:
-        use_training_spline(potential, counts.nearest)
+        use_training_spline(potential, counts.nearest, _types(potential, data))
     if refit:
         preset = _by_type(preset_energies(config.model), config.model, potential)
         frames = statistics_frames(config, data)
         refit_bias(potential, data, lists, frames, preset=preset, rcond=fit_rcond(config.model))
     return potential
+
+
+def _types(potential: Potential, data: Dataset) -> list[int] | None:
+    """The types that the data has, where a model may know many more; None where all count."""
+    found = np.unique(data.types[data.types >= 0]).tolist()
+    return found if potential.model.mixed_types else None
 
 
 def refit_bias(
@@ -133,6 +139,7 @@ def model_state(potential: Potential) -> dict[str, Any]:
         "source": potential.source,
         "overflow": potential.overflow,
         "grid": None if potential.grid is None else asdict(potential.grid),
+        "spline_types": potential.spline_types,
     }
 
 
@@ -144,5 +151,7 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
     potential.load_state_dict(state["weights"])
     potential.source = dict(state["source"])
     potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
+    types = state.get("spline_types")  # which checkpoints of earlier versions have not
+    potential.spline_types = None if types is None else tuple(types)
     set_trained(potential, config)
     return potential.train()

@@ -20,10 +20,10 @@ struct Cutoff {
   T cutoff, smooth, protection;
 };
 
-// s and q with their first and second derivatives in r, and 1/r.
+// w, s and q with their first and second derivatives in r, and 1/r.
 template <class T>
 struct RadialTerms {
-  T inv_r, s, ds, dds, q, dq, ddq;
+  T inv_r, w, dw, ddw, s, ds, dds, q, dq, ddq;
 };
 
 // w = 1 + u^3 (-6 u^2 + 15 u - 10),  u = (r - smooth) / (cutoff - smooth) clamped to [0, 1].
@@ -40,6 +40,7 @@ MDOPS_HD RadialTerms<T> radial_terms(T r2, const Cutoff<T>& c) {
   const T inv = T(1) / (r + c.protection), inv2 = inv * inv, inv3 = inv2 * inv;
   RadialTerms<T> f;
   f.inv_r = T(1) / r;
+  f.w = w, f.dw = dw, f.ddw = ddw;
   f.s = w * inv;
   f.ds = dw * inv - w * inv2;
   f.dds = ddw * inv - T(2) * dw * inv2 + T(2) * w * inv3;
@@ -112,6 +113,44 @@ MDOPS_HD void pair_hessian_product(const T* d, const T* v, const RadialTerms<T>&
     const T e = d[a] * f.inv_r, grad_l = (v[a] - e * l) * f.inv_r;
     out[a] = along_e * e + along_grad_l * grad_l + (dp[1 + a] * ds_v * f.q + p[1 + a] * f.dq * l) * i;
   }
+}
+
+// With a gate, the row is w R in the place of R. Its derivative along the tangent v, from R and dR:
+template <class T>
+MDOPS_HD void gate_row_jvp(const T* d, const T* v, const RadialTerms<T>& f, const T* row, T* drow) {
+  const T dw = f.dw * (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;
+  for (int a = 0; a < 4; ++a) drow[a] = f.w * drow[a] + dw * row[a];
+}
+
+// What w' adds to the gradient of w L, for the value L: the rest is w times the gradient of L.
+template <class T>
+MDOPS_HD void add_gate_slope(const T* d, const RadialTerms<T>& f, T value, T* grad) {
+  const T slope = value * f.dw * f.inv_r;
+  for (int a = 0; a < 3; ++a) grad[a] += slope * d[a];
+}
+
+// The Hessian of w L times the tangent v, from the value, the gradient and the Hessian product of L.
+template <class T>
+MDOPS_HD void gate_hessian_product(const T* d, const T* v, const RadialTerms<T>& f, T value, const T* grad,
+                                   T* out) {
+  const T l = (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;
+  const T change = grad[0] * v[0] + grad[1] * v[1] + grad[2] * v[2];
+  for (int a = 0; a < 3; ++a) {
+    const T e = d[a] * f.inv_r;
+    out[a] = f.w * out[a] + f.dw * (l * grad[a] + change * e + value * (v[a] - e * l) * f.inv_r) +
+             f.ddw * value * l * e;
+  }
+}
+
+// The Hessian product of w L, in the place of that of L in `out`, for the L of pair_hessian_product.
+template <class T>
+MDOPS_HD void gate_pair_hessian(const T* d, const T* v, const RadialTerms<T>& f, const Normalisation<T>& n,
+                                const T* p, const T* dp, T* out) {
+  T row[4], grad[3], value = 0;
+  env_row(d, f, n, row);
+  for (int a = 0; a < 4; ++a) value += p[a] * row[a];
+  pair_gradient(d, f, n, p, dp, grad);
+  gate_hessian_product(d, v, f, value, grad, out);
 }
 
 template <class T>

@@ -36,7 +36,7 @@ PotentialKernels<T> kernels_for(const FittingShape& net) {
              PotentialResults<T>& out) { MDOPS_RUN(potential, args, weights, ids, count, scratch, out); }};
 }
 
-// Every thread takes an equal part of each type's atoms, so that the sums, and with them the result's last
+// Every thread takes an equal part of each net's atoms, so that the sums, and with them the result's last
 // bits, depend on the number of threads alone.
 template <class T>
 std::vector<Share<T>> run(const Op& op, const PotentialInputs& in, const PotentialArgs<T>& args,
@@ -52,10 +52,10 @@ std::vector<Share<T>> run(const Op& op, const PotentialInputs& in, const Potenti
     T* scratch = static_cast<T*>(memory.data());
     for (int64_t thread = begin; thread < end; ++thread) {
       PotentialResults<T> out = answer.results(in, shares[thread]);
-      for (int t = 0; t < args.ntypes; ++t) {
-        const int64_t first = order.start[t], count = order.start[t + 1] - first;
+      for (int n = 0; n < args.nets; ++n) {
+        const int64_t first = order.first_of(n, args.nets), count = order.count_of(n, args.nets);
         const int64_t from = count * thread / threads, to = count * (thread + 1) / threads;
-        kernels.potential(args, packed_weights(in.net, parts, nets + t * in.nets.size(1)),
+        kernels.potential(args, packed_weights(in.net, parts, nets + n * in.nets.size(1)),
                           order.ids.data() + first + from, to - from, scratch, out);
       }
       shares[thread].bad_atom = out.bad_atom;

@@ -28,6 +28,12 @@ struct Order {
     for (int64_t i = 0; i < atoms; ++i)
       if (types[i] >= 0) ids[next[types[i]]++] = static_cast<int32_t>(i);
   }
+
+  // The atoms of one of so many nets: of a type, or of all types.
+  int64_t first_of(int64_t net, int64_t nets) const { return nets == 1 ? start.front() : start[net]; }
+  int64_t count_of(int64_t net, int64_t nets) const {
+    return (nets == 1 ? start.back() : start[net + 1]) - first_of(net, nets);
+  }
 };
 
 // Positions with a fourth column, so that one vector load brings an atom.
