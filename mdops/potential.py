@@ -155,7 +155,8 @@ class Potential(nn.Module):
         return None if found is None or len(found) == len(self.type_map) else found
 
     def grid_for(self, types: Sequence[int] | None) -> SplineGrid:
-        """`grid`, or a finer one if these types, all with None, need it."""
+        """`grid`, or a finer one if these types, all with None, need it. In a training `grid` is kept up to date, for
+        the types of the data."""
         descriptor = moment_descriptor(self.model)
         assert self.grid is not None and descriptor is not None
         kinds = range(descriptor.ntypes) if types is None else types

@@ -30,6 +30,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -86,7 +87,7 @@ def main() -> int:
     )
     parser.add_argument("--frames", type=int, default=20, help="to evaluate the models on")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of all trainings")
-    parser.add_argument("--jobs", type=int, default=1, help="inputs at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument(
         "--work", type=Path, default=Path("training_beside_deepmd"), help="a folder for all runs"
     )
@@ -111,7 +112,8 @@ def main() -> int:
     versions = subprocess.run(
         [args.python, "-c", VERSIONS], check=True, capture_output=True, text=True
     ).stdout
-    with ThreadPoolExecutor(args.jobs) as pool:
+    args.turns = threading.Semaphore(args.jobs)
+    with ThreadPoolExecutor(min(args.jobs, len(paths))) as pool:
         rows = list(pool.map(lambda path: compare(args, path, tested), paths))
     if args.out:
         head = {
@@ -158,13 +160,18 @@ def compare(args: argparse.Namespace, path: Path, tested: Path) -> dict[str, Any
     if row["refused"] or not args.seeds:
         print(json.dumps(row), flush=True)
         return row
-    runs: dict[str, list[dict[str, Any]]] = {"mdops": [], "deepmd": []}
-    for seed in range(args.seeds):
-        for program, done in runs.items():
-            changes = {"disp_freq": max(steps // POINTS, 1), "save_freq": steps}
-            tree = raised_seeds(shortened(path, steps, args.work / "data", changes), 100 * seed)
-            done.append(train(args, program, path, f"{steps}-{seed}", tree))
-    errors = {program: [errors_of(run["model"], tested) for run in done] for program, done in runs.items()}
+    changes = {"disp_freq": max(steps // POINTS, 1), "save_freq": steps}
+    whole = shortened(path, steps, args.work / "data", changes)
+
+    def one(program: str, seed: int) -> dict[str, Any]:
+        return train(args, program, path, f"{steps}-{seed}", raised_seeds(whole, 100 * seed))
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        begun = {p: [pool.submit(one, p, seed) for seed in range(args.seeds)] for p in ("mdops", "deepmd")}
+        runs = {program: [run.result() for run in of_program] for program, of_program in begun.items()}
+    errors = {
+        program: [errors_of(args, run["model"], tested) for run in done] for program, done in runs.items()
+    }
     row |= {
         "steps": steps,
         "seconds": {
@@ -280,10 +287,11 @@ def train(
         command = [args.python.absolute(), "-m", "deepmd", "--pt", "train"]
         if '"auto"' not in json.dumps(tree["model"]):
             command.append("--skip-neighbor-stat")  # of the data, to look at; a sel that is "auto" needs them
-    start = time.perf_counter()
-    done = subprocess.run(
-        [*command, "input.json"], cwd=folder, env=environment(args.device), capture_output=True, text=True
-    )
+    with args.turns:
+        start = time.perf_counter()
+        done = subprocess.run(
+            [*command, "input.json"], cwd=folder, env=environment(args.device), capture_output=True, text=True
+        )
     (folder / "log").write_text(done.stdout + done.stderr)
     model = folder / ("model.safetensors" if program == "mdops" else "model.ckpt.pt")
     run: dict[str, Any] = {"model": str(model.absolute()), "seconds": time.perf_counter() - start}
@@ -294,11 +302,11 @@ def train(
     return run
 
 
-def errors_of(model: str, system: Path) -> dict[str, float]:
+def errors_of(args: argparse.Namespace, model: str, system: Path) -> dict[str, float]:
     """RMSE of a model on the frames, by mdops; kept beside the model."""
     path = Path(model).with_name(f"errors-{len(np.load(system / 'set.000/box.npy'))}.json")
     if not path.exists():
-        potential = mdops.load(model, overflow="truncate")
+        potential = mdops.load(model, overflow="truncate", device=args.device)
         found = evaluate(potential, load_dataset([str(system)], potential.type_map)).errors()
         path.write_text(json.dumps({name: found[name].rmse for name in QUANTITIES}))
     return json.loads(path.read_text())

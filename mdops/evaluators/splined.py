@@ -73,6 +73,7 @@ class SplineModel:
         self.mask, self.zeroed = (self._of_pairs(x) for x in pair_masks(model))
         self.shares_net = bool(model.fitting.shared and model.has_energy[self.kinds].all())
         self._has_mean = bool((self.mean != 0).any())
+        self._marks = torch.eye(self.ntypes, dtype=d.mean.dtype, device=d.mean.device)
         names = torch.full((d.ntypes + 1,), -1, dtype=torch.int32, device=d.mean.device)
         names[self.kinds] = torch.arange(self.ntypes, dtype=torch.int32, device=d.mean.device)
         self._names = names  # the last one, -1, is that of virtual atoms
@@ -256,8 +257,7 @@ class SplineModel:
         extra = self.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
         if not self._marks_types:
             return extra
-        marks = torch.eye(self.ntypes, dtype=extra.dtype, device=extra.device)
-        marks = marks[self.types(system).long().clamp(min=0)]
+        marks = self._marks[self.types(system).long().clamp(min=0)]
         return torch.cat([marks, extra], 1) if extra.shape[1] else marks
 
     @property

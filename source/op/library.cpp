@@ -115,7 +115,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis, "
       "str matmul) -> Tensor");
   m.def(
-      "spline_potential_why_not(Tensor like, int ntypes, int intervals, int width, int axis, int[] neurons, "
+      "spline_potential_why_not(Tensor like, int tables, int intervals, int width, int axis, int[] neurons, "
       "int extra) -> str");
   m.def(
       "spline_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "

@@ -82,11 +82,11 @@ struct CpuCall : Op {
   }
 };
 
-std::string spline_potential_why_not(const Tensor& like, int64_t ntypes, int64_t intervals, int64_t width,
+std::string spline_potential_why_not(const Tensor& like, int64_t tables, int64_t intervals, int64_t width,
                                      int64_t axis, std::vector<int64_t> neurons, int64_t extra) {
   float_input("spline_potential_why_not", "like", like, {kAny});
   const std::string refusal = shape_refusal(width, axis, neurons, extra);
-  return refusal.empty() ? rows_refusal(ntypes, intervals + 5) : refusal;
+  return refusal.empty() ? rows_refusal(tables, intervals + 5) : refusal;
 }
 
 }  // namespace
