@@ -45,7 +45,7 @@ def commands(text):
     lines = text.replace("\\\n", " ").splitlines()
     found = [
         re.match(
-            r" *(?:torchrun .* -m )?mdops ((?:info|convert|md|train|test|bench|build|profile|doctor)\b[^#]*)",
+            r" *(?:torchrun .* -m )?mdops ((?:info|convert|core|md|train|test|bench|build|profile|doctor)\b[^#]*)",
             line,
         )
         for line in lines

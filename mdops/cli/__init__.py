@@ -12,7 +12,7 @@ from typing import Any
 
 from mdops.errors import LibraryError, MDOpsError
 
-COMMANDS = ("info", "convert", "md", "train", "test", "bench", "build", "profile", "doctor")
+COMMANDS = ("info", "convert", "core", "md", "train", "test", "bench", "build", "profile", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
