@@ -394,10 +394,33 @@ def _potential_samples(
         "nets": (14, packed[None].expand(3, -1)),
         "scale": (16, output[0]),
     }
+    # A plain sum: no net of T^T T_<, but of T's first row.
+    few = [weights[0][:width].contiguous(), *weights[1:]]
+    pack_plain = (few, biases, timesteps, width, 0, "float32")
+    packed_plain = torch.ops.mdops.spline_potential_pack(*pack_plain)
+    zeroed = (p["mean"], p["std"], p["mask"], p["mask"], p["sel"], p["sel"][:0])
+    nets_plain = torch.stack([packed_plain, packed_plain])
+    plain_shape = (*shape[:5], 0, *shape[6:])
+    alone = (
+        *atoms,
+        *lists,
+        *zeroed,
+        tables,
+        nets_plain,
+        random(5, 0),
+        *output,
+        *plain_shape,
+        False,
+        1,
+        3.0,
+        "float32",
+    )
     whole = [
         Sample("spline_potential_pack", pack, opaque=(0,), bad={"matmul": (5, "high")}),
         Sample("spline_potential", args, bad=bad),
         Sample("spline_potential", together, bad=bad_together),
+        Sample("spline_potential_pack", pack_plain, opaque=(0,), bad={"axis": (4, -1)}),
+        Sample("spline_potential", alone, bad={"axis": (23, -1)}),
     ]
     if not has_kernel("spline_training", packed.device):
         return whole
@@ -405,7 +428,12 @@ def _potential_samples(
     nets = [*layers_of_net, *(0.9 * part for part in layers_of_net)]
     bad = {name: change for name, change in bad.items() if name not in ("activation", "tf32", "matmul")}
     grads = tuple(random(*shape, like=torch.float64) for shape in ((5,), (5, 3), (2, 3, 3)))
-    for values, tensors, wrong in ((args, nets, bad), (together, layers_of_net, {})):
+    plain_net = [few[0], *layers_of_net[1:]]
+    for values, tensors, wrong in (
+        (args, nets, bad),
+        (together, layers_of_net, {}),
+        (alone, [*plain_net, *plain_net], {}),
+    ):
         trained = (*values[:14], tensors, *values[15:-3])
         saved = torch.ops.mdops.spline_training(*trained)[-1]
         shifted = {name: (k + 4, value) for name, (k, value) in wrong.items()}

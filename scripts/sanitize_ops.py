@@ -40,19 +40,21 @@ def samples(dtype: torch.dtype) -> list[Sample]:
             )
     own = []
     if dtype == torch.float32:
-        own = [s for matmul in ("float32", "tf32") for s in packed_samples(*made[True], matmul=matmul)]
+        own = [s for matmul in ("float32", "tf32") for s in packed_samples(made[True], matmul)]
     return [s for s in own + made[False] if s.op.startswith(tuple(sys.argv[1:]) or "")]
 
 
-def packed_samples(pack: Sample, *potentials: Sample, matmul: str) -> list[Sample]:
-    """The samples with the choice `matmul`, the last argument of all, and the weights packed for it."""
-    pack = dataclasses.replace(pack, args=(*pack.args[:-1], matmul))
-    packed = pack.function(*pack.args).cpu()
-    made = [pack]
-    for potential in potentials:
-        nets = copied(packed.expand(len(potential.args[NETS]), -1).contiguous())
-        args = (*potential.args[:NETS], nets, *potential.args[NETS + 1 : -1], matmul)
-        made.append(dataclasses.replace(potential, args=args))
+def packed_samples(given: list[Sample], matmul: str) -> list[Sample]:
+    """Samples of packing, and after each those of steps with its weights; all with `matmul`, their last argument."""
+    made = []
+    for sample in given:
+        args = (*sample.args[:-1], matmul)
+        if sample.op == "spline_potential_pack":
+            packed = sample.function(*args).cpu()
+        else:
+            nets = copied(packed.expand(len(sample.args[NETS]), -1).contiguous())
+            args = (*args[:NETS], nets, *args[NETS + 1 :])
+        made.append(dataclasses.replace(sample, args=args))
     return made
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator
-from mdops.evaluators.splined import LayerTensors, Splined, SplineModel, SplineModels, moment_descriptor
+from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels, composed, moment_descriptor
 from mdops.jit.kernels import in_use, use_cached
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import NeighborReport
@@ -72,7 +72,7 @@ class Fused(Evaluator):
     ) -> tuple[Answers, NeighborReport]:
         tables = self._tables_of(self._models.types(system))
         if tables is None:
-            return Splined(self.potential)(system, neighbors, fparam, aparam, check=check)
+            return composed(self.potential)(system, neighbors, fparam, aparam, check=check)
         s = tables.splines
         energy, forces, virial, within, nearest = spline_potential(
             *atoms_and_pairs(s, system, neighbors),
@@ -85,7 +85,7 @@ class Fused(Evaluator):
         )
         report = NeighborReport((s.taken(within),), nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
-            return Splined(self.potential)(system, neighbors, fparam, aparam)  # which drops neighbours
+            return composed(self.potential)(system, neighbors, fparam, aparam)  # which drops neighbours
         return {"atom_energy": energy, "forces": forces, "virial": virial}, report
 
     def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":

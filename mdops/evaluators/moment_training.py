@@ -11,7 +11,7 @@ from mdops.evaluators import moment_energy
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused_training import why_not_truncated
 from mdops.evaluators.spline import collocation_on
-from mdops.evaluators.splined import Splined, SplineModel, trained_types
+from mdops.evaluators.splined import Splined, SplineModel, trained_types, why_not_rows
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.ops import NeighborList, pair_forces
@@ -42,7 +42,7 @@ class MomentTraining(Evaluator):
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
-        problem = SplineModel.why_not(potential) or why_not_truncated(potential)
+        problem = SplineModel.why_not(potential) or why_not_rows(potential) or why_not_truncated(potential)
         if problem is not None:
             return problem
         model: Any = potential.model

@@ -209,9 +209,11 @@ def _pair_forces(
     """(P,): the largest derivative by a neighbour's position of what it adds to T, over all functions and k.
 
     That is R_a G_k(s). R_0 = (s - m)/d0 and the others, s/d1 along the pair, change with r by -`fall` = ds/dr
-    each; across the pair these turn, by s/(r d1), for which s^2/d1 stands (they are equal before the switch).
-    Takes G and its derivative in s, (n, F, P, M).
+    each; across the pair these turn, by s/(r d1), for which s^2/d1 stands (they are equal before the switch). In a
+    plain sum there is G_k alone. Takes G and its derivative in s, (n, F, P, M).
     """
+    if descriptor.plain:
+        return (fall[:, None] * slope).abs().amax((0, 1, 3))
     mean, std = descriptor.mean[types, None, None, None], descriptor.std[types][:, :, None, None, None]
     s, fall = s[:, None], fall[:, None]
     first = fall * (value + (s - mean) * slope) / std[:, 0]

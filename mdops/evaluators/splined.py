@@ -213,7 +213,7 @@ class SplineModel:
     @property
     def _features(self) -> int:
         """Of T^T T_<."""
-        return self.descriptor.channels * self.descriptor.axis_neuron
+        return self.descriptor.channels * max(self.descriptor.axis_neuron, 1)
 
     def fitting_layers(self, *, double: bool = False) -> list[list[LayerTensors]]:
         """Each net's layers for inputs [T^T T_<, what `extra_inputs` gives], differentiable in the weights; in float64
@@ -319,7 +319,8 @@ class PresentTypes:
 
 
 _NO_SUMS = (
-    "splines are for models of one descriptor of sums over neighbours (se_e2_a, DPA-1 without attention)"
+    "splines are for models of one descriptor of sums over neighbours "
+    "(se_e2_a, se_e2_r, DPA-1 without attention)"
 )
 
 
@@ -353,7 +354,7 @@ class Splined(Autograd):
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
-        return SplineModel.why_not(potential)
+        return SplineModel.why_not(potential) or why_not_rows(potential)
 
     def respond(
         self,
@@ -375,6 +376,18 @@ class Splined(Autograd):
             moments, _ = s.moments(near)
         features = s.descriptor.contract(s.t(moments, table, near.system), near)
         return s.model.finish(s.fitting(features.values, near, fparam, aparam), near.types), report
+
+
+def why_not_rows(potential: "Potential") -> str | None:
+    """Why `spline_moment` has not the sums of a model."""
+    descriptor = moment_descriptor(potential.model)
+    plain = descriptor is not None and descriptor.plain
+    return "the op for moments sums rows of the environment matrix, and here are none" if plain else None
+
+
+def composed(potential: "Potential") -> Autograd:
+    """The separate ops of a model."""
+    return Autograd(potential) if Splined.why_not(potential) else Splined(potential)
 
 
 def new_grid(
@@ -438,4 +451,7 @@ def _pairs(model: AtomicModel, types: Sequence[int]) -> tuple[torch.Tensor | Non
     assert isinstance(model, DescriptorFitting)
     kinds = torch.tensor(types, device=model.out_bias.device)
     mask = pair_masks(model)[0][kinds][:, kinds]
-    return (mask if bool(mask.any()) else None), kinds
+    # Of a plain sum, neighbours that are excluded count.
+    descriptor = moment_descriptor(model)
+    masks = bool(mask.any()) and descriptor is not None and not descriptor.plain
+    return (mask if masks else None), kinds

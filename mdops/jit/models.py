@@ -36,8 +36,9 @@ def why_not(potential: "Potential") -> str | None:
     problem = Fused.why_not(potential)
     if problem is not None:
         return f"kernels are rebuilt for the evaluator `fused`: {problem}"
-    if potential.neighbors[0].mixed:
-        return "kernels are rebuilt for the types of a model, and of one with shared places those of a system count"
+    descriptor: Any = potential.model.descriptor
+    if descriptor.mixed or descriptor.plain:
+        return f"kernels are rebuilt for se_e2_a, and this is {potential.kind}"
     return None
 
 

@@ -16,13 +16,20 @@ class MomentDescriptor(EnvironmentDescriptor):
 
     R_j is the normalised row of the environment matrix of neighbour j, s_j the s of docs/mathematics.md, c the type of
     the centre and t that of the neighbour; T_< are the first M2 of T's M columns, and k_c numbers of the centre's type,
-    if there are any. With a gate, the sum is of R_j (x) (g_c(s_j) + w_j g_ct(s_j)), w_j being the switch.
+    if there are any. With a gate, the sum is of R_j (x) (g_c(s_j) + w_j g_ct(s_j)), w_j being the switch. A plain sum
+    has 1 in the place of R_j, and D = [sum_j g_ct(s_j) / N_sel, k_c]; there, neighbours that the descriptor excludes
+    have the mean as their s, and not zero as their row.
     """
 
     @property
     @abstractmethod
     def axis_neuron(self) -> int:
-        """M2."""
+        """M2; 0 for a plain sum."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a plain sum."""
+        return self.axis_neuron == 0
 
     @property
     @abstractmethod

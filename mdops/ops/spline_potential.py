@@ -8,8 +8,8 @@ from mdops.ops._register import register_fake
 
 
 def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
-    """Energies, forces and virials of a model of one descriptor of sums over neighbours (se_e2_a, DPA-1 without
-    attention) whose embedding nets are splines, in one pass.
+    """Energies, forces and virials of a model of one descriptor of sums over neighbours (se_e2_a, se_e2_r, DPA-1
+    without attention) whose embedding nets are splines, in one pass.
 
     On the CPU it works through blocks of atoms that stay in the processor's cache, from moments to forces
     (docs/mathematics.md). On a GPU it is a fixed sequence of kernels that never waits for the host and can be captured
@@ -36,7 +36,8 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
         cutoff, cutoff_smooth, protection (A), s_max (1/A), width, axis, neurons, residual (0 or 1 for each
         hidden layer), gated, activation (its code), threshold (of silut) and matmul.
 
-    Atoms of a net that serves all types are worked on together, so that many types cost no more than few.
+    With axis 0 the descriptor is a plain sum (se_e2_r): 1 stands in the place of R, and neighbours in `zeroed` count
+    with s = mean. Atoms of a net that serves all types are worked on together: many types cost no more than few.
 
     Returns:
         atom_energy (N,) float64, forces (N, 3) float64, virial (S, 3, 3) float64, and within (N, ntypes) int32
@@ -59,7 +60,7 @@ def spline_potential_pack(
         weights: (inputs, outputs) of each layer, the output layer, (inputs, 1), last; the first has width * axis
             inputs, in DeePMD-kit's order, and then the extra ones.
         biases, timesteps: (outputs,) of each layer.
-        width, axis: M and M2.
+        width, axis: M and M2; with axis 0, of a plain sum, there are `width` inputs.
         matmul: the least accuracy of products: "float32", "bf16x3", "bf16", or on a GPU alone "tf32".
     """
     return torch.ops.mdops.spline_potential_pack(weights, biases, timesteps, width, axis, matmul)

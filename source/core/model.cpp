@@ -217,7 +217,7 @@ class ModelOf : public Model {
     nets_.resize(nets * net_size_);
     for (int64_t k = 0; k < nets; ++k) {
       std::vector<std::vector<T>> kept;
-      for (int64_t n = 0, inputs = width * axis + extra; n < layers; ++n) {
+      for (int64_t n = 0, inputs = args_.net.features + extra; n < layers; ++n) {
         const int64_t outputs = n + 1 < layers ? neurons[n] : 1;
         kept.push_back(file.numbers<T>(part(k, n, "weight"), {inputs, outputs}));
         kept.push_back(file.numbers<T>(part(k, n, "bias"), {outputs}));

@@ -49,6 +49,7 @@ REFUSED = {
 # More neighbours than places are refused, not dropped.
 OVERFLOWING = ("overflow", "overflow_two_side")
 CASES = sorted(path.name for path in REFERENCE.iterdir())
+OF_SE_E2_R = ("base", "davg_zero", "float32", "options", "pairs", "virtual")
 ANSWERS = ("energy", "forces", "virial", "atom_energy", "atom_virial")
 FLOAT64, FLOAT32 = {"energy": 1e-7, "other": 1e-7}, {"energy": 5e-6, "other": 5e-5}
 
@@ -119,13 +120,20 @@ def system():
 # -- Answers
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c not in (*REFUSED, *OVERFLOWING)])
-def test_every_option_of_se_e2_a(case, tmp_path):
-    path = written(REFERENCE / case, tmp_path / "model.safetensors")
-    rounded = case in ("float32", "float32_descriptor")
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *(REFERENCE / case for case in CASES if case not in (*REFUSED, *OVERFLOWING)),
+        *(KINDS / f"se_e2_r_{case}" for case in OF_SE_E2_R),
+    ],
+    ids=lambda folder: folder.name,
+)
+def test_every_option(folder, tmp_path):
+    path = written(folder, tmp_path / "model.safetensors")
+    rounded = "float32" in folder.name
     for precision in ("float64", "float32"):
         model = Model(path, precision)
-        for given, answers in systems(REFERENCE / case):
+        for given, answers in systems(folder):
             tolerance = FLOAT32 if rounded or precision == "float32" else FLOAT64
             assert_near(model.compute(**given), answers, tolerance)
 
@@ -282,13 +290,13 @@ def refused(status, match, call, *args, **options):
     assert caught.value.status == status
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", ["activation_relu", "activation_silut", "atom_ener_shared", "axis_all"])
 def test_what_the_fused_step_does_not_cover_is_refused_with_the_reason(case, tmp_path):
     with pytest.raises(UnsupportedModelError, match=REFUSED[case]):
         written(REFERENCE / case, tmp_path / "model.safetensors")
 
 
-@pytest.mark.parametrize("case", ["se_e2_r_base", "hybrid", "dpa1_attn2", "dpa1_concat_attn0", "zbl_switch"])
+@pytest.mark.parametrize("case", ["se_e3_base", "hybrid", "dpa1_attn2", "dpa1_concat_attn0", "zbl_switch"])
 def test_other_kinds_are_refused_by_name(case, tmp_path):
     with pytest.raises(UnsupportedModelError, match=r"the C core does not evaluate this model: .*mdops md"):
         written(KINDS / case, tmp_path / "model.safetensors")

@@ -1,4 +1,4 @@
-"""DPA-1 without attention on spline moments: every option, every evaluator, few and many types."""
+"""DPA-1 without attention, and se_e2_r, on spline moments: every option, every evaluator, few and many types."""
 
 import copy
 import itertools
@@ -30,7 +30,10 @@ from mdops.options import parse
 from mdops.system import System, from_atoms
 
 KINDS = Path(__file__).parents[1] / "data" / "reference_kinds"
-CASES = ("dpa1_attn0_strip", "dpa1_concat_attn0", "dpa1_residual_types_twice", "se_atten_v2")
+CASES = (
+    *("dpa1_attn0_strip", "dpa1_concat_attn0", "dpa1_residual_types_twice", "se_atten_v2"),
+    *sorted(path.name for path in KINDS.iterdir() if path.name.startswith(("se_e2_r", "se_r"))),
+)
 SPLINES, FLOAT32 = 1e-7, 3e-5
 SMALL = {
     "rcut": 4.0, "rcut_smth": 1.0, "sel": 60, "neuron": [6, 12, 24], "axis_neuron": 5, "attn_layer": 0, "tebd_dim": 4,
@@ -41,13 +44,16 @@ def folder_of(case):
     return SHARED / case if (SHARED / case).is_dir() else KINDS / case
 
 
+RADIAL = {"rcut": 4.0, "rcut_smth": 1.0, "sel": [60, 40], "neuron": [6, 12, 24]}
+
+
 def model_of(
     elements=("Cu", "Al"), kind="dpa1", seed=0, dtype=torch.float64, fitting=None, model=None, **keys
 ):
     """A model with random weights and statistics that are not zero."""
     sections = {
         "type_map": list(elements),
-        "descriptor": {"type": kind, **SMALL, **keys},
+        "descriptor": {"type": kind, **(RADIAL if kind == "se_e2_r" else SMALL), **keys},
         "fitting_net": {"neuron": [20, 20, 20], **(fitting or {})},
     }
     found = DescriptorFitting.random(
@@ -92,10 +98,12 @@ def assert_close(found, wanted, tolerance, names=("energy", "atom_energy", "forc
 @pytest.mark.parametrize("case", CASES)
 def test_answers_are_deepmd_kits(case, dtype, device):
     folder = folder_of(case)
-    potential = mdops.load(folder / "model.dp", dtype=dtype, device=device)
+    overflow = "truncate" if case.endswith("few_places") else "error"
+    potential = mdops.load(folder / "model.dp", dtype=dtype, device=device, overflow=overflow)
     is_fused = isinstance(potential.evaluator(), Fused)
-    assert is_fused == ((device, dtype) != ("cuda", "float64"))
-    tolerance = SPLINES if dtype == "float64" else FLOAT32
+    assert is_fused == ((device, dtype) != ("cuda", "float64")), potential.explain()
+    # DeePMD-kit itself computed such a model in float32.
+    tolerance = SPLINES if dtype == "float64" and not case.endswith("float32") else FLOAT32
     for one in references(folder):
         system = moved(one.system, device)
         found = potential.evaluate(system, None, one.fparam, one.aparam)
@@ -130,6 +138,11 @@ COMBINATIONS = {
     "silent": {"set_davg_zero": False, "model": {"atom_exclude_types": [1]}},
     "parameters": {"fitting": {"numb_fparam": 2, "numb_aparam": 1, "resnet_dt": False}},
     "vacuum": {"fitting": {"atom_ener": [-1.0, None]}},
+    "radial": {"kind": "se_e2_r", "resnet_dt": True, "set_davg_zero": False},
+    "radial_excluded": {
+        "kind": "se_e2_r", "exclude_types": [[0, 1]], "model": {"pair_exclude_types": [[1, 1]]},
+        "fitting": {"numb_fparam": 1}, "rcut_smth": 2.0, "env_protection": 0.1,
+    },
 }  # fmt: skip
 
 
@@ -169,7 +182,7 @@ def test_gpu_is_the_float64_cpu(name):
     exact, gpu = potential_of(spline=False, **keys), potential_of(dtype=torch.float32, **keys).cuda()
     double = potential_of(**keys).cuda()
     assert isinstance(gpu.evaluator(), Fused), gpu.explain()
-    assert isinstance(double.evaluator(), Splined)
+    assert isinstance(double.evaluator(), Splined) == (keys.get("kind") != "se_e2_r")
     first, second = alloy(seed=1), alloy(seed=2)
     first.symbols[0], second.symbols[0] = "Cu", "Al"
     for frames in ((first, second), (alloy(("Al",), seed=3),), (alloy(repeat=5),)):
@@ -217,6 +230,7 @@ def test_what_runs_is_told():
     potential = potential_of()
     assert potential.explain() == "fused: one op a step"
     assert potential.explain("train").startswith("fused training: ")
+    assert "rebuilt for se_e2_a" in (mdops.jit.models.why_not(potential) or "")
     attentive = potential_of(spline=False, attn_layer=1)
     attentive.use_spline()
     assert attentive.grid is None and "no faster way is known" in attentive.explain()
@@ -318,8 +332,10 @@ def test_training_gradients_are_autograds(name, device):
     potential.train().to(device)
     system = system_of(potential, alloy(seed=1), alloy(seed=2), device=device)
     wanted = gradients_of(potential, Autograd, system, create_graph=True)
+    if device == "cuda" and keys.get("kind") == "se_e2_r":
+        pytest.skip("it trains by autograd there")
     kinds = [MomentTraining, FusedTraining] if device == "cpu" else [MomentTraining]
-    for kind in kinds:
+    for kind in kinds[1:] if keys.get("kind") == "se_e2_r" else kinds:
         assert kind.why_not(potential) is None
         found = gradients_of(potential, kind, system)
         assert found.keys() == wanted.keys()

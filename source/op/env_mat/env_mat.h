@@ -50,16 +50,29 @@ MDOPS_HD RadialTerms<T> radial_terms(T r2, const Cutoff<T>& c) {
   return f;
 }
 
-// The normalisation of a centre's type: R_0 = (s - mean) * inv0, R_xyz = q d * inv1.
+// The normalisation of a centre's type: R_0 = scale s + shift, R_xyz = q d * inv1.
 template <class T>
 struct Normalisation {
-  T mean, inv0, inv1;
+  T scale, shift, inv1;
 };
+
+// R = (1, 0, 0, 0), for plain sums; what is not a number stays so.
+template <class T>
+MDOPS_HD Normalisation<T> ones(T mean, T deviation0, T deviation1) {
+  return {T(0), T(1) + T(0) * (mean + deviation0 + deviation1), T(0)};
+}
+
+// With the mean m and the deviations d0 and d1.
+template <class T>
+MDOPS_HD Normalisation<T> normalised(T mean, T deviation0, T deviation1) {
+  const T scale = T(1) / deviation0;
+  return {scale, -mean * scale, T(1) / deviation1};
+}
 
 // R of one pair.
 template <class T>
 MDOPS_HD void env_row(const T* d, const RadialTerms<T>& f, const Normalisation<T>& n, T* row) {
-  row[0] = (f.s - n.mean) * n.inv0;
+  row[0] = f.s * n.scale + n.shift;
   for (int a = 0; a < 3; ++a) row[1 + a] = f.q * n.inv1 * d[a];
 }
 
@@ -69,7 +82,7 @@ MDOPS_HD void env_row_jvp(const T* d, const T* v, const RadialTerms<T>& f, const
                           T* ds) {
   const T along = (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;  // dr along v
   *ds = f.ds * along;
-  row[0] = *ds * n.inv0;
+  row[0] = *ds * n.scale;
   for (int a = 0; a < 3; ++a) row[1 + a] = (f.dq * along * d[a] + f.q * v[a]) * n.inv1;
 }
 
@@ -79,7 +92,7 @@ MDOPS_HD void pair_gradient(const T* d, const RadialTerms<T>& f, const Normalisa
                             const T* dp, T* grad) {
   const T pd = (p[1] * d[0] + p[2] * d[1] + p[3] * d[2]) * n.inv1;
   const T dpd = (dp[1] * d[0] + dp[2] * d[1] + dp[3] * d[2]) * n.inv1;
-  const T dl_ds = p[0] * n.inv0 + dp[0] * (f.s - n.mean) * n.inv0 + dpd * f.q;
+  const T dl_ds = p[0] * n.scale + dp[0] * (f.s * n.scale + n.shift) + dpd * f.q;
   const T radial = (dl_ds * f.ds + pd * f.dq) * f.inv_r;
   for (int a = 0; a < 3; ++a) grad[a] = radial * d[a] + f.q * n.inv1 * p[1 + a];
 }
@@ -98,14 +111,14 @@ MDOPS_HD void pair_hessian_product(const T* d, const T* v, const RadialTerms<T>&
   const T dpd = (dp[1] * d[0] + dp[2] * d[1] + dp[3] * d[2]) * i;
   const T dpv = (dp[1] * v[0] + dp[2] * v[1] + dp[3] * v[2]) * i;
   const T ddpd = (ddp[1] * d[0] + ddp[2] * d[1] + ddp[3] * d[2]) * i;
-  const T r0 = (f.s - n.mean) * n.inv0;
+  const T r0 = f.s * n.scale + n.shift;
   const T l = (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;
   const T ds_v = f.ds * l;  // s along v
 
-  const T second = ddp[0] * r0 + ddpd * f.q;                     // sum P'' R
-  const T first = dp[0] * r0 + dpd * f.q + p[0] * n.inv0;        // multiplies grad(s' l)
-  const T mixed = T(2) * dp[0] * ds_v * n.inv0 + dpd * f.dq * l  // P' s' l grad R and P' grad s DR,
-                  + dpv * f.q;                                   // their parts along e from s
+  const T second = ddp[0] * r0 + ddpd * f.q;                      // sum P'' R
+  const T first = dp[0] * r0 + dpd * f.q + p[0] * n.scale;        // multiplies grad(s' l)
+  const T mixed = T(2) * dp[0] * ds_v * n.scale + dpd * f.dq * l  // P' s' l grad R and P' grad s DR,
+                  + dpv * f.q;                                    // their parts along e from s
   const T along_e =
       f.ds * (second * ds_v + mixed) + dpd * ds_v * f.dq + first * f.dds * l + pd * f.ddq * l + pv * f.dq;
   const T along_grad_l = first * f.ds + pd * f.dq;
@@ -175,7 +188,7 @@ MDOPS_HD T nearest_of(T so_far, T r2) {
 // One slot of env_mat: R of a pair that is there, of s = 0 for one that is absent.
 template <class T>
 MDOPS_HD void env_slot(const T* d, bool present, const Cutoff<T>& cutoff, const Normalisation<T>& n, T* row) {
-  row[0] = -n.mean * n.inv0;
+  row[0] = n.shift;
   row[1] = row[2] = row[3] = T(0);
   if (present) env_row(d, radial_terms(squared_length(d), cutoff), n, row);
 }

@@ -17,9 +17,12 @@ struct Places {
 
   MDOPS_HD bool masked(int type, int t) const { return pair_mask[type * ntypes + t]; }
 
+  // Whether neighbours of type t have zero in the place of their row, and take places.
+  MDOPS_HD bool zero(int type, int t) const { return masked(type, t) && zeroed[type * ntypes + t]; }
+
   // How many of `within` neighbours of type t take places of a centre's.
   MDOPS_HD int taken(int type, int t, int within) const {
-    return masked(type, t) && !zeroed[type * ntypes + t] ? 0 : within;
+    return masked(type, t) && !zero(type, t) ? 0 : within;
   }
 
   // How many shared places are empty where so many are taken.

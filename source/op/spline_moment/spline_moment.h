@@ -31,20 +31,25 @@ struct MomentArgs {
   bool radial, gated;
 
   MDOPS_HD Normalisation<T> normalisation(int type) const {
-    return {mean[type], T(1) / std[2 * type], T(1) / std[2 * type + 1]};
+    return normalised(mean[type], std[2 * type], std[2 * type + 1]);
   }
   MDOPS_HD int basis() const { return grid.intervals + 5; }
   MDOPS_HD int columns() const { return radial ? 1 : 4; }
 };
 
-// The padded slots of one type: `slots` neighbours at s = 0, each R = (-mean/d0, 0, 0, 0), whose sum is added
-// once. Gated they are zero.
+// Several neighbours at one s of which each has R = (row, 0, 0, 0), all in all `sum`, to the moments that
+// begin with the place's interval.
+template <int Columns, class T>
+MDOPS_HD void add_alike(T t, T sum, T* moments) {
+  T value[kSplineSupport];
+  spline_values(t, value);
+  for (int m = 0; m < kSplineSupport; ++m) moments[Columns * m] += value[m] * sum;
+}
+
+// The padded slots of one type: `slots` neighbours at s = 0, each R = (shift, 0, 0, 0). Gated they are zero.
 template <int Columns, class T>
 MDOPS_HD void add_padding(const Normalisation<T>& norm, T slots, T* moments) {
-  T value[kSplineSupport];
-  spline_values(T(0), value);
-  const T row = -norm.mean * norm.inv0 * slots;
-  for (int m = 0; m < kSplineSupport; ++m) moments[Columns * m] += value[m] * row;
+  add_alike<Columns>(T(0), norm.shift * slots, moments);
 }
 
 // Each kernel does the atoms [begin, end). `moments` and its gradient are (N, ntypes, basis, columns).

@@ -73,8 +73,10 @@ inline const T* tables_of(const PotentialArgs<T>& args, int type) {
 
 template <class T>
 inline Centre<T> centre(const PotentialArgs<T>& args, int type) {
-  return {
-      {args.mean[type], T(1) / args.std[2 * type], T(1) / args.std[2 * type + 1]}, args.cutoff, args.grid};
+  const T mean = args.mean[type], deviation0 = args.std[2 * type], deviation1 = args.std[2 * type + 1];
+  const Normalisation<T> norm =
+      args.net.plain ? ones(mean, deviation0, deviation1) : normalised(mean, deviation0, deviation1);
+  return {norm, args.cutoff, args.grid};
 }
 
 // Adds the shift of a periodic image, (a, b, c) . cell, for cell rows with a fourth column.
@@ -143,6 +145,20 @@ inline int list_active(const AtomBlock<T>& s, int16_t* active) {
   return n;
 }
 
+// In a plain sum neighbours that are zeroed count with s = mean, where their normalised s is zero.
+template <class T>
+inline void add_zeroed(const PotentialArgs<T>& args, int64_t i, const AtomBlock<T>& s,
+                       const int32_t* within) {
+  const int type = args.types[i];
+  for (int t = 0; t < args.ntypes; ++t) {
+    if (within[t] == 0 || !args.places.zero(type, t)) continue;
+    const SplinePlace<T> place = spline_place(args.mean[type], args.grid);
+    const int64_t row = args.table_row(t) + place.interval;
+    add_alike<4>(place.t, T(within[t]), s.moments + 4 * row);
+    s.marks[row] = 1;
+  }
+}
+
 // Atom a's moments, which are zero at entry, and which of their rows are not zero.
 template <class T>
 inline void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, int64_t a,
@@ -158,7 +174,8 @@ inline void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64
     }
     for (int k = 0; k < p.size; ++k) s.marks[first[k]] = 1;
   }
-  if (c.norm.mean != T(0)) {
+  if (args.net.plain) add_zeroed(args, i, s, within);
+  if (c.norm.shift != T(0)) {
     args.places.each_absent(i, args.types[i], within, [&](int t, int slots) {
       const int row = args.gated ? 0 : args.table_row(t);
       add_padding<4>(c.norm, T(slots), s.moments + 4 * static_cast<int64_t>(row));

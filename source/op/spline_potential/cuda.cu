@@ -80,7 +80,7 @@ class GpuCall : public CudaOp {
     StepArgs p{};
     p.positions = in.positions.const_data_ptr<double>();
     fill<float>(in, p);
-    p.extra_size = in.net.extra, p.width = in.net.width, p.axis = in.net.axis;
+    p.extra_size = in.net.extra, p.width = in.net.width, p.axis = in.net.axis, p.plain = in.net.plain;
     p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
     p.net.net = net_shape(in.net);
     return p;

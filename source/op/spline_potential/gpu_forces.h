@@ -56,8 +56,9 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
   for (int l = lane; l < round_up(p.axis, 8); l += kWarp) {
     m.grad[l] = m.narrow[l] = make_float4(0, 0, 0, 0);
     if (l < p.axis)
-      m.narrow[l] = make_float4(t_row[l], t_row[p.table_width + l], t_row[2 * p.table_width + l],
-                                t_row[3 * p.table_width + l]);
+      m.narrow[l] = p.plain ? make_float4(1, 0, 0, 0)
+                            : make_float4(t_row[l], t_row[p.table_width + l], t_row[2 * p.table_width + l],
+                                          t_row[3 * p.table_width + l]);
   }
   __syncwarp();
   for (int from = 0; from < p.table_width; from += 4 * kWarp) {
@@ -98,7 +99,7 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
       for (int a = 0; a < 4; ++a) *reinterpret_cast<float4*>(m.t + a * p.table_width + column) = grad[a];
   }
   __syncwarp();
-  for (int k = lane; k < 4 * p.axis; k += kWarp)
+  for (int k = lane; k < 4 * p.axis && !p.plain; k += kWarp)
     m.t[k % 4 * p.table_width + k / 4] += reinterpret_cast<const float*>(m.grad)[k];
   __syncwarp();
 }

@@ -72,6 +72,16 @@ __device__ __forceinline__ void add_absent(const Normalisation<float>& norm, int
   m.touched[row / 32] |= 1u << row % 32;
 }
 
+// In a plain sum neighbours that are zeroed count with s = mean, where their normalised s is zero.
+__device__ __forceinline__ void add_zeroed(const StepArgs& p, int type, int t, int count,
+                                           const AtomMemory& m) {
+  if (lane_index() != 0) return;
+  const SplinePlace<float> place = spline_place(p.mean[type], p.grid);
+  const int row = p.table_row(t) + place.interval;
+  add_alike<4>(place.t, static_cast<float>(count), reinterpret_cast<float*>(m.moments + row));
+  m.touched[row / 32] |= 1u << row % 32;
+}
+
 // Reads the atom's list, type after type, and adds up the moments of the pairs within the cutoff, which it
 // keeps in `pairs`. Returns false for a list that cannot be.
 template <bool Gated>
@@ -140,11 +150,12 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
     if (lane == 0) p.within[static_cast<int64_t>(i) * p.ntypes + t] = within;
     const int own = p.places.taken(type, t, within);
     taken += own;
-    if (norm.mean != 0 && !p.places.padding && p.places.sel[t] != own)
+    if (p.plain && within > 0 && p.places.zero(type, t)) add_zeroed(p, type, t, within, m);
+    if (norm.shift != 0 && !p.places.padding && p.places.sel[t] != own)
       add_absent(norm, p.places.sel[t] - own, Gated ? 0 : table, m);
     __syncwarp();
   }
-  if (norm.mean != 0 && p.places.padding) {
+  if (norm.shift != 0 && p.places.padding) {
     const int t = p.places.padding[i], empty = p.places.empty(taken);
     if (t < 0 || t >= p.ntypes)
       good = false;
@@ -285,8 +296,8 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float4 v = narrow[k];
-      if (column + k < p.axis) m.narrow[column + k] = v;
-      bound = fmaxf(bound, v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
+      if (column + k < p.axis) m.narrow[column + k] = p.plain ? make_float4(1, 0, 0, 0) : v;
+      bound = fmaxf(bound, p.plain ? fabsf(v.x) : v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
     }
   }
   __syncwarp();

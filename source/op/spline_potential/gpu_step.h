@@ -81,6 +81,7 @@ struct StepArgs : StepSizes {
   const double *scale, *shift;
   int atoms, systems, list_width, nets;  // one net a type, or one for all
   bool gated;                            // the types' moments have a gate, beside plain ones
+  bool plain;                            // D = T's first row, T_< being (1, 0, 0, 0), and axis 1
   Cutoff<float> cutoff;
   SplineGrid<float> grid;
   float most_force;  // of a pair
@@ -121,7 +122,8 @@ struct StepArgs : StepSizes {
   MDOPS_HD int net_of(int type) const { return nets == 1 ? 0 : type; }
   MDOPS_HD int words() const { return (moment_rows() + 31) / 32; }
   __device__ Normalisation<float> normalisation(int type) const {
-    return {mean[type], 1.0f / std[2 * type], 1.0f / std[2 * type + 1]};
+    if (plain) return ones(mean[type], std[2 * type], std[2 * type + 1]);
+    return normalised(mean[type], std[2 * type], std[2 * type + 1]);
   }
 };
 

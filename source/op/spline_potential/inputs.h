@@ -27,8 +27,8 @@ struct NetInputs {
       fail(op, "expected weights, biases and timesteps of two layers or more, as many of each");
     std::vector<int64_t> neurons;
     int64_t inputs = weights[0].dim() == 2 ? weights[0].size(0) : 0;
-    const int64_t extra = inputs - width * axis;
-    if (extra < 0) fail(op, "argument `weights[0]` has fewer than width * axis rows");
+    const int64_t extra = inputs - width * (axis ? axis : 1);
+    if (extra < 0) fail(op, "argument `weights[0]` has fewer rows than there are features");
     for (size_t n = 0; n < layers; ++n) {
       weights[n] = float_input(op, "weights", weights[n], {inputs, n + 1 < layers ? kAny : 1});
       inputs = weights[n].size(1);

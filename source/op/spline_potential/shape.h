@@ -16,9 +16,9 @@ constexpr int64_t kMostNumbers = 100000;  // of a width, of a layer's neurons, o
 // Why no kernel takes a net of this shape, or so many spline functions; empty if some do.
 inline std::string shape_refusal(int64_t width, int64_t axis, const std::vector<int64_t>& neurons,
                                  int64_t extra) {
-  if (width < 1 || axis < 1 || axis > width || axis > 255 || width > kMostNumbers)
+  if (width < 1 || axis < 0 || axis > width || axis > 255 || width > kMostNumbers)
     return "arguments `width` and `axis` are " + std::to_string(width) + " and " + std::to_string(axis) +
-           ", expected 1 <= axis <= width and axis <= 255";
+           ", expected 0 <= axis <= width and axis <= 255";
   if (neurons.empty() || neurons.size() > kMaxHidden)
     return "a fitting net of " + std::to_string(neurons.size()) + " hidden layers, expected 1 to " +
            std::to_string(kMaxHidden);
@@ -55,8 +55,9 @@ inline FittingShape fitting_shape(const Op& op, int64_t width, int64_t axis,
   if (!refusal.empty()) fail(op, refusal);
   FittingShape net{};
   net.width = static_cast<int>(width);
-  net.axis = static_cast<int>(axis);
-  net.features = width * axis;
+  net.plain = axis == 0;
+  net.axis = net.plain ? 1 : static_cast<int>(axis);
+  net.features = width * net.axis;
   net.extra = static_cast<int>(extra);
   net.layers = static_cast<int>(neurons.size());
   for (int n = 0; n < net.layers; ++n) net.neurons[n] = static_cast<int>(neurons[n]);

@@ -18,13 +18,16 @@ namespace mdops {
 constexpr int kBlock = 64;
 constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors of any instruction set
 
-// A fitting net on the width * axis features of the descriptor.
+// A fitting net on the width * axis features of the descriptor, D = T^T T_<. For a plain sum, D = T's first
+// row, T_< is (1, 0, 0, 0), and axis 1.
 struct FittingShape : NetShape {
   // M and M2
 #ifdef MDOPS_MODEL_WIDTH
   static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
+  static constexpr bool plain = false;
 #else
   int width, axis;
+  bool plain;
 #endif
 
   // Features in row k of D as a net on the CPU sees them (features.h).

@@ -198,7 +198,8 @@ void backward(const Work<T>& w, const TrainingGradients<T>& given, TrainingShare
   net_pass_adjoint(w.p, w.features, vectors, share.vectors + w.block.net * vectors.size,
                    [&](const Group& group, int64_t before, const Panels<T>& grad) {
                      unform_group(w.shape, w.t, group, grad, w.t_lanes);
-                     unform_group(w.shape, dt, group, grad_d.from(before), w.t_lanes);
+                     if (!w.shape.plain)  // D has no second derivative then
+                       unform_group(w.shape, dt, group, grad_d.from(before), w.t_lanes);
                    });
   from_lanes(w.t_lanes, w.s.rows, w.t_rows);
   for (int64_t a = 0; a < count; ++a)
