@@ -265,14 +265,28 @@ class Potential(nn.Module):
         """Copies and pickles do without what can be made again."""
         return {**self.__dict__, "_watch": None, "_kept": {}, "_present": PresentTypes()}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        core: Sequence[str] | None = None,
+        elements: Sequence[str] | None = None,
+    ) -> None:
         """Write a file that `mdops.load` reads, with `source`; weights have the precision that the options name.
 
         The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (docs/formats.md).
+        With `core`, which names "float32", "float64" or both, a .safetensors file gets what the C core computes in
+        these with (docs/core.md), for all `elements` unless some are named.
 
-        Raises ModelFileError for weights that are not finite, another suffix, and a place that is none for a file.
+        Raises:
+            ModelFileError: weights are not finite, the suffix is another, or the place is none for a file.
+            UnsupportedModelError: the C core does not evaluate the model.
+            InputError: a precision or an element that is none.
         """
-        write_model(path, self.model.to_tree(), self.source)
+        from mdops.core.export import core_arrays
+
+        more = None if core is None else core_arrays(self, core, elements)
+        write_model(path, self.model.to_tree(), self.source, more)
 
     # -- Answers
 

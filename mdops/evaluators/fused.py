@@ -121,7 +121,7 @@ class _Tables:
                 _pack([_cast(layer, potential.dtype) for layer in layers], d.channels, d.axis_neuron, matmul)
                 for layers in splines.fitting_layers(double=True)
             ]
-            self.output = _scale_and_shift(splines)
+            self.output = scale_and_shift(splines)
         # Contiguous, as the op would copy what is not at every step.
         self.norms = tuple(x.contiguous() for x in norms(splines))
         self.model = table.contiguous(), torch.stack(packed)
@@ -260,7 +260,7 @@ def filled_in(layer: LayerTensors) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     )
 
 
-def _scale_and_shift(splines: SplineModel) -> tuple[torch.Tensor, torch.Tensor]:
+def scale_and_shift(splines: SplineModel) -> tuple[torch.Tensor, torch.Tensor]:
     """scale of each net and shift of each type, float64: e = scale * net + shift; both 0 for the types that have no
     energy."""
     model, fitting, kinds = splines.model, splines.fitting, splines.kinds

@@ -206,7 +206,7 @@ class SplineModel:
     # -- The fitting nets, with the descriptor's constants folded into them
 
     @property
-    def _marks_types(self) -> bool:
+    def marks_types(self) -> bool:
         """Whether the first layer of the one net has an input for each type, which is 1 for its own."""
         return self.shares_net and self.ntypes > 1 and self.descriptor.width > self._features
 
@@ -242,7 +242,7 @@ class SplineModel:
             weight, bias = layer.weight, layer.bias
             of_types = own @ weight[first:last]
             rest = [weight[:first], weight[last:]]
-            if self._marks_types:
+            if self.marks_types:
                 rest.insert(1, of_types)
             else:
                 of_type = of_types[0 if self.shares_net else k]
@@ -255,7 +255,7 @@ class SplineModel:
     ) -> torch.Tensor:
         """(N, E): what the nets of `fitting_layers` take beside T^T T_<."""
         extra = self.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
-        if not self._marks_types:
+        if not self.marks_types:
             return extra
         marks = self._marks[self.types(system).long().clamp(min=0)]
         return torch.cat([marks, extra], 1) if extra.shape[1] else marks
@@ -263,7 +263,7 @@ class SplineModel:
     @property
     def extra_size(self) -> int:
         """E."""
-        return self.fitting.extra_size + (self.ntypes if self._marks_types else 0)
+        return self.fitting.extra_size + (self.ntypes if self.marks_types else 0)
 
 
 class SplineModels:

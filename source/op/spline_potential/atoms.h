@@ -283,6 +283,18 @@ inline void uncontract_moments(const PotentialArgs<T>& args, const T* table, con
     uncontract_rows<1>(active + k, table, args.table_width, grad, stride, s.moments);
 }
 
+// Adds a pair's virial, -g_b d_c, to its neighbour's.
+template <class T>
+inline void scatter_virials(const Pairs<T>& p, const int32_t* other, const T* gx, const T* gy, const T* gz,
+                            T* atom_virial) {
+  for (int k = 0; k < p.size; ++k) {
+    const T d[3] = {p.x[k], p.y[k], p.z[k]}, g[3] = {gx[k], gy[k], gz[k]};
+    T* to = atom_virial + 9 * static_cast<int64_t>(other[k]);
+    for (int b = 0; b < 3; ++b)
+      for (int e = 0; e < 3; ++e) to[3 * b + e] -= g[b] * d[e];
+  }
+}
+
 // Adds atom a's pair forces and its virial, from the moments' gradient in s.moments, W[b][c] = -sum d_b g_c.
 template <class T>
 inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, int64_t a,
@@ -303,6 +315,7 @@ inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int
       T* to = out.forces + 4 * j;
       store(to, load<Vector4<T>>(to) - Vector4<T>{g[0], g[1], g[2], 0});
     }
+    if (out.atom_virial) scatter_virials(p, s.other + a * s.pair_stride + from, gx, gy, gz, out.atom_virial);
   }
   for (int b = 0; b < 3; ++b) out.forces[4 * i + b] += force[b];
   double* virial = out.virial + 9 * static_cast<int64_t>(args.batch[i]);

@@ -1,7 +1,6 @@
 // The ops' arguments, checked at entry; for the CPU and for GPUs.
 #pragma once
 
-#include <cmath>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -9,49 +8,9 @@
 #include "common/descriptor_args.h"
 #include "gemm/matmul.h"
 #include "spline_moment/args.h"
-#include "spline_potential/spline_potential.h"
+#include "spline_potential/shape.h"
 
 namespace mdops {
-
-constexpr int64_t kMostRows = 32000;      // of spline functions: their numbers stand in 16 bits
-constexpr int64_t kMostNumbers = 100000;  // of a width, of a layer's neurons, of extra inputs
-
-// Why no kernel takes a net of this shape, or so many spline functions; empty if some do.
-inline std::string shape_refusal(int64_t width, int64_t axis, const std::vector<int64_t>& neurons,
-                                 int64_t extra) {
-  if (width < 1 || axis < 0 || axis > width || axis > 255 || width > kMostNumbers)
-    return "arguments `width` and `axis` are " + std::to_string(width) + " and " + std::to_string(axis) +
-           ", expected 0 <= axis <= width and axis <= 255";
-  if (neurons.empty() || neurons.size() > kMaxHidden)
-    return "a fitting net of " + std::to_string(neurons.size()) + " hidden layers, expected 1 to " +
-           std::to_string(kMaxHidden);
-  for (const int64_t n : neurons)
-    if (n < 1 || n > kMostNumbers) return "a layer of " + std::to_string(n) + " neurons";
-  if (extra < 0 || extra > kMostNumbers) return std::to_string(extra) + " further inputs of the fitting net";
-  return "";
-}
-
-inline std::string rows_refusal(int64_t tables, int64_t basis) {
-  if (tables < 1 || basis < 6 || basis > kMostRows || tables > kMostRows / basis)
-    return std::to_string(tables) + " types of " + std::to_string(basis) +
-           " spline functions each, expected at most " + std::to_string(kMostRows) + " in all";
-  return "";
-}
-
-inline FittingShape fitting_shape(const Op& op, int64_t width, int64_t axis,
-                                  const std::vector<int64_t>& neurons, int64_t extra) {
-  const std::string refusal = shape_refusal(width, axis, neurons, extra);
-  if (!refusal.empty()) fail(op, refusal);
-  FittingShape net{};
-  net.width = static_cast<int>(width);
-  net.plain = axis == 0;
-  net.axis = net.plain ? 1 : static_cast<int>(axis);
-  net.features = width * net.axis;
-  net.extra = static_cast<int>(extra);
-  net.layers = static_cast<int>(neurons.size());
-  for (int n = 0; n < net.layers; ++n) net.neurons[n] = static_cast<int>(neurons[n]);
-  return net;
-}
 
 // The layers of one fitting net, the output layer last.
 struct NetInputs {
@@ -110,7 +69,7 @@ struct PotentialInputs {
   }
   template <class T>
   SplineGrid<T> grid_as() const {
-    return {static_cast<T>((basis - 5) / s_max), static_cast<int>(basis - 5)};
+    return grid_of<T>(basis, s_max);
   }
 };
 
@@ -169,8 +128,7 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
   in.basis = ntypes ? in.tables.size(1) / tables_of_type : 0;
   const std::string refusal = rows_refusal(ntypes ? tables_of_type : 0, in.basis);
   if (!refusal.empty()) fail(op, "argument `tables` has " + refusal);
-  if (in.tables.size(1) != tables_of_type * in.basis ||
-      in.tables.size(2) != (width + kTablePad - 1) / kTablePad * kTablePad)
+  if (in.tables.size(1) != tables_of_type * in.basis || in.tables.size(2) != table_width(width))
     fail(op,
          "argument `tables` has a shape that does not fit (ntypes, tables * basis, width padded to 16), with "
          "a table for each type, and one before them if `gated`");
@@ -185,21 +143,12 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
   check_range(op, "batch", in.batch, 0, in.systems);
   check_range(op, "types", in.types, -1, ntypes);
   check_counts(op, in.counts, in.neighbors.size(1));
-  if (!(s_max > 0) || !std::isfinite(s_max)) fail(op, "argument `s_max` must be positive and finite");
-  if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-    fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
+  check_knots(op, s_max);
   in.cutoff = cutoff, in.cutoff_smooth = cutoff_smooth, in.protection = protection, in.s_max = s_max;
   in.matmul = matmul_of(op, matmul);
 
   in.net = fitting_shape(op, width, axis, neurons, in.extra.size(1));
-  in.net.activate_all(static_cast<Activation>(activation), threshold);
-  if (residual.size() != neurons.size()) fail(op, "arguments `residual` and `neurons` differ in length");
-  for (int k = 0; k < in.net.layers; ++k) {
-    in.net.residual[k] = residual[k] != 0;
-    if (k && residual[k] && in.net.neurons[k] != in.net.neurons[k - 1] &&
-        in.net.neurons[k] != 2 * in.net.neurons[k - 1])
-      fail(op, "a residual layer must be as wide as the one before it, or twice");
-  }
+  set_layers(op, residual, activation, threshold, in.net);
   read_nets(op, nets, in);
   if (in.net_count != 1 && in.net_count != ntypes)
     fail(op, "argument `nets` has " + std::to_string(in.net_count) + " nets, expected 1 for all types, or " +

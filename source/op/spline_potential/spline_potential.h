@@ -82,6 +82,7 @@ struct PotentialResults {
   T* forces;         // (N, 4), this thread's own, added to
   double* virial;    // (S, 3, 3), this thread's own, added to
   int64_t bad_atom;  // the last atom with a neighbour out of range, -1 if none
+  T* atom_virial;    // (N, 3, 3), this thread's own, added to: a pair's on the neighbour; null: not asked for
 };
 
 // Calls work(from, to) for the blocks of `count` atoms: of one size, as a short last one would read all

@@ -86,15 +86,16 @@ Tensor forward(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& 
     fold_head(in.net, nets[t].layer[0].weight, memory + kHeader + t * at.head);
   const TrainingMemory<T> arrays{plan.lanes, memory + at.arrays, nullptr};
   std::vector<Share<T>> shares(plan.threads);
+  const StepResults<T> results = answer.results<T>();
   in_threads(op, args, plan.threads, [&](int64_t thread, T* scratch) {
-    PotentialResults<T> out = answer.results(in, shares[thread]);
+    PotentialResults<T> out = results.of_thread(args, shares[thread]);
     for (const TrainingBlock& block : plan.blocks)
       if (block.thread == thread)
         MDOPS_RUN(train_forward, args, nets[block.net], block, plan.order.ids.data() + block.first, arrays,
                   scratch, out);
     shares[thread].bad_atom = out.bad_atom;
   });
-  answer.finish(op, in, shares);
+  results.finish(op, args, shares);
   return saved;
 }
 
