@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the model to write; default: MODEL_SCHEME.safetensors here",
     )
     add("--steps", type=int, default=0, help="of training with rounded numbers")
-    add("--learning-rate", type=float, default=1e-3, help="at the start of that; it falls to a hundredth")
+    add("--learning-rate", type=float, default=3e-4, help="at the start of that; it falls to a hundredth")
     add("--batch-size", type=int, default=1, help="frames in a step")
     add("--seed", type=int, default=0, help="of the order of frames")
     add("--folder", type=Path, help="of the training's files; default: OUT with .training")
