@@ -25,12 +25,18 @@ namespace gpu_attention {
 
 // Queries at a time: where the sums of wide heads leave few registers, half as many as else.
 template <class N, int D, bool Options>
-constexpr int kQueryStep = D >= 64 && N::kSplit&& Options ? 16 : 32;
+constexpr int kQueryStep = D >= 64 && N::kSplit && Options ? 16 : 32;
 
-// Of a block. Wide heads need all registers of a multiprocessor for eight warps; of others three blocks share
-// one.
+// Groups of 16 keys in a tile, and how many warps share one: of wide heads one has the sums of the values'
+// gradients, the other those of the keys', so that registers are left for twice as many warps.
+MDOPS_HD constexpr int backward_groups(int width) {
+  return width <= 64 ? 4 : 8;
+}
+MDOPS_HD constexpr int backward_roles(int width) {
+  return width <= 64 ? 1 : 2;
+}
 MDOPS_HD constexpr int backward_warps(int width) {
-  return width <= 64 ? 4 : kMostWarps;
+  return backward_groups(width) * backward_roles(width);
 }
 
 template <class N, int D, int Step>
@@ -52,7 +58,7 @@ struct BackwardMemory {
   // Floats: inverse scales of keys' groups, values', X's; each warp's largest of queries and of gradients;
   // then logsumexp, delta of each stage.
   MDOPS_HD int scales() const { return slopes() + N::kParts * slopes_apart(); }
-  MDOPS_HD int rows() const { return scales() + 4 * 5 * kMostWarps; }
+  MDOPS_HD int rows() const { return scales() + 4 * (3 * kMostWarps + 2 * backward_warps(D)); }
   // Switch and gate of the keys, then of the queries; their gradients' sums: of the keys, then each warp's of
   // the queries. Of (gates + 1) columns the last is the switch's.
   MDOPS_HD int columns() const { return gates + 1; }
@@ -179,37 +185,43 @@ __device__ __forceinline__ void delta_of_sequence(const TensorArgs<T>& p, const 
                                                   const RowsOf<T>& outs) {
   using Load = GroupLoad<T, D>;
   for (int first = threadIdx.x / kWarp * kGroup; first < b.last; first += blockDim.x / kWarp * kGroup) {
-    Load grad, out;
-    grad.load(grads, first, b.last - first);
-    out.load(outs, first, b.last - first);
+    const auto sums = [&](const auto& load) {
 #pragma unroll
-    for (int i = 0; i < Load::kEach; ++i) {
-      float sum = 0;
+      for (int i = 0; i < Load::kEach; ++i) {
+        const int j = first + Load::row_of(i), column = 8 * Load::piece_of(i);
+        Eight<T> grad, out;
+        load(grad, grads, j, column);
+        load(out, outs, j, column);
+        float sum = 0;
 #pragma unroll
-      for (int k = 0; k < 8; ++k) sum += grad.eight[i].number_at(k) * out.eight[i].number_at(k);
+        for (int k = 0; k < 8; ++k) sum += grad.number_at(k) * out.number_at(k);
 #pragma unroll
-      for (int k = Load::kPieces / 2; k > 0; k /= 2) sum += __shfl_xor_sync(kAllLanes, sum, k);
-      const int j = first + Load::row_of(i);
-      if (Load::piece_of(i) == 0 && j < b.last)
-        g.delta[static_cast<int64_t>(b.item.begin + j) * p.heads + b.head] = sum;
-    }
+        for (int k = Load::kPieces / 2; k > 0; k /= 2) sum += __shfl_xor_sync(kAllLanes, sum, k);
+        if (Load::piece_of(i) == 0 && j < b.last)
+          g.delta[static_cast<int64_t>(b.item.begin + j) * p.heads + b.head] = sum;
+      }
+    };
+    if (grads.wide)
+      sums([&](Eight<T>& x, const RowsOf<T>& from, int j, int column) {
+        x.load_wide(from, j, j < b.last, column);
+      });
+    else
+      sums([&](Eight<T>& x, const RowsOf<T>& from, int j, int column) {
+        x.load_narrow(from, j, j < b.last, column);
+      });
   }
   __syncthreads();
 }
 
-// The gradients of a warp's 16 keys from `first` on and their values.
-template <class T, int D>
-__device__ __forceinline__ void put_key_gradients(const TensorArgs<T>& p, const GradientArgs<T>& g,
-                                                  const TileBlock& b, int first, int length, Wide wide,
-                                                  const float (&dk)[D / 8][4], const float (&dv)[D / 8][4]) {
+// Sums of a warp's 16 rows from `first` on, times a factor, to a tensor of (rows, heads, width).
+template <class T, int Units>
+__device__ __forceinline__ void put_rows(const TensorArgs<T>& p, const TileBlock& b, T* to, int width,
+                                         bool wide, int first, const float (&sums)[Units][4], float factor) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int l = first + lane_index() / 4 + 8 * h;
-    if (l >= length) continue;
-    T* const to_k = g.grad_k + p.row(b.item.begin + l, b.head, p.width);
-    T* const to_v = g.grad_v + p.row(b.item.begin + l, b.head, p.value_width);
-    put_row_of_units(to_k, 0, p.width, wide.keys, dk, h, p.scale);
-    put_row_of_units(to_v, 0, p.value_width, wide.values, dv, h, 1.0f);
+    if (l < b.last)
+      put_row_of_units(to + p.row(b.item.begin + l, b.head, width), 0, width, wide, sums, h, factor);
   }
 }
 
@@ -230,31 +242,34 @@ __device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const Gradi
 // What a step's queries bring, in registers on its way to shared memory: all threads share the rows.
 template <class T, class N, int D, int Step>
 struct StepLoad {
-  static constexpr int kThreads = backward_warps(D) * kWarp, kEach = Step * (D / 8) / kThreads;
+  static constexpr int kThreads = backward_warps(D) * kWarp, kTensor = Step * (D / 8);
+  static constexpr int kEach = 2 * kTensor / kThreads;  // pieces of queries and gradients
   static constexpr int kFactors = ((kMostGate + 1) * Step + kThreads - 1) / kThreads;
-  static_assert(kEach * kThreads == Step * (D / 8) && 2 * Step <= kThreads);
-  Eight<T> tensor[2][kEach];  // queries, gradients
-  float row_number;           // of the thread's row: logsumexp, or delta
-  float factor[kFactors];     // of gate and switch
+  static_assert(kEach * kThreads == 2 * kTensor && kTensor % kWarp == 0 && 2 * Step <= kThreads);
+  Eight<T> piece[kEach];
+  float row_number;        // of the thread's row: logsumexp, or delta
+  float factor[kFactors];  // of gate and switch
 
-  static __device__ __forceinline__ int row_of(int i) { return (i * kThreads + threadIdx.x) / (D / 8); }
-  static __device__ __forceinline__ int piece_of(int i) { return (i * kThreads + threadIdx.x) % (D / 8); }
+  static __device__ __forceinline__ int index(int i) { return i * kThreads + threadIdx.x; }
+  static __device__ __forceinline__ int which(int i) { return index(i) / kTensor; }
+  static __device__ __forceinline__ int row_of(int i) { return index(i) % kTensor / (D / 8); }
+  static __device__ __forceinline__ int column_of(int i) { return index(i) % (D / 8) * 8; }
 
-  __device__ __forceinline__ void load_tensor(int which, const RowsOf<T>& from, int query, int length) {
-    if (from.wide) {
+  __device__ __forceinline__ void load(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
+                                       Wide wide, int query, bool factors) {
+    const auto of_q = rows_of(p, b, p.q, p.width, wide.keys);
+    const auto of_grad = rows_of(p, b, g.grad_out, p.value_width, wide.values);
+    if (wide.keys && wide.values) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i)
-        tensor[which][i].load_wide(from, query + row_of(i), query + row_of(i) < length, 8 * piece_of(i));
+        piece[i].load_wide(of_q.or_else(which(i), of_grad), query + row_of(i), query + row_of(i) < b.last,
+                           column_of(i));
     } else {
 #pragma unroll
       for (int i = 0; i < kEach; ++i)
-        tensor[which][i].load_narrow(from, query + row_of(i), query + row_of(i) < length, 8 * piece_of(i));
+        piece[i].load_narrow(of_q.or_else(which(i), of_grad), query + row_of(i), query + row_of(i) < b.last,
+                             column_of(i));
     }
-  }
-  __device__ __forceinline__ void load(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
-                                       Wide wide, int query, bool factors) {
-    load_tensor(0, rows_of(p, b, p.q, p.width, wide.keys), query, b.last);
-    load_tensor(1, rows_of(p, b, g.grad_out, p.value_width, wide.values), query, b.last);
     row_number = 0;
     const int j = query + threadIdx.x % Step;
     if (threadIdx.x < 2 * Step && j < b.last)
@@ -273,19 +288,22 @@ struct StepLoad {
         factor[i] = number(p.switches[at]);
     }
   }
-  // Bits of this thread's largest number.
-  __device__ __forceinline__ uint32_t largest(int which) const {
+  // Bits of this thread's largest number of queries, or gradients.
+  __device__ __forceinline__ uint32_t largest(int of) const {
     uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
+      if (which(i) == of)
 #pragma unroll
-      for (int k = 0; k < 8; ++k) bits = larger(bits, tensor[which][i].number_at(k));
+        for (int k = 0; k < 8; ++k) bits = larger(bits, piece[i].number_at(k));
     return bits;
   }
-  __device__ __forceinline__ void store_tensor(int which, float scale, char* to, int apart) const {
+  __device__ __forceinline__ void store(const float (&scale)[2], char* queries, char* grads,
+                                        int apart) const {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
-      store_eight<N>(tensor[which][i], scale, to + piece_place<D>(row_of(i), piece_of(i)), apart);
+      store_eight<N>(piece[i], which(i) ? scale[1] : scale[0],
+                     (which(i) ? grads : queries) + piece_place<D>(row_of(i), column_of(i) / 8), apart);
   }
   // `factors` null if there are none.
   __device__ __forceinline__ void store_numbers(float* rows, float* factors, int columns) const {
@@ -302,12 +320,12 @@ struct StepLoad {
 // can keep them.
 template <class T, class N, int D, int Step, bool Options>
 __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
-    backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout,
+    backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout, Blocks blocks,
                     const int64_t* bias_at, Wide wide, float* sums) {
   using Layout = BackwardMemory<N, D, Step>;
-  constexpr int kStep = Step, kUnits = Step / 8;
+  constexpr int kStep = Step, kUnits = Step / 8, kGroups = backward_groups(D), kRoles = backward_roles(D);
   char* const memory = block_memory();
-  const TileBlock b = tile_block(p, true, bias_at);
+  const TileBlock b = tile_block(p, blocks, bias_at);
   const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp;
   const int warps = blockDim.x / kWarp, apart = layout.apart(), columns = layout.columns();
   char *const keys = memory, *const values = memory + layout.values();
@@ -320,14 +338,28 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
   const float* const key_switch = key_factors + p.gates * layout.keys;
   const bool has_bias = Options && p.bias, switched = Options && p.switches, has_gate = Options && p.gate;
   const bool has_factors = switched || has_gate;
-  const auto of_q = rows_of(p, b, p.q, p.width, wide.keys), of_k = rows_of(p, b, p.k, p.width, wide.keys);
-  const auto of_v = rows_of(p, b, p.v, p.value_width, wide.values),
-             of_grad = rows_of(p, b, g.grad_out, p.value_width, wide.values),
-             of_out = rows_of(p, b, g.out, p.value_width, wide.values);
 
-  delta_of_sequence<T, D>(p, g, b, of_grad, of_out);
+  // The block, of which the compiler does not know that it is always the same: addresses are made where they
+  // are used, and take no registers else.
+  const auto here = [&] {
+    TileBlock same = b;
+    same.item.begin = opaque(b.item.begin);
+    return same;
+  };
+
+  delta_of_sequence<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, wide.values),
+                          rows_of(p, b, g.out, p.value_width, wide.values));
+  ask_for_coming(p, b, p.q, p.width);
+  ask_for_coming(p, b, p.k, p.width);
+  ask_for_coming(p, b, p.v, p.value_width);
+  ask_for_coming(p, b, g.grad_out, p.value_width);
+  ask_for_coming(p, b, g.out, p.value_width);
   // Queries and gradients of a step, and what belongs to their rows, by copies.
   const auto copy_step = [&](int query, int stage) {
+    const TileBlock at_rows = here();
+    const auto of_q = rows_of(p, at_rows, p.q, p.width, wide.keys);
+    const auto of_grad = rows_of(p, at_rows, g.grad_out, p.value_width, wide.values);
+
     for (int task = warp; task < 2 * Layout::kStepGroups; task += warps) {
       const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
       bring_group<T, N, D>(
@@ -337,14 +369,14 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     float* const rows = reinterpret_cast<float*>(memory + layout.rows()) + stage * 2 * kStep;
     if (threadIdx.x < 2 * kStep) {
       const int j = query + threadIdx.x % kStep;
-      const int64_t at = static_cast<int64_t>(b.item.begin + min(j, length - 1)) * p.heads + b.head;
+      const int64_t at = static_cast<int64_t>(at_rows.item.begin + min(j, length - 1)) * p.heads + b.head;
       copy_to_shared<4>(rows + threadIdx.x, (threadIdx.x < kStep ? g.logsumexp : g.delta) + at, j < length);
     }
     if (has_factors) {
       float* const factors =
           reinterpret_cast<float*>(memory + layout.query_factors()) + stage * columns * kStep;
-      load_factors(p, b.item.begin + query, min(kStep, length - query), kStep, factors + p.gates * kStep,
-                   factors);
+      load_factors(p, at_rows.item.begin + query, min(kStep, length - query), kStep,
+                   factors + p.gates * kStep, factors);
     }
   };
 
@@ -353,41 +385,53 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     const int groups = (count + kGroup - 1) / kGroup;
     const bool first_tile = tile == 0, last_tile = tile + layout.keys >= length;
     __syncthreads();
+    const TileBlock at_tile = here();
     for (int task = warp; task < 2 * groups; task += warps) {
       const int group = task / 2, is_value = task % 2;
       bring_group<T, N, D>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart,
-                           of_k.or_else(is_value, of_v), tile + group * kGroup, count - group * kGroup,
+                           rows_of(p, at_tile, p.k, p.width, wide.keys)
+                               .or_else(is_value, rows_of(p, at_tile, p.v, p.value_width, wide.values)),
+                           tile + group * kGroup, count - group * kGroup,
                            scales + is_value * kMostWarps + group);
     }
     if (has_factors) {
-      load_factors(p, b.item.begin + tile, count, layout.keys, key_factors + p.gates * layout.keys,
+      load_factors(p, at_tile.item.begin + tile, count, layout.keys, key_factors + p.gates * layout.keys,
                    key_factors);
       for (int k = threadIdx.x; k < columns * layout.keys; k += blockDim.x) key_sums[k] = 0;
     }
-    const bool active = warp < groups;
-    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+    // Its 16 keys, which it shares with another warp if there are two roles.
+    const int own = warp % kGroups, row = kGroup * own;
+    const bool active = own < groups, has_values = kRoles == 1 || warp < kGroups,
+               has_keys = kRoles == 1 || !has_values;
+    float first_sums[D / 8][4] = {}, second_sums[kRoles == 1 ? D / 8 : 1][4] = {};
+    const auto add_to_keys = [&](const uint32_t (&left)[N::kParts][4], const char* queries, int group,
+                                 float factor) {
+      if constexpr (kRoles == 1)
+        add_product<N, D>(second_sums, left, queries, Layout::kApart, kGroup * group, factor);
+      else
+        add_product<N, D>(first_sums, left, queries, Layout::kApart, kGroup * group, factor);
+    };
 
     StepLoad<T, N, D, Step> next;
     float q_inverse = 1, grad_inverse = 1;
     if constexpr (N::kSplit)
-      next.load(p, g, b, wide, 0, has_factors);
+      next.load(p, g, here(), wide, 0, has_factors);
     else
       copy_step(0, 0);
     for (int query = 0; query < length; query += kStep) {
       const int stage = Layout::kStages == 2 ? query / kStep % 2 : 0;
       if constexpr (N::kSplit) {
         const uint32_t of_queries = warp_largest(next.largest(0)), of_grads = warp_largest(next.largest(1));
-        if (lane == 0) largest[warp] = of_queries, largest[kMostWarps + warp] = of_grads;
+        if (lane == 0) largest[warp] = of_queries, largest[warps + warp] = of_grads;
         __syncthreads();  // nobody needs the step before any more
         uint32_t most[2] = {};
         for (int w = 0; w < warps; ++w) {
           most[0] = max(most[0], largest[w]);
-          most[1] = max(most[1], largest[kMostWarps + w]);
+          most[1] = max(most[1], largest[warps + w]);
         }
-        const float q_scale = scale_of_bits(most[0]), grad_scale = scale_of_bits(most[1]);
-        q_inverse = inverse_power(q_scale), grad_inverse = inverse_power(grad_scale);
-        next.store_tensor(0, q_scale, memory + layout.queries(0), Layout::kApart);
-        next.store_tensor(1, grad_scale, memory + layout.grads(0), Layout::kApart);
+        const float step_scales[2] = {scale_of_bits(most[0]), scale_of_bits(most[1])};
+        q_inverse = inverse_power(step_scales[0]), grad_inverse = inverse_power(step_scales[1]);
+        next.store(step_scales, memory + layout.queries(0), memory + layout.grads(0), Layout::kApart);
         next.store_numbers(reinterpret_cast<float*>(memory + layout.rows()),
                            has_factors ? reinterpret_cast<float*>(memory + layout.query_factors()) : nullptr,
                            columns);
@@ -405,11 +449,14 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
           reinterpret_cast<const float*>(memory + layout.query_factors()) + stage * columns * kStep;
       const float* const query_switch = query_factors + p.gates * kStep;
 
-      if (active) {
+      uint32_t slope_parts[Layout::kStepGroups][N::kParts][4];  // X as an operand
+      float slope_inverse = 1;
+      // Values and Keys: whether this warp makes the gradients of values, and those of keys and all others.
+      const auto multiply = [&]<bool Values, bool Keys>() {
         float s[kUnits][4], t[kUnits][4];
-        product_of_rows<N, D>(s, keys, apart, kGroup * warp, queries, Layout::kApart);
-        product_of_rows<N, D>(t, values, apart, kGroup * warp, grads, Layout::kApart);
-        const int l0 = tile + kGroup * warp + lane / 4, j0 = query + 2 * (lane % 4);
+        product_of_rows<N, D>(s, keys, apart, row, queries, Layout::kApart);
+        if constexpr (Keys) product_of_rows<N, D>(t, values, apart, row, grads, Layout::kApart);
+        const int l0 = tile + row + lane / 4, j0 = query + 2 * (lane % 4);
         float c[kUnits][4];
         if (has_gate) {
 #pragma unroll
@@ -428,15 +475,14 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
         float w_key[2] = {1, 1};
         if (switched) w_key[0] = key_switch[l0 - tile], w_key[1] = key_switch[l0 - tile + 8];
         float e[kUnits][4], of_switch[kUnits][4];  // what the gradients of gate and switch take of each pair
+        const float factor = p.scale * inverse_of<N>(scales + own) * q_inverse;
+        const float value_factor = inverse_of<N>(scales + kMostWarps + own) * grad_inverse;
 #pragma unroll
-        for (int n = 0; n < kUnits; ++n) {
-          const float factor = p.scale * inverse_of<N>(scales + warp) * q_inverse;
-          const float value_factor = inverse_of<N>(scales + kMostWarps + warp) * grad_inverse;
+        for (int n = 0; n < kUnits; ++n)
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2, in_step = j - query;
             float logit = factor * s[n][k];
-            const float of_value = value_factor * t[n][k];
             if (has_bias && l < length && j < length)
               logit +=
                   number(p.bias[b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l]);
@@ -444,91 +490,114 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
             const float a = switched ? w_key[k / 2] * query_switch[in_step] : 1.0f;
             if (switched) logit = raised * a;
             const float gated = has_gate ? c[n][k] : 1.0f;
-            const float prob = exponential<N>(logit - usable(logsumexp[in_step]));
-            const float y = prob * (gated * a * of_value - delta[in_step]);
-            t[n][k] = y * a;
-            s[n][k] = prob * gated * a;
-            if (has_factors) {
-              const float pt = prob * of_value;
-              e[n][k] = pt * a;
-              of_switch[n][k] = weighted(y, raised) + pt * gated;
+            const float prob = exponential(logit - usable(logsumexp[in_step]));
+            if constexpr (Values) s[n][k] = prob * gated * a;
+            if constexpr (Keys) {
+              const float of_value = value_factor * t[n][k];
+              const float y = prob * (gated * a * of_value - delta[in_step]);
+              t[n][k] = y * a;
+              if (has_factors) {
+                const float pt = prob * of_value;
+                e[n][k] = pt * a;
+                of_switch[n][k] = weighted(y, raised) + pt * gated;
+              }
             }
           }
-        }
-        if (query + kStep > length || tile + kGroup * (warp + 1) > length) {
+        if (query + kStep > length || tile + row + kGroup > length) {
 #pragma unroll
           for (int n = 0; n < kUnits; ++n)
 #pragma unroll
             for (int k = 0; k < 4; ++k)
               if (l0 + k / 2 * 8 >= length || j0 + 8 * n + k % 2 >= length) {
-                s[n][k] = t[n][k] = 0;
-                if (has_factors) e[n][k] = of_switch[n][k] = 0;
+                if constexpr (Values) s[n][k] = 0;
+                if constexpr (Keys) {
+                  t[n][k] = 0;
+                  if (has_factors) e[n][k] = of_switch[n][k] = 0;
+                }
               }
         }
-        if (has_bias) {
-#pragma unroll
-          for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-              const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
-              if (l < length && j < length)
-                put(g.grad_bias + b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l,
-                    t[n][k]);
-            }
-        }
-        if (has_factors) {
-          for (int i = 0; i < columns; ++i) {
-            const bool last = i == p.gates;
-            float* const to = query_sums + (warp * columns + i) * kStep;
-            if (last && !switched) break;
-            const float* const of_key = key_factors + i * layout.keys + l0 - tile;
-            const float* const of_query = query_factors + i * kStep + j0 - query;
-            float to_queries[kUnits][2], to_keys[2] = {};
+        if constexpr (Keys) {
+          if (has_bias) {
 #pragma unroll
             for (int n = 0; n < kUnits; ++n)
 #pragma unroll
               for (int k = 0; k < 4; ++k) {
-                const float x = last ? of_switch[n][k] : e[n][k];
-                if (k < 2)
-                  to_queries[n][k] = x * of_key[0];
-                else
-                  to_queries[n][k - 2] += x * of_key[8];
-                to_keys[k / 2] += x * of_query[8 * n + k % 2];
+                const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
+                if (l < length && j < length)
+                  put(g.grad_bias + b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l,
+                      t[n][k]);
               }
-            to[query_of_lane<kUnits>(lane)] = sum_of_queries(to_queries);
+          }
+          if (has_factors) {
+            for (int i = 0; i < columns; ++i) {
+              const bool last = i == p.gates;
+              float* const to = query_sums + (own * columns + i) * kStep;
+              if (last && !switched) break;
+              const float* const of_key = key_factors + i * layout.keys + l0 - tile;
+              const float* const of_query = query_factors + i * kStep + j0 - query;
+              float to_queries[kUnits][2], to_keys[2] = {};
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              const float sum = quad_sum(to_keys[h]);
-              if (lane % 4 == 0) key_sums[i * layout.keys + l0 - tile + 8 * h] += sum;
+              for (int n = 0; n < kUnits; ++n)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) {
+                  const float x = last ? of_switch[n][k] : e[n][k];
+                  if (k < 2)
+                    to_queries[n][k] = x * of_key[0];
+                  else
+                    to_queries[n][k - 2] += x * of_key[8];
+                  to_keys[k / 2] += x * of_query[8 * n + k % 2];
+                }
+              to[query_of_lane<kUnits>(lane)] = sum_of_queries(to_queries);
+#pragma unroll
+              for (int h = 0; h < 2; ++h) {
+                const float sum = quad_sum(to_keys[h]);
+                if (lane % 4 == 0) key_sums[i * layout.keys + l0 - tile + 8 * h] += sum;
+              }
             }
           }
+          const float scale = scale_of_units<N>(t);
+          slope_inverse = inverse_power(scale);
+          if (lane == 0) scales[2 * kMostWarps + own] = slope_inverse;
+#pragma unroll
+          for (int group = 0; group < Layout::kStepGroups; ++group) {
+            as_operand<N>(t[2 * group], t[2 * group + 1], scale, slope_parts[group]);
+#pragma unroll
+            for (int part = 0; part < N::kParts; ++part)
+#pragma unroll
+              for (int k = 0; k < 4; ++k)
+                *reinterpret_cast<uint32_t*>(
+                    slopes + part * layout.slopes_apart() +
+                    piece_place<kStep>(row + lane / 4 + k % 2 * 8, 2 * group + k / 2) + lane % 4 * 4) =
+                    slope_parts[group][part][k];
+            if (kRoles == 1 && query + kGroup * group < length)
+              add_to_keys(slope_parts[group], queries, group, slope_inverse * q_inverse);
+          }
         }
-        const float x_scale = scale_of_units<N>(t), x_inverse = inverse_power(x_scale);
-        float p_scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
-        if (has_factors) p_scale = scale_of_units<N>(s);
-        const float p_inverse = inverse_power(p_scale);
-        if (lane == 0) scales[2 * kMostWarps + warp] = x_inverse;
+        if constexpr (Values) {
+          float scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
+          if (has_factors) scale = scale_of_units<N>(s);
+          const float inverse = inverse_power(scale);
 #pragma unroll
-        for (int group = 0; group < Layout::kStepGroups; ++group) {
-          if (query + kGroup * group >= length) continue;  // rows of dQ that nobody stores
-          uint32_t left[N::kParts][4];
-          as_operand<N>(t[2 * group], t[2 * group + 1], x_scale, left);
-#pragma unroll
-          for (int part = 0; part < N::kParts; ++part)
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-              *reinterpret_cast<uint32_t*>(
-                  slopes + part * layout.slopes_apart() +
-                  piece_place<kStep>(kGroup * warp + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
-                  lane % 4 * 4) = left[part][k];
-          add_product<N, D>(dk, left, queries, Layout::kApart, kGroup * group, x_inverse * q_inverse);
-          as_operand<N>(s[2 * group], s[2 * group + 1], p_scale, left);
-          add_product<N, D>(dv, left, grads, Layout::kApart, kGroup * group, p_inverse * grad_inverse);
+          for (int group = 0; group < Layout::kStepGroups; ++group) {
+            if (query + kGroup * group >= length) continue;
+            uint32_t left[N::kParts][4];
+            as_operand<N>(s[2 * group], s[2 * group + 1], scale, left);
+            add_product<N, D>(first_sums, left, grads, Layout::kApart, kGroup * group,
+                              inverse * grad_inverse);
+          }
         }
+      };
+      if (active) {
+        if constexpr (kRoles == 1)
+          multiply.template operator()<true, true>();
+        else if (has_values)
+          multiply.template operator()<true, false>();
+        else
+          multiply.template operator()<false, true>();
       }
       // The next step's numbers are on their way while this one's are summed.
       if constexpr (N::kSplit)
-        if (query + kStep < length) next.load(p, g, b, wide, query + kStep, has_factors);
+        if (query + kStep < length) next.load(p, g, here(), wide, query + kStep, has_factors);
       __syncthreads();
 
       const auto put_query_gradient = [&](int row, int pair, float (&unit)[2][4]) {
@@ -536,7 +605,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
         for (int h = 0; h < 2; ++h) {
           const int j = query + row + lane / 4 + 8 * h;
           if (j >= length) continue;
-          const int64_t at = p.row(b.item.begin + j, b.head, p.width);
+          const int64_t at = p.row(opaque(b.item.begin) + j, b.head, p.width);
           float* const kept = std::is_same_v<T, float> ? reinterpret_cast<float*>(g.grad_q) + at : sums + at;
           if (!first_tile) add_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h);
           if (last_tile)
@@ -553,19 +622,21 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
 #pragma unroll
         for (int m = 0; m < Groups; ++m) put_query_gradient(row + kGroup * m, pair, sum[m]);
       };
-      if (Layout::kStepGroups > 1 && warps > pairs) {
-        for (int unit = warp; unit < Layout::kStepGroups * pairs; unit += warps)
-          some_queries.template operator()<1>(unit / pairs * kGroup, unit % pairs);
-      } else {
-        for (int pair = warp; pair < pairs; pair += warps)
+      if (has_values) {
+        for (int pair = own; pair < pairs; pair += kGroups)
           some_queries.template operator()<Layout::kStepGroups>(0, pair);
+      } else if (active) {
+#pragma unroll
+        for (int group = 0; group < Layout::kStepGroups; ++group)
+          if (query + kGroup * group < length)
+            add_to_keys(slope_parts[group], queries, group, slope_inverse * q_inverse);
       }
       if (has_factors) {
         for (int k = threadIdx.x; k < columns * kStep; k += blockDim.x) {
           const int column = k / kStep, j = query + k % kStep;
           if (j >= length || (column == p.gates && !switched)) continue;
           float* const to =
-              g.parts + (static_cast<int64_t>(b.head) * p.rows + b.item.begin + j) * columns + column;
+              g.parts + (static_cast<int64_t>(b.head) * p.rows + opaque(b.item.begin) + j) * columns + column;
           float sum = first_tile ? 0.0f : *to;
           for (int w = 0; w < groups; ++w) sum += query_sums[(w * columns + column) * kStep + j - query];
           *to = sum;
@@ -573,7 +644,13 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
       }
     }
 
-    if (active) put_key_gradients<T, D>(p, g, b, tile + kGroup * warp, length, wide, dk, dv);
+    if (active) {
+      if (has_values) put_rows(p, b, g.grad_v, p.value_width, wide.values, tile + row, first_sums, 1.0f);
+      if constexpr (kRoles == 1)
+        put_rows(p, b, g.grad_k, p.width, wide.keys, tile + row, second_sums, p.scale);
+      else if (has_keys)
+        put_rows(p, b, g.grad_k, p.width, wide.keys, tile + row, first_sums, p.scale);
+    }
     if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, key_sums);
   }
 }

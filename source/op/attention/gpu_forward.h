@@ -36,24 +36,37 @@ struct ForwardMemory {
 struct TileBlock {
   WorkItem item;
   int head, first, last;
+  int coming, coming_rows;  // rows of the sequence that a later block in this one's place works on
+};
+
+// Of the blocks of a launch: whether each has a whole sequence, and how many sequences at once.
+struct Blocks {
+  bool whole;
+  int sequences;
 };
 
 // Whole sequences, a block each and head, or 64 queries of one.
 template <class T>
-__device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, bool whole, const int64_t* bias_at) {
+__device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, Blocks blocks,
+                                                const int64_t* bias_at) {
   const int head = blockIdx.x % p.heads, index = blockIdx.x / p.heads;
-  const bool bad = is_bad(p.bad);
   TileBlock b{};
   b.head = head;
-  if (bad) return b;
-  if (whole) {
-    b.item = {index, p.offsets[index], 0, 0, p.bias ? bias_at[index] : 0};
-    b.item.length = p.offsets[index + 1] - b.item.begin;
-    b.last = b.item.length;
-  } else if (index < p.plan[0]) {
-    b.item = work_item(p, index);
-    b.first = b.item.first, b.last = min(b.item.length, b.first + static_cast<int>(kPlanTile));
+  // Read before anything is waited for.
+  if (blocks.whole) {
+    const int next = min(index + blocks.sequences, p.sequences - 1);
+    b.item.sequence = index, b.item.begin = p.offsets[index];
+    b.item.length = b.last = p.offsets[index + 1] - b.item.begin;
+    if (p.bias) b.item.bias = bias_at[index];
+    b.coming = p.offsets[next], b.coming_rows = p.offsets[next + 1] - b.coming;
+  } else if (index < p.plan[0] && index < p.items) {
+    const int4 item = reinterpret_cast<const int4*>(p.plan)[1 + index];
+    if (is_sound(p, item)) {
+      b.item = work_item(p, index);
+      b.first = b.item.first, b.last = min(b.item.length, b.first + static_cast<int>(kPlanTile));
+    }
   }
+  if (is_bad(p.bad)) b.item.length = b.first = b.last = b.coming_rows = 0;
   return b;
 }
 
@@ -61,6 +74,17 @@ template <class T>
 __device__ __forceinline__ RowsOf<T> rows_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
                                              int width, bool wide) {
   return {tensor + p.row(b.item.begin, b.head, width), static_cast<int64_t>(p.heads) * width, width, wide};
+}
+
+// Asks for a tensor's rows of the sequence to come, while this one's are multiplied.
+template <class T>
+__device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
+                                               int width) {
+  const int lines = (width * static_cast<int>(sizeof(T)) + 127) / 128;
+  const T* const first = tensor + p.row(b.coming, b.head, width);
+  for (int k = threadIdx.x; k < b.coming_rows * lines; k += blockDim.x)
+    prefetch_line(first + static_cast<int64_t>(k / lines) * p.heads * width +
+                  k % lines * (128 / static_cast<int>(sizeof(T))));
 }
 
 // Which tensors may be read and written 16 bytes at once: those of the queries' and keys' width, of the
@@ -85,11 +109,11 @@ __device__ __forceinline__ void load_factors(const TensorArgs<T>& p, int first_r
 // `Options`: whether there may be a bias, a switch or a gate.
 template <class T, class N, int D, bool Options>
 __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
-    forward_kernel(TensorArgs<T> p, ForwardResults<T> results, ForwardMemory<N, D> layout, bool whole,
+    forward_kernel(TensorArgs<T> p, ForwardResults<T> results, ForwardMemory<N, D> layout, Blocks blocks,
                    const int64_t* bias_at, Wide wide) {
   char* const memory = block_memory();
   constexpr int kSteps = D / 16;
-  const TileBlock b = tile_block(p, whole, bias_at);
+  const TileBlock b = tile_block(p, blocks, bias_at);
   const int length = b.item.length, lane = lane_index(), warp = threadIdx.x / kWarp;
   const int warps = blockDim.x / kWarp, apart = layout.apart();
   float* const scales = reinterpret_cast<float*>(memory + layout.scales());
@@ -181,6 +205,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         if (has_factors) load_factors(p, b.item.begin + chunk, count, layout.keys, switches, gate);
         wait_for_copies();
         __syncthreads();
+        if (strip0 == b.first && chunk == 0) {
+          ask_for_coming(p, b, p.q, p.width);
+          ask_for_coming(p, b, p.k, p.width);
+          ask_for_coming(p, b, p.v, p.value_width);
+        }
       }
       if (!active) continue;
       for (int key = 0; key < count; key += kKeyStep) {
@@ -250,7 +279,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
           now[h] = quad_largest(now[h]);
           grew |= now[h] > largest[h];
           base[h] = now[h] == lowest ? 0.0f : now[h];
-          old[h] = exponential<N>(largest[h] - base[h]);
+          old[h] = exponential(largest[h] - base[h]);
           largest[h] = now[h];
         }
         if (__any_sync(kAllLanes, grew)) {
@@ -265,7 +294,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         for (int n = 0; n < 4; ++n)
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
-            s[n][k] = exponential<N>(s[n][k] - base[k / 2]);
+            s[n][k] = exponential(s[n][k] - base[k / 2]);
             total[k / 2] += s[n][k];
           }
         if (switched) {

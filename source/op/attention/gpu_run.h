@@ -72,7 +72,6 @@ class Attention {
                         return second_by_tiles<Numbers<float, 2>, D>(g, u);
                       });
     if (!done) {
-      delta(g);
       gpu_.launch(plain_change_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, g, u);
       gradients<true>(g, u);
     }
@@ -148,6 +147,14 @@ class Attention {
     return {all && p_.width % each == 0, all && p_.value_width % each == 0};
   }
 
+  // Blocks of whole sequences that the chip holds at once, by their shared memory and a guess at their
+  // registers.
+  Blocks blocks_of(bool whole, int warps, int64_t shared) const {
+    const int64_t each = std::max<int64_t>(
+        1, std::min(limits_.shared_bytes / std::max<int64_t>(1, shared), int64_t{16} / warps));
+    return {whole, static_cast<int>(std::max<int64_t>(1, each * limits_.multiprocessors / p_.heads))};
+  }
+
   // Sequences whole, a block each, if there are enough of them for the chip; else 64 queries a block. Of the
   // keys as many at once as fit, by preference so that several blocks share a multiprocessor.
   template <class N, int D, bool Options>
@@ -163,26 +170,29 @@ class Attention {
     if (const char* w = std::getenv("MDOPS_FW")) warps = std::atoi(w);
     warps = std::min<int>(warps, static_cast<int>(blocks_for(longest, kGroup)));
     const int64_t blocks = static_cast<int64_t>(whole ? p_.sequences : p_.items) * p_.heads;
-    gpu_.launch(forward_kernel<T, N, D, Options>, blocks, warps * kWarp, layout.size(), p_, r, layout, whole,
-                bias_at_, wide({p_.q, p_.k, p_.v, r.out}));
+    gpu_.launch(forward_kernel<T, N, D, Options>, blocks, warps * kWarp, layout.size(), p_, r, layout,
+                blocks_of(whole, warps, layout.size()), bias_at_, wide({p_.q, p_.k, p_.v, r.out}));
     return true;
   }
 
   // A tile of keys has 16 for each warp, or as many as fit.
-  template <class N, int D, bool Options>
-  BackwardMemory<N, D, kQueryStep<N, D, Options>> backward_layout() const {
-    BackwardMemory<N, D, kQueryStep<N, D, Options>> layout{kGroup * backward_warps(D), p_.gates};
+  template <class N, int D, bool Options, int Step = kQueryStep<N, D, Options>>
+  BackwardMemory<N, D, Step> backward_layout() const {
+    BackwardMemory<N, D, Step> layout{kGroup * backward_groups(D), p_.gates};
     while (layout.keys > kGroup && layout.size(has_factors()) > limits_.shared_bytes) layout.keys -= kGroup;
     return layout;
   }
 
-  template <class N, int D, bool Options>
+  template <class N, int D, bool Options, int Step = kQueryStep<N, D, Options>>
   bool backward_by_tiles(const GradientArgs<T>& g, float* sums) const {
-    const auto layout = backward_layout<N, D, Options>();
+    if constexpr (Step == 32 && N::kParts == 2 && !Options)
+      if (std::getenv("MDOPS_STEP")) return backward_by_tiles<N, D, Options, 16>(g, sums);
+    const auto layout = backward_layout<N, D, Options, Step>();
     if (layout.size(has_factors()) > limits_.shared_bytes) return false;
     gpu_.launch(backward_kernel<T, N, D, layout.kStep, Options>,
                 static_cast<int64_t>(p_.sequences) * p_.heads, backward_warps(D) * kWarp,
-                layout.size(has_factors()), p_, g, layout, bias_at_,
+                layout.size(has_factors()), p_, g, layout,
+                blocks_of(true, backward_warps(D), layout.size(has_factors())), bias_at_,
                 wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
     return true;
   }
@@ -197,15 +207,16 @@ class Attention {
       if (layout.size() > limits_.shared_bytes) return false;
       const int64_t blocks = static_cast<int64_t>(p_.sequences) * p_.heads;
       const int threads = layout.keys / kGroup * kWarp;
+      const Blocks one_each{true, limits_.multiprocessors};
       const Wide all = wide({p_.q, p_.k, p_.v, u.q, u.k, u.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v,
                              g.grad_grad_out});
       gpu_.launch(second_kernel<T, N, D, SecondPass::change>, blocks, threads, layout.size(), p_, g, u,
-                  layout, bias_at_, all);
+                  layout, one_each, bias_at_, all);
       gpu_.launch(finish_change_kernel<T>,
                   blocks_for(static_cast<int64_t>(p_.rows) * p_.heads * kWarp, kPlainThreads), kPlainThreads,
                   0, p_, g);
       gpu_.launch(second_kernel<T, N, D, SecondPass::second>, blocks, threads, layout.size(), p_, g, u,
-                  layout, bias_at_, all);
+                  layout, one_each, bias_at_, all);
       return true;
     } else {
       return static_cast<void>(g), static_cast<void>(u), false;

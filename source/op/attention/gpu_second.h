@@ -46,13 +46,13 @@ struct SecondMemory {
 template <class T, class N, int D, SecondPass Pass>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     second_kernel(TensorArgs<T> p, GradientArgs<T> g, Directions<T> u, SecondMemory<N, D> layout,
-                  const int64_t* bias_at, Wide wide) {
+                  Blocks blocks, const int64_t* bias_at, Wide wide) {
   using Layout = SecondMemory<N, D>;
   static_assert(std::is_same_v<T, float>, "sums over tiles of keys are kept in the results");
   constexpr bool kSecond = Pass == SecondPass::second;
   constexpr int kStep = Layout::kStep, kQueryApart = Layout::kQueryApart;
   char* const memory = block_memory();
-  const TileBlock b = tile_block(p, true, bias_at);
+  const TileBlock b = tile_block(p, blocks, bias_at);
   const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   const int apart = layout.apart(), columns = layout.columns();
   const char *const keys = memory, *const key_changes = keys + layout.tile(),
@@ -304,7 +304,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       }
     }
     if constexpr (kSecond) {
-      if (active) put_key_gradients<T, D>(p, g, b, tile + kGroup * warp, length, wide, dk, dv);
+      if (active) {
+        put_rows(p, b, g.grad_k, p.width, wide.keys, tile + kGroup * warp, dk, p.scale);
+        put_rows(p, b, g.grad_v, p.value_width, wide.values, tile + kGroup * warp, dv, 1.0f);
+      }
       if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, key_sums);
     }
   }
