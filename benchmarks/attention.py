@@ -9,7 +9,8 @@ wait for each other say nothing: `--threads 1 --cpu-time` counts the processor's
 scaled_dot_product_attention of tensors that are padded beforehand. `bare` of a line: its products alone, by torch.mm, a
 sequence at a time. `dpa1`: energy and forces of a box of atoms, us an atom, of the model as it is and with smooth
 attention; its `bare` products are those of the layers (to q, k and v, q.k, p v, back, and all gradients by inputs) for
-the neighbours that there are. With --deepmd, a Python that has DeePMD-kit evaluates the same boxes in the same turns.
+the neighbours that there are; `training` is a step with a loss on energy and forces. With --deepmd, a Python that
+has DeePMD-kit evaluates the same boxes in the same turns.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from machine import machine
 
 import mdops
 from mdops.cli.sample_model import sample_box
+from mdops.evaluators import Autograd
 from mdops.ops import ragged_attention, ragged_plan
 from mdops.system import from_atoms
 
@@ -203,12 +205,23 @@ def one_box(
         "mdops": evaluate,
         "bare": bare_layers(counts, descriptor.channels, options.attn, options.attn_layer),
     }
+    autograd = Autograd(potential)
+
+    def train() -> None:
+        answers, _ = autograd(system, pairs, check=False, create_graph=True)
+        (answers["forces"].square().sum() + answers["atom_energy"].sum()).backward()
+        potential.zero_grad()
+
+    if atoms < 1000:
+        runs["training"] = train
     if peer:
         runs["deepmd"] = lambda: peer(file)
     times = medians(runs, rounds)
     line = {"smooth": smooth, "atoms": atoms, "neighbors": round(counts.float().mean().item(), 1)}
     line |= {f"{key}_us_per_atom": round(1e6 * t / atoms, 1) for key, t in times.items()}
     line["to bare"] = round(times["mdops"] / times["bare"], 2)
+    if "training" in times:
+        line["training to bare"] = round(times["training"] / times["bare"], 2)
     if peer:
         line["deepmd to mdops"] = round(times["deepmd"] / times["mdops"], 1)
     return line

@@ -156,7 +156,8 @@ def test_numbers_of_16_bits(name, dtype, device):
     double = case.as_double()
     got, want = results(case, case.op), results(double, double.reference)
     assert all(x.dtype == dtype for k, x in enumerate(got) if k != 1) and got[1].dtype == torch.float32
-    assert_close(got, want, 4e-2 if dtype == torch.bfloat16 else 5e-3)
+    # A GPU's backward pass makes G.o of the rounded `out`.
+    assert_close(got, want, 4e-2 if dtype == torch.bfloat16 else 5e-3 if device == "cpu" else 1e-2)
 
 
 def test_16_bits_are_rounded_to_the_nearest(device):

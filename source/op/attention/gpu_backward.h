@@ -338,14 +338,28 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
   const float* const key_switch = key_factors + p.gates * layout.keys;
   const bool has_bias = Options && p.bias, switched = Options && p.switches, has_gate = Options && p.gate;
   const bool has_factors = switched || has_gate;
-  const auto of_q = rows_of(p, b, p.q, p.width, wide.keys), of_k = rows_of(p, b, p.k, p.width, wide.keys);
-  const auto of_v = rows_of(p, b, p.v, p.value_width, wide.values),
-             of_grad = rows_of(p, b, g.grad_out, p.value_width, wide.values),
-             of_out = rows_of(p, b, g.out, p.value_width, wide.values);
 
-  delta_of_sequence<T, D>(p, g, b, of_grad, of_out);
+  // The block, of which the compiler does not know that it is always the same: addresses are made where they
+  // are used, and take no registers else.
+  const auto here = [&] {
+    TileBlock same = b;
+    same.item.begin = opaque(b.item.begin);
+    return same;
+  };
+
+  delta_of_sequence<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, wide.values),
+                          rows_of(p, b, g.out, p.value_width, wide.values));
+  ask_for_coming(p, b, p.q, p.width);
+  ask_for_coming(p, b, p.k, p.width);
+  ask_for_coming(p, b, p.v, p.value_width);
+  ask_for_coming(p, b, g.grad_out, p.value_width);
+  ask_for_coming(p, b, g.out, p.value_width);
   // Queries and gradients of a step, and what belongs to their rows, by copies.
   const auto copy_step = [&](int query, int stage) {
+    const TileBlock at_rows = here();
+    const auto of_q = rows_of(p, at_rows, p.q, p.width, wide.keys);
+    const auto of_grad = rows_of(p, at_rows, g.grad_out, p.value_width, wide.values);
+
     for (int task = warp; task < 2 * Layout::kStepGroups; task += warps) {
       const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
       bring_group<T, N, D>(
@@ -355,14 +369,14 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     float* const rows = reinterpret_cast<float*>(memory + layout.rows()) + stage * 2 * kStep;
     if (threadIdx.x < 2 * kStep) {
       const int j = query + threadIdx.x % kStep;
-      const int64_t at = static_cast<int64_t>(b.item.begin + min(j, length - 1)) * p.heads + b.head;
+      const int64_t at = static_cast<int64_t>(at_rows.item.begin + min(j, length - 1)) * p.heads + b.head;
       copy_to_shared<4>(rows + threadIdx.x, (threadIdx.x < kStep ? g.logsumexp : g.delta) + at, j < length);
     }
     if (has_factors) {
       float* const factors =
           reinterpret_cast<float*>(memory + layout.query_factors()) + stage * columns * kStep;
-      load_factors(p, b.item.begin + query, min(kStep, length - query), kStep, factors + p.gates * kStep,
-                   factors);
+      load_factors(p, at_rows.item.begin + query, min(kStep, length - query), kStep,
+                   factors + p.gates * kStep, factors);
     }
   };
 
@@ -371,14 +385,17 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     const int groups = (count + kGroup - 1) / kGroup;
     const bool first_tile = tile == 0, last_tile = tile + layout.keys >= length;
     __syncthreads();
+    const TileBlock at_tile = here();
     for (int task = warp; task < 2 * groups; task += warps) {
       const int group = task / 2, is_value = task % 2;
       bring_group<T, N, D>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart,
-                           of_k.or_else(is_value, of_v), tile + group * kGroup, count - group * kGroup,
+                           rows_of(p, at_tile, p.k, p.width, wide.keys)
+                               .or_else(is_value, rows_of(p, at_tile, p.v, p.value_width, wide.values)),
+                           tile + group * kGroup, count - group * kGroup,
                            scales + is_value * kMostWarps + group);
     }
     if (has_factors) {
-      load_factors(p, b.item.begin + tile, count, layout.keys, key_factors + p.gates * layout.keys,
+      load_factors(p, at_tile.item.begin + tile, count, layout.keys, key_factors + p.gates * layout.keys,
                    key_factors);
       for (int k = threadIdx.x; k < columns * layout.keys; k += blockDim.x) key_sums[k] = 0;
     }
@@ -398,16 +415,9 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     StepLoad<T, N, D, Step> next;
     float q_inverse = 1, grad_inverse = 1;
     if constexpr (N::kSplit)
-      next.load(p, g, b, wide, 0, has_factors);
+      next.load(p, g, here(), wide, 0, has_factors);
     else
       copy_step(0, 0);
-    if (first_tile) {
-      ask_for_coming(p, b, p.q, p.width);
-      ask_for_coming(p, b, p.k, p.width);
-      ask_for_coming(p, b, p.v, p.value_width);
-      ask_for_coming(p, b, g.grad_out, p.value_width);
-      ask_for_coming(p, b, g.out, p.value_width);
-    }
     for (int query = 0; query < length; query += kStep) {
       const int stage = Layout::kStages == 2 ? query / kStep % 2 : 0;
       if constexpr (N::kSplit) {
@@ -480,7 +490,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
             const float a = switched ? w_key[k / 2] * query_switch[in_step] : 1.0f;
             if (switched) logit = raised * a;
             const float gated = has_gate ? c[n][k] : 1.0f;
-            const float prob = exponential<N>(logit - usable(logsumexp[in_step]));
+            const float prob = exponential(logit - usable(logsumexp[in_step]));
             if constexpr (Values) s[n][k] = prob * gated * a;
             if constexpr (Keys) {
               const float of_value = value_factor * t[n][k];
@@ -587,7 +597,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
       }
       // The next step's numbers are on their way while this one's are summed.
       if constexpr (N::kSplit)
-        if (query + kStep < length) next.load(p, g, b, wide, query + kStep, has_factors);
+        if (query + kStep < length) next.load(p, g, here(), wide, query + kStep, has_factors);
       __syncthreads();
 
       const auto put_query_gradient = [&](int row, int pair, float (&unit)[2][4]) {
@@ -595,7 +605,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
         for (int h = 0; h < 2; ++h) {
           const int j = query + row + lane / 4 + 8 * h;
           if (j >= length) continue;
-          const int64_t at = p.row(b.item.begin + j, b.head, p.width);
+          const int64_t at = p.row(opaque(b.item.begin) + j, b.head, p.width);
           float* const kept = std::is_same_v<T, float> ? reinterpret_cast<float*>(g.grad_q) + at : sums + at;
           if (!first_tile) add_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h);
           if (last_tile)
@@ -626,7 +636,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
           const int column = k / kStep, j = query + k % kStep;
           if (j >= length || (column == p.gates && !switched)) continue;
           float* const to =
-              g.parts + (static_cast<int64_t>(b.head) * p.rows + b.item.begin + j) * columns + column;
+              g.parts + (static_cast<int64_t>(b.head) * p.rows + opaque(b.item.begin) + j) * columns + column;
           float sum = first_tile ? 0.0f : *to;
           for (int w = 0; w < groups; ++w) sum += query_sums[(w * columns + column) * kStep + j - query];
           *to = sum;

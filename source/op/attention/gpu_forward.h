@@ -50,20 +50,23 @@ template <class T>
 __device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, Blocks blocks,
                                                 const int64_t* bias_at) {
   const int head = blockIdx.x % p.heads, index = blockIdx.x / p.heads;
-  const bool bad = is_bad(p.bad);
   TileBlock b{};
   b.head = head;
-  if (bad) return b;
+  // Read before anything is waited for.
   if (blocks.whole) {
-    b.item = {index, p.offsets[index], 0, 0, p.bias ? bias_at[index] : 0};
-    b.item.length = p.offsets[index + 1] - b.item.begin;
-    b.last = b.item.length;
-    const int next = index + blocks.sequences;
-    if (next < p.sequences) b.coming = p.offsets[next], b.coming_rows = p.offsets[next + 1] - b.coming;
-  } else if (index < p.plan[0]) {
-    b.item = work_item(p, index);
-    b.first = b.item.first, b.last = min(b.item.length, b.first + static_cast<int>(kPlanTile));
+    const int next = min(index + blocks.sequences, p.sequences - 1);
+    b.item.sequence = index, b.item.begin = p.offsets[index];
+    b.item.length = b.last = p.offsets[index + 1] - b.item.begin;
+    if (p.bias) b.item.bias = bias_at[index];
+    b.coming = p.offsets[next], b.coming_rows = p.offsets[next + 1] - b.coming;
+  } else if (index < p.plan[0] && index < p.items) {
+    const int4 item = reinterpret_cast<const int4*>(p.plan)[1 + index];
+    if (is_sound(p, item)) {
+      b.item = work_item(p, index);
+      b.first = b.item.first, b.last = min(b.item.length, b.first + static_cast<int>(kPlanTile));
+    }
   }
+  if (is_bad(p.bad)) b.item.length = b.first = b.last = b.coming_rows = 0;
   return b;
 }
 
@@ -276,7 +279,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
           now[h] = quad_largest(now[h]);
           grew |= now[h] > largest[h];
           base[h] = now[h] == lowest ? 0.0f : now[h];
-          old[h] = exponential<N>(largest[h] - base[h]);
+          old[h] = exponential(largest[h] - base[h]);
           largest[h] = now[h];
         }
         if (__any_sync(kAllLanes, grew)) {
@@ -291,7 +294,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         for (int n = 0; n < 4; ++n)
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
-            s[n][k] = exponential<N>(s[n][k] - base[k / 2]);
+            s[n][k] = exponential(s[n][k] - base[k / 2]);
             total[k / 2] += s[n][k];
           }
         if (switched) {

@@ -62,6 +62,18 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The number, of which the compiler knows nothing.
+__device__ __forceinline__ int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Asks for a line of device memory to be brought to the L2 cache.
 __device__ __forceinline__ void prefetch_line(const void* memory) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(memory));

@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   const int r = threadIdx.x / kSide, c = threadIdx.x % kSide, row = b.item.begin + b.own + r;
   const int64_t of_row = static_cast<int64_t>(row) * p.heads + b.head;
   const A logsumexp = r < b.count ? g.logsumexp[of_row] : A(0);
-  A sum[kColumnsEach] = {}, mean = 0;
+  A sum[kColumnsEach] = {}, out[kColumnsEach] = {}, mean = 0;  // o anew: 16 bits of it are not enough below
   for (int other = 0; other < b.item.length; other += kSide) {
     const TileRows keys{other, min(kSide, b.item.length - other)};
     PairInputs<A> i{};
@@ -237,24 +237,26 @@ __global__ void __launch_bounds__(kPlainThreads)
     const int64_t at = p.row(b.item.begin + other, b.head, p.value_width);
     const int64_t stride = static_cast<int64_t>(p.heads) * p.value_width;
     add_rows(memory.coefficient[0][r], p.v + at, stride, keys.count, p.value_width, sum);
+    add_rows(memory.coefficient[1][r], p.v + at, stride, keys.count, p.value_width, out);
     if (u.v) add_rows(memory.coefficient[1][r], u.v + at, stride, keys.count, p.value_width, sum);
   }
   mean = row_sum(mean);
-  A change = 0;
+  A change = 0, delta = 0;
   const int64_t at = p.row(row, b.head, p.value_width);
   if (r < b.count) {
 #pragma unroll
     for (int n = 0; n < kColumnsEach; ++n) {
       const int e = c + n * kSide;
       if (e >= p.value_width) continue;
-      sum[n] -= mean * static_cast<A>(number(g.out[at + e]));
-      change += sum[n] * static_cast<A>(number(g.grad_out[at + e]));
+      const A grad = number(g.grad_out[at + e]);
+      sum[n] -= mean * out[n];
+      change += sum[n] * grad, delta += out[n] * grad;
     }
   }
-  change = row_sum(change);
+  change = row_sum(change), delta = row_sum(delta);
   if (r >= b.count) return;
   put_row(g.grad_grad_out + at, p.value_width, sum, A(1));
-  if (c == 0) g.mean[of_row] = mean, g.delta_change[of_row] = change;
+  if (c == 0) g.mean[of_row] = mean, g.delta[of_row] = delta, g.delta_change[of_row] = change;
 }
 
 // The gradients, or how they change along the directions: of q and bias where own rows are queries, of k and

@@ -72,7 +72,6 @@ class Attention {
                         return second_by_tiles<Numbers<float, 2>, D>(g, u);
                       });
     if (!done) {
-      delta(g);
       gpu_.launch(plain_change_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, g, u);
       gradients<true>(g, u);
     }

@@ -323,10 +323,9 @@ __device__ __forceinline__ float quad_largest(float x) {
   return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
 }
 
-// exp as accurate as the products.
-template <class N>
+// exp of what is not large: as accurate as the products.
 __device__ __forceinline__ float exponential(float x) {
-  return N::kParts == 2 ? expf(x) : __expf(x);
+  return power_of_two(1.4426950408889634f * x);
 }
 
 __device__ __forceinline__ void put_two_numbers(float* to, float a, float b) {
