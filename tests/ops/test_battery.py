@@ -260,14 +260,14 @@ def test_nan_in_nan_out(sample, dtype, request):
 def test_nan_passes_every_activation(activation, dtype):
     """The energies and forces of a whole step that has NaN among its parameters, or its weights."""
     sample = next(s for s in samples("cpu", dtype) if s.op == "spline_potential")
-    nets, extra = sample.args[13].clone(), sample.args[14].clone()
+    nets, extra = sample.args[14].clone(), sample.args[15].clone()
     nets[0], extra[1] = torch.nan, torch.nan
-    for place, value, spoilt in ((13, nets, [0, 3]), (14, extra, [1])):  # atoms of the first type; one atom
+    for place, value, spoilt in ((14, nets, [0, 3]), (15, extra, [1])):  # atoms of the first type; one atom
         args = [*sample.args[:place], value, *sample.args[place + 1 :]]
-        args[25] = activation
+        args[27] = activation
         energy, forces, virial, _, _ = sample.function(*args)
         assert energy.isnan().nonzero().flatten().tolist() == spoilt
-        if place == 13 or activation != CODES["linear"]:  # through which a parameter changes no force
+        if place == 14 or activation != CODES["linear"]:  # through which a parameter changes no force
             assert forces[spoilt].isnan().all()
             assert virial.isnan().flatten(1).any(dim=1).tolist() == [True, 3 in spoilt]
 
