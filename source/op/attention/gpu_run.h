@@ -129,12 +129,14 @@ class Attention {
   template <class N, class F>
   bool with_width(const F& f) const {
     const int width = std::max(p_.width, p_.value_width);
-    if (width <= 32) return f.template operator()<N, 32, true>();
-    // Kernels without options of their own, which have more registers, for the dtypes that are common.
-    if constexpr (N::kParts == 2 || N::kBfloat)
+    // Tiles of their own for narrow heads, and kernels without options, which have more registers: for the
+    // dtypes that are common, because each takes its time to compile.
+    if constexpr (N::kParts == 2 || N::kBfloat) {
+      if (width <= 32) return f.template operator()<N, 32, true>();
       if (!p_.bias && !has_factors())
         return width <= 64 ? f.template operator()<N, 64, false>()
                            : f.template operator()<N, kWidestTile, false>();
+    }
     if (width <= 64) return f.template operator()<N, 64, true>();
     return f.template operator()<N, kWidestTile, true>();
   }

@@ -1,0 +1,221 @@
+"""Runs attention's GPU kernels on the CPU, thread by thread, and compares them with PyTorch's own operations.
+
+    python scripts/emulate_attention.py [--cuda DIR] [--only TEXT]
+
+For changes of the kernels' indices, barriers and layouts where there is no GPU: g++ compiles them with stand-ins for
+the instructions of a warp (scripts/gpu_emulator). Needs the headers of CUDA, beside nvcc unless `--cuda` names their
+folder. What it does not see: races, and what only the chip's arithmetic does.
+"""
+
+import argparse
+import ctypes
+import itertools
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "ops"))
+
+from attention_reference import attention  # noqa: E402
+
+from mdops.ops import ragged_plan  # noqa: E402
+
+POINTERS = [
+    *("q", "k", "v", "bias", "gate", "switches", "absent", "offsets", "plan", "out", "logsumexp", "grad_out"),
+    *("grad_q", "grad_k", "grad_v", "grad_bias", "grad_gate", "grad_switch", "grad_grad_out"),
+    *("along_q", "along_k", "along_v", "along_bias", "along_gate", "along_switch"),
+]
+INTEGERS = [
+    *(
+        "rows",
+        "heads",
+        "width",
+        "value_width",
+        "sequences",
+        "gates",
+        "items",
+        "max_length",
+        "bias_size",
+        "parts",
+    ),
+    *("shared_bytes", "multiprocessors"),
+]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+TOLERANCE = {torch.float32: 6e-6, torch.float64: 1e-13, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+H100 = 232448  # bytes of shared memory
+
+
+class Call(ctypes.Structure):
+    """Call of scripts/gpu_emulator/attention.cpp."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in POINTERS),
+        *((name, ctypes.c_int64) for name in INTEGERS),
+        ("scale", ctypes.c_double),
+        ("shift", ctypes.c_double),
+    ]
+
+
+def build(headers: Path, folder: Path) -> ctypes.CDLL:
+    emulator, library = ROOT / "scripts" / "gpu_emulator", folder / "libattention.so"
+    flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-include", "cuda.h"]
+    paths = [f"-I{emulator}", f"-I{ROOT / 'source' / 'op'}", "-isystem", str(headers)]
+    subprocess.run(["g++", *flags, *paths, str(emulator / "attention.cpp"), "-o", str(library)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def errors(
+    library: ctypes.CDLL,
+    lengths: list[int],
+    heads: int,
+    width: int,
+    value_width: int,
+    dtype: torch.dtype,
+    options: str = "",
+    parts: int = 2,
+    shared_bytes: int = H100,
+    multiprocessors: int = 1,
+) -> list[float]:
+    """Of out, logsumexp, the gradients, and the gradients of these: norms of differences over norms."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    rows, sequences, squares = sum(lengths) + 3, len(lengths), sum(n * n for n in lengths)
+    offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    plan = ragged_plan(offsets, max_total=rows, max_batch=sequences, max_length=max(lengths))
+    sums = torch.float64 if dtype == torch.float64 else torch.float32
+    x = {
+        "q": random(rows, heads, width),
+        "k": random(rows, heads, width),
+        "v": random(rows, heads, value_width),
+    }
+    if "b" in options:
+        x["bias"] = random(heads, squares + 5)
+    if "g" in options:
+        x["gate"] = random(rows, 3)
+    if "s" in options:
+        x["switch"] = random(rows).abs().clamp(max=1)
+    along = {name: random(*value.shape) for name, value in x.items()}
+    absent = 5 * torch.rand(sequences, generator=generator).to(sums) if "a" in options else None
+    grad_out, scale, shift = random(rows, heads, value_width), width**-0.5, 3.0 if "s" in options else 0.0
+    out, logsumexp = torch.full_like(grad_out, torch.nan), torch.full((rows, heads), torch.nan, dtype=sums)
+
+    def new_grads() -> dict[str, torch.Tensor]:
+        # The op clears the bias's, of which kernels write what belongs to sequences.
+        return {
+            n: torch.zeros_like(t) if n == "bias" else torch.full_like(t, torch.nan) for n, t in x.items()
+        }
+
+    call = Call()
+
+    def point(names: dict[str, Any]) -> None:
+        for name, value in names.items():
+            setattr(call, name.replace("switch", "switches") if name == "switch" else name, value.data_ptr())
+
+    first, second, grad_grad_out = new_grads(), new_grads(), torch.full_like(grad_out, torch.nan)
+    point(
+        {
+            **x,
+            "offsets": offsets,
+            "plan": plan.items,
+            "out": out,
+            "logsumexp": logsumexp,
+            "grad_out": grad_out,
+        }
+    )
+    point({"grad_grad_out": grad_grad_out, **({} if absent is None else {"absent": absent})})
+    point({f"along_{name}": value for name, value in along.items()})
+    call.rows, call.heads, call.width, call.value_width, call.sequences = (
+        rows,
+        heads,
+        width,
+        value_width,
+        sequences,
+    )
+    call.gates, call.items, call.max_length = 3 if "g" in options else 0, len(plan.items) - 1, max(lengths)
+    call.bias_size, call.parts = squares + 5 if "b" in options else 0, parts
+    call.shared_bytes, call.multiprocessors, call.scale, call.shift = (
+        shared_bytes,
+        multiprocessors,
+        scale,
+        shift,
+    )
+    for derivative, grads in enumerate(({}, first, second)):
+        point({f"grad_{name}": value for name, value in grads.items()})
+        library.run_attention(derivative, DTYPES.index(dtype), ctypes.byref(call))
+
+    leaves = {name: value.double().requires_grad_() for name, value in x.items()}
+    optional = [leaves.get(name) for name in ("bias", "gate", "switch")]
+    of_grad = grad_out.double().requires_grad_()
+    want, total = attention(leaves["q"], leaves["k"], leaves["v"], offsets, *optional, absent, scale, shift)
+    of_first = torch.autograd.grad(want, list(leaves.values()), of_grad, create_graph=True)
+    inner = sum((g * along[name].double()).sum() for name, g in zip(leaves, of_first, strict=True))
+    of_second = torch.autograd.grad(inner, [of_grad, *leaves.values()])
+    got = [out, logsumexp, *first.values(), grad_grad_out, *second.values()]
+    return [
+        float((a.double() - b.detach()).norm() / b.detach().norm())
+        for a, b in zip(got, [want, total, *of_first, *of_second], strict=True)
+    ]
+
+
+def cases() -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    f32, f64, f16, bf16 = DTYPES[0], DTYPES[1], DTYPES[2], DTYPES[3]
+    return {
+        "float64, all options": ([[5, 0, 1, 19], 2, 7, 5, f64, "bgsa"], {}),
+        "float64, bare": ([[5, 17], 1, 33, 40, f64], {}),
+        "float32, 200 wide": ([[20, 3], 1, 200, 130, f32, "bgsa"], {}),
+        "float32, 32 wide": ([[5, 0, 1, 19, 40], 2, 32, 32, f32], {}),
+        "float32, all options": ([[5, 0, 1, 19, 40], 2, 20, 7, f32, "bgsa"], {}),
+        "float32, 64 wide": ([[70, 33], 1, 64, 64, f32], {}),
+        "float32, 64 wide, gate": ([[70, 33], 1, 64, 64, f32, "gsa"], {}),
+        "float32, 128 wide": ([[140, 33], 1, 128, 128, f32], {}),
+        "float32, 128 wide, gate": ([[50, 33], 1, 128, 128, f32, "gsa"], {}),
+        "float32, little shared memory": ([[150, 90], 1, 64, 64, f32, "gsa"], {"shared_bytes": 60000}),
+        "float32, few sequences": ([[100, 90], 2, 32, 32, f32, "b"], {"multiprocessors": 132}),
+        "bfloat16": ([[50, 33], 2, 64, 64, bf16], {}),
+        "bfloat16, long": ([[300], 1, 64, 64, bf16], {}),
+        "bfloat16, all options": ([[50, 33], 1, 100, 99, bf16, "bgsa"], {}),
+        "float16, gate": ([[50, 33], 2, 64, 64, f16, "gs"], {}),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cuda", type=Path, help="the folder of cuda_fp16.h")
+    parser.add_argument("--only", default="", help="cases whose names contain this")
+    args = parser.parse_args()
+    nvcc = Path(shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc").resolve()
+    places = (
+        [args.cuda]
+        if args.cuda
+        else [nvcc.parent.parent / "include", *Path("/usr/local").glob("cuda*/include")]
+    )
+    headers = next((place for place in places if (place / "cuda_fp16.h").is_file()), None)
+    if headers is None:
+        parser.error("no headers of CUDA: name their folder by --cuda")
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder:
+        library = build(headers, Path(folder))
+        for name, (arguments, named) in cases().items():
+            if args.only not in name:
+                continue
+            found = errors(library, *arguments, **named)
+            good = all(e <= TOLERANCE[arguments[4]] for e in found)
+            wrong += [] if good else [name]
+            print(
+                f"{'ok   ' if good else 'WRONG'} {name:32s}", " ".join(f"{e:.0e}" for e in found), flush=True
+            )
+    if wrong:
+        raise SystemExit(f"wrong: {', '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()

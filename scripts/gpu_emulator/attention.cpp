@@ -1,0 +1,196 @@
+// Attention's GPU kernels, launched as on a GPU, on the host. A deadlock, and shared memory used beyond what
+// a launch asked for, end the process with a message. Other mistakes show in results: shared memory begins as
+// NaN.
+#include <ucontext.h>
+
+#include <memory>
+#include <vector>
+
+#include "attention/gpu_run.h"
+
+EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
+
+namespace {
+
+[[noreturn]] void stop(const char* message) {
+  std::fprintf(stderr, "emulated GPU, block %u, thread %u: %s\n", blockIdx.x, threadIdx.x, message);
+  std::abort();
+}
+
+enum class State { ready, at_barrier, in_warp, done };
+
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack = std::vector<char>(256 << 10);
+  State state;
+  int turn;  // of the two places for what is exchanged
+};
+
+std::vector<std::unique_ptr<Fiber>> fibers;
+ucontext_t scheduler;
+const std::function<void()>* body;
+int barrier_number, barrier_result;
+std::vector<char> exchanged;
+char* shared_memory;
+int64_t shared_size;
+
+constexpr int kWarpBytes = 32 * kLaneBytes;
+
+void wait_as(State state) {
+  Fiber& own = *fibers[threadIdx.x];
+  own.state = state;
+  swapcontext(&own.context, &scheduler);
+}
+
+void run_thread() {
+  (*body)();
+  wait_as(State::done);
+}
+
+// Lets threads first .. last of a warp or block go on if all of them that are not done wait in that state.
+bool release(int first, int last, State state) {
+  bool any = false;
+  for (int t = first; t < last; ++t) {
+    if (fibers[t]->state != state && fibers[t]->state != State::done) return false;
+    any |= fibers[t]->state == state;
+  }
+  for (int t = first; t < last; ++t)
+    if (fibers[t]->state == state) fibers[t]->state = State::ready;
+  return any;
+}
+
+void run_block(int threads) {
+  std::memset(shared_memory, 0xff, shared_size);
+  for (int t = 0; t < threads; ++t) {
+    Fiber& fiber = *fibers[t];
+    fiber.state = State::ready, fiber.turn = 0;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data();
+    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    makecontext(&fiber.context, run_thread, 0);
+  }
+  for (int left = threads; left > 0;) {
+    bool moved = false;
+    for (int t = 0; t < threads; ++t) {
+      if (fibers[t]->state != State::ready) continue;
+      threadIdx.x = t;
+      swapcontext(&scheduler, &fibers[t]->context);
+      left -= fibers[t]->state == State::done;
+      moved = true;
+    }
+    for (int warp = 0; warp < threads; warp += 32) moved |= release(warp, warp + 32, State::in_warp);
+    if (release(0, threads, State::at_barrier)) {
+      barrier_result = barrier_number, barrier_number = 0;
+      moved = true;
+    }
+    if (!moved && left > 0) stop("some threads wait for others for ever");
+  }
+}
+
+}  // namespace
+
+int emulated_barrier(int number) {
+  barrier_number |= number;
+  wait_as(State::at_barrier);
+  return barrier_result;
+}
+
+const char* emulated_exchange(const void* given, int bytes) {
+  Fiber& own = *fibers[threadIdx.x];
+  char* const all = exchanged.data() + (threadIdx.x / 32 * 2 + own.turn) * kWarpBytes;
+  own.turn ^= 1;
+  std::memcpy(all + threadIdx.x % 32 * kLaneBytes, given, bytes);
+  wait_as(State::in_warp);
+  return all;
+}
+
+void mdops::Gpu::run(const std::function<void()>& thread, int64_t blocks, int threads, int64_t shared) const {
+  if (threads % 32 != 0 || shared > limits_.shared_bytes) stop("a launch that no GPU takes");
+  while (static_cast<int>(fibers.size()) < threads) fibers.push_back(std::make_unique<Fiber>());
+  body = &thread;
+  exchanged.assign(threads / 32 * 2 * kWarpBytes, 0);
+  std::vector<char> memory(shared + 1024);
+  shared_memory = memory.data() + 1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024,
+  shared_size = shared;
+  blockDim.x = threads, gridDim.x = static_cast<unsigned>(blocks);
+  for (int64_t block = 0; block < blocks; ++block) {
+    blockIdx.x = static_cast<unsigned>(block);
+    run_block(threads);
+  }
+}
+
+namespace mdops {
+namespace gpu_attention {
+
+char* block_memory() {
+  return shared_memory;
+}
+
+void check_shared(const void* at, int bytes) {
+  const char* const first = static_cast<const char*>(at);
+  if (first < shared_memory || first + bytes > shared_memory + shared_size) stop("beyond its shared memory");
+  if (reinterpret_cast<uintptr_t>(at) % bytes != 0) stop("shared memory at an address that is not aligned");
+}
+
+}  // namespace gpu_attention
+}  // namespace mdops
+
+// A call of one of the three ops, as scripts/emulate_attention.py fills it; pointers null where absent.
+struct Call {
+  void *q, *k, *v, *bias, *gate, *switches, *absent, *offsets, *plan, *out, *logsumexp, *grad_out;
+  void *grad_q, *grad_k, *grad_v, *grad_bias, *grad_gate, *grad_switch, *grad_grad_out;
+  void *along_q, *along_k, *along_v, *along_bias, *along_gate, *along_switch;
+  int64_t rows, heads, width, value_width, sequences, gates, items, max_length, bias_size, parts;
+  int64_t shared_bytes, multiprocessors;
+  double scale, shift;
+};
+
+namespace {
+
+using namespace mdops::gpu_attention;
+
+template <class T>
+void run(int derivative, const Call& c) {
+  using A = Sums<T>;
+  const auto as = [](void* memory) { return static_cast<T*>(memory); };
+  const auto as_int = [](int64_t x) { return static_cast<int>(x); };
+  TensorArgs<T> p{};
+  p.q = as(c.q), p.k = as(c.k), p.v = as(c.v);
+  p.bias = as(c.bias), p.gate = as(c.gate), p.switches = as(c.switches);
+  p.absent = static_cast<A*>(c.absent);
+  p.offsets = static_cast<int32_t*>(c.offsets), p.plan = static_cast<int32_t*>(c.plan);
+  p.rows = as_int(c.rows), p.heads = as_int(c.heads), p.width = as_int(c.width);
+  p.value_width = as_int(c.value_width), p.sequences = as_int(c.sequences), p.gates = as_int(c.gates);
+  p.items = as_int(c.items), p.max_length = as_int(c.max_length), p.bias_size = c.bias_size;
+  p.scale = static_cast<A>(c.scale), p.shift = static_cast<A>(c.shift);
+  std::vector<int32_t> bad(kPrepareBlocks, -1);
+  std::vector<int64_t> bias_at(c.sequences + 1, -1);
+  const mdops::Gpu gpu({as_int(c.multiprocessors), 90, as_int(c.shared_bytes)});
+  const Attention<T> attention(gpu, p, as_int(c.parts), bad.data(), bias_at.data());
+  if (derivative == 0) return attention.forward({as(c.out), static_cast<A*>(c.logsumexp)});
+  const auto numbers = [&](int64_t count) { return std::vector<A>(count, static_cast<A>(NAN)); };
+  const int64_t rows = c.rows * c.heads;
+  auto delta = numbers(rows), mean = numbers(rows), change = numbers(rows),
+       parts = numbers(2 * rows * (c.gates + 1));
+  GradientArgs<T> g{};
+  g.grad_out = as(c.grad_out), g.out = as(c.out), g.logsumexp = static_cast<A*>(c.logsumexp);
+  g.grad_q = as(c.grad_q), g.grad_k = as(c.grad_k), g.grad_v = as(c.grad_v), g.grad_bias = as(c.grad_bias);
+  g.grad_grad_out = as(c.grad_grad_out), g.parts = parts.data();
+  g.delta = delta.data(), g.mean = mean.data(), g.delta_change = change.data();
+  if (derivative == 1) {
+    std::vector<float> sums(attention.sums_size() + 1, NAN);
+    return attention.backward(g, as(c.grad_gate), as(c.grad_switch), sums.data());
+  }
+  const Directions<T> along{as(c.along_q),    as(c.along_k),    as(c.along_v),
+                            as(c.along_bias), as(c.along_gate), as(c.along_switch)};
+  attention.backward_backward(g, along, as(c.grad_gate), as(c.grad_switch));
+}
+
+}  // namespace
+
+extern "C" void run_attention(int derivative, int dtype, const Call* call) {
+  if (dtype == 0) return run<float>(derivative, *call);
+  if (dtype == 1) return run<double>(derivative, *call);
+  if (dtype == 2) return run<__half>(derivative, *call);
+  run<__nv_bfloat16>(derivative, *call);
+}

@@ -1,0 +1,93 @@
+// In the place of source/op/attention/gpu_instructions.h: the same on the emulated GPU. What reads or writes
+// shared memory checks that it stays within what the launch asked for.
+#pragma once
+
+#include "attention/gpu_args.h"
+#include "gemm/gpu_parts.h"
+
+namespace mdops {
+namespace gpu_attention {
+
+char* block_memory();
+void check_shared(const void* at, int bytes);
+
+// Of matrix n of `ldmatrix`: where lane 8 n + row said that its row is.
+inline const char* matrix_row(const char* all, int n, int row) {
+  return emulated_lane<const char*>(all, 8 * n + row);
+}
+
+inline void load_four(uint32_t (&r)[4], const char* shared) {
+  check_shared(shared, 16);
+  const char* all = emulated_exchange(&shared, sizeof(shared));
+  const int lane = threadIdx.x % 32;
+  for (int n = 0; n < 4; ++n) std::memcpy(&r[n], matrix_row(all, n, lane / 4) + 4 * (lane % 4), 4);
+}
+
+inline void load_four_transposed(uint32_t (&r)[4], const char* shared) {
+  check_shared(shared, 16);
+  const char* all = emulated_exchange(&shared, sizeof(shared));
+  const int lane = threadIdx.x % 32;
+  for (int n = 0; n < 4; ++n) {
+    uint16_t half[2];
+    for (int k = 0; k < 2; ++k)
+      std::memcpy(&half[k], matrix_row(all, n, 2 * (lane % 4) + k) + 2 * (lane / 4), 2);
+    r[n] = half[0] | static_cast<uint32_t>(half[1]) << 16;
+  }
+}
+
+template <bool Bfloat>
+float half_of(uint32_t word, int k) {
+  const uint16_t bits = static_cast<uint16_t>(word >> 16 * k);
+  if (Bfloat) return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+  __half_raw raw;
+  raw.x = bits;
+  return __half2float(__half(raw));
+}
+
+template <bool Bfloat>
+void multiply_16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Operands {
+    uint32_t a[4], b[2];
+  } const given{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  const char* all = emulated_exchange(&given, sizeof(given));
+  const int lane = threadIdx.x % 32;
+  for (int n = 0; n < 4; ++n) {
+    const int row = lane / 4 + n / 2 * 8, column = 2 * (lane % 4) + n % 2;
+    double sum = c[n];
+    for (int k = 0; k < 16; ++k) {
+      const auto left = emulated_lane<Operands>(all, row % 8 * 4 + k % 8 / 2);
+      const auto right = emulated_lane<Operands>(all, column * 4 + k % 8 / 2);
+      sum += static_cast<double>(half_of<Bfloat>(left.a[row / 8 + k / 8 * 2], k % 2)) *
+             half_of<Bfloat>(right.b[k / 8], k % 2);
+    }
+    c[n] = static_cast<float>(sum);
+  }
+}
+
+template <int Bytes>
+void copy_to_shared(void* shared, const void* from, bool there) {
+  check_shared(shared, Bytes);
+  if (there)
+    std::memcpy(shared, from, Bytes);
+  else
+    std::memset(shared, 0, Bytes);
+}
+inline void wait_for_copies() {}
+
+inline float power_of_two(float x) {
+  return exp2f(x);
+}
+inline int opaque(int x) {
+  return x;
+}
+inline void prefetch_line(const void*) {}
+
+inline uint32_t warp_largest(uint32_t x) {
+  const char* all = emulated_exchange(&x, sizeof(x));
+  uint32_t largest = 0;
+  for (int lane = 0; lane < 32; ++lane) largest = std::max(largest, emulated_lane<uint32_t>(all, lane));
+  return largest;
+}
+
+}  // namespace gpu_attention
+}  // namespace mdops

@@ -1,0 +1,33 @@
+// In the place of source/op/common/gpu.h: launches run on the emulated GPU.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace mdops {
+
+struct GpuLimits {
+  int multiprocessors, capability, shared_bytes;
+};
+
+class Gpu {
+ public:
+  explicit Gpu(const GpuLimits& limits) : limits_(limits) {}
+
+  template <class... Parameters, class... Args>
+  void launch(void (*kernel)(Parameters...), int64_t blocks, int threads, int64_t shared,
+              const Args&... args) const {
+    run([&] { kernel(static_cast<Parameters>(args)...); }, blocks, threads, shared);
+  }
+  GpuLimits limits() const { return limits_; }
+
+ private:
+  void run(const std::function<void()>& thread, int64_t blocks, int threads, int64_t shared) const;
+  GpuLimits limits_;
+};
+
+inline int64_t blocks_for(int64_t n, int64_t size) {
+  return (n + size - 1) / size;
+}
+
+}  // namespace mdops

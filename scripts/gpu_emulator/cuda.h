@@ -1,0 +1,97 @@
+// CUDA C++ as a host compiler takes it: one block of threads at a time, each thread a fiber that runs until
+// it has to wait for others. Included before all else (scripts/emulate_attention.py).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <vector_functions.h>
+#include <vector_types.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#undef __shared__
+#define __shared__ static
+#undef __global__
+#define __global__
+#undef __device__
+#define __device__
+#undef __host__
+#define __host__
+#undef __forceinline__
+#define __forceinline__ inline
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#undef __align__
+#define __align__(n) alignas(n)
+
+struct EmulatedIndex {
+  unsigned x;
+};
+extern EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
+
+using std::exp;
+using std::log;
+using std::max;
+using std::min;
+
+// Waits for the block; whether any thread's number was not zero.
+int emulated_barrier(int number);
+// What each lane of the warp gives, kLaneBytes apart, after all have given theirs.
+constexpr int kLaneBytes = 64;
+const char* emulated_exchange(const void* given, int bytes);
+
+template <class T>
+T emulated_lane(const char* all, int lane) {
+  T value;
+  std::memcpy(&value, all + kLaneBytes * lane, sizeof(T));
+  return value;
+}
+
+inline void __syncthreads() {
+  emulated_barrier(0);
+}
+inline int __syncthreads_or(int x) {
+  return emulated_barrier(x);
+}
+inline void __syncwarp() {
+  emulated_exchange("", 1);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T x, int mask) {
+  return emulated_lane<T>(emulated_exchange(&x, sizeof(T)), threadIdx.x % 32 ^ mask);
+}
+inline int __any_sync(unsigned, int x) {
+  const char* all = emulated_exchange(&x, sizeof(x));
+  int any = 0;
+  for (int lane = 0; lane < 32; ++lane) any |= emulated_lane<int>(all, lane);
+  return any;
+}
+
+template <class To, class From>
+To emulated_bits(From x) {
+  static_assert(sizeof(To) == sizeof(From));
+  To y;
+  std::memcpy(&y, &x, sizeof(x));
+  return y;
+}
+inline float __int_as_float(int x) {
+  return emulated_bits<float>(x);
+}
+inline int __float_as_int(float x) {
+  return emulated_bits<int>(x);
+}
+inline unsigned __float_as_uint(float x) {
+  return emulated_bits<unsigned>(x);
+}
+inline float __uint_as_float(unsigned x) {
+  return emulated_bits<float>(x);
+}
+template <class T>
+void __stcg(T* to, T x) {
+  *to = x;
+}
