@@ -53,7 +53,7 @@ struct RowsOf {
 template <class T>
 struct AttentionBlock {
   using V = Vector<T>;
-  static constexpr int64_t kMostRows = 64, kTileNumbers = 1 << 16;
+  static constexpr int64_t kMostRows = 64 / kRows * kRows, kTileNumbers = 1 << 16;
 
   const AttentionArgs<T>& args;
   const int64_t n, lanes, tile, head, begin, bias_at;
