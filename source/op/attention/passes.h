@@ -53,7 +53,7 @@ struct RowsOf {
 template <class T>
 struct AttentionBlock {
   using V = Vector<T>;
-  static constexpr int64_t kMostRows = 64, kTileNumbers = 1 << 16;
+  static constexpr int64_t kMostRows = 64 / kRows * kRows, kTileNumbers = 1 << 16;
 
   const AttentionArgs<T>& args;
   const int64_t n, lanes, tile, head, begin, bias_at;
@@ -64,13 +64,20 @@ struct AttentionBlock {
       : args(args_),
         n(length),
         lanes(padded<T>(length)),
-        tile(rows_of_tile(length, lanes)),
+        tile(scratch ? rows_of_tile(length, lanes) : most_rows_of_tile(length)),
         head(head_),
         begin(scratch ? args.offsets[sequence] : 0),
         bias_at(scratch && args.in.bias ? head * args.bias_size + args.bias_begin[sequence] : 0),
         arena{static_cast<char*>(scratch)} {}
 
   T* numbers(int64_t count) { return arena.take<T>(count); }
+
+  // Of any sequence that is no longer: scratch memory is counted for the longest, and a shorter one may have
+  // larger tiles.
+  static int64_t most_rows_of_tile(int64_t n) {
+    const int64_t rows = (n + kRows - 1) / kRows * kRows;
+    return rows < kMostRows ? rows : kMostRows;
+  }
 
   // Tiles of about the same number of rows, such that one stays in cache.
   static int64_t rows_of_tile(int64_t n, int64_t lanes) {
