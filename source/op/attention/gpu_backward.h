@@ -1,21 +1,22 @@
 // Attention's gradients by tensor cores, for heads up to 128 wide.
 //
-// A block has one head of one sequence. It goes through the keys in tiles of 16 for each of its warps, which
-// stay in shared memory with their values while it goes through the queries, 32 at a time:
+// A block has one head of one sequence. It goes through the keys in tiles of several groups of 16, which stay
+// in shared memory with their values while it goes through the queries, a step of 32 or 16 at a time:
 //
-//   K, V        (16 warps, D) parts      Q, G      (32, D) parts, G the gradient of the result
+//   K, V        (keys, D) parts      Q, G      (step, D) parts, G the gradient of the result
 //
-//   warp w, for its 16 keys:
-//     S^T, T^T (16 x 32) = K Q^T, V G^T    lane l has keys l / 4 and l / 4 + 8, queries 8 n + 2 (l % 4) and
-//                                          the next, n = 0..3
-//     P, X as attention.h has them         X, as parts, goes to shared memory: (16 warps, 32)
-//     dV (16 x D) += P^T G, dK += X^T Q    in registers until the tile's last queries
-//   warp w, for its columns (units of 16) of all 32 queries:
-//     dQ (32 x D) += X K                   over the tile's keys; sums of more tiles are made in device
+//   a warp, for its group of keys (`multiply`):
+//     S^T, T^T (16, step) = K Q^T, V G^T   lane l has keys l / 4 and l / 4 + 8, queries 8 n + 2 (l % 4) and
+//                                          the next of unit n
+//     P, X as attention.h has them         X, as parts, goes to shared memory: (keys, step)
+//     dV (16, D) += P^T G, dK += X^T Q     in registers until the tile's last queries
+//   then, after a barrier, for its columns (units of 16):
+//     dQ (step, D) += X K                  over the tile's keys; sums of more tiles are made in device
 //     memory,
 //                                          each by the same thread
 //
-// The block alone writes what belongs to its head of its sequence: no atomics, one order.
+// Of heads wider than 64 two warps share a group: one makes dV and dQ, the other X and dK. The block alone
+// writes what belongs to its head of its sequence: no atomics, one order.
 #pragma once
 
 #include "attention/gpu_forward.h"
