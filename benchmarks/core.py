@@ -46,9 +46,9 @@ def main() -> None:
     own, kinds = atoms.get_positions(), system.types.numpy()
     ways = {
         "op": lambda: potential.evaluate(system, near),
-        "core": lambda: core.compute(positions, near=given),
+        "core": lambda: core.compute(positions, near=given, atom_virial=False),
         "search and op": lambda: potential.evaluate(system),
-        "core, which searches": lambda: core.compute(own, kinds, cell, pbc),
+        "core, which searches": lambda: core.compute(own, kinds, cell, pbc, atom_virial=False),
     }
     wanted = ways["op"]()["energy"].item()
     for name in ("core", "core, which searches"):

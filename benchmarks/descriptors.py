@@ -1,13 +1,14 @@
 """Time of the descriptors on spline moments: on the CPU beside autograd and DeePMD-kit, on a GPU by the engine.
 
-    python benchmarks/descriptors.py [--atoms 192 1536] [--deepmd PYTHON] [--json FILE]
+    python benchmarks/descriptors.py [--atoms 192 1536] [--deepmd PYTHON] [--processor] [--json FILE]
     python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--json FILE]
 
 Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1 without
 attention, types beside the distance; `strip` with types in a net of their own whose product fades with the neighbours
 (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; and se_e2_a. Boxes have
 water's density. On the CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians;
-PYTHON has DeePMD-kit, which gets the same model as .pth and makes the list itself. On a GPU a time is that of an NVT
+PYTHON has DeePMD-kit, which gets the same model as .pth and makes the list itself; --processor takes the time of the
+processors instead of the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT
 step of 0.5 fs, lists included, and that of the step's kernels alone by a CUDA graph; last, diamond with 158 neighbours
 an atom.
 """
@@ -61,11 +62,12 @@ potential, case = DeepPot(sys.argv[1]), np.load(sys.argv[2])
 arguments = case["positions"].reshape(1, -1), case["cell"].reshape(1, 9), case["types"].tolist()
 potential.eval(*arguments)
 print("ready", flush=True)
+clock = getattr(time, sys.argv[3])
 for line in sys.stdin:
-    start = time.perf_counter()
+    start = clock()
     for _ in range(int(line)):
         potential.eval(*arguments)
-    print(1e3 * (time.perf_counter() - start) / int(line), flush=True)
+    print(1e3 * (clock() - start) / int(line), flush=True)
 """
 
 
@@ -98,7 +100,7 @@ def elements_of(name: str) -> tuple[list[str], list[str]]:
 class DeePMDKit:
     """A process that evaluates a model with it."""
 
-    def __init__(self, python: str, potential: Potential, atoms: Atoms, folder: Path) -> None:
+    def __init__(self, python: str, potential: Potential, atoms: Atoms, folder: Path, clock: str) -> None:
         model, case = folder / "model.pth", folder / "case.npz"
         potential.save(folder / "model.dp")
         command = Path(python).with_name("dp")
@@ -109,7 +111,7 @@ class DeePMDKit:
         np.savez(case, positions=atoms.positions, cell=atoms.cell.array, types=types)
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(
-            [python, "-c", DEEPMD, model, case], stderr=subprocess.DEVNULL, **pipes
+            [python, "-c", DEEPMD, model, case, clock], stderr=subprocess.DEVNULL, **pipes
         )
         assert self._line() == "ready"
 
@@ -130,14 +132,15 @@ class DeePMDKit:
         self._process.communicate("")
 
 
-def timed(run: Callable[[], Any], calls: int = 3) -> Callable[[], float]:
+def timed(run: Callable[[], Any], clock: str, calls: int) -> Callable[[], float]:
     """Milliseconds of a call."""
+    now = getattr(time, clock)
 
     def measured() -> float:
-        start = time.perf_counter()
+        start = now()
         for _ in range(calls):
             run()
-        return 1e3 * (time.perf_counter() - start) / calls
+        return 1e3 * (now() - start) / calls
 
     return measured
 
@@ -151,7 +154,7 @@ def medians(runs: dict[str, Callable[[], float]], rounds: int) -> dict[str, floa
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def on_cpu(name: str, atoms: int, rounds: int, python: str | None) -> dict[str, dict[str, float]]:
+def on_cpu(name: str, atoms: int, rounds: int, python: str | None, clock: str) -> dict[str, dict[str, float]]:
     """Milliseconds of a step of simulation, and of one of training with its backward pass, by evaluator."""
     known, there = elements_of(name)
     potential, box = model_of(name, known), sample_box(atoms, there)
@@ -161,7 +164,7 @@ def on_cpu(name: str, atoms: int, rounds: int, python: str | None) -> dict[str, 
     def simulation(kind: Any) -> Callable[[], float]:
         evaluator = kind(potential)
         run = torch.no_grad()(lambda: evaluator(system, pairs, check=False))
-        return timed(run, 1 if kind is Autograd else 5)
+        return timed(run, clock, 1 if kind is Autograd else 5)
 
     def training(kind: Any) -> Callable[[], float]:
         evaluator = kind(potential)
@@ -172,13 +175,13 @@ def on_cpu(name: str, atoms: int, rounds: int, python: str | None) -> dict[str, 
             (answers["forces"].square().sum() + answers["atom_energy"].sum()).backward()
             potential.zero_grad()
 
-        return timed(step, 1)
+        return timed(step, clock, 1)
 
     with tempfile.TemporaryDirectory() as folder:
         runs = {kind.name: simulation(kind) for kind in SIMULATE if kind.why_not(potential) is None}
         other = None
         if python is not None and name != "se_e2_a":
-            other = DeePMDKit(python, potential, box, Path(folder))
+            other = DeePMDKit(python, potential, box, Path(folder), clock)
             runs["deepmd"] = other
         found = {"simulation": medians(runs, rounds)}
         if other is not None:
@@ -253,10 +256,14 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["se_e2_a", *KINDS])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--deepmd", metavar="PYTHON")
+    parser.add_argument("--processor", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    results: dict[str, Any] = {"machine": machine(), "runs": {}}
+    clock = "process_time" if args.processor else "perf_counter"
+    if args.processor:
+        torch.set_num_threads(1)
+    results: dict[str, Any] = {"machine": machine(args.device), "clock": clock, "runs": {}}
     gpu = args.device != "cpu"
     for name in args.models:
         for atoms in args.atoms or ([192, 12288, 98304] if gpu else [192, 1536]):
@@ -264,7 +271,7 @@ def main() -> None:
                 known, there = elements_of(name)
                 found: Any = on_gpu(model_of(name, known).to(args.device), sample_box(atoms, there))
             else:
-                found = on_cpu(name, atoms, args.rounds, args.deepmd)
+                found = on_cpu(name, atoms, args.rounds, args.deepmd, clock)
             results["runs"][f"{name}, {atoms}"] = found
             print(f"{name}, {atoms} atoms:", json.dumps(found), flush=True)
     if gpu:

@@ -234,9 +234,9 @@ class Potential(nn.Module):
         reasons = "; ".join(dict.fromkeys(why for _, why in missed if why is not None))
         return f"{line}; not {' or '.join(k.name for k, _ in missed)}: {reasons} ({missed[0][0].cost})"
 
-    def kept(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` gave with the weights of now; asked at every step."""
-        return self._same(name, (*self._structure(), self._watching().state()), make)
+    def kept(self, name: str, make: Callable[[], T], of: Hashable = None) -> T:
+        """What `make` gave last, if that was with the weights of now and for the same `of`; asked at every step."""
+        return self._same(name, (of, *self._structure(), self._watching().state()), make)
 
     def _watching(self) -> Watch:
         """What watches the modules of now."""

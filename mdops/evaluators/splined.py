@@ -367,7 +367,7 @@ class Splined(Autograd):
     ) -> tuple[Answers, NeighborReport]:
         types = self._models.types(near.system)
         s = self._models.of(types)
-        table = s.table() if trains else self.potential.kept(f"table {types}", s.fixed_table)
+        table = s.table() if trains else self.potential.kept("table", s.fixed_table, types)
         moments, report = s.moments(near)
         if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
             near = dataclasses.replace(near, truncates=True).select(

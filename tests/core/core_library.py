@@ -130,6 +130,8 @@ class Model:
         near: List | None = None,
         fparam: Any = None,
         aparam: Any = None,
+        *,
+        atom_virial: bool = True,
     ) -> dict[str, Any]:
         positions = array(positions)
         kept = [array(types, np.int32), positions, array(cell), array(periodic, np.int32)]
@@ -140,7 +142,7 @@ class Model:
         out = {
             "forces": np.full((atoms + ghosts, 3), 1e9),
             "atom_energy": np.full(atoms, 1e9),
-            "atom_virial": np.full((atoms + ghosts, 3, 3), 1e9),
+            **({"atom_virial": np.full((atoms + ghosts, 3, 3), 1e9)} if atom_virial else {}),
         }
         output = Output(**{name: pointer(value) for name, value in out.items()})
         check(library().mdops_compute(self.handle, ctypes.byref(given), ctypes.byref(output)))

@@ -198,6 +198,28 @@ def test_dynamics(run, models, ranks):
 
 
 @pytest.mark.parametrize("ranks", RANKS)
+def test_a_changing_box_and_a_minimisation(run, models, ranks):
+    atoms = crystal(ORTHOGONAL)
+    (run.folder / "data.lmp").write_text(data(atoms))
+    more = """velocity all create 600 7
+    timestep 0.0005
+    fix 1 all npt temp 600 600 0.05 aniso 0 0 0.5
+    run 60
+    unfix 1
+    undump d
+    minimize 0 1e-3 10 20
+    write_dump all custom end.txt id x y z fx fy fz modify sort id format float %20.15g"""
+    run(script(f"mdops {models / 'a.safetensors'} precision float64 overflow extend", more=more), ranks)
+    lines = (run.folder / "end.txt").read_text().split("BOX BOUNDS")[1].splitlines()[1:4]
+    low, high = np.array([[float(x) for x in line.split()[:2]] for line in lines]).T
+    assert np.abs(high - low - np.diag(ORTHOGONAL)).min() > 1e-3
+    end = run.dumped("end.txt")
+    atoms.set_cell(np.diag(high - low))
+    atoms.positions = end[:, 1:4]
+    assert_near(end[:, 4:7], expected(models / "a.safetensors", atoms)["forces"], 1e-8, "forces")
+
+
+@pytest.mark.parametrize("ranks", RANKS)
 def test_model_deviation(run, models, ranks):
     """The first model moves the atoms; the file has DeePMD-kit's columns."""
     atoms = crystal(TRICLINIC)
