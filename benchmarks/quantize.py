@@ -76,8 +76,11 @@ def main() -> None:
         if drifts:
             row.drift, row.drift_error = drifts[0]
         if len(drifts) > 1:
-            slopes = np.array([found for found, _ in drifts])
-            row.drift, row.drift_error = float(slopes.mean()), float(slopes.std(ddof=1) / len(slopes) ** 0.5)
+            slopes = np.array([found for found, _ in drifts if found == found])  # of those that did not break
+            row.drift = float(slopes.mean()) if len(slopes) else float("nan")
+            row.drift_error = (
+                float(slopes.std(ddof=1) / len(slopes) ** 0.5) if len(slopes) > 1 else float("nan")
+            )
         seconds = time.perf_counter() - begin
         runs = [float(found) for found, _ in drifts if found == found]
         found.append(

@@ -129,7 +129,8 @@ class Cost:
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which has no NaN: `broke` says that the dynamics did."""
         broke = self.drift is not None and bool(np.isnan(self.drift))
-        return {**asdict(self), **({"drift": None, "drift_error": None} if broke else {}), "broke": broke}
+        error = None if self.drift_error is None or np.isnan(self.drift_error) else self.drift_error
+        return {**asdict(self), "drift": None if broke else self.drift, "drift_error": error, "broke": broke}
 
 
 def compare(
