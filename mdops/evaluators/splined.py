@@ -3,6 +3,7 @@ the rest."""
 
 import copy
 import dataclasses
+import os
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from mdops.system import System
 if TYPE_CHECKING:
     from mdops.potential import Potential
 
+# Allows sums on GPUs of other descriptors than se_e2_a.
+GPU_SUMS = "MDOPS_GPU_SUMS"
 # Types whose pairs a grid is chosen by, of a model that knows more.
 _SAMPLED = 6
 
@@ -83,7 +86,7 @@ class SplineModel:
         """Why there is none for a potential."""
         if not SplineModel.knows(potential):
             return f"{_NO_SUMS}, and this is {potential.kind}"
-        return potential.why_no_spline
+        return potential.why_no_spline or _why_not_on_gpu(potential)
 
     @staticmethod
     def knows(potential: "Potential") -> bool:
@@ -328,6 +331,14 @@ def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
     """That of a model which has splines."""
     d = model.descriptor if isinstance(model, DescriptorFitting) else None
     return d if isinstance(d, MomentDescriptor) and d.is_sum else None
+
+
+def _why_not_on_gpu(potential: "Potential") -> str | None:
+    """The kernels for these were compiled for GPUs and tested on CPUs, but did not run on a GPU yet."""
+    d = moment_descriptor(potential.model)
+    if potential.device.type != "cuda" or d is None or not (d.mixed or d.plain) or GPU_SUMS in os.environ:
+        return None
+    return f"its sums on GPUs were not tested there yet (the environment variable {GPU_SUMS} allows them)"
 
 
 def pair_masks(model: DescriptorFitting) -> tuple[torch.Tensor, torch.Tensor]:

@@ -40,6 +40,11 @@ SMALL = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def sums_on_gpus(monkeypatch):
+    monkeypatch.setenv("MDOPS_GPU_SUMS", "1")
+
+
 def folder_of(case):
     return SHARED / case if (SHARED / case).is_dir() else KINDS / case
 
