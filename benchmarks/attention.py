@@ -2,12 +2,15 @@
 
     python benchmarks/attention.py [--model water_dpa1/model.dp] [--atoms 192 1536] [--deepmd PYTHON] [--out FILE]
 
-All figures of a line are from one process, in turn, as medians; ratios are what they are for on a busy machine.
+All figures of a line are from one process, in turn, as medians. On a machine that others use, too, threads that
+wait for each other say nothing: `--threads 1 --cpu-time` counts the processor's time of one core.
+
 `sequences`: lengths uniform in 16 to 200, forward, and forward with backward, ms; `padded` is
 scaled_dot_product_attention of tensors that are padded beforehand. `bare` of a line: its products alone, by torch.mm, a
 sequence at a time. `dpa1`: energy and forces of a box of atoms, us an atom, of the model as it is and with smooth
 attention; its `bare` products are those of the layers (to q, k and v, q.k, p v, back, and all gradients by inputs) for
-the neighbours that there are. With --deepmd, a Python that has DeePMD-kit evaluates the same boxes in the same turns.
+the neighbours that there are; `training` is a step with a loss on energy and forces. With --deepmd, a Python that
+has DeePMD-kit evaluates the same boxes in the same turns.
 """
 
 import argparse
@@ -29,6 +32,7 @@ from machine import machine
 
 import mdops
 from mdops.cli.sample_model import sample_box
+from mdops.evaluators import Autograd
 from mdops.ops import ragged_attention, ragged_plan
 from mdops.system import from_atoms
 
@@ -38,20 +42,21 @@ from deepmd.infer import DeepPot
 model = DeepPot(sys.argv[1])
 for line in sys.stdin:
     box = np.load(line.strip())
-    start = time.perf_counter()
+    start = getattr(time, sys.argv[2])()
     model.eval(box["positions"][None], box["cell"][None], box["types"])
-    print(time.perf_counter() - start, flush=True)
+    print(getattr(time, sys.argv[2])() - start, flush=True)
 """
+CLOCK = "perf_counter"  # of the module time
 
 
 def medians(runs: dict[str, Callable[[], float | None]], rounds: int) -> dict[str, float]:
     """Seconds of each, after a round that is not counted; those that a run returns are its own."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     for turn, (name, run) in itertools.product(range(rounds + 1), runs.items()):
-        start = time.perf_counter()
+        start = getattr(time, CLOCK)()
         own = run()
         if turn:
-            found[name].append(time.perf_counter() - start if own is None else own)
+            found[name].append(getattr(time, CLOCK)() - start if own is None else own)
     return {name: statistics.median(times) for name, times in found.items()}
 
 
@@ -150,7 +155,7 @@ class Peer:
             "PATH": "/usr/bin:/bin",
         }
         self.process = subprocess.Popen(
-            [python, str(script), str(frozen)],
+            [python, str(script), str(frozen), CLOCK],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
         )  # fmt: skip
 
@@ -200,12 +205,23 @@ def one_box(
         "mdops": evaluate,
         "bare": bare_layers(counts, descriptor.channels, options.attn, options.attn_layer),
     }
+    autograd = Autograd(potential)
+
+    def train() -> None:
+        answers, _ = autograd(system, pairs, check=False, create_graph=True)
+        (answers["forces"].square().sum() + answers["atom_energy"].sum()).backward()
+        potential.zero_grad()
+
+    if atoms < 1000:
+        runs["training"] = train
     if peer:
         runs["deepmd"] = lambda: peer(file)
     times = medians(runs, rounds)
     line = {"smooth": smooth, "atoms": atoms, "neighbors": round(counts.float().mean().item(), 1)}
     line |= {f"{key}_us_per_atom": round(1e6 * t / atoms, 1) for key, t in times.items()}
     line["to bare"] = round(times["mdops"] / times["bare"], 2)
+    if "training" in times:
+        line["training to bare"] = round(times["training"] / times["bare"], 2)
     if peer:
         line["deepmd to mdops"] = round(times["deepmd"] / times["mdops"], 1)
     return line
@@ -222,7 +238,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, help="PyTorch's own number unless given")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--cpu-time", action="store_true", help="the processor's time, not the clock's")
     arguments = parser.parse_args()
+    if arguments.cpu_time:
+        global CLOCK
+        CLOCK = "process_time"
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     result: dict[str, Any] = {"machine": machine(), "command": " ".join(sys.argv[1:]), "sequences": []}

@@ -8,7 +8,8 @@ Every input*.json of every kind is read as it is by mdops. Then `mdops train` an
 their own, each for several seeds. These are the first steps of the input's own training: its number of steps is cut,
 with the rates that it had (a schedule as short as this would be over before anything is learnt). Else only the
 intervals of the learning curve and of checkpoints are changed, and the seeds, which are raised by 100 from run to run.
-Both work on one thread in the precision that they have by default (mdops in float32, DeePMD-kit in float64).
+Both work on one thread, or on a GPU, in the precision that they have by default (mdops in float32, DeePMD-kit in
+float64).
 
 Before that both take some steps from the same weights, DeePMD-kit's first ones, which it writes down in a training of
 no steps, on systems of one frame, so that the batches are the same too; mdops computes in float64 and without splines.
@@ -29,6 +30,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +86,7 @@ def main() -> int:
         "--seeds", type=int, default=3, help="runs of each; 0: only steps from the same weights"
     )
     parser.add_argument("--frames", type=int, default=20, help="to evaluate the models on")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of all trainings")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument(
         "--work", type=Path, default=Path("training_beside_deepmd"), help="a folder for all runs"
@@ -91,6 +94,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, help="write the result here, as JSON; inputs in it that were not run stay"
     )
+    parser.add_argument("--commit", help="of mdops, where git cannot tell")
     args = parser.parse_args()
     if args.seeds and 2 * args.seeds - 2 not in STUDENT:
         parser.error("--seeds: from two on the noise is known; up to 6")
@@ -108,11 +112,13 @@ def main() -> int:
     versions = subprocess.run(
         [args.python, "-c", VERSIONS], check=True, capture_output=True, text=True
     ).stdout
-    with ThreadPoolExecutor(args.jobs) as pool:
+    args.turns = threading.Semaphore(args.jobs)
+    with ThreadPoolExecutor(min(args.jobs, len(paths))) as pool:
         rows = list(pool.map(lambda path: compare(args, path, tested), paths))
     if args.out:
         head = {
-            "machine": machine() | {"threads": 1, "python": platform.python_version()},
+            "machine": machine(args.device, args.commit)
+            | {"threads": 1, "python": platform.python_version()},
             "deepmd": json.loads(versions.splitlines()[-1]),
             "same start": {"steps": SAME_STEPS, "limit": SAME_LIMIT},
             "frames": args.frames,
@@ -125,10 +131,11 @@ def main() -> int:
     return 1 if any(row["failed"] for row in rows) else 0
 
 
-def environment() -> dict[str, str]:
-    """One thread and one process each."""
+def environment(device: str) -> dict[str, str]:
+    """One thread and one process each; DeePMD-kit takes a GPU where it finds one."""
     names = ("OMP_NUM_THREADS", "DP_INTRA_OP_PARALLELISM_THREADS", "DP_INTER_OP_PARALLELISM_THREADS")
-    return os.environ | dict.fromkeys(names, "1") | {"NUM_WORKERS": "0"}
+    gpus = {} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    return os.environ | dict.fromkeys(names, "1") | {"NUM_WORKERS": "0"} | gpus
 
 
 def some_frames(source: Path, folder: Path, frames: int) -> Path:
@@ -153,13 +160,18 @@ def compare(args: argparse.Namespace, path: Path, tested: Path) -> dict[str, Any
     if row["refused"] or not args.seeds:
         print(json.dumps(row), flush=True)
         return row
-    runs: dict[str, list[dict[str, Any]]] = {"mdops": [], "deepmd": []}
-    for seed in range(args.seeds):
-        for program, done in runs.items():
-            changes = {"disp_freq": max(steps // POINTS, 1), "save_freq": steps}
-            tree = raised_seeds(shortened(path, steps, args.work / "data", changes), 100 * seed)
-            done.append(train(args, program, path, f"{steps}-{seed}", tree))
-    errors = {program: [errors_of(run["model"], tested) for run in done] for program, done in runs.items()}
+    changes = {"disp_freq": max(steps // POINTS, 1), "save_freq": steps}
+    whole = shortened(path, steps, args.work / "data", changes)
+
+    def one(program: str, seed: int) -> dict[str, Any]:
+        return train(args, program, path, f"{steps}-{seed}", raised_seeds(whole, 100 * seed))
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        begun = {p: [pool.submit(one, p, seed) for seed in range(args.seeds)] for p in ("mdops", "deepmd")}
+        runs = {program: [run.result() for run in of_program] for program, of_program in begun.items()}
+    errors = {
+        program: [errors_of(args, run["model"], tested) for run in done] for program, done in runs.items()
+    }
     row |= {
         "steps": steps,
         "seconds": {
@@ -270,15 +282,16 @@ def train(
     if not (parent / "data").exists():
         (parent / "data").symlink_to((args.work / systems).resolve())
     (folder / "input.json").write_text(json.dumps(tree, indent=1))
-    command = [sys.executable, "-m", "mdops", "train", *options]
+    command = [sys.executable, "-m", "mdops", "train", "--device", args.device, *options]
     if program == "deepmd":
         command = [args.python.absolute(), "-m", "deepmd", "--pt", "train"]
         if '"auto"' not in json.dumps(tree["model"]):
             command.append("--skip-neighbor-stat")  # of the data, to look at; a sel that is "auto" needs them
-    start = time.perf_counter()
-    done = subprocess.run(
-        [*command, "input.json"], cwd=folder, env=environment(), capture_output=True, text=True
-    )
+    with args.turns:
+        start = time.perf_counter()
+        done = subprocess.run(
+            [*command, "input.json"], cwd=folder, env=environment(args.device), capture_output=True, text=True
+        )
     (folder / "log").write_text(done.stdout + done.stderr)
     model = folder / ("model.safetensors" if program == "mdops" else "model.ckpt.pt")
     run: dict[str, Any] = {"model": str(model.absolute()), "seconds": time.perf_counter() - start}
@@ -289,11 +302,11 @@ def train(
     return run
 
 
-def errors_of(model: str, system: Path) -> dict[str, float]:
+def errors_of(args: argparse.Namespace, model: str, system: Path) -> dict[str, float]:
     """RMSE of a model on the frames, by mdops; kept beside the model."""
     path = Path(model).with_name(f"errors-{len(np.load(system / 'set.000/box.npy'))}.json")
     if not path.exists():
-        potential = mdops.load(model, overflow="truncate")
+        potential = mdops.load(model, overflow="truncate", device=args.device)
         found = evaluate(potential, load_dataset([str(system)], potential.type_map)).errors()
         path.write_text(json.dumps({name: found[name].rmse for name in QUANTITIES}))
     return json.loads(path.read_text())
@@ -325,7 +338,7 @@ def dp_test(args: argparse.Namespace, model: str, system: Path, frames: int) -> 
     if not path.exists():
         command = [args.python.absolute(), "-m", "deepmd", "--pt", "test", "-m", model]
         done = subprocess.run([*command, "-s", system.absolute(), "-n", str(frames)],
-                              env=environment(), capture_output=True, text=True)  # fmt: skip
+                              env=environment(args.device), capture_output=True, text=True)  # fmt: skip
         path.write_text(done.stdout + done.stderr)
     for line in path.read_text().splitlines():
         for name, words in (("energy", "Energy RMSE/Natoms"), ("forces", "Force  RMSE")):

@@ -26,6 +26,7 @@ import resource
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -117,14 +118,16 @@ class Child:
         self.problem: str | None = None
         command = [sys.executable, __file__, *common(args), "--first", str(first), *end]
         env = {**os.environ, "OMP_NUM_THREADS": "2", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
-            assert process.stdout is not None and process.stderr is not None
-            os.set_blocking(process.stderr.fileno(), False)
+        with (
+            tempfile.TemporaryFile() as said_here,  # a pipe that nobody reads would fill up
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said_here, env=env) as process,
+        ):
             self._read(process, args.patience)
             if self.problem is None and process.wait() != 0:
                 code = process.returncode
                 how = f"signal {-code}" if code < 0 else f"exit status {code}"
-                said = (process.stderr.read() or b"").decode(errors="replace").strip()
+                said_here.seek(0)
+                said = said_here.read().decode(errors="replace").strip()
                 self.problem = f"the process died of {how}" + (f": {said[-2000:]}" if said else "")
 
     def _read(self, process: subprocess.Popen[bytes], patience: float) -> None:

@@ -123,15 +123,15 @@ class Neighbors(NamedTuple):
 
     Attributes:
         offsets: (n + 1,) int32, where each atom's neighbours begin.
-        plan: of the work on them.
+        plan: of the work on them, where layers are made of several ops.
         switch: (E,), sw, where attention is smooth.
         directions: (E, 3), unit vectors, where it goes by angles.
         empty: (n,), places without a neighbour.
-        fused: whether layers run as one op, which differentiates once and takes the weights as constants.
+        fused: whether a layer runs as one op, which is differentiated once and takes its weights as constants.
     """
 
     offsets: torch.Tensor
-    plan: RaggedPlan
+    plan: RaggedPlan | None
     switch: torch.Tensor | None
     directions: torch.Tensor | None
     empty: torch.Tensor
@@ -352,6 +352,8 @@ class SeAttenV2(EnvironmentDescriptor):
             return rows[chunk].transpose(1, 2) @ spread.view(atoms, slots, g.shape[1])
 
         t = in_chunks(of_atoms, len(live), self._numbers(live.shape[1]))
+        if near.once and live.device.type == "cpu" and not self.mean.any():
+            return t / self.slots  # rows of empty places are zero
         padding = F.pad(self._padding(near, present, types, products)[:, None], (0, 0, 0, 3))
         return (t + padding) / self.slots
 
@@ -390,7 +392,9 @@ class SeAttenV2(EnvironmentDescriptor):
         """Of `live` (n, K), in which there are so many."""
         counts, (atoms, slots) = live.sum(1), live.shape
         offsets = F.pad(counts.cumsum(0), (1, 0)).int()
-        plan = ragged_plan(offsets, max_total=count, max_batch=atoms, max_length=slots)
+        plan = None
+        if not fused:
+            plan = ragged_plan(offsets, max_total=count, max_batch=atoms, max_length=slots)
         empty = (self.slots - counts).clamp(min=0).to(self.mean.dtype)
         return Neighbors(offsets, plan, switch, directions, empty, fused)
 

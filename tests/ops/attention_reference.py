@@ -26,6 +26,8 @@ def attention(q, k, v, offsets, bias=None, gate=None, switch=None, absent=None, 
         more = 0.0 if absent is None else absent[b].to(z.dtype) * (-top).exp()
         total = top + ((z - top[..., None]).exp().sum(-1) + more).log()
         p = (z - total[..., None]).exp()
-        out = out.index_copy(0, torch.arange(begin, end, device=q.device), torch.einsum("hjl,lhe->jhe", p * m, v[rows]))
+        out = out.index_copy(
+            0, torch.arange(begin, end, device=q.device), torch.einsum("hjl,lhe->jhe", p * m, v[rows])
+        )
         logsumexp = logsumexp.index_copy(0, torch.arange(begin, end, device=q.device), total.T)
     return out, logsumexp

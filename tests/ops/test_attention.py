@@ -268,6 +268,13 @@ def test_offsets_that_cannot_be_are_refused(offsets, error):
         ragged_attention(case.q, case.k, case.v, case.offsets, plan=plan)
 
 
+def test_sequences_longer_than_the_plan_says_are_refused():
+    case = Case()
+    plan = plan_of(case.offsets, 23)._replace(max_length=16)
+    with pytest.raises(RuntimeError, match="a sequence of 17 rows, and `max_length` is 16"):
+        ragged_attention(case.q, case.k, case.v, case.offsets, plan=plan)
+
+
 def test_a_plan_has_every_tile_once_the_longest_sequences_first(device):
     lengths = (3, 0, 200, 64, 65, 129)
     offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)

@@ -53,7 +53,7 @@ struct RowsOf {
 template <class T>
 struct AttentionBlock {
   using V = Vector<T>;
-  static constexpr int64_t kMostRows = 64, kTileNumbers = 1 << 16;
+  static constexpr int64_t kMostRows = 64 / kRows * kRows, kTileNumbers = 1 << 16;
 
   const AttentionArgs<T>& args;
   const int64_t n, lanes, tile, head, begin, bias_at;
@@ -64,13 +64,20 @@ struct AttentionBlock {
       : args(args_),
         n(length),
         lanes(padded<T>(length)),
-        tile(rows_of_tile(length, lanes)),
+        tile(scratch ? rows_of_tile(length, lanes) : most_rows_of_tile(length)),
         head(head_),
         begin(scratch ? args.offsets[sequence] : 0),
         bias_at(scratch && args.in.bias ? head * args.bias_size + args.bias_begin[sequence] : 0),
         arena{static_cast<char*>(scratch)} {}
 
   T* numbers(int64_t count) { return arena.take<T>(count); }
+
+  // Of any sequence that is no longer: scratch memory is counted for the longest, and a shorter one may have
+  // larger tiles.
+  static int64_t most_rows_of_tile(int64_t n) {
+    const int64_t rows = (n + kRows - 1) / kRows * kRows;
+    return rows < kMostRows ? rows : kMostRows;
+  }
 
   // Tiles of about the same number of rows, such that one stays in cache.
   static int64_t rows_of_tile(int64_t n, int64_t lanes) {
@@ -363,16 +370,18 @@ struct AttentionPasses : AttentionBlock<T> {
     return sum_lanes<T>(whole) + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
   }
 
-  // A row of G_j.v_l and of scores to x (attention.h) and p m.
+  // A row of G_j.v_l and of scores to x (attention.h) and p m. `weights` are p, where they are known.
   void backward_row(const K& keys, KeySums<T, kGates>& sums, const Panels<T>& s, const Panels<T>& t,
-                    int64_t r, int64_t j, const T* bias, const T* edge, T total, T delta) const {
+                    int64_t r, int64_t j, const T* bias, const T* edge, T total, T delta,
+                    const T* weights = nullptr) const {
     sums.start();
     s.each([&](auto at) __attribute__((always_inline)) {
       T *sp = at.in(s, r), *tp = at.in(t, r);
       const int64_t lane = at.lane();
       const V score_ = score(vector_at(sp), bias, lane), product = vector_at(tp);
       const V a = keys.a(j, lane), c = keys.c(j, lane), m = c * a;
-      const V p = exp_of<T>(logit(keys, score_, a) + vector_at(edge + lane) - total);
+      const V p = weights ? vector_at(weights + lane)
+                          : exp_of<T>(logit(keys, score_, a) + vector_at(edge + lane) - total);
       const V y = p * (m * product - delta);
       store(sp, p * m);
       store(tp, y * a);

@@ -229,14 +229,15 @@ struct LayerPasses : AttentionPasses<T, kGates> {
     for (int64_t c = 0; c < features; ++c) result[c] = result[c] * layer.norm[c] + layer.norm_bias[c];
   }
 
-  // delta of attention.h as a sum over keys: `out` is not kept.
+  // delta of attention.h as a sum over keys, for `out` is not kept; keeps p in `weights`.
   T sum_delta(const Keys<T, kGates>& keys, const Panels<T>& s, const Panels<T>& t, int64_t r, int64_t j,
-              const T* edge, T total) const {
+              const T* edge, T total, T* weights) const {
     V sum = V{};
     s.each([&](auto at) __attribute__((always_inline)) {
       const int64_t lane = at.lane();
       const V a = keys.a(j, lane), score = this->score(vector_at(at.in(s, r)), nullptr, lane);
       const V p = exp_of<T>(this->logit(keys, score, a) + vector_at(edge + lane) - total);
+      store(weights + lane, p);
       sum += p * (keys.c(j, lane) * a) * vector_at(at.in(t, r));
     });
     return sum_lanes<T>(sum);
@@ -245,7 +246,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
   void backward(const AttentionLayerResults<T>& result) {
     const LayerWeights<T> weights(layer, true, const_cast<T*>(layer.packed));
     const T* norm = padded_copy(layer.norm, features);
-    T* row = this->numbers(wide_features);
+    T *row = this->numbers(wide_features), *weights_row = this->numbers(lanes);
     T* inside = this->numbers(wide_features);
     const Panels<T> room = take_panels<T>(arena, lanes, wide);
     const Panels<T> kt = take_panels<T>(arena, wide, lanes), vt = take_panels<T>(arena, wide, lanes);
@@ -272,8 +273,8 @@ struct LayerPasses : AttentionPasses<T, kGates> {
       gemm(count, width, InLanes<T>{d_o}.from(first), vt, t, false);
       for (int64_t r = 0; r < count; ++r) {
         const int64_t j = first + r;
-        const T total = saved.logsumexp[j], delta = sum_delta(all, s, t, r, j, edge, total);
-        this->backward_row(all, sums, s, t, r, j, nullptr, edge, total, delta);
+        const T total = saved.logsumexp[j], delta = sum_delta(all, s, t, r, j, edge, total, weights_row);
+        this->backward_row(all, sums, s, t, r, j, nullptr, edge, total, delta, weights_row);
       }
       this->transposed_product(s, count, d_o.from(first), d[2]);
       this->transposed_product(t, count, saved.part[0].from(first), d[1]);

@@ -12,12 +12,7 @@ using namespace gpu_displacements;
 template <class Terms>
 void sum_pairs(const CudaOp& op, const PairList& pairs, const Terms& terms, int64_t systems, Tensor& row_sums,
                Tensor& of_systems, double* others) {
-  const PairSums<Terms> sums{op,
-                             pairs.batch.const_data_ptr<int32_t>(),
-                             pairs.neighbors.const_data_ptr<int32_t>(),
-                             pairs.atoms,
-                             pairs.width,
-                             systems};
+  const PairSums<Terms> sums{op, pair_rows(pairs, systems)};
   Tensor memory = empty(op, {sums.words()}, ScalarType::Long);
   sums.run(terms, memory.mutable_data_ptr<int64_t>(), row_sums.mutable_data_ptr<double>(),
            of_systems.mutable_data_ptr<double>(), others);
@@ -94,10 +89,7 @@ std::tuple<Tensor, Tensor> pair_forces_backward(const Tensor& grad_forces_, cons
   dispatch_float(op, dtype, [&](auto zero) {
     using T = decltype(zero);
     op.launch(pair_forces_backward_kernel<T>, blocks_for(pairs.atoms, kThreads / kWarp), kThreads, 0,
-              in.grad_forces.const_data_ptr<double>(), in.grad_virial.const_data_ptr<double>(),
-              in.grad_atom_virial.const_data_ptr<double>(), in.grad.const_data_ptr<T>(),
-              in.displacements.const_data_ptr<T>(), pairs.batch.const_data_ptr<int32_t>(),
-              pairs.neighbors.const_data_ptr<int32_t>(), pairs.atoms, pairs.width, in.grad_virial.size(0),
+              in.rows(), in.of_results(), in.grad.const_data_ptr<T>(), in.displacements.const_data_ptr<T>(),
               grad_grad.mutable_data_ptr<T>(), grad_displacements.mutable_data_ptr<T>());
   });
   return {grad_grad, grad_displacements};

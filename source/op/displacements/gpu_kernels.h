@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/rows.h"
-#include "displacements/displacements.h"
+#include "displacements/args.h"
 
 namespace mdops {
 
@@ -45,31 +45,25 @@ __global__ void displacements_kernel(const double* x, const double* cell, const 
 
 // A warp a row, a lane a slot.
 template <class T>
-__global__ void pair_forces_backward_kernel(const double* grad_forces, const double* grad_virial,
-                                            const double* grad_atom_virial, const T* grad,
-                                            const T* displacements, const int32_t* batch,
-                                            const int32_t* neighbors, int32_t atoms, int32_t width,
-                                            int32_t systems, T* grad_grad, T* grad_displacements) {
+__global__ void pair_forces_backward_kernel(PairRows rows, PairForceGrads of, const T* grad,
+                                            const T* displacements, T* grad_grad, T* grad_displacements) {
   __shared__ T buffer[3 * kThreads];
   T* own = buffer + 3 * kWarp * (threadIdx.x / kWarp);
   const int64_t i = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (i >= atoms) return;
-  const int32_t system = batch[i];
-  for (int32_t first = 0; first < width; first += kWarp) {
-    const int32_t slot = first + lane_index();
-    const int64_t p = i * width + slot;
-    const int32_t j = slot < width ? neighbors[p] : -1;
+  if (i >= rows.atoms) return;
+  const int64_t system = rows.batch[i];
+  for (int64_t first = 0; first < rows.width; first += kWarp) {
+    const int64_t slot = first + lane_index(), p = i * rows.width + slot;
+    const int64_t j = slot < rows.width ? rows.neighbors[p] : -1;
     T by_g[3] = {0, 0, 0}, by_d[3] = {0, 0, 0};
-    if (j >= 0 && j < atoms && system >= 0 && system < systems)
-      pair_force_gradient(grad_forces + 3 * i, grad_forces + 3 * static_cast<int64_t>(j),
-                          grad_virial + 9 * static_cast<int64_t>(system),
-                          grad_atom_virial + 9 * static_cast<int64_t>(j), grad + 3 * p, displacements + 3 * p,
-                          by_g, by_d);
+    if (j >= 0 && j < rows.atoms && system >= 0 && system < rows.systems)
+      pair_force_gradient(of.forces + 3 * i, of.forces + 3 * j, of.virial + 9 * system,
+                          of.atom_virial + 9 * j, grad + 3 * p, displacements + 3 * p, by_g, by_d);
     else if (j != -1)
       for (int a = 0; a < 3; ++a) by_g[a] = by_d[a] = not_a_number<T>();
-    const int lanes = width - first < kWarp ? width - first : kWarp;
-    store_triples(by_g, own, grad_grad + 3 * (i * width + first), lanes);
-    store_triples(by_d, own, grad_displacements + 3 * (i * width + first), lanes);
+    const int lanes = static_cast<int>(rows.width - first < kWarp ? rows.width - first : kWarp);
+    store_triples(by_g, own, grad_grad + 3 * (i * rows.width + first), lanes);
+    store_triples(by_d, own, grad_displacements + 3 * (i * rows.width + first), lanes);
   }
 }
 

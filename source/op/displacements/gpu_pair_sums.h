@@ -8,7 +8,7 @@
 #include "common/fixed_point.h"
 #include "common/gpu.h"
 #include "common/rows.h"
-#include "displacements/displacements.h"
+#include "displacements/args.h"
 
 namespace mdops {
 
@@ -224,19 +224,19 @@ __global__ void finish_sums(int64_t atoms, int64_t width, int64_t systems, PairS
   }
 }
 
-// A call, of lists of `width` places.
+// A call.
 template <class Terms>
 struct PairSums {
   const Gpu& gpu;
-  const int32_t *batch, *neighbors;
-  int64_t atoms, width, systems;
+  PairRows rows;
 
   // Of memory, for `run`.
-  int64_t words() const { return kFirst + neighbor_words() + kLimbs<Terms> * systems * kSystemStride; }
+  int64_t words() const { return kFirst + neighbor_words() + kLimbs<Terms> * rows.systems * kSystemStride; }
 
   // `row_sums` (N, 3), `of_systems` (S, 9), `others` (N, 9) or null where the terms have no such.
   void run(const Terms& terms, int64_t* memory, double* row_sums, double* of_systems, double* others) const {
     constexpr int threads = kWarp * kSumWarps;
+    const int64_t atoms = rows.atoms, width = rows.width, systems = rows.systems;
     gpu.clear(memory, 8 * words());
     const PairSumSpace space{reinterpret_cast<double*>(memory), memory + kFirst,
                              memory + kFirst + neighbor_words()};
@@ -246,16 +246,16 @@ struct PairSums {
     const int64_t rows_per_warp = blocks_for(atoms, most < atoms ? most : atoms + 1);
     const int64_t slots = atoms * width, reading = blocks_for(slots, threads);
     gpu.launch(largest_terms<Terms>, reading < kReadBlocks ? reading : kReadBlocks, threads, 0, terms,
-               neighbors, slots, space);
+               rows.neighbors, slots, space);
     gpu.launch(add_terms<Terms>, atoms ? blocks_for(blocks_for(atoms, rows_per_warp), kSumWarps) : 0, threads,
-               0, terms, batch, neighbors, atoms, width, systems, rows_per_warp, space, row_sums);
+               0, terms, rows.batch, rows.neighbors, atoms, width, systems, rows_per_warp, space, row_sums);
     gpu.launch(finish_sums<Terms>, blocks_for(atoms * Terms::kNeighbor + systems * kSystem, threads), threads,
                0, atoms, width, systems, space, row_sums, of_systems, others);
   }
 
  private:
   static constexpr int64_t kFirst = 16;  // the largest terms stand before
-  int64_t neighbor_words() const { return kLimbs<Terms> * atoms * kNeighborStride<Terms>; }
+  int64_t neighbor_words() const { return kLimbs<Terms> * rows.atoms * kNeighborStride<Terms>; }
 };
 
 }  // namespace mdops

@@ -2,8 +2,14 @@
 #pragma once
 
 #include "common/pair_checks.h"
+#include "displacements/args.h"
 
 namespace mdops {
+
+inline PairRows pair_rows(const PairList& pairs, int64_t systems) {
+  return {pairs.batch.const_data_ptr<int32_t>(), pairs.neighbors.const_data_ptr<int32_t>(), pairs.atoms,
+          pairs.width, systems};
+}
 
 // Those of pair_forces_backward, checked and contiguous.
 struct PairForcesBackward {
@@ -22,6 +28,13 @@ struct PairForcesBackward {
         grad(float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3})),
         displacements(
             input(op, "displacements", displacements_, grad.scalar_type(), {pairs.atoms, pairs.width, 3})) {}
+
+  PairRows rows() const { return pair_rows(pairs, grad_virial.size(0)); }
+
+  PairForceGrads of_results() const {
+    return {grad_forces.const_data_ptr<double>(), grad_virial.const_data_ptr<double>(),
+            grad_atom_virial.const_data_ptr<double>()};
+  }
 };
 
 }  // namespace mdops

@@ -1,7 +1,5 @@
-// The arguments of both halves of a step in a cell that moves, and what a system does in them.
+// What a system does in both halves of a step in a cell that moves, on both devices; cell_inputs.h fills it.
 #pragma once
-
-#include <tuple>
 
 #include "dynamics/args.h"
 #include "dynamics/cell.h"
@@ -21,38 +19,8 @@ struct Barostat {
   }
 };
 
-// The cells of systems, of which `plain` has the atoms and the thermostats of these.
-struct CellSystems {
-  StepSystems& plain;
-  Barostat barostat;
-  Tensor virial, cell, momenta, xi, xi_momenta, inertia;
-  Tensor new_momenta, new_xi, new_xi_momenta;
-
-  CellSystems(const Op& op, StepSystems& plain_, const Tensor& virial_, const Tensor& cell_,
-              const Tensor& momenta_, const Tensor& xi_, const Tensor& xi_momenta_, const Tensor& inertia_,
-              const Barostat& barostat_)
-      : plain(plain_),
-        barostat(barostat_),
-        virial(input(op, "virial", virial_, ScalarType::Double, {plain.systems, 3, 3})),
-        cell(input(op, "cell", cell_, ScalarType::Double, {plain.systems, 3, 3})),
-        momenta(input(op, "cell_momenta", momenta_, ScalarType::Double, {plain.systems, 6})),
-        xi(input(op, "xi", xi_, ScalarType::Double, {plain.systems, plain.links})),
-        xi_momenta(input(op, "xi_momenta", xi_momenta_, ScalarType::Double, {plain.systems, plain.links})),
-        inertia(input(op, "inertia", inertia_, ScalarType::Double, {plain.systems})),
-        new_momenta(empty(op, {plain.systems, 6}, ScalarType::Double)),
-        new_xi(empty(op, {plain.systems, plain.links}, ScalarType::Double)),
-        new_xi_momenta(empty(op, {plain.systems, plain.links}, ScalarType::Double)) {
-    check_finite(op, "dt", barostat.dt);
-    check_finite(op, "pressure", barostat.pressure);
-    if (plain.links > 0) StepSystems::check_positive(op, "period", barostat.period);
-    if (plain.atoms > 0 && plain.systems == 0) fail(op, "there are atoms, and no systems");
-  }
-};
-
-// Of one system both devices do two things side by side: `which` is 0 for what belongs to its atoms, 1 for
-// its cell. On a GPU two threads do them, since a chain is long to wait for.
-template <int Links>
-struct CellMotion {
+// The cells of all systems, and the chains of their atoms and of themselves.
+struct CellArgs {
   struct Chains {
     const double *eta, *p;
     double *new_eta, *new_p;
@@ -62,22 +30,12 @@ struct CellMotion {
   double* new_momenta;
   Barostat barostat;
   double tau;
+};
 
-  explicit CellMotion(CellSystems& s)
-      : of_atoms{s.plain.eta.const_data_ptr<double>(), s.plain.eta_momenta.const_data_ptr<double>(),
-                 s.plain.new_eta.mutable_data_ptr<double>(),
-                 s.plain.new_eta_momenta.mutable_data_ptr<double>()},
-        of_cell{s.xi.const_data_ptr<double>(), s.xi_momenta.const_data_ptr<double>(),
-                s.new_xi.mutable_data_ptr<double>(), s.new_xi_momenta.mutable_data_ptr<double>()},
-        freedom(s.plain.freedom.const_data_ptr<double>()),
-        inertia(s.inertia.const_data_ptr<double>()),
-        virial(s.virial.const_data_ptr<double>()),
-        cell(s.cell.const_data_ptr<double>()),
-        momenta(s.momenta.const_data_ptr<double>()),
-        new_momenta(s.new_momenta.mutable_data_ptr<double>()),
-        barostat(s.barostat),
-        tau(s.plain.tau) {}
-
+// Of one system both devices do two things side by side: `which` is 0 for what belongs to its atoms, 1 for
+// its cell. On a GPU two threads do them, since a chain is long to wait for.
+template <int Links>
+struct CellMotion : CellArgs {
   MDOPS_HD double freedom_of(int64_t s) const { return freedom[s] > 0 ? freedom[s] : NAN; }
 
   // Moves a chain through half a step; the factor of the momenta that it is coupled to.
@@ -85,7 +43,7 @@ struct CellMotion {
     if constexpr (Links == 0) {
       return 1;
     } else {
-      const Chains c = which ? of_cell : of_atoms;
+      const CellArgs::Chains c = which ? of_cell : of_atoms;
       const Bath bath = which ? barostat.bath() : Bath{barostat.kT, freedom_of(s), tau};
       Chain<Links> chain = load_chain<Links>(c.eta + s * Links, c.p + s * Links);
       const double factor = chain.advance(bath, twice_kinetic, barostat.dt / 2);
@@ -105,7 +63,7 @@ struct CellMotion {
 
   // Of a system without atoms nothing moves.
   MDOPS_HD void keep(int which, int64_t s) const {
-    const Chains c = which ? of_cell : of_atoms;
+    const CellArgs::Chains c = which ? of_cell : of_atoms;
     for (int64_t j = s * Links; j < (s + 1) * Links; ++j) c.new_eta[j] = c.eta[j], c.new_p[j] = c.p[j];
   }
 };
@@ -183,107 +141,6 @@ struct CellFinish {
     }
     results.set(s, m, factor);
     sum.flow.times(factor * factor).store(flow + 6 * s);
-  }
-};
-
-using BegunInCell = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-using EndedInCell =
-    std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-
-struct CellBeginArgs {
-  StepSystems plain;
-  CellSystems systems;
-  Tensor positions, momenta, forces, inverse_mass, scale, flow;
-  Tensor new_positions, new_momenta, new_cell, moves;
-
-  CellBeginArgs(const Op& op, const Tensor& positions_, const Tensor& momenta_, const Tensor& forces_,
-                const Tensor& inverse_mass_, const Tensor& batch, const Tensor& scale_, const Tensor& flow_,
-                const Tensor& virial, const Tensor& cell, const Tensor& cell_momenta, const Tensor& xi,
-                const Tensor& xi_momenta, const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom,
-                const Tensor& inertia, double dt, double kT, double tau, double pressure, double period,
-                bool flexible)
-      : plain(op, batch, eta, eta_momenta, freedom, kT, tau),
-        systems(op, plain, virial, cell, cell_momenta, xi, xi_momenta, inertia,
-                {dt, kT, pressure, period, flexible}),
-        positions(input(op, "positions", positions_, ScalarType::Double, {plain.atoms, 3})),
-        momenta(input(op, "momenta", momenta_, ScalarType::Double, {plain.atoms, 3})),
-        forces(input(op, "forces", forces_, ScalarType::Double, {plain.atoms, 3})),
-        inverse_mass(input(op, "inverse_mass", inverse_mass_, ScalarType::Double, {plain.atoms})),
-        scale(input(op, "scale", scale_, ScalarType::Double, {plain.systems})),
-        flow(input(op, "flow", flow_, ScalarType::Double, {plain.systems, 6})),
-        new_positions(empty(op, {plain.atoms, 3}, ScalarType::Double)),
-        new_momenta(empty(op, {plain.atoms, 3}, ScalarType::Double)),
-        new_cell(empty(op, {plain.systems, 3, 3}, ScalarType::Double)),
-        moves(empty(op, {plain.systems, Moves::kCount}, ScalarType::Double)) {}
-
-  template <int Links>
-  CellStart<Links> start() {
-    return {CellMotion<Links>(systems), flow.const_data_ptr<double>(), scale.const_data_ptr<double>(),
-            new_cell.mutable_data_ptr<double>(), moves.mutable_data_ptr<double>()};
-  }
-
-  CellFirstHalf half() {
-    return {positions.const_data_ptr<double>(),    momenta.const_data_ptr<double>(),
-            forces.const_data_ptr<double>(),       inverse_mass.const_data_ptr<double>(),
-            moves.const_data_ptr<double>(),        new_positions.mutable_data_ptr<double>(),
-            new_momenta.mutable_data_ptr<double>()};
-  }
-
-  BegunInCell results() const {
-    return {new_positions,       new_momenta,           new_cell,
-            systems.new_momenta, systems.new_xi,        systems.new_xi_momenta,
-            plain.new_eta,       plain.new_eta_momenta, moves};
-  }
-};
-
-struct CellEndArgs {
-  EndArgs atoms;
-  CellSystems systems;
-  Tensor moves, reference_cell, new_flow;
-  double cutoff;
-
-  CellEndArgs(const Op& op, const Tensor& positions, const Tensor& reference, const Tensor& momenta,
-              const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch, const Tensor& energy,
-              const Tensor& nearest, const Tensor& within, const Tensor& sel, const Tensor& moves_,
-              const Tensor& reference_cell_, const Tensor& virial, const Tensor& cell,
-              const Tensor& cell_momenta, const Tensor& xi, const Tensor& xi_momenta, const Tensor& eta,
-              const Tensor& eta_momenta, const Tensor& freedom, const Tensor& inertia, const Tensor& tally,
-              double dt, double kT, double tau, double pressure, double period, double cutoff_, bool flexible)
-      : atoms(op, positions, reference, momenta, forces, inverse_mass, batch, energy, nearest, within, sel,
-              eta, eta_momenta, freedom, tally, dt, kT, tau),
-        systems(op, atoms.systems, virial, cell, cell_momenta, xi, xi_momenta, inertia,
-                {dt, kT, pressure, period, flexible}),
-        moves(input(op, "moves", moves_, ScalarType::Double, {systems.plain.systems, Moves::kCount})),
-        reference_cell(
-            input(op, "reference_cell", reference_cell_, ScalarType::Double, {systems.plain.systems, 3, 3})),
-        new_flow(empty(op, {systems.plain.systems, 6}, ScalarType::Double)),
-        cutoff(cutoff_) {
-    check_finite(op, "cutoff", cutoff);
-  }
-
-  template <class Real>
-  CellSecondHalf<Real> half() {
-    return {atoms.half<Real>(),
-            moves.const_data_ptr<double>(),
-            systems.cell.const_data_ptr<double>(),
-            reference_cell.const_data_ptr<double>(),
-            atoms.systems.batch.const_data_ptr<int32_t>(),
-            atoms.systems.systems};
-  }
-
-  template <int Links>
-  CellFinish<Links> finish() {
-    return {CellMotion<Links>(systems), SystemResults(atoms), reference_cell.const_data_ptr<double>(),
-            new_flow.mutable_data_ptr<double>(), cutoff};
-  }
-
-  EndedInCell results() const {
-    return {atoms.new_momenta,     atoms.scale,
-            atoms.kinetic,         new_flow,
-            atoms.energies,        systems.new_momenta,
-            systems.new_xi,        systems.new_xi_momenta,
-            atoms.systems.new_eta, atoms.systems.new_eta_momenta,
-            atoms.new_tally};
   }
 };
 

@@ -1,7 +1,7 @@
 #include <tuple>
 
 #include "common/cuda.h"
-#include "dynamics/cell_args.h"
+#include "dynamics/cell_inputs.h"
 #include "dynamics/gpu_kernels.h"
 
 namespace mdops {
@@ -12,19 +12,18 @@ using namespace gpu_dynamics;
 
 // Both kernels of the second half of a step.
 template <class Half, class Finish>
-void end_systems(const CudaOp& op, const StepSystems& s, const Half& half, const Finish& finish) {
+void end_systems(const CudaOp& op, const SortedAtoms& s, const Half& half, const Finish& finish) {
   using Measured = typename Half::Measured;
   const int64_t windows = blocks_for(s.atoms, kWarp), places = windows + s.systems;
   const Tensor memory =
       empty(op, {places * static_cast<int64_t>(sizeof(Measured) / sizeof(double))}, ScalarType::Double);
   Measured* parts = reinterpret_cast<Measured*>(const_cast<void*>(memory.data_ptr()));
-  const int32_t* system = s.batch.const_data_ptr<int32_t>();
   // Few atoms are spread over the multiprocessors.
   const int few = windows > 4096 ? kThreads : kWarp;
-  op.launch(second_half<Half>, blocks_for(windows * kWarp, few), few, 0, half, system, s.atoms, s.systems,
+  op.launch(second_half<Half>, blocks_for(windows * kWarp, few), few, 0, half, s.batch, s.atoms, s.systems,
             parts);
   const int threads = windows > kFewParts * s.systems ? kThreads : kWarp;
-  op.launch(finish_systems<Measured, Finish>, s.systems, threads, 0, parts, system, s.atoms, s.systems,
+  op.launch(finish_systems<Measured, Finish>, s.systems, threads, 0, parts, s.batch, s.atoms, s.systems,
             finish);
 }
 
@@ -36,26 +35,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, c
                                                       const Tensor& noise, double dt, double kT, double tau,
                                                       double keep) {
   const CudaOp op("begin_step", "positions", positions);
-  BeginArgs a(op, positions, momenta, forces, inverse_mass, batch, scale, kinetic, eta, eta_momenta, freedom,
-              noise, dt, kT, tau, keep);
-  StepSystems& s = a.systems;
-  const BeginData data{a.positions.const_data_ptr<double>(),
-                       a.momenta.const_data_ptr<double>(),
-                       a.forces.const_data_ptr<double>(),
-                       a.inverse_mass.const_data_ptr<double>(),
-                       a.scale.const_data_ptr<double>(),
-                       a.kinetic.const_data_ptr<double>(),
-                       a.noise_data(),
-                       s.batch.const_data_ptr<int32_t>(),
-                       op.int32_of("batch", s.atoms),
-                       op.int32_of("eta", s.systems),
-                       a.half,
-                       a.new_positions.mutable_data_ptr<double>(),
-                       a.new_momenta.mutable_data_ptr<double>()};
+  FirstHalfInputs a(op, positions, momenta, forces, inverse_mass, batch, scale, kinetic, eta, eta_momenta,
+                    freedom, noise, dt, kT, tau, keep);
+  SystemInputs& s = a.systems;
+  const FirstHalfArgs args = a.args();
+  const ThermostatArgs baths = s.thermostats(dt / 2);
   const int64_t threads = s.atoms > s.systems ? s.atoms : s.systems;
   dispatch_links(s.links, [&](auto links) {
-    op.launch(first_half<links, Thermostats<links>>, blocks_for(threads, kThreads), kThreads, 0, data,
-              Thermostats<links>(s, dt / 2));
+    op.launch(first_half<links>, blocks_for(threads, kThreads), kThreads, 0, args, Thermostats<links>{baths});
   });
   return {a.new_positions, a.new_momenta, s.new_eta, s.new_eta_momenta};
 }
@@ -66,13 +53,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
     const Tensor& within, const Tensor& sel, const Tensor& eta, const Tensor& eta_momenta,
     const Tensor& freedom, const Tensor& tally, double dt, double kT, double tau) {
   const CudaOp op("end_step", "positions", positions);
-  EndArgs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
-            eta, eta_momenta, freedom, tally, dt, kT, tau);
-  StepSystems& s = a.systems;
+  SecondHalfInputs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest,
+                     within, sel, eta, eta_momenta, freedom, tally, dt, kT, tau);
+  SystemInputs& s = a.systems;
   dispatch_float(op, a.nearest.scalar_type(), [&](auto zero) {
     dispatch_links(s.links, [&](auto links) {
-      end_systems(op, s, a.half<decltype(zero)>(),
-                  Finish<links>{Thermostats<links>(s, dt / 2), SystemResults(a)});
+      end_systems(op, s.sorted(), a.half<decltype(zero)>(), a.finish<links>());
     });
   });
   return {a.new_momenta, a.scale, a.kinetic, a.energies, s.new_eta, s.new_eta_momenta, a.new_tally};
@@ -86,15 +72,14 @@ BegunInCell begin_cell_step(const Tensor& positions, const Tensor& momenta, cons
                             const Tensor& inertia, double dt, double kT, double tau, double pressure,
                             double period, bool flexible) {
   const CudaOp op("begin_cell_step", "positions", positions);
-  CellBeginArgs a(op, positions, momenta, forces, inverse_mass, batch, scale, flow, virial, cell,
-                  cell_momenta, xi, xi_momenta, eta, eta_momenta, freedom, inertia, dt, kT, tau, pressure,
-                  period, flexible);
-  const StepSystems& s = a.plain;
-  const int32_t* system = s.batch.const_data_ptr<int32_t>();
-  dispatch_links(s.links, [&](auto links) {
-    op.launch(start_cells<CellStart<links>>, s.systems, kWarp, 0, a.start<links>(), system, s.atoms);
+  CellFirstHalfInputs a(op, positions, momenta, forces, inverse_mass, batch, scale, flow, virial, cell,
+                        cell_momenta, xi, xi_momenta, eta, eta_momenta, freedom, inertia, dt, kT, tau,
+                        pressure, period, flexible);
+  const SortedAtoms s = a.plain.sorted();
+  dispatch_links(a.plain.links, [&](auto links) {
+    op.launch(start_cells<CellStart<links>>, s.systems, kWarp, 0, a.start<links>(), s.batch, s.atoms);
   });
-  op.launch(first_half_in_cell, blocks_for(s.atoms, kThreads), kThreads, 0, a.half(), system, s.atoms,
+  op.launch(first_half_in_cell, blocks_for(s.atoms, kThreads), kThreads, 0, a.half(), s.batch, s.atoms,
             s.systems);
   return a.results();
 }
@@ -109,12 +94,13 @@ EndedInCell end_cell_step(const Tensor& positions, const Tensor& reference, cons
                           const Tensor& tally, double dt, double kT, double tau, double pressure,
                           double period, double cutoff, bool flexible) {
   const CudaOp op("end_cell_step", "positions", positions);
-  CellEndArgs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within,
-                sel, moves, reference_cell, virial, cell, cell_momenta, xi, xi_momenta, eta, eta_momenta,
-                freedom, inertia, tally, dt, kT, tau, pressure, period, cutoff, flexible);
+  CellSecondHalfInputs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest,
+                         within, sel, moves, reference_cell, virial, cell, cell_momenta, xi, xi_momenta, eta,
+                         eta_momenta, freedom, inertia, tally, dt, kT, tau, pressure, period, cutoff,
+                         flexible);
   dispatch_float(op, a.atoms.nearest.scalar_type(), [&](auto zero) {
     dispatch_links(a.atoms.systems.links, [&](auto links) {
-      end_systems(op, a.atoms.systems, a.half<decltype(zero)>(), a.finish<links>());
+      end_systems(op, a.atoms.systems.sorted(), a.half<decltype(zero)>(), a.finish<links>());
     });
   });
   return a.results();

@@ -1,10 +1,10 @@
-// The kernels of the halves of a time step. `Bath` moves a system's chain of `Links` thermostats, `Start`
+// The kernels of the halves of a time step. `Start` is
 // what a system with a cell of its own begins a step with, `Finish` ends it (args.h, cell_args.h).
 #pragma once
 
 #include "common/rows.h"
+#include "dynamics/args.h"
 #include "dynamics/cell.h"
-#include "dynamics/dynamics.h"
 
 namespace mdops {
 
@@ -32,39 +32,22 @@ __device__ __forceinline__ int32_t system_of(const int32_t* batch, int32_t i, in
   return s >= before && s >= 0 && s < systems ? s : -1;
 }
 
-struct BeginData {
-  const double *positions, *momenta, *forces, *inverse_mass, *scale, *kinetic, *noise;
-  const int32_t* batch;
-  int32_t atoms, systems;
-  FirstHalf half;
-  double *new_positions, *new_momenta;
-};
-
 // A thread an atom. Each thread moves the chain of its system: that takes no longer than waiting for one that
 // does it for all, and the first of the system's atoms stores it. Threads also look for systems without
 // atoms.
-template <int Links, class Bath>
-__global__ void first_half(BeginData a, Bath bath) {
+template <int Links>
+__global__ void first_half(FirstHalfArgs a, Thermostats<Links> bath) {
+  const SortedAtoms& of = a.sorted;
   const int64_t thread = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (Links > 0 && thread < a.systems) {
-    const int32_t s = static_cast<int32_t>(thread), first = first_atom(a.batch, a.atoms, s);
-    if (first >= a.atoms || a.batch[first] != s) bath.keep(s);
+  if (Links > 0 && thread < of.systems) {
+    const int32_t s = static_cast<int32_t>(thread), first = first_atom(of.batch, of.atoms, s);
+    if (first >= of.atoms || of.batch[first] != s) bath.keep(s);
   }
-  if (thread >= a.atoms) return;
-  const int32_t i = static_cast<int32_t>(thread), s = system_of(a.batch, i, a.systems);
+  if (thread >= of.atoms) return;
+  const int32_t i = static_cast<int32_t>(thread), s = system_of(of.batch, i, of.systems);
   double factor = not_a_number<double>();
-  if (s >= 0) factor = a.scale[s] * bath.advance(s, a.kinetic[s], i == 0 || a.batch[i - 1] != s);
-  const double w = a.inverse_mass[i];
-  double x[3], p[3];
-  for (int c = 0; c < 3; ++c) {
-    const int64_t k = 3 * static_cast<int64_t>(i) + c;
-    x[c] = a.positions[k], p[c] = a.momenta[k];
-    a.half.move(factor, a.forces[k], w, a.noise ? a.noise + k : nullptr, x + c, p + c);
-  }
-  for (int c = 0; c < 3; ++c) {
-    const int64_t k = 3 * static_cast<int64_t>(i) + c;
-    a.new_positions[k] = x[c], a.new_momenta[k] = p[c];
-  }
+  if (s >= 0) factor = a.scale[s] * bath.advance(s, a.kinetic[s], i == 0 || of.batch[i - 1] != s);
+  a.move(i, factor);
 }
 
 // A warp a system, of which two threads move the chains of its atoms and of its cell.

@@ -57,12 +57,13 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
   if (!named_way(&way)) {
     const int64_t wide_64 = tiles(kWideRows, 64), wide_128 = tiles(kWideRows, 128),
                   wide_256 = tiles(kWideRows, 256);
-    const bool is_fed = p.b.layout == Layout::by_line || p.rows >= 256;
+    const bool by_line = p.b.layout == Layout::by_line, is_fed = by_line || p.rows >= 64;
+    const int64_t few = by_line ? (parts ? 8 : 24) : (p.is_float() ? 24 : 48);  // tiles of 64 columns
     if (wide && is_fed && !parts && 4 * wide_256 > 3 * chip)
       way = wide_256 > 2 * chip ? Way::pair_256 : Way::wide_256;
     else if (wide && is_fed && 5 * wide_128 > 3 * chip)
       way = wide_128 > 8 * chip ? Way::pair_128 : Way::wide_128;
-    else if (wide && is_fed && wide_64 >= (p.is_float() ? 8 : 48))
+    else if (wide && is_fed && wide_64 >= few)
       way = Way::wide_64;
     else if (tiles(128, 128) > chip && !parts)
       way = Way::large;

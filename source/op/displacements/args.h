@@ -1,0 +1,19 @@
+// What the ops of pair vectors work on; inputs.h fills it.
+#pragma once
+
+#include "displacements/displacements.h"
+
+namespace mdops {
+
+// Rows of neighbours, (N, width), -1 where there is none, and the system of each atom, (N,).
+struct PairRows {
+  const int32_t *batch, *neighbors;
+  int64_t atoms, width, systems;
+};
+
+// Gradients by what pair_forces gives: forces (N, 3), virials (S, 3, 3) and those of atoms (N, 3, 3).
+struct PairForceGrads {
+  const double *forces, *virial, *atom_virial;
+};
+
+}  // namespace mdops

@@ -1,0 +1,163 @@
+// The arguments of both halves of a step in a cell that moves, at the ops' entry, and their results.
+#pragma once
+
+#include <tuple>
+
+#include "dynamics/cell_args.h"
+#include "dynamics/inputs.h"
+
+namespace mdops {
+
+// The cells of systems, of which `plain` has the atoms and the thermostats of these.
+struct CellInputs {
+  SystemInputs& plain;
+  Barostat barostat;
+  Tensor virial, cell, momenta, xi, xi_momenta, inertia;
+  Tensor new_momenta, new_xi, new_xi_momenta;
+
+  CellInputs(const Op& op, SystemInputs& plain_, const Tensor& virial_, const Tensor& cell_,
+             const Tensor& momenta_, const Tensor& xi_, const Tensor& xi_momenta_, const Tensor& inertia_,
+             const Barostat& barostat_)
+      : plain(plain_),
+        barostat(barostat_),
+        virial(input(op, "virial", virial_, ScalarType::Double, {plain.systems, 3, 3})),
+        cell(input(op, "cell", cell_, ScalarType::Double, {plain.systems, 3, 3})),
+        momenta(input(op, "cell_momenta", momenta_, ScalarType::Double, {plain.systems, 6})),
+        xi(input(op, "xi", xi_, ScalarType::Double, {plain.systems, plain.links})),
+        xi_momenta(input(op, "xi_momenta", xi_momenta_, ScalarType::Double, {plain.systems, plain.links})),
+        inertia(input(op, "inertia", inertia_, ScalarType::Double, {plain.systems})),
+        new_momenta(empty(op, {plain.systems, 6}, ScalarType::Double)),
+        new_xi(empty(op, {plain.systems, plain.links}, ScalarType::Double)),
+        new_xi_momenta(empty(op, {plain.systems, plain.links}, ScalarType::Double)) {
+    check_finite(op, "dt", barostat.dt);
+    check_finite(op, "pressure", barostat.pressure);
+    if (plain.links > 0) SystemInputs::check_positive(op, "period", barostat.period);
+    if (plain.atoms > 0 && plain.systems == 0) fail(op, "there are atoms, and no systems");
+  }
+
+  CellArgs args() {
+    return {{plain.eta.const_data_ptr<double>(), plain.eta_momenta.const_data_ptr<double>(),
+             plain.new_eta.mutable_data_ptr<double>(), plain.new_eta_momenta.mutable_data_ptr<double>()},
+            {xi.const_data_ptr<double>(), xi_momenta.const_data_ptr<double>(),
+             new_xi.mutable_data_ptr<double>(), new_xi_momenta.mutable_data_ptr<double>()},
+            plain.freedom.const_data_ptr<double>(),
+            inertia.const_data_ptr<double>(),
+            virial.const_data_ptr<double>(),
+            cell.const_data_ptr<double>(),
+            momenta.const_data_ptr<double>(),
+            new_momenta.mutable_data_ptr<double>(),
+            barostat,
+            plain.tau};
+  }
+};
+
+using BegunInCell = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using EndedInCell =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+struct CellFirstHalfInputs {
+  SystemInputs plain;
+  CellInputs systems;
+  Tensor positions, momenta, forces, inverse_mass, scale, flow;
+  Tensor new_positions, new_momenta, new_cell, moves;
+
+  CellFirstHalfInputs(const Op& op, const Tensor& positions_, const Tensor& momenta_, const Tensor& forces_,
+                      const Tensor& inverse_mass_, const Tensor& batch, const Tensor& scale_,
+                      const Tensor& flow_, const Tensor& virial, const Tensor& cell,
+                      const Tensor& cell_momenta, const Tensor& xi, const Tensor& xi_momenta,
+                      const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom,
+                      const Tensor& inertia, double dt, double kT, double tau, double pressure, double period,
+                      bool flexible)
+      : plain(op, batch, eta, eta_momenta, freedom, kT, tau),
+        systems(op, plain, virial, cell, cell_momenta, xi, xi_momenta, inertia,
+                {dt, kT, pressure, period, flexible}),
+        positions(input(op, "positions", positions_, ScalarType::Double, {plain.atoms, 3})),
+        momenta(input(op, "momenta", momenta_, ScalarType::Double, {plain.atoms, 3})),
+        forces(input(op, "forces", forces_, ScalarType::Double, {plain.atoms, 3})),
+        inverse_mass(input(op, "inverse_mass", inverse_mass_, ScalarType::Double, {plain.atoms})),
+        scale(input(op, "scale", scale_, ScalarType::Double, {plain.systems})),
+        flow(input(op, "flow", flow_, ScalarType::Double, {plain.systems, 6})),
+        new_positions(empty(op, {plain.atoms, 3}, ScalarType::Double)),
+        new_momenta(empty(op, {plain.atoms, 3}, ScalarType::Double)),
+        new_cell(empty(op, {plain.systems, 3, 3}, ScalarType::Double)),
+        moves(empty(op, {plain.systems, Moves::kCount}, ScalarType::Double)) {}
+
+  template <int Links>
+  CellStart<Links> start() {
+    return {{systems.args()},
+            flow.const_data_ptr<double>(),
+            scale.const_data_ptr<double>(),
+            new_cell.mutable_data_ptr<double>(),
+            moves.mutable_data_ptr<double>()};
+  }
+
+  CellFirstHalf half() {
+    return {positions.const_data_ptr<double>(),    momenta.const_data_ptr<double>(),
+            forces.const_data_ptr<double>(),       inverse_mass.const_data_ptr<double>(),
+            moves.const_data_ptr<double>(),        new_positions.mutable_data_ptr<double>(),
+            new_momenta.mutable_data_ptr<double>()};
+  }
+
+  BegunInCell results() const {
+    return {new_positions,       new_momenta,           new_cell,
+            systems.new_momenta, systems.new_xi,        systems.new_xi_momenta,
+            plain.new_eta,       plain.new_eta_momenta, moves};
+  }
+};
+
+struct CellSecondHalfInputs {
+  SecondHalfInputs atoms;
+  CellInputs systems;
+  Tensor moves, reference_cell, new_flow;
+  double cutoff;
+
+  CellSecondHalfInputs(const Op& op, const Tensor& positions, const Tensor& reference, const Tensor& momenta,
+                       const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
+                       const Tensor& energy, const Tensor& nearest, const Tensor& within, const Tensor& sel,
+                       const Tensor& moves_, const Tensor& reference_cell_, const Tensor& virial,
+                       const Tensor& cell, const Tensor& cell_momenta, const Tensor& xi,
+                       const Tensor& xi_momenta, const Tensor& eta, const Tensor& eta_momenta,
+                       const Tensor& freedom, const Tensor& inertia, const Tensor& tally, double dt,
+                       double kT, double tau, double pressure, double period, double cutoff_, bool flexible)
+      : atoms(op, positions, reference, momenta, forces, inverse_mass, batch, energy, nearest, within, sel,
+              eta, eta_momenta, freedom, tally, dt, kT, tau),
+        systems(op, atoms.systems, virial, cell, cell_momenta, xi, xi_momenta, inertia,
+                {dt, kT, pressure, period, flexible}),
+        moves(input(op, "moves", moves_, ScalarType::Double, {systems.plain.systems, Moves::kCount})),
+        reference_cell(
+            input(op, "reference_cell", reference_cell_, ScalarType::Double, {systems.plain.systems, 3, 3})),
+        new_flow(empty(op, {systems.plain.systems, 6}, ScalarType::Double)),
+        cutoff(cutoff_) {
+    check_finite(op, "cutoff", cutoff);
+  }
+
+  template <class Real>
+  CellSecondHalf<Real> half() {
+    return {atoms.half<Real>(),
+            moves.const_data_ptr<double>(),
+            systems.cell.const_data_ptr<double>(),
+            reference_cell.const_data_ptr<double>(),
+            atoms.systems.batch.const_data_ptr<int32_t>(),
+            atoms.systems.systems};
+  }
+
+  template <int Links>
+  CellFinish<Links> finish() {
+    return {{systems.args()},
+            atoms.results(),
+            reference_cell.const_data_ptr<double>(),
+            new_flow.mutable_data_ptr<double>(),
+            cutoff};
+  }
+
+  EndedInCell results() const {
+    return {atoms.new_momenta,     atoms.scale,
+            atoms.kinetic,         new_flow,
+            atoms.energies,        systems.new_momenta,
+            systems.new_xi,        systems.new_xi_momenta,
+            atoms.systems.new_eta, atoms.systems.new_eta_momenta,
+            atoms.new_tally};
+  }
+};
+
+}  // namespace mdops

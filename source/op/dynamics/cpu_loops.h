@@ -1,0 +1,57 @@
+// The halves of a step on the CPU. Nothing here knows PyTorch.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "common/parallel.h"
+#include "dynamics/args.h"
+#include "dynamics/cell.h"
+
+namespace mdops {
+
+constexpr int64_t kStepGrain = 4096;  // atoms a piece of work, at least
+
+inline bool occupied(const SortedAtoms& s, int64_t system) {
+  return std::binary_search(s.batch, s.batch + s.atoms, static_cast<int32_t>(system));
+}
+
+template <int Links>
+void move_atoms(const FirstHalfArgs& a, const Thermostats<Links>& bath) {
+  const SortedAtoms& s = a.sorted;
+  std::vector<double> factor(s.systems);
+  for (int64_t k = 0; k < s.systems; ++k) {
+    if (occupied(s, k))
+      factor[k] = a.scale[k] * bath.advance(k, a.kinetic[k], true);
+    else
+      bath.keep(k);
+  }
+  parallel(s.atoms, kStepGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) a.move(i, factor[s.batch[i]]);
+  });
+}
+
+template <class Start>
+void move_cells(const SortedAtoms& s, const Start& start, const CellFirstHalf& half) {
+  for (int64_t k = 0; k < s.systems; ++k) {
+    const bool real = occupied(s, k);
+    const double of_atoms = real ? start.factor(0, k) : 1, of_cell = real ? start.factor(1, k) : 1;
+    for (int which = 0; which < 2; ++which)
+      real ? start.set(which, k, of_atoms, of_cell) : start.keep(which, k);
+  }
+  parallel(s.atoms, kStepGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) half.move(i, s.batch[i]);
+  });
+}
+
+// The second half of a step: what is measured of the atoms of each system goes into its results.
+template <class Half, class Finish>
+void end_systems(const SortedAtoms& s, const Half& half, const Finish& finish) {
+  using Measured = typename Half::Measured;
+  std::vector<Measured> measures(s.systems, Measured::none());
+  for (int64_t i = 0; i < s.atoms; ++i) measures[s.batch[i]].add(half.kick(i));
+  for (int64_t k = 0; k < s.systems; ++k)
+    for (int which = 0; which < Finish::kThreads; ++which) finish.set(which, k, measures[k], occupied(s, k));
+}
+
+}  // namespace mdops

@@ -1,0 +1,186 @@
+// The arguments of both halves of a step at the ops' entry, and their results: checked here, for both
+// devices.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "common/pair_checks.h"
+#include "common/tensor.h"
+#include "dynamics/args.h"
+
+namespace mdops {
+
+// Atoms that are sorted by their systems, and the thermostats of these.
+struct SystemInputs {
+  Tensor batch, eta, eta_momenta, freedom;
+  int64_t atoms, systems, links;
+  double kT, tau;
+  Tensor new_eta, new_eta_momenta;
+
+  SystemInputs(const Op& op, const Tensor& batch_, const Tensor& eta_, const Tensor& eta_momenta_,
+               const Tensor& freedom_, double kT_, double tau_)
+      : batch(input(op, "batch", batch_, ScalarType::Int, {kAny})),
+        eta(input(op, "eta", eta_, ScalarType::Double, {kAny, kAny})),
+        eta_momenta(input(op, "eta_momenta", eta_momenta_, ScalarType::Double, {eta.size(0), eta.size(1)})),
+        freedom(input(op, "freedom", freedom_, ScalarType::Double, {eta.size(0)})),
+        atoms(batch.size(0)),
+        systems(eta.size(0)),
+        links(eta.size(1)),
+        kT(kT_),
+        tau(tau_),
+        new_eta(empty(op, {systems, links}, ScalarType::Double)),
+        new_eta_momenta(empty(op, {systems, links}, ScalarType::Double)) {
+    constexpr int64_t most = std::numeric_limits<int32_t>::max();
+    if (atoms > most || systems > most) fail(op, "atoms and systems must fit into 32-bit indices");
+    if (links > kMostLinks)
+      fail(op, "argument `eta` has chains of " + std::to_string(links) + " thermostats, expected at most " +
+                   std::to_string(kMostLinks));
+    if (links > 0) check_positive(op, "kT", kT), check_positive(op, "tau", tau);
+    check_range(op, "batch", batch, 0, systems);
+    if (op.on_cpu()) check_values(op);
+  }
+
+  SortedAtoms sorted() const {
+    return {batch.const_data_ptr<int32_t>(), static_cast<int32_t>(atoms), static_cast<int32_t>(systems)};
+  }
+
+  ThermostatArgs thermostats(double time) {
+    return {eta.const_data_ptr<double>(),
+            eta_momenta.const_data_ptr<double>(),
+            freedom.const_data_ptr<double>(),
+            new_eta.mutable_data_ptr<double>(),
+            new_eta_momenta.mutable_data_ptr<double>(),
+            kT,
+            tau,
+            time};
+  }
+
+  static void check_positive(const Op& op, const std::string& name, double value) {
+    if (!(value > 0 && std::isfinite(value)))
+      fail(op, "argument `" + name + "` is " + std::to_string(value) + ", expected more than 0");
+  }
+
+ private:
+  void check_values(const Op& op) const {
+    const int32_t* s = batch.const_data_ptr<int32_t>();
+    for (int64_t i = 1; i < atoms; ++i)
+      if (s[i] < s[i - 1])
+        fail(op, "argument `batch` falls from atom " + std::to_string(i - 1) +
+                     " to the next: the atoms must "
+                     "be sorted by system");
+    for (int64_t k = 0; k < systems && links > 0; ++k)
+      check_positive(op, "freedom[" + std::to_string(k) + "]", freedom.const_data_ptr<double>()[k]);
+  }
+};
+
+inline void check_finite(const Op& op, const char* name, double value) {
+  if (!std::isfinite(value)) fail(op, std::string("argument `") + name + "` is not finite");
+}
+
+struct FirstHalfInputs {
+  SystemInputs systems;
+  Tensor positions, momenta, forces, inverse_mass, scale, kinetic, noise;
+  FirstHalf half;
+  Tensor new_positions, new_momenta;
+
+  FirstHalfInputs(const Op& op, const Tensor& positions_, const Tensor& momenta_, const Tensor& forces_,
+                  const Tensor& inverse_mass_, const Tensor& batch, const Tensor& scale_,
+                  const Tensor& kinetic_, const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom,
+                  const Tensor& noise_, double dt, double kT, double tau, double keep)
+      : systems(op, batch, eta, eta_momenta, freedom, kT, tau),
+        positions(input(op, "positions", positions_, ScalarType::Double, {systems.atoms, 3})),
+        momenta(input(op, "momenta", momenta_, ScalarType::Double, {systems.atoms, 3})),
+        forces(input(op, "forces", forces_, ScalarType::Double, {systems.atoms, 3})),
+        inverse_mass(input(op, "inverse_mass", inverse_mass_, ScalarType::Double, {systems.atoms})),
+        scale(input(op, "scale", scale_, ScalarType::Double, {systems.systems})),
+        kinetic(input(op, "kinetic", kinetic_, ScalarType::Double, {systems.systems})),
+        noise(input(op, "noise", noise_, ScalarType::Double, {kAny, 3})),
+        half{dt, keep, std::sqrt((1 - keep * keep) * kT)},
+        new_positions(empty(op, {systems.atoms, 3}, ScalarType::Double)),
+        new_momenta(empty(op, {systems.atoms, 3}, ScalarType::Double)) {
+    check_finite(op, "dt", dt);
+    if (noise.size(0) != 0 && noise.size(0) != systems.atoms)
+      fail(op, "argument `noise` has " + std::to_string(noise.size(0)) + " rows, expected " +
+                   std::to_string(systems.atoms) + ", or none");
+    if (noise.size(0) != 0 && !(keep >= 0 && keep <= 1 && kT >= 0 && std::isfinite(kT)))
+      fail(op, "arguments `keep` and `kT` are " + std::to_string(keep) + " and " + std::to_string(kT) +
+                   ", expected 0 to 1, and not negative");
+  }
+
+  FirstHalfArgs args() {
+    return {positions.const_data_ptr<double>(),
+            momenta.const_data_ptr<double>(),
+            forces.const_data_ptr<double>(),
+            inverse_mass.const_data_ptr<double>(),
+            scale.const_data_ptr<double>(),
+            kinetic.const_data_ptr<double>(),
+            noise.size(0) ? noise.const_data_ptr<double>() : nullptr,
+            systems.sorted(),
+            half,
+            new_positions.mutable_data_ptr<double>(),
+            new_momenta.mutable_data_ptr<double>()};
+  }
+};
+
+struct SecondHalfInputs {
+  SystemInputs systems;
+  Tensor positions, reference, momenta, forces, inverse_mass, energy, nearest, within, sel, tally;
+  double dt;
+  Tensor new_momenta, scale, kinetic, energies, new_tally;
+
+  SecondHalfInputs(const Op& op, const Tensor& positions_, const Tensor& reference_, const Tensor& momenta_,
+                   const Tensor& forces_, const Tensor& inverse_mass_, const Tensor& batch,
+                   const Tensor& energy_, const Tensor& nearest_, const Tensor& within_, const Tensor& sel_,
+                   const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom, const Tensor& tally_,
+                   double dt_, double kT, double tau)
+      : systems(op, batch, eta, eta_momenta, freedom, kT, tau),
+        positions(input(op, "positions", positions_, ScalarType::Double, {systems.atoms, 3})),
+        reference(input(op, "reference", reference_, ScalarType::Double, {systems.atoms, 3})),
+        momenta(input(op, "momenta", momenta_, ScalarType::Double, {systems.atoms, 3})),
+        forces(input(op, "forces", forces_, ScalarType::Double, {systems.atoms, 3})),
+        inverse_mass(input(op, "inverse_mass", inverse_mass_, ScalarType::Double, {systems.atoms})),
+        energy(input(op, "atom_energy", energy_, ScalarType::Double, {systems.atoms})),
+        nearest(float_input(op, "nearest", nearest_, {systems.atoms})),
+        within(input(op, "within", within_, ScalarType::Int, {systems.atoms, kAny})),
+        sel(input(op, "sel", sel_, ScalarType::Int, {within.size(1)})),
+        tally(input(op, "tally", tally_, ScalarType::Double, {systems.systems, kTally})),
+        dt(dt_),
+        new_momenta(empty(op, {systems.atoms, 3}, ScalarType::Double)),
+        scale(empty(op, {systems.systems}, ScalarType::Double)),
+        kinetic(empty(op, {systems.systems}, ScalarType::Double)),
+        energies(empty(op, {systems.systems}, ScalarType::Double)),
+        new_tally(empty(op, {systems.systems, kTally}, ScalarType::Double)) {
+    check_finite(op, "dt", dt);
+  }
+
+  template <class Real>
+  SecondHalf<Real> half() {
+    return {positions.const_data_ptr<double>(),
+            reference.const_data_ptr<double>(),
+            momenta.const_data_ptr<double>(),
+            forces.const_data_ptr<double>(),
+            inverse_mass.const_data_ptr<double>(),
+            energy.const_data_ptr<double>(),
+            nearest.const_data_ptr<Real>(),
+            within.const_data_ptr<int32_t>(),
+            sel.const_data_ptr<int32_t>(),
+            within.size(1),
+            dt,
+            new_momenta.mutable_data_ptr<double>()};
+  }
+
+  SystemResults results() {
+    return {tally.const_data_ptr<double>(), scale.mutable_data_ptr<double>(),
+            kinetic.mutable_data_ptr<double>(), energies.mutable_data_ptr<double>(),
+            new_tally.mutable_data_ptr<double>()};
+  }
+
+  template <int Links>
+  Finish<Links> finish() {
+    return {{systems.thermostats(dt / 2)}, results()};
+  }
+};
+
+}  // namespace mdops
