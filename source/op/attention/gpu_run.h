@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "attention/gpu_backward.h"
 #include "attention/gpu_plain.h"
@@ -168,8 +167,11 @@ class Attention {
       layout.keys =
           std::max(kKeyStep, std::min(layout.keys - kKeyStep, layout.keys / 2 / kKeyStep * kKeyStep));
     if (layout.size() > limits_.shared_bytes) return false;
-    int warps = 4 * layout.size() <= limits_.shared_bytes || !whole ? 4 : kMostWarps;
-    if (const char* w = std::getenv("MDOPS_FW")) warps = std::atoi(w);
+    // Few warps a block where several blocks share a multiprocessor; those of wide heads by their registers
+    // do only with few.
+    const int shared = layout.size() + (1 << 10);
+    const bool few = 4 * shared <= limits_.shared_bytes || (D > 64 && 2 * shared <= limits_.shared_bytes);
+    int warps = few || !whole ? 4 : kMostWarps;
     warps = std::min<int>(warps, static_cast<int>(blocks_for(longest, kGroup)));
     const int64_t blocks = static_cast<int64_t>(whole ? p_.sequences : p_.items) * p_.heads;
     gpu_.launch(forward_kernel<T, N, D, Options>, blocks, warps * kWarp, layout.size(), p_, r, layout,
@@ -177,19 +179,16 @@ class Attention {
     return true;
   }
 
-  // A tile of keys has 16 for each warp, or as many as fit.
-  template <class N, int D, bool Options, int Step = kQueryStep<N, D, Options>>
-  BackwardMemory<N, D, Step> backward_layout() const {
-    BackwardMemory<N, D, Step> layout{kGroup * backward_groups(D), p_.gates};
+  template <class N, int D, bool Options>
+  BackwardMemory<N, D, kQueryStep<N, D, Options>> backward_layout() const {
+    BackwardMemory<N, D, kQueryStep<N, D, Options>> layout{kGroup * backward_groups(D), p_.gates};
     while (layout.keys > kGroup && layout.size(has_factors()) > limits_.shared_bytes) layout.keys -= kGroup;
     return layout;
   }
 
-  template <class N, int D, bool Options, int Step = kQueryStep<N, D, Options>>
+  template <class N, int D, bool Options>
   bool backward_by_tiles(const GradientArgs<T>& g, float* sums) const {
-    if constexpr (Step == 32 && N::kParts == 2 && !Options)
-      if (std::getenv("MDOPS_STEP")) return backward_by_tiles<N, D, Options, 16>(g, sums);
-    const auto layout = backward_layout<N, D, Options, Step>();
+    const auto layout = backward_layout<N, D, Options>();
     if (layout.size(has_factors()) > limits_.shared_bytes) return false;
     gpu_.launch(backward_kernel<T, N, D, layout.kStep, Options>,
                 static_cast<int64_t>(p_.sequences) * p_.heads, backward_warps(D) * kWarp,
