@@ -131,10 +131,21 @@ def calls(p: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, tuple[Any
             *switch,
             False,
         ),
-        "spline_moment": (p["d"], *rows, *norm, p["sel"], *switch, *spline, False),
-        "spline_moment_backward": (p["moments"], p["d"], *rows, *norm, *switch, S_MAX, False),
-        "spline_moment_jvp": (p["tangent"], p["d"], *rows, *norm, *switch, *spline, False),
-        "spline_moment_hvp": (p["tangent"], p["moments"], p["d"], *rows, *norm, *switch, S_MAX, False),
+        "spline_moment": (
+            p["d"],
+            *rows,
+            *norm,
+            p["mask"],
+            p["sel"],
+            p["sel"][:0],
+            *switch,
+            *spline,
+            False,
+            False,
+        ),
+        "spline_moment_backward": (p["moments"], p["d"], *rows, *norm, *switch, S_MAX, False, False),
+        "spline_moment_jvp": (p["tangent"], p["d"], *rows, *norm, *switch, *spline, False, False),
+        "spline_moment_hvp": (p["tangent"], p["moments"], p["d"], *rows, *norm, *switch, S_MAX, False, False),
     }
 
 

@@ -4,10 +4,11 @@ from importlib.metadata import version as _version
 from typing import Any as _Any
 
 __version__ = _version("mdops")
-__all__ = ["Potential", "__version__", "jit", "load", "ops"]
+__all__ = ["Potential", "__version__", "get_include", "jit", "load", "ops"]
 
 try:
     from mdops import jit, ops
+    from mdops.core import get_include
     from mdops.loading import load
     from mdops.potential import Potential
 except ImportError as _error:

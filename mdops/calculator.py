@@ -12,6 +12,7 @@ from ase.outputs import Properties, all_outputs
 
 from mdops import Potential, load
 from mdops.errors import InputError
+from mdops.nn.quantized import Scheme
 from mdops.potential import Matmul, Overflow
 from mdops.system import System, element_types
 from mdops.verlet import VerletList
@@ -57,6 +58,7 @@ class MDOps(Calculator):
         spline: bool = True,
         r_min: float | None = None,
         matmul: Matmul = "float32",
+        allow_low_bit: bool = False,
         fparam: Any = None,
         aparam: Any = None,
     ) -> None:
@@ -64,14 +66,15 @@ class MDOps(Calculator):
 
         Args:
             model: a file, a Potential, or a sequence of those.
-            device, dtype, overflow, spline, r_min, matmul: for files, as of `mdops.load`; a Potential is used as it is.
+            device, dtype, overflow, spline, r_min, matmul, allow_low_bit: for files, as of `mdops.load`; a Potential is
+                used as it is.
             skin: A; larger makes lists that last longer and steps that cost more.
             fparam: (p,); aparam: (N, q) or (q,).
 
         Raises:
             InputError: no model, models of different elements, parameters that the models do not take, r_min or
                 spline=False for a Potential, or another matmul than "float32" where it has no effect, as for a
-                Potential that does not have it.
+                Potential that does not have it; a low-bit model without `allow_low_bit`.
             ModelFileError, UnsupportedModelError: as `mdops.load`.
         """
         super().__init__()
@@ -81,7 +84,14 @@ class MDOps(Calculator):
             m
             if isinstance(m, Potential)
             else load(
-                m, device=device, dtype=dtype, spline=spline, overflow=overflow, r_min=r_min, matmul=matmul
+                m,
+                device=device,
+                dtype=dtype,
+                spline=spline,
+                overflow=overflow,
+                r_min=r_min,
+                matmul=matmul,
+                allow_low_bit=allow_low_bit,
             )
             for m in sources
         ]
@@ -243,15 +253,30 @@ def _refuse_spline_options(ready: Sequence[Potential], spline: bool, r_min: floa
 
 
 def check_models(models: Sequence[Potential]) -> None:
-    """Raises InputError unless there is a model, and all know the same elements."""
+    """Raises InputError unless there is a model, all know the same elements, and low-bit ones are allowed."""
     if not models:
         raise InputError("no model is given")
+    for model in models:
+        if model.scheme is not None and not model.allow_low_bit:
+            raise InputError(_low_bit_refusal(model.scheme))
     for k, model in enumerate(models[1:], 2):
         if sorted(model.type_map) != sorted(models[0].type_map):
             raise InputError(
                 f"the models must know the same elements: the first has {', '.join(models[0].type_map)}, "
                 f"number {k} has {', '.join(model.type_map)}"
             )
+
+
+def _low_bit_refusal(scheme: Scheme) -> str:
+    forces = (
+        "its forces are the derivatives of its energy, which differs from the full model's"
+        if scheme.has_exact_forces
+        else "its forces are not quite the derivatives of its energy, so that energy drifts"
+    )
+    return (
+        f"the model is low-bit ({scheme.name}: {scheme.words}): {forces}. `mdops quantize` reports by how much; to use "
+        "it for dynamics all the same, say so: allow_low_bit=True of mdops.load or MDOps, --allow-low-bit of mdops md"
+    )
 
 
 def takes(model: Potential, name: str) -> bool:

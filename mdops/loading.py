@@ -23,6 +23,7 @@ def load(
     overflow: Overflow = "error",
     r_min: float | None = None,
     matmul: Matmul = "float32",
+    allow_low_bit: bool = False,
 ) -> Potential:
     """Read a model file (docs/formats.md), in evaluation mode.
 
@@ -39,6 +40,8 @@ def load(
             smoothly, with a warning.
         matmul: the accuracy of the fitting net's matrix products: that of "float32"; or in simulations with dtype
             float32 "tf32" on a GPU, "bf16x3" or "bf16" on a CPU: faster, less accurate (docs/matmul.md).
+        allow_low_bit: let a low-bit model (`mdops quantize`, docs/quantize.md) be used for dynamics, which refuses it
+            otherwise. Others are not touched by it.
 
     Raises:
         ModelFileError: the file is absent, damaged, or no model.
@@ -55,7 +58,7 @@ def load(
     place = check_device(device)
     file = read_model(path)
     potential = Potential(model_of_tree(file.model, precision), overflow=overflow)
-    potential.source = file.source
+    potential.source, potential.allow_low_bit = file.source, allow_low_bit
     if spline:
         potential.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
     potential.to(place).eval()

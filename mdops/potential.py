@@ -17,10 +17,18 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused import why_not_matmul
 from mdops.evaluators.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid
-from mdops.evaluators.splined import grid_error, new_grid
+from mdops.evaluators.splined import (
+    PresentTypes,
+    finer_grid,
+    grid_error,
+    grid_types,
+    moment_descriptor,
+    new_grid,
+)
 from mdops.io import write_model
 from mdops.models.contract import AtomicModel
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
+from mdops.nn.quantized import Scheme
 from mdops.nn.sums import sum_systems
 from mdops.nn.watch import Watch
 from mdops.ops import NeighborList, displacements, neighbor_list
@@ -50,8 +58,11 @@ class Potential(nn.Module):
         overflow: what to do with more neighbours than `sel`: "error", "truncate" (keep the nearest,
             as DeePMD-kit) or "extend" (keep all).
         grid: the knots of the splines that stand for the embedding nets; None where the nets run themselves.
+        spline_types: the types for whose pairs the grid was chosen, where not for all or for some that stand for all:
+            those of a training's data.
         smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
         source: where the model is from, as `mdops.io.ModelFile.source`; `save` writes it, too.
+        allow_low_bit: whether a low-bit model may be used for dynamics (`MDOps`, the engine): its user said so.
     """
 
     def __init__(self, model: AtomicModel, *, overflow: Overflow = "error") -> None:
@@ -60,12 +71,15 @@ class Potential(nn.Module):
             raise InputError(f"overflow is {overflow!r}, expected one of {', '.join(get_args(Overflow))}")
         self.model, self.overflow = model, overflow
         self.source: dict[str, Any] = {}
+        self.allow_low_bit = False
         self.grid: SplineGrid | None = None
+        self.spline_types: tuple[int, ...] | None = None
         self.smoothing = 0.0
         self._no_spline: str | None = None
         self._matmul: Matmul = "float32"
         self._watch: Watch | None = None
         self._kept: dict[str, tuple[Hashable, Any]] = {}
+        self._present = PresentTypes()
 
     @property
     def kind(self) -> str:
@@ -100,6 +114,14 @@ class Potential(nn.Module):
         return self.model.parameter_sizes
 
     @property
+    def scheme(self) -> Scheme | None:
+        """In what low-bit numbers fitting nets multiply (`mdops.nn.quantized.SCHEMES`); None: in none. Of a model of
+        several parts, that of the first that has one."""
+        fittings = (getattr(part, "fitting", None) for part in self.model.parts)
+        schemes = (getattr(fitting, "scheme", None) for fitting in fittings)
+        return next((scheme for scheme in schemes if scheme is not None), None)
+
+    @property
     def dtype(self) -> torch.dtype:
         """The compute dtype."""
         return self.model.dtype
@@ -110,15 +132,22 @@ class Potential(nn.Module):
 
     # -- How it is evaluated
 
-    def use_spline(self, r_min: float = DEFAULT_R_MIN, tolerance: float | None = None) -> None:
+    def use_spline(
+        self,
+        r_min: float = DEFAULT_R_MIN,
+        tolerance: float | None = None,
+        types: Sequence[int] | None = None,
+    ) -> None:
         """Evaluate the embedding nets as splines, with knots that keep the error bound down to r_min (A).
 
         The bound (`mdops.evaluators.spline.spline_error`) is `tolerance`, or that of simulation: 2e-5 in float32 and
         1e-8 in float64. Nets that no spline follows (relu has kinks) go on to be evaluated exactly, with a warning;
-        so do models of kinds that have no splines.
+        so do models of kinds that have no splines. `types` are those that there will be, of a model of many; others are
+        looked at when they come.
         """
         tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
-        self.grid, self._no_spline, is_unexpected = new_grid(self.model, r_min, tolerance)
+        self.spline_types = None if types is None else tuple(types)
+        self.grid, self._no_spline, is_unexpected = new_grid(self.model, r_min, tolerance, types)
         if is_unexpected:
             warnings.warn(f"{self._no_spline}: they are evaluated exactly, not as splines", stacklevel=2)
 
@@ -129,7 +158,23 @@ class Potential(nn.Module):
 
     def spline_error(self) -> float:
         """The error of the splines there are, with the weights of now; 0 without splines."""
-        return 0.0 if self.grid is None else grid_error(self.model, self.grid)
+        return 0.0 if self.grid is None else grid_error(self.model, self.grid, self.spline_types)
+
+    def present(self, system: System) -> tuple[int, ...] | None:
+        """The types of a system's atoms; None where the device cannot be asked, or they are all of the model's."""
+        found = self._present(system.types)
+        return None if found is None or len(found) == len(self.type_map) else found
+
+    def grid_for(self, types: Sequence[int] | None) -> SplineGrid:
+        """`grid`, or a finer one if these types, all with None, need it. In a training `grid` is kept up to date, for
+        the types of the data."""
+        descriptor = moment_descriptor(self.model)
+        assert self.grid is not None and descriptor is not None
+        kinds = range(descriptor.ntypes) if types is None else types
+        known = grid_types(descriptor) if self.spline_types is None else self.spline_types
+        if set(kinds) <= set(known) or self.training:
+            return self.grid
+        return finer_grid(self.model, self.grid, max(TOLERANCE[self.dtype], self.grid.error), tuple(kinds))
 
     @property
     def matmul(self) -> Matmul:
@@ -180,7 +225,8 @@ class Potential(nn.Module):
         """Which evaluator runs, why not a faster one, and what that costs, in one line."""
         kinds = _EVALUATORS[use]
         kind = self._first(use)
-        line = " ".join(filter(None, [f"{kind.name}: {kind.summary}", kind.kernels(self)]))
+        of = f"({self.scheme.name}: {self.scheme.words})" if self.scheme else None
+        line = " ".join(filter(None, [f"{kind.name}: {kind.summary}", kind.kernels(self), of]))
         faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
         missed = [(k, k.why_not(self)) for k in faster if k.knows(self)]
         if not missed:
@@ -188,9 +234,9 @@ class Potential(nn.Module):
         reasons = "; ".join(dict.fromkeys(why for _, why in missed if why is not None))
         return f"{line}; not {' or '.join(k.name for k, _ in missed)}: {reasons} ({missed[0][0].cost})"
 
-    def kept(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` gave with the weights of now; asked at every step."""
-        return self._same(name, (*self._structure(), self._watching().state()), make)
+    def kept(self, name: str, make: Callable[[], T], of: Hashable = None) -> T:
+        """What `make` gave last, if that was with the weights of now and for the same `of`; asked at every step."""
+        return self._same(name, (of, *self._structure(), self._watching().state()), make)
 
     def _watching(self) -> Watch:
         """What watches the modules of now."""
@@ -200,7 +246,7 @@ class Potential(nn.Module):
 
     def _structure(self) -> tuple[Hashable, ...]:
         """What evaluators depend on besides the weights; for another device or dtype `_apply` forgets all of them."""
-        return self.grid, self.smoothing, self._matmul, self.overflow
+        return self.grid, self.spline_types, self.smoothing, self._matmul, self.overflow
 
     def _same(self, name: str, state: Hashable, make: Callable[[], T]) -> T:
         """What `make` gave at this state."""
@@ -217,16 +263,30 @@ class Potential(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles do without what can be made again."""
-        return {**self.__dict__, "_watch": None, "_kept": {}}
+        return {**self.__dict__, "_watch": None, "_kept": {}, "_present": PresentTypes()}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        core: Sequence[str] | None = None,
+        elements: Sequence[str] | None = None,
+    ) -> None:
         """Write a file that `mdops.load` reads, with `source`; weights have the precision that the options name.
 
         The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (docs/formats.md).
+        With `core`, which names "float32", "float64" or both, a .safetensors file gets what the C core computes in
+        these with (docs/core.md), for all `elements` unless some are named.
 
-        Raises ModelFileError for weights that are not finite, another suffix, and a place that is none for a file.
+        Raises:
+            ModelFileError: weights are not finite, the suffix is another, or the place is none for a file.
+            UnsupportedModelError: the C core does not evaluate the model.
+            InputError: a precision or an element that is none.
         """
-        write_model(path, self.model.to_tree(), self.source)
+        from mdops.core.export import core_arrays
+
+        more = None if core is None else core_arrays(self, core, elements)
+        write_model(path, self.model.to_tree(), self.source, more)
 
     # -- Answers
 

@@ -41,6 +41,18 @@ class System:
             return tuple(torch.nonzero(self.types == kind)[:, 0] for kind in range(ntypes))
         return self.kinds
 
+    def first_of_systems(self) -> torch.Tensor:
+        """(S,) integers: `first_types`, looked up where they are not known."""
+        if self.first_types is not None:
+            return self.first_types
+        if self.atoms == 0:
+            return self.types.new_zeros(self.count)
+        if self.count == 1:
+            return self.types[:1]
+        atoms = torch.arange(self.atoms, device=self.batch.device)
+        places = torch.full((self.count,), self.atoms - 1, device=self.batch.device)
+        return self.types[places.scatter_reduce(0, self.batch.long(), atoms, "amin")]
+
     @property
     def atoms(self) -> int:
         return self.positions.shape[0]

@@ -180,13 +180,42 @@ def _moment_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], radi
     spline = (1.2, 9)  # s_max below the largest s: the tangent beyond it is met too
     norm = (*lists, p["mean"], p["std"], p["mask"])
     grad = random(5, 2, spline[1] + 5, columns)
-    bad = {"counts": (1, p["counts"] + 3), "types": (2, p["types"] + 1), "s_max": (-3, -1.0)}
+    bad = {"counts": (1, p["counts"] + 3), "types": (2, p["types"] + 1), "s_max": (-4, -1.0)}
     samples += [
-        Sample("spline_moment", (p["d"], *norm, p["sel"], *switch, *spline, radial), (0,), bad=bad),
-        Sample("spline_moment_backward", (grad, p["d"], *norm, *switch, spline[0], radial), (0, 1)),
-        Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *switch, *spline, radial)),
-        Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *switch, spline[0], radial)),
+        Sample(
+            "spline_moment",
+            (p["d"], *norm, p["mask"], p["sel"], p["sel"][:0], *switch, *spline, radial, False),
+            (0,),
+            bad=bad,
+        ),
+        # Places that all types share.
+        Sample(
+            "spline_moment",
+            (
+                p["d"],
+                *norm,
+                ~p["mask"],
+                p["sel"][:1],
+                p["types"].clamp(min=0),
+                *switch,
+                *spline,
+                radial,
+                False,
+            ),
+            (0,),
+            bad={**bad, "padding": (8, p["types"].clamp(min=0) + 2), "sel": (7, p["sel"])},
+        ),
     ]
+    for gated in (False, True) if not radial else (False,):
+        ends = (radial, gated)
+        if gated:
+            places = (~p["mask"], p["sel"], p["sel"][:0])
+            samples.append(Sample("spline_moment", (p["d"], *norm, *places, *switch, *spline, *ends), (0,)))
+        samples += [
+            Sample("spline_moment_backward", (grad, p["d"], *norm, *switch, spline[0], *ends), (0, 1)),
+            Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *switch, *spline, *ends)),
+            Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *switch, spline[0], *ends)),
+        ]
     return samples
 
 
@@ -420,7 +449,8 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
 def _potential_samples(
     p: dict[str, torch.Tensor], random: Callable[..., Any], dtype: torch.dtype
 ) -> list[Sample]:
-    """A small se_e2_a model with one extra input, on the pairs of `_pairs`."""
+    """Small models with one extra input, on the pairs of `_pairs`: with places and a net for each type, and with one
+    list, one net and a gate."""
     width, axis, intervals = 6, 2, 9
     layers = [(width * axis + 1, 5), (5, 10), (10, 10), (10, 1)]
     weights = [0.5 * random(*shape) for shape in layers]
@@ -432,38 +462,82 @@ def _potential_samples(
     images = p["images"].clone()  # such that most pairs are within the cutoff
     images[:3] = torch.tensor([[0, 0, 1, 1 << 10, 0], [0, 0, 1 << 20, 1023, 0], [0] * 5])
     lists = (p["neighbors"], images, p["counts"])
-    norm = (p["mean"], p["std"], p["mask"], p["mask"] & False, p["sel"])
+    norm = (p["mean"], p["std"], p["mask"], p["mask"] & False, p["sel"], p["sel"][:0])
     output = (random(2, like=torch.float64), random(2, like=torch.float64))
-    scalars = (CUTOFF, SMOOTH, PROTECTION, 1.2, width, axis, [5, 10, 10], [0, 1, 1], 1, 3.0, "float32")
+    shape = (CUTOFF, SMOOTH, PROTECTION, 1.2, width, axis, [5, 10, 10], [0, 1, 1])
+    scalars = (*shape, False, 1, 3.0, "float32")
     args = (*atoms, *lists, *norm, tables, torch.stack([packed, packed]), random(5, 1), *output, *scalars)
     bad = {
         "index": (4, p["neighbors"] + 4),
         "counts": (6, p["counts"] + 3),
         "types": (3, p["types"] + 1),
         "batch": (2, p["batch"] + 1),
-        "axis": (22, 9),
-        "residual": (24, [0, 1, 1, 1]),
-        "activation": (25, 99),
-        "tf32": (27, "tf32"),  # the CPU has none, and `nets` are packed without
-        "matmul": (27, "high"),
+        "axis": (23, 9),
+        "residual": (25, [0, 1, 1, 1]),
+        "gated": (26, True),
+        "activation": (27, 99),
+        "tf32": (29, "tf32"),  # the CPU has none, and `nets` are packed without
+        "matmul": (29, "high"),
     }
+    mixed = (p["mean"], p["std"], p["mask"], ~p["mask"], p["sel"][:1], p["types"].clamp(min=0))
+    gates = torch.nn.functional.pad(0.2 * random(2, 3 * (intervals + 5), width), (0, 16 - width))
+    ends = (random(5, 1), output[0][:1], output[1])
+    together = (*atoms, *lists, *mixed, gates, packed[None], *ends, *shape, True, 1, 3.0, "float32")
+    bad_together = {
+        "padding": (12, p["types"].clamp(min=0) + 2),
+        "sel": (11, p["sel"]),
+        "nets": (14, packed[None].expand(3, -1)),
+        "scale": (16, output[0]),
+    }
+    # A plain sum: no net of T^T T_<, but of T's first row.
+    few = [weights[0][:width].contiguous(), *weights[1:]]
+    pack_plain = (few, biases, timesteps, width, 0, "float32")
+    packed_plain = torch.ops.mdops.spline_potential_pack(*pack_plain)
+    zeroed = (p["mean"], p["std"], p["mask"], p["mask"], p["sel"], p["sel"][:0])
+    nets_plain = torch.stack([packed_plain, packed_plain])
+    plain_shape = (*shape[:5], 0, *shape[6:])
+    alone = (
+        *atoms,
+        *lists,
+        *zeroed,
+        tables,
+        nets_plain,
+        random(5, 0),
+        *output,
+        *plain_shape,
+        False,
+        1,
+        3.0,
+        "float32",
+    )
     whole = [
         Sample("spline_potential_pack", pack, opaque=(0,), bad={"matmul": (5, "high")}),
         Sample("spline_potential", args, bad=bad),
+        Sample("spline_potential", together, bad=bad_together),
+        Sample("spline_potential_pack", pack_plain, opaque=(0,), bad={"axis": (4, -1)}),
+        Sample("spline_potential", alone, bad={"axis": (23, -1)}),
     ]
     if not has_kernel("spline_training", packed.device):
         return whole
     layers_of_net = [part for layer in zip(weights, biases, timesteps, strict=True) for part in layer][:-1]
     nets = [*layers_of_net, *(0.9 * part for part in layers_of_net)]
-    trained = (*args[:13], nets, *args[14:-3])
     bad = {name: change for name, change in bad.items() if name not in ("activation", "tf32", "matmul")}
-    saved = torch.ops.mdops.spline_training(*trained)[-1]
     grads = tuple(random(*shape, like=torch.float64) for shape in ((5,), (5, 3), (2, 3, 3)))
-    shifted = {name: (k + 4, value) for name, (k, value) in bad.items()}
-    return [
-        *whole,
-        Sample("spline_training", trained, (12, 13), opaque=(5,), bad=bad),
-        Sample(
-            "spline_training_backward", (*grads, saved, *trained), bad={**shifted, "saved": (3, saved[:-1])}
-        ),
-    ]
+    plain_net = [few[0], *layers_of_net[1:]]
+    for values, tensors, wrong in (
+        (args, nets, bad),
+        (together, layers_of_net, {}),
+        (alone, [*plain_net, *plain_net], {}),
+    ):
+        trained = (*values[:14], tensors, *values[15:-3])
+        saved = torch.ops.mdops.spline_training(*trained)[-1]
+        shifted = {name: (k + 4, value) for name, (k, value) in wrong.items()}
+        whole += [
+            Sample("spline_training", trained, (13, 14), opaque=(5,), bad=wrong),
+            Sample(
+                "spline_training_backward",
+                (*grads, saved, *trained),
+                bad={**shifted, "saved": (3, saved[:-1])},
+            ),
+        ]
+    return whole

@@ -27,7 +27,7 @@ from mdops.testing import CUTOFF, PROTECTION, SMOOTH, Sample, has_kernel, op_sam
 OPS = torch.ops.mdops
 
 
-NETS = 13  # the place of `nets` among the arguments of spline_potential
+NETS = 14  # the place of `nets` among the arguments of spline_potential
 
 
 def samples(dtype: torch.dtype) -> list[Sample]:
@@ -41,17 +41,22 @@ def samples(dtype: torch.dtype) -> list[Sample]:
             )
     own = []
     if dtype == torch.float32:
-        own = [s for matmul in ("float32", "tf32") for s in packed_samples(*made[True], matmul)]
+        own = [s for matmul in ("float32", "tf32") for s in packed_samples(made[True], matmul)]
     return [s for s in own + made[False] if s.op.startswith(tuple(sys.argv[1:]) or "")]
 
 
-def packed_samples(pack: Sample, potential: Sample, matmul: str) -> list[Sample]:
-    """The two samples with the choice `matmul`, the last argument of both, and the weights packed for it."""
-    pack = dataclasses.replace(pack, args=(*pack.args[:-1], matmul))
-    packed = pack.function(*pack.args).cpu()
-    nets = copied(torch.stack([packed, packed]))
-    args = (*potential.args[:NETS], nets, *potential.args[NETS + 1 : -1], matmul)
-    return [pack, dataclasses.replace(potential, args=args)]
+def packed_samples(given: list[Sample], matmul: str) -> list[Sample]:
+    """Samples of packing, and after each those of steps with its weights; all with `matmul`, their last argument."""
+    made = []
+    for sample in given:
+        args = (*sample.args[:-1], matmul)
+        if sample.op == "spline_potential_pack":
+            packed = sample.function(*args).cpu()
+        else:
+            nets = copied(packed.expand(len(sample.args[NETS]), -1).contiguous())
+            args = (*args[:NETS], nets, *args[NETS + 1 :])
+        made.append(dataclasses.replace(sample, args=args))
+    return made
 
 
 def copied(value: Any) -> Any:
@@ -60,7 +65,7 @@ def copied(value: Any) -> Any:
     return value.cuda() if isinstance(value, torch.Tensor) else value
 
 
-def larger_lists(dtype: torch.dtype, intervals: int, radial: bool) -> None:
+def larger_lists(dtype: torch.dtype, intervals: int, radial: bool, gated: bool = False) -> None:
     """Rows of 100 slots, three types: several rounds of a warp, its last one not full."""
     gen = torch.Generator().manual_seed(0)
     atoms, width, ntypes = 37, 100, 3
@@ -77,10 +82,12 @@ def larger_lists(dtype: torch.dtype, intervals: int, radial: bool) -> None:
         t.cuda() for t in (counts, types, neighbors, d, moments, mean, std, mask, sel, batch)
     )
     norm, switch = (counts, types, mean, std, mask), (CUTOFF, SMOOTH, PROTECTION)
-    OPS.spline_moment(d, *norm, sel, *switch, 1.2, intervals, radial)
-    OPS.spline_moment_backward(moments, d, *norm, *switch, 1.2, radial)
-    OPS.spline_moment_jvp(d, d, *norm, *switch, 1.2, intervals, radial)
-    OPS.spline_moment_hvp(d, moments, d, *norm, *switch, 1.2, radial)
+    kind = radial, gated
+    for places in ((sel, sel[:0]), (sel[:1], types.clamp(min=0))):
+        OPS.spline_moment(d, *norm, mask, *places, *switch, 1.2, intervals, *kind)
+    OPS.spline_moment_backward(moments, d, *norm, *switch, 1.2, *kind)
+    OPS.spline_moment_jvp(d, d, *norm, *switch, 1.2, intervals, *kind)
+    OPS.spline_moment_hvp(d, moments, d, *norm, *switch, 1.2, *kind)
     forces, virial, atom_virial = OPS.pair_forces(d, d, batch, neighbors, 2)
     OPS.pair_forces_backward(forces, virial, atom_virial, d, d, batch, neighbors)
     OPS.displacements_backward(d, batch, neighbors, neighbors, 2)
@@ -197,6 +204,8 @@ def main() -> None:
         for radial in (False, True):
             larger_lists(dtype, 72, radial)
         larger_lists(dtype, 3000, False)
+        for intervals in (72, 3000):
+            larger_lists(dtype, intervals, False, True)
         wrong_indices(dtype)
     whole_steps()
     if not sys.argv[1:] or "spline_potential".startswith(tuple(sys.argv[1:])):

@@ -45,7 +45,8 @@ def commands(text):
     lines = text.replace("\\\n", " ").splitlines()
     found = [
         re.match(
-            r" *(?:torchrun .* -m )?mdops ((?:info|convert|md|train|test|bench|build|profile|doctor)\b[^#]*)",
+            r" *(?:torchrun .* -m |mpirun .* )?"
+            r"mdops ((?:info|convert|core|lammps|md|train|test|quantize|bench|build|profile|doctor)\b[^#]*)",
             line,
         )
         for line in lines
@@ -55,7 +56,7 @@ def commands(text):
 
 def parses(command):
     try:
-        return _parser().parse_args(command)
+        return _parser().parse_args(command[:1] if command[0] == "lammps" else command)
     except SystemExit:
         return None
 

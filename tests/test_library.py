@@ -17,7 +17,13 @@ from mdops.errors import LibraryError
 from mdops.ops._register import register_fake
 
 ROOT = Path(__file__).parents[1]
-LIBRARIES = sorted(lib for folder in mdops.__path__ for lib in Path(folder, "lib").glob("libmdops*.so"))
+# Those of PyTorch's ops; the C core needs nothing of PyTorch (tests/core).
+LIBRARIES = sorted(
+    lib
+    for folder in mdops.__path__
+    for lib in Path(folder, "lib").glob("libmdops*.so")
+    if lib.name != "libmdops_core.so"
+)
 CUDA_LIBRARIES = [lib for lib in LIBRARIES if lib.name == "libmdops_cuda.so"]
 LEVELS = ("v2", "v3", "v4")
 

@@ -12,12 +12,30 @@ from typing import Any
 
 from mdops.errors import LibraryError, MDOpsError
 
-COMMANDS = ("info", "convert", "md", "train", "test", "bench", "build", "profile", "doctor")
+COMMANDS = (
+    "info",
+    "convert",
+    "core",
+    "lammps",
+    "md",
+    "train",
+    "test",
+    "quantize",
+    "bench",
+    "build",
+    "profile",
+    "doctor",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Returns 0, or 2 for an error that is the user's to mend (`doctor`: 1 for a problem)."""
-    args = _parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    command = next((k for k, word in enumerate(given) if not word.startswith("-")), len(given))
+    own = command + 1 if given[command:] and given[command] == "lammps" else len(given)
+    args = _parser().parse_args(given[:own])
+    if own < len(given):
+        args.rest = given[own:]  # LAMMPS' arguments, whatever they look like
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         _load_kinds(args.kinds)

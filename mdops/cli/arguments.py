@@ -26,3 +26,12 @@ def add_matmul(parser: argparse.ArgumentParser) -> None:
         help="accuracy of matrix products; faster and less accurate: tf32 on a GPU, bf16x3 and bf16 on a CPU with "
         "AMX or AVX512-BF16",
     )
+
+
+def add_allow_low_bit(parser: argparse.ArgumentParser) -> None:
+    """--allow-low-bit, which `mdops.load` takes as `allow_low_bit`."""
+    parser.add_argument(
+        "--allow-low-bit",
+        action="store_true",
+        help="use a low-bit model (of mdops quantize) for dynamics, which loses accuracy",
+    )

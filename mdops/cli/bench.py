@@ -70,7 +70,7 @@ def _model(args: argparse.Namespace) -> "Potential":
     if args.model is not None:
         return load(
             args.model, device=args.device, dtype=args.dtype, overflow="extend", spline=args.spline,
-            r_min=args.r_min, matmul=args.matmul,
+            r_min=args.r_min, matmul=args.matmul, allow_low_bit=True,
         )  # fmt: skip
     print("without a MODEL: an untrained net of water's standard size")
     model = water_model(getattr(torch, args.dtype), spline=args.spline, r_min=args.r_min)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_matmul, add_spline_options
+from mdops.cli.arguments import add_allow_low_bit, add_matmul, add_spline_options
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
     add_matmul(parser)
+    add_allow_low_bit(parser)
     add("--skin", type=float, default=1.0, help="of the neighbour list, A")
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip
@@ -69,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         spline=args.spline,
         r_min=args.r_min,
         matmul=args.matmul,
+        allow_low_bit=args.allow_low_bit,
     )
     for path, model in zip(args.model, atoms.calc.models, strict=True):
         print(f"{path}: {model.explain()}", file=sys.stderr, flush=True)

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         args.model, device=args.device, dtype=args.dtype, overflow=args.overflow, spline=args.spline,
         r_min=args.r_min, matmul=args.matmul,
     )  # fmt: skip
-    evaluation = evaluate(model, load_dataset(args.data, model.type_map, names=_names(args.names)))
+    evaluation = evaluate(model, load_dataset(args.data, model.type_map, names=label_names(args.names)))
     _show(evaluation)
     if args.matmul != "float32":
         print(_cost_of_matmul(model, evaluation))
@@ -82,7 +82,7 @@ def _cost_of_matmul(model: "Potential", evaluation: "Evaluation") -> str:
     )
 
 
-def _names(assignments: list[str]) -> dict[str, str]:
+def label_names(assignments: list[str]) -> dict[str, str]:
     """The names of labels, each LABEL=NAME."""
     pairs = [text.partition("=") for text in assignments]
     wrong = [text for text, (label, _, name) in zip(assignments, pairs, strict=True) if not label or not name]

@@ -87,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
         config = read_config(args.input)
     device = join_processes(args.device)
     processes = Processes.current()
-    earlier = processes.from_first(lambda: _earlier(args, config))
-    trainer = _trainer(args, config, earlier, device)
+    earlier = processes.from_first(lambda: earlier_files(args, config))
+    trainer = make_trainer(args, config, earlier, device)
     if processes.is_first:
-        _train(trainer)
+        train(trainer)
     else:
         trainer.run()
     leave_processes()
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _trainer(
+def make_trainer(
     args: argparse.Namespace, config: "Config", earlier: list[Path], device: "torch.device"
 ) -> "Trainer":
     """The training of this command, with the files of an earlier one removed."""
@@ -126,7 +126,7 @@ def _trainer(
     return trainer
 
 
-def _train(trainer: "Trainer") -> None:
+def train(trainer: "Trainer") -> None:
     """The training, with what it tells."""
     from mdops.train.report.progress import TrainingProgress
 
@@ -138,7 +138,7 @@ def _train(trainer: "Trainer") -> None:
     print(_summary(trainer, trainer.step - first, time.perf_counter() - started, progress.latest))
 
 
-def _earlier(args: argparse.Namespace, config: "Config") -> list[Path]:
+def earlier_files(args: argparse.Namespace, config: "Config") -> list[Path]:
     """The checkpoints in the output folder. Raises InputError if files there would be lost."""
     from mdops.train.loop.checkpoint import checkpoints
 
@@ -166,7 +166,7 @@ def _earlier_best(folder: Path, config: "Config") -> list[Path]:
 def _earlier_model(args: argparse.Namespace) -> list[Path]:
     """The model of an earlier training, which would pass for one of this: but for one that this begins with."""
     path, initial = args.output / "model.safetensors", args.init_model or args.finetune
-    is_needed = initial is not None and path.exists() and path.samefile(initial)
+    is_needed = isinstance(initial, Path) and path.exists() and path.samefile(initial)
     return [path] if path.exists() and not is_needed else []
 
 

@@ -7,10 +7,16 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
 from mdops.evaluators.fused import Fused
 from mdops.evaluators.fused_training import FusedTraining
+from mdops.evaluators.low_bit import LowBit
 from mdops.evaluators.moment_training import MomentTraining
 from mdops.evaluators.splined import Splined
 
-SIMULATE: list[type[Evaluator]] = [Fused, Splined, Autograd]  # energies, forces and virials of one moment
+SIMULATE: list[type[Evaluator]] = [
+    Fused,
+    LowBit,
+    Splined,
+    Autograd,
+]  # energies, forces and virials of one moment
 DIFFERENTIATE: list[type[Autograd]] = [Splined, Autograd]  # differentiable in everything, to second order
 TRAIN: list[type[Evaluator]] = [
     FusedTraining,

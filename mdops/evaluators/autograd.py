@@ -1,12 +1,14 @@
 """Plain autograd over a model's `forward`: for every kind, and as often differentiable as the kind is."""
 
 import dataclasses
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.nn.net import input_gradient_alone
 from mdops.ops import NeighborList, pair_forces
 from mdops.system import System
 
@@ -49,7 +51,8 @@ class Autograd(Evaluator):
             answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check)
             return self._with_forces(answers, gradient, near, atom_virial), report
         near = dataclasses.replace(near, once=once)
-        with torch.set_grad_enabled(forces or trains):
+        alone = nullcontext() if create_graph or trains else input_gradient_alone()
+        with torch.set_grad_enabled(forces or trains), alone:
             if forces and not near.displacements.requires_grad:
                 near.displacements.requires_grad_()
             answers, report = self.respond(near, neighbors, fparam, aparam, check, trains)
@@ -97,7 +100,7 @@ class Autograd(Evaluator):
             part = near.of_atoms(run)
             part = dataclasses.replace(part, displacements=part.displacements.detach(), once=True)
             own = aparam[run] if aparam is not None and aparam.dim() > 1 else aparam
-            with torch.enable_grad():
+            with torch.enable_grad(), input_gradient_alone():
                 part.displacements.requires_grad_()
                 answers = self.potential.model(part, fparam, own)
                 energy = answers["atom_energy"].sum()

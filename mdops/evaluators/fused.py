@@ -1,18 +1,20 @@
-"""se_e2_a with an energy fitting by the one op that does a whole inference step (`mdops.ops.spline_potential`)."""
+"""Descriptors of sums with an energy fitting by the one op that does a whole inference step
+(`mdops.ops.spline_potential`)."""
 
 import copy
+import warnings
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator
-from mdops.evaluators.spline import coefficients
-from mdops.evaluators.splined import Splined, SplineModel
+from mdops.evaluators.low_bit import why_not_exact
+from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels, composed, moment_descriptor
 from mdops.jit.kernels import in_use, use_cached
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import NeighborReport
 from mdops.nn.activation import CODES
-from mdops.nn.net import Layer, Net
 from mdops.ops import NeighborList, spline_potential, spline_potential_pack, spline_potential_why_not
 from mdops.system import System
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _TABLE_PAD = 16
 _MOST_LAYERS = 16
+_KEPT = 16  # sets of types whose tables are kept
 
 
 class Fused(Evaluator):
@@ -32,20 +35,12 @@ class Fused(Evaluator):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
-        splines = self._splines = SplineModel(potential)
-        d, fitting = splines.descriptor, splines.fitting
-        self._fitting, self.r_min = fitting, splines.grid.r_min
-        with torch.no_grad():
-            double = copy.deepcopy(d).cpu().double()
-            table = model_table(double, splines).to(potential.device, potential.dtype)
-            packed = [
-                _pack(fitting.net(t), d.channels, d.axis_neuron, potential.matmul) for t in range(d.ntypes)
-            ]
-            scale, shift = _scale_and_shift(splines)
-        # Contiguous, as the op would copy what is not at every step.
-        self._model = tuple(x.contiguous() for x in (*norms(splines), table, torch.stack(packed)))
-        self._output = (scale, shift)
-        self._scalars = op_scalars(splines, potential.matmul)
+        assert potential.grid is not None
+        self.r_min = potential.grid.r_min
+        self._models = SplineModels(potential)
+        self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
+        if not moment_descriptor(potential.model).mixed:  # type: ignore[union-attr]
+            self._tables_of(None)
         use_cached(potential)
 
     @classmethod
@@ -76,40 +71,84 @@ class Fused(Evaluator):
         *,
         check: bool = True,
     ) -> tuple[Answers, NeighborReport]:
-        extra = self._fitting.extra_inputs(system.batch, system.count, fparam, aparam)
+        tables = self._tables_of(self._models.types(system))
+        if tables is None:
+            return composed(self.potential)(system, neighbors, fparam, aparam, check=check)
+        s = tables.splines
         energy, forces, virial, within, nearest = spline_potential(
-            *atoms_and_pairs(system, neighbors),
-            *self._model,
-            extra,
-            *self._output,
-            *self._scalars,
+            *atoms_and_pairs(s, system, neighbors),
+            *tables.norms,
+            s.padding(system),
+            *tables.model,
+            s.extra_inputs(system, fparam, aparam),
+            *tables.output,
+            *tables.scalars,
         )
-        report = NeighborReport((within,), nearest)
+        report = NeighborReport((s.taken(within),), nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
-            return Splined(self.potential)(system, neighbors, fparam, aparam)  # which drops neighbours
+            return composed(self.potential)(system, neighbors, fparam, aparam)  # which drops neighbours
         return {"atom_energy": energy, "forces": forces, "virial": virial}, report
 
+    def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":
+        """What the op takes for systems of these types; None if it does not take them. Made when they first come."""
+        if types in self._tables:
+            self._tables.move_to_end(types)
+            return self._tables[types]
+        splines = self._models.of(types)
+        problem = _refusal(self.potential, splines.ntypes, splines.grid.intervals, splines.extra_size)
+        if problem is not None:
+            warnings.warn(f"a step is made of separate ops, for {problem}: {self.cost}", stacklevel=2)
+        self._tables[types] = found = None if problem else _Tables(splines, self.potential)
+        # What a CUDA graph reads has to stay.
+        if self.potential.device.type == "cpu" and len(self._tables) > _KEPT:
+            self._tables.popitem(last=False)
+        return found
 
-def atoms_and_pairs(system: System, neighbors: NeighborList) -> tuple[torch.Tensor, ...]:
+
+class _Tables:
+    """The op's arguments that are of the model.
+
+    Attributes:
+        norms: mean to sel; model: tables and nets; output: scale and shift; scalars: cutoff to matmul.
+    """
+
+    def __init__(self, splines: SplineModel, potential: "Potential") -> None:
+        d, matmul = splines.descriptor, potential.matmul
+        self.splines = splines
+        with torch.no_grad():
+            table = model_table(splines, splines.fixed_table())
+            packed = [
+                _pack([_cast(layer, potential.dtype) for layer in layers], d.channels, d.axis_neuron, matmul)
+                for layers in splines.fitting_layers(double=True)
+            ]
+            self.output = scale_and_shift(splines)
+        # Contiguous, as the op would copy what is not at every step.
+        self.norms = tuple(x.contiguous() for x in norms(splines))
+        self.model = table.contiguous(), torch.stack(packed)
+        self.scalars = op_scalars(splines, matmul)
+
+
+def atoms_and_pairs(
+    splines: SplineModel, system: System, neighbors: NeighborList
+) -> tuple[torch.Tensor, ...]:
     """The arguments positions to counts."""
-    near = neighbors.neighbors, neighbors.images, neighbors.counts
-    return system.positions, system.cell, system.batch, system.types, *near
+    near = neighbors.neighbors, neighbors.images, splines.counts(neighbors.counts)
+    return system.positions, system.cell, system.batch, splines.types(system), *near
 
 
 def norms(splines: SplineModel) -> tuple[torch.Tensor, ...]:
     """The arguments mean to sel."""
+    return splines.mean, splines.std, splines.mask, splines.zeroed, splines.sel
+
+
+def model_table(splines: SplineModel, table: torch.Tensor) -> torch.Tensor:
+    """The argument tables, from the coefficients, in whose weights it is differentiable."""
     d = splines.descriptor
-    return d.mean, d.std, splines.mask, splines.zeroed, splines.sel
-
-
-def model_table(descriptor: Any, splines: SplineModel) -> torch.Tensor:
-    """The argument tables, differentiable in the descriptor's weights."""
-    table = coefficients(descriptor, splines.grid, smoothing=splines.smoothing) / descriptor.slots
-    return torch.nn.functional.pad(table, (0, -descriptor.channels % _TABLE_PAD)).flatten(1, 2)
+    return torch.nn.functional.pad(table / d.slots, (0, -d.channels % _TABLE_PAD)).flatten(1, 2)
 
 
 def shape(splines: SplineModel) -> tuple[Any, ...]:
-    """The arguments cutoff to residual."""
+    """The arguments cutoff to gated."""
     d, hidden = splines.descriptor, splines.fitting.net(0).layers[:-1]
     return (
         d.cutoff,
@@ -120,6 +159,7 @@ def shape(splines: SplineModel) -> tuple[Any, ...]:
         d.axis_neuron,
         [layer.outputs for layer in hidden],
         [int(layer.adds_input) for layer in hidden],
+        d.gated,
     )
 
 
@@ -134,6 +174,9 @@ def why_not_net(potential: "Potential") -> str | None:
     fitting: Any = potential.model.fitting
     if not isinstance(fitting, EnergyFitting):
         return f"the op knows the fitting ener, and this is {fitting.kind}"
+    problem = why_not_exact(potential)
+    if problem is not None:
+        return problem
     layers = fitting.net(0).layers
     hidden, last = layers[:-1], layers[-1]
     if not 1 <= len(hidden) <= _MOST_LAYERS:
@@ -151,18 +194,24 @@ def why_not_net(potential: "Potential") -> str | None:
 
 
 def _beyond_limits(potential: "Potential") -> str | None:
-    """The op's limit that this model, where it is now, exceeds."""
+    """The op's limit that this model, where it is now, exceeds, whatever types there are."""
     assert potential.grid is not None
-    descriptor: Any = potential.model.descriptor
-    fitting: Any = potential.model.fitting
+    model: Any = potential.model
+    ntypes = 1 if model.descriptor.mixed else model.ntypes
+    return _refusal(potential, ntypes, potential.grid.intervals, model.fitting.extra_size)
+
+
+def _refusal(potential: "Potential", ntypes: int, intervals: int, extra: int) -> str | None:
+    """The op's limit that a model of these sizes exceeds."""
+    model: Any = potential.model
     return spline_potential_why_not(
-        descriptor.mean,
-        ntypes=descriptor.ntypes,
-        intervals=potential.grid.intervals,
-        width=descriptor.channels,
-        axis=descriptor.axis_neuron,
-        neurons=[layer.outputs for layer in fitting.net(0).layers[:-1]],
-        extra=fitting.extra_size,
+        model.descriptor.mean,
+        tables=ntypes + model.descriptor.gated,
+        intervals=intervals,
+        width=model.descriptor.channels,
+        axis=model.descriptor.axis_neuron,
+        neurons=[layer.outputs for layer in model.fitting.net(0).layers[:-1]],
+        extra=extra,
     )
 
 
@@ -190,29 +239,37 @@ def why_not_matmul(potential: "Potential", matmul: str) -> str | None:
     )
 
 
-def _pack(net: Net, width: int, axis: int, matmul: str) -> torch.Tensor:
-    def value(tensor: torch.Tensor | None, layer: Layer, default: float) -> torch.Tensor:
-        return layer.weight.new_full((layer.outputs,), default) if tensor is None else tensor.detach()
+def _cast(layer: LayerTensors, dtype: torch.dtype) -> LayerTensors:
+    return LayerTensors(*(None if x is None else x.to(dtype) for x in layer))  # type: ignore[arg-type]
 
-    return spline_potential_pack(
-        [layer.weight.detach() for layer in net.layers],
-        [value(layer.bias, layer, 0.0) for layer in net.layers],
-        [value(layer.timestep, layer, 1.0) for layer in net.layers],
-        width,
-        axis,
-        matmul,
+
+def _pack(layers: list[LayerTensors], width: int, axis: int, matmul: str) -> torch.Tensor:
+    filled = [filled_in(layer) for layer in layers]
+    weights, biases, timesteps = (list(x) for x in zip(*filled, strict=True))
+    return spline_potential_pack(weights, biases, timesteps, width, axis, matmul)
+
+
+def filled_in(layer: LayerTensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """With what does nothing in the place of what is absent."""
+    weight, bias, timestep = layer
+    width = weight.shape[1]
+    return (
+        weight,
+        weight.new_zeros(width) if bias is None else bias,
+        weight.new_ones(width) if timestep is None else timestep,
     )
 
 
-def _scale_and_shift(splines: SplineModel) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ntypes,) each, float64: e = scale * net + shift; both 0 for the types that have no energy."""
-    model, fitting = splines.model, splines.fitting
-    scale = model.has_energy.double()
-    device = scale.device
-    nothing = torch.zeros(1, fitting.net(0).inputs, dtype=torch.float64, device=device)
+def scale_and_shift(splines: SplineModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """scale of each net and shift of each type, float64: e = scale * net + shift; both 0 for the types that have no
+    energy."""
+    model, fitting, kinds = splines.model, splines.fitting, splines.kinds
+    has_energy = model.has_energy[kinds].double()
+    nothing = torch.zeros(1, fitting.net(0).inputs, dtype=torch.float64, device=kinds.device)
     vacuum: list[Any] = [
-        copy.deepcopy(fitting.net(t)).double()(nothing)[0, 0] if isolated else 0.0
-        for t, isolated in enumerate(fitting.vacuum)
+        copy.deepcopy(fitting.net(t)).double()(nothing)[0, 0] if fitting.vacuum[t] else 0.0
+        for t in kinds.tolist()
     ]
-    absent = torch.tensor([float(v) for v in vacuum], dtype=torch.float64, device=device)
-    return scale, scale * (fitting.bias + model.out_bias - absent)
+    absent = torch.tensor([float(v) for v in vacuum], dtype=torch.float64, device=kinds.device)
+    scale = has_energy[:1] if splines.shares_net else has_energy
+    return scale, has_energy * (fitting.bias[kinds] + model.out_bias[kinds] - absent)

@@ -6,9 +6,8 @@ import torch
 
 from mdops.evaluators import fused
 from mdops.evaluators.base import Answers, Evaluator
-from mdops.evaluators.splined import SplineModel
+from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels
 from mdops.models.neighborhood import NeighborReport
-from mdops.nn.net import Net
 from mdops.ops import NeighborList, spline_training
 from mdops.system import System
 
@@ -26,8 +25,9 @@ class FusedTraining(Evaluator):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
-        self._splines = SplineModel(potential)
-        self.r_min = self._splines.grid.r_min
+        assert potential.grid is not None
+        self._models = SplineModels(potential)
+        self.r_min = potential.grid.r_min
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
@@ -55,19 +55,21 @@ class FusedTraining(Evaluator):
         *,
         check: bool = True,
     ) -> tuple[Answers, NeighborReport]:
-        s = self._splines
-        scale = s.model.has_energy.double()
+        s = self._models.of(self._models.types(system))
+        has_energy = s.model.has_energy[s.kinds].double()
+        nets = s.fitting_layers()
         energy, forces, virial, within, nearest, _ = spline_training(
-            *fused.atoms_and_pairs(system, neighbors),
+            *fused.atoms_and_pairs(s, system, neighbors),
             *fused.norms(s),
-            fused.model_table(s.descriptor, s),
-            _tensors([s.fitting.net(t) for t in range(s.descriptor.ntypes)]),
-            s.fitting.extra_inputs(system.batch, system.count, fparam, aparam),
-            scale,
-            scale * (s.fitting.bias + s.model.out_bias),
+            s.padding(system),
+            fused.model_table(s, s.table()),
+            _tensors(nets),
+            s.extra_inputs(system, fparam, aparam),
+            has_energy[: len(nets)],
+            has_energy * (s.fitting.bias + s.model.out_bias)[s.kinds],
             *fused.shape(s),
         )
-        report = NeighborReport((within,), nearest)
+        report = NeighborReport((s.taken(within),), nearest)
         if check:
             self.potential.check_neighbors(report, system, neighbors, self.r_min)
         return {"atom_energy": energy, "forces": forces, "virial": virial}, report
@@ -80,11 +82,11 @@ def why_not_truncated(potential: "Potential") -> str | None:
     return None
 
 
-def _tensors(nets: list[Net]) -> list[torch.Tensor]:
+def _tensors(nets: list[list[LayerTensors]]) -> list[torch.Tensor]:
     """The weights of each net, in the order of the op's argument nets."""
     tensors: list[torch.Tensor] = []
-    for net in nets:
-        for layer in net.layers[:-1]:
-            tensors += layer.tensors
-        tensors += net.layers[-1].tensors[:2]
+    for *hidden, last in nets:
+        for layer in hidden:
+            tensors += fused.filled_in(layer)
+        tensors += fused.filled_in(last)[:2]
     return tensors

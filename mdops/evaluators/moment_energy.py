@@ -27,6 +27,7 @@ def supports(fitting: EnergyFitting) -> bool:
 
 def moment_energy(
     nets: Sequence[Net],
+    layers: Sequence[Sequence[Sequence[torch.Tensor | None]]],
     axis: int,
     tables: torch.Tensor,
     moments: torch.Tensor,
@@ -35,10 +36,11 @@ def moment_energy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """e = net(T^T T_<, extra) and de/dA of every atom, from T = A^T C; zero for atoms of no type.
 
-    Both can be differentiated once, by the tables and the nets' weights; not by the moments.
+    Both can be differentiated once, by the tables and the layers; not by the moments.
 
     Args:
-        nets: the fitting net of each type; `supports` tells which will do.
+        nets: the fitting net of each type, or one for all; `supports` tells which will do.
+        layers: weight, bias and timestep of each of their layers, if with other inputs than the net's own.
         axis: M2.
         tables: C / N_sel of each centre's type, (ntypes, P, M).
         moments: A, (N, P, 4).
@@ -49,7 +51,7 @@ def moment_energy(
         e (N,), and de/dA (N, P, 4).
     """
     shapes = [[_repeats(layer) for layer in net.layers] for net in nets]
-    weights = [w for net in nets for layer in net.layers for w in (layer.weight, layer.bias, layer.timestep)]
+    weights = [w for net in layers for layer in net for w in layer]
     energy, gradient = _MomentEnergy.apply(moments, extra, axis, shapes, kinds, tables, *weights)
     return energy, gradient
 
@@ -119,7 +121,7 @@ class _LayerPasses:
         return grad_x
 
 
-class _DescriptorPasses:
+class DescriptorPasses:
     """D = T^T T_<, T = A^T C, in the same four passes; rows of T (4 n, M) are those of A (4 n, P)."""
 
     def __init__(self, table: torch.Tensor, axis: int) -> None:
@@ -153,17 +155,23 @@ class _DescriptorPasses:
         return grad
 
 
-class _TypePasses:
-    """The passes for the atoms of one type: descriptor, hidden layers and the linear layer at the end."""
+class _NetPasses:
+    """The passes for the atoms of one net: the descriptors of its types, one after the other, hidden layers and the
+    linear layer at the end. What is an atom's stands type after type."""
 
-    def __init__(self, table: torch.Tensor, axis: int, repeats: list[int], weights: Sequence[Any]) -> None:
+    def __init__(
+        self, tables: Sequence[torch.Tensor], axis: int, repeats: list[int], weights: Sequence[Any]
+    ) -> None:
         parts = zip(weights[::3], weights[1::3], weights[2::3], repeats, strict=True)
         *self.hidden, self.last = (_LayerPasses(*part) for part in parts)
-        self.descriptor = _DescriptorPasses(table, axis)
+        self.descriptors = [DescriptorPasses(table, axis) for table in tables]
 
-    def first(self, rows: torch.Tensor, extra: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """e (n,) and de/dA (4 n, P), from A (4 n, P)."""
-        x = self.descriptor.forward(rows)
+    def first(
+        self, rows: Sequence[torch.Tensor], extra: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """e (n,) and each type's de/dA (4 n_t, P), from A (4 n_t, P)."""
+        self.counts = [len(part) // 4 for part in rows]
+        x = _joined([d.forward(part) for d, part in zip(self.descriptors, rows, strict=True)])
         self.features, self.extras = x.shape[1], extra.shape[1]
         x = torch.cat([x, extra], 1) if self.extras else x
         for layer in self.hidden:
@@ -175,11 +183,14 @@ class _TypePasses:
         grad = self.last.weight.t().expand(len(energy), -1)
         for layer in reversed(self.hidden):
             grad = layer.backward(grad)
-        return energy, self.descriptor.backward(grad[:, : self.features])
+        parts = grad[:, : self.features].split(self.counts)
+        return energy, [d.backward(part) for d, part in zip(self.descriptors, parts, strict=True)]
 
-    def second(self, u: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-        """The gradients of the table and of all weights, from u (n,) and v (4 n, P)."""
-        dx = self.descriptor.tangent(v)
+    def second(
+        self, u: torch.Tensor, v: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+        """The gradients of the tables and of all weights, from u (n,) and each type's v (4 n_t, P)."""
+        dx = _joined([d.tangent(part) for d, part in zip(self.descriptors, v, strict=True)])
         dx = torch.nn.functional.pad(dx, (0, self.extras)) if self.extras else dx
         for layer in self.hidden:
             dx = layer.tangent(dx)
@@ -190,7 +201,8 @@ class _TypePasses:
         for layer in reversed(self.hidden):
             adjoint, gradients = layer.adjoint(adjoint)
             found = [*gradients, *found]
-        return self.descriptor.adjoint(adjoint[:, : self.features]), found
+        parts = adjoint[:, : self.features].split(self.counts)
+        return [d.adjoint(part) for d, part in zip(self.descriptors, parts, strict=True)], found
 
 
 class _MomentEnergy(torch.autograd.Function):
@@ -198,34 +210,45 @@ class _MomentEnergy(torch.autograd.Function):
     def forward(
         ctx: Any, moments: Any, extra: Any, axis: int, shapes: Any, kinds: Any, tables: Any, *weights: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        energy, gradient = moments.new_zeros(len(moments)), _blank(moments, kinds)
-        ctx.kinds, ctx.passes, at = kinds, [], 0
-        for index, table, repeats in zip(kinds, tables, shapes, strict=True):
-            passes = _TypePasses(table, axis, repeats, weights[at : at + 3 * len(repeats)])
+        energy, gradient = moments.new_zeros(len(moments)), blank_moments(moments, kinds)
+        ctx.passes, at = [], 0
+        of_net = len(kinds) // len(shapes)  # types
+        for n, repeats in enumerate(shapes):
+            types = slice(n * of_net, (n + 1) * of_net)
+            passes = _NetPasses(tables[types], axis, repeats, weights[at : at + 3 * len(repeats)])
             at += 3 * len(repeats)
-            ctx.passes.append(passes)
-            e, rows = passes.first(_rows(moments, index), extra[index])
-            energy[index] = e
-            gradient[index] = rows.unflatten(0, (-1, 4)).transpose(1, 2)
+            atoms = _joined(kinds[types])
+            ctx.passes.append((passes, kinds[types], atoms))
+            energy[atoms], found = passes.first(
+                [moment_rows(moments, index) for index in kinds[types]], extra[atoms]
+            )
+            for index, rows in zip(kinds[types], found, strict=True):
+                gradient[index] = rows.unflatten(0, (-1, 4)).transpose(1, 2)
         return energy, gradient
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_energy: torch.Tensor, grad_gradient: torch.Tensor) -> tuple[Any, ...]:
         tables, found = [], []
-        for index, passes in zip(ctx.kinds, ctx.passes, strict=True):
-            table, gradients = passes.second(grad_energy[index], _rows(grad_gradient, index))
-            tables.append(table)
+        for passes, kinds, atoms in ctx.passes:
+            of_types, gradients = passes.second(
+                grad_energy[atoms], [moment_rows(grad_gradient, index) for index in kinds]
+            )
+            tables += of_types
             found += gradients
         return None, None, None, None, None, torch.stack(tables), *found
 
 
-def _rows(moments: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def moment_rows(moments: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """(4 n, P), of these atoms, from (N, P, 4)."""
     return moments.transpose(1, 2).index_select(0, index).flatten(0, 1)
 
 
-def _blank(moments: torch.Tensor, kinds: Sequence[torch.Tensor]) -> torch.Tensor:
+def blank_moments(moments: torch.Tensor, kinds: Sequence[torch.Tensor]) -> torch.Tensor:
     """Like `moments`; zero, unless every atom is of a kind and will be written."""
     whole = sum(len(index) for index in kinds) == len(moments)
     return torch.empty_like(moments) if whole else torch.zeros_like(moments)

@@ -10,8 +10,9 @@ import torch
 from mdops.evaluators import moment_energy
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused_training import why_not_truncated
+from mdops.evaluators.low_bit import why_not_exact
 from mdops.evaluators.spline import collocation_on
-from mdops.evaluators.splined import SplineModel
+from mdops.evaluators.splined import Splined, SplineModel, trained_types, why_not_rows
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.ops import NeighborList, pair_forces
@@ -31,7 +32,7 @@ class MomentTraining(Evaluator):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
-        s = self._splines = SplineModel(potential)
+        s = self._splines = SplineModel(potential, trained_types(potential))
         self.r_min = s.grid.r_min
         # Held for CUDA graphs, which read it: other grids may take its place in the cache.
         self._held = collocation_on(s.grid.intervals, s.descriptor.mean.device, s.descriptor.mean.dtype)
@@ -42,16 +43,19 @@ class MomentTraining(Evaluator):
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
-        problem = SplineModel.why_not(potential) or why_not_truncated(potential)
+        problem = (
+            SplineModel.why_not(potential)
+            or why_not_rows(potential)
+            or why_not_truncated(potential)
+            or why_not_exact(potential)
+        )
         if problem is not None:
             return problem
         model: Any = potential.model
-        if (
-            model.absent_pairs is not None
-            or model.descriptor.has_excluded
-            or not bool(model.has_energy.all())
-        ):
-            return "types or pairs of types are excluded"
+        if not bool(model.has_energy.all()):
+            return "types are excluded"
+        if model.descriptor.constants() is not None and model.fitting.net(0).layers[0].adds_input:
+            return "the first layer of the fitting net adds its input, of which the type embedding is a part"
         if not isinstance(model.fitting, EnergyFitting) or not moment_energy.supports(model.fitting):
             return "the passes are written for fitting nets of tanh with a linear layer at the end"
         return None
@@ -65,6 +69,9 @@ class MomentTraining(Evaluator):
         *,
         check: bool = True,
     ) -> tuple[Answers, NeighborReport]:
+        if check and not self._splines.covers(self.potential.present(system)):
+            separate = Splined(self.potential)
+            return separate(system, neighbors, fparam, aparam, check=check, create_graph=True)
         with torch.no_grad():
             near = Neighborhood.of(system, neighbors, self.potential.cutoff, self.potential.dtype)
             moments, report = self._splines.moments(near)
@@ -84,15 +91,20 @@ class MomentTraining(Evaluator):
         fparam: torch.Tensor | None,
         aparam: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Energies (N,), float64, and dE/dA (N, ntypes * B, 4) of every atom, type by type."""
+        """Energies (N,), float64, and dE/dA (N, F * B, 4) of every atom, net by net."""
         s, d = self._splines, self._splines.descriptor
         table = s.table() / d.slots
-        extra = s.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
+        extra = s.extra_inputs(system, fparam, aparam)
         bias = s.fitting.bias + s.model.out_bias
-        nets = [s.fitting.net(kind) for kind in range(d.ntypes)]
         atoms = system.atoms_of_types(d.ntypes)
         energy, gradient = moment_energy.moment_energy(
-            nets, d.axis_neuron, table.flatten(1, 2), moments, extra, atoms
+            s.nets,
+            s.fitting_layers(),
+            d.axis_neuron,
+            table.flatten(1, 2),
+            moments,
+            extra,
+            atoms if s.has_all else [atoms[t] for t in s.kinds.tolist()],
         )
         kind = system.types.long().clamp(min=0)
         return torch.where(system.types >= 0, energy.double() + bias[kind], 0.0), gradient

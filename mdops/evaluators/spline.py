@@ -1,4 +1,4 @@
-"""The embedding nets of se_e2_a as splines in s (docs/mathematics.md)."""
+"""Embedding nets, functions of s, as splines (docs/mathematics.md)."""
 
 import dataclasses
 from functools import lru_cache
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from mdops.models.se_e2_a import SeE2A
+from mdops.models.moments import MomentDescriptor
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 # Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
@@ -74,44 +74,63 @@ def collocation_on(
     return x.to(device), inverse.to(device, dtype)
 
 
-def embed(descriptor: SeE2A, s: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """(ntypes, ntypes, P, M): every pair's net [centre, neighbour] at s (P,) in 1/A; zero for the pairs of types that
-    `mask` (ntypes, ntypes) leaves out."""
-    d, kinds = descriptor, range(descriptor.ntypes)
-    s = s.to(next(d.embeddings.parameters()))
-    x = ((s - d.mean[:, None]) / d.std[:, :1])[..., None]  # of each centre, (ntypes, P, 1)
-    if d.type_one_side:
-        nets, x = [d.net(0, t) for t in kinds], x.flatten(0, 1)[None]
-    else:
-        nets, x = [d.net(c, t) for t in kinds for c in kinds], x.repeat(d.ntypes, 1, 1)
-    values = nets[0].alike(nets, x).view(d.ntypes, d.ntypes, len(s), -1).transpose(0, 1)
-    return values if mask is None else values.masked_fill(mask[..., None, None], 0.0)
+def all_types(descriptor: MomentDescriptor) -> torch.Tensor:
+    """(ntypes,) int64."""
+    return torch.arange(descriptor.ntypes, device=descriptor.mean.device)
+
+
+def embed(
+    descriptor: MomentDescriptor,
+    s: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    types: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """(n, F, P, M): the `functions` of these types, (n,) or all, at s (P,) in 1/A; zero for the pairs of types that
+    `mask` (n, n) leaves out."""
+    kinds = all_types(descriptor) if types is None else types
+    values = descriptor.functions(s.to(descriptor.mean), kinds)
+    if mask is None:
+        return values
+    mask = torch.nn.functional.pad(mask, (values.shape[1] - mask.shape[1], 0))
+    return values.masked_fill(mask[..., None, None], 0.0)
 
 
 def coefficients(
-    descriptor: SeE2A, grid: SplineGrid, mask: torch.Tensor | None = None, smoothing: float = 0.0
+    descriptor: MomentDescriptor,
+    grid: SplineGrid,
+    mask: torch.Tensor | None = None,
+    smoothing: float = 0.0,
+    types: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """C (ntypes, ntypes, B, M) of every pair [centre, neighbour], `mask` as in `embed`; differentiable in the
-    nets' weights, whose gradients get those of the nets' bending, too, with the weight `smoothing`."""
+    """C (n, F, B, M) of every function; arguments as of `embed`; differentiable in the nets' weights, whose gradients
+    get those of the nets' bending, too, with the weight `smoothing`."""
     mean, step = descriptor.mean, grid.s_max / grid.intervals
     x, inverse = collocation_on(grid.intervals, mean.device, mean.dtype)
-    table = torch.einsum("bp,ctpm->ctbm", inverse, embed(descriptor, x * step, mask))
+    table = torch.einsum("bp,ctpm->ctbm", inverse, embed(descriptor, x * step, mask, types))
     if smoothing and table.requires_grad:
-        bent: torch.Tensor = _Bent.apply(table, bending_weights(descriptor, step) * smoothing)
+        weights = bending_weights(descriptor, step, types, table.shape[1])
+        bent: torch.Tensor = _Bent.apply(table, weights * smoothing)
         return bent
     return table
 
 
-def bending_weights(descriptor: SeE2A, step: float) -> torch.Tensor:
-    """(ntypes, 1, 1, 1): what the squared second differences of C are multiplied with for their sum to be the bending
+def bending_weights(
+    descriptor: MomentDescriptor,
+    step: float,
+    types: torch.Tensor | None = None,
+    functions: int | None = None,
+) -> torch.Tensor:
+    """(n, 1, 1, 1): what the squared second differences of C are multiplied with for their sum to be the bending
 
-        mean over pairs of types and k of the integral of (d^2 G_k / dx^2)^2 over x = (s - m)/d0,
+        mean over all functions and k of the integral of (d^2 G_k / dx^2)^2 over x = (s - m)/d0,
 
     x being the nets' input and the integral one over the knots' range. In units of x knots are h = step/d0 apart;
-    second differences over h^2 are d^2G/dx^2 as a cubic spline: the weights are h / h^4 over the number of functions.
+    second differences over h^2 are d^2G/dx^2 as a cubic spline: the weights are h / h^4 over the number of functions,
+    of which each centre has so many (by default one a type).
     """
-    count = descriptor.ntypes**2 * descriptor.channels
-    return ((descriptor.std[:, 0] / step) ** 3 / count)[:, None, None, None]
+    std = descriptor.std[:, 0] if types is None else descriptor.std[types, 0]
+    count = len(std) * (functions or len(std)) * descriptor.channels
+    return ((std / step) ** 3 / count)[:, None, None, None]
 
 
 def bending_gradient(table: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -144,15 +163,23 @@ def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0) -> torch
 
 
 def _value_and_slope(
-    descriptor: SeE2A, s: torch.Tensor, h: float, mask: torch.Tensor | None
+    descriptor: MomentDescriptor,
+    s: torch.Tensor,
+    h: float,
+    mask: torch.Tensor | None,
+    types: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`embed` and its derivative in s, by the five-point formula with the step h: forward-mode autograd would load
     a second's worth of modules."""
-    ahead, behind, far_ahead, far_behind = (embed(descriptor, s + k * h, mask) for k in (1, -1, 2, -2))
-    return embed(descriptor, s, mask), (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
+
+    def at(k: int) -> torch.Tensor:
+        return embed(descriptor, s + k * h, mask, types)
+
+    ahead, behind, far_ahead, far_behind = (at(k) for k in (1, -1, 2, -2))
+    return at(0), (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
 
 
-def _fall(descriptor: SeE2A, s: torch.Tensor) -> torch.Tensor:
+def _fall(descriptor: MomentDescriptor, s: torch.Tensor) -> torch.Tensor:
     """-ds/dr where s (P,) > 0 in 1/A is reached; s = w(r)/(r + p) falls all the way to the cutoff."""
     low, high = torch.zeros_like(s), torch.full_like(s, descriptor.cutoff)
     for _ in range(32):  # to 1e-9 of the cutoff
@@ -162,7 +189,7 @@ def _fall(descriptor: SeE2A, s: torch.Tensor) -> torch.Tensor:
     return -_s(descriptor, r)[1]
 
 
-def _s(descriptor: SeE2A, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _s(descriptor: MomentDescriptor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """s of r, and ds/dr; the switch w as in `source/op/env_mat/env_mat.h`."""
     width = descriptor.cutoff - descriptor.cutoff_smooth
     u = ((r - descriptor.cutoff_smooth) / width).clamp(0, 1)
@@ -172,60 +199,80 @@ def _s(descriptor: SeE2A, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _pair_forces(
-    descriptor: SeE2A, s: torch.Tensor, fall: torch.Tensor, value: torch.Tensor, slope: torch.Tensor
+    descriptor: MomentDescriptor,
+    types: torch.Tensor,
+    s: torch.Tensor,
+    fall: torch.Tensor,
+    value: torch.Tensor,
+    slope: torch.Tensor,
 ) -> torch.Tensor:
-    """(P,): the largest derivative by a neighbour's position of what it adds to T, over all pairs of types and k.
+    """(P,): the largest derivative by a neighbour's position of what it adds to T, over all functions and k.
 
     That is R_a G_k(s). R_0 = (s - m)/d0 and the others, s/d1 along the pair, change with r by -`fall` = ds/dr
-    each; across the pair these turn, by s/(r d1), for which s^2/d1 stands (they are equal before the switch).
-    Takes G and its derivative in s, (ntypes, ntypes, P, M).
+    each; across the pair these turn, by s/(r d1), for which s^2/d1 stands (they are equal before the switch). In a
+    plain sum there is G_k alone. Takes G and its derivative in s, (n, F, P, M).
     """
-    mean, std = descriptor.mean[:, None, None, None], descriptor.std[:, :, None, None, None]
+    if descriptor.plain:
+        return (fall[:, None] * slope).abs().amax((0, 1, 3))
+    mean, std = descriptor.mean[types, None, None, None], descriptor.std[types][:, :, None, None, None]
     s, fall = s[:, None], fall[:, None]
     first = fall * (value + (s - mean) * slope) / std[:, 0]
     along, across = fall * (value + s * slope) / std[:, 1], s * s * value / std[:, 1]
     return torch.stack([part.abs().amax((0, 1, 3)) for part in (first, along, across)]).amax(0)
 
 
-def spline_error(descriptor: SeE2A, s_max: float, intervals: int, mask: torch.Tensor | None = None) -> float:
+def spline_error(
+    descriptor: MomentDescriptor,
+    s_max: float,
+    intervals: int,
+    mask: torch.Tensor | None = None,
+    types: torch.Tensor | None = None,
+) -> float:
     """The largest relative error in the forces that single pairs make (`_pair_forces`), but those that `mask` leaves
-    out.
+    out; of these types alone, (n,), with a mask (n, n) of theirs, or of all.
 
     An error at some distance is relative to the largest such force at that distance or farther out. Beyond half of the
     cutoff all are relative to the largest there: towards the cutoff forces go to zero, and so do their errors,
     whatever the nets do.
     """
     step, device = s_max / intervals, descriptor.mean.device
-    table = coefficients(descriptor, SplineGrid(s_max, intervals, 0.0, 0.0), mask).double()
+    types = all_types(descriptor) if types is None else types
+    table = coefficients(descriptor, SplineGrid(s_max, intervals, 0.0, 0.0), mask, types=types).double()
     errors, sizes = [], []
     for fraction in _BETWEEN:
         s = (torch.arange(intervals, dtype=torch.float64, device=device) + fraction) * step
         fall = _fall(descriptor, s)
-        value, slope = _value_and_slope(descriptor, s, step / 64, mask)
-        sizes.append(_pair_forces(descriptor, s, fall, value, slope))
+        value, slope = _value_and_slope(descriptor, s, step / 64, mask, types)
+        sizes.append(_pair_forces(descriptor, types, s, fall, value, slope))
         value, slope = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
-        errors.append(_pair_forces(descriptor, s, fall, value, slope))
+        errors.append(_pair_forces(descriptor, types, s, fall, value, slope))
     r = torch.linspace(0.5, 1.0, _FAR_POINTS, dtype=torch.float64, device=device) * descriptor.cutoff
-    s, slope = _s(descriptor, r)
-    far = _pair_forces(descriptor, s, -slope, *_value_and_slope(descriptor, s, step / 64, mask)).max()
+    s, fall = _s(descriptor, r)
+    far = _pair_forces(
+        descriptor, types, s, -fall, *_value_and_slope(descriptor, s, step / 64, mask, types)
+    ).max()
     size = torch.stack(sizes, 1).flatten().cummax(0).values.clamp(min=far.clamp(min=1e-30))
     return float((torch.stack(errors, 1).flatten() / size).max())
 
 
 @torch.no_grad()
 def choose_grid(
-    descriptor: SeE2A, r_min: float, tolerance: float, mask: torch.Tensor | None = None
+    descriptor: MomentDescriptor,
+    r_min: float,
+    tolerance: float,
+    mask: torch.Tensor | None = None,
+    types: torch.Tensor | None = None,
+    intervals: int = _FIRST_INTERVALS,
 ) -> SplineGrid:
-    """A grid whose error down to the distance r_min (A) is within `tolerance`.
+    """A grid whose error down to the distance r_min (A) is within `tolerance`, of so many intervals or more.
 
     In the end the error falls with the fifth power of the number of intervals, and faster before: one trial tells the
     next, by the sixth, so as not to end with many more than needed. Activations with kinks (relu) never reach the
     tolerance; `error` then is what the finest grid reaches.
     """
     s_max = float(1.0 / (r_min + descriptor.protection))
-    intervals = _FIRST_INTERVALS
     while True:
-        error = spline_error(descriptor, s_max, intervals, mask)
+        error = spline_error(descriptor, s_max, intervals, mask, types)
         if error <= tolerance or intervals >= _MOST_INTERVALS:
             return SplineGrid(s_max, intervals, r_min, error)
         wanted = int(intervals * min((error / tolerance) ** (1 / 6), 4.0)) + 8

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ _VERSION = "1"
 _REFERENCE = "@tensor"
 
 
-def encode_safetensors(model: dict[str, Any], source: dict[str, Any]) -> bytes:
-    """The bytes of a file that `read_safetensors` gives model and source back from."""
-    arrays: dict[str, np.ndarray] = {}
+def encode_safetensors(
+    model: dict[str, Any], source: dict[str, Any], more: Mapping[str, np.ndarray] | None = None
+) -> bytes:
+    """The bytes of a file that `read_safetensors` gives model and source back from; `more` arrays, by name, are for
+    other readers."""
+    arrays: dict[str, np.ndarray] = dict(more or {})
     texts = {"model": json.dumps(_references(model, "model", arrays)), "source": json.dumps(source)}
     metadata = {"format": "mdops", "version": _VERSION, **texts, "sha256": _digest(texts, arrays)}
     return save(arrays, metadata)

@@ -72,6 +72,13 @@ def one_of(*words: str) -> Check:
     return lambda value: text(value) and value in words
 
 
+def scheme(value: Any) -> bool:
+    """Whether it is a scheme of low-bit numbers."""
+    from mdops.nn.quantized import SCHEMES  # which loads the ops
+
+    return text(value) and value in SCHEMES
+
+
 REQUIRED: Any = object()
 NETWORK_TYPES = ("network", "embedding_network", "fitting_network")
 # Names of a precision that DeePMD-kit takes as another's; nets may also be bfloat16.
@@ -164,6 +171,7 @@ _KINDS: dict[str, Keys] = {
         "type_map": type_map,
         "layer_name": (anything, None),
         "spin": (anything, None),
+        "quantized": (optional(node), None),  # mdops' own (docs/quantize.md)
         "@variables": part,
     },
 }
@@ -225,7 +233,7 @@ _NODES: dict[str, Keys] = {
         "type_map": type_map,
         "embedding": part,
     },
-    # These four carry no "@class" in DeePMD-kit; the key that holds them names them.
+    # These five carry no "@class"; the key that holds them names them.
     "attention_layers[]": {
         **_ATTENTION_LAYER,
         "attention_layer": part,
@@ -238,6 +246,10 @@ _NODES: dict[str, Keys] = {
         "smooth": (boolean, True),
         "in_proj": part,
         "out_proj": part,
+    },
+    "quantized": {
+        "scheme": (scheme, REQUIRED),
+        "@variables": part,
     },
     "env_mat": {
         "rcut": (positive, REQUIRED),
@@ -336,4 +348,5 @@ VARIABLES: dict[str, dict[str, bool]] = {
     },
     "Layer": {"w": True, "b": False, "idt": False},
     "LayerNorm": {"w": True, "b": True},
+    "quantized": {"shifts": True},
 }

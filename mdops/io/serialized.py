@@ -14,6 +14,8 @@ from mdops.io.tree import Budget, Leaf, mapping, plain, resolve
 
 _SHOWN = ("software", "version", "time", "backend", "pt_version", "tf_version", "jax_version", "pd_version")
 _OWN = "mdops"  # holds what a source has and DeePMD-kit's files have no key for
+# Beside it: what fittings have of low-bit numbers. The nets are rounded, and so good for who does not know of that.
+_QUANTIZED = "mdops_quantized"
 
 
 def model_file_from(header: dict[str, Any], leaf: Leaf, budget: Budget, format_name: str) -> ModelFile:
@@ -35,7 +37,10 @@ def model_file_from(header: dict[str, Any], leaf: Leaf, budget: Budget, format_n
         source["min_nbor_dist"] = float(np.asarray(distance).reshape(()))
     if isinstance(header.get(_OWN), dict):
         source = {**plain(header[_OWN], budget), **source}
-    return ModelFile(resolve(tree, leaf, budget, "model"), source)
+    model = resolve(tree, leaf, budget, "model")
+    if _QUANTIZED in header:
+        _attach(model, resolve(mapping(header[_QUANTIZED], _QUANTIZED), leaf, budget, _QUANTIZED))
+    return ModelFile(model, source)
 
 
 def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +56,7 @@ def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
     origin = source.get("imported_from", source.get("format"))
     if origin is not None:
         own["imported_from"] = origin
+    model, quantized = _detached(model, "model")
     now = str(datetime.datetime.now(tz=datetime.UTC))
     return {
         "software": "mdops",
@@ -58,7 +64,34 @@ def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
         "time": now,
         **{key: source[key] for key in _SHOWN if key in source},
         **({_OWN: own} if own else {}),
+        **({_QUANTIZED: quantized} if quantized else {}),
         "@variables": {} if distance is None else {"min_nbor_dist": np.asarray(distance, np.float64)},
         "model": model,
         "model_def_script": source.get("model_def_script") or json.loads(json.dumps(definition(model))),
     }
+
+
+def _detached(model: dict[str, Any], place: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A model without the key `quantized` of its fittings, unknown to DeePMD-kit, and these by their places."""
+    found: dict[str, Any] = {}
+    if isinstance(model.get("fitting"), dict) and "quantized" in model["fitting"]:
+        fitting = dict(model["fitting"])
+        found[f"{place}.fitting"] = fitting.pop("quantized")
+        model = {**model, "fitting": fitting}
+    if isinstance(model.get("models"), list):
+        parts = [_detached(part, f"{place}.models[{i}]") for i, part in enumerate(model["models"])]
+        model = {**model, "models": [part for part, _ in parts]}
+        for _, others in parts:
+            found |= others
+    return model, found
+
+
+def _attach(model: dict[str, Any], quantized: dict[str, Any], place: str = "model") -> None:
+    """Puts back what `_detached` gave. Raises ModelFileError for a place that there is not."""
+    if isinstance(model.get("fitting"), dict) and f"{place}.fitting" in quantized:
+        model["fitting"]["quantized"] = quantized.pop(f"{place}.fitting")
+    for i, part in enumerate(model["models"] if isinstance(model.get("models"), list) else []):
+        if isinstance(part, dict):
+            _attach(part, quantized, f"{place}.models[{i}]")
+    if place == "model" and quantized:
+        raise ModelFileError(f"{_QUANTIZED} names {min(quantized)}, which is no fitting of the model")

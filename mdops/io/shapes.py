@@ -8,6 +8,7 @@ from mdops.errors import ModelFileError
 from mdops.io import schema
 
 Tree = dict[str, Any]
+_MOST_SHIFT = 100  # of exponents of two that balance low-bit layers
 
 
 def check_shapes(model: Tree, place: str) -> None:
@@ -242,6 +243,12 @@ def _check_fitting(node: Tree, type_map: list[str], place: str) -> None:
             array = node["@variables"][key]
             if (array is not None and size) or (array is None and size):
                 _same(0 if array is None else array.size, size, f"the size of {place}.@variables.{key}")
+    if "quantized" in node:
+        inputs = sum(in_dim + sum(node["neuron"][:-1]) for _ in node["nets"]["networks"])
+        shifts = node["quantized"]["@variables"]["shifts"]
+        _same(shifts.shape, (inputs if node["neuron"] else 0,), f"the shape of {place}.quantized shifts")
+        if shifts.dtype.kind != "i" or (abs(shifts.astype(int)) > _MOST_SHIFT).any():
+            raise ModelFileError(f"{place}.quantized holds shifts that are none")
     default = node["default_fparam"]
     if default is not None:
         _same(len(default), node["numb_fparam"], f"the length of {place}.default_fparam")

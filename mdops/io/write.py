@@ -4,7 +4,7 @@ import glob
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from mdops.io.hdf5 import encode_hdf5
 from mdops.io.safetensors_file import encode_safetensors
 from mdops.io.text import encode_json, encode_yaml
 
-_Encode = Callable[[dict[str, Any], dict[str, Any]], bytes | memoryview]
+_Encode = Callable[..., bytes | memoryview]  # of model and source
 _FORMATS: dict[str, _Encode] = {
     ".safetensors": encode_safetensors,
     ".dp": encode_hdf5,
@@ -27,7 +27,10 @@ _FORMATS: dict[str, _Encode] = {
 
 
 def write_model(
-    path: str | os.PathLike[str], model: dict[str, Any], source: dict[str, Any] | None = None
+    path: str | os.PathLike[str],
+    model: dict[str, Any],
+    source: dict[str, Any] | None = None,
+    more: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Write a model, whole or not at all.
 
@@ -37,17 +40,22 @@ def write_model(
             (the same tree, for other programs).
         model: a serialised tree, as `ModelFile.model` has it. `read_model` gives it back bit for bit.
         source: what `ModelFile.source` should say; plain values only.
+        more: arrays by name that go along for other readers, in .safetensors alone.
 
     Raises:
-        ModelFileError: the suffix is another, or there is no such folder; the tree holds something that is neither a
-            plain value nor a NumPy array of numbers, or that `read_model` would refuse: NaN, or infinite.
+        ModelFileError: the suffix is another, or none for `more`; there is no such folder; the tree holds something
+            that is neither a plain value nor a NumPy array of numbers, or that `read_model` would refuse: NaN, or
+            infinite.
         OSError: the file cannot be written.
     """
     path = Path(path)
     encode = _encoder(path)
+    if more and encode is not encode_safetensors:
+        raise ModelFileError(f"{path}: what the C core needs goes into .safetensors alone")
     try:
         plain_source = json.loads(json.dumps(source or {}, allow_nan=False))
-        data = encode(_checked(model, "model", False), plain_source)
+        arrays = {name: _checked_array(array, name) for name, array in (more or {}).items()}
+        data = encode(_checked(model, "model", False), plain_source, *([arrays] if arrays else []))
     except KeyError as error:
         raise ModelFileError(f"{path}: not written: the model lacks {error}") from error
     except (ModelFileError, TypeError, ValueError) as error:

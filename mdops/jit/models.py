@@ -34,7 +34,12 @@ def why_not(potential: "Potential") -> str | None:
     from mdops.evaluators.fused import Fused
 
     problem = Fused.why_not(potential)
-    return None if problem is None else f"kernels are rebuilt for the evaluator `fused`: {problem}"
+    if problem is not None:
+        return f"kernels are rebuilt for the evaluator `fused`: {problem}"
+    descriptor: Any = potential.model.descriptor
+    if descriptor.mixed or descriptor.plain:
+        return f"kernels are rebuilt for se_e2_a, and this is {potential.kind}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def _sizes(potential: "Potential", *, gpu: bool) -> dict[str, Any]:
     from mdops.evaluators.splined import SplineModel
 
     scalars = op_scalars(SplineModel(potential), potential.matmul)
-    width, axis, neurons, residual, activation, threshold, matmul = scalars[4:]
+    width, axis, neurons, residual, _, activation, threshold, matmul = scalars[4:]
     fitting: Any = potential.model.fitting
     found: dict[str, Any] = {
         "dtype": str(potential.dtype).removeprefix("torch."),

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from mdops.errors import UnsupportedModelError
-from mdops.models.contract import EnvironmentDescriptor, Features, Tree, environment_node
+from mdops.models.contract import Features, Tree, environment_node
 from mdops.models.environment import check_axis, environment, in_chunks, switch
+from mdops.models.moments import MomentDescriptor
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
@@ -263,7 +264,7 @@ class AttentionLayer(nn.Module):
 
 
 @register
-class SeAttenV2(EnvironmentDescriptor):
+class SeAttenV2(MomentDescriptor):
     """D_i = [T^T T_<, (M, M2) flattened, the type embedding of i], from T_i = (1/N_sel) sum_j R_j (x) g_j.
 
     R_j is the normalised row of the environment matrix of neighbour j, of any type, s_j its first entry, and g_j is
@@ -314,12 +315,46 @@ class SeAttenV2(EnvironmentDescriptor):
         return max(1, _NUMBERS_ON_GPU // max(1, self._numbers(near.neighbors.shape[1])))
 
     def forward(self, near: Neighborhood) -> Features:
-        types = self.type_embedding()
-        t = self.moments(near, types)
-        d = (t.transpose(1, 2) @ t[:, :, : self.options.axis_neuron]).flatten(1)
-        if self.options.concat_output_tebd:
-            d = torch.cat([d, F.embedding(near.centers, types)], dim=1)
-        return Features(d, t[:, 1:])
+        return self.contract(self.moments(near, self.type_embedding()), near)
+
+    @property
+    def axis_neuron(self) -> int:
+        return self.options.axis_neuron
+
+    @property
+    def is_sum(self) -> bool:
+        return len(self.attention) == 0
+
+    @property
+    def gated(self) -> bool:
+        return self.options.strips_types and self.options.is_smooth
+
+    @property
+    def activations(self) -> list[str]:
+        return [layer.activation_name for layer in self.embeddings.net().layers]
+
+    def constants(self) -> torch.Tensor | None:
+        return self.type_embedding() if self.options.concat_output_tebd else None
+
+    def functions(self, s: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """Without attention. Only these types' embeddings are used, of a model that may have many."""
+        n, x = len(types), self.scaled(s, types)
+        embedded = F.embedding(types, self.type_embedding())
+        products = self._type_products(embedded)
+        kinds, centers = torch.arange(n, device=s.device), torch.arange(n, device=s.device)[:, None]
+        if self.gated:
+            assert products is not None
+            g = self.embeddings.net()(x[..., None])[:, None]
+            of_pairs = products if self.options.type_one_side else products.view(n, n, -1)
+            return torch.cat([g, g * of_pairs.expand(n, n, -1)[:, :, None]], dim=1)
+        every = (n, n, len(s))
+        return self._embedding(
+            x[:, None, :, None].expand(*every, 1),
+            kinds[None, :, None].expand(every),
+            centers[..., None].expand(every),
+            embedded,
+            products,
+        )
 
     def moments(self, near: Neighborhood, types: torch.Tensor) -> torch.Tensor:
         """T (N, 4, M), from the embedding of the types (ntypes, tebd_dim)."""
@@ -399,13 +434,13 @@ class SeAttenV2(EnvironmentDescriptor):
         return Neighbors(offsets, plan, switch, directions, empty, fused)
 
     def _type_products(self, types: torch.Tensor) -> torch.Tensor | None:
-        """(ntypes * ntypes, M): what the net of types gives for each centre and neighbour; (ntypes, M) for each
-        neighbour where types are one-sided; None where there is no such net."""
+        """(n * n, M): what the net of types gives for each centre and neighbour of the types with these embeddings,
+        (n, tebd_dim); (n, M) for each neighbour where types are one-sided; None where there is no such net."""
         if self.type_nets is None:
             return None
         inputs = types
         if not self.options.type_one_side:
-            n = self.ntypes
+            n = len(types)
             inputs = torch.cat([types.repeat(n, 1), types.repeat_interleave(n, 0)], dim=1)
         return self.type_nets.net()(inputs)
 
@@ -424,7 +459,7 @@ class SeAttenV2(EnvironmentDescriptor):
             if not self.options.type_one_side:
                 inputs.append(F.embedding(centers, types).expand(*kinds.shape, -1))
             return self.embeddings.net()(torch.cat(inputs, dim=-1))
-        t = F.embedding(kinds if self.options.type_one_side else centers * self.ntypes + kinds, products)
+        t = F.embedding(kinds if self.options.type_one_side else centers * len(types) + kinds, products)
         g = self.embeddings.net()(s)
         return g + g * (t if switch is None else t * switch[..., None])
 

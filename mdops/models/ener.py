@@ -14,6 +14,7 @@ from mdops.models.contract import ENERGY, Kind, Output, Tree
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import Net, NetCollection, array, tensor
+from mdops.nn.quantized import SCHEMES, LowBitLayer, Scheme, rounded_net
 from mdops.options import PRECISIONS, Options, key, saved_precision
 
 _STREAM = 1  # of random numbers; descriptors have 0
@@ -155,6 +156,12 @@ class EnergyFitting(Kind):
         return self.nets.net(kind)
 
     @property
+    def scheme(self) -> Scheme | None:
+        """In what low-bit numbers the hidden layers multiply; None: in none."""
+        layer = self.net(0).layers[0]
+        return layer.scheme if isinstance(layer, LowBitLayer) else None
+
+    @property
     def parameter_sizes(self) -> dict[str, int]:
         return {"fparam": self.fparam.size, "aparam": self.aparam.size}
 
@@ -206,15 +213,29 @@ class EnergyFitting(Kind):
         system = near.system
         extra = self.extra_inputs(system.batch, system.count, fparam, aparam)
         energy = torch.zeros(system.atoms, dtype=torch.float64, device=features.device)
-        for kind, vacuum in enumerate(self.vacuum):
+        for kind in range(len(self.type_map)):
             index = torch.nonzero(system.types == kind)[:, 0]
-            own, net = extra[index], self.net(kind)
-            out = net(torch.cat([features[index], own], dim=1))[:, 0].double()
-            if vacuum:
-                nothing = features.new_zeros(len(index), features.shape[1])
-                out = out - net(torch.cat([nothing, own], dim=1))[:, 0].double()
-            energy = energy.index_copy(0, index, out + self.bias[kind])
+            energy = energy.index_copy(0, index, self.energy(kind, features[index], extra[index]))
         return {"energy": energy}
+
+    def energy(self, kind: int, features: torch.Tensor, extra: torch.Tensor) -> torch.Tensor:
+        """(n,) in eV, float64, of atoms of one type with these features (n, D) and `extra_inputs`."""
+        net = self.net(kind)
+        out = net(torch.cat([features, extra], dim=1))[:, 0].double()
+        if self.vacuum[kind]:
+            nothing = features.new_zeros(len(features), features.shape[1])
+            out = out - net(torch.cat([nothing, extra], dim=1))[:, 0].double()
+        return out + self.bias[kind]
+
+    def value_and_gradient(
+        self, kind: int, features: torch.Tensor, extra: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `energy` gives, and its gradient by the features (n, D); without a graph."""
+        with torch.enable_grad():
+            leaf = features.detach().requires_grad_()
+            energy = self.energy(kind, leaf, extra)
+            (gradient,) = torch.autograd.grad(energy.sum(), leaf)
+        return energy.detach(), gradient
 
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "EnergyFitting":
@@ -233,10 +254,13 @@ class EnergyFitting(Kind):
             )
             for name, size in sizes.items()
         ]
+        nets = NetCollection.from_tree(tree["nets"], dtype)
+        if tree.get("quantized") is not None:
+            _round_nets(nets, tree["quantized"])
         return cls(
             options,
             type_map,
-            NetCollection.from_tree(tree["nets"], dtype),
+            nets,
             tensor(variables["bias_atom_e"], torch.float64).reshape(len(type_map)),
             parameters[0],
             parameters[1],
@@ -259,6 +283,7 @@ class EnergyFitting(Kind):
             "atom_ener": list(o.atom_ener) or None,
             "mixed_types": self.shared,
             "nets": nets.to_tree(precision, o.resnet_dt),
+            **self._quantized_to_tree(),
             "type_map": list(self.type_map),
             "layer_name": None,
             "spin": None,
@@ -266,6 +291,18 @@ class EnergyFitting(Kind):
                 "bias_atom_e": array(self.bias[:, None]),
                 **{name: array(value) if value.numel() else None for name, value in values.items()},
             },
+        }
+
+    def _quantized_to_tree(self) -> Tree:
+        """What there is beside the weights of low-bit nets, which are rounded there; nothing for others."""
+        scheme = self.scheme
+        if scheme is None:
+            return {}
+        shifts = [
+            layer.shifts for net in self.nets.nets for layer in net.layers if isinstance(layer, LowBitLayer)
+        ]
+        return {
+            "quantized": {"scheme": scheme.name, "@variables": {"shifts": torch.cat(shifts).cpu().numpy()}}
         }
 
     @classmethod
@@ -302,10 +339,21 @@ class EnergyFitting(Kind):
     def summary(self) -> dict[str, str]:
         hidden = "-".join(str(layer.outputs) for layer in self.net(0).layers[:-1])
         sizes = self.parameter_sizes
+        scheme = f", {self.scheme.name}: {self.scheme.words}" if self.scheme else ""
         return {
-            "fitting nets": f"{hidden}, {'one for all types' if self.shared else 'one a type'}",
+            "fitting nets": f"{hidden}, {'one for all types' if self.shared else 'one a type'}{scheme}",
             "frame, atomic": f"{sizes['fparam']} frame and {sizes['aparam']} atomic parameters",
         }
+
+
+def _round_nets(nets: NetCollection, node: Tree) -> None:
+    """Puts the hidden layers of nets into the scheme of a node."""
+    shifts, at = torch.from_numpy(np.array(node["@variables"]["shifts"], dtype=np.int8)), 0
+    for k, net in enumerate(nets.nets):
+        widths = [layer.inputs for layer in net.layers[:-1]]
+        own = list(shifts[at : at + sum(widths)].split(widths))
+        nets[k] = rounded_net(net, SCHEMES[node["scheme"]], own)
+        at += sum(widths)
 
 
 def _optional(values: np.ndarray | None, size: int, dtype: torch.dtype) -> torch.Tensor:

@@ -89,14 +89,7 @@ class Neighborhood:
     @cached_property
     def first_types(self) -> torch.Tensor:
         """(S,) int64: the type of the first atom of each system (`System.first_types`); 0 if it is virtual."""
-        s, first = self.system, self.system.first_types
-        if s.atoms == 0:
-            return torch.zeros(s.count, dtype=torch.int64, device=s.batch.device)
-        if first is None:
-            atoms = torch.arange(s.atoms, device=s.batch.device)
-            places = torch.full((s.count,), s.atoms - 1, device=s.batch.device)
-            first = s.types[places.scatter_reduce(0, s.batch.long(), atoms, "amin")]
-        return first.long().clamp(min=0)
+        return self.system.first_of_systems().long().clamp(min=0)
 
     @cached_property
     def padding_types(self) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 
 from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, check_axis, embed, environment
+from mdops.models.moments import MomentDescriptor
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import Net, NetCollection
@@ -40,7 +41,7 @@ class SeE2AOptions(EnvironmentOptions):
 
 
 @register
-class SeE2A(TypedDescriptor):
+class SeE2A(TypedDescriptor, MomentDescriptor):
     """D_i = T^T T_<, (M, M2) flattened, from T_i = (1/N_sel) sum_t sum_{j in t} R_j (x) G_{c t}(s_j).
 
     R_j is the normalised row of the environment matrix of neighbour j, s_j its first entry, c the type of
@@ -78,7 +79,20 @@ class SeE2A(TypedDescriptor):
         return self.embeddings.net(center, neighbor)
 
     def forward(self, near: Neighborhood) -> Features:
-        return self.contract(self.moments(near))
+        return self.contract(self.moments(near), near)
+
+    @property
+    def activations(self) -> list[str]:
+        return [layer.activation_name for net in self.embeddings.nets for layer in net.layers]
+
+    def functions(self, s: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        x, kinds = self.scaled(s, types)[..., None], types.tolist()
+        if self.type_one_side:
+            nets, x = [self.net(0, t) for t in kinds], x.flatten(0, 1)[None]
+        else:
+            nets, x = [self.net(c, t) for t in kinds for c in kinds], x.repeat(len(kinds), 1, 1)
+        values = nets[0].alike(nets, x)
+        return values.view(len(kinds), len(kinds), len(s), -1).transpose(0, 1)
 
     def moments(self, near: Neighborhood) -> torch.Tensor:
         """T (N, 4, M)."""
@@ -89,10 +103,6 @@ class SeE2A(TypedDescriptor):
         g = embed(self.embeddings, rows[..., 0], kinds, near.centers)
         absent = torch.tensor(self.sel, device=g.device) - near.count(near.kinds)
         return rows.transpose(1, 2) @ g / self.slots + self.padding(absent, near.types)
-
-    def contract(self, t: torch.Tensor) -> Features:
-        """D (N, M * M2), and x, y, z of T as axes, from T (N, 4, M)."""
-        return Features((t.transpose(1, 2) @ t[:, :, : self.axis_neuron]).flatten(1), t[:, 1:])
 
     def padding(self, absent: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
         """(N, 4, M): what absent neighbours, (N, ntypes) of them, add to T of centres of `types` (N,)."""

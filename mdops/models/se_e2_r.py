@@ -9,6 +9,7 @@ import torch
 from mdops.errors import UnsupportedModelError
 from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, embed, environment
+from mdops.models.moments import MomentDescriptor
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import NetCollection
@@ -27,7 +28,7 @@ class SeE2ROptions(EnvironmentOptions):
 
 
 @register
-class SeE2R(TypedDescriptor):
+class SeE2R(TypedDescriptor, MomentDescriptor):
     """D_i = 1/(5 N_sel) sum_t sum_{j in t} G_t(s_j), (M,).
 
     s_j is the first entry of the normalised row of neighbour j, t its type. Of DeePMD-kit's N_sel places those without
@@ -42,8 +43,25 @@ class SeE2R(TypedDescriptor):
     columns: ClassVar[int] = 1
 
     @property
-    def width(self) -> int:
+    def axis_neuron(self) -> int:
+        return 0
+
+    @property
+    def channels(self) -> int:
         return self.embeddings.net(0).outputs
+
+    @property
+    def width(self) -> int:
+        return self.channels
+
+    @property
+    def activations(self) -> list[str]:
+        return [layer.activation_name for net in self.embeddings.nets for layer in net.layers]
+
+    def functions(self, s: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        n, nets = len(types), [self.embeddings.net(t) for t in types.tolist()]
+        values = nets[0].alike(nets, self.scaled(s, types).reshape(1, -1, 1))
+        return values.view(n, n, len(s), -1).transpose(0, 1) / 5
 
     def forward(self, near: Neighborhood) -> Features:
         s = environment(self, near, radial=True)[..., 0].masked_fill(self.excludes(near), 0.0)

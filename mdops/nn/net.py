@@ -5,18 +5,37 @@ normal, with deviation 1/sqrt(inputs + outputs); biases with 1; timesteps 0.1 +-
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from mdops.errors import UnsupportedModelError
 from mdops.nn.activation import activation
+from mdops.ops.mlp import mlp_value_and_gradient
 from mdops.options import saved_precision
 
 Tree = dict[str, Any]
+_MOST_LAYERS = 17  # of the ops on nets
+
+_needs_input_gradient_alone = ContextVar("needs_input_gradient_alone", default=False)
+
+
+@contextmanager
+def input_gradient_alone() -> Iterator[None]:
+    """While this lasts, nets of one output give no derivatives but the first by their input, which an op finds in the
+    same pass as the value (`mdops.ops.mlp_value_and_gradient`): 0.6 to 0.95 of the time of PyTorch's operations on a
+    CPU. In trainings it would not pay."""
+    token = _needs_input_gradient_alone.set(True)
+    try:
+        yield
+    finally:
+        _needs_input_gradient_alone.reset(token)
 
 
 class Layer(nn.Module):
@@ -55,7 +74,7 @@ class Layer(nn.Module):
 
     def to_tree(self, precision: str) -> Tree:
         """The node, with arrays of that dtype."""
-        arrays = {"w": self.weight, "b": self.bias, "idt": self.timestep}
+        arrays = {"w": self.multiplied, "b": self.bias, "idt": self.timestep}
         return {
             "@class": "Layer",
             "@version": 2,
@@ -111,24 +130,32 @@ class Layer(nn.Module):
         return self.residual and self.outputs in (self.inputs, 2 * self.inputs)
 
     @property
+    def multiplied(self) -> torch.Tensor:
+        """The weights as inputs are multiplied with them: `weight`, or what is left of it after rounding."""
+        return self.weight
+
+    @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Weight, bias and timestep; in the place of one that is absent, what does nothing."""
-        weight = self.weight
+        weight = self.multiplied
         bias = weight.new_zeros(self.outputs) if self.bias is None else self.bias
         return weight, bias, weight.new_ones(self.outputs) if self.timestep is None else self.timestep
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., inputs) to (..., outputs)."""
-        return self._apply_to(x, self.weight, self.bias, self.timestep)
+        return self._after_product(self.product(x), x, self.bias, self.timestep)
 
-    def _apply_to(
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """x W."""
+        return x @ self.weight
+
+    def _after_product(
         self,
+        y: torch.Tensor,
         x: torch.Tensor,
-        weight: torch.Tensor,
         bias: torch.Tensor | None,
         timestep: torch.Tensor | None,
     ) -> torch.Tensor:
-        y = x @ weight
         if bias is not None:
             y = y + bias
         y = self._activation(y)
@@ -147,8 +174,8 @@ class Layer(nn.Module):
         def rows(values: list[torch.Tensor | None]) -> torch.Tensor | None:
             return None if values[0] is None else torch.stack([v for v in values if v is not None])[:, None]
 
-        weight = torch.stack([other.weight for other in others])
-        return self._apply_to(x, weight, rows([o.bias for o in others]), rows([o.timestep for o in others]))
+        y = x @ torch.stack([other.weight for other in others])
+        return self._after_product(y, x, rows([o.bias for o in others]), rows([o.timestep for o in others]))
 
 
 class Net(nn.Sequential):
@@ -203,6 +230,26 @@ class Net(nn.Sequential):
             layers.append(Layer.random(widths[-1], outputs, "none", residual=False, **common))
         return cls(layers)
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., inputs) to (..., outputs)."""
+        if _needs_input_gradient_alone.get() and x.requires_grad and self._is_for_op(x):
+            return _ValueAndGradient.apply(x, self)
+        value: torch.Tensor = super().forward(x)
+        return value
+
+    def _is_for_op(self, x: torch.Tensor) -> bool:
+        last = self.layers[-1]
+        return (
+            x.device.type == "cpu"
+            and x.dim() == 2
+            and self.outputs == 1
+            and len(self) <= _MOST_LAYERS
+            and all(type(layer) is Layer for layer in self)
+            and last.activation_name.lower() in ("linear", "none")
+            and last.timestep is None
+            and not last.adds_input
+        )
+
     @property
     def layers(self) -> list[Layer]:
         return [layer for layer in self if isinstance(layer, Layer)]
@@ -220,6 +267,28 @@ class Net(nn.Sequential):
     @property
     def outputs(self) -> int:
         return self.layers[-1].outputs
+
+
+class _ValueAndGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, net: Net) -> torch.Tensor:
+        layers = net.layers
+        value, gradient = mlp_value_and_gradient(
+            x,
+            [layer.weight for layer in layers],
+            [layer.bias for layer in layers],
+            activation=[layer.activation_name for layer in layers[:-1]],
+            timesteps=[layer.timestep for layer in layers[:-1]],
+            residual=[layer.residual for layer in layers[:-1]],
+        )
+        ctx.save_for_backward(gradient)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return grad * gradient, None
 
 
 class NetCollection(nn.ModuleList):

@@ -23,6 +23,9 @@ def spline_moment(
     protection: float = 0.0,
     radial: bool = False,
     pair_mask: torch.Tensor | None = None,
+    zeroed: torch.Tensor | None = None,
+    padding: torch.Tensor | None = None,
+    gated: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A_t[b, a] = sum over the neighbours j of type t of phi_b(s_j) R_j[a].
 
@@ -32,12 +35,18 @@ def spline_moment(
     row is padded to `sel` neighbours with w = 0, a neighbour beyond the cutoff being padding too; the padding
     is negative where an atom has more neighbours than `sel`. Differentiable twice in `displacements`.
 
+    Descriptors of mixed types have `sel` places for neighbours of all types, and as many absent ones as are left, none
+    at least, of the type that `padding` says.
+
     Args:
         displacements, counts, types, mean, std, cutoff, cutoff_smooth, protection, radial, pair_mask:
             as for `env_mat`.
-        sel: (ntypes,) int32.
+        sel: (ntypes,) int32, or (1,) with `padding`.
         s_max: the last knot, 1/A.
         intervals: pieces of [0, s_max]; there are B = intervals + 5 basis functions.
+        zeroed: (ntypes, ntypes) bool, of the pairs in `pair_mask` those that take places all the same; None: none do.
+        padding: (N,) int32, the type of the absent neighbours of each atom, where all types share places.
+        gated: give the sums of w(r_j) phi_b(s_j) R_j[a] instead, to which absent neighbours add nothing.
 
     Returns:
         moments (N, ntypes, B, 4), or (N, ntypes, B, 1) when radial;
@@ -52,13 +61,16 @@ def spline_moment(
         mean,
         std,
         no_mask(counts) if pair_mask is None else pair_mask,
+        no_mask(counts) if zeroed is None else zeroed,
         sel,
+        sel[:0] if padding is None else padding,
         cutoff,
         cutoff_smooth,
         protection,
         s_max,
         intervals,
         radial,
+        gated,
     )
 
 
@@ -69,7 +81,7 @@ def _moments_like(displacements: Any, counts: Any, intervals: int, radial: bool)
 
 @register_fake("spline_moment")
 def _(displacements: Any, counts: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    *_, intervals, radial = args
+    *_, intervals, radial, _ = args
     return (
         _moments_like(displacements, counts, intervals, radial),
         counts.new_empty(counts.shape),
@@ -84,7 +96,7 @@ def _(grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
 
 @register_fake("spline_moment_jvp")
 def _(tangent: Any, displacements: Any, counts: Any, *args: Any) -> torch.Tensor:
-    *_, intervals, radial = args
+    *_, intervals, radial, _ = args
     return _moments_like(displacements, counts, intervals, radial)
 
 
@@ -94,23 +106,22 @@ def _(tangent: Any, grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> Any:
-    d, counts, types, mean, std, mask, _, *scalars, _, radial = args
-    return (
-        torch.ops.mdops.spline_moment_backward(grads[0], d, counts, types, mean, std, mask, *scalars, radial),
-    )
+    d, counts, types, mean, std, mask, _, _, _, *scalars, _, radial, gated = args
+    lists = (d, counts, types, mean, std, mask)
+    return (torch.ops.mdops.spline_moment_backward(grads[0], *lists, *scalars, radial, gated),)
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> Any:
     """The moments are linear in their gradient's place: d<v, backward(g, d)> is the moments' derivative along v
     for g, and a Hessian product for d."""
     (v,) = grads
-    g, d, *lists, radial = args
+    g, d, *lists, radial, gated = args
     scalars = lists[5:]
     moments = pairs = None
     if needs[0]:
-        moments = torch.ops.mdops.spline_moment_jvp(v, d, *lists[:5], *scalars, g.shape[2] - 5, radial)
+        moments = torch.ops.mdops.spline_moment_jvp(v, d, *lists[:5], *scalars, g.shape[2] - 5, radial, gated)
     if needs[1]:
-        pairs = torch.ops.mdops.spline_moment_hvp(v, g, d, *lists, radial)
+        pairs = torch.ops.mdops.spline_moment_hvp(v, g, d, *lists, radial, gated)
     return moments, pairs
 
 

@@ -1,4 +1,4 @@
-"""A whole se_e2_a model with splines in one op, for simulation."""
+"""A whole model with splines in one op, for simulation."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from mdops.ops._register import register_fake
 
 
 def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
-    """Energies, forces and virials of a se_e2_a model whose embedding nets are splines, in one pass.
+    """Energies, forces and virials of a model of one descriptor of sums over neighbours (se_e2_a, se_e2_r, DPA-1
+    without attention) whose embedding nets are splines, in one pass.
 
     On the CPU it works through blocks of atoms that stay in the processor's cache, from moments to forces
     (docs/mathematics.md). On a GPU it is a fixed sequence of kernels that never waits for the host and can be captured
@@ -23,13 +24,20 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
         counts (N, ntypes) int32: as everywhere (docs/ops.md);
         mean (ntypes,), std (ntypes, 2): as for `env_mat`;
         pair_mask, zeroed (ntypes, ntypes) bool: pairs of types left out, and those of them that are not padding;
-        sel (ntypes,) int32;
-        tables (ntypes, ntypes * B, width padded to 16): the spline coefficients of each centre's type / N_sel;
-        nets (ntypes, P): the fitting nets, from `spline_potential_pack` with the same `matmul`;
+        sel (ntypes,) and padding (0,) int32; or sel (1,) and padding (N,), the type of the absent neighbours of each
+        atom, where neighbours of all types share places: as for `spline_moment`;
+        tables (ntypes, ntypes * B, width padded to 16): the spline coefficients of each centre's type / N_sel; if
+        `gated` (ntypes, (1 + ntypes) * B, ..), those of g_c before those of the g_ct that have the gate;
+        nets (ntypes, P), or (1, P) for all types: the fitting nets, from `spline_potential_pack` with the same
+        `matmul`;
         extra (N, E): further inputs of the fitting nets;
-        scale, shift (ntypes,) float64: the energy of an atom is scale * net + shift, eV;
+        scale (ntypes,), or (1,) with one net, and shift (ntypes,), float64: the energy of an atom is
+        scale * net + shift, eV;
         cutoff, cutoff_smooth, protection (A), s_max (1/A), width, axis, neurons, residual (0 or 1 for each
-        hidden layer), activation (its code), threshold (of silut) and matmul.
+        hidden layer), gated, activation (its code), threshold (of silut) and matmul.
+
+    With axis 0 the descriptor is a plain sum (se_e2_r): 1 stands in the place of R, and neighbours in `zeroed` count
+    with s = mean. Atoms of a net that serves all types are worked on together: many types cost no more than few.
 
     Returns:
         atom_energy (N,) float64, forces (N, 3) float64, virial (S, 3, 3) float64, and within (N, ntypes) int32
@@ -52,7 +60,7 @@ def spline_potential_pack(
         weights: (inputs, outputs) of each layer, the output layer, (inputs, 1), last; the first has width * axis
             inputs, in DeePMD-kit's order, and then the extra ones.
         biases, timesteps: (outputs,) of each layer.
-        width, axis: M and M2.
+        width, axis: M and M2; with axis 0, of a plain sum, there are `width` inputs.
         matmul: the least accuracy of products: "float32", "bf16x3", "bf16", or on a GPU alone "tf32".
     """
     return torch.ops.mdops.spline_potential_pack(weights, biases, timesteps, width, axis, matmul)
@@ -61,7 +69,7 @@ def spline_potential_pack(
 def spline_potential_why_not(
     like: torch.Tensor,
     *,
-    ntypes: int,
+    tables: int,
     intervals: int,
     width: int,
     axis: int,
@@ -74,12 +82,13 @@ def spline_potential_why_not(
 
     Args:
         like: (any,) a tensor of the model's device and dtype.
-        ntypes, intervals: types, and pieces of each spline.
+        tables, intervals: how many tables a type of centre has, one a type and one more with a gate, and the pieces of
+            each spline.
         width, axis: M and M2.
         neurons: of each hidden layer of the fitting nets.
         extra: their inputs beside the descriptor's.
     """
-    why = torch.ops.mdops.spline_potential_why_not(like, ntypes, intervals, width, axis, neurons, extra)
+    why = torch.ops.mdops.spline_potential_why_not(like, tables, intervals, width, axis, neurons, extra)
     return why or None
 
 

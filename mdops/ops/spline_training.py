@@ -1,4 +1,4 @@
-"""A whole se_e2_a model with splines in one op, with the gradients of its weights, for training."""
+"""A whole model with splines in one op, with the gradients of its weights, for training."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 from mdops.ops._register import register_fake, register_formula
 from mdops.ops.spline_potential import blank_results
 
-_TABLES, _NETS = 12, 13  # positions in the arguments
+_TABLES, _NETS = 13, 14  # positions in the arguments
 
 
 def spline_training(*args: Any) -> tuple[torch.Tensor, ...]:
@@ -18,10 +18,10 @@ def spline_training(*args: Any) -> tuple[torch.Tensor, ...]:
     are computed here in passes over blocks of atoms (docs/training.md, "A step"). On the CPU; nets of tanh layers. Not
     differentiable in positions.
 
-    The arguments are those of `spline_potential` up to `residual`, except
+    The arguments are those of `spline_potential` up to `gated`, except
 
-        nets: a list of tensors, for each type its layers one after the other, weight (inputs, outputs), bias and
-        timestep (outputs), and of the output layer weight and bias.
+        nets: a list of tensors, for each type, or once for all, the layers one after the other, weight
+        (inputs, outputs), bias and timestep (outputs), and of the output layer weight and bias.
 
     Returns:
         atom_energy (N,), forces (N, 3), virial (S, 3, 3), within (N, ntypes) and nearest (N,) as `spline_potential`,

@@ -48,20 +48,21 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   // Spline moments.
   m.def(
       "spline_moment(Tensor displacements, Tensor counts, Tensor types, Tensor mean, Tensor std, "
-      "Tensor pair_mask, Tensor sel, float cutoff, float cutoff_smooth, float protection, float s_max, "
-      "int intervals, bool radial) -> (Tensor moments, Tensor within, Tensor nearest)");
+      "Tensor pair_mask, Tensor zeroed, Tensor sel, Tensor padding, float cutoff, float cutoff_smooth, float "
+      "protection, float s_max, int intervals, bool radial, bool gated) -> (Tensor moments, Tensor within, "
+      "Tensor nearest)");
   m.def(
       "spline_moment_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor mean, "
       "Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, float s_max, "
-      "bool radial) -> Tensor");
+      "bool radial, bool gated) -> Tensor");
   m.def(
       "spline_moment_jvp(Tensor tangent, Tensor displacements, Tensor counts, Tensor types, Tensor mean, "
       "Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, float s_max, "
-      "int intervals, bool radial) -> Tensor");
+      "int intervals, bool radial, bool gated) -> Tensor");
   m.def(
       "spline_moment_hvp(Tensor tangent, Tensor grad, Tensor displacements, Tensor counts, Tensor types, "
       "Tensor mean, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, "
-      "float s_max, bool radial) -> Tensor");
+      "float s_max, bool radial, bool gated) -> Tensor");
 
   // The two halves of a time step of many systems, before and after the forces.
   m.def(
@@ -147,36 +148,40 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize) -> (Tensor "
       "grad_g, Tensor grad_gate, Tensor grad_switch)");
 
-  // A whole se_e2_a model with splines: energies, forces and virials in one pass, for simulation.
+  // A whole model with splines: energies, forces and virials in one pass, for simulation.
   m.def(
       "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis, "
       "str matmul) -> Tensor");
   m.def(
-      "spline_potential_why_not(Tensor like, int ntypes, int intervals, int width, int axis, int[] neurons, "
+      "spline_potential_why_not(Tensor like, int tables, int intervals, int width, int axis, int[] neurons, "
       "int extra) -> str");
   m.def(
       "spline_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
       "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
+      "Tensor padding, "
       "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual, int activation, float threshold, str matmul) "
+      "int[] residual, bool gated, int activation, float threshold, str matmul) "
       "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest)");
 
   // The same with the gradients that a loss on its results has by the tables and the nets, for training.
   m.def(
       "spline_training(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
       "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
+      "Tensor padding, "
       "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
+      "int[] residual, bool gated) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, "
+      "Tensor nearest, "
       "Tensor saved)");
   m.def(
       "spline_training_backward(Tensor grad_energy, Tensor grad_forces, Tensor grad_virial, Tensor saved, "
       "Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
       "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
+      "Tensor padding, "
       "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual) -> (Tensor grad_tables, Tensor[] grad_nets)");
+      "int[] residual, bool gated) -> (Tensor grad_tables, Tensor[] grad_nets)");
 
   // Products of low-bit numbers.
   m.def("gemm_lowbit(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, ScalarType out_dtype) -> Tensor");

@@ -36,10 +36,11 @@ EXACT, FLOAT32 = (1e-9, 1e-9), (5e-6, 5e-5)
 SMALL = ("dpa1_smooth", "dpa1_rough", "dpa1_strip_rough", "se_atten_v2_attention")
 
 
-def load(case, dtype="float64", device="cpu"):
+def load(case, dtype="float64", device="cpu", spline=False):
+    """With the nets themselves; tests/models/test_moments.py is about their splines."""
     # A hybrid's part has no more places than it would have with its own cutoff.
     overflow = "truncate" if "overflow" in case or "hybrid" in case else "error"
-    return mdops.load(KINDS / case / "model.dp", dtype=dtype, overflow=overflow, device=device)
+    return mdops.load(KINDS / case / "model.dp", dtype=dtype, overflow=overflow, device=device, spline=spline)
 
 
 def assert_close(found, wanted, tolerance, name=""):

@@ -310,7 +310,7 @@ def test_more_splines_than_the_op_takes_go_another_way():
     assert isinstance(small.evaluator(), Fused) and not isinstance(large.evaluator(), Fused)
     expected, result = small.evaluate(system), large.evaluate(system)
     assert relative_error(result["forces"], expected["forces"]) < 1e-5
-    sizes = {"ntypes": 16, "width": 8, "axis": 4, "neurons": [16, 16]}
+    sizes = {"tables": 16, "width": 8, "axis": 4, "neurons": [16, 16]}
     assert spline_potential_why_not(large.model.descriptor.mean, intervals=256, **sizes) is None
     assert "16 types of 2053 spline functions" in spline_potential_why_not(
         large.model.descriptor.mean, intervals=2048, **sizes

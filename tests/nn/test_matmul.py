@@ -151,6 +151,25 @@ def test_a_cpu_without_the_units_refuses(tmp_path):
         assert "neither AMX nor AVX512-BF16" in run.stderr or "not an instruction set" in run.stderr
 
 
+def test_a_named_instruction_set_is_all_there_is():
+    """MDOPS_CPU_ISA switches off what the processor has beyond it, bfloat16 units too, by whatever name."""
+    script = "import mdops, torch; print(torch.ops.mdops.cpu_isa(), torch.ops.mdops.cpu_bf16() or 'none')"
+    level = {"MDOPS_CPU_ISA": torch.ops.mdops.cpu_isa()}
+
+    def told(**more):
+        environment = os.environ | level | more
+        return subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert told().stdout.split() == [level["MDOPS_CPU_ISA"], "none"]
+    assert told(MDOPS_CPU_BF16="none").stdout.split()[1] == "none"
+    for units in ("avx512_bf16", "amx"):
+        refused = told(MDOPS_CPU_BF16=units)
+        assert f"MDOPS_CPU_BF16={units} is none of the bfloat16 units that may be used" in refused.stderr
+        assert "MDOPS_CPU_ISA, where it is set, allows none" in refused.stderr
+
+
 @BF16
 @pytest.mark.parametrize(("matmul", "low", "high"), [("bf16x3", 1e-7, 3e-5), ("bf16", 1e-5, 2e-2)])
 @pytest.mark.parametrize(

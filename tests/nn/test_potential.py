@@ -12,7 +12,8 @@ from mdops import load
 from mdops.evaluators.splined import SplineModel
 from mdops.io import read_model
 from mdops.models import Neighborhood
-from mdops.ops import neighbor_list
+from mdops.nn import net
+from mdops.ops import mlp_value_and_gradient, neighbor_list
 from mdops.system import System
 
 WAYS = [{"spline": False}, {"spline": True}]
@@ -265,8 +266,8 @@ def test_extend_keeps_all_neighbours(way):
         if potential.grid is None:
             return descriptor.moments(near) * descriptor.slots
         splines = SplineModel(potential)
-        moments, report = splines.moments(near)
-        return splines.t(moments, report.within[0], splines.table(), types) * descriptor.slots
+        moments, _ = splines.moments(near)
+        return splines.t(moments, splines.table(), system) * descriptor.slots
 
     more = torch.tensor(wide.sel) - torch.tensor(extended.sel)
     padding = wide.model.descriptor.padding(more.expand(len(types), -1), types) * wide.model.descriptor.slots
@@ -375,3 +376,27 @@ def test_every_option_together(way):
         wanted,
         1e-7,
     )
+
+
+@pytest.mark.parametrize(
+    "case", ["base", "fitting_resnet_dt", "widths", "fparam_aparam", "atom_ener", "activation_gelu"]
+)
+def test_the_nets_of_an_evaluation_are_one_op_and_those_of_a_graph_are_not(case, monkeypatch):
+    """Value and gradient in one pass, where nothing but forces is asked for; the same numbers as by PyTorch."""
+    calls = []
+
+    def counted(*args, **kwargs):
+        calls.append(args[0].shape)
+        return mlp_value_and_gradient(*args, **kwargs)
+
+    monkeypatch.setattr(net, "mlp_value_and_gradient", counted)
+    model = load(model_path(case), dtype="float64", spline=False)
+    one = references(model_path(case).parent)[0]
+    found = model.evaluate(one.system, None, one.fparam, one.aparam)
+    assert calls
+    calls.clear()
+    inputs = (one.system.positions, one.system.types, one.system.cell, one.system.pbc, one.system.batch)
+    graph = model(*inputs, fparam=one.fparam, aparam=one.aparam, forces=True, create_graph=True)
+    assert not calls and graph["forces"].requires_grad
+    for name in ("atom_energy", "forces", "virial"):
+        assert relative_error(found[name], graph[name].detach()) < 1e-13

@@ -69,8 +69,8 @@ def worst_pair(potential, grid):
             sizes = torch.maximum(sizes, slopes(exact, vectors))
             with torch.no_grad():
                 splines = coefficients(descriptor, grid)
-            moments, report = model.moments(near)
-            wrong = model.t(moments, report.within[0], splines, types) - exact
+            moments, _ = model.moments(near)
+            wrong = model.t(moments, splines, near.system) - exact
             errors = torch.maximum(errors, slopes(wrong, vectors))
     size = sizes.cummax(0).values.clamp(min=sizes[r >= 0.5 * descriptor.cutoff].max())
     return float((errors / size).max())

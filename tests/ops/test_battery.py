@@ -1,5 +1,7 @@
 """One battery over every op: what DESIGN asks of all of them."""
 
+import dataclasses
+
 import pytest
 import torch
 from op_cases import each_tensor, find, is_list_of_tensors, samples, tensors, with_one_changed
@@ -224,7 +226,51 @@ def test_bad_values_are_refused(sample):
 @cases()
 def test_nan_in_nan_out(sample, dtype, request):
     """Whatever another value of one number changes is not finite when that number is NaN, or the op refuses it."""
-    sample = find(*request.node.callspec.params["sample"], dtype)
+    check_nan(find(*request.node.callspec.params["sample"], dtype), torch.tensor(torch.nan))
+
+
+# The usual one, and one that only its last bit, for which bfloat16 has no place, tells from infinity.
+NAN, LAST_BIT = torch.tensor([0x7FC00000, 0x7F800001], dtype=torch.int32).view(torch.float32)
+
+
+@pytest.mark.skipif(not torch.ops.mdops.cpu_bf16(), reason="this CPU has no bfloat16 units")
+@pytest.mark.parametrize("nan", [NAN, LAST_BIT], ids=["nan", "last-bit"])
+@pytest.mark.parametrize("matmul", ["bf16x3", "bf16"])
+@pytest.mark.parametrize("k", [k for k, s in enumerate(samples("cpu")) if s.op.startswith("mlp")])
+def test_nan_in_nan_out_of_bfloat16_units(k, matmul, nan):
+    sample = find("cpu", k, torch.float32)
+    args = tuple(matmul if isinstance(value, str) and value == "float32" else value for value in sample.args)
+    check_nan(dataclasses.replace(sample, args=args), nan)
+
+
+@pytest.mark.skipif(not torch.ops.mdops.cpu_bf16(), reason="this CPU has no bfloat16 units")
+@pytest.mark.parametrize("nan", [NAN, LAST_BIT], ids=["nan", "last-bit"])
+@pytest.mark.parametrize("matmul", ["bf16x3", "bf16"])
+def test_nan_passes_a_step_of_bfloat16_units(matmul, nan):
+    """From parameters, and from each weight of a net, to the energies and forces of its atoms."""
+    pack, step = (
+        next(s for s in samples("cpu", torch.float32) if s.op == op)
+        for op in ("spline_potential_pack", "spline_potential")
+    )
+    nets = pack.function(*pack.args[:-1], matmul)
+
+    def run(nets, extra):
+        return step.function(*step.args[:13], nets, extra, *step.args[15:-1], matmul)
+
+    extra = step.args[14].clone()
+    extra[1] = nan
+    energy, forces, *_ = run(torch.stack([nets, nets]), extra)
+    assert energy.isnan().nonzero().flatten().tolist() == [1] and forces[1].isnan().all()
+    for layer, weight in enumerate(pack.args[0]):
+        for place in (0, weight.numel() - 1):
+            weights = [w.clone() for w in pack.args[0]]
+            weights[layer].view(-1)[place] = nan
+            spoilt = pack.function(weights, *pack.args[1:-1], matmul)
+            energy, forces, *_ = run(torch.stack([spoilt, nets]), step.args[14])
+            assert energy.isnan().nonzero().flatten().tolist() == [0, 3], (layer, place)
+
+
+def check_nan(sample, nan):
     before, places = tensors(sample.function(*sample.args)), 5
     for place in range(places):
 
@@ -238,7 +284,7 @@ def test_nan_in_nan_out(sample, dtype, request):
 
             return with_one_changed(sample.args, put)
 
-        pairs = zip(with_value(lambda x: x + 0.013), with_value(lambda x: x * torch.nan), strict=True)
+        pairs = zip(with_value(lambda x: x + 0.013), with_value(lambda x: nan), strict=True)
         for argument, (other, none) in enumerate(pairs):
             try:
                 after, results = tensors(sample.function(*other)), tensors(sample.function(*none))
@@ -262,14 +308,14 @@ def test_nan_in_nan_out(sample, dtype, request):
 def test_nan_passes_every_activation(activation, dtype):
     """The energies and forces of a whole step that has NaN among its parameters, or its weights."""
     sample = next(s for s in samples("cpu", dtype) if s.op == "spline_potential")
-    nets, extra = sample.args[13].clone(), sample.args[14].clone()
+    nets, extra = sample.args[14].clone(), sample.args[15].clone()
     nets[0], extra[1] = torch.nan, torch.nan
-    for place, value, spoilt in ((13, nets, [0, 3]), (14, extra, [1])):  # atoms of the first type; one atom
+    for place, value, spoilt in ((14, nets, [0, 3]), (15, extra, [1])):  # atoms of the first type; one atom
         args = [*sample.args[:place], value, *sample.args[place + 1 :]]
-        args[25] = activation
+        args[27] = activation
         energy, forces, virial, _, _ = sample.function(*args)
         assert energy.isnan().nonzero().flatten().tolist() == spoilt
-        if place == 13 or activation != CODES["linear"]:  # through which a parameter changes no force
+        if place == 14 or activation != CODES["linear"]:  # through which a parameter changes no force
             assert forces[spoilt].isnan().all()
             assert virial.isnan().flatten(1).any(dim=1).tolist() == [True, 3 in spoilt]
 

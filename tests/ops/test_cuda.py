@@ -17,7 +17,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}  # of the largest number
 # Their shapes follow from values, or their results are of one device alone.
 DYNAMIC, HOST = ("neighbor_pairs",), ("spline_potential_pack",)
 # Where an op has an argument that only another op can make.
-PACKED = {"spline_potential": 13}
+PACKED = {"spline_potential": 14}
 
 
 def on_gpu(value):
@@ -77,28 +77,33 @@ def water_like(atoms: int, width: int, ntypes: int, dtype: torch.dtype, systems:
     }
 
 
-def moment_calls(p, intervals: int, radial: bool):
-    """The four calls on those pairs, as (op, args)."""
+def moment_calls(p, intervals: int, radial: bool, gated: bool = False):
+    """The calls on those pairs, as (op, args)."""
     n, ntypes = p["counts"].shape
     dtype, columns = p["d"].dtype, 1 if radial else 4
     norm = (p["counts"], p["types"], p["mean"], p["std"], p["mask"])
     switch = (CUTOFF, SMOOTH, PROTECTION)
     grad = torch.randn(n, ntypes, intervals + 5, columns, generator=p["gen"], dtype=torch.float64).to(dtype)
     tangent = torch.randn(p["d"].shape, generator=p["gen"], dtype=torch.float64).to(dtype)
+    kind = (radial, gated)
+    own, shared = (p["sel"], p["sel"][:0]), (p["sel"][:1], p["types"].clamp(min=0).flip(0))
     return [
-        (OPS.spline_moment, (p["d"], *norm, p["sel"], *switch, 1.2, intervals, radial)),
-        (OPS.spline_moment_backward, (grad, p["d"], *norm, *switch, 1.2, radial)),
-        (OPS.spline_moment_jvp, (tangent, p["d"], *norm, *switch, 1.2, intervals, radial)),
-        (OPS.spline_moment_hvp, (tangent, grad, p["d"], *norm, *switch, 1.2, radial)),
+        *(
+            (OPS.spline_moment, (p["d"], *norm, p["mask"].T, *places, *switch, 1.2, intervals, *kind))
+            for places in (own, shared)
+        ),
+        (OPS.spline_moment_backward, (grad, p["d"], *norm, *switch, 1.2, *kind)),
+        (OPS.spline_moment_jvp, (tangent, p["d"], *norm, *switch, 1.2, intervals, *kind)),
+        (OPS.spline_moment_hvp, (tangent, grad, p["d"], *norm, *switch, 1.2, *kind)),
     ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("radial", [False, True])
+@pytest.mark.parametrize(("radial", "gated"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("intervals", [1, 72, 2000])  # 2,000 in float64: more than fits into shared memory
 @pytest.mark.parametrize(("atoms", "width", "ntypes"), [(130, 97, 2), (65, 200, 7), (9, 33, 1), (40, 3, 2)])
-def test_moments_of_large_lists(atoms, width, ntypes, intervals, radial, dtype):
-    for op, args in moment_calls(water_like(atoms, width, ntypes, dtype), intervals, radial):
+def test_moments_of_large_lists(atoms, width, ntypes, intervals, radial, gated, dtype):
+    for op, args in moment_calls(water_like(atoms, width, ntypes, dtype), intervals, radial, gated):
         assert_agree(op(*map(on_gpu, args)), op(*args), dtype)
 
 
@@ -284,27 +289,27 @@ def test_integers_of_any_size(k, value):
 
 def test_virials_beyond_what_one_integer_holds():
     """A system whose atoms have virials of up to 2^29 eV each: their sum is right."""
-    by_name = {s.op: s for s in samples("cpu")}
+    by_name = {s.op: s for s in reversed(samples("cpu"))}
     args = list(by_name["spline_potential"].args)
     copies, far, atoms = 200, 1e5, len(args[0])
     # All lengths times `far`, and with them what 1/A is in: energies and virials stay, forces fall.
-    for k in (0, 1, 17, 18, 19):
+    for k in (0, 1, 18, 19, 20):
         args[k] = args[k] * far
-    for k in (7, 8, 20):
+    for k in (7, 8, 21):
         args[k] = args[k] / far
     factor = 3e8 / float(OPS.spline_potential(*args)[2].abs().max())
-    args[15], args[16] = args[15] * factor, args[16] * factor
+    args[16], args[17] = args[16] * factor, args[17] * factor
     shifts = atoms * torch.arange(copies, dtype=torch.int32).repeat_interleave(atoms)
-    for k in (0, 2, 3, 4, 5, 6, 14):
+    for k in (0, 2, 3, 4, 5, 6, 15):
         args[k] = args[k].repeat(copies, *[1] * (args[k].dim() - 1))
     args[4] = torch.where(args[4] < 0, -1, args[4] + shifts[:, None]).int()
     expected = OPS.spline_potential(*args)[2]
     assert expected.abs().max() > 2.0**34
-    single = {s.op: s for s in samples("cuda", torch.float32)}
+    single = {s.op: s for s in reversed(samples("cuda", torch.float32))}
     gpu_args = [a.cuda() if isinstance(a, torch.Tensor) else a for a in args]
-    for k in (7, 8, 12, 14):
+    for k in (7, 8, 13, 15):
         gpu_args[k] = gpu_args[k].float()
-    gpu_args[13] = single["spline_potential"].args[13]
+    gpu_args[14] = single["spline_potential"].args[14]
     virial = OPS.spline_potential(*gpu_args)[2]
     assert_agree(virial, expected, torch.float32)
 
@@ -361,11 +366,13 @@ def test_more_moments_than_32_bits_count():
 
     def call(q):
         norm = (q["counts"], q["types"], q["mean"], q["std"], q["mask"])
-        return OPS.spline_moment(q["d"], *norm, q["sel"], CUTOFF, SMOOTH, PROTECTION, 1.2, 72, False)[0]
+        places = q["mask"], q["sel"], q["sel"][:0]
+        switch = CUTOFF, SMOOTH, PROTECTION
+        return OPS.spline_moment(q["d"], *norm, *places, *switch, 1.2, 72, False, False)[0]
 
     got, want = call(many), call({n: on_gpu(v) for n, v in p.items() if n != "gen"})
     assert got.numel() > 1 << 31
     assert torch.equal(got[-64:], want) and torch.equal(got[:64], want)
     norm = (many["counts"], many["types"], many["mean"], many["std"], many["mask"])
-    pulled = OPS.spline_moment_backward(got, many["d"], *norm, CUTOFF, SMOOTH, PROTECTION, 1.2, False)
+    pulled = OPS.spline_moment_backward(got, many["d"], *norm, CUTOFF, SMOOTH, PROTECTION, 1.2, False, False)
     assert torch.equal(pulled[-64:], pulled[:64])

@@ -22,8 +22,8 @@ def test_a_large_training_step_gives_its_memory_back():
     args[3] = torch.arange(atoms, dtype=torch.int32) % 2
     args[4] = args[5] = torch.empty(atoms, 0, dtype=torch.int32)
     args[6] = torch.zeros(atoms, 2, dtype=torch.int32)
-    args[14] = torch.rand(atoms, 1, dtype=torch.float64)
-    sizes = [args[13][0].shape[0], *[neurons] * layers, 1]
+    args[15] = torch.rand(atoms, 1, dtype=torch.float64)
+    sizes = [args[14][0].shape[0], *[neurons] * layers, 1]
     net = []
     for k, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         net += [
@@ -31,7 +31,7 @@ def test_a_large_training_step_gives_its_memory_back():
             torch.zeros(outputs, dtype=torch.float64),
         ]
         net += [torch.ones(outputs, dtype=torch.float64)] if k < layers else []
-    args[13], args[23], args[24] = [*net, *net], [neurons] * layers, [0] * layers
+    args[14], args[24], args[25] = [*net, *net], [neurons] * layers, [0] * layers
     before = resident()
     results = sample.function(*args)
     grads = [torch.ones_like(r) for r in results[:3]]

@@ -55,6 +55,19 @@ def test_init_model_has_the_models_weights_and_statistics(tmp_path, name):
     assert_same_state(trainer.potential, again.potential)
 
 
+def test_a_model_may_be_given_in_the_place_of_its_file(tmp_path):
+    """It is copied, and must compute as the training does."""
+    model = mdops.load(MODEL, dtype="float64")
+    trainer = Trainer(config(), tmp_path, init_model=model)
+    assert_same_state(trainer.potential, Trainer(config(), tmp_path, init_model=MODEL).potential)
+    assert trainer.potential is not model and not model.training
+    single = mdops.load(MODEL)
+    with pytest.raises(
+        InputError, match=r"computes in torch.float32, and training.precision is torch.float64"
+    ):
+        Trainer(config(), tmp_path, init_model=single)
+
+
 def test_a_trained_model_begins_with_its_errors(tmp_path):
     options = config()
     options.training.disp_freq = 1

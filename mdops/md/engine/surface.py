@@ -50,7 +50,7 @@ class Surface:
         captures: whether a step can be captured in a CUDA graph; otherwise the potential asks the device.
         origin: what the list was built for.
         needed: (2,) int64, the last one of `neighbor_matrix`.
-        sel: (ntypes,) int32, how many neighbours may be within the cutoff.
+        sel: (ntypes,) int32, how many neighbours may be within the cutoff; (1,) where all types share places.
     """
 
     def __init__(
@@ -190,7 +190,8 @@ def _limits(potential: Potential) -> list[int]:
     """How many neighbours may be within the cutoff: of each type, or of what the evaluator tells."""
     (spec, *others) = potential.neighbors or (None,)
     if others or spec is None or spec.sel is None or potential.overflow == "extend":
-        return [_ANY_NUMBER] * len(potential.type_map)
+        shared = not others and spec is not None and spec.mixed
+        return [_ANY_NUMBER] * (1 if shared else len(potential.type_map))
     return list(spec.sel)
 
 

@@ -95,6 +95,11 @@ class DataConfig:
         None,
         'what files that ASE reads call the labels, as in {"energy": "REF_energy"}; only mdops has this key',
     )
+    leave_out: int = key(
+        0,
+        "every so many-th frame of a system is left out, for tests; 0: none; only mdops has this key",
+        low=0,
+    )
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ class Dataset:
             aparam (N, q), float64, eV and A; only those that some frame has, zero where a frame lacks them.
         present: for each of these (F,) bool, the frames that have it.
         system: (F,) the index in `systems`, the folders and files.
-        source: (F,) index in `sources`, (source, number of its first frame in the dataset).
+        source: (F,) index in `sources`, (source, a frame's number in the dataset less that in the source).
     """
 
     type_map: list[str]
@@ -71,8 +71,8 @@ class Dataset:
 
     def name(self, frame: int) -> str:
         """How messages call a frame: its file, and its number there."""
-        source, first = self.sources[self.source[frame]]
-        return f"{source}, frame {frame - first}"
+        source, shift = self.sources[self.source[frame]]
+        return f"{source}, frame {frame - shift}"
 
     def successive(self, frames: np.ndarray, atoms: int) -> Iterator[np.ndarray]:
         """The frames in their order, in parts of at most so many atoms; of one frame at least."""
@@ -95,6 +95,8 @@ def load_dataset(
     *,
     names: Mapping[str, str] | None = None,
     storage: Storage | None = None,
+    leave_out: int = 0,
+    left_out: bool = False,
 ) -> Dataset:
     """Reads systems of DeePMD-kit and files that ASE reads into one dataset.
 
@@ -107,6 +109,8 @@ def load_dataset(
         names: what files call the labels, see `mdops.train.data.ase_file.read_file`.
         storage: where the arrays go; in memory up to a share of it, mapped from temporary files beyond, unless
             told.
+        leave_out: every so many-th frame of a system is left out; 0: none.
+        left_out: read those, and no others.
 
     Warns where forces contradict the energies by about an order of magnitude or more.
 
@@ -116,8 +120,10 @@ def load_dataset(
     """
     _check_names(type_map, names or {})
     blocks = list(_blocks(_places(paths), list(type_map), names))
+    if leave_out:
+        blocks = list(_divided(blocks, leave_out, left_out))
     if not blocks:
-        raise DataError(f"there are no frames in {paths}")
+        raise DataError(f"there are no frames in {paths}" + (" to leave out" if left_out else ""))
     data = _empty(blocks, list(type_map), storage or Storage())
     first = 0
     for block in blocks:
@@ -177,6 +183,28 @@ def _blocks(places: list[Path], type_map: list[str], names: Mapping[str, str] | 
         yield from read_system(place, type_map) if place.is_dir() else read_file(place, type_map, names)
 
 
+def _divided(blocks: list[FrameSet], every: int, left_out: bool) -> Iterator[FrameSet]:
+    """The blocks without every so many-th frame of each system, or with these alone, as views."""
+    seen: dict[str, int] = {}
+    for block in blocks:
+        before = seen.get(block.system, 0)
+        seen[block.system] = before + block.frames
+        ends = range(every - 1 - before % every, block.frames, every)
+        starts = [0, *(k + 1 for k in ends)]
+        runs = [(k, k + 1) for k in ends] if left_out else zip(starts, [*ends, block.frames], strict=True)
+        for start, stop in runs:
+            if stop > start:
+                pick = slice(start, stop)
+                yield replace(
+                    block,
+                    first=block.first + start,
+                    positions=block.positions[pick],
+                    types=block.types[pick],
+                    cell=block.cell[pick],
+                    labels={name: array[pick] for name, array in block.labels.items()},
+                )
+
+
 def _part(block: FrameSet, start: int, stop: int) -> FrameSet:
     """Frames start .. stop - 1 of a block."""
     pick = slice(start, stop)
@@ -208,8 +236,8 @@ def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage) -> Dat
     sources: list[tuple[str, int]] = []
     source, first = np.zeros(frames, dtype=np.int64), 0
     for block in blocks:
-        if not sources or sources[-1][0] != block.source:
-            sources.append((block.source, first))
+        if not sources or sources[-1] != (block.source, first - block.first):
+            sources.append((block.source, first - block.first))
         source[first : first + block.frames] = len(sources) - 1
         first += block.frames
     return Dataset(

@@ -59,7 +59,7 @@ class Trainer:
         folder: str | os.PathLike[str] = ".",
         *,
         restart: bool = False,
-        init_model: str | os.PathLike[str] | None = None,
+        init_model: str | os.PathLike[str] | Potential | None = None,
         finetune: str | os.PathLike[str] | None = None,
         use_pretrain_script: bool = False,
         device: str | torch.device = "cpu",
@@ -69,7 +69,7 @@ class Trainer:
             config: the training input.
             folder: where files go.
             restart: see above.
-            init_model: a model file to take weights and statistics from, for a training from step 0.
+            init_model: a model file, or a model, to take weights and statistics from, for a training from step 0.
             finetune: the same, with the energies of the types fitted anew to the data.
             use_pretrain_script: let that model differ from the input's `model`, and take its.
             device: where to compute, "cpu" or "cuda".
@@ -91,7 +91,11 @@ class Trainer:
             self._prepare(path, restart, finetune is not None, use_pretrain_script)
 
     def _prepare(
-        self, path: str | os.PathLike[str] | None, restart: bool, refit: bool, use_pretrain_script: bool
+        self,
+        path: str | os.PathLike[str] | Potential | None,
+        restart: bool,
+        refit: bool,
+        use_pretrain_script: bool,
     ) -> None:
         """Data, model, optimizer and files, as they are before the next step."""
         config, training = self.config, self.config.training
@@ -375,8 +379,10 @@ class Trainer:
 
 
 def _only_one(
-    restart: bool, init_model: str | os.PathLike[str] | None, finetune: str | os.PathLike[str] | None
-) -> str | os.PathLike[str] | None:
+    restart: bool,
+    init_model: str | os.PathLike[str] | Potential | None,
+    finetune: str | os.PathLike[str] | None,
+) -> str | os.PathLike[str] | Potential | None:
     """The model to begin with; a training has one beginning."""
     if restart + (init_model is not None) + (finetune is not None) > 1:
         raise InputError("restart, init_model and finetune exclude each other")

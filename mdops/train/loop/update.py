@@ -1,6 +1,6 @@
 """One step of training: predictions with a graph, the loss, and new weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -17,12 +17,13 @@ TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
 _ROOM = 0.5  # of the tolerance: new knots shall last
 
 
-def use_training_spline(potential: Potential, nearest: float) -> None:
-    """Train with the embedding nets as splines, down to a bit below the data's smallest distance (A).
+def use_training_spline(potential: Potential, nearest: float, types: Sequence[int] | None = None) -> None:
+    """Train with the embedding nets as splines, down to a bit below the data's smallest distance (A), with knots for
+    the data's types, all unless told.
 
     In a step the nets then run on the knots only. Nets with kinks stay exact, with a warning.
     """
-    potential.use_spline(_MARGIN * nearest, _ROOM * TOLERANCE[potential.dtype])
+    potential.use_spline(_MARGIN * nearest, _ROOM * TOLERANCE[potential.dtype], types)
 
 
 def keep_spline(potential: Potential) -> bool:
@@ -32,7 +33,7 @@ def keep_spline(potential: Potential) -> bool:
         return False
     if potential.spline_error() <= tolerance:
         return False
-    potential.use_spline(grid.r_min, _ROOM * tolerance)
+    potential.use_spline(grid.r_min, _ROOM * tolerance, potential.spline_types)
     return True
 
 

@@ -1,5 +1,6 @@
 """The model that a training begins with: a new one, one that was trained before, or a checkpoint's."""
 
+import copy
 import os
 import warnings
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mdops.errors import InputError
 from mdops.evaluators.spline import SplineGrid
 from mdops.io import read_model
 from mdops.models import model_of_tree
@@ -37,28 +39,34 @@ def new_potential(config: Config, data: Dataset, lists: PairLists, seed: int) ->
     """A model with random weights and the statistics of the data."""
     potential = random_potential(config, data, lists, seed=seed, dtype=_DTYPES[config.training.precision])
     if config.training.spline:
-        use_training_spline(potential, potential.source["min_nbor_dist"])
+        use_training_spline(potential, potential.source["min_nbor_dist"], _types(potential, data))
     return potential
 
 
 def read_pretrained(
-    path: str | os.PathLike[str], config: Config, *, use_pretrain_script: bool = False
+    path: str | os.PathLike[str] | Potential, config: Config, *, use_pretrain_script: bool = False
 ) -> Potential:
-    """The model of a file, in the precision of the training; for `adapt`.
+    """The model of a file, or a copy of a model, in the precision of the training; for `adapt`.
 
     It keeps its own type map, which may have more elements than the input, in another order.
 
     Raises:
         ConfigError: it lacks an element, or differs from the input's model (what `use_pretrain_script`
             allows); the message names all differences.
-        ModelFileError, UnsupportedModelError: see `mdops.load`.
+        InputError: a model of another precision. ModelFileError, UnsupportedModelError: see `mdops.load`.
     """
-    file = read_model(path)
-    potential = Potential(model_of_tree(file.model, _DTYPES[config.training.precision]))
-    potential.source = file.source
-    require_types(potential.model, config.model, str(path))
+    dtype, name = _DTYPES[config.training.precision], "the model to begin with"
+    if isinstance(path, Potential):
+        potential = copy.deepcopy(path)
+        if potential.dtype != dtype:
+            raise InputError(f"{name} computes in {potential.dtype}, and training.precision is {dtype}")
+    else:
+        file, name = read_model(path), str(path)
+        potential = Potential(model_of_tree(file.model, dtype))
+        potential.source = file.source
+    require_types(potential.model, config.model, name)
     if not use_pretrain_script:
-        require_same(potential.model, config.model, str(path))
+        require_same(potential.model, config.model, name)
     return potential
 
 
@@ -71,12 +79,18 @@ def adapt(potential: Potential, config: Config, data: Dataset, lists: PairLists,
     potential.overflow = overflow_rule(counts, potential.neighbors)
     potential.source = origin(counts.nearest, potential.source)
     if config.training.spline:
-        use_training_spline(potential, counts.nearest)
+        use_training_spline(potential, counts.nearest, _types(potential, data))
     if refit:
         preset = _by_type(preset_energies(config.model), config.model, potential)
         frames = statistics_frames(config, data)
         refit_bias(potential, data, lists, frames, preset=preset, rcond=fit_rcond(config.model))
     return potential
+
+
+def _types(potential: Potential, data: Dataset) -> list[int] | None:
+    """The types that the data has, where a model may know many more; None where all count."""
+    found = np.unique(data.types[data.types >= 0]).tolist()
+    return found if potential.model.mixed_types else None
 
 
 def refit_bias(
@@ -133,6 +147,7 @@ def model_state(potential: Potential) -> dict[str, Any]:
         "source": potential.source,
         "overflow": potential.overflow,
         "grid": None if potential.grid is None else asdict(potential.grid),
+        "spline_types": potential.spline_types,
     }
 
 
@@ -144,5 +159,7 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
     potential.load_state_dict(state["weights"])
     potential.source = dict(state["source"])
     potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
+    types = state.get("spline_types")  # which checkpoints of earlier versions have not
+    potential.spline_types = None if types is None else tuple(types)
     set_trained(potential, config)
     return potential.train()

@@ -1,17 +1,8 @@
 #include "common/descriptor_args.h"
 
-#include <cmath>
 #include <limits>
 
 namespace mdops {
-
-void check_cutoff(const Op& op, double cutoff, double cutoff_smooth, double protection) {
-  if (!(cutoff > 0) || !std::isfinite(cutoff) || !(cutoff_smooth < cutoff) || !std::isfinite(cutoff_smooth))
-    fail(op, "arguments `cutoff` and `cutoff_smooth` are " + std::to_string(cutoff) + " and " +
-                 std::to_string(cutoff_smooth) + " A, expected cutoff > 0 and cutoff_smooth < cutoff");
-  if (!(protection >= 0) || !std::isfinite(protection))
-    fail(op, "argument `protection` is " + std::to_string(protection) + " A, expected a number >= 0");
-}
 
 DescriptorInputs::DescriptorInputs(const Op& op, const Tensor& displacements_, const Tensor& counts_,
                                    const Tensor& types_, const Tensor& std_, const Tensor& pair_mask_,

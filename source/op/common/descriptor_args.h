@@ -1,13 +1,11 @@
 // The arguments that every descriptor op takes, checked at entry.
 #pragma once
 
+#include "common/cutoff.h"
 #include "common/pair_checks.h"
 #include "env_mat/env_mat.h"
 
 namespace mdops {
-
-// Refuses cutoffs that are not cutoff_smooth < cutoff, cutoff > 0, protection >= 0, all finite; A.
-void check_cutoff(const Op& op, double cutoff, double cutoff_smooth, double protection);
 
 struct DescriptorInputs {
   Tensor displacements, counts, types, std, pair_mask;

@@ -32,14 +32,14 @@ bool has_v4() {
 }
 #endif
 
-// Whether bit `bit` of register b, c or d of leaf 7 is set.
-bool has_feature(char from, int bit) {
+// Whether a bit of register a, c or d is set, of leaf 7 and one of its parts.
+bool has_feature(unsigned part, char from, int bit) {
 #if defined(__x86_64__)
   unsigned a, b, c, d;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  return (from == 'b' ? b : from == 'c' ? c : d) >> bit & 1;
+  if (!__get_cpuid_count(7, part, &a, &b, &c, &d)) return false;
+  return (from == 'a' ? a : from == 'c' ? c : d) >> bit & 1;
 #else
-  return static_cast<void>(from), static_cast<void>(bit), false;
+  return static_cast<void>(part), static_cast<void>(from), static_cast<void>(bit), false;
 #endif
 }
 
@@ -68,6 +68,22 @@ Isa choose() {
                            " is not an instruction set of this processor, whose best is " + isa_name(best()));
 }
 
+// Whether what the processor has beyond x86-64-v4 may be used.
+bool beyond_v4() {
+  return isa() == Isa::v4 && !is_level_named();
+}
+
+// Whether there are AMX's tiles, and the system lets the process use them; it is asked once for all threads.
+bool has_tiles() {
+#if defined(__x86_64__) && defined(SYS_arch_prctl)
+  constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool has = has_feature(0, 'd', 24) && syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
+  return has;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 Isa isa() {
@@ -75,23 +91,23 @@ Isa isa() {
   return level;
 }
 
-bool may_use_tiles() {
-#if defined(__x86_64__) && defined(SYS_arch_prctl)
-  constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  static const bool may = syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
-  return may;
-#else
-  return false;
-#endif
+bool isa_has_vnni() {
+  static const bool has = beyond_v4() && has_feature(0, 'c', 11);
+  return has;
 }
 
-bool isa_has_vnni() {
-  static const bool has = isa() == Isa::v4 && !is_level_named() && has_feature('c', 11);
+bool isa_has_bf16() {
+  static const bool has = beyond_v4() && has_feature(1, 'a', 5);
   return has;
 }
 
 bool isa_has_amx() {
-  static const bool has = isa_has_vnni() && has_feature('d', 24) && has_feature('d', 25) && may_use_tiles();
+  static const bool has = isa_has_vnni() && has_tiles() && has_feature(0, 'd', 25);
+  return has;
+}
+
+bool isa_has_amx_bf16() {
+  static const bool has = isa_has_bf16() && has_tiles() && has_feature(0, 'd', 22);
   return has;
 }
 

@@ -10,13 +10,13 @@ enum class Isa { portable, v2, v3, v4 };
 Isa isa();
 const char* isa_name(Isa level);
 
-// What the processor has beyond x86-64-v4: products of bytes (AVX512-VNNI), and of tiles of bytes (AMX-INT8,
-// where the system lets the process use it). False where MDOPS_CPU_ISA names a level: that level is then all
-// there is.
+// What the processor has beyond x86-64-v4: products of bytes (AVX512-VNNI) and of bfloat16 (AVX512-BF16), and
+// of tiles of both (AMX-INT8, AMX-BF16, where the system lets the process use them). All are false where
+// MDOPS_CPU_ISA names a level: that level is then all there is.
 bool isa_has_vnni();
+bool isa_has_bf16();
 bool isa_has_amx();
-// Whether the system lets the process use AMX's tiles; it is asked once for all threads.
-bool may_use_tiles();
+bool isa_has_amx_bf16();
 
 }  // namespace mdops
 

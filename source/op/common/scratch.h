@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "common/tensor.h"
+#include "common/op.h"
 
 namespace mdops {
 

@@ -18,8 +18,8 @@ struct EnvMatArgs {
   int ntypes, columns;  // columns of R: 4, or 1 when radial
 
   MDOPS_HD Normalisation<T> normalisation(int type) const {
-    if (type < 0) return {T(0), T(1), T(1)};
-    return {mean ? mean[type] : T(0), T(1) / std[2 * type], T(1) / std[2 * type + 1]};
+    if (type < 0) return {T(1), T(0), T(1)};
+    return normalised(mean ? mean[type] : T(0), std[2 * type], std[2 * type + 1]);
   }
 };
 

@@ -20,10 +20,10 @@ struct Cutoff {
   T cutoff, smooth, protection;
 };
 
-// s and q with their first and second derivatives in r, and 1/r.
+// w, s and q with their first and second derivatives in r, and 1/r.
 template <class T>
 struct RadialTerms {
-  T inv_r, s, ds, dds, q, dq, ddq;
+  T inv_r, w, dw, ddw, s, ds, dds, q, dq, ddq;
 };
 
 // w = 1 + u^3 (-6 u^2 + 15 u - 10),  u = (r - smooth) / (cutoff - smooth) clamped to [0, 1].
@@ -40,6 +40,7 @@ MDOPS_HD RadialTerms<T> radial_terms(T r2, const Cutoff<T>& c) {
   const T inv = T(1) / (r + c.protection), inv2 = inv * inv, inv3 = inv2 * inv;
   RadialTerms<T> f;
   f.inv_r = T(1) / r;
+  f.w = w, f.dw = dw, f.ddw = ddw;
   f.s = w * inv;
   f.ds = dw * inv - w * inv2;
   f.dds = ddw * inv - T(2) * dw * inv2 + T(2) * w * inv3;
@@ -49,16 +50,29 @@ MDOPS_HD RadialTerms<T> radial_terms(T r2, const Cutoff<T>& c) {
   return f;
 }
 
-// The normalisation of a centre's type: R_0 = (s - mean) * inv0, R_xyz = q d * inv1.
+// The normalisation of a centre's type: R_0 = scale s + shift, R_xyz = q d * inv1.
 template <class T>
 struct Normalisation {
-  T mean, inv0, inv1;
+  T scale, shift, inv1;
 };
+
+// R = (1, 0, 0, 0), for plain sums; what is not a number stays so.
+template <class T>
+MDOPS_HD Normalisation<T> ones(T mean, T deviation0, T deviation1) {
+  return {T(0), T(1) + T(0) * (mean + deviation0 + deviation1), T(0)};
+}
+
+// With the mean m and the deviations d0 and d1.
+template <class T>
+MDOPS_HD Normalisation<T> normalised(T mean, T deviation0, T deviation1) {
+  const T scale = T(1) / deviation0;
+  return {scale, -mean * scale, T(1) / deviation1};
+}
 
 // R of one pair.
 template <class T>
 MDOPS_HD void env_row(const T* d, const RadialTerms<T>& f, const Normalisation<T>& n, T* row) {
-  row[0] = (f.s - n.mean) * n.inv0;
+  row[0] = f.s * n.scale + n.shift;
   for (int a = 0; a < 3; ++a) row[1 + a] = f.q * n.inv1 * d[a];
 }
 
@@ -68,7 +82,7 @@ MDOPS_HD void env_row_jvp(const T* d, const T* v, const RadialTerms<T>& f, const
                           T* ds) {
   const T along = (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;  // dr along v
   *ds = f.ds * along;
-  row[0] = *ds * n.inv0;
+  row[0] = *ds * n.scale;
   for (int a = 0; a < 3; ++a) row[1 + a] = (f.dq * along * d[a] + f.q * v[a]) * n.inv1;
 }
 
@@ -78,7 +92,7 @@ MDOPS_HD void pair_gradient(const T* d, const RadialTerms<T>& f, const Normalisa
                             const T* dp, T* grad) {
   const T pd = (p[1] * d[0] + p[2] * d[1] + p[3] * d[2]) * n.inv1;
   const T dpd = (dp[1] * d[0] + dp[2] * d[1] + dp[3] * d[2]) * n.inv1;
-  const T dl_ds = p[0] * n.inv0 + dp[0] * (f.s - n.mean) * n.inv0 + dpd * f.q;
+  const T dl_ds = p[0] * n.scale + dp[0] * (f.s * n.scale + n.shift) + dpd * f.q;
   const T radial = (dl_ds * f.ds + pd * f.dq) * f.inv_r;
   for (int a = 0; a < 3; ++a) grad[a] = radial * d[a] + f.q * n.inv1 * p[1 + a];
 }
@@ -97,14 +111,14 @@ MDOPS_HD void pair_hessian_product(const T* d, const T* v, const RadialTerms<T>&
   const T dpd = (dp[1] * d[0] + dp[2] * d[1] + dp[3] * d[2]) * i;
   const T dpv = (dp[1] * v[0] + dp[2] * v[1] + dp[3] * v[2]) * i;
   const T ddpd = (ddp[1] * d[0] + ddp[2] * d[1] + ddp[3] * d[2]) * i;
-  const T r0 = (f.s - n.mean) * n.inv0;
+  const T r0 = f.s * n.scale + n.shift;
   const T l = (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;
   const T ds_v = f.ds * l;  // s along v
 
-  const T second = ddp[0] * r0 + ddpd * f.q;                     // sum P'' R
-  const T first = dp[0] * r0 + dpd * f.q + p[0] * n.inv0;        // multiplies grad(s' l)
-  const T mixed = T(2) * dp[0] * ds_v * n.inv0 + dpd * f.dq * l  // P' s' l grad R and P' grad s DR,
-                  + dpv * f.q;                                   // their parts along e from s
+  const T second = ddp[0] * r0 + ddpd * f.q;                      // sum P'' R
+  const T first = dp[0] * r0 + dpd * f.q + p[0] * n.scale;        // multiplies grad(s' l)
+  const T mixed = T(2) * dp[0] * ds_v * n.scale + dpd * f.dq * l  // P' s' l grad R and P' grad s DR,
+                  + dpv * f.q;                                    // their parts along e from s
   const T along_e =
       f.ds * (second * ds_v + mixed) + dpd * ds_v * f.dq + first * f.dds * l + pd * f.ddq * l + pv * f.dq;
   const T along_grad_l = first * f.ds + pd * f.dq;
@@ -112,6 +126,44 @@ MDOPS_HD void pair_hessian_product(const T* d, const T* v, const RadialTerms<T>&
     const T e = d[a] * f.inv_r, grad_l = (v[a] - e * l) * f.inv_r;
     out[a] = along_e * e + along_grad_l * grad_l + (dp[1 + a] * ds_v * f.q + p[1 + a] * f.dq * l) * i;
   }
+}
+
+// With a gate, the row is w R in the place of R. Its derivative along the tangent v, from R and dR:
+template <class T>
+MDOPS_HD void gate_row_jvp(const T* d, const T* v, const RadialTerms<T>& f, const T* row, T* drow) {
+  const T dw = f.dw * (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;
+  for (int a = 0; a < 4; ++a) drow[a] = f.w * drow[a] + dw * row[a];
+}
+
+// What w' adds to the gradient of w L, for the value L: the rest is w times the gradient of L.
+template <class T>
+MDOPS_HD void add_gate_slope(const T* d, const RadialTerms<T>& f, T value, T* grad) {
+  const T slope = value * f.dw * f.inv_r;
+  for (int a = 0; a < 3; ++a) grad[a] += slope * d[a];
+}
+
+// The Hessian of w L times the tangent v, from the value, the gradient and the Hessian product of L.
+template <class T>
+MDOPS_HD void gate_hessian_product(const T* d, const T* v, const RadialTerms<T>& f, T value, const T* grad,
+                                   T* out) {
+  const T l = (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;
+  const T change = grad[0] * v[0] + grad[1] * v[1] + grad[2] * v[2];
+  for (int a = 0; a < 3; ++a) {
+    const T e = d[a] * f.inv_r;
+    out[a] = f.w * out[a] + f.dw * (l * grad[a] + change * e + value * (v[a] - e * l) * f.inv_r) +
+             f.ddw * value * l * e;
+  }
+}
+
+// The Hessian product of w L, in the place of that of L in `out`, for the L of pair_hessian_product.
+template <class T>
+MDOPS_HD void gate_pair_hessian(const T* d, const T* v, const RadialTerms<T>& f, const Normalisation<T>& n,
+                                const T* p, const T* dp, T* out) {
+  T row[4], grad[3], value = 0;
+  env_row(d, f, n, row);
+  for (int a = 0; a < 4; ++a) value += p[a] * row[a];
+  pair_gradient(d, f, n, p, dp, grad);
+  gate_hessian_product(d, v, f, value, grad, out);
 }
 
 template <class T>
@@ -136,7 +188,7 @@ MDOPS_HD T nearest_of(T so_far, T r2) {
 // One slot of env_mat: R of a pair that is there, of s = 0 for one that is absent.
 template <class T>
 MDOPS_HD void env_slot(const T* d, bool present, const Cutoff<T>& cutoff, const Normalisation<T>& n, T* row) {
-  row[0] = -n.mean * n.inv0;
+  row[0] = n.shift;
   row[1] = row[2] = row[3] = T(0);
   if (present) env_row(d, radial_terms(squared_length(d), cutoff), n, row);
 }

@@ -1,10 +1,6 @@
 // Which bfloat16 units the products take (bf16.h).
 #include "gemm/bf16.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -18,27 +14,9 @@ namespace {
 enum class Units { none, avx512_bf16, amx };
 constexpr const char* kNames[] = {"none", "avx512_bf16", "amx"};
 
-#if defined(__x86_64__)
-bool has_avx512_bf16() {
-  unsigned a, b, c, d;
-  return isa() == Isa::v4 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
-}
-
-bool has_amx() {
-  unsigned a, b, c, d;
-  constexpr unsigned bf16 = 1u << 22, tile = 1u << 24;
-  return has_avx512_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bf16) && (d & tile) &&
-         may_use_tiles();
-}
-
 Units best() {
-  return has_amx() ? Units::amx : has_avx512_bf16() ? Units::avx512_bf16 : Units::none;
+  return isa_has_amx_bf16() ? Units::amx : isa_has_bf16() ? Units::avx512_bf16 : Units::none;
 }
-#else
-Units best() {
-  return Units::none;
-}
-#endif
 
 Units choose() {
   const char* wanted = std::getenv("MDOPS_CPU_BF16");
@@ -46,7 +24,8 @@ Units choose() {
   for (const Units units : {Units::none, Units::avx512_bf16, Units::amx})
     if (std::string(wanted) == kNames[static_cast<int>(units)] && units <= best()) return units;
   throw std::runtime_error(std::string("mdops: MDOPS_CPU_BF16=") + wanted +
-                           " is none of this processor's bfloat16 units, the best of which are " +
+                           " is none of the bfloat16 units that may be used (MDOPS_CPU_ISA, where it is set, "
+                           "allows none), the best of which are " +
                            kNames[static_cast<int>(best())]);
 }
 

@@ -8,6 +8,34 @@
 
 namespace mdops {
 
+// `sel`, `zeroed` and `padding` of the ops whose descriptors have places, checked at entry.
+struct PlaceInputs {
+  Tensor zeroed, sel, padding;
+  bool shared;  // by all types
+
+  // `padding` is empty where each type has places of its own.
+  PlaceInputs() = default;
+  PlaceInputs(const Op& op, const Tensor& zeroed_, const Tensor& sel_, const Tensor& padding_, int64_t atoms,
+              int64_t ntypes)
+      : zeroed(input(op, "zeroed", zeroed_, ScalarType::Bool, {ntypes, ntypes})),
+        sel(input(op, "sel", sel_, ScalarType::Int, {kAny})),
+        padding(input(op, "padding", padding_, ScalarType::Int, {kAny})),
+        shared(padding.size(0) > 0) {
+    if (sel.size(0) != (shared ? 1 : ntypes) && !(atoms == 0 && sel.size(0) == 1))
+      fail(op, "argument `sel` has " + std::to_string(sel.size(0)) + " numbers, expected " +
+                   (shared ? "1 beside `padding`" : "one for each type without `padding`"));
+    if (shared && padding.size(0) != atoms)
+      fail(op, "argument `padding` has " + std::to_string(padding.size(0)) +
+                   " types, expected none, or one for each of " + std::to_string(atoms) + " atoms");
+    check_range(op, "padding", padding, 0, ntypes);
+  }
+
+  Places places(const Tensor& pair_mask, int64_t ntypes) const {
+    return {pair_mask.const_data_ptr<bool>(), zeroed.const_data_ptr<bool>(), sel.const_data_ptr<int32_t>(),
+            shared ? padding.const_data_ptr<int32_t>() : nullptr, static_cast<int>(ntypes)};
+  }
+};
+
 // The intervals that a gradient of moments (N, ntypes, intervals + 5, columns) tells; 0 if it has another
 // shape.
 inline int64_t intervals_of(const Tensor& grad) {
@@ -18,16 +46,19 @@ struct MomentInputs : DescriptorInputs {
   Tensor mean;
   double s_max;
   int64_t intervals;
-  bool radial;
+  bool radial, gated;
 
   MomentInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
                const Tensor& mean_, const Tensor& std, const Tensor& pair_mask, double cutoff,
-               double cutoff_smooth, double protection, double s_max_, int64_t intervals_, bool radial_)
+               double cutoff_smooth, double protection, double s_max_, int64_t intervals_, bool radial_,
+               bool gated_)
       : DescriptorInputs(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection),
         mean(input(op, "mean", mean_, dtype, {ntypes})),
         s_max(s_max_),
         intervals(intervals_),
-        radial(radial_) {
+        radial(radial_),
+        gated(gated_) {
+    if (radial && gated) fail(op, "argument `gated` is for all four columns, not for `radial` moments");
     if (!(s_max > 0) || !std::isfinite(s_max) || intervals < 1 || intervals > 100000)
       fail(op, "arguments `s_max` and `intervals` are " + std::to_string(s_max) + " and " +
                    std::to_string(intervals) + ", expected s_max > 0 and intervals in 1 .. 100000");
@@ -42,6 +73,14 @@ struct MomentInputs : DescriptorInputs {
     return input(op, name, tensor, dtype, {atoms, width, 3});
   }
 
+  // With the places of the forward kernel.
+  template <class T>
+  MomentArgs<T> args(const PlaceInputs& of) const {
+    MomentArgs<T> found = args<T>();
+    found.places = of.places(pair_mask, ntypes);
+    return found;
+  }
+
   template <class T>
   MomentArgs<T> args() const {
     return {displacements.const_data_ptr<T>(),
@@ -49,12 +88,13 @@ struct MomentInputs : DescriptorInputs {
             types.const_data_ptr<int32_t>(),
             mean.const_data_ptr<T>(),
             std.const_data_ptr<T>(),
-            reinterpret_cast<const uint8_t*>(pair_mask.const_data_ptr<bool>()),
+            {pair_mask.const_data_ptr<bool>(), nullptr, nullptr, nullptr, static_cast<int>(ntypes)},
             cutoff_as<T>(),
             {static_cast<T>(intervals / s_max), static_cast<int>(intervals)},
             width,
             static_cast<int>(ntypes),
-            radial};
+            radial,
+            gated};
   }
 };
 

@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "spline_moment/row.h"
 
 namespace mdops {
@@ -26,7 +28,7 @@ T for_neighbors(const MomentArgs<T>& args, int64_t i, const T* tangent, int32_t*
   Chunk<T> chunk;
   int64_t slot = i * args.width;
   for (int t = 0; t < args.ntypes; ++t) {
-    const bool masked = args.pair_mask[args.types[i] * args.ntypes + t];
+    const bool masked = args.places.masked(args.types[i], t);
     int32_t inside = 0;
     for (int32_t end = args.counts[i * args.ntypes + t], k = 0; k < end; ++k, ++slot) {
       const T* d = args.displacements + 3 * slot;
@@ -58,9 +60,8 @@ Centre<T> centre(const MomentArgs<T>& args, int64_t i) {
   return {args.normalisation(args.types[i]), args.cutoff, args.grid};
 }
 
-template <int Columns, class T>
-void forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin, int64_t end, T* moments,
-             int32_t* within, T* nearest) {
+template <int Columns, Gate G, class T>
+void forward(const MomentArgs<T>& args, int64_t begin, int64_t end, T* moments, int32_t* within, T* nearest) {
   const int64_t stride = static_cast<int64_t>(args.ntypes) * args.basis() * Columns;
   for (int64_t i = begin; i < end; ++i) {
     T* out = moments + i * stride;
@@ -72,17 +73,17 @@ void forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin, int64
     const Centre<T> c = centre(args, i);
     int32_t first[kChunk];
     const T r2 = for_neighbors(args, i, static_cast<const T*>(nullptr), counted, [&](const Chunk<T>& chunk) {
-      add_moments<Columns>(chunk.pairs(), c, out, first);
+      add_moments<Columns, G>(chunk.pairs(), c, out, first);
     });
     nearest[i] = std::sqrt(r2);
-    for (int t = 0; t < args.ntypes; ++t) {
-      const int present = args.pair_mask[args.types[i] * args.ntypes + t] ? 0 : counted[t];
-      add_padding<Columns>(c.norm, T(sel[t] - present), out + t * args.basis() * Columns);
-    }
+    if (G != Gate::none) continue;
+    args.places.each_absent(i, args.types[i], counted, [&](int t, int slots) {
+      add_padding<Columns>(c.norm, T(slots), out + static_cast<int64_t>(t) * args.basis() * Columns);
+    });
   }
 }
 
-template <int Columns, class T>
+template <int Columns, Gate G, class T>
 void jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments) {
   const int64_t stride = static_cast<int64_t>(args.ntypes) * args.basis() * Columns;
   for (int64_t i = begin; i < end; ++i) {
@@ -91,13 +92,13 @@ void jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end
     if (args.types[i] < 0) continue;
     const Centre<T> c = centre(args, i);
     for_neighbors(args, i, tangent, nullptr, [&](const Chunk<T>& chunk) {
-      add_moments_jvp<Columns>(chunk.pairs(), chunk.tangents(), c, out);
+      add_moments_jvp<Columns, G>(chunk.pairs(), chunk.tangents(), c, out);
     });
   }
 }
 
 // `Second`: the Hessian product along `tangent` instead of the gradient.
-template <int Columns, bool Second, class T>
+template <int Columns, Gate G, bool Second, class T>
 void pull(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end,
           T* pair_grad) {
   const int64_t stride = static_cast<int64_t>(args.ntypes) * args.basis() * Columns;
@@ -109,9 +110,9 @@ void pull(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t be
     for_neighbors(args, i, tangent, nullptr, [&](const Chunk<T>& chunk) {
       alignas(64) T gx[kChunk], gy[kChunk], gz[kChunk];
       if constexpr (Second)
-        pull_hessian_product<Columns>(chunk.pairs(), chunk.tangents(), c, grad + i * stride, gx, gy, gz);
+        pull_hessian_product<Columns, G>(chunk.pairs(), chunk.tangents(), c, grad + i * stride, gx, gy, gz);
       else
-        pull_gradient<Columns>(chunk.pairs(), c, grad + i * stride, gx, gy, gz);
+        pull_gradient<Columns, G>(chunk.pairs(), c, grad + i * stride, gx, gy, gz);
       for (int k = 0; k < chunk.size; ++k) {
         T* g = out + 3 * chunk.slot[k];
         g[0] = gx[k], g[1] = gy[k], g[2] = gz[k];
@@ -120,26 +121,43 @@ void pull(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t be
   }
 }
 
+// work(columns, gate), constants both.
+template <class T, class Work>
+void with_kind(const MomentArgs<T>& args, const Work& work) {
+  using Gates = std::integral_constant<Gate, Gate::alone>;
+  using Plain = std::integral_constant<Gate, Gate::none>;
+  if (args.radial)
+    work(std::integral_constant<int, 1>{}, Plain{});
+  else if (args.gated)
+    work(std::integral_constant<int, 4>{}, Gates{});
+  else
+    work(std::integral_constant<int, 4>{}, Plain{});
+}
+
 }  // namespace
 
 #define MDOPS_DEFINE(T)                                                                                      \
-  void moment_forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin, int64_t end, T* moments, \
-                      int32_t* within, T* nearest) {                                                         \
-    args.radial ? forward<1>(args, sel, begin, end, moments, within, nearest)                                \
-                : forward<4>(args, sel, begin, end, moments, within, nearest);                               \
+  void moment_forward(const MomentArgs<T>& args, int64_t begin, int64_t end, T* moments, int32_t* within,    \
+                      T* nearest) {                                                                          \
+    with_kind(args, [&](auto columns, auto gate) {                                                           \
+      forward<columns(), gate()>(args, begin, end, moments, within, nearest);                                \
+    });                                                                                                      \
   }                                                                                                          \
   void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin, int64_t end, T* pair_grad) { \
     const T* none = nullptr;                                                                                 \
-    args.radial ? pull<1, false>(args, none, grad, begin, end, pair_grad)                                    \
-                : pull<4, false>(args, none, grad, begin, end, pair_grad);                                   \
+    with_kind(args, [&](auto columns, auto gate) {                                                           \
+      pull<columns(), gate(), false>(args, none, grad, begin, end, pair_grad);                               \
+    });                                                                                                      \
   }                                                                                                          \
   void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments) {     \
-    args.radial ? jvp<1>(args, tangent, begin, end, moments) : jvp<4>(args, tangent, begin, end, moments);   \
+    with_kind(args,                                                                                          \
+              [&](auto columns, auto gate) { jvp<columns(), gate()>(args, tangent, begin, end, moments); }); \
   }                                                                                                          \
   void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end,    \
                   T* pair_grad) {                                                                            \
-    args.radial ? pull<1, true>(args, tangent, grad, begin, end, pair_grad)                                  \
-                : pull<4, true>(args, tangent, grad, begin, end, pair_grad);                                 \
+    with_kind(args, [&](auto columns, auto gate) {                                                           \
+      pull<columns(), gate(), true>(args, tangent, grad, begin, end, pair_grad);                             \
+    });                                                                                                      \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

@@ -78,7 +78,7 @@ __device__ __forceinline__ T warp_min(T value) {
 
 // Adds the neighbours [begin, begin + count) of one type to its sums; counts those within the cutoff in
 // `inside`, and keeps the smallest squared distance that this lane met in `nearest`.
-template <int Columns, bool Shared, class T, bool Tangent>
+template <int Columns, bool Gated, bool Shared, class T, bool Tangent>
 __device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tangent, int64_t begin,
                                          int count, bool masked, const Normalisation<T>& norm,
                                          Staged<T, Tangent>* stage, T* sums, int* inside, T* nearest) {
@@ -98,7 +98,8 @@ __device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tan
     const int before = __popc(lanes & ((1u << lane_index()) - 1));
     if (within) {
       if constexpr (Tangent) load_vector(tangent, slot, v);
-      prepare(args.cutoff, args.grid, norm, 0, d, v, before, stage);
+      T w;
+      prepare<Gated>(args.cutoff, args.grid, norm, 0, d, v, before, stage, &w);
     } else {
       leave_empty(__popc(lanes) + lane_index() - before, stage);
     }
@@ -111,10 +112,10 @@ __device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tan
 
 // The moments of one atom, or with `Tangent` their derivative along the tangents. One type's sums are in
 // shared memory, or grow in the result itself where they do not fit.
-template <int Columns, bool Shared, class T, bool Tangent>
+template <int Columns, bool Gated, bool Shared, class T, bool Tangent>
 __device__ __forceinline__ void moments_of(const MomentArgs<T>& args, int64_t i, const T* tangent,
-                                           const int32_t* sel, Staged<T, Tangent>* stage, T* shared_sums,
-                                           T* moments, int32_t* within, T* nearest) {
+                                           Staged<T, Tangent>* stage, T* shared_sums, T* moments,
+                                           int32_t* within, T* nearest) {
   const int size = args.basis() * Columns, type = args.types[i];
   const int32_t* counts = args.counts + i * args.ntypes;
   const RowKind kind = row_kind(type, args.ntypes, counts, args.width);
@@ -132,17 +133,21 @@ __device__ __forceinline__ void moments_of(const MomentArgs<T>& args, int64_t i,
   const Normalisation<T> norm = args.normalisation(type);
   T least = args.cutoff.cutoff * args.cutoff.cutoff;
   int64_t slot = i * args.width;
+  int taken = 0;
   for (int t = 0; t < args.ntypes; slot += counts[t++], out += size) {
     T* sums = Shared ? shared_sums : out;
-    const bool masked = args.pair_mask[type * args.ntypes + t];
+    const bool masked = args.places.masked(type, t);
     int inside = 0;
     clear_sums<Columns, Shared>(args.basis(), sums);
     __syncwarp();
-    add_type<Columns, Shared>(args, tangent, slot, counts[t], masked, norm, stage, sums, &inside, &least);
+    add_type<Columns, Gated, Shared>(args, tangent, slot, counts[t], masked, norm, stage, sums, &inside,
+                                     &least);
     if constexpr (!Tangent) {
+      const int own = args.places.taken(type, t, inside);
+      taken += own;
       if (lane_index() == 0) {
         within[i * args.ntypes + t] = inside;
-        add_padding<Columns>(norm, T(sel[t] - (masked ? 0 : inside)), sums);
+        if (!Gated && !args.places.padding) add_padding<Columns>(norm, T(args.places.sel[t] - own), sums);
       }
     }
     __syncwarp();
@@ -150,15 +155,21 @@ __device__ __forceinline__ void moments_of(const MomentArgs<T>& args, int64_t i,
     __syncwarp();
   }
   if constexpr (!Tangent) {
+    if (!Gated && args.places.padding && lane_index() == 0) {
+      const int t = args.places.padding[i];
+      const bool there = t >= 0 && t < args.ntypes;
+      const T slots = there ? T(args.places.empty(taken)) : not_a_number<T>();
+      add_padding<Columns>(norm, slots, moments + (i * args.ntypes + (there ? t : 0)) * size);
+    }
     least = warp_min(least);
     if (lane_index() == 0) nearest[i] = std::sqrt(least);
   }
 }
 
-template <int Columns, bool Shared, class T, bool Tangent>
+template <int Columns, bool Gated, bool Shared, class T, bool Tangent>
 __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks<T, Tangent>)
-    moment_kernel(MomentArgs<T> args, int64_t atoms, const T* tangent, const int32_t* sel, T* moments,
-                  int32_t* within, T* nearest) {
+    moment_kernel(MomentArgs<T> args, int64_t atoms, const T* tangent, T* moments, int32_t* within,
+                  T* nearest) {
   extern __shared__ __align__(16) char shared[];
   const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   auto* stages = reinterpret_cast<Staged<T, Tangent>*>(shared);
@@ -166,7 +177,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks<T, Tangent>)
   T* sums = reinterpret_cast<T*>(stages + warps) + warp * size;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * warps + warp;
   if (i < atoms)
-    moments_of<Columns, Shared>(args, i, tangent, sel, stages + warp, sums, moments, within, nearest);
+    moments_of<Columns, Gated, Shared>(args, i, tangent, stages + warp, sums, moments, within, nearest);
 }
 
 // Copies one type's gradient into shared memory; by 16 bytes where both ends allow it.
@@ -181,7 +192,7 @@ __device__ __forceinline__ void copy_grad(const T* from, int size, T* to) {
 }
 
 // The pair gradients of one atom. `copy` holds one type's gradient; unused where that does not fit.
-template <int Columns, bool Second, bool Shared, class T>
+template <int Columns, Gate G, bool Second, bool Shared, class T>
 __device__ void pulled_of(const MomentArgs<T>& args, int64_t i, const T* tangent, const T* grad, T* copy,
                           T* buffer, T* out) {
   const int size = args.basis() * Columns, type = args.types[i];
@@ -194,7 +205,7 @@ __device__ void pulled_of(const MomentArgs<T>& args, int64_t i, const T* tangent
     const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
     const T* of_type = grad + i * args.ntypes * size;
     for (int t = 0; t < args.ntypes; slot += counts[t++], of_type += size) {
-      const bool masked = args.pair_mask[type * args.ntypes + t];
+      const bool masked = args.places.masked(type, t);
       if (Shared && counts[t] > 0 && !masked) {
         __syncwarp();
         copy_grad(of_type, size, copy);
@@ -207,7 +218,8 @@ __device__ void pulled_of(const MomentArgs<T>& args, int64_t i, const T* tangent
           load_vector(args.displacements, slot + k + lane_index(), d);
           if constexpr (Second) load_vector(tangent, slot + k + lane_index(), v);
           if (within_cutoff(squared_length(d), cutoff2))
-            pull<Columns, Second, Shared>(args.cutoff, args.grid, norm, Shared ? copy : of_type, d, v, g);
+            pull<Columns, G, Second, Shared>(args.cutoff, args.grid, norm, Shared ? copy : of_type,
+                                             static_cast<const T*>(nullptr), d, v, g);
         }
         store_triples(g, buffer, out + 3 * (slot + k), left < kWarp ? left : kWarp);
       }
@@ -216,7 +228,7 @@ __device__ void pulled_of(const MomentArgs<T>& args, int64_t i, const T* tangent
   fill(out + 3 * slot, 3 * (end - slot), kind == RowKind::wrong ? not_a_number<T>() : T(0));
 }
 
-template <int Columns, bool Second, bool Shared, class T>
+template <int Columns, Gate G, bool Second, bool Shared, class T>
 __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks<T, Second>)
     pull_kernel(MomentArgs<T> args, int64_t atoms, const T* tangent, const T* grad, T* out) {
   extern __shared__ __align__(16) char shared[];
@@ -226,8 +238,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks<T, Second>)
   T* copies = buffers + static_cast<int64_t>(warps) * 3 * kWarp;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * warps + warp;
   if (i < atoms)
-    pulled_of<Columns, Second, Shared>(args, i, tangent, grad, Shared ? copies + warp * size : nullptr,
-                                       buffers + warp * 3 * kWarp, out);
+    pulled_of<Columns, G, Second, Shared>(args, i, tangent, grad, Shared ? copies + warp * size : nullptr,
+                                          buffers + warp * 3 * kWarp, out);
 }
 
 }  // namespace gpu_moment

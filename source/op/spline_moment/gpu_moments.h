@@ -49,11 +49,11 @@ __device__ __forceinline__ void clear_lines(Staged<T, Tangent>* stage) {
 }
 
 // This lane's neighbour, into place `k` of the stage; `table` is the first row of its type's sums. Returns
-// the first row that it adds to.
-template <class T, bool Tangent>
+// the first row that it adds to. With `Gated` the row is that with a gate; w gets the gate in any case.
+template <bool Gated, class T, bool Tangent>
 __device__ __forceinline__ int prepare(const Cutoff<T>& cutoff, const SplineGrid<T>& grid,
                                        const Normalisation<T>& norm, int table, const T* d, const T* tangent,
-                                       int k, Staged<T, Tangent>* stage) {
+                                       int k, Staged<T, Tangent>* stage, T* w) {
   const RadialTerms<T> f = radial_terms(squared_length(d), cutoff);
   const SplinePlace<T> place = spline_place(f.s, grid);
   T value[kSplineSupport], slope[kSplineSupport];
@@ -63,6 +63,10 @@ __device__ __forceinline__ int prepare(const Cutoff<T>& cutoff, const SplineGrid
     spline_values(place.t, value);
   Pack<T, 4> row;
   env_row(d, f, norm, row.of);
+  const Pack<T, 4> plain = row;
+  *w = f.w;
+  if constexpr (Gated)
+    for (int a = 0; a < 4; ++a) row.of[a] *= f.w;
   stage->row[0][k] = row;
   const int first = table + place.interval;
   stage->first[k] = first;
@@ -70,6 +74,7 @@ __device__ __forceinline__ int prepare(const Cutoff<T>& cutoff, const SplineGrid
   if constexpr (Tangent) {
     T ds;
     env_row_jvp(d, tangent, f, norm, row.of, &ds);
+    if constexpr (Gated) gate_row_jvp(d, tangent, f, plain.of, row.of);
     stage->row[1][k] = row;
     for (int m = 0; m < kSplineSupport; ++m) stage->basis[1][m][k] = slope[m] * ds;
   }
@@ -150,11 +155,13 @@ __device__ __forceinline__ void contract(const T* grad, const T* weights, T* p) 
 }
 
 // The gradient of one pair vector from the gradient of the moments of its type, or with `Second` the Hessian
-// of <grad, moments> times the pair's tangent. `Aligned`: grad can be read 16 bytes at a time.
-template <int Columns, bool Second, bool Aligned, class T>
+// of <grad, moments> times the pair's tangent. `Aligned`: grad can be read 16 bytes at a time. Moments side
+// by side have the gradient of the plain ones in `beside`.
+template <int Columns, Gate G, bool Second, bool Aligned, class T>
 __device__ __forceinline__ void pull(const Cutoff<T>& cutoff, const SplineGrid<T>& grid,
-                                     const Normalisation<T>& norm, const T* grad, const T* d,
+                                     const Normalisation<T>& norm, const T* grad, const T* beside, const T* d,
                                      const T* tangent, T* out) {
+  static_assert(!Second || G != Gate::beside);
   const RadialTerms<T> f = radial_terms(squared_length(d), cutoff);
   const SplinePlace<T> place = spline_place(f.s, grid);
   T weights[2][kSplineSupport], p[4], dp[4];
@@ -167,8 +174,22 @@ __device__ __forceinline__ void pull(const Cutoff<T>& cutoff, const SplineGrid<T
     spline_basis_second(place, grid.inv_step, weights[0]);
     contract<Columns, Aligned>(rows, weights[0], ddp);
     pair_hessian_product(d, tangent, f, norm, p, dp, ddp, out);
-  } else {
+    if constexpr (G == Gate::alone) gate_pair_hessian(d, tangent, f, norm, p, dp, out);
+  } else if constexpr (G == Gate::none) {
     pair_gradient(d, f, norm, p, dp, out);
+  } else {
+    T row[4], value = 0;
+    env_row(d, f, norm, row);
+    for (int a = 0; a < 4; ++a) value += p[a] * row[a], p[a] *= f.w, dp[a] *= f.w;
+    if constexpr (G == Gate::beside) {
+      T plain[4];
+      contract<Columns, Aligned>(beside + Columns * place.interval, weights[0], plain);
+      for (int a = 0; a < 4; ++a) p[a] += plain[a];
+      contract<Columns, Aligned>(beside + Columns * place.interval, weights[1], plain);
+      for (int a = 0; a < 4; ++a) dp[a] += plain[a];
+    }
+    pair_gradient(d, f, norm, p, dp, out);
+    add_gate_slope(d, f, value, out);
   }
 }
 

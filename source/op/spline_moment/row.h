@@ -38,11 +38,21 @@ MDOPS_HD RadialTerms<T> pair_terms(const Pairs<T>& p, int k, const Cutoff<T>& cu
   return radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], cutoff);
 }
 
+// How many moments a neighbour adds to, and where: in the table of its type last, plain ones before.
+template <Gate G>
+constexpr int kTables = G == Gate::beside ? 2 : 1;
+
+template <Gate G, class T>
+MDOPS_HD int64_t first_row(const Pairs<T>& p, const int32_t* first, int k, int table) {
+  return table + 1 < kTables<G> ? first[k] - p.table[k] : first[k];
+}
+
 // Adds phi_b(s) R_a of each neighbour to the moments (rows of `Columns`: 4, or 1 when radial); first[k] is
-// the first of the kSplineSupport rows that neighbour k adds to.
-template <int Columns, class T>
+// the first of the kSplineSupport rows that neighbour k adds to, in the table of its type.
+template <int Columns, Gate G, class T>
 inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t* first) {
-  alignas(64) T w[kSplineSupport][kChunk], row[4][kChunk];
+  constexpr int tables = kTables<G>;
+  alignas(64) T w[kSplineSupport][kChunk], row[tables][4][kChunk];
   MDOPS_INDEPENDENT
   for (int k = 0; k < p.size; ++k) {
     T d[3], r[4], value[kSplineSupport], slope[kSplineSupport];
@@ -51,25 +61,31 @@ inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t
     const SplinePlace<T> place = spline_place(f.s, c.grid);
     spline_basis(place, c.grid.inv_step, value, slope);
     first[k] = p.table[k] + place.interval;
-    for (int a = 0; a < 4; ++a) row[a][k] = r[a];
+    for (int a = 0; a < 4; ++a) {
+      row[0][a][k] = r[a];
+      if constexpr (G != Gate::none) row[tables - 1][a][k] = f.w * r[a];
+    }
     for (int m = 0; m < kSplineSupport; ++m) w[m][k] = value[m];
   }
-  for (int k = 0; k < p.size; ++k) {
-    T* out = moments + Columns * static_cast<int64_t>(first[k]);
-    if constexpr (Columns == 1) {
-      for (int m = 0; m < kSplineSupport; ++m) out[m] += w[m][k] * row[0][k];
-    } else {
-      using V = Vector4<T>;
-      const V r = {row[0][k], row[1][k], row[2][k], row[3][k]};
-      for (int m = 0; m < kSplineSupport; ++m) store(out + 4 * m, load<V>(out + 4 * m) + r * w[m][k]);
+  for (int k = 0; k < p.size; ++k)
+    for (int table = 0; table < tables; ++table) {
+      T* out = moments + Columns * first_row<G>(p, first, k, table);
+      if constexpr (Columns == 1) {
+        for (int m = 0; m < kSplineSupport; ++m) out[m] += w[m][k] * row[table][0][k];
+      } else {
+        using V = Vector4<T>;
+        const V r = {row[table][0][k], row[table][1][k], row[table][2][k], row[table][3][k]};
+        for (int m = 0; m < kSplineSupport; ++m) store(out + 4 * m, load<V>(out + 4 * m) + r * w[m][k]);
+      }
     }
-  }
 }
 
 // The same along the tangents of the pair vectors: d/de of the moments at d + e v.
-template <int Columns, class T>
+template <int Columns, Gate G, class T>
 inline void add_moments_jvp(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, T* moments) {
-  alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk], row[4][kChunk], drow[4][kChunk];
+  constexpr int tables = kTables<G>;
+  alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk];
+  alignas(64) T row[tables][4][kChunk], drow[tables][4][kChunk];
   alignas(64) int32_t first[kChunk];
   MDOPS_INDEPENDENT
   for (int k = 0; k < p.size; ++k) {
@@ -81,14 +97,20 @@ inline void add_moments_jvp(const Pairs<T> p, const Pairs<T> v, const Centre<T> 
     const SplinePlace<T> place = spline_place(f.s, c.grid);
     spline_basis(place, c.grid.inv_step, value, slope);
     first[k] = p.table[k] + place.interval;
-    for (int a = 0; a < 4; ++a) row[a][k] = r[a], drow[a][k] = dr[a];
+    for (int a = 0; a < 4; ++a) row[0][a][k] = r[a], drow[0][a][k] = dr[a];
+    if constexpr (G != Gate::none) {
+      gate_row_jvp(d, tangent, f, r, dr);
+      for (int a = 0; a < 4; ++a) row[tables - 1][a][k] = f.w * r[a], drow[tables - 1][a][k] = dr[a];
+    }
     for (int m = 0; m < kSplineSupport; ++m) w[m][k] = value[m], dw[m][k] = slope[m] * ds;
   }
-  for (int k = 0; k < p.size; ++k) {
-    T* out = moments + Columns * static_cast<int64_t>(first[k]);
-    for (int m = 0; m < kSplineSupport; ++m)
-      for (int a = 0; a < Columns; ++a) out[Columns * m + a] += w[m][k] * drow[a][k] + dw[m][k] * row[a][k];
-  }
+  for (int k = 0; k < p.size; ++k)
+    for (int table = 0; table < tables; ++table) {
+      T* out = moments + Columns * first_row<G>(p, first, k, table);
+      for (int m = 0; m < kSplineSupport; ++m)
+        for (int a = 0; a < Columns; ++a)
+          out[Columns * m + a] += w[m][k] * drow[table][a][k] + dw[m][k] * row[table][a][k];
+    }
 }
 
 // Contracts the moments' gradient with `weights` (basis values or their derivatives) of neighbour k.
@@ -108,9 +130,11 @@ MDOPS_HD void contract(const T* grad, const T (*weights)[kChunk], int k, T (*out
 }
 
 // The gradient of each pair vector, from the moments' gradient.
-template <int Columns, class T>
+template <int Columns, Gate G, class T>
 inline void pull_gradient(const Pairs<T> p, const Centre<T> c, const T* grad, T* gx, T* gy, T* gz) {
-  alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk], value[4][kChunk], slope[4][kChunk];
+  constexpr int tables = kTables<G>;
+  alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk];
+  alignas(64) T value[tables][4][kChunk], slope[tables][4][kChunk];
   alignas(64) int32_t first[kChunk];
   MDOPS_INDEPENDENT
   for (int k = 0; k < p.size; ++k) {
@@ -121,26 +145,37 @@ inline void pull_gradient(const Pairs<T> p, const Centre<T> c, const T* grad, T*
     first[k] = p.table[k] + place.interval;
     for (int m = 0; m < kSplineSupport; ++m) w[m][k] = phi[m], dw[m][k] = dphi[m];
   }
-  for (int k = 0; k < p.size; ++k) {
-    const T* g = grad + Columns * static_cast<int64_t>(first[k]);
-    contract<Columns>(g, w, k, value);
-    contract<Columns>(g, dw, k, slope);
-  }
+  for (int k = 0; k < p.size; ++k)
+    for (int table = 0; table < tables; ++table) {
+      const T* g = grad + Columns * first_row<G>(p, first, k, table);
+      contract<Columns>(g, w, k, value[table]);
+      contract<Columns>(g, dw, k, slope[table]);
+    }
   MDOPS_INDEPENDENT
   for (int k = 0; k < p.size; ++k) {
-    T d[3], g[3];
+    T d[3], g[3], pk[4], dpk[4];
     const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
-    const T pk[4] = {value[0][k], value[1][k], value[2][k], value[3][k]};
-    const T dpk[4] = {slope[0][k], slope[1][k], slope[2][k], slope[3][k]};
+    for (int a = 0; a < 4; ++a) {
+      pk[a] = value[0][a][k], dpk[a] = slope[0][a][k];
+      if constexpr (G == Gate::alone) pk[a] *= f.w, dpk[a] *= f.w;
+      if constexpr (G == Gate::beside) pk[a] += f.w * value[1][a][k], dpk[a] += f.w * slope[1][a][k];
+    }
     pair_gradient(d, f, c.norm, pk, dpk, g);
+    if constexpr (G != Gate::none) {
+      T r[4], sum = 0;
+      env_row(d, f, c.norm, r);
+      for (int a = 0; a < 4; ++a) sum += value[tables - 1][a][k] * r[a];
+      add_gate_slope(d, f, sum, g);
+    }
     gx[k] = g[0], gy[k] = g[1], gz[k] = g[2];
   }
 }
 
-// The Hessian of <grad, moments> in each pair vector, times its tangent.
-template <int Columns, class T>
+// The Hessian of <grad, moments> in each pair vector, times its tangent; not of moments side by side.
+template <int Columns, Gate G, class T>
 inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, const T* grad, T* gx,
                                  T* gy, T* gz) {
+  static_assert(G != Gate::beside);
   alignas(64) T w[3][kSplineSupport][kChunk], sums[3][4][kChunk];
   for (int k = 0; k < p.size; ++k) {
     T d[3], phi[kSplineSupport], dphi[kSplineSupport], ddphi[kSplineSupport];
@@ -160,6 +195,7 @@ inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centr
     for (int order = 0; order < 3; ++order)
       for (int a = 0; a < 4; ++a) q[order][a] = sums[order][a][k];
     pair_hessian_product(d, tangent, f, c.norm, q[0], q[1], q[2], g);
+    if constexpr (G != Gate::none) gate_pair_hessian(d, tangent, f, c.norm, q[0], q[1], g);
     gx[k] = g[0], gy[k] = g[1], gz[k] = g[2];
   }
 }

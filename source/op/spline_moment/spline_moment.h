@@ -1,51 +1,61 @@
 // Spline moments  A_t[b][a] = sum_{j of type t} phi_b(s_j) R_j[a]  (docs/mathematics.md), their gradient, and
-// the directional derivatives of both.
+// the directional derivatives of both. Gated moments have w R in the place of R.
 #pragma once
 
 #include <cstdint>
 
 #include "common/isa.h"
 #include "env_mat/env_mat.h"
+#include "spline_moment/places.h"
 #include "spline_moment/spline.h"
 
 namespace mdops {
 
+// Which moments a loop over neighbours adds to: plain ones, gated ones alone, or gated ones of each type
+// beside plain ones of all types together, which come first.
+enum class Gate { none, alone, beside };
+
 // The arguments shared by the four kernels, all contiguous (docs/ops.md).
 template <class T>
 struct MomentArgs {
-  const T* displacements;    // (N, width, 3)
-  const int32_t* counts;     // (N, ntypes)
-  const int32_t* types;      // (N,)
-  const T* mean;             // (ntypes,)
-  const T* std;              // (ntypes, 2)
-  const uint8_t* pair_mask;  // (ntypes, ntypes)
+  const T* displacements;  // (N, width, 3)
+  const int32_t* counts;   // (N, ntypes)
+  const int32_t* types;    // (N,)
+  const T* mean;           // (ntypes,)
+  const T* std;            // (ntypes, 2)
+  Places places;           // sel, zeroed and padding in the forward kernel alone
   Cutoff<T> cutoff;
   SplineGrid<T> grid;
   int64_t width;
   int ntypes;
-  bool radial;
+  bool radial, gated;
 
   MDOPS_HD Normalisation<T> normalisation(int type) const {
-    return {mean[type], T(1) / std[2 * type], T(1) / std[2 * type + 1]};
+    return normalised(mean[type], std[2 * type], std[2 * type + 1]);
   }
   MDOPS_HD int basis() const { return grid.intervals + 5; }
   MDOPS_HD int columns() const { return radial ? 1 : 4; }
 };
 
-// The padded slots of one type: `slots` neighbours at s = 0, each R = (-mean/d0, 0, 0, 0). DeePMD-kit pads
-// every atom's row to `sel`; their sum is added once. Negative when an atom has more neighbours than `sel`.
+// Several neighbours at one s of which each has R = (row, 0, 0, 0), all in all `sum`, to the moments that
+// begin with the place's interval.
+template <int Columns, class T>
+MDOPS_HD void add_alike(T t, T sum, T* moments) {
+  T value[kSplineSupport];
+  spline_values(t, value);
+  for (int m = 0; m < kSplineSupport; ++m) moments[Columns * m] += value[m] * sum;
+}
+
+// The padded slots of one type: `slots` neighbours at s = 0, each R = (shift, 0, 0, 0). Gated they are zero.
 template <int Columns, class T>
 MDOPS_HD void add_padding(const Normalisation<T>& norm, T slots, T* moments) {
-  T value[kSplineSupport];
-  spline_values(T(0), value);
-  const T row = -norm.mean * norm.inv0 * slots;
-  for (int m = 0; m < kSplineSupport; ++m) moments[Columns * m] += value[m] * row;
+  add_alike<Columns>(T(0), norm.shift * slots, moments);
 }
 
 // Each kernel does the atoms [begin, end). `moments` and its gradient are (N, ntypes, basis, columns).
 #define MDOPS_MOMENT_KERNELS(T)                                                                             \
-  MDOPS_DECLARE_KERNEL(void moment_forward(const MomentArgs<T>& args, const int32_t* sel, int64_t begin,    \
-                                           int64_t end, T* moments, int32_t* within, T* nearest))           \
+  MDOPS_DECLARE_KERNEL(void moment_forward(const MomentArgs<T>& args, int64_t begin, int64_t end,           \
+                                           T* moments, int32_t* within, T* nearest))                        \
   MDOPS_DECLARE_KERNEL(void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin,        \
                                             int64_t end, T* pair_grad))                                     \
   MDOPS_DECLARE_KERNEL(                                                                                     \

@@ -25,7 +25,7 @@ struct AtomBlock {
 
   AtomBlock(const PotentialArgs<T>& args, Arena& arena) {
     pair_stride = (args.list_width + 15) / 16 * 16;
-    moment_rows = static_cast<int64_t>(args.ntypes) * args.basis();
+    moment_rows = args.moment_rows();
     x = arena.take<T>(args.block * pair_stride);
     y = arena.take<T>(args.block * pair_stride);
     z = arena.take<T>(args.block * pair_stride);
@@ -65,10 +65,18 @@ inline void fill_extra(const PotentialArgs<T>& args, const int32_t* ids, int64_t
   });
 }
 
+// The tables of an atom's type.
+template <class T>
+inline const T* tables_of(const PotentialArgs<T>& args, int type) {
+  return args.tables + type * args.moment_rows() * args.table_width;
+}
+
 template <class T>
 inline Centre<T> centre(const PotentialArgs<T>& args, int type) {
-  return {
-      {args.mean[type], T(1) / args.std[2 * type], T(1) / args.std[2 * type + 1]}, args.cutoff, args.grid};
+  const T mean = args.mean[type], deviation0 = args.std[2 * type], deviation1 = args.std[2 * type + 1];
+  const Normalisation<T> norm =
+      args.net.plain ? ones(mean, deviation0, deviation1) : normalised(mean, deviation0, deviation1);
+  return {norm, args.cutoff, args.grid};
 }
 
 // Adds the shift of a periodic image, (a, b, c) . cell, for cell rows with a fourth column.
@@ -94,7 +102,7 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
   int n = 0;
   s.pairs[a] = 0;
   for (int t = 0, k = 0; t < args.ntypes; ++t) {
-    const int before = n, last = k + args.counts[i * args.ntypes + t], rows = t * args.basis();
+    const int before = n, last = k + args.counts[i * args.ntypes + t], rows = args.table_row(t);
     for (; k < last; ++k) {
       const uint32_t j = static_cast<uint32_t>(list[k]);
       if (j >= atoms) return false;
@@ -110,7 +118,7 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
       n += within_cutoff(r2, cutoff2);
     }
     within[t] = n - before;
-    if (args.pair_mask[args.types[i] * args.ntypes + t]) n = before;
+    if (args.places.masked(args.types[i], t)) n = before;
   }
   s.pairs[a] = n;
   *nearest = unordered ? std::numeric_limits<T>::quiet_NaN() : std::sqrt(nearest2);
@@ -137,6 +145,20 @@ inline int list_active(const AtomBlock<T>& s, int16_t* active) {
   return n;
 }
 
+// In a plain sum neighbours that are zeroed count with s = mean, where their normalised s is zero.
+template <class T>
+inline void add_zeroed(const PotentialArgs<T>& args, int64_t i, const AtomBlock<T>& s,
+                       const int32_t* within) {
+  const int type = args.types[i];
+  for (int t = 0; t < args.ntypes; ++t) {
+    if (within[t] == 0 || !args.places.zero(type, t)) continue;
+    const SplinePlace<T> place = spline_place(args.mean[type], args.grid);
+    const int64_t row = args.table_row(t) + place.interval;
+    add_alike<4>(place.t, T(within[t]), s.moments + 4 * row);
+    s.marks[row] = 1;
+  }
+}
+
 // Atom a's moments, which are zero at entry, and which of their rows are not zero.
 template <class T>
 inline void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, int64_t a,
@@ -144,15 +166,21 @@ inline void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64
   int32_t first[kChunk];
   for (int from = 0; from < s.pairs[a]; from += kChunk) {
     const Pairs<T> p = s.chunk(a, from);
-    add_moments<4>(p, c, s.moments, first);
+    if (args.gated) {
+      add_moments<4, Gate::beside>(p, c, s.moments, first);
+      for (int k = 0; k < p.size; ++k) s.marks[first[k] - p.table[k]] = 1;
+    } else {
+      add_moments<4, Gate::none>(p, c, s.moments, first);
+    }
     for (int k = 0; k < p.size; ++k) s.marks[first[k]] = 1;
   }
-  const int pair = args.types[i] * args.ntypes;
-  for (int t = 0; t < args.ntypes; ++t) {
-    const int present = args.pair_mask[pair + t] && !args.zeroed[pair + t] ? 0 : within[t];
-    if (c.norm.mean == T(0) || args.sel[t] == present) continue;
-    add_padding<4>(c.norm, T(args.sel[t] - present), s.moments + 4 * static_cast<int64_t>(t) * args.basis());
-    s.marks[t * args.basis()] = 1;
+  if (args.net.plain) add_zeroed(args, i, s, within);
+  if (c.norm.shift != T(0)) {
+    args.places.each_absent(i, args.types[i], within, [&](int t, int slots) {
+      const int row = args.gated ? 0 : args.table_row(t);
+      add_padding<4>(c.norm, T(slots), s.moments + 4 * static_cast<int64_t>(row));
+      s.marks[row] = 1;
+    });
   }
   s.actives[a] = list_active(s, s.active + a * s.active_stride);
 }
@@ -255,6 +283,18 @@ inline void uncontract_moments(const PotentialArgs<T>& args, const T* table, con
     uncontract_rows<1>(active + k, table, args.table_width, grad, stride, s.moments);
 }
 
+// Adds a pair's virial, -g_b d_c, to its neighbour's.
+template <class T>
+inline void scatter_virials(const Pairs<T>& p, const int32_t* other, const T* gx, const T* gy, const T* gz,
+                            T* atom_virial) {
+  for (int k = 0; k < p.size; ++k) {
+    const T d[3] = {p.x[k], p.y[k], p.z[k]}, g[3] = {gx[k], gy[k], gz[k]};
+    T* to = atom_virial + 9 * static_cast<int64_t>(other[k]);
+    for (int b = 0; b < 3; ++b)
+      for (int e = 0; e < 3; ++e) to[3 * b + e] -= g[b] * d[e];
+  }
+}
+
 // Adds atom a's pair forces and its virial, from the moments' gradient in s.moments, W[b][c] = -sum d_b g_c.
 template <class T>
 inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int64_t i, int64_t a,
@@ -263,7 +303,8 @@ inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int
   T force[3] = {0, 0, 0}, w[9] = {0, 0, 0, 0, 0, 0, 0, 0, 0};
   for (int from = 0; from < s.pairs[a]; from += kChunk) {
     const Pairs<T> p = s.chunk(a, from);
-    pull_gradient<4>(p, c, s.moments, gx, gy, gz);
+    args.gated ? pull_gradient<4, Gate::beside>(p, c, s.moments, gx, gy, gz)
+               : pull_gradient<4, Gate::none>(p, c, s.moments, gx, gy, gz);
     for (int k = 0; k < p.size; ++k) {
       const T d[3] = {p.x[k], p.y[k], p.z[k]}, g[3] = {gx[k], gy[k], gz[k]};
       for (int b = 0; b < 3; ++b) {
@@ -274,6 +315,7 @@ inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int
       T* to = out.forces + 4 * j;
       store(to, load<Vector4<T>>(to) - Vector4<T>{g[0], g[1], g[2], 0});
     }
+    if (out.atom_virial) scatter_virials(p, s.other + a * s.pair_stride + from, gx, gy, gz, out.atom_virial);
   }
   for (int b = 0; b < 3; ++b) out.forces[4 * i + b] += force[b];
   double* virial = out.virial + 9 * static_cast<int64_t>(args.batch[i]);

@@ -1,7 +1,6 @@
 #include "common/rebuilt.h"
 #include "spline_potential/cpu_nets.h"
 #include "spline_potential/host.h"
-#include "spline_potential/kernel_table.h"
 
 namespace mdops {
 
@@ -29,39 +28,7 @@ template <class T>
 PotentialKernels<T> kernels_for(const FittingShape& net) {
   const PotentialTable* table =
       rebuilt_table<PotentialTable>([&](const PotentialTable& t) { return t.fits<T>(net); });
-  if (table) return table->kernels<T>();
-  return {[](const PotentialArgs<T>& args) { return MDOPS_RUN(scratch_size, args); },
-          [](const PotentialArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids, int64_t count,
-             T* scratch,
-             PotentialResults<T>& out) { MDOPS_RUN(potential, args, weights, ids, count, scratch, out); }};
-}
-
-// Every thread takes an equal part of each type's atoms, so that the sums, and with them the result's last
-// bits, depend on the number of threads alone.
-template <class T>
-std::vector<Share<T>> run(const Op& op, const PotentialInputs& in, const PotentialArgs<T>& args,
-                          Answer& answer) {
-  T* nets = const_cast<T*>(in.nets.const_data_ptr<T>());  // which are only read
-  const int parts = bf16_parts(in.matmul, kDtype<T>);
-  const PotentialKernels<T> kernels = kernels_for<T>(in.net);
-  const Order order(args.types, args.atoms, args.ntypes);
-  const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
-  std::vector<Share<T>> shares(threads);
-  parallel(threads, 1, [&](int64_t begin, int64_t end) {
-    const ScratchMemory<BlockScratch> memory(op, kernels.scratch_size(args) * sizeof(T));
-    T* scratch = static_cast<T*>(memory.data());
-    for (int64_t thread = begin; thread < end; ++thread) {
-      PotentialResults<T> out = answer.results(in, shares[thread]);
-      for (int t = 0; t < args.ntypes; ++t) {
-        const int64_t first = order.start[t], count = order.start[t + 1] - first;
-        const int64_t from = count * thread / threads, to = count * (thread + 1) / threads;
-        kernels.potential(args, packed_weights(in.net, parts, nets + t * in.nets.size(1)),
-                          order.ids.data() + first + from, to - from, scratch, out);
-      }
-      shares[thread].bad_atom = out.bad_atom;
-    }
-  });
-  return shares;
+  return table ? table->kernels<T>() : prebuilt_kernels<T>();
 }
 
 struct CpuCall : Op {
@@ -73,20 +40,22 @@ struct CpuCall : Op {
     Answer answer(in);
     dispatch_float(*this, in.dtype, [&](auto zero) {
       using T = decltype(zero);
-      check_packed(*this, in.nets, PackedNet(in.net, bf16_parts(in.matmul, kDtype<T>)).size);
+      const int parts = bf16_parts(in.matmul, kDtype<T>);
+      check_packed(*this, in.nets, PackedNet(in.net, parts).size);
       PotentialArgs<T> args = arguments<T>(in, places.data());
-      if (bf16_parts(in.matmul, kDtype<T>)) args.block = 2 * kBlock;
-      answer.finish(*this, in, mdops::run<T>(*this, in, args, answer));
+      if (parts) args.block = 2 * kBlock;
+      potential_step(*this, kernels_for<T>(in.net), args, in.nets.const_data_ptr<T>(), in.nets.size(1), parts,
+                     answer.results<T>());
     });
     return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest};
   }
 };
 
-std::string spline_potential_why_not(const Tensor& like, int64_t ntypes, int64_t intervals, int64_t width,
+std::string spline_potential_why_not(const Tensor& like, int64_t tables, int64_t intervals, int64_t width,
                                      int64_t axis, std::vector<int64_t> neurons, int64_t extra) {
   float_input("spline_potential_why_not", "like", like, {kAny});
   const std::string refusal = shape_refusal(width, axis, neurons, extra);
-  return refusal.empty() ? rows_refusal(ntypes, intervals + 5) : refusal;
+  return refusal.empty() ? rows_refusal(tables, intervals + 5) : refusal;
 }
 
 }  // namespace

@@ -38,9 +38,7 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
            T* memory, PotentialResults<T>& out) {
   const int64_t lanes = padded<T>(count);
   const Scratch<T> s(args, memory, lanes);
-  const int type = args.types[ids[0]];
-  const Centre<T> c = centre(args, type);
-  const T* table = args.tables + type * s.atoms.moment_rows * args.table_width;
+  const double scale = args.scale[args.net_of(args.types[ids[0]])];
   const int64_t t_rows = s.t_lanes.rows;
   const FittingShape& shape = args.net;
   const Net<T> net{shape, weights.layer, weights.bf16.multiply ? &weights.bf16 : nullptr};
@@ -54,10 +52,10 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
     }
     {
       MDOPS_STAGE(moments);
-      atom_moments(args, c, i, a, s.atoms, within);
+      atom_moments(args, centre(args, args.types[i]), i, a, s.atoms, within);
     }
     MDOPS_STAGE(contract);
-    contract_moments(args, table, s.atoms.moments, a, s.atoms, s.t + a * t_rows);
+    contract_moments(args, tables_of(args, args.types[i]), s.atoms.moments, a, s.atoms, s.t + a * t_rows);
     clear_moments(a, s.atoms.moments, s.atoms);
   }
   {
@@ -74,11 +72,12 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
     });
     net_output(net, s.net.value[net.last()], s.energy);
   }
-  for (int64_t a = 0; a < count; ++a) out.energy[ids[a]] = args.scale[type] * s.energy[a] + args.shift[type];
+  for (int64_t a = 0; a < count; ++a)
+    out.energy[ids[a]] = scale * s.energy[a] + args.shift[args.types[ids[a]]];
   {
     MDOPS_STAGE(net_down);
     clear_from(s.grad_t_lanes, 0);
-    net_backward(net, s.net, static_cast<T>(args.scale[type]), features,
+    net_backward(net, s.net, static_cast<T>(scale), features,
                  [&](const Group& group, int64_t, const Panels<T>& grad) {
                    MDOPS_STAGE(feature_gradient);
                    unform_group(shape, s.t_lanes, group, grad, s.grad_t_lanes);
@@ -89,12 +88,13 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
     from_lanes(s.grad_t_lanes, s.grad_t, t_rows);
   }
   for (int64_t a = 0; a < count; ++a) {
+    const int type = args.types[ids[a]];
     {
       MDOPS_STAGE(uncontract);
-      uncontract_moments(args, table, s.grad_t + a * t_rows, a, s.atoms);
+      uncontract_moments(args, tables_of(args, type), s.grad_t + a * t_rows, a, s.atoms);
     }
     MDOPS_STAGE(forces);
-    scatter_forces(args, c, ids[a], a, s.atoms, out);
+    scatter_forces(args, centre(args, type), ids[a], a, s.atoms, out);
     clear_moments(a, s.atoms.moments, s.atoms);
   }
 }

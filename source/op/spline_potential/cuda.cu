@@ -80,7 +80,7 @@ class GpuCall : public CudaOp {
     StepArgs p{};
     p.positions = in.positions.const_data_ptr<double>();
     fill<float>(in, p);
-    p.extra_size = in.net.extra, p.width = in.net.width, p.axis = in.net.axis;
+    p.extra_size = in.net.extra, p.width = in.net.width, p.axis = in.net.axis, p.plain = in.net.plain;
     p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
     p.net.net = net_shape(in.net);
     return p;
@@ -112,17 +112,17 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   });
 }
 
-std::string spline_potential_why_not(const Tensor& like, int64_t ntypes, int64_t intervals, int64_t width,
+std::string spline_potential_why_not(const Tensor& like, int64_t tables, int64_t intervals, int64_t width,
                                      int64_t axis, std::vector<int64_t> neurons, int64_t extra) {
   const CudaOp op("spline_potential_why_not", "like", like);
   if (float_input(op, "like", like, {kAny}).scalar_type() != ScalarType::Float)
     return "on a GPU it computes in float32";
   for (const std::string& refusal :
-       {shape_refusal(width, axis, neurons, extra), rows_refusal(ntypes, intervals + 5)})
+       {shape_refusal(width, axis, neurons, extra), rows_refusal(tables, intervals + 5)})
     if (!refusal.empty()) return refusal;
   const FittingShape fitting = fitting_shape(op, width, axis, neurons, extra);
-  return step_refusal<2>(op.limits(), net_shape(fitting), static_cast<int>(ntypes),
-                         static_cast<int>(ntypes * (intervals + 5)), fitting.width, fitting.axis);
+  return step_refusal<2>(op.limits(), net_shape(fitting), static_cast<int>(tables),
+                         static_cast<int>(tables * (intervals + 5)), fitting.width, fitting.axis);
 }
 
 }  // namespace

@@ -46,6 +46,11 @@ inline void form_group(const FittingShape& net, const Panels<T>& t, const Group&
     T* to = place.in(out, 0);
     for (int k = group.first; k < group.last; ++k) {
       const Column<T> own(at, k);
+      if (net.plain) {
+        store(to, own.a[0]);
+        to += place.width;
+        continue;
+      }
       for (int l = 0; l < net.row_features(k); ++l, to += place.width)
         store(to, own.a[0] * at(0, l) + own.a[1] * at(1, l) + own.a[2] * at(2, l) + own.a[3] * at(3, l));
     }
@@ -61,6 +66,11 @@ inline void form_tangent(const FittingShape& net, const Panels<T>& t, const Pane
     T* to = place.in(out, 0);
     for (int k = group.first; k < group.last; ++k) {
       const Column<T> own(at, k), change(d, k);
+      if (net.plain) {
+        store(to, change.a[0]);
+        to += place.width;
+        continue;
+      }
       for (int l = 0; l < net.row_features(k); ++l, to += place.width) {
         Vector<T> sum{};
         for (int a = 0; a < 4; ++a) sum += own.a[a] * d(a, l) + change.a[a] * at(a, l);
@@ -79,6 +89,12 @@ inline void unform_group(const FittingShape& net, const Panels<T>& t, const Grou
     const Lanes<T> at(net, t, place), out(net, grad_t, place);
     const T* from = place.in(grad, 0);
     for (int k = group.first; k < group.last; ++k) {
+      if (net.plain) {
+        T* to = out.at(0, k);
+        store(to, vector_at(to) + vector_at(from));
+        from += place.width;
+        continue;
+      }
       const Column<T> own(at, k);
       Vector<T> sum[4] = {};
       for (int l = 0; l < net.row_features(k); ++l, from += place.width) {

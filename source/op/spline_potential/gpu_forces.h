@@ -56,8 +56,9 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
   for (int l = lane; l < round_up(p.axis, 8); l += kWarp) {
     m.grad[l] = m.narrow[l] = make_float4(0, 0, 0, 0);
     if (l < p.axis)
-      m.narrow[l] = make_float4(t_row[l], t_row[p.table_width + l], t_row[2 * p.table_width + l],
-                                t_row[3 * p.table_width + l]);
+      m.narrow[l] = p.plain ? make_float4(1, 0, 0, 0)
+                            : make_float4(t_row[l], t_row[p.table_width + l], t_row[2 * p.table_width + l],
+                                          t_row[3 * p.table_width + l]);
   }
   __syncwarp();
   for (int from = 0; from < p.table_width; from += 4 * kWarp) {
@@ -98,7 +99,7 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
       for (int a = 0; a < 4; ++a) *reinterpret_cast<float4*>(m.t + a * p.table_width + column) = grad[a];
   }
   __syncwarp();
-  for (int k = lane; k < 4 * p.axis; k += kWarp)
+  for (int k = lane; k < 4 * p.axis && !p.plain; k += kWarp)
     m.t[k % 4 * p.table_width + k / 4] += reinterpret_cast<const float*>(m.grad)[k];
   __syncwarp();
 }
@@ -154,30 +155,31 @@ __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* tab
 
 // The kept pairs' forces: on the neighbours, on the atom itself, and the atom's virial W = -sum d (x) g.
 // Exact sums of rounded pair forces: those on all atoms add up to zero.
+template <bool Gated>
 __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int type, const float4* pairs,
                                                const ForceMemory& m) {
   const int lane = lane_index();
   const Normalisation<float> norm = p.normalisation(type);
   const int32_t* within = p.within + static_cast<int64_t>(i) * p.ntypes;
-  const bool* masked = p.pair_mask + type * p.ntypes;
   int kept = 0;
-  for (int t = 0; t < p.ntypes; ++t) kept += masked[t] ? 0 : within[t];
+  for (int t = 0; t < p.ntypes; ++t) kept += p.places.masked(type, t) ? 0 : within[t];
   int64_t own[3] = {0, 0, 0};
   float w[16] = {};
   for (int k = 0; k < kept; k += kWarp) {
     int64_t fixed[3] = {0, 0, 0};
     int j = 0;
     if (k + lane < kept) {
-      int table = 0;
+      int table = p.table_row(0);
       for (int t = 0, end = 0; t < p.ntypes; ++t) {
-        end += masked[t] ? 0 : within[t];
+        end += p.places.masked(type, t) ? 0 : within[t];
         if (k + lane >= end) table += p.basis();
       }
       const float4 pair = pairs[k + lane];
       const float d[3] = {pair.x, pair.y, pair.z};
       float g[3];
       const float* grad = reinterpret_cast<const float*>(m.moments + table);
-      pull<4, false, true>(p.cutoff, p.grid, norm, grad, d, d, g);
+      pull<4, Gated ? Gate::beside : Gate::none, false, true>(
+          p.cutoff, p.grid, norm, grad, reinterpret_cast<const float*>(m.moments), d, d, g);
       j = __float_as_int(pair.w);
 #pragma unroll
       for (int a = 0; a < 3; ++a) {
@@ -214,6 +216,7 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
   }
 }
 
+template <bool Gated>
 __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int i, const ForceMemory& m) {
   const int lane = lane_index(), type = p.types[i];
   {
@@ -225,26 +228,27 @@ __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int 
     const int count = list_rows(p.touched + row * p.words(), p.words(), m.rows);
     t_to_moments(p, p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width, count, m);
   }
-  scatter_forces(p, i, type, p.pairs + row * p.list_width, m);
+  scatter_forces<Gated>(p, i, type, p.pairs + row * p.list_width, m);
   if (lane != 0) return;
   m.virial[9] = p.batch[i];
-  double sum = p.net.nets[type * p.net.net_size + p.out_bias];
+  double sum = p.net.nets[p.net_of(type) * p.net.net_size + p.out_bias];
   for (int k = 0; k < p.output_parts; ++k) sum += p.net.output[row * p.output_parts + k];
-  p.energy[i] = p.scale[type] * sum + p.shift[type];
+  p.energy[i] = p.scale[p.net_of(type)] * sum + p.shift[type];
 }
 
-static __global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
+template <bool Gated>
+__global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
   extern __shared__ __align__(16) char shared[];
   MDOPS_STAGE(forces);
   const int warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * warps + warp;
   const bool in_tile =
-      row < p.net.rows && p.first_row + row < p.rows && p.tile_type[(p.first_row + row) / p.tile_rows] >= 0;
+      row < p.net.rows && p.first_row + row < p.rows && p.tile_net[(p.first_row + row) / p.tile_rows] >= 0;
   const int i = in_tile ? p.row_atom[p.first_row + row] : -1;
   const ForceMemory m(shared, warp, p);
   const bool real = i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems;
   if (real)
-    atom_forces(p, row, i, m);
+    atom_forces<Gated>(p, row, i, m);
   else if (lane_index() == 0)
     m.virial[9] = -1;
   __syncthreads();

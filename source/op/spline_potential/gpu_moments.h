@@ -32,41 +32,76 @@ struct AtomMemory {
 
 // Adds the first `count` waiting pairs to the moments, which the whole warp shares: shared memory holds one
 // copy of them for each warp of more atoms.
+template <bool Gated>
 __device__ __forceinline__ void add_pairs(const StepArgs& p, const Normalisation<float>& norm, int table,
                                           int count, const AtomMemory& m) {
   const int lane = lane_index();
+  const auto touch = [&](int row) { atomicOr(m.touched + row / 32, 1u << row % 32); };
+  const auto add = [&] {
+    __syncwarp();
+    add_staged<Sharing<4, 1, 1>, false>(*m.stage, count, 0, reinterpret_cast<float*>(m.moments));
+    __syncwarp();
+  };
+  float w = 0;
+  int first = 0;
   if (lane < count) {
     const float4 pair = m.waiting[lane];
     const float d[3] = {pair.x, pair.y, pair.z};
-    const int first = prepare(p.cutoff, p.grid, norm, table, d, d, lane, m.stage);
-    atomicOr(m.touched + first / 32, 1u << first % 32);
+    first = prepare<false>(p.cutoff, p.grid, norm, Gated ? 0 : table, d, d, lane, m.stage, &w);
+    touch(first);
   } else {
     leave_empty(lane, m.stage);
   }
-  __syncwarp();
-  add_staged<Sharing<4, 1, 1>, false>(*m.stage, count, 0, reinterpret_cast<float*>(m.moments));
-  __syncwarp();
+  add();
+  if constexpr (Gated) {
+    // The same neighbours once more, now with their gates, to their types' rows.
+    if (lane < count) {
+      for (int a = 0; a < 4; ++a) m.stage->row[0][lane].of[a] *= w;
+      m.stage->first[lane] = first + table;
+      touch(first + table);
+    }
+    add();
+  }
+}
+
+// Adds absent neighbours to the moments from `row` on.
+__device__ __forceinline__ void add_absent(const Normalisation<float>& norm, int count, int row,
+                                           const AtomMemory& m) {
+  if (lane_index() != 0) return;
+  add_padding<4>(norm, static_cast<float>(count), reinterpret_cast<float*>(m.moments + row));
+  m.touched[row / 32] |= 1u << row % 32;
+}
+
+// In a plain sum neighbours that are zeroed count with s = mean, where their normalised s is zero.
+__device__ __forceinline__ void add_zeroed(const StepArgs& p, int type, int t, int count,
+                                           const AtomMemory& m) {
+  if (lane_index() != 0) return;
+  const SplinePlace<float> place = spline_place(p.mean[type], p.grid);
+  const int row = p.table_row(t) + place.interval;
+  add_alike<4>(place.t, static_cast<float>(count), reinterpret_cast<float*>(m.moments + row));
+  m.touched[row / 32] |= 1u << row % 32;
 }
 
 // Reads the atom's list, type after type, and adds up the moments of the pairs within the cutoff, which it
 // keeps in `pairs`. Returns false for a list that cannot be.
+template <bool Gated>
 __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type, float4* pairs,
                                              const AtomMemory& m) {
   const int lane = lane_index();
   const Normalisation<float> norm = p.normalisation(type);
   const float cutoff2 = p.cutoff.cutoff * p.cutoff.cutoff;
   const int64_t list = static_cast<int64_t>(i) * p.list_width;
-  const Place here = p.places[i];
+  const Place here = p.at[i];
   const double* cell = p.cell + 9 * static_cast<int64_t>(p.batch[i]);
   float nearest = cutoff2;
-  int kept = 0, k = 0;
+  int kept = 0, k = 0, taken = 0;
   const double all = here.x[0] + here.x[1] + here.x[2];
   bool good = all == all;  // a position that is not a number counts without neighbours, too
   for (int t = 0; t < p.ntypes; ++t) {
     const int count = p.counts[static_cast<int64_t>(i) * p.ntypes + t];
     if (count < 0 || count > p.list_width - k) return false;
-    const int last = k + count, table = t * p.basis();
-    const bool masked = p.pair_mask[type * p.ntypes + t];
+    const int last = k + count, table = p.table_row(t);
+    const bool masked = p.places.masked(type, t);
     int within = 0, waiting = 0;
     int next_j = k + lane < last ? p.neighbors[list + k + lane] : -1;
     int next_image = k + lane < last ? p.images[list + k + lane] : 0;
@@ -80,7 +115,7 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
       bool inside = false;
       if (k + lane < last) {
         if (j >= 0 && j < p.atoms) {
-          const Place there = p.places[j];
+          const Place there = p.at[j];
           double d[3];
           displacement(here.x, there.x, cell, image, d);
           pair = make_float4(d[0], d[1], d[2], __int_as_float(j));
@@ -99,7 +134,7 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
       __syncwarp();
       if (waiting < kWarp) continue;
       pairs[kept + lane] = m.waiting[lane];
-      add_pairs(p, norm, table, kWarp, m);
+      add_pairs<Gated>(p, norm, table, kWarp, m);
       waiting -= kWarp, kept += kWarp;
       const float4 rest = m.waiting[kWarp + lane];
       __syncwarp();
@@ -109,18 +144,23 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
     k = last;
     if (waiting > 0) {
       if (lane < waiting) pairs[kept + lane] = m.waiting[lane];
-      add_pairs(p, norm, table, waiting, m);
+      add_pairs<Gated>(p, norm, table, waiting, m);
       kept += waiting;
     }
     if (lane == 0) p.within[static_cast<int64_t>(i) * p.ntypes + t] = within;
-    const int present = masked && !p.zeroed[type * p.ntypes + t] ? 0 : within;
-    if (norm.mean != 0 && p.sel[t] != present) {
-      if (lane == 0) {
-        add_padding<4>(norm, static_cast<float>(p.sel[t] - present),
-                       reinterpret_cast<float*>(m.moments + table));
-        m.touched[table / 32] |= 1u << table % 32;
-      }
-    }
+    const int own = p.places.taken(type, t, within);
+    taken += own;
+    if (p.plain && within > 0 && p.places.zero(type, t)) add_zeroed(p, type, t, within, m);
+    if (norm.shift != 0 && !p.places.padding && p.places.sel[t] != own)
+      add_absent(norm, p.places.sel[t] - own, Gated ? 0 : table, m);
+    __syncwarp();
+  }
+  if (norm.shift != 0 && p.places.padding) {
+    const int t = p.places.padding[i], empty = p.places.empty(taken);
+    if (t < 0 || t >= p.ntypes)
+      good = false;
+    else if (empty > 0)
+      add_absent(norm, empty, Gated ? 0 : p.table_row(t), m);
     __syncwarp();
   }
   for (int d = 16; d > 0; d /= 2) nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
@@ -215,12 +255,12 @@ __device__ __forceinline__ void write_empty_row(const StepArgs& p, int64_t row) 
   for (int k = 4 * lane_index(); k < p.net.net.inputs; k += 4 * kWarp) out.store(k, 0, 0, 0, 0);
 }
 
-template <int Parts>
+template <int Parts, bool Gated>
 __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
   extern __shared__ __align__(16) char shared[];
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   if (row >= p.net.rows || p.first_row + row >= p.rows) return;
-  if (p.tile_type[(p.first_row + row) / p.tile_rows] < 0) return;
+  if (p.tile_net[(p.first_row + row) / p.tile_rows] < 0) return;
   const int i = p.row_atom[p.first_row + row], lane = lane_index();
   if (i < 0) return write_empty_row<Parts>(p, row);
   MDOPS_STAGE(moments);
@@ -232,7 +272,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
   __syncwarp();
   const int system = p.batch[i];
   const bool good =
-      system >= 0 && system < p.systems && atom_moments(p, i, type, p.pairs + row * p.list_width, m);
+      system >= 0 && system < p.systems && atom_moments<Gated>(p, i, type, p.pairs + row * p.list_width, m);
   if (!good) {
     if (lane == 0) fail_system_of(p, i), p.nearest[i] = not_a_number<float>();
     for (int t = lane; t < p.ntypes; t += kWarp) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
@@ -256,8 +296,8 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float4 v = narrow[k];
-      if (column + k < p.axis) m.narrow[column + k] = v;
-      bound = fmaxf(bound, v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
+      if (column + k < p.axis) m.narrow[column + k] = p.plain ? make_float4(1, 0, 0, 0) : v;
+      bound = fmaxf(bound, p.plain ? fabsf(v.x) : v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
     }
   }
   __syncwarp();

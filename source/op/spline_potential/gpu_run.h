@@ -48,7 +48,7 @@ class StepCall {
     gpu.int32_of("positions", 4 * int64_t{p_.atoms} + kOrderBlock);  // what kernels count with
     gpu.int32_of("cell", 2 * kVirialSums * int64_t{p_.systems});
     p_.rows = p_.atoms ? gpu.int32_of("positions",
-                                      (blocks_for(p_.atoms, p_.tile_rows) + p_.ntypes - 1) * p_.tile_rows)
+                                      (blocks_for(p_.atoms, p_.tile_rows) + p_.nets - 1) * p_.tile_rows)
                        : 0;
     // Four rounds of a block of the chain on each multiprocessor have T, D and layers in memory at a time.
     p_.net.rows = std::min(p_.rows, 4 * limits_.multiprocessors * kMostTileRows);
@@ -77,12 +77,12 @@ class StepCall {
  private:
   void divide(Workspace& space) {
     const int64_t n = p_.atoms, chunk = p_.net.rows, systems = p_.systems;
-    p_.places = space.take<Place>(n);
+    p_.at = space.take<Place>(n);
     p_.force_sums = space.take<int64_t>(4 * n);
     p_.virial_sums = space.take<int64_t>(kVirialSums * systems);
     p_.type_counts = space.take<int32_t>(blocks_for(n + 1, kOrderBlock) * p_.ntypes);
     p_.row_atom = space.take<int32_t>(p_.rows);
-    p_.tile_type = space.take<int32_t>(p_.rows / p_.tile_rows);
+    p_.tile_net = space.take<int32_t>(p_.rows / p_.tile_rows);
     p_.failed = space.take<int32_t>(systems);
     p_.pairs = space.take<float4>(chunk * p_.list_width);
     p_.touched = space.take<uint32_t>(chunk * p_.words());
@@ -96,11 +96,15 @@ class StepCall {
   // The descriptor, the net, and back. The last chunk may have fewer rows.
   void chunk() {
     const int64_t rows = std::min(p_.rows - p_.first_row, p_.net.rows);
-    const auto moments = way_.input_parts ? moments_kernel<Parts> : moments_kernel<0>;
-    launch_warps(moments, rows, AtomMemory::bytes(p_));
-    p_.net.tile_type = p_.tile_type + p_.first_row / p_.tile_rows;
+    launch_warps(p_.gated ? moments<true>() : moments<false>(), rows, AtomMemory::bytes(p_));
+    p_.net.tile_type = p_.tile_net + p_.first_row / p_.tile_rows;
     NetCall<Parts>(gpu_, p_.net, net_, rows / p_.tile_rows).run(way_.kind);
-    launch_warps(forces_kernel, rows, ForceMemory::bytes(p_));
+    launch_warps(p_.gated ? forces_kernel<true> : forces_kernel<false>, rows, ForceMemory::bytes(p_));
+  }
+
+  template <bool Gated>
+  auto moments() const {
+    return way_.input_parts ? moments_kernel<Parts, Gated> : moments_kernel<0, Gated>;
   }
 
   // A warp a row, each with so much shared memory.

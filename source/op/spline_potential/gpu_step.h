@@ -1,5 +1,5 @@
 // What the kernels of the inference step on a GPU read and write, and the order of the atoms: rows sorted by
-// type, each type's rows filled up to whole tiles, so that a tile of the fitting net has one set of weights.
+// type, each net's rows filled up to whole tiles, so that a tile of the fitting net has one set of weights.
 //
 // Nothing here is looked at by the host. What is wrong with an input, or too large for the sums, marks its
 // system as failed, and the results of that system become NaN.
@@ -76,11 +76,12 @@ struct StepArgs : StepSizes {
   const double *positions, *cell;
   const int32_t *batch, *types, *neighbors, *images, *counts;
   const float *mean, *std;
-  const bool *pair_mask, *zeroed;
-  const int32_t* sel;
+  Places places;  // for neighbours
   const float *tables, *extra;
   const double *scale, *shift;
-  int atoms, systems, list_width;
+  int atoms, systems, list_width, nets;  // one net a type, or one for all
+  bool gated;                            // the types' moments have a gate, beside plain ones
+  bool plain;                            // D = T's first row, T_< being (1, 0, 0, 0), and axis 1
   Cutoff<float> cutoff;
   SplineGrid<float> grid;
   float most_force;  // of a pair
@@ -92,12 +93,12 @@ struct StepArgs : StepSizes {
   float* nearest;
 
   // For the whole call.
-  Place* places;         // (atoms,)
+  Place* at;             // (atoms,)
   int64_t* force_sums;   // (atoms, 4), in kForceUnit
   int64_t* virial_sums;  // (systems, kVirialSums)
   int32_t* type_counts;  // (blocks of kOrderBlock atoms, ntypes)
   int32_t* row_atom;     // (rows,): -1 in the rows that fill up a tile
-  int32_t* tile_type;    // (tiles,): -1 where there are no atoms
+  int32_t* tile_net;     // (tiles,): -1 where there are no atoms
   int32_t* failed;       // (systems,)
   int rows, tile_rows;
 
@@ -115,10 +116,14 @@ struct StepArgs : StepSizes {
 #else
   MDOPS_HD int basis() const { return grid.intervals + 5; }
 #endif
-  MDOPS_HD int moment_rows() const { return ntypes * basis(); }
+  MDOPS_HD int moment_rows() const { return (ntypes + gated) * basis(); }
+  // The first row of the moments with neighbours of type t.
+  MDOPS_HD int table_row(int t) const { return (t + gated) * basis(); }
+  MDOPS_HD int net_of(int type) const { return nets == 1 ? 0 : type; }
   MDOPS_HD int words() const { return (moment_rows() + 31) / 32; }
   __device__ Normalisation<float> normalisation(int type) const {
-    return {mean[type], 1.0f / std[2 * type], 1.0f / std[2 * type + 1]};
+    if (plain) return ones(mean[type], std[2 * type], std[2 * type + 1]);
+    return normalised(mean[type], std[2 * type], std[2 * type + 1]);
   }
 };
 
@@ -144,7 +149,7 @@ static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
   __syncthreads();
   if (i < p.atoms) {
     const double* x = p.positions + 3 * static_cast<int64_t>(i);
-    p.places[i] = {{x[0], x[1], x[2]}, 0};
+    p.at[i] = {{x[0], x[1], x[2]}, 0};
     for (int a = 0; a < 4; ++a) p.force_sums[4 * static_cast<int64_t>(i) + a] = 0;
     if (is_real(p, p.types[i])) atomicAdd(type_count + p.types[i], 1);
   }
@@ -176,7 +181,7 @@ static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
     }
     all = __reduce_add_sync(kAllLanes, all);
     earlier = __reduce_add_sync(kAllLanes, earlier);
-    if (lane == 0) start[t + 1] = round_up(all, p.tile_rows), before[t] = earlier;
+    if (lane == 0) start[t + 1] = p.nets == 1 ? all : round_up(all, p.tile_rows), before[t] = earlier;
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -209,7 +214,7 @@ static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
   for (int tile = i; tile < p.rows / p.tile_rows; tile += gridDim.x * kOrderBlock) {
     int t = 0;
     while (t < p.ntypes && tile * p.tile_rows >= start[t + 1]) ++t;
-    p.tile_type[tile] = t < p.ntypes ? t : -1;
+    p.tile_net[tile] = t < p.ntypes ? p.net_of(t) : -1;
   }
 }
 

@@ -40,7 +40,8 @@ struct StepTable : KernelTable {
     const GpuNetShape& net = p.net.net;
     if (arguments != sizeof(StepArgs) || capability != device_capability || parts != net_parts ||
         ntypes != p.ntypes || basis != p.basis() || extra != p.extra_size || width != p.width ||
-        axis != p.axis || layers != net.layers || activation != static_cast<int32_t>(net.activation) ||
+        axis != p.axis || p.plain || layers != net.layers ||
+        activation != static_cast<int32_t>(net.activation) ||
         (net.activation == Activation::silut && threshold != net.threshold))
       return false;
     for (int n = 0; n < layers; ++n)

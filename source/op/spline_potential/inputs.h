@@ -1,55 +1,16 @@
 // The ops' arguments, checked at entry; for the CPU and for GPUs.
 #pragma once
 
-#include <cmath>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "common/descriptor_args.h"
 #include "gemm/matmul.h"
-#include "spline_potential/spline_potential.h"
+#include "spline_moment/args.h"
+#include "spline_potential/shape.h"
 
 namespace mdops {
-
-constexpr int64_t kMostRows = 32000;      // of spline functions: their numbers stand in 16 bits
-constexpr int64_t kMostNumbers = 100000;  // of a width, of a layer's neurons, of extra inputs
-
-// Why no kernel takes a net of this shape, or so many spline functions; empty if some do.
-inline std::string shape_refusal(int64_t width, int64_t axis, const std::vector<int64_t>& neurons,
-                                 int64_t extra) {
-  if (width < 1 || axis < 1 || axis > width || axis > 255 || width > kMostNumbers)
-    return "arguments `width` and `axis` are " + std::to_string(width) + " and " + std::to_string(axis) +
-           ", expected 1 <= axis <= width and axis <= 255";
-  if (neurons.empty() || neurons.size() > kMaxHidden)
-    return "a fitting net of " + std::to_string(neurons.size()) + " hidden layers, expected 1 to " +
-           std::to_string(kMaxHidden);
-  for (const int64_t n : neurons)
-    if (n < 1 || n > kMostNumbers) return "a layer of " + std::to_string(n) + " neurons";
-  if (extra < 0 || extra > kMostNumbers) return std::to_string(extra) + " further inputs of the fitting net";
-  return "";
-}
-
-inline std::string rows_refusal(int64_t ntypes, int64_t basis) {
-  if (ntypes < 1 || basis < 6 || basis > kMostRows || ntypes > kMostRows / basis)
-    return std::to_string(ntypes) + " types of " + std::to_string(basis) +
-           " spline functions each, expected at most " + std::to_string(kMostRows) + " in all";
-  return "";
-}
-
-inline FittingShape fitting_shape(const Op& op, int64_t width, int64_t axis,
-                                  const std::vector<int64_t>& neurons, int64_t extra) {
-  const std::string refusal = shape_refusal(width, axis, neurons, extra);
-  if (!refusal.empty()) fail(op, refusal);
-  FittingShape net{};
-  net.width = static_cast<int>(width);
-  net.axis = static_cast<int>(axis);
-  net.features = width * axis;
-  net.extra = static_cast<int>(extra);
-  net.layers = static_cast<int>(neurons.size());
-  for (int n = 0; n < net.layers; ++n) net.neurons[n] = static_cast<int>(neurons[n]);
-  return net;
-}
 
 // The layers of one fitting net, the output layer last.
 struct NetInputs {
@@ -66,8 +27,8 @@ struct NetInputs {
       fail(op, "expected weights, biases and timesteps of two layers or more, as many of each");
     std::vector<int64_t> neurons;
     int64_t inputs = weights[0].dim() == 2 ? weights[0].size(0) : 0;
-    const int64_t extra = inputs - width * axis;
-    if (extra < 0) fail(op, "argument `weights[0]` has fewer than width * axis rows");
+    const int64_t extra = inputs - width * (axis ? axis : 1);
+    if (extra < 0) fail(op, "argument `weights[0]` has fewer rows than there are features");
     for (size_t n = 0; n < layers; ++n) {
       weights[n] = float_input(op, "weights", weights[n], {inputs, n + 1 < layers ? kAny : 1});
       inputs = weights[n].size(1);
@@ -90,12 +51,14 @@ struct NetInputs {
 
 // Everything `spline_potential` takes; docs/ops.md and mdops/ops/spline_potential.py say what it is.
 struct PotentialInputs {
-  Tensor positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed, sel, tables,
-      nets, extra, scale, shift;
+  Tensor positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, tables, nets, extra,
+      scale, shift;
+  PlaceInputs places;
   std::vector<Tensor>
-      layers;  // in place of `nets`: each type's, see NetInputs; the output layer has no timestep
+      layers;  // in place of `nets`: each net's, see NetInputs; the output layer has no timestep
   ScalarType dtype;
-  int64_t atoms, systems, ntypes, basis;
+  int64_t atoms, systems, ntypes, basis, net_count;  // of nets: ntypes, or 1 for all types
+  bool gated;
   double cutoff, cutoff_smooth, protection, s_max;
   Matmul matmul;
   FittingShape net;
@@ -106,20 +69,23 @@ struct PotentialInputs {
   }
   template <class T>
   SplineGrid<T> grid_as() const {
-    return {static_cast<T>((basis - 5) / s_max), static_cast<int>(basis - 5)};
+    return grid_of<T>(basis, s_max);
   }
 };
 
 inline void read_nets(const Op& op, const Tensor& nets, PotentialInputs& in) {
-  in.nets = input(op, "nets", nets, in.dtype, {in.ntypes, kAny});
+  in.nets = input(op, "nets", nets, in.dtype, {kAny, kAny});
+  in.net_count = in.nets.size(0);
 }
 
 inline void read_nets(const Op& op, const std::vector<Tensor>& nets, PotentialInputs& in) {
-  const size_t wanted = in.ntypes * (3 * in.net.layers + 2);
-  if (nets.size() != wanted)
+  const size_t of_net = 3 * in.net.layers + 2;
+  in.net_count = nets.size() == of_net ? 1 : in.ntypes;
+  if (nets.size() != in.net_count * of_net)
     fail(op, "argument `nets` has " + std::to_string(nets.size()) + " tensors, expected " +
-                 std::to_string(wanted) + ": weight, bias and timestep of each type's layers");
-  for (size_t k = 0; k < wanted;) {
+                 std::to_string(of_net) +
+                 " for all types or for each: weight, bias and timestep of the layers");
+  for (size_t k = 0; k < nets.size();) {
     int64_t inputs = in.net.features + in.net.extra;
     for (int n = 0; n <= in.net.layers; ++n) {
       const int64_t outputs = n < in.net.layers ? in.net.neurons[n] : 1;
@@ -137,10 +103,11 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
                             const Tensor& types, const Tensor& neighbors, const Tensor& images,
                             const Tensor& counts, const Tensor& mean, const Tensor& std,
                             const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                            const Tensor& tables, const Nets& nets, const Tensor& extra, const Tensor& scale,
-                            const Tensor& shift, double cutoff, double cutoff_smooth, double protection,
-                            double s_max, int64_t width, int64_t axis, std::vector<int64_t> neurons,
-                            std::vector<int64_t> residual, int64_t activation, double threshold,
+                            const Tensor& padding, const Tensor& tables, const Nets& nets,
+                            const Tensor& extra, const Tensor& scale, const Tensor& shift, double cutoff,
+                            double cutoff_smooth, double protection, double s_max, int64_t width,
+                            int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
+                            bool gated, int64_t activation, double threshold,
                             const std::string& matmul = "float32") {
   PotentialInputs in{};
   const std::string shape = shape_refusal(width, axis, neurons, 0);
@@ -156,41 +123,37 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
   in.tables = float_input(op, "tables", tables, {kAny, kAny, kAny});
   in.dtype = in.tables.scalar_type();
   const int64_t ntypes = in.ntypes = in.tables.size(0);
-  in.basis = ntypes ? in.tables.size(1) / ntypes : 0;
-  const std::string refusal = rows_refusal(ntypes, in.basis);
+  const int64_t tables_of_type = ntypes + gated;
+  in.gated = gated;
+  in.basis = ntypes ? in.tables.size(1) / tables_of_type : 0;
+  const std::string refusal = rows_refusal(ntypes ? tables_of_type : 0, in.basis);
   if (!refusal.empty()) fail(op, "argument `tables` has " + refusal);
-  if (in.tables.size(1) != ntypes * in.basis ||
-      in.tables.size(2) != (width + kTablePad - 1) / kTablePad * kTablePad)
-    fail(op, "argument `tables` has a shape that does not fit (ntypes, ntypes * basis, width padded to 16)");
+  if (in.tables.size(1) != tables_of_type * in.basis || in.tables.size(2) != table_width(width))
+    fail(op,
+         "argument `tables` has a shape that does not fit (ntypes, tables * basis, width padded to 16), with "
+         "a table for each type, and one before them if `gated`");
   in.counts = input(op, "counts", counts, ScalarType::Int, {n, ntypes});
   in.mean = input(op, "mean", mean, in.dtype, {ntypes});
   in.std = input(op, "std", std, in.dtype, {ntypes, 2});
   in.pair_mask = input(op, "pair_mask", pair_mask, ScalarType::Bool, {ntypes, ntypes});
-  in.zeroed = input(op, "zeroed", zeroed, ScalarType::Bool, {ntypes, ntypes});
-  in.sel = input(op, "sel", sel, ScalarType::Int, {ntypes});
+  in.places = PlaceInputs(op, zeroed, sel, padding, n, ntypes);
   in.extra = input(op, "extra", extra, in.dtype, {n, kAny});
-  in.scale = input(op, "scale", scale, ScalarType::Double, {ntypes});
   in.shift = input(op, "shift", shift, ScalarType::Double, {ntypes});
   check_cutoff(op, cutoff, cutoff_smooth, protection);
   check_range(op, "batch", in.batch, 0, in.systems);
   check_range(op, "types", in.types, -1, ntypes);
   check_counts(op, in.counts, in.neighbors.size(1));
-  if (!(s_max > 0) || !std::isfinite(s_max)) fail(op, "argument `s_max` must be positive and finite");
-  if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-    fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
+  check_knots(op, s_max);
   in.cutoff = cutoff, in.cutoff_smooth = cutoff_smooth, in.protection = protection, in.s_max = s_max;
   in.matmul = matmul_of(op, matmul);
 
   in.net = fitting_shape(op, width, axis, neurons, in.extra.size(1));
-  in.net.activate_all(static_cast<Activation>(activation), threshold);
-  if (residual.size() != neurons.size()) fail(op, "arguments `residual` and `neurons` differ in length");
-  for (int k = 0; k < in.net.layers; ++k) {
-    in.net.residual[k] = residual[k] != 0;
-    if (k && residual[k] && in.net.neurons[k] != in.net.neurons[k - 1] &&
-        in.net.neurons[k] != 2 * in.net.neurons[k - 1])
-      fail(op, "a residual layer must be as wide as the one before it, or twice");
-  }
+  set_layers(op, residual, activation, threshold, in.net);
   read_nets(op, nets, in);
+  if (in.net_count != 1 && in.net_count != ntypes)
+    fail(op, "argument `nets` has " + std::to_string(in.net_count) + " nets, expected 1 for all types, or " +
+                 std::to_string(ntypes));
+  in.scale = input(op, "scale", scale, ScalarType::Double, {in.net_count});
   return in;
 }
 
@@ -206,9 +169,7 @@ void fill(const PotentialInputs& in, Args& args) {
   args.counts = in.counts.const_data_ptr<int32_t>();
   args.mean = in.mean.const_data_ptr<T>();
   args.std = in.std.const_data_ptr<T>();
-  args.pair_mask = in.pair_mask.const_data_ptr<bool>();
-  args.zeroed = in.zeroed.const_data_ptr<bool>();
-  args.sel = in.sel.const_data_ptr<int32_t>();
+  args.places = in.places.places(in.pair_mask, in.ntypes);
   args.tables = in.tables.const_data_ptr<T>();
   args.extra = in.extra.const_data_ptr<T>();
   args.scale = in.scale.const_data_ptr<double>();
@@ -218,6 +179,8 @@ void fill(const PotentialInputs& in, Args& args) {
   args.list_width = static_cast<decltype(args.list_width)>(in.neighbors.size(1));
   args.table_width = static_cast<decltype(args.table_width)>(in.tables.size(2));
   args.ntypes = static_cast<int>(in.ntypes);
+  args.nets = static_cast<int>(in.net_count);
+  args.gated = in.gated;
   args.cutoff = in.cutoff_as<T>();
   args.grid = in.grid_as<T>();
 }
@@ -230,16 +193,17 @@ PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, c
                                   const Tensor& types, const Tensor& neighbors, const Tensor& images,
                                   const Tensor& counts, const Tensor& mean, const Tensor& std,
                                   const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                                  const Tensor& tables, const Tensor& nets, const Tensor& extra,
-                                  const Tensor& scale, const Tensor& shift, double cutoff,
-                                  double cutoff_smooth, double protection, double s_max, int64_t width,
-                                  int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
-                                  int64_t activation, double threshold, std::string matmul) {
+                                  const Tensor& padding, const Tensor& tables, const Tensor& nets,
+                                  const Tensor& extra, const Tensor& scale, const Tensor& shift,
+                                  double cutoff, double cutoff_smooth, double protection, double s_max,
+                                  int64_t width, int64_t axis, std::vector<int64_t> neurons,
+                                  std::vector<int64_t> residual, bool gated, int64_t activation,
+                                  double threshold, std::string matmul) {
   const Call op(positions);
   return op.run(read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std,
-                            pair_mask, zeroed, sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth,
-                            protection, s_max, width, axis, std::move(neurons), std::move(residual),
-                            activation, threshold, matmul));
+                            pair_mask, zeroed, sel, padding, tables, nets, extra, scale, shift, cutoff,
+                            cutoff_smooth, protection, s_max, width, axis, std::move(neurons),
+                            std::move(residual), gated, activation, threshold, matmul));
 }
 
 // Refuses `nets` of another size than the kernels that run read.

@@ -63,7 +63,7 @@ struct PotentialTable : KernelTable {
   template <class T>
   bool fits(const FittingShape& net) const {
     if (!kernels<T>().potential || arguments != arguments_size<T>() || weights != sizeof(NetWeights<T>) ||
-        results != sizeof(PotentialResults<T>) || width != net.width || axis != net.axis ||
+        results != sizeof(PotentialResults<T>) || width != net.width || axis != net.axis || net.plain ||
         extra != net.extra || layers != net.layers || activation != static_cast<int32_t>(net.activation[0]) ||
         (net.activation[0] == Activation::silut && threshold != net.threshold[0]))
       return false;

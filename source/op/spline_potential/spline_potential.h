@@ -1,6 +1,5 @@
-// The whole inference step of a se_e2_a model with splines, a block of atoms at a time: moments, T, D and the
-// fitting net forward, then backward to forces. Everything between the positions and the forces stays in
-// cache.
+// The whole inference step of a model with splines, a block of atoms at a time: moments, T, D and the fitting
+// net forward, then backward to forces. Everything between the positions and the forces stays in cache.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include "env_mat/env_mat.h"
 #include "gemm/bf16.h"
 #include "gemm/net.h"
+#include "spline_moment/places.h"
 #include "spline_moment/spline.h"
 
 namespace mdops {
@@ -18,13 +18,16 @@ namespace mdops {
 constexpr int kBlock = 64;
 constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors of any instruction set
 
-// A fitting net on the width * axis features of the descriptor.
+// A fitting net on the width * axis features of the descriptor, D = T^T T_<. For a plain sum, D = T's first
+// row, T_< is (1, 0, 0, 0), and axis 1.
 struct FittingShape : NetShape {
   // M and M2
 #ifdef MDOPS_MODEL_WIDTH
   static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
+  static constexpr bool plain = false;
 #else
   int width, axis;
+  bool plain;
 #endif
 
   // Features in row k of D as a net on the CPU sees them (features.h).
@@ -52,20 +55,23 @@ struct PotentialArgs {
   const int32_t* counts;     // (N, ntypes)
   const T* mean;             // (ntypes,)
   const T* std;              // (ntypes, 2)
-  const bool* pair_mask;     // (ntypes, ntypes): pairs of types left out
-  const bool* zeroed;        // (ntypes, ntypes): of those, the ones that are not padding either
-  const int32_t* sel;        // (ntypes,)
-  const T* tables;           // (ntypes, ntypes * basis, table_width): spline coefficients / N_sel
-  const T* extra;            // (N, extra): normalised parameters
-  const double* scale;       // (ntypes,): e = scale * net + shift
-  const double* shift;       // (ntypes,)
+  Places places;
+  const T* tables;      // (ntypes, moment_rows, table_width): spline coefficients / N_sel
+  const T* extra;       // (N, extra): normalised parameters
+  const double* scale;  // (nets,): e = scale * net + shift
+  const double* shift;  // (ntypes,)
   int64_t atoms, systems, list_width, table_width;
-  int ntypes, block = kBlock;  // atoms at once
+  int ntypes, nets, block = kBlock;  // one net a type, or one for all; atoms at once
+  bool gated;                        // the tables of the types are of moments with a gate, beside a plain one
   Cutoff<T> cutoff;
   SplineGrid<T> grid;
   FittingShape net;
 
   int basis() const { return grid.intervals + 5; }
+  int64_t moment_rows() const { return static_cast<int64_t>(ntypes + gated) * basis(); }
+  // The first row of the moments with neighbours of type t.
+  int table_row(int t) const { return (t + gated) * basis(); }
+  int net_of(int type) const { return nets == 1 ? 0 : type; }
 };
 
 template <class T>
@@ -76,6 +82,7 @@ struct PotentialResults {
   T* forces;         // (N, 4), this thread's own, added to
   double* virial;    // (S, 3, 3), this thread's own, added to
   int64_t bad_atom;  // the last atom with a neighbour out of range, -1 if none
+  T* atom_virial;    // (N, 3, 3), this thread's own, added to: a pair's on the neighbour; null: not asked for
 };
 
 // Calls work(from, to) for the blocks of `count` atoms: of one size, as a short last one would read all
@@ -90,7 +97,7 @@ inline void each_block(int64_t count, int64_t block, const Work& work) {
 #define MDOPS_POTENTIAL_KERNELS(T)                                                                \
   /* Elements of the scratch memory one thread needs. */                                          \
   MDOPS_DECLARE_KERNEL(int64_t scratch_size(const PotentialArgs<T>& args))                        \
-  /* The atoms `ids`, all of one type, with that type's net. */                                   \
+  /* The atoms `ids`, all of one net. */                                                          \
   MDOPS_DECLARE_KERNEL(void potential(const PotentialArgs<T>& args, const NetWeights<T>& weights, \
                                       const int32_t* ids, int64_t count, T* scratch,              \
                                       PotentialResults<T>& out))

@@ -14,21 +14,21 @@ struct Plan {
   Order order;
   int64_t threads, lanes = 0;
   std::vector<TrainingBlock> blocks;
-  std::vector<int64_t> type_blocks{0};  // where a type's blocks begin
+  std::vector<int64_t> net_blocks{0};  // where a net's blocks begin
 
   template <class T>
   Plan(const PotentialArgs<T>& args, int64_t threads_)
       : order(args.types, args.atoms, args.ntypes), threads(threads_) {
-    for (int t = 0; t < args.ntypes; ++t) {
-      const int64_t first = order.start[t], count = order.start[t + 1] - first;
+    for (int n = 0; n < args.nets; ++n) {
+      const int64_t first = order.first_of(n, args.nets), count = order.count_of(n, args.nets);
       for (int64_t thread = 0; thread < threads; ++thread) {
         const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
         each_block(end - begin, kBlock, [&](int64_t from, int64_t to) {
-          blocks.push_back({{to - from, lanes, block_lanes<T>(to - from)}, t, thread, first + begin + from});
+          blocks.push_back({{to - from, lanes, block_lanes<T>(to - from)}, n, thread, first + begin + from});
           lanes += blocks.back().lanes;
         });
       }
-      type_blocks.push_back(static_cast<int64_t>(blocks.size()));
+      net_blocks.push_back(static_cast<int64_t>(blocks.size()));
     }
   }
 };
@@ -40,7 +40,7 @@ struct Saved {
 
   Saved(const PotentialArgs<T>& args, const Plan& plan)
       : head((args.net.head_rows() * args.net.neurons[0] + 15) / 16 * 16),
-        arrays(kHeader + args.ntypes * head),
+        arrays(kHeader + args.nets * head),
         size(arrays + MDOPS_RUN(saved_size, args, plan.lanes)) {}
 };
 
@@ -49,11 +49,11 @@ int64_t tensors_of_net(const FittingShape& net) {
   return kOfLayer * net.layers + 2;
 }
 
-// Each type's net, for heads that stand in `saved`.
+// Each net, for heads that stand in `saved`.
 template <class T>
 std::vector<NetWeights<T>> nets_of(const PotentialInputs& in, const Saved<T>& at, const T* saved) {
-  std::vector<NetWeights<T>> nets(in.ntypes);
-  for (int64_t t = 0; t < in.ntypes; ++t) {
+  std::vector<NetWeights<T>> nets(in.net_count);
+  for (int64_t t = 0; t < in.net_count; ++t) {
     const Tensor* of = in.layers.data() + t * tensors_of_net(in.net);
     nets[t].head = saved + kHeader + t * at.head;
     for (int n = 0; n <= in.net.layers; ++n, of += kOfLayer)
@@ -82,19 +82,20 @@ Tensor forward(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& 
   std::fill_n(memory, at.arrays, T(0));
   memory[0] = static_cast<T>(plan.threads);
   const std::vector<NetWeights<T>> nets = nets_of(in, at, memory);
-  for (int64_t t = 0; t < in.ntypes; ++t)
+  for (int64_t t = 0; t < in.net_count; ++t)
     fold_head(in.net, nets[t].layer[0].weight, memory + kHeader + t * at.head);
   const TrainingMemory<T> arrays{plan.lanes, memory + at.arrays, nullptr};
   std::vector<Share<T>> shares(plan.threads);
+  const StepResults<T> results = answer.results<T>();
   in_threads(op, args, plan.threads, [&](int64_t thread, T* scratch) {
-    PotentialResults<T> out = answer.results(in, shares[thread]);
+    PotentialResults<T> out = results.of_thread(args, shares[thread]);
     for (const TrainingBlock& block : plan.blocks)
       if (block.thread == thread)
-        MDOPS_RUN(train_forward, args, nets[block.type], block, plan.order.ids.data() + block.first, arrays,
+        MDOPS_RUN(train_forward, args, nets[block.net], block, plan.order.ids.data() + block.first, arrays,
                   scratch, out);
     shares[thread].bad_atom = out.bad_atom;
   });
-  answer.finish(op, in, shares);
+  results.finish(op, args, shares);
   return saved;
 }
 
@@ -104,15 +105,16 @@ ForwardOutputs spline_training(const Tensor& positions, const Tensor& cell, cons
                                const Tensor& types, const Tensor& neighbors, const Tensor& images,
                                const Tensor& counts, const Tensor& mean, const Tensor& std,
                                const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                               const Tensor& tables, std::vector<Tensor> nets, const Tensor& extra,
-                               const Tensor& scale, const Tensor& shift, double cutoff, double cutoff_smooth,
-                               double protection, double s_max, int64_t width, int64_t axis,
-                               std::vector<int64_t> neurons, std::vector<int64_t> residual) {
+                               const Tensor& padding, const Tensor& tables, std::vector<Tensor> nets,
+                               const Tensor& extra, const Tensor& scale, const Tensor& shift, double cutoff,
+                               double cutoff_smooth, double protection, double s_max, int64_t width,
+                               int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
+                               bool gated) {
   const Op op("spline_training");
   const PotentialInputs in =
       read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
-                  sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max, width,
-                  axis, neurons, residual, kTanh, 0.0);
+                  sel, padding, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max,
+                  width, axis, neurons, residual, gated, kTanh, 0.0);
   const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
   Answer answer(in);
   Tensor saved = dispatch_float(op, in.dtype, [&](auto zero) {
@@ -157,14 +159,14 @@ struct NetGradients {
     }
   }
 
-  T* of(const FittingShape& net, int64_t type, int layer, int part) {
-    return tensors[type * tensors_of_net(net) + kOfLayer * layer + part].template mutable_data_ptr<T>();
+  T* of(const FittingShape& net, int64_t index, int layer, int part) {
+    return tensors[index * tensors_of_net(net) + kOfLayer * layer + part].template mutable_data_ptr<T>();
   }
 
-  void set_vectors(const FittingShape& net, int64_t type, const std::vector<std::vector<T>>& parts) {
+  void set_vectors(const FittingShape& net, int64_t index, const std::vector<std::vector<T>>& parts) {
     const NetVectors at(net);
     const auto sum = [&](int64_t from, int64_t count, int layer, int part) {
-      sum_parts(parts, type * at.size + from, count, of(net, type, layer, part));
+      sum_parts(parts, index * at.size + from, count, of(net, index, layer, part));
     };
     for (int n = 0; n < net.layers; ++n) {
       sum(at.bias[n], net.neurons[n], n, 1);
@@ -174,10 +176,10 @@ struct NetGradients {
     sum(at.out_bias, 1, net.layers, 1);
   }
 
-  // Of the matrices of a type that no atom is of.
-  void clear_matrices(const FittingShape& net, int64_t type) {
+  // Of the matrices of a net that no atom has.
+  void clear_matrices(const FittingShape& net, int64_t index) {
     for (int n = 0; n < net.layers; ++n) {
-      Tensor& matrix = tensors[type * tensors_of_net(net) + kOfLayer * n];
+      Tensor& matrix = tensors[index * tensors_of_net(net) + kOfLayer * n];
       std::fill_n(matrix.template mutable_data_ptr<T>(), matrix.numel(), T(0));
     }
   }
@@ -188,18 +190,18 @@ void weight_gradients(const Op& op, const PotentialInputs& in, const PotentialAr
                       const TrainingMemory<T>& memory, NetGradients<T>& grads) {
   const int64_t units = MDOPS_RUN(weight_units, in.net, T{});
   std::vector<T*> matrices;
-  for (int64_t t = 0; t < in.ntypes; ++t)
+  for (int64_t t = 0; t < in.net_count; ++t)
     for (int n = 0; n < in.net.layers; ++n) matrices.push_back(grads.of(in.net, t, n, 0));
   in_threads(op, args, plan.threads, [&](int64_t thread, T* scratch) {
-    for (int64_t unit = thread; unit < units * in.ntypes; unit += plan.threads) {
-      const int64_t t = unit / units, first = plan.type_blocks[t], count = plan.type_blocks[t + 1] - first;
+    for (int64_t unit = thread; unit < units * in.net_count; unit += plan.threads) {
+      const int64_t t = unit / units, first = plan.net_blocks[t], count = plan.net_blocks[t + 1] - first;
       if (count)
         MDOPS_RUN(weight_gradient, args, unit % units, plan.blocks.data() + first, count, memory, scratch,
                   matrices.data() + t * in.net.layers);
     }
   });
-  for (int64_t t = 0; t < in.ntypes; ++t)
-    if (plan.type_blocks[t] == plan.type_blocks[t + 1]) grads.clear_matrices(in.net, t);
+  for (int64_t t = 0; t < in.net_count; ++t)
+    if (plan.net_blocks[t] == plan.net_blocks[t + 1]) grads.clear_matrices(in.net, t);
 }
 
 template <class T>
@@ -220,11 +222,11 @@ NetGradients<T> backward(const PotentialInputs& in, const PotentialArgs<T>& args
   std::vector<int64_t> bad_atoms(threads, -1);
   in_threads(op, args, threads, [&](int64_t thread, T* scratch) {
     tables[thread].assign(in.tables.numel(), T(0));
-    vectors[thread].assign(in.ntypes * NetVectors(in.net).size, T(0));
+    vectors[thread].assign(in.net_count * NetVectors(in.net).size, T(0));
     TrainingShare<T> share{tables[thread].data(), vectors[thread].data(), -1};
     for (const TrainingBlock& block : plan.blocks)
       if (block.thread == thread)
-        MDOPS_RUN(train_backward, args, nets[block.type], block, plan.order.ids.data() + block.first, given,
+        MDOPS_RUN(train_backward, args, nets[block.net], block, plan.order.ids.data() + block.first, given,
                   memory, scratch, share);
     bad_atoms[thread] = share.bad_atom;
   });
@@ -232,7 +234,7 @@ NetGradients<T> backward(const PotentialInputs& in, const PotentialArgs<T>& args
     if (atom >= 0) fail_neighbors(op, atom);
   NetGradients<T> grads(in);
   weight_gradients(op, in, args, plan, memory, grads);
-  for (int64_t t = 0; t < in.ntypes; ++t) grads.set_vectors(in.net, t, vectors);
+  for (int64_t t = 0; t < in.net_count; ++t) grads.set_vectors(in.net, t, vectors);
   sum_parts(tables, 0, in.tables.numel(), grad_tables);
   return grads;
 }
@@ -241,15 +243,16 @@ std::tuple<Tensor, std::vector<Tensor>> spline_training_backward(
     const Tensor& grad_energy, const Tensor& grad_forces, const Tensor& grad_virial, const Tensor& saved,
     const Tensor& positions, const Tensor& cell, const Tensor& batch, const Tensor& types,
     const Tensor& neighbors, const Tensor& images, const Tensor& counts, const Tensor& mean,
-    const Tensor& std, const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel, const Tensor& tables,
-    std::vector<Tensor> nets, const Tensor& extra, const Tensor& scale, const Tensor& shift, double cutoff,
-    double cutoff_smooth, double protection, double s_max, int64_t width, int64_t axis,
-    std::vector<int64_t> neurons, std::vector<int64_t> residual) {
+    const Tensor& std, const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
+    const Tensor& padding, const Tensor& tables, std::vector<Tensor> nets, const Tensor& extra,
+    const Tensor& scale, const Tensor& shift, double cutoff, double cutoff_smooth, double protection,
+    double s_max, int64_t width, int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
+    bool gated) {
   const Op op("spline_training_backward");
   const PotentialInputs in =
       read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
-                  sel, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max, width,
-                  axis, neurons, residual, kTanh, 0.0);
+                  sel, padding, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max,
+                  width, axis, neurons, residual, gated, kTanh, 0.0);
   const Tensor u = input(op, "grad_energy", grad_energy, ScalarType::Double, {in.atoms});
   const Tensor f = input(op, "grad_forces", grad_forces, ScalarType::Double, {in.atoms, 3});
   const Tensor w = input(op, "grad_virial", grad_virial, ScalarType::Double, {in.systems, 3, 3});

@@ -51,8 +51,6 @@ struct Work {
   Features<T> features;
   NetPasses<T> p;
   Panels<T> t, t_lanes;  // T; its gradient of the energy or of the loss
-  Centre<T> c;
-  const T* table;
   int64_t t_rows;
 
   Work(const PotentialArgs<T>& args_, const NetWeights<T>& weights, const TrainingBlock& block_,
@@ -64,12 +62,15 @@ struct Work {
         r(arrays),
         shape(args.net),
         features{shape, weights},
-        p({shape, weights.layer}, r.net, s.net, block, static_cast<T>(args.scale[block.type])),
+        p({shape, weights.layer}, r.net, s.net, block, static_cast<T>(args.scale[block.net])),
         t(r.t.of(block)),
         t_lanes{s.t_lanes, r.t.rows, block.lanes},
-        c(centre(args, block.type)),
-        table(args.tables + block.type * s.atoms.moment_rows * args.table_width),
         t_rows(arrays.t.rows) {}
+
+  // Of atom a.
+  int type(int64_t a) const { return args.types[ids[a]]; }
+  Centre<T> centre_of(int64_t a) const { return centre(args, type(a)); }
+  const T* tables(int64_t a) const { return tables_of(args, type(a)); }
 
   // T or its tangent of all atoms from s.rows into lanes, zero where there is no atom.
   void rows_to(const BlockArray<T>& array) const {
@@ -86,8 +87,8 @@ void forward(const Work<T>& w, PotentialResults<T>& out) {
     const int64_t i = w.ids[a];
     int32_t* within = out.within + i * args.ntypes;
     if (!gather(args, i, a, atoms, within, out.nearest + i)) out.bad_atom = i;
-    atom_moments(args, w.c, i, a, atoms, within);
-    contract_moments(args, w.table, atoms.moments, a, atoms, w.s.rows + a * w.t_rows);
+    atom_moments(args, w.centre_of(a), i, a, atoms, within);
+    contract_moments(args, w.tables(a), atoms.moments, a, atoms, w.s.rows + a * w.t_rows);
     clear_moments(a, atoms.moments, atoms);
   }
   w.rows_to(w.r.t);
@@ -96,7 +97,7 @@ void forward(const Work<T>& w, PotentialResults<T>& out) {
                    [&](const Group& group, const Panels<T>& out) { form_group(w.shape, w.t, group, out); });
   net_output(w.p.net, w.p.y[w.p.net.last()], w.s.energy);
   for (int64_t a = 0; a < w.block.count; ++a)
-    out.energy[w.ids[a]] = args.scale[w.block.type] * w.s.energy[a] + args.shift[w.block.type];
+    out.energy[w.ids[a]] = args.scale[w.block.net] * w.s.energy[a] + args.shift[w.type(a)];
   const Panels<T> grad_d = w.r.grad_d.of(w.block);
   clear_from(w.t_lanes, 0);
   net_pass_backward(
@@ -107,8 +108,8 @@ void forward(const Work<T>& w, PotentialResults<T>& out) {
   T* grad_t = w.r.grad_t.at(w.block);
   from_lanes(w.t_lanes, grad_t, w.t_rows);
   for (int64_t a = 0; a < w.block.count; ++a) {
-    uncontract_moments(args, w.table, grad_t + a * w.t_rows, a, atoms);
-    scatter_forces(args, w.c, w.ids[a], a, atoms, out);
+    uncontract_moments(args, w.tables(a), grad_t + a * w.t_rows, a, atoms);
+    scatter_forces(args, w.centre_of(a), w.ids[a], a, atoms, out);
     clear_moments(a, atoms.moments, atoms);
   }
 }
@@ -137,14 +138,16 @@ bool tangents(const Work<T>& w, const TrainingGradients<T>& given, int64_t a) {
   const int64_t i = w.ids[a];
   T nearest;
   const bool found = gather(args, i, a, s.atoms, s.within, &nearest);
-  atom_moments(args, w.c, i, a, s.atoms, s.within);
+  const Centre<T> c = w.centre_of(a);
+  atom_moments(args, c, i, a, s.atoms, s.within);
   pair_tangents(args, given, i, a, s);
   for (int from = 0; from < s.atoms.pairs[a]; from += kChunk) {
     const Pairs<T> pairs = s.atoms.chunk(a, from);
     const Pairs<T> v{s.vx + from, s.vy + from, s.vz + from, pairs.table, pairs.size};
-    add_moments_jvp<4>(pairs, v, w.c, s.tangent_moments);
+    args.gated ? add_moments_jvp<4, Gate::beside>(pairs, v, c, s.tangent_moments)
+               : add_moments_jvp<4, Gate::none>(pairs, v, c, s.tangent_moments);
   }
-  contract_moments(args, w.table, s.tangent_moments, a, s.atoms, s.rows + a * w.t_rows);
+  contract_moments(args, w.tables(a), s.tangent_moments, a, s.atoms, s.rows + a * w.t_rows);
   const int16_t* active = s.atoms.active + a * s.atoms.active_stride;
   T* kept = s.kept + a * s.atoms.moment_rows * 8;
   for (int k = 0; k < s.atoms.actives[a]; ++k)
@@ -157,7 +160,7 @@ bool tangents(const Work<T>& w, const TrainingGradients<T>& given, int64_t a) {
   return found;
 }
 
-// Adds atom a's part of the tables' gradient, A adjoint_T + dA grad_T, for adjoint_T in s.rows.
+// Adds atom a's part of the gradient of its type's tables, A adjoint_T + dA grad_T, for adjoint_T in s.rows.
 template <class T>
 void add_table_gradient(const Work<T>& w, int64_t a, T* tables) {
   using V = Vector<T>;
@@ -192,14 +195,15 @@ void backward(const Work<T>& w, const TrainingGradients<T>& given, TrainingShare
     form_tangent(w.shape, w.t, dt, group, out);
   });
   clear_from(w.t_lanes, 0);
-  net_pass_adjoint(w.p, w.features, vectors, share.vectors + w.block.type * vectors.size,
+  net_pass_adjoint(w.p, w.features, vectors, share.vectors + w.block.net * vectors.size,
                    [&](const Group& group, int64_t before, const Panels<T>& grad) {
                      unform_group(w.shape, w.t, group, grad, w.t_lanes);
-                     unform_group(w.shape, dt, group, grad_d.from(before), w.t_lanes);
+                     if (!w.shape.plain)  // D has no second derivative then
+                       unform_group(w.shape, dt, group, grad_d.from(before), w.t_lanes);
                    });
   from_lanes(w.t_lanes, w.s.rows, w.t_rows);
-  T* tables = share.tables + w.block.type * w.s.atoms.moment_rows * w.args.table_width;
-  for (int64_t a = 0; a < count; ++a) add_table_gradient(w, a, tables);
+  for (int64_t a = 0; a < count; ++a)
+    add_table_gradient(w, a, share.tables + w.type(a) * w.s.atoms.moment_rows * w.args.table_width);
 }
 
 // The rows of the first matrix that belong to a group of features, both of those that are equal.

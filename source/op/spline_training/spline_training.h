@@ -13,9 +13,9 @@
 
 namespace mdops {
 
-// Atoms of one type that a thread works on together: ids[first, first + count).
+// Atoms of one net that a thread works on together: ids[first, first + count).
 struct TrainingBlock : LaneBlock {
-  int type;
+  int net;
   int64_t thread, first;
 };
 
@@ -30,8 +30,8 @@ struct TrainingGradients {
 // What one thread adds up in the backward pass.
 template <class T>
 struct TrainingShare {
-  T* tables;         // (ntypes, ntypes * basis, table_width)
-  T* vectors;        // (ntypes, NetVectors.size)
+  T* tables;         // (ntypes, moment_rows, table_width)
+  T* vectors;        // (nets, NetVectors.size)
   int64_t bad_atom;  // the last atom with a neighbour out of range, -1 if none
 };
 
@@ -48,7 +48,7 @@ struct TrainingMemory {
   MDOPS_DECLARE_KERNEL(int64_t saved_size(const PotentialArgs<T>& args, int64_t lanes))                      \
   MDOPS_DECLARE_KERNEL(int64_t work_size(const PotentialArgs<T>& args, int64_t lanes))                       \
   MDOPS_DECLARE_KERNEL(int64_t training_scratch_size(const PotentialArgs<T>& args))                          \
-  /* One block forward, with its type's net. */                                                              \
+  /* One block forward, with its net. */                                                                     \
   MDOPS_DECLARE_KERNEL(void train_forward(                                                                   \
       const PotentialArgs<T>& args, const NetWeights<T>& weights, const TrainingBlock& block,                \
       const int32_t* ids, const TrainingMemory<T>& memory, T* scratch, PotentialResults<T>& out))            \
@@ -57,7 +57,7 @@ struct TrainingMemory {
       void train_backward(const PotentialArgs<T>& args, const NetWeights<T>& weights,                        \
                           const TrainingBlock& block, const int32_t* ids, const TrainingGradients<T>& given, \
                           const TrainingMemory<T>& memory, T* scratch, TrainingShare<T>& share))             \
-  /* The units of a net's matrices, and one of them, from all of a type's blocks, into its layers' matrices. \
+  /* The units of a net's matrices, and one of them, from all of a net's blocks, into its layers' matrices.  \
    */                                                                                                        \
   MDOPS_DECLARE_KERNEL(int64_t weight_units(const FittingShape& net, T))                                     \
   MDOPS_DECLARE_KERNEL(                                                                                      \

@@ -1,0 +1,287 @@
+"""Time of the descriptors on spline moments: on the CPU beside autograd and DeePMD-kit, on a GPU by the engine.
+
+    python benchmarks/descriptors.py [--atoms 192 1536] [--deepmd PYTHON] [--processor] [--json FILE]
+    python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--json FILE]
+
+Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1 without
+attention, types beside the distance; `strip` with types in a net of their own whose product fades with the neighbours
+(se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; and se_e2_a. Boxes have
+water's density. On the CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians;
+PYTHON has DeePMD-kit, which gets the same model as .pth and makes the list itself; --processor takes the time of the
+processors instead of the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT
+step of 0.5 fs, lists included, and that of the step's kernels alone by a CUDA graph; last, diamond with 158 neighbours
+an atom.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.build import bulk
+from machine import machine
+
+import mdops
+from mdops import Potential
+from mdops.cli.sample_model import sample_box, water_model
+from mdops.evaluators import SIMULATE, TRAIN, Autograd
+from mdops.md import Physics
+from mdops.md.engine import Engine
+from mdops.models import DescriptorFitting
+from mdops.models.standard import StandardOptions
+from mdops.options import parse
+from mdops.system import from_atoms
+
+METALS = [
+    "Li", "Be", "Na", "Mg", "Al", "K", "Ca", "Sc", "Ti", "V", "Cr", "Mn", "Fe", "Co", "Ni", "Cu", "Zn", "Ga",
+    "Rb", "Sr", "Y", "Zr", "Nb", "Mo", "Tc", "Ru", "Rh", "Pd", "Ag", "Cd", "In", "Sn", "Cs", "Ba", "La",
+    "Hf", "Ta", "W", "Re", "Os", "Ir", "Pt", "Au", "Hg", "Tl", "Pb", "Bi",
+]  # fmt: skip
+THERE = 20
+SIZES = {
+    "rcut": 6.0, "rcut_smth": 0.5, "sel": 200, "neuron": [25, 50, 100], "axis_neuron": 16, "attn_layer": 0, "seed": 1,
+    "type_one_side": True,
+}  # fmt: skip
+RADIAL = {"rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [25, 50, 100], "seed": 1}
+KINDS = {"concat": "dpa1", "strip": "se_atten_v2", "many": "dpa1", "radial": "se_e2_r"}
+# Answers a line, the number of runs, with the milliseconds of one.
+DEEPMD = """
+import sys, time, numpy as np
+from deepmd.infer import DeepPot
+potential, case = DeepPot(sys.argv[1]), np.load(sys.argv[2])
+arguments = case["positions"].reshape(1, -1), case["cell"].reshape(1, 9), case["types"].tolist()
+potential.eval(*arguments)
+print("ready", flush=True)
+clock = getattr(time, sys.argv[3])
+for line in sys.stdin:
+    start = clock()
+    for _ in range(int(line)):
+        potential.eval(*arguments)
+    print(1e3 * (clock() - start) / int(line), flush=True)
+"""
+
+
+def model_of(name: str, elements: list[str]) -> Potential:
+    """Random weights, with the statistics of water and little curvature, as trained nets have."""
+    if name == "se_e2_a":
+        return water_model(torch.float32)
+    sections = {
+        "type_map": elements,
+        "descriptor": {"type": KINDS[name], **(RADIAL if name == "radial" else SIZES)},
+        "fitting_net": {"neuron": [240, 240, 240], "seed": 1},
+    }
+    model = DescriptorFitting.random(parse(StandardOptions, sections), 1, torch.float32)
+    n = len(elements)
+    model.descriptor.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
+    with torch.no_grad():
+        for net in model.fitting.nets.nets:
+            net.layers[-1].weight *= 0.01
+    potential = Potential(model, overflow="extend").eval()
+    potential.source = {"min_nbor_dist": 0.5}
+    potential.use_spline()
+    return potential
+
+
+def elements_of(name: str) -> tuple[list[str], list[str]]:
+    """Those that the model knows, and those that are there."""
+    return (METALS, METALS[:THERE]) if name == "many" else (["O", "H"], ["O", "H"])
+
+
+class DeePMDKit:
+    """A process that evaluates a model with it."""
+
+    def __init__(self, python: str, potential: Potential, atoms: Atoms, folder: Path, clock: str) -> None:
+        model, case = folder / "model.pth", folder / "case.npz"
+        potential.save(folder / "model.dp")
+        command = Path(python).with_name("dp")
+        subprocess.run(
+            [command, "convert-backend", folder / "model.dp", model], check=True, capture_output=True
+        )
+        types = [potential.type_map.index(s) for s in atoms.symbols]
+        np.savez(case, positions=atoms.positions, cell=atoms.cell.array, types=types)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process = subprocess.Popen(
+            [python, "-c", DEEPMD, model, case, clock], stderr=subprocess.DEVNULL, **pipes
+        )
+        assert self._line() == "ready"
+
+    def _line(self) -> str:
+        for line in self._process.stdout or ():
+            word = line.strip()
+            if word == "ready" or word.replace(".", "").replace("e-", "").isdigit():
+                return word
+        raise RuntimeError("DeePMD-kit ended")
+
+    def __call__(self) -> float:
+        """Milliseconds of a run."""
+        assert self._process.stdin is not None
+        print(1, file=self._process.stdin, flush=True)
+        return float(self._line())
+
+    def end(self) -> None:
+        self._process.communicate("")
+
+
+def timed(run: Callable[[], Any], clock: str, calls: int) -> Callable[[], float]:
+    """Milliseconds of a call."""
+    now = getattr(time, clock)
+
+    def measured() -> float:
+        start = now()
+        for _ in range(calls):
+            run()
+        return 1e3 * (now() - start) / calls
+
+    return measured
+
+
+def medians(runs: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for turn, (name, run) in itertools.product(range(rounds + 1), runs.items()):
+        value = run()
+        if turn:
+            found[name].append(value)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def on_cpu(name: str, atoms: int, rounds: int, python: str | None, clock: str) -> dict[str, dict[str, float]]:
+    """Milliseconds of a step of simulation, and of one of training with its backward pass, by evaluator."""
+    known, there = elements_of(name)
+    potential, box = model_of(name, known), sample_box(atoms, there)
+    system = from_atoms([box], potential.type_map)
+    pairs = potential.neighbor_list(system)
+
+    def simulation(kind: Any) -> Callable[[], float]:
+        evaluator = kind(potential)
+        run = torch.no_grad()(lambda: evaluator(system, pairs, check=False))
+        return timed(run, clock, 1 if kind is Autograd else 5)
+
+    def training(kind: Any) -> Callable[[], float]:
+        evaluator = kind(potential)
+        options = {"create_graph": True} if issubclass(kind, Autograd) else {}
+
+        def step() -> None:
+            answers, _ = evaluator(system, pairs, check=False, **options)
+            (answers["forces"].square().sum() + answers["atom_energy"].sum()).backward()
+            potential.zero_grad()
+
+        return timed(step, clock, 1)
+
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {kind.name: simulation(kind) for kind in SIMULATE if kind.why_not(potential) is None}
+        other = None
+        if python is not None and name != "se_e2_a":
+            other = DeePMDKit(python, potential, box, Path(folder), clock)
+            runs["deepmd"] = other
+        found = {"simulation": medians(runs, rounds)}
+        if other is not None:
+            other.end()
+    if atoms <= 192:
+        kinds = [kind for kind in TRAIN if "cpu" in kind.devices and kind.why_not(potential) is None]
+        found["training"] = medians({kind.name: training(kind) for kind in kinds}, rounds)
+    return found
+
+
+def graph_microseconds(potential: Potential, box: Atoms) -> float:
+    """Of the kernels of a step, by a list with a skin of 1 A."""
+    system = from_atoms([box], potential.type_map, potential.device)
+    pairs = mdops.ops.neighbor_list(
+        system.positions,
+        system.cell,
+        system.pbc,
+        system.types,
+        potential.cutoff + 1.0,
+        batch=system.batch,
+        ntypes=len(potential.type_map),
+    )
+    evaluator = potential.evaluator()
+    evaluator(system, pairs, check=False)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        evaluator(system, pairs, check=False)
+    steps, times = max(3, min(200, 4_000_000 // len(box))), []
+    for _ in range(7):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(steps):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1e3 * start.elapsed_time(end) / steps)
+    return statistics.median(times)
+
+
+def on_gpu(potential: Potential, box: Atoms) -> dict[str, float]:
+    """Microseconds of an NVT step by the engine, and of the potential's kernels."""
+    n = len(box)
+    with torch.no_grad():
+        kernels = graph_microseconds(potential, box)
+    engine = Engine(box, potential, Physics("nvt", 300, 0.5))
+    list(engine.run(60))
+    steps = max(60, min(400, 20_000_000 // n))
+    start = time.perf_counter()
+    list(engine.run(steps))
+    step = 1e6 * (time.perf_counter() - start) / steps
+    return {
+        "atoms": n,
+        "step_us": step,
+        "kernels_us": kernels,
+        "us_per_atom": step / n,
+        "atoms_per_ms": 1e3 * n / step,
+    }
+
+
+def diamond(atoms: int) -> Atoms:
+    """With 158 neighbours within 6 A."""
+    times = round((atoms / 8) ** (1 / 3))
+    found = bulk("C", "diamond", a=3.567, cubic=True) * (times, times, times)
+    found.rattle(0.01, seed=1)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--atoms", type=int, nargs="+")
+    parser.add_argument("--models", nargs="+", default=["se_e2_a", *KINDS])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--deepmd", metavar="PYTHON")
+    parser.add_argument("--processor", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    clock = "process_time" if args.processor else "perf_counter"
+    if args.processor:
+        torch.set_num_threads(1)
+    results: dict[str, Any] = {"machine": machine(args.device), "clock": clock, "runs": {}}
+    gpu = args.device != "cpu"
+    for name in args.models:
+        for atoms in args.atoms or ([192, 12288, 98304] if gpu else [192, 1536]):
+            if gpu:
+                known, there = elements_of(name)
+                found: Any = on_gpu(model_of(name, known).to(args.device), sample_box(atoms, there))
+            else:
+                found = on_cpu(name, atoms, args.rounds, args.deepmd, clock)
+            results["runs"][f"{name}, {atoms}"] = found
+            print(f"{name}, {atoms} atoms:", json.dumps(found), flush=True)
+    if gpu:
+        for name in ("concat", "strip"):
+            found = on_gpu(model_of(name, ["C"]).to(args.device), diamond(97_336))
+            results["runs"][f"{name}, diamond"] = found
+            print(f"{name}, diamond:", json.dumps(found), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

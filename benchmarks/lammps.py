@@ -1,0 +1,103 @@
+"""A step of LAMMPS with `pair_style mdops` beside one of ASE with mdops' calculator, in turn in one run, us/atom.
+
+MDOPS_LAMMPS=/path/to/lmp python benchmarks/lammps.py --model MODEL --structure water.xyz --repeat 4 4 4
+"""
+
+import argparse
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import torch
+from ase import Atoms, units
+from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
+from ase.md.verlet import VelocityVerlet
+
+import mdops
+from mdops.calculator import MDOps
+from mdops.lammps import environment, find_program
+
+INPUT = """
+units metal
+atom_style atomic
+read_data data.lmp
+pair_style mdops model.safetensors
+pair_coeff * * {elements}
+neigh_modify every 1 delay 0 check yes
+timestep 0.0005
+velocity all create 300 1
+fix 1 all nve
+run 5
+run {steps}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--structure", required=True)
+    parser.add_argument("--repeat", type=int, nargs=3, default=(1, 1, 1))
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=torch.get_num_threads())
+    args = parser.parse_args()
+    atoms = ase.io.read(args.structure).repeat(args.repeat)
+    torch.set_num_threads(args.cores)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        potential = mdops.load(args.model, dtype="float64", spline=False)
+        potential.save(folder / "model.safetensors", core=["float32"])
+        ase.io.write(
+            folder / "data.lmp", atoms, format="lammps-data", specorder=potential.type_map, masses=True
+        )
+        text = INPUT.format(elements=" ".join(potential.type_map), steps=args.steps)
+        (folder / "in.lmp").write_text(text)
+        atoms.calc = MDOps(args.model)
+        ways = {
+            f"ASE, {args.cores} threads": lambda: with_ase(atoms, args.steps),
+            f"LAMMPS, 1 rank x {args.cores} threads": lambda: with_lammps(folder, 1, args.cores),
+            f"LAMMPS, {args.cores} ranks x 1 thread": lambda: with_lammps(folder, args.cores, 1),
+        }
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(args.rounds):
+            for way, measure in ways.items():
+                times[way].append(1e6 * measure() / args.steps / len(atoms))
+    print(f"{len(atoms)} atoms, float32, {args.steps} steps, median of {args.rounds} rounds")
+    first = next(iter(times.values()))
+    for way, found in times.items():
+        ratio = statistics.median(a / b for a, b in zip(found, first, strict=True))
+        print(f"{way:<32}{statistics.median(found):8.2f} us/atom {ratio:8.3f}")
+
+
+def with_ase(atoms: Atoms, steps: int) -> float:
+    """Seconds."""
+    MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=np.random.default_rng(1))
+    motion = VelocityVerlet(atoms, 0.5 * units.fs)
+    motion.run(5)
+    start = time.perf_counter()
+    motion.run(steps)
+    return time.perf_counter() - start
+
+
+def with_lammps(folder: Path, ranks: int, threads: int) -> float:
+    """Seconds, as LAMMPS counts them."""
+    program = find_program()
+    beside = program.with_name("mpirun")
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    start = [mpirun, "-np", str(ranks)] if ranks > 1 and mpirun else []
+    env = {**environment(), "OMP_NUM_THREADS": str(threads)}
+    command = [*start, str(program), "-in", "in.lmp", "-log", "none"]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)
+    return float(re.findall(r"Loop time of (\S+)", done.stdout)[-1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Starts LAMMPS with the pair style of mdops loaded: `mdops lammps ARGS`, where ARGS are LAMMPS' own, and with MPI
+`mpirun -np 4 mdops lammps -in in.lmp`. Without ARGS it tells where LAMMPS and the plugin are. See docs/lammps.md."""
+
+import argparse
+import os
+
+HELP = "LAMMPS with `pair_style mdops`"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(rest=[])  # what follows goes to LAMMPS (mdops.cli.main)
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops.lammps import environment, find_program, plugin
+
+    program = find_program()
+    if not args.rest:
+        print(f"LAMMPS   {program}\nplugin   {plugin()}")
+        return 0
+    env = environment()
+    os.execve(program, [str(program), *args.rest], env)
+    raise AssertionError("execve does not return")

@@ -1,0 +1,190 @@
+"""Makes a low-bit model of a trained one: the hidden layers of its fitting nets multiply with 8-bit, float8 or ternary
+numbers, fitted to data, and with --steps trained on. Reports what that costs on frames that were not trained on."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mdops.errors import InputError
+
+if TYPE_CHECKING:
+    from mdops import Potential
+    from mdops.quantization import Cost
+    from mdops.train import Dataset
+
+HELP = "make a low-bit model of a trained one"
+SCHEMES = (
+    "w8a8",
+    "fp8",
+    "ternary",
+    "w8",
+    "wfp8",
+    "wternary",
+)  # mdops.nn.quantized has them, and loads the ops
+_EVERY = 5  # of frames one is left for the test where no others are given
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", type=Path, metavar="MODEL", help="a model file")
+    add("--scheme", required=True, choices=SCHEMES,
+        help="numbers of weights and inputs: 8-bit integers, float8, ternary weights with 8-bit integers; with a w in "
+             "front and no a, of weights alone: forces stay the derivatives of the energy")  # fmt: skip
+    add("--data", "-d", nargs="+", required=True, metavar="SYSTEM",
+        help="what it is fitted to: systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
+    add("--test", nargs="+", default=[], metavar="SYSTEM",
+        help=f"frames of the report; without it every {_EVERY}th of --data, to which nothing is fitted")  # fmt: skip
+    add("--names", nargs="+", default=[], metavar="LABEL=NAME",
+        help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
+    add(
+        "--output",
+        "-o",
+        type=Path,
+        metavar="OUT",
+        help="the model to write; default: MODEL_SCHEME.safetensors here",
+    )
+    add("--steps", type=int, default=0, help="of training with rounded numbers")
+    add("--learning-rate", type=float, default=3e-4, help="at the start of that; it falls to a hundredth")
+    add("--batch-size", type=int, default=1, help="frames in a step")
+    add("--seed", type=int, default=0, help="of the order of frames")
+    add("--folder", type=Path, help="of the training's files; default: OUT with .training")
+    add("--checkpoint-every", type=int, default=500, metavar="N", help="steps")
+    add("--restart", action="store_true", help="go on with the training; begin if there is none")
+    add("--overwrite", action="store_true", help="replace OUT and an earlier training")
+    add(
+        "--drift",
+        type=float,
+        default=1.0,
+        metavar="PS",
+        help="constant-energy dynamics in the report; 0: none",
+    )
+    add("--drift-temperature", type=float, default=300.0, metavar="K", help="of that")
+    add("--report", type=Path, metavar="FILE", help="write the report there, as JSON")
+    add("--device", default="cpu", help="where to compute")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops import load
+    from mdops.nn.quantized import SCHEMES as known
+    from mdops.quantization import compare, quantize, table, verdict
+
+    output = _require_outputs(args)
+    full = load(args.model, device=args.device)
+    fitted, tested = _data(args, full)
+    low_bit = quantize(full, args.scheme, fitted)
+    if args.steps:
+        low_bit = _trained(args, low_bit)
+    low_bit.save(output)
+    # What the file gives, which has the splines of simulation.
+    low_bit = load(output, device=args.device)
+    if args.drift:
+        print(f"dynamics of both models for {args.drift:g} ps (--drift 0: none)", file=sys.stderr, flush=True)
+    rows = compare(full, {args.scheme: low_bit}, tested, args.drift, args.drift_temperature)
+    print(
+        f"{len(tested)} frames that nothing was fitted to; a step of {tested.sizes()[0]} atoms, {args.device}"
+    )
+    print(table(rows))
+    print(verdict(rows[0], rows[1], known[args.scheme]))
+    if args.report is not None:
+        _write_report(args, rows)
+    print(f"wrote {output}; dynamics with it need --allow-low-bit")
+    return 0
+
+
+def _require_outputs(args: argparse.Namespace) -> Path:
+    """Where the model goes. What cannot be written, and options that do not fit, are refused before the work."""
+    from mdops.io.write import require_writable
+
+    output: Path = args.output or Path(f"{args.model.stem}_{args.scheme}.safetensors")
+    require_writable(output)
+    if output.exists() and args.model.exists() and output.samefile(args.model):
+        raise InputError(f"{output} is the model to begin with: give another name with --output")
+    if output.exists() and not (args.overwrite or args.restart):
+        raise InputError(f"{output} is there already; --overwrite replaces it")
+    if args.steps < 0 or args.batch_size < 1 or args.checkpoint_every < 1 or not args.learning_rate > 0:
+        raise InputError("--steps, --batch-size, --checkpoint-every and --learning-rate must be positive")
+    if args.restart and not args.steps:
+        raise InputError("--restart goes on with a training, and there is none without --steps")
+    if not 0 <= args.drift < float("inf"):
+        raise InputError(f"--drift {args.drift}: expected ps")
+    if not 0 < args.drift_temperature < float("inf"):
+        raise InputError(f"--drift-temperature {args.drift_temperature}: expected K")
+    if args.report is not None and (args.report.is_dir() or not args.report.parent.is_dir()):
+        raise InputError(f"--report {args.report}: cannot be written there")
+    args.folder = args.folder or output.with_name(output.name + ".training")
+    return output
+
+
+def _data(args: argparse.Namespace, model: "Potential") -> tuple["Dataset", "Dataset"]:
+    """What is fitted to, and what is tested on."""
+    from mdops.cli.test import label_names
+    from mdops.train import load_dataset
+
+    names, types = label_names(args.names), model.type_map
+    if args.test:
+        return load_dataset(args.data, types, names=names), load_dataset(args.test, types, names=names)
+    parts = [
+        load_dataset(args.data, types, names=names, leave_out=_EVERY, left_out=left) for left in (False, True)
+    ]
+    return parts[0], parts[1]
+
+
+def _trained(args: argparse.Namespace, low_bit: "Potential") -> "Potential":
+    """The model after its training, by the loop of `mdops train`."""
+    from mdops._library import check_device
+    from mdops.cli.train import earlier_files, make_trainer, train
+    from mdops.train import parse_config
+
+    config = parse_config(_input(args, low_bit))
+    as_train = argparse.Namespace(
+        output=args.folder, restart=args.restart, overwrite=args.overwrite, init_model=low_bit, finetune=None,
+        use_pretrain_script=True,
+    )  # fmt: skip
+    trainer = make_trainer(as_train, config, earlier_files(as_train, config), check_device(args.device))
+    found = trainer.potential.scheme
+    if found is None or found.name != args.scheme:
+        of = "no scheme" if found is None else found.name
+        raise InputError(f"{args.folder} has a training of {of}, and --scheme is {args.scheme}")
+    print(f"{args.scheme}: training in {args.folder}", file=sys.stderr, flush=True)
+    train(trainer)
+    return trainer.potential
+
+
+def _input(args: argparse.Namespace, model: "Potential") -> dict[str, Any]:
+    """The training input."""
+    from mdops.cli.test import label_names
+    from mdops.io.definition import definition
+
+    names = label_names(args.names) or None
+    systems = {"systems": args.data, "names": names, "leave_out": 0 if args.test else _EVERY}
+    rate = {"type": "cosine", "start_lr": args.learning_rate, "stop_lr": args.learning_rate / 100}
+    training: dict[str, Any] = {
+        "training_data": {**systems, "batch_size": args.batch_size},
+        "numb_steps": args.steps,
+        "seed": args.seed,
+        "disp_freq": max(1, min(100, args.steps // 10)),
+        "save_freq": args.checkpoint_every,
+        "max_ckpt_keep": 2,
+    }
+    section = _without_none(definition(model.model.to_tree()))
+    return {"model": section, "learning_rate": rate, "training": training}
+
+
+def _without_none(node: Any) -> Any:
+    """A section without the keys that say nothing, of which an input cannot have all."""
+    if isinstance(node, dict):
+        return {key: _without_none(value) for key, value in node.items() if value is not None}
+    return [_without_none(value) for value in node] if isinstance(node, list) else node
+
+
+def _write_report(args: argparse.Namespace, rows: "list[Cost]") -> None:
+    options = ("scheme", "data", "test", "steps", "drift", "drift_temperature")
+    found = {
+        "model": str(args.model),
+        **{name: getattr(args, name) for name in options},
+        "units": "eV, A, ps; of energies per atom",
+        "models": [row.as_dict() for row in rows],
+    }
+    args.report.write_text(json.dumps(found, indent=1) + "\n")

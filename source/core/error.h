@@ -1,0 +1,20 @@
+// What goes wrong in the core, as the code and the message that its caller gets.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "core/mdops.h"
+
+namespace mdops::core {
+
+struct Error : std::runtime_error {
+  int status;
+  Error(int status_, const std::string& message) : std::runtime_error(message), status(status_) {}
+};
+
+[[noreturn]] inline void damaged(const std::string& why) {
+  throw Error(MDOPS_FILE, why);
+}
+
+}  // namespace mdops::core

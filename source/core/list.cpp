@@ -1,0 +1,79 @@
+#include "core/list.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "core/error.h"
+#include "neighbor/cpu_loops.h"
+
+namespace mdops::core {
+
+void Rows::search(const mdops_input& input, const double* cell, const bool* periodic, const int32_t* systems,
+                  double cutoff, int64_t ntypes) {
+  const Atoms atoms{"compute", input.atoms, 1,           input.positions, cell,
+                    periodic,  systems,     input.types, cutoff,          ntypes};
+  const Cells cells = sort_into_cells(atoms);
+  counts.resize(atoms.size * ntypes);
+  for (;;) {
+    neighbors.resize(atoms.size * width);
+    images.resize(atoms.size * width);
+    const Matrix matrix{width, ntypes, neighbors.data(), images.data(), counts.data()};
+    const int64_t longest = write_matrix(atoms, cells, matrix, false).size;
+    if (longest <= width) return;
+    width = longest + 4;  // which may do for the steps to come, too
+  }
+}
+
+}  // namespace mdops::core
+
+using mdops::core::Error;
+
+void mdops_list::fill(const mdops_neighbors& from, int32_t count) {
+  const auto refuse = [](const std::string& why) { throw Error(MDOPS_INVALID, "neighbors: " + why); };
+  atoms = ghosts = 0;
+  if (count < 1) refuse("ntypes is " + std::to_string(count));
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  if (from.atoms < 0 || from.ghosts < 0 || from.atoms > most || from.ghosts > most - from.atoms)
+    refuse("atoms and ghosts are " + std::to_string(from.atoms) + " and " + std::to_string(from.ghosts));
+  const int64_t all = from.atoms + from.ghosts;
+  if ((all && !from.types) || (from.atoms && (!from.counts || !from.rows))) refuse("a pointer is null");
+  types.assign(from.types, from.types + all);
+  for (int64_t i = 0; i < all; ++i)
+    if (types[i] < -1 || types[i] >= count)
+      refuse("atom " + std::to_string(i) + " is of type " + std::to_string(types[i]) + ", and there are " +
+             std::to_string(count));
+
+  const int32_t mask = from.mask ? from.mask : -1;
+  rows.counts.assign(from.atoms * count, 0);
+  rows.width = 0;
+  for (int64_t i = 0; i < from.atoms; ++i) {
+    if (from.counts[i] < 0 || (from.counts[i] > 0 && !from.rows[i]))
+      refuse("the row of atom " + std::to_string(i) + " is none");
+    int64_t kept = 0;
+    for (int32_t k = 0; k < from.counts[i]; ++k) {
+      const int32_t j = from.rows[i][k] & mask;
+      if (j < 0 || j >= all || j == i)
+        refuse("the row of atom " + std::to_string(i) + " names atom " + std::to_string(j));
+      if (types[j] < 0) continue;
+      ++rows.counts[i * count + types[j]];
+      ++kept;
+    }
+    rows.width = std::max(rows.width, kept);
+  }
+  rows.neighbors.assign(from.atoms * rows.width, -1);
+  rows.images.assign(from.atoms * rows.width, 0);
+  std::vector<int64_t> next(count);
+  for (int64_t i = 0; i < from.atoms; ++i) {
+    int64_t place = i * rows.width;
+    for (int32_t t = 0; t < count; ++t) {
+      next[t] = place;
+      place += rows.counts[i * count + t];
+    }
+    for (int32_t k = 0; k < from.counts[i]; ++k) {
+      const int32_t j = from.rows[i][k] & mask;
+      if (types[j] >= 0) rows.neighbors[next[types[j]]++] = j;
+    }
+  }
+  atoms = from.atoms, ghosts = from.ghosts, ntypes = count;
+}

@@ -1,0 +1,139 @@
+// The functions of mdops.h.
+#include "core/mdops.h"
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/list.h"
+#include "core/model.h"
+
+struct mdops_model {
+  std::unique_ptr<mdops::core::Model> own;
+};
+
+namespace {
+
+using mdops::core::Error;
+using mdops::core::Model;
+
+thread_local char message[2048] = "";
+
+int failed(int status, const char* why) noexcept {
+  std::snprintf(message, sizeof(message), "mdops: %s", why);
+  return status;
+}
+
+// What no exception leaves.
+template <class F>
+int guarded(const F& f) noexcept {
+  try {
+    f();
+    return MDOPS_OK;
+  } catch (const Error& error) {
+    return failed(error.status, error.what());
+  } catch (const std::bad_alloc&) {
+    return failed(MDOPS_MEMORY, "there is not enough memory");
+  } catch (const std::length_error&) {
+    return failed(MDOPS_MEMORY, "there is not enough memory");
+  } catch (const std::system_error& error) {
+    return failed(MDOPS_MEMORY, error.what());
+  } catch (const std::runtime_error& error) {  // of the checks that the ops have, too
+    return failed(MDOPS_INVALID, error.what());
+  } catch (const std::exception& error) {
+    return failed(MDOPS_INTERNAL, error.what());
+  } catch (...) {
+    return failed(MDOPS_INTERNAL, "an unknown error");
+  }
+}
+
+void require(bool condition, const char* why) {
+  if (!condition) throw Error(MDOPS_INVALID, why);
+}
+
+}  // namespace
+
+int mdops_api_version(void) {
+  return MDOPS_API_VERSION;
+}
+
+const char* mdops_message(void) {
+  return message;
+}
+
+int mdops_load(const char* path, const mdops_options* options, mdops_model** model) {
+  return guarded([&] {
+    require(model, "model is null");
+    *model = nullptr;
+    require(path, "path is null");
+    const mdops_options wanted = options ? *options : mdops_options{};
+    require(wanted.precision == MDOPS_FLOAT32 || wanted.precision == MDOPS_FLOAT64,
+            "precision is neither MDOPS_FLOAT32 nor MDOPS_FLOAT64");
+    require(wanted.overflow == MDOPS_REFUSE || wanted.overflow == MDOPS_EXTEND,
+            "overflow is neither MDOPS_REFUSE nor MDOPS_EXTEND");
+    require(wanted.threads >= 0, "threads is negative");
+    *model = new mdops_model{Model::load(path, wanted)};
+  });
+}
+
+void mdops_free(mdops_model* model) {
+  delete model;
+}
+
+int mdops_describe(const mdops_model* model, mdops_info* info) {
+  return guarded([&] {
+    require(model && info, "model or info is null");
+    *info = model->own->info();
+  });
+}
+
+int mdops_set_threads(mdops_model* model, int32_t threads) {
+  return guarded([&] {
+    require(model, "model is null");
+    require(threads >= 0, "threads is negative");
+    model->own->set_threads(threads);
+  });
+}
+
+int mdops_list_fill(const mdops_neighbors* neighbors, int32_t ntypes, mdops_list** list) {
+  return guarded([&] {
+    require(neighbors && list, "neighbors or list is null");
+    if (*list) return (*list)->fill(*neighbors, ntypes);
+    std::unique_ptr<mdops_list> made = std::make_unique<mdops_list>();
+    made->fill(*neighbors, ntypes);
+    *list = made.release();
+  });
+}
+
+void mdops_list_free(mdops_list* list) {
+  delete list;
+}
+
+int mdops_compute(mdops_model* model, const mdops_input* input, mdops_output* output) {
+  return guarded([&] {
+    require(model && input && output, "model, input or output is null");
+    model->own->compute(*input, *output);
+  });
+}
+
+int mdops_deviation(const double* const* values, int32_t models, int64_t rows, int32_t width,
+                    double* deviation) {
+  return guarded([&] {
+    require(models > 0 && rows >= 0 && width > 0, "models, rows or width is none");
+    require(values && (deviation || !rows), "values or deviation is null");
+    for (int32_t m = 0; m < models; ++m) require(values[m] || !rows, "an array of values is null");
+    for (int64_t i = 0; i < rows; ++i) {
+      double squares = 0;
+      for (int64_t k = i * width; k < (i + 1) * width; ++k) {
+        double mean = 0;
+        for (int32_t m = 0; m < models; ++m) mean += values[m][k] / models;
+        for (int32_t m = 0; m < models; ++m) squares += (values[m][k] - mean) * (values[m][k] - mean);
+      }
+      deviation[i] = std::sqrt(squares / models);
+    }
+  });
+}

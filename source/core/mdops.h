@@ -1,0 +1,185 @@
+/* mdops.h: Deep Potential models for programs in C, C++ and Fortran.
+ *
+ * This header is the whole interface of libmdops_core, which needs neither PyTorch nor Python. A model file
+ * is made by `mdops convert IN OUT.safetensors --core`.
+ *
+ *     mdops_model *model = NULL;
+ *     if (mdops_load("water.safetensors", NULL, &model) != MDOPS_OK)
+ *       fprintf(stderr, "%s\n", mdops_message());
+ *     mdops_input input = {.atoms = n, .types = types, .positions = positions, .cell = cell};
+ *     mdops_output output = {.forces = forces};
+ *     if (mdops_compute(model, &input, &output) != MDOPS_OK) ...
+ *     mdops_free(model);
+ *
+ * Units: A, eV, eV/A. Numbers at the interface are float64, whatever a model computes in. Arrays are in C's
+ * order: (N, 3) is x, y, z of atom 0, then those of atom 1, and so on.
+ *
+ * Every function that can fail returns MDOPS_OK or one of the codes below; mdops_message() then says why. No
+ * C++ exception leaves the library, and nothing in it ends the process. Different threads may use different
+ * models, or wait for each other at the same one. What a function was given stays the caller's; nothing keeps
+ * a pointer to it.
+ */
+#ifndef MDOPS_H
+#define MDOPS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MDOPS_API __attribute__((visibility("default")))
+#else
+#define MDOPS_API
+#endif
+
+/* Of this header. It grows with every change of it that a compiled program would notice. */
+#define MDOPS_API_VERSION 1
+
+/* That of the library: a program asks whether it is the MDOPS_API_VERSION that it was compiled with. */
+MDOPS_API int mdops_api_version(void);
+
+/* What functions return. */
+enum {
+  MDOPS_OK = 0,
+  MDOPS_INVALID =
+      1,          /* an argument that is none: a null pointer, a type that the model has not, a flat cell */
+  MDOPS_FILE = 2, /* the file is absent, damaged, or no model for this library */
+  MDOPS_UNSUPPORTED = 3, /* a model that this library does not evaluate, or not in this precision */
+  MDOPS_NEIGHBORS = 4,   /* two atoms at one place, or more neighbours than the model has places for */
+  MDOPS_MEMORY = 5,      /* no memory, or no threads */
+  MDOPS_INTERNAL = 6     /* anything else: please report it */
+};
+
+/* Why the last function of this thread that failed did so, in English; "" before any did. The text stays
+ * until the next failure in this thread. */
+MDOPS_API const char* mdops_message(void);
+
+/* ---- Models ---- */
+
+typedef struct mdops_model mdops_model;
+
+/* What a model computes in. The file must have been made for it (`mdops convert --core`). */
+enum { MDOPS_FLOAT32 = 0, MDOPS_FLOAT64 = 1 };
+
+/* What happens where an atom has more neighbours within the cutoff than the model has places for (its `sel`).
+ */
+enum {
+  MDOPS_REFUSE = 0, /* MDOPS_NEIGHBORS */
+  MDOPS_EXTEND = 1  /* all of them count */
+};
+
+/* How a model is loaded; all zero is the default. */
+typedef struct mdops_options {
+  int32_t precision; /* MDOPS_FLOAT32 or MDOPS_FLOAT64 */
+  int32_t overflow;  /* MDOPS_REFUSE or MDOPS_EXTEND */
+  /* Threads to compute with; 0: OMP_NUM_THREADS, or as many as there are processors for this process. */
+  int32_t threads;
+} mdops_options;
+
+/* Reads a model from a file. `options` may be null. On success *model is to be freed; otherwise it is null.
+ * MDOPS_INVALID, MDOPS_FILE, MDOPS_UNSUPPORTED, MDOPS_MEMORY. */
+MDOPS_API int mdops_load(const char* path, const mdops_options* options, mdops_model** model);
+
+/* Frees a model; does nothing with null. */
+MDOPS_API void mdops_free(mdops_model* model);
+
+/* What a model is. */
+typedef struct mdops_info {
+  double cutoff;            /* A: neighbours farther away do not count */
+  double shortest;          /* A: nearer pairs go on smoothly, but the forces there are not the model's */
+  int32_t ntypes;           /* types are 0 .. ntypes - 1 */
+  int32_t fparam, aparam;   /* how many parameters it takes, of the frame and of each atom */
+  int32_t needs_fparam;     /* 0: the model has frame parameters of its own, for where none are given */
+  int32_t precision;        /* MDOPS_FLOAT32 or MDOPS_FLOAT64 */
+  int32_t threads;          /* that it computes with */
+  const char* const* names; /* (ntypes,): the element of each type; they stay until the model is freed */
+} mdops_info;
+
+/* Fills *info. MDOPS_INVALID. */
+MDOPS_API int mdops_describe(const mdops_model* model, mdops_info* info);
+
+/* Changes the number of threads, as `mdops_options.threads` has it. The last bits of results depend on the
+ * number. MDOPS_INVALID, MDOPS_MEMORY. */
+MDOPS_API int mdops_set_threads(mdops_model* model, int32_t threads);
+
+/* ---- Neighbour lists of the caller's ----
+ * For programs that have a list, as LAMMPS does; without one, a model searches for itself. */
+
+typedef struct mdops_list mdops_list;
+
+/* The neighbours of each atom, as a program for molecular dynamics has them. */
+typedef struct mdops_neighbors {
+  int64_t atoms;  /* N, those that have an energy: the first of all */
+  int64_t ghosts; /* M, the others: periodic images, and atoms of other processes */
+  /* (N + M,): types below the model's ntypes; -1: a virtual atom, nobody's neighbour and without energy. */
+  const int32_t* types;
+  const int32_t* counts; /* (N,): the length of each row */
+  /* (N,): the neighbours of each atom, 0 .. N + M - 1. The list is a full one: a pair of two of the N atoms
+   * is in both rows. Pairs beyond the cutoff may be there and do not count. */
+  const int32_t* const* rows;
+  int32_t mask; /* the bits of an entry that are the index, as LAMMPS' NEIGHMASK; 0: all of them */
+} mdops_neighbors;
+
+/* Copies the neighbours, for models of so many types, into a list that serves until they change. If *list is
+ * not null, that one is filled anew. It is to be freed.
+ * MDOPS_INVALID (a type or an index that is none), MDOPS_MEMORY; the list is empty then. */
+MDOPS_API int mdops_list_fill(const mdops_neighbors* neighbors, int32_t ntypes, mdops_list** list);
+
+/* Frees a list; does nothing with null. */
+MDOPS_API void mdops_list_free(mdops_list* list);
+
+/* ---- Energies and forces ---- */
+
+/* A system; all zero but for what it has. */
+typedef struct mdops_input {
+  int64_t atoms;  /* N */
+  int64_t ghosts; /* M; 0 without a list */
+  /* (N,), -1 is a virtual atom. Of no use with a list, which has been told. */
+  const int32_t* types;
+  const double* positions; /* (N + M, 3), A; they may lie outside of the cell */
+  /* (3, 3), A: rows are lattice vectors; null: nothing is periodic. Of no use with a list, where periodic
+   * images are ghosts. */
+  const double* cell;
+  const int32_t* periodic; /* (3,): whether each direction is periodic; null: all are, if there is a cell */
+  const mdops_list* list;  /* null: the model searches for the neighbours, at each call */
+  const double* fparam;    /* (info.fparam,); null where the model takes none, or has its own */
+  const double* aparam;    /* (N, info.aparam); null where the model takes none */
+} mdops_input;
+
+/* The answers. Null pointers are not filled; arrays are written, not added to. After an error they may hold
+ * anything. */
+typedef struct mdops_output {
+  double energy;       /* eV: the sum over the N atoms */
+  double virial[9];    /* (3, 3), eV: W = -dE/d(strain), the sum over all pairs of -dE/dd (x) d */
+  double nearest;      /* A: the smallest distance of two atoms; the cutoff where there is none within it */
+  int64_t atom;        /* the atom that MDOPS_NEIGHBORS is about; -1 otherwise */
+  double* forces;      /* (N + M, 3), eV/A: those on ghosts belong to the atoms that they are images of */
+  double* atom_energy; /* (N,), eV */
+  /* (N + M, 3, 3), eV: -dE_i/dd (x) d summed over the pairs d from atoms i to this one: a pair's virial is
+   * booked on the neighbour, as in DeePMD-kit. */
+  double* atom_virial;
+} mdops_output;
+
+/* MDOPS_INVALID, MDOPS_NEIGHBORS, MDOPS_MEMORY. Positions that are NaN are refused where the model searches,
+ * and give NaN with a list. */
+MDOPS_API int mdops_compute(mdops_model* model, const mdops_input* input, mdops_output* output);
+
+/* ---- Several models ---- */
+
+/* The deviation of several models, deviation[i] = sqrt(mean over the models of |x_i - mean of x_i|^2), of
+ * forces (width 3), of energies or of a virial's numbers (width 1).
+ *
+ *   values     (models,): of each model an array (rows, width)
+ *   deviation  (rows,)
+ *
+ * MDOPS_INVALID. */
+MDOPS_API int mdops_deviation(const double* const* values, int32_t models, int64_t rows, int32_t width,
+                              double* deviation);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,384 @@
+// pair_style mdops (docs/lammps.md): models of the C core in LAMMPS, as a plugin that is compiled against the
+// headers of the LAMMPS at hand (mdops/lammps).
+#include <mdops.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "atom.h"
+#include "comm.h"
+#include "error.h"
+#include "force.h"
+#include "library.h"
+#include "memory.h"
+#include "neigh_list.h"
+#include "neighbor.h"
+#include "pair.h"
+#include "update.h"
+#include "utils.h"
+
+using namespace LAMMPS_NS;
+
+namespace {
+
+// NeighConst::REQ_FULL, whose header is not always installed.
+constexpr int kFullList = 1;
+
+struct FreeModel {
+  void operator()(mdops_model* model) const { mdops_free(model); }
+};
+struct FreeList {
+  void operator()(mdops_list* list) const { mdops_list_free(list); }
+};
+
+class PairMDOps : public Pair {
+ public:
+  explicit PairMDOps(LAMMPS* lmp) : Pair(lmp) {
+    restartinfo = 0;
+    manybody_flag = one_coeff = 1;
+    single_enable = 0;
+    no_virial_fdotr_compute = 1;  // the model gives the virial
+    centroidstressflag = CENTROID_AVAIL;
+  }
+
+  ~PairMDOps() override {
+    if (file_) std::fclose(file_);
+    if (!allocated) return;
+    memory->destroy(setflag);
+    memory->destroy(cutsq);
+  }
+
+  void settings(int narg, char** arg) override {
+    mdops_options options{};
+    options.threads = comm->nthreads;
+    std::vector<std::string> paths;
+    std::string output;
+    models_.clear();
+    fparam_.clear(), aparam_.clear();
+    every_ = 100;
+    for (int k = 0; k < narg; ++k) {
+      const std::string word = arg[k];
+      const auto value = [&]() -> std::string {
+        if (++k >= narg) error->all(FLERR, "pair_style mdops: " + word + " has no value");
+        return arg[k];
+      };
+      const auto numbers = [&](std::vector<double>& to) {
+        while (k + 1 < narg && is_number(arg[k + 1])) to.push_back(std::stod(arg[++k]));
+        if (to.empty()) error->all(FLERR, "pair_style mdops: " + word + " has no value");
+      };
+      if (word == "precision") {
+        const std::string name = value();
+        if (name != "float32" && name != "float64")
+          error->all(FLERR, "pair_style mdops: precision is " + name + ", expected float32 or float64");
+        options.precision = name == "float64" ? MDOPS_FLOAT64 : MDOPS_FLOAT32;
+      } else if (word == "overflow") {
+        const std::string name = value();
+        if (name != "error" && name != "extend")
+          error->all(FLERR, "pair_style mdops: overflow is " + name + ", expected error or extend");
+        options.overflow = name == "extend" ? MDOPS_EXTEND : MDOPS_REFUSE;
+      } else if (word == "out_file") {
+        output = value();
+      } else if (word == "out_freq") {
+        every_ = utils::bnumeric(FLERR, value(), false, lmp);
+        if (every_ < 1) error->all(FLERR, "pair_style mdops: out_freq must be positive");
+      } else if (word == "fparam") {
+        numbers(fparam_);
+      } else if (word == "aparam") {
+        numbers(aparam_);
+      } else {
+        paths.push_back(word);
+      }
+    }
+    if (paths.empty()) error->all(FLERR, "pair_style mdops needs the file of a model");
+    for (const std::string& path : paths) {
+      mdops_model* model = nullptr;
+      require(mdops_load(path.c_str(), &options, &model) == MDOPS_OK, mdops_message());
+      models_.emplace_back(model);
+      mdops_info info;
+      require(mdops_describe(model, &info) == MDOPS_OK, mdops_message());
+      require(static_cast<int>(fparam_.size()) == info.fparam || (fparam_.empty() && !info.needs_fparam),
+              path + " takes " + std::to_string(info.fparam) + " frame parameters (fparam)");
+      require(static_cast<int>(aparam_.size()) == info.aparam,
+              path + " takes " + std::to_string(info.aparam) + " atomic parameters (aparam)");
+      if (models_.size() == 1) {
+        info_ = info;
+        continue;
+      }
+      bool same = info.ntypes == info_.ntypes && info.cutoff == info_.cutoff;
+      for (int t = 0; same && t < info.ntypes; ++t) same = !std::strcmp(info.names[t], info_.names[t]);
+      require(same, path + " has other elements, or another cutoff, than " + paths[0]);
+    }
+    comm_reverse = models_.size() > 1 ? 3 * static_cast<int>(models_.size()) : 0;
+    if (file_) std::fclose(file_);
+    file_ = nullptr;
+    if (models_.size() < 2) return;
+    if (comm->me == 0) {
+      const std::string name = output.empty() ? "model_devi.out" : output;
+      file_ = std::fopen(name.c_str(), "w");
+      if (file_)
+        std::fprintf(file_, "#%11s%19s%19s%19s%19s%19s%19s\n", "step", "max_devi_v", "min_devi_v",
+                     "avg_devi_v", "max_devi_f", "min_devi_f", "avg_devi_f");
+    }
+    require(comm->me != 0 || file_, "the file of the model deviation cannot be written");
+  }
+
+  void coeff(int narg, char** arg) override {
+    const int ntypes = atom->ntypes;
+    if (narg != 2 + ntypes || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
+      error->all(FLERR, "pair_coeff of mdops is: pair_coeff * * and the element of each of the " +
+                            std::to_string(ntypes) + " atom types, or NULL");
+    if (!allocated) {
+      memory->create(setflag, ntypes + 1, ntypes + 1, "pair:setflag");
+      memory->create(cutsq, ntypes + 1, ntypes + 1, "pair:cutsq");
+      allocated = 1;
+    }
+    kinds_.assign(ntypes + 1, -1);
+    std::string known;
+    for (int t = 0; t < info_.ntypes; ++t) known += (t ? ", " : "") + std::string(info_.names[t]);
+    for (int i = 1; i <= ntypes; ++i) {
+      const std::string name = arg[1 + i];
+      for (int t = 0; t < info_.ntypes; ++t)
+        if (name == info_.names[t]) kinds_[i] = t;
+      if (kinds_[i] < 0 && name != "NULL")
+        error->all(FLERR, "pair_coeff: the model has no element " + name + ": it has " + known);
+    }
+    for (int i = 1; i <= ntypes; ++i)
+      for (int j = 1; j <= ntypes; ++j) setflag[i][j] = kinds_[i] >= 0 && kinds_[j] >= 0;
+  }
+
+  void init_style() override {
+    if (std::strcmp(update->unit_style, "metal") != 0)
+      error->all(FLERR, std::string("pair_style mdops computes in eV and A: units are ") +
+                            update->unit_style + ", expected metal");
+    if (!force->newton_pair) error->all(FLERR, "pair_style mdops needs newton pair on");
+    neighbor->add_request(this, kFullList);
+    filled_ = false;
+  }
+
+  double init_one(int, int) override { return info_.cutoff; }
+
+  void compute(int eflag, int vflag) override {
+    ev_init(eflag, vflag);
+    const int all = atom->nlocal + atom->nghost;
+    const bool deviates =
+        models_.size() > 1 && update->ntimestep % every_ == 0 && update->ntimestep != written_;
+    std::string problem;
+    if (neighbor->ago == 0 || !filled_ || all_ != all || centers_ != atom->nlocal) problem = fill(all);
+    std::vector<double> energy(eflag_atom ? atom->nlocal : 0), virial(wants_atoms() ? 9 * all : 0);
+    mdops_output output{};
+    forces_.resize(deviates ? models_.size() : 1);
+    std::vector<double> virials;
+    for (size_t m = 0; problem.empty() && m < forces_.size(); ++m) {
+      forces_[m].resize(3 * static_cast<size_t>(all));
+      mdops_output own{};
+      own.forces = forces_[m].data();
+      own.atom_energy = m == 0 && eflag_atom ? energy.data() : nullptr;
+      own.atom_virial = m == 0 && wants_atoms() ? virial.data() : nullptr;
+      problem = evaluate(m, own);
+      virials.insert(virials.end(), own.virial, own.virial + 9);
+      if (m == 0) output = own;
+    }
+    require_everywhere(problem);
+    warn(output.nearest);
+    for (int i = 0; i < all; ++i)
+      for (int a = 0; a < 3; ++a) atom->f[i][a] += forces_[0][3 * static_cast<size_t>(i) + a];
+    if (eflag_global) eng_vdwl += output.energy;
+    if (eflag_atom)
+      for (int i = 0; i < atom->nlocal; ++i) eatom[i] += energy[i];
+    constexpr int kPlaces[9] = {0, 4, 8, 3, 6,
+                                7, 1, 2, 5};  // xx yy zz xy xz yz yx zx zy, of force (x) distance
+    if (vflag_global)
+      for (int k = 0; k < 6; ++k) virial_of_pair(k) += output.virial[kPlaces[k]];
+    for (int i = 0; i < (wants_atoms() ? all : 0); ++i) {
+      const double* const w = virial.data() + 9 * static_cast<size_t>(i);
+      for (int k = 0; vflag_atom && k < 6; ++k)
+        vatom[i][k] += k < 3 ? w[kPlaces[k]] : 0.5 * (w[kPlaces[k]] + w[kPlaces[k + 3]]);
+      for (int k = 0; cvflag_atom && k < 9; ++k) cvatom[i][k] += w[kPlaces[k]];
+    }
+    if (deviates) write_deviation(virials);
+  }
+
+  // Forces on ghosts, of all models, for their deviation.
+  int pack_reverse_comm(int n, int first, double* to) override {
+    double* const begin = to;
+    for (int i = first; i < first + n; ++i)
+      for (const std::vector<double>& forces : forces_)
+        to = std::copy_n(forces.data() + 3 * static_cast<size_t>(i), 3, to);
+    return static_cast<int>(to - begin);
+  }
+
+  void unpack_reverse_comm(int n, int* atoms, double* from) override {
+    for (int k = 0; k < n; ++k)
+      for (std::vector<double>& forces : forces_)
+        for (int a = 0; a < 3; ++a) forces[3 * static_cast<size_t>(atoms[k]) + a] += *from++;
+  }
+
+ private:
+  static bool is_number(const char* word) {
+    char* end = nullptr;
+    std::strtod(word, &end);
+    return end != word && *end == '\0';
+  }
+
+  bool wants_atoms() const { return vflag_atom || cvflag_atom; }
+  double& virial_of_pair(int k) { return Pair::virial[k]; }
+
+  // An error on every process, with the message of the first that has one.
+  void require_everywhere(const std::string& problem) {
+    int mine = problem.empty() ? comm->nprocs : comm->me, first = 0;
+    MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, world);
+    if (first == comm->nprocs) return;
+    char text[2048] = "";
+    if (comm->me == first) std::snprintf(text, sizeof(text), "%s", problem.c_str());
+    MPI_Bcast(text, sizeof(text), MPI_CHAR, first, world);
+    error->all(FLERR, std::string(text));
+  }
+  void require(bool condition, const std::string& problem) { require_everywhere(condition ? "" : problem); }
+
+  // The neighbours of now; a reason if they are none.
+  std::string fill(int all) {
+    filled_ = false;
+    if (comm->get_comm_cutoff() < info_.cutoff)
+      return "pair_style mdops: the communication cutoff is " + std::to_string(comm->get_comm_cutoff()) +
+             " A, and the model's cutoff " + std::to_string(info_.cutoff) + " A";
+    std::vector<int32_t> types(all), counts(atom->nlocal, 0);
+    std::vector<const int32_t*> rows(atom->nlocal, nullptr);
+    for (int i = 0; i < all; ++i) types[i] = kinds_[atom->type[i]];
+    for (int k = 0; k < list->inum; ++k) {
+      const int i = list->ilist[k];
+      counts[i] = list->numneigh[i], rows[i] = list->firstneigh[i];
+    }
+    mdops_neighbors near{};
+    near.atoms = atom->nlocal, near.ghosts = atom->nghost;
+    near.types = types.data(), near.counts = counts.data(), near.rows = rows.data();
+    near.mask = NEIGHMASK;
+    mdops_list* made = near_.release();
+    const int status = mdops_list_fill(&near, info_.ntypes, &made);
+    near_.reset(made);
+    if (status != MDOPS_OK) return mdops_message();
+    all_ = all, centers_ = atom->nlocal, filled_ = true;
+    return "";
+  }
+
+  std::string evaluate(size_t m, mdops_output& output) {
+    static const double nowhere[3] = {};
+    std::vector<double> aparam;
+    for (int i = 0; !aparam_.empty() && i < centers_; ++i)
+      aparam.insert(aparam.end(), aparam_.begin(), aparam_.end());
+    mdops_input input{};
+    input.atoms = centers_, input.ghosts = all_ - centers_;
+    input.positions = all_ ? atom->x[0] : nowhere;
+    input.list = near_.get();
+    input.fparam = fparam_.empty() ? nullptr : fparam_.data();
+    input.aparam = aparam.empty() ? nullptr : aparam.data();
+    if (mdops_compute(models_[m].get(), &input, &output) == MDOPS_OK) return "";
+    std::string why = mdops_message();
+    if (output.atom >= 0 && atom->tag_enable)
+      why += " (counted on process " + std::to_string(comm->me) + "; its atom ID is " +
+             std::to_string(static_cast<long long>(atom->tag[output.atom])) + ")";
+    return why;
+  }
+
+  void warn(double nearest) {
+    if (warned_ || !(nearest < info_.shortest)) return;
+    warned_ = true;
+    error->warning(FLERR, "pair_style mdops: atoms are nearer than " + std::to_string(info_.shortest) +
+                              " A: the forces there are smooth but not the model's");
+  }
+
+  // A line as DeePMD-kit writes it: of the virials' numbers, in eV an atom, and of the forces, eV/A.
+  void write_deviation(const std::vector<double>& virials) {
+    written_ = update->ntimestep;
+    const int models = static_cast<int>(models_.size());
+    comm->reverse_comm(this);
+    std::vector<const double*> forces, sums;
+    std::vector<double> total(virials.size()), of_forces(centers_), of_virial(9);
+    MPI_Allreduce(virials.data(), total.data(), static_cast<int>(virials.size()), MPI_DOUBLE, MPI_SUM, world);
+    for (int m = 0; m < models; ++m) {
+      forces.push_back(forces_[m].data());
+      sums.push_back(total.data() + 9 * m);
+    }
+    mdops_deviation(forces.data(), models, centers_, 3, of_forces.data());
+    mdops_deviation(sums.data(), models, 9, 1, of_virial.data());
+    double least = 1e300, most = 0,
+           sum[2] = {0, 0};  // the sum of those of atoms of the model, and their number
+    for (int i = 0; i < centers_; ++i) {
+      if (kinds_[atom->type[i]] < 0) continue;
+      least = std::min(least, of_forces[i]), most = std::max(most, of_forces[i]);
+      sum[0] += of_forces[i], sum[1] += 1;
+    }
+    MPI_Allreduce(MPI_IN_PLACE, &least, 1, MPI_DOUBLE, MPI_MIN, world);
+    MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_DOUBLE, MPI_MAX, world);
+    MPI_Allreduce(MPI_IN_PLACE, sum, 2, MPI_DOUBLE, MPI_SUM, world);
+    if (!file_ || sum[1] == 0) return;
+    double squares = 0;
+    for (double& x : of_virial) {
+      x /= static_cast<double>(atom->natoms);
+      squares += x * x / 9;
+    }
+    std::fprintf(file_, "%12lld %18.6e %18.6e %18.6e %18.6e %18.6e %18.6e\n",
+                 static_cast<long long>(update->ntimestep),
+                 *std::max_element(of_virial.begin(), of_virial.end()),
+                 *std::min_element(of_virial.begin(), of_virial.end()), std::sqrt(squares), most, least,
+                 sum[0] / sum[1]);
+    std::fflush(file_);
+  }
+
+  std::vector<std::unique_ptr<mdops_model, FreeModel>> models_;
+  std::unique_ptr<mdops_list, FreeList> near_;
+  mdops_info info_{};  // of the first model, by which atoms move
+  std::vector<int> kinds_;
+  std::vector<double> fparam_, aparam_;
+  std::vector<std::vector<double>> forces_;
+  bool filled_ = false, warned_ = false;
+  int all_ = 0, centers_ = 0;
+  bigint every_ = 100, written_ = -1;
+  std::FILE* file_ = nullptr;
+};
+
+// As LAMMPS' lammpsplugin.h has it, which is not always installed.
+struct Plugin {
+  const char *version, *style, *name, *info, *author;
+  union {
+    void* (*v1)(void* lmp);
+    void* (*v2)(void* lmp, int narg, char** arg);
+  } creator;
+  void* handle;
+};
+
+void* make(void* lmp) {
+  return new PairMDOps(static_cast<LAMMPS*>(lmp));
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void* lmp, void* handle,
+                                                                         void* enter) {
+  Error* const error = static_cast<LAMMPS*>(lmp)->error;
+  if (lammps_extract_setting(lmp, "tagint") != static_cast<int>(sizeof(tagint)))
+    error->all(
+        FLERR,
+        std::string("the plugin of mdops was built for other sizes of integers than this LAMMPS has: set "
+                    "MDOPS_LAMMPS_FLAGS=-DLAMMPS_BIGBIG or -DLAMMPS_SMALLBIG for `mdops lammps`"));
+  if (std::strcmp(static_cast<LAMMPS*>(lmp)->version, MDOPS_LAMMPS_VERSION) != 0)
+    error->all(FLERR, std::string("the plugin of mdops was built for LAMMPS " MDOPS_LAMMPS_VERSION
+                                  ", and this is ") +
+                          static_cast<LAMMPS*>(lmp)->version + ": `mdops lammps` builds it for this one");
+  if (mdops_api_version() != MDOPS_API_VERSION)
+    error->all(FLERR, std::string("the plugin of mdops was built for another libmdops_core"));
+  Plugin plugin{};
+  plugin.version = MDOPS_LAMMPS_VERSION;
+  plugin.style = "pair";
+  plugin.name = "mdops";
+  plugin.info = "pair style mdops: Deep Potential models";
+  plugin.author = "the mdops developers";
+  plugin.creator.v1 = make;
+  plugin.handle = handle;
+  reinterpret_cast<void (*)(void*, void*)>(enter)(&plugin, lmp);
+}

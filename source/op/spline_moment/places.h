@@ -1,0 +1,45 @@
+// The places that a descriptor has for neighbours: DeePMD-kit fills those that no neighbour takes with absent
+// ones, which count.
+#pragma once
+
+#include <cstdint>
+
+#include "common/math.h"
+
+namespace mdops {
+
+struct Places {
+  const bool* pair_mask;   // (ntypes, ntypes): pairs of types whose rows are zero
+  const bool* zeroed;      // (ntypes, ntypes): of those, the ones that take places all the same
+  const int32_t* sel;      // (ntypes,): places for each type; or (1,) where all types share them
+  const int32_t* padding;  // (N,): the type of absent neighbours where types share places; null otherwise
+  int ntypes;
+
+  MDOPS_HD bool masked(int type, int t) const { return pair_mask[type * ntypes + t]; }
+
+  // Whether neighbours of type t have zero in the place of their row, and take places.
+  MDOPS_HD bool zero(int type, int t) const { return masked(type, t) && zeroed[type * ntypes + t]; }
+
+  // How many of `within` neighbours of type t take places of a centre's.
+  MDOPS_HD int taken(int type, int t, int within) const {
+    return masked(type, t) && !zero(type, t) ? 0 : within;
+  }
+
+  // How many shared places are empty where so many are taken.
+  MDOPS_HD int empty(int all_taken) const { return sel[0] > all_taken ? sel[0] - all_taken : 0; }
+
+  // Calls add(t, count) for the absent neighbours of atom i, which has within[t] neighbours of each type. The
+  // count is negative where a type has more neighbours than places.
+  template <class Add>
+  MDOPS_HD void each_absent(int64_t i, int type, const int32_t* within, const Add& add) const {
+    int all = 0;
+    for (int t = 0; t < ntypes; ++t) {
+      const int n = taken(type, t, within[t]);
+      all += n;
+      if (!padding && sel[t] != n) add(t, sel[t] - n);
+    }
+    if (padding && empty(all) > 0) add(padding[i], empty(all));
+  }
+};
+
+}  // namespace mdops

@@ -1,0 +1,104 @@
+#include "spline_potential/cpu_loops.h"
+
+#include <string>
+
+#include "spline_potential/cpu_nets.h"
+
+namespace mdops {
+
+namespace {
+
+// to (N, columns) is what the threads have, rows of `stride`.
+template <class T, class Part>
+void sum_rows(const std::vector<Share<T>>& shares, int64_t atoms, int columns, int stride, const Part& part,
+              double* to) {
+  parallel(atoms, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int a = 0; a < columns; ++a) {
+        double sum = 0;
+        for (const Share<T>& share : shares) sum += part(share)[stride * i + a];
+        to[columns * i + a] = sum;
+      }
+  });
+}
+
+}  // namespace
+
+void fail_neighbors(const Op& op, int64_t atom) {
+  fail(op, "argument `neighbors` has a row, of atom " + std::to_string(atom) +
+               ", that names an atom that is not there, or ends before its counts say");
+}
+
+template <class T>
+PotentialResults<T> StepResults<T>::of_thread(const PotentialArgs<T>& args, Share<T>& share) const {
+  share.forces.assign(4 * args.atoms, T(0));
+  share.virial.assign(9 * args.systems, 0.0);
+  if (atom_virial) share.atom_virial.assign(9 * args.atoms, T(0));
+  return {energy,
+          within,
+          nearest,
+          share.forces.data(),
+          share.virial.data(),
+          -1,
+          atom_virial ? share.atom_virial.data() : nullptr};
+}
+
+template <class T>
+void StepResults<T>::finish(const Op& op, const PotentialArgs<T>& args,
+                            const std::vector<Share<T>>& shares) const {
+  for (const Share<T>& share : shares)
+    if (share.bad_atom >= 0) fail_neighbors(op, share.bad_atom);
+  sum_rows(shares, args.atoms, 3, 4, [](const Share<T>& share) { return share.forces.data(); }, forces);
+  if (atom_virial)
+    sum_rows(
+        shares, args.atoms, 9, 9, [](const Share<T>& share) { return share.atom_virial.data(); },
+        atom_virial);
+  for (const Share<T>& share : shares)
+    for (size_t k = 0; k < share.virial.size(); ++k) virial[k] += share.virial[k];
+  for (int64_t i = 0; i < centers; ++i)
+    if (args.types[i] < 0) nearest[i] = args.cutoff.cutoff;
+}
+
+template <class T>
+PotentialKernels<T> prebuilt_kernels() {
+  return {[](const PotentialArgs<T>& args) { return MDOPS_RUN(scratch_size, args); },
+          [](const PotentialArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids, int64_t count,
+             T* scratch,
+             PotentialResults<T>& out) { MDOPS_RUN(potential, args, weights, ids, count, scratch, out); }};
+}
+
+// Every thread takes an equal part of each net's atoms, so that the sums, and with them the result's last
+// bits, depend on the number of threads alone.
+template <class T>
+void potential_step(const Op& op, const PotentialKernels<T>& kernels, const PotentialArgs<T>& args,
+                    const T* nets, int64_t net_size, int parts, const StepResults<T>& results) {
+  const Order order(args.types, results.centers, args.ntypes);
+  const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
+  std::vector<Share<T>> shares(threads);
+  parallel(threads, 1, [&](int64_t begin, int64_t end) {
+    const ScratchMemory<BlockScratch> memory(op, kernels.scratch_size(args) * sizeof(T));
+    T* scratch = static_cast<T*>(memory.data());
+    for (int64_t thread = begin; thread < end; ++thread) {
+      PotentialResults<T> out = results.of_thread(args, shares[thread]);
+      for (int n = 0; n < args.nets; ++n) {
+        const int64_t first = order.first_of(n, args.nets), count = order.count_of(n, args.nets);
+        const int64_t from = count * thread / threads, to = count * (thread + 1) / threads;
+        T* packed = const_cast<T*>(nets) + n * net_size;  // which is only read
+        kernels.potential(args, packed_weights(args.net, parts, packed), order.ids.data() + first + from,
+                          to - from, scratch, out);
+      }
+      shares[thread].bad_atom = out.bad_atom;
+    }
+  });
+  results.finish(op, args, shares);
+}
+
+#define MDOPS_INSTANTIATE(T)                                                                                \
+  template struct StepResults<T>;                                                                           \
+  template PotentialKernels<T> prebuilt_kernels<T>();                                                       \
+  template void potential_step<T>(const Op&, const PotentialKernels<T>&, const PotentialArgs<T>&, const T*, \
+                                  int64_t, int, const StepResults<T>&);
+MDOPS_INSTANTIATE(float)
+MDOPS_INSTANTIATE(double)
+
+}  // namespace mdops

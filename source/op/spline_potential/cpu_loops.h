@@ -1,0 +1,92 @@
+// A whole step on the CPU: what is done in threads, and the sums over them. Nothing here knows PyTorch.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "common/parallel.h"
+#include "common/scratch.h"
+#include "spline_potential/kernel_table.h"
+
+namespace mdops {
+
+struct BlockScratch;  // of a thread that works on blocks of atoms
+struct StepScratch;   // of the thread that calls the op, for all blocks
+
+// The atoms of each type one after the other, virtual ones left out; `start` (ntypes + 1) says where a type
+// begins.
+struct Order {
+  std::vector<int32_t> ids;
+  std::vector<int64_t> start;
+
+  Order(const int32_t* types, int64_t atoms, int64_t ntypes) : start(ntypes + 1, 0) {
+    for (int64_t i = 0; i < atoms; ++i)
+      if (types[i] >= 0) ++start[types[i] + 1];
+    for (int64_t t = 0; t < ntypes; ++t) start[t + 1] += start[t];
+    ids.resize(start[ntypes]);
+    std::vector<int64_t> next(start.begin(), start.end() - 1);
+    for (int64_t i = 0; i < atoms; ++i)
+      if (types[i] >= 0) ids[next[types[i]]++] = static_cast<int32_t>(i);
+  }
+
+  // The atoms of one of so many nets: of a type, or of all types.
+  int64_t first_of(int64_t net, int64_t nets) const { return nets == 1 ? start.front() : start[net]; }
+  int64_t count_of(int64_t net, int64_t nets) const {
+    return (nets == 1 ? start.back() : start[net + 1]) - first_of(net, nets);
+  }
+};
+
+// Positions with a fourth column, so that one vector load brings an atom.
+inline std::vector<double> four_columns(const double* positions, int64_t atoms) {
+  std::vector<double> result(4 * atoms);
+  parallel(atoms, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int a = 0; a < 3; ++a) result[4 * i + a] = positions[3 * i + a];
+  });
+  return result;
+}
+
+// What a thread adds up on its own.
+template <class T>
+struct Share {
+  std::vector<T> forces, atom_virial;
+  std::vector<double> virial;
+  int64_t bad_atom = -1;
+};
+
+// Where the results of a step go, of args.atoms atoms of which the first `centers` have an energy, while the
+// others are neighbours alone.
+template <class T>
+struct StepResults {
+  int64_t centers;
+  double* energy;       // (centers,), zero for virtual atoms at entry
+  int32_t* within;      // (centers, ntypes), the same
+  T* nearest;           // (centers,)
+  double* forces;       // (N, 3)
+  double* virial;       // (S, 3, 3), added to
+  double* atom_virial;  // (N, 3, 3), a pair's on the neighbour; null if it is not asked for
+
+  // Where a thread writes: what belongs to an atom into the results, sums into its share.
+  PotentialResults<T> of_thread(const PotentialArgs<T>& args, Share<T>& share) const;
+  // The sums; fails where a thread met an atom that is not there.
+  void finish(const Op& op, const PotentialArgs<T>& args, const std::vector<Share<T>>& shares) const;
+};
+
+[[noreturn]] void fail_neighbors(const Op& op, int64_t atom);
+
+// Threads that are worth it for so many atoms.
+inline int64_t useful_threads(int64_t atoms) {
+  return std::min<int64_t>(thread_count(), std::max<int64_t>(1, atoms / 16));
+}
+
+// The kernels of this processor's instruction set.
+template <class T>
+PotentialKernels<T> prebuilt_kernels();
+
+// The step, with nets as `pack` (cpu_nets.h) writes them, `net_size` numbers each, their matrices in `parts`
+// bfloat16 parts.
+template <class T>
+void potential_step(const Op& op, const PotentialKernels<T>& kernels, const PotentialArgs<T>& args,
+                    const T* nets, int64_t net_size, int parts, const StepResults<T>& results);
+
+}  // namespace mdops

@@ -1,0 +1,155 @@
+"""libmdops_core through ctypes, as another language would call it."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mdops.core
+
+OK, INVALID, FILE, UNSUPPORTED, NEIGHBORS, MEMORY, INTERNAL = range(7)
+REFUSE, EXTEND = 0, 1
+PRECISIONS = {"float32": 0, "float64": 1}
+I32, I64, F64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_double
+
+
+def fields(text: str, kind: Any) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in text.split()]
+
+
+class Options(ctypes.Structure):
+    _fields_ = fields("precision overflow threads", I32)
+
+
+class Info(ctypes.Structure):
+    _fields_ = [
+        *fields("cutoff shortest", F64),
+        *fields("ntypes fparam aparam needs_fparam precision threads", I32),
+        ("names", ctypes.POINTER(ctypes.c_char_p)),
+    ]
+
+
+class Neighbors(ctypes.Structure):
+    _fields_ = [*fields("atoms ghosts", I64), *fields("types counts rows", ctypes.c_void_p), ("mask", I32)]
+
+
+class Input(ctypes.Structure):
+    _fields_ = [
+        *fields("atoms ghosts", I64),
+        *fields("types positions cell periodic list fparam aparam", ctypes.c_void_p),
+    ]
+
+
+class Output(ctypes.Structure):
+    _fields_ = [
+        ("energy", F64),
+        ("virial", F64 * 9),
+        ("nearest", F64),
+        ("atom", I64),
+        *fields("forces atom_energy atom_virial", ctypes.c_void_p),
+    ]
+
+
+def library() -> ctypes.CDLL:
+    """A handle of its own for each test would be the same one."""
+    found = ctypes.CDLL(str(mdops.core.library()))
+    found.mdops_message.restype = ctypes.c_char_p
+    found.mdops_free.argtypes = found.mdops_list_free.argtypes = [ctypes.c_void_p]
+    found.mdops_free.restype = found.mdops_list_free.restype = None
+    return found
+
+
+class CoreError(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def check(status: int) -> None:
+    if status != OK:
+        raise CoreError(status, library().mdops_message().decode())
+
+
+def pointer(array: np.ndarray | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+def array(values: Any, dtype: Any = np.float64) -> np.ndarray | None:
+    return None if values is None else np.ascontiguousarray(values, dtype)
+
+
+class List:
+    """The caller's neighbours: rows of indices."""
+
+    def __init__(self, types: Any, atoms: int, rows: Sequence[Any], ntypes: int, mask: int = 0) -> None:
+        self.handle = ctypes.c_void_p()
+        self.fill(types, atoms, rows, ntypes, mask)
+
+    def fill(self, types: Any, atoms: int, rows: Sequence[Any], ntypes: int, mask: int = 0) -> None:
+        types = array(types, np.int32)
+        own = [array(row, np.int32) for row in rows]
+        counts = array([len(row) for row in own], np.int32)
+        places = (ctypes.c_void_p * max(1, len(own)))(*[row.ctypes.data for row in own])
+        neighbors = Neighbors(
+            atoms, len(types) - atoms, pointer(types), pointer(counts), ctypes.addressof(places), mask
+        )
+        self.shape = atoms, len(types) - atoms
+        check(library().mdops_list_fill(ctypes.byref(neighbors), ntypes, ctypes.byref(self.handle)))
+
+    def __del__(self) -> None:
+        library().mdops_list_free(self.handle)
+
+
+class Model:
+    def __init__(
+        self, path: Path, precision: str = "float64", overflow: int = REFUSE, threads: int = 1
+    ) -> None:
+        self.handle = ctypes.c_void_p()
+        options = Options(PRECISIONS[precision], overflow, threads)
+        check(library().mdops_load(str(path).encode(), ctypes.byref(options), ctypes.byref(self.handle)))
+
+    def __del__(self) -> None:
+        library().mdops_free(self.handle)
+
+    def info(self) -> Info:
+        info = Info()
+        check(library().mdops_describe(self.handle, ctypes.byref(info)))
+        return info
+
+    def set_threads(self, threads: int) -> None:
+        check(library().mdops_set_threads(self.handle, threads))
+
+    def compute(
+        self,
+        positions: Any,
+        types: Any = None,
+        cell: Any = None,
+        periodic: Any = None,
+        near: List | None = None,
+        fparam: Any = None,
+        aparam: Any = None,
+        *,
+        atom_virial: bool = True,
+    ) -> dict[str, Any]:
+        positions = array(positions)
+        kept = [array(types, np.int32), positions, array(cell), array(periodic, np.int32)]
+        more = [array(fparam), array(aparam)]
+        atoms, ghosts = near.shape if near else (len(positions), 0)
+        handle = near.handle if near else None
+        given = Input(atoms, ghosts, *map(pointer, kept), handle, *map(pointer, more))
+        out = {
+            "forces": np.full((atoms + ghosts, 3), 1e9),
+            "atom_energy": np.full(atoms, 1e9),
+            **({"atom_virial": np.full((atoms + ghosts, 3, 3), 1e9)} if atom_virial else {}),
+        }
+        output = Output(**{name: pointer(value) for name, value in out.items()})
+        check(library().mdops_compute(self.handle, ctypes.byref(given), ctypes.byref(output)))
+        return {
+            "energy": output.energy,
+            "virial": np.array(output.virial).reshape(3, 3),
+            "nearest": output.nearest,
+            "atom": output.atom,
+            **out,
+        }

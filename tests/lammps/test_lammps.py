@@ -1,0 +1,391 @@
+"""`pair_style mdops` (docs/lammps.md) against `Potential.compute`, on one process and on two. The tests that run LAMMPS
+need one: MDOPS_LAMMPS, or lmp on PATH."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+
+import mdops
+from mdops import cli
+from mdops.jit.errors import JitError
+from mdops.lammps import environment, find_lammps, find_program, plugin, recipe_for
+
+ROOT = Path(__file__).parents[2]
+BAR_PER_EV = 1.6021765e6  # LAMMPS' own, of units metal
+RANKS = (1, 2)
+# Of a symmetric tensor as LAMMPS has it, and of one that is not.
+SIX, NINE = (0, 4, 8, 1, 2, 5), (0, 4, 8, 1, 2, 5, 3, 6, 7)
+
+
+class Runner:
+    """Runs inputs in a folder, on some processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lammps = find_lammps()
+        self.folder, self.env = folder, {**environment(), "OMP_NUM_THREADS": "1"}
+        beside = self.lammps.program.with_name("mpirun")
+        self.mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+
+    def __call__(self, text: str, ranks: int = 1, check: bool = True) -> subprocess.CompletedProcess[str]:
+        if ranks > 1 and self.mpirun is None:
+            pytest.skip("there is no mpirun")
+        (self.folder / "in.lmp").write_text(text)
+        start = [self.mpirun, "-np", str(ranks)] if ranks > 1 else []
+        done = subprocess.run(
+            [*start, str(self.lammps.program), "-in", "in.lmp", "-log", "log.lmp"],
+            cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
+        return done
+
+    def dumped(self, name: str = "dump.txt") -> np.ndarray:
+        """The last frame, (N, columns)."""
+        lines = (self.folder / name).read_text().split("ITEM: ATOMS")[-1].splitlines()[1:]
+        return np.array([[float(x) for x in line.split()] for line in lines])
+
+
+@pytest.fixture(scope="session")
+def found(own_cache):
+    try:
+        return find_lammps()
+    except JitError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def run(found, tmp_path):
+    return Runner(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Two models with other weights, for the core."""
+    folder = tmp_path_factory.mktemp("models")
+    potential = mdops.load(ROOT / "tests/data/reference/base/model.dp", dtype="float64")
+    potential.save(folder / "a.safetensors", core=["float32", "float64"])
+    with torch.no_grad():
+        for weight in potential.model.fitting.parameters():
+            weight.mul_(1.02)
+    potential.save(folder / "b.safetensors", core=["float64"])
+    return folder
+
+
+def crystal(cell, pbc=True, sizes=(4, 4, 5), seed=0) -> Atoms:
+    """Atoms of two kinds on a grid in a cell (lower triangle), moved at random."""
+    random = np.random.default_rng(seed)
+    grid = np.stack(np.meshgrid(*(np.arange(n) / n for n in sizes), indexing="ij"), -1).reshape(-1, 3)
+    kinds = random.integers(0, 2, len(grid))
+    positions = (grid + 0.02) @ np.array(cell) + random.uniform(-0.25, 0.25, (len(grid), 3))
+    return Atoms(numbers=1 + kinds, positions=positions, cell=cell, pbc=pbc)
+
+
+def data(atoms: Atoms, types=None, kinds: int = 2) -> str:
+    """A data file of LAMMPS."""
+    h = atoms.cell.array
+    types = atoms.numbers if types is None else types
+    lines = ["atoms", "", f"{len(atoms)} atoms", f"{kinds} atom types"]
+    lines += [f"0 {h[k, k]!r} {axis}lo {axis}hi" for k, axis in enumerate("xyz")]
+    lines += [f"{h[1, 0]!r} {h[2, 0]!r} {h[2, 1]!r} xy xz yz", "", "Masses", ""]
+    lines += [f"{k + 1} {20.0 + 10 * k}" for k in range(kinds)]
+    lines += ["", "Atoms # atomic", ""]
+    lines += [
+        f"{i + 1} {t} {x!r} {y!r} {z!r}"
+        for i, (t, (x, y, z)) in enumerate(zip(types, atoms.positions.tolist(), strict=True))
+    ]
+    return "\n".join(lines).replace("np.float64(", "").replace(")", "") + "\n"
+
+
+def script(style: str, boundary: str = "p p p", more: str = "run 0", coeff: str = "") -> str:
+    names = " ".join(mdops.load(ROOT / "tests/data/reference/base/model.dp").type_map)
+    return f"""
+    units metal
+    atom_style atomic
+    boundary {boundary}
+    read_data data.lmp
+    pair_style {style}
+    pair_coeff * * {coeff or names}
+    compute v all pressure NULL virial
+    compute s all stress/atom NULL
+    compute c all centroid/stress/atom NULL
+    compute e all pe/atom
+    thermo_style custom step pe c_v[*] vol etotal
+    thermo_modify format float %20.15g
+    dump d all custom 1 dump.txt id x y z fx fy fz c_e c_s[*] c_c[*]
+    dump_modify d sort id format float %20.15g
+    {more}
+    """
+
+
+def thermo(done, line: int = 0) -> np.ndarray:
+    """A line of numbers below the last heading."""
+    text = [row for row in done.stdout.split("   Step ")[-1].splitlines()[1:] if re.match(r" *\d", row)]
+    return np.array([float(x) for x in text[line].split()])
+
+
+def expected(path: Path, atoms: Atoms, dtype: str = "float64") -> dict[str, np.ndarray]:
+    potential = mdops.load(path, dtype=dtype, overflow="extend")
+    named = atoms.copy()
+    named.set_chemical_symbols([potential.type_map[k - 1] for k in atoms.numbers])
+    return potential.compute(named, atom_virial=True)
+
+
+def assert_near(got, wanted, tolerance: float, what: str) -> None:
+    error = np.abs(got - wanted).max() / np.abs(wanted).max()
+    assert error < tolerance, f"{what} is off by {error:.1e}"
+
+
+TRICLINIC = [[9.0, 0, 0], [2.0, 9.5, 0], [-1.5, 2.5, 11.0]]
+ORTHOGONAL = [[9.0, 0, 0], [0, 9.5, 0], [0, 0, 11.0]]
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(
+    ("cell", "boundary", "pbc", "precision"),
+    [
+        (TRICLINIC, "p p p", True, "float64"),
+        (TRICLINIC, "p p p", True, "float32"),
+        (ORTHOGONAL, "p p f", [True, True, False], "float64"),
+        (ORTHOGONAL, "f s f", False, "float64"),
+    ],
+    ids=["triclinic", "single", "slab", "cluster"],
+)
+def test_answers(run, models, cell, boundary, pbc, precision, ranks):
+    atoms = crystal(cell, pbc)
+    if not np.all(pbc):
+        atoms.positions[:, ~atoms.pbc] += 0.4  # inside of the box
+        atoms.positions[:, ~atoms.pbc] *= 0.95
+    (run.folder / "data.lmp").write_text(data(atoms))
+    path = models / "a.safetensors"
+    done = run(script(f"mdops {path} precision {precision} overflow extend", boundary), ranks)
+    wanted, rows = expected(path, atoms, precision), run.dumped()
+    energy, other = {"float64": (1e-11, 1e-9), "float32": (1e-6, 3e-5)}[precision]
+    line = thermo(done)
+    assert_near(line[1], wanted["energy"][0], energy, "energy")
+    virial = wanted["virial"][0].ravel()[list(SIX)] * BAR_PER_EV
+    assert_near(line[2:8] * line[8], virial, other, "virial")
+    assert_near(rows[:, 4:7], wanted["forces"], other, "forces")
+    assert_near(rows[:, 7], wanted["atom_energy"], energy, "atom energies")
+    of_atoms = -BAR_PER_EV * wanted["atom_virial"].transpose(0, 2, 1)  # distance by force
+    symmetric = 0.5 * (of_atoms + of_atoms.transpose(0, 2, 1))
+    assert_near(rows[:, 8:14], symmetric.reshape(-1, 9)[:, list(SIX)], other, "virials of atoms")
+    assert_near(rows[:, 14:], of_atoms.reshape(-1, 9)[:, list(NINE)], other, "centroid virials")
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_dynamics(run, models, ranks):
+    """Atoms that cross the domains' borders, with new lists: the energy stays."""
+    atoms = crystal(ORTHOGONAL)
+    (run.folder / "data.lmp").write_text(data(atoms))
+    more = "velocity all create 1500 7\n fix 1 all nve\n timestep 0.0005\n thermo 200\n run 200"
+    done = run(
+        script(f"mdops {models / 'a.safetensors'} precision float64 overflow extend", more=more), ranks
+    )
+    first, last = thermo(done, 0), thermo(done, 1)
+    assert last[0] == 200 and abs(last[1] - first[1]) > 0.5, "it moves"
+    assert abs(last[-1] - first[-1]) < 1e-5 * len(atoms)
+    end = run.dumped()
+    atoms.positions = end[:, 1:4]
+    assert np.abs(end[:, 1:4] - crystal(ORTHOGONAL).positions).max() > 1.0
+    assert_near(end[:, 4:7], expected(models / "a.safetensors", atoms)["forces"], 1e-9, "forces")
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_changing_box_and_a_minimisation(run, models, ranks):
+    atoms = crystal(ORTHOGONAL)
+    (run.folder / "data.lmp").write_text(data(atoms))
+    more = """velocity all create 600 7
+    timestep 0.0005
+    fix 1 all npt temp 600 600 0.05 aniso 0 0 0.5
+    run 60
+    unfix 1
+    undump d
+    minimize 0 1e-3 10 20
+    write_dump all custom end.txt id x y z fx fy fz modify sort id format float %20.15g"""
+    run(script(f"mdops {models / 'a.safetensors'} precision float64 overflow extend", more=more), ranks)
+    lines = (run.folder / "end.txt").read_text().split("BOX BOUNDS")[1].splitlines()[1:4]
+    low, high = np.array([[float(x) for x in line.split()[:2]] for line in lines]).T
+    assert np.abs(high - low - np.diag(ORTHOGONAL)).min() > 1e-3
+    end = run.dumped("end.txt")
+    atoms.set_cell(np.diag(high - low))
+    atoms.positions = end[:, 1:4]
+    assert_near(end[:, 4:7], expected(models / "a.safetensors", atoms)["forces"], 1e-8, "forces")
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_model_deviation(run, models, ranks):
+    """The first model moves the atoms; the file has DeePMD-kit's columns."""
+    atoms = crystal(TRICLINIC)
+    (run.folder / "data.lmp").write_text(data(atoms))
+    paths = [models / "a.safetensors", models / "b.safetensors"]
+    style = f"mdops {paths[0]} {paths[1]} precision float64 overflow extend out_file devi.out out_freq 2"
+    run(script(style, more="fix 1 all nve\n run 3"), ranks)
+    head, *lines = (run.folder / "devi.out").read_text().splitlines()
+    columns = [f"{kind}_devi_{of}" for of in "vf" for kind in ("max", "min", "avg")]
+    assert head.split() == ["#", "step", *columns]
+    rows = np.array([[float(x) for x in line.split()] for line in lines])
+    assert rows[:, 0].tolist() == [0, 2]
+    answers = [expected(path, atoms) for path in paths]
+    forces = np.linalg.norm(np.std([a["forces"] for a in answers], 0), axis=1)
+    virial = np.std([a["virial"][0] for a in answers], 0) / len(atoms)
+    wanted = [
+        virial.max(),
+        virial.min(),
+        np.sqrt((virial**2).mean()),
+        forces.max(),
+        forces.min(),
+        forces.mean(),
+    ]
+    assert np.allclose(rows[0, 1:], wanted, rtol=2e-6, atol=1e-12)
+    (run.folder / "first").write_text("")
+    both = run.dumped()
+    run(script(f"mdops {paths[0]} precision float64 overflow extend", more="fix 1 all nve\n run 3"), ranks)
+    assert np.allclose(both, run.dumped(), rtol=1e-9, atol=1e-9)
+
+
+def test_other_styles_beside_it(run, models):
+    """hybrid/overlay, with atoms that the model knows nothing of."""
+    atoms = crystal(TRICLINIC)
+    types = atoms.numbers.copy()
+    types[::7] = 3
+    (run.folder / "data.lmp").write_text(data(atoms, types, kinds=3))
+    names = " ".join(mdops.load(models / "a.safetensors").type_map)
+    path = models / "a.safetensors"
+    text = script(
+        f"hybrid/overlay mdops {path} precision float64 overflow extend lj/cut 3.0",
+        coeff=f"mdops {names} NULL",
+    )
+    text = text.replace(
+        "compute v", "pair_coeff * 3 lj/cut 0.01 2.0\n pair_coeff 1*2 1*2 lj/cut 0.0 2.0\n compute v"
+    )
+    both = thermo(run(text))
+    only = text.replace(f"mdops {path} precision float64 overflow extend ", "").replace(
+        f"pair_coeff * * mdops {names} NULL", ""
+    )
+    rest = thermo(run(only))
+    wanted = expected(path, atoms[types < 3])
+    assert_near(both[1] - rest[1], wanted["energy"][0], 1e-10, "energy")
+    virial = wanted["virial"][0].ravel()[list(SIX)] * BAR_PER_EV
+    assert_near((both - rest)[2:8] * both[8], virial, 1e-8, "virial")
+
+
+ERRORS = {
+    "an unknown element": (("COEFF", "Zz Zz"), r"the model has no element Zz: it has"),
+    "too few elements": (("COEFF", "{0}"), "the element of each of the 2 atom types"),
+    "no such file": (("{a}", "absent.safetensors"), "absent.safetensors: it cannot be opened"),
+    "another precision": (("{a}", "{b} precision float32"), "--core float32"),
+    "another word": (("overflow extend", "overflow much"), "overflow is much"),
+    "other units": (("units metal", "units real"), "expected metal"),
+    "newton off": (("units metal", "units metal\n newton off"), "needs newton pair on"),
+    "too many neighbours": (("overflow extend", ""), "neighbours of type"),
+    "atoms at one place": (None, "another atom is at the same place"),
+}
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_end_all_processes(run, models, case, ranks):
+    change, message = ERRORS[case]
+    atoms = crystal(ORTHOGONAL, sizes=(5, 6, 7)) if case == "too many neighbours" else crystal(ORTHOGONAL)
+    if case == "atoms at one place":
+        atoms.positions[-1] = atoms.positions[-2]
+    (run.folder / "data.lmp").write_text(data(atoms))
+    names = mdops.load(models / "a.safetensors").type_map
+    text = script("mdops {a} overflow extend", coeff="COEFF")
+    text = text.replace(*change) if change else text
+    text = text.replace("COEFF", " ".join(names)).replace("{0}", names[0])
+    text = text.replace("{a}", str(models / "a.safetensors")).replace("{b}", str(models / "b.safetensors"))
+    done = run(text, ranks, check=False)
+    told = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0 and "ERROR" in told and message in told, told[-1500:]
+
+
+def test_the_command(run, models, tmp_path):
+    atoms = crystal(ORTHOGONAL)
+    (tmp_path / "data.lmp").write_text(data(atoms))
+    (tmp_path / "in.lmp").write_text(
+        script(f"mdops {models / 'a.safetensors'} precision float64 overflow extend")
+    )
+    mdops_lammps = [sys.executable, "-m", "mdops", "lammps"]
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 200}
+    done = subprocess.run([*mdops_lammps, "-in", "in.lmp", "-log", "none"], **options)
+    assert done.returncode == 0, done.stderr
+    assert_near(thermo(done)[1], expected(models / "a.safetensors", atoms)["energy"][0], 1e-11, "energy")
+
+
+# -- What is found, without LAMMPS
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """A program that says it is LAMMPS, with a header and MPI's."""
+    for name in ("bin/lmp", "include/lammps/pair.h", "include/mpi.h"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    program = tmp_path / "bin/lmp"
+    program.write_text(
+        '#!/bin/sh\n[ "$1" = -h ] || { echo "$LAMMPS_PLUGIN_PATH $@"; exit 3; }\n'
+        '[ -z "$PMI_RANK" ] && echo "Large-scale ... Massively Parallel Simulator - 1 Jan 2030 - Update 1"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("MDOPS_LAMMPS", str(program))
+    for name in ("MDOPS_LAMMPS_INCLUDE", "MDOPS_MPI_INCLUDE", "MDOPS_LAMMPS_PLUGIN", "LAMMPS_PLUGIN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_a_lammps_is_found_with_its_headers(fake, monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "1")
+    lammps = find_lammps()
+    assert lammps.version == "1 Jan 2030" and lammps.include == fake / "include/lammps"
+    assert lammps.mpi == fake / "include" and find_program() == fake / "bin/lmp"
+    recipe = recipe_for(lammps)
+    (fake / "include/lammps/pair.h").write_text("changed")
+    assert recipe_for(lammps).key != recipe.key
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        ("bin/lmp", "no program"),
+        ("include/lammps/pair.h", "MDOPS_LAMMPS_INCLUDE"),
+        ("include/mpi.h", "MDOPS_MPI_INCLUDE"),
+    ],
+)
+def test_what_is_not_there_is_told(fake, gone, message, monkeypatch):
+    (fake / gone).unlink()
+    monkeypatch.setenv("PATH", "/usr/bin:/bin" if gone != "include/mpi.h" else str(fake))
+    if gone == "include/mpi.h":
+        (fake / "bin/lmp").write_text('#!/bin/sh\necho "Massively Parallel Simulator - 1 Jan 2030"\n')
+    with pytest.raises(JitError, match=message):
+        find_lammps()
+
+
+def test_a_prebuilt_plugin_and_the_arguments(fake, monkeypatch, capsys):
+    prebuilt = fake / "ownplugin.so"
+    monkeypatch.setenv("MDOPS_LAMMPS_PLUGIN", str(prebuilt))
+    with pytest.raises(JitError, match=r"ends in plugin\.so"):
+        plugin()
+    prebuilt.write_text("")
+    assert cli.main(["lammps"]) == 0
+    assert str(prebuilt) in capsys.readouterr().out
+    monkeypatch.setenv("LAMMPS_PLUGIN_PATH", "/elsewhere")
+    done = subprocess.run(
+        [sys.executable, "-m", "mdops", "lammps", "-in", "in.lmp", "--help", "-var", "x", "1"],
+        capture_output=True, text=True, timeout=100, env=dict(os.environ),
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert done.stdout.split() == [f"{fake}:/elsewhere", "-in", "in.lmp", "--help", "-var", "x", "1"]
+
+
+def test_compiling_may_be_forbidden(fake, monkeypatch, capsys):
+    monkeypatch.setenv("MDOPS_JIT", "0")
+    assert cli.main(["lammps", "-in", "in.lmp"]) == 2
+    assert "MDOPS_JIT=0 forbids compiling: lammps-" in capsys.readouterr().err
