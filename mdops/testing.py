@@ -381,7 +381,7 @@ def _attention_samples(random: Callable[..., Any], device: torch.device | str) -
         q, k, v = random(9, heads, width), random(9, heads, width), random(9, heads, values)
         bias = random(heads, 26) if has_bias else None
         gate = random(9, gates) if gates else None
-        switch = 0.2 + random(9).abs() if has_switch else None
+        switch = (0.2 + random(9).abs()).clamp(max=1) if has_switch else None
         sums = torch.float64 if q.dtype == torch.float64 else torch.float32
         absent = torch.tensor([2.0, 1.0, 0.0, 5.0], dtype=sums, device=device)
         scalars = (0.7, 1.3 if has_switch else 0.0, 5, "float32")
@@ -427,7 +427,11 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
             *(random(features) for _ in range(3)),
         )
         directions = torch.nn.functional.normalize(random(rows, 3), dim=1)
-        keys = (directions, 0.2 + random(rows).abs(), 3 * random(4).abs()) if smooth else (None,) * 3
+        keys = (
+            (directions, (0.2 + random(rows).abs()).clamp(max=1), 3 * random(4).abs())
+            if smooth
+            else (None,) * 3
+        )
         args = (g, offsets, *weights, *keys, 0.7, 20.0, 1e-5, normalize)
         bad = {
             "falls": (1, offsets[[0, 2, 1, 3, 4]].flip(0)),
