@@ -255,9 +255,9 @@ def test_nan_passes_a_step_of_bfloat16_units(matmul, nan):
     nets = pack.function(*pack.args[:-1], matmul)
 
     def run(nets, extra):
-        return step.function(*step.args[:13], nets, extra, *step.args[15:-1], matmul)
+        return step.function(*step.args[:14], nets, extra, *step.args[16:-1], matmul)
 
-    extra = step.args[14].clone()
+    extra = step.args[15].clone()
     extra[1] = nan
     energy, forces, *_ = run(torch.stack([nets, nets]), extra)
     assert energy.isnan().nonzero().flatten().tolist() == [1] and forces[1].isnan().all()
@@ -266,7 +266,7 @@ def test_nan_passes_a_step_of_bfloat16_units(matmul, nan):
             weights = [w.clone() for w in pack.args[0]]
             weights[layer].view(-1)[place] = nan
             spoilt = pack.function(weights, *pack.args[1:-1], matmul)
-            energy, forces, *_ = run(torch.stack([spoilt, nets]), step.args[14])
+            energy, forces, *_ = run(torch.stack([spoilt, nets]), step.args[15])
             assert energy.isnan().nonzero().flatten().tolist() == [0, 3], (layer, place)
 
 

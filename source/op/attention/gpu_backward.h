@@ -15,8 +15,8 @@
 //     memory,
 //                                          each by the same thread
 //
-// Of heads wider than 64 two warps share a group: one makes dV and dQ, the other X and dK. The block alone
-// writes what belongs to its head of its sequence: no atomics, one order.
+// Where two warps share a group, one makes dV and dQ, the other X and dK. The block alone writes what belongs
+// to its head of its sequence: no atomics, one order.
 #pragma once
 
 #include "attention/gpu_forward.h"
@@ -28,13 +28,14 @@ namespace gpu_attention {
 template <class N, int D, bool Options>
 constexpr int kQueryStep = D >= 64 && N::kSplit && Options ? 16 : 32;
 
-// Groups of 16 keys in a tile, and how many warps share one: of wide heads one has the sums of the values'
-// gradients, the other those of the keys', so that registers are left for twice as many warps.
+// Groups of 16 keys in a tile, and how many warps share one. Of wide heads two may: one has the sums of the
+// values' gradients, the other those of the keys', so that registers are left for twice as many warps. Whether
+// that is faster has not been measured, so one has both.
 MDOPS_HD constexpr int backward_groups(int width) {
   return width <= 64 ? 4 : 8;
 }
-MDOPS_HD constexpr int backward_roles(int width) {
-  return width <= 64 ? 1 : 2;
+MDOPS_HD constexpr int backward_roles(int) {
+  return 1;
 }
 MDOPS_HD constexpr int backward_warps(int width) {
   return backward_groups(width) * backward_roles(width);
