@@ -29,8 +29,8 @@ template <class N, int D, bool Options>
 constexpr int kQueryStep = D >= 64 && N::kSplit && Options ? 16 : 32;
 
 // Groups of 16 keys in a tile, and how many warps share one. Of wide heads two may: one has the sums of the
-// values' gradients, the other those of the keys', so that registers are left for twice as many warps. Whether
-// that is faster has not been measured, so one has both.
+// values' gradients, the other those of the keys', so that registers are left for twice as many warps.
+// Whether that is faster has not been measured, so one has both.
 MDOPS_HD constexpr int backward_groups(int width) {
   return width <= 64 ? 4 : 8;
 }
