@@ -84,10 +84,23 @@ def environment(level: str) -> dict[str, str]:
     return own | {"MDOPS_CPU_ISA": level, "OMP_NUM_THREADS": "1"}
 
 
-def supported(python: Path) -> list[str]:
-    """The instruction sets that this processor has."""
+def under_sanitizers(compiler: str, level: str) -> dict[str, str]:
+    """The environment of a process that has the sanitizers' runtimes from its start, as it must."""
+    names = ("libasan.so", "libubsan.so")
+    if "clang" in compiler:
+        names = ("libclang_rt.asan-x86_64.so",)
+    libraries = [run(compiler, f"-print-file-name={name}").stdout.strip() for name in names]
+    return environment(level) | {
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+
+
+def supported(python: Path, environments: dict[str, dict[str, str]]) -> list[str]:
+    """The instruction sets that this processor has, of those with an environment."""
     asked = "import torch, mdops.ops; torch.ops.mdops.cpu_isa()"
-    answers = {level: run(python, "-c", asked, cwd="/", env=environment(level)) for level in LEVELS}
+    answers = {level: run(python, "-c", asked, cwd="/", env=env) for level, env in environments.items()}
     if answers["v2"].returncode:
         raise SystemExit(f"the library does not load: {answers['v2'].stderr[-2000:]}")
     return [level for level, answer in answers.items() if answer.returncode == 0]
@@ -121,17 +134,8 @@ def op_tests(python: Path, folder: Path, level: str) -> dict[str, str]:
     return row
 
 
-def sanitized(python: Path, compiler: str, level: str) -> dict[str, str]:
-    """The samples under the sanitizers, whose runtimes have to be in the process from its start."""
-    names = ("libasan.so", "libubsan.so")
-    if "clang" in compiler:
-        names = ("libclang_rt.asan-x86_64.so",)
-    libraries = [run(compiler, f"-print-file-name={name}").stdout.strip() for name in names]
-    env = environment(level) | {
-        "LD_PRELOAD": " ".join(libraries),
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-    }
+def sanitized(python: Path, env: dict[str, str]) -> dict[str, str]:
+    """The samples under the sanitizers."""
     result = run(python, "-c", SAMPLES, cwd="/", env=env)
     if result.returncode or "clean" not in result.stdout:
         return {"sanitizers": "an error", "why": (result.stdout + result.stderr)[:4000]}
@@ -154,9 +158,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
             python = install(compiler, folder, sanitize)
-            for level in supported(python):
+            environments = {
+                level: under_sanitizers(compiler, level) if sanitize else environment(level)
+                for level in LEVELS
+            }
+            for level in supported(python, environments):
                 if sanitize:
-                    result = sanitized(python, compiler, level)
+                    result = sanitized(python, environments[level])
                 else:
                     result = op_tests(python, folder, level)
                 rows.append({"compiler": name, "isa": level, **result})
