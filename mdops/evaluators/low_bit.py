@@ -1,13 +1,13 @@
 """se_e2_a with a fitting net of low-bit products, whose numbers are rounded and packed once."""
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.moment_energy import DescriptorPasses, blank_moments, moment_rows
-from mdops.evaluators.splined import Splined, SplineModel, moment_descriptor
+from mdops.evaluators.splined import Splined, SplineModel, moment_descriptor, pair_masks
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn.net import Net
@@ -43,10 +43,11 @@ class LowBit(Evaluator):
         problem = SplineModel.why_not(potential)
         if problem is not None:
             return problem
-        d = moment_descriptor(potential.model)
+        model: Any = potential.model
+        d = moment_descriptor(model)
         if d is None or d.plain or d.mixed or d.constants() is not None:
             return f"only models of se_e2_a have it, and this is {potential.kind}"
-        return "types or pairs of types are excluded" if SplineModel(potential).mask.any() else None
+        return "types or pairs of types are excluded" if pair_masks(model)[0].any() else None
 
     @torch.no_grad()
     def __call__(

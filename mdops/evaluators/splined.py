@@ -27,7 +27,7 @@ from mdops.system import System
 if TYPE_CHECKING:
     from mdops.potential import Potential
 
-# Allows sums on GPUs of other descriptors than se_e2_a.
+# Set to 1, it allows sums on GPUs of other descriptors than se_e2_a.
 GPU_SUMS = "MDOPS_GPU_SUMS"
 # Types whose pairs a grid is chosen by, of a model that knows more.
 _SAMPLED = 6
@@ -336,9 +336,14 @@ def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
 def _why_not_on_gpu(potential: "Potential") -> str | None:
     """The kernels for these were compiled for GPUs and tested on CPUs, but did not run on a GPU yet."""
     d = moment_descriptor(potential.model)
-    if potential.device.type != "cuda" or d is None or not (d.mixed or d.plain) or GPU_SUMS in os.environ:
+    if (
+        potential.device.type != "cuda"
+        or d is None
+        or not (d.mixed or d.plain)
+        or os.environ.get(GPU_SUMS) == "1"
+    ):
         return None
-    return f"its sums on GPUs were not tested there yet (the environment variable {GPU_SUMS} allows them)"
+    return f"its sums on GPUs were not tested there yet ({GPU_SUMS}=1 in the environment allows them)"
 
 
 def pair_masks(model: DescriptorFitting) -> tuple[torch.Tensor, torch.Tensor]:
