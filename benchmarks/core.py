@@ -41,12 +41,12 @@ def main() -> None:
         core = Model(path, args.dtype, overflow=EXTEND, threads=torch.get_num_threads())
     # Every atom with its images in the list's own order, so that both have the same work.
     positions, types, rows = ghosts_of(system, near)
-    given = List(types, len(atoms), rows, len(potential.type_map))
+    neighbors = List(types, len(atoms), rows, len(potential.type_map))
     cell, pbc = atoms.cell.array, atoms.pbc.astype(np.int32)
     own, kinds = atoms.get_positions(), system.types.numpy()
     ways = {
         "op": lambda: potential.evaluate(system, near),
-        "core": lambda: core.compute(positions, near=given, atom_virial=False),
+        "core": lambda: core.compute(positions, near=neighbors, atom_virial=False),
         "search and op": lambda: potential.evaluate(system),
         "core, which searches": lambda: core.compute(own, kinds, cell, pbc, atom_virial=False),
     }

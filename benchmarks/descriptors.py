@@ -156,8 +156,8 @@ def medians(runs: dict[str, Callable[[], float]], rounds: int) -> dict[str, floa
 
 def on_cpu(name: str, atoms: int, rounds: int, python: str | None, clock: str) -> dict[str, dict[str, float]]:
     """Milliseconds of a step of simulation, and of one of training with its backward pass, by evaluator."""
-    known, there = elements_of(name)
-    potential, box = model_of(name, known), sample_box(atoms, there)
+    known, present = elements_of(name)
+    potential, box = model_of(name, known), sample_box(atoms, present)
     system = from_atoms([box], potential.type_map)
     pairs = potential.neighbor_list(system)
 
@@ -268,8 +268,8 @@ def main() -> None:
     for name in args.models:
         for atoms in args.atoms or ([192, 12288, 98304] if gpu else [192, 1536]):
             if gpu:
-                known, there = elements_of(name)
-                found: Any = on_gpu(model_of(name, known).to(args.device), sample_box(atoms, there))
+                known, present = elements_of(name)
+                found: Any = on_gpu(model_of(name, known).to(args.device), sample_box(atoms, present))
             else:
                 found = on_cpu(name, atoms, args.rounds, args.deepmd, clock)
             results["runs"][f"{name}, {atoms}"] = found

@@ -102,8 +102,8 @@ class Problem:
         return OPS.ragged_attention(self.q, self.k, self.v, *self.arguments(matmul))
 
     def backward(self, saved: tuple[torch.Tensor, torch.Tensor], matmul: str) -> tuple[torch.Tensor, ...]:
-        given = (self.grad, self.q, self.k, self.v, *saved)
-        return OPS.ragged_attention_backward(*given, *self.arguments(matmul))
+        inputs = (self.grad, self.q, self.k, self.v, *saved)
+        return OPS.ragged_attention_backward(*inputs, *self.arguments(matmul))
 
     def floor(self, bandwidth: float) -> tuple[float, float]:
         tensor = self.q.numel() * self.q.element_size()

@@ -445,8 +445,10 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
         saved = torch.ops.mdops.attention_layer(*args)[1]
         shifted = {name: (k + 2, value) for name, (k, value) in bad.items()}
         # `saved` is what the forward pass made of the same arguments: nothing of theirs may change alone.
-        given = (random(rows, features), saved, *args)
-        samples.append(Sample("attention_layer_backward", given, bad={**shifted, "saved": (1, saved[:-1])}))
+        backward = (random(rows, features), saved, *args)
+        samples.append(
+            Sample("attention_layer_backward", backward, bad={**shifted, "saved": (1, saved[:-1])})
+        )
     return samples
 
 

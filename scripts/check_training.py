@@ -167,8 +167,8 @@ def compare(args: argparse.Namespace, path: Path, tested: Path) -> dict[str, Any
         return train(args, program, path, f"{steps}-{seed}", raised_seeds(whole, 100 * seed))
 
     with ThreadPoolExecutor(args.jobs) as pool:
-        begun = {p: [pool.submit(one, p, seed) for seed in range(args.seeds)] for p in ("mdops", "deepmd")}
-        runs = {program: [run.result() for run in of_program] for program, of_program in begun.items()}
+        futures = {p: [pool.submit(one, p, seed) for seed in range(args.seeds)] for p in ("mdops", "deepmd")}
+        runs = {program: [run.result() for run in of_program] for program, of_program in futures.items()}
     errors = {
         program: [errors_of(args, run["model"], tested) for run in done] for program, done in runs.items()
     }

@@ -101,8 +101,8 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     gate, switch = inputs[8:10]
     if torch.is_grad_enabled():
         leaves = [inputs[0], gate, switch]
-        given = [x for x in leaves if x is not None and x.requires_grad]
-        found = iter(torch.autograd.grad(_reference(*inputs), given, grads[0], create_graph=True))
+        variables = [x for x in leaves if x is not None and x.requires_grad]
+        found = iter(torch.autograd.grad(_reference(*inputs), variables, grads[0], create_graph=True))
         return tuple(None if x is None or not x.requires_grad else next(found) for x in leaves)
     by_g, by_gate, by_switch = torch.ops.mdops.attention_layer_backward(grads[0], saved, *inputs)
     return by_g, None if gate is None else by_gate, None if switch is None else by_switch
