@@ -6,6 +6,7 @@ A potential asks each `why_not` and takes the first that has no reason (`Potenti
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
 from mdops.evaluators.fused import Fused
+from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.fused_training import FusedTraining
 from mdops.evaluators.low_bit import LowBit
 from mdops.evaluators.moment_training import MomentTraining
@@ -13,6 +14,7 @@ from mdops.evaluators.splined import Splined
 
 SIMULATE: list[type[Evaluator]] = [
     Fused,
+    FusedParts,
     LowBit,
     Splined,
     Autograd,

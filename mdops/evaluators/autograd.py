@@ -35,12 +35,14 @@ class Autograd(Evaluator):
         forces: bool = True,
         create_graph: bool = False,
         atom_virial: bool = False,
+        weight: torch.Tensor | None = None,
     ) -> tuple[Answers, NeighborReport]:
         """As of `Evaluator`, differentiable in positions, cell, parameters and weights where gradients are enabled.
 
         Args:
             forces: give forces and virial, too; create_graph: make them differentiable.
             atom_virial: give (N, 3, 3), a pair's virial booked on the neighbour, as in DeePMD-kit.
+            weight: (N,), float64, of each atom in the sum of energies that forces and virials are of; 1 unless told.
         """
         trains = torch.is_grad_enabled()
         once = forces and not trains and not create_graph
@@ -48,7 +50,7 @@ class Autograd(Evaluator):
             near = self.neighborhood(system, neighbors)
         size = self.potential.model.atoms_at_once(near) if once else None
         if size is not None and size < system.atoms:
-            answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check)
+            answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check, weight)
             return self._with_forces(answers, gradient, near, atom_virial), report
         near = dataclasses.replace(near, once=once)
         alone = nullcontext() if create_graph or trains else input_gradient_alone()
@@ -59,7 +61,7 @@ class Autograd(Evaluator):
             if not forces:
                 return answers, report
             (gradient,) = torch.autograd.grad(
-                answers["atom_energy"].sum(),
+                _weighted_sum(answers["atom_energy"], weight),
                 near.displacements,
                 create_graph=create_graph,
                 retain_graph=trains,
@@ -89,6 +91,7 @@ class Autograd(Evaluator):
         fparam: torch.Tensor | None,
         aparam: torch.Tensor | None,
         check: bool,
+        weight: torch.Tensor | None = None,
     ) -> tuple[Answers, NeighborReport, torch.Tensor]:
         """Energies, and their gradient by the pair vectors, of so many atoms after so many: an atom's energy depends on
         its own pair vectors alone, and what is kept for the gradient is no more than one run's."""
@@ -103,7 +106,7 @@ class Autograd(Evaluator):
             with torch.enable_grad(), input_gradient_alone():
                 part.displacements.requires_grad_()
                 answers = self.potential.model(part, fparam, own)
-                energy = answers["atom_energy"].sum()
+                energy = _weighted_sum(answers["atom_energy"], None if weight is None else weight[run])
                 gradients += torch.autograd.grad(energy, part.displacements, materialize_grads=True)
             parts.append({name: value.detach() for name, value in answers.items()})
         merged = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -134,3 +137,7 @@ class Autograd(Evaluator):
         if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
             near = dataclasses.replace(near, truncates=True)
         return near, report
+
+
+def _weighted_sum(energies: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    return energies.sum() if weight is None else (energies * weight).sum()

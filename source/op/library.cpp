@@ -164,6 +164,18 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "int[] residual, bool gated, int activation, float threshold, str matmul) "
       "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest)");
 
+  // The same of several descriptors side by side, whose lists have an entry each, and further inputs of the
+  // net.
+  m.def(
+      "hybrid_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor[] mean, Tensor[] std, Tensor[] pair_mask, Tensor[] zeroed, "
+      "Tensor[] sel, Tensor[] padding, Tensor[] absent, Tensor[] tables, Tensor nets, Tensor extra, "
+      "Tensor weight, Tensor scale, Tensor shift, float[] cutoff, float[] cutoff_smooth, "
+      "float[] protection, float[] s_max, int[] width, int[] axis, int[] gated, int[] neurons, "
+      "int[] residual, int activation, float threshold, bool atom_virial) "
+      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
+      "Tensor grad_extra, Tensor atom_virial)");
+
   // The same with the gradients that a loss on its results has by the tables and the nets, for training.
   m.def(
       "spline_training(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "

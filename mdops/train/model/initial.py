@@ -146,7 +146,7 @@ def model_state(potential: Potential) -> dict[str, Any]:
         "weights": potential.state_dict(),
         "source": potential.source,
         "overflow": potential.overflow,
-        "grid": None if potential.grid is None else asdict(potential.grid),
+        "grids": [asdict(grid) for grid in potential.grids],
         "spline_types": potential.spline_types,
     }
 
@@ -158,7 +158,10 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
     # The tree has the precision that the model is saved in, the weights that of the computation.
     potential.load_state_dict(state["weights"])
     potential.source = dict(state["source"])
-    potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
+    if "grids" in state:
+        potential.grids = tuple(SplineGrid(**grid) for grid in state["grids"])
+    else:  # checkpoints of earlier versions have one, or None
+        potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
     types = state.get("spline_types")  # which checkpoints of earlier versions have not
     potential.spline_types = None if types is None else tuple(types)
     set_trained(potential, config)
