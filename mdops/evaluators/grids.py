@@ -10,7 +10,7 @@ import torch
 from mdops.evaluators.spline import SplineGrid, choose_grid, spline_error
 from mdops.models.contract import AtomicModel
 from mdops.models.linear import Blend
-from mdops.models.moments import MomentDescriptor
+from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.standard import DescriptorFitting
 from mdops.nn.activation import is_smooth
 
@@ -136,10 +136,10 @@ def _double(descriptor: MomentDescriptor) -> MomentDescriptor:
     return copy.deepcopy(descriptor).double()
 
 
-def _pairs(one: Sum, types: Sequence[int]) -> tuple[torch.Tensor | None, torch.Tensor]:
+def _pairs(one: Sum, types: Sequence[int]) -> tuple[torch.Tensor | None, TypeChoice]:
     """The mask of pairs, if there is any, and the types."""
-    kinds = torch.tensor(types, device=one.model.out_bias.device)
-    mask = pair_masks(one.model, one.descriptor)[0][kinds][:, kinds]
+    kinds = TypeChoice.of(types, one.model.out_bias.device)
+    mask = pair_masks(one.model, one.descriptor)[0][kinds.index][:, kinds.index]
     # Of a plain sum, neighbours that are excluded count.
     masks = bool(mask.any()) and not one.descriptor.plain
     return (mask if masks else None), kinds

@@ -3,9 +3,9 @@ the rest."""
 
 import copy
 import dataclasses
-import os
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from mdops.evaluators.base import Answers
 from mdops.evaluators.grids import NO_SUMS, moment_descriptor, pair_masks, sums_of
 from mdops.evaluators.spline import SplineGrid, all_types, basis_matrix, coefficients
 from mdops.models.contract import Descriptor
-from mdops.models.moments import MomentDescriptor
+from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.nn.net import Net
@@ -26,8 +26,6 @@ from mdops.system import System
 if TYPE_CHECKING:
     from mdops.potential import Potential
 
-# Set to 1, it allows sums on GPUs of other descriptors than se_e2_a.
-GPU_SUMS = "MDOPS_GPU_SUMS"
 # As minus the mean, and as the deviation of s it makes R_0 = (s - mean)/std = 1, exactly, with a slope of 1e-30: what
 # `spline_moment` sums then is a plain sum. A power of two, with room in float32.
 _ONE = 2.0**100
@@ -50,7 +48,7 @@ class SplineSum:
     Attributes:
         descriptor, grid.
         smoothing: weight of the nets' bending beside the loss of a training.
-        kinds: (n,) int64, the descriptor's types that count here; has_all: whether these are all.
+        kinds: the descriptor's types that count here, n of them; has_all: whether these are all.
         mean (n,), std (n, 2): the descriptor's.
         sel: (n,) int32, or (1,) where types share places.
         mask: (n, n) bool, pairs of types that do not see each other, by the descriptor's `exclude_types` or the model's
@@ -71,19 +69,20 @@ class SplineSum:
         d = self.descriptor = descriptor
         self.grid, self.smoothing = grid, smoothing
         self.has_all = types is None or list(types) == list(range(d.ntypes))
-        self.kinds = all_types(d) if types is None else torch.tensor(types, device=d.mean.device)
-        self.mean, self.std = (d.mean, d.std) if self.has_all else (d.mean[self.kinds], d.std[self.kinds])
+        self.kinds = all_types(d) if types is None else TypeChoice.of(types, d.mean.device)
+        index = self.kinds.index
+        self.mean, self.std = (d.mean, d.std) if self.has_all else (d.mean[index], d.std[index])
         self.sel = torch.tensor([d.slots] if d.mixed else d.sel, dtype=torch.int32, device=d.mean.device)
         self.mask, self.zeroed = (self._of_pairs(x) for x in pair_masks(model, d))
         self.has_mean, self.excludes = bool((self.mean != 0).any()), bool(self.zeroed.any())
         names = torch.full((d.ntypes + 1,), -1, dtype=torch.int32, device=d.mean.device)
-        names[self.kinds] = torch.arange(self.ntypes, dtype=torch.int32, device=d.mean.device)
+        names[index] = torch.arange(self.ntypes, dtype=torch.int32, device=d.mean.device)
         self._names = names  # the last one, -1, is that of virtual atoms
 
     @property
     def ntypes(self) -> int:
         """n."""
-        return len(self.kinds)
+        return len(self.kinds.numbers)
 
     @property
     def features(self) -> int:
@@ -92,10 +91,10 @@ class SplineSum:
 
     def covers(self, types: tuple[int, ...] | None) -> bool:
         """Whether all of these types, of the model with None, count here."""
-        return self.has_all or (types is not None and set(types) <= set(self.kinds.tolist()))
+        return self.has_all or (types is not None and set(types) <= set(self.kinds.numbers))
 
     def _of_pairs(self, matrix: torch.Tensor) -> torch.Tensor:
-        return matrix if self.has_all else matrix[self.kinds][:, self.kinds]
+        return matrix if self.has_all else matrix[self.kinds.index][:, self.kinds.index]
 
     # -- The atoms, with the types that count here
 
@@ -105,7 +104,7 @@ class SplineSum:
 
     def counts(self, counts: torch.Tensor) -> torch.Tensor:
         """(N, n) int32, of `NeighborList.counts`."""
-        return counts if self.has_all else counts.index_select(1, self.kinds)
+        return counts if self.has_all else counts.index_select(1, self.kinds.index)
 
     def padding(self, system: System) -> torch.Tensor:
         """The argument `padding` of the ops."""
@@ -143,13 +142,13 @@ class SplineSum:
         kinds = types.long().clamp(min=0)
         if absent is not None:
             more = (absent - self._absent(within, kinds, near)) * self._shift[kinds, None]
-            moments = moments + (more[..., None] * self._basis(torch.zeros_like(self.mean))[kinds, None])[
-                ..., None
-            ] * (torch.arange(moments.shape[-1], device=moments.device) == 0)
+            moments = moments + (more[..., None] * self._at_zero[kinds, None])[..., None] * (
+                torch.arange(moments.shape[-1], device=moments.device) == 0
+            )
         if d.plain and self.excludes:
             counts = within if absent is None else self.sel - absent
             zeros = (counts * self.zeroed[kinds]).to(moments.dtype)
-            moments = moments + (zeros[..., None] * self._basis(self.mean)[kinds, None])[..., None]
+            moments = moments + (zeros[..., None] * self._at_mean[kinds, None])[..., None]
         if d.gated:
             gates, _, _ = spline_moment(*arguments, **options, gated=True)
             moments = torch.cat([moments.sum(1, keepdim=True), gates], 1)
@@ -166,6 +165,18 @@ class SplineSum:
     def _shift(self) -> torch.Tensor:
         """(n,): R_0 of an absent neighbour."""
         return torch.ones_like(self.mean) if self.descriptor.plain else -self.mean / self.std[:, 0]
+
+    # Made once: a step that is captured in a CUDA graph cannot ask the device for the mean.
+
+    @cached_property
+    def _at_zero(self) -> torch.Tensor:
+        """(n, B): phi_b at s = 0."""
+        return self._basis(torch.zeros_like(self.mean))
+
+    @cached_property
+    def _at_mean(self) -> torch.Tensor:
+        """(n, B): phi_b at the means."""
+        return self._basis(self.mean)
 
     def _basis(self, s: torch.Tensor) -> torch.Tensor:
         """(n, B): phi_b at s (n,) in 1/A."""
@@ -232,26 +243,26 @@ class SplineNets:
 
     Attributes:
         model, fitting.
-        kinds: (n,) int64, the model's types that count here; has_all: whether these are all.
+        kinds: the model's types that count here, n of them; has_all: whether these are all.
         shares_net: whether one fitting net, with one scale, serves all of these types.
         members: of each part of the descriptor how it is evaluated: a `SplineSum`, or the part itself.
     """
 
     model: DescriptorFitting
-    kinds: torch.Tensor
+    kinds: TypeChoice
     has_all: bool
     members: "list[SplineSum | Descriptor]"
 
-    def set_nets(self, model: DescriptorFitting, kinds: torch.Tensor) -> None:
+    def set_nets(self, model: DescriptorFitting, kinds: TypeChoice) -> None:
         self.model, self.kinds, self.fitting = model, kinds, model.fitting
-        self.shares_net = bool(model.fitting.shared and model.has_energy[kinds].all())
+        self.shares_net = bool(model.fitting.shared and model.has_energy[kinds.index].all())
         like = next(model.parameters())
-        self._marks = torch.eye(len(kinds), dtype=like.dtype, device=like.device)
+        self._marks = torch.eye(len(kinds.numbers), dtype=like.dtype, device=like.device)
 
     @property
     def nets(self) -> list[Net]:
         """The fitting nets: one for all, or one a type."""
-        return [self.fitting.net(t) for t in self.kinds.tolist()[: 1 if self.shares_net else None]]
+        return [self.fitting.net(t) for t in self.kinds.numbers[: 1 if self.shares_net else None]]
 
     @property
     def sums(self) -> "list[SplineSum]":
@@ -265,7 +276,7 @@ class SplineNets:
     def marks_types(self) -> bool:
         """Whether the first layer of the one net has an input for each type, which is 1 for its own."""
         has_constants = any(part.descriptor.width > part.features for part in self.sums)
-        return self.shares_net and len(self.kinds) > 1 and has_constants
+        return self.shares_net and len(self.kinds.numbers) > 1 and has_constants
 
     def fitting_layers(self, *, double: bool = False) -> list[list[LayerTensors]]:
         """Each net's layers for inputs [T^T T_< of each sum, features of the others, what `extra_inputs` gives],
@@ -300,7 +311,7 @@ class SplineNets:
                 features.append(weight[at : at + part.features])
                 at, own = at + part.features, next(given)
                 if own is not None:
-                    of_types.append(own[self.kinds] @ weight[at : at + own.shape[1]])
+                    of_types.append(own[self.kinds.index] @ weight[at : at + own.shape[1]])
                     at += own.shape[1]
             rest = [*features, *of_others, weight[at:]]
             if of_types:
@@ -326,7 +337,7 @@ class SplineNets:
     @property
     def extra_size(self) -> int:
         """E."""
-        return self.fitting.extra_size + (len(self.kinds) if self.marks_types else 0)
+        return self.fitting.extra_size + (len(self.kinds.numbers) if self.marks_types else 0)
 
 
 class SplineModel(SplineSum, SplineNets):
@@ -348,7 +359,7 @@ class SplineModel(SplineSum, SplineNets):
         """Why there is none for a potential."""
         if not SplineModel.knows(potential):
             return f"{NO_SUMS}, and this is {potential.kind}"
-        return potential.why_no_spline or why_not_on_gpu(potential)
+        return potential.why_no_spline
 
     @staticmethod
     def knows(potential: "Potential") -> bool:
@@ -384,7 +395,7 @@ class SplineHybrid(SplineNets):
         """Why there is none for a potential."""
         if not SplineHybrid.knows(potential):
             return f"{NO_SUMS}, and this is {potential.kind}"
-        return potential.why_no_spline or why_not_on_gpu(potential)
+        return potential.why_no_spline
 
     def near(self, system: System, neighbors: NeighborList, dtype: torch.dtype) -> Neighborhood:
         """The pairs of a list, as the hybrid has them."""
@@ -482,14 +493,6 @@ class PresentTypes:
                 self._known.clear()
             self._known[id(types)] = weakref.ref(types), version, found
         return found
-
-
-def why_not_on_gpu(potential: "Potential") -> str | None:
-    """The kernels for these were compiled for GPUs and tested on CPUs, but did not run on a GPU yet."""
-    tested = all(not (one.descriptor.mixed or one.descriptor.plain) for one in sums_of(potential.model))
-    if potential.device.type != "cuda" or tested or os.environ.get(GPU_SUMS) == "1":
-        return None
-    return f"its sums on GPUs were not tested there yet ({GPU_SUMS}=1 in the environment allows them)"
 
 
 class Splined(Autograd):
