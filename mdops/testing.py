@@ -106,6 +106,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     ]
     if has_kernel("hybrid_potential", device):
         samples += _hybrid_samples(p, random)
+    samples += _table_samples(p, random)
     # On a GPU the whole step computes in float32 alone.
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("spline_potential", device)
@@ -465,6 +466,36 @@ def _near_images(p: dict[str, torch.Tensor]) -> torch.Tensor:
     images = p["images"].clone()
     images[:3] = torch.tensor([[0, 0, 1, 1 << 10, 0], [0, 0, 1 << 20, 1023, 0], [0] * 5])
     return images
+
+
+def _table_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """A table alone, and one that is blended with other energies; no pair is nearer than it begins."""
+    atoms = (p["positions"], p["cell"], p["batch"], p["types"], p["neighbors"], _near_images(p), p["counts"])
+    near = (p["mask"], 2.8, 0.4, 0.6, 1.9)
+    table = (p["mask"], random(2, 2, 9, 4, like=torch.float64))
+    none = p["positions"].new_empty(0)
+    reach = (0.0, 0.3, CUTOFF)
+    alone = (*atoms, *table, none, none, *near[:1], *reach, *near[1:], False)
+    weight = torch.ops.mdops.near_weight(*atoms, *near)[0]
+    other = random(5, like=torch.float64)
+    blend = (*atoms, p["mask"] & False, table[1], weight, other, *near[:1], *reach, *near[1:], True)
+    bad = {
+        "index": (4, p["neighbors"] + 4),
+        "counts": (6, p["counts"] + 3),
+        "types": (3, p["types"] + 1),
+        "batch": (2, p["batch"] + 1),
+    }
+    bad_table = {
+        "rows": (8, table[1][:, :, :0]),
+        "step": (13, 0.0),
+        "first": (12, -1.0),
+        "cutoff": (14, -1.0),
+    }
+    return [
+        Sample("near_weight", (*atoms, *near), bad={**bad, "order": (10, 2.0), "decay": (9, 0.0)}),
+        Sample("pair_table", alone, bad={**bad, **bad_table, "no weight": (10, other)}),
+        Sample("pair_table", blend, bad={**bad, "weight": (9, weight[:3]), "other": (10, other[:2])}),
+    ]
 
 
 def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:

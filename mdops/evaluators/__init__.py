@@ -5,6 +5,7 @@ A potential asks each `why_not` and takes the first that has no reason (`Potenti
 
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
+from mdops.evaluators.blended import Blended, SplinedBlend, Tabulated
 from mdops.evaluators.fused import Fused
 from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.fused_training import FusedTraining
@@ -15,14 +16,22 @@ from mdops.evaluators.splined import Splined
 SIMULATE: list[type[Evaluator]] = [
     Fused,
     FusedParts,
+    Blended,
+    Tabulated,
     LowBit,
+    SplinedBlend,
     Splined,
     Autograd,
 ]  # energies, forces and virials of one moment
-DIFFERENTIATE: list[type[Autograd]] = [Splined, Autograd]  # differentiable in everything, to second order
+DIFFERENTIATE: list[type[Autograd]] = [
+    SplinedBlend,
+    Splined,
+    Autograd,
+]  # differentiable in everything, to second order
 TRAIN: list[type[Evaluator]] = [
     FusedTraining,
     MomentTraining,
+    SplinedBlend,
     Splined,
     Autograd,
 ]  # differentiable in the weights

@@ -28,6 +28,7 @@ from mdops.ops.neighbor import (
     unpack_images,
 )
 from mdops.ops.neighbor_attention import neighbor_attention
+from mdops.ops.pair_table import near_weight, pair_table
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
     spline_potential,
@@ -51,6 +52,7 @@ __all__ = [
     "lowbit_linear",
     "mlp",
     "mlp_value_and_gradient",
+    "near_weight",
     "neighbor_attention",
     "neighbor_list",
     "neighbor_matrix",
@@ -58,6 +60,7 @@ __all__ = [
     "pack_images",
     "pack_ternary",
     "pair_forces",
+    "pair_table",
     "quantize",
     "ragged_attention",
     "ragged_plan",

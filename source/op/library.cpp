@@ -195,6 +195,20 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
       "int[] residual, bool gated) -> (Tensor grad_tables, Tensor[] grad_nets)");
 
+  // Energies of pairs from a table, alone or blended with other energies of the atoms, for simulation; and
+  // the weights of such a blend.
+  m.def(
+      "near_weight(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor near_mask, float near_cutoff, float decay, float low, float "
+      "high) "
+      "-> (Tensor weight, Tensor within, Tensor nearest)");
+  m.def(
+      "pair_table(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor pair_mask, Tensor coefficients, Tensor weight, Tensor other, "
+      "Tensor near_mask, float first, float step, float cutoff, float near_cutoff, float decay, float low, "
+      "float high, bool atom_virial) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, "
+      "Tensor nearest, Tensor atom_virial)");
+
   // Products of low-bit numbers.
   m.def("gemm_lowbit(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, ScalarType out_dtype) -> Tensor");
   m.def("quantize(Tensor x, str kind, str per, int groups) -> (Tensor values, Tensor scale)");
