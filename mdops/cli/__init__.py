@@ -21,6 +21,7 @@ COMMANDS = (
     "train",
     "test",
     "quantize",
+    "zbl",
     "bench",
     "build",
     "profile",
