@@ -97,7 +97,8 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     for radial in (False, True):
         samples += _moment_samples(p, random, radial)
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
-    samples += _attention_layer_samples(numbers(3), device)  # their own, where a device has no such samples
+    if torch.device(device).type == "cpu" or dtype == torch.float32:  # on a GPU in that alone
+        samples += _attention_layer_samples(numbers(7), device)
     rows = random(4, 21)
     samples += [
         Sample("unit", (rows,), (0,)),
@@ -421,8 +422,11 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
     """A layer of DPA-1, smooth and by angles, and without either."""
     if not has_kernel("attention_layer", device):
         return []
+    from mdops.ops.attention import plan_of
+
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=device)
     rows, features, width = 8, 6, 4
+    plan = plan_of(offsets, rows)
     samples = []
     for smooth, normalize in ((True, True), (False, False)):
         g = random(rows, features)
@@ -436,9 +440,9 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
         keys = (
             (directions, (0.2 + random(rows).abs()).clamp(max=1), 3 * random(4).abs())
             if smooth
-            else (None,) * 3
+            else (None, None, 3 * random(4).abs())
         )
-        args = (g, offsets, *weights, *keys, 0.7, 20.0, 1e-5, normalize)
+        args = (g, offsets, *weights, *keys, 0.7, 20.0, 1e-5, normalize, plan.items, plan.max_length)
         bad = {
             "falls": (1, offsets[[0, 2, 1, 3, 4]].flip(0)),
             "short": (1, offsets[:-1]),

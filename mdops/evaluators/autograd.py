@@ -20,6 +20,10 @@ class Autograd(Evaluator):
     name = "autograd"
     summary = "the model's own PyTorch operations, and their derivatives by autograd"
 
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        self.captures = potential.device.type == "cuda" and potential.model.captures
+
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
         return None
@@ -65,6 +69,8 @@ class Autograd(Evaluator):
                 retain_graph=trains,
                 materialize_grads=True,
             )
+        if once:
+            answers = {name: value.detach() for name, value in answers.items()}
         with torch.set_grad_enabled(create_graph and trains):
             return self._with_forces(answers, gradient, near, atom_virial), report
 

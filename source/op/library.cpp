@@ -135,17 +135,19 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "unit_backward_backward(Tensor direction, Tensor grad, Tensor x) -> (Tensor grad_grad, Tensor grad_x)");
 
-  // A layer of DPA-1's attention, for simulation on the CPU.
+  // A layer of DPA-1's attention, for simulation.
   m.def(
       "attention_layer(Tensor g, Tensor offsets, Tensor project_weight, Tensor project_bias, Tensor "
       "out_weight, "
       "Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, "
-      "float scale, float shift, float eps, bool normalize) -> (Tensor out, Tensor saved)");
+      "float scale, float shift, float eps, bool normalize, Tensor? plan, int max_length) -> (Tensor out, "
+      "Tensor saved)");
   m.def(
       "attention_layer_backward(Tensor grad, Tensor saved, Tensor g, Tensor offsets, Tensor project_weight, "
       "Tensor project_bias, Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, "
       "Tensor? "
-      "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize) -> (Tensor "
+      "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, Tensor? "
+      "plan, int max_length) -> (Tensor "
       "grad_g, Tensor grad_gate, Tensor grad_switch)");
 
   // A whole model with splines: energies, forces and virials in one pass, for simulation.
