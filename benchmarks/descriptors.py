@@ -3,15 +3,15 @@
     python benchmarks/descriptors.py [--atoms 192 1536] [--deepmd PYTHON] [--processor] [--json FILE]
     python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--json FILE]
 
-Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1 without
-attention, types beside the distance; `strip` with types in a net of their own whose product fades with the neighbours
-(se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; `attention` is the first
-with two layers of attention, smooth; and se_e2_a. Boxes have
-water's density. On the CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians;
-PYTHON has DeePMD-kit, which gets the same model as .pth and makes the list itself; --processor takes the time of the
-processors instead of the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT
-step of 0.5 fs, lists included, and that of the step's kernels alone by a CUDA graph; last, diamond with 158 neighbours
-an atom. Memory is the most that PyTorch had at a time.
+Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
+without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
+neighbours (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r;
+`attention` is the first with two layers of attention, smooth; and se_e2_a. Boxes have water's density. On the CPU a
+time is energy, forces and virial by a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit, which
+gets the same model as .pth and makes the list itself; --processor takes the time of the processors instead of the
+clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step of 0.5 fs, lists included, and that
+of the step's kernels alone by a CUDA graph; last, diamond with 158 neighbours an atom. Memory is the most that
+PyTorch had at a time.
 """
 
 import argparse
