@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+__all__ = ["Sample", "has_kernel", "op_samples"]
+
 
 @dataclasses.dataclass
 class Sample:

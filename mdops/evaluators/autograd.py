@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 class Autograd(Evaluator):
+    """Takes every model: last in the lists of evaluators, and differentiable to any order."""
+
     name = "autograd"
     summary = "the model's own PyTorch operations, and their derivatives by autograd"
 
