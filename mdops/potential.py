@@ -1,5 +1,6 @@
 """A model that is ready to use: it makes lists, picks an evaluator, judges the neighbours, sums over the atoms."""
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Hashable, Sequence
@@ -358,6 +359,23 @@ class Potential(nn.Module):
         else:
             answers, _ = self.evaluator()(system, near, fparam, aparam)
         return self.with_sums({name: value.detach() for name, value in answers.items()}, system)
+
+    @torch.no_grad()
+    def descriptors(self, system: System, neighbors: NeighborList | None = None) -> torch.Tensor:
+        """(N, D): what the model's descriptor says of each atom, by its nets themselves.
+
+        Raises:
+            InputError: as `forward`.
+            UnsupportedModelError: the model has no descriptor, or is made of several models.
+        """
+        near = self.neighbor_list(system) if neighbors is None else neighbors
+        self._check_cutoff(near)
+        autograd = Autograd(self)
+        pairs, _ = autograd.judged(autograd.neighborhood(system, near), near, check=True)
+        pairs = dataclasses.replace(pairs, once=True)
+        size = self.model.atoms_at_once(pairs) or max(system.atoms, 1)
+        runs = [slice(first, first + size) for first in range(0, system.atoms, size)] or [slice(0, 0)]
+        return torch.cat([self.model.describe(pairs.of_atoms(run)) for run in runs])
 
     def predict(
         self,

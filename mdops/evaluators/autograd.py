@@ -100,7 +100,7 @@ class Autograd(Evaluator):
     ) -> tuple[Answers, NeighborReport, torch.Tensor]:
         """Energies, and their gradient by the pair vectors, of so many atoms after so many: an atom's energy depends on
         its own pair vectors alone, and what is kept for the gradient is no more than one run's."""
-        near, report = self._judged(near, neighbors, check)
+        near, report = self.judged(near, neighbors, check)
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
         for first in range(0, near.system.atoms, size):
@@ -131,10 +131,10 @@ class Autograd(Evaluator):
         trains: bool,
     ) -> tuple[Answers, NeighborReport]:
         """Energies, without their derivatives; `trains`: gradients of the weights are wanted."""
-        near, report = self._judged(near, neighbors, check)
+        near, report = self.judged(near, neighbors, check)
         return self.potential.model(near, fparam, aparam), report
 
-    def _judged(
+    def judged(
         self, near: Neighborhood, neighbors: NeighborList, check: bool
     ) -> tuple[Neighborhood, NeighborReport]:
         """The neighbours, truncated if need be, and what there is of them."""

@@ -475,6 +475,13 @@ class AtomicModel(Kind, ABC):
     ) -> dict[str, torch.Tensor]:
         """(N, *shape) of each output by its name, float64, without `out_bias`; arguments as of `forward`."""
 
+    def describe(self, near: Neighborhood) -> torch.Tensor:
+        """(N, D): the descriptor's numbers; `near` as of `forward`. Raises UnsupportedModelError where there is no one
+        descriptor."""
+        from mdops.errors import UnsupportedModelError
+
+        raise UnsupportedModelError(f"a {self.kind} model has no descriptor of its own")
+
     def refuse_untaken(self, fparam: torch.Tensor | None, aparam: torch.Tensor | None) -> None:
         """Raises InputError for parameters that are given, and the model takes none."""
         for name, value in (("fparam", fparam), ("aparam", aparam)):

@@ -19,13 +19,14 @@ from mdops.train.config.sections import Config
 from mdops.train.data.batch import make_batch
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.neighbor_lists import PairLists
-from mdops.train.data.statistics import chunks, energy_statistics
+from mdops.train.data.statistics import chunks, energy_statistics, parameter_statistics
 from mdops.train.loop.checkpoint import arrays
 from mdops.train.loop.update import use_training_spline
 from mdops.train.model.compatibility import require_same, require_types
 from mdops.train.model.random import origin, random_potential, set_trained
 from mdops.train.model.statistics import (
     NeighborCounts,
+    data_energies,
     fit_rcond,
     overflow_rule,
     preset_energies,
@@ -131,6 +132,19 @@ def refit_bias(
     found = energy_statistics(errors, frames=frames, preset=known, exclude_types=silent, rcond=rcond)
     model.out_bias += torch.from_numpy(found.bias).to(model.out_bias)
     model.out_std.fill_(found.std)
+
+
+def set_bias(potential: Potential, data: Dataset, frames: np.ndarray) -> None:
+    """Gives each type the energy that fits the labels of these frames best, whatever the model says, and frame and
+    atomic parameters their averages and deviations in the data: DeePMD-kit's "set-by-statistic". `preset_out_bias` of
+    the model's options holds."""
+    model = potential.model
+    found = data_energies(model, model.options, data, frames)
+    model.out_bias.copy_(torch.from_numpy(found.bias).to(model.out_bias))
+    model.out_std.fill_(found.std)
+    model.set_parameter_statistics(
+        {name: parameter_statistics(data, name) for name, size in model.parameter_sizes.items() if size}
+    )
 
 
 def _by_type(energies: list[float | None], options: Any, potential: Potential) -> dict[int, float]:
