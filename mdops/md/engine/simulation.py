@@ -87,6 +87,7 @@ class Simulation(ABC, Generic[G, F]):
         step: int = 0,
         fparam: Any = None,
         aparam: Any = None,
+        atom_virial: bool = False,
     ) -> None:
         """Takes the atoms as they are, momenta included (`mdops.md.motion.set_velocities` makes some).
 
@@ -98,6 +99,7 @@ class Simulation(ABC, Generic[G, F]):
             step: what the first step comes after.
             fparam: (p,), or (S, p) of a list; aparam: (q,), or (N, q), N being all atoms. Where the `info` and
                 `arrays` of a structure have none.
+            atom_virial: give those, in all frames.
 
         Raises:
             InputError: no atoms, constraints, npt without a cell that is periodic in three directions, an element
@@ -120,7 +122,7 @@ class Simulation(ABC, Generic[G, F]):
         self.step, self.builds, self.repeats = step, 0, 0
         self.physics = physics
         self.on_progress: Callable[[int, np.ndarray], None] | None = None
-        self._skin, self._use_graphs = float(skin), graphs
+        self._skin, self._use_graphs, self._atom_virial = float(skin), graphs, atom_virial
         self._guard = Guard(physics.timestep, physics.temperature)
         self._freedom = self._structures.freedom
         sizes = np.diff(self._structures.starts)
@@ -163,15 +165,22 @@ class Simulation(ABC, Generic[G, F]):
         cells_move, surfaces = bath["cell_momenta"].numel() > 0, []
         for model, structures in zip(self.potentials, self._inputs, strict=True):
             own, fparam, aparam = structures.sorted(order, positions, cells, model.device)
-            surfaces.append(Surface(model, own, self._skin, fparam, aparam, capacity, cells_move=cells_move))
+            surfaces.append(
+                Surface(
+                    model, own, self._skin, fparam, aparam, capacity, cells_move=cells_move,
+                    atom_virial=self._atom_virial,
+                )
+            )  # fmt: skip
         self._surface = surfaces[0] if len(surfaces) == 1 else Committee(surfaces)
         system = surfaces[0].system
         sorted_momenta = torch.as_tensor(np.ascontiguousarray(momenta[order]), device=device)
         masses = torch.as_tensor(self._structures.masses[order], device=device)
-        self._state = State.of(system, sorted_momenta, masses, bath, len(self.potentials))
+        self._state = State.of(
+            system, sorted_momenta, masses, bath, len(self.potentials), atom_virial=self._atom_virial
+        )
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         result = self._surface.forces_carefully(system.positions, system.cell, self._order, self._inverse)
-        for name in ("forces", "atom_energy", "virial", "forces_std", "model_energy"):
+        for name in ("forces", "atom_energy", "virial", "forces_std", "model_energy", "atom_virial"):
             getattr(self._state, name).copy_(getattr(result, name))
         energy = result.atom_energy[self._inverse].cpu().numpy()
         self._state.energy.copy_(torch.as_tensor(np.add.reduceat(energy, self._structures.starts[:-1])))
