@@ -68,6 +68,33 @@ class Physics:
 
 
 @dataclasses.dataclass(frozen=True)
+class Relaxation:
+    """What a minimiser looks for; a restart must have the same.
+
+    Attributes:
+        fmax: eV/A: a structure is relaxed when no force is larger. Where its cell moves the force on that counts,
+            too (the virial of an atom on average, row by row, eV), and forces are those by the positions in the
+            strain of the beginning, as of ASE's `FrechetCellFilter`.
+        cell: "fixed", or what of it moves: its "volume", or "all".
+        pressure: GPa, on a cell that moves.
+    """
+
+    fmax: float = 0.01
+    cell: Literal["fixed", "volume", "all"] = "fixed"
+    pressure: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fmax < math.inf:
+            raise InputError(f"fmax is {self.fmax}, expected a positive number in eV/A")
+        if self.cell not in ("fixed", "volume", "all"):
+            raise InputError(f"cell is {self.cell!r}, expected fixed, volume, all")
+        if not math.isfinite(self.pressure):
+            raise InputError(f"pressure is {self.pressure}, expected a number in GPa")
+        if self.pressure and self.cell == "fixed":
+            raise InputError("a pressure acts on a cell that moves: let its volume, or all of it, relax")
+
+
+@dataclasses.dataclass(frozen=True)
 class Output:
     """Where a run writes, and how often.
 

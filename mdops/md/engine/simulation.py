@@ -16,7 +16,7 @@ from mdops.calculator import check_models, takes
 from mdops.errors import InputError
 from mdops.md.engine.committee import Committee
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
-from mdops.md.engine.propagators import make_propagator
+from mdops.md.engine.propagators import Propagator, make_propagator
 from mdops.md.engine.state import BATH, TALLY, ListOrigin, State
 from mdops.md.engine.structures import Structures
 from mdops.md.engine.surface import Flags, Surface
@@ -76,6 +76,8 @@ class Simulation(ABC, Generic[G, F]):
             average; for one who waits.
     """
 
+    _may_fix = False
+
     def __init__(
         self,
         structures: G,
@@ -115,7 +117,9 @@ class Simulation(ABC, Generic[G, F]):
         self.potential = self.potentials[0]
         # One for each model: types and parameters are its own, the rest is the same.
         self._inputs = [
-            Structures(frames, model, physics, fparam, aparam, unused=self._unused(model))
+            Structures(
+                frames, model, physics, fparam, aparam, unused=self._unused(model), may_fix=self._may_fix
+            )
             for model in self.potentials
         ]
         self._structures = self._inputs[0]
@@ -123,10 +127,9 @@ class Simulation(ABC, Generic[G, F]):
         self.physics = physics
         self.on_progress: Callable[[int, np.ndarray], None] | None = None
         self._skin, self._use_graphs, self._atom_virial = float(skin), graphs, atom_virial
-        self._guard = Guard(physics.timestep, physics.temperature)
+        self._guard = self._make_guard()
         self._freedom = self._structures.freedom
-        sizes = np.diff(self._structures.starts)
-        self._propagator = make_propagator(physics, self._freedom, sizes, self.potential.device)
+        self._propagator = self._make_propagator()
         self._stride, self._first = 1, step
         self._heat = np.zeros(len(frames))  # eV, sums over the steps
         self._surface: Any = None
@@ -134,6 +137,17 @@ class Simulation(ABC, Generic[G, F]):
         s = self._structures
         with refused_as_input():
             self._start(s.positions, s.momenta, s.cells, self._propagator.bath())
+
+    def _make_guard(self) -> Guard:
+        return Guard(self.physics.timestep, self.physics.temperature)
+
+    def _make_propagator(self) -> Propagator:
+        sizes = np.diff(self._structures.starts)
+        return make_propagator(self.physics, self._freedom, sizes, self.potential.device)
+
+    def _rests(self) -> bool:
+        """Whether nothing will move any more; asked where the host waits for the steps before."""
+        return False
 
     @abstractmethod
     def _frames(self, structures: G) -> list[Atoms]:
@@ -246,7 +260,7 @@ class Simulation(ABC, Generic[G, F]):
         end, queued = self.step + steps, self.step
         pending: deque[_QueuedSteps] = deque()
         try:
-            while self.step < end:
+            while self.step < end and not (queued == self.step and self._rests()):
                 if queued < end and len(pending) <= self._ahead:
                     with self._on_device():
                         block = self._queue(queued, min(self._stride, end - queued), every)
@@ -291,6 +305,9 @@ class Simulation(ABC, Generic[G, F]):
         self._state.clear_tally()
         try:
             for k in range(steps):
+                if k and not self._surface.captures and self._rests():
+                    steps = k
+                    break
                 self._replay(rebuild=k == 0)
                 if every and (first + k + 1) % every == 0:
                     recordings.append(self._record(first + k + 1))
@@ -350,7 +367,9 @@ class Simulation(ABC, Generic[G, F]):
     def _go_carefully(self, steps: int, every: int) -> Iterator[F]:
         """Steps with a list of their own and all checks on the host."""
         state, surface = self._state, self._surface
-        for _ in range(steps):
+        for k in range(steps):
+            if k and self._rests():
+                break
             with self._guard.explain(self.step + 1):
                 moved = self._propagator.first_half(state)
                 result = surface.forces_carefully(moved.positions, moved.cell, self._order, self._inverse)
