@@ -46,7 +46,7 @@ def commands(text):
     found = [
         re.match(
             r" *(?:torchrun .* -m |mpirun .* )?"
-            r"mdops ((?:info|convert|core|lammps|md|train|test|quantize|bench|build|profile|doctor)\b[^#]*)",
+            r"mdops ((?:info|convert|core|lammps|md|relax|train|test|quantize|bench|build|profile|doctor)\b[^#]*)",
             line,
         )
         for line in lines

@@ -5,6 +5,7 @@ import argparse
 import dataclasses
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops.md import run as run_md
 
     physics, output = _physics(args), _output(args)
-    _keep_inputs(args, output)
+    keep_inputs(args, (output.trajectory, output.log, output.checkpoint))
     atoms = read_structure(args.structure)
     atoms.calc = MDOps(
         args.model,
@@ -102,10 +103,10 @@ def _output(args: argparse.Namespace) -> "Output":
     )
 
 
-def _keep_inputs(args: argparse.Namespace, output: "Output") -> None:
+def keep_inputs(args: argparse.Namespace, paths: Iterable[Path | None]) -> None:
     """Raises InputError if the run would write over the structure or a model, which --overwrite is not meant for."""
     inputs = [Path(args.structure.split("@")[0]), *map(Path, args.model)]
-    for path in (output.trajectory, output.log, output.checkpoint):
+    for path in paths:
         if (
             path is not None
             and path.exists()

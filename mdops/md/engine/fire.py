@@ -1,8 +1,8 @@
 """FIRE: a minimiser of energies, of atoms and of cells, many systems side by side.
 
 E. Bitzek et al., Phys. Rev. Lett. 97, 170201 (2006), with the steps of ASE's `FIRE`. Cells move as by ASE's
-`FrechetCellFilter`: a cell is h = h_0 exp(L)^T, and the coordinates are n L, of n atoms, and positions in the strain of the
-beginning, x exp(-L)^T.
+`FrechetCellFilter`: a cell is h = h_0 exp(L)^T, and the coordinates are n L, of n atoms, and positions in the strain of
+the beginning, x exp(-L)^T.
 """
 
 from collections.abc import Mapping

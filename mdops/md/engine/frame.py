@@ -77,6 +77,7 @@ class BatchFrame(Sequence[Frame]):
         virial: (S, 3, 3), eV; cell: (S, 3, 3), A.
         forces_std: (N,); energy_std: (S,), of several models; or None.
         atom_virial: (N, 3, 3), or None.
+        largest_force: (S,), eV/A, and converged: (S,) bool, of a minimiser; or None.
     """
 
     step: int
@@ -93,6 +94,8 @@ class BatchFrame(Sequence[Frame]):
     forces_std: np.ndarray | None = None
     energy_std: np.ndarray | None = None
     atom_virial: np.ndarray | None = None
+    largest_force: np.ndarray | None = None
+    converged: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.energy)

@@ -1,5 +1,6 @@
 """Relaxations of structures, one or many side by side."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +11,10 @@ from ase import Atoms
 from mdops import Potential
 from mdops.errors import InputError
 from mdops.md.engine.fire import DONE, FORCE, STEPS, Fire
-from mdops.md.engine.frame import BatchFrame
+from mdops.md.engine.frame import BatchFrame, Recording, to_host
 from mdops.md.engine.propagators import Propagator
 from mdops.md.engine.simulation import Simulation
+from mdops.md.engine.state import State
 from mdops.md.guard import Guard, UnstableRunError
 from mdops.md.options import Physics, Relaxation
 
@@ -153,6 +155,24 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
 
     def _give(self, frame: BatchFrame) -> BatchFrame:
         return frame
+
+    def _record(self, step: int) -> Recording:
+        return _Recording(step, self._state, None, self._inverse, self._structures.starts)
+
+
+class _Recording(Recording):
+    """With what the minimiser says of each structure."""
+
+    def __init__(
+        self, step: int, state: State, bath: torch.Tensor | None, inverse: torch.Tensor, starts: np.ndarray
+    ) -> None:
+        super().__init__(step, state, bath, inverse, starts)
+        self._eta = to_host(state.eta)
+
+    def frame(self) -> BatchFrame:
+        eta = self._eta.numpy()
+        converged, largest = eta[:, DONE] > 0, eta[:, FORCE].copy()
+        return dataclasses.replace(super().frame(), converged=converged, largest_force=largest)
 
 
 class _RelaxationGuard(Guard):
