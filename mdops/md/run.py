@@ -129,6 +129,10 @@ class _AseRun(_Run):
     kind = "ase"
 
     def __init__(self, atoms: Atoms, physics: Physics, output: Output, new_velocities: bool) -> None:
+        if physics.has_ramp:
+            raise InputError(
+                "temperature and pressure are ramped by the engine, which moves no structures with constraints"
+            )
         super().__init__(atoms, physics, output, new_velocities)
         self.dynamics = make_integrator(atoms, physics, self.rng)
         self.every = physics.checkpoint_steps(len(atoms))

@@ -139,7 +139,8 @@ class Simulation(ABC, Generic[G, F]):
             self._start(s.positions, s.momenta, s.cells, self._propagator.bath())
 
     def _make_guard(self) -> Guard:
-        return Guard(self.physics.timestep, self.physics.temperature)
+        hottest = max(self.physics.temperature or 0.0, self.physics.final_temperature or 0.0)
+        return Guard(self.physics.timestep, hottest)
 
     def _make_propagator(self) -> Propagator:
         sizes = np.diff(self._structures.starts)
@@ -263,12 +264,12 @@ class Simulation(ABC, Generic[G, F]):
             while self.step < end and not (queued == self.step and self._rests()):
                 if queued < end and len(pending) <= self._ahead:
                     with self._on_device():
-                        block = self._queue(queued, min(self._stride, end - queued), every)
+                        block = self._queue(queued, self._steps_at_once(queued, end), every)
                     if block is not None:
                         pending.append(block)
                         queued += block.steps
                     else:
-                        yield from self._go_carefully(min(self._stride, end - queued), every)
+                        yield from self._go_carefully(self._steps_at_once(queued, end), every)
                         queued = self.step
                     continue
                 block = pending.popleft()
@@ -298,9 +299,15 @@ class Simulation(ABC, Generic[G, F]):
         """Blocks queued while one runs."""
         return 1 if self._surface.captures else 0
 
+    def _steps_at_once(self, first: int, end: int) -> int:
+        """Of a block; all steps of one have the same goals."""
+        return int(min(self._stride, end - first, self.physics.stair_end(first) - first))
+
     def _queue(self, first: int, steps: int, every: int) -> _QueuedSteps | None:
         """Queues a block; None where the potential refused a step at once (it asks the device itself, then)."""
         start, recordings = self._snapshot(), []
+        if self._propagator.aim(first):
+            self._graphs.clear()  # goals are constants there
         self._prepare()
         self._state.clear_tally()
         try:
@@ -370,6 +377,7 @@ class Simulation(ABC, Generic[G, F]):
         for k in range(steps):
             if k and self._rests():
                 break
+            self._propagator.aim(self.step)
             with self._guard.explain(self.step + 1):
                 moved = self._propagator.first_half(state)
                 result = surface.forces_carefully(moved.positions, moved.cell, self._order, self._inverse)
