@@ -347,17 +347,13 @@ class Potential(nn.Module):
     ) -> dict[str, torch.Tensor]:
         """Energy, forces, virial and atom_energy (as `forward` gives them), without a graph: for simulation.
 
-        With `atom_virial` also atom_virial (N, 3, 3): a pair's virial is booked on the neighbour, as in
-        DeePMD-kit; refused with another `matmul` than "float32".
+        With `atom_virial` also atom_virial (N, 3, 3), eV, in DeePMD-kit's convention: with e_i the energy of atom i
+        and d = x_j - x_i, that of atom j is the sum over i of -de_i/dd (x) d, the force's component first. A pair's
+        virial is its neighbour's. They sum to the virial to rounding. The same evaluator gives them in the same pass.
         """
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
-        if atom_virial:
-            if self.matmul != "float32":
-                self._refuse_matmul(self.matmul, "atomic virials come from PyTorch's own products")
-            answers, _ = self.evaluator("differentiate")(system, near, fparam, aparam, atom_virial=True)
-        else:
-            answers, _ = self.evaluator()(system, near, fparam, aparam)
+        answers, _ = self.evaluator()(system, near, fparam, aparam, atom_virial=atom_virial)
         return self.with_sums({name: value.detach() for name, value in answers.items()}, system)
 
     @torch.no_grad()

@@ -483,7 +483,7 @@ def _potential_samples(
     norm = (p["mean"], p["std"], p["mask"], p["mask"] & False, p["sel"], p["sel"][:0])
     output = (random(2, like=torch.float64), random(2, like=torch.float64))
     shape = (CUTOFF, SMOOTH, PROTECTION, 1.2, width, axis, [5, 10, 10], [0, 1, 1])
-    scalars = (*shape, False, 1, 3.0, "float32")
+    scalars = (*shape, False, 1, 3.0, "float32", True)
     args = (*atoms, *lists, *norm, tables, torch.stack([packed, packed]), random(5, 1), *output, *scalars)
     bad = {
         "index": (4, p["neighbors"] + 4),
@@ -500,7 +500,7 @@ def _potential_samples(
     mixed = (p["mean"], p["std"], p["mask"], ~p["mask"], p["sel"][:1], p["types"].clamp(min=0))
     gates = torch.nn.functional.pad(0.2 * random(2, 3 * (intervals + 5), width), (0, 16 - width))
     ends = (random(5, 1), output[0][:1], output[1])
-    together = (*atoms, *lists, *mixed, gates, packed[None], *ends, *shape, True, 1, 3.0, "float32")
+    together = (*atoms, *lists, *mixed, gates, packed[None], *ends, *shape, True, 1, 3.0, "float32", False)
     bad_together = {
         "padding": (12, p["types"].clamp(min=0) + 2),
         "sel": (11, p["sel"]),
@@ -527,6 +527,7 @@ def _potential_samples(
         1,
         3.0,
         "float32",
+        True,
     )
     whole = [
         Sample("spline_potential_pack", pack, opaque=(0,), bad={"matmul": (5, "high")}),
@@ -547,7 +548,7 @@ def _potential_samples(
         (together, layers_of_net, {}),
         (alone, [*plain_net, *plain_net], {}),
     ):
-        trained = (*values[:14], tensors, *values[15:-3])
+        trained = (*values[:14], tensors, *values[15:-4])
         saved = torch.ops.mdops.spline_training(*trained)[-1]
         shifted = {name: (k + 4, value) for name, (k, value) in wrong.items()}
         whole += [

@@ -163,8 +163,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor padding, "
       "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual, bool gated, int activation, float threshold, str matmul) "
-      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest)");
+      "int[] residual, bool gated, int activation, float threshold, str matmul, bool atom_virial) "
+      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
+      "Tensor atom_virial)");
 
   // The same with the gradients that a loss on its results has by the tables and the nets, for training.
   m.def(

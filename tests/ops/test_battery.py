@@ -280,7 +280,7 @@ def test_nan_passes_a_step_of_bfloat16_units(matmul, nan):
     nets = pack.function(*pack.args[:-1], matmul)
 
     def run(nets, extra):
-        return step.function(*step.args[:14], nets, extra, *step.args[16:-1], matmul)
+        return step.function(*step.args[:14], nets, extra, *step.args[16:-2], matmul, True)
 
     extra = step.args[15].clone()
     extra[1] = nan
@@ -338,11 +338,12 @@ def test_nan_passes_every_activation(activation, dtype):
     for place, value, spoilt in ((14, nets, [0, 3]), (15, extra, [1])):  # atoms of the first type; one atom
         args = [*sample.args[:place], value, *sample.args[place + 1 :]]
         args[27] = activation
-        energy, forces, virial, _, _ = sample.function(*args)
+        energy, forces, virial, _, _, atom_virial = sample.function(*args)
         assert energy.isnan().nonzero().flatten().tolist() == spoilt
         if place == 14 or activation != CODES["linear"]:  # through which a parameter changes no force
             assert forces[spoilt].isnan().all()
             assert virial.isnan().flatten(1).any(dim=1).tolist() == [True, 3 in spoilt]
+            assert atom_virial.isnan().any()
 
 
 @cases()
