@@ -82,17 +82,23 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     """Small inputs for every op that the device has: virtual atoms, absent neighbours, pairs beyond the cutoff,
     masks."""
     p = _pairs(device, dtype)
-    gen = torch.Generator().manual_seed(2)
 
-    def random(*shape: int, like: torch.dtype = dtype) -> torch.Tensor:
-        return torch.randn(*shape, generator=gen, dtype=torch.float64).to(device, like)
+    def numbers(seed: int) -> Callable[..., torch.Tensor]:
+        gen = torch.Generator().manual_seed(seed)
+
+        def random(*shape: int, like: torch.dtype = dtype) -> torch.Tensor:
+            return torch.randn(*shape, generator=gen, dtype=torch.float64).to(device, like)
+
+        return random
+
+    random = numbers(2)
 
     samples = _pair_samples(p, random, dtype) + _step_samples(p, random) + _net_samples(random)
     for radial in (False, True):
         samples += _moment_samples(p, random, radial)
     samples += _angle_samples(p, random)
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
-    samples += _attention_layer_samples(random, device)
+    samples += _attention_layer_samples(numbers(3), device)  # their own, where a device has no such samples
     rows = random(4, 21)
     samples += [
         Sample("unit", (rows,), (0,)),

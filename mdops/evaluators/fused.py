@@ -264,12 +264,12 @@ def scale_and_shift(splines: SplineModel) -> tuple[torch.Tensor, torch.Tensor]:
     """scale of each net and shift of each type, float64: e = scale * net + shift; both 0 for the types that have no
     energy."""
     model, fitting, kinds = splines.model, splines.fitting, splines.kinds
-    has_energy = model.has_energy[kinds].double()
-    nothing = torch.zeros(1, fitting.net(0).inputs, dtype=torch.float64, device=kinds.device)
+    has_energy = model.has_energy[kinds.index].double()
+    nothing = torch.zeros(1, fitting.net(0).inputs, dtype=torch.float64, device=kinds.index.device)
     vacuum: list[Any] = [
         copy.deepcopy(fitting.net(t)).double()(nothing)[0, 0] if fitting.vacuum[t] else 0.0
-        for t in kinds.tolist()
+        for t in kinds.numbers
     ]
-    absent = torch.tensor([float(v) for v in vacuum], dtype=torch.float64, device=kinds.device)
+    absent = torch.tensor([float(v) for v in vacuum], dtype=torch.float64, device=kinds.index.device)
     scale = has_energy[:1] if splines.shares_net else has_energy
-    return scale, has_energy * (fitting.bias[kinds] + model.out_bias[kinds] - absent)
+    return scale, has_energy * (fitting.bias[kinds.index] + model.out_bias[kinds.index] - absent)

@@ -13,7 +13,7 @@ from torch import nn
 from mdops.errors import UnsupportedModelError
 from mdops.models.contract import Features, Tree, environment_node
 from mdops.models.environment import check_axis, environment, in_chunks, switch
-from mdops.models.moments import MomentDescriptor
+from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
@@ -336,10 +336,10 @@ class SeAttenV2(MomentDescriptor):
     def constants(self) -> torch.Tensor | None:
         return self.type_embedding() if self.options.concat_output_tebd else None
 
-    def functions(self, s: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+    def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
         """Without attention. Only these types' embeddings are used, of a model that may have many."""
-        n, x = len(types), self.scaled(s, types)
-        embedded = F.embedding(types, self.type_embedding())
+        n, x = len(types.numbers), self.scaled(s, types)
+        embedded = F.embedding(types.index, self.type_embedding())
         products = self._type_products(embedded)
         kinds, centers = torch.arange(n, device=s.device), torch.arange(n, device=s.device)[:, None]
         if self.gated:

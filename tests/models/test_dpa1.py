@@ -46,7 +46,7 @@ def load(case, dtype="float64", device="cpu", spline=False):
 def assert_close(found, wanted, tolerance, name=""):
     for key in found.keys() & wanted.keys():
         assert found[key].dtype == torch.float64
-        error = relative_error(found[key].cpu(), wanted[key])
+        error = relative_error(found[key].cpu(), wanted[key].detach().cpu())
         assert error < tolerance["energy" not in key], f"{name}: {key} is off by {error:.1e}"
 
 

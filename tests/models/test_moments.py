@@ -40,11 +40,6 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def sums_on_gpus(monkeypatch):
-    monkeypatch.setenv("MDOPS_GPU_SUMS", "1")
-
-
 def folder_of(case):
     return SHARED / case if (SHARED / case).is_dir() else KINDS / case
 
@@ -402,9 +397,9 @@ def test_engine_steps_are_the_calculators(name, elements, device):
     assert frames[-1].energy == pytest.approx(reference.get_potential_energy(), abs=10 * tolerance)
 
 
-@pytest.mark.parametrize("name", ["concat_davg", "strip_smooth_davg"])
+@pytest.mark.parametrize("name", ["concat_one_side", "concat_davg_smooth"])
 def test_energy_is_conserved(name, device):
-    """2 ps of 1 fs; sel is large enough for all, and nothing jumps at the cutoff where the gate closes."""
+    """400 steps of 1 fs, and 2,000 on a GPU; sel is large enough for all, and nothing jumps at the cutoff."""
     dtype = torch.float32 if device == "cuda" else torch.float64
     potential = potential_of(dtype=dtype, **{**COMBINATIONS[name], "sel": 90}).to(device)
     atoms = alloy()
@@ -414,7 +409,7 @@ def test_energy_is_conserved(name, device):
         warnings.simplefilter("ignore")
         frames = list(Engine(atoms, potential, Physics("nve", 300, 1)).run(steps, every=steps // 20))
     conserved = np.array([frame.conserved for frame in frames]) / len(atoms)
-    assert np.abs(conserved - conserved[0]).max() < 1e-3
+    assert np.abs(conserved - conserved[0]).max() < 5e-4
 
 
 @pytest.mark.gpu

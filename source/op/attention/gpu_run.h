@@ -181,7 +181,7 @@ class Attention {
 
   template <class N, int D, bool Options>
   BackwardMemory<N, D, kQueryStep<N, D, Options>> backward_layout() const {
-    BackwardMemory<N, D, kQueryStep<N, D, Options>> layout{kGroup * backward_groups(D), p_.gates};
+    BackwardMemory<N, D, kQueryStep<N, D, Options>> layout{kGroup * backward_warps(D), p_.gates};
     while (layout.keys > kGroup && layout.size(has_factors()) > limits_.shared_bytes) layout.keys -= kGroup;
     return layout;
   }
