@@ -13,9 +13,22 @@ from mdops.testing import Sample
 
 DEVICES = {"cpu": (), "cuda": pytest.mark.gpu}
 # The gradient of these is the second derivative itself.
-LAST = ("env_mat_backward", "spline_moment_backward", "spline_training", "unit_backward")
+LAST = (
+    "angle_features",
+    "angle_moment_backward",
+    "env_mat_backward",
+    "spline_moment_backward",
+    "spline_training",
+    "unit_backward",
+)
 # Rows of these, (N or ntypes, ...), are of spline functions: what NaN does not tell which of them it belongs to.
-SPLINE_ROWS = ("spline_moment", "spline_moment_jvp", "spline_training_backward")
+SPLINE_ROWS = (
+    "angle_moment",
+    "angle_moment_jvp",
+    "spline_moment",
+    "spline_moment_jvp",
+    "spline_training_backward",
+)
 
 
 def cases(keep=lambda sample: True):
