@@ -3,6 +3,7 @@
 A potential asks each `why_not` and takes the first that has no reason (`Potential.evaluator`).
 """
 
+from mdops.evaluators.angles import AngleMoments
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
 from mdops.evaluators.blended import Blended, SplinedBlend, Tabulated
@@ -21,11 +22,13 @@ SIMULATE: list[type[Evaluator]] = [
     LowBit,
     SplinedBlend,
     Splined,
+    AngleMoments,
     Autograd,
 ]  # energies, forces and virials of one moment
 DIFFERENTIATE: list[type[Autograd]] = [
     SplinedBlend,
     Splined,
+    AngleMoments,
     Autograd,
 ]  # differentiable in everything, to second order
 TRAIN: list[type[Evaluator]] = [
@@ -33,6 +36,7 @@ TRAIN: list[type[Evaluator]] = [
     MomentTraining,
     SplinedBlend,
     Splined,
+    AngleMoments,
     Autograd,
 ]  # differentiable in the weights
 

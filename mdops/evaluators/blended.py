@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mdops.evaluators.angles import AngleMoments
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused_parts import FusedParts
@@ -219,6 +220,7 @@ class SplinedBlend(Autograd):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
+        self.captures = False  # it asks which types are there
         self._parts = [Splined(p) if Splined.why_not(p) is None else None for p in part_potentials(potential)]
         self.r_min = max((part.r_min for part in self._parts if part is not None), default=0.0)
 
@@ -240,7 +242,7 @@ class SplinedBlend(Autograd):
         trains: bool,
     ) -> tuple[Answers, NeighborReport]:
         model: Any = self.potential.model
-        near, report = self._judged(near, neighbors, check)
+        near, report = self.judged(near, neighbors, check)
         near = near.within(min(near.cutoff, model.cutoff)).without(model.absent_pairs)
 
         def energies(i: int, own: Neighborhood, taken: dict[str, torch.Tensor | None]) -> torch.Tensor:
@@ -259,7 +261,9 @@ def _evaluator(potential: "Potential", *, weighted: bool) -> Evaluator:
     if not weighted or isinstance(potential.model, PairTable):
         found: Evaluator = potential.evaluator()
         return found
-    return FusedParts(potential) if FusedParts.refusal(potential) is None else composed(potential)
+    if FusedParts.refusal(potential) is None:
+        return FusedParts(potential)
+    return AngleMoments(potential) if AngleMoments.why_not(potential) is None else composed(potential)
 
 
 def part_potentials(potential: "Potential") -> "list[Potential]":

@@ -37,8 +37,7 @@ class FusedParts(Evaluator):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
-        assert potential.grid is not None
-        self.r_min = potential.grid.r_min
+        self.r_min = potential.r_min or 0.0
         self._models = SplineModels(potential)
         self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
 

@@ -158,8 +158,7 @@ def test_the_parts_evaluators_are_autograd(name, table_file):
         for potential, tolerance in ((exact, 1e-12), (splined, SPLINES)):
             evaluator = potential.evaluator()
             assert isinstance(evaluator, Blended | Tabulated), potential.explain()
-            asked = {"atom_virial": True} if name.startswith(("zbl", "table")) else {}
-            found, report = evaluator(system, pairs, **parameters, **asked)
+            found, report = evaluator(system, pairs, **parameters, atom_virial=True)
             assert_close(found, wanted, tolerance, found.keys())
             assert torch.allclose(report.nearest.double(), expected.nearest.double())
             assert all(torch.equal(a, b) for a, b in zip(report.within, expected.within, strict=True))
