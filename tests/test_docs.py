@@ -13,7 +13,7 @@ from ase.build import molecule
 
 import mdops
 import mdops.md
-from mdops.cli import _parser
+from mdops.cli import COMMANDS, _parser
 from mdops.train import Trainer, parse_config
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def commands(text):
     found = [
         re.match(
             r" *(?:torchrun .* -m |mpirun .* )?"
-            r"mdops ((?:info|convert|core|lammps|md|relax|train|test|quantize|bench|build|profile|doctor)\b[^#]*)",
+            rf"mdops ((?:{'|'.join(COMMANDS)})\b[^#]*)",
             line,
         )
         for line in lines
@@ -111,23 +111,27 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("page", "blocks"),
-    [
-        ("README", 2),
-        ("docs/calculator", 3),
-        ("docs/command-line", 1),
-        ("docs/cuda", 1),
-        ("docs/jit", 1),
-        ("docs/ops", 1),
-        ("docs/training", 5),
-    ],
-)
+RUN = {
+    "README.md": 2,
+    "docs/calculator.md": 3,
+    "docs/command-line.md": 1,
+    "docs/cuda.md": 1,
+    "docs/jit.md": 1,
+    "docs/ops.md": 1,
+    "docs/training.md": 5,
+}
+
+
+def test_all_pages_with_python_are_run():
+    assert {name for name, page in zip(NAMES, PAGES, strict=True) if python(page.read_text())} == set(RUN)
+
+
+@pytest.mark.parametrize(("page", "blocks"), RUN.items())
 def test_python_runs(place, page, blocks):
-    found = python((ROOT / f"{page}.md").read_text())
+    found = python((ROOT / page).read_text())
     assert len(found) >= blocks, "blocks went, or are not found any more"
     names = {"mdops": mdops, "atoms": ase.io.read("structure.xyz"), **vars(mdops.md)}
     for block in found:
         # There may be no GPU, and little time.
         short = block.replace('"cuda"', '"cpu"').replace("10_000, every=100", "20, every=10")
-        exec(compile(short, f"{page}.md", "exec"), names)
+        exec(compile(short, page, "exec"), names)

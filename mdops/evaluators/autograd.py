@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 
 
 class Autograd(Evaluator):
+    """Takes every model: last in the lists of evaluators, and differentiable to any order."""
+
     name = "autograd"
     summary = "the model's own PyTorch operations, and their derivatives by autograd"
+
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        self.captures = potential.device.type == "cuda" and potential.model.captures
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
@@ -65,6 +71,8 @@ class Autograd(Evaluator):
                 retain_graph=trains,
                 materialize_grads=True,
             )
+        if once:
+            answers = {name: value.detach() for name, value in answers.items()}
         with torch.set_grad_enabled(create_graph and trains):
             return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
 
@@ -79,7 +87,7 @@ class Autograd(Evaluator):
     ) -> tuple[Answers, NeighborReport, torch.Tensor]:
         """Energies, and their gradient by the pair vectors, of so many atoms after so many: an atom's energy depends on
         its own pair vectors alone, and what is kept for the gradient is no more than one run's."""
-        near, report = self._judged(near, neighbors, check)
+        near, report = self.judged(near, neighbors, check)
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
         for first in range(0, near.system.atoms, size):
@@ -110,10 +118,10 @@ class Autograd(Evaluator):
         trains: bool,
     ) -> tuple[Answers, NeighborReport]:
         """Energies, without their derivatives; `trains`: gradients of the weights are wanted."""
-        near, report = self._judged(near, neighbors, check)
+        near, report = self.judged(near, neighbors, check)
         return self.potential.model(near, fparam, aparam), report
 
-    def _judged(
+    def judged(
         self, near: Neighborhood, neighbors: NeighborList, check: bool
     ) -> tuple[Neighborhood, NeighborReport]:
         """The neighbours, truncated if need be, and what there is of them."""

@@ -32,7 +32,7 @@ class Evaluator(ABC):
     summary: ClassVar[str]
     cost: ClassVar[str] = ""
     packs_weights: ClassVar[bool] = False
-    captures: ClassVar[bool] = False
+    captures: bool = False
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     r_min: float = 0.0
 

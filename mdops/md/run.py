@@ -262,11 +262,7 @@ def models_identity(models: Sequence[Potential]) -> dict[str, Any]:
         identity[name] = digest(model)[:16]
         identity[f"dtype of the {name}"] = str(model.dtype).removeprefix("torch.")
         identity[f"matmul of the {name}"] = model.matmul
-        grid = model.grid
-        splines = (
-            "exact nets" if grid is None else f"splines of {grid.intervals} intervals beyond {grid.r_min:g} A"
-        )
-        identity[f"evaluation of the {name}"] = splines
+        identity[f"evaluation of the {name}"] = model.splines() or "exact nets"
         identity[f"overflow of the {name}"] = model.overflow
     return identity
 
