@@ -175,16 +175,21 @@ class Blended(Evaluator):
         return sums, reports
 
     def _zbl(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
-        near, _, _ = near_weight(
-            *(system.positions, system.cell, system.batch, system.types),
-            *(neighbors.neighbors, neighbors.images, neighbors.counts, *self._near),
-        )
+        atoms = (system.positions, system.cell, system.batch, system.types, *neighbors[:3])
+        near, within, nearest = near_weight(*atoms, *self._near)
+        reach = self._model.models[1].cutoff
+        if reach != self._near[1]:  # the table reports of the atoms that it looks at
+            _, within, nearest = near_weight(*atoms, self._near[0], reach, *self._near[2:])
+        report = NeighborReport((within.sum(1, keepdim=True, dtype=torch.int32),), nearest)
+        if not near.any():
+            net, net_report = self._part(0, system, neighbors, parameters, silent, atom_virial)
+            return net, [net_report, report]
         far = 1 - near
         weights = (far, near) if silent is None else (far * silent, near * silent)
         net, net_report = self._part(0, system, neighbors, parameters, weights[0], atom_virial)
         names, ntypes = self._model.names_1, self._parts[1].model.ntypes
         blend = {"other": net["atom_energy"], "near": _renamed_mask(self._near, names, ntypes)}
-        table, report = self._part(1, system, neighbors, parameters, weights[1], atom_virial, **blend)
+        table, _ = self._part(1, system, neighbors, parameters, weights[1], atom_virial, **blend)
         sums = {name: value + table[name] for name, value in net.items() if name != "atom_energy"}
         # A table's NaN is of atoms that are too near, and those alone have it.
         energy = far * net["atom_energy"] + torch.where(near == 0, 0.0, near * table["atom_energy"])
