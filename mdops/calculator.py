@@ -246,7 +246,7 @@ def _refuse_spline_options(ready: Sequence[Potential], spline: bool, r_min: floa
     option = None
     if ready and r_min is not None:
         option = f"r_min={r_min}"
-    elif not spline and any(model.grid is not None for model in ready):
+    elif not spline and any(model.r_min is not None for model in ready):
         option = "spline=False"
     if option is not None:
         raise InputError(

@@ -13,7 +13,7 @@ from ase.build import molecule
 
 import mdops
 import mdops.md
-from mdops.cli import _parser
+from mdops.cli import COMMANDS, _parser
 from mdops.train import Trainer, parse_config
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def commands(text):
     found = [
         re.match(
             r" *(?:torchrun .* -m |mpirun .* )?"
-            r"mdops ((?:info|convert|core|lammps|md|train|test|quantize|bench|build|profile|doctor)\b[^#]*)",
+            rf"mdops ((?:{'|'.join(COMMANDS)})\b[^#]*)",
             line,
         )
         for line in lines

@@ -155,7 +155,7 @@ def _description(exact: "Potential", splines: SplineModel) -> dict[str, Any]:
     return {
         "version": _VERSION,
         "kind": exact.kind,
-        "elements": [exact.type_map[t] for t in splines.kinds.tolist()],
+        "elements": [exact.type_map[t] for t in splines.kinds.numbers],
         "cutoff": cutoff,
         "cutoff_smooth": smooth,
         "protection": protection,

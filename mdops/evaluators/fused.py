@@ -70,12 +70,15 @@ class Fused(Evaluator):
         aparam: torch.Tensor | None = None,
         *,
         check: bool = True,
+        atom_virial: bool = False,
     ) -> tuple[Answers, NeighborReport]:
         tables = self._tables_of(self._models.types(system))
         if tables is None:
-            return composed(self.potential)(system, neighbors, fparam, aparam, check=check)
+            return composed(self.potential)(
+                system, neighbors, fparam, aparam, check=check, atom_virial=atom_virial
+            )
         s = tables.splines
-        energy, forces, virial, within, nearest = spline_potential(
+        energy, forces, virial, within, nearest, of_atoms = spline_potential(
             *atoms_and_pairs(s, system, neighbors),
             *tables.norms,
             s.padding(system),
@@ -83,11 +86,14 @@ class Fused(Evaluator):
             s.extra_inputs(system, fparam, aparam),
             *tables.output,
             *tables.scalars,
+            atom_virial,
         )
         report = NeighborReport((s.taken(within),), nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
-            return composed(self.potential)(system, neighbors, fparam, aparam)  # which drops neighbours
-        return {"atom_energy": energy, "forces": forces, "virial": virial}, report
+            # Which drops neighbours.
+            return composed(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
+        answers = {"atom_energy": energy, "forces": forces, "virial": virial}
+        return (answers | {"atom_virial": of_atoms} if atom_virial else answers), report
 
     def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":
         """What the op takes for systems of these types; None if it does not take them. Made when they first come."""
@@ -264,12 +270,12 @@ def scale_and_shift(splines: SplineModel) -> tuple[torch.Tensor, torch.Tensor]:
     """scale of each net and shift of each type, float64: e = scale * net + shift; both 0 for the types that have no
     energy."""
     model, fitting, kinds = splines.model, splines.fitting, splines.kinds
-    has_energy = model.has_energy[kinds].double()
-    nothing = torch.zeros(1, fitting.net(0).inputs, dtype=torch.float64, device=kinds.device)
+    has_energy = model.has_energy[kinds.index].double()
+    nothing = torch.zeros(1, fitting.net(0).inputs, dtype=torch.float64, device=kinds.index.device)
     vacuum: list[Any] = [
         copy.deepcopy(fitting.net(t)).double()(nothing)[0, 0] if fitting.vacuum[t] else 0.0
-        for t in kinds.tolist()
+        for t in kinds.numbers
     ]
-    absent = torch.tensor([float(v) for v in vacuum], dtype=torch.float64, device=kinds.device)
+    absent = torch.tensor([float(v) for v in vacuum], dtype=torch.float64, device=kinds.index.device)
     scale = has_energy[:1] if splines.shares_net else has_energy
-    return scale, has_energy * (fitting.bias[kinds] + model.out_bias[kinds] - absent)
+    return scale, has_energy * (fitting.bias[kinds.index] + model.out_bias[kinds.index] - absent)

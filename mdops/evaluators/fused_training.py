@@ -56,7 +56,7 @@ class FusedTraining(Evaluator):
         check: bool = True,
     ) -> tuple[Answers, NeighborReport]:
         s = self._models.of(self._models.types(system))
-        has_energy = s.model.has_energy[s.kinds].double()
+        has_energy = s.model.has_energy[s.kinds.index].double()
         nets = s.fitting_layers()
         energy, forces, virial, within, nearest, _ = spline_training(
             *fused.atoms_and_pairs(s, system, neighbors),
@@ -66,7 +66,7 @@ class FusedTraining(Evaluator):
             _tensors(nets),
             s.extra_inputs(system, fparam, aparam),
             has_energy[: len(nets)],
-            has_energy * (s.fitting.bias + s.model.out_bias)[s.kinds],
+            has_energy * (s.fitting.bias + s.model.out_bias)[s.kinds.index],
             *fused.shape(s),
         )
         report = NeighborReport((s.taken(within),), nearest)

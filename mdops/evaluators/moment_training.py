@@ -104,7 +104,7 @@ class MomentTraining(Evaluator):
             table.flatten(1, 2),
             moments,
             extra,
-            atoms if s.has_all else [atoms[t] for t in s.kinds.tolist()],
+            atoms if s.has_all else [atoms[t] for t in s.kinds.numbers],
         )
         kind = system.types.long().clamp(min=0)
         return torch.where(system.types >= 0, energy.double() + bias[kind], 0.0), gradient

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from mdops.models.moments import MomentDescriptor
+from mdops.models.moments import MomentDescriptor, TypeChoice
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 # Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
@@ -74,16 +74,15 @@ def collocation_on(
     return x.to(device), inverse.to(device, dtype)
 
 
-def all_types(descriptor: MomentDescriptor) -> torch.Tensor:
-    """(ntypes,) int64."""
-    return torch.arange(descriptor.ntypes, device=descriptor.mean.device)
+def all_types(descriptor: MomentDescriptor) -> TypeChoice:
+    return TypeChoice.of(range(descriptor.ntypes), descriptor.mean.device)
 
 
 def embed(
     descriptor: MomentDescriptor,
     s: torch.Tensor,
     mask: torch.Tensor | None = None,
-    types: torch.Tensor | None = None,
+    types: TypeChoice | None = None,
 ) -> torch.Tensor:
     """(n, F, P, M): the `functions` of these types, (n,) or all, at s (P,) in 1/A; zero for the pairs of types that
     `mask` (n, n) leaves out."""
@@ -100,7 +99,7 @@ def coefficients(
     grid: SplineGrid,
     mask: torch.Tensor | None = None,
     smoothing: float = 0.0,
-    types: torch.Tensor | None = None,
+    types: TypeChoice | None = None,
 ) -> torch.Tensor:
     """C (n, F, B, M) of every function; arguments as of `embed`; differentiable in the nets' weights, whose gradients
     get those of the nets' bending, too, with the weight `smoothing`."""
@@ -117,7 +116,7 @@ def coefficients(
 def bending_weights(
     descriptor: MomentDescriptor,
     step: float,
-    types: torch.Tensor | None = None,
+    types: TypeChoice | None = None,
     functions: int | None = None,
 ) -> torch.Tensor:
     """(n, 1, 1, 1): what the squared second differences of C are multiplied with for their sum to be the bending
@@ -128,7 +127,7 @@ def bending_weights(
     second differences over h^2 are d^2G/dx^2 as a cubic spline: the weights are h / h^4 over the number of functions,
     of which each centre has so many (by default one a type).
     """
-    std = descriptor.std[:, 0] if types is None else descriptor.std[types, 0]
+    std = descriptor.std[:, 0] if types is None else descriptor.std[types.index, 0]
     count = len(std) * (functions or len(std)) * descriptor.channels
     return ((std / step) ** 3 / count)[:, None, None, None]
 
@@ -167,7 +166,7 @@ def _value_and_slope(
     s: torch.Tensor,
     h: float,
     mask: torch.Tensor | None,
-    types: torch.Tensor,
+    types: TypeChoice,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`embed` and its derivative in s, by the five-point formula with the step h: forward-mode autograd would load
     a second's worth of modules."""
@@ -200,7 +199,7 @@ def _s(descriptor: MomentDescriptor, r: torch.Tensor) -> tuple[torch.Tensor, tor
 
 def _pair_forces(
     descriptor: MomentDescriptor,
-    types: torch.Tensor,
+    types: TypeChoice,
     s: torch.Tensor,
     fall: torch.Tensor,
     value: torch.Tensor,
@@ -214,7 +213,10 @@ def _pair_forces(
     """
     if descriptor.plain:
         return (fall[:, None] * slope).abs().amax((0, 1, 3))
-    mean, std = descriptor.mean[types, None, None, None], descriptor.std[types][:, :, None, None, None]
+    mean, std = (
+        descriptor.mean[types.index, None, None, None],
+        descriptor.std[types.index][:, :, None, None, None],
+    )
     s, fall = s[:, None], fall[:, None]
     first = fall * (value + (s - mean) * slope) / std[:, 0]
     along, across = fall * (value + s * slope) / std[:, 1], s * s * value / std[:, 1]
@@ -226,7 +228,7 @@ def spline_error(
     s_max: float,
     intervals: int,
     mask: torch.Tensor | None = None,
-    types: torch.Tensor | None = None,
+    types: TypeChoice | None = None,
 ) -> float:
     """The largest relative error in the forces that single pairs make (`_pair_forces`), but those that `mask` leaves
     out; of these types alone, (n,), with a mask (n, n) of theirs, or of all.
@@ -261,7 +263,7 @@ def choose_grid(
     r_min: float,
     tolerance: float,
     mask: torch.Tensor | None = None,
-    types: torch.Tensor | None = None,
+    types: TypeChoice | None = None,
     intervals: int = _FIRST_INTERVALS,
 ) -> SplineGrid:
     """A grid whose error down to the distance r_min (A) is within `tolerance`, of so many intervals or more.

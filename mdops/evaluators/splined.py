@@ -3,7 +3,6 @@ the rest."""
 
 import copy
 import dataclasses
-import os
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
 from mdops.evaluators.spline import SplineGrid, all_types, choose_grid, coefficients, spline_error
 from mdops.models.contract import AtomicModel
-from mdops.models.moments import MomentDescriptor
+from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.nn.activation import is_smooth
@@ -27,8 +26,6 @@ from mdops.system import System
 if TYPE_CHECKING:
     from mdops.potential import Potential
 
-# Set to 1, it allows sums on GPUs of other descriptors than se_e2_a.
-GPU_SUMS = "MDOPS_GPU_SUMS"
 # Types whose pairs a grid is chosen by, of a model that knows more.
 _SAMPLED = 6
 
@@ -50,7 +47,7 @@ class SplineModel:
     Attributes:
         model, descriptor, fitting, grid.
         smoothing: weight of the nets' bending beside the loss of a training.
-        kinds: (n,) int64, the model's types that count here; has_all: whether these are all.
+        kinds: the model's types that count here, n of them; has_all: whether these are all.
         mean (n,), std (n, 2): the descriptor's.
         sel: (n,) int32, or (1,) where types share places.
         mask: (n, n) bool, pairs of types that do not see each other, by the descriptor's `exclude_types` or the model's
@@ -70,15 +67,17 @@ class SplineModel:
         self.grid: SplineGrid = grid
         self.smoothing = potential.smoothing
         self.has_all = types is None or len(types) == d.ntypes
-        self.kinds = all_types(d) if types is None else torch.tensor(types, device=d.mean.device)
-        self.mean, self.std = (d.mean, d.std) if self.has_all else (d.mean[self.kinds], d.std[self.kinds])
+        self.kinds = all_types(d) if types is None else TypeChoice.of(types, d.mean.device)
+        self.mean, self.std = (
+            (d.mean, d.std) if self.has_all else (d.mean[self.kinds.index], d.std[self.kinds.index])
+        )
         self.sel = torch.tensor([d.slots] if d.mixed else d.sel, dtype=torch.int32, device=d.mean.device)
         self.mask, self.zeroed = (self._of_pairs(x) for x in pair_masks(model))
-        self.shares_net = bool(model.fitting.shared and model.has_energy[self.kinds].all())
+        self.shares_net = bool(model.fitting.shared and model.has_energy[self.kinds.index].all())
         self._has_mean = bool((self.mean != 0).any())
         self._marks = torch.eye(self.ntypes, dtype=d.mean.dtype, device=d.mean.device)
         names = torch.full((d.ntypes + 1,), -1, dtype=torch.int32, device=d.mean.device)
-        names[self.kinds] = torch.arange(self.ntypes, dtype=torch.int32, device=d.mean.device)
+        names[self.kinds.index] = torch.arange(self.ntypes, dtype=torch.int32, device=d.mean.device)
         self._names = names  # the last one, -1, is that of virtual atoms
 
     @staticmethod
@@ -86,7 +85,7 @@ class SplineModel:
         """Why there is none for a potential."""
         if not SplineModel.knows(potential):
             return f"{_NO_SUMS}, and this is {potential.kind}"
-        return potential.why_no_spline or _why_not_on_gpu(potential)
+        return potential.why_no_spline
 
     @staticmethod
     def knows(potential: "Potential") -> bool:
@@ -95,19 +94,19 @@ class SplineModel:
     @property
     def ntypes(self) -> int:
         """n."""
-        return len(self.kinds)
+        return len(self.kinds.numbers)
 
     def covers(self, types: tuple[int, ...] | None) -> bool:
         """Whether all of these types, of the model with None, count here."""
-        return self.has_all or (types is not None and set(types) <= set(self.kinds.tolist()))
+        return self.has_all or (types is not None and set(types) <= set(self.kinds.numbers))
 
     @property
     def nets(self) -> list[Net]:
         """The fitting nets: one for all, or one a type."""
-        return [self.fitting.net(t) for t in self.kinds.tolist()[: 1 if self.shares_net else None]]
+        return [self.fitting.net(t) for t in self.kinds.numbers[: 1 if self.shares_net else None]]
 
     def _of_pairs(self, matrix: torch.Tensor) -> torch.Tensor:
-        return matrix if self.has_all else matrix[self.kinds][:, self.kinds]
+        return matrix if self.has_all else matrix[self.kinds.index][:, self.kinds.index]
 
     # -- The atoms, with the types that count here
 
@@ -117,7 +116,7 @@ class SplineModel:
 
     def counts(self, counts: torch.Tensor) -> torch.Tensor:
         """(N, n) int32, of `NeighborList.counts`."""
-        return counts if self.has_all else counts.index_select(1, self.kinds)
+        return counts if self.has_all else counts.index_select(1, self.kinds.index)
 
     def padding(self, system: System) -> torch.Tensor:
         """The argument `padding` of the ops."""
@@ -239,7 +238,7 @@ class SplineModel:
         constants = number(self.descriptor.constants())
         if constants is None:
             return nets
-        own, first = constants[self.kinds], self._features
+        own, first = constants[self.kinds.index], self._features
         last = first + own.shape[1]
         for k, (layer, *_) in enumerate(nets):
             weight, bias = layer.weight, layer.bias
@@ -333,19 +332,6 @@ def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
     return d if isinstance(d, MomentDescriptor) and d.is_sum else None
 
 
-def _why_not_on_gpu(potential: "Potential") -> str | None:
-    """The kernels for these were compiled for GPUs and tested on CPUs, but did not run on a GPU yet."""
-    d = moment_descriptor(potential.model)
-    if (
-        potential.device.type != "cuda"
-        or d is None
-        or not (d.mixed or d.plain)
-        or os.environ.get(GPU_SUMS) == "1"
-    ):
-        return None
-    return f"its sums on GPUs were not tested there yet ({GPU_SUMS}=1 in the environment allows them)"
-
-
 def pair_masks(model: DescriptorFitting) -> tuple[torch.Tensor, torch.Tensor]:
     """`mask` and `zeroed` of a `SplineModel` of all types."""
     excluded: torch.Tensor = model.descriptor.excluded  # type: ignore[assignment]
@@ -360,6 +346,7 @@ class Splined(Autograd):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
+        self.captures = False  # it asks which types are there
         self._models = SplineModels(potential)
         assert potential.grid is not None
         self.r_min = potential.grid.r_min
@@ -462,11 +449,11 @@ def _double(descriptor: MomentDescriptor) -> MomentDescriptor:
     return copy.deepcopy(descriptor).double()
 
 
-def _pairs(model: AtomicModel, types: Sequence[int]) -> tuple[torch.Tensor | None, torch.Tensor]:
+def _pairs(model: AtomicModel, types: Sequence[int]) -> tuple[torch.Tensor | None, TypeChoice]:
     """The mask of pairs, if there is any, and the types."""
     assert isinstance(model, DescriptorFitting)
-    kinds = torch.tensor(types, device=model.out_bias.device)
-    mask = pair_masks(model)[0][kinds][:, kinds]
+    kinds = TypeChoice.of(types, model.out_bias.device)
+    mask = pair_masks(model)[0][kinds.index][:, kinds.index]
     # Of a plain sum, neighbours that are excluded count.
     descriptor = moment_descriptor(model)
     masks = bool(mask.any()) and descriptor is not None and not descriptor.plain

@@ -1,12 +1,27 @@
 """What descriptors share that sum over neighbours: evaluators take such sums as spline moments."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood
+
+
+@dataclass(frozen=True)
+class TypeChoice:
+    """Some of a model's types, as numbers and as an index (n,) int64 on its device: both are kept, because a step that
+    is captured in a CUDA graph can make neither from the other."""
+
+    numbers: tuple[int, ...]
+    index: torch.Tensor
+
+    @classmethod
+    def of(cls, numbers: Sequence[int], device: torch.device) -> "TypeChoice":
+        return cls(tuple(numbers), torch.tensor(numbers, dtype=torch.int64, device=device))
 
 
 class MomentDescriptor(EnvironmentDescriptor):
@@ -52,8 +67,8 @@ class MomentDescriptor(EnvironmentDescriptor):
         """Of the nets of s."""
 
     @abstractmethod
-    def functions(self, s: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        """(n, F, P, M): of centres of these types, (n,) int64, the functions g at s (P,) in 1/A: of neighbours of each
+    def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
+        """(n, F, P, M): of centres of these n types the functions g at s (P,) in 1/A: of neighbours of each
         of the types, and with a gate g_c before them. Differentiable in the weights."""
 
     def constants(self) -> torch.Tensor | None:
@@ -68,6 +83,6 @@ class MomentDescriptor(EnvironmentDescriptor):
             d = torch.cat([d, F.embedding(near.centers, constants)], dim=1)
         return Features(d, t[:, 1:])
 
-    def scaled(self, s: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+    def scaled(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
         """(n, P): what the nets of centres of these types take for s (P,)."""
-        return (s - self.mean[types, None]) / self.std[types, :1]
+        return (s - self.mean[types.index, None]) / self.std[types.index, :1]

@@ -8,7 +8,7 @@ import torch
 
 from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, check_axis, embed, environment
-from mdops.models.moments import MomentDescriptor
+from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import Net, NetCollection
@@ -85,8 +85,8 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
     def activations(self) -> list[str]:
         return [layer.activation_name for net in self.embeddings.nets for layer in net.layers]
 
-    def functions(self, s: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        x, kinds = self.scaled(s, types)[..., None], types.tolist()
+    def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
+        x, kinds = self.scaled(s, types)[..., None], types.numbers
         if self.type_one_side:
             nets, x = [self.net(0, t) for t in kinds], x.flatten(0, 1)[None]
         else:

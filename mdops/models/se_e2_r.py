@@ -9,7 +9,7 @@ import torch
 from mdops.errors import UnsupportedModelError
 from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, embed, environment
-from mdops.models.moments import MomentDescriptor
+from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import NetCollection
@@ -58,8 +58,8 @@ class SeE2R(TypedDescriptor, MomentDescriptor):
     def activations(self) -> list[str]:
         return [layer.activation_name for net in self.embeddings.nets for layer in net.layers]
 
-    def functions(self, s: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        n, nets = len(types), [self.embeddings.net(t) for t in types.tolist()]
+    def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
+        n, nets = len(types.numbers), [self.embeddings.net(t) for t in types.numbers]
         values = nets[0].alike(nets, self.scaled(s, types).reshape(1, -1, 1))
         return values.view(n, n, len(s), -1).transpose(0, 1) / 5
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk
-from reference_cases import SHARED, references, relative_error
+from reference_cases import SHARED, composed, references, relative_error
 
 import mdops
 from mdops import Potential
@@ -38,11 +38,6 @@ SPLINES, FLOAT32 = 1e-7, 3e-5
 SMALL = {
     "rcut": 4.0, "rcut_smth": 1.0, "sel": 60, "neuron": [6, 12, 24], "axis_neuron": 5, "attn_layer": 0, "tebd_dim": 4,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def sums_on_gpus(monkeypatch):
-    monkeypatch.setenv("MDOPS_GPU_SUMS", "1")
 
 
 def folder_of(case):
@@ -111,10 +106,10 @@ def test_answers_are_deepmd_kits(case, dtype, device):
     tolerance = SPLINES if dtype == "float64" and not case.endswith("float32") else FLOAT32
     for one in references(folder):
         system = moved(one.system, device)
-        found = potential.evaluate(system, None, one.fparam, one.aparam)
-        composed = potential.evaluate(system, None, one.fparam, one.aparam, atom_virial=True)
+        found = potential.evaluate(system, None, one.fparam, one.aparam, atom_virial=True)
+        separate = composed(potential, system, one.fparam, one.aparam)
         assert_close(found, one.answers, tolerance, found.keys() & one.answers.keys())
-        assert_close(composed, one.answers, tolerance, composed.keys() & one.answers.keys())
+        assert_close(separate, one.answers, tolerance, separate.keys() & one.answers.keys())
 
 
 def moved(system, device):
@@ -178,6 +173,7 @@ def test_splines_are_the_nets(name):
         wanted = exact.evaluate(system, **parameters, atom_virial=True)
         assert_close(splined.evaluate(system, **parameters), wanted, SPLINES)
         assert_close(splined.evaluate(system, **parameters, atom_virial=True), wanted, SPLINES, wanted)
+        assert_close(composed(splined, system, **parameters), wanted, SPLINES, wanted)
 
 
 @pytest.mark.gpu
@@ -291,7 +287,7 @@ def test_new_weights_are_seen():
             weight.mul_(1.02)
     after = potential.evaluate(system)
     assert not torch.allclose(before, after["energy"], rtol=1e-5)
-    assert_close(after, potential.evaluate(system, atom_virial=True), 1e-9)
+    assert_close(after, composed(potential, system), 1e-9)
 
 
 def test_types_that_change_in_place_are_seen():
@@ -402,9 +398,9 @@ def test_engine_steps_are_the_calculators(name, elements, device):
     assert frames[-1].energy == pytest.approx(reference.get_potential_energy(), abs=10 * tolerance)
 
 
-@pytest.mark.parametrize("name", ["concat_davg", "strip_smooth_davg"])
+@pytest.mark.parametrize("name", ["concat_one_side", "concat_davg_smooth"])
 def test_energy_is_conserved(name, device):
-    """2 ps of 1 fs; sel is large enough for all, and nothing jumps at the cutoff where the gate closes."""
+    """400 steps of 1 fs, and 2,000 on a GPU; sel is large enough for all, and nothing jumps at the cutoff."""
     dtype = torch.float32 if device == "cuda" else torch.float64
     potential = potential_of(dtype=dtype, **{**COMBINATIONS[name], "sel": 90}).to(device)
     atoms = alloy()
@@ -414,7 +410,7 @@ def test_energy_is_conserved(name, device):
         warnings.simplefilter("ignore")
         frames = list(Engine(atoms, potential, Physics("nve", 300, 1)).run(steps, every=steps // 20))
     conserved = np.array([frame.conserved for frame in frames]) / len(atoms)
-    assert np.abs(conserved - conserved[0]).max() < 1e-3
+    assert np.abs(conserved - conserved[0]).max() < 5e-4
 
 
 @pytest.mark.gpu

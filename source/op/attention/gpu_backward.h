@@ -15,8 +15,7 @@
 //     memory,
 //                                          each by the same thread
 //
-// Where two warps share a group, one makes dV and dQ, the other X and dK. The block alone writes what belongs
-// to its head of its sequence: no atomics, one order.
+// The block alone writes what belongs to its head of its sequence: no atomics, one order.
 #pragma once
 
 #include "attention/gpu_forward.h"
@@ -28,17 +27,10 @@ namespace gpu_attention {
 template <class N, int D, bool Options>
 constexpr int kQueryStep = D >= 64 && N::kSplit && Options ? 16 : 32;
 
-// Groups of 16 keys in a tile, and how many warps share one. Of wide heads two may: one has the sums of the
-// values' gradients, the other those of the keys', so that registers are left for twice as many warps.
-// Whether that is faster has not been measured, so one has both.
-MDOPS_HD constexpr int backward_groups(int width) {
-  return width <= 64 ? 4 : 8;
-}
-MDOPS_HD constexpr int backward_roles(int) {
-  return 1;
-}
+// Groups of 16 keys in a tile, a warp each. (Two warps a group, one with the sums of the values' gradients
+// and one with the keys', took 1.2 to 1.9 times as long.)
 MDOPS_HD constexpr int backward_warps(int width) {
-  return backward_groups(width) * backward_roles(width);
+  return width <= 64 ? 4 : 8;
 }
 
 template <class N, int D, int Step>
@@ -180,7 +172,7 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
   }
 }
 
-// delta_j = G_j.o_j of all queries of a block, to device memory.
+// delta_j = G_j.o_j of all queries of a block, to device memory, unless it is there already (no `out`).
 template <class T, int D>
 __device__ __forceinline__ void delta_of_sequence(const TensorArgs<T>& p, const GradientArgs<T>& g,
                                                   const TileBlock& b, const RowsOf<T>& grads,
@@ -325,7 +317,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout, Blocks blocks,
                     const int64_t* bias_at, Wide wide, float* sums) {
   using Layout = BackwardMemory<N, D, Step>;
-  constexpr int kStep = Step, kUnits = Step / 8, kGroups = backward_groups(D), kRoles = backward_roles(D);
+  constexpr int kStep = Step, kUnits = Step / 8;
   char* const memory = block_memory();
   const TileBlock b = tile_block(p, blocks, bias_at);
   const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp;
@@ -349,13 +341,14 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     return same;
   };
 
-  delta_of_sequence<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, wide.values),
-                          rows_of(p, b, g.out, p.value_width, wide.values));
+  if (g.out)
+    delta_of_sequence<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, wide.values),
+                            rows_of(p, b, g.out, p.value_width, wide.values));
   ask_for_coming(p, b, p.q, p.width);
   ask_for_coming(p, b, p.k, p.width);
   ask_for_coming(p, b, p.v, p.value_width);
   ask_for_coming(p, b, g.grad_out, p.value_width);
-  ask_for_coming(p, b, g.out, p.value_width);
+  if (g.out) ask_for_coming(p, b, g.out, p.value_width);
   // Queries and gradients of a step, and what belongs to their rows, by copies.
   const auto copy_step = [&](int query, int stage) {
     const TileBlock at_rows = here();
@@ -401,18 +394,9 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
                    key_factors);
       for (int k = threadIdx.x; k < columns * layout.keys; k += blockDim.x) key_sums[k] = 0;
     }
-    // Its 16 keys, which it shares with another warp if there are two roles.
-    const int own = warp % kGroups, row = kGroup * own;
-    const bool active = own < groups, has_values = kRoles == 1 || warp < kGroups,
-               has_keys = kRoles == 1 || !has_values;
-    float first_sums[D / 8][4] = {}, second_sums[kRoles == 1 ? D / 8 : 1][4] = {};
-    const auto add_to_keys = [&](const uint32_t (&left)[N::kParts][4], const char* queries, int group,
-                                 float factor) {
-      if constexpr (kRoles == 1)
-        add_product<N, D>(second_sums, left, queries, Layout::kApart, kGroup * group, factor);
-      else
-        add_product<N, D>(first_sums, left, queries, Layout::kApart, kGroup * group, factor);
-    };
+    const int row = kGroup * warp;  // of its 16 keys
+    const bool active = warp < groups;
+    float value_sums[D / 8][4] = {}, key_grads[D / 8][4] = {};
 
     StepLoad<T, N, D, Step> next;
     float q_inverse = 1, grad_inverse = 1;
@@ -453,11 +437,10 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
 
       uint32_t slope_parts[Layout::kStepGroups][N::kParts][4];  // X as an operand
       float slope_inverse = 1;
-      // Values and Keys: whether this warp makes the gradients of values, and those of keys and all others.
-      const auto multiply = [&]<bool Values, bool Keys>() {
+      const auto multiply = [&] {
         float s[kUnits][4], t[kUnits][4];
         product_of_rows<N, D>(s, keys, apart, row, queries, Layout::kApart);
-        if constexpr (Keys) product_of_rows<N, D>(t, values, apart, row, grads, Layout::kApart);
+        product_of_rows<N, D>(t, values, apart, row, grads, Layout::kApart);
         const int l0 = tile + row + lane / 4, j0 = query + 2 * (lane % 4);
         float c[kUnits][4];
         if (has_gate) {
@@ -477,8 +460,8 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
         float w_key[2] = {1, 1};
         if (switched) w_key[0] = key_switch[l0 - tile], w_key[1] = key_switch[l0 - tile + 8];
         float e[kUnits][4], of_switch[kUnits][4];  // what the gradients of gate and switch take of each pair
-        const float factor = p.scale * inverse_of<N>(scales + own) * q_inverse;
-        const float value_factor = inverse_of<N>(scales + kMostWarps + own) * grad_inverse;
+        const float factor = p.scale * inverse_of<N>(scales + warp) * q_inverse;
+        const float value_factor = inverse_of<N>(scales + kMostWarps + warp) * grad_inverse;
 #pragma unroll
         for (int n = 0; n < kUnits; ++n)
 #pragma unroll
@@ -493,16 +476,14 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
             if (switched) logit = raised * a;
             const float gated = has_gate ? c[n][k] : 1.0f;
             const float prob = exponential(logit - usable(logsumexp[in_step]));
-            if constexpr (Values) s[n][k] = prob * gated * a;
-            if constexpr (Keys) {
-              const float of_value = value_factor * t[n][k];
-              const float y = prob * (gated * a * of_value - delta[in_step]);
-              t[n][k] = y * a;
-              if (has_factors) {
-                const float pt = prob * of_value;
-                e[n][k] = pt * a;
-                of_switch[n][k] = weighted(y, raised) + pt * gated;
-              }
+            s[n][k] = prob * gated * a;
+            const float of_value = value_factor * t[n][k];
+            const float y = prob * (gated * a * of_value - delta[in_step]);
+            t[n][k] = y * a;
+            if (has_factors) {
+              const float pt = prob * of_value;
+              e[n][k] = pt * a;
+              of_switch[n][k] = weighted(y, raised) + pt * gated;
             }
           }
         if (query + kStep > length || tile + row + kGroup > length) {
@@ -511,92 +492,78 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
 #pragma unroll
             for (int k = 0; k < 4; ++k)
               if (l0 + k / 2 * 8 >= length || j0 + 8 * n + k % 2 >= length) {
-                if constexpr (Values) s[n][k] = 0;
-                if constexpr (Keys) {
-                  t[n][k] = 0;
-                  if (has_factors) e[n][k] = of_switch[n][k] = 0;
-                }
+                s[n][k] = 0;
+                t[n][k] = 0;
+                if (has_factors) e[n][k] = of_switch[n][k] = 0;
               }
         }
-        if constexpr (Keys) {
-          if (has_bias) {
+        if (has_bias) {
+#pragma unroll
+          for (int n = 0; n < kUnits; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+              const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
+              if (l < length && j < length)
+                put(g.grad_bias + b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l,
+                    t[n][k]);
+            }
+        }
+        if (has_factors) {
+          for (int i = 0; i < columns; ++i) {
+            const bool last = i == p.gates;
+            float* const to = query_sums + (warp * columns + i) * kStep;
+            if (last && !switched) break;
+            const float* const of_key = key_factors + i * layout.keys + l0 - tile;
+            const float* const of_query = query_factors + i * kStep + j0 - query;
+            float to_queries[kUnits][2], to_keys[2] = {};
 #pragma unroll
             for (int n = 0; n < kUnits; ++n)
 #pragma unroll
               for (int k = 0; k < 4; ++k) {
-                const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
-                if (l < length && j < length)
-                  put(g.grad_bias + b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l,
-                      t[n][k]);
+                const float x = last ? of_switch[n][k] : e[n][k];
+                if (k < 2)
+                  to_queries[n][k] = x * of_key[0];
+                else
+                  to_queries[n][k - 2] += x * of_key[8];
+                to_keys[k / 2] += x * of_query[8 * n + k % 2];
               }
-          }
-          if (has_factors) {
-            for (int i = 0; i < columns; ++i) {
-              const bool last = i == p.gates;
-              float* const to = query_sums + (own * columns + i) * kStep;
-              if (last && !switched) break;
-              const float* const of_key = key_factors + i * layout.keys + l0 - tile;
-              const float* const of_query = query_factors + i * kStep + j0 - query;
-              float to_queries[kUnits][2], to_keys[2] = {};
+            to[query_of_lane<kUnits>(lane)] = sum_of_queries(to_queries);
 #pragma unroll
-              for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) {
-                  const float x = last ? of_switch[n][k] : e[n][k];
-                  if (k < 2)
-                    to_queries[n][k] = x * of_key[0];
-                  else
-                    to_queries[n][k - 2] += x * of_key[8];
-                  to_keys[k / 2] += x * of_query[8 * n + k % 2];
-                }
-              to[query_of_lane<kUnits>(lane)] = sum_of_queries(to_queries);
-#pragma unroll
-              for (int h = 0; h < 2; ++h) {
-                const float sum = quad_sum(to_keys[h]);
-                if (lane % 4 == 0) key_sums[i * layout.keys + l0 - tile + 8 * h] += sum;
-              }
+            for (int h = 0; h < 2; ++h) {
+              const float sum = quad_sum(to_keys[h]);
+              if (lane % 4 == 0) key_sums[i * layout.keys + l0 - tile + 8 * h] += sum;
             }
           }
-          const float scale = scale_of_units<N>(t);
-          slope_inverse = inverse_power(scale);
-          if (lane == 0) scales[2 * kMostWarps + own] = slope_inverse;
-#pragma unroll
-          for (int group = 0; group < Layout::kStepGroups; ++group) {
-            as_operand<N>(t[2 * group], t[2 * group + 1], scale, slope_parts[group]);
-#pragma unroll
-            for (int part = 0; part < N::kParts; ++part)
-#pragma unroll
-              for (int k = 0; k < 4; ++k)
-                *reinterpret_cast<uint32_t*>(
-                    slopes + part * layout.slopes_apart() +
-                    piece_place<kStep>(row + lane / 4 + k % 2 * 8, 2 * group + k / 2) + lane % 4 * 4) =
-                    slope_parts[group][part][k];
-            if (kRoles == 1 && query + kGroup * group < length)
-              add_to_keys(slope_parts[group], queries, group, slope_inverse * q_inverse);
-          }
         }
-        if constexpr (Values) {
-          float scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
-          if (has_factors) scale = scale_of_units<N>(s);
-          const float inverse = inverse_power(scale);
+        const float scale = scale_of_units<N>(t);
+        slope_inverse = inverse_power(scale);
+        if (lane == 0) scales[2 * kMostWarps + warp] = slope_inverse;
 #pragma unroll
-          for (int group = 0; group < Layout::kStepGroups; ++group) {
-            if (query + kGroup * group >= length) continue;
-            uint32_t left[N::kParts][4];
-            as_operand<N>(s[2 * group], s[2 * group + 1], scale, left);
-            add_product<N, D>(first_sums, left, grads, Layout::kApart, kGroup * group,
-                              inverse * grad_inverse);
-          }
+        for (int group = 0; group < Layout::kStepGroups; ++group) {
+          as_operand<N>(t[2 * group], t[2 * group + 1], scale, slope_parts[group]);
+#pragma unroll
+          for (int part = 0; part < N::kParts; ++part)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              *reinterpret_cast<uint32_t*>(slopes + part * layout.slopes_apart() +
+                                           piece_place<kStep>(row + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
+                                           lane % 4 * 4) = slope_parts[group][part][k];
+          if (query + kGroup * group < length)
+            add_product<N, D>(key_grads, slope_parts[group], queries, Layout::kApart, kGroup * group,
+                              slope_inverse * q_inverse);
+        }
+        float value_scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
+        if (has_factors) value_scale = scale_of_units<N>(s);
+        const float inverse = inverse_power(value_scale);
+#pragma unroll
+        for (int group = 0; group < Layout::kStepGroups; ++group) {
+          if (query + kGroup * group >= length) continue;
+          uint32_t left[N::kParts][4];
+          as_operand<N>(s[2 * group], s[2 * group + 1], value_scale, left);
+          add_product<N, D>(value_sums, left, grads, Layout::kApart, kGroup * group, inverse * grad_inverse);
         }
       };
-      if (active) {
-        if constexpr (kRoles == 1)
-          multiply.template operator()<true, true>();
-        else if (has_values)
-          multiply.template operator()<true, false>();
-        else
-          multiply.template operator()<false, true>();
-      }
+      if (active) multiply();
       // The next step's numbers are on their way while this one's are summed.
       if constexpr (N::kSplit)
         if (query + kStep < length) next.load(p, g, here(), wide, query + kStep, has_factors);
@@ -624,15 +591,8 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
 #pragma unroll
         for (int m = 0; m < Groups; ++m) put_query_gradient(row + kGroup * m, pair, sum[m]);
       };
-      if (has_values) {
-        for (int pair = own; pair < pairs; pair += kGroups)
-          some_queries.template operator()<Layout::kStepGroups>(0, pair);
-      } else if (active) {
-#pragma unroll
-        for (int group = 0; group < Layout::kStepGroups; ++group)
-          if (query + kGroup * group < length)
-            add_to_keys(slope_parts[group], queries, group, slope_inverse * q_inverse);
-      }
+      for (int pair = warp; pair < pairs; pair += warps)
+        some_queries.template operator()<Layout::kStepGroups>(0, pair);
       if (has_factors) {
         for (int k = threadIdx.x; k < columns * kStep; k += blockDim.x) {
           const int column = k / kStep, j = query + k % kStep;
@@ -647,11 +607,8 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     }
 
     if (active) {
-      if (has_values) put_rows(p, b, g.grad_v, p.value_width, wide.values, tile + row, first_sums, 1.0f);
-      if constexpr (kRoles == 1)
-        put_rows(p, b, g.grad_k, p.width, wide.keys, tile + row, second_sums, p.scale);
-      else if (has_keys)
-        put_rows(p, b, g.grad_k, p.width, wide.keys, tile + row, first_sums, p.scale);
+      put_rows(p, b, g.grad_v, p.value_width, wide.values, tile + row, value_sums, 1.0f);
+      put_rows(p, b, g.grad_k, p.width, wide.keys, tile + row, key_grads, p.scale);
     }
     if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, key_sums);
   }

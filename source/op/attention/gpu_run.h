@@ -58,7 +58,7 @@ class Attention {
     const bool done =
         with_tiles([&]<class N, int D, bool Options>() { return backward_by_tiles<N, D, Options>(g, sums); });
     if (!done) {
-      delta(g);
+      if (g.out) delta(g);
       gradients<false>(g, {});
     }
     finish(g, grad_gate, grad_switch);
@@ -181,7 +181,7 @@ class Attention {
 
   template <class N, int D, bool Options>
   BackwardMemory<N, D, kQueryStep<N, D, Options>> backward_layout() const {
-    BackwardMemory<N, D, kQueryStep<N, D, Options>> layout{kGroup * backward_groups(D), p_.gates};
+    BackwardMemory<N, D, kQueryStep<N, D, Options>> layout{kGroup * backward_warps(D), p_.gates};
     while (layout.keys > kGroup && layout.size(has_factors()) > limits_.shared_bytes) layout.keys -= kGroup;
     return layout;
   }
