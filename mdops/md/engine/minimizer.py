@@ -13,6 +13,7 @@ from mdops.errors import InputError
 from mdops.md.engine.fire import DONE, FORCE, STEPS, Fire
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
 from mdops.md.engine.propagators import Propagator
+from mdops.md.engine.restraints import Restraints
 from mdops.md.engine.simulation import Simulation
 from mdops.md.engine.state import State
 from mdops.md.guard import Guard, UnstableRunError
@@ -46,13 +47,15 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
         fparam: Any = None,
         aparam: Any = None,
         velocities: np.ndarray | None = None,
+        restraints: Sequence[Any] | None = None,
     ) -> None:
         """Begins at rest.
 
         Args:
             relaxation: what is looked for; `Relaxation()` unless told.
             velocities: (N, 3), the minimiser's own, to go on from a frame (`momenta`) with its `inner`.
-            structures, potential, skin, graphs, step, fparam, aparam: as of `Simulation`.
+            structures, potential, skin, graphs, step, fparam, aparam, restraints: as of `Simulation`; no tethers where
+                cells move.
 
         Raises:
             InputError: as `Simulation`; constraints other than FixAtoms; a cell that shall move, and is not periodic in
@@ -75,6 +78,7 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
             step=step,
             fparam=fparam,
             aparam=aparam,
+            restraints=restraints,
         )
 
     def _frames(self, structures: Sequence[Atoms]) -> list[Atoms]:
@@ -90,6 +94,15 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
                 if atoms.constraints:
                     raise InputError(f"{name}the cell of a structure with fixed atoms cannot relax")
         return list(structures)
+
+    def _of_each(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        return values
+
+    def _restrained(self, restraints: Sequence[Any]) -> Restraints:
+        found = super()._restrained(restraints)
+        if self.relaxation.cell != "fixed" and found.tethered.any():
+            raise InputError("a tether holds atoms to places, which a cell that relaxes moves")
+        return found
 
     def _make_guard(self) -> Guard:
         return _RelaxationGuard(1.0, None)

@@ -17,7 +17,8 @@ from mdops.errors import InputError
 from mdops.md.engine.committee import Committee
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
 from mdops.md.engine.propagators import Propagator, make_propagator
-from mdops.md.engine.state import BATH, TALLY, ListOrigin, State
+from mdops.md.engine.restraints import Restraints
+from mdops.md.engine.state import BATH, TALLY, ForceResult, ListOrigin, State
 from mdops.md.engine.structures import Structures
 from mdops.md.engine.surface import Flags, Surface
 from mdops.md.guard import Guard, is_refusal, refused_as_input
@@ -90,6 +91,7 @@ class Simulation(ABC, Generic[G, F]):
         fparam: Any = None,
         aparam: Any = None,
         atom_virial: bool = False,
+        restraints: Sequence[Any] | None = None,
     ) -> None:
         """Takes the atoms as they are, momenta included (`mdops.md.motion.set_velocities` makes some).
 
@@ -102,6 +104,7 @@ class Simulation(ABC, Generic[G, F]):
             fparam: (p,), or (S, p) of a list; aparam: (q,), or (N, q), N being all atoms. Where the `info` and
                 `arrays` of a structure have none.
             atom_virial: give those, in all frames.
+            restraints: `Tether` and `Distance`; of a list of structures, a list for each.
 
         Raises:
             InputError: no atoms, constraints, npt without a cell that is periodic in three directions, an element
@@ -129,6 +132,7 @@ class Simulation(ABC, Generic[G, F]):
         self._skin, self._use_graphs, self._atom_virial = float(skin), graphs, atom_virial
         self._guard = self._make_guard()
         self._freedom = self._structures.freedom
+        self._restraints = None if restraints is None else self._restrained(restraints)
         self._propagator = self._make_propagator()
         self._stride, self._first = 1, step
         self._heat = np.zeros(len(frames))  # eV, sums over the steps
@@ -149,6 +153,21 @@ class Simulation(ABC, Generic[G, F]):
     def _rests(self) -> bool:
         """Whether nothing will move any more; asked where the host waits for the steps before."""
         return False
+
+    def _restrained(self, restraints: Sequence[Any]) -> Restraints:
+        """Checked. A tether takes momentum: there is more that can move."""
+        s = self._structures
+        found = Restraints(self._of_each(restraints), s.starts, s.positions, s.masses)
+        if self.physics.ensemble == "npt" and found.tethered.any():
+            raise InputError(
+                "a tether holds atoms to places, and npt scales all places: there is no such ensemble"
+            )
+        self._freedom = np.where(found.tethered, 3 * np.diff(s.starts), self._freedom)
+        return found
+
+    @abstractmethod
+    def _of_each(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        """What was given for one structure, or for each, for each."""
 
     @abstractmethod
     def _frames(self, structures: G) -> list[Atoms]:
@@ -189,12 +208,14 @@ class Simulation(ABC, Generic[G, F]):
         self._surface = surfaces[0] if len(surfaces) == 1 else Committee(surfaces)
         system = surfaces[0].system
         sorted_momenta = torch.as_tensor(np.ascontiguousarray(momenta[order]), device=device)
-        masses = torch.as_tensor(self._structures.masses[order], device=device)
+        inertia = np.where(self._structures.fixed, np.inf, self._structures.masses)
+        masses = torch.as_tensor(inertia[order], device=device)
         self._state = State.of(
             system, sorted_momenta, masses, bath, len(self.potentials), atom_virial=self._atom_virial
         )
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
-        result = self._surface.forces_carefully(system.positions, system.cell, self._order, self._inverse)
+        self._placed = None if self._restraints is None else self._restraints.on(system, self._inverse)
+        result = self._forces(system.positions, system.cell, carefully=True)
         for name in ("forces", "atom_energy", "virial", "forces_std", "model_energy", "atom_virial"):
             getattr(self._state, name).copy_(getattr(result, name))
         energy = result.atom_energy[self._inverse].cpu().numpy()
@@ -380,7 +401,7 @@ class Simulation(ABC, Generic[G, F]):
             self._propagator.aim(self.step)
             with self._guard.explain(self.step + 1):
                 moved = self._propagator.first_half(state)
-                result = surface.forces_carefully(moved.positions, moved.cell, self._order, self._inverse)
+                result = self._forces(moved.positions, moved.cell, carefully=True)
             origin = ListOrigin(moved.positions, moved.cell, surface.cutoff)
             state.take(self._propagator.second_half(state, moved, result, origin, surface.sel))
             kinetic = state.kinetic.cpu().numpy()
@@ -426,8 +447,18 @@ class Simulation(ABC, Generic[G, F]):
         moved = self._propagator.first_half(state)
         if rebuild:
             surface.rebuild(moved.positions, moved.cell)
-        result = surface.forces(moved.positions, moved.cell)
+        result = self._forces(moved.positions, moved.cell)
         state.take(self._propagator.second_half(state, moved, result, surface.origin, surface.sel))
+
+    def _forces(self, positions: torch.Tensor, cell: torch.Tensor, *, carefully: bool = False) -> ForceResult:
+        """Of the models and the restraints; with a list of its own and all checks if told."""
+        surface = self._surface
+        result: ForceResult = (
+            surface.forces_carefully(positions, cell, self._order, self._inverse)
+            if carefully
+            else surface.forces(positions, cell)
+        )
+        return result if self._placed is None else self._placed.apply(result, positions, cell)
 
     def _record(self, step: int) -> Recording:
         bath = self._propagator.bath_energy(self._state)

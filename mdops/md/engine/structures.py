@@ -24,6 +24,7 @@ class Structures:
         starts: (S + 1,): structure s has the atoms starts[s] up to starts[s + 1].
         freedom: (S,), degrees of freedom.
         positions, momenta: (N, 3), masses: (N,), cells: (S, 3, 3): the initial ones.
+        fixed: (N,) bool, atoms that shall stay.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Structures:
         may_fix: bool = False,
     ) -> None:
         """`unused`: which of "fparam" and "aparam" are of other models than this one. `may_fix`: atoms may have ASE's
-        `FixAtoms`; their masses are infinite then.
+        `FixAtoms`.
 
         Raises InputError for what the engine cannot move.
         """
@@ -57,9 +58,10 @@ class Structures:
         self.positions = np.concatenate([atoms.get_positions() for atoms in frames])
         self.momenta = np.concatenate([atoms.get_momenta() for atoms in frames])
         self.masses = np.concatenate([atoms.get_masses() for atoms in frames])
+        self.fixed = np.zeros(len(self.masses), bool)
         for first, atoms in zip(self.starts[:-1], frames, strict=True):
             for constraint in atoms.constraints:
-                self.masses[first + np.arange(len(atoms))[constraint.get_indices()]] = np.inf
+                self.fixed[first + np.arange(len(atoms))[constraint.get_indices()]] = True
         self._types = atom_types(frames, potential.type_map)
         self.cells = np.array([atoms.cell.array for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
