@@ -35,6 +35,7 @@ def public():
 
 
 def test_page_and_modules_name_the_same():
+    """`scripts/document_public.py` writes the table."""
     found = {name: importlib.import_module(name).__all__ for name in public()}
     assert {name: sorted(names) for name, names in listed().items()} == {
         name: sorted(names) for name, names in found.items()
