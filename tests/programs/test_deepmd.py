@@ -311,7 +311,7 @@ def test_neighbor_stat(tmp_path, capsys):
         np.add.at(counts, (i, types[j]), 1)
         most, together = np.maximum(most, counts.max(0)), max(together, counts.sum(1).max())
         nearest = min(nearest, d.min())
-    assert shown == [f"min_nbor_dist: {nearest:f}", f"max_nbor_size: [{most[1]} 0 {most[0]}]"]
+    assert shown == [f"min_nbor_dist: {nearest:f}", f"max_nbor_size: {np.array([most[1], 0, most[0]])}"]
     assert main(["neighbor-stat", "-s", str(EMT), "-r", "5", "--mixed-type"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown == ["type_map: Cu Al", f"min_nbor_dist: {nearest:f}", f"max_nbor_size: [{together}]"]
@@ -320,7 +320,7 @@ def test_neighbor_stat(tmp_path, capsys):
     assert main(["neighbor-stat", "-s", str(tmp_path / "nameless"), "-r", "5"]) == 0
     assert capsys.readouterr().out.splitlines()[::2] == [
         "type_map: 0 1",
-        f"max_nbor_size: [{most[0]} {most[1]}]",
+        f"max_nbor_size: {most}",
     ]
     assert main(["neighbor-stat", "-s", str(EMT), str(tmp_path / "nameless"), "-r", "5"]) == 2
     assert "give a type map" in capsys.readouterr().err
