@@ -17,6 +17,8 @@ from mdops.potential import Matmul, Overflow
 from mdops.system import System, element_types
 from mdops.verlet import VerletList
 
+__all__ = ["MDOps"]
+
 Model = str | os.PathLike[str] | Potential
 Snapshot = dict[str, np.ndarray | None]
 
@@ -244,7 +246,7 @@ def _refuse_spline_options(ready: Sequence[Potential], spline: bool, r_min: floa
     option = None
     if ready and r_min is not None:
         option = f"r_min={r_min}"
-    elif not spline and any(model.grid is not None for model in ready):
+    elif not spline and any(model.r_min is not None for model in ready):
         option = "spline=False"
     if option is not None:
         raise InputError(

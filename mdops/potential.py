@@ -14,6 +14,12 @@ from torch import nn
 from mdops import evaluators
 from mdops import system as systems
 from mdops.errors import InputError
+from mdops.evaluators.angle_knots import (
+    angle_descriptors,
+    angle_error,
+    sampled_types,
+    use_angle_splines,
+)
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused import why_not_matmul
@@ -27,6 +33,7 @@ from mdops.evaluators.splined import (
     new_grid,
 )
 from mdops.io import write_model
+from mdops.models.angles import AngleKnots
 from mdops.models.contract import AtomicModel
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
 from mdops.nn.quantized import Scheme
@@ -77,6 +84,7 @@ class Potential(nn.Module):
         self.spline_types: tuple[int, ...] | None = None
         self.smoothing = 0.0
         self._no_spline: str | None = None
+        self._no_angle_spline: str | None = None
         self._matmul: Matmul = "float32"
         self._watch: Watch | None = None
         self._kept: dict[str, tuple[Hashable, Any]] = {}
@@ -151,15 +159,57 @@ class Potential(nn.Module):
         self.grid, self._no_spline, is_unexpected = new_grid(self.model, r_min, tolerance, types)
         if is_unexpected:
             warnings.warn(f"{self._no_spline}: they are evaluated exactly, not as splines", stacklevel=2)
+        self._no_angle_spline = use_angle_splines(self.model, r_min, tolerance, types)
+        if self._no_angle_spline is not None:
+            warnings.warn(
+                f"{self._no_angle_spline}: they are evaluated exactly, not as splines", stacklevel=2
+            )
 
     @property
     def why_no_spline(self) -> str | None:
         """Why there is no grid; None where there is one."""
         return None if self.grid is not None else self._no_spline or _EXACT
 
+    @property
+    def angle_knots(self) -> tuple[AngleKnots | None, ...]:
+        """The knots of each descriptor of angles between neighbours (`AngleDescriptor.knots`), which may be set."""
+        return tuple(d.knots for d in angle_descriptors(self.model))
+
+    @angle_knots.setter
+    def angle_knots(self, knots: Sequence[AngleKnots | None]) -> None:
+        for d, own in zip(angle_descriptors(self.model), knots, strict=True):
+            d.knots = own
+
+    @property
+    def why_no_angle_spline(self) -> str | None:
+        """Why a descriptor of angles has no knots; None where all have some."""
+        return None if None not in self.angle_knots else self._no_angle_spline or _EXACT
+
+    @property
+    def r_min(self) -> float | None:
+        """The distance that the splines reach down to, A; None without splines."""
+        found = [knots.r_min for knots in (self.grid, *self.angle_knots) if knots is not None]
+        return max(found, default=None)
+
     def spline_error(self) -> float:
         """The error of the splines there are, with the weights of now; 0 without splines."""
-        return 0.0 if self.grid is None else grid_error(self.model, self.grid, self.spline_types)
+        errors = [
+            angle_error(d, d.knots.grid, sampled_types(self.model, self.spline_types))
+            for d in angle_descriptors(self.model)
+            if d.knots is not None
+        ]
+        if self.grid is not None:
+            errors.append(grid_error(self.model, self.grid, self.spline_types))
+        return max(errors, default=0.0)
+
+    def splines(self) -> str | None:
+        """The splines there are, in words; None without."""
+        angles = [f"{knots.intervals} of angles" for knots in self.angle_knots if knots is not None]
+        known = [knots for knots in (self.grid, *self.angle_knots) if knots is not None]
+        if not known:
+            return None
+        counts = ([] if self.grid is None else [str(self.grid.intervals)]) + list(dict.fromkeys(angles))
+        return f"splines of {' and '.join(counts)} intervals beyond {self.r_min:g} A"
 
     def present(self, system: System) -> tuple[int, ...] | None:
         """The types of a system's atoms; None where the device cannot be asked, or they are all of the model's."""
@@ -247,7 +297,7 @@ class Potential(nn.Module):
 
     def _structure(self) -> tuple[Hashable, ...]:
         """What evaluators depend on besides the weights; for another device or dtype `_apply` forgets all of them."""
-        return self.grid, self.spline_types, self.smoothing, self._matmul, self.overflow
+        return self.grid, self.angle_knots, self.spline_types, self.smoothing, self._matmul, self.overflow
 
     def _same(self, name: str, state: Hashable, make: Callable[[], T]) -> T:
         """What `make` gave at this state."""
@@ -347,17 +397,13 @@ class Potential(nn.Module):
     ) -> dict[str, torch.Tensor]:
         """Energy, forces, virial and atom_energy (as `forward` gives them), without a graph: for simulation.
 
-        With `atom_virial` also atom_virial (N, 3, 3): a pair's virial is booked on the neighbour, as in
-        DeePMD-kit; refused with another `matmul` than "float32".
+        With `atom_virial` also atom_virial (N, 3, 3), eV, in DeePMD-kit's convention: with e_i the energy of atom i
+        and d = x_j - x_i, that of atom j is the sum over i of -de_i/dd (x) d, the force's component first. A pair's
+        virial is its neighbour's. They sum to the virial to rounding. The same evaluator gives them in the same pass.
         """
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
-        if atom_virial:
-            if self.matmul != "float32":
-                self._refuse_matmul(self.matmul, "atomic virials come from PyTorch's own products")
-            answers, _ = self.evaluator("differentiate")(system, near, fparam, aparam, atom_virial=True)
-        else:
-            answers, _ = self.evaluator()(system, near, fparam, aparam)
+        answers, _ = self.evaluator()(system, near, fparam, aparam, atom_virial=atom_virial)
         return self.with_sums({name: value.detach() for name, value in answers.items()}, system)
 
     @torch.no_grad()

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+__all__ = ["Sample", "has_kernel", "op_samples"]
+
 
 @dataclasses.dataclass
 class Sample:
@@ -96,8 +98,10 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples = _pair_samples(p, random, dtype) + _step_samples(p, random) + _net_samples(random)
     for radial in (False, True):
         samples += _moment_samples(p, random, radial)
+    samples += _angle_samples(p, random)
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
-    samples += _attention_layer_samples(numbers(3), device)  # their own, where a device has no such samples
+    if torch.device(device).type == "cpu" or dtype == torch.float32:  # on a GPU in that alone
+        samples += _attention_layer_samples(numbers(7), device)
     rows = random(4, 21)
     samples += [
         Sample("unit", (rows,), (0,)),
@@ -222,6 +226,41 @@ def _moment_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], radi
             Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *switch, *spline, *ends)),
             Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *switch, spline[0], *ends)),
         ]
+    return samples
+
+
+def _angle_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """Moments of angles and features of them; the largest angles are beyond the last octave."""
+    from mdops.ops.angle_moment import POWERS, ROW, AngleGrid
+
+    norm = (p["counts"], p["types"], 2.0 * p["std"], p["mask"])
+    switch, grid = (CUTOFF, SMOOTH, PROTECTION), AngleGrid(-1, 2, 1)
+    bad = {
+        "counts": (1, p["counts"] + 3),
+        "types": (2, p["types"] + 1),
+        "cutoff": (5, 0.0),
+        "octaves": (9, 0),
+        "fineness": (10, 20),
+    }
+    samples = []
+    for gated in (False, True):
+        ends = (*switch, *grid, gated)
+        grad = random(5, 3, grid.pieces, POWERS)
+        samples += [
+            Sample("angle_moment", (p["d"], *norm, *ends), (0,), bad=bad),
+            Sample("angle_moment_backward", (grad, p["d"], *norm, *ends), (0, 1)),
+            Sample("angle_moment_jvp", (random(5, 5, 3), p["d"], *norm, *ends)),
+            Sample("angle_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *ends)),
+        ]
+    for channels, has_gates in ((9, False), (2, True)):
+        tables = random(2, 3, grid.pieces, channels, ROW)
+        tables[..., POWERS:] = 0
+        tables[:, :, grid.side - 1 :: grid.side, :, 2:] = 0  # linear on the pieces without an end
+        both = (tables[0], tables[1] if has_gates else tables[0][:0])
+        bad = {"tables": (5, tables[0][..., :0, :]), "gates": (6, tables[1][:1])}
+        args = (p["d"], *norm, *both, *switch, *grid)
+        samples.append(Sample("angle_features", args, (0,), bad=bad))
+        samples.append(Sample("angle_features_backward", (random(5, channels), *args)))
     return samples
 
 
@@ -421,8 +460,11 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
     """A layer of DPA-1, smooth and by angles, and without either."""
     if not has_kernel("attention_layer", device):
         return []
+    from mdops.ops.attention import plan_of
+
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=device)
     rows, features, width = 8, 6, 4
+    plan = plan_of(offsets, rows)
     samples = []
     for smooth, normalize in ((True, True), (False, False)):
         g = random(rows, features)
@@ -436,9 +478,9 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
         keys = (
             (directions, (0.2 + random(rows).abs()).clamp(max=1), 3 * random(4).abs())
             if smooth
-            else (None,) * 3
+            else (None, None, 3 * random(4).abs())
         )
-        args = (g, offsets, *weights, *keys, 0.7, 20.0, 1e-5, normalize)
+        args = (g, offsets, *weights, *keys, 0.7, 20.0, 1e-5, normalize, plan.items, plan.max_length)
         bad = {
             "falls": (1, offsets[[0, 2, 1, 3, 4]].flip(0)),
             "short": (1, offsets[:-1]),
@@ -477,7 +519,7 @@ def _potential_samples(
     norm = (p["mean"], p["std"], p["mask"], p["mask"] & False, p["sel"], p["sel"][:0])
     output = (random(2, like=torch.float64), random(2, like=torch.float64))
     shape = (CUTOFF, SMOOTH, PROTECTION, 1.2, width, axis, [5, 10, 10], [0, 1, 1])
-    scalars = (*shape, False, 1, 3.0, "float32")
+    scalars = (*shape, False, 1, 3.0, "float32", True)
     args = (*atoms, *lists, *norm, tables, torch.stack([packed, packed]), random(5, 1), *output, *scalars)
     bad = {
         "index": (4, p["neighbors"] + 4),
@@ -494,7 +536,7 @@ def _potential_samples(
     mixed = (p["mean"], p["std"], p["mask"], ~p["mask"], p["sel"][:1], p["types"].clamp(min=0))
     gates = torch.nn.functional.pad(0.2 * random(2, 3 * (intervals + 5), width), (0, 16 - width))
     ends = (random(5, 1), output[0][:1], output[1])
-    together = (*atoms, *lists, *mixed, gates, packed[None], *ends, *shape, True, 1, 3.0, "float32")
+    together = (*atoms, *lists, *mixed, gates, packed[None], *ends, *shape, True, 1, 3.0, "float32", False)
     bad_together = {
         "padding": (12, p["types"].clamp(min=0) + 2),
         "sel": (11, p["sel"]),
@@ -521,6 +563,7 @@ def _potential_samples(
         1,
         3.0,
         "float32",
+        True,
     )
     whole = [
         Sample("spline_potential_pack", pack, opaque=(0,), bad={"matmul": (5, "high")}),
@@ -541,7 +584,7 @@ def _potential_samples(
         (together, layers_of_net, {}),
         (alone, [*plain_net, *plain_net], {}),
     ):
-        trained = (*values[:14], tensors, *values[15:-3])
+        trained = (*values[:14], tensors, *values[15:-4])
         saved = torch.ops.mdops.spline_training(*trained)[-1]
         shifted = {name: (k + 4, value) for name, (k, value) in wrong.items()}
         whole += [

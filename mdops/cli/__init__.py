@@ -18,6 +18,7 @@ COMMANDS = (
     "core",
     "lammps",
     "md",
+    "relax",
     "train",
     "test",
     "quantize",

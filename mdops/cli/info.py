@@ -87,11 +87,12 @@ def _kernels(potential: "Potential") -> str:
 
 
 def _evaluation(potential: "Potential") -> str:
-    grid = potential.grid
     precision = str(potential.dtype).removeprefix("torch.")
-    if grid is None:
-        return f"exact nets, {precision}"
-    return (
-        f"splines of {grid.intervals} intervals, {precision}, error {grid.error:.1e} of the forces of "
-        f"pairs, beyond r_min = {grid.r_min:g} A"
+    splines, known = (
+        potential.splines(),
+        [k for k in (potential.grid, *potential.angle_knots) if k is not None],
     )
+    if splines is None:
+        return f"exact nets, {precision}"
+    error = max(knots.error for knots in known)
+    return f"{splines}, {precision}, error {error:.1e} of the forces of pairs"

@@ -3,6 +3,7 @@
 A potential asks each `why_not` and takes the first that has no reason (`Potential.evaluator`).
 """
 
+from mdops.evaluators.angles import AngleMoments
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
 from mdops.evaluators.fused import Fused
@@ -15,13 +16,19 @@ SIMULATE: list[type[Evaluator]] = [
     Fused,
     LowBit,
     Splined,
+    AngleMoments,
     Autograd,
 ]  # energies, forces and virials of one moment
-DIFFERENTIATE: list[type[Autograd]] = [Splined, Autograd]  # differentiable in everything, to second order
+DIFFERENTIATE: list[type[Autograd]] = [
+    Splined,
+    AngleMoments,
+    Autograd,
+]  # differentiable in everything, to second order
 TRAIN: list[type[Evaluator]] = [
     FusedTraining,
     MomentTraining,
     Splined,
+    AngleMoments,
     Autograd,
 ]  # differentiable in the weights
 

@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 
 
 class Autograd(Evaluator):
+    """Takes every model: last in the lists of evaluators, and differentiable to any order."""
+
     name = "autograd"
     summary = "the model's own PyTorch operations, and their derivatives by autograd"
+
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        self.captures = potential.device.type == "cuda" and potential.model.captures
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
@@ -40,7 +46,7 @@ class Autograd(Evaluator):
 
         Args:
             forces: give forces and virial, too; create_graph: make them differentiable.
-            atom_virial: give (N, 3, 3), a pair's virial booked on the neighbour, as in DeePMD-kit.
+            atom_virial: give that, too.
         """
         trains = torch.is_grad_enabled()
         once = forces and not trains and not create_graph
@@ -49,7 +55,7 @@ class Autograd(Evaluator):
         size = self.potential.model.atoms_at_once(near) if once else None
         if size is not None and size < system.atoms:
             answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check)
-            return self._with_forces(answers, gradient, near, atom_virial), report
+            return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
         near = dataclasses.replace(near, once=once)
         alone = nullcontext() if create_graph or trains else input_gradient_alone()
         with torch.set_grad_enabled(forces or trains), alone:
@@ -65,21 +71,10 @@ class Autograd(Evaluator):
                 retain_graph=trains,
                 materialize_grads=True,
             )
+        if once:
+            answers = {name: value.detach() for name, value in answers.items()}
         with torch.set_grad_enabled(create_graph and trains):
-            return self._with_forces(answers, gradient, near, atom_virial), report
-
-    def _with_forces(
-        self, answers: Answers, gradient: torch.Tensor, near: Neighborhood, atom_virial: bool
-    ) -> Answers:
-        """The answers, and what follows from the gradient by the pair vectors."""
-        forces, virial, per_atom = pair_forces(
-            gradient, near.displacements, near.system.batch, near.neighbors, near.system.count
-        )
-        answers |= {"forces": forces, "virial": virial}
-        if atom_virial:
-            # DeePMD-kit has the force's component first (the sum over atoms is symmetric).
-            answers["atom_virial"] = per_atom.transpose(1, 2)
-        return answers
+            return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
 
     def _in_runs(
         self,
@@ -134,3 +129,13 @@ class Autograd(Evaluator):
         if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
             near = dataclasses.replace(near, truncates=True)
         return near, report
+
+
+def forces_and_virials(gradient: torch.Tensor, near: Neighborhood, *, atom_virial: bool) -> Answers:
+    """What follows from an energy's gradient by the pair vectors, (N, K, 3)."""
+    forces, virial, of_atoms = pair_forces(
+        gradient, near.displacements, near.system.batch, near.neighbors, near.system.count
+    )
+    answers = {"forces": forces, "virial": virial}
+    # DeePMD-kit has the force's component first (the sum over atoms is symmetric).
+    return answers | {"atom_virial": of_atoms.transpose(1, 2)} if atom_virial else answers

@@ -70,12 +70,15 @@ class Fused(Evaluator):
         aparam: torch.Tensor | None = None,
         *,
         check: bool = True,
+        atom_virial: bool = False,
     ) -> tuple[Answers, NeighborReport]:
         tables = self._tables_of(self._models.types(system))
         if tables is None:
-            return composed(self.potential)(system, neighbors, fparam, aparam, check=check)
+            return composed(self.potential)(
+                system, neighbors, fparam, aparam, check=check, atom_virial=atom_virial
+            )
         s = tables.splines
-        energy, forces, virial, within, nearest = spline_potential(
+        energy, forces, virial, within, nearest, of_atoms = spline_potential(
             *atoms_and_pairs(s, system, neighbors),
             *tables.norms,
             s.padding(system),
@@ -83,11 +86,14 @@ class Fused(Evaluator):
             s.extra_inputs(system, fparam, aparam),
             *tables.output,
             *tables.scalars,
+            atom_virial,
         )
         report = NeighborReport((s.taken(within),), nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
-            return composed(self.potential)(system, neighbors, fparam, aparam)  # which drops neighbours
-        return {"atom_energy": energy, "forces": forces, "virial": virial}, report
+            # Which drops neighbours.
+            return composed(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
+        answers = {"atom_energy": energy, "forces": forces, "virial": virial}
+        return (answers | {"atom_virial": of_atoms} if atom_virial else answers), report
 
     def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":
         """What the op takes for systems of these types; None if it does not take them. Made when they first come."""

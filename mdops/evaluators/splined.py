@@ -346,6 +346,7 @@ class Splined(Autograd):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
+        self.captures = False  # it asks which types are there
         self._models = SplineModels(potential)
         assert potential.grid is not None
         self.r_min = potential.grid.r_min

@@ -126,6 +126,11 @@ class Descriptor(Kind):
         """Those that it is made of: itself, or the parts of a hybrid."""
         return [self]
 
+    @property
+    def captures(self) -> bool:
+        """Whether its passes never wait for a GPU, so that a CUDA graph can have them."""
+        return False
+
     def atoms_at_once(self, near: Neighborhood) -> int | None:
         """Of how many atoms forward and backward pass should be done together, for memory or caches; None: of all.
 
@@ -393,6 +398,11 @@ class AtomicModel(Kind, ABC):
     def parts(self) -> "list[AtomicModel]":
         """Those that it is made of: itself, or the parts of a blend."""
         return [self]
+
+    @property
+    def captures(self) -> bool:
+        """Whether its passes never wait for a GPU, so that a CUDA graph can have them."""
+        return False
 
     @property
     def shortest(self) -> float:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mdops.models.contract import Features, Tree, TypedDescriptor
+from mdops.models.angles import AngleDescriptor
+from mdops.models.contract import Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, directions, in_chunks
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -28,7 +29,7 @@ class SeE3Options(EnvironmentOptions):
 
 
 @register
-class SeE3(TypedDescriptor):
+class SeE3(AngleDescriptor, TypedDescriptor):
     """D_i = sum_{t <= u} 1/(sel_t sel_u) sum_{j in t} sum_{l in u} theta_jl G_tu(theta_jl), (M,).
 
     theta_jl = R_j . R_l, of the x, y and z alone of the normalised rows of the neighbours j and l (j = l, too); t and u
@@ -42,20 +43,33 @@ class SeE3(TypedDescriptor):
     Options = SeE3Options
 
     @property
-    def width(self) -> int:
+    def channels(self) -> int:
         return self.embeddings.net(0, 0).outputs
 
-    def forward(self, near: Neighborhood) -> Features:
+    @property
+    def activations(self) -> list[str]:
+        return [layer.activation_name for net in self.embeddings.nets for layer in net.layers]
+
+    def functions(self, theta: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        kinds = types.tolist()
+        of_pairs = [
+            self.embeddings.net(t, u)(theta[:, None]) / max(self.sel[t] * self.sel[u], 1)
+            for k, u in enumerate(kinds)
+            for t in kinds[: k + 1]
+        ]
+        return torch.stack(of_pairs)[None]
+
+    def exact(self, near: Neighborhood) -> torch.Tensor:
         rows = [directions(self, near, (t,)).rows for t in range(self.ntypes)]
         widest = max(layer.outputs for layer in self.embeddings.net(0, 0).layers)
         pairs = max(row.shape[1] for row in rows) ** 2
-        return Features(
-            in_chunks(lambda run: self._of_atoms([row[run] for row in rows]), len(near.types), pairs * widest)
+        return in_chunks(
+            lambda run: self._of_atoms([row[run] for row in rows]), len(near.types), pairs * widest
         )
 
     def _of_atoms(self, rows: list[torch.Tensor]) -> torch.Tensor:
         """D (n, M), from x, y and z of each type's neighbours, (n, L, 3)."""
-        total = self.mean.new_zeros(len(rows[0]), self.width)
+        total = self.mean.new_zeros(len(rows[0]), self.channels)
         for u, right in enumerate(rows):
             for t, left in enumerate(rows[: u + 1]):
                 theta = (left @ right.mT).flatten(1)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 import torch.nn.functional as F
 
-from mdops.models.contract import EnvironmentDescriptor, Features, Tree
+from mdops.models.angles import AngleDescriptor
+from mdops.models.contract import Tree
 from mdops.models.environment import Directions, directions, in_chunks, switch
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -43,7 +44,7 @@ class SeE3TebdOptions(MixedTypesOptions):
 
 
 @register
-class SeE3Tebd(EnvironmentDescriptor):
+class SeE3Tebd(AngleDescriptor):
     """D_i = 1/N_sel^2 sum_jl theta_jl G_jl, (M,), and the centre's type embedding beside it if `concat_output_tebd`.
 
     theta_jl = R_j . R_l, of the x, y and z alone of the normalised rows of the neighbours j and l (j = l, too).
@@ -71,10 +72,42 @@ class SeE3Tebd(EnvironmentDescriptor):
         self.embeddings, self.type_nets, self.type_embedding = nets
 
     @property
-    def width(self) -> int:
-        return self.embeddings.net().outputs + self.options.concat_output_tebd * self.options.tebd_dim
+    def channels(self) -> int:
+        return self.embeddings.net().outputs
 
-    def forward(self, near: Neighborhood) -> Features:
+    @property
+    def gated(self) -> bool:
+        return self.options.strips_types and self.options.smooth
+
+    @property
+    def activations(self) -> list[str]:
+        return [layer.activation_name for layer in self.embeddings.net().layers]
+
+    def constants(self) -> torch.Tensor | None:
+        return self.type_embedding() if self.options.concat_output_tebd else None
+
+    def functions(self, theta: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """Of two types each pair counts once there, and in both orders here."""
+        n, e = len(types), self.type_embedding()[types]
+        u, t = torch.tril_indices(n, n, device=types.device)
+        orders = [(e[t], e[u]), (e[u], e[t])]
+        once = (0.5 * (1 + (t != u)).to(theta))[:, None, None]  # of the mean of both orders, twice
+        if self.type_nets is None:
+            places = theta[None, :, None].expand(len(t), -1, -1)
+
+            def net(*sides: torch.Tensor) -> torch.Tensor:
+                wide = [side[:, None].expand(-1, len(theta), -1) for side in sides]
+                return self.embeddings.net()(torch.cat([places, *wide], dim=-1))
+
+            found = [once * (net(*orders[0]) + net(*orders[1]))]
+        else:
+            g = self.embeddings.net()(theta[:, None])
+            first, second = (self.type_nets.net()(torch.cat(sides, dim=-1))[:, None] for sides in orders)
+            h = once * (first + second)
+            found = [2 * once * g, h * g] if self.gated else [(2 * once + h) * g]
+        return torch.stack(found) / self.slots**2
+
+    def exact(self, near: Neighborhood) -> torch.Tensor:
         types, found = self.type_embedding(), directions(self, near)
         widest = max(layer.outputs for layer in self.embeddings.net().layers)
         numbers = found.kinds.shape[1] ** 2 * max(widest, self.embeddings.net().inputs)
@@ -82,10 +115,7 @@ class SeE3Tebd(EnvironmentDescriptor):
         def of_atoms(run: slice) -> torch.Tensor:
             return self._of_atoms(Directions(*(part[run] for part in found)), types)
 
-        d = in_chunks(of_atoms, len(near.types), numbers)
-        if self.options.concat_output_tebd:
-            d = torch.cat([d, F.embedding(near.centers, types)], dim=1)
-        return Features(d)
+        return in_chunks(of_atoms, len(near.types), numbers)
 
     def _of_atoms(self, found: Directions, types: torch.Tensor) -> torch.Tensor:
         """D (n, M), without the centre's type, from the neighbours and the embedding of the types."""

@@ -124,6 +124,10 @@ class DescriptorFitting(AtomicModel):
     def descriptors(self) -> list[Descriptor]:
         return self.descriptor.parts
 
+    @property
+    def captures(self) -> bool:
+        return self.descriptor.captures and self.fitting.captures
+
     def atoms_at_once(self, near: Neighborhood) -> int | None:
         return self.descriptor.atoms_at_once(near)
 

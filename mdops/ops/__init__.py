@@ -5,6 +5,7 @@ from mdops import _library
 _library.load()
 
 # ruff: noqa: E402  (the ops must be registered first)
+from mdops.ops.angle_moment import AngleGrid, angle_features, angle_moment
 from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step
@@ -36,8 +37,11 @@ from mdops.ops.spline_potential import (
 from mdops.ops.spline_training import spline_training
 
 __all__ = [
+    "AngleGrid",
     "NeighborList",
     "RaggedPlan",
+    "angle_features",
+    "angle_moment",
     "begin_cell_step",
     "begin_step",
     "displacements",

@@ -64,6 +64,32 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor mean, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, "
       "float s_max, bool radial, bool gated) -> Tensor");
 
+  // Moments of the angles between neighbours, and their sums with tables of functions.
+  m.def(
+      "angle_moment(Tensor displacements, Tensor counts, Tensor types, Tensor std, Tensor pair_mask, float "
+      "cutoff, float cutoff_smooth, float protection, int exponent, int octaves, int fineness, bool gated) "
+      "-> (Tensor moments, Tensor within, Tensor nearest)");
+  m.def(
+      "angle_moment_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor std, "
+      "Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, int exponent, int octaves, "
+      "int fineness, bool gated) -> Tensor");
+  m.def(
+      "angle_moment_jvp(Tensor tangent, Tensor displacements, Tensor counts, Tensor types, Tensor std, "
+      "Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, int exponent, int octaves, "
+      "int fineness, bool gated) -> Tensor");
+  m.def(
+      "angle_moment_hvp(Tensor tangent, Tensor grad, Tensor displacements, Tensor counts, Tensor types, "
+      "Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, int exponent, int "
+      "octaves, int fineness, bool gated) -> Tensor");
+  m.def(
+      "angle_features(Tensor displacements, Tensor counts, Tensor types, Tensor std, Tensor pair_mask, "
+      "Tensor tables, Tensor gates, float cutoff, float cutoff_smooth, float protection, int exponent, int "
+      "octaves, int fineness) -> (Tensor features, Tensor within, Tensor nearest)");
+  m.def(
+      "angle_features_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor std, "
+      "Tensor pair_mask, Tensor tables, Tensor gates, float cutoff, float cutoff_smooth, float protection, "
+      "int exponent, int octaves, int fineness) -> Tensor");
+
   // The two halves of a time step of many systems, before and after the forces.
   m.def(
       "begin_step(Tensor positions, Tensor momenta, Tensor forces, Tensor inverse_mass, Tensor batch, Tensor "
@@ -135,17 +161,19 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "unit_backward_backward(Tensor direction, Tensor grad, Tensor x) -> (Tensor grad_grad, Tensor grad_x)");
 
-  // A layer of DPA-1's attention, for simulation on the CPU.
+  // A layer of DPA-1's attention, for simulation.
   m.def(
       "attention_layer(Tensor g, Tensor offsets, Tensor project_weight, Tensor project_bias, Tensor "
       "out_weight, "
       "Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, "
-      "float scale, float shift, float eps, bool normalize) -> (Tensor out, Tensor saved)");
+      "float scale, float shift, float eps, bool normalize, Tensor? plan, int max_length) -> (Tensor out, "
+      "Tensor saved)");
   m.def(
       "attention_layer_backward(Tensor grad, Tensor saved, Tensor g, Tensor offsets, Tensor project_weight, "
       "Tensor project_bias, Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, "
       "Tensor? "
-      "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize) -> (Tensor "
+      "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, Tensor? "
+      "plan, int max_length) -> (Tensor "
       "grad_g, Tensor grad_gate, Tensor grad_switch)");
 
   // A whole model with splines: energies, forces and virials in one pass, for simulation.
@@ -161,8 +189,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor padding, "
       "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual, bool gated, int activation, float threshold, str matmul) "
-      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest)");
+      "int[] residual, bool gated, int activation, float threshold, str matmul, bool atom_virial) "
+      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
+      "Tensor atom_virial)");
 
   // The same with the gradients that a loss on its results has by the tables and the nets, for training.
   m.def(

@@ -14,6 +14,7 @@ from mdops.errors import InputError
 from mdops.evaluators.spline import SplineGrid
 from mdops.io import read_model
 from mdops.models import model_of_tree
+from mdops.models.angles import AngleKnots
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
 from mdops.train.data.batch import make_batch
@@ -161,6 +162,7 @@ def model_state(potential: Potential) -> dict[str, Any]:
         "source": potential.source,
         "overflow": potential.overflow,
         "grid": None if potential.grid is None else asdict(potential.grid),
+        "angle_knots": [None if knots is None else asdict(knots) for knots in potential.angle_knots],
         "spline_types": potential.spline_types,
     }
 
@@ -173,6 +175,10 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
     potential.load_state_dict(state["weights"])
     potential.source = dict(state["source"])
     potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
+    if state.get("angle_knots"):  # which checkpoints of earlier versions have not
+        potential.angle_knots = [
+            None if knots is None else AngleKnots(**knots) for knots in state["angle_knots"]
+        ]
     types = state.get("spline_types")  # which checkpoints of earlier versions have not
     potential.spline_types = None if types is None else tuple(types)
     set_trained(potential, config)

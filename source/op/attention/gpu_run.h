@@ -58,7 +58,7 @@ class Attention {
     const bool done =
         with_tiles([&]<class N, int D, bool Options>() { return backward_by_tiles<N, D, Options>(g, sums); });
     if (!done) {
-      delta(g);
+      if (g.out) delta(g);
       gradients<false>(g, {});
     }
     finish(g, grad_gate, grad_switch);

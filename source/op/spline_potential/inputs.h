@@ -58,7 +58,7 @@ struct PotentialInputs {
       layers;  // in place of `nets`: each net's, see NetInputs; the output layer has no timestep
   ScalarType dtype;
   int64_t atoms, systems, ntypes, basis, net_count;  // of nets: ntypes, or 1 for all types
-  bool gated;
+  bool gated, atom_virial;                           // whether atomic virials are asked for
   double cutoff, cutoff_smooth, protection, s_max;
   Matmul matmul;
   FittingShape net;
@@ -108,7 +108,7 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
                             double cutoff_smooth, double protection, double s_max, int64_t width,
                             int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
                             bool gated, int64_t activation, double threshold,
-                            const std::string& matmul = "float32") {
+                            const std::string& matmul = "float32", bool atom_virial = false) {
   PotentialInputs in{};
   const std::string shape = shape_refusal(width, axis, neurons, 0);
   if (!shape.empty()) fail(op, shape);
@@ -145,7 +145,7 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
   check_counts(op, in.counts, in.neighbors.size(1));
   check_knots(op, s_max);
   in.cutoff = cutoff, in.cutoff_smooth = cutoff_smooth, in.protection = protection, in.s_max = s_max;
-  in.matmul = matmul_of(op, matmul);
+  in.matmul = matmul_of(op, matmul), in.atom_virial = atom_virial;
 
   in.net = fitting_shape(op, width, axis, neurons, in.extra.size(1));
   set_layers(op, residual, activation, threshold, in.net);
@@ -185,7 +185,7 @@ void fill(const PotentialInputs& in, Args& args) {
   args.grid = in.grid_as<T>();
 }
 
-using PotentialOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+using PotentialOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // The op: Call(positions) is an `Op`, and its run(inputs) answers.
 template <class Call>
@@ -198,12 +198,12 @@ PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, c
                                   double cutoff, double cutoff_smooth, double protection, double s_max,
                                   int64_t width, int64_t axis, std::vector<int64_t> neurons,
                                   std::vector<int64_t> residual, bool gated, int64_t activation,
-                                  double threshold, std::string matmul) {
+                                  double threshold, std::string matmul, bool atom_virial) {
   const Call op(positions);
   return op.run(read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std,
                             pair_mask, zeroed, sel, padding, tables, nets, extra, scale, shift, cutoff,
                             cutoff_smooth, protection, s_max, width, axis, std::move(neurons),
-                            std::move(residual), gated, activation, threshold, matmul));
+                            std::move(residual), gated, activation, threshold, matmul, atom_virial));
 }
 
 // Refuses `nets` of another size than the kernels that run read.

@@ -1,0 +1,133 @@
+"""Knots for functions of the angle between two neighbours (docs/mathematics.md)."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+
+from mdops.models.angles import AngleDescriptor, AngleKnots
+from mdops.models.contract import AtomicModel
+from mdops.models.standard import DescriptorFitting
+from mdops.nn import pieces
+from mdops.nn.activation import is_smooth
+from mdops.ops import AngleGrid
+
+_BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of a piece, where errors and sizes are looked at
+_SAMPLED = 6  # types whose pairs the knots are chosen by, of a model that knows more
+# Of the tolerance: an atom has thousands of pairs, whose forces cancel more than those of single neighbours.
+_ROOM = 0.2
+_FIRST = (1, 2)  # exponent and fineness that are tried first
+_COARSEST, _FINEST = 12, 12
+_MOST_INTERVALS = 2048  # on either side
+
+
+def angle_descriptors(model: AtomicModel) -> list[AngleDescriptor]:
+    """Those that a model is made of."""
+    return [d for d in model.descriptors if isinstance(d, AngleDescriptor)]
+
+
+def largest_angle(descriptor: AngleDescriptor, r_min: float) -> float:
+    """theta of a neighbour at r_min (A) and itself: no angle with another one that far or farther is larger."""
+    return float((1.0 / (r_min + descriptor.protection) / descriptor.std[:, 1].min()) ** 2)
+
+
+@torch.no_grad()
+def angle_error(descriptor: AngleDescriptor, grid: AngleGrid, types: Sequence[int] | None = None) -> float:
+    """The largest relative error of the splines in d(theta G)/dtheta, which forces are made of, over all functions and
+    both signs of theta; of these types, by default of all or some of many.
+
+    An error is relative to the largest such derivative at that |theta| or a smaller one, or up to the theta of
+    neighbours at half of the cutoff: forces of atoms are of all their pairs.
+    """
+    d = copy.deepcopy(descriptor).double()
+    kinds = torch.tensor(_sampled(d) if types is None else types, device=d.std.device)
+    table = d.coefficients(grid, kinds)
+    inner = [k for k in range(grid.pieces) if k % grid.side != grid.side - 1]
+    knots = grid.knots().to(d.std)
+    width, first = knots.diff(), knots[:-1]
+    half = largest_angle(d, d.cutoff / 2)
+    errors, sizes, places = [], [], []
+    for x in _BETWEEN:
+        there = first + x * width
+        theta, sign = torch.cat([there, -there]), torch.cat([width, -width])
+        step = sign.abs() / 64
+        at = [d.functions(theta + k * step, kinds) for k in (0, 1, -1, 2, -2)]
+        slope = (8 * (at[1] - at[2]) - (at[3] - at[4])) / (12 * step[:, None])
+        value = pieces.evaluate(table, x)[..., inner, :]
+        rise = pieces.evaluate(table, x, 1)[..., inner, :] / sign[:, None]
+        wanted = at[0] + theta[:, None] * slope
+        error = (value + theta[:, None] * rise - wanted).abs().amax((0, 1, 3))
+        errors.append(error.view(2, -1).amax(0))
+        sizes.append(wanted.abs().amax((0, 1, 3)).view(2, -1).amax(0))
+        places.append(there)
+    error, size, place = (torch.stack(part, 1).flatten() for part in (errors, sizes, places))
+    near = size[place <= half].max() if bool((place <= half).any()) else size[0]
+    return float((error / size.cummax(0).values.clamp(min=near.clamp(min=1e-30))).max())
+
+
+@torch.no_grad()
+def choose_angle_knots(
+    descriptor: AngleDescriptor, r_min: float, tolerance: float, types: Sequence[int] | None = None
+) -> AngleKnots:
+    """Those with few pieces whose error down to the distance r_min (A) is within `tolerance`; with the finest there
+    are the error is infinite, if none keeps it."""
+    most = largest_angle(descriptor, r_min)
+
+    def knots(exponent: int, fineness: int) -> AngleKnots:
+        octaves = max(1, math.ceil(math.log2(most / 2.0**exponent + 1)))
+        found = AngleKnots(exponent, octaves, fineness, r_min, math.inf)
+        error = angle_error(descriptor, found.grid, types) if found.intervals <= _MOST_INTERVALS else math.inf
+        return dataclasses.replace(found, error=error)
+
+    exponent, fineness = _FIRST
+    found = knots(exponent, fineness)
+    while not found.error <= tolerance:
+        if found.intervals > _MOST_INTERVALS:
+            return found
+        # Either the first octave is too wide, or pieces are too wide in all of them: then errors fall with their fifth
+        # or sixth power.
+        tried = knots(exponent - 2, fineness)
+        if tried.error < 0.5 * found.error:
+            exponent, found = exponent - 2, tried
+        else:
+            fineness += max(1, int(math.log2(found.error / tolerance) / 6)) if found.error < math.inf else 99
+            found = knots(exponent, min(fineness, _FINEST))
+    while (tried := knots(exponent + 1, fineness)).error <= tolerance and exponent < _COARSEST:
+        exponent, found = exponent + 1, tried
+    return found
+
+
+def use_angle_splines(
+    model: AtomicModel, r_min: float, tolerance: float, types: Sequence[int] | None = None
+) -> str | None:
+    """Gives knots to the descriptors of angles whose nets splines can follow; what is wrong with the others."""
+    problem, types = None, sampled_types(model, types)
+    for d in angle_descriptors(model):
+        d.knots = None
+        if not all(map(is_smooth, d.activations)):
+            problem = "the embedding nets have kinks"
+            continue
+        found = choose_angle_knots(d, r_min, _ROOM * tolerance, types)
+        if found.error <= _ROOM * tolerance:
+            d.knots = found
+        else:
+            problem = (
+                f"splines of the embedding nets reach an error of {found.error:.1e}, not {tolerance:.1e}"
+            )
+    return problem
+
+
+def sampled_types(model: AtomicModel, types: Sequence[int] | None) -> Sequence[int] | None:
+    """These, where they are types of the model's parts as well, which may have type maps of their own."""
+    return types if isinstance(model, DescriptorFitting) else None
+
+
+def _sampled(descriptor: AngleDescriptor) -> list[int]:
+    n = descriptor.ntypes
+    return (
+        list(range(n))
+        if n <= _SAMPLED
+        else sorted({round(k * (n - 1) / (_SAMPLED - 1)) for k in range(_SAMPLED)})
+    )

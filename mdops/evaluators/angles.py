@@ -1,0 +1,37 @@
+"""Descriptors of pairs of neighbours, with their embedding nets as splines of the angle."""
+
+from typing import TYPE_CHECKING
+
+from mdops.evaluators.angle_knots import angle_descriptors
+from mdops.evaluators.autograd import Autograd
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+
+class AngleMoments(Autograd):
+    """The descriptors themselves take the way by splines where they have knots, in models of several parts, too
+    (`mdops.models.angles`); this is its name where there is nothing else."""
+
+    name = "angle moments"
+    summary = "sums over pairs of neighbours by splines of the angle, then PyTorch"
+    cost = "the embedding nets run on every pair of neighbours instead, which takes some thirty times as long"
+    devices = ("cpu",)
+
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        self.r_min = max(d.knots.r_min for d in angle_descriptors(potential.model) if d.knots is not None)
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return 0 < len(angle_descriptors(potential.model)) == len(potential.model.descriptors)
+
+    @classmethod
+    def why_not(cls, potential: "Potential") -> str | None:
+        if not cls.knows(potential):
+            return f"it is for models of se_e3 or se_e3_tebd alone, and this is {potential.kind}"
+        if potential.why_no_angle_spline is not None:
+            return potential.why_no_angle_spline
+        if potential.device.type not in cls.devices:
+            return f"the ops run on CPUs, and the model is on {potential.device}"
+        return None

@@ -1,0 +1,186 @@
+"""What descriptors share that sum over pairs of neighbours: their sums by pieces of the angle's functions."""
+
+import copy
+import dataclasses
+from abc import abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from mdops.models.contract import EnvironmentDescriptor, Features
+from mdops.models.neighborhood import Neighborhood
+from mdops.nn import pieces
+from mdops.ops import AngleGrid, angle_features, angle_moment
+from mdops.ops.angle_moment import POWERS, ROW
+
+_FEW = 8  # types of which all have tables, whichever are there
+_MOST_NUMBERS = 2**27  # of moments or tables: more than that, and the nets run themselves
+_KEPT = 16  # sets of types whose tables are kept
+
+
+@dataclasses.dataclass(frozen=True)
+class AngleKnots:
+    """The pieces that stand for a descriptor's nets.
+
+    Attributes:
+        exponent, octaves, fineness: of the `AngleGrid`.
+        r_min: the smallest distance that they reach, A; angles of nearer neighbours may be on the functions' tangents.
+        error: the largest relative error in the force of a pair of neighbours (`mdops.evaluators.angle_knots`).
+    """
+
+    exponent: int
+    octaves: int
+    fineness: int
+    r_min: float
+    error: float
+
+    @property
+    def grid(self) -> AngleGrid:
+        return AngleGrid(self.exponent, self.octaves, self.fineness)
+
+    @property
+    def intervals(self) -> int:
+        """On either side of zero."""
+        return self.octaves << self.fineness
+
+
+class _Tables(dict[Any, torch.Tensor]):
+    """Tables by what they are of. Copies and pickles do without them.
+
+    Attributes:
+        state: of the weights that they were made with.
+    """
+
+    state: Any = None
+
+    def __deepcopy__(self, memo: Any) -> "_Tables":
+        return _Tables()
+
+    def __reduce__(self) -> Any:
+        return _Tables, ()
+
+
+class AngleDescriptor(EnvironmentDescriptor):
+    """Base of descriptors of sums over pairs of neighbours, of functions of one angle each:
+
+        D = sum_{t <= u} sum_{j in t, l in u} theta_jl G_tu(theta_jl),     theta_jl = R_j . R_l
+
+    of x, y and z of the normalised rows; or with a gate of G_tu + w_j w_l H_tu, w being the switch. Numbers of the
+    centre's type may stand beside it.
+
+    Attributes:
+        knots: with them the sums go by `mdops.ops.angle_moment` and functions that are splines; None: the nets run on
+            every pair.
+    """
+
+    knots: AngleKnots | None = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._tables = _Tables()
+
+    @property
+    @abstractmethod
+    def channels(self) -> int:
+        """M, the width of the embedding."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether there is a gate."""
+        return False
+
+    @property
+    @abstractmethod
+    def activations(self) -> list[str]:
+        """Of the nets of theta."""
+
+    @abstractmethod
+    def functions(self, theta: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """(F, pairs, P, M): G at theta (P,) of all t <= u among these types, (n,) int64, at u (u + 1) / 2 + t, and with
+        a gate H after it. Differentiable in the weights."""
+
+    @abstractmethod
+    def exact(self, near: Neighborhood) -> torch.Tensor:
+        """D (N, M), without what stands beside it, by the nets on every pair."""
+
+    def constants(self) -> torch.Tensor | None:
+        """(ntypes, E), what stands beside D; None if nothing does."""
+        return None
+
+    @property
+    def width(self) -> int:
+        constants = self.constants()
+        return self.channels + (0 if constants is None else constants.shape[1])
+
+    def forward(self, near: Neighborhood) -> Features:
+        d = None if self.knots is None else self._summed(near, self.knots)
+        d = self.exact(near) if d is None else d
+        constants = self.constants()
+        if constants is not None:
+            d = torch.cat([d, F.embedding(near.centers, constants)], dim=1)
+        return Features(d)
+
+    def _summed(self, near: Neighborhood, knots: AngleKnots) -> torch.Tensor | None:
+        """D (N, M) by splines; None where tables or moments would be too large."""
+        kinds = self._kinds(near)
+        counts, types, std, mask = near.counts, near.types, self.std, self.excluded
+        if near.absent_pairs is not None:
+            mask = mask | near.absent_pairs
+        if kinds is not None:
+            counts, std, mask = counts[:, kinds].contiguous(), std[kinds], mask[kinds][:, kinds]
+            names = torch.full((self.ntypes + 1,), -1, dtype=torch.int32, device=std.device)
+            names[kinds] = torch.arange(len(kinds), dtype=torch.int32, device=std.device)
+            types = names[types.long()]
+        n, grid = counts.shape[1], knots.grid
+        numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else len(types) * POWERS)
+        if numbers > _MOST_NUMBERS or near.displacements.is_cuda:
+            return None
+        lists = (near.displacements, counts, types, std)
+        options: dict[str, Any] = {
+            "cutoff": self.cutoff,
+            "cutoff_smooth": self.cutoff_smooth,
+            "protection": self.protection,
+            "pair_mask": mask,
+        }
+        if near.once:
+            tables = self._fixed(grid, kinds)
+            gates = tables[1] if self.gated else None
+            return angle_features(*lists, tables[0], grid, gates=gates, **options)[0]
+        d = None
+        for gated, table in enumerate(self.coefficients(grid, kinds)):
+            moments, _, _ = angle_moment(*lists, grid, gated=bool(gated), **options)
+            part = moments.flatten(1) @ table.flatten(0, 2)
+            d = part if d is None else d + part
+        return d
+
+    def _kinds(self, near: Neighborhood) -> torch.Tensor | None:
+        """The types that are there, (n,) int64, rising, where a model knows many more; None: all count."""
+        if self.ntypes <= _FEW:
+            return None
+        there = near.counts.any(0)
+        there[near.centers] = True
+        found = torch.nonzero(there)[:, 0]
+        return None if len(found) == self.ntypes else found
+
+    def _fixed(self, grid: AngleGrid, kinds: torch.Tensor | None) -> torch.Tensor:
+        """The argument `tables` of `angle_features`, (F, pairs, pieces, M, 8), formed in float64; kept while the
+        weights are what they are."""
+        kept, state = self._tables, tuple((x.data_ptr(), x._version, x.dtype) for x in self.parameters())
+        if kept.state != state:
+            kept.clear()
+            kept.state = state
+        name = grid, None if kinds is None else tuple(kinds.tolist())
+        if name not in kept:
+            if len(kept) >= _KEPT:
+                kept.clear()
+            with torch.inference_mode(False), torch.no_grad():
+                table = copy.deepcopy(self).double().coefficients(grid, kinds)
+                padded = F.pad(table.transpose(-1, -2), (0, ROW - POWERS))
+                kept[name] = padded.to(self.std.dtype).contiguous()
+        return kept[name]
+
+    def coefficients(self, grid: AngleGrid, types: torch.Tensor | None = None) -> torch.Tensor:
+        """(F, pairs, pieces, 6, M), of these types or all; differentiable in the weights."""
+        kinds = torch.arange(self.ntypes, device=self.std.device) if types is None else types
+        return pieces.polynomials(self.functions(pieces.points(grid, self.std), kinds), grid)

@@ -1,0 +1,115 @@
+"""Functions of theta as quintic splines, by polynomials on the pieces of an `AngleGrid` (docs/mathematics.md)."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from mdops.ops import AngleGrid
+
+_DEGREE = 5
+_AROUND = 6  # B-splines that are not zero on an interval, and powers of a polynomial
+
+
+class Spline(NamedTuple):
+    """What takes values at points to polynomials, in float64.
+
+    Attributes:
+        points: (B,) theta, rising.
+        inverse: (B, B), from the values there to the B-splines' coefficients.
+        powers: (I, 6, 6), of the intervals between -end and end in rising order: from the coefficients of the six
+            B-splines there to those of the powers of x.
+        order: (pieces - 2,) int64, the interval of each piece but those without an end.
+    """
+
+    points: torch.Tensor
+    inverse: torch.Tensor
+    powers: torch.Tensor
+    order: torch.Tensor
+
+
+def _basis(x: torch.Tensor, interval: torch.Tensor, knots: torch.Tensor) -> torch.Tensor:
+    """(P, 6): the B-splines on these knots (I + 11,) that are not zero on the interval of each x, by the recursion of
+    Cox and de Boor; interval k is that between the knots k + 5 and k + 6."""
+    near = knots[interval[:, None] + torch.arange(2 * _DEGREE + 2)]
+    values = [torch.ones_like(x)]
+    for degree in range(1, _DEGREE + 1):
+        saved, new = torch.zeros_like(x), []
+        for r in range(degree):
+            right, left = near[:, _DEGREE + r + 1] - x, x - near[:, _DEGREE + 1 + r - degree]
+            part = values[r] / (right + left)
+            new.append(saved + right * part)
+            saved = left * part
+        values = [*new, saved]
+    return torch.stack(values, 1)
+
+
+@lru_cache(maxsize=8)
+def spline(grid: AngleGrid) -> Spline:
+    """The points are the pieces' ends, and two more at either end within the last intervals."""
+    half = grid.knots()
+    breaks = torch.cat([-half.flip(0)[:-1], half])
+    intervals = len(breaks) - 1
+    more = torch.arange(1, _DEGREE + 1, dtype=torch.float64)
+    first, last = breaks[1] - breaks[0], breaks[-1] - breaks[-2]
+    knots = torch.cat([breaks[0] - more.flip(0) * first, breaks, breaks[-1] + more * last])
+    quarter = torch.tensor([0.25, 0.5], dtype=torch.float64)
+    points = torch.cat([breaks, breaks[0] + quarter * first, breaks[-1] - quarter * last]).sort().values
+    where = (torch.searchsorted(breaks, points, right=True) - 1).clamp(0, intervals - 1)
+    matrix = torch.zeros(len(points), intervals + _DEGREE, dtype=torch.float64)
+    columns = where[:, None] + torch.arange(_AROUND)
+    matrix.scatter_(1, columns, _basis(points, where, knots))
+    # Polynomials through six places of each interval. x runs from the end that is nearer to zero.
+    x = torch.linspace(0.0, 1.0, _AROUND, dtype=torch.float64)
+    middle = intervals // 2
+    start, end = breaks[:-1].clone(), breaks[1:].clone()
+    start[:middle], end[:middle] = breaks[1 : middle + 1], breaks[:middle]
+    places = start[:, None] + (end - start)[:, None] * x
+    every = torch.arange(intervals)[:, None].expand_as(places)
+    values = _basis(places.flatten(), every.flatten(), knots).view(intervals, _AROUND, _AROUND)
+    powers = torch.linalg.solve(x[:, None] ** torch.arange(_AROUND, dtype=torch.float64), values)
+    order = torch.cat([torch.arange(middle, intervals), torch.arange(middle).flip(0)])
+    return Spline(points, torch.linalg.inv(matrix), powers, order)
+
+
+@lru_cache(maxsize=8)
+def _spline_on(grid: AngleGrid, device: torch.device, dtype: torch.dtype) -> Spline:
+    found = spline(grid)
+    first, inverse, powers = (x.to(device, dtype) for x in found[:3])
+    return Spline(first, inverse, powers, found.order.to(device))
+
+
+def points(grid: AngleGrid, like: torch.Tensor) -> torch.Tensor:
+    """(B,): where the functions have to be known for `polynomials`, on the device and of the dtype of `like`."""
+    return _spline_on(grid, like.device, like.dtype).points
+
+
+def polynomials(values: torch.Tensor, grid: AngleGrid) -> torch.Tensor:
+    """(..., pieces, 6, M): the splines' coefficients in x on every piece, from their values (..., B, M) at `points`; on
+    the pieces without an end the tangent at the last knot. Linear, so differentiable in `values`."""
+    s = _spline_on(grid, values.device, values.dtype)
+    coefficients = s.inverse @ values
+    around = coefficients.unfold(-2, _AROUND, 1)  # (..., I, M, 6)
+    powers = s.powers.to(values.dtype) @ around.mT
+    inner = powers[..., s.order, :, :]
+    half = grid.side - 1
+    sides = []
+    for side in (inner[..., :half, :, :], inner[..., half:, :, :]):
+        last = side[..., -1:, :, :]
+        rise = torch.arange(_AROUND, device=values.device, dtype=values.dtype)[:, None]
+        tangent = torch.cat(
+            [
+                last.sum(-2, keepdim=True),
+                (last * rise).sum(-2, keepdim=True),
+                torch.zeros_like(last)[..., 2:, :],
+            ],
+            -2,
+        )
+        sides += [side, tangent]
+    return torch.cat(sides, -3)
+
+
+def evaluate(table: torch.Tensor, x: float, derivative: int = 0) -> torch.Tensor:
+    """(..., pieces, M): the polynomials (..., pieces, 6, M), or their derivative by x, at the same x of every piece."""
+    factors = [k * x ** (k - 1) if derivative and k else 0.0 if derivative else x**k for k in range(_AROUND)]
+    return torch.einsum("...pkm,k->...pm", table, torch.tensor(factors, dtype=torch.float64).to(table))

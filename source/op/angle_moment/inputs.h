@@ -1,0 +1,77 @@
+// The arguments of the ops of angle moments, checked at entry.
+#pragma once
+
+#include "angle_moment/angle_moment.h"
+#include "common/descriptor_args.h"
+
+namespace mdops {
+
+struct AngleInputs : DescriptorInputs {
+  int64_t exponent, octaves, fineness;
+  bool gated;
+
+  AngleInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+              const Tensor& std, const Tensor& pair_mask, double cutoff, double cutoff_smooth,
+              double protection, int64_t exponent_, int64_t octaves_, int64_t fineness_, bool gated_)
+      : DescriptorInputs(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection),
+        exponent(exponent_),
+        octaves(octaves_),
+        fineness(fineness_),
+        gated(gated_) {
+    if (exponent < -40 || exponent > 40 || octaves < 1 || octaves > 60 || fineness < 0 || fineness > 12)
+      fail(op, "arguments `exponent`, `octaves` and `fineness` are " + std::to_string(exponent) + ", " +
+                   std::to_string(octaves) + " and " + std::to_string(fineness) +
+                   ", expected them in -40 .. 40, 1 .. 60 and 0 .. 12");
+    if (ntypes > 1000)
+      fail(op, "argument `counts` has " + std::to_string(ntypes) + " types, expected 1000 at most");
+  }
+
+  int64_t pairs() const { return ntypes * (ntypes + 1) / 2; }
+  int64_t pieces() const { return 2 * ((octaves << fineness) + 1); }
+  Tensor grad(const Op& op, const Tensor& tensor) const {
+    return input(op, "grad", tensor, dtype, {atoms, pairs(), pieces(), kAnglePowers});
+  }
+  Tensor pair_tensor(const Op& op, const char* name, const Tensor& tensor) const {
+    return input(op, name, tensor, dtype, {atoms, width, 3});
+  }
+
+  template <class T>
+  AngleArgs<T> args() const {
+    return {displacements.const_data_ptr<T>(),
+            counts.const_data_ptr<int32_t>(),
+            types.const_data_ptr<int32_t>(),
+            std.const_data_ptr<T>(),
+            pair_mask.const_data_ptr<bool>(),
+            cutoff_as<T>(),
+            {static_cast<int>(exponent), static_cast<int>(octaves), static_cast<int>(fineness)},
+            width,
+            static_cast<int>(ntypes),
+            gated};
+  }
+};
+
+// `tables` and `gates` (pairs, pieces, channels, kAngleRow); `gates` without a number where there are none.
+struct AngleTableInputs {
+  Tensor plain, gated;
+  int64_t channels;
+
+  AngleTableInputs(const Op& op, const AngleInputs& in, const Tensor& tables, const Tensor& gates)
+      : plain(input(op, "tables", tables, in.dtype, {in.pairs(), in.pieces(), kAny, kAngleRow})),
+        channels(plain.size(2)) {
+    if (channels < 1 || channels > 100000)
+      fail(op, "argument `tables` has " + std::to_string(channels) +
+                   " channels, expected one or more, 100000 at most");
+    gated = input(op, "gates", gates, in.dtype, {kAny, in.pieces(), channels, kAngleRow});
+    if (gated.size(0) != 0 && gated.size(0) != in.pairs())
+      fail(op, "argument `gates` has " + std::to_string(gated.size(0)) +
+                   " pairs of types, expected none or " + std::to_string(in.pairs()));
+  }
+
+  template <class T>
+  AngleTables<T> as() const {
+    return {plain.const_data_ptr<T>(), gated.size(0) ? gated.const_data_ptr<T>() : nullptr,
+            static_cast<int>(channels)};
+  }
+};
+
+}  // namespace mdops
