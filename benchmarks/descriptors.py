@@ -5,12 +5,13 @@
 
 Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1 without
 attention, types beside the distance; `strip` with types in a net of their own whose product fades with the neighbours
-(se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; and se_e2_a. Boxes have
-water's density. On the CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians;
-PYTHON has DeePMD-kit, which gets the same model as .pth and makes the list itself; --processor takes the time of the
-processors instead of the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT
-step of 0.5 fs, lists included, and that of the step's kernels alone by a CUDA graph; last, diamond with 158 neighbours
-an atom.
+(se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; and se_e2_a.
+`angles` is se_e3 of 2-4-8 at 6 A, `angles_tebd` and `angles_strip` are se_e3_tebd of 2-4-8 at 4 A. Boxes have water's
+density. On the CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians; PYTHON
+has DeePMD-kit, which gets the same model as .pth and makes the list itself; --processor takes the time of the
+processors instead of the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step of 0.5 fs,
+lists included, and that of the step's kernels alone by a CUDA graph, where one can have them; last, diamond with 158
+neighbours an atom.
 """
 
 import argparse
@@ -53,7 +54,16 @@ SIZES = {
     "type_one_side": True,
 }  # fmt: skip
 RADIAL = {"rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [25, 50, 100], "seed": 1}
-KINDS = {"concat": "dpa1", "strip": "se_atten_v2", "many": "dpa1", "radial": "se_e2_r"}
+KINDS = {
+    "concat": "dpa1", "strip": "se_atten_v2", "many": "dpa1", "radial": "se_e2_r", "angles": "se_e3",
+    "angles_tebd": "se_e3_tebd", "angles_strip": "se_e3_tebd",
+}  # fmt: skip
+# Those of DeePMD-kit's examples for water.
+ANGLES = {"rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [2, 4, 8], "seed": 1}
+TEBD = {**ANGLES, "rcut": 4.0, "sel": 60, "tebd_dim": 8}
+OPTIONS = {
+    "radial": RADIAL, "angles": ANGLES, "angles_tebd": TEBD, "angles_strip": {**TEBD, "tebd_input_mode": "strip"},
+}  # fmt: skip
 # Answers a line, the number of runs, with the milliseconds of one.
 DEEPMD = """
 import sys, time, numpy as np
@@ -77,7 +87,7 @@ def model_of(name: str, elements: list[str]) -> Potential:
         return water_model(torch.float32)
     sections = {
         "type_map": elements,
-        "descriptor": {"type": KINDS[name], **(RADIAL if name == "radial" else SIZES)},
+        "descriptor": {"type": KINDS[name], **OPTIONS.get(name, SIZES)},
         "fitting_net": {"neuron": [240, 240, 240], "seed": 1},
     }
     model = DescriptorFitting.random(parse(StandardOptions, sections), 1, torch.float32)
@@ -225,7 +235,8 @@ def on_gpu(potential: Potential, box: Atoms) -> dict[str, float]:
     """Microseconds of an NVT step by the engine, and of the potential's kernels."""
     n = len(box)
     with torch.no_grad():
-        kernels = graph_microseconds(potential, box)
+        captures = potential.evaluator().captures
+        kernels = graph_microseconds(potential, box) if captures else float("nan")
     engine = Engine(box, potential, Physics("nvt", 300, 0.5))
     list(engine.run(60))
     steps = max(60, min(400, 20_000_000 // n))
