@@ -12,7 +12,7 @@ SETUP := $(VENV)/.mdops-setup
 BUILD := $(VENV)/.mdops-build
 LOCK := flock $(VENV)
 
-.PHONY: help setup build test lint format demo matrix clean
+.PHONY: help setup build test lint format demo docs wheel matrix clean
 
 help:
 	@echo "make setup    .venv with everything pinned in constraints.txt"
@@ -21,6 +21,8 @@ help:
 	@echo "make lint     ruff, clang-format and mypy"
 	@echo "make format   format Python and C++"
 	@echo "make demo     data, training, test and dynamics of an alloy, into demo/report.html"
+	@echo "make docs     the documentation as a site, into build/site/"
+	@echo "make wheel    one wheel with the CPU and the CUDA library, into dist/; needs nvcc"
 	@echo "make matrix   compile every combination of the build's flags, into benchmarks/results/build_matrix.txt"
 	@echo "make clean    remove what was built; .venv stays"
 
@@ -56,8 +58,17 @@ format: $(SETUP)
 demo: $(BUILD)
 	$(BIN)/python examples/demo.py --out demo
 
+docs: $(BUILD)
+	$(BIN)/python scripts/build_docs.py build/site
+
+# PyTorch's libraries stay outside: the one that is installed is used. auditwheel finds the oldest Linux that the rest serves.
+wheel: $(SETUP)
+	rm -rf build/wheel
+	$(LOCK) $(PIP) wheel --no-build-isolation --no-deps -C cmake.define.MDOPS_CUDA=ON -w build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --exclude 'libtorch*.so' -w dist build/wheel/mdops-*.whl
+
 matrix: $(BUILD)
 	PATH="$(CURDIR)/$(BIN):$$PATH" nice $(BIN)/python scripts/build_matrix.py --out benchmarks/results/build_matrix.txt
 
 clean:
-	rm -rf build demo .mypy_cache .pytest_cache .ruff_cache $(BUILD)
+	rm -rf build demo dist .mypy_cache .pytest_cache .ruff_cache $(BUILD)

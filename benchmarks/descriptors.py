@@ -3,15 +3,16 @@
     python benchmarks/descriptors.py [--atoms 192 1536] [--deepmd PYTHON] [--processor] [--json FILE]
     python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--json FILE]
 
-Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1 without
-attention, types beside the distance; `strip` with types in a net of their own whose product fades with the neighbours
-(se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; and se_e2_a.
-`angles` is se_e3 of 2-4-8 at 6 A, `angles_tebd` and `angles_strip` are se_e3_tebd of 2-4-8 at 4 A. Boxes have water's
-density. On the CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians; PYTHON
-has DeePMD-kit, which gets the same model as .pth and makes the list itself; --processor takes the time of the
-processors instead of the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step of 0.5 fs,
-lists included, and that of the step's kernels alone by a CUDA graph, where one can have them; last, diamond with 158
-neighbours an atom.
+Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
+without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
+neighbours (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; `attention`
+is the first with two layers of attention, smooth; `hybrid` is se_e2_a and se_e2_r side by side, of DeePMD-kit's
+example for water: 6 A both, and one net; `angles` is se_e3 of 2-4-8 at 6 A, `angles_tebd` and `angles_strip` are
+se_e3_tebd of 2-4-8 at 4 A; and se_e2_a. Boxes have water's density. On the CPU a time is energy, forces and virial by
+a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit, which gets the same model as .pth and makes
+the list itself; --processor takes the time of the processors instead of the clock's, for busy machines, on one thread.
+On a GPU a time is that of an NVT step of 0.5 fs, lists included, and that of the step's kernels alone by a CUDA graph,
+where one can have them; last, diamond with 158 neighbours an atom. Memory is the most that PyTorch had at a time.
 """
 
 import argparse
@@ -54,16 +55,22 @@ SIZES = {
     "type_one_side": True,
 }  # fmt: skip
 RADIAL = {"rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [25, 50, 100], "seed": 1}
-KINDS = {
-    "concat": "dpa1", "strip": "se_atten_v2", "many": "dpa1", "radial": "se_e2_r", "angles": "se_e3",
-    "angles_tebd": "se_e3_tebd", "angles_strip": "se_e3_tebd",
-}  # fmt: skip
+ATTENTION = {**SIZES, "sel": 138, "attn_layer": 2, "attn": 128, "smooth_type_embedding": True}
+ANGULAR = {**RADIAL, "axis_neuron": 16, "type_one_side": True}
 # Those of DeePMD-kit's examples for water.
 ANGLES = {"rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [2, 4, 8], "seed": 1}
 TEBD = {**ANGLES, "rcut": 4.0, "sel": 60, "tebd_dim": 8}
-OPTIONS = {
-    "radial": RADIAL, "angles": ANGLES, "angles_tebd": TEBD, "angles_strip": {**TEBD, "tebd_input_mode": "strip"},
-}  # fmt: skip
+DESCRIPTORS: dict[str, dict[str, Any]] = {
+    "concat": {"type": "dpa1", **SIZES},
+    "strip": {"type": "se_atten_v2", **SIZES},
+    "many": {"type": "dpa1", **SIZES},
+    "radial": {"type": "se_e2_r", **RADIAL},
+    "attention": {"type": "dpa1", **ATTENTION},
+    "hybrid": {"type": "hybrid", "list": [{"type": "se_e2_a", **ANGULAR}, {"type": "se_e2_r", **RADIAL}]},
+    "angles": {"type": "se_e3", **ANGLES},
+    "angles_tebd": {"type": "se_e3_tebd", **TEBD},
+    "angles_strip": {"type": "se_e3_tebd", **TEBD, "tebd_input_mode": "strip"},
+}
 # Answers a line, the number of runs, with the milliseconds of one.
 DEEPMD = """
 import sys, time, numpy as np
@@ -87,12 +94,13 @@ def model_of(name: str, elements: list[str]) -> Potential:
         return water_model(torch.float32)
     sections = {
         "type_map": elements,
-        "descriptor": {"type": KINDS[name], **OPTIONS.get(name, SIZES)},
+        "descriptor": DESCRIPTORS[name],
         "fitting_net": {"neuron": [240, 240, 240], "seed": 1},
     }
     model = DescriptorFitting.random(parse(StandardOptions, sections), 1, torch.float32)
     n = len(elements)
-    model.descriptor.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
+    for part in model.descriptors:
+        part.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
     with torch.no_grad():
         for net in model.fitting.nets.nets:
             net.layers[-1].weight *= 0.01
@@ -219,7 +227,12 @@ def graph_microseconds(potential: Potential, box: Atoms) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         evaluator(system, pairs, check=False)
-    steps, times = max(3, min(200, 4_000_000 // len(box))), []
+    graph.replay()
+    torch.cuda.synchronize()
+    start_of_one = time.perf_counter()
+    graph.replay()
+    torch.cuda.synchronize()
+    steps, times = max(1, min(200, int(0.3 / (time.perf_counter() - start_of_one)))), []
     for _ in range(7):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
@@ -234,12 +247,13 @@ def graph_microseconds(potential: Potential, box: Atoms) -> float:
 def on_gpu(potential: Potential, box: Atoms) -> dict[str, float]:
     """Microseconds of an NVT step by the engine, and of the potential's kernels."""
     n = len(box)
+    torch.cuda.reset_peak_memory_stats()
     with torch.no_grad():
         captures = potential.evaluator().captures
         kernels = graph_microseconds(potential, box) if captures else float("nan")
     engine = Engine(box, potential, Physics("nvt", 300, 0.5))
-    list(engine.run(60))
-    steps = max(60, min(400, 20_000_000 // n))
+    steps = max(10, min(400, int(3e6 / kernels))) if captures else 60
+    list(engine.run(min(60, steps)))
     start = time.perf_counter()
     list(engine.run(steps))
     step = 1e6 * (time.perf_counter() - start) / steps
@@ -249,6 +263,7 @@ def on_gpu(potential: Potential, box: Atoms) -> dict[str, float]:
         "kernels_us": kernels,
         "us_per_atom": step / n,
         "atoms_per_ms": 1e3 * n / step,
+        "gib": torch.cuda.max_memory_allocated() / 2**30,
     }
 
 
@@ -264,7 +279,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--atoms", type=int, nargs="+")
-    parser.add_argument("--models", nargs="+", default=["se_e2_a", *KINDS])
+    parser.add_argument("--models", nargs="+", default=["se_e2_a", *DESCRIPTORS])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--deepmd", metavar="PYTHON")
     parser.add_argument("--processor", action="store_true")

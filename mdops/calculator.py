@@ -17,6 +17,8 @@ from mdops.potential import Matmul, Overflow
 from mdops.system import System, element_types
 from mdops.verlet import VerletList
 
+__all__ = ["MDOps"]
+
 Model = str | os.PathLike[str] | Potential
 Snapshot = dict[str, np.ndarray | None]
 

@@ -1,5 +1,18 @@
 """The exceptions mdops raises for things a user can mend."""
 
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "DivergedError",
+    "InputError",
+    "LibraryError",
+    "MDOpsError",
+    "ModelFileError",
+    "NeighborOverflowError",
+    "ParallelError",
+    "UnsupportedModelError",
+]
+
 
 class MDOpsError(Exception):
     """Base of every exception of mdops."""

@@ -20,6 +20,8 @@ from mdops.train.data.dataset import Dataset
 from mdops.train.data.neighbor_lists import PairLists
 from mdops.train.report.evaluation import Evaluation, evaluate
 
+__all__ = ["Cost", "compare", "energy_drift", "quantize"]
+
 CALIBRATION_ROWS = 4096  # atoms of a type whose features the rounding is fitted to
 _BATCH_ATOMS = 4096
 _LOSS = 1.05  # of the full model's error: beyond it a scheme is said to lose accuracy

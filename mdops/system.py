@@ -11,6 +11,8 @@ from ase.data import chemical_symbols
 
 from mdops.errors import InputError
 
+__all__ = ["System", "atom_types", "element_types", "from_atoms", "from_tensors"]
+
 
 @dataclass
 class System:

@@ -7,6 +7,8 @@ import torch
 from mdops.errors import InputError, NeighborOverflowError
 from mdops.ops.neighbor import NeighborList, neighbor_list, one_batch
 
+__all__ = ["VerletList"]
+
 # Tensors as they are: their values change only if the version does.
 _Identity = tuple[tuple[torch.Tensor, int], ...]
 

@@ -1,10 +1,10 @@
 """Builds one wheel and runs the op tests with it on several versions of PyTorch.
 
-    .venv/bin/python scripts/check_torch_versions.py [2.11.0 2.12.0 ...] [--json table.json]
+    .venv/bin/python scripts/check_torch_versions.py [2.11.0 2.12.0 ...] [--wheel FILE] [--json table.json]
 
-The wheel is built from the source distribution, with the PyTorch of this environment. Each version then gets
-a virtual environment of its own, which is removed again: one at a time, 6 GB of disk where only CUDA builds
-are to be had. The tests run outside of the checkout, so that they see the installed wheel alone.
+The wheel is built from the source distribution, with the PyTorch of this environment, unless one is given.
+Each version then gets a virtual environment of its own, which is removed again: one at a time, 6 GB of disk where only
+CUDA builds are to be had. The tests run outside of the checkout, so that they see the installed wheel alone.
 """
 
 import argparse
@@ -87,16 +87,14 @@ def op_tests(torch_version: str, wheel: Path, folder: Path) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("versions", nargs="*", default=VERSIONS)
+    parser.add_argument("--wheel", type=Path, help="test this one")
     parser.add_argument("--json", type=Path, help="write the table here too")
     parser.add_argument("--tmp", type=Path, help="where to put wheel and environments")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.tmp) as made:
         folder = Path(made)
-        wheel = build_wheel(folder)
-        print(
-            f"{wheel.name}, {wheel.stat().st_size / 1e6:.2f} MB, built with PyTorch {version('torch')}",
-            flush=True,
-        )
+        wheel = args.wheel.resolve() if args.wheel else build_wheel(folder)
+        print(f"{wheel.name}, {wheel.stat().st_size / 1e6:.2f} MB", flush=True)
         rows = []
         for torch_version in args.versions:
             row = op_tests(torch_version, wheel, folder)
@@ -107,7 +105,8 @@ def main() -> None:
         if args.json:
             table = {
                 "wheel": wheel.name,
-                "built_with_torch": version("torch"),
+                "MB": round(wheel.stat().st_size / 1e6, 2),
+                "built_with_torch": None if args.wheel else version("torch"),
                 "python": platform.python_version(),
                 "machine": f"{platform.system()} {platform.machine()}",
                 "tests": "tests/ops",

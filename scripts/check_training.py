@@ -85,6 +85,11 @@ def main() -> int:
     parser.add_argument(
         "--seeds", type=int, default=3, help="runs of each; 0: only steps from the same weights"
     )
+    parser.add_argument(
+        "--no-same-start",
+        action="store_true",
+        help="no steps from the same weights; --out keeps those it has",
+    )
     parser.add_argument("--frames", type=int, default=20, help="to evaluate the models on")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of all trainings")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
@@ -124,7 +129,10 @@ def main() -> int:
             "frames": args.frames,
         }
         before = json.loads(args.out.read_text())["inputs"] if args.out.exists() else []
-        found = {row["input"]: row for row in [*before, *rows]}
+        found = {row["input"]: row for row in before}
+        for row in rows:
+            kept = found.get(row["input"], {}).get("same start") if args.no_same_start else None
+            found[row["input"]] = row | ({"same start": kept} if kept else {})
         lines = ",\n  ".join(json.dumps(found[name]) for name in sorted(found))
         args.out.write_text(json.dumps(head, indent=1)[:-2] + f',\n "inputs": [\n  {lines}\n ]\n}}\n')
     print_table(rows)
@@ -156,7 +164,7 @@ def compare(args: argparse.Namespace, path: Path, tested: Path) -> dict[str, Any
     kind = path.parent.name
     steps = args.steps or KINDS.get(kind, 100)
     row: dict[str, Any] = {"input": f"{kind}/{path.name}", "unchanged": as_it_is(path)}
-    row |= same_start(args, path)
+    row |= {"refused": {}, "failed": False} if args.no_same_start else same_start(args, path)
     if row["refused"] or not args.seeds:
         print(json.dumps(row), flush=True)
         return row
@@ -359,9 +367,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
             print(f"{row['input']:<36}{program} refuses it: {message}")
         if row["refused"]:
             continue
-        line = f"{row['input']:<36}" + " / ".join(
-            f"{row['same start'][name]:.1e}" for name in QUANTITIES
-        ).rjust(20)
+        apart = [f"{row['same start'][name]:.1e}" for name in QUANTITIES if "same start" in row]
+        line = f"{row['input']:<36}" + " / ".join(apart).rjust(20)
         if "errors" in row:
             line += f"{row['steps']:>6}"
             for name, factor, width in (("energy", 1e3, 18), ("forces", 1, 14)):

@@ -40,7 +40,8 @@ message(STATUS
 
 # The linker must record that libtorch_cuda.so is needed, and a PyTorch without CUDA has none: this stand-in
 # has its name and the functions that we call. It is not installed.
-file(WRITE ${CMAKE_BINARY_DIR}/torch_cuda_stub.cpp "extern \"C\" void aoti_torch_get_current_cuda_stream() {}\n")
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/torch_cuda_stub.cpp  # writes only what changed
+  CONTENT "extern \"C\" void aoti_torch_get_current_cuda_stream() {}\n")
 add_library(torch_cuda_stub SHARED ${CMAKE_BINARY_DIR}/torch_cuda_stub.cpp)
 set_target_properties(torch_cuda_stub PROPERTIES
   OUTPUT_NAME torch_cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/stub CXX_VISIBILITY_PRESET default)

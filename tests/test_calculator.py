@@ -424,9 +424,13 @@ class TestTools:
         ("socket_client", "eV in"),
         ("md", "0.20 ps"),
         ("batch_md", " 200 steps"),
+        ("thermal_conductivity 1", "integral up to 0.05 ps"),
     ],
 )
-def test_examples(name, says, capsys, monkeypatch):
+def test_examples(name, says, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    name, *arguments = name.split()
+    monkeypatch.setattr("sys.argv", [f"{name}.py", *arguments])
     monkeypatch.syspath_prepend(EXAMPLES)
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert says in capsys.readouterr().out

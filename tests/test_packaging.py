@@ -2,10 +2,12 @@
 
 import re
 import tarfile
+import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -63,7 +65,8 @@ def test_source_distribution(tmp_path, monkeypatch):
     built_from = {
         str(f.relative_to(ROOT)) for folder in ("source", "mdops") for f in (ROOT / folder).rglob("*.[ch]*")
     }
-    assert {"pyproject.toml", "CMakeLists.txt", "LICENSE", "README.md"} | built_from <= names
+    required = {"pyproject.toml", "CMakeLists.txt", "LICENSE", "README.md", "CITATION.cff", "mdops/py.typed"}
+    assert required | built_from <= names
     assert {str(f.relative_to(ROOT)) for f in (ROOT / "mdops").rglob("*.py")} <= names
     assert not [n for n in names if n.startswith((".venv", "build", "tests/data", "demo"))]
     assert not [n for n in names if n.endswith((".so", ".pyc"))]
@@ -73,3 +76,19 @@ def test_versions_agree():
     (version,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert mdops.__version__ == version
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_citation_is_of_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert cited["version"] == project["version"]
+    assert (cited["title"], cited["license"]) == (project["name"], project["license"])
+    assert cited["keywords"] == project["keywords"]
+
+
+def test_python_versions_agree():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = [re.fullmatch(r"Programming Language :: Python :: 3\.(\d+)", c) for c in project["classifiers"]]
+    oldest = min(int(match[1]) for match in listed if match)
+    assert project["requires-python"] == f">=3.{oldest}"
+    assert f"Python 3.{oldest} or later" in (ROOT / "README.md").read_text()

@@ -15,6 +15,24 @@ static int fail(const char *why) {
   return 1;
 }
 
+/* Fills the output; 0, or 1 after it told why not. */
+static int compute(const char *path, const char *precision, const mdops_input *input, mdops_output *output) {
+  mdops_options options = {0};
+  options.precision = strcmp(precision, "float64") == 0 ? MDOPS_FLOAT64 : MDOPS_FLOAT32;
+  mdops_model *model = NULL;
+  int failed = mdops_load(path, &options, &model) != MDOPS_OK || mdops_compute(model, input, output) != MDOPS_OK;
+  if (failed) fail(mdops_message());
+  mdops_free(model); /* NULL, too */
+  return failed;
+}
+
+static int read_atoms(long n, int32_t *types, double *x) {
+  for (long i = 0; i < n; ++i, x += 3)
+    if (scanf("%d %lf %lf %lf", &types[i], &x[0], &x[1], &x[2]) != 4)
+      return fail("the system has fewer atoms than it says");
+  return 0;
+}
+
 int main(int argc, char **argv) {
   long n;
   double cell[9];
@@ -24,15 +42,6 @@ int main(int argc, char **argv) {
     if (scanf("%lf", &cell[k]) != 1) return fail("the system has no cell");
   int32_t *types = malloc((n + 1) * sizeof(int32_t));
   double *positions = malloc((n + 1) * 3 * sizeof(double)), *forces = malloc((n + 1) * 3 * sizeof(double));
-  if (!types || !positions || !forces) return fail("there is no memory");
-  for (long i = 0; i < n; ++i)
-    if (scanf("%d %lf %lf %lf", &types[i], &positions[3 * i], &positions[3 * i + 1], &positions[3 * i + 2]) != 4)
-      return fail("the system has fewer atoms than it says");
-
-  mdops_options options = {0};
-  options.precision = strcmp(argv[2], "float64") == 0 ? MDOPS_FLOAT64 : MDOPS_FLOAT32;
-  mdops_model *model = NULL;
-  if (mdops_load(argv[1], &options, &model) != MDOPS_OK) return fail(mdops_message());
 
   mdops_input input = {0};
   input.atoms = n;
@@ -41,16 +50,17 @@ int main(int argc, char **argv) {
   input.cell = cell;
   mdops_output output = {0};
   output.forces = forces;
-  if (mdops_compute(model, &input, &output) != MDOPS_OK) return fail(mdops_message());
-
-  printf("energy %.17g\nvirial", output.energy);
-  for (int k = 0; k < 9; ++k) printf(" %.17g", output.virial[k]);
-  printf("\n");
-  for (long i = 0; i < n; ++i)
-    printf("force %.17g %.17g %.17g\n", forces[3 * i], forces[3 * i + 1], forces[3 * i + 2]);
-  mdops_free(model);
+  int failed = !types || !positions || !forces ? fail("there is no memory") : read_atoms(n, types, positions);
+  if (!failed) failed = compute(argv[1], argv[2], &input, &output);
+  if (!failed) {
+    printf("energy %.17g\nvirial", output.energy);
+    for (int k = 0; k < 9; ++k) printf(" %.17g", output.virial[k]);
+    printf("\n");
+    for (long i = 0; i < n; ++i)
+      printf("force %.17g %.17g %.17g\n", forces[3 * i], forces[3 * i + 1], forces[3 * i + 2]);
+  }
   free(types);
   free(positions);
   free(forces);
-  return 0;
+  return failed;
 }

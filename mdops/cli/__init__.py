@@ -18,9 +18,15 @@ COMMANDS = (
     "core",
     "lammps",
     "md",
+    "relax",
     "train",
     "test",
     "quantize",
+    "zbl",
+    "model-devi",
+    "neighbor-stat",
+    "eval-desc",
+    "change-bias",
     "bench",
     "build",
     "profile",
@@ -71,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--kinds", action="append", default=[], metavar="FILE", help=text)
     commands = parser.add_subparsers(metavar="command", required=True)
     for name in COMMANDS:
-        module = importlib.import_module(f"mdops.cli.{name}")
+        module = importlib.import_module(f"mdops.cli.{name.replace('-', '_')}")
         command = commands.add_parser(
             name,
             parents=[common],

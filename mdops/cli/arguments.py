@@ -35,3 +35,31 @@ def add_allow_low_bit(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="use a low-bit model (of mdops quantize) for dynamics, which loses accuracy",
     )
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """--device and --overflow, which `mdops.load` takes, as DeePMD-kit's numbers need them."""
+    parser.add_argument("--device", default="cpu", help="where to compute")
+    parser.add_argument(
+        "--overflow",
+        choices=("truncate", "error", "extend"),
+        default="truncate",
+        help="with more neighbours than the model's sel; truncate: as DeePMD-kit",
+    )
+
+
+def add_systems(parser: argparse.ArgumentParser) -> "argparse._MutuallyExclusiveGroup":
+    """--system or --datafile, which `systems_of` reads; more choices may be added to the group."""
+    group = parser.add_mutually_exclusive_group()
+    text = "systems of DeePMD-kit, folders of them, and files that ASE reads"
+    group.add_argument("--system", "-s", nargs="+", default=["."], metavar="SYSTEM", help=text)
+    group.add_argument("--datafile", "-f", metavar="FILE", help="a text file with a system in each line")
+    return group
+
+
+def systems_of(args: argparse.Namespace) -> list[str]:
+    """What `add_systems` was given."""
+    if args.datafile is None:
+        return args.system
+    with open(args.datafile) as file:
+        return [line.strip() for line in file if line.strip()]

@@ -5,6 +5,7 @@ import argparse
 import dataclasses
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pressure", type=float, default=0.0, help="of npt, GPa")
     add("--pdamp", type=float, default=1000.0, help="period of the barostat, fs")
     add("--flexible", action="store_true", help="npt changes all of the cell, not only its volume")
+    add("--final-temperature", type=float, help="of nvt and npt: what --temperature has become at the end, K")
+    add("--final-pressure", type=float, help="of npt: what --pressure has become at the end, GPa")
+    add("--ramp-steps", type=int, help="steps until then; default: those of the run")
     add("--seed", type=int, default=0, help="of the velocities and of langevin")
     add("--new-velocities", action="store_true", help="do not use the structure's velocities")
     add("--trajectory", "-o", type=Path, default=Path("md.traj"), help=".traj, .xyz or .extxyz")
@@ -58,8 +62,9 @@ def run(args: argparse.Namespace) -> int:
     from mdops.calculator import MDOps
     from mdops.md import run as run_md
 
-    physics, output = _physics(args), _output(args)
-    _keep_inputs(args, output)
+    output = _output(args)
+    physics = _physics(args, output.steps)
+    keep_inputs(args, (output.trajectory, output.log, output.checkpoint))
     atoms = read_structure(args.structure)
     atoms.calc = MDOps(
         args.model,
@@ -79,10 +84,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _physics(args: argparse.Namespace) -> "Physics":
+def _physics(args: argparse.Namespace, steps: int) -> "Physics":
     from mdops.md import Physics
 
-    return Physics(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Physics)})
+    values = {field.name: getattr(args, field.name) for field in dataclasses.fields(Physics)}
+    ramps = args.final_temperature is not None or args.final_pressure is not None
+    if values["ramp_steps"] is None:
+        values["ramp_steps"] = steps if ramps else 0
+    return Physics(**values)
 
 
 def _output(args: argparse.Namespace) -> "Output":
@@ -102,10 +111,10 @@ def _output(args: argparse.Namespace) -> "Output":
     )
 
 
-def _keep_inputs(args: argparse.Namespace, output: "Output") -> None:
+def keep_inputs(args: argparse.Namespace, paths: Iterable[Path | None]) -> None:
     """Raises InputError if the run would write over the structure or a model, which --overwrite is not meant for."""
     inputs = [Path(args.structure.split("@")[0]), *map(Path, args.model)]
-    for path in (output.trajectory, output.log, output.checkpoint):
+    for path in paths:
         if (
             path is not None
             and path.exists()

@@ -5,6 +5,8 @@ from pathlib import Path
 import mdops
 from mdops.errors import LibraryError
 
+__all__ = ["compile_flags", "get_include", "library", "link_flags"]
+
 LIBRARY = "libmdops_core.so"
 
 

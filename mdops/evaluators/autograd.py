@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 
 
 class Autograd(Evaluator):
+    """Takes every model: last in the lists of evaluators, and differentiable to any order."""
+
     name = "autograd"
     summary = "the model's own PyTorch operations, and their derivatives by autograd"
+
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        self.captures = potential.device.type == "cuda" and potential.model.captures
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
@@ -35,12 +41,14 @@ class Autograd(Evaluator):
         forces: bool = True,
         create_graph: bool = False,
         atom_virial: bool = False,
+        weight: torch.Tensor | None = None,
     ) -> tuple[Answers, NeighborReport]:
         """As of `Evaluator`, differentiable in positions, cell, parameters and weights where gradients are enabled.
 
         Args:
             forces: give forces and virial, too; create_graph: make them differentiable.
-            atom_virial: give (N, 3, 3), a pair's virial booked on the neighbour, as in DeePMD-kit.
+            atom_virial: give that, too.
+            weight: (N,), float64, of each atom in the sum of energies that forces and virials are of; 1 unless told.
         """
         trains = torch.is_grad_enabled()
         once = forces and not trains and not create_graph
@@ -48,8 +56,8 @@ class Autograd(Evaluator):
             near = self.neighborhood(system, neighbors)
         size = self.potential.model.atoms_at_once(near) if once else None
         if size is not None and size < system.atoms:
-            answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check)
-            return self._with_forces(answers, gradient, near, atom_virial), report
+            answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check, weight)
+            return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
         near = dataclasses.replace(near, once=once)
         alone = nullcontext() if create_graph or trains else input_gradient_alone()
         with torch.set_grad_enabled(forces or trains), alone:
@@ -59,27 +67,16 @@ class Autograd(Evaluator):
             if not forces:
                 return answers, report
             (gradient,) = torch.autograd.grad(
-                answers["atom_energy"].sum(),
+                _weighted_sum(answers["atom_energy"], weight),
                 near.displacements,
                 create_graph=create_graph,
                 retain_graph=trains,
                 materialize_grads=True,
             )
+        if once:
+            answers = {name: value.detach() for name, value in answers.items()}
         with torch.set_grad_enabled(create_graph and trains):
-            return self._with_forces(answers, gradient, near, atom_virial), report
-
-    def _with_forces(
-        self, answers: Answers, gradient: torch.Tensor, near: Neighborhood, atom_virial: bool
-    ) -> Answers:
-        """The answers, and what follows from the gradient by the pair vectors."""
-        forces, virial, per_atom = pair_forces(
-            gradient, near.displacements, near.system.batch, near.neighbors, near.system.count
-        )
-        answers |= {"forces": forces, "virial": virial}
-        if atom_virial:
-            # DeePMD-kit has the force's component first (the sum over atoms is symmetric).
-            answers["atom_virial"] = per_atom.transpose(1, 2)
-        return answers
+            return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
 
     def _in_runs(
         self,
@@ -89,10 +86,11 @@ class Autograd(Evaluator):
         fparam: torch.Tensor | None,
         aparam: torch.Tensor | None,
         check: bool,
+        weight: torch.Tensor | None = None,
     ) -> tuple[Answers, NeighborReport, torch.Tensor]:
         """Energies, and their gradient by the pair vectors, of so many atoms after so many: an atom's energy depends on
         its own pair vectors alone, and what is kept for the gradient is no more than one run's."""
-        near, report = self._judged(near, neighbors, check)
+        near, report = self.judged(near, neighbors, check)
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
         for first in range(0, near.system.atoms, size):
@@ -103,7 +101,7 @@ class Autograd(Evaluator):
             with torch.enable_grad(), input_gradient_alone():
                 part.displacements.requires_grad_()
                 answers = self.potential.model(part, fparam, own)
-                energy = answers["atom_energy"].sum()
+                energy = _weighted_sum(answers["atom_energy"], None if weight is None else weight[run])
                 gradients += torch.autograd.grad(energy, part.displacements, materialize_grads=True)
             parts.append({name: value.detach() for name, value in answers.items()})
         merged = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -123,10 +121,10 @@ class Autograd(Evaluator):
         trains: bool,
     ) -> tuple[Answers, NeighborReport]:
         """Energies, without their derivatives; `trains`: gradients of the weights are wanted."""
-        near, report = self._judged(near, neighbors, check)
+        near, report = self.judged(near, neighbors, check)
         return self.potential.model(near, fparam, aparam), report
 
-    def _judged(
+    def judged(
         self, near: Neighborhood, neighbors: NeighborList, check: bool
     ) -> tuple[Neighborhood, NeighborReport]:
         """The neighbours, truncated if need be, and what there is of them."""
@@ -134,3 +132,17 @@ class Autograd(Evaluator):
         if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
             near = dataclasses.replace(near, truncates=True)
         return near, report
+
+
+def forces_and_virials(gradient: torch.Tensor, near: Neighborhood, *, atom_virial: bool) -> Answers:
+    """What follows from an energy's gradient by the pair vectors, (N, K, 3)."""
+    forces, virial, of_atoms = pair_forces(
+        gradient, near.displacements, near.system.batch, near.neighbors, near.system.count
+    )
+    answers = {"forces": forces, "virial": virial}
+    # DeePMD-kit has the force's component first (the sum over atoms is symmetric).
+    return answers | {"atom_virial": of_atoms.transpose(1, 2)} if atom_virial else answers
+
+
+def _weighted_sum(energies: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    return energies.sum() if weight is None else (energies * weight).sum()

@@ -32,7 +32,7 @@ class Evaluator(ABC):
     summary: ClassVar[str]
     cost: ClassVar[str] = ""
     packs_weights: ClassVar[bool] = False
-    captures: ClassVar[bool] = False
+    captures: bool = False
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     r_min: float = 0.0
 
@@ -65,4 +65,5 @@ class Evaluator(ABC):
         check: bool = True,
     ) -> tuple[Answers, NeighborReport]:
         """atom_energy (N,), forces (N, 3) and virial (S, 3, 3), eV and A, float64; and what there is to say of the
-        neighbours. With `check` the potential has judged that (`Potential.check_neighbors`)."""
+        neighbours. With `check` the potential has judged that (`Potential.check_neighbors`). Those for simulation and
+        for differentiation also take `atom_virial`, whether to give that, (N, 3, 3) (`Potential.evaluate`)."""

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mdops.evaluators.autograd import forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.grids import moment_descriptor, pair_masks
 from mdops.evaluators.moment_energy import DescriptorPasses, blank_moments, moment_rows
-from mdops.evaluators.splined import Splined, SplineModel, moment_descriptor, pair_masks
+from mdops.evaluators.splined import Splined, SplineModel
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn.net import Net
 from mdops.nn.quantized import LowBitLayer
-from mdops.ops import NeighborList, pair_forces
+from mdops.ops import NeighborList
 from mdops.system import System
 
 if TYPE_CHECKING:
@@ -58,19 +60,18 @@ class LowBit(Evaluator):
         aparam: torch.Tensor | None = None,
         *,
         check: bool = True,
+        atom_virial: bool = False,
     ) -> tuple[Answers, NeighborReport]:
         s = self._splines
         near = Neighborhood.of(system, neighbors, self.potential.cutoff, self.potential.dtype)
         moments, report = s.moments(near)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
-            return Splined(self.potential)(system, neighbors, fparam, aparam)  # which drops neighbours
+            # Which drops neighbours.
+            return Splined(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
         energy, gradient = self._energies(system, moments, fparam, aparam)
         gradient = s.gradient(gradient, near)
-        forces, virial, _ = pair_forces(
-            gradient, near.displacements, system.batch, near.neighbors, system.count
-        )
         answers = s.model.finish({"energy": energy}, system.types)
-        return {**answers, "forces": forces, "virial": virial}, report
+        return {**answers, **forces_and_virials(gradient, near, atom_virial=atom_virial)}, report
 
     def _energies(
         self,

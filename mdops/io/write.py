@@ -24,6 +24,7 @@ _FORMATS: dict[str, _Encode] = {
     ".yml": encode_yaml,
     ".json": encode_json,
 }
+SUFFIXES = tuple(_FORMATS)
 
 
 def write_model(

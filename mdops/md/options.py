@@ -10,6 +10,8 @@ from mdops.errors import InputError
 Ensemble = Literal["nve", "nvt", "npt"]
 Thermostat = Literal["nose-hoover", "langevin"]
 
+_MOST_STAIRS, _SHORTEST_STAIR = 100, 100  # a GPU captures its graphs anew for each
+
 
 @dataclasses.dataclass(frozen=True)
 class Physics:
@@ -25,6 +27,10 @@ class Physics:
         pressure: GPa.
         pdamp: period of the barostat, fs.
         flexible: npt changes all of the cell, not only its volume.
+        final_temperature: K, final_pressure: GPa: where the thermostats' and the barostat's goals are after
+            `ramp_steps` steps, having gone there at a steady rate, in stairs: 100 of them, or fewer, of 100 steps.
+            None: they stay. With a ramp nothing is conserved.
+        ramp_steps: how long that takes.
         seed: of the first velocities and Langevin's noise.
         checkpoint_every: steps from one checkpoint to the next; 0 chooses by the number of atoms. Neighbour
             lists start anew there, so it is part of what decides the last bits of a trajectory.
@@ -39,6 +45,9 @@ class Physics:
     pressure: float = 0.0
     pdamp: float = 1000.0
     flexible: bool = False
+    final_temperature: float | None = None
+    final_pressure: float | None = None
+    ramp_steps: int = 0
     seed: int = 0
     checkpoint_every: int = 0
 
@@ -55,8 +64,56 @@ class Physics:
             raise InputError(f"temperature is {self.temperature}, expected K, not negative")
         if self.ensemble != "nve" and not self.temperature:
             raise InputError(f"{self.ensemble} needs a temperature above zero (--temperature, in K)")
+        self._check_ramps()
         if self.checkpoint_every < 0 or self.seed < 0:
             raise InputError("seed and the steps between checkpoints must not be negative")
+
+    def _check_ramps(self) -> None:
+        if self.final_temperature is not None:
+            if self.ensemble == "nve":
+                raise InputError("nve has no thermostat whose temperature could change: give nvt or npt")
+            if not 0 < self.final_temperature < math.inf:
+                raise InputError(f"final_temperature is {self.final_temperature}, expected K above zero")
+        if self.final_pressure is not None:
+            if self.ensemble != "npt":
+                raise InputError(f"{self.ensemble} has no pressure that could change: give npt")
+            if not math.isfinite(self.final_pressure):
+                raise InputError(f"final_pressure is {self.final_pressure}, expected a number in GPa")
+        if self.ramp_steps < 0 or self.has_ramp != (self.ramp_steps > 0):
+            raise InputError(
+                f"ramp_steps is {self.ramp_steps}: a final temperature or pressure is reached in a number of steps, "
+                "and nothing else is"
+            )
+
+    @property
+    def has_ramp(self) -> bool:
+        return self.final_temperature is not None or self.final_pressure is not None
+
+    @property
+    def _stairs(self) -> int:
+        """How many there are."""
+        return min(self.ramp_steps, _MOST_STAIRS, max(1, self.ramp_steps // _SHORTEST_STAIR))
+
+    def stair(self, step: int) -> int:
+        """Of the stairs of the ramps, that of the step after `step` steps; as many as there are behind them."""
+        return min(step * self._stairs // self.ramp_steps, self._stairs) if self._stairs else 0
+
+    def stair_end(self, step: int) -> float:
+        """After how many steps another stair begins."""
+        stairs, now = self._stairs, self.stair(step)
+        return -(-(now + 1) * self.ramp_steps // stairs) if now < stairs else math.inf
+
+    def goals(self, step: int) -> tuple[float, float]:
+        """Temperature, K, and pressure, GPa, of the step after `step` steps: each stair has the mean of its ramp."""
+        stairs, now = self._stairs, self.stair(step)
+        part = 1.0 if now >= stairs else (now + 0.5) / stairs
+
+        def between(first: float, last: float | None) -> float:
+            return first if last is None else first + part * (last - first)
+
+        return between(self.temperature or 0.0, self.final_temperature), between(
+            self.pressure, self.final_pressure
+        )
 
     def checkpoint_steps(self, atoms: int, *, on_gpu: bool = False) -> int:
         """Steps between checkpoints: `checkpoint_every`, or some ten seconds of work."""
@@ -65,6 +122,33 @@ class Physics:
         if on_gpu:
             return max(1000, min(50_000, 300_000_000 // max(atoms, 1)))
         return max(10, min(1000, 2_000_000 // max(atoms, 1)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Relaxation:
+    """What a minimiser looks for; a restart must have the same.
+
+    Attributes:
+        fmax: eV/A: a structure is relaxed when no force is larger. Where its cell moves the force on that counts,
+            too (the virial of an atom on average, row by row, eV), and forces are those by the positions in the
+            strain of the beginning, as of ASE's `FrechetCellFilter`.
+        cell: "fixed", or what of it moves: its "volume", or "all".
+        pressure: GPa, on a cell that moves.
+    """
+
+    fmax: float = 0.01
+    cell: Literal["fixed", "volume", "all"] = "fixed"
+    pressure: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fmax < math.inf:
+            raise InputError(f"fmax is {self.fmax}, expected a positive number in eV/A")
+        if self.cell not in ("fixed", "volume", "all"):
+            raise InputError(f"cell is {self.cell!r}, expected fixed, volume, all")
+        if not math.isfinite(self.pressure):
+            raise InputError(f"pressure is {self.pressure}, expected a number in GPa")
+        if self.pressure and self.cell == "fixed":
+            raise InputError("a pressure acts on a cell that moves: let its volume, or all of it, relax")
 
 
 @dataclasses.dataclass(frozen=True)

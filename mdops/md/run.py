@@ -76,11 +76,11 @@ class _Run:
     def __init__(self, atoms: Atoms, physics: Physics, output: Output, new_velocities: bool) -> None:
         self.atoms, self.physics, self.output = atoms, physics, output
         self.rng = np.random.default_rng(physics.seed)
-        self.saved = _last_checkpoint(output)
+        self.saved = last_checkpoint(output)
         if self.saved is None:
             set_velocities(atoms, physics, self.rng, anew=new_velocities)
         else:
-            _check_same(self.saved.physics, self._identity(), output.checkpoint)
+            check_same(self.saved.physics, self._identity(), output.checkpoint)
             checkpoints.restore_atoms(atoms, self.saved.arrays)
             self.rng.bit_generator.state = self.saved.random
         self.freedom = degrees_of_freedom(atoms, physics)
@@ -91,7 +91,7 @@ class _Run:
         """What a restart must have in common, by the names that its user knows."""
         # The skin decides how long a list lives, and so in which order forces are summed.
         same = dataclasses.asdict(self.physics) | {"integrator": self.kind, "skin": self.atoms.calc.skin}
-        return same | _models(self.atoms.calc.models) | _parameters(self.atoms)
+        return same | models_identity(self.atoms.calc.models) | _parameters(self.atoms)
 
     def _summary(self, first: int, seconds: float, temperature: float, drift: float | None) -> Summary:
         done = self.step - first
@@ -129,6 +129,10 @@ class _AseRun(_Run):
     kind = "ase"
 
     def __init__(self, atoms: Atoms, physics: Physics, output: Output, new_velocities: bool) -> None:
+        if physics.has_ramp:
+            raise InputError(
+                "temperature and pressure are ramped by the engine, which moves no structures with constraints"
+            )
         super().__init__(atoms, physics, output, new_velocities)
         self.dynamics = make_integrator(atoms, physics, self.rng)
         self.every = physics.checkpoint_steps(len(atoms))
@@ -250,7 +254,7 @@ class _EngineRun(_Run):
         self.files.write(frame.atoms(self.atoms), state, heading=heading)
 
 
-def _models(models: Sequence[Potential]) -> dict[str, Any]:
+def models_identity(models: Sequence[Potential]) -> dict[str, Any]:
     """What identifies the models of a run: a digest of weights and options, and the arguments of `load`."""
     identity: dict[str, Any] = {"number of models": len(models)}
     for k, model in enumerate(models, 1):
@@ -275,7 +279,7 @@ def _parameters(atoms: Atoms) -> dict[str, Any]:
     }
 
 
-def _last_checkpoint(output: Output) -> Checkpoint | None:
+def last_checkpoint(output: Output) -> Checkpoint | None:
     """What to go on from; None for a new run.
 
     Raises InputError if files of an earlier run are in the way, or changed since their checkpoint.
@@ -300,7 +304,7 @@ def _refuse_overwriting(written: list[Path], checkpoint: Path) -> None:
     raise InputError(f"{names}: already there; give {go_on}--overwrite to start anew")
 
 
-def _check_same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+def check_same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     changed = [f"{name} ({saved.get(name)}, now {now[name]})" for name in now if saved.get(name) != now[name]]
     if changed:
         raise InputError(

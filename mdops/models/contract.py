@@ -126,6 +126,11 @@ class Descriptor(Kind):
         """Those that it is made of: itself, or the parts of a hybrid."""
         return [self]
 
+    @property
+    def captures(self) -> bool:
+        """Whether its passes never wait for a GPU, so that a CUDA graph can have them."""
+        return False
+
     def atoms_at_once(self, near: Neighborhood) -> int | None:
         """Of how many atoms forward and backward pass should be done together, for memory or caches; None: of all.
 
@@ -395,6 +400,11 @@ class AtomicModel(Kind, ABC):
         return [self]
 
     @property
+    def captures(self) -> bool:
+        """Whether its passes never wait for a GPU, so that a CUDA graph can have them."""
+        return False
+
+    @property
     def shortest(self) -> float:
         """A; for shorter distances the model has no answer but NaN, and the potential raises an error."""
         return 0.0
@@ -464,6 +474,13 @@ class AtomicModel(Kind, ABC):
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         """(N, *shape) of each output by its name, float64, without `out_bias`; arguments as of `forward`."""
+
+    def describe(self, near: Neighborhood) -> torch.Tensor:
+        """(N, D): the descriptor's numbers; `near` as of `forward`. Raises UnsupportedModelError where there is no one
+        descriptor."""
+        from mdops.errors import UnsupportedModelError
+
+        raise UnsupportedModelError(f"a {self.kind} model has no descriptor of its own")
 
     def refuse_untaken(self, fparam: torch.Tensor | None, aparam: torch.Tensor | None) -> None:
         """Raises InputError for parameters that are given, and the model takes none."""

@@ -20,7 +20,7 @@ from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, r
 from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan
-from mdops.ops.attention_layer import AttentionWeights, attention_layer
+from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
 from mdops.ops.neighbor_attention import attention_scale, unit
 from mdops.options import from_definition, key, saved_precision
 
@@ -31,7 +31,7 @@ _TINY = 1e-12  # the norm below which vectors are not made longer
 _LN_EPS = 1e-5
 # Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
 # tensor on a GPU, which is busy with them, and has memory for many of them.
-_ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 2**26
+_ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 2**27
 
 
 @dataclass(kw_only=True)
@@ -124,7 +124,7 @@ class Neighbors(NamedTuple):
 
     Attributes:
         offsets: (n + 1,) int32, where each atom's neighbours begin.
-        plan: of the work on them, where layers are made of several ops.
+        plan: of the work on them, but where a layer is one op on a CPU.
         switch: (E,), sw, where attention is smooth.
         directions: (E, 3), unit vectors, where it goes by angles.
         empty: (n,), places without a neighbour.
@@ -165,6 +165,7 @@ class AttentionLayer(nn.Module):
                 scale=self.scale,
                 eps=self.eps,
                 normalize=self.normalize,
+                plan=near.plan,
             )
         # Three products instead of one: their results are contiguous, as attention wants them.
         w = self._weights()
@@ -318,6 +319,10 @@ class SeAttenV2(MomentDescriptor):
         return self.contract(self.moments(near, self.type_embedding()), near)
 
     @property
+    def captures(self) -> bool:
+        return True
+
+    @property
     def axis_neuron(self) -> int:
         return self.options.axis_neuron
 
@@ -369,28 +374,42 @@ class SeAttenV2(MomentDescriptor):
         def of_atoms(chunk: slice) -> torch.Tensor:
             # The nets and attention see the neighbours that are there, without the slots that are empty.
             mine = live[chunk]
-            place = mine.flatten().nonzero()[:, 0]
             atoms, slots = mine.shape
+            place = self._places(mine)
 
             def taken(x: torch.Tensor) -> torch.Tensor:
                 return x[chunk].flatten(0, 1).index_select(0, place)
 
             sw, r = (None if x is None else taken(x) for x in (fading, directions))
-            centers = near.centers[chunk].repeat_interleave(mine.sum(1))
+            centers = near.centers[chunk][place // max(1, slots)]
             g = self._embedding(taken(rows[..., :1]), taken(kinds), centers, types, products, sw)
             if len(self.attention):
-                fused = near.once and mine.device.type == "cpu"
+                fused = near.once and has_layer(g.device, g.dtype, g.shape[1], self.options.attn)
                 known = self._neighbors(mine, len(place), sw, r, fused)
                 for layer in self.layers:
                     g = layer(g, known)
             spread = g.new_zeros(atoms * slots, g.shape[1]).index_copy(0, place, g)
             return rows[chunk].transpose(1, 2) @ spread.view(atoms, slots, g.shape[1])
 
-        t = in_chunks(of_atoms, len(live), self._numbers(live.shape[1]))
+        if near.once:  # in runs of atoms already
+            t = of_atoms(slice(None))
+        else:
+            t = in_chunks(of_atoms, len(live), self._numbers(live.shape[1]))
         if near.once and live.device.type == "cpu" and not self.mean.any():
             return t / self.slots  # rows of empty places are zero
         padding = F.pad(self._padding(near, present, types, products)[:, None], (0, 0, 0, 3))
         return (t + padding) / self.slots
+
+    def _places(self, live: torch.Tensor) -> torch.Tensor:
+        """(E,) int64: the slots of `live` (n, K) where a neighbour is, one after another. While a CUDA graph is
+        captured their number is not known: then as many as the atoms have places for, others at the end."""
+        there = live.flatten()
+        if not (there.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return there.nonzero()[:, 0]
+        order = torch.where(there, there.cumsum(0), there.sum() + (~there).cumsum(0)) - 1
+        slots = torch.arange(len(there), device=there.device)
+        places = torch.empty_like(slots).scatter_(0, order, slots)
+        return places[: len(live) * min(live.shape[1], self.slots)]
 
     def _numbers(self, slots: int) -> int:
         """Of an atom in the largest tensor."""
@@ -428,7 +447,7 @@ class SeAttenV2(MomentDescriptor):
         counts, (atoms, slots) = live.sum(1), live.shape
         offsets = F.pad(counts.cumsum(0), (1, 0)).int()
         plan = None
-        if not fused:
+        if not (fused and live.device.type == "cpu"):
             plan = ragged_plan(offsets, max_total=count, max_batch=atoms, max_length=slots)
         empty = (self.slots - counts).clamp(min=0).to(self.mean.dtype)
         return Neighbors(offsets, plan, switch, directions, empty, fused)

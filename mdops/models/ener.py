@@ -151,6 +151,11 @@ class EnergyFitting(Kind):
         """Whether one net serves all types."""
         return self.nets.ndim == 0
 
+    @property
+    def captures(self) -> bool:
+        """Whether atoms of all types go through one net together, so that nobody asks which are of which type."""
+        return self.shared and not any(self.vacuum)
+
     def net(self, kind: int) -> Net:
         """The net of a type of atom."""
         return self.nets.net(kind)
@@ -212,6 +217,10 @@ class EnergyFitting(Kind):
         """
         system = near.system
         extra = self.extra_inputs(system.batch, system.count, fparam, aparam)
+        if self.captures:
+            energy = self.net(0)(torch.cat([features, extra], dim=1))[:, 0].double()
+            energy = energy + self.bias[system.types.long().clamp(min=0)]
+            return {"energy": torch.where(system.types >= 0, energy, 0.0)}
         energy = torch.zeros(system.atoms, dtype=torch.float64, device=features.device)
         for kind in range(len(self.type_map)):
             index = torch.nonzero(system.types == kind)[:, 0]

@@ -124,15 +124,24 @@ class DescriptorFitting(AtomicModel):
     def descriptors(self) -> list[Descriptor]:
         return self.descriptor.parts
 
+    @property
+    def captures(self) -> bool:
+        return self.descriptor.captures and self.fitting.captures
+
     def atoms_at_once(self, near: Neighborhood) -> int | None:
         return self.descriptor.atoms_at_once(near)
 
     def respond(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
+        return self.fitting(self._features(near), near, fparam, aparam)
+
+    def describe(self, near: Neighborhood) -> torch.Tensor:
+        return self._features(near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs))
+
+    def _features(self, near: Neighborhood) -> torch.Tensor:
         spec = self.descriptor.neighbors
-        features = self.descriptor(near.select(spec.sel, mixed=spec.mixed))
-        return self.fitting(features.values, near, fparam, aparam)
+        return self.descriptor(near.select(spec.sel, mixed=spec.mixed)).values
 
     @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "DescriptorFitting":

@@ -46,6 +46,22 @@ class _Kept(int):
     """The place of a tensor among those that a context keeps."""
 
 
+# Not within those who call them: a function that calls itself from there holds itself, and with it the tensors, until
+# Python looks for such circles.
+def _keep(value: Any, kept: list[torch.Tensor]) -> Any:
+    """The argument with places in `kept` instead of tensors."""
+    if isinstance(value, torch.Tensor):
+        kept.append(value)
+        return _Kept(len(kept) - 1)
+    return [_keep(item, kept) for item in value] if _is_list_of_tensors(value) else value
+
+
+def _restored(value: Any, kept: Sequence[torch.Tensor]) -> Any:
+    if isinstance(value, _Kept):
+        return kept[value]
+    return [_restored(item, kept) for item in value] if isinstance(value, list) else value
+
+
 def register_formula(
     name: str,
     backward: Callable[..., Any],
@@ -65,27 +81,14 @@ def register_formula(
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         kept: list[torch.Tensor] = []
-
-        def keep(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                kept.append(value)
-                return _Kept(len(kept) - 1)
-            return [keep(item) for item in value] if _is_list_of_tensors(value) else value
-
-        ctx.others = [keep(value) for value in inputs]
+        ctx.others = [_keep(value, kept) for value in inputs]
         ctx.mark_non_differentiable(*(output[k] for k in constant))
         ctx.set_materialize_grads(not saved)  # zeros as large as what is saved would cost more than the op
         ctx.save_for_backward(*kept, *(output[k] for k in saved))
 
     def formula(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         kept = ctx.saved_tensors
-
-        def restored(value: Any) -> Any:
-            if isinstance(value, _Kept):
-                return kept[value]
-            return [restored(item) for item in value] if isinstance(value, list) else value
-
-        args = [restored(value) for value in ctx.others]
+        args = [_restored(value, kept) for value in ctx.others]
         needs = tuple(ctx.needs_input_grad[k] for k in differentiable)
         result: list[Any] = [[] if isinstance(value, list) and not value else None for value in args]
         last = kept[len(kept) - len(saved) :]

@@ -1,4 +1,4 @@
-"""A whole layer of DPA-1's attention as one op, for simulation on the CPU."""
+"""A whole layer of DPA-1's attention as one op, for simulation."""
 
 from typing import Any, NamedTuple
 
@@ -6,9 +6,11 @@ import torch
 import torch.nn.functional as F
 
 from mdops.ops._register import register_fake, register_formula
+from mdops.ops.attention import RaggedPlan, plan_of
 from mdops.ops.neighbor_attention import _SHIFT, neighbor_attention
 
 _LANES = 16  # kLayerLanes of source/op/attention_layer/attention_layer.h
+_WIDEST = 128  # kWidestRow of source/op/attention_layer/gpu_rows.h
 
 
 class AttentionWeights(NamedTuple):
@@ -39,11 +41,13 @@ def attention_layer(
     scale: float,
     eps: float,
     normalize: bool,
+    plan: RaggedPlan | None = None,
 ) -> torch.Tensor:
     """LayerNorm(g + o W_out + b_out), o = `neighbor_attention` of q, k, v = g W + b in one head.
 
     One pass forward and one backward, with each atom's rows in cache. Differentiable in g, directions and switch; the
-    weights are constants. Second derivatives go through PyTorch's own operations.
+    weights are constants. Second derivatives go through PyTorch's own operations. On a GPU it takes float32, and g and
+    attention up to 128 wide (`has_layer`).
 
     Args:
         g: (E, M) float32 or float64, rows of the neighbours of atom after atom.
@@ -51,6 +55,7 @@ def attention_layer(
         weights: see there.
         directions, switch, empty, normalize: as of `neighbor_attention`; scale is its temperature.
         eps: LayerNorm's.
+        plan: as of `neighbor_attention`; a CPU does without.
 
     Returns:
         (E, M).
@@ -61,24 +66,33 @@ def attention_layer(
     absent = None if switch is None or empty is None else empty.to(g.dtype)
     fixed = (w.detach() for w in weights)
     optional = (directions, switch, absent)
-    return torch.ops.mdops.attention_layer(g, offsets, *fixed, *optional, scale, _SHIFT, eps, normalize)[0]
+    if plan is None and g.is_cuda:
+        plan = plan_of(offsets, g.shape[0])
+    work = (None, 0) if plan is None else (plan.items, plan.max_length)
+    scalars = (scale, _SHIFT, eps, normalize)
+    return torch.ops.mdops.attention_layer(g, offsets, *fixed, *optional, *scalars, *work)[0]
+
+
+def has_layer(device: torch.device, dtype: torch.dtype, features: int, width: int) -> bool:
+    """Whether `attention_layer` takes g with so many columns and attention of this width."""
+    return device.type == "cpu" or (dtype == torch.float32 and max(features, width) <= _WIDEST)
 
 
 def _reference(g: Any, offsets: Any, *args: Any) -> torch.Tensor:
     """The op by others, differentiable any number of times that those are."""
-    project, project_bias, out, out_bias, norm, norm_bias, gate, switch, absent, scale, shift, eps, normal = (
-        args
-    )
+    project, project_bias, out, out_bias, norm, norm_bias, gate, switch, absent, *others = args
+    scale, shift, eps, normal, items, max_length = others
     assert shift == _SHIFT
     q, k, v = ((g @ project + project_bias)[:, None]).chunk(3, dim=-1)
-    how = {"directions": gate, "switch": switch, "empty": absent, "temperature": scale, "normalize": normal}
-    o = neighbor_attention(q, k, v, offsets, **how)
+    plan = None if items is None else RaggedPlan(items, max_length)
+    how = {"directions": gate, "switch": switch, "empty": absent, "temperature": scale, "plan": plan}
+    o = neighbor_attention(q, k, v, offsets, normalize=normal, **how)
     return F.layer_norm(g + o[:, 0] @ out + out_bias, g.shape[1:], norm, norm_bias, eps)
 
 
 def _saved_width(features: int, width: int) -> int:
     vectors = 3 * ((width + _LANES - 1) // _LANES) + (features + _LANES - 1) // _LANES
-    return vectors * _LANES + 5
+    return vectors * _LANES + 6
 
 
 @register_fake("attention_layer")

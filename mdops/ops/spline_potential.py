@@ -34,14 +34,16 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
         scale (ntypes,), or (1,) with one net, and shift (ntypes,), float64: the energy of an atom is
         scale * net + shift, eV;
         cutoff, cutoff_smooth, protection (A), s_max (1/A), width, axis, neurons, residual (0 or 1 for each
-        hidden layer), gated, activation (its code), threshold (of silut) and matmul.
+        hidden layer), gated, activation (its code), threshold (of silut), matmul and atom_virial, whether that is
+        asked for.
 
     With axis 0 the descriptor is a plain sum (se_e2_r): 1 stands in the place of R, and neighbours in `zeroed` count
     with s = mean. Atoms of a net that serves all types are worked on together: many types cost no more than few.
 
     Returns:
-        atom_energy (N,) float64, forces (N, 3) float64, virial (S, 3, 3) float64, and within (N, ntypes) int32
-        and nearest (N,) as from `spline_moment`.
+        atom_energy (N,) float64, forces (N, 3) float64, virial (S, 3, 3) float64, within (N, ntypes) int32
+        and nearest (N,) as from `spline_moment`, and atom_virial (N, 3, 3) float64: of atom j the sum over the pairs
+        d = x_j - x_i from other atoms i to it of -dE_i/dd (x) d, eV; (0, 3, 3) unless it is asked for.
     """
     return torch.ops.mdops.spline_potential(*args)
 
@@ -93,8 +95,13 @@ def spline_potential_why_not(
 
 
 @register_fake("spline_potential")
+def _(*args: Any) -> tuple[torch.Tensor, ...]:
+    atoms = args[0].shape[0] if args[-1] else 0
+    return *blank_results(*args), args[0].new_empty((atoms, 3, 3), dtype=torch.float64)
+
+
 def blank_results(positions: Any, cell: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    """Results of the right shapes and dtypes for the op's arguments."""
+    """Energies to `nearest`, of the right shapes and dtypes for the op's arguments."""
     counts, mean = args[4], args[5]
     n, double = positions.shape[0], torch.float64
     return (

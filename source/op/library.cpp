@@ -161,17 +161,19 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "unit_backward_backward(Tensor direction, Tensor grad, Tensor x) -> (Tensor grad_grad, Tensor grad_x)");
 
-  // A layer of DPA-1's attention, for simulation on the CPU.
+  // A layer of DPA-1's attention, for simulation.
   m.def(
       "attention_layer(Tensor g, Tensor offsets, Tensor project_weight, Tensor project_bias, Tensor "
       "out_weight, "
       "Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, "
-      "float scale, float shift, float eps, bool normalize) -> (Tensor out, Tensor saved)");
+      "float scale, float shift, float eps, bool normalize, Tensor? plan, int max_length) -> (Tensor out, "
+      "Tensor saved)");
   m.def(
       "attention_layer_backward(Tensor grad, Tensor saved, Tensor g, Tensor offsets, Tensor project_weight, "
       "Tensor project_bias, Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, "
       "Tensor? "
-      "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize) -> (Tensor "
+      "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, Tensor? "
+      "plan, int max_length) -> (Tensor "
       "grad_g, Tensor grad_gate, Tensor grad_switch)");
 
   // A whole model with splines: energies, forces and virials in one pass, for simulation.
@@ -187,8 +189,21 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor padding, "
       "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual, bool gated, int activation, float threshold, str matmul) "
-      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest)");
+      "int[] residual, bool gated, int activation, float threshold, str matmul, bool atom_virial) "
+      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
+      "Tensor atom_virial)");
+
+  // The same of several descriptors side by side, whose lists have an entry each, and further inputs of the
+  // net.
+  m.def(
+      "hybrid_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor[] mean, Tensor[] std, Tensor[] pair_mask, Tensor[] zeroed, "
+      "Tensor[] sel, Tensor[] padding, Tensor[] absent, Tensor[] tables, Tensor nets, Tensor extra, "
+      "Tensor weight, Tensor scale, Tensor shift, float[] cutoff, float[] cutoff_smooth, "
+      "float[] protection, float[] s_max, int[] width, int[] axis, int[] gated, int[] neurons, "
+      "int[] residual, int activation, float threshold, bool atom_virial) "
+      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
+      "Tensor grad_extra, Tensor atom_virial)");
 
   // The same with the gradients that a loss on its results has by the tables and the nets, for training.
   m.def(
@@ -208,6 +223,20 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
       "int[] residual, bool gated) -> (Tensor grad_tables, Tensor[] grad_nets)");
+
+  // Energies of pairs from a table, alone or blended with other energies of the atoms, for simulation; and
+  // the weights of such a blend.
+  m.def(
+      "near_weight(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor near_mask, float near_cutoff, float decay, float low, float "
+      "high) "
+      "-> (Tensor weight, Tensor within, Tensor nearest)");
+  m.def(
+      "pair_table(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor pair_mask, Tensor coefficients, Tensor weight, Tensor other, "
+      "Tensor near_mask, float first, float step, float cutoff, float near_cutoff, float decay, float low, "
+      "float high, bool atom_virial) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, "
+      "Tensor nearest, Tensor atom_virial)");
 
   // Products of low-bit numbers.
   m.def("gemm_lowbit(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, ScalarType out_dtype) -> Tensor");

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -431,36 +432,39 @@ def write_system(path, system):
     path.write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize("language", ["c", "c++", "fortran"])
-def test_programs(language, base, system, tmp_path):
-    example, program = (
-        ROOT / "examples/core" / ("energy.f90" if language == "fortran" else "energy.c"),
-        tmp_path / "energy",
-    )
+def built(language: str, folder: Path) -> Path:
+    """The language's example, or for C++ a program of the header alone."""
+    examples, program = ROOT / "examples/core", folder / "energy"
     if language == "fortran":
         if shutil.which("gfortran") is None:
             pytest.skip("there is no gfortran")
-        module = Path(get_include(), "mdops.f90")
-        build = ["gfortran", "-Wall", "-J", tmp_path, module, example, *link_flags()]
+        sources = [Path(get_include(), "mdops.f90"), examples / "energy.f90"]
+        build = ["gfortran", "-Wall", "-J", folder, *sources, *link_flags()]
     elif language == "c":
-        build = [
-            *(["gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]),
-            example,
-            *compile_flags(),
-            *link_flags(),
-        ]
-    else:  # the header alone
-        example = tmp_path / "header.cpp"
-        example.write_text(
+        strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+        build = ["gcc", *strict, examples / "energy.c", *compile_flags(), *link_flags()]
+    else:
+        source = folder / "header.cpp"
+        source.write_text(
             "#include <mdops.h>\nint main() { return mdops_api_version() != MDOPS_API_VERSION; }\n"
         )
-        build = ["g++", "-Wall", "-Wextra", "-Werror", "-pedantic", example, *compile_flags(), *link_flags()]
+        build = ["g++", "-Wall", "-Wextra", "-Werror", "-pedantic", source, *compile_flags(), *link_flags()]
     made = run(*build, "-o", program)
     assert made.returncode == 0, made.stderr
-    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-    if language == "c++":
-        assert run(program, env=environment).returncode == 0
-        return
+    return program
+
+
+def without_library_path():
+    return {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+
+
+def test_the_header_is_for_cpp_too(tmp_path):
+    assert run(built("c++", tmp_path), env=without_library_path()).returncode == 0
+
+
+@pytest.mark.parametrize("language", ["c", "fortran"])
+def test_programs(language, base, system, tmp_path):
+    program, environment = built(language, tmp_path), without_library_path()
     write_system(tmp_path / "system.txt", system)
     with open(tmp_path / "system.txt") as stdin:
         done = run(program, base, "float64", stdin=stdin, env=environment)
@@ -475,6 +479,32 @@ def test_programs(language, base, system, tmp_path):
     with open(tmp_path / "system.txt") as stdin:
         done = run(program, tmp_path / "absent", "float64", stdin=stdin, env=environment)
     assert done.returncode == 1 and "cannot be opened" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="there is no valgrind")
+@pytest.mark.skipif(
+    "libasan" in run("ldd", core_path()).stdout, reason="valgrind or AddressSanitizer, not both"
+)
+@pytest.mark.parametrize("language", ["c", "fortran"])
+def test_programs_are_clean_under_valgrind(language, base, system, tmp_path):
+    """Nothing is read or written outside of memory, read unwritten, or lost; also where a file is refused."""
+    program, model = built(language, tmp_path), tmp_path / "cut.safetensors"
+    write_system(tmp_path / "system.txt", system)
+    model.write_bytes(Path(base).read_bytes()[:-1])
+    # valgrind knows no AVX-512.
+    level = {"MDOPS_CPU_ISA": "v3"} if platform.machine() == "x86_64" else {}
+    checked = [
+        "valgrind",
+        "-q",
+        "--error-exitcode=9",
+        "--leak-check=full",
+        "--show-leak-kinds=definite,possible",
+    ]
+    for path, precision, status in ((base, "float64", 0), (base, "float32", 0), (model, "float64", 1)):
+        with open(tmp_path / "system.txt") as stdin:
+            environment = without_library_path() | level | {"OMP_NUM_THREADS": "2"}
+            done = run(*checked, program, path, precision, stdin=stdin, env=environment)
+        assert done.returncode == status and "==" not in done.stderr, done.stderr
 
 
 def test_convert(base, tmp_path, capsys):

@@ -135,6 +135,34 @@ def test_chunks_change_no_answer(case, monkeypatch):
         monkeypatch.undo()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", ["dpa1_smooth", "dpa1_rough", "dpa1_strip_rough", "se_atten_v2_attention"])
+def test_a_run_in_graphs_is_the_run_without(case, dtype, monkeypatch):
+    """Where how many neighbours there are is not known; with all atoms at once, and in runs of a few."""
+    potential = load(case, dtype=dtype, device="cuda")
+    atoms = next(iter(references(KINDS / case))).system
+    found = []
+    for graphs, size in ((False, 10**6), (True, 10**6), (True, 3)):
+        monkeypatch.setattr(dpa1, "_NUMBERS_ON_GPU", size * potential.model.descriptor._numbers(20))
+        engine = Engine(structure(atoms, potential), potential, Physics("nve", 50, 0.5), graphs=graphs)
+        found.append(list(engine.run(20, every=20))[-1])
+        assert bool(engine._graphs) == graphs
+    for frame in found[1:]:
+        scale = np.abs(found[0].forces).max()
+        assert np.abs(frame.forces - found[0].forces).max() < (1e-4 if dtype == "float32" else 1e-9) * scale
+        assert frame.energy == pytest.approx(found[0].energy, abs=1e-4 if dtype == "float32" else 1e-10)
+
+
+def structure(system, potential):
+    """The first structure of a reference as ASE has it."""
+    mine = system.batch == 0
+    symbols = [potential.type_map[t] for t in system.types[mine].tolist()]
+    return Atoms(
+        symbols, system.positions[mine].numpy(), cell=system.cell[0].numpy(), pbc=system.pbc[0].numpy()
+    )
+
+
 @pytest.mark.parametrize("case", ["dpa1_smooth", "dpa1_rough", "dpa1_parameters", "dpa1_overflow"])
 def test_atoms_in_runs_have_the_same_answers(case, device, monkeypatch):
     """As they have in one run, and through the operations that train."""

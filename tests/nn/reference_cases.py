@@ -82,3 +82,11 @@ def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
 def build(tree, dtype=torch.float64, overflow="error"):
     """The potential of a serialised tree."""
     return Potential(model_of_tree(tree, dtype), overflow=overflow)
+
+
+@torch.no_grad()
+def composed(potential, system, fparam=None, aparam=None):
+    """Every answer by the evaluator that differentiates: splines or nets, and autograd."""
+    evaluator, near = potential.evaluator("differentiate"), potential.neighbor_list(system)
+    answers, _ = evaluator(system, near, fparam, aparam, atom_virial=True)
+    return {name: value.detach() for name, value in potential.with_sums(answers, system).items()}

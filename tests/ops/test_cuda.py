@@ -24,8 +24,10 @@ def on_gpu(value):
     return value.cuda() if isinstance(value, torch.Tensor) else value
 
 
-def assert_agree(got, want, dtype):
-    for a, b in zip(tensors(got), tensors(want), strict=True):
+def assert_agree(got, want, dtype, opaque=()):
+    for k, (a, b) in enumerate(zip(tensors(got), tensors(want), strict=True)):
+        if k in opaque:
+            continue
         assert a.is_cuda and a.dtype == b.dtype and a.shape == b.shape
         if b.is_floating_point():
             scale = float(b.abs().max()) if b.numel() else 0.0
@@ -46,7 +48,7 @@ def test_agrees_with_the_cpu(k, dtype):
     gpu, cpu = find("cuda", k, dtype), find("cpu", k, dtype)
     if cpu.op in HOST:
         pytest.skip("its layout is the device's own")
-    assert_agree(gpu.function(*gpu.args), cpu.function(*cpu.args), dtype)
+    assert_agree(gpu.function(*gpu.args), cpu.function(*cpu.args), dtype, cpu.opaque)
 
 
 def water_like(atoms: int, width: int, ntypes: int, dtype: torch.dtype, systems: int = 3):

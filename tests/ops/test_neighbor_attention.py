@@ -85,7 +85,7 @@ def test_second_derivatives(device):
     assert torch.autograd.gradgradcheck(energy, leaves)
 
 
-# -- A whole layer, one op on the CPU
+# -- A whole layer as one op
 
 
 def layer(features, width, dtype=torch.float64):
@@ -102,6 +102,26 @@ def layer(features, width, dtype=torch.float64):
     )
 
 
+LAYERS = ["smooth", "rough", "no angles", "not normalised"]
+
+
+def layer_arguments(options, counts, features):
+    """In float64 on the CPU: the leaves, g first; offsets; keywords."""
+    (_, _, _, directions, switch), offsets, empty = rows("cpu", counts=counts)
+    g = torch.randn(sum(counts), features, dtype=torch.float64).requires_grad_()
+    if options == "rough":
+        switch = empty = None
+    if options == "no angles":
+        directions = None
+    leaves = [x for x in (g, directions, switch) if x is not None]
+    normalize = options != "not normalised"
+    return (
+        leaves,
+        offsets,
+        {"directions": directions, "switch": switch, "empty": empty, "normalize": normalize},
+    )
+
+
 def by_parts(g, weights, offsets, directions, switch, empty, normalize):
     q, k, v = (g @ weights.project + weights.project_bias)[:, None].chunk(3, dim=-1)
     keys = {"directions": directions, "switch": switch, "empty": empty}
@@ -115,17 +135,10 @@ def by_parts(g, weights, offsets, directions, switch, empty, normalize):
     [(COUNTS, 12, 12), ((90, 64, 65), 100, 128), ((1,), 1, 1), ((200, 3), 33, 17), ((0, 0), 5, 4)],
     ids=str,
 )
-@pytest.mark.parametrize("options", ["smooth", "rough", "no angles", "not normalised"])
+@pytest.mark.parametrize("options", LAYERS)
 def test_a_layer_is_the_ops_that_it_is_made_of(counts, features, width, options):
-    (_, _, _, directions, switch), offsets, empty = rows("cpu", counts=counts)
-    g = torch.randn(sum(counts), features, dtype=torch.float64).requires_grad_()
-    if options == "rough":
-        switch = empty = None
-    if options == "no angles":
-        directions = None
-    normalize = options != "not normalised"
-    leaves = [x for x in (g, directions, switch) if x is not None]
-    how = {"directions": directions, "switch": switch, "empty": empty, "normalize": normalize}
+    leaves, offsets, how = layer_arguments(options, counts, features)
+    g = leaves[0]
     weights = layer(features, width)
     for threads in (1, 3):
         torch.set_num_threads(threads)
@@ -139,19 +152,44 @@ def test_a_layer_is_the_ops_that_it_is_made_of(counts, features, width, options)
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
 
 
-def test_a_layer_in_float32():
-    (_, _, _, directions, switch), offsets, empty = rows("cpu", counts=(90, 30))
-    g = torch.randn(120, 100, dtype=torch.float64)
-    weights = layer(100, 128)
+SHAPES = [((90, 30), 100, 128), ((70, 0, 1), 33, 17), ((16, 17), 64, 64), ((140, 90), 128, 120)]
+
+
+@pytest.mark.parametrize(("counts", "features", "width"), SHAPES, ids=str)
+@pytest.mark.parametrize("options", LAYERS)
+def test_a_layer_in_float32(counts, features, width, options, device):
+    """Against float64 on the CPU."""
+    leaves, offsets, how = layer_arguments(options, counts, features)
+    weights = layer(features, width)
+    grad = torch.randn(sum(counts), features, dtype=torch.float64)
     results = []
-    for dtype in (torch.float32, torch.float64):
-        leaves = [x.detach().to(dtype).requires_grad_() for x in (g, directions, switch)]
-        keys = {"directions": leaves[1], "switch": leaves[2], "empty": empty.to(dtype)}
-        own = AttentionWeights(*(w.to(dtype) for w in weights))
-        out = attention_layer(leaves[0], offsets, own, scale=0.8, eps=1e-5, normalize=True, **keys)
-        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for to in ({"device": device, "dtype": torch.float32}, {"device": "cpu", "dtype": torch.float64}):
+        own = {id(x): x.detach().to(**to).requires_grad_() for x in leaves}
+        keys = {
+            name: own.get(id(x), x.to(**to)) if isinstance(x, torch.Tensor) else x for name, x in how.items()
+        }
+        moved = AttentionWeights(*(w.to(**to) for w in weights))
+        g = own[id(leaves[0])]
+        out = attention_layer(g, offsets.to(to["device"]), moved, scale=0.8, eps=1e-5, **keys)
+        results.append([out, *torch.autograd.grad(out, list(own.values()), grad.to(**to))])
     for a, b in zip(*results, strict=True):
-        assert (a.double() - b).abs().max() < 2e-5 * b.abs().max()
+        assert (a.double().cpu() - b).abs().max() < 2e-5 * b.abs().max()
+
+
+@pytest.mark.gpu
+def test_a_layer_with_little_shared_memory(monkeypatch):
+    """The weights of q, k and v one after another, as on chips with 100 KiB a block; and answers that stay the same."""
+    leaves, offsets, how = layer_arguments("smooth", (90, 30), 100)
+    weights = AttentionWeights(*(w.cuda().float() for w in layer(100, 128)))
+    keys = {name: x.cuda().float() if isinstance(x, torch.Tensor) else x for name, x in how.items()}
+    results = []
+    for _ in range(2):
+        g = leaves[0].detach().cuda().float().requires_grad_()
+        out = attention_layer(g, offsets.cuda(), weights, scale=0.8, eps=1e-5, **keys)
+        results.append((out, *torch.autograd.grad(out.square().sum(), g)))
+        monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", str(99 << 10))
+    assert torch.equal(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-4, atol=1e-5)
 
 
 def test_vectors_of_length_zero_stay_zero():

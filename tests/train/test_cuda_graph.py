@@ -95,19 +95,31 @@ def test_an_optimizer_is_restored_with_what_belongs_to_its_device(data, lists):
     assert float(first["step"]) == 1 and float(first["exp_avg"].max()) > 0
 
 
+ATTENTION = {
+    "type": "dpa1", "sel": 60, "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 3, "tebd_dim": 4,
+    "attn": 6, "attn_layer": 2, "smooth_type_embedding": True,
+}  # fmt: skip
+
+
 @pytest.mark.gpu
-def test_steps_in_graphs_are_the_steps_of_the_host(data, lists):
+@pytest.mark.parametrize("descriptor", [None, ATTENTION], ids=["se_e2_a", "dpa1"])
+def test_steps_in_graphs_are_the_steps_of_the_host(data, lists, descriptor):
     """With gradients that are cut, smoothed nets, averages, rates that change, two kinds of batch in turn, and
     what the graphs read gone from caches."""
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
+    config = CONFIG
+    if descriptor is not None:
+        config = small_config(
+            loss={"start_pref_v": 0.1, "limit_pref_v": 0.1}, training={}, descriptor=descriptor
+        )
     groups = list(alike(data))[:2]
-    loss, weights = make_loss(CONFIG), []
+    loss, weights = make_loss(config), []
     for device in ("cpu", "cuda"):
-        potential = random_potential(CONFIG, data, lists, dtype=torch.float64)
+        potential = random_potential(config, data, lists, dtype=torch.float64)
         use_training_spline(potential, 2.0)
         potential.to(device)
-        optimizer = make_optimizer(CONFIG, potential.parameters())
+        optimizer = make_optimizer(config, potential.parameters())
         average = WeightAverage(potential.parameters(), 0.9)
         graphs = step_graphs(
             potential,

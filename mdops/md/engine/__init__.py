@@ -2,5 +2,6 @@
 
 from mdops.md.engine.engine import BatchEngine, Engine
 from mdops.md.engine.frame import BatchFrame, Frame
+from mdops.md.engine.minimizer import Minimizer
 
-__all__ = ["BatchEngine", "BatchFrame", "Engine", "Frame"]
+__all__ = ["BatchEngine", "BatchFrame", "Engine", "Frame", "Minimizer"]

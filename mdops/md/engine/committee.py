@@ -97,4 +97,5 @@ class Committee:
             within=torch.cat([result.within.to(self._device) for result in results], 1),
             forces_std=(forces - mean).square().sum(2).mean(0).sqrt()[:, None],
             model_energy=energies,
+            atom_virial=stack("atom_virial").mean(0),
         )

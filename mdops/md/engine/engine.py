@@ -1,6 +1,7 @@
 """Simulations of one structure, and of many small ones at once."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from ase import Atoms
@@ -22,6 +23,9 @@ class Engine(Simulation[Atoms, Frame]):
         if not isinstance(structures, Atoms):
             raise InputError("the engine moves one ase.Atoms; for a list of them there is BatchEngine")
         return [structures]
+
+    def _of_each(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        return [values]
 
     @property
     def freedom(self) -> int:
@@ -55,6 +59,9 @@ class BatchEngine(Simulation[Sequence[Atoms], BatchFrame]):
         if isinstance(structures, Atoms) or not all(isinstance(atoms, Atoms) for atoms in structures):
             raise InputError("the batch engine moves a list of ase.Atoms; for one of them there is Engine")
         return list(structures)
+
+    def _of_each(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        return values
 
     @property
     def freedom(self) -> np.ndarray:

@@ -26,6 +26,7 @@ class Frame:
         cell: (3, 3), A, rows are lattice vectors.
         forces_std: (N,), eV/A, sqrt(mean_k |F_k - <F>|^2) of K models, whose means the other values are, and
             energy_std: eV, sqrt(mean_k (E_k - <E>)^2); None of one model.
+        atom_virial: (N, 3, 3), eV, as of `mdops.Potential.evaluate`; None unless the engine was asked for it.
     """
 
     step: int
@@ -40,9 +41,11 @@ class Frame:
     cell: np.ndarray
     forces_std: np.ndarray | None = None
     energy_std: float | None = None
+    atom_virial: np.ndarray | None = None
 
     def atoms(self, like: Atoms) -> Atoms:
-        """A copy of `like` at this step, with energies, forces and stress, and deviations of several models."""
+        """A copy of `like` at this step, with energies, forces and stress, with atomic virials also `stresses`, and
+        deviations of several models."""
         atoms = like.copy()
         atoms.calc = None
         atoms.set_cell(self.cell)
@@ -52,6 +55,8 @@ class Frame:
         results["energies"] = self.atom_energy
         if atoms.pbc.all():
             results["stress"] = voigt(-self.virial / atoms.get_volume())
+            if self.atom_virial is not None:
+                results["stresses"] = voigt(-self.atom_virial / atoms.get_volume())
         calculator = atoms.calc = SinglePointCalculator(atoms, **results)
         calculator.name = "mdops"
         if self.forces_std is not None:
@@ -71,6 +76,8 @@ class BatchFrame(Sequence[Frame]):
         energy, kinetic: (S,), eV; conserved: (S,), or None where nothing is.
         virial: (S, 3, 3), eV; cell: (S, 3, 3), A.
         forces_std: (N,); energy_std: (S,), of several models; or None.
+        atom_virial: (N, 3, 3), or None.
+        largest_force: (S,), eV/A, and converged: (S,) bool, of a minimiser; or None.
     """
 
     step: int
@@ -86,6 +93,9 @@ class BatchFrame(Sequence[Frame]):
     cell: np.ndarray
     forces_std: np.ndarray | None = None
     energy_std: np.ndarray | None = None
+    atom_virial: np.ndarray | None = None
+    largest_force: np.ndarray | None = None
+    converged: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.energy)
@@ -112,6 +122,7 @@ class BatchFrame(Sequence[Frame]):
             cell=self.cell[s],
             forces_std=None if self.forces_std is None else self.forces_std[own],
             energy_std=None if self.energy_std is None else float(self.energy_std[s]),
+            atom_virial=None if self.atom_virial is None else self.atom_virial[own],
         )
 
 
@@ -127,15 +138,20 @@ class Recording:
         conserved = kinetic if bath is None else state.energy + kinetic + bath
         momenta = state.momenta * state.scale[state.batch.long(), None]
         columns = [state.positions, momenta, state.forces, state.atom_energy[:, None]]
-        per_atom = torch.cat([*columns, state.forces_std, state.model_energy], 1)
-        self._conserves = bath is not None
+        columns += [state.forces_std, state.model_energy]
+        self._conserves, self._has_virials = bath is not None, len(state.atom_virial) > 0
+        if self._has_virials:
+            columns.append(state.atom_virial.flatten(1))
+        per_atom = torch.cat(columns, 1)
         self._per_atom = to_host(per_atom[inverse])
         energies = torch.stack([state.energy, kinetic, conserved], 1)
         self._per_system = to_host(torch.cat([energies, state.virial.flatten(1), state.cell.flatten(1)], 1))
 
     def frame(self) -> BatchFrame:
         per_atom, per_system = self._per_atom.numpy(), self._per_system.numpy()
-        forces_std = energy_std = None
+        forces_std = energy_std = atom_virial = None
+        if self._has_virials:
+            atom_virial, per_atom = per_atom[:, -9:].reshape(-1, 3, 3).copy(), per_atom[:, :-9]
         if per_atom.shape[1] > 10:
             forces_std = per_atom[:, 10].copy()
             energy_std = np.add.reduceat(per_atom[:, 11:], self._starts[:-1]).std(1)
@@ -153,6 +169,7 @@ class Recording:
             cell=per_system[:, 12:].reshape(-1, 3, 3).copy(),
             forces_std=forces_std,
             energy_std=energy_std,
+            atom_virial=atom_virial,
         )
 
 

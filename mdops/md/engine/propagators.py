@@ -38,8 +38,9 @@ class Propagator:
         """`freedom`: (S,), momenta of each system that move."""
         self.dt = physics.timestep * units.fs
         self.generator: torch.Generator | None = None
-        self.links, self._keep, self._conserves = 0, 1.0, True
-        self._kT = units.kB * (physics.temperature or 0.0)
+        self.links, self._keep, self._conserves = 0, 1.0, not physics.has_ramp
+        self._physics, self._stair = physics, -1
+        self.aim(0)
         self._tau = physics.tdamp * units.fs
         self._freedom = torch.as_tensor(freedom, dtype=torch.float64, device=device)
         if physics.ensemble == "nvt" and physics.thermostat == "langevin":
@@ -50,6 +51,15 @@ class Propagator:
         elif physics.ensemble != "nve":
             self.links = _CHAIN
         self._no_noise = torch.zeros(0, 3, dtype=torch.float64, device=device)
+
+    def aim(self, step: int) -> bool:
+        """Take the goals of the step after `step` steps; whether others than before."""
+        stair = self._physics.stair(step)
+        changed, self._stair = stair != self._stair, stair
+        if changed:
+            temperature, pressure = self._physics.goals(step)
+            self._kT, self._pressure = units.kB * temperature, pressure * units.GPa
+        return changed
 
     def bath(self) -> dict[str, torch.Tensor]:
         """What `BATH` names, at rest."""
@@ -104,9 +114,8 @@ class CellPropagator(Propagator):
     ) -> None:
         """`freedom`, `atoms`: (S,), momenta of each system that move, and its atoms."""
         super().__init__(physics, freedom, device)
-        self._pressure, self._flexible = physics.pressure * units.GPa, physics.flexible
-        self._period = physics.pdamp * units.fs
-        inertia = (atoms + 1) * self._kT * self._period**2
+        self._flexible, self._period = physics.flexible, physics.pdamp * units.fs
+        inertia = (atoms + 1) * units.kB * (physics.temperature or 0.0) * self._period**2
         self._inertia = torch.as_tensor(inertia, dtype=torch.float64, device=device)
 
     def _cell_widths(self) -> dict[str, int]:
@@ -136,6 +145,8 @@ class CellPropagator(Propagator):
 
     def bath_energy(self, state: State) -> torch.Tensor | None:
         of_atoms = super().bath_energy(state)
+        if of_atoms is None:
+            return None
         a, b, c = state.cell.unbind(1)
         volume = (torch.linalg.cross(a, b) * c).sum(1).abs()
         # Off the diagonal each number stands for two.

@@ -16,8 +16,9 @@ from mdops.calculator import check_models, takes
 from mdops.errors import InputError
 from mdops.md.engine.committee import Committee
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
-from mdops.md.engine.propagators import make_propagator
-from mdops.md.engine.state import BATH, TALLY, ListOrigin, State
+from mdops.md.engine.propagators import Propagator, make_propagator
+from mdops.md.engine.restraints import Restraints
+from mdops.md.engine.state import BATH, TALLY, ForceResult, ListOrigin, State
 from mdops.md.engine.structures import Structures
 from mdops.md.engine.surface import Flags, Surface
 from mdops.md.guard import Guard, is_refusal, refused_as_input
@@ -76,6 +77,8 @@ class Simulation(ABC, Generic[G, F]):
             average; for one who waits.
     """
 
+    _may_fix = False
+
     def __init__(
         self,
         structures: G,
@@ -87,6 +90,8 @@ class Simulation(ABC, Generic[G, F]):
         step: int = 0,
         fparam: Any = None,
         aparam: Any = None,
+        atom_virial: bool = False,
+        restraints: Sequence[Any] | None = None,
     ) -> None:
         """Takes the atoms as they are, momenta included (`mdops.md.motion.set_velocities` makes some).
 
@@ -98,6 +103,8 @@ class Simulation(ABC, Generic[G, F]):
             step: what the first step comes after.
             fparam: (p,), or (S, p) of a list; aparam: (q,), or (N, q), N being all atoms. Where the `info` and
                 `arrays` of a structure have none.
+            atom_virial: give those, in all frames.
+            restraints: `Tether` and `Distance`; of a list of structures, a list for each.
 
         Raises:
             InputError: no atoms, constraints, npt without a cell that is periodic in three directions, an element
@@ -113,18 +120,20 @@ class Simulation(ABC, Generic[G, F]):
         self.potential = self.potentials[0]
         # One for each model: types and parameters are its own, the rest is the same.
         self._inputs = [
-            Structures(frames, model, physics, fparam, aparam, unused=self._unused(model))
+            Structures(
+                frames, model, physics, fparam, aparam, unused=self._unused(model), may_fix=self._may_fix
+            )
             for model in self.potentials
         ]
         self._structures = self._inputs[0]
         self.step, self.builds, self.repeats = step, 0, 0
         self.physics = physics
         self.on_progress: Callable[[int, np.ndarray], None] | None = None
-        self._skin, self._use_graphs = float(skin), graphs
-        self._guard = Guard(physics.timestep, physics.temperature)
+        self._skin, self._use_graphs, self._atom_virial = float(skin), graphs, atom_virial
+        self._guard = self._make_guard()
         self._freedom = self._structures.freedom
-        sizes = np.diff(self._structures.starts)
-        self._propagator = make_propagator(physics, self._freedom, sizes, self.potential.device)
+        self._restraints = None if restraints is None else self._restrained(restraints)
+        self._propagator = self._make_propagator()
         self._stride, self._first = 1, step
         self._heat = np.zeros(len(frames))  # eV, sums over the steps
         self._surface: Any = None
@@ -132,6 +141,33 @@ class Simulation(ABC, Generic[G, F]):
         s = self._structures
         with refused_as_input():
             self._start(s.positions, s.momenta, s.cells, self._propagator.bath())
+
+    def _make_guard(self) -> Guard:
+        hottest = max(self.physics.temperature or 0.0, self.physics.final_temperature or 0.0)
+        return Guard(self.physics.timestep, hottest)
+
+    def _make_propagator(self) -> Propagator:
+        sizes = np.diff(self._structures.starts)
+        return make_propagator(self.physics, self._freedom, sizes, self.potential.device)
+
+    def _rests(self) -> bool:
+        """Whether nothing will move any more; asked where the host waits for the steps before."""
+        return False
+
+    def _restrained(self, restraints: Sequence[Any]) -> Restraints:
+        """Checked. A tether takes momentum: there is more that can move."""
+        s = self._structures
+        found = Restraints(self._of_each(restraints), s.starts, s.positions, s.masses)
+        if self.physics.ensemble == "npt" and found.tethered.any():
+            raise InputError(
+                "a tether holds atoms to places, and npt scales all places: there is no such ensemble"
+            )
+        self._freedom = np.where(found.tethered, 3 * np.diff(s.starts), self._freedom)
+        return found
+
+    @abstractmethod
+    def _of_each(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        """What was given for one structure, or for each, for each."""
 
     @abstractmethod
     def _frames(self, structures: G) -> list[Atoms]:
@@ -163,15 +199,24 @@ class Simulation(ABC, Generic[G, F]):
         cells_move, surfaces = bath["cell_momenta"].numel() > 0, []
         for model, structures in zip(self.potentials, self._inputs, strict=True):
             own, fparam, aparam = structures.sorted(order, positions, cells, model.device)
-            surfaces.append(Surface(model, own, self._skin, fparam, aparam, capacity, cells_move=cells_move))
+            surfaces.append(
+                Surface(
+                    model, own, self._skin, fparam, aparam, capacity, cells_move=cells_move,
+                    atom_virial=self._atom_virial,
+                )
+            )  # fmt: skip
         self._surface = surfaces[0] if len(surfaces) == 1 else Committee(surfaces)
         system = surfaces[0].system
         sorted_momenta = torch.as_tensor(np.ascontiguousarray(momenta[order]), device=device)
-        masses = torch.as_tensor(self._structures.masses[order], device=device)
-        self._state = State.of(system, sorted_momenta, masses, bath, len(self.potentials))
+        inertia = np.where(self._structures.fixed, np.inf, self._structures.masses)
+        masses = torch.as_tensor(inertia[order], device=device)
+        self._state = State.of(
+            system, sorted_momenta, masses, bath, len(self.potentials), atom_virial=self._atom_virial
+        )
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
-        result = self._surface.forces_carefully(system.positions, system.cell, self._order, self._inverse)
-        for name in ("forces", "atom_energy", "virial", "forces_std", "model_energy"):
+        self._placed = None if self._restraints is None else self._restraints.on(system, self._inverse)
+        result = self._forces(system.positions, system.cell, carefully=True)
+        for name in ("forces", "atom_energy", "virial", "forces_std", "model_energy", "atom_virial"):
             getattr(self._state, name).copy_(getattr(result, name))
         energy = result.atom_energy[self._inverse].cpu().numpy()
         self._state.energy.copy_(torch.as_tensor(np.add.reduceat(energy, self._structures.starts[:-1])))
@@ -237,15 +282,15 @@ class Simulation(ABC, Generic[G, F]):
         end, queued = self.step + steps, self.step
         pending: deque[_QueuedSteps] = deque()
         try:
-            while self.step < end:
+            while self.step < end and not (queued == self.step and self._rests()):
                 if queued < end and len(pending) <= self._ahead:
                     with self._on_device():
-                        block = self._queue(queued, min(self._stride, end - queued), every)
+                        block = self._queue(queued, self._steps_at_once(queued, end), every)
                     if block is not None:
                         pending.append(block)
                         queued += block.steps
                     else:
-                        yield from self._go_carefully(min(self._stride, end - queued), every)
+                        yield from self._go_carefully(self._steps_at_once(queued, end), every)
                         queued = self.step
                     continue
                 block = pending.popleft()
@@ -275,13 +320,22 @@ class Simulation(ABC, Generic[G, F]):
         """Blocks queued while one runs."""
         return 1 if self._surface.captures else 0
 
+    def _steps_at_once(self, first: int, end: int) -> int:
+        """Of a block; all steps of one have the same goals."""
+        return int(min(self._stride, end - first, self.physics.stair_end(first) - first))
+
     def _queue(self, first: int, steps: int, every: int) -> _QueuedSteps | None:
         """Queues a block; None where the potential refused a step at once (it asks the device itself, then)."""
         start, recordings = self._snapshot(), []
+        if self._propagator.aim(first):
+            self._graphs.clear()  # goals are constants there
         self._prepare()
         self._state.clear_tally()
         try:
             for k in range(steps):
+                if k and not self._surface.captures and self._rests():
+                    steps = k
+                    break
                 self._replay(rebuild=k == 0)
                 if every and (first + k + 1) % every == 0:
                     recordings.append(self._record(first + k + 1))
@@ -341,10 +395,13 @@ class Simulation(ABC, Generic[G, F]):
     def _go_carefully(self, steps: int, every: int) -> Iterator[F]:
         """Steps with a list of their own and all checks on the host."""
         state, surface = self._state, self._surface
-        for _ in range(steps):
+        for k in range(steps):
+            if k and self._rests():
+                break
+            self._propagator.aim(self.step)
             with self._guard.explain(self.step + 1):
                 moved = self._propagator.first_half(state)
-                result = surface.forces_carefully(moved.positions, moved.cell, self._order, self._inverse)
+                result = self._forces(moved.positions, moved.cell, carefully=True)
             origin = ListOrigin(moved.positions, moved.cell, surface.cutoff)
             state.take(self._propagator.second_half(state, moved, result, origin, surface.sel))
             kinetic = state.kinetic.cpu().numpy()
@@ -390,8 +447,18 @@ class Simulation(ABC, Generic[G, F]):
         moved = self._propagator.first_half(state)
         if rebuild:
             surface.rebuild(moved.positions, moved.cell)
-        result = surface.forces(moved.positions, moved.cell)
+        result = self._forces(moved.positions, moved.cell)
         state.take(self._propagator.second_half(state, moved, result, surface.origin, surface.sel))
+
+    def _forces(self, positions: torch.Tensor, cell: torch.Tensor, *, carefully: bool = False) -> ForceResult:
+        """Of the models and the restraints; with a list of its own and all checks if told."""
+        surface = self._surface
+        result: ForceResult = (
+            surface.forces_carefully(positions, cell, self._order, self._inverse)
+            if carefully
+            else surface.forces(positions, cell)
+        )
+        return result if self._placed is None else self._placed.apply(result, positions, cell)
 
     def _record(self, step: int) -> Recording:
         bath = self._propagator.bath_energy(self._state)

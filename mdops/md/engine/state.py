@@ -19,6 +19,8 @@ _MOVING = (
 _MOVING_CELL = ("cell", "cell_momenta", "xi", "xi_momenta", "flow")
 # What several models have besides.
 _DEVIATION = ("forces_std", "model_energy")
+# What is there if it was asked for.
+_VIRIALS = ("atom_virial",)
 
 # What thermostats and barostats are at; the rest of a state follows from positions, momenta and cells.
 BATH = ("eta", "eta_momenta", "cell_momenta", "xi", "xi_momenta")
@@ -32,6 +34,7 @@ class ForceResult:
         forces: (N, 3); atom_energy: (N,); virial: (S, 3, 3).
         nearest: (N,); within: (N, ntypes), of K models (N, K ntypes).
         forces_std: (N, 1), sqrt(mean_k |F_k - <F>|^2), and model_energy: (N, K), of each model; (N, 0) of one model.
+        atom_virial: (N, 3, 3), as of `Potential.evaluate`; (0, 3, 3) unless asked for.
     """
 
     forces: torch.Tensor
@@ -41,6 +44,7 @@ class ForceResult:
     within: torch.Tensor
     forces_std: torch.Tensor
     model_energy: torch.Tensor
+    atom_virial: torch.Tensor
 
 
 class ListOrigin(NamedTuple):
@@ -68,7 +72,7 @@ class State:
         cell_momenta: (S, 6); xi, xi_momenta: (S, M), of the cells' thermostats; flow: (S, 6), sum p p^T / m of the
             momenta times `scale`: see `mdops.ops.begin_cell_step`. They have no columns where cells do not move,
             but `flow`, which is of the start then.
-        forces_std, model_energy: as of `ForceResult`.
+        forces_std, model_energy, atom_virial: as of `ForceResult`.
         inverse_mass: (N,); batch: (N,) int32, the system of each atom. They do not change.
         memory: all that moves, of which the tensors above are views.
         moving: names of what is there, in its order.
@@ -92,6 +96,7 @@ class State:
     flow: torch.Tensor
     forces_std: torch.Tensor
     model_energy: torch.Tensor
+    atom_virial: torch.Tensor
     inverse_mass: torch.Tensor
     batch: torch.Tensor
     memory: torch.Tensor
@@ -105,8 +110,11 @@ class State:
         masses: torch.Tensor,
         bath: Mapping[str, torch.Tensor],
         models: int = 1,
+        *,
+        atom_virial: bool = False,
     ) -> "State":
-        """No forces yet; masses (N,); `bath` has what `BATH` names. Cells move if they have momenta."""
+        """No forces yet; masses (N,); `bath` has what `BATH` names. Cells move if they have momenta. There is a place
+        for atomic virials if told."""
         compared = models if models > 1 else 0
         inverse_mass, count = 1 / masses, system.count
         kinetic, flow = _heat(momenta, inverse_mass, system.batch, count)
@@ -116,10 +124,11 @@ class State:
             "atom_energy": zeros(masses.shape), "energy": zeros(count), "kinetic": kinetic,
             "scale": 1 + zeros(count), "virial": zeros(count, 3, 3), "tally": zeros(count, len(TALLY)),
             "cell": system.cell, "flow": flow, "forces_std": zeros(len(masses), min(compared, 1)),
-            "model_energy": zeros(len(masses), compared), **bath,
+            "model_energy": zeros(len(masses), compared),
+            "atom_virial": zeros(len(masses) if atom_virial else 0, 3, 3), **bath,
         }  # fmt: skip
         moving = _MOVING + (_MOVING_CELL if bath["cell_momenta"].numel() else ())
-        moving += _DEVIATION if compared else ()
+        moving += (_DEVIATION if compared else ()) + (_VIRIALS if atom_virial else ())
         parts = [values[name] for name in moving]
         memory = torch.cat([tensor.reshape(-1) for tensor in parts])
         views = memory.split([tensor.numel() for tensor in parts])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from ase import Atoms
+from ase.constraints import FixAtoms
 
 from mdops import Potential
 from mdops.calculator import as_numbers
@@ -23,6 +24,7 @@ class Structures:
         starts: (S + 1,): structure s has the atoms starts[s] up to starts[s + 1].
         freedom: (S,), degrees of freedom.
         positions, momenta: (N, 3), masses: (N,), cells: (S, 3, 3): the initial ones.
+        fixed: (N,) bool, atoms that shall stay.
     """
 
     def __init__(
@@ -34,8 +36,10 @@ class Structures:
         aparam: Any,
         *,
         unused: Collection[str] = (),
+        may_fix: bool = False,
     ) -> None:
-        """`unused`: which of "fparam" and "aparam" are of other models than this one.
+        """`unused`: which of "fparam" and "aparam" are of other models than this one. `may_fix`: atoms may have ASE's
+        `FixAtoms`.
 
         Raises InputError for what the engine cannot move.
         """
@@ -43,7 +47,7 @@ class Structures:
             raise InputError("the engine has no structures to move")
         self._names = [f"system {s}: " if len(frames) > 1 else "" for s in range(len(frames))]
         for atoms, name in zip(frames, self._names, strict=True):
-            _check(atoms, physics, name)
+            _check(atoms, physics, name, may_fix=may_fix)
         self.freedom = np.array([degrees_of_freedom(atoms, physics) for atoms in frames])
         if physics.ensemble != "nve" and self.freedom.min() < 1:
             name = self._names[int(self.freedom.argmin())]
@@ -54,6 +58,10 @@ class Structures:
         self.positions = np.concatenate([atoms.get_positions() for atoms in frames])
         self.momenta = np.concatenate([atoms.get_momenta() for atoms in frames])
         self.masses = np.concatenate([atoms.get_masses() for atoms in frames])
+        self.fixed = np.zeros(len(self.masses), bool)
+        for first, atoms in zip(self.starts[:-1], frames, strict=True):
+            for constraint in atoms.constraints:
+                self.fixed[first + np.arange(len(atoms))[constraint.get_indices()]] = True
         self._types = atom_types(frames, potential.type_map)
         self.cells = np.array([atoms.cell.array for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
@@ -142,10 +150,16 @@ class Structures:
         return np.concatenate(present) if joined else np.stack(present)
 
 
-def _check(atoms: Atoms, physics: Physics, name: str) -> None:
+def _check(atoms: Atoms, physics: Physics, name: str, *, may_fix: bool) -> None:
     if len(atoms) == 0:
         raise InputError(f"{name}the engine has no atoms to move")
-    if atoms.constraints:
+    others = [type(c).__name__ for c in atoms.constraints if not isinstance(c, FixAtoms)]
+    if may_fix and others:
+        raise InputError(
+            f"{name}the minimiser knows FixAtoms of ASE's constraints, and this has {', '.join(others)}: relax it with "
+            "ASE's optimizers and mdops.calculator.MDOps"
+        )
+    if atoms.constraints and not may_fix:
         raise InputError(
             f"{name}the engine moves all atoms: run structures with constraints through ASE's integrators"
         )

@@ -63,6 +63,7 @@ class Surface:
         capacity: int = 0,
         *,
         cells_move: bool = False,
+        atom_virial: bool = False,
     ) -> None:
         self.potential, self.system, self.skin = potential, system, skin
         self._evaluator = potential.evaluator()
@@ -73,7 +74,7 @@ class Surface:
         self.capacity = capacity
         self.captures = self._flags and potential.device.type == "cuda"
         self.origin = ListOrigin(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
-        self._cells_move = cells_move
+        self._cells_move, self._atom_virial = cells_move, atom_virial
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
         self._list: NeighborList | None = None
         n = system.atoms
@@ -82,6 +83,7 @@ class Surface:
         self._nearest = system.positions.new_full((n,), potential.cutoff)
         self._within = torch.zeros(n, len(self.sel), dtype=torch.int32, device=potential.device)
         self._no_deviation = system.positions.new_zeros(n, 0)
+        self._no_virials = system.positions.new_zeros(0, 3, 3)
 
     @property
     def r_min(self) -> float:
@@ -125,14 +127,13 @@ class Surface:
         s = self.system
         system = System(positions, s.types, cell, s.pbc, s.batch, first_types=s.first_types)
         if not self._flags:
-            return self._result(self.potential.evaluate(system, self._list, self._fparam, self._aparam))
+            return self._result(self._evaluate(system, self._list, self._aparam))
         with torch.no_grad():
-            result, report = self._evaluator(system, self._list, self._fparam, self._aparam, check=False)
+            result, report = self._evaluator(
+                system, self._list, self._fparam, self._aparam, check=False, atom_virial=self._atom_virial
+            )
         (within,) = report.within
-        return ForceResult(
-            **result, nearest=report.nearest, within=within, forces_std=self._no_deviation,
-            model_energy=self._no_deviation,
-        )  # fmt: skip
+        return self._result(result, report.nearest, within)
 
     def forces_carefully(
         self, positions: torch.Tensor, cell: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor
@@ -146,21 +147,33 @@ class Surface:
         aparam = None if self._aparam is None else self._aparam[inverse]
         try:
             neighbors = self._neighbors(system)
-            result = self.potential.evaluate(system, neighbors, self._fparam, aparam)
+            result = self._evaluate(system, neighbors, aparam)
         except InputError:
             if system.count > 1:
                 self._blame(system, aparam)
             raise
         if neighbors.neighbors.shape[1] > self.capacity:
             self.grow(neighbors.neighbors.shape[1])
-        for name in ("forces", "atom_energy"):
-            result[name] = result[name][order]
+        for name in ("forces", "atom_energy", "atom_virial"):
+            if name in result:
+                result[name] = result[name][order]
         return self._result(result)
 
-    def _result(self, result: dict[str, torch.Tensor]) -> ForceResult:
+    def _evaluate(
+        self, system: System, neighbors: NeighborList, aparam: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        return self.potential.evaluate(system, neighbors, self._fparam, aparam, atom_virial=self._atom_virial)
+
+    def _result(
+        self,
+        result: dict[str, torch.Tensor],
+        nearest: torch.Tensor | None = None,
+        within: torch.Tensor | None = None,
+    ) -> ForceResult:
         return ForceResult(
-            result["forces"], result["atom_energy"], result["virial"], self._nearest, self._within,
-            self._no_deviation, self._no_deviation,
+            result["forces"], result["atom_energy"], result["virial"],
+            self._nearest if nearest is None else nearest, self._within if within is None else within,
+            self._no_deviation, self._no_deviation, result.get("atom_virial", self._no_virials),
         )  # fmt: skip
 
     def _neighbors(self, system: System) -> NeighborList:

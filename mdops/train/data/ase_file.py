@@ -22,7 +22,9 @@ NAMES = {
 }
 
 
-def read_file(path: Path, type_map: list[str], names: Mapping[str, str] | None = None) -> Iterator[FrameSet]:
+def read_file(
+    path: Path, type_map: list[str], names: Mapping[str, str] | None = None, *, labelled: bool = True
+) -> Iterator[FrameSet]:
     """A block for every frame of a file.
 
     Args:
@@ -30,6 +32,7 @@ def read_file(path: Path, type_map: list[str], names: Mapping[str, str] | None =
         type_map: the model's elements.
         names: what labels are called in `atoms.info` or `atoms.arrays`, where not as in `NAMES`
             ({"energy": "REF_energy"}).
+        labelled: refuse frames without any label.
 
     Raises:
         DataError: ASE cannot read the file, an element is not in the type map, a frame has no label, or one of
@@ -38,7 +41,7 @@ def read_file(path: Path, type_map: list[str], names: Mapping[str, str] | None =
     frame = -1
     try:
         for frame, atoms in enumerate(iread(path, ":")):
-            yield _block(path, frame, atoms, type_map, {**NAMES, **(names or {})})
+            yield _block(path, frame, atoms, type_map, {**NAMES, **(names or {})}, labelled)
     except (DataError, KeyboardInterrupt):
         raise
     except Exception as error:  # ASE's readers raise whatever comes up in them
@@ -47,7 +50,19 @@ def read_file(path: Path, type_map: list[str], names: Mapping[str, str] | None =
         raise DataError(f"{path}: has no frames")
 
 
-def _block(path: Path, frame: int, atoms: Atoms, type_map: list[str], names: Mapping[str, str]) -> FrameSet:
+def elements_of_file(path: Path) -> list[str]:
+    """The elements of all frames of a file, in the order of appearance. Raises DataError as `read_file`."""
+    try:
+        return list(
+            dict.fromkeys(symbol for atoms in iread(path, ":") for symbol in atoms.get_chemical_symbols())
+        )
+    except Exception as error:
+        raise DataError(f"{path}: ASE cannot read it: {error!r}") from error
+
+
+def _block(
+    path: Path, frame: int, atoms: Atoms, type_map: list[str], names: Mapping[str, str], labelled: bool
+) -> FrameSet:
     where = f"{path}, frame {frame}"
     try:
         types = element_types(atoms.get_chemical_symbols(), type_map)
@@ -61,7 +76,7 @@ def _block(path: Path, frame: int, atoms: Atoms, type_map: list[str], names: Map
     virial = _virial(atoms, names, where)
     if virial is not None:
         labels["virial"] = virial
-    if not any(label in labels for label in LABELS):
+    if labelled and not any(label in labels for label in LABELS):
         raise DataError(
             f"{where}: has none of {', '.join(names[label] for label in LABELS)}, and so nothing to learn from; it "
             f"has {', '.join(_found(atoms)) or 'positions alone'} (`names` tells other names of labels)"

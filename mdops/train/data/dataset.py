@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from mdops.errors import DataError, InputError
-from mdops.train.data.ase_file import NAMES, read_file
-from mdops.train.data.deepmd_system import is_system, read_system
+from mdops.train.data.ase_file import NAMES, elements_of_file, read_file
+from mdops.train.data.deepmd_system import elements_of_system, is_system, read_system
 from mdops.train.data.frame_set import FrameSet, check, joined
 from mdops.train.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, is_of_frame
 from mdops.train.data.storage import Storage
@@ -97,6 +97,7 @@ def load_dataset(
     storage: Storage | None = None,
     leave_out: int = 0,
     left_out: bool = False,
+    labelled: bool = True,
 ) -> Dataset:
     """Reads systems of DeePMD-kit and files that ASE reads into one dataset.
 
@@ -111,6 +112,7 @@ def load_dataset(
             told.
         leave_out: every so many-th frame of a system is left out; 0: none.
         left_out: read those, and no others.
+        labelled: refuse frames without any label, of which nothing is to be learned.
 
     Warns where forces contradict the energies by about an order of magnitude or more.
 
@@ -119,7 +121,7 @@ def load_dataset(
         InputError: `type_map` has an element twice, or `names` is of a label that there is not.
     """
     _check_names(type_map, names or {})
-    blocks = list(_blocks(_places(paths), list(type_map), names))
+    blocks = list(_blocks(_places(paths), list(type_map), names, labelled))
     if leave_out:
         blocks = list(_divided(blocks, leave_out, left_out))
     if not blocks:
@@ -129,7 +131,7 @@ def load_dataset(
     for block in blocks:
         for start in range(0, block.frames, _CHUNK):
             part = _part(block, start, min(start + _CHUNK, block.frames))
-            check(part, len(type_map))
+            check(part, len(type_map), labelled=labelled)
             _fill(data, part, first + start)
         first += block.frames
     doubted = set[str]()
@@ -143,6 +145,22 @@ def load_dataset(
         if not data.has("virial" if label == "stress" else label):
             raise DataError(f"{', '.join(data.systems)}: no frame has {name!r}, the name given for {label}")
     return data
+
+
+def elements_of(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """A type map that these systems and files fit: their elements in the order of appearance. Systems without
+    type_map.raw have types of no name, which are called by their numbers.
+
+    Raises:
+        DataError: as `load_dataset`, and where only some systems have names of types.
+    """
+    found: dict[str, None] = {}
+    for place in _places(paths):
+        found |= dict.fromkeys(elements_of_system(place) if place.is_dir() else elements_of_file(place))
+    numbers = [name for name in found if name.isdigit()]
+    if numbers and len(numbers) < len(found):
+        raise DataError("some systems have no type_map.raw, and others do: give a type map")
+    return [str(t) for t in range(1 + max(map(int, numbers)))] if numbers else list(found)
 
 
 def _check_names(type_map: Sequence[str], names: Mapping[str, str]) -> None:
@@ -178,9 +196,14 @@ def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
     return places
 
 
-def _blocks(places: list[Path], type_map: list[str], names: Mapping[str, str] | None) -> Iterator[FrameSet]:
+def _blocks(
+    places: list[Path], type_map: list[str], names: Mapping[str, str] | None, labelled: bool
+) -> Iterator[FrameSet]:
     for place in places:
-        yield from read_system(place, type_map) if place.is_dir() else read_file(place, type_map, names)
+        if place.is_dir():
+            yield from read_system(place, type_map)
+        else:
+            yield from read_file(place, type_map, names, labelled=labelled)
 
 
 def _divided(blocks: list[FrameSet], every: int, left_out: bool) -> Iterator[FrameSet]:

@@ -51,6 +51,11 @@ def read_system(folder: Path, type_map: list[str]) -> Iterator[FrameSet]:
         yield block
 
 
+def elements_of_system(folder: Path) -> list[str]:
+    """The system's own type map; without one, its types' numbers in order."""
+    return _elements(folder) or [str(t) for t in range(int(_types(folder).max()) + 1)]
+
+
 def _types(folder: Path) -> np.ndarray:
     path = folder / "type.raw"
     types = _read_text(path, np.int64).reshape(-1)

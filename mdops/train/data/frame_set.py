@@ -71,9 +71,9 @@ def joined(blocks: Sequence[FrameSet]) -> Iterator[FrameSet]:
         )
 
 
-def check(block: FrameSet, ntypes: int) -> None:
+def check(block: FrameSet, ntypes: int, *, labelled: bool = True) -> None:
     """Raises DataError, naming the file and the frame, for what is not finite, a type out of range, a cell
-    without volume, or nothing to learn from."""
+    without volume, or, if frames should be `labelled`, nothing to learn from."""
     _check_types(block, ntypes)
     for name, array in {"positions": block.positions, "cell": block.cell, **block.labels}.items():
         finite = np.isfinite(array).reshape(block.frames, -1)
@@ -83,7 +83,7 @@ def check(block: FrameSet, ntypes: int) -> None:
             value = array.reshape(block.frames, -1)[frame, place]
             raise DataError(f"{block.name(frame)}: {name} is {value}{atom}")
     _check_cell(block)
-    if not any(name in block.labels for name in LABELS):
+    if labelled and not any(name in block.labels for name in LABELS):
         raise DataError(f"{block.source}: has none of {', '.join(LABELS)}: there is nothing to learn from")
 
 

@@ -20,13 +20,14 @@ from mdops.train.config.sections import Config
 from mdops.train.data.batch import make_batch
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.neighbor_lists import PairLists
-from mdops.train.data.statistics import chunks, energy_statistics
+from mdops.train.data.statistics import chunks, energy_statistics, parameter_statistics
 from mdops.train.loop.checkpoint import arrays
 from mdops.train.loop.update import use_training_spline
 from mdops.train.model.compatibility import require_same, require_types
 from mdops.train.model.random import origin, random_potential, set_trained
 from mdops.train.model.statistics import (
     NeighborCounts,
+    data_energies,
     fit_rcond,
     overflow_rule,
     preset_energies,
@@ -134,6 +135,19 @@ def refit_bias(
     model.out_std.fill_(found.std)
 
 
+def set_bias(potential: Potential, data: Dataset, frames: np.ndarray) -> None:
+    """Gives each type the energy that fits the labels of these frames best, whatever the model says, and frame and
+    atomic parameters their averages and deviations in the data: DeePMD-kit's "set-by-statistic". `preset_out_bias` of
+    the model's options holds."""
+    model = potential.model
+    found = data_energies(model, model.options, data, frames)
+    model.out_bias.copy_(torch.from_numpy(found.bias).to(model.out_bias))
+    model.out_std.fill_(found.std)
+    model.set_parameter_statistics(
+        {name: parameter_statistics(data, name) for name, size in model.parameter_sizes.items() if size}
+    )
+
+
 def _by_type(energies: list[float | None], options: Any, potential: Potential) -> dict[int, float]:
     """The energies that are given, by the model's type."""
     pairs = zip(options.type_map, energies, strict=True)
@@ -147,7 +161,7 @@ def model_state(potential: Potential) -> dict[str, Any]:
         "weights": potential.state_dict(),
         "source": potential.source,
         "overflow": potential.overflow,
-        "grid": None if potential.grid is None else asdict(potential.grid),
+        "grids": [asdict(grid) for grid in potential.grids],
         "angle_knots": [None if knots is None else asdict(knots) for knots in potential.angle_knots],
         "spline_types": potential.spline_types,
     }
@@ -160,7 +174,10 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
     # The tree has the precision that the model is saved in, the weights that of the computation.
     potential.load_state_dict(state["weights"])
     potential.source = dict(state["source"])
-    potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
+    if "grids" in state:
+        potential.grids = tuple(SplineGrid(**grid) for grid in state["grids"])
+    else:  # checkpoints of earlier versions have one, or None
+        potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
     if state.get("angle_knots"):  # which checkpoints of earlier versions have not
         potential.angle_knots = [
             None if knots is None else AngleKnots(**knots) for knots in state["angle_knots"]

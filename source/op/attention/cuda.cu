@@ -1,11 +1,26 @@
 #include <optional>
 #include <tuple>
 
+#include "attention/gpu_passes.h"
 #include "attention/gpu_run.h"
 #include "attention/inputs.h"
 #include "common/cuda.h"
 
 namespace mdops {
+
+namespace gpu_attention {
+
+void forward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int32_t* bad,
+                  const ForwardResults<float>& results) {
+  Attention<float>(gpu, args, parts, bad, nullptr).forward(results);
+}
+
+void backward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int32_t* bad,
+                   const GradientArgs<float>& grads, float* grad_gate, float* grad_switch) {
+  Attention<float>(gpu, args, parts, bad, nullptr).backward(grads, grad_gate, grad_switch, nullptr);
+}
+
+}  // namespace gpu_attention
 
 namespace {
 

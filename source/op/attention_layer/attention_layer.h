@@ -1,4 +1,4 @@
-// A layer of DPA-1's attention, for simulation on the CPU: the rows g (E, M) of the neighbours of atom after
+// A layer of DPA-1's attention, for simulation: the rows g (E, M) of the neighbours of atom after
 // atom to
 //
 //   norm(g + o W_o + b_o),   o of attention.h with q, k, v = g W + b, of length 1 where `normalize`, and one
@@ -11,7 +11,8 @@
 //   h: LayerNorm's      o: dh W_o^T      q, k, v: attention.h's, then of x / |x|: (dx - x x.dx) / |x|
 //   g: dh + (dq, dk, dv) W^T
 //
-// The atom's rows and scores stay in cache from the first product to the last.
+// On the CPU the atom's rows and scores stay in cache from the first product to the last. On a GPU the
+// products with the weights are kernels on rows (gpu_rows.h), between which attention's own run.
 #pragma once
 
 #include "attention/attention.h"
@@ -24,11 +25,11 @@ constexpr double kTiniest = 1e-12;   // the norm below which q, k and v are not 
 constexpr int64_t kLayerLanes = 16;  // numbers of a row in `saved` are padded to whole vectors of any set
 
 // Numbers a row that the forward pass keeps: q, k, v and h padded, three lengths, the norm's deviation,
-// logsumexp.
+// logsumexp, and on a GPU the norm's mean.
 MDOPS_HD int64_t attention_layer_saved(int64_t features, int64_t width) {
   const int64_t vectors =
       3 * ((width + kLayerLanes - 1) / kLayerLanes) + (features + kLayerLanes - 1) / kLayerLanes;
-  return vectors * kLayerLanes + 5;
+  return vectors * kLayerLanes + 6;
 }
 
 template <class T>

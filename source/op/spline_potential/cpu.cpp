@@ -47,7 +47,7 @@ struct CpuCall : Op {
       potential_step(*this, kernels_for<T>(in.net), args, in.nets.const_data_ptr<T>(), in.nets.size(1), parts,
                      answer.results<T>());
     });
-    return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest};
+    return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest, answer.atom_virial};
   }
 };
 

@@ -43,10 +43,12 @@ class GpuCall : public CudaOp {
     Tensor virial = empty(*this, {in.systems, 3, 3}, ScalarType::Double);
     Tensor within = empty(*this, {in.atoms, in.ntypes}, ScalarType::Int);
     Tensor nearest = empty(*this, {in.atoms}, in.dtype);
+    Tensor atom_virial = empty(*this, {in.atom_virial ? in.atoms : 0, 3, 3}, ScalarType::Double);
     StepArgs p = arguments(in);
     p.energy = energy.mutable_data_ptr<double>(), p.forces = forces.mutable_data_ptr<double>();
     p.virial = virial.mutable_data_ptr<double>(), p.within = within.mutable_data_ptr<int32_t>();
     p.nearest = nearest.mutable_data_ptr<float>();
+    if (in.atom_virial && in.atoms) p.atom_virial = atom_virial.mutable_data_ptr<double>();
     with_parts(in.matmul, [&]<int Parts>() {
       const std::string refusal =
           step_refusal<Parts>(limits(), p.net.net, p.ntypes, p.moment_rows(), p.width, p.axis);
@@ -60,7 +62,7 @@ class GpuCall : public CudaOp {
       Tensor memory = empty(*this, {step.bytes()}, ScalarType::Byte);
       step.run(memory.mutable_data_ptr());
     });
-    return {energy, forces, virial, within, nearest};
+    return {energy, forces, virial, within, nearest, atom_virial};
   }
 
  private:

@@ -153,9 +153,28 @@ __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* tab
   __syncwarp();
 }
 
-// The kept pairs' forces: on the neighbours, on the atom itself, and the atom's virial W = -sum d (x) g.
-// Exact sums of rounded pair forces: those on all atoms add up to zero.
-template <bool Gated>
+// Adds three numbers of each lane's pair to those of its neighbour that begin at `first`. Lanes from `count`
+// on have none.
+__device__ __forceinline__ void add_to_neighbors(const StepArgs& p, const ForceMemory& m, int count,
+                                                 int stride, int first, const int64_t (&values)[3]) {
+  const int lane = lane_index();
+#pragma unroll
+  for (int a = 0; a < 3; ++a) m.sums[3 * lane + a] = values[a];
+  __syncwarp();
+  // Consecutive lanes add to one atom's numbers, which are one sector of memory.
+#pragma unroll
+  for (int q = 0; q < 3; ++q) {
+    const int at = q * kWarp + lane;
+    if (at / 3 < count)
+      atomic_add(p.atom_sums + static_cast<int64_t>(stride) * m.others[at / 3] + first + at % 3, m.sums[at]);
+  }
+  __syncwarp();
+}
+
+// The kept pairs' forces: on the neighbours, on the atom itself, and the atom's virial W = -sum d (x) g; with
+// `Virials` also the pairs' own, -g (x) d, on the neighbours. Exact sums of rounded pair forces: those on all
+// atoms add up to zero.
+template <bool Gated, bool Virials>
 __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int type, const float4* pairs,
                                                const ForceMemory& m) {
   const int lane = lane_index();
@@ -167,6 +186,7 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
   float w[16] = {};
   for (int k = 0; k < kept; k += kWarp) {
     int64_t fixed[3] = {0, 0, 0};
+    float d[3] = {0, 0, 0}, g[3] = {0, 0, 0};
     int j = 0;
     if (k + lane < kept) {
       int table = p.table_row(0);
@@ -175,8 +195,7 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
         if (k + lane >= end) table += p.basis();
       }
       const float4 pair = pairs[k + lane];
-      const float d[3] = {pair.x, pair.y, pair.z};
-      float g[3];
+      d[0] = pair.x, d[1] = pair.y, d[2] = pair.z;
       const float* grad = reinterpret_cast<const float*>(m.moments + table);
       pull<4, Gated ? Gate::beside : Gate::none, false, true>(
           p.cutoff, p.grid, norm, grad, reinterpret_cast<const float*>(m.moments), d, d, g);
@@ -184,29 +203,34 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
 #pragma unroll
       for (int a = 0; a < 3; ++a) {
         if (!(fabsf(g[a]) < p.most_force)) fail_system_of(p, i), fail_system_of(p, j);
-        fixed[a] = __float2ll_rn(g[a] * static_cast<float>(1 / kForceUnit));
-        own[a] += fixed[a];
+        fixed[a] = -__float2ll_rn(g[a] * static_cast<float>(1 / kForceUnit));
+        own[a] -= fixed[a];
 #pragma unroll
         for (int b = 0; b < 3; ++b) w[3 * b + a] -= d[b] * g[a];
       }
     }
     m.others[lane] = j;
+    constexpr int stride = Virials ? 16 : 4;
+    const int count = kept - k < kWarp ? kept - k : kWarp;
+    add_to_neighbors(p, m, count, stride, 0, fixed);
+    if constexpr (Virials) {
 #pragma unroll
-    for (int a = 0; a < 3; ++a) m.sums[3 * lane + a] = -fixed[a];
-    __syncwarp();
-    // Consecutive lanes add to one atom's numbers, which are one sector of memory.
+      for (int b = 0; b < 3; ++b) {
+        int64_t row[3];
 #pragma unroll
-    for (int q = 0; q < 3; ++q) {
-      const int at = q * kWarp + lane;
-      if (k + at / 3 < kept)
-        atomic_add(p.force_sums + 4 * static_cast<int64_t>(m.others[at / 3]) + at % 3, m.sums[at]);
+        for (int a = 0; a < 3; ++a) {
+          const float value = g[b] * d[a];
+          if (!(fabsf(value) < p.most_virial)) fail_system_of(p, j);
+          row[a] = -__float2ll_rn(value * static_cast<float>(1 / kVirialUnit));
+        }
+        add_to_neighbors(p, m, count, stride, 4 * (b + 1), row);
+      }
     }
-    __syncwarp();
   }
 #pragma unroll
   for (int a = 0; a < 3; ++a) {
     for (int d = 16; d > 0; d /= 2) own[a] += __shfl_xor_sync(kAllLanes, own[a], d);
-    if (lane == a) atomic_add(p.force_sums + 4 * static_cast<int64_t>(i) + a, own[a]);
+    if (lane == a) atomic_add(p.atom_sums + (Virials ? 16 : 4) * static_cast<int64_t>(i) + a, own[a]);
   }
   float sum = transposed_sum<8>(w);
   sum += __shfl_xor_sync(kAllLanes, sum, 16);
@@ -216,7 +240,7 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
   }
 }
 
-template <bool Gated>
+template <bool Gated, bool Virials>
 __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int i, const ForceMemory& m) {
   const int lane = lane_index(), type = p.types[i];
   {
@@ -228,7 +252,7 @@ __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int 
     const int count = list_rows(p.touched + row * p.words(), p.words(), m.rows);
     t_to_moments(p, p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width, count, m);
   }
-  scatter_forces<Gated>(p, i, type, p.pairs + row * p.list_width, m);
+  scatter_forces<Gated, Virials>(p, i, type, p.pairs + row * p.list_width, m);
   if (lane != 0) return;
   m.virial[9] = p.batch[i];
   double sum = p.net.nets[p.net_of(type) * p.net.net_size + p.out_bias];
@@ -236,7 +260,7 @@ __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int 
   p.energy[i] = p.scale[p.net_of(type)] * sum + p.shift[type];
 }
 
-template <bool Gated>
+template <bool Gated, bool Virials>
 __global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
   extern __shared__ __align__(16) char shared[];
   MDOPS_STAGE(forces);
@@ -248,7 +272,7 @@ __global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
   const ForceMemory m(shared, warp, p);
   const bool real = i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems;
   if (real)
-    atom_forces<Gated>(p, row, i, m);
+    atom_forces<Gated, Virials>(p, row, i, m);
   else if (lane_index() == 0)
     m.virial[9] = -1;
   __syncthreads();

@@ -45,7 +45,8 @@ class StepCall {
         way_(choose_way<Parts>(args.net.net, args.atoms, limits_)),
         p_(args) {
     p_.tile_rows = way_.tile_rows, p_.output_parts = way_.output_parts;
-    gpu.int32_of("positions", 4 * int64_t{p_.atoms} + kOrderBlock);  // what kernels count with
+    gpu.int32_of("positions",
+                 (p_.atom_virial ? 9 : 4) * int64_t{p_.atoms} + kOrderBlock);  // what kernels count with
     gpu.int32_of("cell", 2 * kVirialSums * int64_t{p_.systems});
     p_.rows = p_.atoms ? gpu.int32_of("positions",
                                       (blocks_for(p_.atoms, p_.tile_rows) + p_.nets - 1) * p_.tile_rows)
@@ -54,6 +55,7 @@ class StepCall {
     p_.net.rows = std::min(p_.rows, 4 * limits_.multiprocessors * kMostTileRows);
     p_.out_bias = GpuNet(p_.net.net, Parts).out_bias;
     p_.most_force = std::min(kMostForce, kMostForceOfRow / std::max(p_.list_width, 1));
+    p_.most_virial = static_cast<float>(kMostVirial) / static_cast<float>(std::max(p_.list_width, 1));
     p_.net.scale = p_.scale;
   }
 
@@ -71,14 +73,15 @@ class StepCall {
     gpu_.launch(order_kernel, p_.atoms ? blocks : 0, kOrderBlock,
                 4 * ((2 + kOrderBlock / kWarp) * p_.ntypes + 1), p_);
     for (p_.first_row = 0; p_.first_row < p_.rows; p_.first_row += p_.net.rows) chunk();
-    gpu_.launch(end_kernel, blocks_for(std::max(3 * p_.atoms, 9 * p_.systems), 256), 256, 0, p_);
+    const int64_t of_atoms = (p_.atom_virial ? 9 : 3) * int64_t{p_.atoms};
+    gpu_.launch(end_kernel, blocks_for(std::max<int64_t>(of_atoms, 9 * p_.systems), 256), 256, 0, p_);
   }
 
  private:
   void divide(Workspace& space) {
     const int64_t n = p_.atoms, chunk = p_.net.rows, systems = p_.systems;
     p_.at = space.take<Place>(n);
-    p_.force_sums = space.take<int64_t>(4 * n);
+    p_.atom_sums = space.take<int64_t>(p_.atom_numbers() * n);
     p_.virial_sums = space.take<int64_t>(kVirialSums * systems);
     p_.type_counts = space.take<int32_t>(blocks_for(n + 1, kOrderBlock) * p_.ntypes);
     p_.row_atom = space.take<int32_t>(p_.rows);
@@ -99,7 +102,12 @@ class StepCall {
     launch_warps(p_.gated ? moments<true>() : moments<false>(), rows, AtomMemory::bytes(p_));
     p_.net.tile_type = p_.tile_net + p_.first_row / p_.tile_rows;
     NetCall<Parts>(gpu_, p_.net, net_, rows / p_.tile_rows).run(way_.kind);
-    launch_warps(p_.gated ? forces_kernel<true> : forces_kernel<false>, rows, ForceMemory::bytes(p_));
+    launch_warps(p_.gated ? forces<true>() : forces<false>(), rows, ForceMemory::bytes(p_));
+  }
+
+  template <bool Gated>
+  auto forces() const {
+    return p_.atom_virial ? forces_kernel<Gated, true> : forces_kernel<Gated, false>;
   }
 
   template <bool Gated>

@@ -18,7 +18,9 @@ namespace mdops {
 // Forces and virials are summed as integers, so that no result depends on the order of the additions: in
 // units of 2^-36 eV/A (1.5e-11) and 2^-32 eV. An atom's force has 2^27 eV/A of room: a pair's beyond 2^17, or
 // beyond what as many pairs as a row holds could add up to from both sides, is refused. An atom's virial is
-// refused from 2^30 eV on; a system's is summed in two integers, of which none can overflow.
+// refused from 2^30 eV on; where those of atoms are asked for, as sums over the pairs that lead to them, a
+// pair's is from 2^30 eV over a row's places on. A system's is summed in two integers, of which none can
+// overflow.
 constexpr double kForceUnit = 1.0 / (1LL << 36), kVirialUnit = 1.0 / (1LL << 32);
 constexpr float kMostForce = 131072.0f, kMostForceOfRow = 1 << 26;
 constexpr double kMostVirial = 1 << 30;
@@ -84,17 +86,18 @@ struct StepArgs : StepSizes {
   bool plain;                            // D = T's first row, T_< being (1, 0, 0, 0), and axis 1
   Cutoff<float> cutoff;
   SplineGrid<float> grid;
-  float most_force;  // of a pair
+  float most_force, most_virial;  // of a pair
 
   double* energy;
   double* forces;
   double* virial;
+  double* atom_virial;  // null: not asked for
   int32_t* within;
   float* nearest;
 
   // For the whole call.
   Place* at;             // (atoms,)
-  int64_t* force_sums;   // (atoms, 4), in kForceUnit
+  int64_t* atom_sums;    // (atoms, atom_numbers()): the force, in kForceUnit, and the virial, in kVirialUnit
   int64_t* virial_sums;  // (systems, kVirialSums)
   int32_t* type_counts;  // (blocks of kOrderBlock atoms, ntypes)
   int32_t* row_atom;     // (rows,): -1 in the rows that fill up a tile
@@ -110,6 +113,9 @@ struct StepArgs : StepSizes {
   NetArgs net;        // its input is D and the extra inputs
   int64_t out_bias;   // of a packed net
 
+  // A sector of memory each: the force, and the rows of the virial, if that is asked for. Of four the last is
+  // unused.
+  MDOPS_HD int atom_numbers() const { return atom_virial ? 16 : 4; }
   MDOPS_HD Features features() const { return {width, axis}; }
 #ifdef MDOPS_MODEL_WIDTH
   MDOPS_HD int basis() const { return MDOPS_MODEL_INTERVALS + 5; }
@@ -150,7 +156,8 @@ static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
   if (i < p.atoms) {
     const double* x = p.positions + 3 * static_cast<int64_t>(i);
     p.at[i] = {{x[0], x[1], x[2]}, 0};
-    for (int a = 0; a < 4; ++a) p.force_sums[4 * static_cast<int64_t>(i) + a] = 0;
+    for (int a = 0; a < p.atom_numbers(); ++a)
+      p.atom_sums[p.atom_numbers() * static_cast<int64_t>(i) + a] = 0;
     if (is_real(p, p.types[i])) atomicAdd(type_count + p.types[i], 1);
   }
   const int threads = gridDim.x * kOrderBlock;
@@ -226,9 +233,15 @@ static __global__ void end_kernel(StepArgs p) {
   if (k < 3 * p.atoms) {
     const int i = k / 3, component = k - 3 * i, system = p.batch[i];
     const bool failed = system < 0 || system >= p.systems || p.failed[system];
-    const int64_t sum = p.force_sums[4 * static_cast<int64_t>(i) + component];
+    const int64_t sum = p.atom_sums[p.atom_numbers() * static_cast<int64_t>(i) + component];
     p.forces[k] = failed ? nan : static_cast<double>(sum) * kForceUnit;
     if (failed && component == 0) p.energy[i] = nan;
+  }
+  if (p.atom_virial && k < 9 * p.atoms) {
+    const int i = k / 9, row = (k - 9 * i) / 3, column = (k - 9 * i) % 3, system = p.batch[i];
+    const bool failed = system < 0 || system >= p.systems || p.failed[system];
+    const int64_t sum = p.atom_sums[16 * static_cast<int64_t>(i) + 4 * (row + 1) + column];
+    p.atom_virial[k] = failed ? nan : static_cast<double>(sum) * kVirialUnit;
   }
   if (k < 9 * p.systems) {
     const int64_t* sums = p.virial_sums + k / 9 * kVirialSums + k % 9;

@@ -17,14 +17,16 @@ PotentialArgs<T> arguments(const PotentialInputs& in, const double* four_columns
 
 // The results of a call on the CPU.
 struct Answer {
-  Tensor energy, forces, virial, within, nearest;
+  Tensor energy, forces, virial, within, nearest, atom_virial;
 
   explicit Answer(const PotentialInputs& in)
       : energy(zeros({in.atoms}, ScalarType::Double)),
         forces(empty({in.atoms, 3}, ScalarType::Double)),
         virial(zeros({in.systems, 3, 3}, ScalarType::Double)),
         within(zeros({in.atoms, in.ntypes}, ScalarType::Int)),
-        nearest(empty({in.atoms}, in.dtype)) {}
+        nearest(empty({in.atoms}, in.dtype)),
+        atom_virial(empty({in.atom_virial ? in.atoms : 0, 3, 3}, ScalarType::Double)),
+        asked_(in.atom_virial) {}
 
   template <class T>
   StepResults<T> results() {
@@ -34,8 +36,11 @@ struct Answer {
             nearest.mutable_data_ptr<T>(),
             forces.mutable_data_ptr<double>(),
             virial.mutable_data_ptr<double>(),
-            nullptr};
+            asked_ ? atom_virial.mutable_data_ptr<double>() : nullptr};
   }
+
+ private:
+  bool asked_;  // for atomic virials
 };
 
 }  // namespace mdops

@@ -1,0 +1,94 @@
+"""What atomic virials cost: the step with them beside the step without, in turn in one process.
+
+python benchmarks/atomic_virials.py [MODEL] [--atoms 192 1536] [--device cpu] [--dtype float32] [--out FILE]
+
+Without a MODEL: the standard net for water. On a GPU replays of CUDA graphs. The ratio is the median over the rounds of
+that of neighbours in time.
+"""
+
+import argparse
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from machine import machine
+
+import mdops
+from mdops.cli.sample_model import sample_box, water_model
+from mdops.system import from_atoms
+
+
+def captured(run: Callable[[], object]) -> Callable[[], object]:
+    """`run` as a replay of a CUDA graph."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        run()
+    return graph.replay
+
+
+def seconds(run: Callable[[], object], times: int) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / times
+
+
+def measure(potential: mdops.Potential, atoms: int, rounds: int) -> dict[str, object]:
+    system = from_atoms([sample_box(atoms, potential.type_map)], potential.type_map, potential.device)
+    pairs, evaluator = potential.neighbor_list(system), potential.evaluator()
+    runs = {
+        asked: torch.no_grad()(lambda asked=asked: evaluator(system, pairs, check=False, atom_virial=asked))
+        for asked in (False, True)
+    }
+    on_gpu = potential.device.type == "cuda"
+    if on_gpu:
+        runs = {asked: captured(run) for asked, run in runs.items()}
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(rounds + 1):
+        for asked, run in runs.items():
+            times[asked].append(seconds(run, 20 if on_gpu else 1))
+    plain, with_them = times[False][1:], times[True][1:]
+    found = {
+        "atoms": system.atoms,
+        "us_per_atom": round(1e6 * statistics.median(plain) / system.atoms, 4),
+        "with_virials": round(1e6 * statistics.median(with_them) / system.atoms, 4),
+        "ratio": round(statistics.median(b / a for a, b in zip(plain, with_them, strict=True)), 3),
+    }
+    print(evaluator.name, found, flush=True)
+    return {"evaluator": evaluator.name, **found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    options = {"device": args.device, "dtype": args.dtype}
+    if args.model:
+        potential = mdops.load(args.model, overflow="extend", **options)
+    else:
+        potential = water_model(getattr(torch, args.dtype)).to(args.device)
+    rows = [measure(potential, atoms, args.rounds) for atoms in args.atoms]
+    if args.out:
+        result = {"machine": machine(args.device), "dtype": args.dtype, "steps": rows}
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""A model with other energies of its elements: fitted to data as DeePMD-kit's change-bias does, or given."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mdops.cli.arguments import add_systems, systems_of
+from mdops.errors import InputError
+
+if TYPE_CHECKING:
+    from mdops import Potential
+
+HELP = "fit the energies of a model's elements to data"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("input", type=Path, metavar="MODEL", help="a model file")
+    source = add_systems(parser)
+    source.add_argument("--bias-value", "-b", type=float, nargs="+", metavar="EV",
+                        help="no fit: the energy of each element, in the order of the type map")  # fmt: skip
+    add(
+        "--numb-batch",
+        "-n",
+        type=int,
+        default=0,
+        metavar="FRAMES",
+        help="of each system that the fit is to; 0: all",
+    )
+    add("--mode", "-m", choices=("change", "set"), default="change",
+        help="change: labels less predictions are fitted, and added to the energies; set: the labels are")  # fmt: skip
+    add("--output", "-o", type=Path, metavar="FILE",
+        help="the file to write; MODEL_updated, of the same kind or .dp, unless given")  # fmt: skip
+    add("--overwrite", action="store_true", help="replace the file to write if it is there")
+    add("--device", default="cpu", help="where to compute")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops import load
+    from mdops.io.write import SUFFIXES, require_writable
+
+    kept = args.input.suffix if args.input.suffix in SUFFIXES else ".dp"
+    output = args.output or args.input.with_name(f"{args.input.stem}_updated{kept}")
+    require_writable(output)
+    if output.exists() and not args.overwrite:
+        raise InputError(f"{output} is there already; --overwrite replaces it")
+    model = load(args.input, device=args.device, dtype="float64", overflow="truncate")
+    before = model.model.out_bias.cpu().numpy().copy()
+    if args.bias_value is not None:
+        _take(model, args.bias_value)
+    else:
+        _fit(model, args)
+    for element, old, new in zip(model.type_map, before, model.model.out_bias.cpu().numpy(), strict=True):
+        print(f"{element:<3} {old:16.8f} -> {new:16.8f} eV")
+    model.save(output)
+    print(f"wrote {output}")
+    return 0
+
+
+def _take(model: "Potential", values: list[float]) -> None:
+    import torch
+
+    if len(values) != len(model.type_map):
+        raise InputError(
+            f"--bias-value has {len(values)} energies, and the model's elements are {', '.join(model.type_map)}"
+        )
+    model.model.out_bias.copy_(torch.tensor(values, dtype=torch.float64))
+
+
+def _fit(model: "Potential", args: argparse.Namespace) -> None:
+    import numpy as np
+
+    from mdops.errors import DataError
+    from mdops.train import load_dataset
+    from mdops.train.data.neighbor_lists import PairLists
+    from mdops.train.data.statistics import spread_frames
+    from mdops.train.model.initial import refit_bias, set_bias
+    from mdops.train.model.statistics import fit_rcond, preset_energies
+
+    if args.numb_batch < 0:
+        raise InputError(f"--numb-batch {args.numb_batch}: expected a number of frames, or 0 for all")
+    data = load_dataset(systems_of(args), model.type_map)
+    frames = np.arange(len(data))
+    if args.numb_batch:
+        frames = spread_frames(data, args.numb_batch, [1] * len(data.systems))
+    if not any(data.has(name) and data.present[name][frames].any() for name in ("energy", "atom_energy")):
+        raise DataError(f"{', '.join(data.systems)}: no frame has energies to fit to")
+    if args.mode == "set":
+        set_bias(model, data, frames)
+    else:
+        options = model.model.options
+        preset = {t: e for t, e in enumerate(preset_energies(options)) if e is not None}
+        lists = PairLists(data, model.cutoff)
+        refit_bias(model, data, lists, frames, preset=preset, rcond=fit_rcond(options))

@@ -1,0 +1,41 @@
+"""The descriptors of the atoms of structures, as NumPy files: OUTPUT/SYSTEM.npy, (frames, atoms, numbers)."""
+
+import argparse
+from pathlib import Path
+
+from mdops.cli.arguments import add_device, add_systems, systems_of
+from mdops.errors import InputError
+
+HELP = "the descriptors of atoms"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", "-m", required=True, metavar="MODEL", help="a model file")
+    add_systems(parser)
+    add("--output", "-o", type=Path, default="desc", metavar="FOLDER", help="where the files go")
+    add("--dtype", choices=("fp32", "fp64", "native"), default="native",
+        help="of the numbers in the files; native is that of the computation, fp64")  # fmt: skip
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    import numpy as np
+
+    from mdops import load
+    from mdops.deepmd.descriptors import descriptors
+    from mdops.train import load_dataset
+
+    model = load(args.model, device=args.device, dtype="float64", spline=False, overflow=args.overflow)
+    data = load_dataset(systems_of(args), model.type_map, labelled=False)
+    names = [Path(system).resolve().name for system in data.systems]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"several systems are called {twice[0]}, and would be written to the same file")
+    args.output.mkdir(parents=True, exist_ok=True)
+    for k, name in enumerate(names):
+        path = args.output / f"{name}.npy"
+        array = descriptors(model, data, np.flatnonzero(data.system == k))
+        np.save(path, array.astype(np.float32) if args.dtype == "fp32" else array)
+        print(f"wrote {path}: {' x '.join(map(str, array.shape))}")
+    return 0

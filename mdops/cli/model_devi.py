@@ -1,0 +1,66 @@
+"""The deviation of several models' energies, forces and virials on structures, in DeePMD-kit's model_devi.out."""
+
+import argparse
+from pathlib import Path
+
+from mdops.cli.arguments import add_device, add_spline_options
+from mdops.errors import InputError
+
+HELP = "the deviation of several models on structures"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--models", "-m", nargs="+", required=True, metavar="MODEL", help="two model files or more")
+    add("--system", "-s", nargs="+", default=["."], metavar="SYSTEM",
+        help="systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
+    add("--output", "-o", type=Path, default="model_devi.out", metavar="FILE",
+        help="a table for each system is added to it")  # fmt: skip
+    add(
+        "--frequency", "-f", type=int, default=1, metavar="STEPS", help="steps between two frames of a system"
+    )
+    add("--real_error", action="store_true", help="the error against the labels, instead of the deviation")
+    add("--atomic", action="store_true", help="also the deviation of each atom's force")
+    add(
+        "--relative",
+        type=float,
+        metavar="EV_A",
+        help="deviations of forces over their lengths plus this, eV/A",
+    )
+    add(
+        "--relative_v",
+        type=float,
+        metavar="EV",
+        help="deviations of virials over their lengths plus this, eV an atom",
+    )
+    add_device(parser)
+    add("--dtype", choices=("float32", "float64"), default="float64", help="of the computation")
+    add_spline_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops import load
+    from mdops.deepmd.model_devi import model_deviation, write_model_devi
+    from mdops.train import load_dataset
+
+    if len(args.models) < 2 and not args.real_error:
+        raise InputError("the deviation is of several models: give at least two")
+    if args.output.is_dir() or not args.output.parent.is_dir():
+        raise InputError(f"--output {args.output}: must be a file in a folder that is there")
+    models = [
+        load(path, device=args.device, dtype=args.dtype, spline=args.spline, r_min=args.r_min, overflow=args.overflow)
+        for path in args.models
+    ]  # fmt: skip
+    data = load_dataset(args.system, models[0].type_map, labelled=False)
+    found = model_deviation(
+        models, data, real_error=args.real_error, relative=args.relative, relative_v=args.relative_v
+    )
+    write_model_devi(args.output, found, frequency=args.frequency, atomic=args.atomic)
+    largest = found.table()[:, 3]
+    what = "error" if args.real_error else "deviation"
+    print(
+        f"wrote {args.output}: {len(data)} frames of {len(data.systems)} systems, the largest {what} of a force "
+        f"{largest.max():.4g}, in the median {sorted(largest)[len(largest) // 2]:.4g}"
+        f"{' eV/A' if args.relative is None else ''}"
+    )
+    return 0

@@ -1,0 +1,110 @@
+"""Relaxation of any structures that ASE reads, one or many side by side, with or without their cells; give the same
+command with --restart after a kill, and it goes on."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mdops.cli.arguments import add_allow_low_bit, add_matmul, add_spline_options
+from mdops.cli.md import keep_inputs
+from mdops.errors import InputError
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+HELP = "relax structures"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "structure",
+        metavar="STRUCTURE",
+        help="a file that ASE reads; FILE@INDEX for one of its frames, FILE@: for all",
+    )
+    add("--model", "-m", nargs="+", required=True, metavar="MODEL", help="model files; several: their mean")
+    add("--fmax", type=float, default=0.01, help="largest force that may be left, eV/A")
+    add("--steps", type=int, default=1000, help="at most, of the whole relaxation")
+    add("--cell", choices=("fixed", "volume", "all"), default="fixed", help="what of the cell relaxes")
+    add("--pressure", type=float, default=0.0, help="on a cell that relaxes, GPa")
+    add(
+        "--output",
+        "-o",
+        type=Path,
+        default=Path("relaxed.extxyz"),
+        help="the relaxed structures, in a format of ASE",
+    )
+    add("--trajectory", type=Path, help=".traj, .xyz or .extxyz: frames of the way")
+    add("--log", type=Path, default=Path("relax.log"), help="energy, largest force, pressure as text")
+    add("--interval", type=int, default=10, help="steps between frames and log lines")
+    add("--checkpoint", type=Path, help="default: the output's name with .restart")
+    add("--restart", action="store_true", help="go on from the checkpoint; start if there is none")
+    add("--overwrite", action="store_true", help="start anew over files of an earlier run")
+    add("--device", default="cpu", help="where to compute")
+    add("--dtype", choices=("float32", "float64"), default="float64", help="of the computation")
+    add_matmul(parser)
+    add_allow_low_bit(parser)
+    add("--skin", type=float, default=0.5, help="of the neighbour list, A")
+    add("--overflow", choices=("error", "truncate", "extend"), default="error",
+        help="with more neighbours than the model's sel")  # fmt: skip
+    add_spline_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops import load
+    from mdops.md import Output, Relaxation
+    from mdops.md.relax import relax
+
+    relaxation = Relaxation(args.fmax, args.cell, args.pressure)
+    output = Output(
+        steps=args.steps,
+        checkpoint=args.checkpoint or args.output.with_suffix(".restart"),
+        interval=args.interval,
+        trajectory=args.trajectory,
+        log=args.log,
+        restart=args.restart,
+        overwrite=args.overwrite,
+    )
+    keep_inputs(args, (args.output, output.trajectory, output.log, output.checkpoint))
+    structures = _read(args.structure)
+    models = [
+        load(
+            path,
+            device=args.device,
+            dtype=args.dtype,
+            overflow=args.overflow,
+            spline=args.spline,
+            r_min=args.r_min,
+            matmul=args.matmul,
+            allow_low_bit=args.allow_low_bit,
+        )
+        for path in args.model
+    ]
+    for path, model in zip(args.model, models, strict=True):
+        print(f"{path}: {model.explain()}", file=sys.stderr, flush=True)
+
+    def show(line: str) -> None:
+        print(line, end="", flush=True)
+
+    found = relax(structures, models, relaxation, output, result=args.output, skin=args.skin, show=show)
+    done, all_of_them = int(found.converged.sum()), len(structures)
+    of = "converged" if all_of_them == 1 else f"{done} of {all_of_them} structures converged"
+    if done < all_of_them:
+        of = f"not converged: {of}" if all_of_them > 1 else "not converged"
+    largest = found.largest_force.max()
+    print(
+        f"{of} after {found.steps.max()} steps, {found.seconds:.1f} s; largest force {largest:.2g} eV/A: {args.output}"
+    )
+    return 0 if done == all_of_them else 1
+
+
+def _read(structure: str) -> list["Atoms"]:
+    import ase.io
+
+    try:
+        found = ase.io.read(structure)
+    except Exception as error:
+        # ASE's readers fail with any exception.
+        raise InputError(f"ASE cannot read {structure}: {type(error).__name__}: {error}") from error
+    return found if isinstance(found, list) else [found]

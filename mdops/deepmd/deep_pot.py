@@ -1,0 +1,289 @@
+"""A model with the arguments and results of DeePMD-kit's `deepmd.infer.DeepPot`."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self, overload
+
+import numpy as np
+import torch
+
+from mdops import Potential, load
+from mdops.errors import InputError
+from mdops.potential import Overflow
+from mdops.system import System, from_tensors
+
+# Atoms of a batch where nobody tells: what fills the device, and needs little memory.
+_BATCH_ATOMS = {"cpu": 4096, "cuda": 65536}
+_DTYPES = {"fp32": np.float32, "fp64": np.float64}
+
+
+class _Frames(NamedTuple):
+    """F frames of n atoms: coords (F, n, 3), cells (F, 3, 3) or None, types (F, n), fparam (F, p) or None, aparam
+    (F, n, q) or None."""
+
+    coords: np.ndarray
+    cells: np.ndarray | None
+    types: np.ndarray
+    fparam: np.ndarray | None
+    aparam: np.ndarray | None
+
+    def part(self, pick: slice) -> "_Frames":
+        cells, fparam, aparam = (
+            None if array is None else array[pick] for array in (self.cells, self.fparam, self.aparam)
+        )
+        return _Frames(self.coords[pick], cells, self.types[pick], fparam, aparam)
+
+
+class DeepPot:
+    """`DeepPot("model.dp").eval(coords, cells, atom_types)`, for programs that were written for DeePMD-kit.
+
+    Numbers are DeePMD-kit's: computed in float64, and of more neighbours than the model's `sel` the farthest are
+    dropped, unless told otherwise. Frames are evaluated many at a time.
+
+    Attributes:
+        potential: the model.
+    """
+
+    def __init__(
+        self,
+        model_file: str | os.PathLike[str] | Potential,
+        *,
+        auto_batch_size: bool | int = True,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | str = "float64",
+        spline: bool = True,
+        overflow: Overflow = "truncate",
+    ) -> None:
+        """Reads the model.
+
+        Args:
+            model_file: a file of docs/formats.md, or a Potential, which is used as it is.
+            auto_batch_size: how many atoms are evaluated together (True: what suits the device; False: all).
+            device, dtype, spline, overflow: for files, as of `mdops.load`.
+
+        Raises:
+            ModelFileError, UnsupportedModelError, InputError: as `mdops.load`.
+        """
+        self.potential = (
+            model_file
+            if isinstance(model_file, Potential)
+            else load(model_file, device=device, dtype=dtype, spline=spline, overflow=overflow)
+        )
+        if not isinstance(auto_batch_size, bool | int) or (
+            auto_batch_size < 1 and auto_batch_size is not False
+        ):
+            raise InputError(
+                f"auto_batch_size is {auto_batch_size!r}, expected True, False or a number of atoms"
+            )
+        self._batch_atoms: int | None = (
+            None
+            if auto_batch_size is False
+            else _BATCH_ATOMS[self.potential.device.type] if auto_batch_size is True else auto_batch_size
+        )  # fmt: skip
+
+    def eval(
+        self,
+        coords: Any,
+        cells: Any,
+        atom_types: Any,
+        atomic: bool = False,
+        fparam: Any = None,
+        aparam: Any = None,
+        mixed_type: bool = False,
+    ) -> tuple[np.ndarray, ...]:
+        """Energies, forces and virials of F frames of n atoms each.
+
+        Args:
+            coords: (F, n, 3) or (F, 3 n), A.
+            cells: (F, 9) or (F, 3, 3), rows are lattice vectors, A; None: nothing is periodic.
+            atom_types: (n,) for all frames, indices in `get_type_map()`; (F, n) with `mixed_type`. -1 is no atom.
+            atomic: give atomic energies and virials, too.
+            fparam: (F, p), or (p,) for all frames.
+            aparam: (F, n, q); (n, q) for all frames, or (q,) for all atoms.
+            mixed_type: each frame has its own types.
+
+        Returns:
+            energy (F, 1), eV; force (F, n, 3), eV/A; virial (F, 9), W = -dE/d(strain), eV; with `atomic` also
+            atom_energy (F, n, 1) and atom_virial (F, n, 9), a pair's virial booked on the neighbour. float64.
+
+        Raises:
+            InputError: shapes do not fit, or the model has no answer (`Potential.forward`).
+        """
+        frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type)
+        f, n, _ = frames.coords.shape
+        shapes = {"energy": (f, 1), "forces": (f, n, 3), "virial": (f, 9)}
+        if atomic:
+            shapes |= {"atom_energy": (f, n, 1), "atom_virial": (f, n, 9)}
+        found = self._in_batches(
+            frames,
+            lambda system, *parameters: self.potential.evaluate(
+                system, None, *parameters, atom_virial=atomic
+            ),
+        )
+        return tuple(_joined([part[name] for part in found], shape) for name, shape in shapes.items())
+
+    def eval_descriptor(
+        self,
+        coords: Any,
+        cells: Any,
+        atom_types: Any,
+        fparam: Any = None,
+        aparam: Any = None,
+        mixed_type: bool = False,
+        dtype: str = "native",
+    ) -> np.ndarray:
+        """(F, n, D): what the model's descriptor says of each atom; arguments as of `eval`.
+
+        `dtype` is "fp32", "fp64" or "native", the precision that is computed in. Parameters have no effect.
+
+        Raises:
+            InputError: as `eval`. UnsupportedModelError: the model has no descriptor, or several.
+        """
+        if dtype not in ("native", *_DTYPES):
+            raise InputError(f"dtype is {dtype!r}, expected 'fp32', 'fp64' or 'native'")
+        frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type)
+        found = self._in_batches(
+            frames, lambda system, *_: {"descriptor": self.potential.descriptors(system)}
+        )
+        (f, n), width = frames.types.shape, found[0]["descriptor"].shape[1] if found else 0
+        native = np.float32 if self.potential.dtype == torch.float32 else np.float64
+        descriptors = _joined([part["descriptor"] for part in found], (f, n, width))
+        return descriptors.astype(_DTYPES.get(dtype, native), copy=False)
+
+    # -- What DeePMD-kit's programs ask
+
+    def get_type_map(self) -> list[str]:
+        """The element of each type."""
+        return list(self.potential.type_map)
+
+    def get_ntypes(self) -> int:
+        return len(self.potential.type_map)
+
+    def get_rcut(self) -> float:
+        """The cutoff, A."""
+        return self.potential.cutoff
+
+    def get_dim_fparam(self) -> int:
+        """How many frame parameters the model takes."""
+        return self.potential.parameter_sizes["fparam"]
+
+    def get_dim_aparam(self) -> int:
+        """How many atomic parameters the model takes."""
+        return self.potential.parameter_sizes["aparam"]
+
+    def has_default_fparam(self) -> bool:
+        """Whether frame parameters need not be given."""
+        return "fparam" in self.potential.model.default_parameters
+
+    def get_sel_type(self) -> list[int]:
+        """The types that have an answer: empty, all."""
+        return []
+
+    def get_ntypes_spin(self) -> int:
+        """0: models with spin are not read."""
+        return 0
+
+    has_efield = has_spin = has_hessian = False
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- How
+
+    def _frames(
+        self, coords: Any, cells: Any, atom_types: Any, fparam: Any, aparam: Any, mixed_type: bool
+    ) -> _Frames:
+        """The arguments of `eval` in their full shapes."""
+        types = np.asarray(atom_types)
+        if types.dtype.kind not in "iu" and types.size and (types != np.floor(types)).any():
+            raise InputError(f"atom_types are {types.dtype}, expected integers")
+        if types.ndim not in (1, 2) or (mixed_type and types.ndim != 2):
+            expected = "(frames, atoms) with mixed_type" if mixed_type else "(atoms,)"
+            raise InputError(f"atom_types has the shape {types.shape}, expected {expected}")
+        n = types.shape[-1]
+        x = _numbers("coords", coords)
+        if x.size % max(3 * n, 1):
+            raise InputError(
+                f"coords has the shape {x.shape}, which is no whole number of frames of {n} atoms"
+            )
+        f = x.size // (3 * n) if n else len(x) if x.ndim else 0
+        if types.ndim == 1 or len(types) == 1:
+            types = np.broadcast_to(types.reshape(1, n), (f, n))
+        if types.shape != (f, n):
+            raise InputError(f"atom_types has the shape {types.shape}, and coords is of {f} frames")
+        h = None if cells is None else _fitting("cells", cells, [(f, 3, 3)])
+        p, q = self.get_dim_fparam(), self.get_dim_aparam()
+        for name, value, size in (("fparam", fparam, p), ("aparam", aparam, q)):
+            if value is not None and size == 0:
+                raise InputError(f"{name} is given, and the model takes none")
+        return _Frames(
+            x.reshape(f, n, 3),
+            h,
+            types.astype(np.int32),
+            None if fparam is None else _fitting("fparam", fparam, [(f, p), (1, p)]),
+            None if aparam is None else _fitting("aparam", aparam, [(f, n, q), (1, n, q), (1, 1, q)]),
+        )
+
+    def _in_batches(
+        self, frames: _Frames, answer: Callable[..., dict[str, torch.Tensor]]
+    ) -> list[dict[str, np.ndarray]]:
+        """What `answer` says of System, fparam and aparam of some frames after the other."""
+        found = []
+        for part in self._batches(frames):
+            aparam = None if part.aparam is None else part.aparam.reshape(part.types.size, -1)
+            result = answer(self._system(part), self._tensor(part.fparam), self._tensor(aparam))
+            found.append({name: value.cpu().numpy() for name, value in result.items()})
+        return found
+
+    def _batches(self, frames: _Frames) -> Iterator[_Frames]:
+        f, n, _ = frames.coords.shape
+        at_once = f if self._batch_atoms is None else max(1, self._batch_atoms // max(n, 1))
+        for first in range(0, f if n else 0, max(at_once, 1)):
+            yield frames.part(slice(first, first + at_once))
+
+    def _system(self, frames: _Frames) -> System:
+        f, n = frames.types.shape
+        return from_tensors(
+            self._tensor(frames.coords.reshape(-1, 3)),
+            self._tensor(frames.types.reshape(-1)),
+            self._tensor(frames.cells),
+            None,
+            self._tensor(np.repeat(np.arange(f, dtype=np.int32), n)),
+            self.get_ntypes(),
+        )
+
+    @overload
+    def _tensor(self, array: np.ndarray) -> torch.Tensor: ...
+    @overload
+    def _tensor(self, array: None) -> None: ...
+    def _tensor(self, array: np.ndarray | None) -> torch.Tensor | None:
+        """A copy on the model's device."""
+        return None if array is None else torch.tensor(array, device=self.potential.device)
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} holds what is no number: {error}") from error
+
+
+def _fitting(name: str, value: Any, shapes: list[tuple[int, ...]]) -> np.ndarray:
+    """The array in the first of these shapes that has its size, repeated to the first one."""
+    array = _numbers(name, value)
+    for shape in shapes:
+        if array.size == np.prod(shape):
+            return np.broadcast_to(array.reshape(shape), shapes[0])
+    raise InputError(f"{name} has the shape {array.shape}, expected {' or '.join(str(s) for s in shapes)}")
+
+
+def _joined(parts: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    if not parts:
+        return np.zeros(shape)
+    return np.concatenate([part.reshape(-1, *shape[2:]) for part in parts]).reshape(shape)

@@ -1,0 +1,238 @@
+"""A relaxation with files, checkpoints and restarts: what `mdops relax` does."""
+
+import dataclasses
+import io
+import os
+import time
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+from ase import Atoms, units
+
+from mdops import Potential
+from mdops.errors import InputError
+from mdops.io.atomic import replace_file
+from mdops.md import checkpoint as checkpoints
+from mdops.md.checkpoint import Checkpoint
+from mdops.md.engine import BatchFrame, Minimizer
+from mdops.md.files import one_run
+from mdops.md.log import text
+from mdops.md.options import Output, Relaxation
+from mdops.md.outputs import TextFile, open_trajectory
+from mdops.md.run import check_same, last_checkpoint, models_identity
+
+_SKIN = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Relaxed:
+    """What this call did.
+
+    Attributes:
+        structures: as they are now, with energies, forces and stress.
+        converged: (S,) bool; steps: (S,) of each since the beginning; largest_force: (S,), eV/A.
+        seconds: of this call.
+    """
+
+    structures: list[Atoms]
+    converged: np.ndarray
+    steps: np.ndarray
+    largest_force: np.ndarray
+    seconds: float
+
+
+def relax(
+    structures: Sequence[Atoms],
+    potential: Potential | Sequence[Potential],
+    relaxation: Relaxation,
+    output: Output,
+    *,
+    result: Path | None = None,
+    skin: float = _SKIN,
+    show: Callable[[str], None] | None = None,
+) -> Relaxed:
+    """Relax structures side by side (`mdops.md.Minimizer`), in at most `output.steps` steps.
+
+    Every `output.interval` steps a frame of each structure goes into the trajectory (with `step` and, of several,
+    `system` in its info) and a line into the log. Every 50 such intervals the state is saved, and lists are built anew:
+    what is killed and goes on by `output.restart` ends with the same bits.
+
+    Args:
+        relaxation, output: what is looked for, and the files.
+        result: where the structures go at the end, in a format of ASE, whether all have converged or not; replaced
+            as a whole.
+        skin: A.
+        show: is given each line of the log.
+
+    Raises:
+        InputError: a structure, option or file that does not fit, or a file that another run writes.
+        UnstableRunError: a structure fell apart.
+    """
+    _check_result(result, output, len(structures))
+    with one_run(output):
+        return _Run(structures, potential, relaxation, output, result, skin, show).go()
+
+
+class _Run:
+    _EVERY = 50  # intervals from checkpoint to checkpoint
+
+    def __init__(
+        self,
+        structures: Sequence[Atoms],
+        potential: Potential | Sequence[Potential],
+        relaxation: Relaxation,
+        output: Output,
+        result: Path | None,
+        skin: float,
+        show: Callable[[str], None] | None,
+    ) -> None:
+        self.output, self.result, self.show = output, result, show
+        models = [potential] if isinstance(potential, Potential) else list(potential)
+        given = [atoms.copy() for atoms in structures]
+        self.same = dataclasses.asdict(relaxation) | {"skin": skin, "interval": output.interval}
+        self.same |= models_identity(models) | {"structures": _identity(given)}
+        saved = last_checkpoint(output)
+        options: dict[str, Any] = {"skin": skin}
+        if saved is not None:
+            check_same(saved.physics, self.same, output.checkpoint)
+            ends = np.cumsum([len(atoms) for atoms in given])
+            for s, positions in enumerate(np.split(saved.arrays["positions"], ends[:-1])):
+                given[s].set_cell(saved.arrays["cell"][s])
+                given[s].arrays["positions"][:] = positions
+            options |= {"step": saved.step, "velocities": saved.arrays["momenta"]}
+        self.minimizer = Minimizer(given, potential, relaxation, **options)
+        if saved is not None:
+            self.minimizer.inner = saved.inner
+        self.trajectory, self.log = None, None
+        if saved is None:
+            self._save()
+        marks = {} if saved is None else saved.marks
+        self.trajectory = output.trajectory and open_trajectory(output.trajectory, marks.get("trajectory"))
+        self.log = output.log and TextFile(output.log, marks.get("log"))
+        if not marks:
+            self._write(self.minimizer.frame(), heading=True)
+
+    def go(self) -> Relaxed:
+        started, m = time.perf_counter(), self.minimizer
+        every = self._EVERY * self.output.interval
+        try:
+            while m.step < self.output.steps and not m.converged.all():
+                last = min(self.output.steps, (m.step // every + 1) * every)
+                for frame in m.run(last - m.step, self.output.interval):
+                    self._write(frame)
+                # The end has a frame of its own.
+                if m.converged.all() and m.step % self.output.interval:
+                    self._write(m.frame())
+                self._save()
+            structures = m.structures()
+            if self.result is not None:
+                write_atomically(self.result, structures)
+        finally:
+            for file in (self.trajectory, self.log):
+                if file:
+                    file.close()
+        return Relaxed(structures, m.converged, m.steps, m.largest_force, time.perf_counter() - started)
+
+    def _write(self, frame: BatchFrame, *, heading: bool = False) -> None:
+        m = self.minimizer
+        structures = m.structures(frame)
+        if self.trajectory:
+            for s, atoms in enumerate(structures):
+                atoms.info |= {"step": frame.step} | ({"system": s} if len(structures) > 1 else {})
+                self.trajectory.write_frame(atoms)
+        line = text(_columns(frame, structures), heading=heading)
+        if self.log:
+            self.log.write(line)
+        if self.show is not None:
+            self.show(line)
+
+    def _save(self) -> None:
+        now, m = self.minimizer.frame(), self.minimizer
+        named = {"trajectory": self.trajectory, "log": self.log}
+        state = Checkpoint(
+            step=m.step,
+            physics=self.same,
+            random={},
+            marks={name: file.mark() for name, file in named.items() if file},
+            arrays={"positions": now.positions, "momenta": now.momenta, "cell": now.cell},
+            inner=m.inner,
+        )
+        checkpoints.save(self.output.checkpoint, state)
+        # A restart starts with new lists, whose order decides the last bits of sums: so does this run.
+        m.renew()
+
+
+def _columns(frame: BatchFrame, structures: Sequence[Atoms]) -> dict[str, str]:
+    """Names with units, and values, of a line of the log."""
+    assert frame.largest_force is not None and frame.converged is not None
+    line = {"step": f"{frame.step}"}
+    if len(structures) > 1:
+        line["converged"] = f"{int(frame.converged.sum())}/{len(structures)}"
+    line |= {"E/eV": f"{frame.energy.sum():.6f}", "fmax/(eV/A)": f"{frame.largest_force.max():.6f}"}
+    if len(structures) == 1 and structures[0].pbc.all():
+        volume = structures[0].get_volume()
+        line["P/GPa"] = f"{np.trace(frame.virial[0]) / 3 / volume / units.GPa:.4f}"
+        line["V/A^3"] = f"{volume:.3f}"
+    return line
+
+
+def _identity(structures: Sequence[Atoms]) -> str:
+    """A digest of what the structures are at the beginning."""
+    parts = []
+    for atoms in structures:
+        arrays = [atoms.numbers, atoms.positions, atoms.cell.array, atoms.pbc]
+        arrays += [np.asarray(atoms.info[k], float) for k in ("fparam",) if k in atoms.info]
+        arrays += [atoms.arrays[k] for k in ("aparam",) if k in atoms.arrays]
+        arrays += [c.get_indices() for c in atoms.constraints]
+        parts += [np.ascontiguousarray(array).tobytes() for array in arrays]
+    return sha256(b"|".join(parts)).hexdigest()[:16]
+
+
+def _check_result(result: Path | None, output: Output, structures: int) -> None:
+    if result is None:
+        return
+    for path in (output.trajectory, output.log, output.checkpoint):
+        if path is not None and path.absolute() == result.absolute():
+            raise InputError(f"{result} is the name of the result, and of another file of the run")
+    if not result.absolute().parent.is_dir():
+        raise InputError(f"there is no folder {result.absolute().parent} to write into")
+    if result.exists() and not (output.overwrite or output.restart):
+        raise InputError(f"{result}: already there; give --overwrite to replace it")
+    format = _format(result)
+    if structures > 1 and format.single:
+        raise InputError(
+            f"{result}: a file of ASE's format {format.name} holds one structure, not {structures}"
+        )
+
+
+def _format(path: Path) -> Any:
+    """ASE's, of the file's name; raises InputError if it writes none such."""
+    try:
+        format = ase.io.formats.ioformats[ase.io.formats.filetype(str(path), read=False)]
+    except Exception as error:
+        raise InputError(f"{path}: ASE has no format for it ({error})") from error
+    if not format.can_write:
+        raise InputError(f"{path}: ASE reads its format {format.name}, and does not write it")
+    return format
+
+
+def write_atomically(path: Path, structures: Sequence[Atoms]) -> None:
+    """Structures in the format that the name tells; the file is there as a whole, or not at all."""
+    format = _format(path)
+    images = list(structures) if len(structures) > 1 else structures[0]
+    if format.acceptsfd:
+        buffer: Any = io.BytesIO() if format.isbinary else io.StringIO()
+        ase.io.write(buffer, images, format=format.name)
+        data = buffer.getvalue()
+        replace_file(path, data if format.isbinary else data.encode())
+        return
+    temporary = path.with_name(f".{path.name}.new{path.suffix}")
+    try:
+        ase.io.write(temporary, images, format=format.name)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,106 @@
+"""The potential "mdops" of OpenMM-ML: `MLPotential("mdops", model="model.dp")` (docs/programs.md).
+
+OpenMM-ML loads this at its import, whatever potential is asked for: nothing here imports PyTorch before it is used.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import openmm
+from openmm import unit
+from openmmml.mlpotential import MLPotentialImpl, MLPotentialImplFactory
+
+
+class MDOpsPotentialFactory(MLPotentialImplFactory):
+    """What the entry point names."""
+
+    def createImpl(self, name: str, **args: Any) -> "MDOpsPotential":
+        return MDOpsPotential(name, **args)
+
+
+class MDOpsPotential(MLPotentialImpl):
+    """Adds a model to an OpenMM System, for all of its atoms or for some."""
+
+    def __init__(self, name: str, model: Any, **options: Any) -> None:
+        """
+        Args:
+            name: that of the potential, "mdops".
+            model: a file, or a Potential, which is used as it is.
+            options: device, dtype, skin, overflow, spline, r_min, matmul, allow_low_bit, fparam, as of
+                `mdops.calculator.MDOps`.
+
+        Raises:
+            InputError, ModelFileError, UnsupportedModelError: as `mdops.calculator.MDOps`.
+        """
+        self.name = name
+        self._arguments = {"model": model, **options}
+        ModelForce([], False, **self._arguments)  # refuses here what a simulation would refuse later
+
+    def addForces(
+        self,
+        topology: openmm.app.Topology,
+        system: openmm.System,
+        atoms: Iterable[int] | None,
+        forceGroup: int,
+        **args: Any,
+    ) -> None:
+        """A PythonForce of the model's energy. Raises InputError for an atom without an element, or of one that the
+        model does not know."""
+        from mdops.errors import InputError
+
+        chosen = list(topology.atoms())
+        if atoms is not None:
+            atoms = list(atoms)
+            chosen = [chosen[i] for i in atoms]
+        nameless = [atom.index for atom in chosen if atom.element is None]
+        if nameless:
+            raise InputError(f"atom {nameless[0]} of the topology has no element")
+        periodic = topology.getPeriodicBoxVectors() is not None
+        symbols = [atom.element.symbol for atom in chosen]
+        force = openmm.PythonForce(ModelForce(symbols, periodic, **self._arguments))
+        force.setName("MDOpsForce")
+        force.setForceGroup(forceGroup)
+        force.setUsesPeriodicBoundaryConditions(periodic)
+        if atoms is not None:
+            force.setParticles(atoms)
+        system.addForce(force)
+
+
+class ModelForce:
+    """What a PythonForce calls: energy and forces at a State. Pickled with its model's file name, or its Potential.
+
+    Attributes:
+        calculator: an MDOps.
+    """
+
+    def __init__(self, symbols: list[str], periodic: bool, **arguments: Any) -> None:
+        """Of atoms of these elements; `arguments` are those of `mdops.calculator.MDOps`."""
+        from mdops.calculator import MDOps
+        from mdops.system import element_types
+
+        self._symbols, self._periodic, self._arguments = symbols, periodic, arguments
+        self.calculator = MDOps(**arguments)
+        element_types(symbols, self.calculator.type_map)
+        self._atoms: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"symbols": self._symbols, "periodic": self._periodic, "arguments": self._arguments}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["symbols"], state["periodic"], **state["arguments"])  # type: ignore[misc]
+
+    def __call__(self, state: openmm.State) -> tuple[float, np.ndarray]:
+        """Energy, kJ/mol, and forces (n, 3), kJ/mol/nm."""
+        from ase import Atoms, units
+
+        if self._atoms is None:
+            self._atoms = Atoms(self._symbols, pbc=self._periodic)
+        atoms = self._atoms
+        atoms.positions = state.getPositions(asNumpy=True).value_in_unit(unit.angstrom)
+        if self._periodic:
+            atoms.cell[:] = state.getPeriodicBoxVectors(asNumpy=True).value_in_unit(unit.angstrom)
+        energy = self.calculator.get_property("energy", atoms)
+        forces = self.calculator.get_property("forces", atoms)
+        scale = units.mol / units.kJ
+        return energy * scale, forces * (10 * scale)

@@ -1,0 +1,155 @@
+"""TorchSim's model interface: many systems in one evaluation (docs/programs.md).
+
+model = MDOpsModel("model.dp", device="cuda")
+torch_sim.integrate(systems, model, integrator=..., autobatcher=True, ...)
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from ase.data import chemical_symbols
+from torch_sim.models.interface import ModelInterface
+from torch_sim.state import SimState
+
+from mdops import Potential, load
+from mdops.calculator import as_numbers, check_models
+from mdops.errors import InputError
+from mdops.potential import Matmul, Overflow
+from mdops.system import System
+from mdops.verlet import VerletList
+
+
+class MDOpsModel(ModelInterface):
+    """Energies, forces and stresses of all systems of a state, by one call of the potential's evaluator.
+
+    States are float64, as positions and cells are everywhere in mdops; the nets compute in the potential's dtype. The
+    neighbour list is kept while it holds.
+
+    Attributes:
+        potential: the model.
+    """
+
+    _fparam: torch.Tensor | None
+    _type_of: torch.Tensor
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Potential,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | str = "float32",
+        skin: float = 1.0,
+        overflow: Overflow = "error",
+        spline: bool = True,
+        r_min: float | None = None,
+        matmul: Matmul = "float32",
+        allow_low_bit: bool = False,
+        fparam: Any = None,
+        compute_forces: bool = True,
+        compute_stress: bool = True,
+    ) -> None:
+        """Reads the model.
+
+        Args:
+            model: a file, or a Potential, which is used as it is.
+            device, dtype, overflow, spline, r_min, matmul, allow_low_bit: for files, as of `mdops.load`.
+            skin: how far neighbour lists reach beyond the cutoff, A.
+            fparam: (p,), of all systems, where the model takes frame parameters.
+            compute_forces, compute_stress: whether `forward` gives them; both come at no cost.
+
+        Raises:
+            InputError, ModelFileError, UnsupportedModelError: as `mdops.load`; a low-bit model without `allow_low_bit`.
+        """
+        super().__init__()
+        self.potential = (
+            model
+            if isinstance(model, Potential)
+            else load(model, device=device, dtype=dtype, spline=spline, overflow=overflow, r_min=r_min,
+                      matmul=matmul, allow_low_bit=allow_low_bit)
+        )  # fmt: skip
+        check_models([self.potential])
+        self._dtype = torch.float64
+        self._compute_forces, self._compute_stress = compute_forces, compute_stress
+        given = None if fparam is None else torch.tensor(as_numbers("fparam", fparam), device=self.device)
+        types = torch.tensor(_types_of_elements(self.potential.type_map), device=self.device)
+        self.register_buffer("_fparam", given, persistent=False)
+        self.register_buffer("_type_of", types, persistent=False)
+        self._list = VerletList(self.potential.cutoff, skin, ntypes=len(self.potential.type_map))
+        self._constant: tuple[tuple[Any, ...], System] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """That of the potential."""
+        return self.potential.device
+
+    @ModelInterface.compute_forces.setter
+    def compute_forces(self, value: bool) -> None:
+        self._compute_forces = value
+
+    @ModelInterface.compute_stress.setter
+    def compute_stress(self, value: bool) -> None:
+        self._compute_stress = value
+
+    def forward(self, state: SimState | dict[str, Any], **_: Any) -> dict[str, torch.Tensor]:
+        """What the model says of a state of S systems with N atoms in all.
+
+        Returns:
+            energy (S,), eV; forces (N, 3), eV/A; stress (S, 3, 3), -virial / volume, eV/A^3, NaN where a system is not
+            periodic in three directions; in the state's dtype.
+
+        Raises:
+            InputError: as `Potential.forward`, and for an element that the model does not know.
+        """
+        if isinstance(state, dict):  # as TorchSim's models up to 0.3 take
+            state = SimState(**state, masses=torch.ones_like(state["positions"]))
+        positions, cell = state.positions.detach().double(), state.row_vector_cell.detach().double()
+        system = self._system(state, positions, cell)
+        neighbors = self._list.update(positions, cell, system.pbc, system.types, system.batch)
+        answer = self.potential.evaluate(system, neighbors, self._frame_parameters(system))
+        result = {"energy": answer["energy"]}
+        if self._compute_forces:
+            result["forces"] = answer["forces"]
+        if self._compute_stress:
+            a, b, c = cell.unbind(1)
+            volume = (a * torch.linalg.cross(b, c)).sum(1).abs()
+            volume = torch.where(system.pbc.all(1) & (volume > 0), volume, torch.nan)
+            result["stress"] = -answer["virial"] / volume[:, None, None]
+        return {name: value.to(state.positions.dtype) for name, value in result.items()}
+
+    def _frame_parameters(self, system: System) -> torch.Tensor | None:
+        return None if self._fparam is None else self._fparam.expand(system.count, -1)
+
+    def _system(self, state: Any, positions: torch.Tensor, cell: torch.Tensor) -> System:
+        """The atoms; what stays the same between steps is made once."""
+        numbers, index, pbc = state.atomic_numbers, state.system_idx, state.pbc
+        key = (numbers, numbers._version, index, index._version, len(cell))
+        old = self._constant
+        if old is None or not all(
+            a is b if torch.is_tensor(a) else a == b for a, b in zip(key, old[0], strict=True)
+        ):
+            types = self._type_of[numbers.long()]
+            if bool((types < -1).any()):
+                wrong = sorted({chemical_symbols[n] for n in numbers[types < -1].tolist()})
+                raise InputError(
+                    f"the model does not know {', '.join(wrong)}; its elements are "
+                    f"{', '.join(self.potential.type_map)}"
+                )
+            directions = torch.as_tensor(pbc, device=positions.device).expand(3)
+            old = self._constant = key, System(
+                positions, types, cell, directions.expand(len(cell), 3).contiguous(), index.int()
+            )  # fmt: skip
+        part = old[1]
+        return System(positions, part.types, cell, part.pbc, part.batch)
+
+
+def _types_of_elements(type_map: list[str]) -> np.ndarray:
+    """(119,) int32: the type of each atomic number; -1 for ASE's X unless the model knows one, -2 for others that it
+    does not know."""
+    types = np.full(len(chemical_symbols), -2, dtype=np.int32)
+    types[0] = -1
+    for kind, symbol in enumerate(type_map):
+        if symbol in chemical_symbols:
+            types[chemical_symbols.index(symbol)] = kind
+    return types

@@ -1,0 +1,81 @@
+// The arguments of the ops on a layer of attention, checked; for the CPU and for GPUs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention_layer/attention_layer.h"
+#include "common/tensor.h"
+
+namespace mdops {
+
+// The arguments, checked at entry.
+struct LayerInputs {
+  Tensor g, offsets, project, project_bias, out, out_bias, norm, norm_bias;
+  std::optional<Tensor> gate, switches, absent, plan;
+  ScalarType dtype;
+  int64_t rows, features, width, atoms, max_length;
+
+  LayerInputs(const Op& op, const Tensor& g_, const Tensor& offsets_, const Tensor& project_,
+              const Tensor& project_bias_, const Tensor& out_, const Tensor& out_bias_, const Tensor& norm_,
+              const Tensor& norm_bias_, const std::optional<Tensor>& gate_,
+              const std::optional<Tensor>& switch_, const std::optional<Tensor>& absent_,
+              const std::optional<Tensor>& plan_, int64_t max_length_)
+      : g(float_input(op, "g", g_, {kAny, kAny})),
+        offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
+        dtype(g.scalar_type()),
+        rows(g.size(0)),
+        features(g.size(1)),
+        max_length(max_length_) {
+    out = input(op, "out_weight", out_, dtype, {kAny, features});
+    width = out.size(0);
+    if (features < 1 || width < 1) fail(op, "arguments `g` and `out_weight` must have columns and rows");
+    project = input(op, "project_weight", project_, dtype, {features, 3 * width});
+    project_bias = input(op, "project_bias", project_bias_, dtype, {3 * width});
+    out_bias = input(op, "out_bias", out_bias_, dtype, {features});
+    norm = input(op, "norm_weight", norm_, dtype, {features});
+    norm_bias = input(op, "norm_bias", norm_bias_, dtype, {features});
+    if (offsets.size(0) < 1) fail(op, "argument `offsets` is empty, expected one more than there are atoms");
+    atoms = offsets.size(0) - 1;
+    if (gate_) gate = input(op, "gate", *gate_, dtype, {rows, 3});
+    if (switch_) switches = input(op, "switch", *switch_, dtype, {rows});
+    if (absent_) absent = input(op, "absent", *absent_, dtype, {atoms});
+    if (max_length < 0) fail(op, "argument `max_length` is negative");
+    if (plan_) plan = input(op, "plan", *plan_, ScalarType::Int, {kAny, kPlanColumns});
+    if (op.on_cpu()) check_offsets(op);
+  }
+
+  // Those of a GPU are looked at by its kernels.
+  void check_offsets(const Op& op) const {
+    const int32_t* o = offsets.const_data_ptr<int32_t>();
+    if (o[0] != 0 || o[atoms] != rows)
+      fail(op, "argument `offsets` goes from " + std::to_string(o[0]) + " to " + std::to_string(o[atoms]) +
+                   ", expected from 0 to the " + std::to_string(rows) + " rows of `g`");
+    for (int64_t i = 0; i < atoms; ++i)
+      if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom " + std::to_string(i));
+  }
+
+  std::vector<int64_t> saved_shape() const { return {rows, attention_layer_saved(features, width)}; }
+
+  template <class T>
+  AttentionLayerArgs<T> args(double scale, double shift, double eps, bool normalize) const {
+    AttentionLayerArgs<T> args{};
+    args.attention.rows = rows, args.attention.heads = 1, args.attention.sequences = atoms;
+    args.attention.width = args.attention.value_width = width, args.attention.gates = gate ? 3 : 0;
+    args.attention.offsets = offsets.const_data_ptr<int32_t>();
+    args.attention.scale = static_cast<T>(scale),
+    args.attention.shift = switches ? static_cast<T>(shift) : T(0);
+    args.attention.in.gate = gate ? gate->const_data_ptr() : nullptr;
+    args.attention.in.switches = switches ? switches->const_data_ptr() : nullptr;
+    args.attention.absent = absent ? absent->const_data_ptr<T>() : nullptr;
+    args.features = features, args.normalize = normalize, args.eps = static_cast<T>(eps);
+    args.project = project.const_data_ptr<T>(), args.project_bias = project_bias.const_data_ptr<T>();
+    args.out = out.const_data_ptr<T>(), args.out_bias = out_bias.const_data_ptr<T>();
+    args.norm = norm.const_data_ptr<T>(), args.norm_bias = norm_bias.const_data_ptr<T>();
+    args.g = g.const_data_ptr<T>();
+    return args;
+  }
+};
+
+}  // namespace mdops

@@ -1,0 +1,164 @@
+"""`mdops relax`: files, restarts, and what stops it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase.constraints import FixAtoms
+from engine_cases import MODEL, PHYSICS, alloy, skewed
+
+from mdops.cli import main
+from mdops.errors import InputError
+from mdops.md import Minimizer, Output, Relaxation
+from mdops.md.relax import relax
+
+
+def rattled(seed, make=alloy):
+    atoms = make(PHYSICS["nve"], seed)
+    atoms.rattle(0.15, seed=seed)
+    return atoms
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ase.io.write("start.extxyz", [rattled(1), rattled(2, skewed), rattled(3)[:17]])
+    return tmp_path
+
+
+def command(*more):
+    return ["relax", "start.extxyz@:", "-m", str(MODEL), "--fmax", "0.02", *more]
+
+
+def contents(folder, *names):
+    return [(folder / name).read_bytes() for name in names]
+
+
+FILES = ("relaxed.extxyz", "way.traj", "relax.log")
+
+
+def test_files(folder, capsys, models):
+    assert main(command("--cell", "all", "--pressure", "1", "--trajectory", "way.traj")) == 0
+    out = capsys.readouterr().out
+    assert "3 of 3 structures converged after" in out and "relaxed.extxyz" in out
+    given, found = ase.io.read("start.extxyz", ":"), ase.io.read("relaxed.extxyz", ":")
+    minimizer = Minimizer(given, models("cpu"), Relaxation(0.02, "all", 1.0))
+    list(minimizer.run(1000))
+    for atoms, wanted in zip(found, minimizer.structures(), strict=True):
+        np.testing.assert_allclose(atoms.positions, wanted.positions, atol=1e-6)
+        np.testing.assert_allclose(atoms.get_forces(), wanted.get_forces(), atol=1e-5)
+        np.testing.assert_allclose(atoms.get_velocities(), wanted.get_velocities(), atol=1e-7)
+    heading, *lines = Path("relax.log").read_text().splitlines()
+    assert heading.split() == ["step", "converged", "E/eV", "fmax/(eV/A)"]
+    steps = [int(line.split()[0]) for line in lines]
+    assert steps[:3] == [0, 10, 20] and steps[-1] == minimizer.step
+    assert lines[-1].split()[1] == "3/3" and float(lines[-1].split()[3]) < 0.02
+    frames = ase.io.read("way.traj", ":")
+    assert [(f.info["step"], f.info["system"]) for f in frames[:4]] == [(0, 0), (0, 1), (0, 2), (10, 0)]
+    assert len(frames) == 3 * len(lines)
+    np.testing.assert_array_equal(frames[0].positions, given[0].positions)
+    # Everything is there: nothing is written over without being told, and a restart changes nothing.
+    before = contents(folder, *FILES)
+    options = ("--cell", "all", "--pressure", "1", "--trajectory", "way.traj")
+    assert main(command(*options)) == 2
+    assert "relaxed.extxyz: already there" in capsys.readouterr().err
+    assert main(command(*options, "--restart")) == 0
+    assert contents(folder, *FILES)[1:] == before[1:]
+
+
+def test_one_structure_and_its_pressure(folder, capsys):
+    assert main(["relax", "start.extxyz@0", "-m", str(MODEL), "--cell", "volume", "-o", "one.cif"]) == 0
+    heading, *_, last = Path("relax.log").read_text().splitlines()
+    assert heading.split() == ["step", "E/eV", "fmax/(eV/A)", "P/GPa", "V/A^3"]
+    assert abs(float(last.split()[3])) < 0.2
+    assert ase.io.read("one.cif").get_volume() == pytest.approx(float(last.split()[4]), abs=0.01)
+    assert "converged after" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["fixed", "all"])
+def test_a_kill_leaves_no_trace(folder, kind):
+    """Stopped in the middle of a write of the trajectory, and told to go on: the same bits as never stopped."""
+    options = ("--cell", kind, "--trajectory", "way.traj", "--interval", "1", "--fmax", "0.002")
+    whole, killed = folder / "whole", folder / "killed"
+    for place in (whole, killed):
+        place.mkdir()
+        (place / "start.extxyz").write_bytes((folder / "start.extxyz").read_bytes())
+    run = [sys.executable, "-m", "mdops", *command(*options)]
+    subprocess.run(run, cwd=whole, check=True, capture_output=True)
+    # After 100 frames of three structures each there was one checkpoint, at step 50, or two.
+    stop = """
+import os, sys
+from mdops.md import outputs
+write, count = outputs.AseTrajectory.write_frame, 0
+def stopping(self, atoms):
+    global count
+    count += 1
+    if count == 3 * 70 + 2:
+        os._exit(9)
+    write(self, atoms)
+outputs.AseTrajectory.write_frame = stopping
+from mdops.cli import main
+main(sys.argv[1:])
+"""
+    died = subprocess.run(
+        [sys.executable, "-c", stop, *command(*options)], cwd=killed, capture_output=True, check=False
+    )
+    assert died.returncode == 9, died.stderr
+    assert not (killed / "relaxed.extxyz").exists()
+    subprocess.run([*run, "--restart"], cwd=killed, check=True, capture_output=True)
+    for name in ("relaxed.extxyz", "relax.log"):
+        assert contents(whole, name) == contents(killed, name), name
+    ways = [ase.io.read(place / "way.traj", ":") for place in (whole, killed)]
+    assert len(ways[0]) == len(ways[1])
+    for a, b in zip(*ways, strict=True):
+        assert np.array_equal(a.positions, b.positions) and a.info == b.info
+
+
+def test_what_does_not_converge_says_so(folder, capsys):
+    assert main(command("--steps", "5")) == 1
+    assert "not converged: 0 of 3 structures converged after 5 steps" in capsys.readouterr().out
+    assert len(ase.io.read("relaxed.extxyz", ":")) == 3
+    # More steps go on from there.
+    assert main(command("--steps", "500", "--restart")) == 0
+
+
+def test_fixed_atoms_stay_fixed(folder, capsys):
+    slab = rattled(4)
+    slab.pbc = [True, True, False]
+    slab.set_constraint(FixAtoms([0, 1, 2]))
+    ase.io.write("slab.traj", slab)
+    assert main(["relax", "slab.traj", "-m", str(MODEL), "--fmax", "0.05", "-o", "out.traj"]) == 0
+    found = ase.io.read("out.traj")
+    assert np.array_equal(found.positions[:3], slab.positions[:3])
+    assert np.abs(found.positions - slab.positions).max() > 0.01 and len(found.constraints) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (["-o", "relaxed.nonsense"], "ASE has no format for it"),
+        (["-o", "relaxed.cube"], "holds one structure, not 3"),
+        (["-o", "relax.log"], "the name of the result, and of another file"),
+        (["-o", "start.extxyz", "--overwrite"], "start.extxyz is what the run starts with"),
+        (["-o", "nowhere/relaxed.extxyz", "--checkpoint", "r"], "there is no folder"),
+        (["--pressure", "1"], "a pressure acts on a cell that moves"),
+    ],
+)
+def test_what_cannot_be_is_refused(folder, capsys, change, says):
+    assert main(command(*change)) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_restart_must_be_of_the_same(folder, models):
+    given = ase.io.read("start.extxyz", ":")
+    output = Output(steps=20, checkpoint=folder / "a.restart")
+    relax(given, models("cpu"), Relaxation(0.02), output)
+    again = Output(steps=40, checkpoint=folder / "a.restart", restart=True)
+    with pytest.raises(InputError, match="other fmax"):
+        relax(given, models("cpu"), Relaxation(0.03), again)
+    given[1].rattle(0.01)
+    with pytest.raises(InputError, match="other structures"):
+        relax(given, models("cpu"), Relaxation(0.02), again)
