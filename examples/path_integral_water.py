@@ -5,6 +5,8 @@ python examples/path_integral_water.py model.dp water.extxyz --beads 8 --time 2
 """
 
 import argparse
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -70,7 +72,9 @@ with tempfile.TemporaryDirectory() as folder:
     Path(folder, "input.xml").write_text(
         INPUT.format(steps=round(1000 * arguments.time / arguments.timestep), **given)
     )
-    ipi = Path(sys.executable).with_name("i-pi")
+    ipi = shutil.which("i-pi", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if ipi is None:
+        raise SystemExit("there is no i-pi: pip install 'mdops[ipi]'")
     subprocess.run([ipi, "input.xml"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     time, hydrogen, oxygen, temperature = np.loadtxt(f"{folder}/run.out").T
 

@@ -112,7 +112,8 @@ class MDOpsModel(ModelInterface):
         if self._compute_forces:
             result["forces"] = answer["forces"]
         if self._compute_stress:
-            volume = torch.linalg.det(cell).abs()
+            a, b, c = cell.unbind(1)
+            volume = (a * torch.linalg.cross(b, c)).sum(1).abs()
             volume = torch.where(system.pbc.all(1) & (volume > 0), volume, torch.nan)
             result["stress"] = -answer["virial"] / volume[:, None, None]
         return {name: value.to(state.positions.dtype) for name, value in result.items()}

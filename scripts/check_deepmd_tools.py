@@ -192,16 +192,14 @@ def answers(potential: Any, path: Path, folder: Path) -> None:
 
 
 def worker(jobs: list[dict[str, Any]]) -> None:
-    import logging
-
     import torch
+    from deepmd.entrypoints.neighbor_stat import neighbor_stat
     from deepmd.infer import DeepPot
     from deepmd.main import main as dp
 
     torch._C._jit_set_profiling_executor(False)  # compiles every model for every shape otherwise
     for job in jobs:
         here = Path(job["folder"])
-        handler = logging.FileHandler(here / "deepmd/log")
         frozen = [str(Path(path).with_suffix(".pth")) for path in job["models"]]
         for path, target in zip(job["models"], frozen, strict=True):
             dp(["convert-backend", path, target])
@@ -221,11 +219,12 @@ def worker(jobs: list[dict[str, Any]]) -> None:
                     *options,
                 ]
             )
-        logging.getLogger("deepmd").addHandler(handler)
-        logging.getLogger("deepmd").setLevel(logging.INFO)
-        dp(["--pt", "neighbor-stat", "-s", data, "-r", "4.0"])
-        dp(["--pt", "neighbor-stat", "-s", data, "-r", "4.0", "--mixed-type"])
-        logging.getLogger("deepmd").removeHandler(handler)
+        for mixed in (False, True):
+            nearest, most = neighbor_stat(
+                system=data, rcut=4.0, type_map=None, mixed_type=mixed, backend="pytorch"
+            )
+            with open(here / "deepmd/log", "a") as log:  # what the command logs
+                log.write(f"min_nbor_dist: {nearest:f}\nmax_nbor_size: {most!s}\n")
         if job["plain"]:
             dp(
                 [

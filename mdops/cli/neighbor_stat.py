@@ -40,5 +40,5 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"no two atoms are within {args.rcut:g} A of each other")
     print(f"min_nbor_dist: {found.nearest:f}")
     most = [found.together] if args.mixed_type else found.most
-    print(f"max_nbor_size: [{' '.join(map(str, most))}]")
+    print(f"max_nbor_size: {np.array(most)}")
     return 0

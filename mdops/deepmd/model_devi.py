@@ -1,12 +1,13 @@
 """The deviation of several models' answers, and DeePMD-kit's file of it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
+from mdops.deepmd.deep_pot import DeepPot
 from mdops.errors import DataError, InputError
 from mdops.potential import Potential
 from mdops.train.data.dataset import Dataset
@@ -43,20 +44,14 @@ class ModelDeviation:
         """
         data = self.data
         frames = np.arange(len(data)) if frames is None else frames
-        v = self.virial[frames]
-        forces = [self.forces[data.atoms(int(f))] for f in frames]
-        of_forces = np.array([(f.max(), f.min(), f.mean()) for f in forces]).reshape(-1, 3)
-        columns = [v.max(1), v.min(1), np.linalg.norm(v, axis=1) / 3, *of_forces.T, self.energy[frames]]
-        rows = np.stack(columns, axis=1)
-        if not atomic:
-            return rows
-        odd = np.flatnonzero(data.sizes()[frames] != data.sizes()[frames[0]])
-        if len(odd):
+        odd = np.flatnonzero(data.sizes()[frames] != data.sizes()[frames[:1]])
+        if atomic and len(odd):
             raise DataError(
                 f"{data.name(int(frames[odd[0]]))}: has another number of atoms than the first frame, and each atom "
                 "is a column"
             )
-        return np.concatenate([rows, np.stack(forces)], axis=1)
+        forces = [self.forces[data.atoms(int(f))] for f in frames]
+        return _table(self.virial[frames], forces, self.energy[frames], atomic)
 
 
 def model_deviation(
@@ -88,13 +83,83 @@ def model_deviation(
             )
     answers = _answers(models, data)
     centers = _labels(data) if real_error else {name: x.mean(0) for name, x in answers.items()}
+    return ModelDeviation(data, **_deviations(answers, centers, relative, relative_v))
+
+
+def calc_model_devi(
+    coord: Any,
+    box: Any,
+    atype: Any,
+    models: Sequence[DeepPot],
+    fname: str | os.PathLike[str] | None = None,
+    frequency: int = 1,
+    mixed_type: bool = False,
+    fparam: Any = None,
+    aparam: Any = None,
+    real_data: Mapping[str, np.ndarray] | None = None,
+    atomic: bool = False,
+    relative: float | None = None,
+    relative_v: float | None = None,
+) -> np.ndarray:
+    """DeePMD-kit's function of this name: (F, 8), the step and the columns of `model_devi.out`, with `atomic` also a
+    column for each atom.
+
+    Args:
+        coord, box, atype, mixed_type, fparam, aparam: as of `DeepPot.eval`.
+        models: of the same elements in the same order.
+        fname: the file that the table is added to.
+        frequency: frame k is step k x frequency.
+        real_data: "energy" (F,) and "virial" (F, 9) per atom, "force" (F, n, 3): errors against these.
+        relative, relative_v: as of `model_deviation`.
+
+    Raises:
+        InputError: as `DeepPot.eval`; models of different elements.
+    """
+    if len({tuple(model.get_type_map()) for model in models}) != 1:
+        raise InputError("the models must be some, and have the same elements in the same order")
+    found = [model.eval(coord, box, atype, False, fparam, aparam, mixed_type) for model in models]
+    energy, force, virial = (np.stack(arrays) for arrays in zip(*found, strict=True))
+    _, frames, atoms, _ = force.shape
+    answers = {
+        "energy": energy[..., 0] / atoms,
+        "forces": force.reshape(len(models), -1, 3),
+        "virial": virial / atoms,
+    }
+    centers = {name: x.mean(0) for name, x in answers.items()}
+    if real_data is not None:
+        names = {"energy": "energy", "forces": "force", "virial": "virial"}
+        centers = {name: np.reshape(real_data[names[name]], x.shape) for name, x in centers.items()}
+    off = _deviations(answers, centers, relative, relative_v)
+    table = _table(off["virial"], list(off["forces"].reshape(frames, atoms)), off["energy"], atomic)
+    if fname is not None:
+        with open(fname, "a") as file:
+            _write_table(file, "", table, frequency)
+    return np.concatenate([frequency * np.arange(frames)[:, None], table], axis=1)
+
+
+def _deviations(
+    answers: Mapping[str, np.ndarray],
+    centers: Mapping[str, np.ndarray],
+    relative: float | None,
+    relative_v: float | None,
+) -> dict[str, np.ndarray]:
+    """virial, forces and energy of a ModelDeviation; of energy (K, F), forces (K, N, 3), virial (K, F, 9) of K models,
+    energies and virials per atom, and what they deviate from."""
     off = {name: np.sqrt(np.square(x - centers[name]).mean(0)) for name, x in answers.items()}
     forces, virial = np.linalg.norm(off["forces"], axis=1), off["virial"]
     if relative is not None:
         forces = forces / (np.linalg.norm(centers["forces"], axis=1) + relative)
     if relative_v is not None:
         virial = virial / (np.linalg.norm(centers["virial"], axis=1) + relative_v)[:, None]
-    return ModelDeviation(data, virial, forces, off["energy"])
+    return {"virial": virial, "forces": forces, "energy": off["energy"]}
+
+
+def _table(virial: np.ndarray, forces: Sequence[np.ndarray], energy: np.ndarray, atomic: bool) -> np.ndarray:
+    """The columns of DeePMD-kit's file but the step; `forces` has the atoms' of each frame."""
+    of_forces = np.array([(f.max(), f.min(), f.mean()) for f in forces]).reshape(-1, 3)
+    columns = [virial.max(1), virial.min(1), np.linalg.norm(virial, axis=1) / 3, *of_forces.T, energy]
+    rows = np.stack(columns, axis=1)
+    return np.concatenate([rows, np.stack(forces)], axis=1) if atomic else rows
 
 
 def _answers(models: Sequence[Potential], data: Dataset) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from ase.build import bulk
 
 import mdops
 from mdops.cli import main
-from mdops.deepmd import DeepPot, model_deviation
+from mdops.deepmd import DeepPot, calc_model_devi, model_deviation
 from mdops.errors import DataError, InputError, UnsupportedModelError
 from mdops.models import Neighborhood
 from mdops.system import from_tensors
@@ -218,6 +218,45 @@ def test_model_devi_has_deepmd_kits_layout_and_adds_to_a_file(committee, tmp_pat
     assert path.read_text() == first * 2
 
 
+@pytest.mark.parametrize(
+    ("real_error", "options"), [(False, {}), (True, {}), (False, {"relative": 0.5, "relative_v": 0.1})]
+)
+def test_calc_model_devi(committee, tmp_path, real_error, options):
+    """DeePMD-kit's function, on arrays."""
+    types, x, h = emt_frames()
+    models = [DeepPot(path, spline=False) for path in committee]
+    label = {name: np.load(EMT / "set.000" / f"{name}.npy") for name in ("energy", "force", "virial")}
+    label = {name: value / (1 if name == "force" else len(types)) for name, value in label.items()}
+    real = label if real_error else None
+    path = tmp_path / "devi.out"
+    found = calc_model_devi(
+        x, h, types, models, fname=path, frequency=3, atomic=True, real_data=real, **options
+    )
+    assert found.shape == (20, 8 + 32) and (found[:, 0] == 3 * np.arange(20)).all()
+    wanted = expected(committee, real_error, options.get("relative"), options.get("relative_v"))
+    np.testing.assert_allclose(found[:, 1:], wanted, rtol=1e-8)
+    np.testing.assert_allclose(np.loadtxt(path), found, rtol=1e-6)
+    assert calc_model_devi(x, h, types, models).shape == (20, 8)
+    with pytest.raises(InputError, match="the same elements in the same order"):
+        calc_model_devi(x, h, types, [models[0], DeepPot(DATA / "formats/model.dp")])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_other_devices(device, dtype):
+    _, own = next(systems("reference/se_a_alloy"))
+    potential = DeepPot(ALLOY, device=device, dtype=dtype, auto_batch_size=True)
+    found = potential.eval(own["positions"], own["cell"], own["types"], atomic=True)
+    for key, array in zip(SHAPES, found, strict=True):
+        if key in own:
+            scale = np.abs(own[key]).max()
+            accuracy = 1e-6 if dtype == "float64" else 1e-4
+            np.testing.assert_allclose(array.ravel(), own[key].ravel(), atol=accuracy * scale)
+    descriptor = potential.eval_descriptor(own["positions"], own["cell"], own["types"])
+    assert descriptor.dtype == dtype
+    same = DeepPot(ALLOY, spline=False).eval_descriptor(own["positions"], own["cell"], own["types"])
+    np.testing.assert_allclose(descriptor, same, atol=1e-5)
+
+
 def test_model_devi_takes_structures_without_labels(committee, tmp_path):
     path = tmp_path / "frames.extxyz"
     frames = [bulk("Cu", a=a, cubic=True) * n for a, n in ((3.9, 1), (4.1, 1), (4.0, 2))]
@@ -272,7 +311,7 @@ def test_neighbor_stat(tmp_path, capsys):
         np.add.at(counts, (i, types[j]), 1)
         most, together = np.maximum(most, counts.max(0)), max(together, counts.sum(1).max())
         nearest = min(nearest, d.min())
-    assert shown == [f"min_nbor_dist: {nearest:f}", f"max_nbor_size: [{most[1]} 0 {most[0]}]"]
+    assert shown == [f"min_nbor_dist: {nearest:f}", f"max_nbor_size: {np.array([most[1], 0, most[0]])}"]
     assert main(["neighbor-stat", "-s", str(EMT), "-r", "5", "--mixed-type"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown == ["type_map: Cu Al", f"min_nbor_dist: {nearest:f}", f"max_nbor_size: [{together}]"]
@@ -281,7 +320,7 @@ def test_neighbor_stat(tmp_path, capsys):
     assert main(["neighbor-stat", "-s", str(tmp_path / "nameless"), "-r", "5"]) == 0
     assert capsys.readouterr().out.splitlines()[::2] == [
         "type_map: 0 1",
-        f"max_nbor_size: [{most[0]} {most[1]}]",
+        f"max_nbor_size: {most}",
     ]
     assert main(["neighbor-stat", "-s", str(EMT), str(tmp_path / "nameless"), "-r", "5"]) == 2
     assert "give a type map" in capsys.readouterr().err
