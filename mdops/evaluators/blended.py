@@ -114,6 +114,10 @@ class Blended(Evaluator):
             no_pairs = torch.zeros(model.ntypes, model.ntypes, dtype=torch.bool)
             mask = no_pairs if model.absent_pairs is None else model.absent_pairs
             self._near = mask, model.near_part[0].cutoff, o.smin_alpha, o.sw_rmin, o.sw_rmax
+            # Where no atom has a near neighbour no weights are needed.
+            self._alone: Any = (
+                self._evaluators[0] if not self._all_have_energy else self._parts[0].evaluator()
+            )
         # Splines are extrapolated below r_min; a blend's table has taken over by then.
         found = max((evaluator.r_min for evaluator in self._evaluators), default=0.0)
         covered = isinstance(model, ZBLModel) and model.options.sw_rmin >= found
@@ -182,7 +186,9 @@ class Blended(Evaluator):
             _, within, nearest = near_weight(*atoms, self._near[0], reach, *self._near[2:])
         report = NeighborReport((within.sum(1, keepdim=True, dtype=torch.int32),), nearest)
         if not near.any():
-            net, net_report = self._part(0, system, neighbors, parameters, silent, atom_virial)
+            net, net_report = self._part(
+                0, system, neighbors, parameters, silent, atom_virial, by=self._alone
+            )
             return net, [net_report, report]
         far = 1 - near
         weights = (far, near) if silent is None else (far * silent, near * silent)
@@ -203,9 +209,10 @@ class Blended(Evaluator):
         parameters: Any,
         weight: Any,
         atom_virial: bool,
+        by: Any = None,
         **more: Any,
     ) -> tuple[Answers, NeighborReport]:
-        """What a part says."""
+        """What a part says, by its evaluator unless told."""
         names = getattr(self._model, f"names_{i}")
         if names is not None:
             system, neighbors = _renamed(system, neighbors, names, self._parts[i].model.ntypes)
@@ -213,7 +220,8 @@ class Blended(Evaluator):
         asked = {"weight": weight} if weight is not None else {}
         if atom_virial:
             asked["atom_virial"] = True
-        return self._evaluators[i](system, neighbors, check=False, **taken, **asked, **more)
+        evaluator = self._evaluators[i] if by is None else by
+        return evaluator(system, neighbors, check=False, **taken, **asked, **more)
 
 
 class SplinedBlend(Autograd):
