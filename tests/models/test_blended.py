@@ -304,3 +304,17 @@ def test_virial_is_the_slope(table_file):
                 )
                 found[:, a, b] -= sign * potential.evaluate(moved)["energy"] / (2 * h)
     assert relative_error(found, virial) < 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+@pytest.mark.parametrize("name", ["zbl", "zbl_hybrid", "linear", "linear_types"])
+def test_gpu_is_the_cpu(name, table_file):
+    """There blends go by the parts' splines and PyTorch's operations."""
+    double, gpu = (potential_of(cases(table_file)[name]()) for _ in range(2))
+    gpu = gpu.cuda()
+    assert isinstance(gpu.evaluator(), SplinedBlend), gpu.explain()
+    for system in systems_of(double):
+        fields = (system.positions, system.types, system.cell, system.pbc, system.batch)
+        found = gpu.evaluate(type(system)(*(x.cuda() for x in fields)))
+        assert_close({k: v.cpu() for k, v in found.items()}, double.evaluate(system), 1e-8)

@@ -293,3 +293,17 @@ def test_float32_boxes_of_water():
     assert_close(
         single.evaluate(system), double.evaluate(system), FLOAT32, ("atom_energy", "forces", "virial")
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["a_r", "excluded_radial", "mixed", "mixed_and_not", "with_angles"])
+def test_gpu_is_the_cpu(name):
+    """There hybrids go by spline moments and PyTorch's operations."""
+    parts, keys = COMBINATIONS[name]
+    double, gpu = (potential_of(hybrid(*parts), overflow="extend", **keys) for _ in range(2))
+    gpu = gpu.cuda()
+    assert isinstance(gpu.evaluator(), Splined), gpu.explain()
+    for system in systems_of(double):
+        fields = (system.positions, system.types, system.cell, system.pbc, system.batch)
+        found = gpu.evaluate(type(system)(*(x.cuda() for x in fields)))
+        assert_close({k: v.cpu() for k, v in found.items()}, double.evaluate(system), 1e-8)
