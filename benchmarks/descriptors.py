@@ -6,7 +6,8 @@
 Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
 without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
 neighbours (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r;
-`attention` is the first with two layers of attention, smooth; and se_e2_a. Boxes have water's density. On the CPU a
+`attention` is the first with two layers of attention, smooth; `hybrid` is se_e2_a and se_e2_r side by side, of
+DeePMD-kit's example for water: 6 A both, and one net; and se_e2_a. Boxes have water's density. On the CPU a
 time is energy, forces and virial by a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit, which
 gets the same model as .pth and makes the list itself; --processor takes the time of the processors instead of the
 clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step of 0.5 fs, lists included, and that
@@ -55,7 +56,15 @@ SIZES = {
 }  # fmt: skip
 RADIAL = {"rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [25, 50, 100], "seed": 1}
 ATTENTION = {**SIZES, "sel": 138, "attn_layer": 2, "attn": 128, "smooth_type_embedding": True}
-KINDS = {"concat": "dpa1", "strip": "se_atten_v2", "many": "dpa1", "radial": "se_e2_r", "attention": "dpa1"}
+ANGULAR = {**RADIAL, "axis_neuron": 16, "type_one_side": True}
+DESCRIPTORS: dict[str, dict[str, Any]] = {
+    "concat": {"type": "dpa1", **SIZES},
+    "strip": {"type": "se_atten_v2", **SIZES},
+    "many": {"type": "dpa1", **SIZES},
+    "radial": {"type": "se_e2_r", **RADIAL},
+    "attention": {"type": "dpa1", **ATTENTION},
+    "hybrid": {"type": "hybrid", "list": [{"type": "se_e2_a", **ANGULAR}, {"type": "se_e2_r", **RADIAL}]},
+}
 # Answers a line, the number of runs, with the milliseconds of one.
 DEEPMD = """
 import sys, time, numpy as np
@@ -79,12 +88,13 @@ def model_of(name: str, elements: list[str]) -> Potential:
         return water_model(torch.float32)
     sections = {
         "type_map": elements,
-        "descriptor": {"type": KINDS[name], **{"radial": RADIAL, "attention": ATTENTION}.get(name, SIZES)},
+        "descriptor": DESCRIPTORS[name],
         "fitting_net": {"neuron": [240, 240, 240], "seed": 1},
     }
     model = DescriptorFitting.random(parse(StandardOptions, sections), 1, torch.float32)
     n = len(elements)
-    model.descriptor.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
+    for part in model.descriptors:
+        part.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
     with torch.no_grad():
         for net in model.fitting.nets.nets:
             net.layers[-1].weight *= 0.01
@@ -262,7 +272,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--atoms", type=int, nargs="+")
-    parser.add_argument("--models", nargs="+", default=["se_e2_a", *KINDS])
+    parser.add_argument("--models", nargs="+", default=["se_e2_a", *DESCRIPTORS])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--deepmd", metavar="PYTHON")
     parser.add_argument("--processor", action="store_true")

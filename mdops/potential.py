@@ -23,15 +23,9 @@ from mdops.evaluators.angle_knots import (
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused import why_not_matmul
+from mdops.evaluators.grids import finer_grid, grid_error, grid_types, new_grids, sums_of, together
 from mdops.evaluators.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid
-from mdops.evaluators.splined import (
-    PresentTypes,
-    finer_grid,
-    grid_error,
-    grid_types,
-    moment_descriptor,
-    new_grid,
-)
+from mdops.evaluators.splined import PresentTypes
 from mdops.io import write_model
 from mdops.models.angles import AngleKnots
 from mdops.models.contract import AtomicModel
@@ -65,7 +59,8 @@ class Potential(nn.Module):
         model: what answers for each atom.
         overflow: what to do with more neighbours than `sel`: "error", "truncate" (keep the nearest,
             as DeePMD-kit) or "extend" (keep all).
-        grid: the knots of the splines that stand for the embedding nets; None where the nets run themselves.
+        grids: for each descriptor of sums, the knots of the splines that stand for its embedding nets; none where the
+            nets run themselves.
         spline_types: the types for whose pairs the grid was chosen, where not for all or for some that stand for all:
             those of a training's data.
         smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
@@ -80,7 +75,7 @@ class Potential(nn.Module):
         self.model, self.overflow = model, overflow
         self.source: dict[str, Any] = {}
         self.allow_low_bit = False
-        self.grid: SplineGrid | None = None
+        self.grids: tuple[SplineGrid, ...] = ()
         self.spline_types: tuple[int, ...] | None = None
         self.smoothing = 0.0
         self._no_spline: str | None = None
@@ -131,6 +126,18 @@ class Potential(nn.Module):
         return next((scheme for scheme in schemes if scheme is not None), None)
 
     @property
+    def grid(self) -> SplineGrid | None:
+        """The knots; of several, the most intervals and the largest error (`together`). Set, they are those of all
+        descriptors of sums."""
+        if len(self.grids) < 2:
+            return self.grids[0] if self.grids else None
+        return together(self.grids)
+
+    @grid.setter
+    def grid(self, grid: SplineGrid | None) -> None:
+        self.grids = () if grid is None else (grid,) * len(sums_of(self.model))
+
+    @property
     def dtype(self) -> torch.dtype:
         """The compute dtype."""
         return self.model.dtype
@@ -156,7 +163,7 @@ class Potential(nn.Module):
         """
         tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
         self.spline_types = None if types is None else tuple(types)
-        self.grid, self._no_spline, is_unexpected = new_grid(self.model, r_min, tolerance, types)
+        self.grids, self._no_spline, is_unexpected = new_grids(self.model, r_min, tolerance, types)
         if is_unexpected:
             warnings.warn(f"{self._no_spline}: they are evaluated exactly, not as splines", stacklevel=2)
         self._no_angle_spline = use_angle_splines(self.model, r_min, tolerance, types)
@@ -168,7 +175,7 @@ class Potential(nn.Module):
     @property
     def why_no_spline(self) -> str | None:
         """Why there is no grid; None where there is one."""
-        return None if self.grid is not None else self._no_spline or _EXACT
+        return None if self.grids else self._no_spline or _EXACT
 
     @property
     def angle_knots(self) -> tuple[AngleKnots | None, ...]:
@@ -198,8 +205,8 @@ class Potential(nn.Module):
             for d in angle_descriptors(self.model)
             if d.knots is not None
         ]
-        if self.grid is not None:
-            errors.append(grid_error(self.model, self.grid, self.spline_types))
+        pairs = zip(sums_of(self.model), self.grids, strict=False)  # there may be no grids
+        errors += [grid_error(one, grid, self.spline_types) for one, grid in pairs]
         return max(errors, default=0.0)
 
     def splines(self) -> str | None:
@@ -216,16 +223,21 @@ class Potential(nn.Module):
         found = self._present(system.types)
         return None if found is None or len(found) == len(self.type_map) else found
 
-    def grid_for(self, types: Sequence[int] | None) -> SplineGrid:
-        """`grid`, or a finer one if these types, all with None, need it. In a training `grid` is kept up to date, for
-        the types of the data."""
-        descriptor = moment_descriptor(self.model)
-        assert self.grid is not None and descriptor is not None
-        kinds = range(descriptor.ntypes) if types is None else types
-        known = grid_types(descriptor) if self.spline_types is None else self.spline_types
-        if set(kinds) <= set(known) or self.training:
-            return self.grid
-        return finer_grid(self.model, self.grid, max(TOLERANCE[self.dtype], self.grid.error), tuple(kinds))
+    def grids_for(self, types: Sequence[int] | None) -> tuple[SplineGrid, ...]:
+        """`grids`, or finer ones where these types, all with None, need them. In a training `grids` are kept up to
+        date, for the types of the data."""
+        found = []
+        for one, grid in zip(sums_of(self.model), self.grids, strict=True):
+            kinds = range(len(self.type_map)) if types is None else types
+            known = self.spline_types
+            if known is None and one.names is None:
+                known = tuple(grid_types(one.descriptor))
+            if self.training or (known is not None and set(kinds) <= set(known)):
+                found.append(grid)
+            else:
+                tolerance = max(TOLERANCE[self.dtype], grid.error)
+                found.append(finer_grid(one, grid, tolerance, tuple(kinds)))
+        return tuple(found)
 
     @property
     def matmul(self) -> Matmul:
@@ -281,7 +293,7 @@ class Potential(nn.Module):
         faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
         missed = [(k, k.why_not(self)) for k in faster if k.knows(self)]
         if not missed:
-            return f"{line}; no faster way is known for {self.kind}" if faster else line
+            return f"{line}; no faster way is known for {self.kind}" if kind is kinds[-1] and faster else line
         reasons = "; ".join(dict.fromkeys(why for _, why in missed if why is not None))
         return f"{line}; not {' or '.join(k.name for k, _ in missed)}: {reasons} ({missed[0][0].cost})"
 
@@ -297,7 +309,7 @@ class Potential(nn.Module):
 
     def _structure(self) -> tuple[Hashable, ...]:
         """What evaluators depend on besides the weights; for another device or dtype `_apply` forgets all of them."""
-        return self.grid, self.angle_knots, self.spline_types, self.smoothing, self._matmul, self.overflow
+        return self.grids, self.angle_knots, self.spline_types, self.smoothing, self._matmul, self.overflow
 
     def _same(self, name: str, state: Hashable, make: Callable[[], T]) -> T:
         """What `make` gave at this state."""

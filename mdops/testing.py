@@ -108,6 +108,9 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         Sample("unit_backward", (random(4, 21), rows), (0, 1)),
         Sample("unit_backward_backward", (random(4, 21), random(4, 21), rows)),
     ]
+    if has_kernel("hybrid_potential", device):
+        samples += _hybrid_samples(p, random)
+    samples += _table_samples(p, random)
     # On a GPU the whole step computes in float32 alone.
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("spline_potential", device)
@@ -500,6 +503,128 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
     return samples
 
 
+def _near_images(p: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Images of `_pairs` such that most pairs are within the cutoff."""
+    images = p["images"].clone()
+    images[:3] = torch.tensor([[0, 0, 1, 1 << 10, 0], [0, 0, 1 << 20, 1023, 0], [0] * 5])
+    return images
+
+
+def _table_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """A table alone, and one that is blended with other energies; no pair is nearer than it begins."""
+    atoms = (p["positions"], p["cell"], p["batch"], p["types"], p["neighbors"], _near_images(p), p["counts"])
+    near = (p["mask"], 2.8, 0.4, 0.6, 1.9)
+    table = (p["mask"], random(2, 2, 9, 4, like=torch.float64))
+    none = p["positions"].new_empty(0)
+    reach = (0.0, 0.3, CUTOFF)
+    alone = (*atoms, *table, none, none, *near[:1], *reach, *near[1:], False)
+    weight = torch.ops.mdops.near_weight(*atoms, *near)[0]
+    other = random(5, like=torch.float64)
+    blend = (*atoms, p["mask"] & False, table[1], weight, other, *near[:1], *reach, *near[1:], True)
+    bad = {
+        "index": (4, p["neighbors"] + 4),
+        "counts": (6, p["counts"] + 3),
+        "types": (3, p["types"] + 1),
+        "batch": (2, p["batch"] + 1),
+    }
+    bad_table = {
+        "rows": (8, table[1][:, :, :0]),
+        "step": (13, 0.0),
+        "first": (12, -1.0),
+        "cutoff": (14, -1.0),
+    }
+    return [
+        Sample("near_weight", (*atoms, *near), bad={**bad, "order": (10, 2.0), "decay": (9, 0.0)}),
+        Sample("pair_table", alone, bad={**bad, **bad_table, "no weight": (10, other)}),
+        Sample("pair_table", blend, bad={**bad, "weight": (9, weight[:3]), "other": (10, other[:2])}),
+    ]
+
+
+def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """Two descriptors with places and nets for each type, one of them a plain sum; and three whose types share places,
+    one with a gate and one whose absent neighbours are counted, with one net and weights of the atoms."""
+    intervals, width, axis = (9, 7, 6), (6, 3, 4), (2, 0, 3)
+    lists = (p["neighbors"], _near_images(p), p["counts"])
+    atoms = (p["positions"], p["cell"], p["batch"], p["types"], *lists)
+    none, first = p["sel"][:0], p["types"].clamp(min=0)
+    norms = [[p["mean"], p["mean"].flip(0), 0 * p["mean"]], [p["std"], 1.1 * p["std"], p["std"]]]
+    ends = (random(2, like=torch.float64), random(2, like=torch.float64))
+
+    def tables(k: int, count: int) -> torch.Tensor:
+        rows = 0.2 * random(2, count * (intervals[k] + 5), width[k])
+        return torch.nn.functional.pad(rows, (0, 16 - width[k]))
+
+    def scalars(n: int, gated: list[int], **changes: Any) -> tuple[Any, ...]:
+        values = {
+            "cutoff": [CUTOFF, 2.6, 2.2][:n],
+            "cutoff_smooth": [SMOOTH, 0.5, SMOOTH][:n],
+            "protection": [PROTECTION, 0.0, 0.0][:n],
+            "s_max": [1.2, 1.5, 1.3][:n],
+            "width": list(width[:n]),
+            "axis": list(axis[:n]),
+            "gated": gated,
+        }
+        return (*{**values, **changes}.values(), [5, 10, 10], [0, 1, 1], 1, 3.0)
+
+    def nets(n: int, count: int, extra: int) -> torch.Tensor:
+        rows = (
+            sum(m * k - k * (k - 1) // 2 if k else m for m, k in zip(width[:n], axis[:n], strict=True))
+            + extra
+        )
+        size = (rows + 2) * 5 + (5 + 2) * 10 + (10 + 2) * 10 + 11
+        return 0.5 * random(count, size)
+
+    blank = none.new_empty(0, 2)
+    typed = (
+        *atoms,
+        *(column[:2] for column in norms),
+        [p["mask"], p["mask"]],
+        [p["mask"] & False, p["mask"]],
+        [p["sel"], p["sel"]],
+        [none, none],
+        [blank, blank],
+        [tables(0, 2), tables(1, 2)],
+        nets(2, 2, 1),
+        random(5, 1),
+        p["positions"].new_empty(0),
+        *ends,
+        *scalars(2, [0, 0]),
+        True,
+    )
+    absent = torch.tensor([[1, 0], [2, 3], [0, 1], [4, 0], [0, 0]], dtype=torch.int32, device=none.device)
+    norms[0][1] = p["mean"]
+    mixed = (
+        *atoms,
+        *norms,
+        [p["mask"], ~p["mask"], p["mask"]],
+        [~p["mask"], p["mask"] & False, p["mask"] & False],
+        [p["sel"][:1], p["sel"], p["sel"][1:]],
+        [first, none, first],
+        [absent, blank, blank],
+        [tables(0, 3), tables(1, 2), tables(2, 2)],
+        nets(3, 1, 0),
+        random(5, 0),
+        random(5, like=torch.float64),
+        ends[0][:1],
+        ends[1],
+        *scalars(3, [1, 0, 0]),
+        False,
+    )
+    bad = {
+        "index": (4, p["neighbors"] + 4),
+        "counts": (6, p["counts"] + 3),
+        "types": (3, p["types"] + 1),
+        "lengths": (7, [p["mean"]]),
+        "absent": (13, [absent[:3], blank]),
+        "nets": (15, typed[15][:, 1:]),
+        "weight": (17, p["positions"].new_ones(4)),
+        "axis": (25, [9, 0]),
+        "residual": (28, [0, 1, 1, 1]),
+        "activation": (29, 99),
+    }
+    return [Sample("hybrid_potential", typed, bad=bad), Sample("hybrid_potential", mixed)]
+
+
 def _potential_samples(
     p: dict[str, torch.Tensor], random: Callable[..., Any], dtype: torch.dtype
 ) -> list[Sample]:
@@ -513,9 +638,7 @@ def _potential_samples(
     packed = torch.ops.mdops.spline_potential_pack(*pack)
     tables = torch.nn.functional.pad(0.2 * random(2, 2 * (intervals + 5), width), (0, 16 - width))
     atoms = (p["positions"], p["cell"], p["batch"], p["types"])
-    images = p["images"].clone()  # such that most pairs are within the cutoff
-    images[:3] = torch.tensor([[0, 0, 1, 1 << 10, 0], [0, 0, 1 << 20, 1023, 0], [0] * 5])
-    lists = (p["neighbors"], images, p["counts"])
+    lists = (p["neighbors"], _near_images(p), p["counts"])
     norm = (p["mean"], p["std"], p["mask"], p["mask"] & False, p["sel"], p["sel"][:0])
     output = (random(2, like=torch.float64), random(2, like=torch.float64))
     shape = (CUTOFF, SMOOTH, PROTECTION, 1.2, width, axis, [5, 10, 10], [0, 1, 1])

@@ -51,10 +51,19 @@ def write_source(source: Path) -> None:
 
 
 def public_modules() -> list[str]:
-    names = [
-        m.name for m in pkgutil.walk_packages(mdops.__path__, "mdops.") if not m.name.endswith("__main__")
-    ]
-    return [name for name in ["mdops", *sorted(names)] if "__all__" in vars(importlib.import_module(name))]
+    """Those with an `__all__`, but for those of programs that are not installed."""
+    found = []
+    names = (module.name for module in pkgutil.walk_packages(mdops.__path__, "mdops."))
+    for name in ["mdops", *sorted(name for name in names if not name.endswith("__main__"))]:
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "mdops").startswith("mdops"):
+                raise
+            continue
+        if hasattr(module, "__all__"):
+            found.append(name)
+    return found
 
 
 def api_page(module: str) -> str:

@@ -35,7 +35,8 @@ def samples(dtype: torch.dtype) -> list[Sample]:
     our kernels, but not PyTorch's; only packed weights are the GPU's own, and float32 alone."""
     made = {True: [], False: []}
     for s in op_samples("cpu", dtype):
-        if has_kernel(s.op, "cuda"):
+        in_float32_alone = s.op.startswith("attention_layer")
+        if has_kernel(s.op, "cuda") and not (in_float32_alone and dtype == torch.float64):
             made[s.op.startswith("spline_potential")].append(
                 dataclasses.replace(s, args=tuple(map(copied, s.args)))
             )
@@ -46,10 +47,10 @@ def samples(dtype: torch.dtype) -> list[Sample]:
 
 
 def packed_samples(given: list[Sample], matmul: str) -> list[Sample]:
-    """Samples of packing, and after each those of steps with its weights; all with `matmul`, their last argument."""
+    """Samples of packing, and after each those of steps with its weights; all with `matmul`."""
     made = []
     for sample in given:
-        args = (*sample.args[:-1], matmul)
+        args = tuple(matmul if isinstance(a, str) and a == "float32" else a for a in sample.args)
         if sample.op == "spline_potential_pack":
             packed = sample.function(*args).cpu()
         else:

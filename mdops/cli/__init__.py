@@ -22,6 +22,7 @@ COMMANDS = (
     "train",
     "test",
     "quantize",
+    "zbl",
     "model-devi",
     "neighbor-stat",
     "eval-desc",

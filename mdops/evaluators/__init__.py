@@ -6,7 +6,9 @@ A potential asks each `why_not` and takes the first that has no reason (`Potenti
 from mdops.evaluators.angles import AngleMoments
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
+from mdops.evaluators.blended import Blended, SplinedBlend, Tabulated
 from mdops.evaluators.fused import Fused
+from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.fused_training import FusedTraining
 from mdops.evaluators.low_bit import LowBit
 from mdops.evaluators.moment_training import MomentTraining
@@ -14,12 +16,17 @@ from mdops.evaluators.splined import Splined
 
 SIMULATE: list[type[Evaluator]] = [
     Fused,
+    FusedParts,
+    Blended,
+    Tabulated,
     LowBit,
+    SplinedBlend,
     Splined,
     AngleMoments,
     Autograd,
 ]  # energies, forces and virials of one moment
 DIFFERENTIATE: list[type[Autograd]] = [
+    SplinedBlend,
     Splined,
     AngleMoments,
     Autograd,
@@ -27,6 +34,7 @@ DIFFERENTIATE: list[type[Autograd]] = [
 TRAIN: list[type[Evaluator]] = [
     FusedTraining,
     MomentTraining,
+    SplinedBlend,
     Splined,
     AngleMoments,
     Autograd,

@@ -41,12 +41,14 @@ class Autograd(Evaluator):
         forces: bool = True,
         create_graph: bool = False,
         atom_virial: bool = False,
+        weight: torch.Tensor | None = None,
     ) -> tuple[Answers, NeighborReport]:
         """As of `Evaluator`, differentiable in positions, cell, parameters and weights where gradients are enabled.
 
         Args:
             forces: give forces and virial, too; create_graph: make them differentiable.
             atom_virial: give that, too.
+            weight: (N,), float64, of each atom in the sum of energies that forces and virials are of; 1 unless told.
         """
         trains = torch.is_grad_enabled()
         once = forces and not trains and not create_graph
@@ -54,7 +56,7 @@ class Autograd(Evaluator):
             near = self.neighborhood(system, neighbors)
         size = self.potential.model.atoms_at_once(near) if once else None
         if size is not None and size < system.atoms:
-            answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check)
+            answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check, weight)
             return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
         near = dataclasses.replace(near, once=once)
         alone = nullcontext() if create_graph or trains else input_gradient_alone()
@@ -65,7 +67,7 @@ class Autograd(Evaluator):
             if not forces:
                 return answers, report
             (gradient,) = torch.autograd.grad(
-                answers["atom_energy"].sum(),
+                _weighted_sum(answers["atom_energy"], weight),
                 near.displacements,
                 create_graph=create_graph,
                 retain_graph=trains,
@@ -84,6 +86,7 @@ class Autograd(Evaluator):
         fparam: torch.Tensor | None,
         aparam: torch.Tensor | None,
         check: bool,
+        weight: torch.Tensor | None = None,
     ) -> tuple[Answers, NeighborReport, torch.Tensor]:
         """Energies, and their gradient by the pair vectors, of so many atoms after so many: an atom's energy depends on
         its own pair vectors alone, and what is kept for the gradient is no more than one run's."""
@@ -98,7 +101,7 @@ class Autograd(Evaluator):
             with torch.enable_grad(), input_gradient_alone():
                 part.displacements.requires_grad_()
                 answers = self.potential.model(part, fparam, own)
-                energy = answers["atom_energy"].sum()
+                energy = _weighted_sum(answers["atom_energy"], None if weight is None else weight[run])
                 gradients += torch.autograd.grad(energy, part.displacements, materialize_grads=True)
             parts.append({name: value.detach() for name, value in answers.items()})
         merged = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -139,3 +142,7 @@ def forces_and_virials(gradient: torch.Tensor, near: Neighborhood, *, atom_viria
     answers = {"forces": forces, "virial": virial}
     # DeePMD-kit has the force's component first (the sum over atoms is symmetric).
     return answers | {"atom_virial": of_atoms.transpose(1, 2)} if atom_virial else answers
+
+
+def _weighted_sum(energies: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    return energies.sum() if weight is None else (energies * weight).sum()

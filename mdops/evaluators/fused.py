@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.grids import moment_descriptor
 from mdops.evaluators.low_bit import why_not_exact
-from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels, composed, moment_descriptor
+from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels, SplineNets, SplineSum, composed
 from mdops.jit.kernels import in_use, use_cached
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import NeighborReport
@@ -142,12 +143,12 @@ def atoms_and_pairs(
     return system.positions, system.cell, system.batch, splines.types(system), *near
 
 
-def norms(splines: SplineModel) -> tuple[torch.Tensor, ...]:
+def norms(splines: SplineSum) -> tuple[torch.Tensor, ...]:
     """The arguments mean to sel."""
     return splines.mean, splines.std, splines.mask, splines.zeroed, splines.sel
 
 
-def model_table(splines: SplineModel, table: torch.Tensor) -> torch.Tensor:
+def model_table(splines: SplineSum, table: torch.Tensor) -> torch.Tensor:
     """The argument tables, from the coefficients, in whose weights it is differentiable."""
     d = splines.descriptor
     return torch.nn.functional.pad(table / d.slots, (0, -d.channels % _TABLE_PAD)).flatten(1, 2)
@@ -266,7 +267,7 @@ def filled_in(layer: LayerTensors) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     )
 
 
-def scale_and_shift(splines: SplineModel) -> tuple[torch.Tensor, torch.Tensor]:
+def scale_and_shift(splines: SplineNets) -> tuple[torch.Tensor, torch.Tensor]:
     """scale of each net and shift of each type, float64: e = scale * net + shift; both 0 for the types that have no
     energy."""
     model, fitting, kinds = splines.model, splines.fitting, splines.kinds

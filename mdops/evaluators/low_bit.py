@@ -7,8 +7,9 @@ import torch
 
 from mdops.evaluators.autograd import forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.grids import moment_descriptor, pair_masks
 from mdops.evaluators.moment_energy import DescriptorPasses, blank_moments, moment_rows
-from mdops.evaluators.splined import Splined, SplineModel, moment_descriptor, pair_masks
+from mdops.evaluators.splined import Splined, SplineModel
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn.net import Net

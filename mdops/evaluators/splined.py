@@ -3,21 +3,21 @@ the rest."""
 
 import copy
 import dataclasses
-import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
-from mdops.evaluators.spline import SplineGrid, all_types, choose_grid, coefficients, spline_error
-from mdops.models.contract import AtomicModel
+from mdops.evaluators.grids import NO_SUMS, moment_descriptor, pair_masks, sums_of
+from mdops.evaluators.spline import SplineGrid, all_types, basis_matrix, coefficients
+from mdops.models.contract import Descriptor
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
-from mdops.nn.activation import is_smooth
 from mdops.nn.net import Net
 from mdops.ops import NeighborList
 from mdops.ops.spline_moment import spline_moment
@@ -26,8 +26,9 @@ from mdops.system import System
 if TYPE_CHECKING:
     from mdops.potential import Potential
 
-# Types whose pairs a grid is chosen by, of a model that knows more.
-_SAMPLED = 6
+# As minus the mean, and as the deviation of s it makes R_0 = (s - mean)/std = 1, exactly, with a slope of 1e-30: what
+# `spline_moment` sums then is a plain sum. A power of two, with room in float32.
+_ONE = 2.0**100
 
 
 class LayerTensors(NamedTuple):
@@ -38,72 +39,59 @@ class LayerTensors(NamedTuple):
     timestep: torch.Tensor | None
 
 
-class SplineModel:
-    """A standard model of a descriptor of sums with a grid, for some of its types: what evaluators on splines share.
+class SplineSum:
+    """A descriptor of sums with a grid, for some of its types: what evaluators on splines share.
 
     Descriptors whose neighbours of all types share places often know many more types than a system has. Atoms are
     renamed to the n types that are there, and nothing here costs more for the others.
 
     Attributes:
-        model, descriptor, fitting, grid.
+        descriptor, grid.
         smoothing: weight of the nets' bending beside the loss of a training.
-        kinds: the model's types that count here, n of them; has_all: whether these are all.
+        kinds: the descriptor's types that count here, n of them; has_all: whether these are all.
         mean (n,), std (n, 2): the descriptor's.
         sel: (n,) int32, or (1,) where types share places.
         mask: (n, n) bool, pairs of types that do not see each other, by the descriptor's `exclude_types` or the model's
             `pair_exclude_types`.
         zeroed: the former alone: such neighbours take places.
-        shares_net: whether one fitting net, with one scale, serves all of these types.
+        has_mean: whether any mean is not zero; excludes: whether any pair is in `zeroed`.
     """
 
     def __init__(
-        self, potential: "Potential", types: Sequence[int] | None = None, grid: SplineGrid | None = None
+        self,
+        model: DescriptorFitting,
+        descriptor: MomentDescriptor,
+        grid: SplineGrid,
+        types: Sequence[int] | None = None,
+        smoothing: float = 0.0,
     ) -> None:
-        """Takes the types, all unless told, and a grid, the potential's unless told."""
-        model, d = potential.model, moment_descriptor(potential.model)
-        grid = potential.grid if grid is None else grid
-        assert isinstance(model, DescriptorFitting) and d is not None and grid is not None
-        self.model, self.descriptor, self.fitting = model, d, model.fitting
-        self.grid: SplineGrid = grid
-        self.smoothing = potential.smoothing
-        self.has_all = types is None or len(types) == d.ntypes
+        """Takes the model that the descriptor is of, and the types, all unless told."""
+        d = self.descriptor = descriptor
+        self.grid, self.smoothing = grid, smoothing
+        self.has_all = types is None or list(types) == list(range(d.ntypes))
         self.kinds = all_types(d) if types is None else TypeChoice.of(types, d.mean.device)
-        self.mean, self.std = (
-            (d.mean, d.std) if self.has_all else (d.mean[self.kinds.index], d.std[self.kinds.index])
-        )
+        index = self.kinds.index
+        self.mean, self.std = (d.mean, d.std) if self.has_all else (d.mean[index], d.std[index])
         self.sel = torch.tensor([d.slots] if d.mixed else d.sel, dtype=torch.int32, device=d.mean.device)
-        self.mask, self.zeroed = (self._of_pairs(x) for x in pair_masks(model))
-        self.shares_net = bool(model.fitting.shared and model.has_energy[self.kinds.index].all())
-        self._has_mean = bool((self.mean != 0).any())
-        self._marks = torch.eye(self.ntypes, dtype=d.mean.dtype, device=d.mean.device)
+        self.mask, self.zeroed = (self._of_pairs(x) for x in pair_masks(model, d))
+        self.has_mean, self.excludes = bool((self.mean != 0).any()), bool(self.zeroed.any())
         names = torch.full((d.ntypes + 1,), -1, dtype=torch.int32, device=d.mean.device)
-        names[self.kinds.index] = torch.arange(self.ntypes, dtype=torch.int32, device=d.mean.device)
+        names[index] = torch.arange(self.ntypes, dtype=torch.int32, device=d.mean.device)
         self._names = names  # the last one, -1, is that of virtual atoms
-
-    @staticmethod
-    def why_not(potential: "Potential") -> str | None:
-        """Why there is none for a potential."""
-        if not SplineModel.knows(potential):
-            return f"{_NO_SUMS}, and this is {potential.kind}"
-        return potential.why_no_spline
-
-    @staticmethod
-    def knows(potential: "Potential") -> bool:
-        return moment_descriptor(potential.model) is not None
 
     @property
     def ntypes(self) -> int:
         """n."""
         return len(self.kinds.numbers)
 
+    @property
+    def features(self) -> int:
+        """How many numbers T^T T_< has."""
+        return self.descriptor.channels * max(self.descriptor.axis_neuron, 1)
+
     def covers(self, types: tuple[int, ...] | None) -> bool:
         """Whether all of these types, of the model with None, count here."""
         return self.has_all or (types is not None and set(types) <= set(self.kinds.numbers))
-
-    @property
-    def nets(self) -> list[Net]:
-        """The fitting nets: one for all, or one a type."""
-        return [self.fitting.net(t) for t in self.kinds.numbers[: 1 if self.shares_net else None]]
 
     def _of_pairs(self, matrix: torch.Tensor) -> torch.Tensor:
         return matrix if self.has_all else matrix[self.kinds.index][:, self.kinds.index]
@@ -122,7 +110,7 @@ class SplineModel:
         """The argument `padding` of the ops."""
         if not self.descriptor.mixed:
             return self.sel[:0]
-        if not self._has_mean:  # then it does not matter
+        if not self.has_mean:  # then it does not matter
             return system.types.new_zeros(system.atoms)
         first = system.first_of_systems().long().clamp(min=0)
         return (first.int() if self.has_all else self._names[first].clamp(min=0))[system.batch.long()]
@@ -133,17 +121,13 @@ class SplineModel:
 
     # -- Moments
 
-    def moments(self, near: Neighborhood) -> tuple[torch.Tensor, NeighborReport]:
-        """A (N, F * B, 4), and what the op says of the neighbours (`mdops.ops.spline_moment`)."""
-        d = self.descriptor
-        arguments = (
-            near.displacements,
-            self.counts(near.counts),
-            self.types(near.system),
-            self.mean,
-            self.std,
-            self.sel,
-        )
+    def moments(
+        self, near: Neighborhood, absent: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, NeighborReport]:
+        """A (N, F * B, 4), of a plain sum (N, n * B, 1), and what the op says of the neighbours
+        (`mdops.ops.spline_moment`). `absent` is what `SplineHybrid.absent` says."""
+        d, types = self.descriptor, self.types(near.system)
+        arguments = (near.displacements, self.counts(near.counts), types, *self._norm, self.sel)
         options: dict[str, Any] = {
             "cutoff": d.cutoff,
             "cutoff_smooth": d.cutoff_smooth,
@@ -154,14 +138,63 @@ class SplineModel:
             "zeroed": self.zeroed,
             "padding": self.padding(near.system) if d.mixed else None,
         }
-        moments, within, nearest = spline_moment(*arguments, **options)
+        moments, within, nearest = spline_moment(*arguments, **options, radial=d.plain)
+        kinds = types.long().clamp(min=0)
+        if absent is not None:
+            more = (absent - self._absent(within, kinds, near)) * self._shift[kinds, None]
+            moments = moments + (more[..., None] * self._at_zero[kinds, None])[..., None] * (
+                torch.arange(moments.shape[-1], device=moments.device) == 0
+            )
+        if d.plain and self.excludes:
+            counts = within if absent is None else self.sel - absent
+            zeros = (counts * self.zeroed[kinds]).to(moments.dtype)
+            moments = moments + (zeros[..., None] * self._at_mean[kinds, None])[..., None]
         if d.gated:
             gates, _, _ = spline_moment(*arguments, **options, gated=True)
             moments = torch.cat([moments.sum(1, keepdim=True), gates], 1)
         return moments.flatten(1, 2), NeighborReport((self.taken(within),), nearest)
 
+    @property
+    def _norm(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mean and deviations of R."""
+        if not self.descriptor.plain:
+            return self.mean, self.std
+        return torch.full_like(self.mean, -_ONE), torch.full_like(self.std, _ONE)
+
+    @property
+    def _shift(self) -> torch.Tensor:
+        """(n,): R_0 of an absent neighbour."""
+        return torch.ones_like(self.mean) if self.descriptor.plain else -self.mean / self.std[:, 0]
+
+    # Made once: a step that is captured in a CUDA graph cannot ask the device for the mean.
+
+    @cached_property
+    def _at_zero(self) -> torch.Tensor:
+        """(n, B): phi_b at s = 0."""
+        return self._basis(torch.zeros_like(self.mean))
+
+    @cached_property
+    def _at_mean(self) -> torch.Tensor:
+        """(n, B): phi_b at the means."""
+        return self._basis(self.mean)
+
+    def _basis(self, s: torch.Tensor) -> torch.Tensor:
+        """(n, B): phi_b at s (n,) in 1/A."""
+        x = s.double().cpu() * (self.grid.intervals / self.grid.s_max)
+        return basis_matrix(x, self.grid.intervals).to(self.mean)
+
+    def _absent(self, within: torch.Tensor, kinds: torch.Tensor, near: Neighborhood) -> torch.Tensor:
+        """(N, n): the absent neighbours that the op counts, where so many are within the cutoff."""
+        taken = within * (~self.mask | self.zeroed)[kinds]
+        if not self.descriptor.mixed:
+            return self.sel - taken
+        empty = (self.sel - taken.sum(1, keepdim=True)).clamp(min=0)
+        return torch.zeros_like(taken).scatter(
+            1, self.padding(near.system).long()[:, None], empty.to(taken.dtype)
+        )
+
     def gradient(self, gradient: torch.Tensor, near: Neighborhood) -> torch.Tensor:
-        """dE/dd (N, K, 3) from dE/dA (N, F * B, 4)."""
+        """dE/dd (N, K, 3) from dE/dA, as `moments` gives A."""
         d, gradient = self.descriptor, gradient.unflatten(1, (-1, self.grid.intervals + 5))
 
         def of_pairs(part: torch.Tensor, gated: bool) -> torch.Tensor:
@@ -170,14 +203,13 @@ class SplineModel:
                 near.displacements,
                 self.counts(near.counts),
                 self.types(near.system),
-                self.mean,
-                self.std,
+                *self._norm,
                 self.mask,
                 d.cutoff,
                 d.cutoff_smooth,
                 d.protection,
                 self.grid.s_max,
-                False,
+                d.plain,
                 gated,
             )
 
@@ -197,29 +229,58 @@ class SplineModel:
             return coefficients(double, self.grid, types=self.kinds).to(self.mean.dtype)
 
     def t(self, moments: torch.Tensor, table: torch.Tensor, system: System) -> torch.Tensor:
-        """T = A^T C / N_sel, (N, 4, M), from A."""
+        """T = A^T C / N_sel, (N, 4, M), of a plain sum (N, 1, M), from A."""
         d, types = self.descriptor, self.types(system)
-        t = moments.new_zeros(moments.shape[0], 4, d.channels)
+        t = moments.new_zeros(moments.shape[0], moments.shape[2], d.channels)
         for c in range(self.ntypes):
             index = torch.nonzero(types == c)[:, 0]
             t = t.index_copy(0, index, moments[index].transpose(1, 2) @ table[c].flatten(0, 1))
         return t / d.slots
 
-    # -- The fitting nets, with the descriptor's constants folded into them
+
+class SplineNets:
+    """The fitting nets of a standard model on parts that are splines, with the descriptors' constants folded in.
+
+    Attributes:
+        model, fitting.
+        kinds: the model's types that count here, n of them; has_all: whether these are all.
+        shares_net: whether one fitting net, with one scale, serves all of these types.
+        members: of each part of the descriptor how it is evaluated: a `SplineSum`, or the part itself.
+    """
+
+    model: DescriptorFitting
+    kinds: TypeChoice
+    has_all: bool
+    members: "list[SplineSum | Descriptor]"
+
+    def set_nets(self, model: DescriptorFitting, kinds: TypeChoice) -> None:
+        self.model, self.kinds, self.fitting = model, kinds, model.fitting
+        self.shares_net = bool(model.fitting.shared and model.has_energy[kinds.index].all())
+        like = next(model.parameters())
+        self._marks = torch.eye(len(kinds.numbers), dtype=like.dtype, device=like.device)
+
+    @property
+    def nets(self) -> list[Net]:
+        """The fitting nets: one for all, or one a type."""
+        return [self.fitting.net(t) for t in self.kinds.numbers[: 1 if self.shares_net else None]]
+
+    @property
+    def sums(self) -> "list[SplineSum]":
+        return [part for part in self.members if isinstance(part, SplineSum)]
+
+    @property
+    def others(self) -> list[Descriptor]:
+        return [part for part in self.members if not isinstance(part, SplineSum)]
 
     @property
     def marks_types(self) -> bool:
         """Whether the first layer of the one net has an input for each type, which is 1 for its own."""
-        return self.shares_net and self.ntypes > 1 and self.descriptor.width > self._features
-
-    @property
-    def _features(self) -> int:
-        """Of T^T T_<."""
-        return self.descriptor.channels * max(self.descriptor.axis_neuron, 1)
+        has_constants = any(part.descriptor.width > part.features for part in self.sums)
+        return self.shares_net and len(self.kinds.numbers) > 1 and has_constants
 
     def fitting_layers(self, *, double: bool = False) -> list[list[LayerTensors]]:
-        """Each net's layers for inputs [T^T T_<, what `extra_inputs` gives], differentiable in the weights; in float64
-        if `double`, without a graph then.
+        """Each net's layers for inputs [T^T T_< of each sum, features of the others, what `extra_inputs` gives],
+        differentiable in the weights; in float64 if `double`, without a graph then.
 
         The numbers k_c that a descriptor has of a centre's type are multiplied with their weights here: as a part of
         the bias where a net is of one type, and otherwise as the weights of inputs that mark the types.
@@ -235,37 +296,140 @@ class SplineModel:
             ]
             for net in self.nets
         ]
-        constants = number(self.descriptor.constants())
-        if constants is None:
+        constants = [number(part.descriptor.constants()) for part in self.sums]
+        if len(self.members) == 1 and constants[0] is None:
             return nets
-        own, first = constants[self.kinds.index], self._features
-        last = first + own.shape[1]
         for k, (layer, *_) in enumerate(nets):
             weight, bias = layer.weight, layer.bias
-            of_types = own @ weight[first:last]
-            rest = [weight[:first], weight[last:]]
-            if self.marks_types:
-                rest.insert(1, of_types)
-            else:
-                of_type = of_types[0 if self.shares_net else k]
-                bias = of_type if bias is None else bias + of_type
+            features, of_others, of_types, at = [], [], [], 0
+            given = iter(constants)
+            for part in self.members:
+                if not isinstance(part, SplineSum):
+                    of_others.append(weight[at : at + part.width])
+                    at += part.width
+                    continue
+                features.append(weight[at : at + part.features])
+                at, own = at + part.features, next(given)
+                if own is not None:
+                    of_types.append(own[self.kinds.index] @ weight[at : at + own.shape[1]])
+                    at += own.shape[1]
+            rest = [*features, *of_others, weight[at:]]
+            if of_types:
+                added = sum(of_types[1:], of_types[0])
+                if self.marks_types:
+                    rest.insert(-1, added)
+                else:
+                    of_type = added[0 if self.shares_net else k]
+                    bias = of_type if bias is None else bias + of_type
             nets[k][0] = LayerTensors(torch.cat(rest), bias, layer.timestep)
         return nets
 
     def extra_inputs(
         self, system: System, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> torch.Tensor:
-        """(N, E): what the nets of `fitting_layers` take beside T^T T_<."""
+        """(N, E): what the nets of `fitting_layers` take beside the features."""
         extra = self.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
         if not self.marks_types:
             return extra
-        marks = self._marks[self.types(system).long().clamp(min=0)]
+        marks = self._marks[self.sums[0].types(system).long().clamp(min=0)]
         return torch.cat([marks, extra], 1) if extra.shape[1] else marks
 
     @property
     def extra_size(self) -> int:
         """E."""
-        return self.fitting.extra_size + (self.ntypes if self.marks_types else 0)
+        return self.fitting.extra_size + (len(self.kinds.numbers) if self.marks_types else 0)
+
+
+class SplineModel(SplineSum, SplineNets):
+    """A standard model of one descriptor of sums, for some of its types."""
+
+    def __init__(
+        self, potential: "Potential", types: Sequence[int] | None = None, grid: SplineGrid | None = None
+    ) -> None:
+        """Takes the types, all unless told, and a grid, the potential's unless told."""
+        model, d = potential.model, moment_descriptor(potential.model)
+        grid = potential.grid if grid is None else grid
+        assert isinstance(model, DescriptorFitting) and d is not None and grid is not None
+        super().__init__(model, d, grid, types, potential.smoothing)
+        self.set_nets(model, self.kinds)
+        self.members = [self]
+
+    @staticmethod
+    def why_not(potential: "Potential") -> str | None:
+        """Why there is none for a potential."""
+        if not SplineModel.knows(potential):
+            return f"{NO_SUMS}, and this is {potential.kind}"
+        return potential.why_no_spline
+
+    @staticmethod
+    def knows(potential: "Potential") -> bool:
+        return moment_descriptor(potential.model) is not None
+
+
+class SplineHybrid(SplineNets):
+    """A standard model of several descriptors, of which one or more are of sums, for some of its types."""
+
+    def __init__(
+        self, potential: "Potential", types: Sequence[int] | None, grids: Sequence[SplineGrid]
+    ) -> None:
+        """Takes the types, or None for all, and a grid for each of the sums."""
+        model = potential.model
+        assert isinstance(model, DescriptorFitting)
+        given = iter(grids)
+        self.members = [
+            SplineSum(model, part, next(given), types, potential.smoothing)
+            if isinstance(part, MomentDescriptor) and part.is_sum
+            else part
+            for part in model.descriptor.parts
+        ]
+        self.set_nets(model, self.sums[0].kinds)
+        self.has_all = self.sums[0].has_all
+        self.spec = model.descriptor.neighbors
+
+    @staticmethod
+    def knows(potential: "Potential") -> bool:
+        return isinstance(potential.model, DescriptorFitting) and bool(sums_of(potential.model))
+
+    @staticmethod
+    def why_not(potential: "Potential") -> str | None:
+        """Why there is none for a potential."""
+        if not SplineHybrid.knows(potential):
+            return f"{NO_SUMS}, and this is {potential.kind}"
+        return potential.why_no_spline
+
+    def near(self, system: System, neighbors: NeighborList, dtype: torch.dtype) -> Neighborhood:
+        """The pairs of a list, as the hybrid has them."""
+        near = Neighborhood.of(system, neighbors, self.spec.cutoff, dtype)
+        return near.without(self.model.absent_pairs)
+
+    def may_differ(self, part: SplineSum) -> bool:
+        """Whether `absent` is not None: a shorter cutoff than the hybrid's, and absent neighbours that are not all
+        alike."""
+        d = part.descriptor
+        alike = (
+            not part.has_mean
+            if d.mixed and not d.gated
+            else not (part.excludes and (part.has_mean or d.plain))
+        )
+        return not alike and d.cutoff < self.spec.cutoff
+
+    def absent(self, part: SplineSum, near: Neighborhood) -> torch.Tensor | None:
+        """(N, n) int32: how many neighbours of each type count as absent ones for a sum. None where that follows from
+        the neighbours within its own cutoff."""
+        d = part.descriptor
+        if not self.may_differ(part):
+            return None
+        # Those beyond its own cutoff take places, as neighbours of their own type whose R is that of absent ones.
+        shared = near.share(d.neighbors, mixed=self.spec.mixed)
+        kinds, ntypes = shared.kinds, shared.ntypes
+        within = ~(shared.squared >= d.cutoff**2)
+        beyond = shared.count(torch.where(within | d.excludes(shared), ntypes, kinds))
+        if d.mixed:
+            empty = (d.slots - (kinds < ntypes).sum(1)).clamp(min=0).int()
+            found = beyond.scatter_add(1, near.padding_types[:, None], empty[:, None])
+        else:
+            found = torch.tensor(d.sel, device=kinds.device) - shared.count(kinds) + beyond
+        return part.counts(found.int())
 
 
 class SplineModels:
@@ -273,27 +437,38 @@ class SplineModels:
 
     def __init__(self, potential: "Potential") -> None:
         self._potential = potential
-        descriptor = moment_descriptor(potential.model)
-        self._all = None if descriptor is not None and descriptor.mixed else SplineModel(potential)
-        self._known: dict[tuple[int, ...] | None, SplineModel] = {}
+        self._mixed = shares_places(potential)
+        self._known: dict[tuple[int, ...] | None, SplineModel | SplineHybrid] = {}
+        if not self._mixed:
+            self.of(None)
 
     def types(self, system: System) -> tuple[int, ...] | None:
         """Those that count for a system; None for all that the model has."""
-        return None if self._all is not None else self._potential.present(system)
+        return self._potential.present(system) if self._mixed else None
 
-    def of(self, types: tuple[int, ...] | None) -> SplineModel:
-        if self._all is not None:
-            return self._all
+    def of(self, types: tuple[int, ...] | None) -> Any:
         if types not in self._known:
-            grid = self._potential.grid_for(types)
-            self._known[types] = SplineModel(self._potential, types, grid)
+            self._known[types] = spline_model(self._potential, types)
         return self._known[types]
+
+
+def spline_model(potential: "Potential", types: tuple[int, ...] | None) -> SplineModel | SplineHybrid:
+    """For these types, with the knots that they need."""
+    grids = potential.grids_for(types)
+    if SplineModel.knows(potential):
+        return SplineModel(potential, types, grids[0])
+    return SplineHybrid(potential, types, grids)
+
+
+def shares_places(potential: "Potential") -> bool:
+    """Whether in every descriptor of sums neighbours of all types share places, so that types which are not there do
+    not matter."""
+    return all(one.descriptor.mixed for one in sums_of(potential.model))
 
 
 def trained_types(potential: "Potential") -> tuple[int, ...] | None:
     """The types that a training has atoms of; None for all."""
-    descriptor = moment_descriptor(potential.model)
-    return potential.spline_types if descriptor is not None and descriptor.mixed else None
+    return potential.spline_types if shares_places(potential) else None
 
 
 class PresentTypes:
@@ -320,25 +495,6 @@ class PresentTypes:
         return found
 
 
-_NO_SUMS = (
-    "splines are for models of one descriptor of sums over neighbours "
-    "(se_e2_a, se_e2_r, DPA-1 without attention)"
-)
-
-
-def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
-    """That of a model which has splines."""
-    d = model.descriptor if isinstance(model, DescriptorFitting) else None
-    return d if isinstance(d, MomentDescriptor) and d.is_sum else None
-
-
-def pair_masks(model: DescriptorFitting) -> tuple[torch.Tensor, torch.Tensor]:
-    """`mask` and `zeroed` of a `SplineModel` of all types."""
-    excluded: torch.Tensor = model.descriptor.excluded  # type: ignore[assignment]
-    absent = torch.zeros_like(excluded) if model.absent_pairs is None else model.absent_pairs
-    return excluded | absent, excluded & ~absent
-
-
 class Splined(Autograd):
     name = "splines"
     summary = "spline moments, then PyTorch"
@@ -348,16 +504,15 @@ class Splined(Autograd):
         super().__init__(potential)
         self.captures = False  # it asks which types are there
         self._models = SplineModels(potential)
-        assert potential.grid is not None
-        self.r_min = potential.grid.r_min
+        self.r_min = potential.r_min or 0.0
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
-        return SplineModel.knows(potential)
+        return SplineHybrid.knows(potential)
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
-        return SplineModel.why_not(potential) or why_not_rows(potential)
+        return SplineHybrid.why_not(potential)
 
     def respond(
         self,
@@ -370,91 +525,57 @@ class Splined(Autograd):
     ) -> tuple[Answers, NeighborReport]:
         types = self._models.types(near.system)
         s = self._models.of(types)
-        table = s.table() if trains else self.potential.kept("table", s.fixed_table, types)
-        moments, report = s.moments(near)
+        near = near.within(min(near.cutoff, s.model.cutoff)).without(s.model.absent_pairs)
+        tables = self._tables(s, trains, types)
+        parts, report = self._parts(s, near)
         if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
-            near = dataclasses.replace(near, truncates=True).select(
-                s.descriptor.sel, mixed=s.descriptor.mixed
-            )
-            moments, _ = s.moments(near)
-        features = s.descriptor.contract(s.t(moments, table, near.system), near)
-        return s.model.finish(s.fitting(features.values, near, fparam, aparam), near.types), report
+            spec = s.model.descriptor.neighbors
+            near = dataclasses.replace(near, truncates=True).select(spec.sel, mixed=spec.mixed)
+            parts, _ = self._parts(s, near)
+        features = []
+        for part, found in zip(s.members, parts, strict=True):
+            if isinstance(part, SplineSum):
+                t = part.t(found, next(tables), near.system)
+                found = part.descriptor.contract(t, near).values
+            features.append(found)
+        joined = features[0] if len(features) == 1 else torch.cat(features, 1)
+        return s.model.finish(s.fitting(joined, near, fparam, aparam), near.types), report
+
+    def _tables(self, s: Any, trains: bool, types: tuple[int, ...] | None) -> Iterator[torch.Tensor]:
+        """Of each sum."""
+        if trains:
+            return iter([part.table() for part in s.sums])
+        return iter(self.potential.kept("table", lambda: [part.fixed_table() for part in s.sums], types))
+
+    @staticmethod
+    def _parts(s: Any, near: Neighborhood) -> tuple[list[torch.Tensor], NeighborReport]:
+        """The moments of each sum, and the features of other parts."""
+        if isinstance(s, SplineModel):
+            moments, report = s.moments(near)
+            return [moments], report
+        found, within, nearest, widest = [], [], None, 0.0
+        for part in s.members:
+            spec = (part.descriptor if isinstance(part, SplineSum) else part).neighbors
+            own = near.share(spec, mixed=s.spec.mixed) if near.truncates else near
+            if isinstance(part, SplineSum):
+                moments, report = part.moments(own, s.absent(part, own))
+                found.append(moments)
+            else:
+                report = near.report([spec])
+                found.append(part(near.share(spec, mixed=s.spec.mixed)).values)
+            within.append(report.within[0])
+            if spec.cutoff > widest:
+                nearest, widest = report.nearest, spec.cutoff
+        assert nearest is not None
+        return found, NeighborReport(tuple(within), nearest)
 
 
 def why_not_rows(potential: "Potential") -> str | None:
-    """Why `spline_moment` has not the sums of a model."""
-    descriptor = moment_descriptor(potential.model)
-    plain = descriptor is not None and descriptor.plain
-    return "the op for moments sums rows of the environment matrix, and here are none" if plain else None
+    """Why the passes that are written for rows of the environment matrix have not the sums of a model."""
+    plain = any(one.descriptor.plain for one in sums_of(potential.model))
+    return "the passes are written for rows of the environment matrix, and here are none" if plain else None
 
 
 def composed(potential: "Potential") -> Autograd:
     """The separate ops of a model."""
     return Autograd(potential) if Splined.why_not(potential) else Splined(potential)
-
-
-def new_grid(
-    model: AtomicModel, r_min: float, tolerance: float, types: Sequence[int] | None = None
-) -> tuple[SplineGrid | None, str | None, bool]:
-    """A grid for a model that keeps the tolerance down to r_min (A) for pairs of these types, by default `grid_types`,
-    or why there is none, and whether that needs to be told: a net that was expected to have one."""
-    descriptor = moment_descriptor(model)
-    if descriptor is None:
-        return None, _NO_SUMS, False
-    if not all(map(is_smooth, descriptor.activations)):
-        return None, "the embedding nets have kinks", True
-    kinds = grid_types(descriptor) if types is None else types
-    grid = choose_grid(_double(descriptor), r_min, tolerance, *_pairs(model, kinds))
-    if grid.error <= tolerance:
-        return grid, None, False
-    problem = f"splines of the embedding nets reach an error of {grid.error:.1e}, not {tolerance:.1e}"
-    return None, problem, True
-
-
-def grid_types(descriptor: MomentDescriptor) -> list[int]:
-    """The types by whose pairs a grid is chosen when none are told: all, or some of many that share nets."""
-    n = descriptor.ntypes
-    if not descriptor.mixed or n <= _SAMPLED:
-        return list(range(n))
-    return sorted({round(k * (n - 1) / (_SAMPLED - 1)) for k in range(_SAMPLED)})
-
-
-def finer_grid(model: AtomicModel, grid: SplineGrid, tolerance: float, types: Sequence[int]) -> SplineGrid:
-    """The grid, if it keeps the tolerance for pairs of these types, too, or one that does."""
-    descriptor = moment_descriptor(model)
-    assert descriptor is not None
-    if grid_error(model, grid, types) <= tolerance:
-        return grid
-    pairs = _pairs(model, types)
-    found = choose_grid(_double(descriptor), grid.r_min, tolerance, *pairs, intervals=grid.intervals)
-    if found.error > tolerance:
-        warnings.warn(
-            f"splines of the embedding nets of {', '.join(model.type_map[t] for t in types)} reach an error of "
-            f"{found.error:.1e}, not {tolerance:.1e}: spline=False evaluates the nets exactly",
-            stacklevel=2,
-        )
-    return found
-
-
-def grid_error(model: AtomicModel, grid: SplineGrid, types: Sequence[int] | None = None) -> float:
-    """The error of a grid for the weights of now (`spline_error`)."""
-    descriptor = moment_descriptor(model)
-    assert descriptor is not None
-    kinds = grid_types(descriptor) if types is None else types
-    with torch.no_grad():
-        return spline_error(_double(descriptor), grid.s_max, grid.intervals, *_pairs(model, kinds))
-
-
-def _double(descriptor: MomentDescriptor) -> MomentDescriptor:
-    return copy.deepcopy(descriptor).double()
-
-
-def _pairs(model: AtomicModel, types: Sequence[int]) -> tuple[torch.Tensor | None, TypeChoice]:
-    """The mask of pairs, if there is any, and the types."""
-    assert isinstance(model, DescriptorFitting)
-    kinds = TypeChoice.of(types, model.out_bias.device)
-    mask = pair_masks(model)[0][kinds.index][:, kinds.index]
-    # Of a plain sum, neighbours that are excluded count.
-    descriptor = moment_descriptor(model)
-    masks = bool(mask.any()) and descriptor is not None and not descriptor.plain
-    return (mask if masks else None), kinds

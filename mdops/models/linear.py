@@ -1,7 +1,7 @@
 """The atomic model "linear_ener": a weighted sum of other models' energies."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -185,13 +185,31 @@ class Blend(AtomicModel):
     def respond(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        self.refuse_untaken(fparam, aparam)
-        parameters = {"fparam": fparam, "aparam": aparam}
+        return self.blend(
+            near, fparam, aparam, lambda i, own, taken: self.models[i](own, **taken)["atom_energy"]
+        )
+
+    def blend(
+        self,
+        near: Neighborhood,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+        energies: Callable[[int, Neighborhood, dict[str, torch.Tensor | None]], torch.Tensor],
+    ) -> dict[str, torch.Tensor]:
+        """What `respond` gives, of the `energies` (N,) of each part by its number, its neighbours and parameters."""
         energy = torch.zeros(near.system.atoms, dtype=torch.float64, device=near.displacements.device)
-        for i, (part, weight) in enumerate(zip(self.models, self.weigh(near), strict=True)):
-            taken = {name: value for name, value in parameters.items() if part.parameter_sizes[name]}
-            energy = energy + weight * part(self._seen_by(i, near), **taken)["atom_energy"]
+        for i, weight in enumerate(self.weigh(near)):
+            taken = self.parameters_of(i, fparam, aparam)
+            energy = energy + weight * energies(i, self._seen_by(i, near), taken)
         return {"energy": energy}
+
+    def parameters_of(
+        self, i: int, fparam: torch.Tensor | None, aparam: torch.Tensor | None
+    ) -> dict[str, torch.Tensor | None]:
+        """Those that a part takes. Raises InputError for any that no part takes."""
+        self.refuse_untaken(fparam, aparam)
+        given = {"fparam": fparam, "aparam": aparam}
+        return {name: value for name, value in given.items() if self.models[i].parameter_sizes[name]}
 
     def _seen_by(self, i: int, near: Neighborhood) -> Neighborhood:
         """As a part has its types."""

@@ -76,12 +76,12 @@ class MomentDescriptor(EnvironmentDescriptor):
         return None
 
     def contract(self, t: torch.Tensor, near: Neighborhood) -> Features:
-        """D (N, width), and x, y, z of T as axes, from T (N, 4, M)."""
-        d = (t.transpose(1, 2) @ t[:, :, : self.axis_neuron]).flatten(1)
+        """D (N, width), and x, y, z of T as axes, from T (N, 4, M); of a plain sum, without axes, from (N, 1, M)."""
+        d = t[:, 0] if self.plain else (t.transpose(1, 2) @ t[:, :, : self.axis_neuron]).flatten(1)
         constants = self.constants()
         if constants is not None:
             d = torch.cat([d, F.embedding(near.centers, constants)], dim=1)
-        return Features(d, t[:, 1:])
+        return Features(d, None if self.plain else t[:, 1:])
 
     def scaled(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
         """(n, P): what the nets of centres of these types take for s (P,)."""

@@ -59,7 +59,7 @@ class ZBLModel(Blend):
     def near_weight(self, near: Neighborhood) -> torch.Tensor:
         """c (N,), float64, of the neighbours that the part with more places has (the table of two alike)."""
         o = self.options
-        places, _, part = max((_places(part), i, part) for i, part in enumerate(self.models))
+        part, places = self.near_part
         near = near.within(part.cutoff).select((places,), mixed=True)
         seen = near.kinds != near.ntypes
         r = torch.where(seen, near.displacements.double().square().sum(-1), 1.0).sqrt()
@@ -71,6 +71,12 @@ class ZBLModel(Blend):
         mean = (weights * r).sum(1) / torch.where(some[:, 0], weights.sum(1), 1.0)
         u = ((mean - o.sw_rmin) / (o.sw_rmax - o.sw_rmin)).clamp(0, 1)
         return torch.where(some[:, 0], 1 - u**3 * (10 - 15 * u + 6 * u**2), 0.0)
+
+    @property
+    def near_part(self) -> tuple[AtomicModel, int]:
+        """The part whose neighbours make the weights, and its places."""
+        places, _, part = max((_places(part), i, part) for i, part in enumerate(self.models))
+        return part, places
 
     @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "ZBLModel":

@@ -10,6 +10,7 @@ from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step
 from mdops.ops.env_mat import env_mat
+from mdops.ops.hybrid_potential import hybrid_potential
 from mdops.ops.lowbit import (
     fake_quantize,
     gemm_lowbit,
@@ -28,6 +29,7 @@ from mdops.ops.neighbor import (
     unpack_images,
 )
 from mdops.ops.neighbor_attention import neighbor_attention
+from mdops.ops.pair_table import near_weight, pair_table
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
     spline_potential,
@@ -50,9 +52,11 @@ __all__ = [
     "env_mat",
     "fake_quantize",
     "gemm_lowbit",
+    "hybrid_potential",
     "lowbit_linear",
     "mlp",
     "mlp_value_and_gradient",
+    "near_weight",
     "neighbor_attention",
     "neighbor_list",
     "neighbor_matrix",
@@ -60,6 +64,7 @@ __all__ = [
     "pack_images",
     "pack_ternary",
     "pair_forces",
+    "pair_table",
     "quantize",
     "ragged_attention",
     "ragged_plan",

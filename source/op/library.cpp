@@ -193,6 +193,18 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
       "Tensor atom_virial)");
 
+  // The same of several descriptors side by side, whose lists have an entry each, and further inputs of the
+  // net.
+  m.def(
+      "hybrid_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor[] mean, Tensor[] std, Tensor[] pair_mask, Tensor[] zeroed, "
+      "Tensor[] sel, Tensor[] padding, Tensor[] absent, Tensor[] tables, Tensor nets, Tensor extra, "
+      "Tensor weight, Tensor scale, Tensor shift, float[] cutoff, float[] cutoff_smooth, "
+      "float[] protection, float[] s_max, int[] width, int[] axis, int[] gated, int[] neurons, "
+      "int[] residual, int activation, float threshold, bool atom_virial) "
+      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
+      "Tensor grad_extra, Tensor atom_virial)");
+
   // The same with the gradients that a loss on its results has by the tables and the nets, for training.
   m.def(
       "spline_training(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
@@ -211,6 +223,20 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
       "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
       "int[] residual, bool gated) -> (Tensor grad_tables, Tensor[] grad_nets)");
+
+  // Energies of pairs from a table, alone or blended with other energies of the atoms, for simulation; and
+  // the weights of such a blend.
+  m.def(
+      "near_weight(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor near_mask, float near_cutoff, float decay, float low, float "
+      "high) "
+      "-> (Tensor weight, Tensor within, Tensor nearest)");
+  m.def(
+      "pair_table(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
+      "Tensor images, Tensor counts, Tensor pair_mask, Tensor coefficients, Tensor weight, Tensor other, "
+      "Tensor near_mask, float first, float step, float cutoff, float near_cutoff, float decay, float low, "
+      "float high, bool atom_virial) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, "
+      "Tensor nearest, Tensor atom_virial)");
 
   // Products of low-bit numbers.
   m.def("gemm_lowbit(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, ScalarType out_dtype) -> Tensor");

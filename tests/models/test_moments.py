@@ -183,7 +183,7 @@ def test_gpu_is_the_float64_cpu(name):
     exact, gpu = potential_of(spline=False, **keys), potential_of(dtype=torch.float32, **keys).cuda()
     double = potential_of(**keys).cuda()
     assert isinstance(gpu.evaluator(), Fused), gpu.explain()
-    assert isinstance(double.evaluator(), Splined) == (keys.get("kind") != "se_e2_r")
+    assert isinstance(double.evaluator(), Splined)
     first, second = alloy(seed=1), alloy(seed=2)
     first.symbols[0], second.symbols[0] = "Cu", "Al"
     for frames in ((first, second), (alloy(("Al",), seed=3),), (alloy(repeat=5),)):
@@ -334,7 +334,7 @@ def test_training_gradients_are_autograds(name, device):
     system = system_of(potential, alloy(seed=1), alloy(seed=2), device=device)
     wanted = gradients_of(potential, Autograd, system, create_graph=True)
     if device == "cuda" and keys.get("kind") == "se_e2_r":
-        pytest.skip("it trains by autograd there")
+        pytest.skip("it trains by splines there")
     kinds = [MomentTraining, FusedTraining] if device == "cpu" else [MomentTraining]
     for kind in kinds[1:] if keys.get("kind") == "se_e2_r" else kinds:
         assert kind.why_not(potential) is None

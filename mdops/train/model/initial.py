@@ -161,7 +161,7 @@ def model_state(potential: Potential) -> dict[str, Any]:
         "weights": potential.state_dict(),
         "source": potential.source,
         "overflow": potential.overflow,
-        "grid": None if potential.grid is None else asdict(potential.grid),
+        "grids": [asdict(grid) for grid in potential.grids],
         "angle_knots": [None if knots is None else asdict(knots) for knots in potential.angle_knots],
         "spline_types": potential.spline_types,
     }
@@ -174,7 +174,10 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
     # The tree has the precision that the model is saved in, the weights that of the computation.
     potential.load_state_dict(state["weights"])
     potential.source = dict(state["source"])
-    potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
+    if "grids" in state:
+        potential.grids = tuple(SplineGrid(**grid) for grid in state["grids"])
+    else:  # checkpoints of earlier versions have one, or None
+        potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
     if state.get("angle_knots"):  # which checkpoints of earlier versions have not
         potential.angle_knots = [
             None if knots is None else AngleKnots(**knots) for knots in state["angle_knots"]

@@ -24,8 +24,8 @@ namespace mdops {
 namespace gpu_attention {
 
 // Queries at a time: where the sums of wide heads leave few registers, half as many as else.
-template <class N, int D, bool Options>
-constexpr int kQueryStep = D >= 64 && N::kSplit && Options ? 16 : 32;
+template <class N, int D>
+constexpr int kQueryStep = D >= 64 && N::kSplit ? 16 : 32;
 
 // Groups of 16 keys in a tile, a warp each. (Two warps a group, one with the sums of the values' gradients
 // and one with the keys', took 1.2 to 1.9 times as long.)
@@ -344,11 +344,13 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
   if (g.out)
     delta_of_sequence<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, wide.values),
                             rows_of(p, b, g.out, p.value_width, wide.values));
-  ask_for_coming(p, b, p.q, p.width);
-  ask_for_coming(p, b, p.k, p.width);
-  ask_for_coming(p, b, p.v, p.value_width);
-  ask_for_coming(p, b, g.grad_out, p.value_width);
-  if (g.out) ask_for_coming(p, b, g.out, p.value_width);
+  if constexpr (D > 64) {
+    ask_for_coming(p, b, p.q, p.width);
+    ask_for_coming(p, b, p.k, p.width);
+    ask_for_coming(p, b, p.v, p.value_width);
+    ask_for_coming(p, b, g.grad_out, p.value_width);
+    if (g.out) ask_for_coming(p, b, g.out, p.value_width);
+  }
   // Queries and gradients of a step, and what belongs to their rows, by copies.
   const auto copy_step = [&](int query, int stage) {
     const TileBlock at_rows = here();

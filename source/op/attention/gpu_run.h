@@ -46,8 +46,7 @@ class Attention {
     int64_t size = 0;
     if constexpr (sizeof(T) == 2)
       with_tiles([&]<class N, int D, bool Options>() {
-        if (p_.max_length > backward_layout<N, D, Options>().keys)
-          size = static_cast<int64_t>(p_.rows) * of_keys();
+        if (p_.max_length > backward_layout<N, D>().keys) size = static_cast<int64_t>(p_.rows) * of_keys();
         return true;
       });
     return size;
@@ -179,16 +178,16 @@ class Attention {
     return true;
   }
 
-  template <class N, int D, bool Options>
-  BackwardMemory<N, D, kQueryStep<N, D, Options>> backward_layout() const {
-    BackwardMemory<N, D, kQueryStep<N, D, Options>> layout{kGroup * backward_warps(D), p_.gates};
+  template <class N, int D>
+  BackwardMemory<N, D, kQueryStep<N, D>> backward_layout() const {
+    BackwardMemory<N, D, kQueryStep<N, D>> layout{kGroup * backward_warps(D), p_.gates};
     while (layout.keys > kGroup && layout.size(has_factors()) > limits_.shared_bytes) layout.keys -= kGroup;
     return layout;
   }
 
   template <class N, int D, bool Options>
   bool backward_by_tiles(const GradientArgs<T>& g, float* sums) const {
-    const auto layout = backward_layout<N, D, Options>();
+    const auto layout = backward_layout<N, D>();
     if (layout.size(has_factors()) > limits_.shared_bytes) return false;
     gpu_.launch(backward_kernel<T, N, D, layout.kStep, Options>,
                 static_cast<int64_t>(p_.sequences) * p_.heads, backward_warps(D) * kWarp,

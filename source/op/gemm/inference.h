@@ -42,11 +42,12 @@ inline void net_forward(const Net<T>& net, const NetBlock<T>& block, const Sourc
   });
 }
 
-// Calls use(group, before, gradient) with that of scale * output by a group's features. Uses up the block:
-// value[n] becomes the gradient of layer n's output, slope[n] that of its product.
-template <class T, class Source, class Use>
-inline void net_backward(const Net<T>& net, const NetBlock<T>& block, T scale, const Source& source,
-                         const Use& use) {
+// Calls use(group, before, gradient) with that of scale * output by a group's features; `scale` is a number,
+// or points to one for each lane. Uses up the block: value[n] becomes the gradient of layer n's output,
+// slope[n] that of its product.
+template <class T, class Scale, class Source, class Use>
+inline void net_backward(const Net<T>& net, const NetBlock<T>& block, const Scale& scale,
+                         const Source& source, const Use& use) {
   output_gradient(net, scale, block.value[net.last()]);
   layers_down(net, block.value, [&](int n) {
     const Panels<T>&grad = block.value[n], &slope = block.slope[n];

@@ -187,5 +187,14 @@ inline void output_gradient(const Net<T>& net, T scale, const Panels<T>& grad) {
   }
 }
 
+// The same where each lane has a scale of its own.
+template <class T>
+inline void output_gradient(const Net<T>& net, const T* scales, const Panels<T>& grad) {
+  for (int64_t row = 0; row < net.neurons(net.last()); ++row) {
+    const T weight = net.layers[net.shape.layers].weight[row];
+    grad.each([&](auto place) { store(place.in(grad, row), weight * vector_at(scales + place.lane())); });
+  }
+}
+
 }  // namespace MDOPS_ISA
 }  // namespace mdops

@@ -14,6 +14,8 @@ struct Places {
   const int32_t* sel;      // (ntypes,): places for each type; or (1,) where all types share them
   const int32_t* padding;  // (N,): the type of absent neighbours where types share places; null otherwise
   int ntypes;
+  // (N, ntypes): the absent neighbours of each type, where someone else has counted them; null otherwise.
+  const int32_t* absent = nullptr;
 
   MDOPS_HD bool masked(int type, int t) const { return pair_mask[type * ntypes + t]; }
 
@@ -28,10 +30,20 @@ struct Places {
   // How many shared places are empty where so many are taken.
   MDOPS_HD int empty(int all_taken) const { return sel[0] > all_taken ? sel[0] - all_taken : 0; }
 
+  // How many neighbours of atom i with zero in the place of their row there are, of `within` of type t.
+  MDOPS_HD int zeros(int64_t i, int t, int within) const {
+    return absent ? sel[t] - absent[i * ntypes + t] : within;
+  }
+
   // Calls add(t, count) for the absent neighbours of atom i, which has within[t] neighbours of each type. The
   // count is negative where a type has more neighbours than places.
   template <class Add>
   MDOPS_HD void each_absent(int64_t i, int type, const int32_t* within, const Add& add) const {
+    if (absent) {
+      for (int t = 0; t < ntypes; ++t)
+        if (absent[i * ntypes + t]) add(t, absent[i * ntypes + t]);
+      return;
+    }
     int all = 0;
     for (int t = 0; t < ntypes; ++t) {
       const int n = taken(type, t, within[t]);

@@ -151,10 +151,11 @@ inline void add_zeroed(const PotentialArgs<T>& args, int64_t i, const AtomBlock<
                        const int32_t* within) {
   const int type = args.types[i];
   for (int t = 0; t < args.ntypes; ++t) {
-    if (within[t] == 0 || !args.places.zero(type, t)) continue;
+    const int zeros = args.places.zeros(i, t, within[t]);
+    if (zeros == 0 || !args.places.zero(type, t)) continue;
     const SplinePlace<T> place = spline_place(args.mean[type], args.grid);
     const int64_t row = args.table_row(t) + place.interval;
-    add_alike<4>(place.t, T(within[t]), s.moments + 4 * row);
+    add_alike<4>(place.t, T(zeros), s.moments + 4 * row);
     s.marks[row] = 1;
   }
 }

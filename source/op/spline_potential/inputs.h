@@ -97,6 +97,54 @@ inline void read_nets(const Op& op, const std::vector<Tensor>& nets, PotentialIn
   }
 }
 
+// The atoms and their neighbours.
+inline void read_atoms(const Op& op, const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                       const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                       PotentialInputs& in) {
+  in.positions = input(op, "positions", positions, ScalarType::Double, {kAny, 3});
+  in.cell = input(op, "cell", cell, ScalarType::Double, {kAny, 3, 3});
+  const int64_t n = in.atoms = in.positions.size(0);
+  in.systems = in.cell.size(0);
+  in.batch = input(op, "batch", batch, ScalarType::Int, {n});
+  in.neighbors = input(op, "neighbors", neighbors, ScalarType::Int, {n, kAny});
+  in.images = input(op, "images", images, ScalarType::Int, {n, in.neighbors.size(1)});
+  in.types = input(op, "types", types, ScalarType::Int, {n});
+}
+
+// A descriptor of these atoms.
+inline void read_descriptor(const Op& op, const Tensor& counts, const Tensor& mean, const Tensor& std,
+                            const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
+                            const Tensor& padding, const Tensor& tables, double cutoff, double cutoff_smooth,
+                            double protection, double s_max, int64_t width, bool gated, PotentialInputs& in) {
+  in.tables = float_input(op, "tables", tables, {kAny, kAny, kAny});
+  in.dtype = in.tables.scalar_type();
+  const int64_t n = in.atoms, ntypes = in.ntypes = in.tables.size(0);
+  const int64_t tables_of_type = ntypes + gated;
+  in.gated = gated;
+  in.basis = ntypes ? in.tables.size(1) / tables_of_type : 0;
+  const std::string refusal = rows_refusal(ntypes ? tables_of_type : 0, in.basis);
+  if (!refusal.empty()) fail(op, "argument `tables` has " + refusal);
+  if (in.tables.size(1) != tables_of_type * in.basis || in.tables.size(2) != table_width(width))
+    fail(op,
+         "argument `tables` has a shape that does not fit (ntypes, tables * basis, width padded to 16), with "
+         "a table for each type, and one before them if `gated`");
+  in.counts = input(op, "counts", counts, ScalarType::Int, {n, ntypes});
+  in.mean = input(op, "mean", mean, in.dtype, {ntypes});
+  in.std = input(op, "std", std, in.dtype, {ntypes, 2});
+  in.pair_mask = input(op, "pair_mask", pair_mask, ScalarType::Bool, {ntypes, ntypes});
+  in.places = PlaceInputs(op, zeroed, sel, padding, n, ntypes);
+  check_cutoff(op, cutoff, cutoff_smooth, protection);
+  check_knots(op, s_max);
+  in.cutoff = cutoff, in.cutoff_smooth = cutoff_smooth, in.protection = protection, in.s_max = s_max;
+}
+
+// Refuses indices that are not there.
+inline void check_atoms(const Op& op, const PotentialInputs& in) {
+  check_range(op, "batch", in.batch, 0, in.systems);
+  check_range(op, "types", in.types, -1, in.ntypes);
+  check_counts(op, in.counts, in.neighbors.size(1));
+}
+
 // `Nets`: a tensor, packed for the kernels, or the tensors of all layers.
 template <class Nets>
 PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor& cell, const Tensor& batch,
@@ -112,47 +160,20 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
   PotentialInputs in{};
   const std::string shape = shape_refusal(width, axis, neurons, 0);
   if (!shape.empty()) fail(op, shape);
-  in.positions = input(op, "positions", positions, ScalarType::Double, {kAny, 3});
-  in.cell = input(op, "cell", cell, ScalarType::Double, {kAny, 3, 3});
-  const int64_t n = in.atoms = in.positions.size(0);
-  in.systems = in.cell.size(0);
-  in.batch = input(op, "batch", batch, ScalarType::Int, {n});
-  in.neighbors = input(op, "neighbors", neighbors, ScalarType::Int, {n, kAny});
-  in.images = input(op, "images", images, ScalarType::Int, {n, in.neighbors.size(1)});
-  in.types = input(op, "types", types, ScalarType::Int, {n});
-  in.tables = float_input(op, "tables", tables, {kAny, kAny, kAny});
-  in.dtype = in.tables.scalar_type();
-  const int64_t ntypes = in.ntypes = in.tables.size(0);
-  const int64_t tables_of_type = ntypes + gated;
-  in.gated = gated;
-  in.basis = ntypes ? in.tables.size(1) / tables_of_type : 0;
-  const std::string refusal = rows_refusal(ntypes ? tables_of_type : 0, in.basis);
-  if (!refusal.empty()) fail(op, "argument `tables` has " + refusal);
-  if (in.tables.size(1) != tables_of_type * in.basis || in.tables.size(2) != table_width(width))
-    fail(op,
-         "argument `tables` has a shape that does not fit (ntypes, tables * basis, width padded to 16), with "
-         "a table for each type, and one before them if `gated`");
-  in.counts = input(op, "counts", counts, ScalarType::Int, {n, ntypes});
-  in.mean = input(op, "mean", mean, in.dtype, {ntypes});
-  in.std = input(op, "std", std, in.dtype, {ntypes, 2});
-  in.pair_mask = input(op, "pair_mask", pair_mask, ScalarType::Bool, {ntypes, ntypes});
-  in.places = PlaceInputs(op, zeroed, sel, padding, n, ntypes);
-  in.extra = input(op, "extra", extra, in.dtype, {n, kAny});
-  in.shift = input(op, "shift", shift, ScalarType::Double, {ntypes});
-  check_cutoff(op, cutoff, cutoff_smooth, protection);
-  check_range(op, "batch", in.batch, 0, in.systems);
-  check_range(op, "types", in.types, -1, ntypes);
-  check_counts(op, in.counts, in.neighbors.size(1));
-  check_knots(op, s_max);
-  in.cutoff = cutoff, in.cutoff_smooth = cutoff_smooth, in.protection = protection, in.s_max = s_max;
+  read_atoms(op, positions, cell, batch, types, neighbors, images, in);
+  read_descriptor(op, counts, mean, std, pair_mask, zeroed, sel, padding, tables, cutoff, cutoff_smooth,
+                  protection, s_max, width, gated, in);
+  check_atoms(op, in);
+  in.extra = input(op, "extra", extra, in.dtype, {in.atoms, kAny});
+  in.shift = input(op, "shift", shift, ScalarType::Double, {in.ntypes});
   in.matmul = matmul_of(op, matmul), in.atom_virial = atom_virial;
 
   in.net = fitting_shape(op, width, axis, neurons, in.extra.size(1));
   set_layers(op, residual, activation, threshold, in.net);
   read_nets(op, nets, in);
-  if (in.net_count != 1 && in.net_count != ntypes)
+  if (in.net_count != 1 && in.net_count != in.ntypes)
     fail(op, "argument `nets` has " + std::to_string(in.net_count) + " nets, expected 1 for all types, or " +
-                 std::to_string(ntypes));
+                 std::to_string(in.ntypes));
   in.scale = input(op, "scale", scale, ScalarType::Double, {in.net_count});
   return in;
 }

@@ -1,0 +1,41 @@
+"""Writes a table of the universal potential of Ziegler, Biersack and Littmark (ZBL) for the pairs of some elements, as
+DeePMD-kit and mdops read it: for `use_srtab` or `tab_file` in the input of a training. The elements stand in the order
+of the model's type_map."""
+
+import argparse
+from pathlib import Path
+
+HELP = "a table of the ZBL potential, for short distances"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("output", type=Path, metavar="OUT", help="the text file to write")
+    parser.add_argument("elements", nargs="+", metavar="ELEMENT", help="in the order of the model's type_map")
+    parser.add_argument(
+        "--step", type=float, default=0.01, metavar="A", help="between two rows; also the first distance"
+    )
+    parser.add_argument(
+        "--cutoff", type=float, default=6.0, metavar="A", help="where the energies end, at zero"
+    )
+    parser.add_argument(
+        "--smooth-from",
+        type=float,
+        metavar="A",
+        help="where they begin to fall to zero by a quintic; None: at 0.8 of the cutoff",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is there")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops.errors import InputError
+    from mdops.zbl import table, write_table
+
+    if args.output.exists() and not args.overwrite:
+        raise InputError(f"{args.output} is there already; --overwrite replaces it")
+    rows = table(args.elements, args.step, args.cutoff, args.smooth_from)
+    write_table(args.output, args.elements, rows)
+    print(
+        f"wrote {args.output}: {len(rows):,} distances from {rows[0, 0]:g} to {rows[-1, 0]:g} A, "
+        f"{rows.shape[1] - 1} pairs of {', '.join(args.elements)}"
+    )
+    return 0

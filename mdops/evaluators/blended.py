@@ -1,0 +1,333 @@
+"""Models that are made of models, and pair tables: each part by its own fastest evaluator, over one list."""
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mdops.evaluators.angles import AngleMoments
+from mdops.evaluators.autograd import Autograd
+from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.fused_parts import FusedParts
+from mdops.evaluators.grids import NO_SUMS, sums_of
+from mdops.evaluators.splined import Splined, composed
+from mdops.models.contract import AtomicModel
+from mdops.models.linear import Blend, LinearModel
+from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.models.pairtab import PairTable
+from mdops.models.zbl import ZBLModel
+from mdops.ops import NeighborList, near_weight, pair_table
+from mdops.system import System
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+
+class Tabulated(Evaluator):
+    """A pair table alone, or the table of a blend."""
+
+    name = "pair table"
+    summary = "one op a step, in float64"
+    cost = "PyTorch's operations on every pair take many times as long"
+    packs_weights = True
+    devices = ("cpu",)
+
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        model: Any = potential.model
+        self._model, no_pairs = model, torch.zeros(model.ntypes, model.ntypes, dtype=torch.bool)
+        mask = no_pairs if model.absent_pairs is None else model.absent_pairs
+        self._energy = torch.where(model.has_energy, model.out_bias.double(), 0.0)
+        # A type without energy has no pairs as a centre.
+        self._table = mask, model.coefficients.double() * model.has_energy[:, None, None, None]
+        self._scalars = model.first, model.step, model.options.rcut
+        self._near: tuple[Any, ...] = (no_pairs, 1.0, 1.0, 0.0, 1.0)  # of no blend
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return isinstance(potential.model, PairTable)
+
+    @classmethod
+    def why_not(cls, potential: "Potential") -> str | None:
+        if not cls.knows(potential):
+            return "it is for pair tables"
+        if potential.device.type != "cpu":
+            return f"the op runs on CPUs, and the model is on {potential.device}"
+        return None
+
+    def __call__(
+        self,
+        system: System,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        check: bool = True,
+        weight: torch.Tensor | None = None,
+        atom_virial: bool = False,
+        other: torch.Tensor | None = None,
+        near: tuple[Any, ...] | None = None,
+    ) -> tuple[Answers, NeighborReport]:
+        """As its base. `weight` (N,): of each atom in what forces and virials are of, 1 unless told. With `other` (N,),
+        energies of another model, and `near`, the arguments near_mask to high of the op, these have a blend's part."""
+        self._model.refuse_untaken(fparam, aparam)
+        bias = torch.where(system.types >= 0, self._energy[system.types.long().clamp(min=0)], 0.0)
+        nothing = bias.new_empty(0)
+        mask, *scalars = self._near if near is None else near
+        energy, forces, virial, within, nearest, of_atoms = pair_table(
+            *(system.positions, system.cell, system.batch, system.types),
+            *(neighbors.neighbors, neighbors.images, neighbors.counts),
+            *self._table,
+            nothing if weight is None else weight,
+            nothing if other is None else other - bias,
+            mask,
+            *self._scalars,
+            *scalars,
+            atom_virial,
+        )
+        report = NeighborReport((within.sum(1, keepdim=True, dtype=torch.int32),), nearest)
+        if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
+            # Which drops neighbours.
+            return Autograd(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
+        answers = {"atom_energy": energy + bias, "forces": forces, "virial": virial}
+        return (answers | {"atom_virial": of_atoms} if atom_virial else answers), report
+
+
+class Blended(Evaluator):
+    """e_i = sum_m w_mi e_mi + bias, from the parts' energies and weighted forces, and the weights' slopes."""
+
+    name = "blended"
+    summary = "each part by its own evaluator"
+    cost = "autograd through all of them"
+    packs_weights = True
+    devices = ("cpu",)
+
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        model: Any = potential.model
+        self._model, self._parts = model, part_potentials(potential)
+        self._all_have_energy = bool(model.has_energy.all())
+        weighs = isinstance(model, ZBLModel) or not self._all_have_energy
+        self._evaluators: list[Any] = [_evaluator(part, weighted=weighs) for part in self._parts]
+        if isinstance(model, ZBLModel):
+            o = model.options
+            no_pairs = torch.zeros(model.ntypes, model.ntypes, dtype=torch.bool)
+            mask = no_pairs if model.absent_pairs is None else model.absent_pairs
+            self._near = mask, model.near_part[0].cutoff, o.smin_alpha, o.sw_rmin, o.sw_rmax
+        # Splines are extrapolated below r_min; a blend's table has taken over by then.
+        found = max((evaluator.r_min for evaluator in self._evaluators), default=0.0)
+        covered = isinstance(model, ZBLModel) and model.options.sw_rmin >= found
+        self.r_min = 0.0 if covered else found
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return isinstance(potential.model, LinearModel | ZBLModel)
+
+    @classmethod
+    def why_not(cls, potential: "Potential") -> str | None:
+        if not cls.knows(potential):
+            return "it is for models that are made of models"
+        if potential.device.type != "cpu":
+            return f"the ops of pair tables run on CPUs, and the model is on {potential.device}"
+        return None
+
+    @classmethod
+    def kernels(cls, potential: "Potential") -> str | None:
+        weighs = isinstance(potential.model, ZBLModel) or not bool(potential.model.has_energy.all())
+        lines = []
+        for part in part_potentials(potential):
+            evaluator = _evaluator(part, weighted=weighs)
+            more = evaluator.kernels(part)
+            lines.append(f"{part.kind} by {evaluator.name}{f' {more}' if more else ''}")
+        return f"({'; '.join(lines)})"
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        system: System,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        check: bool = True,
+        atom_virial: bool = False,
+    ) -> tuple[Answers, NeighborReport]:
+        kinds = system.types.long().clamp(min=0)
+        silent = None if self._all_have_energy else self._model.has_energy[kinds].double()
+        blend = self._zbl if isinstance(self._model, ZBLModel) else self._linear
+        sums, reports = blend(system, neighbors, (fparam, aparam), silent, atom_virial)
+        found = [within for report in reports for within in report.within]
+        report = NeighborReport(tuple(found), torch.stack([r.nearest.double() for r in reports]).amin(0))
+        if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
+            # Which drops neighbours.
+            return Autograd(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
+        energy = sums.pop("atom_energy")
+        return {**self._model.finish({"energy": energy}, system.types), **sums}, report
+
+    def _linear(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
+        sums: Answers = {}
+        reports = []
+        for i, factor in enumerate(self._model.weigh(None)):
+            answers, report = self._part(i, system, neighbors, parameters, silent, atom_virial)
+            reports.append(report)
+            for name, value in answers.items():
+                sums[name] = factor * value + sums.get(name, 0.0)
+        return sums, reports
+
+    def _zbl(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
+        near, _, _ = near_weight(
+            *(system.positions, system.cell, system.batch, system.types),
+            *(neighbors.neighbors, neighbors.images, neighbors.counts, *self._near),
+        )
+        far = 1 - near
+        weights = (far, near) if silent is None else (far * silent, near * silent)
+        net, net_report = self._part(0, system, neighbors, parameters, weights[0], atom_virial)
+        names, ntypes = self._model.names_1, self._parts[1].model.ntypes
+        blend = {"other": net["atom_energy"], "near": _renamed_mask(self._near, names, ntypes)}
+        table, report = self._part(1, system, neighbors, parameters, weights[1], atom_virial, **blend)
+        sums = {name: value + table[name] for name, value in net.items() if name != "atom_energy"}
+        # A table's NaN is of atoms that are too near, and those alone have it.
+        energy = far * net["atom_energy"] + torch.where(near == 0, 0.0, near * table["atom_energy"])
+        return {"atom_energy": energy, **sums}, [net_report, report]
+
+    def _part(
+        self,
+        i: int,
+        system: Any,
+        neighbors: Any,
+        parameters: Any,
+        weight: Any,
+        atom_virial: bool,
+        **more: Any,
+    ) -> tuple[Answers, NeighborReport]:
+        """What a part says."""
+        names = getattr(self._model, f"names_{i}")
+        if names is not None:
+            system, neighbors = _renamed(system, neighbors, names, self._parts[i].model.ntypes)
+        taken = self._model.parameters_of(i, *parameters)
+        asked = {"weight": weight} if weight is not None else {}
+        if atom_virial:
+            asked["atom_virial"] = True
+        return self._evaluators[i](system, neighbors, check=False, **taken, **asked, **more)
+
+
+class SplinedBlend(Autograd):
+    """As its base, with the sums over neighbours in its parts as splines."""
+
+    name = "splines of parts"
+    summary = "spline moments of each part, then PyTorch"
+    cost = "the embedding nets run on every pair instead, which takes about three times as long"
+
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        self.captures = False  # it asks which types are there
+        self._parts = [Splined(p) if Splined.why_not(p) is None else None for p in part_potentials(potential)]
+        self.r_min = max((part.r_min for part in self._parts if part is not None), default=0.0)
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return isinstance(potential.model, Blend) and bool(sums_of(potential.model))
+
+    @classmethod
+    def why_not(cls, potential: "Potential") -> str | None:
+        return potential.why_no_spline if cls.knows(potential) else f"{NO_SUMS}, and this is {potential.kind}"
+
+    def respond(
+        self,
+        near: Neighborhood,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+        check: bool,
+        trains: bool,
+    ) -> tuple[Answers, NeighborReport]:
+        model: Any = self.potential.model
+        near, report = self.judged(near, neighbors, check)
+        near = near.within(min(near.cutoff, model.cutoff)).without(model.absent_pairs)
+
+        def energies(i: int, own: Neighborhood, taken: dict[str, torch.Tensor | None]) -> torch.Tensor:
+            part = self._parts[i]
+            if part is None or near.truncates:
+                found: torch.Tensor = model.models[i](own, **taken)["atom_energy"]
+                return found
+            parameters = taken.get("fparam"), taken.get("aparam")
+            return part.respond(own, neighbors, *parameters, False, trains)[0]["atom_energy"]
+
+        return model.finish(model.blend(near, fparam, aparam, energies), near.types), report
+
+
+def _evaluator(potential: "Potential", *, weighted: bool) -> Evaluator:
+    """The fastest of a part, of those that take a weight for each atom if that is needed."""
+    if not weighted or isinstance(potential.model, PairTable):
+        found: Evaluator = potential.evaluator()
+        return found
+    if FusedParts.refusal(potential) is None:
+        return FusedParts(potential)
+    return AngleMoments(potential) if AngleMoments.why_not(potential) is None else composed(potential)
+
+
+def part_potentials(potential: "Potential") -> "list[Potential]":
+    """The parts of a blend as potentials, with the blend's knots and pairs that are left out."""
+    from mdops.potential import Potential
+
+    model: Any = potential.model
+    found, at = [], 0
+    for i, part in enumerate(model.models):
+        names = getattr(model, f"names_{i}")
+        one = Potential(_without(part, model.absent_pairs, names), overflow=potential.overflow)
+        one.train(potential.training)
+        one.smoothing = potential.smoothing
+        count = len(sums_of(part))
+        one.grids, at = potential.grids[at : at + count], at + count
+        types = potential.spline_types
+        one.spline_types = types if types is None or names is None else tuple(int(names[t]) for t in types)
+        found.append(one)
+    return found
+
+
+def _without(part: AtomicModel, absent: torch.Tensor | None, names: torch.Tensor | None) -> AtomicModel:
+    """The part, which shares its tensors, with the pairs of types that the whole leaves out, too."""
+    if absent is None:
+        return part
+    if names is not None:
+        every = absent.new_zeros(part.ntypes, part.ntypes)
+        every[names[:, None], names] = absent
+        absent = every
+    found = copy.copy(part)
+    found._buffers = dict(part._buffers)
+    found._buffers["absent_pairs"] = absent if part.absent_pairs is None else absent | part.absent_pairs
+    return found
+
+
+def _renamed_mask(near: tuple[Any, ...], names: torch.Tensor | None, ntypes: int) -> tuple[Any, ...]:
+    """The arguments near_mask to high, with the mask for a part's own types."""
+    if names is None:
+        return near
+    mask = near[0].new_zeros(ntypes, ntypes)
+    mask[names[:, None], names] = near[0]
+    return mask, *near[1:]
+
+
+def _renamed(
+    system: System, neighbors: NeighborList, names: torch.Tensor, ntypes: int
+) -> tuple[System, NeighborList]:
+    """For a part with a type map of its own: type t is its type names[t], (ntypes,) int64."""
+    types = torch.where(system.types >= 0, names[system.types.long().clamp(min=0)].int(), system.types)
+    first = system.first_of_systems()
+    own = System(
+        system.positions,
+        types,
+        system.cell,
+        system.pbc,
+        system.batch,
+        first_types=torch.where(first >= 0, names[first.long().clamp(min=0)].to(first.dtype), first),
+    )
+    counts = neighbors.counts.new_zeros(len(types), ntypes).index_copy(1, names, neighbors.counts)
+    rows = neighbors.neighbors, neighbors.images
+    if bool((names.diff() < 0).any()):  # rows are grouped by type
+        slot = torch.arange(rows[0].shape[1], device=types.device)
+        before = (slot[None, :, None] >= neighbors.counts.cumsum(1)[:, None, :]).sum(-1)
+        after = torch.nn.functional.pad(names, (0, 1), value=ntypes)[before]
+        order = torch.argsort(after, dim=1, stable=True)
+        rows = rows[0].gather(1, order), rows[1].gather(1, order)
+    return own, NeighborList(*rows, counts, neighbors.cutoff)

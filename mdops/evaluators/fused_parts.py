@@ -1,0 +1,284 @@
+"""Descriptors side by side with one energy fitting, by the one op that does a step of all sums over neighbours
+(`mdops.ops.hybrid_potential`); what other parts there are goes by its own operations and autograd."""
+
+import dataclasses
+import warnings
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mdops.evaluators import fused
+from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.grids import moment_descriptor
+from mdops.evaluators.splined import SplineHybrid, SplineModel, SplineModels, SplineSum, composed
+from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
+from mdops.nn.activation import CODES
+from mdops.nn.net import input_gradient_alone
+from mdops.ops import NeighborList, hybrid_potential, pair_forces
+from mdops.ops.hybrid_potential import pack_net
+from mdops.system import System
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+_KEPT = 16  # sets of types whose tables are kept
+
+
+class FusedParts(Evaluator):
+    """As its base; atoms may have weights, too: `weight` (N,), float64, for forces and virials of the sum of the
+    weighted energies. The energies that are given have none."""
+
+    name = "fused parts"
+    summary = "one op a step for the sums of all descriptors"
+    cost = "separate ops take about four times as long"
+    packs_weights = True
+    devices = ("cpu",)
+
+    def __init__(self, potential: "Potential") -> None:
+        super().__init__(potential)
+        self.r_min = potential.r_min or 0.0
+        self._models = SplineModels(potential)
+        self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
+
+    @classmethod
+    def knows(cls, potential: "Potential") -> bool:
+        return SplineHybrid.knows(potential) and moment_descriptor(potential.model) is None
+
+    @classmethod
+    def why_not(cls, potential: "Potential") -> str | None:
+        return (
+            cls.refusal(potential) if cls.knows(potential) else "it is for several descriptors side by side"
+        )
+
+    @staticmethod
+    def refusal(potential: "Potential") -> str | None:
+        """Why it cannot evaluate a standard model of one or more descriptors; None if it can."""
+        problem = SplineHybrid.why_not(potential) or fused.why_not_net(potential)
+        if problem is not None:
+            return problem
+        if potential.device.type != "cpu":
+            return f"the op runs on CPUs, and the model is on {potential.device}"
+        return None
+
+    @classmethod
+    def kernels(cls, potential: "Potential") -> str | None:
+        others = dict.fromkeys(part.kind for part in spline_hybrid(potential).others)
+        return f"({', '.join(others)}: its own operations, and autograd)" if others else None
+
+    def __call__(
+        self,
+        system: System,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        check: bool = True,
+        weight: torch.Tensor | None = None,
+        atom_virial: bool = False,
+    ) -> tuple[Answers, NeighborReport]:
+        types = self._models.types(system)
+        tables = self._tables_of(types)
+        if tables is None:
+            return composed(self.potential)(
+                system, neighbors, fparam, aparam, check=check, weight=weight, atom_virial=atom_virial
+            )
+        s = tables.splines
+        others = _Others(s, system, neighbors, self.potential.dtype)
+        extra = s.extra_inputs(system, fparam, aparam)
+        first = s.sums[0]
+        energy, forces, virial, within, nearest, gradient, of_atoms = hybrid_potential(
+            system.positions,
+            system.cell,
+            system.batch,
+            first.types(system),
+            neighbors.neighbors,
+            neighbors.images,
+            first.counts(neighbors.counts),
+            *tables.norms,
+            [part.padding(system) for part in s.sums],
+            others.absent(),
+            *tables.model,
+            torch.cat([others.features, extra], 1) if others.width else extra,
+            system.positions.new_empty(0) if weight is None else weight,
+            *tables.output,
+            *tables.scalars,
+            atom_virial,
+        )
+        report = others.report(within, nearest)
+        if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
+            # Which drops neighbours.
+            return composed(self.potential)(
+                system, neighbors, fparam, aparam, weight=weight, atom_virial=atom_virial
+            )
+        answers = {"atom_energy": energy, "forces": forces, "virial": virial}
+        if atom_virial:
+            answers["atom_virial"] = of_atoms
+        if others.width:
+            for name, value in others.answers(gradient[:, : others.width], atom_virial).items():
+                answers[name] = answers[name] + value
+        return answers, report
+
+    def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":
+        """What the op takes for systems of these types; None if it does not take them. Made when they first come."""
+        if types in self._tables:
+            self._tables.move_to_end(types)
+            return self._tables[types]
+        splines = self._models.of(types)
+        splines = spline_hybrid(self.potential, types) if isinstance(splines, SplineModel) else splines
+        problem = _refusal(self.potential, splines)
+        if problem is not None:
+            warnings.warn(f"a step is made of separate ops, for {problem}: {self.cost}", stacklevel=2)
+        self._tables[types] = found = None if problem else _Tables(splines, self.potential)
+        if len(self._tables) > _KEPT:
+            self._tables.popitem(last=False)
+        return found
+
+
+def spline_hybrid(potential: "Potential", types: tuple[int, ...] | None = None) -> SplineHybrid:
+    """Of any standard model with sums, for these types or all."""
+    return SplineHybrid(potential, types, potential.grids_for(types))
+
+
+def _refusal(potential: "Potential", splines: SplineHybrid) -> str | None:
+    """The op's limit that a model exceeds."""
+    neurons = [layer.outputs for layer in splines.fitting.net(0).layers[:-1]]
+    for part in splines.sums:
+        d = part.descriptor
+        problem = fused.spline_potential_why_not(
+            part.mean,
+            tables=part.ntypes + d.gated,
+            intervals=part.grid.intervals,
+            width=d.channels,
+            axis=d.axis_neuron,
+            neurons=neurons,
+            extra=splines.extra_size + sum(part.width for part in splines.others),
+        )
+        if problem is not None:
+            return problem
+    return None
+
+
+class _Tables:
+    """The op's arguments that are of the model.
+
+    Attributes:
+        norms: mean to sel; model: tables and nets; output: scale and shift; scalars: cutoff to threshold.
+    """
+
+    def __init__(self, splines: SplineHybrid, potential: "Potential") -> None:
+        self.splines, sums = splines, splines.sums
+        shapes = [(part.descriptor.channels, part.descriptor.axis_neuron) for part in sums]
+        with torch.no_grad():
+            tables = [fused.model_table(part, part.fixed_table()).contiguous() for part in sums]
+            nets = []
+            for layers in splines.fitting_layers(double=True):
+                parts = zip(*(fused.filled_in(layer) for layer in layers), strict=True)
+                nets.append(pack_net(*parts, shapes).to(potential.dtype))  # type: ignore[call-arg]
+            self.output = fused.scale_and_shift(splines)
+        columns = zip(*(fused.norms(part) for part in sums), strict=True)
+        self.norms = tuple([x.contiguous() for x in column] for column in columns)
+        self.model = tables, torch.stack(nets)
+        self.scalars = _scalars(splines)
+
+
+def _scalars(splines: SplineHybrid) -> tuple[Any, ...]:
+    hidden = splines.fitting.net(0).layers[:-1]
+    name, _, threshold = hidden[0].activation_name.lower().partition(":")
+    sums = [(part.descriptor, part.grid) for part in splines.sums]
+    return (
+        [d.cutoff for d, _ in sums],
+        [d.cutoff_smooth for d, _ in sums],
+        [d.protection for d, _ in sums],
+        [grid.s_max for _, grid in sums],
+        [d.channels for d, _ in sums],
+        [d.axis_neuron for d, _ in sums],
+        [int(d.gated) for d, _ in sums],
+        [layer.outputs for layer in hidden],
+        [int(layer.adds_input) for layer in hidden],
+        CODES[name],
+        float(threshold or 3.0),
+    )
+
+
+class _Others:
+    """What the op does not do for a system: the features of parts that are no sums, from positions and back, and the
+    absent neighbours that it cannot count."""
+
+    def __init__(
+        self, splines: SplineHybrid, system: System, neighbors: NeighborList, dtype: torch.dtype
+    ) -> None:
+        self._s, self._parts, self._system = splines, splines.others, system
+        self._list = neighbors, dtype
+        self.width = sum(part.width for part in self._parts)
+        if self.width:
+            self._runs = self._split()
+            self._made = [self._forward(run) for run in self._runs]
+            self.features = torch.cat([values.detach() for _, values in self._made])
+            if len(self._runs) > 1:
+                self._made = []  # a run's graph is made again for its gradient: all of them would fill the memory
+
+    @property
+    def near(self) -> Neighborhood:
+        if not hasattr(self, "_near"):
+            self._near = self._s.near(self._system, *self._list)
+        return self._near
+
+    def absent(self) -> list[torch.Tensor]:
+        """The argument of the op."""
+        found = []
+        for part in self._s.sums:
+            counts = self._s.absent(part, self.near) if self._s.may_differ(part) else None
+            found.append(part.sel.new_empty(0, part.ntypes) if counts is None else counts)
+        return found
+
+    def report(self, within: torch.Tensor, nearest: torch.Tensor) -> NeighborReport:
+        """From what the op says of the sums."""
+        found: list[torch.Tensor] = []
+        specs: list[NeighborSpec] = []
+        k = 0
+        for part in self._s.members:
+            if isinstance(part, SplineSum):
+                found.append(part.taken(within[:, k]))
+                k += 1
+                continue
+            report = self.near.report([part.neighbors])
+            found += report.within
+            specs.append(part.neighbors)
+        longest = max(part.descriptor.cutoff for part in self._s.sums)
+        if any(spec.cutoff > longest for spec in specs):
+            nearest = self.near.report([]).nearest
+        return NeighborReport(tuple(found), nearest)
+
+    def answers(self, gradient: torch.Tensor, atom_virial: bool) -> Answers:
+        """Forces and virials, from the gradient by the features."""
+        pairs: list[torch.Tensor] = []
+        for k, run in enumerate(self._runs):
+            leaf, values = self._made[k] if self._made else self._forward(run)
+            pairs += torch.autograd.grad(values, leaf, gradient[run])
+        forces, virial, of_atoms = pair_forces(
+            torch.cat(pairs),
+            self.near.displacements,
+            self._system.batch,
+            self.near.neighbors,
+            self._system.count,
+        )
+        found = {"forces": forces, "virial": virial}
+        # The force's component first.
+        return found | {"atom_virial": of_atoms.transpose(1, 2)} if atom_virial else found
+
+    def _split(self) -> list[slice]:
+        """The atoms in runs, as many at once as the parts want."""
+        sizes = [part.atoms_at_once(self.near) for part in self._parts]
+        size = min((n for n in sizes if n is not None), default=self._system.atoms)
+        return [slice(k, k + size) for k in range(0, self._system.atoms, max(size, 1))]
+
+    def _forward(self, run: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pair vectors of some atoms, and the features, differentiable in these."""
+        near = self.near.of_atoms(run) if len(self._runs) > 1 else self.near
+        leaf = near.displacements.detach().requires_grad_()
+        near = dataclasses.replace(near, displacements=leaf, once=True)
+        with torch.enable_grad(), input_gradient_alone():
+            mixed = self._s.spec.mixed
+            values = [part(near.share(part.neighbors, mixed=mixed)).values for part in self._parts]
+            return leaf, torch.cat(values, 1)

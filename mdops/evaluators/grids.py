@@ -1,0 +1,145 @@
+"""Knots of all sums over neighbours that a model is made of."""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from mdops.evaluators.spline import SplineGrid, choose_grid, spline_error
+from mdops.models.contract import AtomicModel
+from mdops.models.linear import Blend
+from mdops.models.moments import MomentDescriptor, TypeChoice
+from mdops.models.standard import DescriptorFitting
+from mdops.nn.activation import is_smooth
+
+# Types whose pairs a grid is chosen by, of a model that knows more.
+_SAMPLED = 6
+
+NO_SUMS = "splines are for descriptors of sums over neighbours (se_e2_a, se_e2_r, DPA-1 without attention)"
+
+
+class Sum(NamedTuple):
+    """A descriptor of sums in a model.
+
+    Attributes:
+        model: the standard model whose it is.
+        descriptor: itself.
+        names: the type there of each type of the whole, where a part has a type map of its own; None: the same.
+    """
+
+    model: DescriptorFitting
+    descriptor: MomentDescriptor
+    names: tuple[int, ...] | None = None
+
+
+def sums_of(model: AtomicModel) -> list[Sum]:
+    """All that a model has, in the order of its descriptors."""
+    if isinstance(model, Blend):
+        found = []
+        for i, part in enumerate(model.models):
+            names = getattr(model, f"names_{i}")
+            own = None if names is None else tuple(names.tolist())
+            found += [Sum(of, descriptor, own) for of, descriptor, _ in sums_of(part)]
+        return found
+    if not isinstance(model, DescriptorFitting):
+        return []
+    parts = model.descriptor.parts
+    return [Sum(model, d) for d in parts if isinstance(d, MomentDescriptor) and d.is_sum]
+
+
+def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
+    """That of a model which has it alone."""
+    d = model.descriptor if isinstance(model, DescriptorFitting) else None
+    return d if isinstance(d, MomentDescriptor) and d.is_sum else None
+
+
+def pair_masks(
+    model: DescriptorFitting, descriptor: MomentDescriptor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`mask` and `zeroed` of a `SplineSum` of all types; of the model's only descriptor unless told."""
+    d: MomentDescriptor = model.descriptor if descriptor is None else descriptor  # type: ignore[assignment]
+    absent = torch.zeros_like(d.excluded) if model.absent_pairs is None else model.absent_pairs
+    return d.excluded | absent, d.excluded & ~absent
+
+
+def new_grids(
+    model: AtomicModel, r_min: float, tolerance: float, types: Sequence[int] | None = None
+) -> tuple[tuple[SplineGrid, ...], str | None, bool]:
+    """A grid for each sum that keeps the tolerance down to r_min (A) for pairs of these types, by default `grid_types`;
+    or none, why there is none, and whether that needs to be told: a net that was expected to have one."""
+    sums, grids = sums_of(model), []
+    if not sums:
+        return (), NO_SUMS, False
+    if not all(is_smooth(name) for one in sums for name in one.descriptor.activations):
+        return (), "the embedding nets have kinks", True
+    for one in sums:
+        kinds = _kinds(one, types)
+        grid = choose_grid(_double(one.descriptor), r_min, tolerance, *_pairs(one, kinds))
+        if grid.error > tolerance:
+            problem = f"splines of the embedding nets reach an error of {grid.error:.1e}, not {tolerance:.1e}"
+            return (), problem, True
+        grids.append(grid)
+    return tuple(grids), None, False
+
+
+def together(grids: Sequence[SplineGrid]) -> SplineGrid:
+    """What there is to say of several: the most intervals, the largest error and smallest distance."""
+    return SplineGrid(
+        max(grid.s_max for grid in grids),
+        max(grid.intervals for grid in grids),
+        max(grid.r_min for grid in grids),
+        max(grid.error for grid in grids),
+    )
+
+
+def grid_types(descriptor: MomentDescriptor) -> list[int]:
+    """The types by whose pairs a grid is chosen when none are told: all, or some of many that share nets."""
+    n = descriptor.ntypes
+    if not descriptor.mixed or n <= _SAMPLED:
+        return list(range(n))
+    return sorted({round(k * (n - 1) / (_SAMPLED - 1)) for k in range(_SAMPLED)})
+
+
+def finer_grid(one: Sum, grid: SplineGrid, tolerance: float, types: Sequence[int]) -> SplineGrid:
+    """The grid, if it keeps the tolerance for pairs of these types of the whole, too, or one that does."""
+    if grid_error(one, grid, types) <= tolerance:
+        return grid
+    kinds = _kinds(one, types)
+    pairs = _pairs(one, kinds)
+    found = choose_grid(_double(one.descriptor), grid.r_min, tolerance, *pairs, intervals=grid.intervals)
+    if found.error > tolerance:
+        warnings.warn(
+            f"splines of the embedding nets of {', '.join(one.model.type_map[t] for t in kinds)} reach an error of "
+            f"{found.error:.1e}, not {tolerance:.1e}: spline=False evaluates the nets exactly",
+            stacklevel=2,
+        )
+    return found
+
+
+def grid_error(one: Sum, grid: SplineGrid, types: Sequence[int] | None = None) -> float:
+    """The error of a sum's grid for the weights of now (`spline_error`)."""
+    kinds = _kinds(one, types)
+    with torch.no_grad():
+        return spline_error(_double(one.descriptor), grid.s_max, grid.intervals, *_pairs(one, kinds))
+
+
+def _kinds(one: Sum, types: Sequence[int] | None) -> Sequence[int]:
+    """These types of the whole, or those that stand for all, as the sum has them."""
+    if types is None:
+        return grid_types(one.descriptor)
+    return types if one.names is None else [one.names[t] for t in types]
+
+
+def _double(descriptor: MomentDescriptor) -> MomentDescriptor:
+    return copy.deepcopy(descriptor).double()
+
+
+def _pairs(one: Sum, types: Sequence[int]) -> tuple[torch.Tensor | None, TypeChoice]:
+    """The mask of pairs, if there is any, and the types."""
+    kinds = TypeChoice.of(types, one.model.out_bias.device)
+    mask = pair_masks(one.model, one.descriptor)[0][kinds.index][:, kinds.index]
+    # Of a plain sum, neighbours that are excluded count.
+    masks = bool(mask.any()) and not one.descriptor.plain
+    return (mask if masks else None), kinds

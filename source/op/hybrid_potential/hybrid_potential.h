@@ -1,0 +1,49 @@
+// The inference step of a model with several descriptors of sums side by side, and one fitting net on the
+// features of all of them and on further inputs, whose gradient is a result: whoever made those leads it on.
+//
+//   e_i = scale net(D_1, D_2, ..., extra_i) + shift;   forces and virial of  sum_i weight_i e_i
+//
+// A part has the formulas of spline_potential.h, a cutoff, places, masks and tables of its own.
+#pragma once
+
+#include "spline_potential/groups.h"
+
+namespace mdops {
+
+constexpr int kMostParts = 32;
+
+// The net's first matrix has a row for each feature of all parts as they are formed (groups.h), the weights
+// of equal ones added, and then one for each further input.
+inline int64_t feature_rows(const FittingShape& part) {
+  return part.head_rows() + static_cast<int64_t>(part.width - part.axis) * part.axis;
+}
+
+template <class T>
+struct HybridArgs {
+  const PotentialArgs<T>* parts;  // of the same atoms and list; their nets are widths and axes alone
+  int count;
+  int widest;            // the part of the longest cutoff
+  NetShape net;          // `features`: the rows of all parts
+  const double* weight;  // (N,); null: 1
+
+  const PotentialArgs<T>& first() const { return parts[0]; }
+};
+
+template <class T>
+struct HybridResults {
+  PotentialResults<T> sums;  // without `within`
+  int32_t* within;           // (N, count, ntypes)
+  T* grad_extra;             // (N, extra): of weight * e
+};
+
+#define MDOPS_HYBRID_KERNELS(T)                                                                      \
+  /* Elements of the scratch memory one thread needs. */                                             \
+  MDOPS_DECLARE_KERNEL(int64_t hybrid_scratch_size(const HybridArgs<T>& args))                       \
+  /* The atoms `ids`, all of the net with these layers. */                                           \
+  MDOPS_DECLARE_KERNEL(void hybrid_potential(const HybridArgs<T>& args, const DenseLayer<T>* layers, \
+                                             const int32_t* ids, int64_t count, T* scratch,          \
+                                             HybridResults<T>& out))
+MDOPS_HYBRID_KERNELS(float)
+MDOPS_HYBRID_KERNELS(double)
+
+}  // namespace mdops

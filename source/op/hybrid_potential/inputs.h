@@ -1,0 +1,144 @@
+// The op's arguments, checked at entry; for the CPU and for GPUs.
+#pragma once
+
+#include "hybrid_potential/hybrid_potential.h"
+#include "spline_potential/inputs.h"
+
+namespace mdops {
+
+using Tensors = std::vector<Tensor>;
+using Numbers = std::vector<double>;
+using Integers = std::vector<int64_t>;
+
+// The lists have an entry a part.
+struct HybridInputs {
+  std::vector<PotentialInputs> parts;
+  Tensors absent;  // (N, ntypes), or of no rows: the places say it
+  Tensor nets, weight;
+  NetShape net{};  // `features`: the rows of all parts
+
+  const PotentialInputs& first() const { return parts[0]; }
+  int64_t count() const { return static_cast<int64_t>(parts.size()); }
+  int64_t extra() const { return first().extra.size(1); }
+
+  // The part of the longest cutoff.
+  int widest() const {
+    int found = 0;
+    for (int p = 1; p < count(); ++p)
+      if (parts[p].cutoff > parts[found].cutoff) found = p;
+    return found;
+  }
+};
+
+// Numbers of a packed net: each layer's weight, bias and timestep, which the output layer has not.
+inline int64_t net_size(const NetShape& net) {
+  int64_t inputs = net.features + net.extra, size = 0;
+  for (int n = 0; n < net.layers; ++n) {
+    size += (inputs + 2) * net.neurons[n];
+    inputs = net.neurons[n];
+  }
+  return size + inputs + 1;
+}
+
+// Where the layers of such a net stand.
+template <class T>
+std::vector<DenseLayer<T>> packed_layers(const NetShape& net, const T* at) {
+  std::vector<DenseLayer<T>> layers;
+  int64_t inputs = net.features + net.extra;
+  for (int n = 0; n < net.layers; ++n) {
+    const int64_t outputs = net.neurons[n], weights = inputs * outputs;
+    layers.push_back({at, at + weights, at + weights + outputs});
+    at += weights + 2 * outputs, inputs = outputs;
+  }
+  layers.push_back({at, at + inputs, nullptr});
+  return layers;
+}
+
+inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Tensor& cell,
+                                const Tensor& batch, const Tensor& types, const Tensor& neighbors,
+                                const Tensor& images, const Tensor& counts, const Tensors& mean,
+                                const Tensors& std, const Tensors& pair_mask, const Tensors& zeroed,
+                                const Tensors& sel, const Tensors& padding, const Tensors& absent,
+                                const Tensors& tables, const Tensor& nets, const Tensor& extra,
+                                const Tensor& weight, const Tensor& scale, const Tensor& shift,
+                                const Numbers& cutoff, const Numbers& cutoff_smooth,
+                                const Numbers& protection, const Numbers& s_max, const Integers& width,
+                                const Integers& axis, const Integers& gated, const Integers& neurons,
+                                const Integers& residual, int64_t activation, double threshold) {
+  HybridInputs in;
+  const size_t count = tables.size();
+  if (count < 1 || count > kMostParts)
+    fail(op, "argument `tables` has " + std::to_string(count) + " parts, expected 1 to " +
+                 std::to_string(kMostParts));
+  for (const size_t size : {mean.size(), std.size(), pair_mask.size(), zeroed.size(), sel.size(),
+                            padding.size(), absent.size(), cutoff.size(), cutoff_smooth.size(),
+                            protection.size(), s_max.size(), width.size(), axis.size(), gated.size()})
+    if (size != count) fail(op, "the lists of arguments, one entry a part, differ in length");
+  PotentialInputs atoms{};
+  read_atoms(op, positions, cell, batch, types, neighbors, images, atoms);
+  for (size_t p = 0; p < count; ++p) {
+    PotentialInputs part = atoms;
+    part.net = fitting_shape(op, width[p], axis[p], neurons, 0);
+    read_descriptor(op, counts, mean[p], std[p], pair_mask[p], zeroed[p], sel[p], padding[p], tables[p],
+                    cutoff[p], cutoff_smooth[p], protection[p], s_max[p], width[p], gated[p] != 0, part);
+    if (p && (part.dtype != in.first().dtype || part.ntypes != in.first().ntypes))
+      fail(op, "the parts differ in their dtype or their number of types");
+    in.absent.push_back(input(op, "absent", absent[p], ScalarType::Int, {kAny, part.ntypes}));
+    const int64_t rows = in.absent.back().size(0);
+    if (rows && rows != atoms.atoms)
+      fail(op, "argument `absent` has " + std::to_string(rows) + " rows, expected none or one for each atom");
+    if (rows && part.places.shared && part.net.plain)
+      fail(op, "argument `absent` is not for plain sums whose types share places");
+    in.net.features += feature_rows(part.net);
+    in.parts.push_back(part);
+  }
+  check_atoms(op, in.first());
+  const ScalarType dtype = in.first().dtype;
+  const int64_t n = atoms.atoms, ntypes = in.first().ntypes;
+  const Tensor inputs = input(op, "extra", extra, dtype, {n, kAny});
+  if (inputs.size(1) > kMostNumbers) fail(op, "argument `extra` has too many columns");
+  in.net.extra = static_cast<int>(inputs.size(1));
+  FittingShape layers = in.first().net;
+  set_layers(op, residual, activation, threshold, layers);
+  in.net.layers = layers.layers;
+  for (int k = 0; k < layers.layers; ++k) {
+    in.net.neurons[k] = layers.neurons[k], in.net.residual[k] = layers.residual[k];
+    in.net.activation[k] = layers.activation[k], in.net.threshold[k] = layers.threshold[k];
+  }
+  in.nets = input(op, "nets", nets, dtype, {kAny, net_size(in.net)});
+  const int64_t net_count = in.nets.size(0);
+  if (net_count != 1 && net_count != ntypes)
+    fail(op, "argument `nets` has " + std::to_string(net_count) + " nets, expected 1 for all types, or " +
+                 std::to_string(ntypes));
+  in.weight = input(op, "weight", weight, ScalarType::Double, {weight.size(0) ? n : 0});
+  const Tensor factor = input(op, "scale", scale, ScalarType::Double, {net_count});
+  const Tensor offset = input(op, "shift", shift, ScalarType::Double, {ntypes});
+  for (PotentialInputs& part : in.parts) {
+    part.net_count = net_count;
+    part.extra = inputs, part.scale = factor, part.shift = offset;
+  }
+  return in;
+}
+
+using HybridOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// The op: Call(positions) is an `Op`, and its run(inputs, atom_virial) answers.
+template <class Call>
+HybridOutputs hybrid_potential(const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                               const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                               const Tensor& counts, Tensors mean, Tensors std, Tensors pair_mask,
+                               Tensors zeroed, Tensors sel, Tensors padding, Tensors absent, Tensors tables,
+                               const Tensor& nets, const Tensor& extra, const Tensor& weight,
+                               const Tensor& scale, const Tensor& shift, Numbers cutoff,
+                               Numbers cutoff_smooth, Numbers protection, Numbers s_max, Integers width,
+                               Integers axis, Integers gated, Integers neurons, Integers residual,
+                               int64_t activation, double threshold, bool atom_virial) {
+  const Call op(positions);
+  return op.run(
+      read_hybrid(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
+                  sel, padding, absent, tables, nets, extra, weight, scale, shift, cutoff, cutoff_smooth,
+                  protection, s_max, width, axis, gated, neurons, residual, activation, threshold),
+      atom_virial);
+}
+
+}  // namespace mdops

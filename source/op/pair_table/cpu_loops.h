@@ -1,0 +1,30 @@
+// The loops over atoms of the ops on pair tables. Nothing here knows PyTorch.
+#pragma once
+
+#include "pair_table/pair_table.h"
+#include "spline_potential/spline_potential.h"
+
+namespace mdops {
+
+// What there is to say of the neighbours within a cutoff, masked ones too.
+struct NearReport {
+  int32_t* within;  // (N, ntypes)
+  double* nearest;  // (N,)
+};
+
+// c of the atoms [begin, end). Returns an atom with a neighbour that is not there, or -1.
+int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin, int64_t end, double* weight,
+                     const NearReport& report);
+
+// With weights c_i (null: 1) and other energies e_i, forces and virials of  sum_i c_i t_i, or with `near`,
+// from which the weights are, of  sum_i c_i (t_i - e_i)  at fixed e_i and with c_i fixed in the part of them:
+// what the other model's own weighted forces leave. t_i is 0 where c_i is.
+struct TableTask {
+  const double *weight, *other;  // (N,); null
+  const NearArgs* near;          // null
+};
+
+int64_t table_energies(const ListArgs& list, const TableArgs& table, const TableTask& task, int64_t begin,
+                       int64_t end, const NearReport& report, PotentialResults<double>& out);
+
+}  // namespace mdops

@@ -1,0 +1,114 @@
+// The ops' arguments, checked at entry; for the CPU and for GPUs.
+#pragma once
+
+#include <cmath>
+
+#include "common/pair_checks.h"
+#include "pair_table/pair_table.h"
+
+namespace mdops {
+
+struct ListInputs {
+  Tensor positions, cell, batch, types, neighbors, images, counts;
+  int64_t atoms, systems, ntypes;
+
+  ListInputs(const Op& op, const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
+             const Tensor& types_, const Tensor& neighbors_, const Tensor& images_, const Tensor& counts_)
+      : positions(input(op, "positions", positions_, ScalarType::Double, {kAny, 3})),
+        cell(input(op, "cell", cell_, ScalarType::Double, {kAny, 3, 3})),
+        batch(input(op, "batch", batch_, ScalarType::Int, {positions.size(0)})),
+        types(input(op, "types", types_, ScalarType::Int, {positions.size(0)})),
+        neighbors(input(op, "neighbors", neighbors_, ScalarType::Int, {positions.size(0), kAny})),
+        images(input(op, "images", images_, ScalarType::Int, {positions.size(0), neighbors.size(1)})),
+        counts(input(op, "counts", counts_, ScalarType::Int, {positions.size(0), kAny})),
+        atoms(positions.size(0)),
+        systems(cell.size(0)),
+        ntypes(counts.size(1)) {
+    check_range(op, "batch", batch, 0, systems);
+    check_range(op, "types", types, -1, ntypes);
+    check_counts(op, counts, neighbors.size(1));
+  }
+
+  ListArgs args() const {
+    return {positions.const_data_ptr<double>(),
+            cell.const_data_ptr<double>(),
+            batch.const_data_ptr<int32_t>(),
+            types.const_data_ptr<int32_t>(),
+            neighbors.const_data_ptr<int32_t>(),
+            images.const_data_ptr<int32_t>(),
+            counts.const_data_ptr<int32_t>(),
+            atoms,
+            systems,
+            neighbors.size(1),
+            static_cast<int>(ntypes)};
+  }
+};
+
+inline void check_positive(const Op& op, const char* name, double value) {
+  if (!(value > 0) || !std::isfinite(value))
+    fail(op, "argument `" + std::string(name) + "` is " + std::to_string(value) + ", expected more than 0");
+}
+
+struct NearInputs {
+  Tensor pair_mask;
+  double cutoff, decay, low, high;
+
+  NearInputs(const Op& op, const Tensor& pair_mask_, int64_t ntypes, double cutoff_, double decay_,
+             double low_, double high_)
+      : pair_mask(input(op, "near_mask", pair_mask_, ScalarType::Bool, {ntypes, ntypes})),
+        cutoff(cutoff_),
+        decay(decay_),
+        low(low_),
+        high(high_) {
+    check_positive(op, "near_cutoff", cutoff);
+    check_positive(op, "decay", decay);
+    if (!(low < high) || !std::isfinite(low) || !std::isfinite(high))
+      fail(op, "arguments `low` and `high` are " + std::to_string(low) + " and " + std::to_string(high) +
+                   " A, expected low < high");
+  }
+
+  NearArgs args() const { return {pair_mask.const_data_ptr<bool>(), cutoff, decay, low, high}; }
+};
+
+struct TableInputs {
+  Tensor pair_mask, coefficients;
+  double first, step, cutoff;
+
+  TableInputs(const Op& op, const Tensor& pair_mask_, const Tensor& coefficients_, int64_t ntypes,
+              double first_, double step_, double cutoff_)
+      : pair_mask(input(op, "pair_mask", pair_mask_, ScalarType::Bool, {ntypes, ntypes})),
+        coefficients(input(op, "coefficients", coefficients_, ScalarType::Double, {ntypes, ntypes, kAny, 4})),
+        first(first_),
+        step(step_),
+        cutoff(cutoff_) {
+    if (coefficients.size(2) < 1) fail(op, "argument `coefficients` has no intervals");
+    if (!(first >= 0) || !std::isfinite(first)) fail(op, "argument `first` must be a distance, 0 or more");
+    check_positive(op, "step", step);
+    check_positive(op, "cutoff", cutoff);
+  }
+
+  TableArgs args() const {
+    return {pair_mask.const_data_ptr<bool>(),
+            coefficients.const_data_ptr<double>(),
+            coefficients.size(2),
+            first,
+            step,
+            cutoff};
+  }
+};
+
+// Weights and other energies of the atoms, or empty tensors. Other energies come with weights.
+struct BlendInputs {
+  Tensor weight, other;
+
+  BlendInputs(const Op& op, const Tensor& weight_, const Tensor& other_, int64_t atoms)
+      : weight(input(op, "weight", weight_, ScalarType::Double, {weight_.size(0) ? atoms : 0})),
+        other(input(op, "other", other_, ScalarType::Double, {other_.size(0) ? atoms : 0})) {
+    if (blends() && !weight.size(0) && atoms) fail(op, "argument `other` is given without `weight`");
+  }
+
+  bool blends() const { return other.size(0) > 0; }
+  const double* weights() const { return weight.size(0) ? weight.const_data_ptr<double>() : nullptr; }
+};
+
+}  // namespace mdops

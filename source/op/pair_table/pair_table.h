@@ -1,0 +1,110 @@
+// Energies of pairs by their distance from a table, and the weights by which a table is blended with another
+// model.
+//
+//   t_i = 1/2 sum_j u(r_ij),   u of each pair of types a cubic in x = (r - first)/step - k in interval k,
+//         0 beyond the cutoff or the table, NaN below the table
+//   c_i = 1 - 10 v^3 + 15 v^4 - 6 v^5,  v = (s_i - low)/(high - low) clamped to [0, 1]
+//   s_i = sum_j w_j r_ij / sum_j w_j,   w_j = exp(-r_ij / decay): near the smallest distance
+//
+// An atom without neighbours has c = 0. All numbers are float64: energies of near pairs are large.
+// Source: H. Wang et al., Appl. Phys. Lett. 114, 244101 (2019), with a quintic switch, as DeePMD-kit has it.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/math.h"
+#include "common/pairs.h"
+
+namespace mdops {
+
+// The atoms and their list (docs/ops.md).
+struct ListArgs {
+  const double *positions, *cell;
+  const int32_t *batch, *types, *neighbors, *images, *counts;
+  int64_t atoms, systems, list_width;
+  int ntypes;
+};
+
+// Which neighbours make the weights c; low < high.
+struct NearArgs {
+  const bool* pair_mask;  // (ntypes, ntypes): pairs that are none
+  double cutoff, decay, low, high;
+};
+
+struct TableArgs {
+  const bool* pair_mask;
+  const double* coefficients;  // (ntypes, ntypes, intervals, 4), that of x^3 first
+  int64_t intervals;
+  double first, step, cutoff;
+};
+
+// u and du/dr.
+struct PairEnergy {
+  double u, slope;
+};
+
+MDOPS_HD PairEnergy pair_energy(const TableArgs& table, int64_t pair_of_types, double r) {
+  if (r >= table.cutoff || r >= table.first + static_cast<double>(table.intervals) * table.step)
+    return {0, 0};
+  const double inverse = 1 / table.step, x = (r - table.first) * inverse;
+  if (!(x >= 0)) {
+    const double nan = x * NAN;
+    return {nan, nan};
+  }
+  const int64_t whole = static_cast<int64_t>(x), last = table.intervals - 1, k = whole < last ? whole : last;
+  const double* c = table.coefficients + 4 * (pair_of_types * table.intervals + k);
+  const double y = x - static_cast<double>(k);
+  return {((c[0] * y + c[1]) * y + c[2]) * y + c[3], ((3 * c[0] * y + 2 * c[1]) * y + c[2]) * inverse};
+}
+
+// The sums of c's mean distance, with the least distance taken off all of them, so that not all weights
+// vanish.
+struct NearSums {
+  double least, weights, weighted;
+
+  MDOPS_HD double weight(double r, double decay) const { return exp((least - r) / decay); }
+  MDOPS_HD double mean() const { return weighted / weights; }
+};
+
+// c and dc/ds.
+struct NearWeight {
+  double c, slope;
+};
+
+MDOPS_HD NearWeight weight_at(const NearArgs& near, double mean) {
+  const double width = near.high - near.low;
+  double v = (mean - near.low) / width;
+  v = v < 0 ? 0 : v > 1 ? 1 : v;  // NaN stays
+  const double rest = v * (1 - v);
+  return {1 - v * v * v * (10 - v * (15 - 6 * v)), -30 * rest * rest / width};
+}
+
+// ds/dr of a neighbour.
+MDOPS_HD double mean_slope(const NearSums& sums, const NearArgs& near, double r) {
+  return sums.weight(r, near.decay) / sums.weights * (1 - (r - sums.mean()) / near.decay);
+}
+
+// Calls work(slot, d, r) for the neighbours of atom i within the cutoff but for masked pairs; a distance that
+// is NaN counts. Returns false where the list names an atom that is not there.
+template <class Work>
+MDOPS_HD bool each_neighbor(const ListArgs& list, const bool* pair_mask, double cutoff, int64_t i,
+                            const Work& work) {
+  const int type = list.types[i];
+  const double *xi = list.positions + 3 * i, *cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
+  int64_t slot = i * list.list_width;
+  for (int t = 0; t < list.ntypes; ++t) {
+    const int64_t end = slot + list.counts[i * list.ntypes + t];
+    for (; slot < end; ++slot) {
+      const int32_t j = list.neighbors[slot];
+      if (j < 0 || j >= list.atoms) return false;
+      double d[3];
+      displacement(xi, list.positions + 3 * static_cast<int64_t>(j), cell, list.images[slot], d);
+      const double r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
+      if (!(r2 >= cutoff * cutoff)) work(slot, t, d, sqrt(r2), pair_mask[type * list.ntypes + t]);
+    }
+  }
+  return true;
+}
+
+}  // namespace mdops

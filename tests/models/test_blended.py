@@ -1,0 +1,306 @@
+"""Models that are made of models, and pair tables, by each part's own evaluator."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from blend_cases import KINDS, pair, table_section
+from parts_cases import (
+    ATTENTIVE,
+    FLOAT32,
+    SPLINES,
+    D,
+    T,
+    V,
+    alloy,
+    gradients_of,
+    hybrid,
+    model_of,
+    parameters_of,
+    systems_of,
+)
+from reference_cases import SHARED, references, relative_error
+
+import mdops
+from mdops import Potential
+from mdops.errors import InputError
+from mdops.evaluators import Autograd
+from mdops.evaluators.blended import Blended, SplinedBlend, Tabulated
+from mdops.models.linear import LinearModel, LinearOptions
+from mdops.models.pairtab import PairTable, PairTableOptions
+from mdops.models.zbl import ZBLModel, ZBLOptions
+from mdops.options import parse
+from mdops.system import from_atoms
+
+CASES = sorted(
+    p for root in (KINDS, SHARED) for kind in ("linear", "zbl", "pairtab") for p in root.glob(f"{kind}*")
+)
+NAMES = ("energy", "atom_energy", "forces", "virial")
+TEBD = {**{k: v for k, v in T.items() if k != "sel"}, "type": "se_e3_tebd", "sel": 50, "tebd_dim": 4}
+
+
+def assert_close(found, wanted, tolerance, names=NAMES):
+    for name in names:
+        assert relative_error(found[name], wanted[name]) < tolerance, name
+
+
+@pytest.mark.parametrize("mode", ["exact", "splines", "float32"])
+@pytest.mark.parametrize("folder", CASES, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_answers_are_deepmd_kits(folder, mode):
+    overflow = "truncate" if folder.name.endswith("few_places") else "error"
+    potential = mdops.load(
+        folder / "model.dp",
+        dtype="float32" if mode == "float32" else "float64",
+        overflow=overflow,
+        spline=mode != "exact",
+    )
+    assert isinstance(potential.evaluator(), Blended | Tabulated), potential.explain()
+    # DeePMD-kit itself computed some models in float32.
+    rounded = mode == "float32" or folder.name.endswith("float32")
+    tolerance = FLOAT32 if rounded else 1e-9 if mode == "exact" else SPLINES
+    for one in references(folder):
+        for atom_virial in (False, True):
+            found = potential.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=atom_virial)
+            assert_close(found, one.answers, tolerance, found.keys() & one.answers.keys())
+
+
+@pytest.fixture(scope="module")
+def table_file(tmp_path_factory):
+    return table_section(tmp_path_factory.mktemp("table"))["tab_file"]
+
+
+SWITCH = {"smin_alpha": 0.15, "sw_rmin": 2.2, "sw_rmax": 3.1}  # so that atoms of the alloy are between
+
+
+def zbl(descriptor, table_file, model=None, table=None, types=("Cu", "Al"), **keys):
+    net = model_of(descriptor, **keys)
+    section = PairTableOptions(
+        type_map=list(types), tab_file=str(table_file), rcut=3.9, sel=200, **(table or {})
+    )
+    part = PairTable.random(section, 0, net.dtype)
+    part.out_bias += torch.tensor([0.3, -0.2])
+    sections = {
+        "type_map": list(types), "use_srtab": "", **SWITCH, "descriptor": {"type": "dpa1"}, "fitting_net": {},
+        **(model or {}),
+    }  # fmt: skip
+    options = parse(ZBLOptions, sections)
+    bias = torch.tensor([0.1, 0.7], dtype=torch.float64)
+    return ZBLModel(options, list(types), bias, torch.ones_like(bias), [net, part])
+
+
+def linear(models, weights="mean", model=None, types=("Cu", "Al")):
+    options = LinearOptions(
+        type_map=list(types), models=[part.options for part in models], weights=weights, **(model or {})
+    )
+    bias = torch.tensor([0.1, 0.7], dtype=torch.float64)
+    return LinearModel(options, list(types), bias, torch.ones_like(bias), models)
+
+
+def table_of(table_file, types=("Cu", "Al"), **keys):
+    section = PairTableOptions(type_map=list(types), tab_file=str(table_file), rcut=3.9, sel=200, **keys)
+    return PairTable.random(section, 0, torch.float64)
+
+
+def cases(table_file):
+    smooth = {**V, "set_davg_zero": False}
+    return {
+        "zbl": lambda: zbl(D, table_file),
+        "zbl_smooth": lambda: zbl(smooth, table_file, fitting={"numb_fparam": 1}),
+        "zbl_attention": lambda: zbl(ATTENTIVE, table_file),
+        "zbl_hybrid": lambda: zbl(hybrid(D, V), table_file),
+        "zbl_angles": lambda: zbl(TEBD, table_file),
+        "zbl_excluded": lambda: zbl(
+            {**D, "exclude_types": [[0, 0]]},
+            table_file,
+            model={"pair_exclude_types": [[0, 1]]},
+            table={"pair_exclude_types": [[1, 1]]},
+        ),
+        "zbl_silent": lambda: zbl(D, table_file, model={"atom_exclude_types": [1]}),
+        "zbl_silent_table": lambda: zbl(D, table_file, table={"atom_exclude_types": [0]}),
+        "linear": lambda: linear([model_of(D), model_of(smooth, seed=1), table_of(table_file)], [0.5, -0.2, 1.5]),
+        "linear_silent": lambda: linear(
+            [model_of(D, fitting={"numb_aparam": 1}), table_of(table_file)],
+            "sum",
+            {"atom_exclude_types": [0], "pair_exclude_types": [[1, 1]]},
+        ),
+        "linear_types": lambda: linear(
+            [model_of(smooth, ("Fe", "Al", "Cu", "O"), seed=2), model_of(hybrid(D, V), ("Cu", "X", "Al"))],
+            model={"pair_exclude_types": [[0, 1]]},
+        ),
+        "linear_attention": lambda: linear([model_of(ATTENTIVE), model_of(TEBD, seed=1)]),
+        "table": lambda: table_of(table_file, pair_exclude_types=[[0, 1]]),
+    }  # fmt: skip
+
+
+BLENDS = list(cases(""))
+
+
+def potential_of(model, *, spline=True, dtype=torch.float64, overflow="extend"):
+    potential = Potential(model.to(dtype), overflow=overflow).eval()
+    if spline:
+        potential.use_spline()
+    return potential
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+@pytest.mark.parametrize("name", BLENDS)
+def test_the_parts_evaluators_are_autograd(name, table_file):
+    exact = potential_of(cases(table_file)[name](), spline=False)
+    splined = potential_of(copy.deepcopy(exact.model))
+    for system in systems_of(splined):
+        parameters = parameters_of(splined, system)
+        pairs = splined.neighbor_list(system)
+        with torch.no_grad():
+            wanted, expected = Autograd(exact)(system, pairs, **parameters, atom_virial=True)
+        for potential, tolerance in ((exact, 1e-12), (splined, SPLINES)):
+            evaluator = potential.evaluator()
+            assert isinstance(evaluator, Blended | Tabulated), potential.explain()
+            found, report = evaluator(system, pairs, **parameters, atom_virial=True)
+            assert_close(found, wanted, tolerance, found.keys())
+            assert torch.allclose(report.nearest.double(), expected.nearest.double())
+            assert all(torch.equal(a, b) for a, b in zip(report.within, expected.within, strict=True))
+        differentiable = splined.evaluator("differentiate")
+        assert isinstance(differentiable, SplinedBlend) == bool(splined.grids)
+        found = splined.evaluate(system, **parameters, atom_virial=True)
+        assert_close(found, wanted, SPLINES, (*NAMES[1:], "atom_virial"))
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_all_of_the_switch(table_file):
+    """Through c = 0, between, and 1: forces are the slopes of energies, and so is the virial."""
+    potential = potential_of(zbl(D, table_file))
+    weights = []
+    for r in (1.9, 2.3, 2.6, 2.9, 3.05, 3.3):
+        atoms = Atoms("CuAlCu", [[0, 0, 0], [r, 0, 0], [0.3, 3.2, 0.4]])
+        found, h = potential.compute(atoms), 1e-5
+        system = from_atoms([atoms], potential.type_map)
+        with torch.no_grad():
+            near = Autograd(potential).neighborhood(system, potential.neighbor_list(system))
+            weights.append(float(potential.model.near_weight(near)[0]))
+        for axis in range(3):
+            ends = []
+            for sign in (1, -1):
+                moved = atoms.copy()
+                moved.positions[1, axis] += sign * h
+                ends.append(potential.compute(moved)["energy"][0])
+            assert found["forces"][1, axis] == pytest.approx(-(ends[0] - ends[1]) / (2 * h), abs=1e-6)
+        strains = []
+        for sign in (1, -1):
+            moved = atoms.copy()
+            moved.positions *= 1 + sign * h
+            strains.append(potential.compute(moved)["energy"][0])
+        trace = -(strains[0] - strains[1]) / (2 * h)
+        assert np.trace(found["virial"][0]) == pytest.approx(trace, abs=1e-6)
+    assert weights[0] == 1 and weights[-1] == 0 and 0 < weights[2] < 1 and weights == sorted(weights)[::-1]
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_single_precision(table_file):
+    double = potential_of(zbl(D, table_file))
+    single = potential_of(copy.deepcopy(double.model), dtype=torch.float32)
+    for system in systems_of(double):
+        assert_close(single.evaluate(system), double.evaluate(system), FLOAT32)
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_threads_share_the_atoms(table_file):
+    potential, before = potential_of(zbl(D, table_file)), torch.get_num_threads()
+    system = from_atoms([alloy(repeat=3)], potential.type_map)
+    try:
+        torch.set_num_threads(3)
+        three = potential.evaluate(system)
+        torch.set_num_threads(1)
+        assert_close(potential.evaluate(system), three, 1e-12)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_too_near_and_too_many_are_told(table_file):
+    potential = potential_of(zbl(D, table_file), overflow="error")
+    with pytest.raises(InputError, match=r"atoms 0 and 1 are nearer than 0\.5 A"):
+        potential.compute(pair(0.45))
+    few = potential_of(zbl({**D, "sel": 10}, table_file), overflow="error")
+    with pytest.raises(InputError, match="the model's sel is 10"):
+        few.compute(alloy())
+    few.overflow = "truncate"
+    exact = potential_of(copy.deepcopy(few.model), spline=False, overflow="truncate")
+    system = from_atoms([alloy()], few.type_map)
+    assert_close(few.evaluate(system), exact.evaluate(system), 1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_splines_that_the_table_covers_are_not_warned_of(table_file, recwarn):
+    """Nearer than r_min the table alone counts."""
+    potential = potential_of(zbl(D, table_file))
+    potential.use_spline(r_min=1.0)
+    potential.compute(pair(0.7))
+    assert not [w for w in recwarn if "extrapolated" in str(w.message)]
+    potential.use_spline(r_min=2.4)
+    with pytest.warns(UserWarning, match="extrapolated"):
+        potential.compute(pair(0.7))
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_what_runs_is_told(table_file):
+    told = potential_of(zbl(D, table_file)).explain()
+    assert told.startswith(
+        "blended: each part by its own evaluator (a standard model of dpa1 by fused parts; "
+    )
+    assert "pairtab model by pair table" in told
+    told = potential_of(linear([model_of(ATTENTIVE), model_of(D)])).explain()
+    assert "a standard model of dpa1 by autograd; a standard model of dpa1 by fused" in told
+    assert potential_of(table_of(table_file)).explain().startswith("pair table: ")
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+@pytest.mark.parametrize(
+    "name", ["zbl", "zbl_smooth", "zbl_excluded", "zbl_hybrid", "linear", "linear_types"]
+)
+def test_training_gradients_are_autograds(name, table_file):
+    potential = potential_of(cases(table_file)[name]())
+    evaluator = potential.evaluator("train")
+    assert isinstance(evaluator, SplinedBlend), potential.explain("train")
+    system = next(systems_of(potential))
+    wanted = gradients_of(potential, Autograd(potential), system, create_graph=True)
+    found = gradients_of(potential, evaluator, system, create_graph=True)
+    largest = max(float(g.abs().max()) for g in wanted.values())
+    for weight, gradient in wanted.items():
+        other = found.get(weight, torch.zeros_like(gradient))
+        assert float((other - gradient).abs().max()) < 1e-6 * largest, weight
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_new_weights_are_seen(table_file):
+    potential = potential_of(zbl(D, table_file))
+    system = next(systems_of(potential))
+    before = potential.evaluate(system)["energy"]
+    with torch.no_grad():
+        for weight in potential.parameters():
+            weight.mul_(1.02)
+    after = potential.evaluate(system)
+    assert not torch.allclose(before, after["energy"], rtol=1e-5)
+    exact = potential_of(copy.deepcopy(potential.model), spline=False)
+    assert_close(after, exact.evaluate(system), SPLINES)
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_virial_is_the_slope(table_file):
+    """Of every strain, where many atoms are between the table and the net."""
+    potential = potential_of(zbl(hybrid(D, V), table_file))
+    (system, *_) = systems_of(potential)
+    virial, h = potential.evaluate(system)["virial"], 1e-5
+    found = torch.zeros_like(virial)
+    for a in range(3):
+        for b in range(3):
+            for sign in (1, -1):
+                strain = torch.eye(3, dtype=torch.float64)
+                strain[a, b] += sign * h
+                moved = dataclasses.replace(
+                    system, positions=system.positions @ strain, cell=system.cell @ strain
+                )
+                found[:, a, b] -= sign * potential.evaluate(moved)["energy"] / (2 * h)
+    assert relative_error(found, virial) < 1e-6

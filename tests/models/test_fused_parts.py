@@ -1,0 +1,295 @@
+"""Hybrids on spline moments: DeePMD-kit's answers, every option beside autograd, and training."""
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from kind_cases import KINDS
+from parts_cases import (
+    ATTENTIVE,
+    FLOAT32,
+    SPLINES,
+    A,
+    D,
+    R,
+    T,
+    V,
+    alloy,
+    gradients_of,
+    hybrid,
+    parameters_of,
+    potential_of,
+    systems_of,
+)
+from reference_cases import SHARED, references, relative_error
+
+import mdops
+from mdops.cli.sample_model import sample_box
+from mdops.evaluators import Autograd
+from mdops.evaluators.fused import Fused
+from mdops.evaluators.fused_parts import FusedParts
+from mdops.evaluators.splined import Splined
+from mdops.md import Physics
+from mdops.md.engine import Engine
+from mdops.models import se_e3
+from mdops.ops.hybrid_potential import folded_rows
+from mdops.system import from_atoms
+
+CASES = sorted(p for root in (KINDS, SHARED) for p in root.glob("hybrid*"))
+NAMES = ("energy", "atom_energy", "forces", "virial")
+
+
+def assert_close(found, wanted, tolerance, names=NAMES):
+    for name in names:
+        assert relative_error(found[name], wanted[name]) < tolerance, name
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("folder", CASES, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_answers_are_deepmd_kits(folder, dtype):
+    overflow = "truncate" if folder.name.endswith("few_places") else "error"
+    potential = mdops.load(folder / "model.dp", dtype=dtype, overflow=overflow)
+    assert isinstance(potential.evaluator(), FusedParts), potential.explain()
+    for one in references(folder):
+        for atom_virial in (False, True):
+            found = potential.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=atom_virial)
+            names = found.keys() & one.answers.keys()
+            assert_close(found, one.answers, SPLINES if dtype == "float64" else FLOAT32, names)
+
+
+COMBINATIONS = {
+    "a_r": ([A, R], {}),
+    "r_longer": ([{**A, "rcut": 3.2}, {**R, "rcut": 4.5, "sel": [90, 70]}], {}),
+    "two_sides": ([{**A, "type_one_side": False, "resnet_dt": True}, {**A, "rcut": 3.0, "axis_neuron": 7}], {}),
+    "excluded": ([A, {**A, "rcut": 3.4, "exclude_types": [[0, 1]]}], {}),
+    "excluded_radial": ([A, {**R, "exclude_types": [[0, 1], [1, 1]]}], {"model": {"pair_exclude_types": [[0, 0]]}}),
+    "few_places_beyond": ([A, {**R, "rcut": 2.9, "sel": [12, 10], "exclude_types": [[0, 1]]}], {}),
+    "silent": ([A, R], {"model": {"atom_exclude_types": [1]}}),
+    "parameters": ([A, R], {"fitting": {"numb_fparam": 2, "numb_aparam": 1, "resnet_dt": False}}),
+    "vacuum": ([A, R], {"fitting": {"atom_ener": [-1.0, None]}}),
+    "mixed": ([D, {**D, "rcut": 3.2, "set_davg_zero": False, "type_one_side": True}], {}),
+    "mixed_constants": (
+        [{**D, "set_davg_zero": False}, {**V, "concat_output_tebd": False}, V],
+        {"fitting": {"numb_fparam": 1}},
+    ),
+    "mixed_few_places": ([D, {**D, "rcut": 3.2, "sel": 24, "set_davg_zero": False, "exclude_types": [[0, 1]]}], {}),
+    "mixed_and_not": ([A, {**D, "set_davg_zero": False, "rcut": 3.0}, R], {}),
+    "gate_excluded": ([A, {**V, "exclude_types": [[0, 0]]}], {"model": {"pair_exclude_types": [[1, 1]]}}),
+    "with_angles": ([T, A, R], {}),
+    "with_attention": ([ATTENTIVE, {**R, "rcut": 3.0}, T], {"fitting": {"numb_aparam": 2}}),
+    "shallow": ([A, R], {"fitting": {"neuron": [9], "activation_function": "gelu"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_splines_are_the_nets(name):
+    parts, keys = COMBINATIONS[name]
+    splined, exact = (
+        potential_of(hybrid(*parts), spline=spline, overflow="extend", **keys) for spline in (True, False)
+    )
+    assert isinstance(splined.evaluator(), FusedParts), splined.explain()
+    assert isinstance(exact.evaluator(), Autograd)
+    for system in systems_of(splined):
+        parameters = parameters_of(splined, system)
+        wanted = exact.evaluate(system, **parameters, atom_virial=True)
+        assert_close(splined.evaluate(system, **parameters), wanted, SPLINES)
+        pairs = splined.neighbor_list(system)
+        for evaluator in (splined.evaluator(), Splined(splined)):
+            with torch.no_grad():
+                found, report = evaluator(system, pairs, **parameters, atom_virial=True)
+            assert_close(found, wanted, SPLINES, (*NAMES[1:], "atom_virial"))
+            assert torch.allclose(found["atom_virial"].sum(0), found["virial"].sum(0), rtol=0, atol=1e-9)
+            with torch.no_grad():
+                _, expected = Autograd(splined)(system, pairs, **parameters)
+            assert torch.allclose(report.nearest, expected.nearest)
+            assert all(torch.equal(a, b) for a, b in zip(report.within, expected.within, strict=True))
+
+
+@pytest.mark.parametrize("overflow", ["truncate", "extend"])
+@pytest.mark.parametrize("name", ["a_r", "mixed", "mixed_and_not"])
+def test_more_neighbours_than_places(name, overflow):
+    parts = [{**part, "sel": 14 if part["type"] == "dpa1" else [10, 8]} for part in COMBINATIONS[name][0]]
+    splined, exact = (
+        potential_of(hybrid(*parts), spline=spline, overflow=overflow) for spline in (True, False)
+    )
+    for system in systems_of(splined):
+        assert_close(splined.evaluate(system), exact.evaluate(system), SPLINES)
+
+
+def test_atoms_have_weights():
+    """Forces and virials are those of the weighted sum of energies, by every evaluator that takes weights."""
+    for parts in ([A, R], [D], [T, A]):
+        descriptor = hybrid(*parts) if len(parts) > 1 else parts[0]
+        potential, exact = (
+            potential_of(descriptor, spline=spline, overflow="extend") for spline in (True, False)
+        )
+        for system in systems_of(potential):
+            pairs = potential.neighbor_list(system)
+            weight = torch.rand(system.atoms, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+            weight[::5] = 0
+            positions = system.positions.clone().requires_grad_()
+            energies = exact(positions, system.types, system.cell, system.pbc, system.batch, forces=False)[
+                "atom_energy"
+            ]
+            (gradient,) = torch.autograd.grad((weight * energies).sum(), positions)
+            for kind in (FusedParts, Splined, Autograd):
+                with torch.no_grad():
+                    found, _ = kind(potential)(system, pairs, weight=weight)
+                assert relative_error(found["forces"], -gradient) < SPLINES
+                assert relative_error(found["atom_energy"], energies.detach()) < SPLINES
+
+
+def test_one_descriptor_is_the_fused_step():
+    for part in (A, R, D, V):
+        potential = potential_of(part, overflow="extend")
+        assert isinstance(potential.evaluator(), Fused)
+        for system in systems_of(potential):
+            with torch.no_grad():
+                found, _ = FusedParts(potential)(system, potential.neighbor_list(system))
+            assert_close(found, potential.evaluate(system), 1e-12, NAMES[1:])
+
+
+def test_threads_share_the_atoms():
+    potential, before = potential_of(hybrid(A, R), overflow="extend"), torch.get_num_threads()
+    system = from_atoms([alloy(repeat=3)], potential.type_map)
+    try:
+        torch.set_num_threads(3)
+        three = potential.evaluate(system)
+        assert all(torch.equal(value, three[name]) for name, value in potential.evaluate(system).items())
+        torch.set_num_threads(1)
+        assert_close(potential.evaluate(system), three, 1e-13)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_other_parts_in_runs(monkeypatch):
+    """Of a few atoms each, as where memory is short: nothing changes."""
+    potential = potential_of(hybrid(A, ATTENTIVE, T), overflow="extend")
+    systems = list(systems_of(potential))
+    whole = [potential.evaluate(system) for system in systems]
+    monkeypatch.setattr(se_e3.SeE3, "atoms_at_once", lambda self, near: 13)
+    for system, wanted in zip(systems, whole, strict=True):
+        assert_close(potential.evaluate(system), wanted, 1e-12)
+
+
+def test_many_types():
+    """Tables are of the types that are there where every sum's types share places."""
+    elements = ["Li", "Al", "Ti", "Fe", "Ni", "Cu", "Zr", "Mo", "W", "Au"]
+    splined, exact = (
+        potential_of(hybrid(D, {**V, "set_davg_zero": False}), elements, spline=spline, overflow="extend")
+        for spline in (True, False)
+    )
+    for there, count in ((("Cu", "Al"), 2), (("W",), 1), (elements, 10)):
+        system = from_atoms([alloy(there), alloy(there, seed=2)], splined.type_map)
+        assert_close(splined.evaluate(system), exact.evaluate(system), SPLINES)
+        tables, _ = splined.evaluator()._tables_of(splined.present(system)).model
+        assert [len(table) for table in tables] == [count, count]
+
+
+def test_knots_of_each_part():
+    """Each has its own; what `grid` says of all is the worst, and with new weights they are chosen anew."""
+    potential = potential_of(hybrid(A, {**R, "neuron": [2]}))
+    assert len(potential.grids) == 2 and potential.grid.intervals == max(g.intervals for g in potential.grids)
+    assert (
+        potential.grid.error
+        == max(g.error for g in potential.grids)
+        == pytest.approx(potential.spline_error())
+    )
+    with torch.no_grad():
+        for net in potential.model.descriptors[1].embeddings.nets:
+            net.layers[0].weight *= 4
+    before, system = potential.grids, next(systems_of(potential))
+    assert potential.spline_error() > potential.grid.error
+    potential.overflow = "extend"
+    potential.use_spline()
+    assert potential.grids[0] == before[0] and potential.grids[1].intervals > before[1].intervals
+    exact = potential_of(hybrid(A, {**R, "neuron": [2]}), spline=False, overflow="extend")
+    exact.load_state_dict(potential.state_dict())
+    assert_close(potential.evaluate(system), exact.evaluate(system), SPLINES)
+
+
+def test_what_runs_is_told():
+    assert (
+        potential_of(hybrid(A, R)).explain() == "fused parts: one op a step for the sums of all descriptors"
+    )
+    told = potential_of(hybrid(A, T, ATTENTIVE)).explain()
+    assert told.endswith("(se_e3, dpa1: its own operations, and autograd)")
+    kinked = potential_of(hybrid(A, R), fitting={"activation_function": "tanh", "neuron": [5] * 17}).explain()
+    assert kinked.startswith("splines: ") and "1 to 16 hidden layers, and this has 17" in kinked
+
+
+def test_rows_of_equal_features_are_added():
+    """The net's first product with D = T^T T_< is that of the features that differ with the folded rows."""
+    random = torch.Generator().manual_seed(1)
+    t, rows = torch.randn(4, 5, generator=random), torch.randn(15, 7, generator=random)
+    d = t.T @ t[:, :3]
+    distinct = [d[k, j] for k in range(5) for j in range(min(k + 1, 3))]
+    torch.testing.assert_close(torch.stack(distinct) @ folded_rows(rows, 5, 3), d.flatten() @ rows)
+
+
+# -- Training
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in COMBINATIONS if n not in ("vacuum", "silent", "mixed_constants")]
+)
+def test_training_gradients_are_autograds(name):
+    parts, keys = COMBINATIONS[name]
+    potential = potential_of(hybrid(*parts), overflow="extend", **keys)
+    evaluator = potential.evaluator("train")
+    assert type(evaluator) is not Autograd, potential.explain("train")
+    options = {"create_graph": True} if isinstance(evaluator, Autograd) else {}
+    for system in systems_of(potential):
+        wanted = gradients_of(potential, Autograd(potential), system, create_graph=True)
+        found = gradients_of(potential, evaluator, system, **options)
+        largest = max(float(g.abs().max()) for g in wanted.values())
+        for weight, gradient in wanted.items():
+            other = found.get(weight, torch.zeros_like(gradient))  # of types that are not there
+            assert float((other - gradient).abs().max()) < 1e-6 * largest, weight
+
+
+# -- Simulation
+
+
+@pytest.mark.parametrize("name", ["a_r", "mixed_and_not"])
+def test_engine_steps_are_the_models(name):
+    parts, _ = COMBINATIONS[name]
+    potential, exact = (
+        potential_of(hybrid(*parts), spline=spline, overflow="extend") for spline in (True, False)
+    )
+    atoms = alloy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        frames = list(Engine(atoms, potential, Physics("nve", 300, 1)).run(8, every=4))
+    last = frames[-1].atoms(atoms)
+    np.testing.assert_allclose(frames[-1].forces, exact.compute(last)["forces"], atol=1e-6)
+
+
+def test_virials_are_slopes():
+    """Central differences of energies by strain."""
+    potential = potential_of(hybrid(A, R, V), overflow="extend")
+    (system, *_) = systems_of(potential)
+    virial = potential.evaluate(system)["virial"]
+    h, found = 1e-5, torch.zeros_like(virial)
+    for a in range(3):
+        for b in range(3):
+            for sign in (1, -1):
+                strain = torch.eye(3, dtype=torch.float64)
+                strain[a, b] += sign * h
+                moved = dataclasses.replace(
+                    system, positions=system.positions @ strain, cell=system.cell @ strain
+                )
+                found[:, a, b] -= sign * potential.evaluate(moved)["energy"] / (2 * h)
+    assert relative_error(found, virial) < 1e-6
+
+
+def test_float32_boxes_of_water():
+    """A step in float32 is that of float64 to its digits, for a box as the benchmarks have it."""
+    single = potential_of(hybrid(A, R), ("O", "H"), dtype=torch.float32, overflow="extend")
+    double = potential_of(hybrid(A, R), ("O", "H"), overflow="extend")
+    system = from_atoms([sample_box(96, ["O", "H"])], double.type_map)
+    assert_close(
+        single.evaluate(system), double.evaluate(system), FLOAT32, ("atom_energy", "forces", "virial")
+    )
