@@ -5,14 +5,14 @@
 
 Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
 without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
-neighbours (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r;
-`attention` is the first with two layers of attention, smooth; `hybrid` is se_e2_a and se_e2_r side by side, of
-DeePMD-kit's example for water: 6 A both, and one net; and se_e2_a. Boxes have water's density. On the CPU a
-time is energy, forces and virial by a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit, which
-gets the same model as .pth and makes the list itself; --processor takes the time of the processors instead of the
-clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step of 0.5 fs, lists included, and that
-of the step's kernels alone by a CUDA graph; last, diamond with 158 neighbours an atom. Memory is the most that
-PyTorch had at a time.
+neighbours (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; `attention`
+is the first with two layers of attention, smooth; `hybrid` is se_e2_a and se_e2_r side by side, of DeePMD-kit's
+example for water: 6 A both, and one net; `angles` is se_e3 of 2-4-8 at 6 A, `angles_tebd` and `angles_strip` are
+se_e3_tebd of 2-4-8 at 4 A; and se_e2_a. Boxes have water's density. On the CPU a time is energy, forces and virial by
+a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit, which gets the same model as .pth and makes
+the list itself; --processor takes the time of the processors instead of the clock's, for busy machines, on one thread.
+On a GPU a time is that of an NVT step of 0.5 fs, lists included, and that of the step's kernels alone by a CUDA graph,
+where one can have them; last, diamond with 158 neighbours an atom. Memory is the most that PyTorch had at a time.
 """
 
 import argparse
@@ -57,6 +57,9 @@ SIZES = {
 RADIAL = {"rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [25, 50, 100], "seed": 1}
 ATTENTION = {**SIZES, "sel": 138, "attn_layer": 2, "attn": 128, "smooth_type_embedding": True}
 ANGULAR = {**RADIAL, "axis_neuron": 16, "type_one_side": True}
+# Those of DeePMD-kit's examples for water.
+ANGLES = {"rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [2, 4, 8], "seed": 1}
+TEBD = {**ANGLES, "rcut": 4.0, "sel": 60, "tebd_dim": 8}
 DESCRIPTORS: dict[str, dict[str, Any]] = {
     "concat": {"type": "dpa1", **SIZES},
     "strip": {"type": "se_atten_v2", **SIZES},
@@ -64,6 +67,9 @@ DESCRIPTORS: dict[str, dict[str, Any]] = {
     "radial": {"type": "se_e2_r", **RADIAL},
     "attention": {"type": "dpa1", **ATTENTION},
     "hybrid": {"type": "hybrid", "list": [{"type": "se_e2_a", **ANGULAR}, {"type": "se_e2_r", **RADIAL}]},
+    "angles": {"type": "se_e3", **ANGLES},
+    "angles_tebd": {"type": "se_e3_tebd", **TEBD},
+    "angles_strip": {"type": "se_e3_tebd", **TEBD, "tebd_input_mode": "strip"},
 }
 # Answers a line, the number of runs, with the milliseconds of one.
 DEEPMD = """
@@ -243,9 +249,10 @@ def on_gpu(potential: Potential, box: Atoms) -> dict[str, float]:
     n = len(box)
     torch.cuda.reset_peak_memory_stats()
     with torch.no_grad():
-        kernels = graph_microseconds(potential, box)
+        captures = potential.evaluator().captures
+        kernels = graph_microseconds(potential, box) if captures else float("nan")
     engine = Engine(box, potential, Physics("nvt", 300, 0.5))
-    steps = max(10, min(400, int(3e6 / kernels)))
+    steps = max(10, min(400, int(3e6 / kernels))) if captures else 60
     list(engine.run(min(60, steps)))
     start = time.perf_counter()
     list(engine.run(steps))

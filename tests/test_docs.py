@@ -105,6 +105,7 @@ def place(tmp_path, monkeypatch):
     water = Atoms("OH2", molecule("H2O").positions, cell=[5, 5, 5], pbc=True, info={"energy": 1.0})
     ase.io.write("clusters.extxyz", [water] * 70)
     ase.io.write("structure.xyz", water)
+    ase.io.write("POSCAR", water, sort=True)
     ase.io.write("water.pdb", water)
     Path("input.json").write_text(json.dumps(small_input()))
     Trainer(parse_config(small_input()), "first").run()
@@ -130,9 +131,9 @@ SHORTER = {
     '"cuda"': '"cpu"',
     "10_000, every=100": "20, every=10",
     "n_steps=1000": "n_steps=5",
-    "autobatcher=True": "autobatcher=False",
     'bulk("Cu", a=4.04': 'bulk("O", "fcc", a=4.04',
     "run(200,": "run(100,",
+    "autobatcher=True": "autobatcher=False",
 }
 
 
@@ -145,7 +146,8 @@ def test_python_runs(place, page, blocks):
     found = python((ROOT / page).read_text())
     assert len(found) >= blocks, "blocks went, or are not found any more"
     atoms = ase.io.read("structure.xyz")
-    names = {"mdops": mdops, "atoms": atoms, **vars(mdops.md)}
+    names = {"mdops": mdops, "atoms": atoms, "structures": [atoms], **vars(mdops.md)}
+    names |= {"coords": atoms.positions[None], "cells": atoms.cell[None], "atom_types": [0, 1, 1]}
     for block in found:
         if any(
             find_spec(package) is None

@@ -1,9 +1,17 @@
 """Descriptors of pairs of neighbours, with their embedding nets as splines of the angle."""
 
+import dataclasses
 from typing import TYPE_CHECKING
+
+import torch
 
 from mdops.evaluators.angle_knots import angle_descriptors
 from mdops.evaluators.autograd import Autograd
+from mdops.evaluators.base import Answers
+from mdops.models.angles import AngleDescriptor
+from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.models.standard import DescriptorFitting
+from mdops.ops import NeighborList
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -35,3 +43,23 @@ class AngleMoments(Autograd):
         if potential.device.type not in cls.devices:
             return f"the ops run on CPUs, and the model is on {potential.device}"
         return None
+
+    def respond(
+        self,
+        near: Neighborhood,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+        check: bool,
+        trains: bool,
+    ) -> tuple[Answers, NeighborReport]:
+        model = self.potential.model
+        if isinstance(model, DescriptorFitting) and isinstance(model.descriptor, AngleDescriptor):
+            d, own = model.descriptor, near.without(model.absent_pairs)
+            features, report = d.with_report(own)
+            if report is not None:
+                if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
+                    own = dataclasses.replace(own, truncates=True).select(d.sel, mixed=d.mixed)
+                    features = d(own)
+                return model.finish(model.fitting(features.values, own, fparam, aparam), near.types), report
+        return super().respond(near, neighbors, fparam, aparam, check, trains)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from mdops.models.contract import EnvironmentDescriptor, Features
-from mdops.models.neighborhood import Neighborhood
+from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn import pieces
 from mdops.ops import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_moment import POWERS, ROW
@@ -114,15 +114,22 @@ class AngleDescriptor(EnvironmentDescriptor):
         return self.channels + (0 if constants is None else constants.shape[1])
 
     def forward(self, near: Neighborhood) -> Features:
-        d = None if self.knots is None else self._summed(near, self.knots)
+        return self.with_report(near)[0]
+
+    def with_report(self, near: Neighborhood) -> tuple[Features, NeighborReport | None]:
+        """What `forward` gives, and what there is to say of the neighbours, where that is known: not from the nets
+        themselves."""
+        d, report = (None, None) if self.knots is None else self._summed(near, self.knots)
         d = self.exact(near) if d is None else d
         constants = self.constants()
         if constants is not None:
             d = torch.cat([d, F.embedding(near.centers, constants)], dim=1)
-        return Features(d)
+        return Features(d), report
 
-    def _summed(self, near: Neighborhood, knots: AngleKnots) -> torch.Tensor | None:
-        """D (N, M) by splines; None where tables or moments would be too large."""
+    def _summed(
+        self, near: Neighborhood, knots: AngleKnots
+    ) -> tuple[torch.Tensor | None, NeighborReport | None]:
+        """D (N, M) by splines, and the report; nothing where tables or moments would be too large."""
         kinds = self._kinds(near)
         counts, types, std, mask = near.counts, near.types, self.std, self.excluded
         if near.absent_pairs is not None:
@@ -135,7 +142,7 @@ class AngleDescriptor(EnvironmentDescriptor):
         n, grid = counts.shape[1], knots.grid
         numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else len(types) * POWERS)
         if numbers > _MOST_NUMBERS or near.displacements.is_cuda:
-            return None
+            return None, None
         lists = (near.displacements, counts, types, std)
         options: dict[str, Any] = {
             "cutoff": self.cutoff,
@@ -146,13 +153,23 @@ class AngleDescriptor(EnvironmentDescriptor):
         if near.once:
             tables = self._fixed(grid, kinds)
             gates = tables[1] if self.gated else None
-            return angle_features(*lists, tables[0], grid, gates=gates, **options)[0]
-        d = None
+            d, within, nearest = angle_features(*lists, tables[0], grid, gates=gates, **options)
+            return d, self._report(within, nearest, kinds)
+        parts = []
         for gated, table in enumerate(self.coefficients(grid, kinds)):
-            moments, _, _ = angle_moment(*lists, grid, gated=bool(gated), **options)
-            part = moments.flatten(1) @ table.flatten(0, 2)
-            d = part if d is None else d + part
-        return d
+            moments, within, nearest = angle_moment(*lists, grid, gated=bool(gated), **options)
+            parts.append(moments.flatten(1) @ table.flatten(0, 2))
+        return sum(parts[1:], parts[0]), self._report(within, nearest, kinds)
+
+    def _report(
+        self, within: torch.Tensor, nearest: torch.Tensor, kinds: torch.Tensor | None
+    ) -> NeighborReport:
+        """Of neighbours of these types, (N, n)."""
+        if self.mixed:
+            within = within.sum(1, keepdim=True, dtype=torch.int32)
+        elif kinds is not None:
+            within = within.new_zeros(len(within), self.ntypes).index_copy(1, kinds, within)
+        return NeighborReport((within,), nearest)
 
     def _kinds(self, near: Neighborhood) -> torch.Tensor | None:
         """The types that are there, (n,) int64, rising, where a model knows many more; None: all count."""
