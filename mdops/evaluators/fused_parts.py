@@ -270,7 +270,7 @@ class _Others:
         """The atoms in runs, as many at once as the parts want."""
         sizes = [part.atoms_at_once(self.near) for part in self._parts]
         size = min((n for n in sizes if n is not None), default=self._system.atoms)
-        return [slice(k, k + size) for k in range(0, self._system.atoms, max(size, 1))]
+        return [slice(k, k + size) for k in range(0, max(self._system.atoms, 1), max(size, 1))]
 
     def _forward(self, run: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """The pair vectors of some atoms, and the features, differentiable in these."""

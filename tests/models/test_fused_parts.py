@@ -35,7 +35,7 @@ from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.models import se_e3
 from mdops.ops.hybrid_potential import folded_rows
-from mdops.system import from_atoms
+from mdops.system import from_atoms, from_tensors
 
 CASES = sorted(p for root in (KINDS, SHARED) for p in root.glob("hybrid*"))
 NAMES = ("energy", "atom_energy", "forces", "virial")
@@ -172,6 +172,15 @@ def test_other_parts_in_runs(monkeypatch):
     monkeypatch.setattr(se_e3.SeE3, "atoms_at_once", lambda self, near: 13)
     for system, wanted in zip(systems, whole, strict=True):
         assert_close(potential.evaluate(system), wanted, 1e-12)
+
+
+@pytest.mark.parametrize("parts", [[A, R], [A, T]], ids=["sums", "angles"])
+def test_no_atoms(parts):
+    potential = potential_of(hybrid(*parts))
+    found = potential.evaluate(
+        from_tensors(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), None, None, None, 2)
+    )
+    assert found["energy"].tolist() == [0.0] and found["forces"].shape == (0, 3)
 
 
 def test_many_types():
