@@ -6,13 +6,14 @@
 Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
 without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
 neighbours (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; `attention`
-is the first with two layers of attention, smooth; `hybrid` is se_e2_a and se_e2_r side by side, of DeePMD-kit's
-example for water: 6 A both, and one net; `angles` is se_e3 of 2-4-8 at 6 A, `angles_tebd` and `angles_strip` are
-se_e3_tebd of 2-4-8 at 4 A; and se_e2_a. Boxes have water's density. On the CPU a time is energy, forces and virial by
-a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit, which gets the same model as .pth and makes
-the list itself; --processor takes the time of the processors instead of the clock's, for busy machines, on one thread.
-On a GPU a time is that of an NVT step of 0.5 fs, lists included, and that of the step's kernels alone by a CUDA graph,
-where one can have them; last, diamond with 158 neighbours an atom. Memory is the most that PyTorch had at a time.
+is the first with two layers of attention, smooth; `zbl` the first with a ZBL table, with the switch of DeePMD-kit's
+example for water, 0.9 to 1 A; `hybrid` is se_e2_a and se_e2_r side by side, of that example: 6 A both, and one net;
+`angles` is se_e3 of 2-4-8 at 6 A, `angles_tebd` and `angles_strip` are se_e3_tebd of 2-4-8 at 4 A; and se_e2_a. Boxes
+have water's density. On the CPU a time is energy, forces and virial by a given list, each way in turn in one run,
+medians; PYTHON has DeePMD-kit, which gets the same model as .pth and makes the list itself; --processor takes the time
+of the processors instead of the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step of
+0.5 fs, lists included, and that of the step's kernels alone by a CUDA graph, where one can have them; last, diamond
+with 158 neighbours an atom. Memory is the most that PyTorch had at a time.
 """
 
 import argparse
@@ -35,13 +36,15 @@ from ase.build import bulk
 from machine import machine
 
 import mdops
-from mdops import Potential
+from mdops import Potential, zbl
 from mdops.cli.sample_model import sample_box, water_model
 from mdops.evaluators import SIMULATE, TRAIN, Autograd
 from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.models import DescriptorFitting
+from mdops.models.pairtab import PairTable, PairTableOptions
 from mdops.models.standard import StandardOptions
+from mdops.models.zbl import ZBLModel, ZBLOptions
 from mdops.options import parse
 from mdops.system import from_atoms
 
@@ -67,6 +70,7 @@ DESCRIPTORS: dict[str, dict[str, Any]] = {
     "many": {"type": "dpa1", **SIZES},
     "radial": {"type": "se_e2_r", **RADIAL},
     "attention": {"type": "dpa1", **ATTENTION},
+    "zbl": {"type": "dpa1", **SIZES},
     "hybrid": {"type": "hybrid", "list": [{"type": "se_e2_a", **ANGULAR}, {"type": "se_e2_r", **RADIAL}]},
     "angles": {"type": "se_e3", **ANGLES},
     "angles_tebd": {"type": "se_e3_tebd", **TEBD},
@@ -105,10 +109,29 @@ def model_of(name: str, elements: list[str]) -> Potential:
     with torch.no_grad():
         for net in model.fitting.nets.nets:
             net.layers[-1].weight *= 0.01
-    potential = Potential(model, overflow="extend").eval()
+    potential = Potential(blended(model) if name == "zbl" else model, overflow="extend").eval()
     potential.source = {"min_nbor_dist": 0.5}
     potential.use_spline()
     return potential
+
+
+def blended(net: DescriptorFitting) -> ZBLModel:
+    """The net and a table."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "zbl.txt"
+        zbl.write_table(file, net.type_map, zbl.table(net.type_map))
+        table = {"tab_file": str(file), "rcut": 6.0, "sel": SIZES["sel"]}
+        part = PairTable.random(PairTableOptions(type_map=net.type_map, **table), 1, torch.float32)
+    o = net.options
+    options = ZBLOptions(
+        type_map=net.type_map,
+        descriptor=o.descriptor,
+        fitting_net=o.fitting_net,
+        use_srtab="",
+        sw_rmin=0.9,
+        sw_rmax=1.0,
+    )
+    return ZBLModel(options, net.type_map, *ZBLModel.no_statistics(len(net.type_map)), [net, part])
 
 
 def elements_of(name: str) -> tuple[list[str], list[str]]:

@@ -93,7 +93,9 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
 
         return random
 
-    random = numbers(2)
+    random = numbers(
+        2
+    )  # samples that not every device has draw from others, so that these are the same on all
 
     samples = _pair_samples(p, random, dtype) + _step_samples(p, random) + _net_samples(random)
     for radial in (False, True):
@@ -109,8 +111,8 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         Sample("unit_backward_backward", (random(4, 21), random(4, 21), rows)),
     ]
     if has_kernel("hybrid_potential", device):
-        samples += _hybrid_samples(p, random)
-    samples += _table_samples(p, random)
+        samples += _hybrid_samples(p, numbers(8))
+    samples += _table_samples(p, numbers(9))
     # On a GPU the whole step computes in float32 alone.
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("spline_potential", device)
@@ -512,6 +514,8 @@ def _near_images(p: dict[str, torch.Tensor]) -> torch.Tensor:
 
 def _table_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
     """A table alone, and one that is blended with other energies; no pair is nearer than it begins."""
+    if not has_kernel("near_weight", p["positions"].device):
+        return []
     atoms = (p["positions"], p["cell"], p["batch"], p["types"], p["neighbors"], _near_images(p), p["counts"])
     near = (p["mask"], 2.8, 0.4, 0.6, 1.9)
     table = (p["mask"], random(2, 2, 9, 4, like=torch.float64))

@@ -127,7 +127,7 @@ def fused_steps() -> None:
         (2000, (40, 40), "tanh", ""),
         (2000, (24, 48, 96), "gelu", ""),
         (2000, (24, 48) + (48,) * 14, "softplus", ""),
-        (4300, (256, 40), "silu", ""),
+        (4300, (248, 40), "silu", ""),
         (4300, (40, 40), "tanh", "101376"),
     ):
         os.environ["MDOPS_GPU_SHARED_BYTES"] = shared

@@ -114,6 +114,10 @@ class Blended(Evaluator):
             no_pairs = torch.zeros(model.ntypes, model.ntypes, dtype=torch.bool)
             mask = no_pairs if model.absent_pairs is None else model.absent_pairs
             self._near = mask, model.near_part[0].cutoff, o.smin_alpha, o.sw_rmin, o.sw_rmax
+            # Where no atom has a near neighbour no weights are needed.
+            self._alone: Any = (
+                self._evaluators[0] if not self._all_have_energy else self._parts[0].evaluator()
+            )
         # Splines are extrapolated below r_min; a blend's table has taken over by then.
         found = max((evaluator.r_min for evaluator in self._evaluators), default=0.0)
         covered = isinstance(model, ZBLModel) and model.options.sw_rmin >= found
@@ -175,16 +179,23 @@ class Blended(Evaluator):
         return sums, reports
 
     def _zbl(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
-        near, _, _ = near_weight(
-            *(system.positions, system.cell, system.batch, system.types),
-            *(neighbors.neighbors, neighbors.images, neighbors.counts, *self._near),
-        )
+        atoms = (system.positions, system.cell, system.batch, system.types, *neighbors[:3])
+        near, within, nearest = near_weight(*atoms, *self._near)
+        reach = self._model.models[1].cutoff
+        if reach != self._near[1]:  # the table reports of the atoms that it looks at
+            _, within, nearest = near_weight(*atoms, self._near[0], reach, *self._near[2:])
+        report = NeighborReport((within.sum(1, keepdim=True, dtype=torch.int32),), nearest)
+        if not near.any():
+            net, net_report = self._part(
+                0, system, neighbors, parameters, silent, atom_virial, by=self._alone
+            )
+            return net, [net_report, report]
         far = 1 - near
         weights = (far, near) if silent is None else (far * silent, near * silent)
         net, net_report = self._part(0, system, neighbors, parameters, weights[0], atom_virial)
         names, ntypes = self._model.names_1, self._parts[1].model.ntypes
         blend = {"other": net["atom_energy"], "near": _renamed_mask(self._near, names, ntypes)}
-        table, report = self._part(1, system, neighbors, parameters, weights[1], atom_virial, **blend)
+        table, _ = self._part(1, system, neighbors, parameters, weights[1], atom_virial, **blend)
         sums = {name: value + table[name] for name, value in net.items() if name != "atom_energy"}
         # A table's NaN is of atoms that are too near, and those alone have it.
         energy = far * net["atom_energy"] + torch.where(near == 0, 0.0, near * table["atom_energy"])
@@ -198,9 +209,10 @@ class Blended(Evaluator):
         parameters: Any,
         weight: Any,
         atom_virial: bool,
+        by: Any = None,
         **more: Any,
     ) -> tuple[Answers, NeighborReport]:
-        """What a part says."""
+        """What a part says, by its evaluator unless told."""
         names = getattr(self._model, f"names_{i}")
         if names is not None:
             system, neighbors = _renamed(system, neighbors, names, self._parts[i].model.ntypes)
@@ -208,7 +220,8 @@ class Blended(Evaluator):
         asked = {"weight": weight} if weight is not None else {}
         if atom_virial:
             asked["atom_virial"] = True
-        return self._evaluators[i](system, neighbors, check=False, **taken, **asked, **more)
+        evaluator = self._evaluators[i] if by is None else by
+        return evaluator(system, neighbors, check=False, **taken, **asked, **more)
 
 
 class SplinedBlend(Autograd):

@@ -245,8 +245,7 @@ class _Others:
             report = self.near.report([part.neighbors])
             found += report.within
             specs.append(part.neighbors)
-        longest = max(part.descriptor.cutoff for part in self._s.sums)
-        if any(spec.cutoff > longest for spec in specs):
+        if specs and max(s.cutoff for s in specs) > max(part.descriptor.cutoff for part in self._s.sums):
             nearest = self.near.report([]).nearest
         return NeighborReport(tuple(found), nearest)
 

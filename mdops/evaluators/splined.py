@@ -246,6 +246,7 @@ class SplineNets:
         kinds: the model's types that count here, n of them; has_all: whether these are all.
         shares_net: whether one fitting net, with one scale, serves all of these types.
         members: of each part of the descriptor how it is evaluated: a `SplineSum`, or the part itself.
+        marks_types: whether the first layer of the one net has an input for each type, which is 1 for its own.
     """
 
     model: DescriptorFitting
@@ -258,6 +259,9 @@ class SplineNets:
         self.shares_net = bool(model.fitting.shared and model.has_energy[kinds.index].all())
         like = next(model.parameters())
         self._marks = torch.eye(len(kinds.numbers), dtype=like.dtype, device=like.device)
+        # Kept, as it is asked for in every step.
+        has_constants = any(part.descriptor.width > part.features for part in self.sums)
+        self.marks_types = self.shares_net and len(kinds.numbers) > 1 and has_constants
 
     @property
     def nets(self) -> list[Net]:
@@ -271,12 +275,6 @@ class SplineNets:
     @property
     def others(self) -> list[Descriptor]:
         return [part for part in self.members if not isinstance(part, SplineSum)]
-
-    @property
-    def marks_types(self) -> bool:
-        """Whether the first layer of the one net has an input for each type, which is 1 for its own."""
-        has_constants = any(part.descriptor.width > part.features for part in self.sums)
-        return self.shares_net and len(self.kinds.numbers) > 1 and has_constants
 
     def fitting_layers(self, *, double: bool = False) -> list[list[LayerTensors]]:
         """Each net's layers for inputs [T^T T_< of each sum, features of the others, what `extra_inputs` gives],
@@ -351,8 +349,8 @@ class SplineModel(SplineSum, SplineNets):
         grid = potential.grid if grid is None else grid
         assert isinstance(model, DescriptorFitting) and d is not None and grid is not None
         super().__init__(model, d, grid, types, potential.smoothing)
-        self.set_nets(model, self.kinds)
         self.members = [self]
+        self.set_nets(model, self.kinds)
 
     @staticmethod
     def why_not(potential: "Potential") -> str | None:

@@ -8,6 +8,8 @@ from ase import units
 from mdops.errors import InputError
 from mdops.md.engine.frame import Frame
 
+__all__ = ["GreenKubo", "green_kubo", "heat_current"]
+
 # 1 eV/(A fs K) in W/(m K).
 _W_PER_M_K = (1 / units.J) * 1e10 * 1e15
 
@@ -40,11 +42,13 @@ def heat_current(frame: Frame, masses: np.ndarray, energies: np.ndarray | float 
 
 @dataclass(frozen=True)
 class GreenKubo:
-    """Attributes:
-    times: (L,), fs, from 0.
-    correlation: (L, 3), (eV A/fs)^2: <J_a(0) J_a(t)> of each direction.
-    conductivity: (L, 3), W/(m K): its integral up to each time. In an isotropic substance the mean of the three is
-        the conductivity, and their spread tells how sure it is.
+    """A correlation of heat currents, and the conductivity that is its integral.
+
+    Attributes:
+        times: (L,), fs, from 0.
+        correlation: (L, 3), (eV A/fs)^2: <J_a(0) J_a(t)> of each direction.
+        conductivity: (L, 3), W/(m K): its integral up to each time. In an isotropic substance the mean of the three is
+            the conductivity, and their spread tells how sure it is.
     """
 
     times: np.ndarray

@@ -25,6 +25,8 @@ from mdops.md.options import Output, Relaxation
 from mdops.md.outputs import TextFile, open_trajectory
 from mdops.md.run import check_same, last_checkpoint, models_identity
 
+__all__ = ["Relaxed", "relax"]
+
 _SKIN = 0.5
 
 

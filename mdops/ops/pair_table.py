@@ -42,7 +42,8 @@ def pair_table(*args: Any) -> tuple[torch.Tensor, ...]:
 
     Returns:
         atom_energy (N,), forces (N, 3), virial (S, 3, 3) float64; within (N, ntypes) int32 and nearest (N,) float64 of
-        the cutoff, masked pairs too; atom_virial (N, 3, 3) float64, or (0, 3, 3).
+        the cutoff, masked pairs too, but of a blend 0 and the cutoff, which `near_weight` looks at; atom_virial (N, 3,
+        3) float64, or (0, 3, 3).
     """
     return torch.ops.mdops.pair_table(*args)
 

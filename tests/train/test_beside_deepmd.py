@@ -39,7 +39,7 @@ WORSE = {"se_e2_r/input.json"}
 
 def test_errors_are_no_larger_within_their_noise():
     compared = {name: row for name, row in ROWS.items() if "ratio" in row}
-    assert {name.split("/")[0] for name in compared} == KINDS - {"zbl", "linear"}
+    assert {name.split("/")[0] for name in compared} == KINDS
     for name, row in compared.items():
         for middle, low, high in row["ratio"].values():
             assert low < middle < high, name

@@ -1,58 +1,118 @@
 #include "pair_table/cpu_loops.h"
 
+#include <vector>
+
 namespace mdops {
 
 namespace {
 
-// Distances of what `report` counts, then work(slot, d, r) for neighbours that are not masked.
-template <class Work>
-bool each_counted(const ListArgs& list, const bool* pair_mask, double cutoff, int64_t i, int32_t* within,
-                  double* nearest, const Work& work) {
-  *nearest = cutoff;
+// The least of squared distances; NaN once one is.
+inline void closer(double r2, double& least) {
+  if (!(r2 >= least) && least == least) least = r2;
+}
+
+// The neighbours of one atom that are not masked.
+struct Neighbors {
+  struct One {
+    double d[3], r;
+    int32_t j;
+    int t;
+  };
+  std::vector<One> all;
+  double least2;  // the smallest squared distance; NaN if any is; infinite where there is none
+
+  // Fills in all but r, and what `report` counts unless it is null. Returns false where the list names an
+  // atom that is not there.
+  bool gather(const ListArgs& list, const bool* pair_mask, double cutoff, int64_t i,
+              const NearReport* report) {
+    all.clear();
+    least2 = INFINITY;
+    double nearest2 = cutoff * cutoff;
+    int32_t* within = report ? report->within + i * list.ntypes : nullptr;
+    const bool whole = each_neighbor(list, pair_mask, cutoff, i,
+                                     [&](int64_t slot, int t, const double* d, double r2, bool masked) {
+                                       if (within) ++within[t];
+                                       closer(r2, nearest2);
+                                       if (masked) return;
+                                       closer(r2, least2);
+                                       all.push_back({{d[0], d[1], d[2]}, r2, list.neighbors[slot], t});
+                                     });
+    if (report) report->nearest[i] = std::sqrt(nearest2);
+    return whole;
+  }
+
+  void take_roots() {
+    for (One& one : all) one.r = std::sqrt(one.r);  // squared until now
+  }
+
+  // Of the weights, once there are roots.
+  NearSums sums(double decay) const {
+    NearSums found{std::sqrt(least2), 0, 0};
+    for (const One& one : all) {
+      const double w = found.weight(one.r, decay);
+      found.weights += w, found.weighted += w * one.r;
+    }
+    return found;
+  }
+};
+
+// The first look at every atom: what `report` counts, and the least distance that is not masked, NaN if any
+// is.
+bool look(const ListArgs& list, const NearArgs& near, int64_t i, double* least, const NearReport& report) {
+  const double *x = list.positions, *xi = x + 3 * i, cutoff2 = near.cutoff * near.cutoff;
+  const double* cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
+  const uint64_t atoms = static_cast<uint64_t>(list.atoms);
+  double least2 = cutoff2, nearest2 = cutoff2;
   bool unordered = false;
-  const bool whole = each_neighbor(list, pair_mask, cutoff, i,
-                                   [&](int64_t slot, int t, const double* d, double r, bool masked) {
-                                     ++within[t];
-                                     *nearest = r < *nearest ? r : *nearest;
-                                     unordered |= r != r;
-                                     if (!masked) work(slot, t, d, r);
-                                   });
-  if (unordered) *nearest = NAN;
-  return whole;
-}
-
-NearSums near_sums(const ListArgs& list, const NearArgs& near, int64_t i, double least) {
-  NearSums sums{least, 0, 0};
-  each_neighbor(list, near.pair_mask, near.cutoff, i,
-                [&](int64_t, int, const double*, double r, bool masked) {
-                  if (masked) return;
-                  const double w = sums.weight(r, near.decay);
-                  sums.weights += w, sums.weighted += w * r;
-                });
-  return sums;
-}
-
-// The distance to the nearest neighbour that makes the weight; NaN if any is; infinite where there is none.
-double least_of(const ListArgs& list, const NearArgs& near, int64_t i) {
-  double least = INFINITY;
-  each_neighbor(list, near.pair_mask, near.cutoff, i,
-                [&](int64_t, int, const double*, double r, bool masked) {
-                  if (!masked && !(r >= least) && least == least) least = r;
-                });
-  return least;
+  int64_t slot = i * list.list_width;
+  for (int t = 0; t < list.ntypes; ++t) {
+    double own2 = cutoff2;
+    int32_t within = 0;
+    for (const int64_t end = slot + list.counts[i * list.ntypes + t]; slot < end; ++slot) {
+      const uint64_t j = static_cast<uint32_t>(list.neighbors[slot]);
+      if (j >= atoms) return false;
+      double d[3] = {x[3 * j] - xi[0], x[3 * j + 1] - xi[1], x[3 * j + 2] - xi[2]};
+      if (list.images[slot] != 0) displacement(xi, x + 3 * j, cell, list.images[slot], d);
+      const double r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
+      within += !(r2 >= cutoff2);
+      own2 = r2 < own2 ? r2 : own2;
+      unordered |= r2 != r2;
+    }
+    report.within[i * list.ntypes + t] = within;
+    nearest2 = own2 < nearest2 ? own2 : nearest2;
+    if (!near.pair_mask[list.types[i] * list.ntypes + t] && own2 < least2) least2 = own2;
+  }
+  report.nearest[i] = unordered ? NAN : std::sqrt(nearest2);
+  *least = unordered ? NAN : std::sqrt(least2);
+  return true;
 }
 
 // Adds the pair's part of an energy's gradient, g along d, to forces and virials.
-void add_pair(const ListArgs& list, int64_t i, int64_t j, const double* d, double g,
+void add_pair(const ListArgs& list, int64_t i, const Neighbors::One& pair, double g,
               PotentialResults<double>& out) {
   double* virial = out.virial + 9 * static_cast<int64_t>(list.batch[i]);
+  const int64_t j = pair.j;
   for (int a = 0; a < 3; ++a) {
-    out.forces[4 * i + a] += g * d[a];
-    out.forces[4 * j + a] -= g * d[a];
+    out.forces[4 * i + a] += g * pair.d[a];
+    out.forces[4 * j + a] -= g * pair.d[a];
     for (int b = 0; b < 3; ++b) {
-      virial[3 * a + b] -= g * d[a] * d[b];
-      if (out.atom_virial) out.atom_virial[9 * j + 3 * a + b] -= g * d[a] * d[b];
+      virial[3 * a + b] -= g * pair.d[a] * pair.d[b];
+      if (out.atom_virial) out.atom_virial[9 * j + 3 * a + b] -= g * pair.d[a] * pair.d[b];
     }
+  }
+}
+
+// What a blend has beside the parts' weighted forces: the weight's slope times the difference of energies.
+void add_slopes(const ListArgs& list, const NearArgs& near, double difference, int64_t i, Neighbors& around,
+                PotentialResults<double>& out) {
+  around.gather(list, near.pair_mask, near.cutoff, i, nullptr);
+  around.take_roots();
+  const NearSums sums = around.sums(near.decay);
+  const double slope = difference * weight_at(near, sums.mean()).slope;
+  if (slope == 0) return;  // as where the weight is 1
+  for (const Neighbors::One& one : around.all) {
+    const double g = slope * mean_slope(sums, near, one.r);
+    if (g != 0) add_pair(list, i, one, g / one.r, out);
   }
 }
 
@@ -61,18 +121,21 @@ void add_pair(const ListArgs& list, int64_t i, int64_t j, const double* d, doubl
 int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin, int64_t end, double* weight,
                      const NearReport& report) {
   int64_t bad = -1;
+  Neighbors around;
   for (int64_t i = begin; i < end; ++i) {
-    double least = INFINITY;
     weight[i] = 0, report.nearest[i] = near.cutoff;
     if (list.types[i] < 0) continue;
-    if (!each_counted(list, near.pair_mask, near.cutoff, i, report.within + i * list.ntypes,
-                      report.nearest + i, [&](int64_t, int, const double*, double r) {
-                        if (!(r >= least) && least == least) least = r;
-                      })) {
+    double least = 0;
+    if (!look(list, near, i, &least, report)) {
       bad = i;
       continue;
     }
-    if (!(least >= near.high)) weight[i] = weight_at(near, near_sums(list, near, i, least).mean()).c;
+    // No mean is below the least distance: most atoms need not be looked at again.
+    if (least >= near.high) continue;
+    around.gather(list, near.pair_mask, near.cutoff, i, nullptr);
+    if (around.all.empty()) continue;
+    around.take_roots();
+    weight[i] = weight_at(near, around.sums(near.decay).mean()).c;
   }
   return bad;
 }
@@ -80,35 +143,26 @@ int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin, 
 int64_t table_energies(const ListArgs& list, const TableArgs& table, const TableTask& task, int64_t begin,
                        int64_t end, const NearReport& report, PotentialResults<double>& out) {
   int64_t bad = -1;
+  Neighbors around;
   for (int64_t i = begin; i < end; ++i) {
     report.nearest[i] = table.cutoff;
-    if (list.types[i] < 0) continue;
     const double weight = task.weight ? task.weight[i] : 1;
-    const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
-    double energy = 0;
-    const bool counts = weight != 0;
-    if (!each_counted(list, table.pair_mask, table.cutoff, i, report.within + i * list.ntypes,
-                      report.nearest + i, [&](int64_t slot, int t, const double* d, double r) {
-                        if (!counts) return;
-                        const PairEnergy pair = pair_energy(table, row + t, r);
-                        energy += 0.5 * pair.u;
-                        add_pair(list, i, list.neighbors[slot], d, 0.5 * weight * pair.slope / r, out);
-                      })) {
+    if (list.types[i] < 0 || (weight == 0 && task.near)) continue;
+    if (!around.gather(list, table.pair_mask, table.cutoff, i, task.near ? nullptr : &report)) {
       bad = i;
       continue;
     }
+    if (weight == 0) continue;
+    around.take_roots();
+    const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
+    double energy = 0;
+    for (const Neighbors::One& one : around.all) {
+      const PairEnergy pair = pair_energy(table, row + one.t, one.r);
+      energy += 0.5 * pair.u;
+      if (pair.slope != 0) add_pair(list, i, one, 0.5 * weight * pair.slope / one.r, out);
+    }
     out.energy[i] = energy;
-    if (!task.near || !counts) continue;
-    const double least = least_of(list, *task.near, i);
-    const NearSums sums = near_sums(list, *task.near, i, least);
-    const double difference = (energy - task.other[i]) * weight_at(*task.near, sums.mean()).slope;
-    if (difference == 0) continue;  // 0 where the weight is 1
-    each_neighbor(list, task.near->pair_mask, task.near->cutoff, i,
-                  [&](int64_t slot, int, const double* d, double r, bool masked) {
-                    if (!masked)
-                      add_pair(list, i, list.neighbors[slot], d,
-                               difference * mean_slope(sums, *task.near, r) / r, out);
-                  });
+    if (task.near) add_slopes(list, *task.near, energy - task.other[i], i, around, out);
   }
   return bad;
 }

@@ -17,8 +17,9 @@ int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin, 
                      const NearReport& report);
 
 // With weights c_i (null: 1) and other energies e_i, forces and virials of  sum_i c_i t_i, or with `near`,
-// from which the weights are, of  sum_i c_i (t_i - e_i)  at fixed e_i and with c_i fixed in the part of them:
-// what the other model's own weighted forces leave. t_i is 0 where c_i is.
+// from which the weights are, of  sum_i c_i (t_i - e_i)  with c_i fixed in the part of e_i: what the other
+// model's own weighted forces leave. t_i is 0 where c_i is. With `near` nothing is reported, and atoms of
+// weight 0 are not looked at.
 struct TableTask {
   const double *weight, *other;  // (N,); null
   const NearArgs* near;          // null

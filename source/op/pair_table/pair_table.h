@@ -63,7 +63,12 @@ MDOPS_HD PairEnergy pair_energy(const TableArgs& table, int64_t pair_of_types, d
 struct NearSums {
   double least, weights, weighted;
 
-  MDOPS_HD double weight(double r, double decay) const { return exp((least - r) / decay); }
+  // Not more than the rounding of the sums beyond kFar decay lengths: most neighbours are.
+  static constexpr double kFar = 40;
+  MDOPS_HD double weight(double r, double decay) const {
+    const double x = (r - least) / decay;
+    return x > kFar ? 0 : exp(-x);
+  }
   MDOPS_HD double mean() const { return weighted / weights; }
 };
 
@@ -85,23 +90,25 @@ MDOPS_HD double mean_slope(const NearSums& sums, const NearArgs& near, double r)
   return sums.weight(r, near.decay) / sums.weights * (1 - (r - sums.mean()) / near.decay);
 }
 
-// Calls work(slot, d, r) for the neighbours of atom i within the cutoff but for masked pairs; a distance that
-// is NaN counts. Returns false where the list names an atom that is not there.
+// Calls work(slot, t, d, r2, masked) for the neighbours of atom i within the cutoff; a distance that is NaN
+// counts. Returns false where the list names an atom that is not there.
 template <class Work>
 MDOPS_HD bool each_neighbor(const ListArgs& list, const bool* pair_mask, double cutoff, int64_t i,
                             const Work& work) {
   const int type = list.types[i];
   const double *xi = list.positions + 3 * i, *cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
+  const double cutoff2 = cutoff * cutoff;
   int64_t slot = i * list.list_width;
   for (int t = 0; t < list.ntypes; ++t) {
     const int64_t end = slot + list.counts[i * list.ntypes + t];
+    const bool masked = pair_mask[type * list.ntypes + t];
     for (; slot < end; ++slot) {
       const int32_t j = list.neighbors[slot];
       if (j < 0 || j >= list.atoms) return false;
       double d[3];
       displacement(xi, list.positions + 3 * static_cast<int64_t>(j), cell, list.images[slot], d);
       const double r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
-      if (!(r2 >= cutoff * cutoff)) work(slot, t, d, sqrt(r2), pair_mask[type * list.ntypes + t]);
+      if (!(r2 >= cutoff2)) work(slot, t, d, r2, masked);
     }
   }
   return true;

@@ -156,11 +156,10 @@ static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
   if (i < p.atoms) {
     const double* x = p.positions + 3 * static_cast<int64_t>(i);
     p.at[i] = {{x[0], x[1], x[2]}, 0};
-    for (int a = 0; a < p.atom_numbers(); ++a)
-      p.atom_sums[p.atom_numbers() * static_cast<int64_t>(i) + a] = 0;
     if (is_real(p, p.types[i])) atomicAdd(type_count + p.types[i], 1);
   }
   const int threads = gridDim.x * kOrderBlock;
+  for (int64_t k = i; k < int64_t{p.atom_numbers()} * p.atoms; k += threads) p.atom_sums[k] = 0;
   for (int k = i; k < kVirialSums * p.systems; k += threads) p.virial_sums[k] = 0;
   for (int k = i; k < p.systems; k += threads) p.failed[k] = 0;
   for (int k = i; k < p.rows; k += threads) p.row_atom[k] = -1;
