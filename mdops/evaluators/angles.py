@@ -8,7 +8,7 @@ import torch
 from mdops.evaluators.angle_knots import angle_descriptors
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
-from mdops.models.angles import AngleDescriptor
+from mdops.models.angles import GPU_ANGLES, AngleDescriptor, may_run_on
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.ops import NeighborList
@@ -24,7 +24,6 @@ class AngleMoments(Autograd):
     name = "angle moments"
     summary = "sums over pairs of neighbours by splines of the angle, then PyTorch"
     cost = "the embedding nets run on every pair of neighbours instead, which takes some thirty times as long"
-    devices = ("cpu",)
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
@@ -40,8 +39,10 @@ class AngleMoments(Autograd):
             return f"it is for models of se_e3 or se_e3_tebd alone, and this is {potential.kind}"
         if potential.why_no_angle_spline is not None:
             return potential.why_no_angle_spline
-        if potential.device.type not in cls.devices:
-            return f"the ops run on CPUs, and the model is on {potential.device}"
+        if not may_run_on(potential.device):
+            return (
+                f"its sums on GPUs were not tested there yet ({GPU_ANGLES}=1 in the environment allows them)"
+            )
         return None
 
     def respond(

@@ -1,0 +1,444 @@
+// The kernels of the ops of angle moments: a warp an atom, one pair of types after the other. Its rows, and
+// the sums or coefficients of all pieces, are in memory of the warp's own: shared memory, or global where
+// that is too small. Sums are added to in a fixed order.
+#pragma once
+
+#include "angle_moment/angle_moment.h"
+#include "common/rows.h"
+
+namespace mdops {
+
+namespace gpu_angle {
+
+enum class Gate { none, alone, beside };
+
+// Numbers of a piece in a warp's memory: the powers, and gated ones after them.
+template <Gate G>
+constexpr int kColumns = G == Gate::beside ? 2 * kAnglePowers : kAnglePowers;
+
+// How many arrays of numbers there are for the neighbours: rows, their tangents, the gradients of both.
+template <bool Tangents, bool Gradients>
+constexpr int kArrays = 4 * ((Tangents ? 2 : 1) * (Gradients ? 2 : 1));
+
+// What a warp keeps of an atom.
+template <class T>
+struct Warp {
+  T* rows[4];      // x, y, z and w of each neighbour
+  T* tangents[4];  // of these
+  T* grad[4];
+  T* second[4];
+  T* sums;             // (pieces, columns)
+  T* stage;            // (kWarp, columns)
+  T* features;         // (channels,)
+  int32_t* slots;      // (width,)
+  int32_t* kinds;      // (width,)
+  int32_t* first;      // (ntypes + 1,)
+  int32_t* within;     // (ntypes,)
+  int32_t* staged_at;  // (kWarp,)
+  int size;            // neighbours
+};
+
+template <bool Tangents, bool Gradients, Gate G, class T>
+inline int64_t warp_bytes(const AngleArgs<T>& args, int channels) {
+  const int64_t numbers = kArrays<Tangents, Gradients> * args.width +
+                          kColumns<G> * (args.grid.pieces() + int64_t{kWarp}) + channels;
+  const int64_t integers = 2 * args.width + 2 * int64_t{args.ntypes} + 1 + kWarp;
+  return (numbers * static_cast<int64_t>(sizeof(T)) + integers * 4 + 15) / 16 * 16;
+}
+
+template <bool Tangents, bool Gradients, Gate G, class T>
+__device__ __forceinline__ Warp<T> warp_in(const AngleArgs<T>& args, int channels, char* memory) {
+  Warp<T> w;
+  T* at = reinterpret_cast<T*>(memory);
+  const auto four = [&](T** arrays) {
+    for (int a = 0; a < 4; ++a) arrays[a] = at, at += args.width;
+  };
+  four(w.rows);
+  if constexpr (Tangents) four(w.tangents);
+  if constexpr (Gradients) four(w.grad);
+  if constexpr (Tangents && Gradients) four(w.second);
+  w.sums = at, at += static_cast<int64_t>(kColumns<G>) * args.grid.pieces();
+  w.stage = at, at += kColumns<G> * kWarp;
+  w.features = at, at += channels;
+  int32_t* next = reinterpret_cast<int32_t*>(at);
+  w.slots = next, next += args.width;
+  w.kinds = next, next += args.width;
+  w.first = next, next += args.ntypes + 1;
+  w.within = next, next += args.ntypes;
+  w.staged_at = next;
+  w.size = 0;
+  return w;
+}
+
+template <class T>
+__device__ __forceinline__ void fill(T* out, int64_t size, T value) {
+  for (int64_t k = lane_index(); k < size; k += kWarp) out[k] = value;
+}
+
+// Finds the neighbours of atom i, in the order of their slots, and their rows. Returns the smallest squared
+// distance.
+template <bool Tangents, class T>
+__device__ __forceinline__ T find(const AngleArgs<T>& args, int64_t i, const T* tangent, Warp<T>& w) {
+  const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
+  const int32_t* counts = args.counts + i * args.ntypes;
+  const int32_t type = args.types[i];
+  const Normalisation<T> norm = args.normalisation(type);
+  SlotTypes slots(counts, args.ntypes);
+  T nearest = cutoff2;
+  w.size = 0;
+  fill(w.within, args.ntypes, 0);
+  __syncwarp();
+  for (int64_t begin = 0; begin < args.width; begin += kWarp) {
+    const int64_t slot = begin + lane_index();
+    const int t = slot < args.width ? slots.of(slot) : -1;
+    T d[3] = {0, 0, 0};
+    bool counted = false;
+    if (t >= 0) {
+      for (int a = 0; a < 3; ++a) d[a] = args.displacements[3 * (i * args.width + slot) + a];
+      const T r2 = squared_length(d);
+      if (within_cutoff(r2, cutoff2)) {
+        atomicAdd(w.within + t, 1);
+        nearest = nearest_of(nearest, r2);
+        counted = !args.pair_mask[type * args.ntypes + t];
+      }
+    }
+    const unsigned lanes = __ballot_sync(kAllLanes, counted);
+    if (counted) {
+      const int k = w.size + __popc(lanes & ((1u << lane_index()) - 1));
+      w.slots[k] = static_cast<int32_t>(slot);
+      w.kinds[k] = t;
+      const RadialTerms<T> f = radial_terms(squared_length(d), args.cutoff);
+      T row[4];
+      env_row(d, f, norm, row);
+      for (int a = 0; a < 3; ++a) w.rows[a][k] = row[1 + a];
+      w.rows[3][k] = f.w;
+      if constexpr (Tangents) {
+        T v[3], ds;
+        for (int a = 0; a < 3; ++a) v[a] = tangent[3 * (i * args.width + slot) + a];
+        env_row_jvp(d, v, f, norm, row, &ds);
+        for (int a = 0; a < 3; ++a) w.tangents[a][k] = row[1 + a];
+        w.tangents[3][k] = f.dw * (d[0] * v[0] + d[1] * v[1] + d[2] * v[2]) * f.inv_r;
+      }
+    }
+    w.size += __popc(lanes);
+    if (__all_sync(kAllLanes, t < 0)) break;  // types rise: no neighbour comes after
+  }
+  __syncwarp();
+  for (int t = lane_index(); t <= args.ntypes; t += kWarp) {
+    int before = 0;
+    while (before < w.size && w.kinds[before] < t) ++before;
+    w.first[t] = before;
+  }
+  __syncwarp();
+  for (int step = kWarp / 2; step; step /= 2)
+    nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, step));
+  return nearest;
+}
+
+// A pair of neighbours, and how often it counts.
+struct Pair {
+  int j, l, times;
+};
+
+// Pair p of those of n neighbours of one type: with the s-th after it, for s = 0, 1, ...
+__device__ __forceinline__ Pair pair_alike(int p, int n, int first) {
+  const int s = p / n, j = p % n, l = j + s < n ? j + s : j + s - n;
+  return {first + j, first + l, s == 0 ? 1 : 2};
+}
+__device__ __forceinline__ int pairs_alike(int n) {
+  return n * (n + 1) / 2;
+}
+
+template <class T>
+__device__ __forceinline__ T dot3(T* const* a, int j, T* const* b, int l) {
+  return a[0][j] * b[0][l] + a[1][j] * b[1][l] + a[2][j] * b[2][l];
+}
+
+// The sums of the pairs of two types to w.sums; where `Tangents` their change.
+template <Gate G, bool Tangents, class T>
+__device__ __forceinline__ void sum_types(const AngleArgs<T>& args, int t, int u, const Warp<T>& w) {
+  constexpr int columns = kColumns<G>;
+  const int lane = lane_index();
+  fill(w.sums, static_cast<int64_t>(columns) * args.grid.pieces(), T(0));
+  __syncwarp();
+  const int first_t = w.first[t], first_u = w.first[u];
+  const int n = w.first[t + 1] - first_t, m = w.first[u + 1] - first_u;
+  const int total = t == u ? pairs_alike(n) : n * m;
+  for (int begin = 0; begin < total; begin += kWarp) {
+    const int p = begin + lane;
+    if (p < total) {
+      const Pair pair = t == u ? pair_alike(p, n, first_t) : Pair{first_t + p / m, first_u + p % m, 1};
+      const T theta = dot3(w.rows, pair.j, w.rows, pair.l), times = static_cast<T>(pair.times);
+      const T gate = G == Gate::none ? T(1) : w.rows[3][pair.j] * w.rows[3][pair.l];
+      const AnglePlace<T> place = angle_place(theta, args.grid);
+      T powers[kAnglePowers];
+      if constexpr (Tangents) {
+        const T dtheta = dot3(w.rows, pair.j, w.tangents, pair.l) + dot3(w.tangents, pair.j, w.rows, pair.l);
+        T f = times * dtheta, own = times, slopes[kAnglePowers];
+        if constexpr (G == Gate::alone) {
+          const T dgate =
+              w.rows[3][pair.j] * w.tangents[3][pair.l] + w.tangents[3][pair.j] * w.rows[3][pair.l];
+          f = f * gate + times * dgate * theta;
+          own *= gate;
+        }
+        angle_powers(place, f, powers);
+        angle_power_slopes(place, own * theta * place.slope * dtheta, slopes);
+        for (int k = 0; k < kAnglePowers; ++k) powers[k] += slopes[k];
+      } else {
+        angle_powers(place, G == Gate::alone ? times * gate * theta : times * theta, powers);
+      }
+      for (int k = 0; k < kAnglePowers; ++k) {
+        w.stage[columns * lane + k] = powers[k];
+        if constexpr (G == Gate::beside) w.stage[columns * lane + kAnglePowers + k] = gate * powers[k];
+      }
+      w.staged_at[lane] = columns * static_cast<int>(place.piece);
+    }
+    __syncwarp();
+    // One pair after the other, each column by a lane of its own.
+    if (lane < columns)
+      for (int k = 0; k < min(kWarp, total - begin); ++k)
+        w.sums[w.staged_at[k] + lane] += w.stage[columns * k + lane];
+    __syncwarp();
+  }
+}
+
+// Gathers for each neighbour what its pairs give, of types t and u, from the coefficients in w.sums.
+template <Gate G, bool Second, class T>
+__device__ __forceinline__ void pull_types(const AngleArgs<T>& args, int t, int u, const Warp<T>& w) {
+  constexpr int columns = kColumns<G>;
+  const auto one_side = [&](int own, int other) {
+    const T times = own == other ? T(2) : T(1);
+    for (int j = w.first[own] + lane_index(); j < w.first[own + 1]; j += kWarp) {
+      T g[4] = {0, 0, 0, 0}, h[4] = {0, 0, 0, 0};
+      for (int l = w.first[other]; l < w.first[other + 1]; ++l) {
+        const T theta = dot3(w.rows, j, w.rows, l);
+        const AnglePlace<T> place = angle_place(theta, args.grid);
+        const T* p = w.sums + columns * static_cast<int>(place.piece);
+        const AngleFunction<T> f = angle_function(place, theta, p);
+        const T gate = G == Gate::none ? T(1) : w.rows[3][j] * w.rows[3][l];
+        T of_row = times * f.slope, of_gate = times * f.value;
+        if constexpr (G == Gate::alone) of_row *= gate;
+        if constexpr (G == Gate::beside) {
+          const AngleFunction<T> e = angle_function(place, theta, p + kAnglePowers);
+          of_row += times * gate * e.slope;
+          of_gate = times * e.value;
+        }
+        for (int a = 0; a < 3; ++a) g[a] += of_row * w.rows[a][l];
+        if constexpr (G != Gate::none) g[3] += of_gate * w.rows[3][l];
+        if constexpr (Second) {
+          const T dtheta = dot3(w.rows, j, w.tangents, l) + dot3(w.tangents, j, w.rows, l);
+          T along = times * f.curve * dtheta;
+          if constexpr (G == Gate::alone) {
+            const T dgate = w.rows[3][j] * w.tangents[3][l] + w.tangents[3][j] * w.rows[3][l];
+            along = along * gate + times * dgate * f.slope;
+            h[3] += times * f.slope * dtheta * w.rows[3][l] + of_gate * w.tangents[3][l];
+          }
+          for (int a = 0; a < 3; ++a) h[a] += along * w.rows[a][l] + of_row * w.tangents[a][l];
+        }
+      }
+      for (int a = 0; a < 4; ++a) {
+        w.grad[a][j] += g[a];
+        if constexpr (Second) w.second[a][j] += h[a];
+      }
+    }
+    __syncwarp();
+  };
+  one_side(t, u);
+  if (t != u) one_side(u, t);
+}
+
+// The gradients of the pair vectors of atom i, from those of the rows; other slots get zero.
+template <Gate G, bool Second, class T>
+__device__ __forceinline__ void pull_rows(const AngleArgs<T>& args, int64_t i, const T* tangent,
+                                          const Warp<T>& w, T* out) {
+  const Normalisation<T> norm = args.normalisation(args.types[i]);
+  fill(out, 3 * args.width, T(0));
+  __syncwarp();
+  for (int k = lane_index(); k < w.size; k += kWarp) {
+    const int64_t slot = w.slots[k];
+    const T* from = args.displacements + 3 * (i * args.width + slot);
+    const T d[3] = {from[0], from[1], from[2]}, none[4] = {0, 0, 0, 0};
+    const RadialTerms<T> f = radial_terms(squared_length(d), args.cutoff);
+    const T p[4] = {0, w.grad[0][k], w.grad[1][k], w.grad[2][k]};
+    T g[3];
+    if constexpr (Second) {
+      const T* along = tangent + 3 * (i * args.width + slot);
+      const T q[4] = {0, w.second[0][k], w.second[1][k], w.second[2][k]},
+              v[3] = {along[0], along[1], along[2]};
+      T h[3];
+      pair_gradient(d, f, norm, q, none, g);
+      pair_hessian_product(d, v, f, norm, p, none, none, h);
+      for (int a = 0; a < 3; ++a) g[a] += h[a];
+      if constexpr (G != Gate::none) {
+        add_gate_slope(d, f, w.second[3][k], g);
+        T flat[3] = {0, 0, 0};
+        gate_hessian_product(d, v, f, T(1), none, flat);
+        for (int a = 0; a < 3; ++a) g[a] += w.grad[3][k] * flat[a];
+      }
+    } else {
+      pair_gradient(d, f, norm, p, none, g);
+      if constexpr (G != Gate::none) add_gate_slope(d, f, w.grad[3][k], g);
+    }
+    for (int a = 0; a < 3; ++a) out[3 * slot + a] = g[a];
+  }
+}
+
+// work(i, kind) for the atoms of this warp, which has its memory to itself.
+template <class T, class Work>
+__device__ __forceinline__ void for_atoms(const AngleArgs<T>& args, int64_t atoms, const Work& work) {
+  for (int64_t i = blockIdx.x; i < atoms; i += gridDim.x) {
+    __syncwarp();
+    work(i, row_kind(args.types[i], args.ntypes, args.counts + i * args.ntypes, args.width));
+  }
+}
+
+extern __shared__ __align__(16) char shared_memory[];
+
+__device__ __forceinline__ char* memory_of(char* global, int64_t bytes) {
+  return global ? global + blockIdx.x * bytes : shared_memory;
+}
+
+// `within` and `nearest` of an atom.
+template <class T>
+__device__ __forceinline__ void report(const AngleArgs<T>& args, int64_t i, RowKind kind, T nearest2,
+                                       const Warp<T>& w, int32_t* within, T* nearest) {
+  const bool real = kind == RowKind::real;
+  for (int t = lane_index(); t < args.ntypes; t += kWarp)
+    within[i * args.ntypes + t] = real ? w.within[t] : 0;
+  if (lane_index() == 0)
+    nearest[i] = real ? sqrt(nearest2) : kind == RowKind::empty ? args.cutoff.cutoff : not_a_number<T>();
+}
+
+// Moments, or where there is a tangent (and no `within`) their change.
+template <Gate G, bool Tangents, class T>
+__global__ void moment_kernel(AngleArgs<T> args, int64_t atoms, const T* tangent, char* global, int64_t bytes,
+                              T* moments, int32_t* within, T* nearest) {
+  Warp<T> w = warp_in<Tangents, false, G>(args, 0, memory_of(global, bytes));
+  const int64_t of_pair = static_cast<int64_t>(kAnglePowers) * args.grid.pieces();
+  for_atoms(args, atoms, [&](int64_t i, RowKind kind) {
+    T* out = moments + i * args.pairs() * of_pair;
+    T nearest2 = 0;
+    if (kind == RowKind::real) {
+      nearest2 = find<Tangents>(args, i, tangent, w);
+      for (int u = 0; u < args.ntypes; ++u)
+        for (int t = 0; t <= u; ++t) {
+          sum_types<G, Tangents>(args, t, u, w);
+          T* to = out + angle_pair(t, u) * of_pair;
+          for (int64_t k = lane_index(); k < of_pair; k += kWarp) to[k] = w.sums[k];
+          __syncwarp();
+        }
+    } else {
+      fill(out, args.pairs() * of_pair, kind == RowKind::empty ? T(0) : not_a_number<T>());
+    }
+    if (within) report(args, i, kind, nearest2, w, within, nearest);
+  });
+}
+
+// The gradient of the pair vectors, or the Hessian product along the tangent; by that of the moments.
+template <Gate G, bool Second, class T>
+__global__ void pull_kernel(AngleArgs<T> args, int64_t atoms, const T* tangent, const T* grad, char* global,
+                            int64_t bytes, T* result) {
+  Warp<T> w = warp_in<Second, true, G>(args, 0, memory_of(global, bytes));
+  const int64_t of_pair = static_cast<int64_t>(kAnglePowers) * args.grid.pieces();
+  for_atoms(args, atoms, [&](int64_t i, RowKind kind) {
+    T* out = result + 3 * i * args.width;
+    if (kind != RowKind::real) {
+      fill(out, 3 * args.width, kind == RowKind::empty ? T(0) : not_a_number<T>());
+      return;
+    }
+    find<Second>(args, i, tangent, w);
+    for (int a = 0; a < 4; ++a) {
+      fill(w.grad[a], w.size, T(0));
+      if constexpr (Second) fill(w.second[a], w.size, T(0));
+    }
+    for (int u = 0; u < args.ntypes; ++u)
+      for (int t = 0; t <= u; ++t) {
+        const T* from = grad + (i * args.pairs() + angle_pair(t, u)) * of_pair;
+        for (int64_t k = lane_index(); k < of_pair; k += kWarp) w.sums[k] = from[k];
+        __syncwarp();
+        pull_types<G, Second>(args, t, u, w);
+      }
+    pull_rows<G, Second>(args, i, tangent, w, out);
+  });
+}
+
+// The powers of table row p of channel m; gated ones where `column` is not 0.
+template <Gate G, class T>
+__device__ __forceinline__ const T* table_row(const AngleTables<T>& tables, int64_t first, int64_t p, int m,
+                                              int column) {
+  const T* table = G == Gate::beside && column ? tables.gated : tables.plain;
+  return table + kAngleRow * ((first + p) * tables.channels + m);
+}
+
+template <Gate G, class T>
+__global__ void features_kernel(AngleArgs<T> args, AngleTables<T> tables, int64_t atoms, char* global,
+                                int64_t bytes, T* features, int32_t* within, T* nearest) {
+  constexpr int columns = kColumns<G>;
+  const int channels = tables.channels, pieces = args.grid.pieces();
+  Warp<T> w = warp_in<false, false, G>(args, channels, memory_of(global, bytes));
+  for_atoms(args, atoms, [&](int64_t i, RowKind kind) {
+    T nearest2 = 0;
+    fill(w.features, channels, kind == RowKind::wrong ? not_a_number<T>() : T(0));
+    if (kind == RowKind::real) {
+      nearest2 = find<false>(args, i, static_cast<const T*>(nullptr), w);
+      for (int u = 0; u < args.ntypes; ++u)
+        for (int t = 0; t <= u; ++t) {
+          sum_types<G, false>(args, t, u, w);
+          const int64_t first = static_cast<int64_t>(angle_pair(t, u)) * pieces;
+          for (int m = 0; m < channels; ++m) {
+            T sum = 0;
+            for (int p = lane_index(); p < pieces; p += kWarp)
+              for (int c = 0; c < columns; c += kAnglePowers) {
+                const T* row = table_row<G>(tables, first, p, m, c);
+                for (int k = 0; k < kAnglePowers; ++k) sum += w.sums[columns * p + c + k] * row[k];
+              }
+            for (int step = kWarp / 2; step; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+            if (lane_index() == 0) w.features[m] += sum;
+          }
+          __syncwarp();
+        }
+    }
+    __syncwarp();
+    for (int m = lane_index(); m < channels; m += kWarp) features[i * channels + m] = w.features[m];
+    report(args, i, kind, nearest2, w, within, nearest);
+  });
+}
+
+template <Gate G, class T>
+__global__ void features_pull_kernel(AngleArgs<T> args, AngleTables<T> tables, int64_t atoms, const T* grad,
+                                     char* global, int64_t bytes, T* result) {
+  constexpr int columns = kColumns<G>;
+  const int channels = tables.channels, pieces = args.grid.pieces();
+  Warp<T> w = warp_in<false, true, G>(args, channels, memory_of(global, bytes));
+  for_atoms(args, atoms, [&](int64_t i, RowKind kind) {
+    T* out = result + 3 * i * args.width;
+    if (kind != RowKind::real) {
+      fill(out, 3 * args.width, kind == RowKind::empty ? T(0) : not_a_number<T>());
+      return;
+    }
+    find<false>(args, i, static_cast<const T*>(nullptr), w);
+    for (int a = 0; a < 4; ++a) fill(w.grad[a], w.size, T(0));
+    for (int m = lane_index(); m < channels; m += kWarp) w.features[m] = grad[i * channels + m];
+    __syncwarp();
+    for (int u = 0; u < args.ntypes; ++u)
+      for (int t = 0; t <= u; ++t) {
+        const int64_t first = static_cast<int64_t>(angle_pair(t, u)) * pieces;
+        for (int p = lane_index(); p < pieces; p += kWarp)
+          for (int c = 0; c < columns; c += kAnglePowers) {
+            T sum[kAnglePowers] = {};
+            for (int m = 0; m < channels; ++m) {
+              const T* row = table_row<G>(tables, first, p, m, c);
+              for (int k = 0; k < kAnglePowers; ++k) sum[k] += w.features[m] * row[k];
+            }
+            for (int k = 0; k < kAnglePowers; ++k) w.sums[columns * p + c + k] = sum[k];
+          }
+        __syncwarp();
+        pull_types<G, false>(args, t, u, w);
+      }
+    pull_rows<G, false>(args, i, static_cast<const T*>(nullptr), w, out);
+  });
+}
+
+}  // namespace gpu_angle
+
+}  // namespace mdops
