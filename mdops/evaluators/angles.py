@@ -23,7 +23,7 @@ class AngleMoments(Autograd):
 
     name = "angle moments"
     summary = "sums over pairs of neighbours by splines of the angle, then PyTorch"
-    cost = "the embedding nets run on every pair of neighbours instead, which takes some thirty times as long"
+    cost = "the embedding nets run on every pair of neighbours instead, which takes ten to twenty-five times as long"
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
