@@ -136,7 +136,6 @@ __global__ void __launch_bounds__(kPrepareThreads)
   for (int b = thread; b < p.sequences; b += threads) {
     const int begin = p.offsets[b], end = p.offsets[b + 1];
     wrong |= begin < 0 || end < begin || end > p.rows || end - begin > p.max_length;
-    if (bias_at && begin == end) bias_at[b] = 0;  // of no item
   }
   if (!wrong)
     for (int i = thread; i < count; i += threads)
