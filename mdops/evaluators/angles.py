@@ -40,9 +40,7 @@ class AngleMoments(Autograd):
         if potential.why_no_angle_spline is not None:
             return potential.why_no_angle_spline
         if not may_run_on(potential.device):
-            return (
-                f"its sums on GPUs were not tested there yet ({GPU_ANGLES}=1 in the environment allows them)"
-            )
+            return f"its sums on GPUs are new, and no memory checker ran over them yet ({GPU_ANGLES}=1 allows them)"
         return None
 
     def respond(
