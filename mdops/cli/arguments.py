@@ -37,6 +37,22 @@ def add_allow_low_bit(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_run_options(parser: argparse.ArgumentParser, *, interval: int, dtype: str, skin: float) -> None:
+    """What runs of the engine and relaxations share, with these defaults: their files, and how a model computes."""
+    add = parser.add_argument
+    add("--interval", type=int, default=interval, help="steps between frames and log lines")
+    add("--restart", action="store_true", help="go on from the checkpoint; start if there is none")
+    add("--overwrite", action="store_true", help="start anew over files of an earlier run")
+    add("--device", default="cpu", help="where to compute")
+    add("--dtype", choices=("float32", "float64"), default=dtype, help="of the computation")
+    add_matmul(parser)
+    add_allow_low_bit(parser)
+    add("--skin", type=float, default=skin, help="of the neighbour list, A")
+    add("--overflow", choices=("error", "truncate", "extend"), default="error",
+        help="with more neighbours than the model's sel")  # fmt: skip
+    add_spline_options(parser)
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     """--device and --overflow, which `mdops.load` takes, as DeePMD-kit's numbers need them."""
     parser.add_argument("--device", default="cpu", help="where to compute")

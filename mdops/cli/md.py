@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_allow_low_bit, add_matmul, add_spline_options
+from mdops.cli.arguments import add_run_options
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,19 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--new-velocities", action="store_true", help="do not use the structure's velocities")
     add("--trajectory", "-o", type=Path, default=Path("md.traj"), help=".traj, .xyz or .extxyz")
     add("--log", type=Path, default=Path("md.log"), help="energies, temperature, pressure as text")
-    add("--interval", type=int, default=100, help="steps between frames and log lines")
     add("--checkpoint", type=Path, help="default: the trajectory's name with .restart")
     add("--checkpoint-every", type=int, default=0, help="steps; 0 goes by the number of atoms")
-    add("--restart", action="store_true", help="go on from the checkpoint; start if there is none")
-    add("--overwrite", action="store_true", help="start anew over files of an earlier run")
-    add("--device", default="cpu", help="where to compute")
-    add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
-    add_matmul(parser)
-    add_allow_low_bit(parser)
-    add("--skin", type=float, default=1.0, help="of the neighbour list, A")
-    add("--overflow", choices=("error", "truncate", "extend"), default="error",
-        help="with more neighbours than the model's sel")  # fmt: skip
-    add_spline_options(parser)
+    add_run_options(parser, interval=100, dtype="float32", skin=1.0)
 
 
 def run(args: argparse.Namespace) -> int:

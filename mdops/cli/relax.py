@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_allow_low_bit, add_matmul, add_spline_options
+from mdops.cli.arguments import add_run_options
 from mdops.cli.md import keep_inputs
 from mdops.errors import InputError
 
@@ -37,18 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--trajectory", type=Path, help=".traj, .xyz or .extxyz: frames of the way")
     add("--log", type=Path, default=Path("relax.log"), help="energy, largest force, pressure as text")
-    add("--interval", type=int, default=10, help="steps between frames and log lines")
     add("--checkpoint", type=Path, help="default: the output's name with .restart")
-    add("--restart", action="store_true", help="go on from the checkpoint; start if there is none")
-    add("--overwrite", action="store_true", help="start anew over files of an earlier run")
-    add("--device", default="cpu", help="where to compute")
-    add("--dtype", choices=("float32", "float64"), default="float64", help="of the computation")
-    add_matmul(parser)
-    add_allow_low_bit(parser)
-    add("--skin", type=float, default=0.5, help="of the neighbour list, A")
-    add("--overflow", choices=("error", "truncate", "extend"), default="error",
-        help="with more neighbours than the model's sel")  # fmt: skip
-    add_spline_options(parser)
+    add_run_options(parser, interval=10, dtype="float64", skin=0.5)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -391,7 +391,8 @@ class SeAttenV2(MomentDescriptor):
             spread = g.new_zeros(atoms * slots, g.shape[1]).index_copy(0, place, g)
             return rows[chunk].transpose(1, 2) @ spread.view(atoms, slots, g.shape[1])
 
-        if near.once:  # in runs of atoms already
+        run = self.atoms_at_once(near) if near.once else None
+        if run is not None and len(live) <= run:
             t = of_atoms(slice(None))
         else:
             t = in_chunks(of_atoms, len(live), self._numbers(live.shape[1]))

@@ -125,14 +125,41 @@ def test_gradients_are_those_of_the_energy(case, chunked, monkeypatch):
 
 @pytest.mark.parametrize("case", ["dpa1_smooth", "dpa1_rough"])
 def test_chunks_change_no_answer(case, monkeypatch):
-    potential = load(case)
+    """Those of trainings: simulations take attention in runs of atoms."""
+    potential, made = load(case), counted(monkeypatch)
+
+    def answers(one):
+        s, x = one.system, one.system.positions.clone().requires_grad_()
+        energy = potential(x, s.types, s.cell, s.pbc, s.batch)["energy"]
+        (gradient,) = torch.autograd.grad(energy.sum(), x)
+        return {"energy": energy.detach(), "forces": -gradient}
+
     for one in references(KINDS / case):
-        whole = potential.evaluate(one.system, atom_virial=True)
-        for size in (1, 500):
-            monkeypatch.setattr(environment, "CHUNK", size)
-            assert one.system.atoms * potential.model.descriptor._numbers(20) > size
-            assert_close(potential.evaluate(one.system, atom_virial=True), whole, (1e-13, 1e-12))
-        monkeypatch.undo()
+        whole = answers(one)
+        assert not made
+        monkeypatch.setattr(environment, "CHUNK", 1)
+        assert_close(answers(one), whole, (1e-13, 1e-12))
+        assert len(made) == one.system.atoms
+        made.clear()
+        monkeypatch.setattr(environment, "CHUNK", 2**24)
+
+
+def test_nets_without_attention_are_taken_in_chunks(monkeypatch):
+    """In simulations, too, where there are no runs of atoms."""
+    potential, made = load("dpa1_concat_attn0"), counted(monkeypatch)
+    one = next(iter(references(KINDS / "dpa1_concat_attn0")))
+    whole = potential.evaluate(one.system)
+    assert not made
+    monkeypatch.setattr(environment, "CHUNK", 500)
+    assert_close(potential.evaluate(one.system), whole, (1e-13, 1e-12))
+    assert len(made) > 1
+
+
+def counted(monkeypatch):
+    """A list that grows with each chunk that is made to be computed again."""
+    made, checkpoint = [], environment.checkpoint
+    monkeypatch.setattr(environment, "checkpoint", lambda *a, **k: made.append(1) or checkpoint(*a, **k))
+    return made
 
 
 @pytest.mark.gpu

@@ -18,10 +18,10 @@
 #include "attention/attention.h"
 #include "common/isa.h"
 #include "common/math.h"
+#include "unit/unit.h"
 
 namespace mdops {
 
-constexpr double kTiniest = 1e-12;   // the norm below which q, k and v are not made longer
 constexpr int64_t kLayerLanes = 16;  // numbers of a row in `saved` are padded to whole vectors of any set
 
 // Numbers a row that the forward pass keeps: q, k, v and h padded, three lengths, the norm's deviation,

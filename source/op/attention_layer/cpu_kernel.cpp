@@ -125,10 +125,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
       });
       shrink[j] = 1;
       if (!layer.normalize) continue;
-      const T squared = sum_lanes<T>(sum);
-      if (squared == T(0)) continue;
-      const T length = std::sqrt(squared);
-      const T factor = T(1) / (length < T(kTiniest) ? T(kTiniest) : length);
+      const T factor = UnitRow<T>(sum_lanes<T>(sum)).inverse;
       shrink[j] = factor;
       x.each([&](auto at) __attribute__((always_inline)) {
         T* p = at.in(x, j);
@@ -141,7 +138,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
   void part_gradient(const Panels<T>& dx, const Panels<T>& x, const T* shrink, T factor) const {
     for (int64_t j = 0; j < n; ++j) {
       V sum = V{};
-      if (layer.normalize && !(shrink[j] >= T(1 / kTiniest)))
+      if (layer.normalize && !(shrink[j] >= T(1 / kShortest)))
         dx.each([&](auto at) __attribute__((always_inline)) {
           sum += vector_at(at.in(dx, j)) * vector_at(at.in(x, j));
         });

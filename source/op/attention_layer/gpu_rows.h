@@ -243,8 +243,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) project_kernel(RowArgs p) {
         float squares[2];
         sum_rows<2 * W>(squares, p.width, [&](int unit, int k) { return x[unit][k] * x[unit][k]; });
 #pragma unroll
-        for (int h = 0; h < 2; ++h)
-          if (squares[h] != 0) shrink[h] = 1 / fmaxf(sqrtf(squares[h]), static_cast<float>(kTiniest));
+        for (int h = 0; h < 2; ++h) shrink[h] = UnitRow<float>(squares[h]).inverse;
 #pragma unroll
         for (int unit = 0; unit < 2 * W; ++unit)
 #pragma unroll
@@ -394,7 +393,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
         sum_rows<2 * W>(along, p.width, [&](int unit, int k) { return dx[unit][k] * x[unit][k]; });
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          if (shrink[h] >= static_cast<float>(1 / kTiniest)) along[h] = 0;
+          if (shrink[h] >= static_cast<float>(1 / kShortest)) along[h] = 0;
 #pragma unroll
         for (int unit = 0; unit < 2 * W; ++unit)
 #pragma unroll

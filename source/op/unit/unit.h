@@ -14,6 +14,8 @@
 
 namespace mdops {
 
+constexpr double kShortest = 1e-12;
+
 template <class T>
 struct UnitArgs {
   int64_t rows, width;
@@ -28,7 +30,7 @@ struct UnitRow {
   bool changes;
 
   MDOPS_HD explicit UnitRow(T squared) {
-    const T length = std::sqrt(squared), least = T(1e-12);
+    const T length = std::sqrt(squared), least = T(kShortest);
     changes = !(length < least);
     inverse = squared == T(0) ? T(1) : T(1) / (changes ? length : least);
   }
