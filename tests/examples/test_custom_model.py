@@ -4,8 +4,6 @@ import importlib
 import itertools
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import ase.io
 import numpy as np
 import pytest
 import torch
+from children import python
 
 import mdops
 from mdops import system as systems
@@ -154,9 +153,7 @@ def test_the_command_line_knows_the_kind(example, examples, tmp_path, capsys, mo
         codes = main(["train", path, "-o", no]), main(["train", path, "-o", yes, "--kinds", file])
         sys.exit(0 if codes == (2, 0) else f"{codes}")
     """
-    command = [sys.executable, "-c", both, path, tmp_path / "no", tmp_path / "yes", file]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = python("-c", both, path, tmp_path / "no", tmp_path / "yes", file, check=True)
     assert "expected one of" in done.stderr and (tmp_path / "yes/model.safetensors").is_file()
 
 

@@ -43,6 +43,7 @@ def check_report(path, *says):
         assert part in text, part
 
 
+@pytest.mark.long
 def test_demo(tmp_path, examples):
     pytest.importorskip("matplotlib")
     command = [sys.executable, examples / "demo.py", "--out", tmp_path, *SHORT]
@@ -62,6 +63,7 @@ def test_demo(tmp_path, examples):
     assert len(splits["test"]) == 10 and formulas["test"] - formulas["training"]
 
 
+@pytest.mark.long
 def test_molecule_with_emt_in_place_of_tblite(tmp_path, examples, monkeypatch, capsys):
     """EMT knows the elements too: with it the example runs where tblite is not installed."""
     pytest.importorskip("matplotlib")
