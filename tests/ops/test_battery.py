@@ -162,7 +162,6 @@ def test_memory_may_begin_anywhere(sample, dtype, request):
 @cases(differentiable)
 def test_nothing_is_held_after_a_backward_pass(sample):
     """Without waiting for Python to look for what holds itself."""
-    gc.collect()
     gc.disable()
     try:
         args = with_leaves(sample, sample.args)
@@ -387,6 +386,7 @@ def test_compiled_is_eager(sample):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.long
 def test_compiled_by_the_default_backend(device):
     """A loss on forces through a chain of ops, by the compiler people use."""
     by_name = {s.op: s for s in reversed(samples(device))}
