@@ -58,9 +58,14 @@ class _Tables(dict[Any, torch.Tensor]):
 
     Attributes:
         state: of the weights that they were made with.
+        held: those that CUDA graphs read, whatever the weights are now.
     """
 
     state: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[torch.Tensor] = []
 
     def __deepcopy__(self, memo: Any) -> "_Tables":
         return _Tables()
@@ -97,6 +102,16 @@ class AngleDescriptor(EnvironmentDescriptor):
     def gated(self) -> bool:
         """Whether there is a gate."""
         return False
+
+    @property
+    def ends_at_cutoff(self) -> bool:
+        return True
+
+    @property
+    def captures(self) -> bool:
+        """With knots; of models of many types those that are there have to be asked for."""
+        device = self.std.device
+        return self.knots is not None and self.ntypes <= _FEW and device.type == "cuda" and may_run_on(device)
 
     @property
     @abstractmethod
@@ -149,7 +164,10 @@ class AngleDescriptor(EnvironmentDescriptor):
             types = names[types.long()]
         n, grid = counts.shape[1], knots.grid
         numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else len(types) * POWERS)
-        if numbers > _MOST_NUMBERS or not may_run_on(near.displacements.device):
+        device = near.displacements.device
+        # The nets themselves ask a GPU: no graph can have them.
+        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if not may_run_on(device) or (numbers > _MOST_NUMBERS and not captured):
             return None, None
         lists = (near.displacements, counts, types, std)
         options: dict[str, Any] = {
@@ -203,6 +221,8 @@ class AngleDescriptor(EnvironmentDescriptor):
                 table = copy.deepcopy(self).double().coefficients(grid, kinds)
                 padded = F.pad(table.transpose(-1, -2), (0, ROW - POWERS))
                 kept[name] = padded.to(self.std.dtype).contiguous()
+        if kept[name].is_cuda and torch.cuda.is_current_stream_capturing():
+            kept.held.append(kept[name])
         return kept[name]
 
     def coefficients(self, grid: AngleGrid, types: torch.Tensor | None = None) -> torch.Tensor:
