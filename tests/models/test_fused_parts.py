@@ -33,7 +33,7 @@ from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.splined import Splined
 from mdops.md import Physics
 from mdops.md.engine import Engine
-from mdops.models import angles, se_e3
+from mdops.models import se_e3
 from mdops.system import from_atoms, from_tensors
 
 CASES = sorted(p for root in (KINDS, SHARED) for p in root.glob("hybrid*"))
@@ -344,9 +344,8 @@ def test_weights_of_atoms_on_a_gpu():
 @pytest.mark.parametrize(
     "name", ["a_r", "mixed_constants", "gate_excluded", "few_places_beyond", "with_angles"]
 )
-def test_engine_steps_on_a_gpu(name, monkeypatch):
+def test_engine_steps_on_a_gpu(name):
     """In graphs where nobody has to look for absent neighbours."""
-    monkeypatch.setenv(angles.GPU_ANGLES, "1")
     parts, keys = COMBINATIONS[name]
     fitting = {k: v for k, v in keys.get("fitting", {}).items() if k != "numb_fparam"}
     options = {"overflow": "extend", **keys, "fitting": fitting}
