@@ -10,5 +10,6 @@
 #include "gemm/gpu_run.h"
 #include "lowbit/gpu_run.h"
 #include "neighbor/gpu_rows.h"
+#include "neighbor_rows/gpu_kernels.h"
 #include "spline_moment/gpu_kernels.h"
 #include "spline_potential/gpu_run.h"
