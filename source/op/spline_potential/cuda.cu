@@ -64,8 +64,7 @@ class GpuCall : public CudaOp {
     int32_of("positions", in.atoms), int32_of("cell", in.systems);
     int32_of("neighbors", in.neighbors.size(1)), int32_of("tables", in.tables.size(2));
     StepArgs p{};
-    p.positions = in.positions.const_data_ptr<double>();
-    fill<float>(in, p);
+    fill(in, in.positions.const_data_ptr<double>(), p);
     p.extra_size = in.net.extra, p.width = in.net.width, p.axis = in.net.axis, p.plain = in.net.plain;
     p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
     p.net.net = net_shape(in.net);
