@@ -196,6 +196,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   // The same of several descriptors side by side, whose lists have an entry each, and further inputs of the
   // net.
   m.def(
+      "hybrid_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] width, int[] axis) "
+      "-> Tensor");
+  m.def(
       "hybrid_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
       "Tensor images, Tensor counts, Tensor[] mean, Tensor[] std, Tensor[] pair_mask, Tensor[] zeroed, "
       "Tensor[] sel, Tensor[] padding, Tensor[] absent, Tensor[] tables, Tensor nets, Tensor extra, "

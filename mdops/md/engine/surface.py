@@ -50,7 +50,8 @@ class Surface:
         captures: whether a step can be captured in a CUDA graph; otherwise the potential asks the device.
         origin: what the list was built for.
         needed: (2,) int64, the last one of `neighbor_matrix`.
-        sel: (ntypes,) int32, how many neighbours may be within the cutoff; (1,) where all types share places.
+        sel: (ntypes,) int32, how many neighbours may be within the cutoff; (1,) where all types share places; of a
+            model with several parts those of all, one after another.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Surface:
             result, report = self._evaluator(
                 system, self._list, self._fparam, self._aparam, check=False, atom_virial=self._atom_virial
             )
-        (within,) = report.within
+        within = report.within[0] if len(report.within) == 1 else torch.cat(report.within, 1)
         return self._result(result, report.nearest, within)
 
     def forces_carefully(
@@ -200,12 +201,13 @@ class Surface:
 
 
 def _limits(potential: Potential) -> list[int]:
-    """How many neighbours may be within the cutoff: of each type, or of what the evaluator tells."""
-    (spec, *others) = potential.neighbors or (None,)
-    if others or spec is None or spec.sel is None or potential.overflow == "extend":
-        shared = not others and spec is not None and spec.mixed
-        return [_ANY_NUMBER] * (1 if shared else len(potential.type_map))
-    return list(spec.sel)
+    """How many neighbours of each part of the model may be within its cutoff: of each type, or of all together."""
+    found: list[int] = []
+    for spec in potential.neighbors:
+        count = 1 if spec.mixed else len(potential.type_map)
+        limited = spec.sel is not None and potential.overflow != "extend"
+        found += list(spec.sel) if limited and spec.sel is not None else [_ANY_NUMBER] * count
+    return found or [_ANY_NUMBER]
 
 
 def spatial_order(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, edge: float) -> np.ndarray:

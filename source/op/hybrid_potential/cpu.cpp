@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "hybrid_potential/inputs.h"
+#include "spline_potential/cpu_nets.h"
 #include "spline_potential/host.h"
 
 namespace mdops {
@@ -9,6 +12,7 @@ struct CpuCall : Op {
   explicit CpuCall(const Tensor&) : Op("hybrid_potential") {}
 
   HybridOutputs run(const HybridInputs& in, bool atom_virial) const {
+    check_packed(*this, in.nets, net_size(in.net));
     const PotentialInputs& first = in.first();
     const std::vector<double> places = four_columns(first.positions.const_data_ptr<double>(), first.atoms);
     Answer answer(first);
@@ -40,10 +44,52 @@ struct CpuCall : Op {
   }
 };
 
+// Each layer's weight, bias and timestep, which the output layer has not; of the first weight each pair of
+// equal features once, in the order of groups.h.
+template <class T>
+void pack(const HybridNetInputs& in, T* to) {
+  const std::vector<DenseLayer<T>> layers = in.layers.layers<T>();
+  int64_t inputs = in.layers.weights[0].size(0);
+  for (size_t n = 0; n < layers.size(); ++n) {
+    const int64_t outputs = in.layers.weights[n].size(1);
+    const T* from = layers[n].weight;
+    for (size_t p = 0; n == 0 && p < in.parts.size(); ++p) {
+      FittingShape part = in.parts[p];
+      part.neurons[0] = static_cast<int>(outputs);
+      fold_head(part, from, to);
+      to = std::copy(from + int64_t{part.axis} * part.axis * outputs, from + part.features * outputs,
+                     to + part.head_rows() * outputs);
+      from += part.features * outputs, inputs -= part.features;
+    }
+    to = std::copy_n(from, inputs * outputs, to);
+    to = std::copy_n(layers[n].bias, outputs, to);
+    if (n + 1 < layers.size()) to = std::copy_n(layers[n].timestep, outputs, to);
+    inputs = outputs;
+  }
+}
+
+Tensor hybrid_potential_pack(Tensors weights, Tensors biases, Tensors timesteps, Integers width,
+                             Integers axis) {
+  const Op op("hybrid_potential_pack");
+  const HybridNetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
+  NetShape net{};
+  net.layers = in.layers.net.layers, net.extra = static_cast<int>(in.extra);
+  for (const FittingShape& part : in.parts) net.features += feature_rows(part);
+  for (int n = 0; n < net.layers; ++n) net.neurons[n] = in.layers.net.neurons[n];
+  const ScalarType dtype = in.layers.weights[0].scalar_type();
+  Tensor packed = empty({net_size(net)}, dtype);
+  dispatch_float(op, dtype, [&](auto zero) {
+    using T = decltype(zero);
+    pack(in, packed.mutable_data_ptr<T>());
+  });
+  return packed;
+}
+
 }  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  m.impl("hybrid_potential_pack", TORCH_BOX(&mdops::hybrid_potential_pack));
   m.impl("hybrid_potential", TORCH_BOX(&mdops::hybrid_potential<mdops::CpuCall>));
 }

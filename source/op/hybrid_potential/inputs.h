@@ -77,7 +77,7 @@ inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Ten
   FittingShape layers = in.first().net;
   set_layers(op, residual, activation, threshold, layers);
   in.net = net_behind(shapes, layers, inputs.size(1));
-  in.nets = input(op, "nets", nets, dtype, {kAny, net_size(in.net)});
+  in.nets = input(op, "nets", nets, dtype, {kAny, kAny});
   const int64_t net_count = in.nets.size(0);
   if (net_count != 1 && net_count != ntypes)
     fail(op, "argument `nets` has " + std::to_string(net_count) + " nets, expected 1 for all types, or " +
@@ -91,6 +91,29 @@ inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Ten
   }
   return in;
 }
+
+// A net to be packed: the layers, and the descriptors whose features its first layer takes, then `extra`
+// inputs.
+struct HybridNetInputs {
+  NetInputs layers;
+  std::vector<FittingShape> parts;
+  int64_t extra;
+
+  HybridNetInputs(const Op& op, Tensors weights, Tensors biases, Tensors timesteps, const Integers& width,
+                  const Integers& axis)
+      : layers(op, std::move(weights), std::move(biases), std::move(timesteps), 1, 0),
+        extra(layers.weights[0].size(0)) {
+    if (width.empty() || width.size() > kMostParts || width.size() != axis.size())
+      fail(op, "arguments `width` and `axis` have " + std::to_string(width.size()) + " and " +
+                   std::to_string(axis.size()) + " numbers, expected as many, 1 to " +
+                   std::to_string(kMostParts));
+    for (size_t p = 0; p < width.size(); ++p) {
+      parts.push_back(fitting_shape(op, width[p], axis[p], {1}, 0));
+      extra -= parts.back().features;
+    }
+    if (extra < 0) fail(op, "argument `weights[0]` has fewer rows than there are features");
+  }
+};
 
 using HybridOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 

@@ -29,16 +29,23 @@ struct Neighbors {
     least2 = INFINITY;
     double nearest2 = cutoff * cutoff;
     int32_t* within = report ? report->within + i * list.ntypes : nullptr;
-    const bool whole = each_neighbor(list, pair_mask, cutoff, i,
-                                     [&](int64_t slot, int t, const double* d, double r2, bool masked) {
-                                       if (within) ++within[t];
-                                       closer(r2, nearest2);
-                                       if (masked) return;
-                                       closer(r2, least2);
-                                       all.push_back({{d[0], d[1], d[2]}, r2, list.neighbors[slot], t});
-                                     });
+    int64_t slot = i * list.list_width;
+    for (int t = 0; t < list.ntypes; ++t) {
+      const bool masked = pair_mask[list.types[i] * list.ntypes + t];
+      const int64_t end = slot + list.counts[i * list.ntypes + t];
+      const bool whole =
+          each_within(list, cutoff, i, slot, end, 1, [&](int64_t at, const double* d, double r2) {
+            if (within) ++within[t];
+            closer(r2, nearest2);
+            if (masked) return;
+            closer(r2, least2);
+            all.push_back({{d[0], d[1], d[2]}, r2, list.neighbors[at], t});
+          });
+      if (!whole) return false;
+      slot = end;
+    }
     if (report) report->nearest[i] = std::sqrt(nearest2);
-    return whole;
+    return true;
   }
 
   void take_roots() {
