@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import os
 from abc import abstractmethod
 from typing import Any
 
@@ -15,8 +14,6 @@ from mdops.nn import pieces
 from mdops.ops import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_moment import POWERS, ROW
 
-# Set to 1, it allows the sums on GPUs, where their kernels were compiled for, and did not run yet.
-GPU_ANGLES = "MDOPS_GPU_ANGLES"
 _FEW = 8  # types of which all have tables, whichever are there
 _MOST_NUMBERS = 2**27  # of moments or tables: more than that, and the nets run themselves
 _KEPT = 16  # sets of types whose tables are kept
@@ -46,11 +43,6 @@ class AngleKnots:
     def intervals(self) -> int:
         """On either side of zero."""
         return self.octaves << self.fineness
-
-
-def may_run_on(device: torch.device) -> bool:
-    """Whether the ops for sums over pairs are used there."""
-    return device.type == "cpu" or (device.type == "cuda" and os.environ.get(GPU_ANGLES) == "1")
 
 
 class _Tables(dict[Any, torch.Tensor]):
@@ -149,7 +141,7 @@ class AngleDescriptor(EnvironmentDescriptor):
             types = names[types.long()]
         n, grid = counts.shape[1], knots.grid
         numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else len(types) * POWERS)
-        if numbers > _MOST_NUMBERS or not may_run_on(near.displacements.device):
+        if numbers > _MOST_NUMBERS:
             return None, None
         lists = (near.displacements, counts, types, std)
         options: dict[str, Any] = {

@@ -35,7 +35,6 @@ def options_of(keys):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr("test_moments.SMALL", {})
-    monkeypatch.setenv(angles.GPU_ANGLES, "1")
 
 
 def potential_of(*args, spline=True, overflow="error", **keys):
