@@ -102,13 +102,19 @@ std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options&
       damaged("it has no part for this library: `mdops convert IN OUT.safetensors --core` writes one");
     const Array& text = file.array("core.description");
     const Json about = Json::parse({reinterpret_cast<const char*>(text.data), text.bytes});
-    if (about.at("version").as_integer() != 1)
-      throw Error(MDOPS_UNSUPPORTED, "its part for this library is of another version than 1");
+    const int64_t version = about.at("version").as_integer();
+    if (version != 1 && version != 2)
+      throw Error(MDOPS_UNSUPPORTED, "its part for this library is of another version than 1 or 2");
     if (!about.at("grids").find(request.precision))
       throw Error(MDOPS_UNSUPPORTED,
                   "it was made for the other precision: `mdops convert IN OUT.safetensors --core " +
                       request.precision + "` makes it for this one");
-    return request.gpu >= 0 ? gpu_model(file, about, request) : cpu_model(file, about, request);
+    if (request.gpu < 0)
+      return version == 1 ? cpu_model(file, about, request) : composed_model(file, about, request);
+    if (version == 2)
+      throw Error(MDOPS_UNSUPPORTED,
+                  "on GPUs this library has models of one descriptor: load it for the CPU");
+    return gpu_model(file, about, request);
   } catch (const Error& error) {
     throw Error(error.status, path + ": " + error.what());
   } catch (const std::system_error&) {

@@ -73,7 +73,10 @@ struct Box {
 // One descriptor of sums on the CPU, by the fused step.
 std::unique_ptr<Model> cpu_model(const File& file, const Json& about, const Request& request);
 
-// The same on a GPU, where this library was built for GPUs.
+// Several, and what is made of several models, and pair tables.
+std::unique_ptr<Model> composed_model(const File& file, const Json& about, const Request& request);
+
+// One descriptor of sums on a GPU, where this library was built for GPUs.
 std::unique_ptr<Model> gpu_model(const File& file, const Json& about, const Request& request);
 int gpu_count();
 
