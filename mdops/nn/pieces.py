@@ -1,6 +1,6 @@
 """Functions of theta as quintic splines, by polynomials on the pieces of an `AngleGrid` (docs/mathematics.md)."""
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -53,7 +53,7 @@ def spline(grid: AngleGrid) -> Spline:
     return Spline(points, inverse_basis(points, where, knots), powers, order)
 
 
-@lru_cache(maxsize=8)
+@cache  # CUDA graphs read it
 def _spline_on(grid: AngleGrid, device: torch.device, dtype: torch.dtype) -> Spline:
     found = spline(grid)
     first, inverse, powers = (x.to(device, dtype) for x in found[:3])

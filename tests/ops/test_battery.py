@@ -18,6 +18,7 @@ LAST = (
     "angle_moment_backward",
     "env_mat_backward",
     "spline_moment_backward",
+    "spline_rows",
     "spline_training",
     "unit_backward",
 )
@@ -210,8 +211,8 @@ def test_no_atoms(sample):
         return  # an op without atoms
     if sample.op == "unpack_ternary":
         return  # how many rows are packed is an argument
-    if sample.op.startswith(("ragged_attention", "attention_layer")):
-        return  # how many rows there are is in its offsets: tests/ops/test_attention.py has none
+    if sample.op.startswith(("ragged_attention", "attention_layer", "spline_rows", "row_moments")):
+        return  # how many rows there are is told: tests/ops/test_attention.py and test_neighbor_rows.py have none
     if sample.op == "spline_training_backward":
         return  # `saved` is of these atoms: the gradients of spline_training without atoms are looked at below
     n = sample.args[0].shape[0]

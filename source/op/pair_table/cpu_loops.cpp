@@ -29,16 +29,23 @@ struct Neighbors {
     least2 = INFINITY;
     double nearest2 = cutoff * cutoff;
     int32_t* within = report ? report->within + i * list.ntypes : nullptr;
-    const bool whole = each_neighbor(list, pair_mask, cutoff, i,
-                                     [&](int64_t slot, int t, const double* d, double r2, bool masked) {
-                                       if (within) ++within[t];
-                                       closer(r2, nearest2);
-                                       if (masked) return;
-                                       closer(r2, least2);
-                                       all.push_back({{d[0], d[1], d[2]}, r2, list.neighbors[slot], t});
-                                     });
+    int64_t slot = i * list.list_width;
+    for (int t = 0; t < list.ntypes; ++t) {
+      const bool masked = pair_mask[list.types[i] * list.ntypes + t];
+      const int64_t end = slot + list.counts[i * list.ntypes + t];
+      const bool whole =
+          each_within(list, cutoff, i, slot, end, 1, [&](int64_t at, const double* d, double r2) {
+            if (within) ++within[t];
+            closer(r2, nearest2);
+            if (masked) return;
+            closer(r2, least2);
+            all.push_back({{d[0], d[1], d[2]}, r2, list.neighbors[at], t});
+          });
+      if (!whole) return false;
+      slot = end;
+    }
     if (report) report->nearest[i] = std::sqrt(nearest2);
-    return whole;
+    return true;
   }
 
   void take_roots() {
@@ -165,6 +172,32 @@ int64_t table_energies(const ListArgs& list, const TableArgs& table, const Table
     if (task.near) add_slopes(list, *task.near, energy - task.other[i], i, around, out);
   }
   return bad;
+}
+
+void near_step(const Op& op, const ListArgs& list, const NearArgs& near, int64_t atoms, double* weight,
+               const NearReport& report) {
+  parallel(atoms, 16, [&](int64_t begin, int64_t end) {
+    const int64_t bad = near_weights(list, near, begin, end, weight, report);
+    if (bad >= 0) fail_neighbors(op, bad);
+  });
+}
+
+void table_step(const Op& op, const ListArgs& list, const TableArgs& table, const TableTask& task,
+                const StepResults<double>& results) {
+  PotentialArgs<double> sizes{};
+  sizes.types = list.types, sizes.atoms = list.atoms, sizes.systems = list.systems;
+  sizes.cutoff.cutoff = table.cutoff;
+  const NearReport report{results.within, results.nearest};
+  const int64_t atoms = results.centers, threads = useful_threads(atoms);
+  std::vector<Share<double>> shares(threads);
+  parallel(threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t thread = begin; thread < end; ++thread) {
+      PotentialResults<double> out = results.of_thread(sizes, shares[thread]);
+      shares[thread].bad_atom = table_energies(list, table, task, atoms * thread / threads,
+                                               atoms * (thread + 1) / threads, report, out);
+    }
+  });
+  results.finish(op, sizes, shares);
 }
 
 }  // namespace mdops

@@ -1,5 +1,6 @@
 // The kernels of the inference step for one model and one chip, as a library of their own: what mdops.jit
 // compiles.
+#include "gemm/gpu_net.h"
 #include "spline_potential/gpu_table.h"
 
 namespace mdops {
