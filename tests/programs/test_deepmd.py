@@ -145,16 +145,24 @@ def committee(tmp_path_factory):
     return [str(folder / f"{k}.dp") for k in range(3)]
 
 
-def expected(committee, real_error, relative, relative_v):
-    """The table of tests/data/training/emt, frame by frame."""
+@pytest.fixture(scope="module")
+def answers(committee):
+    """Of each model, for the frames of tests/data/training/emt one by one."""
     models = [mdops.load(path, dtype="float64", spline=False) for path in committee]
-    label = {name: np.load(EMT / "set.000" / f"{name}.npy") for name in ("energy", "force", "virial")}
     types, x, h = emt_frames()
-    n, rows = len(types), []
-    for k in range(len(x)):
-        atoms = Atoms(np.array(["Cu", "Al"])[types], x[k].reshape(n, 3), cell=h[k].reshape(3, 3), pbc=True)
-        answers = [m.compute(atoms) for m in models]
-        e, f, v = (np.array([a[key] for a in answers]) for key in ("energy", "forces", "virial"))
+    symbols, n = np.array(["Cu", "Al"])[types], len(types)
+    frames = [
+        Atoms(symbols, a.reshape(n, 3), cell=b.reshape(3, 3), pbc=True) for a, b in zip(x, h, strict=True)
+    ]
+    return [[m.compute(atoms) for m in models] for atoms in frames]
+
+
+def expected(answers, real_error, relative, relative_v):
+    """The table of tests/data/training/emt, frame by frame."""
+    label = {name: np.load(EMT / "set.000" / f"{name}.npy") for name in ("energy", "force", "virial")}
+    n, rows = len(emt_frames()[0]), []
+    for k, found in enumerate(answers):
+        e, f, v = (np.array([a[key] for a in found]) for key in ("energy", "forces", "virial"))
         e, v = e[:, 0] / n, v.reshape(-1, 9) / n
         center = (
             (label["energy"][k] / n, label["force"][k].reshape(n, 3), label["virial"][k].ravel() / n)
@@ -178,7 +186,7 @@ def expected(committee, real_error, relative, relative_v):
     [([], (False, None, None)), (["--real_error"], (True, None, None)),
      (["--relative", "0.5"], (False, 0.5, None)), (["--relative_v", "0.1", "--real_error"], (True, None, 0.1))],
 )  # fmt: skip
-def test_model_devi(committee, tmp_path, capsys, options, values, atomic):
+def test_model_devi(committee, answers, tmp_path, capsys, options, values, atomic):
     path = tmp_path / "model_devi.out"
     command = [
         "model-devi",
@@ -197,7 +205,7 @@ def test_model_devi(committee, tmp_path, capsys, options, values, atomic):
     assert "20 frames of 1 systems" in capsys.readouterr().out
     table = np.loadtxt(path)
     assert (table[:, 0] == 5 * np.arange(20)).all()
-    wanted = expected(committee, *values)
+    wanted = expected(answers, *values)
     np.testing.assert_allclose(table[:, 1:], wanted if atomic else wanted[:, :7], rtol=1e-6)
 
 
@@ -221,7 +229,7 @@ def test_model_devi_has_deepmd_kits_layout_and_adds_to_a_file(committee, tmp_pat
 @pytest.mark.parametrize(
     ("real_error", "options"), [(False, {}), (True, {}), (False, {"relative": 0.5, "relative_v": 0.1})]
 )
-def test_calc_model_devi(committee, tmp_path, real_error, options):
+def test_calc_model_devi(committee, answers, tmp_path, real_error, options):
     """DeePMD-kit's function, on arrays."""
     types, x, h = emt_frames()
     models = [DeepPot(path, spline=False) for path in committee]
@@ -233,7 +241,7 @@ def test_calc_model_devi(committee, tmp_path, real_error, options):
         x, h, types, models, fname=path, frequency=3, atomic=True, real_data=real, **options
     )
     assert found.shape == (20, 8 + 32) and (found[:, 0] == 3 * np.arange(20)).all()
-    wanted = expected(committee, real_error, options.get("relative"), options.get("relative_v"))
+    wanted = expected(answers, real_error, options.get("relative"), options.get("relative_v"))
     np.testing.assert_allclose(found[:, 1:], wanted, rtol=1e-8)
     np.testing.assert_allclose(np.loadtxt(path), found, rtol=1e-6)
     assert calc_model_devi(x, h, types, models).shape == (20, 8)
