@@ -197,6 +197,7 @@ def main() -> None:
             for level in supported(python, environments):
                 if sanitize:
                     result = sanitized(python, environments[level])
+                    result |= {} if args.only == "ON" else {"sources": args.only}
                 else:
                     result = op_tests(python, folder, level)
                 rows.append({"compiler": name, "isa": level, **result})
