@@ -70,7 +70,7 @@ class FusedParts(Evaluator):
         model: Any = potential.model
         mixed = shares_places(potential)  # then tables are of the types that there are
         sums = zip(sums_of(model), potential.grids, strict=True)
-        return _beyond_limits(
+        return beyond_limits(
             potential,
             [(d, 1 if mixed else d.ntypes, grid.intervals) for (_, d, _), grid in sums],
             model.fitting.extra_size,
@@ -164,10 +164,10 @@ def _asks_nothing(potential: "Potential") -> bool:
 def _refusal(potential: "Potential", splines: SplineHybrid) -> str | None:
     """The op's limit that a model exceeds."""
     sums = [(part.descriptor, part.ntypes, part.grid.intervals) for part in splines.sums]
-    return _beyond_limits(potential, sums, splines.extra_size)
+    return beyond_limits(potential, sums, splines.extra_size)
 
 
-def _beyond_limits(
+def beyond_limits(
     potential: "Potential", sums: Sequence[tuple[MomentDescriptor, int, int]], extra: int
 ) -> str | None:
     """The same of sums for so many types, by so many intervals, and so many inputs beside the descriptors'."""

@@ -1,18 +1,13 @@
 // Nets on a GPU by cuBLAS' products, which PyTorch calls, and our kernels between them: any shape, float32
-// and float64, every derivative. Whole models have kernels of their own (gpu_run.h), which are compiled here,
-// too.
+// and float64, every derivative. (Whole models have kernels of their own: gpu_run.h.)
 #include <tuple>
 #include <vector>
 
 #include "common/cuda.h"
 #include "gemm/gpu_mlp.h"
-#include "gemm/gpu_net.h"
 #include "gemm/inputs.h"
 
 namespace mdops {
-
-template void run_net<1>(const Gpu&, const NetArgs&, const NetMemory&, int64_t, NetWay::Kind);
-template void run_net<2>(const Gpu&, const NetArgs&, const NetMemory&, int64_t, NetWay::Kind);
 
 namespace {
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "hybrid_potential/cpu_loops.h"
 #include "hybrid_potential/inputs.h"
 #include "spline_potential/cpu_nets.h"
 #include "spline_potential/host.h"
@@ -30,7 +31,6 @@ struct CpuCall : Op {
   }
 
  private:
-  // Every thread takes an equal part of each net's atoms, as in a step of one descriptor.
   template <class T>
   void step(const HybridInputs& in, const double* places, const StepResults<T>& results, int32_t* within,
             T* grad_extra) const {
@@ -41,28 +41,7 @@ struct CpuCall : Op {
     }
     const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
     const HybridArgs<T> args{parts.data(), static_cast<int>(in.count()), in.widest(), in.net, weight};
-    const PotentialArgs<T>& first = args.first();
-    std::vector<std::vector<DenseLayer<T>>> nets;
-    for (int n = 0; n < first.nets; ++n)
-      nets.push_back(packed_layers(in.net, in.nets.const_data_ptr<T>() + n * in.nets.size(1)));
-    const Order order(first.types, first.atoms, first.ntypes);
-    const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
-    std::vector<Share<T>> shares(threads);
-    parallel(threads, 1, [&](int64_t begin, int64_t end) {
-      const ScratchMemory<BlockScratch> memory(*this, MDOPS_RUN(hybrid_scratch_size, args) * sizeof(T));
-      T* scratch = static_cast<T*>(memory.data());
-      for (int64_t thread = begin; thread < end; ++thread) {
-        HybridResults<T> out{results.of_thread(first, shares[thread]), within, grad_extra};
-        for (int n = 0; n < first.nets; ++n) {
-          const int64_t from = order.first_of(n, first.nets), count = order.count_of(n, first.nets);
-          const int64_t own = count * thread / threads, end_of_own = count * (thread + 1) / threads;
-          MDOPS_RUN(hybrid_potential, args, nets[n].data(), order.ids.data() + from + own, end_of_own - own,
-                    scratch, out);
-        }
-        shares[thread].bad_atom = out.sums.bad_atom;
-      }
-    });
-    results.finish(*this, parts[args.widest], shares);
+    hybrid_step(*this, args, in.nets.const_data_ptr<T>(), results, within, grad_extra);
   }
 };
 

@@ -57,8 +57,7 @@ class GpuCall : public CudaOp {
     int32_of("positions", part.atoms), int32_of("cell", part.systems);
     int32_of("neighbors", part.neighbors.size(1)), int32_of("tables", part.tables.size(2));
     StepArgs p{};
-    p.positions = part.positions.const_data_ptr<double>();
-    fill<float>(part, p);
+    fill(part, part.positions.const_data_ptr<double>(), p);
     p.width = part.net.width, p.axis = part.net.axis, p.plain = part.net.plain;
     p.extra_size = static_cast<int>(in.extra());
     if (in.absent[k].size(0)) p.places.absent = in.absent[k].const_data_ptr<int32_t>();

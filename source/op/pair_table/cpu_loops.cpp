@@ -195,4 +195,30 @@ int64_t table_energies(const ListArgs& list, const TableArgs& table, const Table
   return bad;
 }
 
+void near_step(const Op& op, const ListArgs& list, const NearArgs& near, int64_t atoms, double* weight,
+               const NearReport& report) {
+  parallel(atoms, 16, [&](int64_t begin, int64_t end) {
+    const int64_t bad = near_weights(list, near, begin, end, weight, report);
+    if (bad >= 0) fail_neighbors(op, bad);
+  });
+}
+
+void table_step(const Op& op, const ListArgs& list, const TableArgs& table, const TableTask& task,
+                const StepResults<double>& results) {
+  PotentialArgs<double> sizes{};
+  sizes.types = list.types, sizes.atoms = list.atoms, sizes.systems = list.systems;
+  sizes.cutoff.cutoff = table.cutoff;
+  const NearReport report{results.within, results.nearest};
+  const int64_t atoms = results.centers, threads = useful_threads(atoms);
+  std::vector<Share<double>> shares(threads);
+  parallel(threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t thread = begin; thread < end; ++thread) {
+      PotentialResults<double> out = results.of_thread(sizes, shares[thread]);
+      shares[thread].bad_atom = table_energies(list, table, task, atoms * thread / threads,
+                                               atoms * (thread + 1) / threads, report, out);
+    }
+  });
+  results.finish(op, sizes, shares);
+}
+
 }  // namespace mdops

@@ -43,7 +43,7 @@ StepTable table() {
   StepTable table{};
   table.version = kTableVersion, table.size = sizeof(StepTable), table.family = StepTable::kFamily;
   table.arguments = sizeof(StepArgs), table.capability = MDOPS_MODEL_CAPABILITY;
-  table.parts = MDOPS_MODEL_PARTS, table.ntypes = StepSizes::ntypes;
+  table.parts = MDOPS_MODEL_PARTS, table.ntypes = StepArgs::ntypes;
   table.basis = MDOPS_MODEL_INTERVALS + 5, table.extra = StepSizes::extra_size;
   table.width = StepSizes::width, table.axis = StepSizes::axis, table.activation = MDOPS_MODEL_ACTIVATION;
   table.threshold = static_cast<float>(MDOPS_MODEL_THRESHOLD), table.layers = sizeof(neurons) / sizeof(int);
