@@ -123,6 +123,7 @@ class Blended(Evaluator):
         self._own_types: list[Any] = [
             None if names is None else OfAtoms(names.int(), -1) for names in own_names
         ]
+        self._takes = any(model.parameter_sizes.values())
         self._reorders = [names is not None and bool((names.diff() < 0).any()) for names in own_names]
         self.captures = potential.device.type == "cuda" and all(e.captures for e in self._evaluators)
         # Splines are extrapolated below r_min; a blend's table has taken over by then.
@@ -161,6 +162,8 @@ class Blended(Evaluator):
         check: bool = True,
         atom_virial: bool = False,
     ) -> tuple[Answers, NeighborReport]:
+        if not self._takes:
+            self._model.refuse_untaken(fparam, aparam)
         silent = None if self._all_have_energy else self._model.has_energy[system.types.long().clamp(min=0)]
         silent = None if silent is None else silent.double()
         blend = self._zbl if isinstance(self._model, ZBLModel) else self._linear
@@ -234,7 +237,7 @@ class Blended(Evaluator):
             types = self._own_types[i](system.types)
             ntypes = self._parts[i].model.ntypes
             system, neighbors = _renamed(system, neighbors, names, types, ntypes, self._reorders[i])
-        taken = self._model.parameters_of(i, *parameters)
+        taken = self._model.parameters_of(i, *parameters) if self._takes else {}
         asked = {"weight": weight} if weight is not None else {}
         if atom_virial:
             asked["atom_virial"] = True
