@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "hybrid_potential/cpu_loops.h"
 #include "hybrid_potential/inputs.h"
 #include "spline_potential/cpu_nets.h"
 #include "spline_potential/host.h"

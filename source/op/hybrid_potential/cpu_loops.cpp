@@ -1,5 +1,7 @@
 #include "hybrid_potential/cpu_loops.h"
 
+#include <vector>
+
 namespace mdops {
 
 namespace {
@@ -19,18 +21,6 @@ std::vector<DenseLayer<T>> packed_layers(const NetShape& net, const T* at) {
 }
 
 }  // namespace
-
-NetShape net_behind(const std::vector<FittingShape>& parts, const FittingShape& layers, int64_t extra) {
-  NetShape net{};
-  for (const FittingShape& part : parts) net.features += feature_rows(part);
-  net.extra = static_cast<int>(extra);
-  net.layers = layers.layers;
-  for (int k = 0; k < layers.layers; ++k) {
-    net.neurons[k] = layers.neurons[k], net.residual[k] = layers.residual[k];
-    net.activation[k] = layers.activation[k], net.threshold[k] = layers.threshold[k];
-  }
-  return net;
-}
 
 // Every thread takes an equal part of each net's atoms, as in a step of one descriptor.
 template <class T>
