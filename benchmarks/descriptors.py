@@ -1,7 +1,7 @@
 """Time of the descriptors on spline moments: on the CPU beside autograd and DeePMD-kit, on a GPU by the engine.
 
     python benchmarks/descriptors.py [--atoms 192 1536] [--deepmd PYTHON] [--processor] [--json FILE]
-    python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--json FILE]
+    python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--deepmd PYTHON] [--json FILE]
 
 Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
 without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
@@ -147,15 +147,14 @@ def elements_of(name: str) -> tuple[list[str], list[str]]:
 
 
 class DeePMDKit:
-    """A process that evaluates a model with it."""
+    """A process that evaluates a model with it, of which the folder keeps the file."""
 
     def __init__(self, python: str, potential: Potential, atoms: Atoms, folder: Path, clock: str) -> None:
         model, case = folder / "model.pth", folder / "case.npz"
-        potential.save(folder / "model.dp")
-        command = Path(python).with_name("dp")
-        subprocess.run(
-            [command, "convert-backend", folder / "model.dp", model], check=True, capture_output=True
-        )
+        if not model.exists():
+            potential.save(folder / "model.dp")
+            command = [python, "-m", "deepmd", "convert-backend", folder / "model.dp", model]
+            subprocess.run(command, check=True, capture_output=True)
         types = [potential.type_map.index(s) for s in atoms.symbols]
         np.savez(case, positions=atoms.positions, cell=atoms.cell.array, types=types)
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -203,7 +202,9 @@ def medians(runs: dict[str, Callable[[], float]], rounds: int) -> dict[str, floa
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def on_cpu(name: str, atoms: int, rounds: int, python: str | None, clock: str) -> dict[str, dict[str, float]]:
+def on_cpu(
+    name: str, atoms: int, rounds: int, python: str | None, clock: str, folder: Path
+) -> dict[str, dict[str, float]]:
     """Milliseconds of a step of simulation, and of one of training with its backward pass, by evaluator."""
     known, present = elements_of(name)
     potential, box = model_of(name, known), sample_box(atoms, present)
@@ -233,16 +234,16 @@ def on_cpu(name: str, atoms: int, rounds: int, python: str | None, clock: str) -
 
         return timed(step, clock, 1)
 
-    with tempfile.TemporaryDirectory() as folder:
-        runs = {kind.name: simulation(kind) for kind in SIMULATE if kind.why_not(potential) is None}
-        other = None
-        if python is not None and name != "se_e2_a":
-            other = DeePMDKit(python, potential, box, Path(folder), clock)
-            runs["deepmd"] = other
-        found = {"simulation": medians(runs, rounds)}
-        if other is not None:
-            other.end()
-    if atoms <= 192:
+    runs = {kind.name: simulation(kind) for kind in SIMULATE if kind.why_not(potential) is None}
+    other = None
+    if python is not None and name != "se_e2_a":
+        other = runs["deepmd"] = DeePMDKit(python, potential, box, folder, clock)
+        # Quick, in a table beside it, are those that are used.
+        runs = {kind: run for kind, run in runs.items() if kind != Autograd.name or len(runs) < 3}
+    found = {"simulation": medians(runs, rounds)}
+    if other is not None:
+        other.end()
+    if atoms <= 192 and python is None:
         kinds = [kind for kind in TRAIN if "cpu" in kind.devices and kind.why_not(potential) is None]
         found["training"] = medians({kind.name: training(kind) for kind in kinds}, rounds)
     return found
@@ -261,6 +262,7 @@ def graph_microseconds(potential: Potential, box: Atoms) -> float:
         ntypes=len(potential.type_map),
     )
     evaluator = potential.evaluator()
+    system.kinds = system.atoms_of_types(len(potential.type_map))
     evaluator(system, pairs, check=False)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -282,7 +284,21 @@ def graph_microseconds(potential: Potential, box: Atoms) -> float:
     return statistics.median(times)
 
 
-def on_gpu(potential: Potential, box: Atoms) -> dict[str, float]:
+def deepmd_microseconds(
+    python: str, potential: Potential, box: Atoms, folder: Path, rounds: int
+) -> float | str:
+    """Of a call, its list and copies included; or that there is no answer."""
+    try:
+        run = DeePMDKit(python, potential, box, folder, "perf_counter")
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        return f"none: {error}"[:100]
+    try:
+        return 1e3 * statistics.median(run() for _ in range(rounds))
+    finally:
+        run.end()
+
+
+def on_gpu(potential: Potential, box: Atoms) -> dict[str, float | str]:
     """Microseconds of an NVT step by the engine, and of the potential's kernels."""
     n = len(box)
     torch.cuda.reset_peak_memory_stats()
@@ -320,6 +336,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["se_e2_a", *DESCRIPTORS])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--deepmd", metavar="PYTHON")
+    parser.add_argument("--deepmd-models", type=Path, metavar="FOLDER", help="where their files stay")
     parser.add_argument("--processor", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -329,13 +346,20 @@ def main() -> None:
         torch.set_num_threads(1)
     results: dict[str, Any] = {"machine": machine(args.device), "clock": clock, "runs": {}}
     gpu = args.device != "cpu"
+    models = Path(tempfile.mkdtemp()) if args.deepmd_models is None else args.deepmd_models
     for name in args.models:
+        folder = models / name
+        folder.mkdir(parents=True, exist_ok=True)
         for atoms in args.atoms or ([192, 12288, 98304] if gpu else [192, 1536]):
             if gpu:
                 known, present = elements_of(name)
-                found: Any = on_gpu(model_of(name, known).to(args.device), sample_box(atoms, present))
+                potential, box = model_of(name, known).to(args.device), sample_box(atoms, present)
+                found: Any = on_gpu(potential, box)
+                if args.deepmd:
+                    more = deepmd_microseconds(args.deepmd, potential, box, folder, args.rounds)
+                    found["deepmd_us"] = more
             else:
-                found = on_cpu(name, atoms, args.rounds, args.deepmd, clock)
+                found = on_cpu(name, atoms, args.rounds, args.deepmd, clock, folder)
             results["runs"][f"{name}, {atoms}"] = found
             print(f"{name}, {atoms} atoms:", json.dumps(found), flush=True)
     if gpu:

@@ -104,6 +104,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
     if torch.device(device).type == "cpu" or dtype == torch.float32:  # on a GPU in that alone
         samples += _attention_layer_samples(numbers(7), device)
+    samples += _row_samples(p, numbers(10))
     rows = random(4, 21)
     samples += [
         Sample("unit", (rows,), (0,)),
@@ -504,6 +505,43 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
         samples.append(
             Sample("attention_layer_backward", backward, bad={**shifted, "saved": (1, saved[:-1])})
         )
+    return samples
+
+
+def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """The neighbours as rows, more rows than there are neighbours, and sums over them."""
+    lists = (p["counts"], p["types"])
+    bad_lists = {"counts": p["counts"] + 3, "types": p["types"] + 1}
+    listed = (p["d"], *lists, p["mask"], p["mask"].T, CUTOFF)
+    bad: dict[str, tuple[int, Any]] = {
+        name: (1 + k, value) for k, (name, value) in enumerate(bad_lists.items())
+    }
+    samples = [Sample("neighbor_rows", listed, bad={**bad, "cutoff": (5, -1.0)})]
+    offsets, slots, *_ = torch.ops.mdops.neighbor_rows(*listed)
+    rows, channels = 16, 21  # channels that no vector divides
+    assert int(offsets[-1]) < rows
+    for gated in (False, True):
+        table = random(2, 3 if gated else 2, 14, channels)
+        scalars = (CUTOFF, SMOOTH, PROTECTION, 1.2, rows, gated)  # s_max below the largest s
+        args = (p["d"], slots, *lists, p["mean"], p["std"], table, *scalars)
+        bad = {name: (2 + k, value) for k, (name, value) in enumerate(bad_lists.items())}
+        bad |= {
+            "slots": (1, slots + 25),
+            "functions": (6, table[:, 1:]),
+            "smooth": (8, 4.0),
+            "rows": (11, 26),
+        }
+        samples.append(Sample("spline_rows", args, (0,), bad=bad))
+        grads = (random(rows, 4), random(rows), random(rows, 3), random(rows, channels))
+        moved = {name: (k + 4, value) for name, (k, value) in bad.items()}
+        samples.append(Sample("spline_rows_backward", (*grads, *args), bad=moved))
+    offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=p["d"].device)
+    given = (random(8, 4), random(8, channels), offsets)
+    falls = {"falls": offsets.flip(0), "beyond": offsets + 2}
+    bad = {name: (2, value) for name, value in falls.items()}
+    samples.append(Sample("row_moments", given, (0, 1), bad=bad))
+    bad = {name: (3, value) for name, value in falls.items()}
+    samples.append(Sample("row_moments_backward", (random(4, 4, channels), *given), (0, 1, 2), bad=bad))
     return samples
 
 

@@ -11,6 +11,7 @@
 #include "hybrid_potential/gpu_run.h"
 #include "lowbit/gpu_run.h"
 #include "neighbor/gpu_rows.h"
+#include "neighbor_rows/gpu_kernels.h"
 #include "pair_table/gpu_kernels.h"
 #include "spline_moment/gpu_kernels.h"
 #include "spline_potential/gpu_run.h"

@@ -1,7 +1,6 @@
 """Models that are made of models, and pair tables: each part by its own fastest evaluator, over one list."""
 
 import copy
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,7 +84,9 @@ class Tabulated(Evaluator):
             *scalars,
             atom_virial,
         )
-        report = NeighborReport((within.sum(1, keepdim=True, dtype=torch.int32),), nearest)
+        # Of a blend it is made elsewhere.
+        taken = within.sum(1, keepdim=True, dtype=torch.int32) if other is None else within
+        report = NeighborReport((taken,), nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
             return Autograd(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
@@ -119,6 +120,9 @@ class Blended(Evaluator):
                 self._evaluators[0] if not self._all_have_energy else self._parts[0].evaluator()
             )
         own_names = [getattr(model, f"names_{i}") for i in range(len(self._parts))]
+        self._own_types: list[Any] = [
+            None if names is None else OfAtoms(names.int(), -1) for names in own_names
+        ]
         self._reorders = [names is not None and bool((names.diff() < 0).any()) for names in own_names]
         self.captures = potential.device.type == "cuda" and all(e.captures for e in self._evaluators)
         # Splines are extrapolated below r_min; a blend's table has taken over by then.
@@ -162,7 +166,10 @@ class Blended(Evaluator):
         blend = self._zbl if isinstance(self._model, ZBLModel) else self._linear
         sums, reports = blend(system, neighbors, (fparam, aparam), silent, atom_virial)
         found = [within for report in reports for within in report.within]
-        nearest = functools.reduce(torch.minimum, [r.nearest.double() for r in reports])  # keeps NaN
+        distances = list({id(r.nearest): r.nearest for r in reports}.values())
+        nearest = distances[0]
+        for other in distances[1:]:
+            nearest = torch.minimum(nearest.double(), other.double())  # keeps NaN
         report = NeighborReport(tuple(found), nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
@@ -186,13 +193,19 @@ class Blended(Evaluator):
         reach = self._model.models[1].cutoff
         if reach != self._near[1]:  # the table reports of the atoms that it looks at
             _, within, nearest = near_weight(*atoms, self._near[0], reach, *self._near[2:])
-        report = NeighborReport((within.sum(1, keepdim=True, dtype=torch.int32),), nearest)
+        specs = self._parts[0].neighbors
+        alike = len(specs) == 1 and specs[0].mixed and specs[0].cutoff == reach  # then the net says it, too
+        total = None if alike else within.sum(1, keepdim=True, dtype=torch.int32)
+
+        def reports(of_net: NeighborReport) -> list[NeighborReport]:
+            return [of_net, of_net if total is None else NeighborReport((total,), nearest)]
+
         # A GPU is not asked: its step is the same in any case.
         if not near.is_cuda and not near.any():
             net, net_report = self._part(
                 0, system, neighbors, parameters, silent, atom_virial, by=self._alone
             )
-            return net, [net_report, report]
+            return net, reports(net_report)
         far = 1 - near
         weights = (far, near) if silent is None else (far * silent, near * silent)
         net, net_report = self._part(0, system, neighbors, parameters, weights[0], atom_virial)
@@ -202,7 +215,7 @@ class Blended(Evaluator):
         sums = {name: value + table[name] for name, value in net.items() if name != "atom_energy"}
         # A table's NaN is of atoms that are too near, and those alone have it: 0 is the table's energy of others.
         energy = torch.lerp(net["atom_energy"], table["atom_energy"], near)
-        return {"atom_energy": energy, **sums}, [net_report, report]
+        return {"atom_energy": energy, **sums}, reports(net_report)
 
     def _part(
         self,
@@ -218,9 +231,9 @@ class Blended(Evaluator):
         """What a part says, by its evaluator unless told."""
         names = getattr(self._model, f"names_{i}")
         if names is not None:
-            system, neighbors = _renamed(
-                system, neighbors, names, self._parts[i].model.ntypes, self._reorders[i]
-            )
+            types = self._own_types[i](system.types)
+            ntypes = self._parts[i].model.ntypes
+            system, neighbors = _renamed(system, neighbors, names, types, ntypes, self._reorders[i])
         taken = self._model.parameters_of(i, *parameters)
         asked = {"weight": weight} if weight is not None else {}
         if atom_virial:
@@ -238,8 +251,14 @@ class SplinedBlend(Autograd):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
-        self.captures = False  # it asks which types are there
-        self._parts = [Splined(p) if Splined.why_not(p) is None else None for p in part_potentials(potential)]
+        model: Any = potential.model
+        parts = part_potentials(potential)
+        self._parts = [Splined(p) if Splined.why_not(p) is None else None for p in parts]
+        known = [getattr(model, f"names_{i}") is None for i in range(len(parts))]
+        self.captures = potential.device.type == "cuda" and all(
+            named and (part.captures if part is not None else one.model.captures)
+            for named, part, one in zip(known, self._parts, parts, strict=True)
+        )
         self.r_min = max((part.r_min for part in self._parts if part is not None), default=0.0)
 
     @classmethod
@@ -275,11 +294,11 @@ class SplinedBlend(Autograd):
 
 
 class OfAtoms:
-    """A number of each type, (ntypes,), for the atoms of a system, 0 for virtual ones. Kept as long as the tensor of
-    their types, as all steps of a simulation have the same."""
+    """A number of each type, (ntypes,), for the atoms of a system, and another for virtual ones. Kept as long as the
+    tensor of their types, as all steps of a simulation have the same."""
 
-    def __init__(self, of_types: torch.Tensor) -> None:
-        self._of_types = of_types
+    def __init__(self, of_types: torch.Tensor, of_virtual: int = 0) -> None:
+        self._of_types, self._of_virtual = of_types, of_virtual
         self._known: Any = WeakIdKeyDictionary()
 
     def __call__(self, types: torch.Tensor) -> torch.Tensor:
@@ -295,7 +314,7 @@ class OfAtoms:
         return known[1]
 
     def _find(self, types: torch.Tensor) -> torch.Tensor:
-        return torch.where(types >= 0, self._of_types[types.long().clamp(min=0)], 0.0)
+        return torch.where(types >= 0, self._of_types[types.long().clamp(min=0)], self._of_virtual)
 
 
 def _no_pairs(model: AtomicModel) -> torch.Tensor:
@@ -364,10 +383,15 @@ def _renamed_mask(near: tuple[Any, ...], names: torch.Tensor | None, ntypes: int
 
 
 def _renamed(
-    system: System, neighbors: NeighborList, names: torch.Tensor, ntypes: int, reorders: bool
+    system: System,
+    neighbors: NeighborList,
+    names: torch.Tensor,
+    types: torch.Tensor,
+    ntypes: int,
+    reorders: bool,
 ) -> tuple[System, NeighborList]:
-    """For a part with a type map of its own: type t is its type names[t], (ntypes,) int64; whether some fall."""
-    types = torch.where(system.types >= 0, names[system.types.long().clamp(min=0)].int(), system.types)
+    """For a part with a type map of its own: type t is its type names[t], (ntypes,) int64; whether some fall. `types`
+    are the atoms' as it has them."""
     first = system.first_of_systems()
     own = System(
         system.positions,

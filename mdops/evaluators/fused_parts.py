@@ -158,8 +158,7 @@ def spline_hybrid(potential: "Potential", types: tuple[int, ...] | None = None) 
 
 def _asks_nothing(potential: "Potential") -> bool:
     """Whether a step never waits for a GPU: it has sums alone, and the op counts their absent neighbours."""
-    splines = SplineHybrid(potential, None, potential.grids)
-    return not splines.others and not any(splines.may_differ(part) for part in splines.sums)
+    return SplineHybrid(potential, None, potential.grids).asks_nothing
 
 
 def _refusal(potential: "Potential", splines: SplineHybrid) -> str | None:
@@ -310,6 +309,5 @@ class _Others:
         leaf = near.displacements.detach().requires_grad_()
         near = dataclasses.replace(near, displacements=leaf, once=True)
         with torch.enable_grad(), input_gradient_alone():
-            mixed = self._s.spec.mixed
-            values = [part(near.share(part.neighbors, mixed=mixed)).values for part in self._parts]
+            values = [part(self._s.share(part, near)).values for part in self._parts]
             return leaf, torch.cat(values, 1)

@@ -50,9 +50,14 @@ class _Tables(dict[Any, torch.Tensor]):
 
     Attributes:
         state: of the weights that they were made with.
+        held: those that CUDA graphs read, whatever the weights are now.
     """
 
     state: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[torch.Tensor] = []
 
     def __deepcopy__(self, memo: Any) -> "_Tables":
         return _Tables()
@@ -89,6 +94,15 @@ class AngleDescriptor(EnvironmentDescriptor):
     def gated(self) -> bool:
         """Whether there is a gate."""
         return False
+
+    @property
+    def ends_at_cutoff(self) -> bool:
+        return True
+
+    @property
+    def captures(self) -> bool:
+        """With knots; of models of many types those that are there have to be asked for."""
+        return self.knots is not None and self.ntypes <= _FEW and self.std.is_cuda
 
     @property
     @abstractmethod
@@ -141,7 +155,9 @@ class AngleDescriptor(EnvironmentDescriptor):
             types = names[types.long()]
         n, grid = counts.shape[1], knots.grid
         numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else len(types) * POWERS)
-        if numbers > _MOST_NUMBERS:
+        # The nets themselves ask a GPU: no graph can have them.
+        captured = near.displacements.is_cuda and torch.cuda.is_current_stream_capturing()
+        if numbers > _MOST_NUMBERS and not captured:
             return None, None
         lists = (near.displacements, counts, types, std)
         options: dict[str, Any] = {
@@ -195,6 +211,8 @@ class AngleDescriptor(EnvironmentDescriptor):
                 table = copy.deepcopy(self).double().coefficients(grid, kinds)
                 padded = F.pad(table.transpose(-1, -2), (0, ROW - POWERS))
                 kept[name] = padded.to(self.std.dtype).contiguous()
+        if kept[name].is_cuda and torch.cuda.is_current_stream_capturing():
+            kept.held.append(kept[name])
         return kept[name]
 
     def coefficients(self, grid: AngleGrid, types: torch.Tensor | None = None) -> torch.Tensor:

@@ -29,6 +29,7 @@ from mdops.ops.neighbor import (
     unpack_images,
 )
 from mdops.ops.neighbor_attention import neighbor_attention
+from mdops.ops.neighbor_rows import neighbor_rows, row_moments, spline_rows
 from mdops.ops.pair_table import near_weight, pair_table
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
@@ -62,6 +63,7 @@ __all__ = [
     "neighbor_list",
     "neighbor_matrix",
     "neighbor_pairs",
+    "neighbor_rows",
     "pack_images",
     "pack_ternary",
     "pair_forces",
@@ -69,10 +71,12 @@ __all__ = [
     "quantize",
     "ragged_attention",
     "ragged_plan",
+    "row_moments",
     "spline_moment",
     "spline_potential",
     "spline_potential_pack",
     "spline_potential_why_not",
+    "spline_rows",
     "spline_training",
     "unpack_images",
     "unpack_ternary",

@@ -6,7 +6,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from children import python
 from core_library import (
     EXTEND,
     FILE,
@@ -268,7 +268,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_forked_process_computes(base):
-    subprocess.run([sys.executable, "-c", FORKED, Path(__file__).parent, base], check=True, timeout=120)
+    python("-c", FORKED, Path(__file__).parent, base, check=True)
 
 
 def test_deviation(base):

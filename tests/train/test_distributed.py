@@ -48,6 +48,7 @@ def gradients(config, folder):
     torch.save(found, folder / f"found-{trainer.processes.rank}.pt")
 
 
+@pytest.mark.long
 def test_gradients_are_those_of_one_process(mixed, tmp_path):
     mixed.training.gradient_max_norm = None
     gradients(mixed, tmp_path)
@@ -144,6 +145,7 @@ def torchrun(*args, folder):
     )
 
 
+@pytest.mark.long
 def test_the_command_under_torchrun(tmp_path):
     (tmp_path / "input.json").write_text(json.dumps(tree(precision="float64")))
     done = torchrun("--output", "two", folder=tmp_path)

@@ -43,6 +43,7 @@ def is_of_a_checkpoint(folder):
     return True
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_killed_and_restarted(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"

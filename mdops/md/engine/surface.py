@@ -76,6 +76,8 @@ class Surface:
         self.captures = self._flags and potential.device.type == "cuda"
         self.origin = ListOrigin(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
         self._cells_move, self._atom_virial = cells_move, atom_virial
+        # Known beforehand, as a step that is captured cannot ask for them.
+        self._kinds = system.atoms_of_types(len(potential.type_map)) if self.captures else None
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
         self._list: NeighborList | None = None
         n = system.atoms
@@ -126,7 +128,9 @@ class Surface:
         """By the list of `rebuild`."""
         assert self._list is not None
         s = self.system
-        system = System(positions, s.types, cell, s.pbc, s.batch, first_types=s.first_types)
+        system = System(
+            positions, s.types, cell, s.pbc, s.batch, kinds=self._kinds, first_types=s.first_types
+        )
         if not self._flags:
             return self._result(self._evaluate(system, self._list, self._aparam))
         with torch.no_grad():

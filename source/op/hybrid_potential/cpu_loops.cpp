@@ -1,7 +1,5 @@
 #include "hybrid_potential/cpu_loops.h"
 
-#include <vector>
-
 namespace mdops {
 
 namespace {

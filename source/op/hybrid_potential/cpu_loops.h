@@ -2,7 +2,7 @@
 // here knows PyTorch.
 #pragma once
 
-#include "hybrid_potential/net.h"
+#include "hybrid_potential/shape.h"
 #include "spline_potential/cpu_loops.h"
 
 namespace mdops {

@@ -52,13 +52,14 @@ class HybridCall {
     divide(space);
     const StepArgs& p = parts_[widest_];
     const int64_t counts = static_cast<int64_t>(p.atoms) * p.ntypes, all = counts * parts_.size();
-    gpu_.clear(within_, all * 4);
+    if (!alone()) gpu_.clear(within_, all * 4);
     if (p.extra_size) gpu_.clear(out_.grad_extra, int64_t{p.atoms} * p.extra_size * 4);
     launch_order(gpu_, p);
     for (int first = 0; first < p.rows; first += p.net.rows) chunk(first);
     launch_end(gpu_, p);
-    gpu_.launch(within_kernel, blocks_for(all, 256), 256, 0, within_, p.atoms, parts_.size(), p.ntypes,
-                out_.within);
+    if (!alone())
+      gpu_.launch(within_kernel, blocks_for(all, 256), 256, 0, within_, p.atoms, parts_.size(), p.ntypes,
+                  out_.within);
   }
 
  private:
@@ -67,7 +68,9 @@ class HybridCall {
     take_call(space, first);
     take_net(space, way_, first, net_);
     bounds_ = space.take<float>(first.net.rows);
-    within_ = space.take<int32_t>(static_cast<int64_t>(first.atoms) * first.ntypes * parts_.size());
+    within_ = out_.within;
+    if (!alone())
+      within_ = space.take<int32_t>(static_cast<int64_t>(first.atoms) * first.ntypes * parts_.size());
     float* const nearest = space.take<float>(first.atoms);  // of the others: nobody asks
     features_.bounds = bounds_, features_.count = static_cast<int>(parts_.size());
     features_.first_extra = features_.most_axis = 0;
@@ -95,11 +98,15 @@ class HybridCall {
     for (StepArgs& p : parts_) p.first_row = first;
     StepArgs& one = parts_[widest_];
     const int64_t rows = std::min(one.rows - first, one.net.rows);
-    for (StepArgs& p : parts_)
-      launch_warps(gpu_, p.gated ? part_moments_kernel<true> : part_moments_kernel<false>, rows,
-                   AtomMemory::bytes(p), p, bounds_, &p == parts_.data());
-    launch_warps(gpu_, way_.input_parts ? features_kernel<kHybridParts> : features_kernel<0>, rows,
-                 16 * features_.most_axis, one, features_);
+    if (alone()) {
+      launch_warps(gpu_, one.gated ? moments<true>() : moments<false>(), rows, AtomMemory::bytes(one), one);
+    } else {
+      for (StepArgs& p : parts_)
+        launch_warps(gpu_, p.gated ? part_moments_kernel<true> : part_moments_kernel<false>, rows,
+                     AtomMemory::bytes(p), p, bounds_, &p == parts_.data());
+      launch_warps(gpu_, way_.input_parts ? features_kernel<kHybridParts> : features_kernel<0>, rows,
+                   16 * features_.most_axis, one, features_);
+    }
     one.net.tile_type = one.tile_net + first / one.tile_rows;
     run_net<kHybridParts>(gpu_, one.net, net_, rows / one.tile_rows, way_.kind);
     for (size_t k = 0; k < parts_.size(); ++k) {
@@ -108,6 +115,14 @@ class HybridCall {
                             out_.grad_extra};
       launch_warps(gpu_, p.gated ? forces<true>(p) : forces<false>(p), rows, ForceMemory::bytes(p), p, more);
     }
+  }
+
+  // Whether there is one descriptor: its moments become features in one kernel, as in its own step.
+  bool alone() const { return parts_.size() == 1; }
+
+  template <bool Gated>
+  auto moments() const -> void (*)(StepArgs) {
+    return way_.input_parts ? moments_kernel<kHybridParts, Gated> : moments_kernel<0, Gated>;
   }
 
   using ForcesKernel = void (*)(StepArgs, PartForces);

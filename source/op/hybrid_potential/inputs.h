@@ -1,7 +1,7 @@
 // The op's arguments, checked at entry; for the CPU and for GPUs.
 #pragma once
 
-#include "hybrid_potential/net.h"
+#include "hybrid_potential/shape.h"
 #include "spline_potential/inputs.h"
 
 namespace mdops {

@@ -124,6 +124,35 @@ struct RowReport {
   }
 };
 
+// What `each_of_row` would tell a report, of one type's slots: the reads of four neighbours are under way at
+// once.
+__device__ __forceinline__ bool look(const ListArgs& list, double cutoff2, int64_t i, int64_t begin,
+                                     int64_t end, bool masked, RowReport& report) {
+  constexpr int kAtOnce = 4;
+  const double *xi = list.positions + 3 * i, *cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
+  bool whole = true;
+  for (int64_t slot = begin + lane_index(); slot < end; slot += kAtOnce * kWarp) {
+    int32_t j[kAtOnce], image[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const bool there = slot + k * kWarp < end;
+      j[k] = there ? list.neighbors[slot + k * kWarp] : 0;
+      image[k] = there ? list.images[slot + k * kWarp] : 0;
+      if (j[k] < 0 || j[k] >= list.atoms) whole = false, j[k] = 0;
+    }
+    double d[kAtOnce][3];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      displacement(xi, list.positions + 3 * static_cast<int64_t>(j[k]), cell, image[k], d[k]);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const double r2 = d[k][0] * d[k][0] + d[k][1] * d[k][1] + d[k][2] * d[k][2];
+      if (slot + k * kWarp < end && within_cutoff(r2, cutoff2)) report.add(r2, masked);
+    }
+  }
+  return whole;
+}
+
 static __global__ void __launch_bounds__(kTableThreads)
     near_kernel(ListArgs list, NearArgs near, double* weight, int32_t* within, double* nearest) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kTableThreads + threadIdx.x) / kWarp;
@@ -131,15 +160,21 @@ static __global__ void __launch_bounds__(kTableThreads)
   const int lane = lane_index();
   const RowKind kind = table_row(list, i);
   int32_t* own = within + i * list.ntypes;
-  for (int t = lane; t < list.ntypes; t += kWarp) own[t] = 0;
-  __syncwarp();
+  if (kind != RowKind::real)
+    for (int t = lane; t < list.ntypes; t += kWarp) own[t] = 0;
   double c = kind == RowKind::wrong ? not_a_number<double>() : 0, least = near.cutoff;
   if (kind == RowKind::real) {
     RowReport report(near.cutoff);
-    const bool whole = each_of_row(
-        list, near.pair_mask, near.cutoff, i,
-        [&](int, int64_t, const double*, double r2, bool masked) { report.add(r2, masked); },
-        [&](int t) { report.write(own + t); });
+    bool whole = true;
+    int64_t slot = i * list.list_width;
+    for (int t = 0; t < list.ntypes; ++t) {
+      const int count = list.counts[i * list.ntypes + t];
+      const bool masked = near.pair_mask[list.types[i] * list.ntypes + t];
+      whole &= look(list, near.cutoff * near.cutoff, i, slot, slot + count, masked, report);
+      report.write(own + t);
+      slot += count;
+    }
+    whole = __all_sync(kAllLanes, whole);
     const double least2 = warp_nearest(report.least2);
     least = sqrt(warp_nearest(report.nearest2));
     // No mean is below the least distance: most atoms need not be looked at again.

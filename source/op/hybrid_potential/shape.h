@@ -1,4 +1,4 @@
-// The net of a hybrid, for whoever calls its kernels. Nothing here knows PyTorch.
+// The sizes of the net behind several descriptors. Nothing here knows PyTorch.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace mdops {
 
-// Numbers of a packed net on the CPU: each layer's weight, bias and timestep, which the output layer has not.
+// Numbers of a packed net: each layer's weight, bias and timestep, which the output layer has not.
 inline int64_t net_size(const NetShape& net) {
   int64_t inputs = net.features + net.extra, size = 0;
   for (int n = 0; n < net.layers; ++n) {
