@@ -18,6 +18,7 @@ from mdops.models.pairtab import PairTable
 from mdops.models.zbl import ZBLModel
 from mdops.ops import NeighborList, near_weight, pair_table
 from mdops.system import System
+from mdops.tracing import is_recorded
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -185,7 +186,7 @@ class Blended(Evaluator):
         if reach != self._near[1]:  # the table reports of the atoms that it looks at
             _, within, nearest = near_weight(*atoms, self._near[0], reach, *self._near[2:])
         report = NeighborReport((within.sum(1, keepdim=True, dtype=torch.int32),), nearest)
-        if not near.any():
+        if not is_recorded(near) and not near.any():
             net, net_report = self._part(
                 0, system, neighbors, parameters, silent, atom_virial, by=self._alone
             )

@@ -14,6 +14,7 @@ from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn import pieces
 from mdops.ops import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_moment import POWERS, ROW
+from mdops.tracing import is_exported
 
 # Set to 1, it allows the sums on GPUs, where their kernels were compiled for, and did not run yet.
 GPU_ANGLES = "MDOPS_GPU_ANGLES"
@@ -148,7 +149,8 @@ class AngleDescriptor(EnvironmentDescriptor):
             names[kinds] = torch.arange(len(kinds), dtype=torch.int32, device=std.device)
             types = names[types.long()]
         n, grid = counts.shape[1], knots.grid
-        numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else len(types) * POWERS)
+        atoms = 1 if is_exported() else len(types)  # a program is for any number
+        numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else atoms * POWERS)
         if numbers > _MOST_NUMBERS or not may_run_on(near.displacements.device):
             return None, None
         lists = (near.displacements, counts, types, std)
