@@ -18,6 +18,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def nve(runs: Runs, atoms: Atoms, steps: int = 1000) -> dict[str, Any]:
     own.set_velocities(first[:, 4:7] / (1000 * 0.09822694788464063))
     potential = mdops.load(runs.model, dtype="float64", overflow="extend")
     engine = Engine(own, potential, Physics(ensemble="nve", timestep=0.5), skin=1.0)
-    energies = [(frame.step, frame.energy + frame.kinetic) for frame in engine.run(steps)]
+    energies = [(frame.step, frame.energy + frame.kinetic) for frame in engine.run(steps, 10)]
     times, values = np.array(energies).T
     found["drift, engine, eV/atom/ps"] = drift(0.0005 * times, values, len(atoms))
     return found
@@ -220,7 +221,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json")
+    parser.add_argument("--json", type=Path, help="where the answers go, beside those that are there")
+    parser.add_argument(
+        "--what", nargs="+", choices=("nve", "npt", "restart", "kill -9"), help="default: all"
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--model", help="by default one of random weights and the standard size")
     parser.add_argument("--structure", help="a periodic one in a box of right angles")
@@ -236,16 +240,14 @@ def main() -> None:
         atoms = ase.io.read(args.structure) if args.structure else sample_box(192, ["O", "H"])
         runs = Runs(folder, folder / "model.safetensors")
         found: dict[str, Any] = {"lammps": runs.lammps.version}
-        for what, answer in (
-            ("nve", lambda: nve(runs, atoms)),
-            ("npt", lambda: npt(runs, atoms)),
-            ("restart", lambda: restart(runs, atoms)),
-            ("kill -9", lambda: kills(runs, atoms, args.kills)),
-        ):
-            found[what] = answer()
+        if args.json and args.json.exists():
+            found = json.loads(args.json.read_text()) | found
+        ways = {"nve": nve, "npt": npt, "restart": restart, "kill -9": partial(kills, count=args.kills)}
+        for what in args.what or ways:
+            found[what] = ways[what](runs, atoms)
             print(what, json.dumps(found[what], indent=1), flush=True)
-    if args.json:
-        Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
+            if args.json:
+                args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
