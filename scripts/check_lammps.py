@@ -25,7 +25,7 @@ from typing import Any
 import ase.io
 import numpy as np
 import torch
-from ase import Atoms
+from ase import Atoms, units
 
 import mdops
 from mdops.cli.sample_model import sample_box, water_model
@@ -125,16 +125,20 @@ def nve(runs: Runs, atoms: Atoms, steps: int = 1000) -> dict[str, Any]:
     found["atoms that moved over 1 A"] = int(
         (np.abs(shift - atoms.cell.lengths() * np.round(shift / atoms.cell.lengths())).max(1) > 1).sum()
     )
+    found["drift, engine, eV/atom/ps"] = engine_drift(runs, atoms, first, steps)
+    return found
+
+
+def engine_drift(runs: Runs, atoms: Atoms, first: np.ndarray, steps: int) -> float:
+    """From the same positions and velocities."""
     own = atoms.copy()
     own.positions = first[:, 1:4]
-    # A/ps to ASE's units
-    own.set_velocities(first[:, 4:7] / (1000 * 0.09822694788464063))
+    own.set_velocities(first[:, 4:7] / (1000 * units.fs))  # A/ps
     potential = mdops.load(runs.model, dtype="float64", overflow="extend")
     engine = Engine(own, potential, Physics(ensemble="nve", timestep=0.5), skin=1.0)
-    energies = [(frame.step, frame.energy + frame.kinetic) for frame in engine.run(steps, 10)]
-    times, values = np.array(energies).T
-    found["drift, engine, eV/atom/ps"] = drift(0.0005 * times, values, len(atoms))
-    return found
+    frames = [engine.frame(), *engine.run(steps, 10)]
+    times, values = np.array([(frame.step, frame.energy + frame.kinetic) for frame in frames]).T
+    return drift(0.0005 * times, values, len(atoms))
 
 
 def same_trajectory(runs: Runs, text: str) -> float:
