@@ -27,6 +27,7 @@ from mdops.calculator import MDOps
 from mdops.lammps import environment, find_program
 from mdops.md import Engine, Physics
 
+SHARES: dict[str, dict[str, float]] = {}
 INPUT = """
 units metal
 atom_style atomic
@@ -101,6 +102,9 @@ def main() -> None:
         ratio = statistics.median(a / b for a, b in zip(found, first, strict=True))
         print(f"{way:<32}{statistics.median(found):9.4f} us/atom {ratio:8.3f}")
         result["us_per_atom"][way] = found
+    result["shares"] = SHARES
+    for name, shares in SHARES.items():
+        print(f"{name}:", ", ".join(f"{part} {share:.0f}%" for part, share in shares.items()))
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
 
@@ -109,7 +113,9 @@ def on_gpu(args: argparse.Namespace, folder: Path, atoms: Atoms) -> dict[str, Ca
     """The engine, and LAMMPS with one process and as many as were asked for."""
     ways = {"engine": with_engine(args, atoms)}
     for ranks in (1, *args.ranks):
-        ways[f"LAMMPS, ranks: {ranks}"] = lambda ranks=ranks: with_lammps(folder, ranks, 1)
+        threads = max(1, args.cores // ranks)
+        name = f"LAMMPS, {ranks} ranks x {threads} threads"
+        ways[name] = lambda ranks=ranks, threads=threads: with_lammps(folder, ranks, threads)
     return ways
 
 
@@ -148,7 +154,12 @@ def with_lammps(folder: Path, ranks: int, threads: int) -> float:
     start = [mpirun, "-np", str(ranks)] if ranks > 1 and mpirun else []
     env = {**environment(), "OMP_NUM_THREADS": str(threads)}
     command = [*start, str(program), "-in", "in.lmp", "-log", "none"]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"LAMMPS failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+    # Where the time of the last run went, %.
+    found = re.findall(r"^(\w+) +\|.*\| +(\S+)$", done.stdout.split("Loop time")[-1], re.MULTILINE)
+    SHARES[f"{ranks} ranks x {threads}"] = {part: float(share) for part, share in found if share != "%total"}
     return float(re.findall(r"Loop time of (\S+)", done.stdout)[-1])
 
 

@@ -1,6 +1,6 @@
 """Compares `DeepPot`, `mdops model-devi`, `neighbor-stat`, `eval-desc` and `change-bias` with DeePMD-kit's own.
 
-    python scripts/check_deepmd_tools.py PYTHON_WITH_DEEPMD
+    python scripts/check_deepmd_tools.py PYTHON_WITH_DEEPMD [--cases CASE ...] [--json FILE]
 
 For some reference models (tests/data) a committee of three with shifted weights is made, and their structures are
 written as systems of DeePMD-kit, with labels. DeePMD-kit, in one process of that Python, answers what mdops does here.
@@ -9,6 +9,7 @@ numbers must be the same. DeePMD-kit 3.2 fails on `--relative_v` but for systems
 models with parameters: these are left out.
 """
 
+import argparse
 import json
 import os
 import re
@@ -43,25 +44,36 @@ def main() -> int:
     if "--worker" in sys.argv:
         worker(json.loads(Path(sys.argv[-1]).read_text()))
         return 0
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("python", help="one that has DeePMD-kit")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument(
+        "--json", type=Path, help="where the largest differences go, beside those that are there"
+    )
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        jobs = [prepare(case, systems, Path(name)) for case, systems in CASES.items()]
+        jobs = [prepare(case, systems, Path(name)) for case, systems in CASES.items() if case in args.cases]
         job_file = Path(name, "jobs.json")
         job_file.write_text(json.dumps(jobs))
-        command = [sys.argv[1], __file__, "--worker", str(job_file)]
+        command = [args.python, __file__, "--worker", str(job_file)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True)
         if done.returncode:
             raise SystemExit(f"DeePMD-kit's process failed:\n{done.stderr[-3000:]}")
         failed = 0
+        written = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
         for job in jobs:
             found = compare(job)
+            written[job["case"]] = {what: float(error) for what, error, _ in found}
             failed += sum(not fine for _, _, fine in found)
             print(job["case"])
             for what, error, fine in found:
                 print(f"  {what:<24}{error:>10.2g}  {'' if fine else 'DIFFERS'}")
         print(f"{failed} differ" if failed else "all agree")
+        if args.json:
+            args.json.write_text(json.dumps(written, indent=1) + "\n")
     return 1 if failed else 0
 
 

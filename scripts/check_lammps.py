@@ -18,13 +18,14 @@ import signal
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ase.io
 import numpy as np
 import torch
-from ase import Atoms
+from ase import Atoms, units
 
 import mdops
 from mdops.cli.sample_model import sample_box, water_model
@@ -124,16 +125,20 @@ def nve(runs: Runs, atoms: Atoms, steps: int = 1000) -> dict[str, Any]:
     found["atoms that moved over 1 A"] = int(
         (np.abs(shift - atoms.cell.lengths() * np.round(shift / atoms.cell.lengths())).max(1) > 1).sum()
     )
+    found["drift, engine, eV/atom/ps"] = engine_drift(runs, atoms, first, steps)
+    return found
+
+
+def engine_drift(runs: Runs, atoms: Atoms, first: np.ndarray, steps: int) -> float:
+    """From the same positions and velocities."""
     own = atoms.copy()
     own.positions = first[:, 1:4]
-    # A/ps to ASE's units
-    own.set_velocities(first[:, 4:7] / (1000 * 0.09822694788464063))
+    own.set_velocities(first[:, 4:7] / (1000 * units.fs))  # A/ps
     potential = mdops.load(runs.model, dtype="float64", overflow="extend")
     engine = Engine(own, potential, Physics(ensemble="nve", timestep=0.5), skin=1.0)
-    energies = [(frame.step, frame.energy + frame.kinetic) for frame in engine.run(steps)]
-    times, values = np.array(energies).T
-    found["drift, engine, eV/atom/ps"] = drift(0.0005 * times, values, len(atoms))
-    return found
+    frames = [engine.frame(), *engine.run(steps, 10)]
+    times, values = np.array([(frame.step, frame.energy + frame.kinetic) for frame in frames]).T
+    return drift(0.0005 * times, values, len(atoms))
 
 
 def same_trajectory(runs: Runs, text: str) -> float:
@@ -220,7 +225,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json")
+    parser.add_argument("--json", type=Path, help="where the answers go, beside those that are there")
+    parser.add_argument(
+        "--what", nargs="+", choices=("nve", "npt", "restart", "kill -9"), help="default: all"
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--model", help="by default one of random weights and the standard size")
     parser.add_argument("--structure", help="a periodic one in a box of right angles")
@@ -236,16 +244,14 @@ def main() -> None:
         atoms = ase.io.read(args.structure) if args.structure else sample_box(192, ["O", "H"])
         runs = Runs(folder, folder / "model.safetensors")
         found: dict[str, Any] = {"lammps": runs.lammps.version}
-        for what, answer in (
-            ("nve", lambda: nve(runs, atoms)),
-            ("npt", lambda: npt(runs, atoms)),
-            ("restart", lambda: restart(runs, atoms)),
-            ("kill -9", lambda: kills(runs, atoms, args.kills)),
-        ):
-            found[what] = answer()
+        if args.json and args.json.exists():
+            found = json.loads(args.json.read_text()) | found
+        ways = {"nve": nve, "npt": npt, "restart": restart, "kill -9": partial(kills, count=args.kills)}
+        for what in args.what or ways:
+            found[what] = ways[what](runs, atoms)
             print(what, json.dumps(found[what], indent=1), flush=True)
-    if args.json:
-        Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
+            if args.json:
+                args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
