@@ -78,7 +78,8 @@ def main() -> None:
     }
     print(json.dumps(result, indent=1))
     if args.out:
-        args.out.write_text(json.dumps({"machine": machine(args.device), "picoseconds": args.picoseconds, **result}, indent=1) + "\n")
+        head = {"machine": machine(args.device), "picoseconds": args.picoseconds}
+        args.out.write_text(json.dumps({**head, **result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
