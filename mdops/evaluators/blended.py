@@ -19,6 +19,7 @@ from mdops.models.pairtab import PairTable
 from mdops.models.zbl import ZBLModel
 from mdops.ops import NeighborList, near_weight, pair_table
 from mdops.system import System
+from mdops.tracing import is_recorded
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -206,7 +207,7 @@ class Blended(Evaluator):
             return [of_net, of_net if total is None else NeighborReport((total,), nearest)]
 
         # A GPU is not asked: its step is the same in any case.
-        if not near.is_cuda and not near.any():
+        if not near.is_cuda and not is_recorded(near) and not near.any():
             net, net_report = self._part(
                 0, system, neighbors, parameters, silent, atom_virial, by=self._alone
             )
