@@ -315,8 +315,8 @@ class OfAtoms:
         known = self._known.get(types)
         if known is None or known[0] != types._version:
             found = self._find(types)
-            if types.is_cuda and torch.cuda.is_current_stream_capturing():
-                return found  # not there before the graph runs
+            if is_recorded(types):
+                return found  # not there before what is recorded runs
             self._known[types] = known = types._version, found
         return known[1]
 
