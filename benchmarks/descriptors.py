@@ -363,7 +363,7 @@ def main() -> None:
             results["runs"][f"{name}, {atoms}"] = found
             print(f"{name}, {atoms} atoms:", json.dumps(found), flush=True)
     if gpu:
-        for name in {"concat", "strip"} & set(args.models):
+        for name in {"concat", "strip"} & set(args.models) if args.atoms is None else ():
             found = on_gpu(model_of(name, ["C"]).to(args.device), diamond(97_336))
             results["runs"][f"{name}, diamond"] = found
             print(f"{name}, diamond:", json.dumps(found), flush=True)

@@ -71,15 +71,15 @@ class Tabulated(Evaluator):
         """As its base. `weight` (N,): of each atom in what forces and virials are of, 1 unless told. With `other` (N,),
         energies of another model, and `near`, the arguments near_mask to high of the op, these have a blend's part."""
         self._model.refuse_untaken(fparam, aparam)
-        bias = self._bias(system.types)
-        nothing = bias.new_empty(0)
+        nothing = system.positions.new_empty(0)
+        bias = self._bias(system.types) if self._bias.counts else None
         mask, *scalars = self._near if near is None else near
         energy, forces, virial, within, nearest, of_atoms = pair_table(
             *(system.positions, system.cell, system.batch, system.types),
             *(neighbors.neighbors, neighbors.images, neighbors.counts),
             *self._table,
             nothing if weight is None else weight,
-            nothing if other is None else other - bias,
+            nothing if other is None else other if bias is None else other - bias,
             mask,
             *self._scalars,
             *scalars,
@@ -91,7 +91,8 @@ class Tabulated(Evaluator):
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
             return Autograd(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
-        answers = {"atom_energy": energy + bias, "forces": forces, "virial": virial}
+        energy = energy if bias is None else energy + bias
+        answers = {"atom_energy": energy, "forces": forces, "virial": virial}
         return (answers | {"atom_virial": of_atoms} if atom_virial else answers), report
 
 
@@ -179,7 +180,8 @@ class Blended(Evaluator):
             # Which drops neighbours.
             return Autograd(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
         energy = sums["atom_energy"] if silent is None else torch.where(silent == 0, 0.0, sums["atom_energy"])
-        return {**sums, "atom_energy": energy + self._bias(system.types)}, report
+        energy = energy + self._bias(system.types) if self._bias.counts else energy
+        return {**sums, "atom_energy": energy}, report
 
     def _linear(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
         sums: Answers = {}
@@ -304,6 +306,7 @@ class OfAtoms:
     def __init__(self, of_types: torch.Tensor, of_virtual: int = 0) -> None:
         self._of_types, self._of_virtual = of_types, of_virtual
         self._known: Any = WeakIdKeyDictionary()
+        self.counts = bool((of_types != 0).any())  # whether any is not zero
 
     def __call__(self, types: torch.Tensor) -> torch.Tensor:
         """(N,), of types (N,)."""
@@ -312,8 +315,8 @@ class OfAtoms:
         known = self._known.get(types)
         if known is None or known[0] != types._version:
             found = self._find(types)
-            if types.is_cuda and torch.cuda.is_current_stream_capturing():
-                return found  # not there before the graph runs
+            if is_recorded(types):
+                return found  # not there before what is recorded runs
             self._known[types] = known = types._version, found
         return known[1]
 

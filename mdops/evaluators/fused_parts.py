@@ -48,6 +48,7 @@ class FusedParts(Evaluator):
         self.r_min = potential.r_min or 0.0
         self._models = SplineModels(potential)
         self.captures = potential.device.type == "cuda" and _asks_nothing(potential)
+        self._dtype = potential.dtype  # to find it takes as long as a small op
         self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
 
     @classmethod
@@ -100,7 +101,7 @@ class FusedParts(Evaluator):
                 system, neighbors, fparam, aparam, check=check, weight=weight, atom_virial=atom_virial
             )
         s = tables.splines
-        others = _Others(s, system, neighbors, self.potential.dtype)
+        others = _Others(s, system, neighbors, self._dtype)
         extra = s.extra_inputs(system, fparam, aparam)
         first = s.sums[0]
         energy, forces, virial, within, nearest, gradient, of_atoms = hybrid_potential(

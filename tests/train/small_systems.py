@@ -49,16 +49,13 @@ def write_system(folder, structures, type_map=("Al", "Cu"), sets=1):
 
 
 def small_config(*, descriptor=None, fitting=None, model=None, training=None, **sections):
-    """The training input of a small model of EMT, each section with more keys, or other values."""
+    """The training input of a small model of EMT, each section with more keys, or other values; None: without that of
+    the descriptor."""
+    usual = {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": 3}
+    keys = {**usual, **(descriptor or {})}
     parts = {
         "type_map": ["Cu", "Al"],
-        "descriptor": {
-            "rcut": 4.0,
-            "rcut_smth": 2.0,
-            "neuron": [4, 8],
-            "axis_neuron": 3,
-            **(descriptor or {}),
-        },
+        "descriptor": {name: value for name, value in keys.items() if value is not None},
         "fitting_net": {"neuron": [12, 12], **(fitting or {})},
         **(model or {}),
     }

@@ -125,7 +125,9 @@ def test_steps_in_graphs_are_the_steps_of_the_host(data, lists, descriptor):
     config = CONFIG
     if descriptor is not None:
         config = small_config(
-            loss={"start_pref_v": 0.1, "limit_pref_v": 0.1}, training={}, descriptor=descriptor
+            loss={"start_pref_v": 0.1, "limit_pref_v": 0.1},
+            training={},
+            descriptor={**dict.fromkeys(("rcut", "rcut_smth", "neuron", "axis_neuron")), **descriptor},
         )
     groups = list(alike(data))[:2]
     loss, weights = make_loss(config), []

@@ -15,7 +15,7 @@ namespace mdops {
 // additions: in units of 2^-8, and what those leave over in units of 2^-44, eV/A or eV. A term is refused
 // from 2^30 on: 2^25 of them have room.
 constexpr double kTableUnit = 1.0 / (1 << 8), kTableFine = 1.0 / (1LL << 44), kMostTableTerm = 1 << 30;
-constexpr int kTableThreads = 128;
+constexpr int kTableThreads = 256;
 
 struct TableSums {
   int64_t *forces, *of_atoms, *virial;  // (N, 2, 3), (N, 2, 9) or null, (S, 2, 9)
@@ -153,7 +153,7 @@ __device__ __forceinline__ bool look(const ListArgs& list, double cutoff2, int64
   return whole;
 }
 
-static __global__ void __launch_bounds__(kTableThreads)
+static __global__ void __launch_bounds__(kTableThreads, 4)
     near_kernel(ListArgs list, NearArgs near, double* weight, int32_t* within, double* nearest) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kTableThreads + threadIdx.x) / kWarp;
   if (i >= list.atoms) return;
@@ -248,19 +248,18 @@ __device__ __forceinline__ void add_slopes(const ListArgs& list, const NearArgs&
   });
 }
 
-static __global__ void __launch_bounds__(kTableThreads)
-    table_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, GpuTableResults out) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kTableThreads + threadIdx.x) / kWarp;
-  if (i >= list.atoms) return;
+// The energy of atom i, and what it gives to the sums.
+__device__ __forceinline__ void table_atom(const ListArgs& list, const TableArgs& table,
+                                           const GpuTableTask& task, const TableSums& sums,
+                                           const GpuTableResults& out, int64_t i, double weight) {
   const int lane = lane_index();
-  const double weight = task.weight ? task.weight[i] : 1;
   const RowKind kind = table_row(list, i);
   int32_t* own = out.within + i * list.ntypes;
   for (int t = lane; t < list.ntypes; t += kWarp) own[t] = 0;
   __syncwarp();
   double energy = 0, least = table.cutoff;
   bool good = kind != RowKind::wrong && weight == weight;
-  if (kind == RowKind::real && !(weight == 0 && task.blends)) {
+  if (kind == RowKind::real) {
     RowReport report(table.cutoff);
     PairAdder adder(list, sums);
     const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
@@ -287,6 +286,26 @@ static __global__ void __launch_bounds__(kTableThreads)
   out.nearest[i] = kind == RowKind::wrong ? not_a_number<double>() : least;
   const int system = list.batch[i];
   if (!good && system >= 0 && system < list.systems) sums.failed[system] = 1;
+}
+
+// A block answers for 32 atoms: of a blend those without weight at once, the others by its warps in turn.
+static __global__ void __launch_bounds__(kTableThreads)
+    table_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, GpuTableResults out) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarp, mine = first + lane_index();
+  const int warp = threadIdx.x / kWarp, warps = kTableThreads / kWarp;
+  const bool there = mine < list.atoms;
+  const double weight = there && task.weight ? task.weight[mine] : 1;
+  const bool idle = task.blends && weight == 0;
+  if (warp == 0 && there && idle) {
+    out.energy[mine] = 0, out.nearest[mine] = table.cutoff;
+    for (int t = 0; t < list.ntypes; ++t) out.within[mine * list.ntypes + t] = 0;
+  }
+  unsigned busy = __ballot_sync(kAllLanes, there && !idle);
+  for (int k = 0; busy; ++k, busy &= busy - 1) {
+    const int atom = __ffs(static_cast<int>(busy)) - 1;
+    const double own = __shfl_sync(kAllLanes, weight, atom);
+    if (k % warps == warp) table_atom(list, table, task, sums, out, first + atom, own);
+  }
 }
 
 // The sums as numbers.
