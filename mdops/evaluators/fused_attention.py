@@ -83,7 +83,9 @@ class FusedAttention(Evaluator):
             # Which drops neighbours.
             return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial)
         padding, atoms = s.padding(system), system.atoms
-        size = self._descriptor.atoms_at_once(near) or atoms
+        most = self._descriptor.atoms_at_once(near) or atoms
+        runs = max(1, -(-atoms // most))  # of one size: a small one at the end would take a GPU nearly as long
+        size = max(1, -(-atoms // runs))
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
         for first in range(0, atoms, size) or [0]:
