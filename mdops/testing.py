@@ -111,7 +111,9 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         Sample("unit_backward", (random(4, 21), rows), (0, 1)),
         Sample("unit_backward_backward", (random(4, 21), random(4, 21), rows)),
     ]
-    if has_kernel("hybrid_potential", device):
+    if torch.device(device).type == "cpu" or (
+        dtype == torch.float32 and has_kernel("hybrid_potential", device)
+    ):
         samples += _hybrid_samples(p, numbers(8))
     samples += _table_samples(p, numbers(9))
     # On a GPU the whole step computes in float32 alone.
@@ -608,14 +610,17 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         }
         return (*{**values, **changes}.values(), [5, 10, 10], [0, 1, 1], 1, 3.0)
 
-    def nets(n: int, count: int, extra: int) -> torch.Tensor:
-        rows = (
-            sum(m * k - k * (k - 1) // 2 if k else m for m, k in zip(width[:n], axis[:n], strict=True))
-            + extra
+    def net(n: int, extra: int) -> tuple[Any, ...]:
+        inputs = sum(m * max(k, 1) for m, k in zip(width[:n], axis[:n], strict=True)) + extra
+        layers = [(inputs, 5), (5, 10), (10, 10), (10, 1)]
+        parts = (
+            [0.5 * random(*shape) for shape in layers],
+            *([0.5 * random(shape[1]) for shape in layers] for _ in range(2)),
         )
-        size = (rows + 2) * 5 + (5 + 2) * 10 + (10 + 2) * 10 + 11
-        return 0.5 * random(count, size)
+        return *parts, list(width[:n]), list(axis[:n])
 
+    packs = [net(2, 1), net(2, 1), net(3, 0)]
+    packed = [torch.ops.mdops.hybrid_potential_pack(*pack) for pack in packs]
     blank = none.new_empty(0, 2)
     typed = (
         *atoms,
@@ -626,7 +631,7 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         [none, none],
         [blank, blank],
         [tables(0, 2), tables(1, 2)],
-        nets(2, 2, 1),
+        torch.stack(packed[:2]),
         random(5, 1),
         p["positions"].new_empty(0),
         *ends,
@@ -644,7 +649,7 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         [first, none, first],
         [absent, blank, blank],
         [tables(0, 3), tables(1, 2), tables(2, 2)],
-        nets(3, 1, 0),
+        packed[2][None],
         random(5, 0),
         random(5, like=torch.float64),
         ends[0][:1],
@@ -664,7 +669,12 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         "residual": (28, [0, 1, 1, 1]),
         "activation": (29, 99),
     }
-    return [Sample("hybrid_potential", typed, bad=bad), Sample("hybrid_potential", mixed)]
+    bad_pack = {"parts": (4, [2]), "rows": (3, [60, 3]), "axis": (4, [9, 0])}
+    return [
+        Sample("hybrid_potential_pack", packs[0], opaque=(0,), bad=bad_pack),
+        Sample("hybrid_potential", typed, bad=bad),
+        Sample("hybrid_potential", mixed),
+    ]
 
 
 def _potential_samples(

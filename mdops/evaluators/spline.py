@@ -8,6 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from mdops.models.moments import MomentDescriptor, TypeChoice
+from mdops.nn.bsplines import inverse_basis
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 # Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
@@ -60,7 +61,8 @@ def collocation(intervals: int) -> tuple[torch.Tensor, torch.Tensor]:
     x = torch.arange(intervals + 1, dtype=torch.float64)
     quarter = torch.tensor([0.25, 0.5], dtype=torch.float64)
     x = torch.cat([x, quarter, intervals - quarter]).sort().values
-    return x, torch.linalg.inv(basis_matrix(x, intervals))
+    knots = torch.arange(-5, intervals + 6, dtype=torch.float64)
+    return x, inverse_basis(x, x.long().clamp(max=intervals - 1), knots)
 
 
 @lru_cache(maxsize=8)

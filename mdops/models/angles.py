@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import os
 from abc import abstractmethod
 from typing import Any
 
@@ -14,9 +13,8 @@ from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn import pieces
 from mdops.ops import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_moment import POWERS, ROW
+from mdops.tracing import is_exported, is_recorded
 
-# Set to 1, it allows the sums on GPUs, where their kernels were compiled for, and did not run yet.
-GPU_ANGLES = "MDOPS_GPU_ANGLES"
 _FEW = 8  # types of which all have tables, whichever are there
 _MOST_NUMBERS = 2**27  # of moments or tables: more than that, and the nets run themselves
 _KEPT = 16  # sets of types whose tables are kept
@@ -48,19 +46,19 @@ class AngleKnots:
         return self.octaves << self.fineness
 
 
-def may_run_on(device: torch.device) -> bool:
-    """Whether the ops for sums over pairs are used there."""
-    return device.type == "cpu" or (device.type == "cuda" and os.environ.get(GPU_ANGLES) == "1")
-
-
 class _Tables(dict[Any, torch.Tensor]):
     """Tables by what they are of. Copies and pickles do without them.
 
     Attributes:
         state: of the weights that they were made with.
+        held: those that CUDA graphs read, whatever the weights are now.
     """
 
     state: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[torch.Tensor] = []
 
     def __deepcopy__(self, memo: Any) -> "_Tables":
         return _Tables()
@@ -97,6 +95,15 @@ class AngleDescriptor(EnvironmentDescriptor):
     def gated(self) -> bool:
         """Whether there is a gate."""
         return False
+
+    @property
+    def ends_at_cutoff(self) -> bool:
+        return True
+
+    @property
+    def captures(self) -> bool:
+        """With knots; of models of many types those that are there have to be asked for."""
+        return self.knots is not None and self.ntypes <= _FEW and self.std.is_cuda
 
     @property
     @abstractmethod
@@ -148,8 +155,10 @@ class AngleDescriptor(EnvironmentDescriptor):
             names[kinds] = torch.arange(len(kinds), dtype=torch.int32, device=std.device)
             types = names[types.long()]
         n, grid = counts.shape[1], knots.grid
-        numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else len(types) * POWERS)
-        if numbers > _MOST_NUMBERS or not may_run_on(near.displacements.device):
+        atoms = 1 if is_exported() else len(types)  # a program is for any number
+        numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else atoms * POWERS)
+        # The nets themselves ask for values.
+        if numbers > _MOST_NUMBERS and not is_recorded(near.displacements):
             return None, None
         lists = (near.displacements, counts, types, std)
         options: dict[str, Any] = {
@@ -203,6 +212,8 @@ class AngleDescriptor(EnvironmentDescriptor):
                 table = copy.deepcopy(self).double().coefficients(grid, kinds)
                 padded = F.pad(table.transpose(-1, -2), (0, ROW - POWERS))
                 kept[name] = padded.to(self.std.dtype).contiguous()
+        if kept[name].is_cuda and torch.cuda.is_current_stream_capturing():
+            kept.held.append(kept[name])
         return kept[name]
 
     def coefficients(self, grid: AngleGrid, types: torch.Tensor | None = None) -> torch.Tensor:

@@ -51,7 +51,8 @@ class SeE3(AngleDescriptor, TypedDescriptor):
         return [layer.activation_name for net in self.embeddings.nets for layer in net.layers]
 
     def functions(self, theta: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        kinds = types.tolist()
+        # No need to ask a GPU where all are there.
+        kinds = range(self.ntypes) if len(types) == self.ntypes else types.tolist()
         of_pairs = [
             self.embeddings.net(t, u)(theta[:, None]) / max(self.sel[t] * self.sel[u], 1)
             for k, u in enumerate(kinds)
@@ -64,7 +65,7 @@ class SeE3(AngleDescriptor, TypedDescriptor):
         widest = max(layer.outputs for layer in self.embeddings.net(0, 0).layers)
         pairs = max(row.shape[1] for row in rows) ** 2
         return in_chunks(
-            lambda run: self._of_atoms([row[run] for row in rows]), len(near.types), pairs * widest
+            lambda run: self._of_atoms([row[run] for row in rows]), near.types.shape[0], pairs * widest
         )
 
     def _of_atoms(self, rows: list[torch.Tensor]) -> torch.Tensor:

@@ -10,7 +10,7 @@ from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step
 from mdops.ops.env_mat import env_mat
-from mdops.ops.hybrid_potential import hybrid_potential
+from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
 from mdops.ops.lowbit import (
     fake_quantize,
     gemm_lowbit,
@@ -54,6 +54,7 @@ __all__ = [
     "fake_quantize",
     "gemm_lowbit",
     "hybrid_potential",
+    "hybrid_potential_pack",
     "lowbit_linear",
     "mlp",
     "mlp_value_and_gradient",
