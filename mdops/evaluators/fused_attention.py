@@ -174,7 +174,10 @@ class FusedAttention(Evaluator):
     @staticmethod
     def _total(offsets: torch.Tensor, most: int) -> int:
         """How many rows there are, or, while a GPU's steps are recorded, places for them."""
-        return most if offsets.is_cuda and is_recorded(offsets) else offsets[-1].item()
+        if offsets.is_cuda and is_recorded(offsets):
+            return most
+        found: Any = offsets[-1].item()  # a number without a value while a program is exported
+        return found
 
     def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":
         """Of systems of these types, all with None; None if there are too many. Made when they first come."""
