@@ -18,6 +18,7 @@ from mdops.ops import NeighborList, neighbor_rows, ragged_plan, row_moments, spl
 from mdops.ops.attention_layer import has_layer
 from mdops.ops.neighbor_rows import NeighborRows
 from mdops.system import System
+from mdops.tracing import is_recorded
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -82,16 +83,15 @@ class FusedAttention(Evaluator):
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
             return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial)
-        padding, atoms = s.padding(system), system.atoms
-        size = self._descriptor.atoms_at_once(near) or atoms
+        padding = s.padding(system)
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
-        for first in range(0, atoms, size) or [0]:
-            run = slice(first, first + size)
-            part = near if size >= atoms else near.of_atoms(run)
+        slices = self._runs(near)
+        for run in slices:
+            part = near if len(slices) == 1 else near.of_atoms(run)
             own = aparam[run] if aparam is not None and aparam.dim() > 1 else aparam
             listed = (counts[run], types[run], padding[run])
-            mine = rows if size >= atoms else self._rows(part.displacements, *listed[:2], s)
+            mine = rows if len(slices) == 1 else self._rows(part.displacements, *listed[:2], s)
             with torch.enable_grad(), input_gradient_alone():
                 d = part.displacements.detach().requires_grad_()
                 t = self._sums(d, mine, *listed, tables)
@@ -105,6 +105,15 @@ class FusedAttention(Evaluator):
         answers = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
         return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
+
+    def _runs(self, near: Neighborhood) -> list[slice]:
+        """The atoms in runs of one size: a small one at the end would take a GPU nearly as long."""
+        most = self._descriptor.atoms_at_once(near)
+        if most is None or most >= near.system.atoms:
+            return [slice(None)]
+        atoms = near.system.atoms
+        size = -(-atoms // -(-atoms // most))
+        return [slice(first, first + size) for first in range(0, atoms, size)]
 
     def _counted(self, near: Neighborhood) -> torch.Tensor:
         """(N,) bool: atoms that have an energy."""
@@ -129,7 +138,7 @@ class FusedAttention(Evaluator):
         s, d = tables.splines, self._descriptor
         o = d.options
         atoms, slots = displacements.shape[:2]
-        total = self._total(found.offsets, atoms * min(slots, d.slots))
+        total = self._total(found.offsets, atoms * torch.sym_min(slots, d.slots))
         rows = spline_rows(
             displacements,
             found.slots,
@@ -164,10 +173,11 @@ class FusedAttention(Evaluator):
 
     @staticmethod
     def _total(offsets: torch.Tensor, most: int) -> int:
-        """How many rows there are, or, while a CUDA graph is captured, places for them."""
-        if offsets.is_cuda and torch.cuda.is_current_stream_capturing():
+        """How many rows there are, or, while a GPU's steps are recorded, places for them."""
+        if offsets.is_cuda and is_recorded(offsets):
             return most
-        return int(offsets[-1])
+        found: Any = offsets[-1].item()  # a number without a value while a program is exported
+        return found
 
     def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":
         """Of systems of these types, all with None; None if there are too many. Made when they first come."""

@@ -19,7 +19,7 @@ from mdops.models.registry import register
 from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
 from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import Layer, array, tensor
-from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan
+from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan, row_moments
 from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
 from mdops.ops.neighbor_attention import attention_scale, unit
 from mdops.options import from_definition, key, saved_precision
@@ -375,22 +375,23 @@ class SeAttenV2(MomentDescriptor):
         def of_atoms(chunk: slice) -> torch.Tensor:
             # The nets and attention see the neighbours that are there, without the slots that are empty.
             mine = live[chunk]
-            atoms, slots = mine.shape
+            slots = mine.shape[1]
             place = self._places(mine)
 
             def taken(x: torch.Tensor) -> torch.Tensor:
                 return x[chunk].flatten(0, 1).index_select(0, place)
 
+            own = taken(rows)
             sw, r = (None if x is None else taken(x) for x in (fading, directions))
             centers = near.centers[chunk][place // max(1, slots)]
-            g = self._embedding(taken(rows[..., :1]), taken(kinds), centers, types, products, sw)
+            g = self._embedding(own[:, :1], taken(kinds), centers, types, products, sw)
+            offsets = F.pad(mine.sum(1).cumsum(0), (1, 0)).int()
             if len(self.attention):
                 fused = near.once and has_layer(g.device, g.dtype, g.shape[1], self.options.attn)
-                known = self._neighbors(mine, place.shape[0], sw, r, fused)
+                known = self._neighbors(offsets, place.shape[0], slots, sw, r, fused)
                 for layer in self.layers:
                     g = layer(g, known)
-            spread = g.new_zeros(atoms * slots, g.shape[1]).index_copy(0, place, g)
-            return rows[chunk].transpose(1, 2) @ spread.view(atoms, slots, g.shape[1])
+            return row_moments(own, g, offsets)
 
         run = self.atoms_at_once(near) if near.once else None
         if run is not None and live.shape[0] <= run:
@@ -439,19 +440,18 @@ class SeAttenV2(MomentDescriptor):
 
     def _neighbors(
         self,
-        live: torch.Tensor,
+        offsets: torch.Tensor,
         count: int,
+        slots: int,
         switch: torch.Tensor | None,
         directions: torch.Tensor | None,
         fused: bool,
     ) -> Neighbors:
-        """Of `live` (n, K), in which there are so many."""
-        counts, (atoms, slots) = live.sum(1), live.shape
-        offsets = F.pad(counts.cumsum(0), (1, 0)).int()
+        """With room for so many rows, and for so many of an atom."""
         plan = None
-        if not (fused and live.device.type == "cpu"):
-            plan = ragged_plan(offsets, max_total=count, max_batch=atoms, max_length=slots)
-        empty = (self.slots - counts).clamp(min=0).to(self.mean.dtype)
+        if not (fused and offsets.device.type == "cpu"):
+            plan = ragged_plan(offsets, max_total=count, max_batch=offsets.shape[0] - 1, max_length=slots)
+        empty = (self.slots - offsets.diff()).clamp(min=0).to(self.mean.dtype)
         return Neighbors(offsets, plan, switch, directions, empty, fused)
 
     def _type_products(self, types: torch.Tensor) -> torch.Tensor | None:

@@ -23,7 +23,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "displacements(Tensor positions, Tensor cell, Tensor batch, Tensor neighbors, Tensor images, "
       "ScalarType dtype) -> Tensor");
   m.def(
-      "displacements_backward(Tensor grad, Tensor batch, Tensor neighbors, Tensor images, SymInt num_systems) "
+      "displacements_backward(Tensor grad, Tensor batch, Tensor neighbors, Tensor images, SymInt "
+      "num_systems) "
       "-> (Tensor grad_positions, Tensor grad_cell)");
   m.def(
       "pair_forces(Tensor grad, Tensor displacements, Tensor batch, Tensor neighbors, SymInt num_systems) "
@@ -140,7 +141,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "ragged_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor plan, Tensor? bias, Tensor? "
       "gate, "
-      "Tensor? switch, Tensor? absent, float scale, float shift, SymInt max_length, str matmul) -> (Tensor out, "
+      "Tensor? switch, Tensor? absent, float scale, float shift, SymInt max_length, str matmul) -> (Tensor "
+      "out, "
       "Tensor logsumexp)");
   m.def(
       "ragged_attention_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
@@ -182,12 +184,14 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "float cutoff) -> (Tensor offsets, Tensor slots, Tensor taken, Tensor within, Tensor nearest)");
   m.def(
       "spline_rows(Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor std, "
-      "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, int rows, bool gated) "
+      "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, SymInt rows, bool "
+      "gated) "
       "-> (Tensor environment, Tensor switch, Tensor directions, Tensor g)");
   m.def(
       "spline_rows_backward(Tensor grad_environment, Tensor grad_switch, Tensor grad_directions, Tensor "
       "grad_g, Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor std, "
-      "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, int rows, bool gated) "
+      "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, SymInt rows, bool "
+      "gated) "
       "-> Tensor");
   m.def("row_moments(Tensor environment, Tensor g, Tensor offsets) -> Tensor");
   m.def(

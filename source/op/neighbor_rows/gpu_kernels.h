@@ -239,7 +239,12 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int lane = lane_index();
   const LaneRow<T> own(args, first + lane);
   const unsigned there = __ballot_sync(kAllLanes, own.is_there);
-  if (there == 0) return;
+  // Of a slot that is none the row has no place, and takes that of a slot of its own number.
+  if (own.is_wrong) {
+    const int64_t slot = own.row.slot, slots = args.list.atoms * args.list.width;
+    const int64_t to = slot >= 0 && slot < slots ? slot : first + lane;
+    for (int a = 0; a < 3; ++a) out[3 * to + a] = not_a_number<T>();
+  }
   const int count = kWarp - __clz(there);
   T by_s = 0, by_switch = 0;
 #pragma unroll 1

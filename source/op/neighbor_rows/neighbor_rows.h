@@ -100,11 +100,12 @@ MDOPS_HD Row<T> row_of_slot(const SplineRowsArgs<T>& args, int64_t slot) {
   const int64_t atom = slot / list.width, k = slot - atom * list.width;
   row.type = list.types[atom];
   int64_t end = 0;
-  for (; row.kind < list.ntypes; ++row.kind) {
-    end += list.counts[atom * list.ntypes + row.kind];
-    if (k < end) break;
+  bool is_wrong = row.type < 0 || row.type >= list.ntypes;
+  for (int t = 0; t < list.ntypes; ++t) {
+    const int32_t count = list.counts[atom * list.ntypes + t];
+    end += count, is_wrong |= count < 0, row.kind += k >= end;
   }
-  if (row.type < 0 || row.type >= list.ntypes || row.kind >= list.ntypes) return row;
+  if (is_wrong || end > list.width || row.kind >= list.ntypes) return row;
   row.is_wrong = false, row.d = list.displacements + 3 * slot;
   row.norm = normalised(args.mean[row.type], args.std[2 * row.type], args.std[2 * row.type + 1]);
   return row;
