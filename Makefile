@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# Where the environment lets Python write no bytecode, each process of the tests would compile PyTorch's sources anew.
+BYTECODE := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/bytecode
+
 CPP := $(shell find source -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 BUILT_FROM := $(shell find source -type f) CMakeLists.txt
 
@@ -40,9 +43,9 @@ $(BUILD): $(SETUP) $(BUILT_FROM)
 	$(LOCK) $(PIP) install --no-build-isolation --no-deps -e .
 	touch $@
 
-# Tests go to the worker that is free first; `make test ARGS="-n 0 ..."` runs them in one process.
+# Tests go to the worker that is free first, long ones before others; `make test ARGS="-n 0 ..."` runs them in one process.
 test: $(BUILD)
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	$(BYTECODE) $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

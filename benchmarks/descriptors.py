@@ -1,19 +1,20 @@
 """Time of the descriptors on spline moments: on the CPU beside autograd and DeePMD-kit, on a GPU by the engine.
 
     python benchmarks/descriptors.py [--atoms 192 1536] [--deepmd PYTHON] [--processor] [--json FILE]
-    python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--json FILE]
+    python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--deepmd PYTHON] [--json FILE]
 
 Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
 without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
 neighbours (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; `attention`
 is the first with two layers of attention, smooth; `zbl` the first with a ZBL table, with the switch of DeePMD-kit's
-example for water, 0.9 to 1 A; `hybrid` is se_e2_a and se_e2_r side by side, of that example: 6 A both, and one net;
-`angles` is se_e3 of 2-4-8 at 6 A, `angles_tebd` and `angles_strip` are se_e3_tebd of 2-4-8 at 4 A; and se_e2_a. Boxes
-have water's density. On the CPU a time is energy, forces and virial by a given list, each way in turn in one run,
-medians; PYTHON has DeePMD-kit, which gets the same model as .pth and makes the list itself; --processor takes the time
-of the processors instead of the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step of
-0.5 fs, lists included, and that of the step's kernels alone by a CUDA graph, where one can have them; last, diamond
-with 158 neighbours an atom. Memory is the most that PyTorch had at a time.
+example for water, 0.9 to 1 A, and `zbl_near` with one that a quarter of the box's atoms are within; `hybrid` is
+`angular`, se_e2_a, and se_e2_r side by side, of that example: 6 A both, and one net; `angles` is se_e3 of 2-4-8 at 6
+A, `angles_tebd` and `angles_strip` are se_e3_tebd of 2-4-8 at 4 A; and se_e2_a. Boxes have water's density. On the
+CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit,
+which gets the same model as .pth and makes the list itself; --processor takes the time of the processors instead of
+the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step of 0.5 fs, lists included, and
+that of the step's kernels alone by a CUDA graph, where one can have them; last, diamond with 158 neighbours an atom.
+Memory is the most that PyTorch had at a time.
 """
 
 import argparse
@@ -71,11 +72,14 @@ DESCRIPTORS: dict[str, dict[str, Any]] = {
     "radial": {"type": "se_e2_r", **RADIAL},
     "attention": {"type": "dpa1", **ATTENTION},
     "zbl": {"type": "dpa1", **SIZES},
+    "zbl_near": {"type": "dpa1", **SIZES},
+    "angular": {"type": "se_e2_a", **ANGULAR},
     "hybrid": {"type": "hybrid", "list": [{"type": "se_e2_a", **ANGULAR}, {"type": "se_e2_r", **RADIAL}]},
     "angles": {"type": "se_e3", **ANGLES},
     "angles_tebd": {"type": "se_e3_tebd", **TEBD},
     "angles_strip": {"type": "se_e3_tebd", **TEBD, "tebd_input_mode": "strip"},
 }
+SWITCHES = {"zbl": (0.9, 1.0), "zbl_near": (1.0, 1.62)}  # A
 # Answers a line, the number of runs, with the milliseconds of one.
 DEEPMD = """
 import sys, time, numpy as np
@@ -110,14 +114,16 @@ def model_of(name: str, elements: list[str]) -> Potential:
     with torch.no_grad():
         for net in model.fitting.nets.nets:
             net.layers[-1].weight *= 0.01
-    potential = Potential(blended(model) if name == "zbl" else model, overflow="extend").eval()
+    potential = Potential(
+        blended(model, *SWITCHES[name]) if name in SWITCHES else model, overflow="extend"
+    ).eval()
     potential.source = {"min_nbor_dist": 0.5}
     potential.use_spline()
     return potential
 
 
-def blended(net: DescriptorFitting) -> ZBLModel:
-    """The net and a table."""
+def blended(net: DescriptorFitting, low: float, high: float) -> ZBLModel:
+    """The net and a table, with a switch between these distances, A."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "zbl.txt"
         zbl.write_table(file, net.type_map, zbl.table(net.type_map))
@@ -129,8 +135,8 @@ def blended(net: DescriptorFitting) -> ZBLModel:
         descriptor=o.descriptor,
         fitting_net=o.fitting_net,
         use_srtab="",
-        sw_rmin=0.9,
-        sw_rmax=1.0,
+        sw_rmin=low,
+        sw_rmax=high,
     )
     return ZBLModel(options, net.type_map, *ZBLModel.no_statistics(len(net.type_map)), [net, part])
 
@@ -141,15 +147,14 @@ def elements_of(name: str) -> tuple[list[str], list[str]]:
 
 
 class DeePMDKit:
-    """A process that evaluates a model with it."""
+    """A process that evaluates a model with it, of which the folder keeps the file."""
 
     def __init__(self, python: str, potential: Potential, atoms: Atoms, folder: Path, clock: str) -> None:
         model, case = folder / "model.pth", folder / "case.npz"
-        potential.save(folder / "model.dp")
-        command = Path(python).with_name("dp")
-        subprocess.run(
-            [command, "convert-backend", folder / "model.dp", model], check=True, capture_output=True
-        )
+        if not model.exists():
+            potential.save(folder / "model.dp")
+            command = [python, "-m", "deepmd", "convert-backend", folder / "model.dp", model]
+            subprocess.run(command, check=True, capture_output=True)
         types = [potential.type_map.index(s) for s in atoms.symbols]
         np.savez(case, positions=atoms.positions, cell=atoms.cell.array, types=types)
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -197,7 +202,9 @@ def medians(runs: dict[str, Callable[[], float]], rounds: int) -> dict[str, floa
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def on_cpu(name: str, atoms: int, rounds: int, python: str | None, clock: str) -> dict[str, dict[str, float]]:
+def on_cpu(
+    name: str, atoms: int, rounds: int, python: str | None, clock: str, folder: Path
+) -> dict[str, dict[str, float]]:
     """Milliseconds of a step of simulation, and of one of training with its backward pass, by evaluator."""
     known, present = elements_of(name)
     potential, box = model_of(name, known), sample_box(atoms, present)
@@ -227,16 +234,16 @@ def on_cpu(name: str, atoms: int, rounds: int, python: str | None, clock: str) -
 
         return timed(step, clock, 1)
 
-    with tempfile.TemporaryDirectory() as folder:
-        runs = {kind.name: simulation(kind) for kind in SIMULATE if kind.why_not(potential) is None}
-        other = None
-        if python is not None and name != "se_e2_a":
-            other = DeePMDKit(python, potential, box, Path(folder), clock)
-            runs["deepmd"] = other
-        found = {"simulation": medians(runs, rounds)}
-        if other is not None:
-            other.end()
-    if atoms <= 192:
+    runs = {kind.name: simulation(kind) for kind in SIMULATE if kind.why_not(potential) is None}
+    other = None
+    if python is not None and name != "se_e2_a":
+        other = runs["deepmd"] = DeePMDKit(python, potential, box, folder, clock)
+        # Quick, in a table beside it, are those that are used.
+        runs = {kind: run for kind, run in runs.items() if kind != Autograd.name or len(runs) < 3}
+    found = {"simulation": medians(runs, rounds)}
+    if other is not None:
+        other.end()
+    if atoms <= 192 and python is None:
         kinds = [kind for kind in TRAIN if "cpu" in kind.devices and kind.why_not(potential) is None]
         found["training"] = medians({kind.name: training(kind) for kind in kinds}, rounds)
     return found
@@ -255,6 +262,7 @@ def graph_microseconds(potential: Potential, box: Atoms) -> float:
         ntypes=len(potential.type_map),
     )
     evaluator = potential.evaluator()
+    system.kinds = system.atoms_of_types(len(potential.type_map))
     evaluator(system, pairs, check=False)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -276,7 +284,21 @@ def graph_microseconds(potential: Potential, box: Atoms) -> float:
     return statistics.median(times)
 
 
-def on_gpu(potential: Potential, box: Atoms) -> dict[str, float]:
+def deepmd_microseconds(
+    python: str, potential: Potential, box: Atoms, folder: Path, rounds: int
+) -> float | str:
+    """Of a call, its list and copies included; or that there is no answer."""
+    try:
+        run = DeePMDKit(python, potential, box, folder, "perf_counter")
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        return f"none: {error}"[:100]
+    try:
+        return 1e3 * statistics.median(run() for _ in range(rounds))
+    finally:
+        run.end()
+
+
+def on_gpu(potential: Potential, box: Atoms) -> dict[str, float | str]:
     """Microseconds of an NVT step by the engine, and of the potential's kernels."""
     n = len(box)
     torch.cuda.reset_peak_memory_stats()
@@ -314,6 +336,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["se_e2_a", *DESCRIPTORS])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--deepmd", metavar="PYTHON")
+    parser.add_argument("--deepmd-models", type=Path, metavar="FOLDER", help="where their files stay")
     parser.add_argument("--processor", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -323,17 +346,24 @@ def main() -> None:
         torch.set_num_threads(1)
     results: dict[str, Any] = {"machine": machine(args.device), "clock": clock, "runs": {}}
     gpu = args.device != "cpu"
+    models = Path(tempfile.mkdtemp()) if args.deepmd_models is None else args.deepmd_models
     for name in args.models:
+        folder = models / name
+        folder.mkdir(parents=True, exist_ok=True)
         for atoms in args.atoms or ([192, 12288, 98304] if gpu else [192, 1536]):
             if gpu:
                 known, present = elements_of(name)
-                found: Any = on_gpu(model_of(name, known).to(args.device), sample_box(atoms, present))
+                potential, box = model_of(name, known).to(args.device), sample_box(atoms, present)
+                found: Any = on_gpu(potential, box)
+                if args.deepmd:
+                    more = deepmd_microseconds(args.deepmd, potential, box, folder, args.rounds)
+                    found["deepmd_us"] = more
             else:
-                found = on_cpu(name, atoms, args.rounds, args.deepmd, clock)
+                found = on_cpu(name, atoms, args.rounds, args.deepmd, clock, folder)
             results["runs"][f"{name}, {atoms}"] = found
             print(f"{name}, {atoms} atoms:", json.dumps(found), flush=True)
     if gpu:
-        for name in ("concat", "strip"):
+        for name in {"concat", "strip"} & set(args.models):
             found = on_gpu(model_of(name, ["C"]).to(args.device), diamond(97_336))
             results["runs"][f"{name}, diamond"] = found
             print(f"{name}, diamond:", json.dumps(found), flush=True)

@@ -1,9 +1,10 @@
 """Time of a training step, against inference of the same frame, the step's matrix products and DeePMD-kit.
 
     python benchmarks/training.py --systems ../shared/data/water/data_0 [--device cuda] [--batches 1 64]
-                                  [--deepmd PYTHON] [--json FILE]
+                                  [--attention] [--deepmd PYTHON] [--json FILE]
 
-The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A) is trained on frames of water. `step` is the whole
+The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A) is trained on frames of water; with --attention it is
+DPA-1's of that size with two smooth layers of attention, 128 wide, and `gemm` is left out. `step` is the whole
 step: the batch put together, energies and forces, their loss, its gradients, Adam and the average of the weights.
 `inference` is energies, forces and virial of one frame with its neighbour list given, as in simulation. `gemm` is the
 products of matrices that a step cannot do without, by torch.mm into preallocated outputs, one after the other: for
@@ -38,9 +39,12 @@ from mdops.train.loop.trainer import Trainer
 
 SEL = [46, 92]
 DEEPMD_STEPS, DEEPMD_LINES = 60, 20
+ATTENTION = {"type": "dpa1", "sel": 138, "attn_layer": 2, "attn": 128, "smooth_type_embedding": True}
 
 
-def training_input(systems: list[str], batch: int, precision: str, steps: int = 10**6) -> dict[str, Any]:
+def training_input(
+    systems: list[str], batch: int, precision: str, attention: bool, steps: int = 10**6
+) -> dict[str, Any]:
     """A training input that DeePMD-kit takes, too, but for `precision` and the average of the weights."""
     return {
         "model": {
@@ -54,6 +58,7 @@ def training_input(systems: list[str], batch: int, precision: str, steps: int = 
                 "axis_neuron": 16,
                 "type_one_side": True,
                 "seed": 1,
+                **(ATTENTION if attention else {}),
             },
             "fitting_net": {"neuron": [240, 240, 240], "seed": 1},
         },
@@ -71,9 +76,9 @@ def training_input(systems: list[str], batch: int, precision: str, steps: int = 
     }
 
 
-def trainer(systems: list[str], batch: int, precision: str, device: str) -> Trainer:
+def trainer(systems: list[str], batch: int, precision: str, device: str, attention: bool) -> Trainer:
     training = Trainer(
-        parse_config(training_input(systems, batch, precision)), tempfile.mkdtemp(), device=device
+        parse_config(training_input(systems, batch, precision, attention)), tempfile.mkdtemp(), device=device
     )
     largest = training.frames.sampler.largest
     if (
@@ -142,27 +147,31 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def measure(systems: list[str], batch: int, precision: str, device: str, repeat: int) -> dict[str, Any]:
-    training = trainer(systems, batch, precision, device)
+def measure(
+    systems: list[str], batch: int, precision: str, device: str, repeat: int, attention: bool
+) -> dict[str, Any]:
+    training = trainer(systems, batch, precision, device, attention)
     if training.processes.count > 1:
         return scaling(training, batch, precision, device, repeat)
     with tempfile.TemporaryDirectory() as folder:
         functions = {
             "step": training._advance,
             "inference": inference(training, Path(folder)),
-            "gemm": products(training, batch),
         }
+        if not attention:
+            functions["gemm"] = products(training, batch)
         for function in functions.values():
             for _ in range(3):
                 function()
-        times = seconds_each(functions, repeat, 200 if device != "cpu" else 10, device)
+        calls = (200 if device != "cpu" else 10) // (10 if attention else 1)
+        times = seconds_each(functions, repeat, calls, device)
     return {
         "precision": precision,
         "batch": batch,
         "atoms": int(training.frames.data.sizes()[0]) * batch,
         **{f"{name}_ms": 1e3 * value for name, value in times.items()},
         "step/inference": times["step"] / times["inference"],
-        "step/gemm": times["step"] / times["gemm"],
+        **({"step/gemm": times["step"] / times["gemm"]} if "gemm" in times else {}),
         "frames/s": batch / times["step"],
     }
 
@@ -176,9 +185,9 @@ def scaling(training: Trainer, batch: int, precision: str, device: str, repeat: 
     return {**shared, "step_ms": 1e3 * step, "frames/s": batch / step}
 
 
-def deepmd_ms(python: Path, systems: list[str]) -> float:
+def deepmd_ms(python: Path, systems: list[str], attention: bool) -> float:
     """DeePMD-kit's own average of a step, ms."""
-    tree = training_input([str(Path(s).resolve()) for s in systems], 1, "float64", DEEPMD_STEPS)
+    tree = training_input([str(Path(s).resolve()) for s in systems], 1, "float64", attention, DEEPMD_STEPS)
     del tree["training"]["precision"], tree["training"]["enable_ema"]
     tree["training"] |= {"disp_freq": DEEPMD_LINES}
     with tempfile.TemporaryDirectory() as folder:
@@ -197,6 +206,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precisions", nargs="+", default=["float32", "float64"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1])
+    parser.add_argument("--attention", action="store_true", help="DPA-1 with layers of attention")
     parser.add_argument("--deepmd", type=Path, help="a Python that has DeePMD-kit")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--commit", help="where the sources are no checkout")
@@ -209,12 +219,12 @@ def main() -> None:
     results = []
     for precision in arguments.precisions:
         for batch in arguments.batches:
-            row = measure(arguments.systems, batch, precision, device, arguments.repeat)
+            row = measure(arguments.systems, batch, precision, device, arguments.repeat, arguments.attention)
             results.append(row)
             print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
     answer: dict[str, Any] = {"machine": host, "results": results}
     if arguments.deepmd:
-        answer["deepmd_float64_ms"] = deepmd_ms(arguments.deepmd, arguments.systems)
+        answer["deepmd_float64_ms"] = deepmd_ms(arguments.deepmd, arguments.systems, arguments.attention)
         print(f"DeePMD-kit, float64: {answer['deepmd_float64_ms']:.1f} ms")
     if arguments.json and is_first:
         arguments.json.write_text(json.dumps(answer, indent=1) + "\n")

@@ -23,7 +23,16 @@ from mdops.evaluators.angle_knots import (
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused import why_not_matmul
-from mdops.evaluators.grids import finer_grid, grid_error, grid_types, new_grids, sums_of, together
+from mdops.evaluators.grids import (
+    attention_grid,
+    attention_of,
+    finer_grid,
+    grid_error,
+    grid_types,
+    new_grids,
+    sums_of,
+    together,
+)
 from mdops.evaluators.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid
 from mdops.evaluators.splined import PresentTypes
 from mdops.io import write_model
@@ -79,6 +88,8 @@ class Potential(nn.Module):
             as DeePMD-kit) or "extend" (keep all).
         grids: for each descriptor of sums, the knots of the splines that stand for its embedding nets; none where the
             nets run themselves.
+        attention_grid: the knots of splines for the embedding nets in front of layers of attention; None where
+            these run themselves, as in trainings.
         spline_types: the types for whose pairs the grid was chosen, where not for all or for some that stand for all:
             those of a training's data.
         smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
@@ -94,10 +105,12 @@ class Potential(nn.Module):
         self.source: dict[str, Any] = {}
         self.allow_low_bit = False
         self.grids: tuple[SplineGrid, ...] = ()
+        self.attention_grid: SplineGrid | None = None
         self.spline_types: tuple[int, ...] | None = None
         self.smoothing = 0.0
         self._no_spline: str | None = None
         self._no_angle_spline: str | None = None
+        self._no_attention_spline: str | None = None
         self._matmul: Matmul = "float32"
         self._watch: Watch | None = None
         self._kept: dict[str, tuple[Hashable, Any]] = {}
@@ -171,13 +184,15 @@ class Potential(nn.Module):
         r_min: float = DEFAULT_R_MIN,
         tolerance: float | None = None,
         types: Sequence[int] | None = None,
+        *,
+        attention: bool = True,
     ) -> None:
         """Evaluate the embedding nets as splines, with knots that keep the error bound down to r_min (A).
 
         The bound (`mdops.evaluators.spline.spline_error`) is `tolerance`, or that of simulation: 2e-5 in float32 and
         1e-8 in float64. Nets that no spline follows (relu has kinks) go on to be evaluated exactly, with a warning;
         so do models of kinds that have no splines. `types` are those that there will be, of a model of many; others are
-        looked at when they come.
+        looked at when they come. Without `attention` the nets in front of layers of attention stay exact, silently.
         """
         tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
         self.spline_types = None if types is None else tuple(types)
@@ -185,10 +200,13 @@ class Potential(nn.Module):
         if is_unexpected:
             warnings.warn(f"{self._no_spline}: they are evaluated exactly, not as splines", stacklevel=2)
         self._no_angle_spline = use_angle_splines(self.model, r_min, tolerance, types)
-        if self._no_angle_spline is not None:
-            warnings.warn(
-                f"{self._no_angle_spline}: they are evaluated exactly, not as splines", stacklevel=2
-            )
+        self.attention_grid = self._no_attention_spline = None
+        if attention:
+            found = attention_grid(self.model, r_min, tolerance)
+            self.attention_grid, self._no_attention_spline = found
+        for problem in (self._no_angle_spline, self._no_attention_spline):
+            if problem is not None:
+                warnings.warn(f"{problem}: they are evaluated exactly, not as splines", stacklevel=2)
 
     @property
     def why_no_spline(self) -> str | None:
@@ -211,10 +229,19 @@ class Potential(nn.Module):
         return None if None not in self.angle_knots else self._no_angle_spline or _EXACT
 
     @property
+    def why_no_attention_spline(self) -> str | None:
+        """Why there is no `attention_grid`; None where there is one."""
+        return None if self.attention_grid is not None else self._no_attention_spline or _EXACT
+
+    @property
+    def knots(self) -> list[SplineGrid | AngleKnots]:
+        """Those of all splines there are."""
+        return [k for k in (self.grid, self.attention_grid, *self.angle_knots) if k is not None]
+
+    @property
     def r_min(self) -> float | None:
         """The distance that the splines reach down to, A; None without splines."""
-        found = [knots.r_min for knots in (self.grid, *self.angle_knots) if knots is not None]
-        return max(found, default=None)
+        return max((knots.r_min for knots in self.knots), default=None)
 
     def spline_error(self) -> float:
         """The error of the splines there are, with the weights of now; 0 without splines."""
@@ -225,15 +252,18 @@ class Potential(nn.Module):
         ]
         pairs = zip(sums_of(self.model), self.grids, strict=False)  # there may be no grids
         errors += [grid_error(one, grid, self.spline_types) for one, grid in pairs]
+        attention = attention_of(self.model)
+        if attention is not None and self.attention_grid is not None:
+            errors.append(grid_error(attention, self.attention_grid))
         return max(errors, default=0.0)
 
     def splines(self) -> str | None:
         """The splines there are, in words; None without."""
         angles = [f"{knots.intervals} of angles" for knots in self.angle_knots if knots is not None]
-        known = [knots for knots in (self.grid, *self.angle_knots) if knots is not None]
-        if not known:
+        if not self.knots:
             return None
-        counts = ([] if self.grid is None else [str(self.grid.intervals)]) + list(dict.fromkeys(angles))
+        grids = [str(grid.intervals) for grid in (self.grid, self.attention_grid) if grid is not None]
+        counts = grids + list(dict.fromkeys(angles))
         return f"splines of {' and '.join(counts)} intervals beyond {self.r_min:g} A"
 
     def present(self, system: System) -> tuple[int, ...] | None:
@@ -327,7 +357,8 @@ class Potential(nn.Module):
 
     def _structure(self) -> tuple[Hashable, ...]:
         """What evaluators depend on besides the weights; for another device or dtype `_apply` forgets all of them."""
-        return self.grids, self.angle_knots, self.spline_types, self.smoothing, self._matmul, self.overflow
+        knots = self.grids, self.attention_grid, self.angle_knots
+        return *knots, self.spline_types, self.smoothing, self._matmul, self.overflow
 
     def _same(self, name: str, state: Hashable, make: Callable[[], T]) -> T:
         """What `make` gave at this state."""

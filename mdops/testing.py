@@ -104,13 +104,16 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
     if torch.device(device).type == "cpu" or dtype == torch.float32:  # on a GPU in that alone
         samples += _attention_layer_samples(numbers(7), device)
+    samples += _row_samples(p, numbers(10))
     rows = random(4, 21)
     samples += [
         Sample("unit", (rows,), (0,)),
         Sample("unit_backward", (random(4, 21), rows), (0, 1)),
         Sample("unit_backward_backward", (random(4, 21), random(4, 21), rows)),
     ]
-    if has_kernel("hybrid_potential", device):
+    if torch.device(device).type == "cpu" or (
+        dtype == torch.float32 and has_kernel("hybrid_potential", device)
+    ):
         samples += _hybrid_samples(p, numbers(8))
     samples += _table_samples(p, numbers(9))
     # On a GPU the whole step computes in float32 alone.
@@ -505,6 +508,43 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
     return samples
 
 
+def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """The neighbours as rows, more rows than there are neighbours, and sums over them."""
+    lists = (p["counts"], p["types"])
+    bad_lists = {"counts": p["counts"] + 3, "types": p["types"] + 1}
+    listed = (p["d"], *lists, p["mask"], p["mask"].T, CUTOFF)
+    bad: dict[str, tuple[int, Any]] = {
+        name: (1 + k, value) for k, (name, value) in enumerate(bad_lists.items())
+    }
+    samples = [Sample("neighbor_rows", listed, bad={**bad, "cutoff": (5, -1.0)})]
+    offsets, slots, *_ = torch.ops.mdops.neighbor_rows(*listed)
+    rows, channels = 16, 21  # channels that no vector divides
+    assert int(offsets[-1]) < rows
+    for gated in (False, True):
+        table = random(2, 3 if gated else 2, 14, channels)
+        scalars = (CUTOFF, SMOOTH, PROTECTION, 1.2, rows, gated)  # s_max below the largest s
+        args = (p["d"], slots, *lists, p["mean"], p["std"], table, *scalars)
+        bad = {name: (2 + k, value) for k, (name, value) in enumerate(bad_lists.items())}
+        bad |= {
+            "slots": (1, slots + 25),
+            "functions": (6, table[:, 1:]),
+            "smooth": (8, 4.0),
+            "rows": (11, 26),
+        }
+        samples.append(Sample("spline_rows", args, (0,), bad=bad))
+        grads = (random(rows, 4), random(rows), random(rows, 3), random(rows, channels))
+        moved = {name: (k + 4, value) for name, (k, value) in bad.items()}
+        samples.append(Sample("spline_rows_backward", (*grads, *args), bad=moved))
+    offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=p["d"].device)
+    given = (random(8, 4), random(8, channels), offsets)
+    falls = {"falls": offsets.flip(0), "beyond": offsets + 2}
+    bad = {name: (2, value) for name, value in falls.items()}
+    samples.append(Sample("row_moments", given, (0, 1), bad=bad))
+    bad = {name: (3, value) for name, value in falls.items()}
+    samples.append(Sample("row_moments_backward", (random(4, 4, channels), *given), (0, 1, 2), bad=bad))
+    return samples
+
+
 def _near_images(p: dict[str, torch.Tensor]) -> torch.Tensor:
     """Images of `_pairs` such that most pairs are within the cutoff."""
     images = p["images"].clone()
@@ -570,14 +610,17 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         }
         return (*{**values, **changes}.values(), [5, 10, 10], [0, 1, 1], 1, 3.0)
 
-    def nets(n: int, count: int, extra: int) -> torch.Tensor:
-        rows = (
-            sum(m * k - k * (k - 1) // 2 if k else m for m, k in zip(width[:n], axis[:n], strict=True))
-            + extra
+    def net(n: int, extra: int) -> tuple[Any, ...]:
+        inputs = sum(m * max(k, 1) for m, k in zip(width[:n], axis[:n], strict=True)) + extra
+        layers = [(inputs, 5), (5, 10), (10, 10), (10, 1)]
+        parts = (
+            [0.5 * random(*shape) for shape in layers],
+            *([0.5 * random(shape[1]) for shape in layers] for _ in range(2)),
         )
-        size = (rows + 2) * 5 + (5 + 2) * 10 + (10 + 2) * 10 + 11
-        return 0.5 * random(count, size)
+        return *parts, list(width[:n]), list(axis[:n])
 
+    packs = [net(2, 1), net(2, 1), net(3, 0)]
+    packed = [torch.ops.mdops.hybrid_potential_pack(*pack) for pack in packs]
     blank = none.new_empty(0, 2)
     typed = (
         *atoms,
@@ -588,7 +631,7 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         [none, none],
         [blank, blank],
         [tables(0, 2), tables(1, 2)],
-        nets(2, 2, 1),
+        torch.stack(packed[:2]),
         random(5, 1),
         p["positions"].new_empty(0),
         *ends,
@@ -606,7 +649,7 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         [first, none, first],
         [absent, blank, blank],
         [tables(0, 3), tables(1, 2), tables(2, 2)],
-        nets(3, 1, 0),
+        packed[2][None],
         random(5, 0),
         random(5, like=torch.float64),
         ends[0][:1],
@@ -626,7 +669,12 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         "residual": (28, [0, 1, 1, 1]),
         "activation": (29, 99),
     }
-    return [Sample("hybrid_potential", typed, bad=bad), Sample("hybrid_potential", mixed)]
+    bad_pack = {"parts": (4, [2]), "rows": (3, [60, 3]), "axis": (4, [9, 0])}
+    return [
+        Sample("hybrid_potential_pack", packs[0], opaque=(0,), bad=bad_pack),
+        Sample("hybrid_potential", typed, bad=bad),
+        Sample("hybrid_potential", mixed),
+    ]
 
 
 def _potential_samples(

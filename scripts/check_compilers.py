@@ -5,7 +5,8 @@ but for those of what PyTorch alone makes of the ops (opcheck, torch.compile).
 
 Each build is installed into a virtual environment of its own that sees this one's packages. `--sanitize` builds once
 more with that compiler, under AddressSanitizer and UndefinedBehaviorSanitizer, and runs every sample of
-`mdops.testing` and a step of water there, in inference and training: an error that they find ends the process.
+`mdops.testing` and steps of models there, in inference and training: an error that they find ends the process.
+`--only REGEX` builds the sources so that match it, and the others as they are.
 """
 
 import argparse
@@ -25,9 +26,34 @@ LEVELS = ["v2", "v3", "v4"]
 SKIPPED = ("-k", "not opcheck and not compiled")
 SAMPLES = """
 import torch
+from mdops import Potential
 from mdops.calculator import MDOps
 from mdops.cli.sample_model import sample_box, water_model
+from mdops.models import DescriptorFitting
+from mdops.models.standard import StandardOptions
+from mdops.options import parse
+from mdops.system import from_atoms
 from mdops.testing import op_samples
+
+PAIRS = {"rcut": 4.0, "rcut_smth": 1.0, "sel": [60, 90], "neuron": [5, 9]}
+TRIPLES = {"rcut": 3.0, "rcut_smth": 1.0, "neuron": [3, 6]}
+DESCRIPTORS = [
+    {"type": "hybrid", "list": [{"type": "se_e2_a", "axis_neuron": 3, **PAIRS}, {"type": "se_e2_r", **PAIRS}]},
+    {"type": "se_e3", "sel": [40, 60], **TRIPLES},
+    {"type": "se_e3_tebd", "sel": 90, "tebd_dim": 4, "tebd_input_mode": "strip", **TRIPLES},
+]
+
+
+def steps(descriptor, dtype):
+    sections = {"type_map": ["O", "H"], "descriptor": descriptor, "fitting_net": {"neuron": [12, 12]}}
+    model = DescriptorFitting.random(parse(StandardOptions, sections), 0, torch.float64)
+    potential = Potential(model.to(dtype), overflow="truncate").eval()
+    potential.use_spline()
+    for box in (sample_box(101, ["O", "H"]), sample_box(3, ["O", "H"])):
+        system = from_atoms([box], potential.type_map)
+        potential.eval().evaluate(system, atom_virial=True)
+        answers = potential.train().predict(system, potential.neighbor_list(system))
+        (answers["energy"].sum() + answers["forces"].pow(2).sum()).backward()
 
 for threads in (1, 2):
     torch.set_num_threads(threads)
@@ -43,6 +69,8 @@ for threads in (1, 2):
         atoms = sample_box(101, model.type_map)
         atoms.calc = MDOps(model)
         atoms.get_forces()
+        for descriptor in DESCRIPTORS:
+            steps(descriptor, dtype)
 print("clean")
 """
 
@@ -58,8 +86,8 @@ def version_of(compiler: str) -> str | None:
     return run(compiler, "--version").stdout.splitlines()[0]
 
 
-def install(compiler: str, folder: Path, sanitize: bool) -> Path:
-    """The Python of a new environment that has the library built by this compiler."""
+def install(compiler: str, folder: Path, sanitize: str) -> Path:
+    """The Python of a new environment that has the library built by this compiler; `sanitize`: MDOPS_SANITIZE."""
     venv = folder / re.sub(r"\W", "", compiler)
     run(sys.executable, "-m", "venv", venv)
     packages = next((venv / "lib").glob("python3*/site-packages"))
@@ -67,7 +95,7 @@ def install(compiler: str, folder: Path, sanitize: bool) -> Path:
     options = [
         f"CMAKE_CXX_COMPILER={compiler}",
         "MDOPS_CUDA=OFF",
-        f"MDOPS_SANITIZE={'ON' if sanitize else 'OFF'}",
+        f"MDOPS_SANITIZE={sanitize}",
     ]
     defines = [word for option in options for word in ("-C", f"cmake.define.{option}")]
     pip = [venv / "bin/python", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
@@ -110,8 +138,11 @@ def op_tests(python: Path, folder: Path, level: str) -> dict[str, str]:
     """What pytest says of the op tests, run outside of the checkout."""
     tests = folder / "tests"
     shutil.copytree(ROOT / "tests/ops", tests / "ops", dirs_exist_ok=True)
-    shutil.copy(ROOT / "tests/conftest.py", tests)
-    (tests / "pytest.ini").write_text("[pytest]\nmarkers = gpu: needs an NVIDIA GPU\n")
+    for name in ("conftest.py", "children.py"):
+        shutil.copy(ROOT / "tests" / name, tests)
+    (tests / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n  gpu: needs an NVIDIA GPU\n  long: begun first\n"
+    )
     command = (
         python,
         "-m",
@@ -146,6 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("compilers", nargs="*", help=f"{' '.join(COMPILERS)} unless anything is given")
     parser.add_argument("--sanitize", metavar="COMPILER", action="append", default=[])
+    parser.add_argument("--only", metavar="REGEX", default="ON", help="sanitize sources that match")
     parser.add_argument("--json", type=Path, help="write the table here too")
     args = parser.parse_args()
     compilers = args.compilers if args.compilers or args.sanitize else COMPILERS
@@ -157,7 +189,7 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
-            python = install(compiler, folder, sanitize)
+            python = install(compiler, folder, args.only if sanitize else "OFF")
             environments = {
                 level: under_sanitizers(compiler, level) if sanitize else environment(level)
                 for level in LEVELS

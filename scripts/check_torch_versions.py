@@ -69,8 +69,11 @@ def op_tests(torch_version: str, wheel: Path, folder: Path) -> dict[str, str]:
         row["build"] = found.stdout.strip()
         tests = folder / "tests"
         shutil.copytree(ROOT / "tests/ops", tests / "ops", dirs_exist_ok=True)
-        shutil.copy(ROOT / "tests/conftest.py", tests)
-        (tests / "pytest.ini").write_text("[pytest]\ntimeout = 600\nmarkers = gpu: needs an NVIDIA GPU\n")
+        for name in ("conftest.py", "children.py"):
+            shutil.copy(ROOT / "tests" / name, tests)
+        (tests / "pytest.ini").write_text(
+            "[pytest]\ntimeout = 600\nmarkers =\n  gpu: needs an NVIDIA GPU\n  long: begun first\n"
+        )
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         result = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "ops", cwd=tests, env=env)
         last = result.stdout.strip().splitlines()[-1] if result.stdout.strip() else result.stderr[-200:]

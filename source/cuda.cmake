@@ -51,13 +51,28 @@ add_library(gpu_headers OBJECT source/gpu_headers.cu)
 target_include_directories(gpu_headers PRIVATE source/op)
 set_target_properties(gpu_headers PROPERTIES CUDA_ARCHITECTURES 80-virtual)
 
-add_library(mdops_cuda SHARED ${CUDA_SOURCES} $<TARGET_OBJECTS:common> $<TARGET_OBJECTS:gpu_headers>)
+# Linked into both libraries that compute on GPUs.
+add_library(gpu_loops OBJECT ${GPU_LOOP_SOURCES})
+target_include_directories(gpu_loops PRIVATE source/op)
+
+add_library(mdops_cuda SHARED ${CUDA_SOURCES} $<TARGET_OBJECTS:common> $<TARGET_OBJECTS:gpu_headers>
+  $<TARGET_OBJECTS:gpu_loops>)
 target_compile_definitions(mdops_cuda PRIVATE USE_CUDA)
-if("${MDOPS_CUDA_ARCHITECTURES}" MATCHES "90a")
-  target_compile_definitions(mdops_cuda PRIVATE MDOPS_HOPPER)
-endif()
-target_compile_options(mdops_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+foreach(target mdops_cuda gpu_loops mdops_core)
+  if("${MDOPS_CUDA_ARCHITECTURES}" MATCHES "90a")
+    target_compile_definitions(${target} PRIVATE MDOPS_HOPPER)
+  endif()
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+endforeach()
 target_link_libraries(mdops_cuda PRIVATE build_options torch_cuda_stub)
+
+# Models of the C core on GPUs.
+target_sources(mdops_core PRIVATE source/core/gpu_list.cu source/core/gpu_model.cu
+  $<TARGET_OBJECTS:gpu_loops>)
+set_target_properties(mdops_core PROPERTIES CUDA_ARCHITECTURES "${MDOPS_CUDA_ARCHITECTURES}"
+  CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static)
+target_compile_definitions(mdops_core PRIVATE MDOPS_CORE_CUDA)
+
 install(TARGETS mdops_cuda LIBRARY DESTINATION mdops/lib)
 # A pair at the cutoff must be decided on the GPU as on the CPU, which contracts no products and sums either.
-set_source_files_properties(source/op/neighbor/cuda.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
+set_source_files_properties(source/op/neighbor/cuda.cu source/core/gpu_list.cu PROPERTIES COMPILE_OPTIONS --fmad=false)

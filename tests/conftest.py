@@ -4,6 +4,7 @@ machine wait for each other.
 What is promised of several threads sets their number itself. Tests marked `gpu` are skipped where there is none.
 """
 
+import gc
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when PyTorch is imported
@@ -32,6 +33,17 @@ def own_cache(tmp_path_factory):
 def pytest_xdist_auto_num_workers():
     """`-n auto`: a worker for each processor that this process may use, eight at most; each imports PyTorch."""
     return min(len(os.sched_getaffinity(0)), 8)
+
+
+def pytest_collection_modifyitems(items):
+    """Long tests first: at the end all processes have something short to do."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_collection_finish():
+    """What is there before the first test stays: Python need not look for garbage in it time and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item):

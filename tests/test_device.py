@@ -1,13 +1,12 @@
 """Where the ops run, and what is said where they do not."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from ase.build import bulk
+from children import python
 
 from mdops import _library
 from mdops._library import check_device, cuda_problem, gpu_problem
@@ -122,8 +121,7 @@ else:
 def test_gpu_tensors_are_told_why_the_library_does_not_take_them():
     if cuda_problem() is None:
         pytest.skip("the CUDA library takes them here")
-    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python("-c", REFUSED, check=True)
 
 
 @pytest.mark.gpu

@@ -48,6 +48,7 @@ def fuzz(*options, path=""):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_broken_calls_are_answered(seed):
     """A minute in all. A longer run by hand takes other calls: see CONTRIBUTING.md."""

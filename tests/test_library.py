@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from children import python
 
 import mdops
 from mdops.errors import LibraryError
@@ -155,7 +156,7 @@ def all_ops(level: str | None, path: Path, check: bool = True) -> subprocess.Com
     """Run every op of the battery in a process that computes with one instruction set; None: the best."""
     env = {name: value for name, value in os.environ.items() if name != "MDOPS_CPU_ISA"}
     env |= {} if level is None else {"MDOPS_CPU_ISA": level}
-    return run(sys.executable, "-c", ALL_OPS, path, check=check, env=env)
+    return python("-c", ALL_OPS, path, check=check, env=env)
 
 
 @pytest.fixture(scope="module")

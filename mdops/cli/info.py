@@ -88,11 +88,8 @@ def _kernels(potential: "Potential") -> str:
 
 def _evaluation(potential: "Potential") -> str:
     precision = str(potential.dtype).removeprefix("torch.")
-    splines, known = (
-        potential.splines(),
-        [k for k in (potential.grid, *potential.angle_knots) if k is not None],
-    )
+    splines = potential.splines()
     if splines is None:
         return f"exact nets, {precision}"
-    error = max(knots.error for knots in known)
+    error = max(knots.error for knots in potential.knots)
     return f"{splines}, {precision}, error {error:.1e} of the forces of pairs"

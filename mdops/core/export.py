@@ -1,7 +1,6 @@
 """What the C core reads of a model file, beside the tree: the arguments of the fused step (docs/formats.md)."""
 
 import copy
-import json
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from mdops.core.arrays import array, description_array, descriptor_arrays, parameter_arrays
+from mdops.core.composed import composed_arrays, knows
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.fused import Fused, filled_in, op_scalars, scale_and_shift
 from mdops.evaluators.spline import DEFAULT_R_MIN, TOLERANCE
@@ -48,11 +49,21 @@ def core_arrays(
     types = _types(potential, elements)
     r_min = DEFAULT_R_MIN if potential.grid is None else potential.grid.r_min
     exact = copy.deepcopy(potential).cpu().double().eval()
+    tolerances = {name: TOLERANCE[PRECISIONS[name]] for name in sorted(precisions)}
+    if knows(exact):
+        try:
+            return composed_arrays(
+                exact, types, r_min, tolerances, lambda t: _use_spline(exact, r_min, t, types)
+            )
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(
+                f"the C core does not evaluate this model: {error}; {_ELSEWHERE}"
+            ) from None
     arrays: dict[str, np.ndarray] = {}
     grids: dict[str, dict[str, float]] = {}
-    for name in sorted(precisions):
+    for name, tolerance in tolerances.items():
         try:
-            splines = _splines(exact, r_min, TOLERANCE[PRECISIONS[name]], types)
+            splines = _splines(exact, r_min, tolerance, types)
         except UnsupportedModelError as error:
             if grids:
                 raise UnsupportedModelError(
@@ -60,18 +71,25 @@ def core_arrays(
                 ) from None
             raise
         grids[name] = {"s_max": splines.grid.s_max, "r_min": r_min, "error": splines.grid.error}
-        table = splines.fixed_table() / splines.descriptor.slots
-        arrays[f"core.{name}.tables"] = _array(table, name)
-    arrays |= _descriptor(splines) | _parameters(splines)
+        arrays |= descriptor_arrays(splines, "core.", name)
+    scale, shift = scale_and_shift(splines)
+    arrays |= {"core.scale": array(scale), "core.shift": array(shift)}
+    arrays |= parameter_arrays(splines, "core.")
     layers = splines.fitting_layers(double=True)
     precision = max(precisions)  # of the weights
     for k, net in enumerate(layers):
         for n, layer in enumerate(net):
             for part, value in zip(("weight", "bias", "timestep"), filled_in(layer), strict=True):
-                arrays[f"core.net.{k}.{n}.{part}"] = _array(value, precision)
+                arrays[f"core.net.{k}.{n}.{part}"] = array(value, precision)
     about = _description(exact, splines) | {"nets": len(layers), "layers": len(layers[0]), "grids": grids}
-    arrays["core.description"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    arrays["core.description"] = description_array(about)
     return arrays
+
+
+def _use_spline(exact: "Potential", r_min: float, tolerance: float, types: tuple[int, ...]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the same is raised as an error
+        exact.use_spline(r_min, tolerance, types)
 
 
 def _types(potential: "Potential", elements: Sequence[str] | None) -> tuple[int, ...]:
@@ -88,9 +106,7 @@ def _types(potential: "Potential", elements: Sequence[str] | None) -> tuple[int,
 
 def _splines(exact: "Potential", r_min: float, tolerance: float, types: tuple[int, ...]) -> SplineModel:
     """Of the fused step, for these types; raises UnsupportedModelError."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the same is raised as an error
-        exact.use_spline(r_min, tolerance, types)
+    _use_spline(exact, r_min, tolerance, types)
     problem = Fused.why_not(exact)
     if problem is not None:
         raise UnsupportedModelError(f"the C core does not evaluate this model: {problem}; {_ELSEWHERE}")
@@ -124,30 +140,6 @@ def _splines(exact: "Potential", r_min: float, tolerance: float, types: tuple[in
     return splines
 
 
-def _descriptor(splines: SplineModel) -> dict[str, np.ndarray]:
-    scale, shift = scale_and_shift(splines)
-    return {
-        "core.mean": _array(splines.mean),
-        "core.std": _array(splines.std),
-        "core.pair_mask": splines.mask.numpy().astype(np.uint8),
-        "core.zeroed": splines.zeroed.numpy().astype(np.uint8),
-        "core.sel": splines.sel.numpy(),
-        "core.scale": _array(scale),
-        "core.shift": _array(shift),
-    }
-
-
-def _parameters(splines: SplineModel) -> dict[str, np.ndarray]:
-    fitting = splines.fitting
-    arrays = {"core.case": _array(fitting.case_embedding)}
-    for part in (fitting.fparam, fitting.aparam):
-        arrays[f"core.{part.name}.average"] = _array(part.average)
-        arrays[f"core.{part.name}.inverse"] = _array(part.inverse_deviation)
-    if fitting.fparam.size and fitting.default_fparam is not None:
-        arrays["core.fparam.default"] = _array(fitting.default_fparam)
-    return arrays
-
-
 def _description(exact: "Potential", splines: SplineModel) -> dict[str, Any]:
     cutoff, smooth, protection, _, width, axis, _, residual, gated, activation, threshold, _ = op_scalars(
         splines, "float32"
@@ -168,7 +160,3 @@ def _description(exact: "Potential", splines: SplineModel) -> dict[str, Any]:
         "mixed": bool(splines.descriptor.mixed),
         "marks": splines.marks_types,
     }
-
-
-def _array(x: torch.Tensor, dtype: str = "float64") -> np.ndarray:
-    return np.ascontiguousarray(x.detach().numpy().astype(dtype))

@@ -8,6 +8,7 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
 from mdops.evaluators.blended import Blended, SplinedBlend, Tabulated
 from mdops.evaluators.fused import Fused
+from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.fused_training import FusedTraining
 from mdops.evaluators.low_bit import LowBit
@@ -23,6 +24,7 @@ SIMULATE: list[type[Evaluator]] = [
     SplinedBlend,
     Splined,
     AngleMoments,
+    FusedAttention,
     Autograd,
 ]  # energies, forces and virials of one moment
 DIFFERENTIATE: list[type[Autograd]] = [

@@ -8,7 +8,7 @@ import torch
 from mdops.evaluators.angle_knots import angle_descriptors
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
-from mdops.models.angles import GPU_ANGLES, AngleDescriptor, may_run_on
+from mdops.models.angles import AngleDescriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.ops import NeighborList
@@ -37,11 +37,7 @@ class AngleMoments(Autograd):
     def why_not(cls, potential: "Potential") -> str | None:
         if not cls.knows(potential):
             return f"it is for models of se_e3 or se_e3_tebd alone, and this is {potential.kind}"
-        if potential.why_no_angle_spline is not None:
-            return potential.why_no_angle_spline
-        if not may_run_on(potential.device):
-            return f"its sums on GPUs are new, and no memory checker ran over them yet ({GPU_ANGLES}=1 allows them)"
-        return None
+        return potential.why_no_angle_spline
 
     def respond(
         self,

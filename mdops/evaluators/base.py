@@ -23,7 +23,8 @@ class Evaluator(ABC):
         summary: what it does, in a few words.
         cost: how a step by the next evaluator compares, for those who cannot have this one.
         packs_weights: whether it has to be made anew when a weight changes.
-        captures: whether it never waits for the device where `check` is False, so that a CUDA graph can have it.
+        captures: whether it never waits for the device where `check` is False and `System.kinds` are known, so that a
+            CUDA graph can have it.
         devices: types of devices that it is made for.
         r_min: distances below are extrapolated, A.
     """

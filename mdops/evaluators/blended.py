@@ -4,6 +4,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from mdops.evaluators.angles import AngleMoments
 from mdops.evaluators.autograd import Autograd
@@ -31,14 +32,14 @@ class Tabulated(Evaluator):
     summary = "one op a step, in float64"
     cost = "PyTorch's operations on every pair take many times as long"
     packs_weights = True
-    devices = ("cpu",)
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
+        self.captures = potential.device.type == "cuda"
         model: Any = potential.model
-        self._model, no_pairs = model, torch.zeros(model.ntypes, model.ntypes, dtype=torch.bool)
+        self._model, no_pairs = model, _no_pairs(model)
         mask = no_pairs if model.absent_pairs is None else model.absent_pairs
-        self._energy = torch.where(model.has_energy, model.out_bias.double(), 0.0)
+        self._bias = OfAtoms(torch.where(model.has_energy, model.out_bias.double(), 0.0))
         # A type without energy has no pairs as a centre.
         self._table = mask, model.coefficients.double() * model.has_energy[:, None, None, None]
         self._scalars = model.first, model.step, model.options.rcut
@@ -52,9 +53,7 @@ class Tabulated(Evaluator):
     def why_not(cls, potential: "Potential") -> str | None:
         if not cls.knows(potential):
             return "it is for pair tables"
-        if potential.device.type != "cpu":
-            return f"the op runs on CPUs, and the model is on {potential.device}"
-        return None
+        return _other_device(potential)
 
     def __call__(
         self,
@@ -72,7 +71,7 @@ class Tabulated(Evaluator):
         """As its base. `weight` (N,): of each atom in what forces and virials are of, 1 unless told. With `other` (N,),
         energies of another model, and `near`, the arguments near_mask to high of the op, these have a blend's part."""
         self._model.refuse_untaken(fparam, aparam)
-        bias = torch.where(system.types >= 0, self._energy[system.types.long().clamp(min=0)], 0.0)
+        bias = self._bias(system.types)
         nothing = bias.new_empty(0)
         mask, *scalars = self._near if near is None else near
         energy, forces, virial, within, nearest, of_atoms = pair_table(
@@ -86,7 +85,9 @@ class Tabulated(Evaluator):
             *scalars,
             atom_virial,
         )
-        report = NeighborReport((within.sum(1, keepdim=True, dtype=torch.int32),), nearest)
+        # Of a blend it is made elsewhere.
+        taken = within.sum(1, keepdim=True, dtype=torch.int32) if other is None else within
+        report = NeighborReport((taken,), nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
             return Autograd(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
@@ -101,24 +102,31 @@ class Blended(Evaluator):
     summary = "each part by its own evaluator"
     cost = "autograd through all of them"
     packs_weights = True
-    devices = ("cpu",)
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
         model: Any = potential.model
         self._model, self._parts = model, part_potentials(potential)
+        self._bias = OfAtoms(torch.where(model.has_energy, model.out_bias.double(), 0.0))
         self._all_have_energy = bool(model.has_energy.all())
         weighs = isinstance(model, ZBLModel) or not self._all_have_energy
         self._evaluators: list[Any] = [_evaluator(part, weighted=weighs) for part in self._parts]
         if isinstance(model, ZBLModel):
             o = model.options
-            no_pairs = torch.zeros(model.ntypes, model.ntypes, dtype=torch.bool)
+            no_pairs = _no_pairs(model)
             mask = no_pairs if model.absent_pairs is None else model.absent_pairs
             self._near = mask, model.near_part[0].cutoff, o.smin_alpha, o.sw_rmin, o.sw_rmax
             # Where no atom has a near neighbour no weights are needed.
             self._alone: Any = (
                 self._evaluators[0] if not self._all_have_energy else self._parts[0].evaluator()
             )
+        own_names = [getattr(model, f"names_{i}") for i in range(len(self._parts))]
+        self._own_types: list[Any] = [
+            None if names is None else OfAtoms(names.int(), -1) for names in own_names
+        ]
+        self._takes = any(model.parameter_sizes.values())
+        self._reorders = [names is not None and bool((names.diff() < 0).any()) for names in own_names]
+        self.captures = potential.device.type == "cuda" and all(e.captures for e in self._evaluators)
         # Splines are extrapolated below r_min; a blend's table has taken over by then.
         found = max((evaluator.r_min for evaluator in self._evaluators), default=0.0)
         covered = isinstance(model, ZBLModel) and model.options.sw_rmin >= found
@@ -132,9 +140,7 @@ class Blended(Evaluator):
     def why_not(cls, potential: "Potential") -> str | None:
         if not cls.knows(potential):
             return "it is for models that are made of models"
-        if potential.device.type != "cpu":
-            return f"the ops of pair tables run on CPUs, and the model is on {potential.device}"
-        return None
+        return _other_device(potential)
 
     @classmethod
     def kernels(cls, potential: "Potential") -> str | None:
@@ -157,17 +163,23 @@ class Blended(Evaluator):
         check: bool = True,
         atom_virial: bool = False,
     ) -> tuple[Answers, NeighborReport]:
-        kinds = system.types.long().clamp(min=0)
-        silent = None if self._all_have_energy else self._model.has_energy[kinds].double()
+        if not self._takes:
+            self._model.refuse_untaken(fparam, aparam)
+        silent = None if self._all_have_energy else self._model.has_energy[system.types.long().clamp(min=0)]
+        silent = None if silent is None else silent.double()
         blend = self._zbl if isinstance(self._model, ZBLModel) else self._linear
         sums, reports = blend(system, neighbors, (fparam, aparam), silent, atom_virial)
         found = [within for report in reports for within in report.within]
-        report = NeighborReport(tuple(found), torch.stack([r.nearest.double() for r in reports]).amin(0))
+        distances = list({id(r.nearest): r.nearest for r in reports}.values())
+        nearest = distances[0]
+        for other in distances[1:]:
+            nearest = torch.minimum(nearest.double(), other.double())  # keeps NaN
+        report = NeighborReport(tuple(found), nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
             return Autograd(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
-        energy = sums.pop("atom_energy")
-        return {**self._model.finish({"energy": energy}, system.types), **sums}, report
+        energy = sums["atom_energy"] if silent is None else torch.where(silent == 0, 0.0, sums["atom_energy"])
+        return {**sums, "atom_energy": energy + self._bias(system.types)}, report
 
     def _linear(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
         sums: Answers = {}
@@ -185,12 +197,19 @@ class Blended(Evaluator):
         reach = self._model.models[1].cutoff
         if reach != self._near[1]:  # the table reports of the atoms that it looks at
             _, within, nearest = near_weight(*atoms, self._near[0], reach, *self._near[2:])
-        report = NeighborReport((within.sum(1, keepdim=True, dtype=torch.int32),), nearest)
-        if not is_recorded(near) and not near.any():
+        specs = self._parts[0].neighbors
+        alike = len(specs) == 1 and specs[0].mixed and specs[0].cutoff == reach  # then the net says it, too
+        total = None if alike else within.sum(1, keepdim=True, dtype=torch.int32)
+
+        def reports(of_net: NeighborReport) -> list[NeighborReport]:
+            return [of_net, of_net if total is None else NeighborReport((total,), nearest)]
+
+        # A GPU is not asked: its step is the same in any case.
+        if not near.is_cuda and not is_recorded(near) and not near.any():
             net, net_report = self._part(
                 0, system, neighbors, parameters, silent, atom_virial, by=self._alone
             )
-            return net, [net_report, report]
+            return net, reports(net_report)
         far = 1 - near
         weights = (far, near) if silent is None else (far * silent, near * silent)
         net, net_report = self._part(0, system, neighbors, parameters, weights[0], atom_virial)
@@ -198,9 +217,9 @@ class Blended(Evaluator):
         blend = {"other": net["atom_energy"], "near": _renamed_mask(self._near, names, ntypes)}
         table, _ = self._part(1, system, neighbors, parameters, weights[1], atom_virial, **blend)
         sums = {name: value + table[name] for name, value in net.items() if name != "atom_energy"}
-        # A table's NaN is of atoms that are too near, and those alone have it.
-        energy = far * net["atom_energy"] + torch.where(near == 0, 0.0, near * table["atom_energy"])
-        return {"atom_energy": energy, **sums}, [net_report, report]
+        # A table's NaN is of atoms that are too near, and those alone have it: 0 is the table's energy of others.
+        energy = torch.lerp(net["atom_energy"], table["atom_energy"], near)
+        return {"atom_energy": energy, **sums}, reports(net_report)
 
     def _part(
         self,
@@ -216,8 +235,10 @@ class Blended(Evaluator):
         """What a part says, by its evaluator unless told."""
         names = getattr(self._model, f"names_{i}")
         if names is not None:
-            system, neighbors = _renamed(system, neighbors, names, self._parts[i].model.ntypes)
-        taken = self._model.parameters_of(i, *parameters)
+            types = self._own_types[i](system.types)
+            ntypes = self._parts[i].model.ntypes
+            system, neighbors = _renamed(system, neighbors, names, types, ntypes, self._reorders[i])
+        taken = self._model.parameters_of(i, *parameters) if self._takes else {}
         asked = {"weight": weight} if weight is not None else {}
         if atom_virial:
             asked["atom_virial"] = True
@@ -234,8 +255,14 @@ class SplinedBlend(Autograd):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
-        self.captures = False  # it asks which types are there
-        self._parts = [Splined(p) if Splined.why_not(p) is None else None for p in part_potentials(potential)]
+        model: Any = potential.model
+        parts = part_potentials(potential)
+        self._parts = [Splined(p) if Splined.why_not(p) is None else None for p in parts]
+        known = [getattr(model, f"names_{i}") is None for i in range(len(parts))]
+        self.captures = potential.device.type == "cuda" and all(
+            named and (part.captures if part is not None else one.model.captures)
+            for named, part, one in zip(known, self._parts, parts, strict=True)
+        )
         self.r_min = max((part.r_min for part in self._parts if part is not None), default=0.0)
 
     @classmethod
@@ -268,6 +295,43 @@ class SplinedBlend(Autograd):
             return part.respond(own, neighbors, *parameters, False, trains)[0]["atom_energy"]
 
         return model.finish(model.blend(near, fparam, aparam, energies), near.types), report
+
+
+class OfAtoms:
+    """A number of each type, (ntypes,), for the atoms of a system, and another for virtual ones. Kept as long as the
+    tensor of their types, as all steps of a simulation have the same."""
+
+    def __init__(self, of_types: torch.Tensor, of_virtual: int = 0) -> None:
+        self._of_types, self._of_virtual = of_types, of_virtual
+        self._known: Any = WeakIdKeyDictionary()
+
+    def __call__(self, types: torch.Tensor) -> torch.Tensor:
+        """(N,), of types (N,)."""
+        if types.is_inference():  # it has no version, by which a change is seen
+            return self._find(types)
+        known = self._known.get(types)
+        if known is None or known[0] != types._version:
+            found = self._find(types)
+            if types.is_cuda and torch.cuda.is_current_stream_capturing():
+                return found  # not there before the graph runs
+            self._known[types] = known = types._version, found
+        return known[1]
+
+    def _find(self, types: torch.Tensor) -> torch.Tensor:
+        return torch.where(types >= 0, self._of_types[types.long().clamp(min=0)], self._of_virtual)
+
+
+def _no_pairs(model: AtomicModel) -> torch.Tensor:
+    n = len(model.type_map)
+    return torch.zeros(n, n, dtype=torch.bool, device=model.out_bias.device)
+
+
+def _other_device(potential: "Potential") -> str | None:
+    """Why the ops of pair tables do not run where a model is."""
+    kind = potential.device.type
+    return (
+        None if kind in ("cpu", "cuda") else f"its ops run on CPUs and NVIDIA GPUs, not on {potential.device}"
+    )
 
 
 def _evaluator(potential: "Potential", *, weighted: bool) -> Evaluator:
@@ -323,10 +387,15 @@ def _renamed_mask(near: tuple[Any, ...], names: torch.Tensor | None, ntypes: int
 
 
 def _renamed(
-    system: System, neighbors: NeighborList, names: torch.Tensor, ntypes: int
+    system: System,
+    neighbors: NeighborList,
+    names: torch.Tensor,
+    types: torch.Tensor,
+    ntypes: int,
+    reorders: bool,
 ) -> tuple[System, NeighborList]:
-    """For a part with a type map of its own: type t is its type names[t], (ntypes,) int64."""
-    types = torch.where(system.types >= 0, names[system.types.long().clamp(min=0)].int(), system.types)
+    """For a part with a type map of its own: type t is its type names[t], (ntypes,) int64; whether some fall. `types`
+    are the atoms' as it has them."""
     first = system.first_of_systems()
     own = System(
         system.positions,
@@ -338,7 +407,7 @@ def _renamed(
     )
     counts = neighbors.counts.new_zeros(len(types), ntypes).index_copy(1, names, neighbors.counts)
     rows = neighbors.neighbors, neighbors.images
-    if bool((names.diff() < 0).any()):  # rows are grouped by type
+    if reorders:  # rows are grouped by type
         slot = torch.arange(rows[0].shape[1], device=types.device)
         before = (slot[None, :, None] >= neighbors.counts.cumsum(1)[:, None, :]).sum(-1)
         after = torch.nn.functional.pad(names, (0, 1), value=ntypes)[before]

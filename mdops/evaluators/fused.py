@@ -125,7 +125,7 @@ class _Tables:
         with torch.no_grad():
             table = model_table(splines, splines.fixed_table())
             packed = [
-                _pack([_cast(layer, potential.dtype) for layer in layers], d.channels, d.axis_neuron, matmul)
+                _pack([cast(layer, potential.dtype) for layer in layers], d.channels, d.axis_neuron, matmul)
                 for layers in splines.fitting_layers(double=True)
             ]
             self.output = scale_and_shift(splines)
@@ -246,7 +246,7 @@ def why_not_matmul(potential: "Potential", matmul: str) -> str | None:
     )
 
 
-def _cast(layer: LayerTensors, dtype: torch.dtype) -> LayerTensors:
+def cast(layer: LayerTensors, dtype: torch.dtype) -> LayerTensors:
     return LayerTensors(*(None if x is None else x.to(dtype) for x in layer))  # type: ignore[arg-type]
 
 

@@ -4,19 +4,27 @@
 import dataclasses
 import warnings
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mdops.evaluators import fused
 from mdops.evaluators.base import Answers, Evaluator
-from mdops.evaluators.grids import moment_descriptor
-from mdops.evaluators.splined import SplineHybrid, SplineModel, SplineModels, SplineSum, composed
+from mdops.evaluators.grids import moment_descriptor, sums_of
+from mdops.evaluators.splined import (
+    SplineHybrid,
+    SplineModel,
+    SplineModels,
+    SplineSum,
+    composed,
+    shares_places,
+)
+from mdops.models.moments import MomentDescriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
 from mdops.nn.activation import CODES
 from mdops.nn.net import input_gradient_alone
-from mdops.ops import NeighborList, hybrid_potential, pair_forces
-from mdops.ops.hybrid_potential import pack_net
+from mdops.ops import NeighborList, hybrid_potential, hybrid_potential_pack, pair_forces
 from mdops.system import System
 from mdops.tracing import is_exported
 
@@ -34,12 +42,12 @@ class FusedParts(Evaluator):
     summary = "one op a step for the sums of all descriptors"
     cost = "separate ops take about four times as long"
     packs_weights = True
-    devices = ("cpu",)
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
         self.r_min = potential.r_min or 0.0
         self._models = SplineModels(potential)
+        self.captures = potential.device.type == "cuda" and _asks_nothing(potential)
         self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
 
     @classmethod
@@ -58,9 +66,16 @@ class FusedParts(Evaluator):
         problem = SplineHybrid.why_not(potential) or fused.why_not_net(potential)
         if problem is not None:
             return problem
-        if potential.device.type != "cpu":
-            return f"the op runs on CPUs, and the model is on {potential.device}"
-        return None
+        if potential.device.type not in ("cpu", "cuda"):
+            return f"the op runs on CPUs and NVIDIA GPUs, and the model is on {potential.device}"
+        model: Any = potential.model
+        mixed = shares_places(potential)  # then tables are of the types that there are
+        sums = zip(sums_of(model), potential.grids, strict=True)
+        return beyond_limits(
+            potential,
+            [(d, 1 if mixed else d.ntypes, grid.intervals) for (_, d, _), grid in sums],
+            model.fitting.extra_size,
+        )
 
     @classmethod
     def kernels(cls, potential: "Potential") -> str | None:
@@ -131,7 +146,8 @@ class FusedParts(Evaluator):
         if problem is not None:
             warnings.warn(f"a step is made of separate ops, for {problem}: {self.cost}", stacklevel=2)
         self._tables[types] = found = None if problem else _Tables(splines, self.potential)
-        if len(self._tables) > _KEPT:
+        # What a CUDA graph reads has to stay.
+        if self.potential.device.type == "cpu" and len(self._tables) > _KEPT:
             self._tables.popitem(last=False)
         return found
 
@@ -141,19 +157,33 @@ def spline_hybrid(potential: "Potential", types: tuple[int, ...] | None = None) 
     return SplineHybrid(potential, types, potential.grids_for(types))
 
 
+def _asks_nothing(potential: "Potential") -> bool:
+    """Whether a step never waits for a GPU: it has sums alone, and the op counts their absent neighbours."""
+    return SplineHybrid(potential, None, potential.grids).asks_nothing
+
+
 def _refusal(potential: "Potential", splines: SplineHybrid) -> str | None:
     """The op's limit that a model exceeds."""
-    neurons = [layer.outputs for layer in splines.fitting.net(0).layers[:-1]]
-    for part in splines.sums:
-        d = part.descriptor
+    sums = [(part.descriptor, part.ntypes, part.grid.intervals) for part in splines.sums]
+    return beyond_limits(potential, sums, splines.extra_size)
+
+
+def beyond_limits(
+    potential: "Potential", sums: Sequence[tuple[MomentDescriptor, int, int]], extra: int
+) -> str | None:
+    """The same of sums for so many types, by so many intervals, and so many inputs beside the descriptors'."""
+    model: Any = potential.model
+    neurons = [layer.outputs for layer in model.fitting.net(0).layers[:-1]]
+    inputs = extra + sum(part.width for part in model.descriptor.parts)
+    for d, ntypes, intervals in sums:
         problem = fused.spline_potential_why_not(
-            part.mean,
-            tables=part.ntypes + d.gated,
-            intervals=part.grid.intervals,
+            d.mean,
+            tables=ntypes + d.gated,
+            intervals=intervals,
             width=d.channels,
             axis=d.axis_neuron,
             neurons=neurons,
-            extra=splines.extra_size + sum(part.width for part in splines.others),
+            extra=inputs - d.width,
         )
         if problem is not None:
             return problem
@@ -169,13 +199,14 @@ class _Tables:
 
     def __init__(self, splines: SplineHybrid, potential: "Potential") -> None:
         self.splines, sums = splines, splines.sums
-        shapes = [(part.descriptor.channels, part.descriptor.axis_neuron) for part in sums]
+        shapes = [part.descriptor.channels for part in sums], [part.descriptor.axis_neuron for part in sums]
         with torch.no_grad():
             tables = [fused.model_table(part, part.fixed_table()).contiguous() for part in sums]
             nets = []
             for layers in splines.fitting_layers(double=True):
-                parts = zip(*(fused.filled_in(layer) for layer in layers), strict=True)
-                nets.append(pack_net(*parts, shapes).to(potential.dtype))  # type: ignore[call-arg]
+                filled = [fused.filled_in(fused.cast(layer, potential.dtype)) for layer in layers]
+                weights, biases, timesteps = (list(column) for column in zip(*filled, strict=True))
+                nets.append(hybrid_potential_pack(weights, biases, timesteps, *shapes))
             self.output = fused.scale_and_shift(splines)
         columns = zip(*(fused.norms(part) for part in sums), strict=True)
         self.norms = tuple([x.contiguous() for x in column] for column in columns)
@@ -281,6 +312,5 @@ class _Others:
         leaf = near.displacements.detach().requires_grad_()
         near = dataclasses.replace(near, displacements=leaf, once=True)
         with torch.enable_grad(), input_gradient_alone():
-            mixed = self._s.spec.mixed
-            values = [part(near.share(part.neighbors, mixed=mixed)).values for part in self._parts]
+            values = [part(self._s.share(part, near)).values for part in self._parts]
             return leaf, torch.cat(values, 1)

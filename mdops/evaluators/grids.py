@@ -9,6 +9,7 @@ import torch
 
 from mdops.evaluators.spline import SplineGrid, choose_grid, spline_error
 from mdops.models.contract import AtomicModel
+from mdops.models.dpa1 import SeAttenV2
 from mdops.models.linear import Blend
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.standard import DescriptorFitting
@@ -53,6 +54,30 @@ def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
     """That of a model which has it alone."""
     d = model.descriptor if isinstance(model, DescriptorFitting) else None
     return d if isinstance(d, MomentDescriptor) and d.is_sum else None
+
+
+def attention_of(model: AtomicModel) -> Sum | None:
+    """The descriptor with layers of attention of a model which has it alone."""
+    d = model.descriptor if isinstance(model, DescriptorFitting) else None
+    if isinstance(d, SeAttenV2) and not d.is_sum:
+        return Sum(model, d)  # type: ignore[arg-type]
+    return None
+
+
+def attention_grid(
+    model: AtomicModel, r_min: float, tolerance: float
+) -> tuple[SplineGrid | None, str | None]:
+    """A grid for what goes into a model's layers of attention, as `new_grids`; or None, and what is wrong."""
+    one = attention_of(model)
+    if one is None:
+        return None, None
+    if not all(map(is_smooth, one.descriptor.activations)):
+        return None, "the embedding nets have kinks"
+    pairs = _pairs(one, _kinds(one, None))
+    grid = choose_grid(_double(one.descriptor), r_min, tolerance, *pairs)
+    if grid.error > tolerance:
+        return None, f"splines of the embedding nets reach an error of {grid.error:.1e}, not {tolerance:.1e}"
+    return grid, None
 
 
 def pair_masks(

@@ -8,6 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from mdops.models.moments import MomentDescriptor, TypeChoice
+from mdops.nn.bsplines import inverse_basis
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 # Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
@@ -60,7 +61,8 @@ def collocation(intervals: int) -> tuple[torch.Tensor, torch.Tensor]:
     x = torch.arange(intervals + 1, dtype=torch.float64)
     quarter = torch.tensor([0.25, 0.5], dtype=torch.float64)
     x = torch.cat([x, quarter, intervals - quarter]).sort().values
-    return x, torch.linalg.inv(basis_matrix(x, intervals))
+    knots = torch.arange(-5, intervals + 6, dtype=torch.float64)
+    return x, inverse_basis(x, x.long().clamp(max=intervals - 1), knots)
 
 
 @lru_cache(maxsize=8)
@@ -204,14 +206,15 @@ def _pair_forces(
     fall: torch.Tensor,
     value: torch.Tensor,
     slope: torch.Tensor,
+    plain: bool,
 ) -> torch.Tensor:
     """(P,): the largest derivative by a neighbour's position of what it adds to T, over all functions and k.
 
     That is R_a G_k(s). R_0 = (s - m)/d0 and the others, s/d1 along the pair, change with r by -`fall` = ds/dr
     each; across the pair these turn, by s/(r d1), for which s^2/d1 stands (they are equal before the switch). In a
-    plain sum there is G_k alone. Takes G and its derivative in s, (n, F, P, M).
+    `plain` sum there is G_k alone. Takes G and its derivative in s, (n, F, P, M).
     """
-    if descriptor.plain:
+    if plain:
         return (fall[:, None] * slope).abs().amax((0, 1, 3))
     mean, std = (
         descriptor.mean[types.index, None, None, None],
@@ -235,8 +238,21 @@ def spline_error(
 
     An error at some distance is relative to the largest such force at that distance or farther out. Beyond half of the
     cutoff all are relative to the largest there: towards the cutoff forces go to zero, and so do their errors,
-    whatever the nets do.
+    whatever the nets do. Where the functions go through layers of attention, what counts are they alone, too.
     """
+    forms = {descriptor.plain} if descriptor.is_sum else {False, True}
+    errors = [_spline_error(descriptor, s_max, intervals, mask, types, plain) for plain in forms]
+    return max(errors)
+
+
+def _spline_error(
+    descriptor: MomentDescriptor,
+    s_max: float,
+    intervals: int,
+    mask: torch.Tensor | None,
+    types: TypeChoice | None,
+    plain: bool,
+) -> float:
     step, device = s_max / intervals, descriptor.mean.device
     types = all_types(descriptor) if types is None else types
     table = coefficients(descriptor, SplineGrid(s_max, intervals, 0.0, 0.0), mask, types=types).double()
@@ -245,13 +261,13 @@ def spline_error(
         s = (torch.arange(intervals, dtype=torch.float64, device=device) + fraction) * step
         fall = _fall(descriptor, s)
         value, slope = _value_and_slope(descriptor, s, step / 64, mask, types)
-        sizes.append(_pair_forces(descriptor, types, s, fall, value, slope))
+        sizes.append(_pair_forces(descriptor, types, s, fall, value, slope, plain))
         value, slope = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
-        errors.append(_pair_forces(descriptor, types, s, fall, value, slope))
+        errors.append(_pair_forces(descriptor, types, s, fall, value, slope, plain))
     r = torch.linspace(0.5, 1.0, _FAR_POINTS, dtype=torch.float64, device=device) * descriptor.cutoff
     s, fall = _s(descriptor, r)
     far = _pair_forces(
-        descriptor, types, s, -fall, *_value_and_slope(descriptor, s, step / 64, mask, types)
+        descriptor, types, s, -fall, *_value_and_slope(descriptor, s, step / 64, mask, types), plain
     ).max()
     size = torch.stack(sizes, 1).flatten().cummax(0).values.clamp(min=far.clamp(min=1e-30))
     return float((torch.stack(errors, 1).flatten() / size).max())

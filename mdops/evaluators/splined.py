@@ -13,7 +13,7 @@ import torch
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
 from mdops.evaluators.grids import NO_SUMS, moment_descriptor, pair_masks, sums_of
-from mdops.evaluators.spline import SplineGrid, all_types, basis_matrix, coefficients
+from mdops.evaluators.spline import SplineGrid, all_types, basis_matrix, coefficients, collocation_on
 from mdops.models.contract import Descriptor
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport
@@ -231,10 +231,13 @@ class SplineSum:
 
     def t(self, moments: torch.Tensor, table: torch.Tensor, system: System) -> torch.Tensor:
         """T = A^T C / N_sel, (N, 4, M), of a plain sum (N, 1, M), from A."""
-        d, types = self.descriptor, self.types(system)
+        d, types, known = self.descriptor, self.types(system), system.kinds
         t = moments.new_zeros(moments.shape[0], moments.shape[2], d.channels)
         for c in range(self.ntypes):
-            index = torch.nonzero(types == c)[:, 0]
+            if known is None:
+                index = torch.nonzero(types == c)[:, 0]
+            else:
+                index = known[self.kinds.numbers[c]]
             t = t.index_copy(0, index, moments[index].transpose(1, 2) @ table[c].flatten(0, 1))
         return t / d.slots
 
@@ -401,6 +404,18 @@ class SplineHybrid(SplineNets):
         near = Neighborhood.of(system, neighbors, self.spec.cutoff, dtype)
         return near.without(self.model.absent_pairs)
 
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether no part waits for a GPU, and nobody has to look for absent neighbours."""
+        others = all(part.captures and part.ends_at_cutoff for part in self.others)
+        return others and not any(self.may_differ(part) for part in self.sums)
+
+    def share(self, part: Descriptor, near: Neighborhood) -> Neighborhood:
+        """What a part gets of the neighbours."""
+        if part.ends_at_cutoff and not near.truncates:
+            return near
+        return near.share(part.neighbors, mixed=self.spec.mixed)
+
     def may_differ(self, part: SplineSum) -> bool:
         """Whether `absent` is not None: a shorter cutoff than the hybrid's, and absent neighbours that are not all
         alike."""
@@ -501,9 +516,27 @@ class Splined(Autograd):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
-        self.captures = False  # it asks which types are there
         self._models = SplineModels(potential)
+        self.captures = potential.device.type == "cuda" and self._asks_nothing()
+        self._held: list[Any] = []
         self.r_min = potential.r_min or 0.0
+
+    def _asks_nothing(self) -> bool:
+        """Whether it never waits for a GPU where it is known which atoms are of which type."""
+        model: Any = self.potential.model
+        if not model.fitting.captures:
+            return False
+        return (
+            SplineModel.knows(self.potential)
+            or SplineHybrid(self.potential, None, self.potential.grids).asks_nothing
+        )
+
+    def _hold(self, s: Any, tables: Sequence[torch.Tensor]) -> None:
+        """Keeps what a CUDA graph reads that is being captured: others may take its place where it is kept."""
+        if s.sums[0].mean.is_cuda and torch.cuda.is_current_stream_capturing():
+            mean = s.sums[0].mean
+            grids = [collocation_on(part.grid.intervals, mean.device, mean.dtype) for part in s.sums]
+            self._held.append((s, tables, grids))
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
@@ -543,8 +576,11 @@ class Splined(Autograd):
     def _tables(self, s: Any, trains: bool, types: tuple[int, ...] | None) -> Iterator[torch.Tensor]:
         """Of each sum."""
         if trains:
+            self._hold(s, [])
             return iter([part.table() for part in s.sums])
-        return iter(self.potential.kept("table", lambda: [part.fixed_table() for part in s.sums], types))
+        tables = self.potential.kept("table", lambda: [part.fixed_table() for part in s.sums], types)
+        self._hold(s, tables)
+        return iter(tables)
 
     @staticmethod
     def _parts(s: Any, near: Neighborhood) -> tuple[list[torch.Tensor], NeighborReport]:
@@ -561,7 +597,7 @@ class Splined(Autograd):
                 found.append(moments)
             else:
                 report = near.report([spec])
-                found.append(part(near.share(spec, mixed=s.spec.mixed)).values)
+                found.append(part(s.share(part, near)).values)
             within.append(report.within[0])
             if spec.cutoff > widest:
                 nearest, widest = report.nearest, spec.cutoff

@@ -19,9 +19,10 @@ _STAND_IN = 'extern "C" void aoti_torch_get_current_cuda_stream() {}\n'
 
 
 def cuda_sources(folder: Path) -> tuple[str, ...]:
-    """Those of the library: every op's cuda.cu, and what both libraries share."""
+    """Those of the library: every op's cuda.cu and gpu_loops.cu, and what both libraries share."""
     shared = [path for path in folder.glob("common/*.cpp") if path.name not in _OF_THE_CPU]
-    return tuple(str(path.relative_to(folder)) for path in sorted([*folder.glob("*/cuda.cu"), *shared]))
+    own = [*folder.glob("*/cuda.cu"), *folder.glob("*/gpu_loops.cu")]
+    return tuple(str(path.relative_to(folder)) for path in sorted([*own, *shared]))
 
 
 def build_cuda_library(architectures: list[str] | None = None) -> cache.Entry:

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import os
 from abc import abstractmethod
 from typing import Any
 
@@ -16,8 +15,6 @@ from mdops.ops import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_moment import POWERS, ROW
 from mdops.tracing import is_exported
 
-# Set to 1, it allows the sums on GPUs, where their kernels were compiled for, and did not run yet.
-GPU_ANGLES = "MDOPS_GPU_ANGLES"
 _FEW = 8  # types of which all have tables, whichever are there
 _MOST_NUMBERS = 2**27  # of moments or tables: more than that, and the nets run themselves
 _KEPT = 16  # sets of types whose tables are kept
@@ -49,19 +46,19 @@ class AngleKnots:
         return self.octaves << self.fineness
 
 
-def may_run_on(device: torch.device) -> bool:
-    """Whether the ops for sums over pairs are used there."""
-    return device.type == "cpu" or (device.type == "cuda" and os.environ.get(GPU_ANGLES) == "1")
-
-
 class _Tables(dict[Any, torch.Tensor]):
     """Tables by what they are of. Copies and pickles do without them.
 
     Attributes:
         state: of the weights that they were made with.
+        held: those that CUDA graphs read, whatever the weights are now.
     """
 
     state: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[torch.Tensor] = []
 
     def __deepcopy__(self, memo: Any) -> "_Tables":
         return _Tables()
@@ -98,6 +95,15 @@ class AngleDescriptor(EnvironmentDescriptor):
     def gated(self) -> bool:
         """Whether there is a gate."""
         return False
+
+    @property
+    def ends_at_cutoff(self) -> bool:
+        return True
+
+    @property
+    def captures(self) -> bool:
+        """With knots; of models of many types those that are there have to be asked for."""
+        return self.knots is not None and self.ntypes <= _FEW and self.std.is_cuda
 
     @property
     @abstractmethod
@@ -151,7 +157,9 @@ class AngleDescriptor(EnvironmentDescriptor):
         n, grid = counts.shape[1], knots.grid
         atoms = 1 if is_exported() else len(types)  # a program is for any number
         numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else atoms * POWERS)
-        if numbers > _MOST_NUMBERS or not may_run_on(near.displacements.device):
+        # The nets themselves ask a GPU: no graph can have them.
+        captured = near.displacements.is_cuda and torch.cuda.is_current_stream_capturing()
+        if numbers > _MOST_NUMBERS and not captured:
             return None, None
         lists = (near.displacements, counts, types, std)
         options: dict[str, Any] = {
@@ -205,6 +213,8 @@ class AngleDescriptor(EnvironmentDescriptor):
                 table = copy.deepcopy(self).double().coefficients(grid, kinds)
                 padded = F.pad(table.transpose(-1, -2), (0, ROW - POWERS))
                 kept[name] = padded.to(self.std.dtype).contiguous()
+        if kept[name].is_cuda and torch.cuda.is_current_stream_capturing():
+            kept.held.append(kept[name])
         return kept[name]
 
     def coefficients(self, grid: AngleGrid, types: torch.Tensor | None = None) -> torch.Tensor:

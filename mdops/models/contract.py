@@ -131,6 +131,12 @@ class Descriptor(Kind):
         """Whether its passes never wait for a GPU, so that a CUDA graph can have them."""
         return False
 
+    @property
+    def ends_at_cutoff(self) -> bool:
+        """Whether neighbours beyond its cutoff that are in its list are nothing to it, as in a hybrid: they take no
+        places that would count."""
+        return False
+
     def atoms_at_once(self, near: Neighborhood) -> int | None:
         """Of how many atoms forward and backward pass should be done together, for memory or caches; None: of all.
 

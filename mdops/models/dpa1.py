@@ -399,7 +399,7 @@ class SeAttenV2(MomentDescriptor):
             t = in_chunks(of_atoms, live.shape[0], self._numbers(live.shape[1]))
         if near.once and live.device.type == "cpu" and not is_exported() and not self.mean.any():
             return t / self.slots  # rows of empty places are zero
-        padding = F.pad(self._padding(near, present, types, products)[:, None], (0, 0, 0, 3))
+        padding = F.pad(self._padding(near, present, types)[:, None], (0, 0, 0, 3))
         return (t + padding) / self.slots
 
     def _places(self, live: torch.Tensor) -> torch.Tensor:
@@ -484,20 +484,25 @@ class SeAttenV2(MomentDescriptor):
         g = self.embeddings.net()(s)
         return g + g * (t if switch is None else t * switch[..., None])
 
-    def _padding(
-        self, near: Neighborhood, present: torch.Tensor, types: torch.Tensor, products: torch.Tensor | None
-    ) -> torch.Tensor:
-        """(N, M): what empty places add to the first row of T, times N_sel."""
-        n, device = self.ntypes, types.device
-        s = (-self.mean / self.std[:, 0])[:, None, None].expand(n, n, 1)
-        centers, kinds = torch.arange(n, device=device)[:, None], torch.arange(n, device=device).expand(n, n)
+    def absent_rows(self, kinds: TypeChoice, types: torch.Tensor) -> torch.Tensor:
+        """(n * n, M): what an empty place adds to the first row of T, times N_sel, for each centre of these n types and
+        the type that the place has; from the embedding of the types (n, tebd_dim)."""
+        n, device, index = len(kinds.numbers), types.device, kinds.index
+        s = (-self.mean[index] / self.std[index, 0])[:, None, None].expand(n, n, 1)
+        centers, neighbors = torch.arange(n, device=device)[:, None], torch.arange(n, device=device)
         faded = torch.zeros_like(s[..., 0]) if self.options.is_smooth else None
-        g = self._embedding(s, kinds, centers, types, products, faded)
+        products = self._type_products(types)
+        g = self._embedding(s, neighbors.expand(n, n), centers, types, products, faded)
         for layer in self.layers:
             g = layer.of_padding(g)
-        empty = (self.slots - present.sum(1)).clamp(min=0).to(g.dtype)
-        of_pair = near.centers * n + near.padding_types
-        return empty[:, None] * F.embedding(of_pair, (s * g).flatten(0, 1))
+        return (s * g).flatten(0, 1)
+
+    def _padding(self, near: Neighborhood, present: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """(N, M): what empty places add to the first row of T, times N_sel."""
+        every = TypeChoice(tuple(range(self.ntypes)), torch.arange(self.ntypes, device=types.device))
+        empty = (self.slots - present.sum(1)).clamp(min=0).to(types.dtype)
+        of_pair = near.centers * self.ntypes + near.padding_types
+        return empty[:, None] * F.embedding(of_pair, self.absent_rows(every, types))
 
     def set_trained(self) -> None:
         super().set_trained()

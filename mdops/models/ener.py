@@ -153,8 +153,7 @@ class EnergyFitting(Kind):
 
     @property
     def captures(self) -> bool:
-        """Whether atoms of all types go through one net together, so that nobody asks which are of which type."""
-        return self.shared and not any(self.vacuum)
+        return True
 
     def net(self, kind: int) -> Net:
         """The net of a type of atom."""
@@ -217,13 +216,17 @@ class EnergyFitting(Kind):
         """
         system = near.system
         extra = self.extra_inputs(system.batch, system.count, fparam, aparam)
-        if self.captures:
+        if self.shared and not any(self.vacuum):
             energy = self.net(0)(torch.cat([features, extra], dim=1))[:, 0].double()
             energy = energy + self.bias[system.types.long().clamp(min=0)]
             return {"energy": torch.where(system.types >= 0, energy, 0.0)}
         energy = torch.zeros(system.atoms, dtype=torch.float64, device=features.device)
-        for kind in range(len(self.type_map)):
-            index = torch.nonzero(system.types == kind)[:, 0]
+        if system.kinds is None and features.is_cuda and torch.cuda.is_current_stream_capturing():
+            # Nobody can be asked which atoms are of which type.
+            for kind in range(len(self.type_map)):
+                energy = torch.where(system.types == kind, self.energy(kind, features, extra), energy)
+            return {"energy": energy}
+        for kind, index in enumerate(system.atoms_of_types(len(self.type_map))):
             energy = energy.index_copy(0, index, self.energy(kind, features[index], extra[index]))
         return {"energy": energy}
 

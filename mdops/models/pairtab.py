@@ -124,6 +124,10 @@ class PairTable(AtomicModel):
         return True
 
     @property
+    def captures(self) -> bool:
+        return True
+
+    @property
     def shortest(self) -> float:
         return self.first
 

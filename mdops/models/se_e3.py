@@ -51,7 +51,8 @@ class SeE3(AngleDescriptor, TypedDescriptor):
         return [layer.activation_name for net in self.embeddings.nets for layer in net.layers]
 
     def functions(self, theta: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        kinds = types.tolist()
+        # No need to ask a GPU where all are there.
+        kinds = range(self.ntypes) if len(types) == self.ntypes else types.tolist()
         of_pairs = [
             self.embeddings.net(t, u)(theta[:, None]) / max(self.sel[t] * self.sel[u], 1)
             for k, u in enumerate(kinds)

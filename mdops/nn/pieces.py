@@ -1,14 +1,14 @@
 """Functions of theta as quintic splines, by polynomials on the pieces of an `AngleGrid` (docs/mathematics.md)."""
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
 
+from mdops.nn.bsplines import AROUND as _AROUND
+from mdops.nn.bsplines import DEGREE as _DEGREE
+from mdops.nn.bsplines import basis, inverse_basis
 from mdops.ops import AngleGrid
-
-_DEGREE = 5
-_AROUND = 6  # B-splines that are not zero on an interval, and powers of a polynomial
 
 
 class Spline(NamedTuple):
@@ -28,22 +28,6 @@ class Spline(NamedTuple):
     order: torch.Tensor
 
 
-def _basis(x: torch.Tensor, interval: torch.Tensor, knots: torch.Tensor) -> torch.Tensor:
-    """(P, 6): the B-splines on these knots (I + 11,) that are not zero on the interval of each x, by the recursion of
-    Cox and de Boor; interval k is that between the knots k + 5 and k + 6."""
-    near = knots[interval[:, None] + torch.arange(2 * _DEGREE + 2)]
-    values = [torch.ones_like(x)]
-    for degree in range(1, _DEGREE + 1):
-        saved, new = torch.zeros_like(x), []
-        for r in range(degree):
-            right, left = near[:, _DEGREE + r + 1] - x, x - near[:, _DEGREE + 1 + r - degree]
-            part = values[r] / (right + left)
-            new.append(saved + right * part)
-            saved = left * part
-        values = [*new, saved]
-    return torch.stack(values, 1)
-
-
 @lru_cache(maxsize=8)
 def spline(grid: AngleGrid) -> Spline:
     """The points are the pieces' ends, and two more at either end within the last intervals."""
@@ -56,9 +40,6 @@ def spline(grid: AngleGrid) -> Spline:
     quarter = torch.tensor([0.25, 0.5], dtype=torch.float64)
     points = torch.cat([breaks, breaks[0] + quarter * first, breaks[-1] - quarter * last]).sort().values
     where = (torch.searchsorted(breaks, points, right=True) - 1).clamp(0, intervals - 1)
-    matrix = torch.zeros(len(points), intervals + _DEGREE, dtype=torch.float64)
-    columns = where[:, None] + torch.arange(_AROUND)
-    matrix.scatter_(1, columns, _basis(points, where, knots))
     # Polynomials through six places of each interval. x runs from the end that is nearer to zero.
     x = torch.linspace(0.0, 1.0, _AROUND, dtype=torch.float64)
     middle = intervals // 2
@@ -66,13 +47,13 @@ def spline(grid: AngleGrid) -> Spline:
     start[:middle], end[:middle] = breaks[1 : middle + 1], breaks[:middle]
     places = start[:, None] + (end - start)[:, None] * x
     every = torch.arange(intervals)[:, None].expand_as(places)
-    values = _basis(places.flatten(), every.flatten(), knots).view(intervals, _AROUND, _AROUND)
+    values = basis(places.flatten(), every.flatten(), knots).view(intervals, _AROUND, _AROUND)
     powers = torch.linalg.solve(x[:, None] ** torch.arange(_AROUND, dtype=torch.float64), values)
     order = torch.cat([torch.arange(middle, intervals), torch.arange(middle).flip(0)])
-    return Spline(points, torch.linalg.inv(matrix), powers, order)
+    return Spline(points, inverse_basis(points, where, knots), powers, order)
 
 
-@lru_cache(maxsize=8)
+@cache  # CUDA graphs read it
 def _spline_on(grid: AngleGrid, device: torch.device, dtype: torch.dtype) -> Spline:
     found = spline(grid)
     first, inverse, powers = (x.to(device, dtype) for x in found[:3])
@@ -88,9 +69,10 @@ def polynomials(values: torch.Tensor, grid: AngleGrid) -> torch.Tensor:
     """(..., pieces, 6, M): the splines' coefficients in x on every piece, from their values (..., B, M) at `points`; on
     the pieces without an end the tangent at the last knot. Linear, so differentiable in `values`."""
     s = _spline_on(grid, values.device, values.dtype)
-    coefficients = s.inverse @ values
+    columns = values.movedim(-2, 0)
+    coefficients = (s.inverse @ columns.flatten(1)).view(columns.shape).movedim(0, -2)
     around = coefficients.unfold(-2, _AROUND, 1)  # (..., I, M, 6)
-    powers = s.powers.to(values.dtype) @ around.mT
+    powers = torch.einsum("ipk,...imk->...ipm", s.powers.to(values.dtype), around)
     inner = powers[..., s.order, :, :]
     half = grid.side - 1
     sides = []

@@ -10,7 +10,7 @@ from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step
 from mdops.ops.env_mat import env_mat
-from mdops.ops.hybrid_potential import hybrid_potential
+from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
 from mdops.ops.lowbit import (
     fake_quantize,
     gemm_lowbit,
@@ -29,6 +29,7 @@ from mdops.ops.neighbor import (
     unpack_images,
 )
 from mdops.ops.neighbor_attention import neighbor_attention
+from mdops.ops.neighbor_rows import neighbor_rows, row_moments, spline_rows
 from mdops.ops.pair_table import near_weight, pair_table
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
@@ -53,6 +54,7 @@ __all__ = [
     "fake_quantize",
     "gemm_lowbit",
     "hybrid_potential",
+    "hybrid_potential_pack",
     "lowbit_linear",
     "mlp",
     "mlp_value_and_gradient",
@@ -61,6 +63,7 @@ __all__ = [
     "neighbor_list",
     "neighbor_matrix",
     "neighbor_pairs",
+    "neighbor_rows",
     "pack_images",
     "pack_ternary",
     "pair_forces",
@@ -68,10 +71,12 @@ __all__ = [
     "quantize",
     "ragged_attention",
     "ragged_plan",
+    "row_moments",
     "spline_moment",
     "spline_potential",
     "spline_potential_pack",
     "spline_potential_why_not",
+    "spline_rows",
     "spline_training",
     "unpack_images",
     "unpack_ternary",

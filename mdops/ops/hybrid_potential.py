@@ -1,6 +1,5 @@
 """A model of several descriptors side by side in one op, for simulation."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,11 +19,12 @@ def hybrid_potential(*args: Any) -> tuple[torch.Tensor, ...]:
 
         absent: of each descriptor (N, ntypes) int32, how many neighbours of each type count as absent ones; or (0,
         ntypes), where `sel` and the neighbours within the cutoff say it;
-        nets (ntypes, P), or (1, P) for all types: what `pack_net` makes;
+        nets (ntypes, P), or (1, P) for all types: what `hybrid_potential_pack` makes;
         extra (N, E); weight (N,) float64, or (0,) for 1; scale and shift as for `spline_potential`;
         neurons, residual, activation, threshold; atom_virial: whether that is asked for.
 
-    Not differentiable. It runs on the CPU.
+    Not differentiable. On a GPU it computes in float32, is a fixed sequence of kernels that never waits for the host,
+    and answers an input that cannot be with NaN in all results of its system.
 
     Returns:
         atom_energy (N,), forces (N, 3), virial (S, 3, 3) float64; within (N, descriptors, ntypes) int32 and nearest
@@ -33,43 +33,27 @@ def hybrid_potential(*args: Any) -> tuple[torch.Tensor, ...]:
     return torch.ops.mdops.hybrid_potential(*args)
 
 
-def folded_rows(rows: torch.Tensor, width: int, axis: int) -> torch.Tensor:
-    """A net's weights (M * max(M2, 1), n) of one descriptor's features as the op has them: each pair of equal
-    features, D[k, l] = D[l, k] for k, l < M2, once, with the sum of their weights.
-
-    Args:
-        width, axis: M and M2; with axis 0, of a plain sum, nothing changes.
-    """
-    if axis == 0:
-        return rows
-    square = rows.view(width, axis, -1)
-    head = square[:axis]
-    twice = head + head.transpose(0, 1)
-    below, on = torch.tril_indices(axis, axis), torch.arange(axis)
-    twice[on, on] = head[on, on]
-    return torch.cat([twice[below[0], below[1]], square[axis:].flatten(0, 1)])
-
-
-def pack_net(
-    weights: Sequence[torch.Tensor],
-    biases: Sequence[torch.Tensor],
-    timesteps: Sequence[torch.Tensor],
-    descriptors: Sequence[tuple[int, int]],
+def hybrid_potential_pack(
+    weights: list[torch.Tensor],
+    biases: list[torch.Tensor],
+    timesteps: list[torch.Tensor],
+    width: list[int],
+    axis: list[int],
 ) -> torch.Tensor:
-    """A fitting net in the layout of the op, (P,).
+    """A fitting net in the layout of `hybrid_potential` on the device of its weights, (P,).
 
     Args:
         weights: (inputs, outputs) of each layer, the output layer, (inputs, 1), last. The first one has width *
-            max(axis, 1) inputs for each descriptor, and then the extra ones.
+            max(axis, 1) inputs for each descriptor, in DeePMD-kit's order, and then the extra ones.
         biases, timesteps: (outputs,) of each layer; the output layer's timestep does not matter.
-        descriptors: width and axis of each.
+        width, axis: M and M2 of each descriptor; with axis 0, of a plain sum, there are `width` inputs.
     """
-    sizes = [width * max(axis, 1) for width, axis in descriptors]
-    parts = weights[0].split([*sizes, weights[0].shape[0] - sum(sizes)])
-    folded = [folded_rows(rows, *shape) for rows, shape in zip(parts, descriptors, strict=False)]
-    first = torch.cat([*folded, parts[-1]])
-    layers = zip([first, *weights[1:]], biases, timesteps, strict=True)
-    return torch.cat([x.flatten() for layer in layers for x in layer][:-1])
+    return torch.ops.mdops.hybrid_potential_pack(weights, biases, timesteps, width, axis)
+
+
+@register_fake("hybrid_potential_pack")
+def _(weights: Any, *args: Any) -> torch.Tensor:
+    return weights[0].new_empty(torch.library.get_ctx().new_dynamic_size())
 
 
 @register_fake("hybrid_potential")

@@ -12,6 +12,7 @@ def near_weight(*args: Any) -> tuple[torch.Tensor, ...]:
 
     s is the mean distance of an atom's neighbours with the weights exp(-r / decay), near the smallest; c = 1 - 10 v^3 +
     15 v^4 - 6 v^5 with v = (s - low)/(high - low) within [0, 1]. An atom without neighbours has 0. Not differentiable.
+    On a GPU a row that cannot be has NaN.
     `mdops.evaluators.blended` prepares the arguments, in the order of the schema in source/op/library.cpp:
 
         positions to counts: as everywhere (docs/ops.md);
@@ -27,7 +28,9 @@ def near_weight(*args: Any) -> tuple[torch.Tensor, ...]:
 
 def pair_table(*args: Any) -> tuple[torch.Tensor, ...]:
     """t_i = 1/2 sum_j u(r_ij), u of each pair of types from a table, with the forces and virials of sum_i weight_i t_i,
-    in one pass over the list; all in float64. It runs on the CPU. Not differentiable.
+    in one pass over the list; all in float64. Not differentiable. On a GPU forces and virials are summed in fixed
+    point, to 2.8e-14 eV/A and eV a term; an input that cannot be, a pair nearer than the table begins, or a pair's term
+    beyond 1e9, is answered with NaN in all results of its system.
 
     With `other`, energies e_i of another model, forces and virials get what a blend sum_i (1 - c_i) e_i + c_i t_i has
     beside the other model's own, of weights 1 - c_i: also (t_i - e_i) dc_i/dx, `weight` being c. The arguments:

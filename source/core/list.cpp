@@ -9,10 +9,11 @@
 
 namespace mdops::core {
 
-void Rows::search(const mdops_input& input, const double* cell, const bool* periodic, const int32_t* systems,
-                  double cutoff, int64_t ntypes) {
-  const Atoms atoms{"compute", input.atoms, 1,           input.positions, cell,
-                    periodic,  systems,     input.types, cutoff,          ntypes};
+void Rows::search(const mdops_input& input, const Box& box, double cutoff, int64_t ntypes) {
+  const int64_t all = input.atoms + input.ghosts;
+  const std::vector<int32_t> systems(all, 0);
+  const Atoms atoms{"compute",      all,         1,      input.positions, box.cell, box.periodic,
+                    systems.data(), input.types, cutoff, ntypes};
   const Cells cells = sort_into_cells(atoms);
   counts.resize(atoms.size * ntypes);
   for (;;) {
@@ -29,9 +30,30 @@ void Rows::search(const mdops_input& input, const double* cell, const bool* peri
 
 using mdops::core::Error;
 
+void mdops_list::clear() {
+  atoms = ghosts = 0;
+  is_here = true;
+  there.reset();
+}
+
+void mdops_list::check_on(int gpu) const {
+  if (is_here || (there && there->gpu == gpu)) return;
+  throw Error(MDOPS_INVALID, "input: the list was made on a GPU, and the model is " +
+                                 (gpu < 0 ? "on the CPU" : "on cuda:" + std::to_string(gpu)));
+}
+
+void mdops_list::search(const mdops_input& input, double cutoff, int32_t count) {
+  clear();
+  const int64_t all = input.atoms + input.ghosts;
+  if (all && !input.types) throw Error(MDOPS_INVALID, "input: types is null");
+  types.assign(input.types, input.types + all);
+  rows.search(input, mdops::core::Box(input), cutoff, count);
+  atoms = input.atoms, ghosts = input.ghosts, ntypes = count;
+}
+
 void mdops_list::fill(const mdops_neighbors& from, int32_t count) {
   const auto refuse = [](const std::string& why) { throw Error(MDOPS_INVALID, "neighbors: " + why); };
-  atoms = ghosts = 0;
+  clear();
   if (count < 1) refuse("ntypes is " + std::to_string(count));
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
   if (from.atoms < 0 || from.ghosts < 0 || from.atoms > most || from.ghosts > most - from.atoms)

@@ -65,6 +65,12 @@ const char* mdops_message(void) {
   return message;
 }
 
+int mdops_gpu_count(void) {
+  int count = 0;
+  guarded([&] { count = mdops::core::gpu_count(); });
+  return count;
+}
+
 int mdops_load(const char* path, const mdops_options* options, mdops_model** model) {
   return guarded([&] {
     require(model, "model is null");
@@ -105,6 +111,17 @@ int mdops_list_fill(const mdops_neighbors* neighbors, int32_t ntypes, mdops_list
     if (*list) return (*list)->fill(*neighbors, ntypes);
     std::unique_ptr<mdops_list> made = std::make_unique<mdops_list>();
     made->fill(*neighbors, ntypes);
+    *list = made.release();
+  });
+}
+
+int mdops_list_search(mdops_model* model, const mdops_input* input, double skin, mdops_list** list) {
+  return guarded([&] {
+    require(model && input && list, "model, input or list is null");
+    require(skin >= 0 && std::isfinite(skin), "skin is negative, or no number");
+    if (*list) return model->own->search(*input, skin, **list);
+    std::unique_ptr<mdops_list> made = std::make_unique<mdops_list>();
+    model->own->search(*input, skin, *made);
     *list = made.release();
   });
 }

@@ -3,18 +3,19 @@ module mdops
   use, intrinsic :: iso_c_binding
   implicit none
 
-  integer(c_int), parameter :: mdops_api_version_of_module = 1
+  integer(c_int), parameter :: mdops_api_version_of_module = 2
   integer(c_int), parameter :: mdops_ok = 0, mdops_invalid = 1, mdops_file = 2, mdops_unsupported = 3, &
-                               mdops_neighbors_wrong = 4, mdops_memory = 5, mdops_internal = 6
+                               mdops_neighbors_wrong = 4, mdops_memory = 5, mdops_internal = 6, mdops_device = 7
   integer(c_int32_t), parameter :: mdops_float32 = 0, mdops_float64 = 1, mdops_refuse = 0, mdops_extend = 1
 
   type, bind(c) :: mdops_options
     integer(c_int32_t) :: precision = mdops_float32, overflow = mdops_refuse, threads = 0
+    type(c_ptr) :: device = c_null_ptr  ! of a text that ends in c_null_char
   end type
 
   type, bind(c) :: mdops_info
     real(c_double) :: cutoff, shortest
-    integer(c_int32_t) :: ntypes, fparam, aparam, needs_fparam, precision, threads
+    integer(c_int32_t) :: ntypes, fparam, aparam, needs_fparam, precision, threads, gpu
     type(c_ptr) :: names
   end type
 
@@ -38,6 +39,10 @@ module mdops
 
   interface
     integer(c_int) function mdops_api_version() bind(c)
+      import
+    end function
+
+    integer(c_int) function mdops_gpu_count() bind(c)
       import
     end function
 
@@ -73,6 +78,14 @@ module mdops
       import
       type(mdops_neighbors), intent(in) :: neighbors
       integer(c_int32_t), value :: ntypes
+      type(c_ptr), intent(inout) :: list
+    end function
+
+    integer(c_int) function mdops_list_search(model, input, skin, list) bind(c)
+      import
+      type(c_ptr), value :: model
+      type(mdops_input), intent(in) :: input
+      real(c_double), value :: skin
       type(c_ptr), intent(inout) :: list
     end function
 

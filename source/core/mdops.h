@@ -35,7 +35,7 @@ extern "C" {
 #endif
 
 /* Of this header. It grows with every change of it that a compiled program would notice. */
-#define MDOPS_API_VERSION 1
+#define MDOPS_API_VERSION 2
 
 /* That of the library: a program asks whether it is the MDOPS_API_VERSION that it was compiled with. */
 MDOPS_API int mdops_api_version(void);
@@ -49,7 +49,8 @@ enum {
   MDOPS_UNSUPPORTED = 3, /* a model that this library does not evaluate, or not in this precision */
   MDOPS_NEIGHBORS = 4,   /* two atoms at one place, or more neighbours than the model has places for */
   MDOPS_MEMORY = 5,      /* no memory, or no threads */
-  MDOPS_INTERNAL = 6     /* anything else: please report it */
+  MDOPS_INTERNAL = 6,    /* anything else: please report it */
+  MDOPS_DEVICE = 7       /* CUDA refused: no such GPU, or an error on it */
 };
 
 /* Why the last function of this thread that failed did so, in English; "" before any did. The text stays
@@ -76,10 +77,16 @@ typedef struct mdops_options {
   int32_t overflow;  /* MDOPS_REFUSE or MDOPS_EXTEND */
   /* Threads to compute with; 0: OMP_NUM_THREADS, or as many as there are processors for this process. */
   int32_t threads;
+  /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". A GPU computes in float32, of models
+   * whose nets are of the fused step there; see "GPUs" below. */
+  const char* device;
 } mdops_options;
 
+/* GPUs that this process sees; 0 where there is none, or the library was built without CUDA. */
+MDOPS_API int mdops_gpu_count(void);
+
 /* Reads a model from a file. `options` may be null. On success *model is to be freed; otherwise it is null.
- * MDOPS_INVALID, MDOPS_FILE, MDOPS_UNSUPPORTED, MDOPS_MEMORY. */
+ * MDOPS_INVALID, MDOPS_FILE, MDOPS_UNSUPPORTED, MDOPS_MEMORY, MDOPS_DEVICE. */
 MDOPS_API int mdops_load(const char* path, const mdops_options* options, mdops_model** model);
 
 /* Frees a model; does nothing with null. */
@@ -93,7 +100,8 @@ typedef struct mdops_info {
   int32_t fparam, aparam;   /* how many parameters it takes, of the frame and of each atom */
   int32_t needs_fparam;     /* 0: the model has frame parameters of its own, for where none are given */
   int32_t precision;        /* MDOPS_FLOAT32 or MDOPS_FLOAT64 */
-  int32_t threads;          /* that it computes with */
+  int32_t threads;          /* that it computes with; 0 on a GPU */
+  int32_t gpu;              /* which one computes; -1: the CPU */
   const char* const* names; /* (ntypes,): the element of each type; they stay until the model is freed */
 } mdops_info;
 
@@ -108,6 +116,7 @@ MDOPS_API int mdops_set_threads(mdops_model* model, int32_t threads);
  * For programs that have a list, as LAMMPS does; without one, a model searches for itself. */
 
 typedef struct mdops_list mdops_list;
+typedef struct mdops_input mdops_input;
 
 /* The neighbours of each atom, as a program for molecular dynamics has them. */
 typedef struct mdops_neighbors {
@@ -127,26 +136,33 @@ typedef struct mdops_neighbors {
  * MDOPS_INVALID (a type or an index that is none), MDOPS_MEMORY; the list is empty then. */
 MDOPS_API int mdops_list_fill(const mdops_neighbors* neighbors, int32_t ntypes, mdops_list** list);
 
+/* Fills a list with the neighbours of the first N of `input`'s N + M atoms, which the model finds on its
+ * device: those within the cutoff and `skin`, A, and of a cell the periodic images. The list serves while no
+ * atom has moved by more than half the skin, for models on the same device. Of `input` atoms, ghosts,
+ * positions, types, cell and periodic are read. Otherwise as mdops_list_fill.
+ * MDOPS_INVALID, MDOPS_MEMORY, MDOPS_DEVICE. */
+MDOPS_API int mdops_list_search(mdops_model* model, const mdops_input* input, double skin, mdops_list** list);
+
 /* Frees a list; does nothing with null. */
 MDOPS_API void mdops_list_free(mdops_list* list);
 
 /* ---- Energies and forces ---- */
 
 /* A system; all zero but for what it has. */
-typedef struct mdops_input {
+struct mdops_input {
   int64_t atoms;  /* N */
   int64_t ghosts; /* M; 0 without a list */
   /* (N,), -1 is a virtual atom. Of no use with a list, which has been told. */
   const int32_t* types;
   const double* positions; /* (N + M, 3), A; they may lie outside of the cell */
-  /* (3, 3), A: rows are lattice vectors; null: nothing is periodic. Of no use with a list, where periodic
-   * images are ghosts. */
+  /* (3, 3), A: rows are lattice vectors; null: nothing is periodic. With a list: the cell that it was
+   * searched in; one that was filled has ghosts in the place of images. */
   const double* cell;
   const int32_t* periodic; /* (3,): whether each direction is periodic; null: all are, if there is a cell */
   const mdops_list* list;  /* null: the model searches for the neighbours, at each call */
   const double* fparam;    /* (info.fparam,); null where the model takes none, or has its own */
   const double* aparam;    /* (N, info.aparam); null where the model takes none */
-} mdops_input;
+};
 
 /* The answers. Null pointers are not filled; arrays are written, not added to. After an error they may hold
  * anything. */
@@ -162,8 +178,13 @@ typedef struct mdops_output {
   double* atom_virial;
 } mdops_output;
 
-/* MDOPS_INVALID, MDOPS_NEIGHBORS, MDOPS_MEMORY. Positions that are NaN are refused where the model searches,
- * and give NaN with a list. */
+/* MDOPS_INVALID, MDOPS_NEIGHBORS, MDOPS_MEMORY, MDOPS_DEVICE. Positions that are NaN are refused where the
+ * model searches, and give NaN with a list.
+ *
+ * GPUs: positions, types, aparam, forces, atom_energy and atom_virial may be in the model's GPU's memory; the
+ * rest is not. The call waits for its results. What the caller's kernels write must be there, or come in the
+ * default stream. Sums are of integers: the same bits in every run; a pair's force beyond 131,072 eV/A makes
+ * all answers NaN. The current device of the thread is what it was before. */
 MDOPS_API int mdops_compute(mdops_model* model, const mdops_input* input, mdops_output* output);
 
 /* ---- Several models ---- */

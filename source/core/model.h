@@ -2,22 +2,82 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "core/json.h"
 #include "core/mdops.h"
 
 namespace mdops::core {
 
+class File;
+struct Parameters;
+
+// How a model was asked for.
+struct Request {
+  std::string precision;  // "float32" or "float64"
+  bool extends;           // whether more neighbours than places all count
+  int threads, gpu;       // gpu: -1 for the CPU
+};
+
+// Calls wait for each other. Functions throw Error, or what the kernels' checks throw.
 class Model {
  public:
   virtual ~Model() = default;
 
-  // Throw Error, or what the kernels' checks throw.
   static std::unique_ptr<Model> load(const std::string& path, const mdops_options& options);
   virtual void compute(const mdops_input& input, mdops_output& output) = 0;
+  // Fills the list with the neighbours within cutoff and skin.
+  virtual void search(const mdops_input& input, double skin, mdops_list& list) = 0;
   virtual void set_threads(int threads) = 0;
-  virtual mdops_info info() const = 0;
+  virtual mdops_info info() const;
+
+ protected:
+  Model(const Json& about, const Request& request);
+
+  int32_t ntypes() const { return static_cast<int32_t>(names_.size()); }
+  // Which parameters it takes.
+  void takes(const Parameters& fparam, const Parameters& aparam);
+  // Refuses sizes and null pointers that do not fit together.
+  void check(const mdops_input& input) const;
+  // The same for a search.
+  void check_atoms(const mdops_input& input) const;
+  // Refuses atom i for its neighbours, of type t or, t being -1, of all, more than the model has places for.
+  [[noreturn]] void refuse_crowd(int64_t i, int t, int64_t neighbors, int64_t places,
+                                 mdops_output& output) const;
+  [[noreturn]] static void refuse_place(int64_t i, mdops_output& output);
+
+  const bool extends_;
+  mutable std::mutex guard_;
+  double cutoff_ = 0, shortest_ = 0;
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<const char*> pointers_;  // to their texts
+  size_t fparam_ = 0, aparam_ = 0;
+  bool needs_fparam_ = false;
 };
+
+// The input's cell and which of its directions are periodic.
+struct Box {
+  double cell[9] = {};
+  bool periodic[3] = {};
+
+  explicit Box(const mdops_input& input) {
+    for (int k = 0; input.cell && k < 9; ++k) cell[k] = input.cell[k];
+    for (int a = 0; a < 3; ++a) periodic[a] = input.cell && (!input.periodic || input.periodic[a]);
+  }
+};
+
+// One descriptor of sums on the CPU, by the fused step.
+std::unique_ptr<Model> cpu_model(const File& file, const Json& about, const Request& request);
+
+// Several, and what is made of several models, and pair tables.
+std::unique_ptr<Model> composed_model(const File& file, const Json& about, const Request& request);
+
+// One descriptor of sums on a GPU, where this library was built for GPUs.
+std::unique_ptr<Model> gpu_model(const File& file, const Json& about, const Request& request);
+int gpu_count();
 
 }  // namespace mdops::core

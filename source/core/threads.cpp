@@ -93,6 +93,12 @@ UsePool::~UsePool() {
   current = before_;
 }
 
+void set_pool(int threads, std::unique_ptr<Pool>& pool) {
+  constexpr int kMost = 1024;
+  const int wanted = threads > 0 ? std::min(threads, kMost) : default_threads();
+  if (!pool || pool->size() != wanted || pool->is_forked()) pool = std::make_unique<Pool>(wanted);
+}
+
 int default_threads() {
   const char* wanted = std::getenv("OMP_NUM_THREADS");
   const int named = wanted ? std::atoi(wanted) : 0;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -55,6 +56,9 @@ class UsePool {
  private:
   Pool* before_;
 };
+
+// Makes `pool` one of so many threads, 0: of default_threads(), unless it is.
+void set_pool(int threads, std::unique_ptr<Pool>& pool);
 
 // OMP_NUM_THREADS, or as many as there are processors that this process may use.
 int default_threads();

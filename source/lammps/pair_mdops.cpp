@@ -58,7 +58,7 @@ class PairMDOps : public Pair {
     mdops_options options{};
     options.threads = comm->nthreads;
     std::vector<std::string> paths;
-    std::string output;
+    std::string output, device = "cpu";
     models_.clear();
     fparam_.clear(), aparam_.clear();
     every_ = 100;
@@ -82,6 +82,10 @@ class PairMDOps : public Pair {
         if (name != "error" && name != "extend")
           error->all(FLERR, "pair_style mdops: overflow is " + name + ", expected error or extend");
         options.overflow = name == "extend" ? MDOPS_EXTEND : MDOPS_REFUSE;
+      } else if (word == "device") {
+        device = value();
+        if (device != "cpu" && device.rfind("cuda", 0) != 0)
+          error->all(FLERR, "pair_style mdops: device is " + device + ", expected cpu, cuda or cuda:N");
       } else if (word == "out_file") {
         output = value();
       } else if (word == "out_freq") {
@@ -96,6 +100,8 @@ class PairMDOps : public Pair {
       }
     }
     if (paths.empty()) error->all(FLERR, "pair_style mdops needs the file of a model");
+    if (device == "cuda") device = own_gpu();
+    options.device = device.c_str();
     for (const std::string& path : paths) {
       mdops_model* model = nullptr;
       require(mdops_load(path.c_str(), &options, &model) == MDOPS_OK, mdops_message());
@@ -157,7 +163,10 @@ class PairMDOps : public Pair {
       error->all(FLERR, std::string("pair_style mdops computes in eV and A: units are ") +
                             update->unit_style + ", expected metal");
     if (!force->newton_pair) error->all(FLERR, "pair_style mdops needs newton pair on");
-    neighbor->add_request(this, kFullList);
+    // A GPU finds the neighbours for itself, and LAMMPS need not.
+    if (!on_gpu()) neighbor->add_request(this, kFullList);
+    if (on_gpu() && neighbor->exclude)
+      error->all(FLERR, "pair_style mdops on a GPU finds all neighbours: neigh_modify exclude is not for it");
     filled_ = false;
   }
 
@@ -226,6 +235,23 @@ class PairMDOps : public Pair {
     return end != word && *end == '\0';
   }
 
+  bool on_gpu() const { return info_.gpu >= 0; }
+
+  // Of the node's GPUs the one that is this process' turn: one each, or several processes on one.
+  std::string own_gpu() {
+    MPI_Comm node;
+    int rank = 0, ranks = 1;
+    MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    MPI_Comm_rank(node, &rank);
+    MPI_Comm_size(node, &ranks);
+    MPI_Comm_free(&node);
+    const int count = mdops_gpu_count();
+    if (comm->me == 0 && count)
+      utils::logmesg(lmp, "pair_style mdops: " + std::to_string(ranks) + " processes on " +
+                              std::to_string(std::min(count, ranks)) + " GPUs of the first node\n");
+    return "cuda:" + std::to_string(count ? rank % count : 0);
+  }
+
   bool wants_atoms() const { return vflag_atom || cvflag_atom; }
   double& virial_of_pair(int k) { return Pair::virial[k]; }
 
@@ -247,9 +273,20 @@ class PairMDOps : public Pair {
     if (comm->get_comm_cutoff() < info_.cutoff)
       return "pair_style mdops: the communication cutoff is " + std::to_string(comm->get_comm_cutoff()) +
              " A, and the model's cutoff " + std::to_string(info_.cutoff) + " A";
-    std::vector<int32_t> types(all), counts(atom->nlocal, 0);
-    std::vector<const int32_t*> rows(atom->nlocal, nullptr);
+    std::vector<int32_t> types(all);
     for (int i = 0; i < all; ++i) types[i] = kinds_[atom->type[i]];
+    mdops_list* made = near_.release();
+    const int status = on_gpu() ? search(types, &made) : copy(types, &made);
+    near_.reset(made);
+    if (status != MDOPS_OK) return mdops_message();
+    all_ = all, centers_ = atom->nlocal, filled_ = true;
+    return "";
+  }
+
+  // The neighbours that LAMMPS found.
+  int copy(const std::vector<int32_t>& types, mdops_list** made) {
+    std::vector<int32_t> counts(atom->nlocal, 0);
+    std::vector<const int32_t*> rows(atom->nlocal, nullptr);
     for (int k = 0; k < list->inum; ++k) {
       const int i = list->ilist[k];
       counts[i] = list->numneigh[i], rows[i] = list->firstneigh[i];
@@ -258,22 +295,28 @@ class PairMDOps : public Pair {
     near.atoms = atom->nlocal, near.ghosts = atom->nghost;
     near.types = types.data(), near.counts = counts.data(), near.rows = rows.data();
     near.mask = NEIGHMASK;
-    mdops_list* made = near_.release();
-    const int status = mdops_list_fill(&near, info_.ntypes, &made);
-    near_.reset(made);
-    if (status != MDOPS_OK) return mdops_message();
-    all_ = all, centers_ = atom->nlocal, filled_ = true;
-    return "";
+    return mdops_list_fill(&near, info_.ntypes, made);
+  }
+
+  int search(const std::vector<int32_t>& types, mdops_list** made) {
+    mdops_input input{};
+    input.atoms = atom->nlocal, input.ghosts = atom->nghost;
+    input.types = types.data(), input.positions = positions();
+    return mdops_list_search(models_[0].get(), &input, neighbor->skin, made);
+  }
+
+  const double* positions() const {
+    static const double nowhere[3] = {};
+    return atom->nlocal + atom->nghost ? atom->x[0] : nowhere;
   }
 
   std::string evaluate(size_t m, mdops_output& output) {
-    static const double nowhere[3] = {};
     std::vector<double> aparam;
     for (int i = 0; !aparam_.empty() && i < centers_; ++i)
       aparam.insert(aparam.end(), aparam_.begin(), aparam_.end());
     mdops_input input{};
     input.atoms = centers_, input.ghosts = all_ - centers_;
-    input.positions = all_ ? atom->x[0] : nowhere;
+    input.positions = positions();
     input.list = near_.get();
     input.fparam = fparam_.empty() ? nullptr : fparam_.data();
     input.aparam = aparam.empty() ? nullptr : aparam.data();

@@ -176,6 +176,24 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "plan, SymInt max_length) -> (Tensor "
       "grad_g, Tensor grad_gate, Tensor grad_switch)");
 
+  // The neighbours that count as rows of numbers, atom after atom, and sums over them.
+  m.def(
+      "neighbor_rows(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, Tensor zeroed, "
+      "float cutoff) -> (Tensor offsets, Tensor slots, Tensor taken, Tensor within, Tensor nearest)");
+  m.def(
+      "spline_rows(Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor std, "
+      "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, int rows, bool gated) "
+      "-> (Tensor environment, Tensor switch, Tensor directions, Tensor g)");
+  m.def(
+      "spline_rows_backward(Tensor grad_environment, Tensor grad_switch, Tensor grad_directions, Tensor "
+      "grad_g, Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor std, "
+      "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, int rows, bool gated) "
+      "-> Tensor");
+  m.def("row_moments(Tensor environment, Tensor g, Tensor offsets) -> Tensor");
+  m.def(
+      "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets) -> (Tensor "
+      "grad_environment, Tensor grad_g)");
+
   // A whole model with splines: energies, forces and virials in one pass, for simulation.
   m.def(
       "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis, "
@@ -195,6 +213,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
 
   // The same of several descriptors side by side, whose lists have an entry each, and further inputs of the
   // net.
+  m.def(
+      "hybrid_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] width, int[] axis) "
+      "-> Tensor");
   m.def(
       "hybrid_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
       "Tensor images, Tensor counts, Tensor[] mean, Tensor[] std, Tensor[] pair_mask, Tensor[] zeroed, "

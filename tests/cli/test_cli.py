@@ -15,6 +15,7 @@ from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 from ase.constraints import FixAtoms
 from ase.io import read, write
+from children import python
 
 import mdops
 from mdops.cli import main
@@ -39,13 +40,6 @@ def crystal(tmp_path, monkeypatch):
     atoms.symbols[::4] = "Al"
     write("start.xyz", atoms)
     return "start.xyz"
-
-
-def python(*arguments, **options):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=120, **options
-    )
 
 
 def test_version(capsys):
@@ -147,8 +141,8 @@ def test_md_and_restart(crystal, capsys):
     assert "complete" in capsys.readouterr().out
 
 
-def test_the_command_survives_a_kill(crystal):
-    """The installed command, SIGKILL once frames are there, and the same command again."""
+def test_the_command_survives_a_kill(crystal, capsys):
+    """The installed command, SIGKILL once frames are there, and the same command again, here."""
     command = [sys.executable, "-m", "mdops", "md", crystal, "-m", MODEL, "-T", "300", "--timestep", "2"]
     command += ["--steps", "1000", "--interval", "5", "--checkpoint-every", "50", "--restart"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -158,9 +152,8 @@ def test_the_command_survives_a_kill(crystal):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    done = python(*command[1:])
-    assert done.returncode == 0, done.stderr
-    assert "ns/day" in done.stdout
+    assert main(command[3:]) == 0
+    assert "ns/day" in capsys.readouterr().out
     assert [f.info["step"] for f in read("md.traj", ":")] == list(range(0, 1001, 5))
 
 

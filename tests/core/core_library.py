@@ -9,7 +9,7 @@ import numpy as np
 
 import mdops.core
 
-OK, INVALID, FILE, UNSUPPORTED, NEIGHBORS, MEMORY, INTERNAL = range(7)
+OK, INVALID, FILE, UNSUPPORTED, NEIGHBORS, MEMORY, INTERNAL, DEVICE = range(8)
 REFUSE, EXTEND = 0, 1
 PRECISIONS = {"float32": 0, "float64": 1}
 I32, I64, F64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_double
@@ -20,13 +20,13 @@ def fields(text: str, kind: Any) -> list[tuple[str, Any]]:
 
 
 class Options(ctypes.Structure):
-    _fields_ = fields("precision overflow threads", I32)
+    _fields_ = [*fields("precision overflow threads", I32), ("device", ctypes.c_char_p)]
 
 
 class Info(ctypes.Structure):
     _fields_ = [
         *fields("cutoff shortest", F64),
-        *fields("ntypes fparam aparam needs_fparam precision threads", I32),
+        *fields("ntypes fparam aparam needs_fparam precision threads gpu", I32),
         ("names", ctypes.POINTER(ctypes.c_char_p)),
     ]
 
@@ -80,6 +80,12 @@ def array(values: Any, dtype: Any = np.float64) -> np.ndarray | None:
     return None if values is None else np.ascontiguousarray(values, dtype)
 
 
+def given(arrays: Sequence[Any], atoms: int, ghosts: int, near: "List | None" = None) -> Input:
+    """Of types, positions, cell and periodic, then fparam and aparam; arrays of NumPy, or tensors of a GPU."""
+    places = [x.data_ptr() if hasattr(x, "data_ptr") else pointer(x) for x in arrays]
+    return Input(atoms, ghosts, *places[:4], near.handle if near else None, *places[4:])
+
+
 class List:
     """The caller's neighbours: rows of indices."""
 
@@ -98,16 +104,41 @@ class List:
         self.shape = atoms, len(types) - atoms
         check(library().mdops_list_fill(ctypes.byref(neighbors), ntypes, ctypes.byref(self.handle)))
 
+    @classmethod
+    def searched(
+        cls,
+        model: "Model",
+        positions: Any,
+        types: Any,
+        atoms: int,
+        skin: float = 0.0,
+        cell: Any = None,
+        periodic: Any = None,
+    ) -> "List":
+        """What the model finds around the first atoms, the others being ghosts."""
+        found = cls.__new__(cls)
+        found.handle, found.shape = ctypes.c_void_p(), (atoms, len(positions) - atoms)
+        kept = [array(types, np.int32), array(positions), array(cell), array(periodic, np.int32), None, None]
+        input = given(kept, *found.shape)
+        search = library().mdops_list_search
+        check(search(model.handle, ctypes.byref(input), F64(skin), ctypes.byref(found.handle)))
+        return found
+
     def __del__(self) -> None:
         library().mdops_list_free(self.handle)
 
 
 class Model:
     def __init__(
-        self, path: Path, precision: str = "float64", overflow: int = REFUSE, threads: int = 1
+        self,
+        path: Path,
+        precision: str = "float64",
+        overflow: int = REFUSE,
+        threads: int = 1,
+        device: str | None = None,
     ) -> None:
         self.handle = ctypes.c_void_p()
-        options = Options(PRECISIONS[precision], overflow, threads)
+        options = Options(PRECISIONS[precision], overflow, threads, device.encode() if device else None)
         check(library().mdops_load(str(path).encode(), ctypes.byref(options), ctypes.byref(self.handle)))
 
     def __del__(self) -> None:
@@ -134,18 +165,23 @@ class Model:
         atom_virial: bool = True,
     ) -> dict[str, Any]:
         positions = array(positions)
-        kept = [array(types, np.int32), positions, array(cell), array(periodic, np.int32)]
-        more = [array(fparam), array(aparam)]
+        kept = [
+            array(types, np.int32),
+            positions,
+            array(cell),
+            array(periodic, np.int32),
+            array(fparam),
+            array(aparam),
+        ]
         atoms, ghosts = near.shape if near else (len(positions), 0)
-        handle = near.handle if near else None
-        given = Input(atoms, ghosts, *map(pointer, kept), handle, *map(pointer, more))
+        input = given(kept, atoms, ghosts, near)
         out = {
             "forces": np.full((atoms + ghosts, 3), 1e9),
             "atom_energy": np.full(atoms, 1e9),
             **({"atom_virial": np.full((atoms + ghosts, 3, 3), 1e9)} if atom_virial else {}),
         }
         output = Output(**{name: pointer(value) for name, value in out.items()})
-        check(library().mdops_compute(self.handle, ctypes.byref(given), ctypes.byref(output)))
+        check(library().mdops_compute(self.handle, ctypes.byref(input), ctypes.byref(output)))
         return {
             "energy": output.energy,
             "virial": np.array(output.virial).reshape(3, 3),

@@ -6,7 +6,9 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,12 +49,21 @@ def flipped(data: bytes, draw: random.Random) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :]
 
 
+def parts_of(about: Any) -> Iterator[dict[str, Any]]:
+    """The description, and what it has of descriptions in it."""
+    if isinstance(about, dict):
+        yield about
+    for inner in about.values() if isinstance(about, dict) else about if isinstance(about, list) else ():
+        yield from parts_of(inner)
+
+
 def forged(arrays: dict[str, np.ndarray], draw: random.Random) -> dict[str, np.ndarray]:
     """The core's arrays with one of them changed: its numbers, its shape, its type, or a value of the description."""
     arrays = dict(arrays)
     name = draw.choice(sorted(arrays))
     if draw.random() < 0.5 or name == "core.description":
-        name, about = "core.description", json.loads(bytes(arrays["core.description"]))
+        name, whole = "core.description", json.loads(bytes(arrays["core.description"]))
+        about = draw.choice(list(parts_of(whole)))
         key = draw.choice(sorted(about))
         about[key] = draw.choice(
             [
@@ -81,7 +92,7 @@ def forged(arrays: dict[str, np.ndarray], draw: random.Random) -> dict[str, np.n
         )
         if draw.random() < 0.2:
             del about[key]
-        arrays[name] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        arrays[name] = np.frombuffer(json.dumps(whole).encode(), np.uint8)
         return arrays
     array = arrays[name].copy()
     kind = draw.randrange(5)
@@ -105,9 +116,17 @@ def forged(arrays: dict[str, np.ndarray], draw: random.Random) -> dict[str, np.n
 
 def attack(folder: Path, flips: int, forgeries: int, seed: int) -> tuple[int, int]:
     """How many files were refused, of how many."""
+    """Half of them of a model of one descriptor, half of a blend of a model and a table."""
+    done = np.zeros(2, int)
+    for k, case in enumerate(("reference/base", "reference_kinds/zbl_excluded")):
+        done += attack_one(case, folder, flips // 2, forgeries // 2, seed + k)
+    return int(done[0]), int(done[1])
+
+
+def attack_one(case: str, folder: Path, flips: int, forgeries: int, seed: int) -> tuple[int, int]:
     draw = random.Random(seed)
     good, bad = folder / "good.safetensors", folder / "bad.safetensors"
-    mdops.load(ROOT / "tests/data/reference/base/model.dp", dtype="float64").save(
+    mdops.load(ROOT / "tests/data" / case / "model.dp", dtype="float64").save(
         good, core=["float32", "float64"]
     )
     data, model = good.read_bytes(), read_model(good)

@@ -7,8 +7,9 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture
-def examples(monkeypatch):
+@pytest.fixture(scope="module")
+def examples():
     """The folder, which is on the path of imports too."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    return EXAMPLES
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES)
+        yield EXAMPLES

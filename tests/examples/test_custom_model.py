@@ -3,13 +3,15 @@
 import importlib
 import itertools
 import json
-import subprocess
-import sys
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
 
 import ase.io
 import numpy as np
 import pytest
 import torch
+from children import python
 
 import mdops
 from mdops import system as systems
@@ -22,25 +24,39 @@ from mdops.ops import neighbor_list
 from mdops.train import Trainer, load_dataset, parse_config
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def example(examples):
     return importlib.import_module("custom_model")
 
 
-@pytest.fixture
-def trained(example, tmp_path):
-    """A training of some steps, and the errors on the way."""
-    trainer, reports = Trainer(parse_config(example.training_input(100)), tmp_path), []
+@dataclass(frozen=True)
+class Trained:
+    """A training of some steps, the errors on the way, and the folder that it wrote into."""
+
+    trainer: Trainer
+    reports: list
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def trained(example, tmp_path_factory):
+    """One for all tests: they leave its folder as it is."""
+    folder = tmp_path_factory.mktemp("trained")
+    trainer, reports = Trainer(parse_config(example.training_input(60)), folder), []
     trainer.run(reports.append)
-    return trainer, reports
+    return Trained(trainer, reports, folder)
 
 
-def test_it_learns_and_a_saved_model_is_the_trained_one(example, trained, tmp_path):
-    trainer, reports = trained
+def test_it_learns_and_a_saved_model_is_the_trained_one(example, trained):
+    trainer, reports = trained.trainer, trained.reports
     errors = [report.training["forces"] for report in reports]
     assert errors[-1] < 0.6 * errors[0]
     atoms = example.first_frame(trainer.frames.data)
-    loaded = mdops.load(tmp_path / "model.safetensors")
+    loaded = mdops.load(trained.model)
     assert isinstance(loaded.model.descriptor, example.SymmetryFunctions)
     # Weights are saved in float64, and were trained in float32.
     for name, value in trainer.potential.compute(atoms).items():
@@ -85,10 +101,9 @@ def test_features_are_the_formula(example, tmp_path):
     np.testing.assert_allclose(found, np.array(expected) / 4, rtol=1e-12)
 
 
-def test_forces_are_slopes_and_turned_atoms_have_the_same_energy(example, trained, tmp_path):
-    trainer, _ = trained
-    potential = mdops.load(tmp_path / "model.safetensors", dtype="float64")
-    atoms = example.first_frame(trainer.frames.data)
+def test_forces_are_slopes_and_turned_atoms_have_the_same_energy(example, trained):
+    potential = mdops.load(trained.model, dtype="float64")
+    atoms = example.first_frame(trained.trainer.frames.data)
     answers, random, step = potential.compute(atoms), np.random.default_rng(0), 1e-5
     for _ in range(3):
         direction, energies = random.standard_normal(atoms.positions.shape), []
@@ -107,10 +122,9 @@ def test_forces_are_slopes_and_turned_atoms_have_the_same_energy(example, traine
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_it_runs_in_ase_and_in_the_engine(example, trained, tmp_path, device, dtype):
-    trainer, _ = trained
-    potential = mdops.load(tmp_path / "model.safetensors", device=device, dtype=dtype)
-    atoms = example.first_frame(trainer.frames.data)
+def test_it_runs_in_ase_and_in_the_engine(example, trained, device, dtype):
+    potential = mdops.load(trained.model, device=device, dtype=dtype)
+    atoms = example.first_frame(trained.trainer.frames.data)
     atoms.calc = MDOps(potential)
     energy = atoms.get_potential_energy()
     frames = list(Engine(atoms, potential, Physics("nve", 100, timestep=1.0)).run(20, every=1))
@@ -119,13 +133,12 @@ def test_it_runs_in_ase_and_in_the_engine(example, trained, tmp_path, device, dt
     assert np.ptp(total) < 2e-3
 
 
-@pytest.mark.usefixtures("trained")
-def test_a_killed_training_goes_on(example, tmp_path):
-    longer = example.training_input(110)
-    again = Trainer(parse_config(longer), tmp_path, restart=True)
-    assert again.step == 100
+def test_a_killed_training_goes_on(example, trained, tmp_path):
+    folder = shutil.copytree(trained.folder, tmp_path / "copy")
+    again = Trainer(parse_config(example.training_input(65)), folder, restart=True)
+    assert again.step == 60
     again.run()
-    assert again.step == 110 and mdops.load(tmp_path / "model.safetensors").source["training"]["step"] == 110
+    assert again.step == 65 and mdops.load(folder / "model.safetensors").source["training"]["step"] == 65
 
 
 def test_the_command_line_knows_the_kind(example, examples, tmp_path, capsys, monkeypatch):
@@ -133,18 +146,19 @@ def test_the_command_line_knows_the_kind(example, examples, tmp_path, capsys, mo
     monkeypatch.delenv("MDOPS_KINDS", raising=False)
     path, file = tmp_path / "input.json", examples / "custom_model.py"
     path.write_text(json.dumps(example.training_input(3)))
-    run = [sys.executable, "-m", "mdops"]
-    refused = subprocess.run([*run, "train", path, "-o", tmp_path / "no"], capture_output=True, text=True)
-    assert refused.returncode == 2 and "expected one of" in refused.stderr
-    done = subprocess.run(
-        [*run, "train", path, "-o", tmp_path / "yes", "--kinds", file], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    both = """if True:
+        import sys
+        from mdops.cli import main
+        path, no, yes, file = sys.argv[1:]
+        codes = main(["train", path, "-o", no]), main(["train", path, "-o", yes, "--kinds", file])
+        sys.exit(0 if codes == (2, 0) else f"{codes}")
+    """
+    done = python("-c", both, path, tmp_path / "no", tmp_path / "yes", file, check=True)
+    assert "expected one of" in done.stderr and (tmp_path / "yes/model.safetensors").is_file()
 
 
-@pytest.mark.usefixtures("trained")
-def test_info_test_and_md_have_the_model(example, examples, tmp_path, capsys):
-    kinds, model = ["--kinds", str(examples / "custom_model.py")], str(tmp_path / "model.safetensors")
+def test_info_test_and_md_have_the_model(example, examples, trained, tmp_path, capsys):
+    kinds, model = ["--kinds", str(examples / "custom_model.py")], str(trained.model)
     assert command(["info", model, *kinds]) == 0
     assert "standard model with descriptor symmetry_functions" in capsys.readouterr().out
     assert command(["test", "-m", model, "-d", str(example.DATA / "emt"), *kinds]) == 0

@@ -1,10 +1,11 @@
 """`make demo` and examples/molecule.py, shortened, and the parts they are made of."""
 
 import json
-import os
 import re
+import runpy
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import ase.io
@@ -12,22 +13,24 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, molecule
+from ase.calculators.emt import EMT
 
 import mdops
 
-SHORT = ["--runs", "11", "--training-steps", "50", "--steps", "50"]
+SHORT = ["--runs", "11", "--training-steps", "20", "--steps", "50"]
 PARTS = ("data/test.extxyz", "input.json", "start.extxyz", "model/lcurve.out", "plots/parity.png")
 
 
-def run(script, out, *path):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
-    command = [sys.executable, script, "--out", out, *SHORT]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert result.returncode == 0, result.stderr
-    assert f"Report: {out / 'report.html'}" in result.stdout
+def run(examples, script, out, monkeypatch):
+    """In this process, which has imported what the script imports."""
+    monkeypatch.setattr(sys, "argv", [script, "--out", str(out), *SHORT])
+    runpy.run_path(str(examples / script), run_name="__main__")
+
+
+def check_files(out, told):
+    assert f"Report: {out / 'report.html'}" in told
     for part in PARTS:
         assert (out / part).is_file()
-    return result
 
 
 def check_report(path, *says):
@@ -40,11 +43,15 @@ def check_report(path, *says):
         assert part in text, part
 
 
+@pytest.mark.long
 def test_demo(tmp_path, examples):
     pytest.importorskip("matplotlib")
-    result = run(examples / "demo.py", tmp_path)
+    command = [sys.executable, examples / "demo.py", "--out", tmp_path, *SHORT]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    check_files(tmp_path, result.stdout)
     check_report(tmp_path / "report.html", "EMT: time of a step", "virial RMSE")
-    assert "step 50/50" in result.stderr  # the progress of the training, in lines where there is no terminal
+    assert "step 20/20" in result.stderr  # the progress of the training, in lines where there is no terminal
     model = mdops.load(tmp_path / "model/model.safetensors")
     assert sorted(model.type_map) == ["Al", "Cu"]
     ours, theirs = (ase.io.read(tmp_path / f"{name}.extxyz", ":") for name in ("model", "reference"))
@@ -56,25 +63,25 @@ def test_demo(tmp_path, examples):
     assert len(splits["test"]) == 10 and formulas["test"] - formulas["training"]
 
 
-def test_molecule_with_emt_in_place_of_tblite(tmp_path, examples):
+@pytest.mark.long
+def test_molecule_with_emt_in_place_of_tblite(tmp_path, examples, monkeypatch, capsys):
     """EMT knows the elements too: with it the example runs where tblite is not installed."""
     pytest.importorskip("matplotlib")
-    (tmp_path / "tblite").mkdir()
-    (tmp_path / "tblite/ase.py").write_text(
-        "from ase.calculators.emt import EMT\n\n\ndef TBLite(method, verbosity):\n    return EMT()\n"
-    )
-    run(examples / "molecule.py", tmp_path / "out", tmp_path)
+    tblite = types.SimpleNamespace(TBLite=lambda method, verbosity: EMT())
+    monkeypatch.setitem(sys.modules, "tblite", types.SimpleNamespace(ase=tblite))
+    monkeypatch.setitem(sys.modules, "tblite.ase", tblite)
+    run(examples, "molecule.py", tmp_path / "out", monkeypatch)
+    check_files(tmp_path / "out", capsys.readouterr().out)
     check_report(tmp_path / "out/report.html", "GFN2-xTB: time of a step")
     assert json.loads((tmp_path / "out/input.json").read_text())["model"]["type_map"] == ["H", "C"]
 
 
-def test_molecule_without_tblite_says_what_to_install(tmp_path, examples):
-    (tmp_path / "tblite.py").write_text("raise ImportError('not here')\n")
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, examples / "molecule.py"]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert result.returncode == 1
-    assert "pip install tblite" in result.stderr and "Traceback" not in result.stderr
+def test_molecule_without_tblite_says_what_to_install(tmp_path, examples, monkeypatch):
+    """Python writes the text of a SystemExit to stderr, without a traceback, and ends with 1."""
+    monkeypatch.setitem(sys.modules, "tblite", None)  # its import fails
+    monkeypatch.delitem(sys.modules, "tblite.ase", raising=False)
+    with pytest.raises(SystemExit, match="pip install tblite"):
+        run(examples, "molecule.py", tmp_path, monkeypatch)
 
 
 def test_distributions_count_neighbours(examples):

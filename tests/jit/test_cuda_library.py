@@ -1,12 +1,11 @@
 """The CUDA library that a wheel lacks: how it is built, and that it is found."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from children import python
 from recipes import tiny
 
 from mdops.cli import main
@@ -80,6 +79,5 @@ def test_the_command_leaves_a_package_with_cuda_alone(stand_in, monkeypatch, cap
 
 
 def test_a_package_without_its_cuda_library_imports():
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = python("-c", WITHOUT, check=True)
     assert "this mdops was built without CUDA: `mdops build --cuda`" in done.stdout

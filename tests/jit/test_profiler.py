@@ -127,13 +127,25 @@ def test_off_the_code_is_what_it_is_with_empty_macros(tmp_path, without_profiler
     assert off == code(without_profiler, tmp_path)
 
 
-def ptx(sources: Path, folder: Path, *flags: str) -> str:
-    """What nvcc makes of all headers with GPU kernels (but for templates), for a chip of any kind."""
-    made, unit = folder / "made.ptx", Path(__file__).parents[2] / "source/gpu_headers.cu"
-    options = ["-std=c++20", "-arch=compute_80", "-ptx", *flags, f"-I{sources}"]
-    subprocess.run(["nvcc", *options, unit, "-o", made], check=True)
-    # Names of what a file has for itself end in a number of the compiler's process.
-    return re.sub(r"_gpu_headers_cu_[0-9a-f]{8}_\d+", "own", made.read_text())
+def nvcc(sources: Path, unit: Path, made: Path, *flags: str) -> str:
+    """What nvcc makes of a source, for a chip of any kind."""
+    command = ["nvcc", "-std=c++20", "-arch=compute_80", *flags, f"-I{sources}", unit, "-o", made]
+    subprocess.run(command, check=True)
+    return made.read_text()
+
+
+def preprocessed(sources: Path, unit: Path, made: Path) -> str:
+    """The lines that the compiler sees of our own headers, but for the profiler's and what checks a stage's name."""
+    lines, ours = [], False
+    for line in nvcc(sources, unit, made, "-E").splitlines():
+        if line.startswith("#"):
+            file = line.split('"')[1] if '"' in line else ""
+            ours = file.startswith(str(sources)) and not file.endswith("profiler.h")
+        elif ours:
+            lines.append(
+                re.sub(r"static_assert\(static_cast<int>\(::mdops::Stage::\w+\) >= 0\)|;|\s", "", line)
+            )
+    return "".join(lines)
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="there is no nvcc")
@@ -145,7 +157,12 @@ def test_the_gpus_kernels_compile_with_either_value_of_the_flag(pytestconfig, tm
     done = pytestconfig.cache.mkdir("mdops-ptx") / digest
     if done.exists():
         return
-    off, on = ptx(sources, tmp_path), ptx(sources, tmp_path, "-DMDOPS_PROFILER")
-    assert off == ptx(without_profiler, tmp_path), "off is as empty macros are"
-    assert "globaltimer" in on and "globaltimer" not in off
+    staged = [name for name in headers if "MDOPS_STAGE(" in (sources / name).read_text()]
+    unit = tmp_path / "staged.cu"
+    unit.write_text("".join(f'#include "{name}"\n' for name in staged))
+    off = preprocessed(sources, unit, tmp_path / "off.ii")
+    assert len(off) > 10_000 and "StageTimer" not in off
+    assert off == preprocessed(without_profiler, unit, tmp_path / "empty.ii")
+    on = nvcc(sources, unit, tmp_path / "on.ptx", "-ptx", "-DMDOPS_PROFILER")
+    assert "globaltimer" in on
     done.touch()

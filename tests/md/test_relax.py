@@ -1,7 +1,8 @@
 """`mdops relax`: files, restarts, and what stops it."""
 
-import subprocess
-import sys
+import itertools
+import multiprocessing
+import os
 from pathlib import Path
 
 import ase.io
@@ -12,7 +13,7 @@ from engine_cases import MODEL, PHYSICS, alloy, skewed
 
 from mdops.cli import main
 from mdops.errors import InputError
-from mdops.md import Minimizer, Output, Relaxation
+from mdops.md import Minimizer, Output, Relaxation, outputs
 from mdops.md.relax import relax
 
 
@@ -78,37 +79,38 @@ def test_one_structure_and_its_pressure(folder, capsys):
     assert "converged after" in capsys.readouterr().out
 
 
+def stopped(frames, arguments):
+    """A command that ends in the middle of a write of so many frames."""
+    write, count = outputs.AseTrajectory.write_frame, itertools.count(1)
+
+    def stopping(self, atoms):
+        if next(count) == frames:
+            os._exit(9)
+        write(self, atoms)
+
+    outputs.AseTrajectory.write_frame = stopping
+    main(arguments)
+
+
 @pytest.mark.parametrize("kind", ["fixed", "all"])
-def test_a_kill_leaves_no_trace(folder, kind):
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_kill_leaves_no_trace(folder, kind, monkeypatch):
     """Stopped in the middle of a write of the trajectory, and told to go on: the same bits as never stopped."""
     options = ("--cell", kind, "--trajectory", "way.traj", "--interval", "1", "--fmax", "0.002")
     whole, killed = folder / "whole", folder / "killed"
     for place in (whole, killed):
         place.mkdir()
         (place / "start.extxyz").write_bytes((folder / "start.extxyz").read_bytes())
-    run = [sys.executable, "-m", "mdops", *command(*options)]
-    subprocess.run(run, cwd=whole, check=True, capture_output=True)
+    monkeypatch.chdir(whole)
+    assert main(command(*options)) == 0
     # After 100 frames of three structures each there was one checkpoint, at step 50, or two.
-    stop = """
-import os, sys
-from mdops.md import outputs
-write, count = outputs.AseTrajectory.write_frame, 0
-def stopping(self, atoms):
-    global count
-    count += 1
-    if count == 3 * 70 + 2:
-        os._exit(9)
-    write(self, atoms)
-outputs.AseTrajectory.write_frame = stopping
-from mdops.cli import main
-main(sys.argv[1:])
-"""
-    died = subprocess.run(
-        [sys.executable, "-c", stop, *command(*options)], cwd=killed, capture_output=True, check=False
-    )
-    assert died.returncode == 9, died.stderr
+    monkeypatch.chdir(killed)
+    died = multiprocessing.get_context("fork").Process(target=stopped, args=(3 * 70 + 2, command(*options)))
+    died.start()
+    died.join(100)
+    assert died.exitcode == 9
     assert not (killed / "relaxed.extxyz").exists()
-    subprocess.run([*run, "--restart"], cwd=killed, check=True, capture_output=True)
+    assert main(command(*options, "--restart")) == 0
     for name in ("relaxed.extxyz", "relax.log"):
         assert contents(whole, name) == contents(killed, name), name
     ways = [ase.io.read(place / "way.traj", ":") for place in (whole, killed)]

@@ -15,6 +15,8 @@ import mdops
 from mdops import Potential
 from mdops.evaluators import Autograd
 from mdops.evaluators.angles import AngleMoments
+from mdops.md import Physics
+from mdops.md.engine import Engine
 from mdops.models import angles
 
 # But those of descriptors without angles.
@@ -35,7 +37,6 @@ def options_of(keys):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr("test_moments.SMALL", {})
-    monkeypatch.setenv(angles.GPU_ANGLES, "1")
 
 
 def potential_of(*args, spline=True, overflow="error", **keys):
@@ -120,8 +121,10 @@ def test_splines_are_the_nets(name, seed):
     for atom_virial in (False, True):
         found = potential.evaluate(system, None, fparam, aparam, atom_virial=atom_virial)
         assert_close(found, wanted, SPLINES)
-    single = copy.deepcopy(potential).float()
-    single.use_spline()
+    single = copy.deepcopy(
+        potential
+    ).float()  # with the same knots; test_answers_are_deepmd_kits chooses them anew
+    assert isinstance(single.evaluator(), AngleMoments)
     assert_close(single.evaluate(system, None, fparam, aparam), wanted, FLOAT32)
 
 
@@ -277,3 +280,17 @@ def test_what_is_said():
         warnings.simplefilter("error")
         assert "splines of the angle" in potential.explain()
     assert exactly(potential).r_min is None and "spline=False" in exactly(potential).explain()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["se_e3", "se_e3_tebd"])
+def test_engine_steps_are_captured(name):
+    elements, keys = ("Cu", "Al"), {"se_e3": SE_E3, "se_e3_tebd": TEBD}[name]
+    keys |= {"overflow": "extend"}
+    double, gpu = (potential_of(elements, dtype=dtype, **keys) for dtype in (torch.float64, torch.float32))
+    atoms = frames_of(elements)[0]
+    engine = Engine(atoms, gpu.cuda(), Physics("nve", 300, 1))
+    assert engine._surface.captures, gpu.explain()
+    frame = list(engine.run(8, every=4))[-1]
+    wanted = double.compute(frame.atoms(atoms))
+    assert relative_error(torch.from_numpy(frame.forces), torch.from_numpy(wanted["forces"])) < 1e-4

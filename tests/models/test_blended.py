@@ -29,6 +29,8 @@ from mdops import Potential
 from mdops.errors import InputError
 from mdops.evaluators import Autograd
 from mdops.evaluators.blended import Blended, SplinedBlend, Tabulated
+from mdops.md import Physics
+from mdops.md.engine import Engine
 from mdops.models.linear import LinearModel, LinearOptions
 from mdops.models.pairtab import PairTable, PairTableOptions
 from mdops.models.zbl import ZBLModel, ZBLOptions
@@ -306,15 +308,62 @@ def test_virial_is_the_slope(table_file):
     assert relative_error(found, virial) < 1e-6
 
 
+def moved(system):
+    return type(system)(
+        *(x.cuda() for x in (system.positions, system.types, system.cell, system.pbc, system.batch))
+    )
+
+
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.*table.txt")
-@pytest.mark.parametrize("name", ["zbl", "zbl_hybrid", "linear", "linear_types"])
-def test_gpu_is_the_cpu(name, table_file):
-    """There blends go by the parts' splines and PyTorch's operations."""
-    double, gpu = (potential_of(cases(table_file)[name]()) for _ in range(2))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", BLENDS)
+def test_gpu_is_the_cpu(name, dtype, table_file):
+    double, gpu = (potential_of(cases(table_file)[name](), dtype=dtype) for dtype in (torch.float64, dtype))
     gpu = gpu.cuda()
-    assert isinstance(gpu.evaluator(), SplinedBlend), gpu.explain()
-    for system in systems_of(double):
-        fields = (system.positions, system.types, system.cell, system.pbc, system.batch)
-        found = gpu.evaluate(type(system)(*(x.cuda() for x in fields)))
-        assert_close({k: v.cpu() for k, v in found.items()}, double.evaluate(system), 1e-8)
+    assert isinstance(gpu.evaluator(), Blended | Tabulated), gpu.explain()
+    for system in (*systems_of(double), from_atoms([alloy(repeat=4)], double.type_map)):
+        parameters = parameters_of(double, system)
+        wanted = double.evaluate(system, **parameters, atom_virial=True)
+        there = {k: None if v is None else v.cuda() for k, v in parameters.items()}
+        found = gpu.evaluate(moved(system), **there, atom_virial=True)
+        tolerance = FLOAT32 if dtype == torch.float32 else SPLINES
+        assert_close({k: v.cpu() for k, v in found.items()}, wanted, tolerance, (*NAMES, "atom_virial"))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+@pytest.mark.parametrize(
+    "name", ["zbl", "zbl_hybrid", "zbl_excluded", "zbl_silent", "linear", "linear_types", "table"]
+)
+def test_engine_steps_are_captured(name, table_file):
+    double, gpu = (
+        potential_of(cases(table_file)[name](), dtype=dtype) for dtype in (torch.float64, torch.float32)
+    )
+    atoms = alloy(repeat=3)
+    engine = Engine(atoms, gpu.cuda(), Physics("nve", 300, 1))
+    assert engine._surface.captures, gpu.explain()
+    last = list(engine.run(8, every=4))[-1]
+    wanted = double.compute(last.atoms(atoms))
+    assert relative_error(torch.from_numpy(last.forces), torch.from_numpy(wanted["forces"])) < FLOAT32
+    assert np.allclose(last.energy, wanted["energy"], rtol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_a_pair_nearer_than_the_table_is_an_error_on_a_gpu(table_file):
+    """From the calculator at once, from a captured step by its NaN."""
+    gpu = potential_of(zbl(D, table_file), dtype=torch.float32).cuda()
+    short = gpu.model.shortest / 2
+    with pytest.raises(InputError, match="nearer"):
+        gpu.compute(Atoms("CuAl", [[0, 0, 0], [short, 0, 0]]))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+def test_results_have_the_same_bits(table_file):
+    for name in ("zbl", "table"):
+        gpu = potential_of(cases(table_file)[name](), dtype=torch.float32).cuda()
+        system = moved(from_atoms([alloy(repeat=6)], gpu.type_map))
+        first, second = (gpu.evaluate(system, atom_virial=True) for _ in range(2))
+        assert all(torch.equal(first[name], second[name]) for name in first)

@@ -34,7 +34,6 @@ from mdops.evaluators.splined import Splined
 from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.models import se_e3
-from mdops.ops.hybrid_potential import folded_rows
 from mdops.system import from_atoms, from_tensors
 
 CASES = sorted(p for root in (KINDS, SHARED) for p in root.glob("hybrid*"))
@@ -229,15 +228,6 @@ def test_what_runs_is_told():
     assert kinked.startswith("splines: ") and "1 to 16 hidden layers, and this has 17" in kinked
 
 
-def test_rows_of_equal_features_are_added():
-    """The net's first product with D = T^T T_< is that of the features that differ with the folded rows."""
-    random = torch.Generator().manual_seed(1)
-    t, rows = torch.randn(4, 5, generator=random), torch.randn(15, 7, generator=random)
-    d = t.T @ t[:, :3]
-    distinct = [d[k, j] for k in range(5) for j in range(min(k + 1, 3))]
-    torch.testing.assert_close(torch.stack(distinct) @ folded_rows(rows, 5, 3), d.flatten() @ rows)
-
-
 # -- Training
 
 
@@ -304,15 +294,84 @@ def test_float32_boxes_of_water():
     )
 
 
+# -- On a GPU
+
+
+def moved(system, device="cuda"):
+    return type(system)(
+        *(x.to(device) for x in (system.positions, system.types, system.cell, system.pbc, system.batch))
+    )
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["a_r", "excluded_radial", "mixed", "mixed_and_not", "with_angles"])
+@pytest.mark.parametrize("name", COMBINATIONS)
 def test_gpu_is_the_cpu(name):
-    """There hybrids go by spline moments and PyTorch's operations."""
+    """By the op in float32, by spline moments and PyTorch's operations in float64."""
     parts, keys = COMBINATIONS[name]
-    double, gpu = (potential_of(hybrid(*parts), overflow="extend", **keys) for _ in range(2))
-    gpu = gpu.cuda()
+    double, gpu, fused = (
+        potential_of(hybrid(*parts), overflow="extend", dtype=dtype, **keys)
+        for dtype in (torch.float64, torch.float64, torch.float32)
+    )
+    gpu, fused = gpu.cuda(), fused.cuda()
     assert isinstance(gpu.evaluator(), Splined), gpu.explain()
-    for system in systems_of(double):
-        fields = (system.positions, system.types, system.cell, system.pbc, system.batch)
-        found = gpu.evaluate(type(system)(*(x.cuda() for x in fields)))
-        assert_close({k: v.cpu() for k, v in found.items()}, double.evaluate(system), 1e-8)
+    assert isinstance(fused.evaluator(), FusedParts), fused.explain()
+    for system in (*systems_of(double), from_atoms([alloy(repeat=5)], double.type_map)):
+        parameters = parameters_of(double, system)
+        wanted = double.evaluate(system, **parameters, atom_virial=True)
+        there = {k: None if v is None else v.cuda() for k, v in parameters.items()}
+        for potential, tolerance in ((gpu, 1e-8), (fused, FLOAT32)):
+            found = potential.evaluate(moved(system), **there, atom_virial=True)
+            assert_close({k: v.cpu() for k, v in found.items()}, wanted, tolerance, (*NAMES, "atom_virial"))
+
+
+@pytest.mark.gpu
+def test_weights_of_atoms_on_a_gpu():
+    for parts in ([A, R], [V], [T, A]):
+        descriptor = hybrid(*parts) if len(parts) > 1 else parts[0]
+        double = potential_of(descriptor, overflow="extend")
+        gpu = potential_of(descriptor, overflow="extend", dtype=torch.float32).cuda()
+        for system in systems_of(double):
+            weight = torch.rand(system.atoms, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+            weight[::5] = 0
+            with torch.no_grad():
+                wanted, _ = FusedParts(double)(system, double.neighbor_list(system), weight=weight)
+                there = moved(system)
+                found, _ = FusedParts(gpu)(there, gpu.neighbor_list(there), weight=weight.cuda())
+            assert_close({k: v.cpu() for k, v in found.items()}, wanted, FLOAT32, NAMES[1:])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "name", ["a_r", "mixed_constants", "gate_excluded", "few_places_beyond", "with_angles"]
+)
+def test_engine_steps_on_a_gpu(name):
+    """In graphs where nobody has to look for absent neighbours."""
+    parts, keys = COMBINATIONS[name]
+    fitting = {k: v for k, v in keys.get("fitting", {}).items() if k != "numb_fparam"}
+    options = {"overflow": "extend", **keys, "fitting": fitting}
+    gpu = potential_of(hybrid(*parts), dtype=torch.float32, **options).cuda()
+    double, atoms = potential_of(hybrid(*parts), **options), alloy(repeat=3)
+    engine = Engine(atoms, gpu, Physics("nve", 300, 1))
+    assert engine._surface.captures == (name not in ("few_places_beyond", "gate_excluded"))
+    last = list(engine.run(8, every=4))[-1]
+    wanted = double.compute(last.atoms(atoms))
+    assert relative_error(torch.from_numpy(last.forces), torch.from_numpy(wanted["forces"])) < FLOAT32
+
+
+@pytest.mark.gpu
+def test_captured_steps_look_at_the_places_of_all_parts():
+    potential = potential_of(hybrid(A, R), dtype=torch.float32).cuda()
+    engine = Engine(alloy(), potential, Physics("nve", 300, 1))
+    places = engine._surface.sel
+    assert places.tolist() == [*A["sel"], *R["sel"]]
+    places[2:] = 4
+    list(engine.run(3))
+    assert engine.repeats > 0  # done again with all checks, which find nothing
+
+
+@pytest.mark.gpu
+def test_results_have_the_same_bits():
+    potential = potential_of(hybrid(A, R, V), dtype=torch.float32, overflow="extend").cuda()
+    system = moved(from_atoms([alloy(repeat=6)], potential.type_map))
+    first, second = (potential.evaluate(system, atom_virial=True) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)

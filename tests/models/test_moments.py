@@ -234,7 +234,7 @@ def test_what_runs_is_told():
     assert "rebuilt for se_e2_a" in (mdops.jit.models.why_not(potential) or "")
     attentive = potential_of(spline=False, attn_layer=1)
     attentive.use_spline()
-    assert attentive.grid is None and "no faster way is known" in attentive.explain()
+    assert attentive.grid is None and attentive.explain().startswith("fused attention: ")
 
 
 # -- Many types

@@ -6,8 +6,6 @@ import io
 import os
 import pickle
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import read
+from children import python
 from reference_cases import DATA, SHARED, model_path, references, relative_error
 from test_fused import listed, moved, repeated
 
@@ -143,9 +142,7 @@ def test_a_gpu_refuses_what_a_cpu_has(seems_on_gpu):
 def test_a_cpu_without_the_units_refuses(tmp_path):
     script = f"import mdops; mdops.load({str(ALLOY)!r}, matmul='bf16')"
     for unit in ({"MDOPS_CPU_BF16": "none"}, {"MDOPS_CPU_ISA": "v2"}):
-        run = subprocess.run(
-            [sys.executable, "-c", script], env=os.environ | unit, capture_output=True, text=True, check=False
-        )
+        run = python("-c", script, env=os.environ | unit)
         assert "neither AMX nor AVX512-BF16" in run.stderr or "not an instruction set" in run.stderr
 
 
@@ -155,10 +152,7 @@ def test_a_named_instruction_set_is_all_there_is():
     level = {"MDOPS_CPU_ISA": torch.ops.mdops.cpu_isa()}
 
     def told(**more):
-        environment = os.environ | level | more
-        return subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
-        )
+        return python("-c", script, env=os.environ | level | more)
 
     assert told().stdout.split() == [level["MDOPS_CPU_ISA"], "none"]
     assert told(MDOPS_CPU_BF16="none").stdout.split()[1] == "none"

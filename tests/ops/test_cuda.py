@@ -15,9 +15,9 @@ NUMBERS = [pytest.param(k, id=f"{k}-{s.op}") for k, s in enumerate(samples("cpu"
 DTYPES = [torch.float32, torch.float64]
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}  # of the largest number of a result
 # Their shapes follow from values, or their results are of one device alone.
-DYNAMIC, HOST = ("neighbor_pairs",), ("spline_potential_pack",)
+DYNAMIC, HOST = ("neighbor_pairs",), ("spline_potential_pack", "hybrid_potential_pack")
 # Where an op has an argument that only another op can make.
-PACKED = {"spline_potential": 14}
+PACKED = {"spline_potential": 14, "hybrid_potential": 15}
 
 
 def on_gpu(value):
@@ -37,11 +37,9 @@ def assert_agree(got, want, dtype, opaque=()):
 
 
 def test_every_op_has_a_kernel():
-    """But for the whole training step, which begins at the moments on a GPU (`mdops.train.loop.prediction`), and for
-    steps of hybrids and pair tables, which are made of other ops there."""
+    """But for the whole training step, which begins at the moments on a GPU (`mdops.train.loop.prediction`)."""
     missing = {s.op for s in samples("cpu") if not has_kernel(s.op, "cuda")}
-    training = {"spline_training", "spline_training_backward"}
-    assert missing == training | {"hybrid_potential", "near_weight", "pair_table"}
+    assert missing == {"spline_training", "spline_training_backward"}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -2,13 +2,12 @@
 
 import itertools
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from ase.neighborlist import primitive_neighbor_list
+from children import python
 
 from mdops import ops
 from mdops.errors import InputError, NeighborOverflowError
@@ -448,10 +447,7 @@ result = int(((n.neighbors.long() + 7 * n.images.long()) * weight).sum()), int(n
 def test_instruction_sets_agree():
     here: dict = {}
     exec(CHECKSUM, here)
-    command = [sys.executable, "-c", CHECKSUM + "print(result)"]
-    v2 = subprocess.run(
-        command, env=os.environ | {"MDOPS_CPU_ISA": "v2"}, capture_output=True, check=True, text=True
-    )
+    v2 = python("-c", CHECKSUM + "print(result)", env=os.environ | {"MDOPS_CPU_ISA": "v2"}, check=True)
     assert v2.stdout.strip() == str(here["result"])
 
 

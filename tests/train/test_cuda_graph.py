@@ -100,9 +100,23 @@ ATTENTION = {
     "attn": 6, "attn_layer": 2, "smooth_type_embedding": True,
 }  # fmt: skip
 
+RADIAL = {"type": "se_e2_r", "sel": [60, 60], "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8]}
+ANGULAR = {**RADIAL, "type": "se_e2_a", "axis_neuron": 3}
+ANGLES = {**RADIAL, "type": "se_e3"}
+SHARED = {**ATTENTION, "attn_layer": 0}
+KINDS = {
+    "se_e2_a": None,
+    "dpa1": ATTENTION,
+    "se_e2_r": RADIAL,
+    "se_e3": ANGLES,
+    "hybrid": {"type": "hybrid", "list": [ANGULAR, RADIAL]},
+    "hybrid_angles": {"type": "hybrid", "list": [RADIAL, ANGLES]},
+    "hybrid_mixed": {"type": "hybrid", "list": [SHARED, {**SHARED, "type": "se_atten_v2"}]},
+}
+
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("descriptor", [None, ATTENTION], ids=["se_e2_a", "dpa1"])
+@pytest.mark.parametrize("descriptor", KINDS.values(), ids=KINDS)
 def test_steps_in_graphs_are_the_steps_of_the_host(data, lists, descriptor):
     """With gradients that are cut, smoothed nets, averages, rates that change, two kinds of batch in turn, and
     what the graphs read gone from caches."""

@@ -14,7 +14,7 @@ from mdops.errors import ConfigError
 from mdops.io import read_model
 from mdops.train.loop.trainer import Trainer
 
-KILLS, STEPS = 20, 400
+KILLS, STEPS = 12, 200
 
 
 def train(folder, save_freq):
@@ -43,6 +43,7 @@ def is_of_a_checkpoint(folder):
     return True
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_killed_and_restarted(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -50,7 +50,8 @@ class Surface:
         captures: whether a step can be captured in a CUDA graph; otherwise the potential asks the device.
         origin: what the list was built for.
         needed: (2,) int64, the last one of `neighbor_matrix`.
-        sel: (ntypes,) int32, how many neighbours may be within the cutoff; (1,) where all types share places.
+        sel: (ntypes,) int32, how many neighbours may be within the cutoff; (1,) where all types share places; of a
+            model with several parts those of all, one after another.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class Surface:
         self.captures = self._flags and potential.device.type == "cuda"
         self.origin = ListOrigin(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
         self._cells_move, self._atom_virial = cells_move, atom_virial
+        # Known beforehand, as a step that is captured cannot ask for them.
+        self._kinds = system.atoms_of_types(len(potential.type_map)) if self.captures else None
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
         self._list: NeighborList | None = None
         n = system.atoms
@@ -125,14 +128,16 @@ class Surface:
         """By the list of `rebuild`."""
         assert self._list is not None
         s = self.system
-        system = System(positions, s.types, cell, s.pbc, s.batch, first_types=s.first_types)
+        system = System(
+            positions, s.types, cell, s.pbc, s.batch, kinds=self._kinds, first_types=s.first_types
+        )
         if not self._flags:
             return self._result(self._evaluate(system, self._list, self._aparam))
         with torch.no_grad():
             result, report = self._evaluator(
                 system, self._list, self._fparam, self._aparam, check=False, atom_virial=self._atom_virial
             )
-        (within,) = report.within
+        within = report.within[0] if len(report.within) == 1 else torch.cat(report.within, 1)
         return self._result(result, report.nearest, within)
 
     def forces_carefully(
@@ -200,12 +205,13 @@ class Surface:
 
 
 def _limits(potential: Potential) -> list[int]:
-    """How many neighbours may be within the cutoff: of each type, or of what the evaluator tells."""
-    (spec, *others) = potential.neighbors or (None,)
-    if others or spec is None or spec.sel is None or potential.overflow == "extend":
-        shared = not others and spec is not None and spec.mixed
-        return [_ANY_NUMBER] * (1 if shared else len(potential.type_map))
-    return list(spec.sel)
+    """How many neighbours of each part of the model may be within its cutoff: of each type, or of all together."""
+    found: list[int] = []
+    for spec in potential.neighbors:
+        count = 1 if spec.mixed else len(potential.type_map)
+        limited = spec.sel is not None and potential.overflow != "extend"
+        found += list(spec.sel) if limited and spec.sel is not None else [_ANY_NUMBER] * count
+    return found or [_ANY_NUMBER]
 
 
 def spatial_order(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, edge: float) -> np.ndarray:

@@ -23,7 +23,7 @@ def use_training_spline(potential: Potential, nearest: float, types: Sequence[in
 
     In a step the nets then run on the knots only. Nets with kinks stay exact, with a warning.
     """
-    potential.use_spline(_MARGIN * nearest, _ROOM * TOLERANCE[potential.dtype], types)
+    potential.use_spline(_MARGIN * nearest, _ROOM * TOLERANCE[potential.dtype], types, attention=False)
 
 
 def keep_spline(potential: Potential) -> bool:
@@ -33,7 +33,7 @@ def keep_spline(potential: Potential) -> bool:
         return False
     if potential.spline_error() <= tolerance:
         return False
-    potential.use_spline(r_min, _ROOM * tolerance, potential.spline_types)
+    potential.use_spline(r_min, _ROOM * tolerance, potential.spline_types, attention=False)
     return True
 
 

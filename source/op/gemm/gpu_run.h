@@ -272,4 +272,8 @@ class NetCall {
   const int64_t tiles_;
 };
 
+// The net for the first `tiles` tiles of its arrays. Its kernels are compiled once for all ops (gpu_net.h).
+template <int Parts>
+void run_net(const Gpu& gpu, const NetArgs& args, const NetMemory& memory, int64_t tiles, NetWay::Kind kind);
+
 }  // namespace mdops

@@ -1,4 +1,8 @@
+#include <algorithm>
+
+#include "hybrid_potential/cpu_loops.h"
 #include "hybrid_potential/inputs.h"
+#include "spline_potential/cpu_nets.h"
 #include "spline_potential/host.h"
 
 namespace mdops {
@@ -9,6 +13,7 @@ struct CpuCall : Op {
   explicit CpuCall(const Tensor&) : Op("hybrid_potential") {}
 
   HybridOutputs run(const HybridInputs& in, bool atom_virial) const {
+    check_packed(*this, in.nets, net_size(in.net));
     const PotentialInputs& first = in.first();
     const std::vector<double> places = four_columns(first.positions.const_data_ptr<double>(), first.atoms);
     Answer answer(first);
@@ -26,7 +31,6 @@ struct CpuCall : Op {
   }
 
  private:
-  // Every thread takes an equal part of each net's atoms, as in a step of one descriptor.
   template <class T>
   void step(const HybridInputs& in, const double* places, const StepResults<T>& results, int32_t* within,
             T* grad_extra) const {
@@ -37,35 +41,56 @@ struct CpuCall : Op {
     }
     const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
     const HybridArgs<T> args{parts.data(), static_cast<int>(in.count()), in.widest(), in.net, weight};
-    const PotentialArgs<T>& first = args.first();
-    std::vector<std::vector<DenseLayer<T>>> nets;
-    for (int n = 0; n < first.nets; ++n)
-      nets.push_back(packed_layers(in.net, in.nets.const_data_ptr<T>() + n * in.nets.size(1)));
-    const Order order(first.types, first.atoms, first.ntypes);
-    const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
-    std::vector<Share<T>> shares(threads);
-    parallel(threads, 1, [&](int64_t begin, int64_t end) {
-      const ScratchMemory<BlockScratch> memory(*this, MDOPS_RUN(hybrid_scratch_size, args) * sizeof(T));
-      T* scratch = static_cast<T*>(memory.data());
-      for (int64_t thread = begin; thread < end; ++thread) {
-        HybridResults<T> out{results.of_thread(first, shares[thread]), within, grad_extra};
-        for (int n = 0; n < first.nets; ++n) {
-          const int64_t from = order.first_of(n, first.nets), count = order.count_of(n, first.nets);
-          const int64_t own = count * thread / threads, end_of_own = count * (thread + 1) / threads;
-          MDOPS_RUN(hybrid_potential, args, nets[n].data(), order.ids.data() + from + own, end_of_own - own,
-                    scratch, out);
-        }
-        shares[thread].bad_atom = out.sums.bad_atom;
-      }
-    });
-    results.finish(*this, parts[args.widest], shares);
+    hybrid_step(*this, args, in.nets.const_data_ptr<T>(), results, within, grad_extra);
   }
 };
+
+// Each layer's weight, bias and timestep, which the output layer has not; of the first weight each pair of
+// equal features once, in the order of groups.h.
+template <class T>
+void pack(const HybridNetInputs& in, T* to) {
+  const std::vector<DenseLayer<T>> layers = in.layers.layers<T>();
+  int64_t inputs = in.layers.weights[0].size(0);
+  for (size_t n = 0; n < layers.size(); ++n) {
+    const int64_t outputs = in.layers.weights[n].size(1);
+    const T* from = layers[n].weight;
+    for (size_t p = 0; n == 0 && p < in.parts.size(); ++p) {
+      FittingShape part = in.parts[p];
+      part.neurons[0] = static_cast<int>(outputs);
+      fold_head(part, from, to);
+      to = std::copy(from + int64_t{part.axis} * part.axis * outputs, from + part.features * outputs,
+                     to + part.head_rows() * outputs);
+      from += part.features * outputs, inputs -= part.features;
+    }
+    to = std::copy_n(from, inputs * outputs, to);
+    to = std::copy_n(layers[n].bias, outputs, to);
+    if (n + 1 < layers.size()) to = std::copy_n(layers[n].timestep, outputs, to);
+    inputs = outputs;
+  }
+}
+
+Tensor hybrid_potential_pack(Tensors weights, Tensors biases, Tensors timesteps, Integers width,
+                             Integers axis) {
+  const Op op("hybrid_potential_pack");
+  const HybridNetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
+  NetShape net{};
+  net.layers = in.layers.net.layers, net.extra = static_cast<int>(in.extra);
+  for (const FittingShape& part : in.parts) net.features += feature_rows(part);
+  for (int n = 0; n < net.layers; ++n) net.neurons[n] = in.layers.net.neurons[n];
+  const ScalarType dtype = in.layers.weights[0].scalar_type();
+  Tensor packed = empty({net_size(net)}, dtype);
+  dispatch_float(op, dtype, [&](auto zero) {
+    using T = decltype(zero);
+    pack(in, packed.mutable_data_ptr<T>());
+  });
+  return packed;
+}
 
 }  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  m.impl("hybrid_potential_pack", TORCH_BOX(&mdops::hybrid_potential_pack));
   m.impl("hybrid_potential", TORCH_BOX(&mdops::hybrid_potential<mdops::CpuCall>));
 }

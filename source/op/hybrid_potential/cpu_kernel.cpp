@@ -100,7 +100,7 @@ void form_t(const HybridArgs<T>& args, int p, const int32_t* ids, int64_t count,
   for (int64_t a = 0; a < count; ++a) {
     const int64_t i = ids[a];
     int32_t* within = out.within + (i * args.count + p) * part.ntypes;
-    T nearest;
+    T nearest = 0;
     if (!gather(part, i, a, s.atoms, within, &nearest)) out.sums.bad_atom = i;
     if (p == args.widest) out.sums.nearest[i] = nearest;
     atom_moments(part, centre(part, part.types[i]), i, a, s.atoms, within);

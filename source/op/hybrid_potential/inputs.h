@@ -1,7 +1,7 @@
 // The op's arguments, checked at entry; for the CPU and for GPUs.
 #pragma once
 
-#include "hybrid_potential/hybrid_potential.h"
+#include "hybrid_potential/shape.h"
 #include "spline_potential/inputs.h"
 
 namespace mdops {
@@ -30,30 +30,6 @@ struct HybridInputs {
   }
 };
 
-// Numbers of a packed net: each layer's weight, bias and timestep, which the output layer has not.
-inline int64_t net_size(const NetShape& net) {
-  int64_t inputs = net.features + net.extra, size = 0;
-  for (int n = 0; n < net.layers; ++n) {
-    size += (inputs + 2) * net.neurons[n];
-    inputs = net.neurons[n];
-  }
-  return size + inputs + 1;
-}
-
-// Where the layers of such a net stand.
-template <class T>
-std::vector<DenseLayer<T>> packed_layers(const NetShape& net, const T* at) {
-  std::vector<DenseLayer<T>> layers;
-  int64_t inputs = net.features + net.extra;
-  for (int n = 0; n < net.layers; ++n) {
-    const int64_t outputs = net.neurons[n], weights = inputs * outputs;
-    layers.push_back({at, at + weights, at + weights + outputs});
-    at += weights + 2 * outputs, inputs = outputs;
-  }
-  layers.push_back({at, at + inputs, nullptr});
-  return layers;
-}
-
 inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Tensor& cell,
                                 const Tensor& batch, const Tensor& types, const Tensor& neighbors,
                                 const Tensor& images, const Tensor& counts, const Tensors& mean,
@@ -76,6 +52,7 @@ inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Ten
     if (size != count) fail(op, "the lists of arguments, one entry a part, differ in length");
   PotentialInputs atoms{};
   read_atoms(op, positions, cell, batch, types, neighbors, images, atoms);
+  std::vector<FittingShape> shapes;
   for (size_t p = 0; p < count; ++p) {
     PotentialInputs part = atoms;
     part.net = fitting_shape(op, width[p], axis[p], neurons, 0);
@@ -89,7 +66,7 @@ inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Ten
       fail(op, "argument `absent` has " + std::to_string(rows) + " rows, expected none or one for each atom");
     if (rows && part.places.shared && part.net.plain)
       fail(op, "argument `absent` is not for plain sums whose types share places");
-    in.net.features += feature_rows(part.net);
+    shapes.push_back(part.net);
     in.parts.push_back(part);
   }
   check_atoms(op, in.first());
@@ -97,15 +74,10 @@ inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Ten
   const int64_t n = atoms.atoms, ntypes = in.first().ntypes;
   const Tensor inputs = input(op, "extra", extra, dtype, {n, kAny});
   if (inputs.size(1) > kMostNumbers) fail(op, "argument `extra` has too many columns");
-  in.net.extra = static_cast<int>(inputs.size(1));
   FittingShape layers = in.first().net;
   set_layers(op, residual, activation, threshold, layers);
-  in.net.layers = layers.layers;
-  for (int k = 0; k < layers.layers; ++k) {
-    in.net.neurons[k] = layers.neurons[k], in.net.residual[k] = layers.residual[k];
-    in.net.activation[k] = layers.activation[k], in.net.threshold[k] = layers.threshold[k];
-  }
-  in.nets = input(op, "nets", nets, dtype, {kAny, net_size(in.net)});
+  in.net = net_behind(shapes, layers, inputs.size(1));
+  in.nets = input(op, "nets", nets, dtype, {kAny, kAny});
   const int64_t net_count = in.nets.size(0);
   if (net_count != 1 && net_count != ntypes)
     fail(op, "argument `nets` has " + std::to_string(net_count) + " nets, expected 1 for all types, or " +
@@ -119,6 +91,29 @@ inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Ten
   }
   return in;
 }
+
+// A net to be packed: the layers, and the descriptors whose features its first layer takes, then `extra`
+// inputs.
+struct HybridNetInputs {
+  NetInputs layers;
+  std::vector<FittingShape> parts;
+  int64_t extra;
+
+  HybridNetInputs(const Op& op, Tensors weights, Tensors biases, Tensors timesteps, const Integers& width,
+                  const Integers& axis)
+      : layers(op, std::move(weights), std::move(biases), std::move(timesteps), 1, 0),
+        extra(layers.weights[0].size(0)) {
+    if (width.empty() || width.size() > kMostParts || width.size() != axis.size())
+      fail(op, "arguments `width` and `axis` have " + std::to_string(width.size()) + " and " +
+                   std::to_string(axis.size()) + " numbers, expected as many, 1 to " +
+                   std::to_string(kMostParts));
+    for (size_t p = 0; p < width.size(); ++p) {
+      parts.push_back(fitting_shape(op, width[p], axis[p], {1}, 0));
+      extra -= parts.back().features;
+    }
+    if (extra < 0) fail(op, "argument `weights[0]` has fewer rows than there are features");
+  }
+};
 
 using HybridOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 

@@ -42,7 +42,8 @@ struct Inputs {
             pbc.const_data_ptr<bool>(),
             batch.const_data_ptr<int32_t>(),
             types.const_data_ptr<int32_t>(),
-            cutoff};
+            cutoff,
+            positions.size(0)};
   }
 };
 
@@ -105,35 +106,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
   return {rows[0], rows[1], counts, needed};
 }
 
-// Says what a status word means. (Python's `neighbor_list` has the CPU op say it, with the values.)
-[[noreturn]] void fail_by_status(const CudaOp& op, Word status) {
-  const std::string index = std::to_string(status & 0xffffffffff);
-  const std::string atom = " for atom " + index, system = " in system " + index;
-  switch (static_cast<Refusal>(status >> 40)) {
-    case Refusal::kCell:
-      fail(op, "argument `cell` is not finite" + system + ", expected finite lengths up to 1e9 A");
-    case Refusal::kSingular:
-      fail(op, "argument `cell` is singular" + system +
-                   ", expected linearly independent lattice vectors along the periodic directions");
-    case Refusal::kBatch:
-      fail(op, "argument `batch` is out of range" + atom + ", expected one of the systems of `cell`");
-    case Refusal::kType:
-      fail(op, "argument `types` is out of range" + atom + ", expected -1 or more");
-    case Refusal::kPosition:
-      fail(op, "argument `positions` is not finite" + atom + ", expected finite lengths up to 1e9 A");
-    case Refusal::kCutoff:
-      fail(op, "argument `cutoff` reaches over too many periodic images" + system +
-                   "; expected at most 511 in a direction and 2^22 in all");
-    case Refusal::kFarAtom:
-      fail(op, "argument `positions` lies more than 1e9 cells from the origin" + system +
-                   ", expected atoms nearer to their cell");
-    case Refusal::kImage:
-      fail(op, "argument `positions`" + atom +
-                   " has a neighbour through an image outside of -512 to 511: wrap it into the cell");
-  }
-  fail(op, "refused with an unknown status");
-}
-
 // The number of pairs, once `after` holds the sums of `size`: this waits for the GPU.
 int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status, const int64_t* after) {
   Word refused = kAllIsWell;
@@ -143,7 +115,8 @@ int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status,
     op.check(
         cudaMemcpyAsync(&pairs, after + atoms.size - 1, sizeof pairs, cudaMemcpyDeviceToHost, op.stream()));
   op.check(cudaStreamSynchronize(op.stream()));
-  if (refused != kAllIsWell) fail_by_status(op, refused);
+  // Python's `neighbor_list` has the CPU op say it, with the values.
+  if (refused != kAllIsWell) fail(op, refusal_of(refused));
   return pairs;
 }
 

@@ -53,6 +53,7 @@ struct GpuAtoms {
   const bool* pbc;
   const int32_t *batch, *types;
   double cutoff;
+  int64_t centers;  // the first atoms, which have rows; the others are neighbours alone
 
   // Keys of bins are below this, and it is the key of virtual atoms: a system of n atoms of t types has
   // at most t (n / t + 1) <= 2 n of them.

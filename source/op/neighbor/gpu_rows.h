@@ -1,9 +1,40 @@
 // What the search writes on a GPU: rows of one length, their order, or pairs one after the other.
 #pragma once
 
+#include <string>
+
 #include "neighbor/gpu_search.h"
 
 namespace mdops {
+
+// What a status word means.
+inline std::string refusal_of(Word status) {
+  const std::string index = std::to_string(status & 0xffffffffff);
+  const std::string atom = " for atom " + index, system = " in system " + index;
+  switch (static_cast<Refusal>(status >> 40)) {
+    case Refusal::kCell:
+      return "argument `cell` is not finite" + system + ", expected finite lengths up to 1e9 A";
+    case Refusal::kSingular:
+      return "argument `cell` is singular" + system +
+             ", expected linearly independent lattice vectors along the periodic directions";
+    case Refusal::kBatch:
+      return "argument `batch` is out of range" + atom + ", expected one of the systems of `cell`";
+    case Refusal::kType:
+      return "argument `types` is out of range" + atom + ", expected -1 or more";
+    case Refusal::kPosition:
+      return "argument `positions` is not finite" + atom + ", expected finite lengths up to 1e9 A";
+    case Refusal::kCutoff:
+      return "argument `cutoff` reaches over too many periodic images" + system +
+             "; expected at most 511 in a direction and 2^22 in all";
+    case Refusal::kFarAtom:
+      return "argument `positions` lies more than 1e9 cells from the origin" + system +
+             ", expected atoms nearer to their cell";
+    case Refusal::kImage:
+      return "argument `positions`" + atom +
+             " has a neighbour through an image outside of -512 to 511: wrap it into the cell";
+  }
+  return "refused with an unknown status";
+}
 
 // Rows of one length. A row that is too long is cut at the capacity, and so are its counts.
 struct MatrixWriter {

@@ -159,7 +159,7 @@ __device__ int64_t select(const GpuAtoms& atoms, const GpuCells& cells, const Ce
   return found;
 }
 
-// The row of every atom; those of virtual atoms are empty.
+// The row of every centre; those of virtual atoms are empty.
 template <class Writer>
 __global__ void __launch_bounds__(kWarps* kWarp) search(GpuAtoms atoms, GpuCells cells, Writer writer) {
   __shared__ Stretches shared[kWarps];
@@ -167,6 +167,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) search(GpuAtoms atoms, GpuCells
   const int64_t k = gpu_cells::thread_index() / kWarp;
   if (k >= atoms.size) return;
   const int64_t i = cells.atom[k];
+  if (i >= atoms.centers) return;
   const uint32_t key = cells.key[k];
   int64_t found = 0;
   if (key < atoms.last_key()) {

@@ -20,11 +20,7 @@ std::tuple<Tensor, Tensor, Tensor> near_weight(const Tensor& positions, const Te
   Tensor weight = empty({in.atoms}, ScalarType::Double), nearest = empty({in.atoms}, ScalarType::Double);
   Tensor within = zeros({in.atoms, in.ntypes}, ScalarType::Int);
   const NearReport report{within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<double>()};
-  double* const weights = weight.mutable_data_ptr<double>();
-  parallel(in.atoms, 16, [&](int64_t begin, int64_t end) {
-    const int64_t bad = near_weights(in.args(), near.args(), begin, end, weights, report);
-    if (bad >= 0) fail_neighbors(op, bad);
-  });
+  near_step(op, in.args(), near.args(), in.atoms, weight.mutable_data_ptr<double>(), report);
   return {weight, within, nearest};
 }
 
@@ -46,30 +42,17 @@ TableOutputs pair_table(const Tensor& positions, const Tensor& cell, const Tenso
   Tensor within = zeros({in.atoms, in.ntypes}, ScalarType::Int);
   Tensor nearest = empty({in.atoms}, ScalarType::Double);
   Tensor of_atoms = empty({atom_virial ? in.atoms : 0, 3, 3}, ScalarType::Double);
-  StepResults<double> results{in.atoms,
-                              energy.mutable_data_ptr<double>(),
-                              nullptr,
-                              nearest.mutable_data_ptr<double>(),
-                              forces.mutable_data_ptr<double>(),
-                              virial.mutable_data_ptr<double>(),
-                              atom_virial ? of_atoms.mutable_data_ptr<double>() : nullptr};
-  PotentialArgs<double> sizes{};
-  sizes.types = in.types.const_data_ptr<int32_t>();
-  sizes.atoms = in.atoms, sizes.systems = in.systems, sizes.cutoff.cutoff = cutoff;
+  const StepResults<double> results{in.atoms,
+                                    energy.mutable_data_ptr<double>(),
+                                    within.mutable_data_ptr<int32_t>(),
+                                    nearest.mutable_data_ptr<double>(),
+                                    forces.mutable_data_ptr<double>(),
+                                    virial.mutable_data_ptr<double>(),
+                                    atom_virial ? of_atoms.mutable_data_ptr<double>() : nullptr};
   const NearArgs of_weights = near.args();
   const TableTask task{blend.weights(), blend.blends() ? blend.other.const_data_ptr<double>() : nullptr,
                        blend.blends() ? &of_weights : nullptr};
-  const NearReport report{within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<double>()};
-  const int64_t threads = useful_threads(in.atoms);
-  std::vector<Share<double>> shares(threads);
-  parallel(threads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t thread = begin; thread < end; ++thread) {
-      PotentialResults<double> out = results.of_thread(sizes, shares[thread]);
-      shares[thread].bad_atom = table_energies(in.args(), table.args(), task, in.atoms * thread / threads,
-                                               in.atoms * (thread + 1) / threads, report, out);
-    }
-  });
-  results.finish(op, sizes, shares);
+  table_step(op, in.args(), table.args(), task, results);
   return {energy, forces, virial, within, nearest, of_atoms};
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "pair_table/pair_table.h"
-#include "spline_potential/spline_potential.h"
+#include "spline_potential/cpu_loops.h"
 
 namespace mdops {
 
@@ -27,5 +27,11 @@ struct TableTask {
 
 int64_t table_energies(const ListArgs& list, const TableArgs& table, const TableTask& task, int64_t begin,
                        int64_t end, const NearReport& report, PotentialResults<double>& out);
+
+// The same of the first `atoms` atoms, in threads. `nearest` and `within` of the results are the report's.
+void near_step(const Op& op, const ListArgs& list, const NearArgs& near, int64_t atoms, double* weight,
+               const NearReport& report);
+void table_step(const Op& op, const ListArgs& list, const TableArgs& table, const TableTask& task,
+                const StepResults<double>& results);
 
 }  // namespace mdops

@@ -85,31 +85,25 @@ MDOPS_HD NearWeight weight_at(const NearArgs& near, double mean) {
   return {1 - v * v * v * (10 - v * (15 - 6 * v)), -30 * rest * rest / width};
 }
 
-// ds/dr of a neighbour.
-MDOPS_HD double mean_slope(const NearSums& sums, const NearArgs& near, double r) {
-  return sums.weight(r, near.decay) / sums.weights * (1 - (r - sums.mean()) / near.decay);
+// ds/dr of a neighbour of weight w.
+MDOPS_HD double mean_slope(const NearSums& sums, const NearArgs& near, double w, double r) {
+  return w / sums.weights * (1 - (r - sums.mean()) / near.decay);
 }
 
-// Calls work(slot, t, d, r2, masked) for the neighbours of atom i within the cutoff; a distance that is NaN
-// counts. Returns false where the list names an atom that is not there.
+// Calls work(slot, d, r2) for atom i's neighbours within the cutoff in the slots begin, begin + step, ...
+// before `end`; a distance that is NaN counts. Returns false where the list names an atom that is not there.
 template <class Work>
-MDOPS_HD bool each_neighbor(const ListArgs& list, const bool* pair_mask, double cutoff, int64_t i,
-                            const Work& work) {
-  const int type = list.types[i];
+MDOPS_HD bool each_within(const ListArgs& list, double cutoff, int64_t i, int64_t begin, int64_t end,
+                          int64_t step, const Work& work) {
   const double *xi = list.positions + 3 * i, *cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
   const double cutoff2 = cutoff * cutoff;
-  int64_t slot = i * list.list_width;
-  for (int t = 0; t < list.ntypes; ++t) {
-    const int64_t end = slot + list.counts[i * list.ntypes + t];
-    const bool masked = pair_mask[type * list.ntypes + t];
-    for (; slot < end; ++slot) {
-      const int32_t j = list.neighbors[slot];
-      if (j < 0 || j >= list.atoms) return false;
-      double d[3];
-      displacement(xi, list.positions + 3 * static_cast<int64_t>(j), cell, list.images[slot], d);
-      const double r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
-      if (!(r2 >= cutoff2)) work(slot, t, d, r2, masked);
-    }
+  for (int64_t slot = begin; slot < end; slot += step) {
+    const int32_t j = list.neighbors[slot];
+    if (j < 0 || j >= list.atoms) return false;
+    double d[3];
+    displacement(xi, list.positions + 3 * static_cast<int64_t>(j), cell, list.images[slot], d);
+    const double r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
+    if (!(r2 >= cutoff2)) work(slot, d, r2);
   }
   return true;
 }

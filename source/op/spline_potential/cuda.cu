@@ -1,6 +1,6 @@
 #include "common/cuda.h"
 #include "common/rebuilt.h"
-#include "spline_potential/gpu_run.h"
+#include "spline_potential/gpu_loops.h"
 #include "spline_potential/gpu_table.h"
 #include "spline_potential/inputs.h"
 
@@ -8,26 +8,9 @@ namespace mdops {
 
 namespace {
 
-static_assert(GpuNetShape::kMostLayers == kMaxHidden);
-
-// f<parts>(): with how many float16 parts a number stands in the fitting net's products. Two hold 22 bits,
-// float32's accuracy; one holds 11, TF32's.
-template <class F>
-auto with_parts(Matmul matmul, const F& f) {
-  const bool one = matmul == Matmul::tf32 || matmul == Matmul::bf16;
-  return one ? f.template operator()<1>() : f.template operator()<2>();
-}
-
-// The fitting net behind the features of D.
-GpuNetShape net_shape(const FittingShape& fitting) {
-  GpuNetShape net{};
-  net.inputs =
-      round_up(Features(fitting.width, fitting.axis).count() + fitting.extra, GpuNetShape::kInputUnit);
-  net.layers = fitting.layers;
-  for (int n = 0; n < net.layers; ++n)
-    net.neurons[n] = fitting.neurons[n], net.residual[n] = fitting.residual[n];
-  net.activation = fitting.activation[0], net.threshold = static_cast<float>(fitting.threshold[0]);
-  return net;
+// Of float16 in the fitting net's products (gpu_loops.h).
+int parts_of(Matmul matmul) {
+  return matmul == Matmul::tf32 || matmul == Matmul::bf16 ? 1 : 2;
 }
 
 class GpuCall : public CudaOp {
@@ -49,23 +32,24 @@ class GpuCall : public CudaOp {
     p.virial = virial.mutable_data_ptr<double>(), p.within = within.mutable_data_ptr<int32_t>();
     p.nearest = nearest.mutable_data_ptr<float>();
     if (in.atom_virial && in.atoms) p.atom_virial = atom_virial.mutable_data_ptr<double>();
-    with_parts(in.matmul, [&]<int Parts>() {
-      const std::string refusal =
-          step_refusal<Parts>(limits(), p.net.net, p.ntypes, p.moment_rows(), p.width, p.axis);
-      if (!refusal.empty()) fail(*this, refusal);
-      check_packed(*this, in.nets, GpuNet(p.net.net, Parts).size);
-      const int capability = limits().capability;
-      const StepTable* rebuilt =
-          rebuilt_table<StepTable>([&](const StepTable& table) { return table.fits(p, Parts, capability); });
-      if (rebuilt) return run_rebuilt(*rebuilt, p);
-      StepCall<Parts> step(*this, p);
-      Tensor memory = empty(*this, {step.bytes()}, ScalarType::Byte);
-      step.run(memory.mutable_data_ptr());
-    });
+    const int parts = parts_of(in.matmul);
+    const std::string refusal = step_refusal(limits(), in.net, p.ntypes, p.moment_rows(), parts);
+    if (!refusal.empty()) fail(*this, refusal);
+    check_packed(*this, in.nets, packed_size(in.net, parts));
+    run(p, parts);
     return {energy, forces, virial, within, nearest, atom_virial};
   }
 
  private:
+  void run(const StepArgs& p, int parts) const {
+    const int capability = limits().capability;
+    const StepTable* rebuilt =
+        rebuilt_table<StepTable>([&](const StepTable& table) { return table.fits(p, parts, capability); });
+    if (rebuilt) return run_rebuilt(*rebuilt, p);
+    Tensor memory = empty(*this, {step_bytes(*this, p, parts)}, ScalarType::Byte);
+    run_step(*this, p, parts, memory.mutable_data_ptr());
+  }
+
   // By kernels that were rebuilt for the model.
   void run_rebuilt(const StepTable& table, const StepArgs& p) const {
     const GpuPlace place{name, gpu, stream()};
@@ -80,8 +64,7 @@ class GpuCall : public CudaOp {
     int32_of("positions", in.atoms), int32_of("cell", in.systems);
     int32_of("neighbors", in.neighbors.size(1)), int32_of("tables", in.tables.size(2));
     StepArgs p{};
-    p.positions = in.positions.const_data_ptr<double>();
-    fill<float>(in, p);
+    fill(in, in.positions.const_data_ptr<double>(), p);
     p.extra_size = in.net.extra, p.width = in.net.width, p.axis = in.net.axis, p.plain = in.net.plain;
     p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
     p.net.net = net_shape(in.net);
@@ -95,23 +78,16 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   if (weights.empty())
     fail(name, "expected weights, biases and timesteps of two layers or more, as many of each");
   const CudaOp op(name, "weights", weights[0]);
-  const Matmul products = matmul_of(op, matmul);
+  const int parts = parts_of(matmul_of(op, matmul));
   const NetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
   if (in.weights[0].scalar_type() != ScalarType::Float) fail(op, "on a GPU nets are packed in float32");
-  const GpuNetShape net = net_shape(in.net);
-  if (!matrices_fit(net)) fail(op, "a layer of the fitting net has too many weights for a GPU");
-  std::vector<LayerWeights> layers;
-  for (const DenseLayer<float>& layer : in.layers<float>())
-    layers.push_back({layer.weight, layer.bias, layer.timestep});
-  Tensor folded = empty(op, {net.inputs, net.neurons[0]}, ScalarType::Float);
-  op.launch(fold_kernel, net.inputs, 256, 0, layers[0].weight, in.net.width, in.net.axis, in.net.extra,
-            net.neurons[0], folded.mutable_data_ptr<float>());
-  layers[0].weight = folded.const_data_ptr<float>();
-  return with_parts(products, [&]<int Parts>() {
-    Tensor packed = empty(op, {GpuNet(net, Parts).size}, ScalarType::Float);
-    NetPacker<Parts>(op, net, layers, packed.mutable_data_ptr<float>()).pack();
-    return packed;
-  });
+  const std::string refusal = pack_refusal(in.net);
+  if (!refusal.empty()) fail(op, refusal);
+  Tensor folded = empty(op, {folded_size(in.net)}, ScalarType::Float);
+  Tensor packed = empty(op, {packed_size(in.net, parts)}, ScalarType::Float);
+  pack_net(op, in.net, in.layers<float>(), parts, folded.mutable_data_ptr<float>(),
+           packed.mutable_data_ptr<float>());
+  return packed;
 }
 
 std::string spline_potential_why_not(const Tensor& like, int64_t tables, int64_t intervals, int64_t width,
@@ -123,8 +99,8 @@ std::string spline_potential_why_not(const Tensor& like, int64_t tables, int64_t
        {shape_refusal(width, axis, neurons, extra), rows_refusal(tables, intervals + 5)})
     if (!refusal.empty()) return refusal;
   const FittingShape fitting = fitting_shape(op, width, axis, neurons, extra);
-  return step_refusal<2>(op.limits(), net_shape(fitting), static_cast<int>(tables),
-                         static_cast<int>(tables * (intervals + 5)), fitting.width, fitting.axis);
+  return step_refusal(op.limits(), fitting, static_cast<int>(tables),
+                      static_cast<int>(tables * (intervals + 5)), 2);
 }
 
 }  // namespace

@@ -48,17 +48,18 @@ __device__ __forceinline__ float transposed_sum(float (&v)[Size]) {
   return v[0];
 }
 
-// dT[a][k] = sum_l dD[l][k] T[a][l], and for k < M2 also sum_k' dD[k][k'] T[a][k'].
+// dT[a][k] = sum_l dD[l][k] T[a][l], and for k < M2 also sum_k' dD[k][k'] T[a][k'], times the weight.
 __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_row, const float* t_row,
-                                              const ForceMemory& m) {
+                                              float weight, const ForceMemory& m) {
   const int lane = lane_index();
   const Features features = p.features();
   for (int l = lane; l < round_up(p.axis, 8); l += kWarp) {
     m.grad[l] = m.narrow[l] = make_float4(0, 0, 0, 0);
     if (l < p.axis)
-      m.narrow[l] = p.plain ? make_float4(1, 0, 0, 0)
-                            : make_float4(t_row[l], t_row[p.table_width + l], t_row[2 * p.table_width + l],
-                                          t_row[3 * p.table_width + l]);
+      m.narrow[l] =
+          p.plain ? make_float4(weight, 0, 0, 0)
+                  : make_float4(weight * t_row[l], weight * t_row[p.table_width + l],
+                                weight * t_row[2 * p.table_width + l], weight * t_row[3 * p.table_width + l]);
   }
   __syncwarp();
   for (int from = 0; from < p.table_width; from += 4 * kWarp) {
@@ -68,7 +69,9 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
 #pragma unroll
     for (int a = 0; a < 4; ++a) {
       grad[a] = t[a] = make_float4(0, 0, 0, 0);
-      if (mine) t[a] = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
+      if (!mine) continue;
+      const float4 v = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
+      t[a] = make_float4(weight * v.x, weight * v.y, weight * v.z, weight * v.w);
     }
     for (int first = 0; first < p.axis; first += 8) {
       float own[32];
@@ -240,12 +243,14 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
   }
 }
 
+// Adds an atom's forces, from the gradient of its D, times the weight of its energy.
 template <bool Gated, bool Virials>
-__device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int i, const ForceMemory& m) {
-  const int lane = lane_index(), type = p.types[i];
+__device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int i, const float* d_row,
+                                            float weight, const ForceMemory& m) {
+  const int type = p.types[i];
   {
     MDOPS_STAGE(feature_gradient);
-    features_to_t(p, p.net.inputs + row * p.net.net.inputs, p.t + row * 4 * p.table_width, m);
+    features_to_t(p, d_row, p.t + row * 4 * p.table_width, weight, m);
   }
   {
     MDOPS_STAGE(uncontract);
@@ -253,31 +258,29 @@ __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int 
     t_to_moments(p, p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width, count, m);
   }
   scatter_forces<Gated, Virials>(p, i, type, p.pairs + row * p.list_width, m);
-  if (lane != 0) return;
-  m.virial[9] = p.batch[i];
+}
+
+// For one lane.
+__device__ __forceinline__ void write_energy(const StepArgs& p, int64_t row, int i) {
+  const int type = p.types[i];
   double sum = p.net.nets[p.net_of(type) * p.net.net_size + p.out_bias];
   for (int k = 0; k < p.output_parts; ++k) sum += p.net.output[row * p.output_parts + k];
   p.energy[i] = p.scale[p.net_of(type)] * sum + p.shift[type];
 }
 
-template <bool Gated, bool Virials>
-__global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
-  extern __shared__ __align__(16) char shared[];
-  MDOPS_STAGE(forces);
-  const int warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * warps + warp;
-  const bool in_tile =
-      row < p.net.rows && p.first_row + row < p.rows && p.tile_net[(p.first_row + row) / p.tile_rows] >= 0;
-  const int i = in_tile ? p.row_atom[p.first_row + row] : -1;
-  const ForceMemory m(shared, warp, p);
-  const bool real = i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems;
-  if (real)
-    atom_forces<Gated, Virials>(p, row, i, m);
-  else if (lane_index() == 0)
-    m.virial[9] = -1;
+// The atom of a row whose forces count, or -1.
+__device__ __forceinline__ int real_atom_of(const StepArgs& p, int64_t row) {
+  const int i = atom_of(p, row);
+  return i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems ? i : -1;
+}
+
+// Adds the virials of a block's rows, -1 in the place of the system where there is none. All threads must
+// call it.
+__device__ __forceinline__ void add_virials(const StepArgs& p, char* shared) {
   __syncthreads();
   // The virials of neighbouring rows of one system go to memory as one.
   if (threadIdx.x >= kVirialSums) return;
+  const int warps = blockDim.x / kWarp;
   int64_t sum = 0;
   for (int w = 0; w < warps; ++w) {
     const int64_t* virial = ForceMemory(shared, w, p).virial;
@@ -288,6 +291,22 @@ __global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
     atomic_add(p.virial_sums + kVirialSums * virial[9] + threadIdx.x, sum);
     sum = 0;
   }
+}
+
+template <bool Gated, bool Virials>
+__global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
+  extern __shared__ __align__(16) char shared[];
+  MDOPS_STAGE(forces);
+  const int warp = threadIdx.x / kWarp;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + warp;
+  const ForceMemory m(shared, warp, p);
+  const int i = real_atom_of(p, row);
+  if (i >= 0) atom_forces<Gated, Virials>(p, row, i, p.net.inputs + row * p.net.net.inputs, 1.0f, m);
+  if (lane_index() == 0) {
+    m.virial[9] = i >= 0 ? p.batch[i] : -1;
+    if (i >= 0) write_energy(p, row, i);
+  }
+  add_virials(p, shared);
 }
 
 }  // namespace mdops

@@ -64,10 +64,9 @@ __device__ __forceinline__ void add_pairs(const StepArgs& p, const Normalisation
   }
 }
 
-// Adds absent neighbours to the moments from `row` on.
+// Adds absent neighbours to the moments from `row` on; for one lane.
 __device__ __forceinline__ void add_absent(const Normalisation<float>& norm, int count, int row,
                                            const AtomMemory& m) {
-  if (lane_index() != 0) return;
   add_padding<4>(norm, static_cast<float>(count), reinterpret_cast<float*>(m.moments + row));
   m.touched[row / 32] |= 1u << row % 32;
 }
@@ -94,7 +93,7 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
   const Place here = p.at[i];
   const double* cell = p.cell + 9 * static_cast<int64_t>(p.batch[i]);
   float nearest = cutoff2;
-  int kept = 0, k = 0, taken = 0;
+  int kept = 0, k = 0;
   const double all = here.x[0] + here.x[1] + here.x[2];
   bool good = all == all;  // a position that is not a number counts without neighbours, too
   for (int t = 0; t < p.ntypes; ++t) {
@@ -148,19 +147,15 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
       kept += waiting;
     }
     if (lane == 0) p.within[static_cast<int64_t>(i) * p.ntypes + t] = within;
-    const int own = p.places.taken(type, t, within);
-    taken += own;
-    if (p.plain && within > 0 && p.places.zero(type, t)) add_zeroed(p, type, t, within, m);
-    if (norm.shift != 0 && !p.places.padding && p.places.sel[t] != own)
-      add_absent(norm, p.places.sel[t] - own, Gated ? 0 : table, m);
+    const int zeros = p.plain && p.places.zero(type, t) ? p.places.zeros(i, t, within) : 0;
+    if (zeros != 0) add_zeroed(p, type, t, zeros, m);
     __syncwarp();
   }
-  if (norm.shift != 0 && p.places.padding) {
-    const int t = p.places.padding[i], empty = p.places.empty(taken);
-    if (t < 0 || t >= p.ntypes)
-      good = false;
-    else if (empty > 0)
-      add_absent(norm, empty, Gated ? 0 : p.table_row(t), m);
+  if (norm.shift != 0) {
+    if (p.places.padding && (p.places.padding[i] < 0 || p.places.padding[i] >= p.ntypes)) return false;
+    if (lane == 0)
+      p.places.each_absent(i, type, p.within + static_cast<int64_t>(i) * p.ntypes,
+                           [&](int t, int slots) { add_absent(norm, slots, Gated ? 0 : p.table_row(t), m); });
     __syncwarp();
   }
   for (int d = 16; d > 0; d /= 2) nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
@@ -218,34 +213,51 @@ __device__ __forceinline__ void contract(const StepArgs& p, const float* table, 
   for (; k < count; ++k) add(m.rows[k], row_of(m.rows[k]));
 }
 
-// The row of features: D, the extra inputs, zeros. The bound of its numbers is that of D, |D[l][k]| <= max_k
-// |T[k]|^2, and of the extra inputs.
+// D of a descriptor as the numbers of a row from `first` on.
 template <int Parts>
-__device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t row, const float* t_row,
-                                               float bound, const AtomMemory& m) {
-  const int lane = lane_index();
-  const float* extra = p.extra + static_cast<int64_t>(i) * p.extra_size;
-  for (int k = lane; k < p.extra_size; k += kWarp) bound = fmaxf(bound, fabsf(extra[k]));
-  for (int d = 16; d > 0; d /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAllLanes, bound, d));
-  const Features features = p.features();
-  const InputRow<Parts> out = begin_row<Parts>(p.net, row, bound);
-  for (int column = 4 * lane; column < features.width; column += 4 * kWarp) {
+__device__ __forceinline__ void write_d(const Features& features, int first, const float* t_row,
+                                        int table_width, const float4* narrow, const InputRow<Parts>& out) {
+  for (int column = 4 * lane_index(); column < features.width; column += 4 * kWarp) {
     float4 t[4];
 #pragma unroll
-    for (int a = 0; a < 4; ++a) t[a] = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
+    for (int a = 0; a < 4; ++a) t[a] = *reinterpret_cast<const float4*>(t_row + a * table_width + column);
 #pragma unroll 4
-    for (int l = 0; l < p.axis; ++l) {
+    for (int l = 0; l < features.axis; ++l) {
       if (column < Features::first(l)) continue;
-      const float4 c = m.narrow[l];
-      out.store(features.row(l) + column, c.x * t[0].x + c.y * t[1].x + c.z * t[2].x + c.w * t[3].x,
+      const float4 c = narrow[l];
+      out.store(first + features.row(l) + column, c.x * t[0].x + c.y * t[1].x + c.z * t[2].x + c.w * t[3].x,
                 c.x * t[0].y + c.y * t[1].y + c.z * t[2].y + c.w * t[3].y,
                 c.x * t[0].z + c.y * t[1].z + c.z * t[2].z + c.w * t[3].z,
                 c.x * t[0].w + c.y * t[1].w + c.z * t[2].w + c.w * t[3].w);
     }
   }
+}
+
+// The largest of a bound in any lane, and of the extra inputs of an atom.
+__device__ __forceinline__ float bound_with_extra(const StepArgs& p, int i, float bound) {
+  const float* extra = p.extra + static_cast<int64_t>(i) * p.extra_size;
+  for (int k = lane_index(); k < p.extra_size; k += kWarp) bound = fmaxf(bound, fabsf(extra[k]));
+  for (int d = 16; d > 0; d /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAllLanes, bound, d));
+  return bound;
+}
+
+// The extra inputs from number `first` of the row on, then zeros.
+template <int Parts>
+__device__ __forceinline__ void write_extra(const StepArgs& p, int i, int first, const InputRow<Parts>& out) {
+  const float* extra = p.extra + static_cast<int64_t>(i) * p.extra_size;
   const auto input = [&](int k) { return k < p.extra_size ? extra[k] : 0.0f; };
-  for (int k = 4 * lane; k < p.net.net.inputs - features.count(); k += 4 * kWarp)
-    out.store(features.count() + k, input(k), input(k + 1), input(k + 2), input(k + 3));
+  for (int k = 4 * lane_index(); k < p.net.net.inputs - first; k += 4 * kWarp)
+    out.store(first + k, input(k), input(k + 1), input(k + 2), input(k + 3));
+}
+
+// The row of features: D, the extra inputs, zeros.
+template <int Parts>
+__device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t row, const float* t_row,
+                                               float bound, const AtomMemory& m) {
+  const InputRow<Parts> out = begin_row<Parts>(p.net, row, bound_with_extra(p, i, bound));
+  const Features features = p.features();
+  write_d(features, 0, t_row, p.table_width, m.narrow, out);
+  write_extra(p, i, features.count(), out);
 }
 
 // Zeros in place of what an atom would write, for the rows that fill up a tile.
@@ -255,17 +267,18 @@ __device__ __forceinline__ void write_empty_row(const StepArgs& p, int64_t row) 
   for (int k = 4 * lane_index(); k < p.net.net.inputs; k += 4 * kWarp) out.store(k, 0, 0, 0, 0);
 }
 
-template <int Parts, bool Gated>
-__global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
-  extern __shared__ __align__(16) char shared[];
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
-  if (row >= p.net.rows || p.first_row + row >= p.rows) return;
-  if (p.tile_net[(p.first_row + row) / p.tile_rows] < 0) return;
-  const int i = p.row_atom[p.first_row + row], lane = lane_index();
-  if (i < 0) return write_empty_row<Parts>(p, row);
-  MDOPS_STAGE(moments);
-  const int type = p.types[i];
-  const AtomMemory m(shared, p);
+// The atom of a row of the chunk: -1 in those that fill up a tile, -2 where no tile is.
+__device__ __forceinline__ int atom_of(const StepArgs& p, int64_t row) {
+  if (row >= p.net.rows || p.first_row + row >= p.rows) return -2;
+  if (p.tile_net[(p.first_row + row) / p.tile_rows] < 0) return -2;
+  return p.row_atom[p.first_row + row];
+}
+
+// From an atom's list to T, of which a part stays in m.narrow. Returns the bound that this lane knows of D's
+// numbers, |D[l][k]| <= max_k |T[k]|^2.
+template <bool Gated>
+__device__ __forceinline__ float form_t(const StepArgs& p, int i, int64_t row, const AtomMemory& m) {
+  const int lane = lane_index(), type = p.types[i];
   clear_lines(m.stage);
   for (int b = lane; b < p.moment_rows() + 2; b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
   for (int w = lane; w < p.words(); w += kWarp) m.touched[w] = 0;
@@ -301,8 +314,21 @@ __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
     }
   }
   __syncwarp();
+  return bound;
+}
+
+template <int Parts, bool Gated>
+__global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
+  extern __shared__ __align__(16) char shared[];
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  const int i = atom_of(p, row);
+  if (i == -2) return;
+  if (i < 0) return write_empty_row<Parts>(p, row);
+  MDOPS_STAGE(moments);
+  const AtomMemory m(shared, p);
+  const float bound = form_t<Gated>(p, i, row, m);
   MDOPS_STAGE(features);
-  write_features<Parts>(p, i, row, t_row, bound, m);
+  write_features<Parts>(p, i, row, p.t + row * 4 * p.table_width, bound, m);
 }
 
 }  // namespace mdops

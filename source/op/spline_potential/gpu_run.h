@@ -34,6 +34,68 @@ std::string step_refusal(const GpuLimits& limits, const GpuNetShape& net, int nt
   return "";
 }
 
+// Sets the rows of a call, and the bounds of its sums.
+template <int Parts>
+void set_rows(const Gpu& gpu, const GpuLimits& limits, const NetWay& way, StepArgs& p) {
+  p.tile_rows = way.tile_rows, p.output_parts = way.output_parts;
+  gpu.int32_of("positions",
+               (p.atom_virial ? 9 : 4) * int64_t{p.atoms} + kOrderBlock);  // what kernels count with
+  gpu.int32_of("cell", 2 * kVirialSums * int64_t{p.systems});
+  p.rows =
+      p.atoms ? gpu.int32_of("positions", (blocks_for(p.atoms, p.tile_rows) + p.nets - 1) * p.tile_rows) : 0;
+  // Four rounds of a block of the chain on each multiprocessor have T, D and layers in memory at a time.
+  p.net.rows = std::min(p.rows, 4 * limits.multiprocessors * kMostTileRows);
+  p.out_bias = GpuNet(p.net.net, Parts).out_bias;
+  p.most_force = std::min(kMostForce, kMostForceOfRow / std::max(p.list_width, 1));
+  p.most_virial = static_cast<float>(kMostVirial) / static_cast<float>(std::max(p.list_width, 1));
+  p.net.scale = p.scale;
+}
+
+// Memory for the whole call; and of a chunk's rows for the net, and for a descriptor.
+inline void take_call(Workspace& space, StepArgs& p) {
+  const int64_t n = p.atoms, systems = p.systems;
+  p.at = space.take<Place>(n);
+  p.atom_sums = space.take<int64_t>(p.atom_numbers() * n);
+  p.virial_sums = space.take<int64_t>(kVirialSums * systems);
+  p.type_counts = space.take<int32_t>(blocks_for(n + 1, kOrderBlock) * p.ntypes);
+  p.row_atom = space.take<int32_t>(p.rows);
+  p.tile_net = space.take<int32_t>(p.rows / p.tile_rows);
+  p.failed = space.take<int32_t>(systems);
+}
+inline void take_net(Workspace& space, const NetWay& way, StepArgs& p, NetMemory& net) {
+  const int64_t chunk = p.net.rows;
+  p.net.inputs = space.take<float>(chunk * p.net.net.inputs);
+  p.net.bounds = space.take<float>(chunk * (1 + 2 * p.net.net.layers));
+  p.net.output = space.take<double>(chunk * p.output_parts);
+  net.take(space, way, p.net.net, chunk);
+}
+inline void take_rows(Workspace& space, StepArgs& p) {
+  const int64_t chunk = p.net.rows;
+  p.pairs = space.take<float4>(chunk * p.list_width);
+  p.touched = space.take<uint32_t>(chunk * p.words());
+  p.t = space.take<float>(chunk * 4 * p.table_width);
+}
+
+// The first kernels of a call, which order the atoms, and the last, which gives the sums.
+inline void launch_order(const Gpu& gpu, const StepArgs& p) {
+  const int64_t blocks = blocks_for(std::max(p.atoms, 1), kOrderBlock);
+  gpu.launch(begin_kernel, blocks, kOrderBlock, 4 * p.ntypes, p);
+  gpu.launch(order_kernel, p.atoms ? blocks : 0, kOrderBlock, 4 * ((2 + kOrderBlock / kWarp) * p.ntypes + 1),
+             p);
+}
+inline void launch_end(const Gpu& gpu, const StepArgs& p) {
+  const int64_t of_atoms = (p.atom_virial ? 9 : 3) * int64_t{p.atoms};
+  gpu.launch(end_kernel, blocks_for(std::max<int64_t>(of_atoms, 9 * p.systems), 256), 256, 0, p);
+}
+
+// A warp a row, each with so much shared memory.
+template <class... Args>
+void launch_warps(const Gpu& gpu, void (*kernel)(Args...), int64_t rows, int bytes, const Args&... args) {
+  int warps = kAtomThreads / kWarp;
+  while (warps > 1 && warps * bytes > std::min(kWarpsBytes, gpu.limits().shared_bytes)) warps /= 2;
+  gpu.launch(kernel, blocks_for(rows, warps), warps * kWarp, warps * bytes, args...);
+}
+
 // A call: `memory()` of so many bytes is asked for once, then `run` launches the kernels.
 template <int Parts>
 class StepCall {
@@ -44,19 +106,7 @@ class StepCall {
         limits_(gpu.limits()),
         way_(choose_way<Parts>(args.net.net, args.atoms, limits_)),
         p_(args) {
-    p_.tile_rows = way_.tile_rows, p_.output_parts = way_.output_parts;
-    gpu.int32_of("positions",
-                 (p_.atom_virial ? 9 : 4) * int64_t{p_.atoms} + kOrderBlock);  // what kernels count with
-    gpu.int32_of("cell", 2 * kVirialSums * int64_t{p_.systems});
-    p_.rows = p_.atoms ? gpu.int32_of("positions",
-                                      (blocks_for(p_.atoms, p_.tile_rows) + p_.nets - 1) * p_.tile_rows)
-                       : 0;
-    // Four rounds of a block of the chain on each multiprocessor have T, D and layers in memory at a time.
-    p_.net.rows = std::min(p_.rows, 4 * limits_.multiprocessors * kMostTileRows);
-    p_.out_bias = GpuNet(p_.net.net, Parts).out_bias;
-    p_.most_force = std::min(kMostForce, kMostForceOfRow / std::max(p_.list_width, 1));
-    p_.most_virial = static_cast<float>(kMostVirial) / static_cast<float>(std::max(p_.list_width, 1));
-    p_.net.scale = p_.scale;
+    set_rows<Parts>(gpu, limits_, way_, p_);
   }
 
   int64_t bytes() {
@@ -68,41 +118,25 @@ class StepCall {
   void run(void* memory) {
     Workspace space(static_cast<char*>(memory));
     divide(space);
-    const int64_t blocks = blocks_for(std::max(p_.atoms, 1), kOrderBlock);
-    gpu_.launch(begin_kernel, blocks, kOrderBlock, 4 * p_.ntypes, p_);
-    gpu_.launch(order_kernel, p_.atoms ? blocks : 0, kOrderBlock,
-                4 * ((2 + kOrderBlock / kWarp) * p_.ntypes + 1), p_);
+    launch_order(gpu_, p_);
     for (p_.first_row = 0; p_.first_row < p_.rows; p_.first_row += p_.net.rows) chunk();
-    const int64_t of_atoms = (p_.atom_virial ? 9 : 3) * int64_t{p_.atoms};
-    gpu_.launch(end_kernel, blocks_for(std::max<int64_t>(of_atoms, 9 * p_.systems), 256), 256, 0, p_);
+    launch_end(gpu_, p_);
   }
 
  private:
   void divide(Workspace& space) {
-    const int64_t n = p_.atoms, chunk = p_.net.rows, systems = p_.systems;
-    p_.at = space.take<Place>(n);
-    p_.atom_sums = space.take<int64_t>(p_.atom_numbers() * n);
-    p_.virial_sums = space.take<int64_t>(kVirialSums * systems);
-    p_.type_counts = space.take<int32_t>(blocks_for(n + 1, kOrderBlock) * p_.ntypes);
-    p_.row_atom = space.take<int32_t>(p_.rows);
-    p_.tile_net = space.take<int32_t>(p_.rows / p_.tile_rows);
-    p_.failed = space.take<int32_t>(systems);
-    p_.pairs = space.take<float4>(chunk * p_.list_width);
-    p_.touched = space.take<uint32_t>(chunk * p_.words());
-    p_.t = space.take<float>(chunk * 4 * p_.table_width);
-    p_.net.inputs = space.take<float>(chunk * p_.net.net.inputs);
-    p_.net.bounds = space.take<float>(chunk * (1 + 2 * p_.net.net.layers));
-    p_.net.output = space.take<double>(chunk * p_.output_parts);
-    net_.take(space, way_, p_.net.net, chunk);
+    take_call(space, p_);
+    take_rows(space, p_);
+    take_net(space, way_, p_, net_);
   }
 
   // The descriptor, the net, and back. The last chunk may have fewer rows.
   void chunk() {
     const int64_t rows = std::min(p_.rows - p_.first_row, p_.net.rows);
-    launch_warps(p_.gated ? moments<true>() : moments<false>(), rows, AtomMemory::bytes(p_));
+    launch_warps(gpu_, p_.gated ? moments<true>() : moments<false>(), rows, AtomMemory::bytes(p_), p_);
     p_.net.tile_type = p_.tile_net + p_.first_row / p_.tile_rows;
-    NetCall<Parts>(gpu_, p_.net, net_, rows / p_.tile_rows).run(way_.kind);
-    launch_warps(p_.gated ? forces<true>() : forces<false>(), rows, ForceMemory::bytes(p_));
+    run_net<Parts>(gpu_, p_.net, net_, rows / p_.tile_rows, way_.kind);
+    launch_warps(gpu_, p_.gated ? forces<true>() : forces<false>(), rows, ForceMemory::bytes(p_), p_);
   }
 
   template <bool Gated>
@@ -113,13 +147,6 @@ class StepCall {
   template <bool Gated>
   auto moments() const {
     return way_.input_parts ? moments_kernel<Parts, Gated> : moments_kernel<0, Gated>;
-  }
-
-  // A warp a row, each with so much shared memory.
-  void launch_warps(void (*kernel)(StepArgs), int64_t rows, int bytes) const {
-    int warps = kAtomThreads / kWarp;
-    while (warps > 1 && warps * bytes > std::min(kWarpsBytes, limits_.shared_bytes)) warps /= 2;
-    gpu_.launch(kernel, blocks_for(rows, warps), warps * kWarp, warps * bytes, p_);
   }
 
   const Gpu& gpu_;

@@ -9,9 +9,9 @@
 #include "common/pairs.h"
 #include "common/profiler.h"
 #include "common/rows.h"
-#include "env_mat/env_mat.h"
 #include "gemm/gpu_run.h"
 #include "spline_moment/gpu_moments.h"
+#include "spline_potential/args.h"
 
 namespace mdops {
 
@@ -60,32 +60,21 @@ struct Features {
   MDOPS_HD int count() const { return row(axis - 1) + width; }
 };
 
-// Sizes of the model. A library that is rebuilt for one (docs/jit.md) has them as constants, and the others
-// in the same places.
+// Sizes of the descriptor. A library that is rebuilt for a model has them as constants, as those of the
+// tables.
 struct StepSizes {
 #ifdef MDOPS_MODEL_WIDTH
-  static constexpr int ntypes = MDOPS_MODEL_TYPES, extra_size = MDOPS_MODEL_EXTRA;
+  static constexpr int extra_size = MDOPS_MODEL_EXTRA;
   static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
-  static constexpr int table_width = (width + 15) / 16 * 16;
-  int unused[5];
+  int unused_sizes[3];
 #else
-  int ntypes, table_width, extra_size, width, axis;
+  int extra_size, width, axis;
 #endif
 };
 
-// What all kernels of a step take. The inputs and results are the op's (docs/ops.md).
-struct StepArgs : StepSizes {
-  const double *positions, *cell;
-  const int32_t *batch, *types, *neighbors, *images, *counts;
-  const float *mean, *std;
-  Places places;  // for neighbours
-  const float *tables, *extra;
-  const double *scale, *shift;
-  int atoms, systems, list_width, nets;  // one net a type, or one for all
-  bool gated;                            // the types' moments have a gate, beside plain ones
-  bool plain;                            // D = T's first row, T_< being (1, 0, 0, 0), and axis 1
-  Cutoff<float> cutoff;
-  SplineGrid<float> grid;
+// What all kernels of a step take. The results are the op's (docs/ops.md).
+struct StepArgs : StepInputs<float, int>, StepSizes {
+  bool plain;                     // D = T's first row, T_< being (1, 0, 0, 0), and axis 1
   float most_force, most_virial;  // of a pair
 
   double* energy;
@@ -117,15 +106,6 @@ struct StepArgs : StepSizes {
   // unused.
   MDOPS_HD int atom_numbers() const { return atom_virial ? 16 : 4; }
   MDOPS_HD Features features() const { return {width, axis}; }
-#ifdef MDOPS_MODEL_WIDTH
-  MDOPS_HD int basis() const { return MDOPS_MODEL_INTERVALS + 5; }
-#else
-  MDOPS_HD int basis() const { return grid.intervals + 5; }
-#endif
-  MDOPS_HD int moment_rows() const { return (ntypes + gated) * basis(); }
-  // The first row of the moments with neighbours of type t.
-  MDOPS_HD int table_row(int t) const { return (t + gated) * basis(); }
-  MDOPS_HD int net_of(int type) const { return nets == 1 ? 0 : type; }
   MDOPS_HD int words() const { return (moment_rows() + 31) / 32; }
   __device__ Normalisation<float> normalisation(int type) const {
     if (plain) return ones(mean[type], std[2 * type], std[2 * type + 1]);

@@ -9,8 +9,7 @@ namespace mdops {
 template <class T>
 PotentialArgs<T> arguments(const PotentialInputs& in, const double* four_columns) {
   PotentialArgs<T> args{};
-  args.positions = four_columns;
-  fill<T>(in, args);
+  fill(in, four_columns, args);
   args.net = in.net;
   return args;
 }

@@ -178,10 +178,10 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
   return in;
 }
 
-// What the structs of arguments have in common, those of the CPU's kernels and of a GPU's: everything that
-// the inputs say, but for positions and nets, of which each has its own layout. T is float32's or float64's.
-template <class T, class Args>
-void fill(const PotentialInputs& in, Args& args) {
+// What the inputs say, for kernels. `positions` has the device's layout.
+template <class T, class Size>
+void fill(const PotentialInputs& in, const double* positions, StepInputs<T, Size>& args) {
+  args.positions = positions;
   args.cell = in.cell.const_data_ptr<double>();
   args.batch = in.batch.const_data_ptr<int32_t>();
   args.types = in.types.const_data_ptr<int32_t>();
@@ -195,10 +195,10 @@ void fill(const PotentialInputs& in, Args& args) {
   args.extra = in.extra.const_data_ptr<T>();
   args.scale = in.scale.const_data_ptr<double>();
   args.shift = in.shift.const_data_ptr<double>();
-  args.atoms = static_cast<decltype(args.atoms)>(in.atoms);
-  args.systems = static_cast<decltype(args.systems)>(in.systems);
-  args.list_width = static_cast<decltype(args.list_width)>(in.neighbors.size(1));
-  args.table_width = static_cast<decltype(args.table_width)>(in.tables.size(2));
+  args.atoms = static_cast<Size>(in.atoms);
+  args.systems = static_cast<Size>(in.systems);
+  args.list_width = static_cast<Size>(in.neighbors.size(1));
+  args.table_width = static_cast<Size>(in.tables.size(2));
   args.ntypes = static_cast<int>(in.ntypes);
   args.nets = static_cast<int>(in.net_count);
   args.gated = in.gated;

@@ -1,5 +1,6 @@
 // The kernels of the inference step for one model and one chip, as a library of their own: what mdops.jit
 // compiles.
+#include "gemm/gpu_net.h"
 #include "spline_potential/gpu_table.h"
 
 namespace mdops {
@@ -42,7 +43,7 @@ StepTable table() {
   StepTable table{};
   table.version = kTableVersion, table.size = sizeof(StepTable), table.family = StepTable::kFamily;
   table.arguments = sizeof(StepArgs), table.capability = MDOPS_MODEL_CAPABILITY;
-  table.parts = MDOPS_MODEL_PARTS, table.ntypes = StepSizes::ntypes;
+  table.parts = MDOPS_MODEL_PARTS, table.ntypes = StepArgs::ntypes;
   table.basis = MDOPS_MODEL_INTERVALS + 5, table.extra = StepSizes::extra_size;
   table.width = StepSizes::width, table.axis = StepSizes::axis, table.activation = MDOPS_MODEL_ACTIVATION;
   table.threshold = static_cast<float>(MDOPS_MODEL_THRESHOLD), table.layers = sizeof(neurons) / sizeof(int);

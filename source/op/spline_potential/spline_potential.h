@@ -5,11 +5,9 @@
 #include <cstdint>
 
 #include "common/isa.h"
-#include "env_mat/env_mat.h"
 #include "gemm/bf16.h"
 #include "gemm/net.h"
-#include "spline_moment/places.h"
-#include "spline_moment/spline.h"
+#include "spline_potential/args.h"
 
 namespace mdops {
 
@@ -44,34 +42,11 @@ struct NetWeights {
   Bf16Net bf16;                     // its `multiply` null: not asked for
 };
 
+// What kernels of the CPU take.
 template <class T>
-struct PotentialArgs {
-  const double* positions;   // (N, 4), the fourth column unused: one vector load an atom
-  const double* cell;        // (S, 3, 3)
-  const int32_t* batch;      // (N,)
-  const int32_t* types;      // (N,)
-  const int32_t* neighbors;  // (N, list_width)
-  const int32_t* images;     // (N, list_width)
-  const int32_t* counts;     // (N, ntypes)
-  const T* mean;             // (ntypes,)
-  const T* std;              // (ntypes, 2)
-  Places places;
-  const T* tables;      // (ntypes, moment_rows, table_width): spline coefficients / N_sel
-  const T* extra;       // (N, extra): normalised parameters
-  const double* scale;  // (nets,): e = scale * net + shift
-  const double* shift;  // (ntypes,)
-  int64_t atoms, systems, list_width, table_width;
-  int ntypes, nets, block = kBlock;  // one net a type, or one for all; atoms at once
-  bool gated;                        // the tables of the types are of moments with a gate, beside a plain one
-  Cutoff<T> cutoff;
-  SplineGrid<T> grid;
+struct PotentialArgs : StepInputs<T, int64_t> {
+  int block = kBlock;  // atoms at once
   FittingShape net;
-
-  int basis() const { return grid.intervals + 5; }
-  int64_t moment_rows() const { return static_cast<int64_t>(ntypes + gated) * basis(); }
-  // The first row of the moments with neighbours of type t.
-  int table_row(int t) const { return (t + gated) * basis(); }
-  int net_of(int type) const { return nets == 1 ? 0 : type; }
 };
 
 template <class T>

@@ -1,0 +1,96 @@
+"""A step of the C core on a GPU beside that of the op in PyTorch, in turn in one run: ms and their ratio. The
+core's has the host's part in it: positions there and forces back, unless they are in the GPU's memory.
+
+python benchmarks/core_gpu.py [--model MODEL] [--structure water.xyz] [--repeat 8 8 8] [--json FILE]
+"""
+
+import argparse
+import ctypes
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import torch
+
+import mdops
+from mdops import system as systems
+from mdops.cli.sample_model import sample_box, water_model
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "core"))
+from core_library import EXTEND, List, Model, Output, check, given, library
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", help="by default one of random weights and the usual size")
+    parser.add_argument("--structure", help="by default a box of O and H")
+    parser.add_argument("--repeat", type=int, nargs=3, default=(1, 1, 1))
+    parser.add_argument("--atoms", type=int, default=98304, help="of the default box")
+    parser.add_argument("--steps", type=int, default=40, help="of each kind")
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    atoms = ase.io.read(args.structure) if args.structure else sample_box(args.atoms, ["O", "H"])
+    atoms = atoms.repeat(args.repeat)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.safetensors")
+        model = water_model(torch.float64, spline=False)
+        if args.model:
+            model = mdops.load(args.model, dtype="float64", spline=False)
+        model.save(path, core=["float32"])
+        potential = mdops.load(path, dtype="float32", device="cuda", overflow="extend")
+        core = Model(path, "float32", overflow=EXTEND, device="cuda")
+    system = systems.from_atoms([atoms], potential.type_map, potential.device)
+    near = potential.neighbor_list(system)
+    own, cell, kinds = atoms.get_positions(), atoms.cell.array, system.types.cpu().numpy()
+    pbc = atoms.pbc.astype(np.int32)
+    found = List.searched(core, own, kinds, len(own), 1.0, cell, pbc)
+    there = system.positions.clone()
+    forces = torch.empty_like(there)
+
+    def on_gpu() -> float:
+        input = given([None, there, cell, None, None, None], len(own), 0, found)
+        output = Output(forces=forces.data_ptr())
+        check(library().mdops_compute(core.handle, ctypes.byref(input), ctypes.byref(output)))
+        return float(output.energy)
+
+    ways = {
+        "op": lambda: potential.evaluate(system, near)["energy"].item(),
+        "core, arrays of the GPU": on_gpu,
+        "core, arrays of the host": lambda: core.compute(own, cell=cell, near=found, atom_virial=False)[
+            "energy"
+        ],
+        "core's search, skin 1 A": lambda: List.searched(core, own, kinds, len(own), 1.0, cell, pbc) and None,
+    }
+    wanted = ways["op"]()
+    for name, way in ways.items():
+        energy = way()
+        assert energy is None or abs(energy - wanted) < 1e-5 * abs(wanted), (name, energy, wanted)
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(args.steps):
+        for name, way in ways.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            way()
+            torch.cuda.synchronize()
+            times[name].append(1e3 * (time.perf_counter() - start))
+    result = {
+        "atoms": len(own),
+        "device": torch.cuda.get_device_name(),
+        "ms": {name: statistics.median(t) for name, t in times.items()},
+    }
+    print(f"{len(own)} atoms, float32, {result['device']}, median of {args.steps}")
+    for name, ms in result["ms"].items():
+        print(f"{name:<26}{ms:8.3f} ms {1e3 * ms / len(own):8.4f} us/atom {ms / result['ms']['op']:8.3f}")
+    if args.json:
+        Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""What the C core reads of a model file for models of several parts: hybrids, linear and ZBL models, pair tables
+(docs/formats.md)."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mdops.core.arrays import Arrays, array, description_array, descriptor_arrays, parameter_arrays
+from mdops.errors import UnsupportedModelError
+from mdops.evaluators.blended import part_potentials
+from mdops.evaluators.fused import cast, filled_in, scale_and_shift
+from mdops.evaluators.fused_parts import FusedParts, beyond_limits
+from mdops.evaluators.splined import SplineHybrid, SplineSum
+from mdops.models.linear import Blend, LinearModel
+from mdops.models.pairtab import PairTable
+from mdops.models.zbl import ZBLModel
+from mdops.nn.activation import CODES
+from mdops.ops import hybrid_potential_pack
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+VERSION = 2
+
+
+def knows(exact: "Potential") -> bool:
+    """Whether a model is one of those that are composed for the core."""
+    return isinstance(exact.model, Blend | PairTable) or FusedParts.knows(exact)
+
+
+def composed_arrays(
+    exact: "Potential",
+    types: tuple[int, ...],
+    r_min: float,
+    tolerances: dict[str, float],
+    use_spline: Callable[[float], None],
+) -> Arrays:
+    """Arrays by name. `use_spline(tolerance)` makes the model's knots anew.
+
+    Raises:
+        UnsupportedModelError: with the reason.
+    """
+    model: Any = exact.model
+    arrays: Arrays = {}
+    described = {}
+    for name, tolerance in tolerances.items():
+        use_spline(tolerance)
+        described[name] = [
+            _member(part, own, f"core.{m}.", name, arrays)
+            for m, (part, own) in enumerate(_parts(exact, types))
+        ]
+    members = next(iter(described.values()))
+    for m, member in enumerate(members):
+        for p, descriptor in enumerate(member.get("descriptors", [])):
+            grids = {name: found[m]["descriptors"][p].pop("grid") for name, found in described.items()}
+            descriptor["grids"] = grids
+    # Splines are extrapolated below r_min; a blend's table has taken over by then.
+    covered = isinstance(model, ZBLModel) and model.options.sw_rmin >= r_min
+    reached = 0.0 if covered or not exact.grids else r_min
+    index = torch.tensor(types)
+    if isinstance(model, Blend):
+        energy = model.has_energy[index]
+        arrays["core.bias"] = array(torch.where(energy, model.out_bias.double()[index], 0.0))
+        arrays["core.has_energy"] = energy.numpy().astype(np.uint8)
+    else:  # the one member has them
+        arrays["core.bias"] = np.zeros(len(types))
+        arrays["core.has_energy"] = np.ones(len(types), np.uint8)
+    about: dict[str, Any] = {
+        "version": VERSION,
+        "kind": exact.kind,
+        "elements": [exact.type_map[t] for t in types],
+        "cutoff": model.cutoff,
+        "closest": model.shortest,
+        "grids": {name: {"r_min": reached} for name in described},
+        "members": [
+            {"factor": factor, **member} for factor, member in zip(_factors(model), members, strict=True)
+        ],
+    }
+    if isinstance(model, ZBLModel):
+        o, absent = model.options, model.absent_pairs
+        about["near"] = {
+            "cutoff": model.near_part[0].cutoff, "decay": o.smin_alpha, "low": o.sw_rmin, "high": o.sw_rmax,
+        }  # fmt: skip
+        mask = torch.zeros(len(types), len(types), dtype=torch.bool)
+        arrays["core.near_mask"] = array(mask if absent is None else absent[index][:, index], "uint8")
+    arrays["core.description"] = description_array(about)
+    return arrays
+
+
+def _factors(model: Any) -> list[float]:
+    if type(model) is LinearModel:
+        return [float(factor) for factor in model.weigh(None)]  # type: ignore[arg-type]  # not of the neighbours
+    return [1.0] * (len(model.models) if isinstance(model, Blend) else 1)
+
+
+def _parts(exact: "Potential", types: tuple[int, ...]) -> "list[tuple[Potential, tuple[int, ...]]]":
+    """Each with the numbers that the types have there."""
+    model: Any = exact.model
+    if not isinstance(model, Blend):
+        return [(exact, types)]
+    found = []
+    for i, part in enumerate(part_potentials(exact)):
+        names = getattr(model, f"names_{i}")
+        found.append((part, types if names is None else tuple(int(names[t]) for t in types)))
+    return found
+
+
+def _member(
+    part: "Potential", types: tuple[int, ...], prefix: str, precision: str, arrays: Arrays
+) -> dict[str, Any]:
+    if isinstance(part.model, PairTable):
+        return _table(part.model, types, prefix, arrays)
+    problem = FusedParts.refusal(part)
+    if problem is not None:
+        raise UnsupportedModelError(problem)
+    is_all = types == tuple(range(len(part.type_map)))
+    splines = SplineHybrid(part, None if is_all else types, part.grids_for(None if is_all else types))
+    problem = _refusal(part, splines, is_all)
+    if problem is not None:
+        raise UnsupportedModelError(problem)
+    about = _nets(splines, prefix, precision, arrays)
+    about["descriptors"] = [
+        _descriptor(one, f"{prefix}{p}.", precision, arrays) for p, one in enumerate(splines.sums)
+    ]
+    return about
+
+
+def _refusal(part: "Potential", splines: SplineHybrid, is_all: bool) -> str | None:
+    others = sorted({other.kind for other in splines.others})
+    if others:
+        return f"of its descriptors {', '.join(others)} goes by PyTorch's operations"
+    for one in splines.sums:
+        if splines.may_differ(one):
+            return (
+                f"neighbours beyond the cutoff of its {one.descriptor.kind} take places among absent ones that are "
+                "not all alike"
+            )
+        if one.descriptor.mixed and bool((one.mean != 0).any()):
+            return (
+                "its absent neighbours have the type of a system's first atom (`set_davg_zero` is false), which a "
+                "program that numbers atoms anew does not know"
+            )
+        if not is_all and not one.descriptor.mixed:
+            return "elements are chosen, and its neighbours of each type have places of their own"
+    sums = [(one.descriptor, one.ntypes, one.grid.intervals) for one in splines.sums]
+    return beyond_limits(part, sums, splines.extra_size)
+
+
+def _nets(splines: SplineHybrid, prefix: str, precision: str, arrays: Arrays) -> dict[str, Any]:
+    hidden = splines.fitting.net(0).layers[:-1]
+    name, _, threshold = hidden[0].activation_name.lower().partition(":")
+    shapes = (
+        [one.descriptor.channels for one in splines.sums],
+        [one.descriptor.axis_neuron for one in splines.sums],
+    )
+    nets = []
+    for layers in splines.fitting_layers(double=True):
+        columns = zip(*(filled_in(cast(layer, torch.float64)) for layer in layers), strict=True)
+        weights, biases, timesteps = (list(column) for column in columns)
+        nets.append(hybrid_potential_pack(weights, biases, timesteps, *shapes))
+    scale, shift = scale_and_shift(splines)
+    key = f"{prefix}nets"
+    if key not in arrays or precision == "float64":
+        arrays[key] = array(torch.stack(nets), precision)
+    arrays |= {f"{prefix}scale": array(scale), f"{prefix}shift": array(shift)}
+    arrays |= parameter_arrays(splines, prefix)
+    return {
+        "is_table": False,
+        "neurons": [layer.outputs for layer in hidden],
+        "residual": [bool(layer.adds_input) for layer in hidden],
+        "activation": int(CODES[name]),
+        "threshold": float(threshold or 3.0),
+        "marks": splines.marks_types,
+    }
+
+
+def _descriptor(splines: SplineSum, prefix: str, precision: str, arrays: Arrays) -> dict[str, Any]:
+    arrays |= descriptor_arrays(splines, prefix, precision)
+    d, grid = splines.descriptor, splines.grid
+    return {
+        "cutoff": d.cutoff,
+        "cutoff_smooth": d.cutoff_smooth,
+        "protection": d.protection,
+        "width": d.channels,
+        "axis": d.axis_neuron,
+        "gated": bool(d.gated),
+        "mixed": bool(d.mixed),
+        "grid": {"s_max": grid.s_max, "r_min": grid.r_min, "error": grid.error},
+    }
+
+
+def _table(model: PairTable, types: Sequence[int], prefix: str, arrays: Arrays) -> dict[str, Any]:
+    index = torch.tensor(types)
+    energy = model.has_energy[index]
+    # A type without energy has no pairs as a centre.
+    coefficients = model.coefficients.double()[index][:, index] * energy[:, None, None, None]
+    mask = torch.zeros(len(types), len(types), dtype=torch.bool)
+    if model.absent_pairs is not None:
+        mask = model.absent_pairs[index][:, index]
+    arrays |= {
+        f"{prefix}coefficients": array(coefficients),
+        f"{prefix}pair_mask": array(mask, "uint8"),
+        f"{prefix}bias": array(torch.where(energy, model.out_bias.double()[index], 0.0)),
+    }
+    return {
+        "is_table": True,
+        "first": model.first,
+        "step": model.step,
+        "cutoff": model.options.rcut,
+        "sel": int(model.options.sel),
+    }

@@ -1,0 +1,169 @@
+"""The neighbours that count as rows of numbers, atom after atom, and sums over them: what stands before and behind
+layers of attention."""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from mdops.ops._register import register_fake, register_formula
+from mdops.ops.env_mat import no_mask
+
+
+class NeighborRows(NamedTuple):
+    """Which slots of a pair list (N, K) are rows, and what there is of the neighbours.
+
+    Attributes:
+        offsets: (N + 1,) int32, where each atom's rows begin.
+        slots: (N K,) int32, n K + k of each row; -1 behind the last.
+        taken: (N,) int32, neighbours that take places; within: (N,) int32, all within the cutoff.
+        nearest: (N,), the distance to the nearest neighbour, A; the cutoff where there is none.
+    """
+
+    offsets: torch.Tensor
+    slots: torch.Tensor
+    taken: torch.Tensor
+    within: torch.Tensor
+    nearest: torch.Tensor
+
+
+class SplineRows(NamedTuple):
+    """Of each of E rows.
+
+    Attributes:
+        environment: (E, 4), R of `env_mat`.
+        switch: (E,), from 1 to 0 between the cutoffs.
+        directions: (E, 3), unit vectors to the neighbours; shorter where x, y and z of R are below 1e-12.
+        g: (E, M), the splines.
+    """
+
+    environment: torch.Tensor
+    switch: torch.Tensor
+    directions: torch.Tensor
+    g: torch.Tensor
+
+
+def neighbor_rows(
+    displacements: torch.Tensor,
+    counts: torch.Tensor,
+    types: torch.Tensor,
+    *,
+    cutoff: float,
+    pair_mask: torch.Tensor | None = None,
+    zeroed: torch.Tensor | None = None,
+) -> NeighborRows:
+    """The slots with a neighbour within the cutoff, but for pairs in `pair_mask`. A distance that is NaN counts.
+
+    Args:
+        displacements, counts, types: as for `env_mat`.
+        cutoff: A.
+        pair_mask: (ntypes, ntypes) bool; None: all pairs count.
+        zeroed: (ntypes, ntypes) bool, of the pairs in `pair_mask` those that take places all the same; None: none do.
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match, or (on the CPU) a type or count is out of range.
+    """
+    masks = (no_mask(counts) if mask is None else mask for mask in (pair_mask, zeroed))
+    return NeighborRows(*torch.ops.mdops.neighbor_rows(displacements, counts, types, *masks, cutoff))
+
+
+def spline_rows(
+    displacements: torch.Tensor,
+    slots: torch.Tensor,
+    counts: torch.Tensor,
+    types: torch.Tensor,
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    table: torch.Tensor,
+    *,
+    cutoff: float,
+    cutoff_smooth: float,
+    s_max: float,
+    rows: int,
+    protection: float = 0.0,
+    gated: bool = False,
+) -> SplineRows:
+    """Rows of the environment matrix and g = sum_b phi_b(s) C_ct[b] of the first `rows` slots; zeros where one is -1.
+
+    phi_b are those of `spline_moment`, c is the type of the centre and t that of the neighbour. With a gate,
+    g = sum_b phi_b(s) (C_c[b] + switch C_ct[b]). Differentiable once, in `displacements`.
+
+    Args:
+        displacements, counts, types, mean, std, cutoff, cutoff_smooth, protection: as for `env_mat`.
+        slots: (N K,) int32, of `neighbor_rows`.
+        table: (ntypes, F, B, M): C of centres of each type; F = ntypes, and one more with a gate, C_c first.
+        s_max: the last knot, 1/A; there are B - 5 pieces.
+        rows: E.
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match, or (on the CPU) a type, count or slot is out of range.
+    """
+    switch = cutoff, cutoff_smooth, protection, s_max
+    given = displacements, slots, counts, types, mean, std, table
+    return SplineRows(*torch.ops.mdops.spline_rows(*given, *switch, rows, gated))
+
+
+def row_moments(environment: torch.Tensor, g: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """T[n, a] = sum over the rows j of atom n of environment[j, a] g[j]. Twice differentiable in both.
+
+    Args:
+        environment: (E, 4) float32 or float64; g: (E, M).
+        offsets: (N + 1,) int32, from 0 to E; on a GPU there may be rows behind the last atom's.
+
+    Returns:
+        (N, 4, M).
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match, or (on the CPU) `offsets` falls or does not end at E.
+    """
+    return torch.ops.mdops.row_moments(environment, g, offsets)
+
+
+@register_fake("neighbor_rows")
+def _(displacements: Any, counts: Any, types: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    n, width, _ = displacements.shape
+    sizes = (n + 1, n * width, n, n)
+    return *(types.new_empty(size) for size in sizes), displacements.new_empty(n)
+
+
+@register_fake("spline_rows")
+def _(displacements: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    table, rows = args[5], args[-2]
+    shapes = ((rows, 4), (rows,), (rows, 3), (rows, table.shape[3]))
+    return tuple(displacements.new_empty(shape) for shape in shapes)
+
+
+@register_fake("spline_rows_backward")
+def _(a: Any, b: Any, c: Any, d: Any, displacements: Any, *args: Any) -> torch.Tensor:
+    return displacements.new_empty(displacements.shape)
+
+
+@register_fake("row_moments")
+def _(environment: Any, g: Any, offsets: Any) -> torch.Tensor:
+    return g.new_empty(offsets.shape[0] - 1, 4, g.shape[1])
+
+
+@register_fake("row_moments_backward")
+def _(grad: Any, environment: Any, g: Any, offsets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return environment.new_empty(environment.shape), g.new_empty(g.shape)
+
+
+def _rows_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (torch.ops.mdops.spline_rows_backward(*grads, *args),)
+
+
+def _moments_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return torch.ops.mdops.row_moments_backward(grads[0], *args)
+
+
+def _moments_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    """The sums are linear in either of their arguments."""
+    (u, v), (grad, environment, g, offsets) = grads, args
+    by_grad = row_moments(u, g, offsets) + row_moments(environment, v, offsets) if needs[0] else None
+    if not (needs[1] or needs[2]):
+        return by_grad, None, None
+    return by_grad, *torch.ops.mdops.row_moments_backward(grad, u, v, offsets)
+
+
+register_formula("spline_rows", _rows_formula, (0,))
+register_formula("row_moments", _moments_formula, (0, 1))
+register_formula("row_moments_backward", _moments_backward_formula, (0, 1, 2))

@@ -1,0 +1,88 @@
+#include "core/gpu_list.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/error.h"
+#include "neighbor/gpu_rows.h"
+
+namespace mdops::core {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// Types of atoms that have an energy; -1 for the others.
+__global__ void centers_kernel(const int32_t* types, int64_t centers, int64_t all, int32_t* to) {
+  const int64_t i = gpu_cells::thread_index();
+  if (i < all) to[i] = i < centers ? types[i] : -1;
+}
+
+}  // namespace
+
+GpuRows& rows_on_gpu(const mdops_list& list, int gpu, cudaStream_t stream) {
+  const std::lock_guard<std::mutex> lock(list.guard);
+  list.check_on(gpu);
+  if (!list.there || list.there->gpu != gpu) {
+    std::unique_ptr<GpuRows> made = std::make_unique<GpuRows>(gpu);
+    std::vector<int32_t> types = list.types;
+    std::fill(types.begin() + list.atoms, types.end(), -1);
+    const Rows& from = list.rows;
+    made->width = from.width;
+    made->neighbors.copy(from.neighbors.data(), list.atoms * from.width, stream);
+    made->images.copy(from.images.data(), list.atoms * from.width, stream);
+    made->counts.copy(from.counts.data(), list.atoms * list.ntypes, stream);
+    made->types.copy(types.data(), static_cast<int64_t>(types.size()), stream);
+    check_cuda(cudaStreamSynchronize(stream));  // `types` goes
+    list.there = std::move(made);
+  }
+  return static_cast<GpuRows&>(*list.there);
+}
+
+void GpuSearch::run(const mdops_input& input, const double* positions, double cutoff, cudaStream_t stream,
+                    GpuRows& rows) {
+  const int64_t centers = input.atoms, all = input.atoms + input.ghosts;
+  if (all > 1 << 29) throw Error(MDOPS_INVALID, "input: more than 2^29 atoms");
+  const Gpu gpu("neighbours", gpu_, stream);
+  const Box box(input);
+  const int32_t* const types = types_.copy(input.types, all, stream);
+  check_cuda(cudaMemsetAsync(systems_.resize(all), 0, 4 * all, stream));
+  const GpuAtoms atoms{all,
+                       1,
+                       ntypes_,
+                       positions,
+                       cell_.copy(box.cell, 9, stream),
+                       periodic_.copy(box.periodic, 3, stream),
+                       systems_.data(),
+                       types,
+                       cutoff,
+                       centers};
+  SortedCells sorted(gpu, atoms);
+  sorted.sort(cells_.resize(sorted.bytes()));
+  Word* const longest = longest_.resize(1);
+  int64_t *const needed = needed_.resize(2), *const told = needed_here_.resize(3);
+  for (;;) {
+    rows.counts.resize(centers * ntypes_);
+    gpu.clear(rows.counts.data(), 4 * centers * ntypes_);
+    gpu.clear(longest, sizeof(Word));
+    const MatrixWriter writer{rows.width,
+                              ntypes_,
+                              rows.neighbors.resize(centers * rows.width),
+                              rows.images.resize(centers * rows.width),
+                              rows.counts.data(),
+                              longest};
+    gpu.launch(gpu_search::search<MatrixWriter>, blocks_for(all, gpu_search::kWarps),
+               gpu_search::kWarps * kWarp, 0, atoms, sorted.cells(), writer);
+    gpu.launch(write_needed, 1, 1, 0, longest, sorted.cells().status, needed);
+    check_cuda(cudaMemcpyAsync(told, needed, 16, cudaMemcpyDeviceToHost, stream));
+    check_cuda(cudaMemcpyAsync(told + 2, sorted.cells().status, 8, cudaMemcpyDeviceToHost, stream));
+    check_cuda(cudaStreamSynchronize(stream));
+    if (told[0] < 0) throw Error(MDOPS_INVALID, "input: " + refusal_of(static_cast<Word>(told[2])));
+    if (told[0] <= rows.width) break;
+    rows.width = told[0] + 4;  // which may do for the steps to come, too
+  }
+  gpu.launch(centers_kernel, blocks_for(all, kThreads), kThreads, 0, types, centers, all,
+             rows.types.resize(all));
+}
+
+}  // namespace mdops::core

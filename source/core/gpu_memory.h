@@ -1,0 +1,76 @@
+// Memory of a GPU, and errors of CUDA as the core's.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace mdops::core {
+
+inline void check_cuda(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // which would come again otherwise, where the GPU goes on
+  if (error == cudaErrorMemoryAllocation) throw Error(MDOPS_MEMORY, "the GPU has not enough memory");
+  throw Error(MDOPS_DEVICE, std::string("CUDA: ") + cudaGetErrorString(error));
+}
+
+// While this lives, a GPU is the thread's current device.
+class OnGpu {
+ public:
+  explicit OnGpu(int index) {
+    check_cuda(cudaGetDevice(&before_));
+    check_cuda(cudaSetDevice(index));
+  }
+  ~OnGpu() { cudaSetDevice(before_); }
+  OnGpu(const OnGpu&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+// Numbers in the memory of the current device, or of the host where the GPU reaches it. What was there is
+// lost when it grows.
+template <class T, bool OfHost = false>
+class GpuArray {
+ public:
+  GpuArray() = default;
+  GpuArray(const GpuArray&) = delete;
+  ~GpuArray() { release(); }
+
+  T* data() const { return data_; }
+
+  T* resize(int64_t size) {
+    if (size <= size_) return data_;
+    release();
+    const int64_t more = size + size / 8;  // as the number of ghosts goes up and down
+    void* memory = nullptr;
+    check_cuda(OfHost ? cudaMallocHost(&memory, more * sizeof(T)) : cudaMalloc(&memory, more * sizeof(T)));
+    data_ = static_cast<T*>(memory), size_ = more;
+    return data_;
+  }
+
+  // From wherever the numbers are.
+  T* copy(const T* from, int64_t size, cudaStream_t stream) {
+    resize(size);
+    if (size) check_cuda(cudaMemcpyAsync(data_, from, size * sizeof(T), cudaMemcpyDefault, stream));
+    return data_;
+  }
+
+ private:
+  void release() {
+    if (data_) OfHost ? cudaFreeHost(data_) : cudaFree(data_);
+    data_ = nullptr, size_ = 0;
+  }
+
+  T* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+template <class T>
+using HostArray = GpuArray<T, true>;
+
+}  // namespace mdops::core

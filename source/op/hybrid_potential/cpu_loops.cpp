@@ -1,0 +1,58 @@
+#include "hybrid_potential/cpu_loops.h"
+
+namespace mdops {
+
+namespace {
+
+// Where the layers of a packed net stand.
+template <class T>
+std::vector<DenseLayer<T>> packed_layers(const NetShape& net, const T* at) {
+  std::vector<DenseLayer<T>> layers;
+  int64_t inputs = net.features + net.extra;
+  for (int n = 0; n < net.layers; ++n) {
+    const int64_t outputs = net.neurons[n], weights = inputs * outputs;
+    layers.push_back({at, at + weights, at + weights + outputs});
+    at += weights + 2 * outputs, inputs = outputs;
+  }
+  layers.push_back({at, at + inputs, nullptr});
+  return layers;
+}
+
+}  // namespace
+
+// Every thread takes an equal part of each net's atoms, as in a step of one descriptor.
+template <class T>
+void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const StepResults<T>& results,
+                 int32_t* within, T* grad_extra) {
+  const PotentialArgs<T>& first = args.first();
+  std::vector<std::vector<DenseLayer<T>>> layers;
+  for (int n = 0; n < first.nets; ++n)
+    layers.push_back(packed_layers(args.net, nets + n * net_size(args.net)));
+  const Order order(first.types, results.centers, first.ntypes);
+  const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
+  std::vector<Share<T>> shares(threads);
+  parallel(threads, 1, [&](int64_t begin, int64_t end) {
+    const ScratchMemory<BlockScratch> memory(op, MDOPS_RUN(hybrid_scratch_size, args) * sizeof(T));
+    T* scratch = static_cast<T*>(memory.data());
+    for (int64_t thread = begin; thread < end; ++thread) {
+      HybridResults<T> out{results.of_thread(first, shares[thread]), within, grad_extra};
+      for (int n = 0; n < first.nets; ++n) {
+        const int64_t from = order.first_of(n, first.nets), count = order.count_of(n, first.nets);
+        const int64_t own = count * thread / threads, end_of_own = count * (thread + 1) / threads;
+        MDOPS_RUN(hybrid_potential, args, layers[n].data(), order.ids.data() + from + own, end_of_own - own,
+                  scratch, out);
+      }
+      shares[thread].bad_atom = out.sums.bad_atom;
+    }
+  });
+  results.finish(op, args.parts[args.widest], shares);
+}
+
+#define MDOPS_INSTANTIATE(T)                                                                               \
+  template void hybrid_step<T>(const Op&, const HybridArgs<T>&, const T*, const StepResults<T>&, int32_t*, \
+                               T*);
+MDOPS_INSTANTIATE(float)
+MDOPS_INSTANTIATE(double)
+#undef MDOPS_INSTANTIATE
+
+}  // namespace mdops

@@ -1,0 +1,109 @@
+#include "common/cuda.h"
+#include "hybrid_potential/gpu_run.h"
+#include "hybrid_potential/inputs.h"
+#include "spline_potential/gpu_fold.h"
+
+namespace mdops {
+
+namespace {
+
+class GpuCall : public CudaOp {
+ public:
+  explicit GpuCall(const Tensor& positions) : CudaOp("hybrid_potential", "positions", positions) {}
+
+  HybridOutputs run(HybridInputs in, bool atom_virial) const {
+    const PotentialInputs& first = in.first();
+    if (first.dtype != ScalarType::Float)
+      fail(*this, "on a GPU this op computes in float32: compose float64 models of the single ops");
+    in.nets = aligned(in.nets);
+    for (PotentialInputs& part : in.parts) part.tables = aligned(part.tables);
+    const int64_t n = first.atoms, extra = in.extra();
+    Tensor energy = empty(*this, {n}, ScalarType::Double);
+    Tensor forces = empty(*this, {n, 3}, ScalarType::Double);
+    Tensor virial = empty(*this, {first.systems, 3, 3}, ScalarType::Double);
+    Tensor within = empty(*this, {n, in.count(), first.ntypes}, ScalarType::Int);
+    Tensor nearest = empty(*this, {n}, first.dtype);
+    Tensor grad_extra = empty(*this, {n, extra}, first.dtype);
+    Tensor of_atoms = empty(*this, {atom_virial ? n : 0, 3, 3}, ScalarType::Double);
+    std::vector<FittingShape> shapes;
+    std::vector<StepArgs> parts;
+    for (int64_t k = 0; k < in.count(); ++k) {
+      shapes.push_back(in.parts[k].net);
+      parts.push_back(arguments(in, k));
+    }
+    StepArgs& p = parts[in.widest()];
+    p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
+    p.net.net = hybrid_net(shapes, in.net);
+    p.energy = energy.mutable_data_ptr<double>(), p.forces = forces.mutable_data_ptr<double>();
+    p.virial = virial.mutable_data_ptr<double>(), p.nearest = nearest.mutable_data_ptr<float>();
+    if (atom_virial && n) p.atom_virial = of_atoms.mutable_data_ptr<double>();
+    for (const StepArgs& part : parts) {
+      const std::string refusal = step_refusal<kHybridParts>(limits(), p.net.net, part.ntypes,
+                                                             part.moment_rows(), part.width, part.axis);
+      if (!refusal.empty()) fail(*this, refusal);
+    }
+    check_packed(*this, in.nets, GpuNet(p.net.net, kHybridParts).size);
+    const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
+    const HybridOut out{weight, grad_extra.mutable_data_ptr<float>(), within.mutable_data_ptr<int32_t>()};
+    HybridCall call(*this, std::move(parts), in.widest(), out);
+    Tensor memory = empty(*this, {call.bytes()}, ScalarType::Byte);
+    call.run(memory.mutable_data_ptr());
+    return {energy, forces, virial, within, nearest, grad_extra, of_atoms};
+  }
+
+ private:
+  StepArgs arguments(const HybridInputs& in, int64_t k) const {
+    const PotentialInputs& part = in.parts[k];
+    int32_of("positions", part.atoms), int32_of("cell", part.systems);
+    int32_of("neighbors", part.neighbors.size(1)), int32_of("tables", part.tables.size(2));
+    StepArgs p{};
+    fill(part, part.positions.const_data_ptr<double>(), p);
+    p.width = part.net.width, p.axis = part.net.axis, p.plain = part.net.plain;
+    p.extra_size = static_cast<int>(in.extra());
+    if (in.absent[k].size(0)) p.places.absent = in.absent[k].const_data_ptr<int32_t>();
+    return p;
+  }
+};
+
+Tensor hybrid_potential_pack(Tensors weights, Tensors biases, Tensors timesteps, Integers width,
+                             Integers axis) {
+  constexpr const char* name = "hybrid_potential_pack";
+  if (weights.empty())
+    fail(name, "expected weights, biases and timesteps of two layers or more, as many of each");
+  const CudaOp op(name, "weights", weights[0]);
+  const HybridNetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
+  if (in.layers.weights[0].scalar_type() != ScalarType::Float)
+    fail(op, "on a GPU nets are packed in float32");
+  NetShape shape{};
+  shape.layers = in.layers.net.layers, shape.extra = static_cast<int>(in.extra);
+  for (int n = 0; n < shape.layers; ++n) shape.neurons[n] = in.layers.net.neurons[n];
+  const GpuNetShape net = hybrid_net(in.parts, shape);
+  if (!matrices_fit(net)) fail(op, "a layer of the fitting net has too many weights for a GPU");
+  std::vector<LayerWeights> layers;
+  for (const DenseLayer<float>& layer : in.layers.layers<float>())
+    layers.push_back({layer.weight, layer.bias, layer.timestep});
+  const int neurons = net.neurons[0];
+  Tensor folded = empty(op, {net.inputs, neurons}, ScalarType::Float);
+  op.clear(folded);
+  const float* from = layers[0].weight;
+  float* to = folded.mutable_data_ptr<float>();
+  for (const FittingShape& part : in.parts) {
+    const int count = Features(part.width, part.axis).count();
+    op.launch(fold_kernel, count, 256, 0, from, part.width, part.axis, 0, neurons, to);
+    from += part.features * neurons, to += static_cast<int64_t>(count) * neurons;
+  }
+  op.check(cudaMemcpyAsync(to, from, 4 * in.extra * neurons, cudaMemcpyDeviceToDevice, op.stream()));
+  layers[0].weight = folded.const_data_ptr<float>();
+  Tensor packed = empty(op, {GpuNet(net, kHybridParts).size}, ScalarType::Float);
+  NetPacker<kHybridParts>(op, net, layers, packed.mutable_data_ptr<float>()).pack();
+  return packed;
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
+  m.impl("hybrid_potential_pack", TORCH_BOX(&mdops::hybrid_potential_pack));
+  m.impl("hybrid_potential", TORCH_BOX(&mdops::hybrid_potential<mdops::GpuCall>));
+}

@@ -1,0 +1,103 @@
+// The kernels of a step of several descriptors on a GPU: T of each, the row of features of all, and the
+// forces of each from its part of that row's gradient. What a warp does for an atom is that of one
+// descriptor's step (spline_potential/gpu_moments.h, gpu_forces.h).
+#pragma once
+
+#include "hybrid_potential/hybrid_potential.h"
+#include "spline_potential/gpu_forces.h"
+
+namespace mdops {
+
+// Where a descriptor's features stand.
+struct PartFeatures {
+  const float* t;  // of the chunk's rows
+  int table_width, width, axis, first;
+  bool plain;
+};
+
+struct HybridFeatures {
+  const float* bounds;  // of the rows' features
+  int count, first_extra, most_axis;
+  PartFeatures parts[kMostParts];
+};
+
+// What the forces of a descriptor take beside the step's own arguments.
+struct PartForces {
+  const double* weight;  // (N,); null: 1
+  int first;             // number of the row
+  int first_extra;
+  bool ends;          // whether this kernel writes the energies and what follows
+  float* grad_extra;  // (N, extra)
+};
+
+// T of a descriptor, and the bound of the rows' features so far.
+template <bool Gated>
+__global__ void __launch_bounds__(kAtomThreads, 3)
+    part_moments_kernel(StepArgs p, float* bounds, bool first) {
+  extern __shared__ __align__(16) char shared[];
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  const int i = atom_of(p, row);
+  if (i < 0) return;
+  MDOPS_STAGE(moments);
+  float bound = form_t<Gated>(p, i, row, AtomMemory(shared, p));
+  for (int d = 16; d > 0; d /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAllLanes, bound, d));
+  if (lane_index() == 0) bounds[row] = first ? bound : fmaxf(bound, bounds[row]);
+}
+
+template <int Parts>
+__global__ void __launch_bounds__(kAtomThreads) features_kernel(StepArgs p, HybridFeatures h) {
+  extern __shared__ __align__(16) char shared[];
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  const int i = atom_of(p, row);
+  if (i == -2) return;
+  if (i < 0) return write_empty_row<Parts>(p, row);
+  MDOPS_STAGE(features);
+  float4* const narrow = reinterpret_cast<float4*>(shared) + threadIdx.x / kWarp * h.most_axis;
+  const InputRow<Parts> out = begin_row<Parts>(p.net, row, bound_with_extra(p, i, h.bounds[row]));
+  for (int k = 0; k < h.count; ++k) {
+    const PartFeatures& part = h.parts[k];
+    const float* t_row = part.t + row * 4 * part.table_width;
+    for (int l = lane_index(); l < part.axis; l += kWarp)
+      narrow[l] = part.plain ? make_float4(1, 0, 0, 0)
+                             : make_float4(t_row[l], t_row[part.table_width + l],
+                                           t_row[2 * part.table_width + l], t_row[3 * part.table_width + l]);
+    __syncwarp();
+    write_d(Features(part.width, part.axis), part.first, t_row, part.table_width, narrow, out);
+    __syncwarp();
+  }
+  write_extra(p, i, h.first_extra, out);
+}
+
+template <bool Gated, bool Virials>
+__global__ void __launch_bounds__(kAtomThreads, 2) part_forces_kernel(StepArgs p, PartForces h) {
+  extern __shared__ __align__(16) char shared[];
+  MDOPS_STAGE(forces);
+  const int warp = threadIdx.x / kWarp;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + warp;
+  const ForceMemory m(shared, warp, p);
+  const int i = real_atom_of(p, row);
+  if (i >= 0) {
+    const float* gradient = p.net.inputs + row * p.net.net.inputs;
+    const float weight = h.weight ? static_cast<float>(h.weight[i]) : 1.0f;
+    atom_forces<Gated, Virials>(p, row, i, gradient + h.first, weight, m);
+    if (h.ends)
+      for (int k = lane_index(); k < p.extra_size; k += kWarp)
+        h.grad_extra[static_cast<int64_t>(i) * p.extra_size + k] = weight * gradient[h.first_extra + k];
+  }
+  if (lane_index() == 0) {
+    m.virial[9] = i >= 0 ? p.batch[i] : -1;
+    if (i >= 0 && h.ends) write_energy(p, row, i);
+  }
+  add_virials(p, shared);
+}
+
+// (N, parts, ntypes) from (parts, N, ntypes).
+static __global__ void within_kernel(const int32_t* of_parts, int64_t atoms, int parts, int ntypes,
+                                     int32_t* within) {
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (k >= atoms * parts * ntypes) return;
+  const int64_t i = k / ntypes / parts, part = k / ntypes % parts;
+  within[k] = of_parts[(part * atoms + i) * ntypes + k % ntypes];
+}
+
+}  // namespace mdops

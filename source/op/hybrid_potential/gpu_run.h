@@ -1,0 +1,146 @@
+// A step of several descriptors on a GPU from the host: its memory, its launches.
+#pragma once
+
+#include <vector>
+
+#include "hybrid_potential/gpu_kernels.h"
+#include "spline_potential/gpu_run.h"
+
+namespace mdops {
+
+constexpr int kHybridParts = 2;  // of float16 in the place of a number (gpu_shape.h)
+
+// The net behind the features of all descriptors, each in the order of `Features`, and the further inputs.
+inline GpuNetShape hybrid_net(const std::vector<FittingShape>& parts, NetShape net) {
+  GpuNetShape shape{};
+  int inputs = net.extra;
+  for (const FittingShape& part : parts) inputs += Features(part.width, part.axis).count();
+  shape.inputs = round_up(inputs, GpuNetShape::kInputUnit), shape.layers = net.layers;
+  for (int n = 0; n < net.layers; ++n) shape.neurons[n] = net.neurons[n], shape.residual[n] = net.residual[n];
+  shape.activation = net.activation[0], shape.threshold = static_cast<float>(net.threshold[0]);
+  return shape;
+}
+
+// What a step has beside the results of each descriptor's arguments.
+struct HybridOut {
+  const double* weight;
+  float* grad_extra;
+  int32_t* within;
+};
+
+class HybridCall {
+ public:
+  // The descriptors' inputs and sizes are given; results, and the net, of the one with the longest cutoff.
+  HybridCall(const Gpu& gpu, std::vector<StepArgs> parts, int widest, HybridOut out)
+      : gpu_(gpu),
+        limits_(gpu.limits()),
+        way_(choose_way<kHybridParts>(parts[widest].net.net, parts[widest].atoms, limits_)),
+        parts_(std::move(parts)),
+        widest_(widest),
+        out_(out) {
+    set_rows<kHybridParts>(gpu, limits_, way_, parts_[widest]);
+  }
+
+  int64_t bytes() {
+    Workspace space(nullptr);
+    divide(space);
+    return space.size();
+  }
+
+  void run(void* memory) {
+    Workspace space(static_cast<char*>(memory));
+    divide(space);
+    const StepArgs& p = parts_[widest_];
+    const int64_t counts = static_cast<int64_t>(p.atoms) * p.ntypes, all = counts * parts_.size();
+    if (!alone()) gpu_.clear(within_, all * 4);
+    if (p.extra_size) gpu_.clear(out_.grad_extra, int64_t{p.atoms} * p.extra_size * 4);
+    launch_order(gpu_, p);
+    for (int first = 0; first < p.rows; first += p.net.rows) chunk(first);
+    launch_end(gpu_, p);
+    if (!alone())
+      gpu_.launch(within_kernel, blocks_for(all, 256), 256, 0, within_, p.atoms, parts_.size(), p.ntypes,
+                  out_.within);
+  }
+
+ private:
+  void divide(Workspace& space) {
+    StepArgs& first = parts_[widest_];
+    take_call(space, first);
+    take_net(space, way_, first, net_);
+    bounds_ = space.take<float>(first.net.rows);
+    within_ = out_.within;
+    if (!alone())
+      within_ = space.take<int32_t>(static_cast<int64_t>(first.atoms) * first.ntypes * parts_.size());
+    float* const nearest = space.take<float>(first.atoms);  // of the others: nobody asks
+    features_.bounds = bounds_, features_.count = static_cast<int>(parts_.size());
+    features_.first_extra = features_.most_axis = 0;
+    for (int k = 0; k < features_.count; ++k) {
+      StepArgs& p = parts_[k];
+      if (k != widest_) share(first, nearest, p);
+      p.within = within_ + static_cast<int64_t>(k) * p.atoms * p.ntypes;
+      take_rows(space, p);
+      features_.parts[k] = {p.t, p.table_width, p.width, p.axis, features_.first_extra, p.plain};
+      features_.first_extra += p.features().count();
+      features_.most_axis = std::max(features_.most_axis, p.axis);
+    }
+  }
+
+  // What all descriptors of the call have in common.
+  static void share(const StepArgs& of, float* nearest, StepArgs& p) {
+    p.at = of.at, p.atom_sums = of.atom_sums, p.virial_sums = of.virial_sums, p.row_atom = of.row_atom;
+    p.tile_net = of.tile_net, p.failed = of.failed, p.rows = of.rows, p.tile_rows = of.tile_rows;
+    p.output_parts = of.output_parts, p.net = of.net, p.out_bias = of.out_bias;
+    p.most_force = of.most_force, p.most_virial = of.most_virial;
+    p.energy = of.energy, p.atom_virial = of.atom_virial, p.nearest = nearest;
+  }
+
+  void chunk(int first) {
+    for (StepArgs& p : parts_) p.first_row = first;
+    StepArgs& one = parts_[widest_];
+    const int64_t rows = std::min(one.rows - first, one.net.rows);
+    if (alone()) {
+      launch_warps(gpu_, one.gated ? moments<true>() : moments<false>(), rows, AtomMemory::bytes(one), one);
+    } else {
+      for (StepArgs& p : parts_)
+        launch_warps(gpu_, p.gated ? part_moments_kernel<true> : part_moments_kernel<false>, rows,
+                     AtomMemory::bytes(p), p, bounds_, &p == parts_.data());
+      launch_warps(gpu_, way_.input_parts ? features_kernel<kHybridParts> : features_kernel<0>, rows,
+                   16 * features_.most_axis, one, features_);
+    }
+    one.net.tile_type = one.tile_net + first / one.tile_rows;
+    run_net<kHybridParts>(gpu_, one.net, net_, rows / one.tile_rows, way_.kind);
+    for (size_t k = 0; k < parts_.size(); ++k) {
+      const StepArgs& p = parts_[k];
+      const PartForces more{out_.weight, features_.parts[k].first, features_.first_extra, k == 0,
+                            out_.grad_extra};
+      launch_warps(gpu_, p.gated ? forces<true>(p) : forces<false>(p), rows, ForceMemory::bytes(p), p, more);
+    }
+  }
+
+  // Whether there is one descriptor: its moments become features in one kernel, as in its own step.
+  bool alone() const { return parts_.size() == 1; }
+
+  template <bool Gated>
+  auto moments() const -> void (*)(StepArgs) {
+    return way_.input_parts ? moments_kernel<kHybridParts, Gated> : moments_kernel<0, Gated>;
+  }
+
+  using ForcesKernel = void (*)(StepArgs, PartForces);
+  template <bool Gated>
+  static ForcesKernel forces(const StepArgs& p) {
+    return p.atom_virial ? part_forces_kernel<Gated, true> : part_forces_kernel<Gated, false>;
+  }
+
+  const Gpu& gpu_;
+  const GpuLimits limits_;
+  const NetWay way_;
+  std::vector<StepArgs> parts_;
+  const int widest_;
+  const HybridOut out_;
+  NetMemory net_;
+  float* bounds_;
+  int32_t* within_;
+  HybridFeatures features_;
+};
+
+}  // namespace mdops

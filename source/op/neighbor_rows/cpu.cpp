@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "common/parallel.h"
+#include "neighbor_rows/inputs.h"
+
+namespace mdops {
+
+namespace {
+
+constexpr int64_t kAtomGrain = 16, kRowGrain = 512;  // a piece of work, at least
+
+// f(slot, type of the neighbour) for the neighbours of an atom within the cutoff.
+template <class T, class F>
+void each_near(const RowListArgs<T>& args, int64_t atom, const F& f) {
+  const SlotArgs<T>& list = args.list;
+  if (list.types[atom] < 0) return;
+  int64_t slot = atom * list.width;
+  for (int t = 0; t < list.ntypes; ++t)
+    for (int64_t last = slot + list.counts[atom * list.ntypes + t]; slot < last; ++slot) {
+      const T r2 = squared_length(list.displacements + 3 * slot);
+      if (within_cutoff(r2, args.cutoff2)) f(slot, t, r2);
+    }
+}
+
+template <class T>
+void list_rows(const RowListArgs<T>& args, const RowListResults<T>& out) {
+  const SlotArgs<T>& list = args.list;
+  out.offsets[0] = 0;
+  parallel(list.atoms, kAtomGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      int32_t rows = 0, taken = 0, within = 0;
+      T nearest = args.cutoff2;
+      each_near(args, i, [&](int64_t, int t, T r2) {
+        const int type = list.types[i];
+        ++within, rows += !args.masked(type, t), taken += args.takes(type, t);
+        nearest = nearest_of(nearest, r2);
+      });
+      out.offsets[i + 1] = rows, out.taken[i] = taken, out.within[i] = within;
+      out.nearest[i] = std::sqrt(nearest);
+    }
+  });
+  for (int64_t i = 0; i < list.atoms; ++i) out.offsets[i + 1] += out.offsets[i];
+  parallel(list.atoms, kAtomGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      int32_t* at = out.slots + out.offsets[i];
+      each_near(args, i, [&](int64_t slot, int t, T) {
+        if (!args.masked(list.types[i], t)) *at++ = static_cast<int32_t>(slot);
+      });
+    }
+  });
+  std::fill(out.slots + out.offsets[list.atoms], out.slots + list.atoms * list.width, -1);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> neighbor_rows(const Tensor& displacements,
+                                                                 const Tensor& counts, const Tensor& types,
+                                                                 const Tensor& pair_mask,
+                                                                 const Tensor& zeroed, double cutoff) {
+  const Op op("neighbor_rows");
+  const RowListInputs in(op, displacements, counts, types, pair_mask, zeroed, cutoff);
+  Tensor offsets = empty({in.list.atoms + 1}, ScalarType::Int);
+  Tensor slots = empty({in.list.atoms * in.list.width}, ScalarType::Int);
+  Tensor taken = empty({in.list.atoms}, ScalarType::Int), within = empty({in.list.atoms}, ScalarType::Int);
+  Tensor nearest = empty({in.list.atoms}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    list_rows(in.args<T>(),
+              RowListResults<T>{offsets.mutable_data_ptr<int32_t>(), slots.mutable_data_ptr<int32_t>(),
+                                taken.mutable_data_ptr<int32_t>(), within.mutable_data_ptr<int32_t>(),
+                                nearest.mutable_data_ptr<T>()});
+  });
+  return {offsets, slots, taken, within, nearest};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> spline_rows_op(const Tensor& displacements, const Tensor& slots,
+                                                          const Tensor& counts, const Tensor& types,
+                                                          const Tensor& mean, const Tensor& std,
+                                                          const Tensor& table, double cutoff,
+                                                          double cutoff_smooth, double protection,
+                                                          double s_max, int64_t rows, bool gated) {
+  const Op op("spline_rows");
+  const SplineRowsInputs in(op, displacements, slots, counts, types, mean, std, table, cutoff, cutoff_smooth,
+                            protection, s_max, rows, gated);
+  SplineRowsTensors out(op, in);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto args = in.args<T>();
+    const auto results = out.results<T>();
+    parallel(in.rows, kRowGrain,
+             [&](int64_t begin, int64_t end) { MDOPS_RUN(spline_rows, args, begin, end, results); });
+  });
+  return {out.environment, out.switches, out.directions, out.g};
+}
+
+Tensor spline_rows_backward(const Tensor& grad_environment, const Tensor& grad_switch,
+                            const Tensor& grad_directions, const Tensor& grad_g, const Tensor& displacements,
+                            const Tensor& slots, const Tensor& counts, const Tensor& types,
+                            const Tensor& mean, const Tensor& std, const Tensor& table, double cutoff,
+                            double cutoff_smooth, double protection, double s_max, int64_t rows, bool gated) {
+  const Op op("spline_rows_backward");
+  const SplineRowsInputs in(op, displacements, slots, counts, types, mean, std, table, cutoff, cutoff_smooth,
+                            protection, s_max, rows, gated);
+  const SplineRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions, grad_g);
+  Tensor out = zeros({in.list.atoms, in.list.width, 3}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto args = in.args<T>();
+    const auto gradients = grad.gradients<T>();
+    parallel(in.rows, kRowGrain, [&](int64_t begin, int64_t end) {
+      MDOPS_RUN(spline_row_gradients, args, begin, end, gradients, out.mutable_data_ptr<T>());
+    });
+  });
+  return out;
+}
+
+Tensor row_moments_op(const Tensor& environment, const Tensor& g, const Tensor& offsets) {
+  const Op op("row_moments");
+  const RowMomentInputs in(op, environment, g, offsets);
+  Tensor out = empty({in.atoms, 4, in.channels}, in.dtype);
+  dispatch_float(op, in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto args = in.args<T>();
+    parallel(in.atoms, kAtomGrain, [&](int64_t begin, int64_t end) {
+      MDOPS_RUN(row_moments, args, begin, end, out.mutable_data_ptr<T>());
+    });
+  });
+  return out;
+}
+
+std::tuple<Tensor, Tensor> row_moments_backward(const Tensor& grad_, const Tensor& environment,
+                                                const Tensor& g, const Tensor& offsets) {
+  const Op op("row_moments_backward");
+  const RowMomentInputs in(op, environment, g, offsets);
+  const Tensor grad = in.grad(op, grad_);
+  Tensor by_environment = zeros({in.rows, 4}, in.dtype), by_g = zeros({in.rows, in.channels}, in.dtype);
+  dispatch_float(op, in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto args = in.args<T>();
+    parallel(in.atoms, kAtomGrain, [&](int64_t begin, int64_t end) {
+      MDOPS_RUN(row_moment_gradients, args, grad.const_data_ptr<T>(), begin, end,
+                by_environment.mutable_data_ptr<T>(), by_g.mutable_data_ptr<T>());
+    });
+  });
+  return {by_environment, by_g};
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  m.impl("neighbor_rows", TORCH_BOX(&mdops::neighbor_rows));
+  m.impl("spline_rows", TORCH_BOX(&mdops::spline_rows_op));
+  m.impl("spline_rows_backward", TORCH_BOX(&mdops::spline_rows_backward));
+  m.impl("row_moments", TORCH_BOX(&mdops::row_moments_op));
+  m.impl("row_moments_backward", TORCH_BOX(&mdops::row_moments_backward));
+}

@@ -1,0 +1,173 @@
+#include "common/vectors.h"
+#include "neighbor_rows/neighbor_rows.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+namespace {
+
+// f(column, zero of the type that it computes with) for all columns: whole vectors, then single numbers.
+template <class T, class F>
+inline __attribute__((always_inline)) void each_column(int64_t columns, const F& f) {
+  int64_t k = 0;
+  for (; k + kLanes<T> <= columns; k += kLanes<T>) f(k, Vector<T>{});
+  for (; k < columns; ++k) f(k, T(0));
+}
+
+template <class T>
+inline __attribute__((always_inline)) T sum_of(const Vector<T>& whole, T rest) {
+  return sum_lanes<T>(whole) + rest;
+}
+
+// Sums of numbers that come as vectors or alone.
+template <class T>
+struct Sum {
+  Vector<T> whole{};
+  T rest = 0;
+
+  inline __attribute__((always_inline)) void add(const Vector<T>& x) { whole += x; }
+  inline __attribute__((always_inline)) void add(T x) { rest += x; }
+  inline __attribute__((always_inline)) T value() const { return sum_of<T>(whole, rest); }
+};
+
+// sum_m w[m] of the six rows of a table.
+template <class T, class V>
+inline __attribute__((always_inline)) V weighted(const T* w, const T* rows, int64_t columns, int64_t k,
+                                                 V sum) {
+  for (int m = 0; m < kSplineSupport; ++m) sum += w[m] * load<V>(rows + m * columns + k);
+  return sum;
+}
+
+// The rows of the table for a row: of g itself, and of what the gate multiplies, which is null without one.
+template <class T>
+struct TableRows {
+  const T *plain, *gated;
+
+  TableRows(const SplineRowsArgs<T>& args, const Row<T>& row, int interval)
+      : plain(args.table + args.channels * args.table_row(row.type, args.gated ? 0 : row.kind, interval)),
+        gated(args.gated ? args.table + args.channels * args.table_row(row.type, 1 + row.kind, interval)
+                         : nullptr) {}
+};
+
+template <class T>
+void rows_forward(const SplineRowsArgs<T>& args, int64_t begin, int64_t end, const SplineRows<T>& out) {
+  for (int64_t n = begin; n < end; ++n) {
+    T *g = out.g + n * args.channels, *environment = out.environment + 4 * n,
+      *direction = out.directions + 3 * n;
+    const int64_t slot = args.slots[n];
+    const Row<T> row = row_of_slot(args, slot);
+    if (row.is_wrong) {  // empty: others were refused
+      out.switches[n] = 0;
+      for (int a = 0; a < 4; ++a) environment[a] = 0;
+      for (int a = 0; a < 3; ++a) direction[a] = 0;
+      for (int64_t k = 0; k < args.channels; ++k) g[k] = 0;
+      continue;
+    }
+    const RowTerms<T> terms(row.d, args.cutoff);
+    row_numbers(row, terms, environment, direction);
+    out.switches[n] = terms.w;
+    const SplinePlace<T> place = spline_place(terms.f.s, args.grid);
+    T value[kSplineSupport], slope[kSplineSupport];
+    spline_basis(place, args.grid.inv_step, value, slope);
+    const TableRows<T> table(args, row, place.interval);
+    each_column<T>(args.channels, [&](int64_t k, auto zero) {
+      using V = decltype(zero);
+      V x = weighted(value, table.plain, args.channels, k, zero);
+      if (table.gated) x += terms.w * weighted(value, table.gated, args.channels, k, zero);
+      store<V>(g + k, x);
+    });
+  }
+}
+
+template <class T>
+void rows_backward(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,
+                   const SplineRows<T, const T*>& grad, T* out) {
+  for (int64_t n = begin; n < end; ++n) {
+    const int64_t slot = args.slots[n];
+    const Row<T> row = row_of_slot(args, slot);
+    if (row.is_wrong) continue;
+    const RowTerms<T> terms(row.d, args.cutoff);
+    const SplinePlace<T> place = spline_place(terms.f.s, args.grid);
+    T value[kSplineSupport], slope[kSplineSupport];
+    spline_basis(place, args.grid.inv_step, value, slope);
+    const TableRows<T> table(args, row, place.interval);
+    const T* by_g = grad.g + n * args.channels;
+    Sum<T> by_s, by_switch;
+    each_column<T>(args.channels, [&](int64_t k, auto zero) {
+      using V = decltype(zero);
+      const V u = load<V>(by_g + k);
+      V change = weighted(slope, table.plain, args.channels, k, zero);
+      if (table.gated) {
+        change += terms.w * weighted(slope, table.gated, args.channels, k, zero);
+        by_switch.add(u * weighted(value, table.gated, args.channels, k, zero));
+      }
+      by_s.add(u * change);
+    });
+    row_gradient(row, terms, grad.environment + 4 * n, grad.switches[n] + by_switch.value(),
+                 grad.directions + 3 * n, by_s.value(), out + 3 * slot);
+  }
+}
+
+template <class T>
+void moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out) {
+  for (int64_t i = begin; i < end; ++i) {
+    T* t = out + 4 * args.channels * i;
+    each_column<T>(args.channels, [&](int64_t k, auto zero) {
+      using V = decltype(zero);
+      V sum[4] = {zero, zero, zero, zero};
+      for (int64_t j = args.offsets[i]; j < args.offsets[i + 1]; ++j) {
+        const V g = load<V>(args.g + args.channels * j + k);
+        for (int a = 0; a < 4; ++a) sum[a] += args.environment[4 * j + a] * g;
+      }
+      for (int a = 0; a < 4; ++a) store<V>(t + a * args.channels + k, sum[a]);
+    });
+  }
+}
+
+template <class T>
+void moments_backward(const RowMomentArgs<T>& args, const T* grad, int64_t begin, int64_t end,
+                      T* by_environment, T* by_g) {
+  for (int64_t i = begin; i < end; ++i) {
+    const T* t = grad + 4 * args.channels * i;
+    for (int64_t j = args.offsets[i]; j < args.offsets[i + 1]; ++j) {
+      const T *row = args.environment + 4 * j, *g = args.g + args.channels * j;
+      Sum<T> sum[4];
+      each_column<T>(args.channels, [&](int64_t k, auto zero) {
+        using V = decltype(zero);
+        const V of_g = load<V>(g + k);
+        V x = zero;
+        for (int a = 0; a < 4; ++a) {
+          const V u = load<V>(t + a * args.channels + k);
+          x += row[a] * u;
+          sum[a].add(u * of_g);
+        }
+        store<V>(by_g + args.channels * j + k, x);
+      });
+      for (int a = 0; a < 4; ++a) by_environment[4 * j + a] = sum[a].value();
+    }
+  }
+}
+
+}  // namespace
+
+#define MDOPS_DEFINE(T)                                                                                   \
+  void spline_rows(const SplineRowsArgs<T>& args, int64_t begin, int64_t end, const SplineRows<T>& out) { \
+    rows_forward(args, begin, end, out);                                                                  \
+  }                                                                                                       \
+  void spline_row_gradients(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,                    \
+                            const SplineRows<T, const T*>& grad, T* out) {                                \
+    rows_backward(args, begin, end, grad, out);                                                           \
+  }                                                                                                       \
+  void row_moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out) {                    \
+    moments(args, begin, end, out);                                                                       \
+  }                                                                                                       \
+  void row_moment_gradients(const RowMomentArgs<T>& args, const T* grad, int64_t begin, int64_t end,      \
+                            T* environment, T* g) {                                                       \
+    moments_backward(args, grad, begin, end, environment, g);                                             \
+  }
+MDOPS_DEFINE(float)
+MDOPS_DEFINE(double)
+#undef MDOPS_DEFINE
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

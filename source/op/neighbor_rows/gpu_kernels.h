@@ -1,0 +1,393 @@
+// The kernels on rows of neighbours. Rows are found by a warp an atom, after a scan of how many there are;
+// their splines are made by a warp for 32 rows: each lane has what is a row's own, and all lanes the columns
+// of one row after the other. Sums go in one order whatever runs when.
+#pragma once
+
+#include "common/rows.h"
+#include "neighbor_rows/neighbor_rows.h"
+
+namespace mdops {
+
+namespace gpu_neighbor_rows {
+
+constexpr int kWarps = 8, kScanThreads = 1024;
+constexpr int kAtomWarps = 4;  // of a block that has one atom
+
+// Of the 32 slots from `first` on of an atom: whether this lane's has a neighbour within the cutoff, and of
+// which type.
+template <class T>
+struct LaneSlot {
+  int64_t slot;
+  int type;
+  bool near;
+  T r2;
+
+  __device__ LaneSlot(const RowListArgs<T>& args, SlotTypes& types, int64_t atom, int64_t first)
+      : slot(atom * args.list.width + first + lane_index()), near(false), r2(args.cutoff2) {
+    type = types.of(first + lane_index());
+    if (type < 0) return;
+    r2 = squared_length(args.list.displacements + 3 * slot);
+    near = within_cutoff(r2, args.cutoff2);
+  }
+};
+
+// f(lane's slot, type of the atom) for the slots of an atom that has usable ones, in all lanes.
+template <class T, class F>
+__device__ RowKind each_slot(const RowListArgs<T>& args, int64_t atom, const F& f) {
+  const SlotArgs<T>& list = args.list;
+  const int32_t type = list.types[atom], *counts = list.counts + atom * list.ntypes;
+  const RowKind kind = row_kind(type, list.ntypes, counts, list.width);
+  if (kind != RowKind::real) return kind;
+  int64_t slots = 0;
+  for (int t = 0; t < list.ntypes; ++t) slots += counts[t];
+  SlotTypes types(counts, list.ntypes);
+  for (int64_t first = 0; first < slots; first += kWarp) f(LaneSlot<T>(args, types, atom, first), type);
+  return kind;
+}
+
+__device__ __forceinline__ int count_lanes(bool is) {
+  return __popc(__ballot_sync(kAllLanes, is));
+}
+
+// Offsets get how many rows each atom has.
+template <class T>
+__global__ void count_kernel(RowListArgs<T> args, RowListResults<T> out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (i >= args.list.atoms) return;
+  int rows = 0, taken = 0, within = 0;
+  T nearest = args.cutoff2;
+  const RowKind kind = each_slot(args, i, [&](const LaneSlot<T>& lane, int type) {
+    rows += count_lanes(lane.near && !args.masked(type, lane.type));
+    taken += count_lanes(lane.near && args.takes(type, lane.type));
+    within += count_lanes(lane.near);
+    if (lane.near) nearest = nearest_of(nearest, lane.r2);
+  });
+  for (int step = kWarp / 2; step; step /= 2)
+    nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, step));
+  if (lane_index() > 0) return;
+  out.offsets[i + 1] = rows, out.taken[i] = taken, out.within[i] = within;
+  out.nearest[i] = kind == RowKind::wrong ? not_a_number<T>() : sqrt(nearest);
+}
+
+// Sums up to each of n numbers, in their place behind a zero; by one block.
+__device__ __forceinline__ int sum_before(int mine, int* of_warps, int* total) {
+  const int lane = lane_index(), warp = threadIdx.x / kWarp;
+  int sum = mine;
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int other = __shfl_up_sync(kAllLanes, sum, step);
+    if (lane >= step) sum += other;
+  }
+  if (lane == kWarp - 1) of_warps[warp] = sum;
+  __syncthreads();
+  int before = 0, all = 0;
+  for (int w = 0; w < kScanThreads / kWarp; ++w) {
+    if (w < warp) before += of_warps[w];
+    all += of_warps[w];
+  }
+  __syncthreads();
+  *total = all;
+  return before + sum - mine;
+}
+
+inline __global__ void __launch_bounds__(kScanThreads) scan_kernel(int32_t* offsets, int64_t n) {
+  __shared__ int of_warps[kScanThreads / kWarp];
+  if (threadIdx.x == 0) offsets[0] = 0;
+  int so_far = 0;
+  for (int64_t first = 0; first < n; first += kScanThreads) {
+    const int64_t at = first + threadIdx.x;
+    const int mine = at < n ? offsets[at + 1] : 0;
+    int total = 0;
+    const int before = sum_before(mine, of_warps, &total);
+    if (at < n) offsets[at + 1] = so_far + before + mine;
+    so_far += total;
+  }
+}
+
+template <class T>
+__global__ void fill_kernel(RowListArgs<T> args, RowListResults<T> out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (i >= args.list.atoms) return;
+  int32_t* at = out.slots + out.offsets[i];
+  each_slot(args, i, [&](const LaneSlot<T>& lane, int type) {
+    const bool is_row = lane.near && !args.masked(type, lane.type);
+    const unsigned rows = __ballot_sync(kAllLanes, is_row);
+    if (is_row) at[__popc(rows & ((1u << lane_index()) - 1))] = static_cast<int32_t>(lane.slot);
+    at += __popc(rows);
+  });
+}
+
+// V numbers side by side, which lie so that they may be read at once.
+template <class T, int V>
+struct Numbers {
+  T x[V];
+
+  __device__ __forceinline__ static Numbers load(const T* from) {
+    Numbers n;
+    if constexpr (V == 4) {
+      const float4 four = *reinterpret_cast<const float4*>(from);
+      n.x[0] = four.x, n.x[1] = four.y, n.x[2] = four.z, n.x[3] = four.w;
+    } else {
+      n.x[0] = from[0];
+    }
+    return n;
+  }
+  __device__ __forceinline__ void store(T* to) const {
+    if constexpr (V == 4)
+      *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+    else
+      to[0] = x[0];
+  }
+};
+
+// A lane's own row.
+template <class T>
+struct LaneRow {
+  Row<T> row;
+  bool is_there, is_wrong;
+  RowTerms<T> terms;
+  T value[kSplineSupport], slope[kSplineSupport];
+  int64_t plain, gated;  // rows of the table
+  __device__ LaneRow(const SplineRowsArgs<T>& args, int64_t n) : plain(0), gated(0) {
+    const int64_t slot = n < args.rows ? args.slots[n] : -1;
+    row = row_of_slot(args, slot);
+    is_there = !row.is_wrong, is_wrong = slot != -1 && row.is_wrong;
+    for (int m = 0; m < kSplineSupport; ++m) value[m] = slope[m] = 0;
+    if (!is_there) return;
+    terms = RowTerms<T>(row.d, args.cutoff);
+    const SplinePlace<T> place = spline_place(terms.f.s, args.grid);
+    spline_basis(place, args.grid.inv_step, value, slope);
+    plain = args.table_row(row.type, args.gated ? 0 : row.kind, place.interval);
+    if (args.gated) gated = args.table_row(row.type, 1 + row.kind, place.interval);
+  }
+};
+
+template <class T>
+__device__ __forceinline__ void of_lane(const T (&mine)[kSplineSupport], int lane, T (&w)[kSplineSupport]) {
+#pragma unroll
+  for (int m = 0; m < kSplineSupport; ++m) w[m] = __shfl_sync(kAllLanes, mine[m], lane);
+}
+
+// sum_m w[m] of six rows of the table at a column.
+template <class T, int V>
+__device__ __forceinline__ void weighted(const T (&w)[kSplineSupport], const T* rows, int64_t columns,
+                                         T factor, T (&sum)[V]) {
+  T found[V] = {};
+#pragma unroll
+  for (int m = 0; m < kSplineSupport; ++m) {
+    const auto four = Numbers<T, V>::load(rows + m * columns);
+#pragma unroll
+    for (int v = 0; v < V; ++v) found[v] += w[m] * four.x[v];
+  }
+#pragma unroll
+  for (int v = 0; v < V; ++v) sum[v] += factor * found[v];
+}
+
+template <class T, bool Gated, int V>
+__global__ void __launch_bounds__(kWarps* kWarp) rows_kernel(SplineRowsArgs<T> args, SplineRows<T> out) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp) * kWarp;
+  if (first >= args.rows) return;
+  const int lane = lane_index();
+  const int64_t mine = first + lane;
+  const LaneRow<T> own(args, mine);
+  const unsigned there = __ballot_sync(kAllLanes, own.is_there),
+                 wrong = __ballot_sync(kAllLanes, own.is_wrong);
+  if (mine < args.rows) {
+    T environment[4] = {}, direction[3] = {};
+    if (own.is_there) row_numbers(own.row, own.terms, environment, direction);
+    const T bad = own.is_wrong ? not_a_number<T>() : T(0);
+    out.switches[mine] = own.terms.w + bad;
+    for (int a = 0; a < 4; ++a) out.environment[4 * mine + a] = environment[a] + bad;
+    for (int a = 0; a < 3; ++a) out.directions[3 * mine + a] = direction[a] + bad;
+  }
+  const int count = static_cast<int>(args.rows - first < kWarp ? args.rows - first : kWarp);
+#pragma unroll 1
+  for (int r = 0; r < count; ++r) {
+    T value[kSplineSupport];
+    of_lane(own.value, r, value);
+    const int64_t plain = __shfl_sync(kAllLanes, own.plain, r);
+    const int64_t gated = Gated ? __shfl_sync(kAllLanes, own.gated, r) : 0;
+    const T w = Gated ? __shfl_sync(kAllLanes, own.terms.w, r) : T(1);
+    T* const g = out.g + (first + r) * args.channels;
+    const bool is_there = there >> r & 1;
+    const T bad = wrong >> r & 1 ? not_a_number<T>() : T(0);
+    for (int64_t k = V * lane; k < args.channels; k += V * kWarp) {
+      Numbers<T, V> sum;
+#pragma unroll
+      for (int v = 0; v < V; ++v) sum.x[v] = bad;
+      if (is_there) {
+        weighted<T, V>(value, args.table + plain * args.channels + k, args.channels, T(1), sum.x);
+        if (Gated) weighted<T, V>(value, args.table + gated * args.channels + k, args.channels, w, sum.x);
+      }
+      sum.store(g + k);
+    }
+  }
+}
+
+template <class T>
+__device__ __forceinline__ T sum_of_warp(T x) {
+#pragma unroll
+  for (int step = kWarp / 2; step; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
+}
+
+// `out` is zero at entry.
+template <class T, bool Gated, int V>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    rows_backward_kernel(SplineRowsArgs<T> args, SplineRows<T, const T*> grad, T* out) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp) * kWarp;
+  if (first >= args.rows) return;
+  const int lane = lane_index();
+  const LaneRow<T> own(args, first + lane);
+  const unsigned there = __ballot_sync(kAllLanes, own.is_there);
+  if (there == 0) return;
+  const int count = kWarp - __clz(there);
+  T by_s = 0, by_switch = 0;
+#pragma unroll 1
+  for (int r = 0; r < count; ++r) {
+    T value[kSplineSupport], slope[kSplineSupport];
+    of_lane(own.slope, r, slope);
+    if (Gated) of_lane(own.value, r, value);
+    const int64_t plain = __shfl_sync(kAllLanes, own.plain, r);
+    const int64_t gated = Gated ? __shfl_sync(kAllLanes, own.gated, r) : 0;
+    const T w = Gated ? __shfl_sync(kAllLanes, own.terms.w, r) : T(1);
+    if (!(there >> r & 1)) continue;
+    const T* const g = grad.g + (first + r) * args.channels;
+    T change = 0, of_gate = 0;
+    for (int64_t k = V * lane; k < args.channels; k += V * kWarp) {
+      const auto u = Numbers<T, V>::load(g + k);
+      T x[V] = {}, y[V] = {};
+      weighted<T, V>(slope, args.table + plain * args.channels + k, args.channels, T(1), x);
+      if (Gated) {
+        weighted<T, V>(slope, args.table + gated * args.channels + k, args.channels, w, x);
+        weighted<T, V>(value, args.table + gated * args.channels + k, args.channels, T(1), y);
+      }
+#pragma unroll
+      for (int v = 0; v < V; ++v) change += u.x[v] * x[v], of_gate += u.x[v] * y[v];
+    }
+    change = sum_of_warp(change);
+    if (Gated) of_gate = sum_of_warp(of_gate);
+    if (lane == r) by_s = change, by_switch = of_gate;
+  }
+  if (!own.is_there) return;
+  const int64_t n = first + lane;
+  T found[3], by_row[4], by_direction[3];
+  for (int a = 0; a < 4; ++a) by_row[a] = grad.environment[4 * n + a];
+  for (int a = 0; a < 3; ++a) by_direction[a] = grad.directions[3 * n + a];
+  row_gradient(own.row, own.terms, by_row, by_switch + grad.switches[n], by_direction, by_s, found);
+  for (int a = 0; a < 3; ++a) out[3 * own.row.slot + a] = found[a];
+}
+
+// The rows of an atom; none, and wrong, where offsets are out of range.
+struct RowRange {
+  int begin, end;
+  bool is_wrong;
+
+  template <class T>
+  __device__ RowRange(const RowMomentArgs<T>& args, int64_t atom)
+      : begin(args.offsets[atom]), end(args.offsets[atom + 1]) {
+    is_wrong = begin < 0 || end < begin || end > args.rows;
+    if (is_wrong) begin = end = 0;
+  }
+};
+
+// A block an atom, a warp each fourth of its rows.
+template <class T, int V>
+__global__ void __launch_bounds__(kAtomWarps* kWarp) moments_kernel(RowMomentArgs<T> args, T* out) {
+  __shared__ T sums[kAtomWarps][4][V * kWarp];
+  const int64_t atom = blockIdx.x;
+  const int lane = lane_index(), warp = threadIdx.x / kWarp;
+  const RowRange rows(args, atom);
+  for (int64_t at = 0; at < args.channels; at += V * kWarp) {
+    const int64_t k = at + V * lane;
+    const bool there = k < args.channels;
+    T sum[4][V] = {};
+    if (there) {
+#pragma unroll 4
+      for (int j = rows.begin + warp; j < rows.end; j += kAtomWarps) {
+        const auto g = Numbers<T, V>::load(args.g + j * args.channels + k);
+#pragma unroll
+        for (int a = 0; a < 4; ++a) {
+          const T r = args.environment[4 * static_cast<int64_t>(j) + a];
+#pragma unroll
+          for (int v = 0; v < V; ++v) sum[a][v] += r * g.x[v];
+        }
+      }
+    }
+#pragma unroll
+    for (int a = 0; a < 4; ++a)
+#pragma unroll
+      for (int v = 0; v < V; ++v) sums[warp][a][V * lane + v] = sum[a][v];
+    __syncthreads();
+    for (int n = threadIdx.x; n < 4 * V * kWarp; n += kAtomWarps * kWarp) {
+      const int a = n / (V * kWarp), column = n % (V * kWarp);
+      if (at + column >= args.channels) continue;
+      T total = rows.is_wrong ? not_a_number<T>() : T(0);
+      for (int w = 0; w < kAtomWarps; ++w) total += sums[w][a][column];
+      out[(4 * atom + a) * args.channels + at + column] = total;
+    }
+    __syncthreads();
+  }
+}
+
+// A block an atom; the results are zero at entry.
+template <class T, int V>
+__global__ void __launch_bounds__(kAtomWarps* kWarp)
+    moments_backward_kernel(RowMomentArgs<T> args, const T* grad, T* by_environment, T* by_g) {
+  const int64_t atom = blockIdx.x;
+  const int lane = lane_index(), warp = threadIdx.x / kWarp;
+  const RowRange rows(args, atom);
+  const T* const of_atom = grad + 4 * atom * args.channels;
+  const bool at_once = args.channels <= V * kWarp;
+  T t[4][V] = {};
+  const auto load = [&](int64_t k) {
+#pragma unroll
+    for (int a = 0; a < 4; ++a) {
+      const auto four = Numbers<T, V>::load(of_atom + a * args.channels + k);
+#pragma unroll
+      for (int v = 0; v < V; ++v) t[a][v] = four.x[v];
+    }
+  };
+  if (at_once && V * lane < args.channels) load(V * lane);
+#pragma unroll 2
+  for (int j = rows.begin + warp; j < rows.end; j += kAtomWarps) {
+    T r[4], sum[4] = {};
+#pragma unroll
+    for (int a = 0; a < 4; ++a) r[a] = args.environment[4 * static_cast<int64_t>(j) + a];
+    for (int64_t k = V * lane; k < args.channels; k += V * kWarp) {
+      if (!at_once) load(k);
+      const auto g = Numbers<T, V>::load(args.g + j * args.channels + k);
+      Numbers<T, V> x{};
+#pragma unroll
+      for (int a = 0; a < 4; ++a)
+#pragma unroll
+        for (int v = 0; v < V; ++v) x.x[v] += r[a] * t[a][v], sum[a] += t[a][v] * g.x[v];
+      x.store(by_g + j * args.channels + k);
+    }
+#pragma unroll
+    for (int a = 0; a < 4; ++a) sum[a] = sum_of_warp(sum[a]);
+    if (lane < 4) {
+      const T mine = lane == 0 ? sum[0] : lane == 1 ? sum[1] : lane == 2 ? sum[2] : sum[3];
+      by_environment[4 * static_cast<int64_t>(j) + lane] = mine;
+    }
+  }
+}
+
+// Rows behind the last atom's are of none; where an atom's offsets are wrong, no row that another has not is
+// a number.
+template <class T>
+__global__ void clear_rows_kernel(RowMomentArgs<T> args, T* by_environment, T* by_g) {
+  bool is_wrong = args.offsets[0] != 0;
+  for (int64_t i = threadIdx.x; i < args.atoms; i += blockDim.x) is_wrong |= RowRange(args, i).is_wrong;
+  is_wrong = __syncthreads_or(is_wrong);
+  const int64_t begin = is_wrong ? 0 : args.offsets[args.atoms];
+  const T value = is_wrong ? not_a_number<T>() : T(0);
+  const int64_t numbers = (args.rows - begin) * args.channels, environments = 4 * (args.rows - begin);
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t k = thread; k < numbers; k += threads) by_g[begin * args.channels + k] = value;
+  for (int64_t k = thread; k < environments; k += threads) by_environment[4 * begin + k] = value;
+}
+
+}  // namespace gpu_neighbor_rows
+
+}  // namespace mdops

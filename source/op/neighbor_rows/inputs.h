@@ -1,0 +1,195 @@
+// The arguments of the ops on rows of neighbours, checked at entry; for the CPU and for GPUs.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "common/cutoff.h"
+#include "common/pair_checks.h"
+#include "common/tensor.h"
+#include "neighbor_rows/neighbor_rows.h"
+
+namespace mdops {
+
+// A pair list whose slots are ordered by type.
+struct SlotInputs {
+  Tensor displacements, counts, types;
+  ScalarType dtype;
+  int64_t atoms, width, ntypes;
+
+  SlotInputs(const Op& op, const Tensor& displacements_, const Tensor& counts_, const Tensor& types_)
+      : displacements(float_input(op, "displacements", displacements_, {kAny, kAny, 3})),
+        counts(displacements),
+        types(displacements),
+        dtype(displacements.scalar_type()),
+        atoms(displacements.size(0)),
+        width(displacements.size(1)) {
+    counts = input(op, "counts", counts_, ScalarType::Int, {atoms, kAny});
+    ntypes = counts.size(1);
+    types = input(op, "types", types_, ScalarType::Int, {atoms});
+    if (atoms * width > INT32_MAX) fail(op, "argument `displacements` has more slots than 32 bits count");
+    if (op.on_cpu()) {
+      check_range(op, "types", types, -1, ntypes);
+      check_counts(op, counts, width);
+    }
+  }
+
+  template <class T>
+  SlotArgs<T> args() const {
+    return {displacements.const_data_ptr<T>(),
+            counts.const_data_ptr<int32_t>(),
+            types.const_data_ptr<int32_t>(),
+            atoms,
+            width,
+            static_cast<int>(ntypes)};
+  }
+};
+
+struct RowListInputs {
+  SlotInputs list;
+  Tensor pair_mask, zeroed;
+  double cutoff;
+
+  RowListInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+                const Tensor& pair_mask_, const Tensor& zeroed_, double cutoff_)
+      : list(op, displacements, counts, types),
+        pair_mask(input(op, "pair_mask", pair_mask_, ScalarType::Bool, {list.ntypes, list.ntypes})),
+        zeroed(input(op, "zeroed", zeroed_, ScalarType::Bool, {list.ntypes, list.ntypes})),
+        cutoff(cutoff_) {
+    if (!(cutoff > 0) || !std::isfinite(cutoff))
+      fail(op, "argument `cutoff` is " + std::to_string(cutoff) + " A, expected a finite number > 0");
+  }
+
+  template <class T>
+  RowListArgs<T> args() const {
+    const T c = static_cast<T>(cutoff);
+    return {list.args<T>(), pair_mask.const_data_ptr<bool>(), zeroed.const_data_ptr<bool>(), c * c};
+  }
+};
+
+struct SplineRowsInputs {
+  SlotInputs list;
+  Tensor slots, mean, std, table;
+  double cutoff, cutoff_smooth, protection, s_max;
+  int64_t rows, channels, functions, intervals;
+  bool gated;
+
+  SplineRowsInputs(const Op& op, const Tensor& displacements, const Tensor& slots_, const Tensor& counts,
+                   const Tensor& types, const Tensor& mean_, const Tensor& std_, const Tensor& table_,
+                   double cutoff_, double cutoff_smooth_, double protection_, double s_max_, int64_t rows_,
+                   bool gated_)
+      : list(op, displacements, counts, types),
+        slots(input(op, "slots", slots_, ScalarType::Int, {list.atoms * list.width})),
+        mean(input(op, "mean", mean_, list.dtype, {list.ntypes})),
+        std(input(op, "std", std_, list.dtype, {list.ntypes, 2})),
+        table(input(op, "table", table_, list.dtype, {list.ntypes, list.ntypes + gated_, kAny, kAny})),
+        cutoff(cutoff_),
+        cutoff_smooth(cutoff_smooth_),
+        protection(protection_),
+        s_max(s_max_),
+        rows(rows_),
+        channels(table.size(3)),
+        functions(table.size(1)),
+        intervals(table.size(2) - kSplineSupport + 1),
+        gated(gated_) {
+    check_cutoff(op, cutoff, cutoff_smooth, protection);
+    if (!(s_max > 0) || !std::isfinite(s_max))
+      fail(op, "argument `s_max` is " + std::to_string(s_max) + " 1/A, expected a finite number > 0");
+    if (intervals < 1 || channels < 1)
+      fail(op, "argument `table` has " + std::to_string(table.size(2)) + " functions of " +
+                   std::to_string(channels) + " numbers, expected at least 6 of 1");
+    if (rows < 0 || rows > list.atoms * list.width)
+      fail(op, "argument `rows` is " + std::to_string(rows) + ", expected 0 to the number of slots");
+    if (op.on_cpu()) {
+      const int32_t* at = slots.const_data_ptr<int32_t>();
+      for (int64_t k = 0; k < rows; ++k)
+        if (at[k] < -1 || at[k] >= list.atoms * list.width)
+          fail(op, "argument `slots` holds " + std::to_string(at[k]) + ", expected -1 or a slot");
+    }
+  }
+
+  template <class T>
+  SplineRowsArgs<T> args() const {
+    return {list.args<T>(),
+            slots.const_data_ptr<int32_t>(),
+            mean.const_data_ptr<T>(),
+            std.const_data_ptr<T>(),
+            table.const_data_ptr<T>(),
+            {static_cast<T>(cutoff), static_cast<T>(cutoff_smooth), static_cast<T>(protection)},
+            {static_cast<T>(intervals / s_max), static_cast<int>(intervals)},
+            rows,
+            channels,
+            static_cast<int>(functions),
+            gated};
+  }
+};
+
+// Results of spline_rows, or gradients by them.
+struct SplineRowsTensors {
+  Tensor environment, switches, directions, g;
+
+  SplineRowsTensors(const Op& op, const SplineRowsInputs& in)
+      : environment(empty(op, {in.rows, 4}, in.list.dtype)),
+        switches(empty(op, {in.rows}, in.list.dtype)),
+        directions(empty(op, {in.rows, 3}, in.list.dtype)),
+        g(empty(op, {in.rows, in.channels}, in.list.dtype)) {}
+
+  SplineRowsTensors(const Op& op, const SplineRowsInputs& in, const Tensor& environment_,
+                    const Tensor& switches_, const Tensor& directions_, const Tensor& g_)
+      : environment(input(op, "grad_environment", environment_, in.list.dtype, {in.rows, 4})),
+        switches(input(op, "grad_switch", switches_, in.list.dtype, {in.rows})),
+        directions(input(op, "grad_directions", directions_, in.list.dtype, {in.rows, 3})),
+        g(input(op, "grad_g", g_, in.list.dtype, {in.rows, in.channels})) {}
+
+  template <class T>
+  SplineRows<T> results() {
+    return {environment.mutable_data_ptr<T>(), switches.mutable_data_ptr<T>(),
+            directions.mutable_data_ptr<T>(), g.mutable_data_ptr<T>()};
+  }
+  template <class T>
+  SplineRows<T, const T*> gradients() const {
+    return {environment.const_data_ptr<T>(), switches.const_data_ptr<T>(), directions.const_data_ptr<T>(),
+            g.const_data_ptr<T>()};
+  }
+};
+
+struct RowMomentInputs {
+  Tensor environment, g, offsets;
+  ScalarType dtype;
+  int64_t rows, channels, atoms;
+
+  RowMomentInputs(const Op& op, const Tensor& environment_, const Tensor& g_, const Tensor& offsets_)
+      : environment(float_input(op, "environment", environment_, {kAny, 4})),
+        g(environment),
+        offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
+        dtype(environment.scalar_type()),
+        rows(environment.size(0)) {
+    g = input(op, "g", g_, dtype, {rows, kAny});
+    channels = g.size(1);
+    if (offsets.size(0) < 1) fail(op, "argument `offsets` is empty, expected one more than there are atoms");
+    atoms = offsets.size(0) - 1;
+    if (!op.on_cpu()) return;
+    const int32_t* o = offsets.const_data_ptr<int32_t>();
+    if (o[0] != 0 || o[atoms] != rows)
+      fail(op, "argument `offsets` goes from " + std::to_string(o[0]) + " to " + std::to_string(o[atoms]) +
+                   ", expected from 0 to the " + std::to_string(rows) + " rows of `g`");
+    for (int64_t i = 0; i < atoms; ++i)
+      if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom " + std::to_string(i));
+  }
+
+  Tensor grad(const Op& op, const Tensor& grad_) const {
+    return input(op, "grad", grad_, dtype, {atoms, 4, channels});
+  }
+
+  template <class T>
+  RowMomentArgs<T> args() const {
+    return {environment.const_data_ptr<T>(),
+            g.const_data_ptr<T>(),
+            offsets.const_data_ptr<int32_t>(),
+            rows,
+            channels,
+            atoms};
+  }
+};
+
+}  // namespace mdops

@@ -1,0 +1,258 @@
+"""Models of the C core on a GPU (docs/core.md): as on the CPU, to float32's rounding."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from core_library import (
+    DEVICE,
+    EXTEND,
+    INVALID,
+    NEIGHBORS,
+    UNSUPPORTED,
+    CoreError,
+    List,
+    Model,
+    Output,
+    check,
+    given,
+    library,
+)
+from test_core import ANSWERS, KINDS, REFERENCE, assert_near, ghosts, rows_of, systems, without_mean, written
+
+NEAR = {"energy": 5e-6, "other": 2e-5}
+OF_SE_E2_A = (
+    "base",
+    "fparam_aparam",
+    "default_fparam",
+    "pair_exclude_types",
+    "exclude_types",
+    "fitting_shared",
+    "widths",
+)
+gpu = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return written(REFERENCE / "base", tmp_path_factory.mktemp("base") / "base.safetensors")
+
+
+@pytest.fixture(scope="module")
+def system():
+    return next(systems(REFERENCE / "base"))[0]
+
+
+def numbers(result):
+    return {name: np.asarray(result[name]) for name in ANSWERS}
+
+
+def refused(status, match, call, *args, **options):
+    with pytest.raises(CoreError, match=match) as caught:
+        call(*args, **options)
+    assert caught.value.status == status
+
+
+def crowd(system, copies=6):
+    """The system several times, far from itself: more atoms than one block of threads takes."""
+    shifts = [[0, 0, 40.0 * k] for k in range(copies)]
+    positions = np.concatenate([system["positions"] + shift for shift in shifts])
+    return positions, np.tile(system["types"], copies)
+
+
+# -- A list that the model searches for, on the CPU, too
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+def test_a_list_with_a_skin(base, system, device):
+    """It serves while atoms move; in a cell, and with ghosts in the place of images."""
+    model = Model(base, "float32", device=device)
+    positions, types, cell = system["positions"], system["types"], system["cell"]
+    moved = positions + np.random.default_rng(0).uniform(-0.2, 0.2, positions.shape)
+    wanted = Model(base, "float64").compute(moved, types, cell)
+    near = List.searched(model, positions, types, len(positions), 1.0, cell)
+    assert_near(model.compute(moved, cell=cell, near=near), numbers(wanted), NEAR)
+    # Periodic images are not of the input: of a second list, ghosts are.
+    places, kinds, owners = ghosts(cell, positions, types, model.info().cutoff + 1.0)
+    everything, kinds = np.concatenate([positions, places]), np.concatenate([types, kinds])
+    near = List.searched(model, everything, kinds, len(positions), 1.0)
+    shifts = places - positions[owners]
+    got = model.compute(np.concatenate([moved, moved[owners] + shifts]), near=near)
+    for name in ("forces", "atom_virial"):
+        folded = got[name][: len(positions)].copy()
+        np.add.at(folded, owners, got[name][len(positions) :])
+        got[name] = folded
+    assert_near(got, numbers(wanted), NEAR)
+
+
+def test_a_search_is_refused_as_computing_is(base, system):
+    model, positions = Model(base), system["positions"]
+    refused(INVALID, "types is null", List.searched, model, positions, None, 4)
+    refused(INVALID, "skin is negative", List.searched, model, positions, system["types"], 4, -1.0)
+    refused(INVALID, "types", List.searched, model, positions, system["types"] + 2, 4)
+
+
+def test_devices_that_are_not_there(base):
+    refused(INVALID, "device is gpu, expected cpu, cuda or cuda:N", Model, base, "float32", device="gpu")
+    refused(INVALID, "device is cuda:x", Model, base, "float32", device="cuda:x")
+    with pytest.raises(CoreError, match=r"cuda:99|without CUDA") as caught:
+        Model(base, "float32", device="cuda:99")
+    assert caught.value.status in (DEVICE, UNSUPPORTED)
+    assert library().mdops_gpu_count() <= torch.cuda.device_count()
+    assert Model(base, device="cpu").info().gpu == -1
+
+
+# -- Answers on a GPU
+
+
+@gpu
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *(REFERENCE / name for name in OF_SE_E2_A),
+        *(KINDS / name for name in ("se_e2_r_base", "se_e2_r_pairs")),
+    ],
+    ids=lambda folder: folder.name,
+)
+def test_as_on_the_cpu(folder, tmp_path):
+    path = written(folder, tmp_path / "model.safetensors")
+    there, here = Model(path, "float32", device="cuda"), Model(path, "float64")
+    assert (there.info().gpu, there.info().precision, there.info().threads) == (0, 0, 0)
+    for case, _ in systems(folder):
+        assert_near(there.compute(**case), numbers(here.compute(**case)), {"energy": 5e-6, "other": 5e-5})
+
+
+@gpu
+@pytest.mark.parametrize("case", ["dpa1_concat_attn0", "dpa1_attn0_strip", "se_atten_v2"])
+def test_dpa1_without_attention(case, tmp_path):
+    potential = without_mean(case)
+    potential.save(tmp_path / "model.safetensors", core=["float32", "float64"])
+    case, _ = next(systems(KINDS / case))
+    wanted = Model(tmp_path / "model.safetensors", overflow=EXTEND).compute(**case)
+    got = Model(tmp_path / "model.safetensors", "float32", EXTEND, device="cuda").compute(**case)
+    assert_near(got, numbers(wanted), NEAR)
+
+
+@gpu
+def test_ghosts_and_a_given_list(base, system):
+    cutoff = Model(base).info().cutoff
+    positions, types, _ = ghosts(system["cell"], system["positions"], system["types"], cutoff)
+    atoms = len(system["positions"])
+    everything = np.concatenate([system["positions"], positions])
+    kinds = np.concatenate([system["types"], types])
+    near = List(kinds, atoms, rows_of(everything, atoms, 1.2 * cutoff), 2)
+    wanted = Model(base).compute(everything, near=near)
+    model = Model(base, "float32", device="cuda:0")
+    assert_near(model.compute(everything, near=near), numbers(wanted), NEAR)
+    fewer = List(kinds[:atoms], atoms, rows_of(system["positions"], atoms, cutoff), 2)
+    alone = Model(base).compute(system["positions"], near=fewer)
+    assert_near(model.compute(system["positions"], near=fewer), numbers(alone), NEAR)
+    assert_near(model.compute(everything, near=near), numbers(wanted), NEAR)
+
+
+@gpu
+def test_memory_of_the_gpu(base, system):
+    """Positions and types from there, answers to there; and the thread's device stays."""
+    positions, types = crowd(system)
+    wanted = Model(base).compute(positions, types)
+    model, atoms = Model(base, "float32", device="cuda"), len(positions)
+    there = [torch.tensor(types, dtype=torch.int32, device="cuda"), torch.tensor(positions, device="cuda")]
+    shapes = {"forces": (atoms, 3), "atom_energy": (atoms,), "atom_virial": (atoms, 3, 3)}
+    out = {name: torch.zeros(s, dtype=torch.float64, device="cuda") for name, s in shapes.items()}
+    torch.cuda.synchronize()
+    input = given([*there, None, None, None, None], atoms, 0)
+    output = Output(**{name: value.data_ptr() for name, value in out.items()})
+    check(library().mdops_compute(model.handle, ctypes.byref(input), ctypes.byref(output)))
+    got = {"energy": output.energy, "virial": np.array(output.virial).reshape(3, 3)}
+    assert_near(got | {name: value.cpu().numpy() for name, value in out.items()}, numbers(wanted), NEAR)
+    assert torch.cuda.current_device() == 0
+
+
+@gpu
+def test_the_same_bits_and_threads_with_models_of_their_own(base, system):
+    positions, types = crowd(system)
+    wanted = Model(base, "float32", device="cuda").compute(positions, types)
+    failures = []
+
+    def work():
+        model = Model(base, "float32", device="cuda")
+        for size in (len(positions), 40, len(positions)):
+            got = model.compute(positions[:size], types[:size])
+        if got["energy"] != wanted["energy"] or not np.array_equal(got["forces"], wanted["forces"]):
+            failures.append(got)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures and not any(thread.is_alive() for thread in threads)
+
+
+@gpu
+def test_what_is_wrong_is_told(base, system, tmp_path):
+    model, positions, types = Model(base, "float32", device="cuda"), system["positions"], system["types"]
+    refused(UNSUPPORTED, "float32: float64 is the CPU's", Model, base, "float64", device="cuda")
+    refused(INVALID, "types.*out of range", model.compute, positions, types + 2, system["cell"])
+    refused(INVALID, "positions.*finite", model.compute, positions * np.nan, types, system["cell"])
+    refused(INVALID, "singular", model.compute, positions, types, np.ones((3, 3)))
+    together = positions.copy()
+    together[5] = together[2]
+    refused(NEIGHBORS, "same place as atom 2$", model.compute, together, types, system["cell"])
+    near = List.searched(model, positions, types, len(positions))
+    refused(INVALID, "made on a GPU, and the model is on the CPU", Model(base).compute, positions, near=near)
+    path = written(REFERENCE / "overflow", tmp_path / "model.safetensors")
+    case, _ = next(systems(REFERENCE / "overflow"))
+    with pytest.raises(CoreError) as here:
+        Model(path).compute(**case)
+    refused(
+        NEIGHBORS, r"neighbours of type \w+ .* sel is", Model(path, "float32", device="cuda").compute, **case
+    )
+    assert "sel is" in str(here.value)
+    wanted = Model(path, overflow=EXTEND).compute(**case)
+    assert_near(Model(path, "float32", EXTEND, device="cuda").compute(**case), numbers(wanted), NEAR)
+    assert np.isfinite(model.compute(positions, types)["energy"]), "and it goes on"
+
+
+@gpu
+def test_nothing_and_virtual_atoms(base, system):
+    model = Model(base, "float32", device="cuda")
+    assert model.compute(np.zeros((0, 3)), np.zeros(0, np.int32))["energy"] == 0
+    types = system["types"].copy()
+    types[3] = -1
+    wanted = Model(base).compute(system["positions"], types, system["cell"])
+    got = model.compute(system["positions"], types, system["cell"])
+    assert_near(got, numbers(wanted), NEAR)
+    assert got["atom_energy"][3] == 0 and not got["forces"][3].any()
+    near = List(types, len(types), rows_of(system["positions"], len(types), 6.0), 2)
+    broken = system["positions"].copy()
+    broken[1, 0] = np.nan
+    result = model.compute(broken, near=near)
+    assert np.isnan(result["energy"]) and np.isnan(result["nearest"])
+
+
+HIDDEN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from core_library import CoreError, Model, library
+assert library().mdops_gpu_count() == 0
+try:
+    Model(sys.argv[2], "float32", device="cuda")
+except CoreError as error:
+    assert "there is no cuda:0: this process sees 0 GPUs" in str(error)
+assert abs(Model(sys.argv[2], "float32").compute([[0.0, 0, 0], [1.0, 1, 0]], [0, 1])["energy"]) > 0
+"""
+
+
+@gpu
+def test_no_gpu_in_sight(base):
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run(
+        [sys.executable, "-c", HIDDEN, Path(__file__).parent, base], check=True, timeout=120, env=env
+    )

@@ -1,0 +1,134 @@
+"""Models of several parts in the C core: hybrids, linear and ZBL models and pair tables, against DeePMD-kit's answers
+and `Potential.compute`."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from core_library import EXTEND, NEIGHBORS, UNSUPPORTED, List, Model
+from test_core import (
+    ANSWERS,
+    FLOAT32,
+    FLOAT64,
+    KINDS,
+    assert_near,
+    ghosts,
+    refused,
+    rows_of,
+    systems,
+    written,
+)
+
+import mdops
+from mdops.errors import UnsupportedModelError
+
+CASES = (
+    "hybrid", "hybrid_parameters", "linear_nets_sum", "linear_parameters", "linear_tables_list", "linear_tables_mean",
+    "linear_tables_types", "pairtab", "pairtab_cubic", "pairtab_cubic_short", "pairtab_cut", "pairtab_excluded",
+    "pairtab_virtual", "pairtab_zeros", "zbl_excluded", "zbl_float32", "zbl_shorter_table",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_answers_of_deepmd_kit(case, tmp_path):
+    path = written(KINDS / case, tmp_path / "model.safetensors")
+    for precision in ("float64", "float32"):
+        tolerance = FLOAT32 if "float32" in (precision, case.partition("_")[2]) else FLOAT64
+        model = Model(path, precision)
+        for given, answers in systems(KINDS / case):
+            assert_near(model.compute(**given), answers, tolerance)
+
+
+def loaded(case):
+    """A case's model, whose absent neighbours add nothing where their type would be that of a system's first atom."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        potential = mdops.load(KINDS / case / "model.dp", dtype="float64", overflow="extend", spline=False)
+        with torch.no_grad():
+            for descriptor in potential.model.descriptors:
+                for part in descriptor.parts:
+                    if part.mixed:
+                        part.mean.zero_()
+        potential.use_spline()
+    return potential
+
+
+@pytest.mark.parametrize(
+    "case", ["zbl_switch", "zbl_alpha", "zbl_few_places", "linear_net_types", "linear_tables_few_places"]
+)
+def test_as_compute_has_it(case, tmp_path):
+    """To rounding; also with the periodic images as ghosts, on threads."""
+    potential = loaded(case)
+    potential.save(tmp_path / "model.safetensors", core=["float64"])
+    model = Model(tmp_path / "model.safetensors", overflow=EXTEND, threads=2)
+    for given, _ in systems(KINDS / case):
+        names = [potential.type_map[t] for t in given["types"]]
+        atoms = Atoms(names, given["positions"], cell=given.get("cell"), pbc="cell" in given)
+        answers = potential.compute(atoms, atom_virial=True)
+        wanted = {name: answers[name] for name in ANSWERS}
+        limits = {"energy": 1e-10, "other": 1e-9}
+        assert_near(model.compute(**given), wanted, limits)
+        if "cell" not in given:
+            continue
+        cutoff, count = model.info().cutoff, len(names)
+        places, kinds, owners = ghosts(given["cell"], given["positions"], given["types"], cutoff)
+        everything, kinds = (
+            np.concatenate([given["positions"], places]),
+            np.concatenate([given["types"], kinds]),
+        )
+        near = List(kinds, count, rows_of(everything, count, 1.1 * cutoff), len(potential.type_map))
+        got = model.compute(everything, near=near)
+        for name in ("forces", "atom_virial"):
+            folded = got[name][:count].copy()
+            np.add.at(folded, owners, got[name][count:])
+            got[name] = folded
+        assert_near(got, wanted, limits)
+
+
+def test_elements_are_chosen_of_a_blend(tmp_path):
+    potential = loaded("zbl_switch")
+    names = potential.type_map[::-1]
+    potential.save(tmp_path / "turned.safetensors", core=["float64"], elements=names)
+    model = Model(tmp_path / "turned.safetensors", overflow=EXTEND)
+    assert [model.info().names[t].decode() for t in range(len(names))] == names
+    given, _ = next(systems(KINDS / "zbl_switch"))
+    potential.save(tmp_path / "all.safetensors", core=["float64"])
+    wanted = Model(tmp_path / "all.safetensors", overflow=EXTEND).compute(**given)
+    got = model.compute(**{**given, "types": len(names) - 1 - given["types"]})
+    assert_near(got, {name: np.asarray(wanted[name]) for name in ANSWERS}, {"energy": 1e-11, "other": 1e-10})
+
+
+def test_neighbours_that_are_too_many_or_too_near(tmp_path):
+    path = written(KINDS / "pairtab_few_places", tmp_path / "few.safetensors")
+    given, _ = next(systems(KINDS / "pairtab_few_places"))
+    refused(NEIGHBORS, r"atom \d+ has \d+ neighbours within .* sel is \d+", Model(path).compute, **given)
+    path = written(KINDS / "pairtab", tmp_path / "table.safetensors")
+    potential = mdops.load(KINDS / "pairtab/model.dp")
+    near = [[0.0, 0, 0], [0.5 * potential.model.shortest, 0, 0]]
+    refused(NEIGHBORS, "pair table has no energies: it begins at", Model(path).compute, near, [0, 0])
+    refused(NEIGHBORS, "same place as atom 0", Model(path).compute, [[0.0, 0, 0]] * 2, [0, 0])
+
+
+@pytest.mark.gpu
+def test_gpus_are_for_one_descriptor(tmp_path):
+    path = written(KINDS / "hybrid", tmp_path / "model.safetensors")
+    refused(
+        UNSUPPORTED, "models of one descriptor: load it for the CPU", Model, path, "float32", device="cuda"
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("hybrid_three", "of its descriptors dpa1, se_e3 goes by PyTorch's operations"),
+        ("hybrid_a_a", "neighbours beyond the cutoff of its se_e2_a take places"),
+        ("zbl_switch", "set_davg_zero"),
+        ("linear_net_table", "dpa1"),
+    ],
+)
+def test_what_it_cannot_have_is_refused_with_the_reason(case, reason, tmp_path):
+    with pytest.raises(UnsupportedModelError, match=rf"does not evaluate this model: .*{reason}.*mdops md"):
+        written(KINDS / case, tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())

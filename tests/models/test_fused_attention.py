@@ -1,0 +1,262 @@
+"""The evaluator of DPA-1 with attention on splines: DeePMD-kit's answers, the nets' own, every option."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from reference_cases import SHARED, references, relative_error
+from test_dpa1 import KINDS, assert_close, moved
+
+import mdops
+from mdops import Potential
+from mdops.evaluators import Autograd
+from mdops.evaluators.fused_attention import FusedAttention
+from mdops.evaluators.grids import attention_of
+from mdops.io import read_model
+from mdops.models import DescriptorFitting, dpa1
+from mdops.models.standard import StandardOptions
+from mdops.options import parse
+from mdops.system import from_atoms
+
+CASES = sorted(
+    path.name
+    for path in KINDS.iterdir()
+    if path.name.startswith(("dpa1", "se_atten"))
+    and "hybrid" not in path.name
+    and read_model(path / "model.dp").model["descriptor"]["attention_layers"]["layer_num"]
+)
+KINKED = "dpa1_strip_rough"  # silut: splines follow it slowly
+# Largest error of energies, and of what is differentiated.
+SPLINES, FLOAT32 = (1e-9, 1e-7), (5e-6, 3e-5)
+
+
+def load(case, dtype="float64", device="cpu"):
+    overflow = "truncate" if "overflow" in case else "error"
+    return mdops.load(KINDS / case / "model.dp", dtype=dtype, overflow=overflow, device=device)
+
+
+def test_there_are_cases():
+    assert len(CASES) > 15 and KINKED in CASES
+
+
+@pytest.mark.filterwarnings("ignore:splines of the embedding nets")
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [("cpu", "float64"), ("cpu", "float32"), pytest.param("cuda", "float32", marks=pytest.mark.gpu)],
+)
+@pytest.mark.parametrize("case", CASES)
+def test_answers_are_deepmd_kits(case, dtype, device):
+    potential = load(case, dtype, device)
+    fused = case != KINKED
+    assert isinstance(potential.evaluator(), FusedAttention) == fused, potential.explain()
+    tolerance = SPLINES if dtype == "float64" and case != "dpa1_float32" else FLOAT32
+    for one in references(KINDS / case):
+        system = one.system if device == "cpu" else moved(one.system)
+        found = potential.evaluate(system, None, one.fparam, one.aparam, atom_virial=True)
+        assert {"energy", "forces", "virial", "atom_energy", "atom_virial"} <= found.keys()
+        assert_close(found, one.answers, tolerance, one.name)
+
+
+def random_model(seed, dtype=torch.float64, elements=("O", "H", "C"), **keys):
+    """A standard model of random weights with statistics that are not trivial."""
+    descriptor = {
+        "type": "dpa1",
+        "rcut": 3.5,
+        "rcut_smth": 1.0,
+        "sel": 30,
+        "neuron": [4, 8],
+        "axis_neuron": 3,
+    }
+    descriptor |= {"attn": 6, "attn_layer": 2, "seed": seed, **keys}
+    section = {"type_map": list(elements), "descriptor": descriptor, "fitting_net": {"neuron": [8, 8]}}
+    model = DescriptorFitting.random(parse(StandardOptions, section), seed, dtype)
+    d, gen = model.descriptor, torch.Generator().manual_seed(seed)
+    if not d.options.set_davg_zero:
+        d.mean.copy_(0.1 * torch.rand(d.mean.shape, generator=gen, dtype=torch.float64))
+    d.std.copy_(0.2 + 0.2 * torch.rand(d.std.shape, generator=gen, dtype=torch.float64))
+    potential = Potential(model)
+    potential.use_spline()
+    return potential.eval()
+
+
+def box(elements, atoms=24, length=7.0, seed=1):
+    random = np.random.default_rng(seed)
+    grid = np.array(list(itertools.product(range(3), repeat=3)))[:atoms] * (length / 3)
+    positions = grid + 0.4 * random.random(grid.shape)
+    return Atoms(random.choice(list(elements), len(grid)), positions, cell=[length] * 3, pbc=True)
+
+
+def exactly(potential, system):
+    near = potential.neighbor_list(system)
+    with torch.no_grad():
+        answers, report = Autograd(potential)(system, near, atom_virial=True)
+    return potential.with_sums(answers, system), report
+
+
+OPTIONS = {
+    "type_one_side": (False, True),
+    "attn_dotr": (True, False),
+    "normalize": (True, False),
+    "smooth_type_embedding": (False, True),
+    "tebd_input_mode": ("concat", "strip"),
+    "set_davg_zero": (True, False),
+    "exclude_types": ([], [[0, 1], [2, 2]]),
+    "temperature": (None, 0.7),
+    "resnet_dt": (False, True),
+    "concat_output_tebd": (True, False),
+    "use_tebd_bias": (False, True),
+    "env_protection": (0.0, 0.1),
+    "attn_layer": (1, 3),
+}
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_options(seed):
+    """The nets themselves by autograd: values, and what is said of the neighbours."""
+    random = np.random.default_rng(seed)
+    keys = {name: choices[random.integers(2)] for name, choices in OPTIONS.items()}
+    potential = random_model(seed, **keys)
+    system = from_atoms([box("OHC", seed=seed), box("OH", atoms=5, seed=seed)], potential.type_map)
+    evaluator = potential.evaluator()
+    assert isinstance(evaluator, FusedAttention), potential.explain()
+    wanted, report = exactly(potential, system)
+    assert_close(potential.evaluate(system, atom_virial=True), wanted, SPLINES, f"{keys}")
+    _, own = evaluator(system, potential.neighbor_list(system))
+    assert torch.equal(own.within[0], report.within[0])
+    torch.testing.assert_close(own.nearest, report.nearest, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10**6])
+@pytest.mark.parametrize("case", ["dpa1_smooth", "dpa1_rough", "dpa1_parameters", "se_atten_v2_attention"])
+def test_atoms_in_runs_have_the_same_answers(case, size, monkeypatch, device):
+    potential = load(case, "float32" if device == "cuda" else "float64", device)
+    monkeypatch.setattr(dpa1, "_ATOMS_IN_CACHE", size)
+    monkeypatch.setattr(dpa1, "_NUMBERS_ON_GPU", size * potential.model.descriptor._numbers(20))
+    for one in references(KINDS / case):
+        system = one.system if device == "cpu" else moved(one.system)
+        found = potential.evaluate(system, None, one.fparam, one.aparam, atom_virial=True)
+        assert_close(found, one.answers, SPLINES if device == "cpu" else FLOAT32, one.name)
+
+
+def test_virtual_atoms_and_neighbours_beyond_the_cutoff():
+    """In a list with a skin."""
+    potential = random_model(3, smooth_type_embedding=True, set_davg_zero=False)
+    system = from_atoms([box("OHC")], potential.type_map)
+    system.types[[0, 5]] = -1
+    arguments = system.positions, system.cell, system.pbc, system.types, potential.cutoff + 1.0
+    skin = mdops.ops.neighbor_list(*arguments, batch=system.batch, ntypes=3)
+    found = potential.evaluate(system, skin)
+    assert not found["atom_energy"][[0, 5]].any() and not found["forces"][[0, 5]].any()
+    assert_close(found, exactly(potential, system)[0], SPLINES)
+
+
+def test_no_atoms_and_none_with_a_neighbour():
+    potential = random_model(3)
+    alone = from_atoms([Atoms("OH", [[0, 0, 0], [0, 0, 20]])], potential.type_map)
+    assert_close(potential.evaluate(alone), exactly(potential, alone)[0], SPLINES)
+    nobody = from_atoms([Atoms()], potential.type_map)
+    assert potential.evaluate(nobody)["forces"].shape == (0, 3)
+
+
+def test_nan_stays_nan():
+    potential = random_model(3)
+    system = from_atoms([box("OHC")], potential.type_map)
+    near = potential.neighbor_list(system)
+    system.positions[3] = torch.nan
+    answers, _ = potential.evaluator()(system, near, check=False)
+    assert answers["atom_energy"][3].isnan() and answers["forces"][3].isnan().all()
+
+
+def test_only_types_that_are_there_have_tables():
+    """And pairs that the knots were not chosen by are looked at when they come."""
+    elements = ["O", "H", "C", "N", "Cu", "Al", "Fe", "Ag", "Au", "Pt", "Ni", "Si"]
+    potential = random_model(5, elements=elements, set_davg_zero=False)
+    for names in (("Si", "H"), ("Cu", "N", "Al"), ("H",)):
+        system = from_atoms([box(names)], potential.type_map)
+        assert_close(potential.evaluate(system), exactly(potential, system)[0], SPLINES)
+    tables = potential.evaluator()._tables
+    assert {len(t.splines.kinds.numbers) for t in tables.values()} == {1, 2, 3}
+    assert all(len(t.table) == len(t.splines.kinds.numbers) for t in tables.values())
+
+
+def test_tables_that_would_be_too_large(monkeypatch):
+    monkeypatch.setattr("mdops.evaluators.fused_attention._MOST_NUMBERS", 100)
+    potential = random_model(3)
+    system = from_atoms([box("OHC")], potential.type_map)
+    with pytest.warns(UserWarning, match="tables for 3 types at once would have"):
+        found = potential.evaluate(system)
+    assert_close(found, exactly(potential, system)[0], (1e-14, 1e-14))
+
+
+def test_new_weights_make_new_tables():
+    potential = random_model(3)
+    system = from_atoms([box("OHC")], potential.type_map)
+    before = potential.evaluate(system)["energy"].clone()
+    with torch.no_grad():
+        potential.model.descriptor.embeddings.net().layers[0].weight.mul_(1.01)
+        potential.model.descriptor.layers[1].out.weight.mul_(1.01)
+    found = potential.evaluate(system)
+    assert float((found["energy"] - before).abs().max()) > 1e-9
+    assert_close(found, exactly(potential, system)[0], SPLINES)
+
+
+def test_what_runs_is_told():
+    potential = random_model(3)
+    assert potential.explain().startswith("fused attention: splines of the embedding nets, one op a layer")
+    assert "intervals" in potential.splines() and potential.spline_error() <= 1e-8
+    assert attention_of(potential.model) is not None
+    potential.attention_grid = None
+    assert isinstance(potential.evaluator(), Autograd) and "spline=False" in potential.explain()
+    assert potential.explain("train").startswith("autograd: ")
+
+
+def test_nets_with_kinks_stay_exact():
+    with pytest.warns(UserWarning, match="kinks"):
+        potential = random_model(3, activation_function="relu")
+    assert isinstance(potential.evaluator(), Autograd) and "kinks" in potential.explain()
+
+
+def test_neighbours_nearer_than_the_knots_are_told():
+    potential = random_model(3)
+    potential.use_spline(r_min=2.5)
+    with pytest.warns(UserWarning, match=r"nearer than 2\.5 A"):
+        potential.evaluate(from_atoms([box("OHC")], potential.type_map))
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_water_of_benchmark_size(smooth):
+    """float32 against float64's nets: 192 atoms, as they are in the reference."""
+    if not (SHARED / "water_dpa1").is_dir():
+        pytest.skip("../shared is not here")
+    found = []
+    for dtype, spline in (("float64", False), ("float32", True)):
+        potential = mdops.load(SHARED / "water_dpa1" / "model.dp", dtype=dtype, spline=spline)
+        potential.model.descriptor.options.smooth_type_embedding = smooth
+        (one,) = references(SHARED / "water_dpa1")
+        found.append(potential.evaluate(one.system))
+    assert isinstance(potential.evaluator(), FusedAttention)
+    # A neighbour of rough attention that is at the cutoff in one precision has a direction in the other one.
+    errors = (found[0]["forces"] - found[1]["forces"]).abs().amax(1) / found[0]["forces"].abs().max()
+    assert (errors > 3e-5).float().mean() <= (0.0 if smooth else 0.1)
+    assert relative_error(found[1]["energy"], found[0]["energy"]) < 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["dpa1_smooth", "dpa1_rough", "se_atten_v2_attention", "dpa1_parameters"])
+def test_a_step_in_a_graph_is_the_step(case):
+    potential = load(case, "float32", "cuda")
+    one = next(iter(references(KINDS / case)))
+    system = moved(one.system)
+    given = [None if x is None else torch.as_tensor(x).cuda() for x in (one.fparam, one.aparam)]
+    near, evaluator = potential.neighbor_list(system), potential.evaluator()
+    assert evaluator.captures
+    with torch.no_grad():
+        wanted, _ = evaluator(system, near, *given, check=False)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found, _ = evaluator(system, near, *given, check=False)
+        graph.replay()
+    for name in ("atom_energy", "forces", "virial"):
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-5)

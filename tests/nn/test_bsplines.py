@@ -1,0 +1,42 @@
+"""Inverses of matrices of B-splines, on uniform knots and on others."""
+
+import pytest
+import torch
+
+from mdops.evaluators.spline import basis_matrix, collocation
+from mdops.nn.bsplines import basis, inverse_basis
+
+
+@pytest.mark.parametrize("intervals", [2, 3, 31, 32])
+def test_coefficients_give_the_values_at_the_points(intervals):
+    x, inverse = collocation(intervals)
+    unit = basis_matrix(x, intervals) @ inverse
+    torch.testing.assert_close(unit, torch.eye(intervals + 5, dtype=torch.float64), rtol=0, atol=1e-13)
+
+
+def test_basis_on_uniform_knots_is_that_of_the_matrix():
+    x = torch.tensor([0.0, 0.3, 1.0, 4.99, 6.0], dtype=torch.float64)
+    interval = x.long().clamp(max=5)
+    found = basis(x, interval, torch.arange(-5.0, 12.0, dtype=torch.float64))
+    wanted = basis_matrix(x, 6).gather(1, interval[:, None] + torch.arange(6))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-15)
+    torch.testing.assert_close(found.sum(1), torch.ones_like(x))
+
+
+def test_inverse_on_knots_that_are_not_uniform():
+    """The same from both ends, as the points are: an odd number and an even one."""
+    breaks = torch.tensor([-7.0, -3.0, -1.0, 0.0, 1.0, 3.0, 7.0], dtype=torch.float64)
+    for middle in (True, False):
+        inner = breaks if middle else torch.cat([breaks[:3], breaks[4:]])
+        width, more = inner[-1] - inner[-2], torch.arange(1.0, 6.0)
+        knots = torch.cat([inner[0] - more.flip(0) * width, inner, inner[-1] + more * width])
+        x = (
+            torch.cat([inner, inner[0] + width * more[:2] / 3, inner[-1] - width * more[:2] / 3])
+            .sort()
+            .values
+        )
+        interval = (torch.searchsorted(inner, x, right=True) - 1).clamp(max=len(inner) - 2)
+        inverse = inverse_basis(x, interval, knots)
+        assert len(inverse) == len(x) == len(inner) + 4
+        unit = (basis(x, interval, knots)[..., None] * inverse[interval[:, None] + torch.arange(6)]).sum(1)
+        torch.testing.assert_close(unit, torch.eye(len(x), dtype=torch.float64), rtol=0, atol=1e-12)
