@@ -59,7 +59,7 @@ def test_a_program_answers_as_the_model(case, device):
 
 
 def test_a_program_that_searches_neighbours_and_what_it_refuses(device):
-    """Attention among a list of its own; NaN where `evaluate` raises, or rows are too short."""
+    """Attention, by its nets, among a list of its own; NaN where `evaluate` raises, or rows are too short."""
     folder = DATA / "reference_kinds" / "dpa1_smooth"
     dtype = "float64" if device == "cpu" else "float32"
     potential = mdops.load(folder / "model.dp", dtype=dtype, device=device)
@@ -70,7 +70,7 @@ def test_a_program_that_searches_neighbours_and_what_it_refuses(device):
     program = potential.export(capacity=longest).module()
     got = program(**inputs(potential, system, capacity=longest))
     for name, value in want.items():
-        tolerance = {"rtol": 0, "atol": 1e-13} if device == "cpu" else {"rtol": 2e-5, "atol": 2e-5}
+        tolerance = {"rtol": 0, "atol": 2e-7} if device == "cpu" else {"rtol": 2e-5, "atol": 2e-5}
         torch.testing.assert_close(got[name], value, **tolerance)
     crowded = moved(system, device)
     crowded.cell = 0.9 * system.cell  # more neighbours than the capacity

@@ -18,6 +18,7 @@ from mdops.ops import NeighborList, neighbor_rows, ragged_plan, row_moments, spl
 from mdops.ops.attention_layer import has_layer
 from mdops.ops.neighbor_rows import NeighborRows
 from mdops.system import System
+from mdops.tracing import is_exported
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -57,6 +58,8 @@ class FusedAttention(Evaluator):
         d: Any = one.descriptor
         if not has_layer(potential.device, potential.dtype, d.channels, d.options.attn):
             return "a layer is one op on GPUs in float32, and of rows and attention up to 128 wide"
+        if is_exported():
+            return "it asks how many neighbours there are, which a program cannot"
         return None
 
     @torch.no_grad()
