@@ -90,9 +90,9 @@ def export_program(
     if capacity is not None and capacity < 1:
         raise InputError(f"the capacity of the list is {capacity}, expected 1 or more places an atom")
     own = _frozen(potential)
-    step = Step(own, capacity, atom_virial)
-    example, sizes = _example(step)
     with exporting(), torch.no_grad():
+        step = Step(own, capacity, atom_virial)
+        example, sizes = _example(step)
         step(*example)  # what is kept with the weights is made now, not in the program
         # Forces are gradients, whose operations only a trace below autograd has.
         with torch.fx.experimental._config.patch(use_duck_shape=False):  # type: ignore[attr-defined]

@@ -403,9 +403,9 @@ class Potential(nn.Module):
     def export(self, *, capacity: int | None = None, atom_virial: bool = False) -> "ExportedProgram":
         """Energies, forces and virials as a program of `torch.export`, for any number of atoms, neighbours and systems.
 
-        It holds the weights of now, runs on the model's device by the same evaluator as `evaluate`, and gives the same
-        bits on a CPU. `torch.export.save` writes it, and `torch._inductor.aoti_compile_and_package` compiles it; where
-        it runs, the library of the ops has to be loaded, and nothing else of mdops (docs/compile.md).
+        It holds the weights of now, and runs on the model's device by the same evaluator as `evaluate`.
+        `torch.export.save` writes it, and `torch._inductor.aoti_compile_and_package` compiles it; where it runs, the
+        library of the ops has to be loaded, and nothing else of mdops (docs/compile.md).
 
         Args:
             capacity: None for a program that is given a neighbour list; otherwise it makes one itself, with so many

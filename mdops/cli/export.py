@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops import load
     from mdops._library import library_path
     from mdops.errors import InputError
+    from mdops.tracing import exporting
 
     if args.output.suffix != ".pt2":
         raise InputError(f"{args.output}: the name of a program ends with .pt2")
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         for name in ("libmdops.so", "libmdops_cuda.so")
         if name == "libmdops.so" or torch.device(args.device).type == "cuda"
     )
-    print(
-        f"wrote {args.output}, a program of {inputs}\n{model.explain()}\nwhere it runs, load first: {libraries}"
-    )
+    with exporting():
+        way = model.explain()
+    print(f"wrote {args.output}, a program of {inputs}\n{way}\nwhere it runs, load first: {libraries}")
     return 0

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pretrained = parser.add_mutually_exclusive_group().add_argument
     text = "begin with the weights and statistics of a model file"
     pretrained("--init-model", type=Path, metavar="MODEL", help=text)
-    text = "the same, with the energies of the types fitted anew to the data"
+    text = "the same, with the types of the input and their energies fitted anew to the data"
     pretrained("--finetune", type=Path, metavar="MODEL", help=text)
     add("--use-pretrain-script", action="store_true", help="take the model's own options, not the input's")
     add("--device", default="cpu", help="cpu or cuda; with several processes, each takes a GPU of its own")

@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from mdops.tracing import is_exported
+
 
 def sum_systems(values: torch.Tensor, batch: torch.Tensor, systems: int) -> torch.Tensor:
     """(S,): the sums of `values` (N,), float64, over the atoms of each system; differentiable to any order.
@@ -39,7 +41,9 @@ def fixed_point_sum(values: torch.Tensor, batch: torch.Tensor, systems: int) -> 
     terms = torch.where(finite, values, 0.0)
     # |m| < 2^exponent, so |m| 2^power <= 2^(62 - bits of N).
     _, exponent = torch.frexp(terms.abs().max())
-    power = (62 - values.numel().bit_length() - exponent).clamp(-1000, 1000)
+    # A program is for any number of terms, and counts them when it runs.
+    bits = torch.frexp(torch.ones_like(terms).sum())[1] if is_exported() else values.numel().bit_length()
+    power = (62 - bits - exponent).clamp(-1000, 1000)
     scale = torch.exp2(power.double())
     integers = (terms * scale).round().to(torch.int64)
     whole = integers.new_zeros(systems).index_add(0, batch, integers)

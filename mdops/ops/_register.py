@@ -41,9 +41,22 @@ def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
         torch.library.register_fake(f"mdops::{name}", fake)
         torch.library.register_vmap(f"mdops::{name}", functools.partial(_one_by_one, name))
+        for key in ("AutocastCPU", "AutocastCUDA"):
+            _library.impl(name, functools.partial(_as_given, name), key, with_keyset=True)
         return fake
 
     return decorate
+
+
+_library = torch.library.Library("mdops", "IMPL")  # what it registers lasts as long as this object
+
+
+def _as_given(name: str, keys: Any, *args: Any) -> Any:
+    """The op where autocast is on: products that it leaves to PyTorch must not be cast."""
+    both = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    both = both | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+    with torch._C._ExcludeDispatchKeyGuard(both):
+        return getattr(torch.ops.mdops, name)(*args)
 
 
 def _one_by_one(name: str, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:

@@ -70,7 +70,8 @@ class Trainer:
             folder: where files go.
             restart: see above.
             init_model: a model file, or a model, to take weights and statistics from, for a training from step 0.
-            finetune: the same, with the energies of the types fitted anew to the data.
+            finetune: the same, with the energies of the types fitted anew to the data; a model whose weights serve all
+                types becomes one of the input's types.
             use_pretrain_script: let that model differ from the input's `model`, and take its.
             device: where to compute, "cpu" or "cuda".
 
@@ -106,7 +107,7 @@ class Trainer:
         if state:
             earlier = restored(state["model"], config)
         elif path is not None:
-            earlier = read_pretrained(path, config, use_pretrain_script=use_pretrain_script)
+            earlier = read_pretrained(path, config, use_pretrain_script=use_pretrain_script, finetune=refit)
         self._load_data(earlier)
         self.loss: EnergyLoss = make_loss(config)
         require_labels(self.loss, self.frames.data)

@@ -33,6 +33,7 @@ from mdops.train.model.statistics import (
     preset_energies,
     statistics_frames,
 )
+from mdops.train.model.types import with_elements
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -46,11 +47,16 @@ def new_potential(config: Config, data: Dataset, lists: PairLists, seed: int) ->
 
 
 def read_pretrained(
-    path: str | os.PathLike[str] | Potential, config: Config, *, use_pretrain_script: bool = False
+    path: str | os.PathLike[str] | Potential,
+    config: Config,
+    *,
+    use_pretrain_script: bool = False,
+    finetune: bool = False,
 ) -> Potential:
     """The model of a file, or a copy of a model, in the precision of the training; for `adapt`.
 
-    It keeps its own type map, which may have more elements than the input, in another order.
+    It keeps its own type map, which may have more elements than the input, in another order; but to `finetune` one of
+    which weights serve all types, it has the input's (`with_elements`).
 
     Raises:
         ConfigError: it lacks an element, or differs from the input's model (what `use_pretrain_script`
@@ -69,7 +75,7 @@ def read_pretrained(
     require_types(potential.model, config.model, name)
     if not use_pretrain_script:
         require_same(potential.model, config.model, name)
-    return potential
+    return with_elements(potential, config.model.type_map) if finetune else potential
 
 
 def adapt(potential: Potential, config: Config, data: Dataset, lists: PairLists, *, refit: bool) -> Potential:
