@@ -1,15 +1,18 @@
-"""A step of LAMMPS with `pair_style mdops` beside one of ASE with mdops' calculator, in turn in one run, us/atom.
+"""A step of LAMMPS with `pair_style mdops` beside one of ASE with mdops' calculator or, on a GPU, of the engine, in
+turn in one run, us/atom.
 
-MDOPS_LAMMPS=/path/to/lmp python benchmarks/lammps.py --model MODEL --structure water.xyz --repeat 4 4 4
+MDOPS_LAMMPS=/path/to/lmp python benchmarks/lammps.py --model MODEL --structure water.xyz --repeat 4 4 4 [--device cuda]
 """
 
 import argparse
+import json
 import re
 import shutil
 import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import ase.io
@@ -22,13 +25,15 @@ from ase.md.verlet import VelocityVerlet
 import mdops
 from mdops.calculator import MDOps
 from mdops.lammps import environment, find_program
+from mdops.md import Engine, Physics
 
 INPUT = """
 units metal
 atom_style atomic
 read_data data.lmp
-pair_style mdops model.safetensors
+pair_style mdops model.safetensors device {device}
 pair_coeff * * {elements}
+neighbor {skin} bin
 neigh_modify every 1 delay 0 check yes
 timestep 0.0005
 velocity all create 300 1
@@ -48,6 +53,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=torch.get_num_threads())
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument(
+        "--ranks", type=int, nargs="*", default=[], help="more numbers of processes on the GPU"
+    )
+    parser.add_argument("--skin", type=float, default=2.0, help="A, of LAMMPS' lists, and of the engine's")
+    parser.add_argument("--json")
     args = parser.parse_args()
     atoms = ase.io.read(args.structure).repeat(args.repeat)
     torch.set_num_threads(args.cores)
@@ -58,27 +69,69 @@ def main() -> None:
         ase.io.write(
             folder / "data.lmp", atoms, format="lammps-data", specorder=potential.type_map, masses=True
         )
-        text = INPUT.format(elements=" ".join(potential.type_map), steps=args.steps)
+        text = INPUT.format(
+            elements=" ".join(potential.type_map), steps=args.steps, device=args.device, skin=args.skin
+        )
         (folder / "in.lmp").write_text(text)
-        atoms.calc = MDOps(args.model)
-        ways = {
-            f"ASE, {args.cores} threads": lambda: with_ase(atoms, args.steps),
-            f"LAMMPS, 1 rank x {args.cores} threads": lambda: with_lammps(folder, 1, args.cores),
-            f"LAMMPS, {args.cores} ranks x 1 thread": lambda: with_lammps(folder, args.cores, 1),
-        }
+        ways = (
+            on_gpu(args, folder, atoms)
+            if args.device == "cuda"
+            else {
+                f"ASE, {args.cores} threads": lambda: with_ase(args, atoms),
+                f"LAMMPS, 1 rank x {args.cores} threads": lambda: with_lammps(folder, 1, args.cores),
+                f"LAMMPS, {args.cores} ranks x 1 thread": lambda: with_lammps(folder, args.cores, 1),
+            }
+        )
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(args.rounds):
             for way, measure in ways.items():
                 times[way].append(1e6 * measure() / args.steps / len(atoms))
     print(f"{len(atoms)} atoms, float32, {args.steps} steps, median of {args.rounds} rounds")
     first = next(iter(times.values()))
+    result = {
+        "atoms": len(atoms),
+        "device": args.device,
+        "skin": args.skin,
+        "steps": args.steps,
+        "us_per_atom": {},
+    }
+    if args.device == "cuda":
+        result["device"] = torch.cuda.get_device_name()
     for way, found in times.items():
         ratio = statistics.median(a / b for a, b in zip(found, first, strict=True))
-        print(f"{way:<32}{statistics.median(found):8.2f} us/atom {ratio:8.3f}")
+        print(f"{way:<32}{statistics.median(found):9.4f} us/atom {ratio:8.3f}")
+        result["us_per_atom"][way] = found
+    if args.json:
+        Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
 
 
-def with_ase(atoms: Atoms, steps: int) -> float:
+def on_gpu(args: argparse.Namespace, folder: Path, atoms: Atoms) -> dict[str, Callable[[], float]]:
+    """The engine, and LAMMPS with one process and as many as were asked for."""
+    ways = {"engine": with_engine(args, atoms)}
+    for ranks in (1, *args.ranks):
+        ways[f"LAMMPS, ranks: {ranks}"] = lambda ranks=ranks: with_lammps(folder, ranks, 1)
+    return ways
+
+
+def with_engine(args: argparse.Namespace, atoms: Atoms) -> Callable[[], float]:
+    """What runs some steps, in seconds."""
+    MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=np.random.default_rng(1))
+    model = mdops.load(args.model, dtype="float32", device="cuda", overflow="extend")
+    engine = Engine(atoms, model, Physics(ensemble="nve", timestep=0.5), skin=args.skin)
+    list(engine.run(100))
+
+    def run() -> float:
+        start = time.perf_counter()
+        list(engine.run(args.steps))
+        return time.perf_counter() - start
+
+    return run
+
+
+def with_ase(args: argparse.Namespace, atoms: Atoms) -> float:
     """Seconds."""
+    steps = args.steps
+    atoms.calc = atoms.calc or MDOps(args.model)
     MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=np.random.default_rng(1))
     motion = VelocityVerlet(atoms, 0.5 * units.fs)
     motion.run(5)

@@ -4,8 +4,8 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -45,10 +45,28 @@ from mdops.nn.watch import Watch
 from mdops.ops import NeighborList, displacements, neighbor_list
 from mdops.system import System
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
 Overflow = Literal["error", "truncate", "extend"]
 Matmul = Literal["float32", "tf32", "bf16x3", "bf16"]
 Use = Literal["simulate", "differentiate", "train"]
 T = TypeVar("T")
+
+
+def _in_own_precision(method: Callable[..., T]) -> Callable[..., T]:
+    """The method without autocast, under which PyTorch's operations would round to 16 bits what is in float32."""
+
+    @wraps(method)
+    def own(self: "Potential", *args: Any, **kwargs: Any) -> T:
+        device = self.device.type
+        if not torch.is_autocast_enabled(device):
+            return method(self, *args, **kwargs)
+        with torch.autocast(device, enabled=False):
+            return method(self, *args, **kwargs)
+
+    return own
+
 
 _EXACT = "the embedding nets are evaluated exactly (spline=False)"
 _EVALUATORS: dict[str, Sequence[type[Evaluator]]] = {
@@ -382,8 +400,37 @@ class Potential(nn.Module):
         more = None if core is None else core_arrays(self, core, elements)
         write_model(path, self.model.to_tree(), self.source, more)
 
+    def export(self, *, capacity: int | None = None, atom_virial: bool = False) -> "ExportedProgram":
+        """Energies, forces and virials as a program of `torch.export`, for any number of atoms, neighbours and systems.
+
+        It holds the weights of now, runs on the model's device by the same evaluator as `evaluate`, and gives the same
+        bits on a CPU. `torch.export.save` writes it, and `torch._inductor.aoti_compile_and_package` compiles it; where
+        it runs, the library of the ops has to be loaded, and nothing else of mdops (docs/compile.md).
+
+        Args:
+            capacity: None for a program that is given a neighbour list; otherwise it makes one itself, with so many
+                places an atom.
+            atom_virial: answer with that, too.
+
+        Returns:
+            The program, of positions (N, 3) float64, types (N,) int32, cell (S, 3, 3) float64, then, without a
+            capacity, batch (N,) int32, neighbors and images (N, K) and counts (N, ntypes), int32, and with one pbc
+            (S, 3) bool and batch; then fparam (S, p) and aparam (N, q), float64, of a model that takes them
+            (docs/ops.md, "Conventions"). It answers with a dict of energy (S,), atom_energy (N,), forces (N, 3), virial
+            (S, 3, 3) and, if asked for, atom_virial (N, 3, 3), eV and A; all are NaN where `evaluate` refuses the atoms
+            or the capacity does not do.
+
+        Raises:
+            InputError: `overflow` is "truncate", or the capacity is not positive.
+            UnsupportedModelError: a kind of model whose operations depend on the number of atoms.
+        """
+        from mdops.export import export_program
+
+        return export_program(self, capacity=capacity, atom_virial=atom_virial)
+
     # -- Answers
 
+    @_in_own_precision
     def forward(
         self,
         positions: torch.Tensor,
@@ -428,6 +475,7 @@ class Potential(nn.Module):
         answers, _ = evaluator(system, near, fparam, aparam, forces=forces, create_graph=create_graph)
         return self.with_sums(answers, system)
 
+    @_in_own_precision
     @torch.no_grad()
     def evaluate(
         self,
@@ -449,6 +497,7 @@ class Potential(nn.Module):
         answers, _ = self.evaluator()(system, near, fparam, aparam, atom_virial=atom_virial)
         return self.with_sums({name: value.detach() for name, value in answers.items()}, system)
 
+    @_in_own_precision
     @torch.no_grad()
     def descriptors(self, system: System, neighbors: NeighborList | None = None) -> torch.Tensor:
         """(N, D): what the model's descriptor says of each atom, by its nets themselves.
@@ -466,6 +515,7 @@ class Potential(nn.Module):
         runs = [slice(first, first + size) for first in range(0, system.atoms, size)] or [slice(0, 0)]
         return torch.cat([self.model.describe(pairs.of_atoms(run)) for run in runs])
 
+    @_in_own_precision
     def predict(
         self,
         system: System,

@@ -73,8 +73,14 @@ def server() -> subprocess.Popen:
     if _server is None:
         command = [sys.executable, "-c", SERVER]
         _server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        atexit.register(_server.kill)
+        atexit.register(stop)
     return _server
+
+
+def stop() -> None:
+    """It ends with its input."""
+    _server.stdin.close()
+    _server.wait()
 
 
 def python(*arguments, env=None, cwd=None, check=False) -> subprocess.CompletedProcess[str]:

@@ -118,6 +118,7 @@ RUN = {
     "README.md": 2,
     "docs/calculator.md": 3,
     "docs/command-line.md": 1,
+    "docs/compile.md": 1,
     "docs/cuda.md": 2,
     "docs/deepmd.md": 2,
     "docs/heat.md": 1,

@@ -15,6 +15,7 @@ from mdops.errors import LibraryError, MDOpsError
 COMMANDS = (
     "info",
     "convert",
+    "export",
     "core",
     "lammps",
     "md",

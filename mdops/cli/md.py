@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mdops.cli.arguments import add_run_options
+from mdops.cli.restraints import add_restraints, restraints_of
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--log", type=Path, default=Path("md.log"), help="energies, temperature, pressure as text")
     add("--checkpoint", type=Path, help="default: the trajectory's name with .restart")
     add("--checkpoint-every", type=int, default=0, help="steps; 0 goes by the number of atoms")
+    add_restraints(parser)
     add_run_options(parser, interval=100, dtype="float32", skin=1.0)
 
 
@@ -69,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     )
     for path, model in zip(args.model, atoms.calc.models, strict=True):
         print(f"{path}: {model.explain()}", file=sys.stderr, flush=True)
-    summary = run_md(atoms, physics, output, new_velocities=args.new_velocities)
+    restraints = restraints_of(args, atoms)
+    summary = run_md(atoms, physics, output, new_velocities=args.new_velocities, restraints=restraints)
     print(_describe(summary, output))
     return 0
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mdops.cli.arguments import add_run_options
 from mdops.cli.md import keep_inputs
+from mdops.cli.restraints import add_restraints, restraints_of
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trajectory", type=Path, help=".traj, .xyz or .extxyz: frames of the way")
     add("--log", type=Path, default=Path("relax.log"), help="energy, largest force, pressure as text")
     add("--checkpoint", type=Path, help="default: the output's name with .restart")
+    add_restraints(parser)
     add_run_options(parser, interval=10, dtype="float64", skin=0.5)
 
 
@@ -77,7 +79,17 @@ def run(args: argparse.Namespace) -> int:
     def show(line: str) -> None:
         print(line, end="", flush=True)
 
-    found = relax(structures, models, relaxation, output, result=args.output, skin=args.skin, show=show)
+    restraints = [restraints_of(args, atoms) for atoms in structures]
+    found = relax(
+        structures,
+        models,
+        relaxation,
+        output,
+        result=args.output,
+        skin=args.skin,
+        show=show,
+        restraints=restraints,
+    )
     done, all_of_them = int(found.converged.sum()), len(structures)
     of = "converged" if all_of_them == 1 else f"{done} of {all_of_them} structures converged"
     if done < all_of_them:

@@ -19,6 +19,7 @@ from mdops.models.pairtab import PairTable
 from mdops.models.zbl import ZBLModel
 from mdops.ops import NeighborList, near_weight, pair_table
 from mdops.system import System
+from mdops.tracing import is_recorded
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -123,6 +124,7 @@ class Blended(Evaluator):
         self._own_types: list[Any] = [
             None if names is None else OfAtoms(names.int(), -1) for names in own_names
         ]
+        self._takes = any(model.parameter_sizes.values())
         self._reorders = [names is not None and bool((names.diff() < 0).any()) for names in own_names]
         self.captures = potential.device.type == "cuda" and all(e.captures for e in self._evaluators)
         # Splines are extrapolated below r_min; a blend's table has taken over by then.
@@ -161,6 +163,8 @@ class Blended(Evaluator):
         check: bool = True,
         atom_virial: bool = False,
     ) -> tuple[Answers, NeighborReport]:
+        if not self._takes:
+            self._model.refuse_untaken(fparam, aparam)
         silent = None if self._all_have_energy else self._model.has_energy[system.types.long().clamp(min=0)]
         silent = None if silent is None else silent.double()
         blend = self._zbl if isinstance(self._model, ZBLModel) else self._linear
@@ -201,7 +205,7 @@ class Blended(Evaluator):
             return [of_net, of_net if total is None else NeighborReport((total,), nearest)]
 
         # A GPU is not asked: its step is the same in any case.
-        if not near.is_cuda and not near.any():
+        if not near.is_cuda and not is_recorded(near) and not near.any():
             net, net_report = self._part(
                 0, system, neighbors, parameters, silent, atom_virial, by=self._alone
             )
@@ -234,7 +238,7 @@ class Blended(Evaluator):
             types = self._own_types[i](system.types)
             ntypes = self._parts[i].model.ntypes
             system, neighbors = _renamed(system, neighbors, names, types, ntypes, self._reorders[i])
-        taken = self._model.parameters_of(i, *parameters)
+        taken = self._model.parameters_of(i, *parameters) if self._takes else {}
         asked = {"weight": weight} if weight is not None else {}
         if atom_virial:
             asked["atom_virial"] = True

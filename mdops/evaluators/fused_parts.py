@@ -26,6 +26,7 @@ from mdops.nn.activation import CODES
 from mdops.nn.net import input_gradient_alone
 from mdops.ops import NeighborList, hybrid_potential, hybrid_potential_pack, pair_forces
 from mdops.system import System
+from mdops.tracing import is_exported
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -299,6 +300,8 @@ class _Others:
 
     def _split(self) -> list[slice]:
         """The atoms in runs, as many at once as the parts want."""
+        if is_exported():
+            return [slice(None)]
         sizes = [part.atoms_at_once(self.near) for part in self._parts]
         size = min((n for n in sizes if n is not None), default=self._system.atoms)
         return [slice(k, k + size) for k in range(0, max(self._system.atoms, 1), max(size, 1))]

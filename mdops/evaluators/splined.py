@@ -22,6 +22,7 @@ from mdops.nn.net import Net
 from mdops.ops import NeighborList
 from mdops.ops.spline_moment import spline_moment
 from mdops.system import System
+from mdops.tracing import is_recorded
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -493,12 +494,12 @@ class PresentTypes:
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, tuple[int, ...]]] = {}
 
     def __call__(self, types: torch.Tensor) -> tuple[int, ...] | None:
-        """Rising; None where a CUDA graph that is captured keeps the device from being asked."""
+        """Rising; None while steps are recorded, in a CUDA graph or for an exported model: then nobody may ask."""
         version = 0 if types.is_inference() else types._version
         known = self._known.get(id(types))
         if known is not None and known[0]() is types and known[1] == version:
             return known[2]
-        if types.is_cuda and torch.cuda.is_current_stream_capturing():
+        if is_recorded(types):
             return None
         found = tuple(t for t in torch.unique(types).tolist() if t >= 0) or (0,)
         if not types.is_inference():

@@ -19,6 +19,7 @@ from mdops.io.atomic import replace_file
 from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import BatchFrame, Minimizer
+from mdops.md.engine.restraints import Restraint, identity, placed
 from mdops.md.files import one_run
 from mdops.md.log import text
 from mdops.md.options import Output, Relaxation
@@ -56,6 +57,7 @@ def relax(
     result: Path | None = None,
     skin: float = _SKIN,
     show: Callable[[str], None] | None = None,
+    restraints: Sequence[Sequence[Restraint]] | None = None,
 ) -> Relaxed:
     """Relax structures side by side (`mdops.md.Minimizer`), in at most `output.steps` steps.
 
@@ -69,6 +71,7 @@ def relax(
             as a whole.
         skin: A.
         show: is given each line of the log.
+        restraints: of each structure, `mdops.md.Tether` and `Distance`; tethers hold atoms where they start.
 
     Raises:
         InputError: a structure, option or file that does not fit, or a file that another run writes.
@@ -76,7 +79,7 @@ def relax(
     """
     _check_result(result, output, len(structures))
     with one_run(output):
-        return _Run(structures, potential, relaxation, output, result, skin, show).go()
+        return _Run(structures, potential, relaxation, output, result, skin, show, restraints).go()
 
 
 class _Run:
@@ -91,14 +94,20 @@ class _Run:
         result: Path | None,
         skin: float,
         show: Callable[[str], None] | None,
+        restraints: Sequence[Sequence[Restraint]] | None,
     ) -> None:
         self.output, self.result, self.show = output, result, show
         models = [potential] if isinstance(potential, Potential) else list(potential)
         given = [atoms.copy() for atoms in structures]
         self.same = dataclasses.asdict(relaxation) | {"skin": skin, "interval": output.interval}
         self.same |= models_identity(models) | {"structures": _identity(given)}
+        own = restraints or [[] for _ in given]
+        if len(own) != len(given):
+            raise InputError(f"restraints of {len(own)} structures, and there are {len(given)}")
+        own = [placed(r, atoms.get_positions()) for r, atoms in zip(own, given, strict=True)]
+        self.same["restraints"] = [identity(r) for r in own] if any(own) else None
         saved = last_checkpoint(output)
-        options: dict[str, Any] = {"skin": skin}
+        options: dict[str, Any] = {"skin": skin, "restraints": own if any(own) else None}
         if saved is not None:
             check_same(saved.physics, self.same, output.checkpoint)
             ends = np.cumsum([len(atoms) for atoms in given])

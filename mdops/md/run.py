@@ -17,6 +17,7 @@ from mdops.errors import InputError
 from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import Engine, Frame
+from mdops.md.engine.restraints import Restraint, identity, placed
 from mdops.md.files import Background, Files, existing, one_run
 from mdops.md.guard import Guard
 from mdops.md.integrators import conserved_energy, make_integrator
@@ -45,6 +46,7 @@ def run(
     *,
     new_velocities: bool = False,
     engine: bool | None = None,
+    restraints: Sequence[Restraint] = (),
 ) -> Summary:
     """Run atoms that have an `MDOps` calculator; they end up in the last state.
 
@@ -57,6 +59,8 @@ def run(
         new_velocities: draw velocities even if the structure has some.
         engine: run on the model's device (`mdops.md.engine`), or through ASE's integrators (nve and Langevin
             dynamics); by default those run structures with constraints, and the engine all others.
+        restraints: `Tether` and `Distance`, which the engine alone has. Tethers hold atoms where the run, before any
+            restart, finds them.
 
     Raises:
         InputError: a structure, option or file that does not fit, or a file that another run writes.
@@ -65,7 +69,7 @@ def run(
     if engine is None:
         engine = not atoms.constraints
     with one_run(output):
-        return (_EngineRun if engine else _AseRun)(atoms, physics, output, new_velocities).go()
+        return (_EngineRun if engine else _AseRun)(atoms, physics, output, new_velocities, restraints).go()
 
 
 class _Run:
@@ -73,8 +77,16 @@ class _Run:
 
     kind = ""
 
-    def __init__(self, atoms: Atoms, physics: Physics, output: Output, new_velocities: bool) -> None:
+    def __init__(
+        self,
+        atoms: Atoms,
+        physics: Physics,
+        output: Output,
+        new_velocities: bool,
+        restraints: Sequence[Restraint],
+    ) -> None:
         self.atoms, self.physics, self.output = atoms, physics, output
+        self.restraints = placed(restraints, atoms.get_positions())
         self.rng = np.random.default_rng(physics.seed)
         self.saved = last_checkpoint(output)
         if self.saved is None:
@@ -91,6 +103,7 @@ class _Run:
         """What a restart must have in common, by the names that its user knows."""
         # The skin decides how long a list lives, and so in which order forces are summed.
         same = dataclasses.asdict(self.physics) | {"integrator": self.kind, "skin": self.atoms.calc.skin}
+        same |= {"restraints": identity(self.restraints)}
         return same | models_identity(self.atoms.calc.models) | _parameters(self.atoms)
 
     def _summary(self, first: int, seconds: float, temperature: float, drift: float | None) -> Summary:
@@ -128,12 +141,21 @@ class _AseRun(_Run):
 
     kind = "ase"
 
-    def __init__(self, atoms: Atoms, physics: Physics, output: Output, new_velocities: bool) -> None:
+    def __init__(
+        self,
+        atoms: Atoms,
+        physics: Physics,
+        output: Output,
+        new_velocities: bool,
+        restraints: Sequence[Restraint],
+    ) -> None:
         if physics.has_ramp:
             raise InputError(
                 "temperature and pressure are ramped by the engine, which moves no structures with constraints"
             )
-        super().__init__(atoms, physics, output, new_velocities)
+        if restraints:
+            raise InputError("restraints are the engine's, which moves no structures with constraints")
+        super().__init__(atoms, physics, output, new_velocities, restraints)
         self.dynamics = make_integrator(atoms, physics, self.rng)
         self.every = physics.checkpoint_steps(len(atoms))
         atoms.calc.renew_lists()
@@ -192,8 +214,15 @@ class _EngineRun(_Run):
 
     kind = "engine"
 
-    def __init__(self, atoms: Atoms, physics: Physics, output: Output, new_velocities: bool) -> None:
-        super().__init__(atoms, physics, output, new_velocities)
+    def __init__(
+        self,
+        atoms: Atoms,
+        physics: Physics,
+        output: Output,
+        new_velocities: bool,
+        restraints: Sequence[Restraint],
+    ) -> None:
+        super().__init__(atoms, physics, output, new_velocities, restraints)
         calculator = atoms.calc
         self.engine = Engine(
             atoms,
@@ -203,6 +232,7 @@ class _EngineRun(_Run):
             step=self.step,
             fparam=calculator.parameters.get("fparam"),
             aparam=calculator.parameters.get("aparam"),
+            restraints=self.restraints or None,
         )
         self.every = physics.checkpoint_steps(len(atoms), on_gpu=self.engine.potential.device.type == "cuda")
         if self.saved is None:

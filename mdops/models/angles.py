@@ -13,6 +13,7 @@ from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn import pieces
 from mdops.ops import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_moment import POWERS, ROW
+from mdops.tracing import is_exported, is_recorded
 
 _FEW = 8  # types of which all have tables, whichever are there
 _MOST_NUMBERS = 2**27  # of moments or tables: more than that, and the nets run themselves
@@ -154,10 +155,10 @@ class AngleDescriptor(EnvironmentDescriptor):
             names[kinds] = torch.arange(len(kinds), dtype=torch.int32, device=std.device)
             types = names[types.long()]
         n, grid = counts.shape[1], knots.grid
-        numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else len(types) * POWERS)
-        # The nets themselves ask a GPU: no graph can have them.
-        captured = near.displacements.is_cuda and torch.cuda.is_current_stream_capturing()
-        if numbers > _MOST_NUMBERS and not captured:
+        atoms = 1 if is_exported() else len(types)  # a program is for any number
+        numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else atoms * POWERS)
+        # The nets themselves ask for values.
+        if numbers > _MOST_NUMBERS and not is_recorded(near.displacements):
             return None, None
         lists = (near.displacements, counts, types, std)
         options: dict[str, Any] = {

@@ -23,6 +23,7 @@ from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan
 from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
 from mdops.ops.neighbor_attention import attention_scale, unit
 from mdops.options import from_definition, key, saved_precision
+from mdops.tracing import is_exported, is_recorded
 
 if TYPE_CHECKING:
     from mdops.io.torch.state import State
@@ -309,7 +310,7 @@ class SeAttenV2(MomentDescriptor):
         return [layer for layer in self.attention if isinstance(layer, AttentionLayer)]
 
     def atoms_at_once(self, near: Neighborhood) -> int | None:
-        if not len(self.attention):
+        if not len(self.attention) or is_exported():
             return None
         if near.displacements.device.type == "cpu":
             return _ATOMS_IN_CACHE
@@ -385,32 +386,32 @@ class SeAttenV2(MomentDescriptor):
             g = self._embedding(taken(rows[..., :1]), taken(kinds), centers, types, products, sw)
             if len(self.attention):
                 fused = near.once and has_layer(g.device, g.dtype, g.shape[1], self.options.attn)
-                known = self._neighbors(mine, len(place), sw, r, fused)
+                known = self._neighbors(mine, place.shape[0], sw, r, fused)
                 for layer in self.layers:
                     g = layer(g, known)
             spread = g.new_zeros(atoms * slots, g.shape[1]).index_copy(0, place, g)
             return rows[chunk].transpose(1, 2) @ spread.view(atoms, slots, g.shape[1])
 
         run = self.atoms_at_once(near) if near.once else None
-        if run is not None and len(live) <= run:
+        if run is not None and live.shape[0] <= run:
             t = of_atoms(slice(None))
         else:
-            t = in_chunks(of_atoms, len(live), self._numbers(live.shape[1]))
-        if near.once and live.device.type == "cpu" and not self.mean.any():
+            t = in_chunks(of_atoms, live.shape[0], self._numbers(live.shape[1]))
+        if near.once and live.device.type == "cpu" and not is_exported() and not self.mean.any():
             return t / self.slots  # rows of empty places are zero
         padding = F.pad(self._padding(near, present, types)[:, None], (0, 0, 0, 3))
         return (t + padding) / self.slots
 
     def _places(self, live: torch.Tensor) -> torch.Tensor:
-        """(E,) int64: the slots of `live` (n, K) where a neighbour is, one after another. While a CUDA graph is
-        captured their number is not known: then as many as the atoms have places for, others at the end."""
+        """(E,) int64: the slots of `live` (n, K) where a neighbour is, one after another. While a step is
+        recorded their number is not known: then as many as the atoms have places for, others at the end."""
         there = live.flatten()
-        if not (there.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if not (there.is_cuda and is_recorded(there)):
             return there.nonzero()[:, 0]
         order = torch.where(there, there.cumsum(0), there.sum() + (~there).cumsum(0)) - 1
-        slots = torch.arange(len(there), device=there.device)
+        slots = torch.arange(there.shape[0], device=there.device)
         places = torch.empty_like(slots).scatter_(0, order, slots)
-        return places[: len(live) * min(live.shape[1], self.slots)]
+        return places[: live.shape[0] * torch.sym_min(live.shape[1], self.slots)]
 
     def _numbers(self, slots: int) -> int:
         """Of an atom in the largest tensor."""

@@ -235,7 +235,7 @@ class EnergyFitting(Kind):
         net = self.net(kind)
         out = net(torch.cat([features, extra], dim=1))[:, 0].double()
         if self.vacuum[kind]:
-            nothing = features.new_zeros(len(features), features.shape[1])
+            nothing = features.new_zeros(features.shape[0], features.shape[1])
             out = out - net(torch.cat([nothing, extra], dim=1))[:, 0].double()
         return out + self.bias[kind]
 

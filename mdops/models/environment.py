@@ -10,10 +10,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from mdops.errors import ConfigError
-from mdops.models.neighborhood import Neighborhood
+from mdops.models.neighborhood import Neighborhood, longest_row
 from mdops.nn.net import NetCollection
 from mdops.ops.env_mat import env_mat
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key
+from mdops.tracing import is_exported
 
 if TYPE_CHECKING:
     from mdops.models.contract import EnvironmentDescriptor
@@ -139,13 +140,18 @@ def embed(nets: NetCollection, s: torch.Tensor, kinds: torch.Tensor, centers: to
     flat, x = kinds.flatten(), s.reshape(-1, 1)
     center_of_slot = centers[:, None].expand_as(kinds).reshape(-1)
     index, value = [], []
+    width = nets.net(0, 0).outputs
+    g = x.new_zeros(x.shape[0], width)
     for t in range(nets.ntypes):
         for c in range(nets.ntypes if nets.ndim == 2 else 1):
             chosen = (flat == t) & (center_of_slot == c) if nets.ndim == 2 else flat == t
+            if is_exported():  # a program cannot ask how many there are: each net takes all slots
+                g = torch.where(chosen[:, None], nets.net(c, t)(x), g)
+                continue
             index.append(torch.nonzero(chosen)[:, 0])
             value.append(nets.net(c, t)(x[index[-1]]))
-    width = nets.net(0, 0).outputs
-    g = x.new_zeros(len(x), width).index_copy(0, torch.cat(index), torch.cat(value))
+    if index:
+        g = g.index_copy(0, torch.cat(index), torch.cat(value))
     return g.view(*kinds.shape, width)
 
 
@@ -178,7 +184,7 @@ def directions(
     if types is not None:
         kinds = kinds.masked_fill(~torch.isin(kinds, torch.tensor(types, device=kinds.device)), d.ntypes)
     chosen = kinds < d.ntypes
-    width = int(chosen.sum(1).max()) if len(chosen) else 0
+    width = longest_row(chosen)
     order = torch.argsort((~chosen).int(), dim=1, stable=True)[:, :width]
 
     def taken(x: torch.Tensor, empty: float) -> torch.Tensor:
@@ -197,6 +203,8 @@ def in_chunks(of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: in
         of_atoms: gives the result for a run of atoms.
         numbers: of one atom in the largest tensor.
     """
+    if is_exported():
+        return of_atoms(slice(None))
     size = max(1, CHUNK // max(1, numbers))
     runs = [slice(first, first + size) for first in range(0, max(1, atoms), size)]
     if len(runs) == 1:

@@ -9,6 +9,7 @@ import torch
 
 from mdops.ops import NeighborList, displacements
 from mdops.system import System
+from mdops.tracing import is_exported
 
 
 class NeighborSpec(NamedTuple):
@@ -202,7 +203,8 @@ class Neighborhood:
         # DeePMD-kit sorts by type what is left after pairs were excluded, where a mixed hybrid has a part that is not.
         taken = self.kinds if mixed and not part.mixed else self.listed
         counts, sel = self.count(taken), torch.tensor([*part.sel, 0], device=taken.device)
-        if bool((counts.sum(1) <= sum(part.sel)).all() if part.mixed else (counts <= sel[:-1]).all()):
+        fit = (counts.sum(1) <= sum(part.sel)).all() if part.mixed else (counts <= sel[:-1]).all()
+        if not is_exported() and bool(fit):
             return self
         squared = self._squared_of(taken)
         if part.mixed:
@@ -227,7 +229,7 @@ class Neighborhood:
 
     def _kept(self, keep: torch.Tensor) -> "Neighborhood":
         """These slots alone, in rows no longer than needed."""
-        width = int(keep.sum(1).max()) if len(keep) else 0
+        width = longest_row(keep)
         order = torch.argsort((~keep).int(), dim=1, stable=True)[:, :width]
         kept = keep.gather(1, order)
         return dataclasses.replace(
@@ -253,6 +255,13 @@ class Neighborhood:
 def _rank(values: torch.Tensor) -> torch.Tensor:
     """(N, K): the place of each value in its row, sorted."""
     return torch.argsort(torch.argsort(values, dim=1, stable=True), dim=1, stable=True)
+
+
+def longest_row(chosen: torch.Tensor) -> int:
+    """The most places chosen (N, K) in a row; K in a program, which cannot ask."""
+    if is_exported():
+        return chosen.shape[1]
+    return int(chosen.sum(1).max()) if len(chosen) else 0
 
 
 def pair_matrix(pairs: Sequence[Sequence[int]], ntypes: int) -> torch.Tensor:

@@ -65,7 +65,7 @@ class SeE3(AngleDescriptor, TypedDescriptor):
         widest = max(layer.outputs for layer in self.embeddings.net(0, 0).layers)
         pairs = max(row.shape[1] for row in rows) ** 2
         return in_chunks(
-            lambda run: self._of_atoms([row[run] for row in rows]), len(near.types), pairs * widest
+            lambda run: self._of_atoms([row[run] for row in rows]), near.types.shape[0], pairs * widest
         )
 
     def _of_atoms(self, rows: list[torch.Tensor]) -> torch.Tensor:

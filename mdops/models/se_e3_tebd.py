@@ -115,7 +115,7 @@ class SeE3Tebd(AngleDescriptor):
         def of_atoms(run: slice) -> torch.Tensor:
             return self._of_atoms(Directions(*(part[run] for part in found)), types)
 
-        return in_chunks(of_atoms, len(near.types), numbers)
+        return in_chunks(of_atoms, near.types.shape[0], numbers)
 
     def _of_atoms(self, found: Directions, types: torch.Tensor) -> torch.Tensor:
         """D (n, M), without the centre's type, from the neighbours and the embedding of the types."""

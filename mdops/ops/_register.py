@@ -1,7 +1,9 @@
-"""What the Python faces of the ops share: the fake kernel and the autograd formula of an op in one call each."""
+"""What the Python faces of the ops share: the fake kernel, with the rule for `torch.vmap`, and the autograd formula of
+an op in one call each."""
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +17,8 @@ def _is_list_of_tensors(value: Any) -> bool:
 
 
 def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorates the function that gives the shapes and dtypes of `torch.ops.mdops.<name>`'s results.
+    """Decorates the function that gives the shapes and dtypes of `torch.ops.mdops.<name>`'s results, and lets
+    `torch.vmap` call the op for one member of a batch after another.
 
     Raises LibraryError if the compiled library has no such op.
     """
@@ -37,9 +40,46 @@ def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
             return function(*args)
 
         torch.library.register_fake(f"mdops::{name}", fake)
+        torch.library.register_vmap(f"mdops::{name}", functools.partial(_one_by_one, name))
         return fake
 
     return decorate
+
+
+def _one_by_one(name: str, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+    """The op for each member of a batch, and where its results have the batch: in front.
+
+    Raises RuntimeError for a batch without members, and for results whose shapes differ, which only those of
+    `neighbor_pairs` do.
+    """
+    if info.batch_size == 0:
+        raise RuntimeError(f"mdops::{name}: torch.vmap over a batch without members")
+
+    def member(value: Any, dim: Any, k: int) -> Any:
+        if isinstance(value, (list, tuple)):
+            dims = dim if isinstance(dim, (list, tuple)) else [dim] * len(value)
+            return [member(item, d, k) for item, d in zip(value, dims, strict=True)]
+        return value if dim is None or not isinstance(value, torch.Tensor) else value.select(dim, k)
+
+    op = getattr(torch.ops.mdops, name)
+    pairs = list(zip(args, in_dims, strict=True))
+    found = [op(*(member(value, dim, k) for value, dim in pairs)) for k in range(info.batch_size)]
+    if isinstance(found[0], torch.Tensor):
+        return torch.stack(found), 0
+    together: list[Any] = []
+    dims: list[Any] = []
+    for parts in zip(*found, strict=True):
+        if _is_list_of_tensors(parts[0]):
+            together.append([torch.stack(items) for items in zip(*parts, strict=True)])
+            dims.append([0] * len(parts[0]))
+            continue
+        if any(part.shape != parts[0].shape for part in parts):
+            raise RuntimeError(
+                f"mdops::{name}: torch.vmap needs results of one shape, and here they follow from the data"
+            )
+        together.append(torch.stack(parts))
+        dims.append(0)
+    return tuple(together), tuple(dims)
 
 
 class _Kept(int):
@@ -60,6 +100,12 @@ def _restored(value: Any, kept: Sequence[torch.Tensor]) -> Any:
     if isinstance(value, _Kept):
         return kept[value]
     return [_restored(item, kept) for item in value] if isinstance(value, list) else value
+
+
+def _no_autocast(grads: Sequence[torch.Tensor | None]) -> Any:
+    """A context in which PyTorch's own operations in a formula keep their dtypes, too."""
+    device = next((grad.device.type for grad in grads if isinstance(grad, torch.Tensor)), "cpu")
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def register_formula(
@@ -92,7 +138,9 @@ def register_formula(
         needs = tuple(ctx.needs_input_grad[k] for k in differentiable)
         result: list[Any] = [[] if isinstance(value, list) and not value else None for value in args]
         last = kept[len(kept) - len(saved) :]
-        for k, grad in zip(differentiable, backward(needs, grads, [*args, *last]), strict=True):
+        with _no_autocast(grads):
+            found = backward(needs, grads, [*args, *last])
+        for k, grad in zip(differentiable, found, strict=True):
             result[k] = grad
         return tuple(result)
 

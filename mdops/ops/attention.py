@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mdops.ops._register import register_fake, register_formula
+from mdops.tracing import is_recorded
 
 _TILE, _COLUMNS = 64, 4  # kPlanTile and kPlanColumns of source/op/attention/attention.h
 _INDEX = 2**31
@@ -72,7 +73,12 @@ def ragged_plan(offsets: torch.Tensor, *, max_total: int, max_batch: int, max_le
     order = torch.argsort(cost, descending=True, stable=True)
     fits = (lengths.amin() >= 0) & (lengths.amax() <= max_length) & (begins[0] >= 0)
     fits &= offsets[-1] <= max_total
-    if offsets.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(fits):
+    if (
+        offsets.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not is_recorded(offsets)
+        and not bool(fits)
+    ):
         raise ValueError(
             f"sequences of {offsets.tolist()} do not fit into {max_total} rows and the length {max_length}"
         )

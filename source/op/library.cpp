@@ -12,7 +12,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   // Neighbour lists.
   m.def(
       "neighbor_matrix(Tensor positions, Tensor cell, Tensor pbc, Tensor batch, Tensor types, float cutoff, "
-      "int ntypes, int capacity, bool sort) -> (Tensor neighbors, Tensor images, Tensor counts, Tensor "
+      "int ntypes, SymInt capacity, bool sort) -> (Tensor neighbors, Tensor images, Tensor counts, Tensor "
       "needed)");
   m.def(
       "neighbor_pairs(Tensor positions, Tensor cell, Tensor pbc, Tensor batch, Tensor types, float cutoff) "
@@ -23,10 +23,10 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "displacements(Tensor positions, Tensor cell, Tensor batch, Tensor neighbors, Tensor images, "
       "ScalarType dtype) -> Tensor");
   m.def(
-      "displacements_backward(Tensor grad, Tensor batch, Tensor neighbors, Tensor images, int num_systems) "
+      "displacements_backward(Tensor grad, Tensor batch, Tensor neighbors, Tensor images, SymInt num_systems) "
       "-> (Tensor grad_positions, Tensor grad_cell)");
   m.def(
-      "pair_forces(Tensor grad, Tensor displacements, Tensor batch, Tensor neighbors, int num_systems) "
+      "pair_forces(Tensor grad, Tensor displacements, Tensor batch, Tensor neighbors, SymInt num_systems) "
       "-> (Tensor forces, Tensor virial, Tensor atom_virial)");
   m.def(
       "pair_forces_backward(Tensor grad_forces, Tensor grad_virial, Tensor grad_atom_virial, Tensor grad, "
@@ -140,19 +140,19 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "ragged_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor plan, Tensor? bias, Tensor? "
       "gate, "
-      "Tensor? switch, Tensor? absent, float scale, float shift, int max_length, str matmul) -> (Tensor out, "
+      "Tensor? switch, Tensor? absent, float scale, float shift, SymInt max_length, str matmul) -> (Tensor out, "
       "Tensor logsumexp)");
   m.def(
       "ragged_attention_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
       "logsumexp, "
       "Tensor offsets, Tensor plan, Tensor? bias, Tensor? gate, Tensor? switch, Tensor? absent, float scale, "
-      "float shift, int max_length, str matmul) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor "
+      "float shift, SymInt max_length, str matmul) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor "
       "grad_bias, Tensor grad_gate, Tensor grad_switch)");
   m.def(
       "ragged_attention_backward_backward(Tensor dq, Tensor dk, Tensor dv, Tensor? dbias, Tensor? dgate, "
       "Tensor? dswitch, Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor logsumexp, Tensor "
       "offsets, Tensor plan, Tensor? bias, Tensor? gate, Tensor? switch, Tensor? absent, float scale, float "
-      "shift, int max_length, str matmul) -> (Tensor grad_grad_out, Tensor grad_q, Tensor grad_k, Tensor "
+      "shift, SymInt max_length, str matmul) -> (Tensor grad_grad_out, Tensor grad_q, Tensor grad_k, Tensor "
       "grad_v, Tensor grad_bias, Tensor grad_gate, Tensor grad_switch)");
 
   // The features T^T T_< of a descriptor.
@@ -170,14 +170,14 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "attention_layer(Tensor g, Tensor offsets, Tensor project_weight, Tensor project_bias, Tensor "
       "out_weight, "
       "Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, "
-      "float scale, float shift, float eps, bool normalize, Tensor? plan, int max_length) -> (Tensor out, "
+      "float scale, float shift, float eps, bool normalize, Tensor? plan, SymInt max_length) -> (Tensor out, "
       "Tensor saved)");
   m.def(
       "attention_layer_backward(Tensor grad, Tensor saved, Tensor g, Tensor offsets, Tensor project_weight, "
       "Tensor project_bias, Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, "
       "Tensor? "
       "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, Tensor? "
-      "plan, int max_length) -> (Tensor "
+      "plan, SymInt max_length) -> (Tensor "
       "grad_g, Tensor grad_gate, Tensor grad_switch)");
 
   // The neighbours that count as rows of numbers, atom after atom, and sums over them.
@@ -271,5 +271,5 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "lowbit_linear(Tensor x, Tensor weight, str x_kind, str weight_kind, str weight_per, int groups) -> "
       "Tensor");
   m.def("pack_ternary(Tensor values) -> Tensor");
-  m.def("unpack_ternary(Tensor packed, int rows) -> Tensor");
+  m.def("unpack_ternary(Tensor packed, SymInt rows) -> Tensor");
 }

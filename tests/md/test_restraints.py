@@ -7,8 +7,10 @@ import pytest
 from ase import units
 from ase.build import bulk
 from ase.constraints import FixAtoms
-from engine_cases import PHYSICS, alloy, rounding, skewed
+from ase.io import read
+from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
 
+from mdops.cli import main
 from mdops.errors import InputError
 from mdops.md import BatchEngine, Distance, Engine, Minimizer, Physics, Relaxation, Tether
 from mdops.md.motion import set_velocities
@@ -198,3 +200,68 @@ def test_tethers_and_npt_exclude_each_other(models):
         Engine(alloy(physics), models("cpu"), physics, restraints=[Tether([0], 1.0)])
     with pytest.raises(InputError, match="restraints of 1 structures, and there are 2"):
         BatchEngine([alloy(NVE)] * 2, models("cpu"), NVE, restraints=[[]])
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """A structure in a folder of its own, and its name there."""
+    monkeypatch.chdir(tmp_path)
+    atoms = alloy(NVE)
+    atoms.rattle(0.05, seed=1)
+    atoms.write("start.extxyz")
+    return atoms
+
+
+def test_of_mdops_relax(started):
+    words = ["--tether", "3,8-9", "500", "--distance", "1", "Al", "1", "0.5", "below"]
+    command = ["relax", "start.extxyz", "-m", str(MODEL), "--fmax", "0.05", *words]
+    assert main(command) == 0
+    end = read("relaxed.extxyz")
+    moved = np.linalg.norm(end.positions - started.positions, axis=1)
+    held = [3, 8, 9]
+    assert moved[held].max() < 0.01 < np.delete(moved, held).max()
+
+
+def test_of_mdops_md_with_a_restart(started, capsys):
+    """Tethers hold atoms where the whole run began, not where it goes on."""
+    run = [
+        "md",
+        "start.extxyz",
+        "-m",
+        str(MODEL),
+        "-T",
+        "300",
+        "--checkpoint-every",
+        "20",
+        "--interval",
+        "10",
+    ]
+    words = ["--tether", "0-3", "2.5", "--distance", "4,5", "20", "3", "4.0"]
+    assert main([*run, *words, "--steps", "60", "-o", "whole.traj", "--log", "whole.log"]) == 0
+    assert main([*run, *words, "--steps", "40"]) == 0
+    assert main([*run, "--tether", "0-3", "9", "--steps", "60", "--restart"]) == 2
+    assert "restraints" in capsys.readouterr().err
+    assert main([*run, *words, "--steps", "60", "--restart"]) == 0
+    whole, parts = read("whole.traj@:"), read("md.traj@:")
+    assert [len(whole)] == [len(parts)]
+    assert np.array_equal(whole[-1].positions, parts[-1].positions)
+    assert main([*run, "--steps", "60", "-o", "free.traj", "--log", "free.log"]) == 0
+    free = read("free.traj")
+    away = [np.linalg.norm((atoms.positions - started.positions)[:4]) for atoms in (whole[-1], free)]
+    assert away[0] < 0.8 * away[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tether", "Xx", "1"], "no atoms of Xx"),
+        (["--tether", "1..3", "1"], "1..3 is no group of atoms"),
+        (["--tether", "1", "much"], "much is no number"),
+        (["--distance", "0", "1", "3"], "expected ATOMS ATOMS K LENGTH"),
+        (["--tether", "9999", "1"], "a restraint has atoms 9999"),
+        (["--distance", "0", "1", "3", "4", "beside"], "side is 'beside'"),
+    ],
+)
+def test_commands_say_what_is_wrong(started, words, message, capsys):
+    assert main(["md", "start.extxyz", "-m", str(MODEL), "-T", "300", "--steps", "1", *words]) == 2
+    assert message in capsys.readouterr().err

@@ -387,6 +387,85 @@ def test_compiled_is_eager(sample):
         torch.testing.assert_close(a, b)
 
 
+@cases(lambda s: s is next(other for other in samples("cpu") if other.op == s.op))
+def test_exported_is_eager(sample):
+    """As an op of a program of torch.export, for tensors of any sizes."""
+    if any(map(is_float8, tensors_of_arguments(sample))):
+        return  # which a program cannot hold as constants
+    free = tensors_of_arguments(sample)
+
+    class Call(torch.nn.Module):
+        def forward(self, *given):
+            left = iter(given)
+            return sample.function(*(each_tensor(lambda _: next(left), a) for a in sample.args))
+
+    sizes = tuple({k: torch.export.Dim.AUTO for k in range(x.dim())} for x in free)
+    program = torch.export.export(Call(), tuple(free), dynamic_shapes=(sizes,), strict=False).module()
+    for a, b in zip(tensors(program(*free)), tensors(sample.function(*sample.args)), strict=True):
+        assert torch.equal(a, b)
+
+
+@cases()
+def test_vmap_is_the_op_for_each_member(sample):
+    """By a batch of the first tensor of numbers; of other dimensions than the first, and beside tensors without one."""
+    place = next(
+        (k for k, a in enumerate(sample.args) if isinstance(a, torch.Tensor) and a.is_floating_point()), None
+    )
+    if place is None:
+        place = next(k for k, a in enumerate(sample.args) if tensors_of_arguments(sample))
+    value = sample.args[place]
+
+    def function(x):
+        return sample.function(*sample.args[:place], x, *sample.args[place + 1 :])
+
+    def members(change):
+        return each_tensor(change, value)
+
+    scaled = [members(lambda x, k=k: x * (1 + 1e-3 * k) if is_number(x) else x) for k in range(2)]
+    if isinstance(value, torch.Tensor):
+        batch = torch.stack(scaled, dim=-1)
+    else:
+        batch = [torch.stack(pair, dim=-1) for pair in zip(*scaled, strict=True)]
+    got = tensors(torch.vmap(function, in_dims=-1)(batch))
+    for k, x in enumerate(scaled):
+        for a, b in zip(got, tensors(function(x)), strict=True):
+            assert torch.equal(a[k], b)
+
+
+def is_number(x: torch.Tensor) -> bool:
+    return x.is_floating_point() and not is_float8(x)
+
+
+def test_vmap_says_where_shapes_follow_from_the_data():
+    sample = next(s for s in samples("cpu") if s.op == "neighbor_pairs")
+    positions = torch.stack([sample.args[0], 4 * sample.args[0]])
+    with pytest.raises(RuntimeError, match=r"mdops::neighbor_pairs: torch\.vmap needs results of one shape"):
+        torch.vmap(lambda x: sample.function(x, *sample.args[1:]))(positions)
+
+
+@cases()
+def test_autocast_changes_nothing(sample, request):
+    """No op casts: the same bits, of a graph of its derivatives, too."""
+    sample = find(*request.node.callspec.params["sample"], torch.float32)
+    device, twice = tensors_of_arguments(sample)[0].device.type, sample.op not in LAST
+
+    def answers(enabled):
+        args = with_leaves(sample, sample.args)
+        free = tensors([args[k] for k in sample.differentiable])
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=enabled):
+            results = tensors(sample.function(*args))
+            found = [r for k, r in enumerate(results) if k not in sample.opaque]
+            totals = [(r * r).sum() for r in found if r.requires_grad]
+            if totals:
+                found += torch.autograd.grad(sum(totals), free, create_graph=twice)
+        if totals and twice:
+            found += torch.autograd.grad(sum((g * g).sum() for g in found[-len(free) :]), free)
+        return found
+
+    for a, b in zip(answers(True), answers(False), strict=True):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+
+
 @pytest.mark.long
 def test_compiled_by_the_default_backend(device):
     """A loss on forces through a chain of ops, by the compiler people use."""

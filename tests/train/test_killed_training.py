@@ -14,7 +14,7 @@ from mdops.errors import ConfigError
 from mdops.io import read_model
 from mdops.train.loop.trainer import Trainer
 
-KILLS, STEPS = 20, 400
+KILLS, STEPS = 12, 200
 
 
 def train(folder, save_freq):

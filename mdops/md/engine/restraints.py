@@ -3,6 +3,8 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +51,34 @@ class Distance:
 
 
 Restraint = Tether | Distance
+
+
+def placed(restraints: Sequence[Restraint], positions: np.ndarray) -> list[Restraint]:
+    """With the places of tethers that have none, from the positions (N, 3), A, at the start. Raises InputError."""
+    found: list[Restraint] = []
+    for restraint in restraints:
+        if isinstance(restraint, Tether) and restraint.places is None:
+            _numbers(restraint.atoms, np.array([0, len(positions)]), 0, "")
+            restraint = dataclasses.replace(restraint, places=positions[np.asarray(restraint.atoms)])
+        found.append(restraint)
+    return found
+
+
+def identity(restraints: Sequence[Restraint]) -> str | None:
+    """What tells restraints from others, of one structure or several: a digest; None of none."""
+    if not restraints:
+        return None
+    parts = []
+    for restraint in restraints:
+        values = dataclasses.asdict(restraint)
+        places = values.pop("places", None)
+        parts += [repr((type(restraint).__name__, {k: _plain(v) for k, v in values.items()})).encode()]
+        parts += [] if places is None else [np.asarray(places, np.float64).tobytes()]
+    return sha256(b"|".join(parts)).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | float) else np.asarray(value).tolist()
 
 
 class Restraints:

@@ -14,7 +14,7 @@ inline void closer(double r2, double& least) {
 // The neighbours of one atom that are not masked.
 struct Neighbors {
   struct One {
-    double d[3], r;
+    double d[3], r, w;  // w: its weight in `sums`
     int32_t j;
     int t;
   };
@@ -39,7 +39,7 @@ struct Neighbors {
             closer(r2, nearest2);
             if (masked) return;
             closer(r2, least2);
-            all.push_back({{d[0], d[1], d[2]}, r2, list.neighbors[at], t});
+            all.push_back({{d[0], d[1], d[2]}, r2, 0, list.neighbors[at], t});
           });
       if (!whole) return false;
       slot = end;
@@ -53,11 +53,11 @@ struct Neighbors {
   }
 
   // Of the weights, once there are roots.
-  NearSums sums(double decay) const {
+  NearSums sums(double decay) {
     NearSums found{std::sqrt(least2), 0, 0};
-    for (const One& one : all) {
-      const double w = found.weight(one.r, decay);
-      found.weights += w, found.weighted += w * one.r;
+    for (One& one : all) {
+      one.w = found.weight(one.r, decay);
+      found.weights += one.w, found.weighted += one.w * one.r;
     }
     return found;
   }
@@ -94,33 +94,46 @@ bool look(const ListArgs& list, const NearArgs& near, int64_t i, double* least, 
   return true;
 }
 
-// Adds the pair's part of an energy's gradient, g along d, to forces and virials.
-void add_pair(const ListArgs& list, int64_t i, const Neighbors::One& pair, double g,
-              PotentialResults<double>& out) {
-  double* virial = out.virial + 9 * static_cast<int64_t>(list.batch[i]);
-  const int64_t j = pair.j;
-  for (int a = 0; a < 3; ++a) {
-    out.forces[4 * i + a] += g * pair.d[a];
-    out.forces[4 * j + a] -= g * pair.d[a];
-    for (int b = 0; b < 3; ++b) {
-      virial[3 * a + b] -= g * pair.d[a] * pair.d[b];
-      if (out.atom_virial) out.atom_virial[9 * j + 3 * a + b] -= g * pair.d[a] * pair.d[b];
-    }
+// Forces and virial of one atom's pairs.
+struct PairSums {
+  PotentialResults<double>& out;
+  double force[3] = {}, virial[9] = {};
+
+  // Adds the pair's part of an energy's gradient, g along d.
+  void add(const Neighbors::One& pair, double g) {
+    double* const other = out.forces + 4 * int64_t{pair.j};
+    double f[3], w[9];
+    for (int a = 0; a < 3; ++a) f[a] = g * pair.d[a];
+    for (int k = 0; k < 9; ++k) w[k] = f[k / 3] * pair.d[k % 3];
+    for (int a = 0; a < 3; ++a) force[a] += f[a], other[a] -= f[a];
+    for (int k = 0; k < 9; ++k) virial[k] -= w[k];
+    if (out.atom_virial)
+      for (int k = 0; k < 9; ++k) out.atom_virial[9 * int64_t{pair.j} + k] -= w[k];
   }
-}
+
+  void finish(const ListArgs& list, int64_t i) const {
+    for (int a = 0; a < 3; ++a) out.forces[4 * i + a] += force[a];
+    for (int k = 0; k < 9; ++k) out.virial[9 * static_cast<int64_t>(list.batch[i]) + k] += virial[k];
+  }
+};
 
 // What a blend has beside the parts' weighted forces: the weight's slope times the difference of energies.
-void add_slopes(const ListArgs& list, const NearArgs& near, double difference, int64_t i, Neighbors& around,
-                PotentialResults<double>& out) {
-  around.gather(list, near.pair_mask, near.cutoff, i, nullptr);
-  around.take_roots();
+void add_slopes(const NearArgs& near, double difference, Neighbors& around, PairSums& to) {
   const NearSums sums = around.sums(near.decay);
   const double slope = difference * weight_at(near, sums.mean()).slope;
   if (slope == 0) return;  // as where the weight is 1
   for (const Neighbors::One& one : around.all) {
-    const double g = slope * mean_slope(sums, near, one.r);
-    if (g != 0) add_pair(list, i, one, g / one.r, out);
+    const double g = slope * mean_slope(sums, near, one.w, one.r);
+    if (g != 0) to.add(one, g / one.r);
   }
+}
+
+// Whether a table and the weights are of the same neighbours of atoms of a type.
+bool same_neighbors(const ListArgs& list, const TableArgs& table, const NearArgs& near, int type) {
+  bool same = near.cutoff == table.cutoff;
+  for (int t = 0; t < list.ntypes; ++t)
+    same &= near.pair_mask[type * list.ntypes + t] == table.pair_mask[type * list.ntypes + t];
+  return same;
 }
 
 }  // namespace
@@ -162,14 +175,22 @@ int64_t table_energies(const ListArgs& list, const TableArgs& table, const Table
     if (weight == 0) continue;
     around.take_roots();
     const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
+    PairSums sums{out};
     double energy = 0;
     for (const Neighbors::One& one : around.all) {
       const PairEnergy pair = pair_energy(table, row + one.t, one.r);
       energy += 0.5 * pair.u;
-      if (pair.slope != 0) add_pair(list, i, one, 0.5 * weight * pair.slope / one.r, out);
+      if (pair.slope != 0) sums.add(one, 0.5 * weight * pair.slope / one.r);
     }
     out.energy[i] = energy;
-    if (task.near) add_slopes(list, *task.near, energy - task.other[i], i, around, out);
+    if (task.near) {
+      if (!same_neighbors(list, table, *task.near, list.types[i])) {
+        around.gather(list, task.near->pair_mask, task.near->cutoff, i, nullptr);
+        around.take_roots();
+      }
+      add_slopes(*task.near, energy - task.other[i], around, sums);
+    }
+    sums.finish(list, i);
   }
   return bad;
 }

@@ -243,7 +243,7 @@ __device__ __forceinline__ void add_slopes(const ListArgs& list, const NearArgs&
   const double slope = difference * weight_at(near, sums.mean()).slope;
   if (slope == 0) return;  // as where the weight is 1
   each_seen(list, near.pair_mask, near.cutoff, i, [&](int, int64_t at, const double* d, double r2) {
-    const double r = sqrt(r2), g = slope * mean_slope(sums, near, r);
+    const double r = sqrt(r2), g = slope * mean_slope(sums, near, sums.weight(r, near.decay), r);
     if (g != 0) adder.add(at, d, g / r);
   });
 }

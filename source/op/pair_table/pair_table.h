@@ -85,9 +85,9 @@ MDOPS_HD NearWeight weight_at(const NearArgs& near, double mean) {
   return {1 - v * v * v * (10 - v * (15 - 6 * v)), -30 * rest * rest / width};
 }
 
-// ds/dr of a neighbour.
-MDOPS_HD double mean_slope(const NearSums& sums, const NearArgs& near, double r) {
-  return sums.weight(r, near.decay) / sums.weights * (1 - (r - sums.mean()) / near.decay);
+// ds/dr of a neighbour of weight w.
+MDOPS_HD double mean_slope(const NearSums& sums, const NearArgs& near, double w, double r) {
+  return w / sums.weights * (1 - (r - sums.mean()) / near.decay);
 }
 
 // Calls work(slot, d, r2) for atom i's neighbours within the cutoff in the slots begin, begin + step, ...

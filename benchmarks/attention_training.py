@@ -1,0 +1,170 @@
+"""A DPA-1 with two layers of attention, trained on water in pieces of some time each, for machines lent for minutes.
+
+    python benchmarks/attention_training.py FOLDER --train ../shared/data/water/data_0 ../shared/data/water/data_1
+        ../shared/data/water/data_2 --validate ../shared/data/water/data_3 --total 600 --seconds 75
+        [--device cuda] [--rate 0.002] [--batch 1] [--json FILE]
+
+The descriptor has the sizes of DeePMD-kit's example for water (25-50-100, axis 16, two layers of width 128, 138 places
+within 6 A), with the smooth form of attention, which NVE needs; the fitting net 240-240-240; float32; the rest is what
+mdops trains with unless told. Each call goes on from FOLDER's checkpoint for --seconds, reading of data and capture of
+graphs counted, and writes the next; clock.json there has the pieces. The learning rate ends where all pieces together
+have taken --total: from the speed so far it is planned anew at each call (in the first, some steps are timed before
+its clock begins). A piece that ends the training is told by `finished`. The last line is of all validation frames and
+the model as saved, FOLDER/model.safetensors; benchmarks/energy_conservation.py then takes that.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import machine
+
+import mdops
+from mdops.train import load_dataset
+from mdops.train.config.sections import Config, parse_config
+from mdops.train.loop.checkpoint import checkpoints
+from mdops.train.loop.trainer import Trainer
+from mdops.train.report.evaluation import evaluate
+from mdops.train.report.learning_curve import Report
+
+TIMED, SPARE = 60, 0.96  # steps that are timed, and the share of the time that they are planned for
+DESCRIPTOR = {
+    "type": "se_atten",
+    "rcut": 6.0,
+    "rcut_smth": 0.5,
+    "sel": 138,
+    "neuron": [25, 50, 100],
+    "axis_neuron": 16,
+    "type_one_side": True,
+    "attn": 128,
+    "attn_layer": 2,
+    "attn_dotr": True,
+    "smooth_type_embedding": True,
+    "set_davg_zero": True,
+}
+
+
+class TimeIsUp(Exception):
+    """The piece ends here, and its checkpoint is written."""
+
+
+def configured(arguments: argparse.Namespace, steps: int) -> Config:
+    training = {
+        "training_data": {"systems": arguments.train, "batch_size": arguments.batch},
+        "validation_data": {"systems": arguments.validate, "batch_size": 16},
+        "numb_steps": steps,
+        "disp_freq": 200,
+        "save_freq": 10**9,  # at the end of each piece alone
+        "seed": 1,
+    }
+    model = {"type_map": ["O", "H"], "descriptor": DESCRIPTOR, "fitting_net": {"neuron": [240, 240, 240]}}
+    config = parse_config({"model": model, "training": training})
+    config.learning_rate.start_lr = arguments.rate
+    return config
+
+
+def seconds_a_step(arguments: argparse.Namespace) -> float:
+    """Of steps like those of the training, by the clock, after some that are not timed."""
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trainer(configured(arguments, 10**6), folder, device=arguments.device)
+        for _ in range(arguments.timed // 3):
+            trial._advance()
+        start = time.perf_counter()
+        for _ in range(arguments.timed):
+            loss, *_ = trial._step(trial.frames.share(0, trial.processes), 1e-9, 1.0)
+        float(loss)
+        return (time.perf_counter() - start) / arguments.timed
+
+
+def piece(
+    arguments: argparse.Namespace, steps: int, start: float
+) -> tuple[Trainer, list[dict[str, float]], dict[str, Any]]:
+    """Trains until the time is up, or to the end; the lines of its learning curve, and what it was."""
+    curve: list[dict[str, float]] = []
+
+    def line(report: Report) -> None:
+        validation = report.validation or {}
+        row = {
+            "step": report.step,
+            "seconds": time.perf_counter() - start,
+            "force_rmse": validation["forces"],
+            "energy_rmse": validation["energy"],
+            "rate": report.rate,
+        }
+        curve.append(row)
+        print("  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
+
+    def stop_in_time(step: int) -> None:
+        if step % 20:
+            return
+        if arguments.device != "cpu":
+            torch.cuda.synchronize()  # steps of graphs are ahead of the clock
+        if time.perf_counter() - start > arguments.seconds:
+            raise TimeIsUp
+
+    earlier = checkpoints(arguments.folder, "model.ckpt")
+    config = configured(arguments, steps)
+    trainer = Trainer(config, arguments.folder, restart=bool(earlier), device=arguments.device)
+    print(trainer.potential.explain("train"), flush=True)
+    first, ready = trainer.step, time.perf_counter()
+    try:
+        trainer.run(line, stop_in_time)
+    except TimeIsUp:
+        trainer.save()
+    end = time.perf_counter()
+    took = {"first": first, "last": trainer.step, "seconds": end - start, "of_steps": end - ready}
+    return trainer, curve, took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--train", nargs="+", required=True)
+    parser.add_argument("--validate", nargs="+", required=True)
+    parser.add_argument("--total", type=float, default=600.0, help="s, of all pieces")
+    parser.add_argument("--seconds", type=float, default=75.0, help="of this piece")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rate", type=float, default=2e-3, help="learning_rate.start_lr")
+    parser.add_argument("--batch", type=int, default=1, help="frames in a batch")
+    parser.add_argument(
+        "--timed", type=int, default=TIMED, help="steps that are timed before the first piece"
+    )
+    parser.add_argument("--commit", help="where the sources are no checkout")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    clock = arguments.folder / "clock.json"
+    pieces: list[dict[str, Any]] = json.loads(clock.read_text()) if clock.exists() else []
+    used, done = sum(p["seconds"] for p in pieces), pieces[-1]["last"] if pieces else 0
+    each = pieces[-1]["of_steps"] / (done - pieces[-1]["first"]) if pieces else seconds_a_step(arguments)
+    start = time.perf_counter()
+    steps = done + max(int(SPARE * (arguments.total - used) / each), 1)
+    print(f"{1e3 * each:.2f} ms a step, {done} of {steps} steps done, {used:.0f} s used", flush=True)
+    trainer, curve, took = piece(arguments, steps, start)
+    pieces.append(took)
+    clock.write_text(json.dumps(pieces, indent=1) + "\n")
+    model = mdops.load(arguments.folder / "model.safetensors", device=arguments.device)
+    errors = evaluate(model, load_dataset(arguments.validate, model.type_map)).errors()
+    answer = {
+        "machine": machine(arguments.device, arguments.commit),
+        "finished": trainer.step == trainer.steps,
+        "steps": trainer.step,
+        "planned": trainer.steps,
+        "ms_a_step": 1e3 * took["of_steps"] / max(took["last"] - took["first"], 1),
+        "rate": arguments.rate,
+        "batch": arguments.batch,
+        "pieces": pieces,
+        "force_rmse": errors["forces"].rmse,
+        "energy_rmse": errors["energy"].rmse,
+    }
+    print(json.dumps(answer, indent=1))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({**answer, "curve": curve}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

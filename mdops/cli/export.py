@@ -1,0 +1,54 @@
+"""Writes a model as a program of PyTorch that answers with energies, forces and virials, for any number of atoms: an
+AOTInductor package, compiled for this machine, which runs without the Python code of mdops (docs/compile.md), or with
+--program what torch.export.load reads. It needs the library of the ops where it runs, whose place is printed."""
+
+import argparse
+from pathlib import Path
+
+HELP = "a model as a compiled program of PyTorch"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", type=Path, metavar="MODEL", help="a model file")
+    add("output", type=Path, metavar="OUT", help="the package to write, .pt2")
+    add("--program", action="store_true", help="write the exported program, not compiled")
+    text = "search the neighbours in the program, with so many places an atom; without, it is given a list"
+    add("--capacity", type=int, metavar="K", help=text)
+    add("--atom-virial", action="store_true", help="answer with the virials of atoms, too")
+    add("--dtype", default="float32", choices=["float32", "float64"], help="of the computation")
+    add("--device", default="cpu", help="cpu or cuda: where it will run")
+    text = "with more neighbours than the model has places for: NaN, or count them all"
+    add("--overflow", default="error", choices=["error", "extend"], help=text)
+    add("--overwrite", action="store_true", help="replace OUT if it is there")
+
+
+def run(args: argparse.Namespace) -> int:
+    import torch
+
+    from mdops import load
+    from mdops._library import library_path
+    from mdops.errors import InputError
+
+    if args.output.suffix != ".pt2":
+        raise InputError(f"{args.output}: the name of a program ends with .pt2")
+    if args.output.exists() and not args.overwrite:
+        raise InputError(f"{args.output} is there already; --overwrite replaces it")
+    model = load(args.model, dtype=args.dtype, device=args.device, overflow=args.overflow)
+    program = model.export(capacity=args.capacity, atom_virial=args.atom_virial)
+    if args.program:
+        torch.export.save(program, args.output)
+    else:
+        from torch._inductor import aoti_compile_and_package
+
+        aoti_compile_and_package(program, package_path=str(args.output))
+    inputs = ", ".join(map(str, program.graph_signature.user_inputs))
+    libraries = " and ".join(
+        str(library_path(name))
+        for name in ("libmdops.so", "libmdops_cuda.so")
+        if name == "libmdops.so" or torch.device(args.device).type == "cuda"
+    )
+    print(
+        f"wrote {args.output}, a program of {inputs}\n{model.explain()}\nwhere it runs, load first: {libraries}"
+    )
+    return 0

@@ -1,0 +1,168 @@
+"""A model's step as a program of PyTorch (`torch.export`), which runs without the model's Python code."""
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mdops.errors import InputError, UnsupportedModelError
+from mdops.models.neighborhood import NeighborReport
+from mdops.ops import NeighborList, neighbor_matrix
+from mdops.system import System
+from mdops.tracing import exporting
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+_SYSTEMS, _ATOMS, _SLOTS = 5, 35, 11  # of the example: sizes that occur nowhere else
+
+
+class Step(nn.Module):
+    """The answers of `Potential.evaluate` from tensors, NaN where that would refuse the atoms."""
+
+    def __init__(self, potential: "Potential", capacity: int | None, atom_virial: bool) -> None:
+        super().__init__()
+        # In a tuple: the program has what the evaluator uses as constants, and nothing else of the model.
+        self._held = potential, potential.evaluator()
+        self.capacity, self.atom_virial = capacity, atom_virial
+        self.parameters_taken = [name for name, size in potential.parameter_sizes.items() if size]
+
+    @property
+    def potential(self) -> "Potential":
+        return self._held[0]
+
+    def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Takes `input_names` in their order."""
+        given = dict(zip(self.input_names, inputs, strict=True))
+        positions, types, cell, batch = (given[name] for name in ("positions", "types", "cell", "batch"))
+        cutoff = self.potential.cutoff
+        fits = None
+        if self.capacity is None:
+            pbc = torch.ones_like(cell[:, 0], dtype=torch.bool)  # of the list alone
+            pairs = NeighborList(given["neighbors"], given["images"], given["counts"], cutoff)
+        else:
+            pbc = given["pbc"]
+            ntypes = len(self.potential.type_map)
+            search = (positions, cell, pbc, batch, types, cutoff, ntypes, self.capacity)
+            neighbors, images, counts, needed = neighbor_matrix(*search)
+            pairs = NeighborList(neighbors, images, counts, cutoff)
+            fits = (needed[0] >= 0) & (needed[0] <= self.capacity)
+        system = System(positions, types, cell, pbc, batch)
+        taken = {name: given[name] for name in self.parameters_taken}
+        answers, report = self._held[1](system, pairs, **taken, check=False, atom_virial=self.atom_virial)
+        answers = self.potential.with_sums({k: v.detach() for k, v in answers.items()}, system)
+        fine = self._judged(report)
+        fine = fine if fits is None else fine & fits
+        return {name: torch.where(fine, value, torch.nan) for name, value in answers.items()}
+
+    def _judged(self, report: NeighborReport) -> torch.Tensor:
+        """What `Potential.check_neighbors` says of the neighbours, on the device: a bool."""
+        least = self.potential.model.shortest
+        fine = ((report.nearest > 0) & (report.nearest >= least)).all()
+        if self.potential.overflow == "extend":
+            return fine
+        for within, spec in zip(report.within, self.potential.neighbors, strict=True):
+            if spec.sel is not None:
+                places = [sum(spec.sel)] if spec.mixed else spec.sel
+                for column, most in enumerate(places):
+                    fine = fine & (within[:, column] <= most).all()
+        return fine
+
+    @property
+    def input_names(self) -> list[str]:
+        lists = ["batch", "neighbors", "images", "counts"] if self.capacity is None else ["pbc", "batch"]
+        return ["positions", "types", "cell", *lists, *self.parameters_taken]
+
+
+def export_program(
+    potential: "Potential", *, capacity: int | None = None, atom_virial: bool = False
+) -> ExportedProgram:
+    """See `Potential.export`."""
+    if potential.overflow == "truncate":
+        raise InputError(
+            "overflow='truncate' drops neighbours by what it finds, which a program cannot: load the model with "
+            "overflow 'error' (NaN for too many) or 'extend' (all count)"
+        )
+    if capacity is not None and capacity < 1:
+        raise InputError(f"the capacity of the list is {capacity}, expected 1 or more places an atom")
+    own = _frozen(potential)
+    step = Step(own, capacity, atom_virial)
+    example, sizes = _example(step)
+    with exporting(), torch.no_grad():
+        step(*example)  # what is kept with the weights is made now, not in the program
+        # Forces are gradients, whose operations only a trace below autograd has.
+        with torch.fx.experimental._config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+            traced = make_fx(step, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example)
+        _require_dynamic(traced, step, sizes)
+        _name_inputs(traced, step.input_names)
+        names = step.input_names
+        named = dict(zip(names, example, strict=True))
+        return torch.export.export(
+            traced, (), named, dynamic_shapes=dict(zip(names, sizes, strict=True)), strict=False
+        )
+
+
+def _require_dynamic(traced: torch.fx.GraphModule, step: Step, sizes: Sequence[dict[int, Any]]) -> None:
+    """Refuses a trace that holds for the example's sizes alone."""
+    inputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    for name, node, free in zip(step.input_names, inputs, sizes, strict=True):
+        shape = node.meta["val"].shape
+        fixed = [k for k in free if not isinstance(shape[k], torch.SymInt) or shape[k].node.expr.is_number]
+        if fixed:
+            raise UnsupportedModelError(
+                f"{step.potential.kind} cannot be exported: what it does depends on the size of `{name}` ({shape})"
+            )
+
+
+def _name_inputs(traced: torch.fx.GraphModule, names: Sequence[str]) -> None:
+    inputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    for node, name in zip(inputs, names, strict=True):
+        node.target = name
+        node._rename(name)
+    traced.recompile()
+
+
+def _frozen(potential: "Potential") -> "Potential":
+    """A copy whose weights are plain tensors, which the program holds as constants."""
+    own = copy.deepcopy(potential).eval()
+    for module in own.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = parameter.detach()  # type: ignore[assignment]
+    return own
+
+
+def _example(step: Step) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
+    """Inputs of some shape, and which of their sizes may change."""
+    potential, device = step.potential, step.potential.device
+    kinds = len(potential.type_map)
+    atoms, systems = Dim.DYNAMIC, Dim.DYNAMIC
+    batch = torch.arange(_ATOMS, device=device) % _SYSTEMS
+    apart = 2.0 * potential.cutoff * torch.arange(_ATOMS, dtype=torch.float64, device=device)
+    rows = {0: atoms, 1: Dim.DYNAMIC}
+    sizes = potential.parameter_sizes
+    empty = torch.full((_ATOMS, _SLOTS), -1, dtype=torch.int32, device=device)
+    every: dict[str, tuple[torch.Tensor, dict[int, Any]]] = {
+        "positions": (apart[:, None].expand(-1, 3).contiguous(), {0: atoms}),
+        "types": ((torch.arange(_ATOMS, device=device) % kinds).int(), {0: atoms}),
+        "cell": (torch.eye(3, dtype=torch.float64, device=device).repeat(_SYSTEMS, 1, 1), {0: systems}),
+        "pbc": (torch.zeros(_SYSTEMS, 3, dtype=torch.bool, device=device), {0: systems}),
+        "batch": (batch.sort().values.int(), {0: atoms}),
+        "neighbors": (empty, rows),
+        "images": (torch.zeros_like(empty), rows),
+        "counts": (torch.zeros(_ATOMS, kinds, dtype=torch.int32, device=device), {0: atoms}),
+        "fparam": (
+            torch.zeros(_SYSTEMS, sizes.get("fparam", 0), dtype=torch.float64, device=device),
+            {0: systems},
+        ),
+        "aparam": (
+            torch.zeros(_ATOMS, sizes.get("aparam", 0), dtype=torch.float64, device=device),
+            {0: atoms},
+        ),
+    }
+    chosen = [every[name] for name in step.input_names]
+    return tuple(x for x, _ in chosen), tuple(size for _, size in chosen)

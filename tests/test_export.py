@@ -1,0 +1,138 @@
+"""Models as programs of torch.export: the same answers, for other sizes than the example's, and in other processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from reference_cases import references
+
+import mdops
+from mdops._library import library_path
+from mdops.cli import main
+from mdops.errors import InputError
+from mdops.system import System
+
+DATA = Path(__file__).parent / "data"
+LISTED = ("positions", "types", "cell", "batch", "neighbors", "images", "counts")
+# By one op; by sums, angles and attention together; by parts and a table; by nets for each type and unrolled gradients.
+CASES = {
+    "fused": ("reference/fparam_aparam", {}),
+    "hybrid": ("reference_kinds/hybrid_three", {}),
+    "blend": ("reference_kinds/zbl_switch", {}),
+    "nets": ("reference/two_side", {"spline": False}),
+}
+
+
+def inputs(potential, system, fparam=None, aparam=None, *, capacity=None):
+    """By name, as a program takes them."""
+    found = {name: getattr(system, name) for name in ("positions", "types", "cell", "pbc", "batch")}
+    if capacity is None:
+        near = potential.neighbor_list(system)
+        found |= {"neighbors": near.neighbors, "images": near.images, "counts": near.counts}
+        del found["pbc"]
+    more = {"fparam": fparam, "aparam": aparam}
+    return found | {name: value for name, value in more.items() if potential.parameter_sizes.get(name)}
+
+
+def moved(system, device):
+    return System(*(x.to(device) for x in vars(system).values() if x is not None))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_program_answers_as_the_model(case, device):
+    """For systems of other sizes than the example's, periodic and not, one or several."""
+    place, options = CASES[case]
+    dtype = "float64" if device == "cpu" else "float32"
+    potential = mdops.load(DATA / place / "model.dp", dtype=dtype, device=device, **options)
+    program = potential.export(atom_virial=True).module()
+    for one in references(DATA / place):
+        system = moved(one.system, device)
+        parameters = [None if x is None else x.to(device) for x in (one.fparam, one.aparam)]
+        want = potential.evaluate(system, None, *parameters, atom_virial=True)
+        got = program(**inputs(potential, system, *parameters))
+        assert got.keys() == want.keys()
+        for name, value in want.items():
+            tolerance = {"rtol": 0, "atol": 1e-13} if device == "cpu" else {"rtol": 2e-5, "atol": 2e-5}
+            torch.testing.assert_close(got[name], value, **tolerance)
+
+
+def test_a_program_that_searches_neighbours_and_what_it_refuses(device):
+    """Attention among a list of its own; NaN where `evaluate` raises, or rows are too short."""
+    folder = DATA / "reference_kinds" / "dpa1_smooth"
+    dtype = "float64" if device == "cpu" else "float32"
+    potential = mdops.load(folder / "model.dp", dtype=dtype, device=device)
+    one = max(references(folder), key=lambda one: one.system.atoms)
+    system = moved(one.system, device)
+    longest = int(potential.neighbor_list(system).counts.sum(1).max())
+    want = potential.evaluate(system)
+    program = potential.export(capacity=longest).module()
+    got = program(**inputs(potential, system, capacity=longest))
+    for name, value in want.items():
+        tolerance = {"rtol": 0, "atol": 1e-13} if device == "cpu" else {"rtol": 2e-5, "atol": 2e-5}
+        torch.testing.assert_close(got[name], value, **tolerance)
+    crowded = moved(system, device)
+    crowded.cell = 0.9 * system.cell  # more neighbours than the capacity
+    coincident = moved(system, device)
+    coincident.positions = system.positions.clone()
+    coincident.positions[1] = coincident.positions[0]
+    for wrong in (crowded, coincident):
+        answers = program(**inputs(potential, wrong, capacity=longest))
+        assert all(value.isnan().all() for value in answers.values())
+
+
+def test_too_many_neighbours_are_nan_or_count():
+    folder = DATA / "reference" / "overflow"
+    system = references(folder)[0].system
+    answers = {}
+    for overflow in ("error", "extend"):
+        potential = mdops.load(folder / "model.dp", dtype="float64", overflow=overflow)
+        answers[overflow] = potential.export().module()(**inputs(potential, system))["energy"]
+    assert answers["error"].isnan().all()
+    torch.testing.assert_close(answers["extend"], potential.evaluate(system)["energy"])
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
+    model = DATA / "reference" / "base" / "model.dp"
+    potential = mdops.load(model, overflow="truncate")
+    with pytest.raises(InputError, match="overflow='truncate' drops neighbours"):
+        potential.export()
+    with pytest.raises(InputError, match="capacity of the list is 0"):
+        mdops.load(model).export(capacity=0)
+    assert main(["export", str(model), str(tmp_path / "model.txt")]) == 2
+    assert "ends with .pt2" in capsys.readouterr().err
+    (tmp_path / "there.pt2").touch()
+    assert main(["export", str(model), str(tmp_path / "there.pt2")]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+FRESH = """
+import sys, torch
+libraries, package, arguments, answers = sys.argv[1:]
+for library in libraries.split(":"):
+    torch.ops.load_library(library)
+potential = torch._inductor.aoti_load_package(package)
+torch.save([dict(potential(**given)) for given in torch.load(arguments)], answers)
+assert "mdops" not in sys.modules
+"""
+
+
+def test_a_compiled_package_runs_in_a_process_without_mdops(tmp_path, device, capsys):
+    """AOTInductor's, which the command writes; there the library of the ops is all that is loaded."""
+    folder = DATA / "reference" / "base"
+    package = tmp_path / "model.pt2"
+    dtype = "float64" if device == "cpu" else "float32"
+    command = ["export", str(folder / "model.dp"), str(package), "--dtype", dtype, "--device", device]
+    assert main(command) == 0
+    assert str(library_path("libmdops.so")) in capsys.readouterr().out
+    potential = mdops.load(folder / "model.dp", dtype=dtype, device=device)
+    systems = [moved(one.system, device) for one in references(folder)]
+    torch.save([inputs(potential, system) for system in systems], tmp_path / "inputs.pt")
+    names = ["libmdops.so"] + (["libmdops_cuda.so"] if device == "cuda" else [])
+    libraries = ":".join(str(library_path(name)) for name in names)
+    arguments = [libraries, str(package), str(tmp_path / "inputs.pt"), str(tmp_path / "answers.pt")]
+    subprocess.run([sys.executable, "-c", FRESH, *arguments], check=True, cwd=tmp_path)
+    for system, got in zip(systems, torch.load(tmp_path / "answers.pt"), strict=True):
+        for name, value in potential.evaluate(system).items():
+            torch.testing.assert_close(got[name], value, rtol=1e-12 if device == "cpu" else 1e-4, atol=1e-5)
