@@ -1,6 +1,6 @@
 """Fitting nets of all kinds: what their kernels take beside the floors of their products.
 
-    python benchmarks/nets.py [--device cpu] [--atoms 12288] [--json FILE] [--commit HASH]
+    python benchmarks/nets.py [--device cpu] [--atoms 12288] [--only TEXT] [--json FILE] [--commit HASH]
 
 On the CPU: `mlp_value_and_gradient` of water's fitting net against its products by torch.mm, in one run, and the net
 and the whole step with products of each accuracy that the CPU has. On a GPU:
@@ -13,6 +13,7 @@ import argparse
 import functools
 import itertools
 import json
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -130,17 +131,22 @@ def with_parameters(fused: Any, more: Any, system: Any, pairs: Any, **options: A
     return fused(system, pairs, *more, **options)
 
 
-def on_gpu(atoms: int) -> list[dict[str, Any]]:
+def cases(only: str = "") -> list[tuple[str, tuple[int, ...], int]]:
+    """Activation, widths, and number of frame parameters; those whose name contains `only`."""
+    found: list[tuple[str, tuple[int, ...], int]] = [(name, (240,) * 3, 0) for name in CODES]
+    found += [("tanh", widths, 0) for widths in [*WIDE, *DEEP, (120, 240, 240), (256, 512, 512)]]
+    found += [("tanh", (240,) * 3, 4), ("gelu", (256,) * 3, 0), ("silu", (120, 240, 240), 2)]
+    return [case for case in found if re.search(only, " ".join(map(str, (case[0], *case[1]))))]
+
+
+def on_gpu(atoms: int, only: str) -> list[dict[str, Any]]:
     from cuda_inference import captured, kernels, listed, matrix_operations, milliseconds, repeated
 
     rate = tensor_rate()
     print(f"float16 products: {1e-12 * rate:.0f} TFLOP/s")
     frames = [repeated(sample_box(192, ["O", "H"]), atoms)]
-    cases: list[tuple[str, tuple[int, ...], int]] = [(name, (240,) * 3, 0) for name in CODES]
-    cases += [("tanh", widths, 0) for widths in [*WIDE, *DEEP, (120, 240, 240)]]
-    cases += [("tanh", (240,) * 3, 4), ("gelu", (256,) * 3, 0), ("silu", (120, 240, 240), 2)]
     rows = []
-    for activation, widths, fparam in cases:
+    for activation, widths, fparam in cases(only):
         model = sample_model((46, 92), 6.0, (25, 50, 100), 16, widths, activation=activation, fparam=fparam)
         model.use_spline(DEFAULT_R_MIN)
         model = model.to("cuda")
@@ -212,13 +218,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--atoms", type=int, default=0)
+    parser.add_argument("--only", default="", help="on a GPU: rows that match this expression")
     parser.add_argument("--commit", default=None)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     atoms = arguments.atoms or (12288 if arguments.device == "cuda" else 1536)
     report: dict[str, Any] = {"machine": machine(arguments.device, arguments.commit)}
     if arguments.device == "cuda":
-        report |= {"nets": on_gpu(atoms), "float64": float64_on_gpu(atoms)}
+        report["nets"] = on_gpu(atoms, arguments.only)
+        if re.search(arguments.only, "float64"):
+            report["float64"] = float64_on_gpu(atoms)
     else:
         report |= {"nets": on_cpu(atoms), "matmul": [r for n in (192, 1536, atoms) for r in by_matmul(n)]}
     if arguments.json:

@@ -111,6 +111,11 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         Sample("unit_backward", (random(4, 21), rows), (0, 1)),
         Sample("unit_backward_backward", (random(4, 21), random(4, 21), rows)),
     ]
+    numbers_of_t = numbers(10)
+    for width, axis in ((5, 3), (4, 4), (1, 1)):
+        t = numbers_of_t(3, 4, width)
+        samples.append(Sample("axis_product", (t, axis), (0,)))
+        samples.append(Sample("axis_product_backward", (numbers_of_t(3, width * axis), t), (0, 1)))
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("hybrid_potential", device)
     ):

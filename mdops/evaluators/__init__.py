@@ -12,6 +12,7 @@ from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.fused_training import FusedTraining
 from mdops.evaluators.low_bit import LowBit
+from mdops.evaluators.moment_steps import MomentSteps
 from mdops.evaluators.moment_training import MomentTraining
 from mdops.evaluators.splined import Splined
 
@@ -21,6 +22,7 @@ SIMULATE: list[type[Evaluator]] = [
     Blended,
     Tabulated,
     LowBit,
+    MomentSteps,
     SplinedBlend,
     Splined,
     AngleMoments,

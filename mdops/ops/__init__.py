@@ -7,6 +7,7 @@ _library.load()
 # ruff: noqa: E402  (the ops must be registered first)
 from mdops.ops.angle_moment import AngleGrid, angle_features, angle_moment
 from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
+from mdops.ops.axis_product import axis_product
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step
 from mdops.ops.env_mat import env_mat
@@ -45,6 +46,7 @@ __all__ = [
     "RaggedPlan",
     "angle_features",
     "angle_moment",
+    "axis_product",
     "begin_cell_step",
     "begin_step",
     "displacements",

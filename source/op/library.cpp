@@ -157,6 +157,10 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "shift, SymInt max_length, str matmul) -> (Tensor grad_grad_out, Tensor grad_q, Tensor grad_k, Tensor "
       "grad_v, Tensor grad_bias, Tensor grad_gate, Tensor grad_switch)");
 
+  // The features T^T T_< of a descriptor.
+  m.def("axis_product(Tensor t, int axis) -> Tensor");
+  m.def("axis_product_backward(Tensor grad, Tensor t) -> Tensor");
+
   // Rows of length 1.
   m.def("unit(Tensor x) -> Tensor");
   m.def("unit_backward(Tensor grad, Tensor x) -> Tensor");

@@ -20,6 +20,7 @@ from mdops import Potential, load
 from mdops.cli.sample_model import sample_box, sample_model
 from mdops.evaluators import Autograd
 from mdops.evaluators.fused import Fused
+from mdops.evaluators.moment_steps import MomentSteps
 from mdops.evaluators.spline import SplineGrid
 from mdops.models import DescriptorFitting
 from mdops.models.ener import EnergyFitting
@@ -278,9 +279,9 @@ def test_gpu_takes_empty_systems_and_virtual_atoms():
 
 
 @pytest.mark.gpu
-def test_float64_on_a_gpu_is_composed():
+def test_float64_on_a_gpu_goes_another_way():
     gpu = load(model_path("se_a_alloy"), dtype=torch.float64).to("cuda")
-    assert not isinstance(gpu.evaluator(), Fused)
+    assert isinstance(gpu.evaluator(), MomentSteps)
 
 
 def of_many_types(ntypes, intervals, dtype=torch.float32, device="cpu"):
@@ -405,11 +406,20 @@ def test_gpu_takes_models_of_different_size_in_threads():
         (240,) * 16,
         (60,) * 9,
         (256, 256),
+        (128, 256, 250),
+        (384,) * 3,
+        (160, 320, 8),
+        (512, 512, 512),
+        (80, 400, 470, 30, 60),
+        (120, 240, 480),
+        (400,) * 9,
+        (520, 520),
         (5, 10),
     ],
 )
 def test_nets_of_many_shapes_on_a_gpu(widths, activation):
-    """As one kernel on Hopper, or a kernel a product: layers twice as wide as their input, and many layers."""
+    """As one kernel on Hopper, of each kind of chain, or a kernel a product: layers twice as wide as their input, and
+    many layers."""
     shape = ((46, 92), 6.0, (25, 50, 100), 16, widths)
     double = sample_model(*shape, torch.float64, activation=activation)
     double.use_spline(0.5)
@@ -419,6 +429,8 @@ def test_nets_of_many_shapes_on_a_gpu(widths, activation):
     system = from_atoms([sample_box(1920, double.type_map)], double.type_map)
     pairs = listed(double, system)
     expected, _ = double.evaluator()(system, pairs, None, None)
-    result, _ = single.evaluator()(*moved(system, pairs, "cuda"), None, None)
-    for name, bound in {"atom_energy": 2e-5, "forces": 2e-4, "virial": 2e-4}.items():
-        assert relative_error(result[name].cpu(), expected[name]) < bound, name
+    for matmul, times in (("float32", 1), ("tf32", 100)):
+        single.use_matmul(matmul)
+        result, _ = single.evaluator()(*moved(system, pairs, "cuda"), None, None)
+        for name, bound in {"atom_energy": 2e-5, "forces": 2e-4, "virial": 2e-4}.items():
+            assert relative_error(result[name].cpu(), expected[name]) < times * bound, (matmul, name)

@@ -119,9 +119,13 @@ MDOPS_HD void activate(T x, T threshold, T* y, T* slope) {
     *y = low > T(6) ? T(6) : low;
     *slope = x > T(0) ? (x < T(6) ? T(1) : T(0)) : *y;
   } else if constexpr (kind == Activation::softplus) {
-    const T s = sigmoid_fast(x);
-    *y = (x > T(0) ? x : T(0)) + std::log1p(expm1_clamped(x > T(0) ? -x : x) + T(1));
-    *slope = s;
+    // log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|, and log(1 + e) = 2 artanh(z) with z <= 1/3.
+    const T e = expm1_clamped(x > T(0) ? -x : x) + T(1), z = quotient(e, T(2) + e), z2 = z * z;
+    constexpr int terms = sizeof(T) == 4 ? 7 : 16;
+    T sum = 0;
+    for (int k = terms; k >= 0; --k) sum = sum * z2 + T(1) / T(2 * k + 1);
+    *y = (x > T(0) ? x : T(0)) + T(2) * z * sum;
+    *slope = quotient(x > T(0) ? T(1) : e, T(1) + e);
   } else if constexpr (kind == Activation::sigmoid) {
     *y = sigmoid_fast(x);
     *slope = *y * (T(1) - *y);

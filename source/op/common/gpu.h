@@ -58,19 +58,28 @@ class Gpu {
   template <class... Parameters, class... Args>
   void launch_clusters(void (*kernel)(Parameters...), int64_t blocks, int cluster, int threads,
                        int64_t shared, const Args&... args) const {
-    if (blocks <= 0) return;
-    if (blocks > std::numeric_limits<int32_t>::max()) refuse("too many atoms or pairs for one call");
-    if (shared > kPlainShared) allow_shared(reinterpret_cast<const void*>(kernel), shared);
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(blocks));
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.dynamicSmemBytes = static_cast<size_t>(shared);
-    config.stream = stream_;
-    config.attrs = &attribute, config.numAttrs = 1;
-    check(cudaLaunchKernelEx(&config, kernel, fitted<Parameters>(args)...));
+    launch_with(attribute, kernel, blocks, threads, shared, args...);
+  }
+
+  // The same for a kernel that calls `follow_kernels` (common/early.h): its blocks may begin while the kernel
+  // before is under way, if that calls it, too. For kernels one after the other that take a few microseconds.
+  // Only if it leaves multiprocessors idle: larger ones are in each other's way. And on Hopper alone, where
+  // the code is sure to be Hopper's: older code does not wait.
+  template <class... Parameters, class... Args>
+  void launch_early(void (*kernel)(Parameters...), int64_t blocks, int threads, int64_t shared,
+                    const Args&... args) const {
+#ifdef MDOPS_HOPPER
+    if (limits().capability == 90 && blocks <= limits().multiprocessors) {
+      cudaLaunchAttribute attribute{};
+      attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attribute.val.programmaticStreamSerializationAllowed = 1;
+      return launch_with(attribute, kernel, blocks, threads, shared, args...);
+    }
+#endif
+    launch(kernel, blocks, threads, shared, args...);
   }
 
   // A size as the kernels count it.
@@ -124,6 +133,21 @@ class Gpu {
   }
 
  private:
+  template <class... Parameters, class... Args>
+  void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Parameters...), int64_t blocks, int threads,
+                   int64_t shared, const Args&... args) const {
+    if (blocks <= 0) return;
+    if (blocks > std::numeric_limits<int32_t>::max()) refuse("too many atoms or pairs for one call");
+    if (shared > kPlainShared) allow_shared(reinterpret_cast<const void*>(kernel), shared);
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = static_cast<size_t>(shared);
+    config.stream = stream_;
+    config.attrs = &attribute, config.numAttrs = 1;
+    check(cudaLaunchKernelEx(&config, kernel, fitted<Parameters>(args)...));
+  }
+
   template <class To, class From>
   To fitted(const From& value) const {
     if constexpr (std::is_integral_v<To> && std::is_integral_v<From>) {

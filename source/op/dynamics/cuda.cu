@@ -20,11 +20,11 @@ void end_systems(const CudaOp& op, const SortedAtoms& s, const Half& half, const
   Measured* parts = reinterpret_cast<Measured*>(const_cast<void*>(memory.data_ptr()));
   // Few atoms are spread over the multiprocessors.
   const int few = windows > 4096 ? kThreads : kWarp;
-  op.launch(second_half<Half>, blocks_for(windows * kWarp, few), few, 0, half, s.batch, s.atoms, s.systems,
-            parts);
+  op.launch_early(second_half<Half>, blocks_for(windows * kWarp, few), few, 0, half, s.batch, s.atoms,
+                  s.systems, parts);
   const int threads = windows > kFewParts * s.systems ? kThreads : kWarp;
-  op.launch(finish_systems<Measured, Finish>, s.systems, threads, 0, parts, s.batch, s.atoms, s.systems,
-            finish);
+  op.launch_early(finish_systems<Measured, Finish>, s.systems, threads, 0, parts, s.batch, s.atoms, s.systems,
+                  finish);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, const Tensor& momenta,
@@ -42,7 +42,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, c
   const ThermostatArgs baths = s.thermostats(dt / 2);
   const int64_t threads = s.atoms > s.systems ? s.atoms : s.systems;
   dispatch_links(s.links, [&](auto links) {
-    op.launch(first_half<links>, blocks_for(threads, kThreads), kThreads, 0, args, Thermostats<links>{baths});
+    op.launch_early(first_half<links>, blocks_for(threads, kThreads), kThreads, 0, args,
+                    Thermostats<links>{baths});
   });
   return {a.new_positions, a.new_momenta, s.new_eta, s.new_eta_momenta};
 }
@@ -77,10 +78,10 @@ BegunInCell begin_cell_step(const Tensor& positions, const Tensor& momenta, cons
                         pressure, period, flexible);
   const SortedAtoms s = a.plain.sorted();
   dispatch_links(a.plain.links, [&](auto links) {
-    op.launch(start_cells<CellStart<links>>, s.systems, kWarp, 0, a.start<links>(), s.batch, s.atoms);
+    op.launch_early(start_cells<CellStart<links>>, s.systems, kWarp, 0, a.start<links>(), s.batch, s.atoms);
   });
-  op.launch(first_half_in_cell, blocks_for(s.atoms, kThreads), kThreads, 0, a.half(), s.batch, s.atoms,
-            s.systems);
+  op.launch_early(first_half_in_cell, blocks_for(s.atoms, kThreads), kThreads, 0, a.half(), s.batch, s.atoms,
+                  s.systems);
   return a.results();
 }
 

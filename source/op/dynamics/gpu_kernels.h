@@ -2,6 +2,7 @@
 // what a system with a cell of its own begins a step with, `Finish` ends it (args.h, cell_args.h).
 #pragma once
 
+#include "common/early.h"
 #include "common/rows.h"
 #include "dynamics/args.h"
 #include "dynamics/cell.h"
@@ -37,6 +38,7 @@ __device__ __forceinline__ int32_t system_of(const int32_t* batch, int32_t i, in
 // atoms.
 template <int Links>
 __global__ void first_half(FirstHalfArgs a, Thermostats<Links> bath) {
+  follow_kernels();
   const SortedAtoms& of = a.sorted;
   const int64_t thread = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (Links > 0 && thread < of.systems) {
@@ -53,6 +55,7 @@ __global__ void first_half(FirstHalfArgs a, Thermostats<Links> bath) {
 // A warp a system, of which two threads move the chains of its atoms and of its cell.
 template <class Start>
 __global__ void start_cells(Start start, const int32_t* batch, int32_t atoms) {
+  follow_kernels();
   const int32_t s = blockIdx.x, which = threadIdx.x;
   if (which > 1) return;
   const int32_t first = gridDim.x == 1 ? 0 : first_atom(batch, atoms, s);
@@ -63,6 +66,7 @@ __global__ void start_cells(Start start, const int32_t* batch, int32_t atoms) {
 
 static __global__ void first_half_in_cell(CellFirstHalf half, const int32_t* batch, int32_t atoms,
                                           int32_t systems) {
+  follow_kernels();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i >= atoms) return;
   const int32_t s = system_of(batch, static_cast<int32_t>(i), systems);
@@ -96,6 +100,7 @@ __device__ inline CellMeasures warp_sum(CellMeasures m) {
 template <class Half>
 __global__ void second_half(Half half, const int32_t* batch, int32_t atoms, int32_t systems,
                             typename Half::Measured* parts) {
+  follow_kernels();
   using Measured = typename Half::Measured;
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x, window = i / kWarp;
   const int64_t begin = window * kWarp;
@@ -120,6 +125,7 @@ __global__ void second_half(Half half, const int32_t* batch, int32_t atoms, int3
 template <class Measured, class Finish>
 __global__ void finish_systems(const Measured* parts, const int32_t* batch, int32_t atoms, int32_t systems,
                                Finish finish) {
+  follow_kernels();
   __shared__ Measured of_warp[kWarp];
   const int32_t s = blockIdx.x;
   const int32_t first = systems == 1 ? 0 : first_atom(batch, atoms, s);

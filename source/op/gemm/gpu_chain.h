@@ -3,8 +3,8 @@
 // rows each follow it. What a layer leaves is split into the parts of float16 where it arises and stays in
 // shared memory for the next product.
 //
-// Who holds what in a block of 384 threads (sizes for two parts; with one a block of A or a unit is twice as
-// deep):
+// Who holds what in a block of 384 threads (sizes for layers of up to 240 numbers and two parts; with one a
+// block of A or a unit is twice as deep):
 //
 //   warps 0-3    group 0, rows 0-63       sums 64 x 240 in float32, 120 of a thread
 //   warps 4-7    group 1, rows 64-127     the same
@@ -14,6 +14,16 @@
 //                    kUnits  6 units of B, 32 numbers x 120 columns, 15 KiB each
 //                    kSteep  the largest slope of every layer but the last in every row
 //                    kFull, kEmpty, kFullA, kEmptyA   a barrier for each unit and each block of A
+//
+// Layers of up to 256 numbers have 5 units of 128 columns. Those of up to 384 and 512 are too wide for the
+// sums and the A of 128 rows: a block has 64 rows, which both groups share (`ChainKind::shares`). A is one,
+// of 12 or 16 blocks; units are 96 or 128 columns wide, and group 0 multiplies with the even ones of a layer,
+// group 1 with the odd ones:
+//
+//   columns of a layer of 512     0-127    128-255    256-383    384-511
+//                                 group 0  group 1    group 0    group 1
+//
+// What a row's numbers have in common (the largest, the largest slope, the output) is put together from both.
 //
 //   device memory    slopes of all layers but the last, numbers of a thread side by side with its neighbours'
 //
@@ -44,26 +54,32 @@ struct ChainArgs {
   GpuNetShape net;
   float* inputs;       // (rows, net.inputs), as InputRow writes them; then their gradient, as floats
   const float* bound;  // of each row of the input
-  float2* slopes;      // kChainCols numbers a row for each layer but the last
+  float2* slopes;      // a number for each column of a row, for each layer but the last
   double* output;      // of each row, without its bias
   const double* scale;
 };
 
+constexpr int kAnyActivation = -1;  // of a kernel: the net's, which it looks at
 constexpr int kChainThreads = 3 * kGroupThreads;
 constexpr int kMostRegisters = 240;  // of a thread that multiplies
 constexpr int kFewRegisters = 24;    // of one that fetches
-constexpr int kChainSlots = 6;       // of shared memory for units of weights
-constexpr int kWideBlocks = 8;       // of A for each warpgroup
 constexpr int kAhead = 5;            // blocks of the input under way
 
-// Shared memory, from an address that is a multiple of 1,024 on.
+// Shared memory of a kind of chain, from an address that is a multiple of 1,024 on.
+template <int Kind>
 struct ChainMemory {
-  static constexpr int kA = 0, kUnits = 2 * kWideBlocks * kWideBlock;
-  static constexpr int kSteep = kUnits + kChainSlots * kUnitBytes;  // [layer][row], but for the last layer
-  static constexpr int kBarriers = kSteep + 4 * (kChainLayers - 1) * kChainRows;
-  static constexpr int kFull = kBarriers, kEmpty = kFull + 8 * kChainSlots;
-  static constexpr int kFullA = kEmpty + 8 * kChainSlots, kEmptyA = kFullA + 8 * kWideBlocks;
-  static constexpr int kBytes = kEmptyA + 8 * kWideBlocks + 1024;
+  static constexpr ChainKind kKind = kChainKinds[Kind];
+  static constexpr int kSlots = kKind.unit_cols == 96 ? 8 : kKind.unit_cols == 120 ? 6 : 5;  // for units
+  static constexpr int kUnitBytes = kKind.unit_bytes();
+  static constexpr int kBlocks = (kKind.cols() + 31) / 32;                 // of A for each group, or for both
+  static constexpr int kBlockBytes = (kKind.shares ? 1 : 2) * kWideBlock;  // of one, of both groups
+  static constexpr int kA = 0, kUnits = kBlocks * kBlockBytes;
+  static constexpr int kSteep = kUnits + kSlots * kUnitBytes;  // [layer][group][row], but for the last layer
+  static constexpr int kLargest = kSteep + 4 * (kChainLayers - 1) * kChainRows;  // [group][row]
+  static constexpr int kBarriers = kLargest + (kKind.shares ? 4 * kChainRows : 0);
+  static constexpr int kFull = kBarriers, kEmpty = kFull + 8 * kSlots;
+  static constexpr int kFullA = kEmpty + 8 * kSlots, kEmptyA = kFullA + 8 * kBlocks;
+  static constexpr int kBytes = kEmptyA + 8 * kBlocks + 1024;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -90,38 +106,42 @@ struct Ring {
 };
 
 // One lane that fetches.
-template <int Parts>
+template <int Kind, int Parts>
 __device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* net, uint32_t shared) {
-  const NetChain chain{p.net, Parts};
+  using Memory = ChainMemory<Kind>;
+  const NetChain chain{p.net, Parts, Memory::kKind};
   const int blocks = chain.blocks(0), chunks = chain.chunks(0), units = chain.units();
-  const char* inputs = reinterpret_cast<const char*>(p.inputs + static_cast<int64_t>(blockIdx.x) *
-                                                                    kChainRows * chain.depth(0));
+  constexpr int groups = Memory::kKind.shares ? 1 : 2;                // of rows
+  const int64_t of_group = int64_t{4} * kGroupRows * chain.depth(0);  // bytes
+  const char* inputs = reinterpret_cast<const char*>(p.inputs) + groups * blockIdx.x * of_group;
   const char* weights = reinterpret_cast<const char*>(net + p.units);
-  Ring<kWideBlocks> a{shared + ChainMemory::kFullA, shared + ChainMemory::kEmptyA};
-  Ring<kChainSlots> b{shared + ChainMemory::kFull, shared + ChainMemory::kEmpty};
+  Ring<Memory::kBlocks> a{shared + Memory::kFullA, shared + Memory::kEmptyA};
+  Ring<Memory::kSlots> b{shared + Memory::kFull, shared + Memory::kEmpty};
   int block = 0;
   const auto copy_inputs = [&](int end) {
     for (; block < end && block < blocks; ++block, a.next()) {
       a.wait_empty();
       const uint32_t full = a.full + 8 * a.slot;
-      expect_bytes(full, 2 * kWideBlock);
-      for (int group = 0; group < 2; ++group)
-        copy_bulk(shared + (group * kWideBlocks + a.slot) * kWideBlock,
-                  inputs + (2 * static_cast<int64_t>(block) + group) * kWideBlock, kWideBlock, full);
+      expect_bytes(full, Memory::kBlockBytes);
+      for (int group = 0; group < groups; ++group)
+        copy_bulk(shared + (group * Memory::kBlocks + a.slot) * kWideBlock,
+                  inputs + group * of_group + block * kWideBlock, kWideBlock, full);
     }
   };
   for (int unit = 0; unit < units; ++unit, b.next()) {
     copy_inputs(unit / chunks + kAhead);  // far enough for both blocks of a pair
     b.wait_empty();
-    const uint32_t full = b.full + 8 * b.slot, to = shared + ChainMemory::kUnits + b.slot * kUnitBytes;
-    expect_bytes(full, kUnitBytes);
-    copy_bulk(to, weights + static_cast<int64_t>(unit) * kUnitBytes, kUnitBytes, full);
+    const uint32_t full = b.full + 8 * b.slot, to = shared + Memory::kUnits + b.slot * Memory::kUnitBytes;
+    expect_bytes(full, Memory::kUnitBytes);
+    copy_bulk(to, weights + static_cast<int64_t>(unit) * Memory::kUnitBytes, Memory::kUnitBytes, full);
   }
 }
 
 // A thread of a warpgroup: its numbers of a tile of 64 x 240 are those of rows row and row + 8 in columns
 // 8 e + column and the next, for e < 30; sum[4 e + 2 h + c] is that of row + 8 h and column 8 e + column + c.
-template <Activation kind, int Parts>
+// Where groups share rows, e counts the columns of a thread's own units, and `eight(e)` is e in all columns.
+// `Fixed`: the activation function, or kAnyActivation.
+template <int Kind, int Fixed, int Parts>
 class ChainThread {
  public:
   __device__ __forceinline__ ChainThread(const ChainArgs& p, const float* net, float scale, char* memory)
@@ -131,15 +151,19 @@ class ChainThread {
         group_(threadIdx.x / kGroupThreads),
         row_(threadIdx.x % kGroupThreads / kWarp * 16 + lane_index() / 4),
         column_(2 * (lane_index() % 4)),
-        first_row_(static_cast<int64_t>(blockIdx.x) * kChainRows + group_ * kGroupRows + row_),
+        first_row_(
+            (kShares ? static_cast<int64_t>(blockIdx.x) : 2 * static_cast<int64_t>(blockIdx.x) + group_) *
+                kGroupRows +
+            row_),
         shared_(shared_address(memory)),
-        a_(memory + group_ * kWideBlocks * kWideBlock),
-        steep_(reinterpret_cast<float*>(memory + ChainMemory::kSteep) + group_ * kGroupRows + row_),
-        ring_{shared_ + ChainMemory::kFull, shared_ + ChainMemory::kEmpty},
-        ring_a_{shared_ + ChainMemory::kFullA, shared_ + ChainMemory::kEmptyA} {}
+        a_(memory + (kShares ? 0 : group_ * Memory::kBlocks * kWideBlock)),
+        steep_(reinterpret_cast<float*>(memory + Memory::kSteep) + group_ * kGroupRows + row_),
+        largest_(reinterpret_cast<float*>(memory + Memory::kLargest) + group_ * kGroupRows + row_),
+        ring_{shared_ + Memory::kFull, shared_ + Memory::kEmpty},
+        ring_a_{shared_ + Memory::kFullA, shared_ + Memory::kEmptyA} {}
 
   __device__ __forceinline__ void run() {
-    const NetChain chain{p_.net, Parts};
+    const NetChain chain{p_.net, Parts, Memory::kKind};
     float sum[4 * kColumns];
     for (int h = 0; h < 2; ++h) unscale_[h] = inverse_power(scale_for(p_.bound[first_row_ + 8 * h]));
     for (int m = 0; m < chain.products(); ++m) {
@@ -150,7 +174,8 @@ class ChainThread {
       for (int chunk = 0; chunk < chain.chunks(m); chunk += width) {
         start(m, n, sum);
         multiply(m == 0, steps, width, by, sum);
-        if (m == chain.products() - 1) store_gradient(chunk * kUnitCols, chain.columns(m), sum);
+        if (chain.is_last(m))
+          store_gradient((chunk + (kShares ? group_ : 0)) * kUnitCols, chain.columns(m), sum);
       }
       if (!chain.is_backward(m))
         activate_layer(n, sum);
@@ -160,22 +185,29 @@ class ChainThread {
   }
 
  private:
-  static constexpr int kColumns = kChainCols / 8;
+  using Memory = ChainMemory<Kind>;
+  static constexpr bool kShares = Memory::kKind.shares;
+  static constexpr int kUnitCols = Memory::kKind.unit_cols, kUnitEights = kUnitCols / 8;
+  static constexpr int kColumns = 2 * kUnitEights;              // eights of a thread
+  static constexpr int kAllColumns = Memory::kKind.cols() / 8;  // of a layer
+  static constexpr int kTurn = kUnitEights % 5 == 0 ? 5 : 4;    // see for_columns
+  static constexpr int kLongTurn = (kShares ? 1 : 2) * kTurn;
+  static_assert(!kShares || kUnitEights % kTurn == 0);
   // In units of 16 bytes: from 16 numbers of a row to the next 16, and from the high parts to the low ones.
   static constexpr int kNextStep = 2, kLowParts = 4;
   static constexpr int kBlockDepth = unit_depth(Parts), kBlockSteps = kBlockDepth / kStepDepth;
 
   // Calls f(e, x) for x = sum + 4 e, for `Turn` columns e at a time, with the numbers moved to where the code
   // expects them: registers have no index, and thirty copies of the code would be slow to fetch. `columns`
-  // are filled up to whole turns.
+  // are filled up to whole turns. A turn is within a unit where groups share rows.
   template <int Turn, class F>
   __device__ __forceinline__ void for_columns(int columns, float (&sum)[4 * kColumns], const F& f) const {
     static_assert(kColumns % Turn == 0);
 #pragma unroll 1
     for (int first = 0; first < kColumns; first += Turn) {
-      if (8 * first < columns)
+      if (8 * eight(first) < columns)
 #pragma unroll
-        for (int e = 0; e < Turn; ++e) f(first + e, sum + 4 * e);
+        for (int e = 0; e < Turn; ++e) f(eight(first) + e, sum + 4 * e);
       float turned[4 * Turn];
 #pragma unroll
       for (int k = 0; k < 4 * Turn; ++k) turned[k] = sum[k];
@@ -184,6 +216,10 @@ class ChainThread {
 #pragma unroll
       for (int k = 0; k < 4 * Turn; ++k) sum[k + 4 * (kColumns - Turn)] = turned[k];
     }
+  }
+
+  __device__ __forceinline__ int eight(int e) const {
+    return kShares ? e + (e / kUnitEights + group_) * kUnitEights : e;
   }
 
   __device__ __forceinline__ float2 constants(int64_t at, int e) const {
@@ -197,21 +233,26 @@ class ChainThread {
     return e / eights * kWideBlock + wide_place(row_ + 8 * h, 8 * (e % eights) + column_);
   }
   static __device__ __forceinline__ int low_place(int at) {
-    static_assert(kWideBlocks * unit_depth(2) >= kChainCols);
-    return Parts == 2 ? at ^ 64 : at + kWideBlocks / 2 * kWideBlock;
+    static_assert(Memory::kBlocks % 2 == 0 && Memory::kBlocks * unit_depth(2) >= 8 * kAllColumns);
+    return Parts == 2 ? at ^ 64 : at + Memory::kBlocks / 2 * kWideBlock;
   }
   __device__ __forceinline__ float2 halves(int at) const {
     return __half22float2(*reinterpret_cast<const __half2*>(a_ + at));
   }
 
+  // Where groups share rows, all columns of a row are reached from a thread of either.
   __device__ __forceinline__ float2* slopes(int n, int e, int h) const {
     const int64_t layer = static_cast<int64_t>(blockIdx.x) * (p_.net.layers - 1) + n;
-    return p_.slopes + (layer * (2 * kColumns) + 2 * e + h) * (2 * kGroupThreads) + threadIdx.x;
+    if constexpr (kShares)
+      return p_.slopes + (layer * (2 * kAllColumns) + 2 * e + h) * kGroupThreads +
+             threadIdx.x % kGroupThreads;
+    else
+      return p_.slopes + (layer * (2 * kColumns) + 2 * e + h) * (2 * kGroupThreads) + threadIdx.x;
   }
 
   // Of a residual layer twice as wide as its input, column e + shift adds the same of it as column e.
   __device__ __forceinline__ int input_shift(int n) const {
-    return p_.net.neurons[n] > p_.net.neurons[n - 1] ? p_.net.neurons[n - 1] / 8 : kColumns;
+    return p_.net.neurons[n] > p_.net.neurons[n - 1] ? p_.net.neurons[n - 1] / 8 : kAllColumns;
   }
 
   // What the product is added to: zero; or the gradient that comes round a residual layer, which the sums are
@@ -220,13 +261,14 @@ class ChainThread {
   __device__ __forceinline__ void start(int m, int n, float (&sum)[4 * kColumns]) const {
     const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
     const bool last = n == p_.net.layers - 1;
-    const int shift = residual ? input_shift(n) : kColumns;
+    const int shift = residual ? input_shift(n) : kAllColumns;
     if (residual && !last) {
-      if (shift == kColumns) return;
-      for_columns<10>(kChainCols, sum, [&](int e, float* x) {
+      if (shift == kAllColumns) return;
+      for_columns<kLongTurn>(8 * kAllColumns, sum, [&](int e, float* x) {
         for (int h = 0; h < 2; ++h) *slopes(n, e, h) = make_float2(x[2 * h], x[2 * h + 1]);
       });
-      for_columns<10>(kChainCols, sum, [&](int e, float* x) {
+      if constexpr (kShares) sync_groups();
+      for_columns<kLongTurn>(8 * kAllColumns, sum, [&](int e, float* x) {
         for (int h = 0; h < 2; ++h) {
           float2 a = make_float2(0, 0), b = a;
           if (e < shift) a = *slopes(n, e, h), b = *slopes(n, e + shift, h);
@@ -238,9 +280,9 @@ class ChainThread {
 #pragma unroll
     for (int k = 0; k < 4 * kColumns; ++k) sum[k] = 0;
     if (!residual) return;
-    for_columns<10>(kChainCols, sum, [&](int e, float* x) {
+    for_columns<kLongTurn>(8 * kAllColumns, sum, [&](int e, float* x) {
       float2 c = constants(p_.out_weight, e);
-      if (shift < kColumns) {
+      if (shift < kAllColumns) {
         const float2 d = constants(p_.out_weight, e < shift ? e + shift : e);
         c = e < shift ? make_float2(c.x + d.x, c.y + d.y) : make_float2(0, 0);
       }
@@ -260,23 +302,32 @@ class ChainThread {
       if (streamed) ring_a_.wait_full(two);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        if (c >= width) break;
+        if (kShares && group_ == 1 && 2 * c < width) pass(two);
+        if ((kShares ? 2 * c + group_ : c) >= width) break;
         const int next = ring_.wait_full(two);
         float part[2 * kColumns];
         multiply_blocks<pair>(now, part, a0, a1, unit_of_b(ring_.slot), unit_of_b(next));
         release(ring_, two);
 #pragma unroll
         for (int k = 0; k < 2 * kColumns; ++k) sum[2 * kColumns * c + k] += part[k] * by[k / 2 % 2];
+        if (kShares && group_ == 0 && 2 * c + 1 < width) pass(two);
       }
       if (streamed) release(ring_a_, two);
     }
   }
 
+  // Lets the other group have its unit, or two. It must have come: a barrier that waits for one round cannot
+  // tell the round before.
+  __device__ __forceinline__ void pass(bool two) {
+    ring_.wait_full(two);
+    release(ring_, two);
+  }
+
   __device__ __forceinline__ uint64_t block_of_a(int block) const {
-    return wide_matrix(shared_address(a_) + block % kWideBlocks * kWideBlock);
+    return wide_matrix(shared_address(a_) + block % Memory::kBlocks * kWideBlock);
   }
   __device__ __forceinline__ uint64_t unit_of_b(int slot) const {
-    return wide_matrix(shared_ + ChainMemory::kUnits + slot * kUnitBytes);
+    return wide_matrix(shared_ + Memory::kUnits + slot * Memory::kUnitBytes);
   }
 
   // part = A B of `now` times 16 columns of A, at most `Steps`, in one block or two; the small parts first.
@@ -292,13 +343,13 @@ class ChainThread {
     if constexpr (Parts == 2) {
 #pragma unroll
       for (int k = 0; k < Steps; ++k) {
-        multiply_120(part, step_of(a0, a1, k) + kLowParts, step_of(b0, b1, k), k > 0);
-        multiply_120(part, step_of(a0, a1, k), step_of(b0, b1, k) + kLowParts, 1);
+        multiply_unit(part, step_of(a0, a1, k) + kLowParts, step_of(b0, b1, k), k > 0);
+        multiply_unit(part, step_of(a0, a1, k), step_of(b0, b1, k) + kLowParts, 1);
       }
     }
 #pragma unroll
     for (int k = 0; k < Steps; ++k)
-      multiply_120(part, step_of(a0, a1, k), step_of(b0, b1, k), Parts == 2 || k > 0);
+      multiply_unit(part, step_of(a0, a1, k), step_of(b0, b1, k), Parts == 2 || k > 0);
     end_products(part);
   }
 
@@ -315,34 +366,45 @@ class ChainThread {
   // x of layer n becomes f(x) and the next product's A; of the last layer the output, and the gradient
   // before its activation.
   __device__ __forceinline__ void activate_layer(int n, float (&sum)[4 * kColumns]) {
-    const bool residual = n > 0 && p_.net.residual[n];
     float largest[2] = {0, 0};
-    if (n == p_.net.layers - 1)
-      residual ? activate_columns<true, true>(n, sum, largest)
-               : activate_columns<true, false>(n, sum, largest);
+    if constexpr (Fixed == kAnyActivation)
+      with_activation(p_.net.activation, [&]<Activation kind>() { activate_as<kind>(n, sum, largest); });
     else
-      residual ? activate_columns<false, true>(n, sum, largest)
-               : activate_columns<false, false>(n, sum, largest);
+      activate_as<static_cast<Activation>(Fixed)>(n, sum, largest);
     const bool added_later = n + 1 < p_.net.layers && p_.net.residual[n + 1];
     write_a(p_.net.cols(n), largest, sum, added_later, [](int, int, float2 x) { return x; });
   }
 
-  template <bool Last, bool Residual>
+  // With many activation functions there is one copy for layers that add their input and those that do not.
+  template <Activation kind>
+  __device__ __forceinline__ void activate_as(int n, float (&sum)[4 * kColumns], float (&largest)[2]) {
+    const bool last = n == p_.net.layers - 1;
+    if (Fixed == kAnyActivation || (n > 0 && p_.net.residual[n]))
+      last ? activate_columns<kind, true, true>(n, sum, largest)
+           : activate_columns<kind, false, true>(n, sum, largest);
+    else if constexpr (Fixed != kAnyActivation)
+      last ? activate_columns<kind, true, false>(n, sum, largest)
+           : activate_columns<kind, false, false>(n, sum, largest);
+  }
+
+  template <Activation kind, bool Last, bool Residual>
   __device__ __forceinline__ void activate_columns(int n, float (&sum)[4 * kColumns], float (&largest)[2]) {
     float steepest[2] = {0, 0};
     double output[2] = {0, 0};
-    const int shift = Residual ? input_shift(n) : kColumns;
-    for_columns<5>(p_.net.cols(n), sum, [&](int e, float* x) {
+    const bool residual = Residual && n > 0 && p_.net.residual[n];
+    const int shift = residual ? input_shift(n) : 0;
+    for_columns<kTurn>(p_.net.cols(n), sum, [&](int e, float* x) {
       const float2 bias = constants(p_.bias[n], e), timestep = constants(p_.timestep[n], e);
       const float2 out = Last ? constants(p_.out_weight, e) : make_float2(0, 0);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float2 value, slope, other = make_float2(0, 0);
         if constexpr (Residual) {
-          const int at = place(e < shift ? e : e - shift, h);
-          const float2 high = halves(at), low = halves(low_place(at));
-          if (e < 2 * shift)  // beyond stands what was there before
+          if (e < 2 * shift) {  // beyond stands what was there before
+            const int at = place(e < shift ? e : e - shift, h);
+            const float2 high = halves(at), low = halves(low_place(at));
             other = make_float2(unscale_[h] * (high.x + low.x), unscale_[h] * (high.y + low.y));
+          }
         }
         layer_value<kind>(x[2 * h], bias.x, timestep.x, other.x, p_.net.threshold, &value.x, &slope.x);
         layer_value<kind>(x[2 * h + 1], bias.y, timestep.y, other.y, p_.net.threshold, &value.y, &slope.y);
@@ -365,7 +427,8 @@ class ChainThread {
         steepest[h] = fmaxf(steepest[h], __shfl_xor_sync(kAllLanes, steepest[h], d));
         if (Last) output[h] += __shfl_xor_sync(kAllLanes, output[h], d);
       }
-      if (Last && column_ == 0) p_.output[first_row_ + 8 * h] = output[h];
+      if (Last && column_ == 0)
+        p_.output[kShares ? 2 * (first_row_ + 8 * h) + group_ : first_row_ + 8 * h] = output[h];
       if (!Last && column_ == 0) steep_[n * kChainRows + 8 * h] = steepest[h];
     }
   }
@@ -381,7 +444,7 @@ class ChainThread {
 #pragma unroll
       for (int d = 1; d < 4; d *= 2)
         largest[h] = fmaxf(largest[h], __shfl_xor_sync(kAllLanes, largest[h], d));
-      largest[h] *= steep_[n * kChainRows + 8 * h];
+      largest[h] *= of_groups(steep_ + n * kChainRows + 8 * h);
     }
     write_a(p_.net.cols(n), largest, sum, false, [&](int e, int h, float2 x) {
       const float2 slope = *slopes(n, e, h);
@@ -395,12 +458,17 @@ class ChainThread {
   __device__ __forceinline__ void write_a(int columns, const float (&largest)[2], float (&sum)[4 * kColumns],
                                           bool keep_low, const F& f) {
     float scales[2];
+    if constexpr (kShares) {
+      if (column_ == 0) largest_[0] = largest[0], largest_[8] = largest[1];
+      sync_groups();
+    } else {
+      sync_group(group_);
+    }
     for (int h = 0; h < 2; ++h) {
-      scales[h] = scale_for(largest[h]);
+      scales[h] = scale_for(kShares ? of_groups(largest_ + 8 * h) : largest[h]);
       unscale_[h] = inverse_power(scales[h]);
     }
-    sync_group(group_);
-    for_columns<5>(columns, sum, [&](int e, float* x) {
+    for_columns<kTurn>(columns, sum, [&](int e, float* x) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float2 v = f(e, h, make_float2(x[2 * h], x[2 * h + 1]));
@@ -411,7 +479,12 @@ class ChainThread {
       }
     });
     fence_shared();
-    sync_group(group_);
+    kShares ? sync_groups() : sync_group(group_);
+  }
+
+  // The larger of the numbers that both groups have of a row that they share, from the place of this one's.
+  __device__ __forceinline__ float of_groups(const float* own) const {
+    return kShares ? fmaxf(own[0], own[group_ ? -kGroupRows : kGroupRows]) : own[0];
   }
 
   __device__ __forceinline__ void store_gradient(int first, int columns, float (&sum)[4 * kColumns]) const {
@@ -432,31 +505,33 @@ class ChainThread {
   const int64_t first_row_;
   const uint32_t shared_;
   char* const a_;
-  float* const steep_;
-  Ring<kChainSlots> ring_;
-  Ring<kWideBlocks> ring_a_;
+  float *const steep_, *const largest_;
+  Ring<Memory::kSlots> ring_;
+  Ring<Memory::kBlocks> ring_a_;
   float unscale_[2];  // of A's rows
 };
 
 #endif
 
-template <Activation kind, int Parts>
+template <int Kind, int Fixed, int Parts>
 __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_constant__ ChainArgs p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char unaligned[];
   char* const memory = unaligned + (-shared_address(unaligned) & 1023);
+  using Memory = ChainMemory<Kind>;
   const uint32_t shared = shared_address(memory);
-  const int type = p.tile_type[blockIdx.x], warp = threadIdx.x / kWarp;
+  const int type = p.tile_type[Memory::kKind.shares ? blockIdx.x / 2 : blockIdx.x];
+  const int warp = threadIdx.x / kWarp;
   if (type < 0) return;
   if (threadIdx.x == 0) {
     constexpr int consumers = 2 * kGroupThreads / kWarp;
-    for (int k = 0; k < kChainSlots; ++k) {
-      init_barrier(shared + ChainMemory::kFull + 8 * k, 1);
-      init_barrier(shared + ChainMemory::kEmpty + 8 * k, consumers);
+    for (int k = 0; k < Memory::kSlots; ++k) {
+      init_barrier(shared + Memory::kFull + 8 * k, 1);
+      init_barrier(shared + Memory::kEmpty + 8 * k, consumers);
     }
-    for (int k = 0; k < kWideBlocks; ++k) {
-      init_barrier(shared + ChainMemory::kFullA + 8 * k, 1);
-      init_barrier(shared + ChainMemory::kEmptyA + 8 * k, consumers);
+    for (int k = 0; k < Memory::kBlocks; ++k) {
+      init_barrier(shared + Memory::kFullA + 8 * k, 1);
+      init_barrier(shared + Memory::kEmptyA + 8 * k, consumers);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     fence_shared();
@@ -465,11 +540,11 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
   const float* net = p.nets + type * p.net_size;
   if (warp >= 2 * kGroupThreads / kWarp) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFewRegisters));
-    if (threadIdx.x == 2 * kGroupThreads) stream_weights<Parts>(p, net, shared);
+    if (threadIdx.x == 2 * kGroupThreads) stream_weights<Kind, Parts>(p, net, shared);
     __syncwarp();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMostRegisters));
-    ChainThread<kind, Parts>(p, net, static_cast<float>(p.scale[type]), memory).run();
+    ChainThread<Kind, Fixed, Parts>(p, net, static_cast<float>(p.scale[type]), memory).run();
   }
 #endif
 }

@@ -3,6 +3,7 @@
 // of a layer's values over the values, that before the activation over the slopes.
 #pragma once
 
+#include "common/early.h"
 #include "common/profiler.h"
 #include "gemm/gpu_layer.h"
 #include "gemm/gpu_tile.h"
@@ -222,14 +223,18 @@ __global__ void __launch_bounds__(T::kThreads) layer_kernel(LayerArgs p) {
   const int blocks = (p.cols + T::kCols - 1) / T::kCols, block = blockIdx.x % blocks;
   const int64_t tile = blockIdx.x / blocks, first_row = tile * T::kRows;
   const int type = p.tile_type[tile];
-  if (type < 0) return;
-  for (int r = threadIdx.x; r < T::kRows; r += T::kThreads)
-    scales[r] = scale_for(p.in_largest[first_row + r]);
-  __syncthreads();
+  if (type < 0) return follow_kernels();
+  // The kernel that wrote this one's rows comes first; the types are of one before it.
+  const auto begin_rows = [&] {
+    follow_kernels();
+    for (int r = threadIdx.x; r < T::kRows; r += T::kThreads)
+      scales[r] = scale_for(p.in_largest[first_row + r]);
+    __syncthreads();
+  };
   const float* net = p.nets + type * p.net_size;
   const Operands in{p.in + first_row * p.in_stride, p.in_stride, net + p.matrix.at, p.matrix.steps,
                     p.matrix.tiles};
-  const float* c = multiply_tile<T>(in, block * T::kTiles, scales, shared);
+  const float* c = multiply_tile<T>(in, block * T::kTiles, scales, shared, begin_rows);
   finish_tile<T, Step>(p, net, static_cast<float>(p.scale[type]), first_row, block * T::kCols, block, blocks,
                        c, scales, outputs);
 }

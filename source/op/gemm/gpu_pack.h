@@ -76,17 +76,17 @@ static __global__ void __launch_bounds__(1024)
 // The units of one product of the chain (`NetChain` tells their order), a block each: columns as the rows
 // that gpu_shape.h draws.
 template <int Parts>
-__global__ void units_kernel(LayerMatrix matrix, int depth, int columns, int width, const float* inverse,
-                             char* units) {
+__global__ void units_kernel(LayerMatrix matrix, int depth, int columns, int unit_cols, int width,
+                             const float* inverse, char* units) {
   constexpr int unit_rows = unit_depth(Parts);
   const int blocks = (depth + unit_rows - 1) / unit_rows, tile = blockIdx.x / (width * blocks);
   const int in_tile = blockIdx.x % (width * blocks), pair = in_tile / (2 * width);
   const int in_pair = in_tile % (2 * width), deep = min(2, blocks - 2 * pair);
   const int first_row = (2 * pair + in_pair % deep) * unit_rows;
-  const int first_col = (tile * width + in_pair / deep) * kUnitCols;
+  const int first_col = (tile * width + in_pair / deep) * unit_cols;
   const float scale = inverse_power(*inverse);
-  char* const unit = units + static_cast<int64_t>(blockIdx.x) * kUnitBytes;
-  for (int k = threadIdx.x; k < kUnitCols * unit_rows / 2; k += blockDim.x) {
+  char* const unit = units + static_cast<int64_t>(blockIdx.x) * unit_cols * kWideRow;
+  for (int k = threadIdx.x; k < unit_cols * unit_rows / 2; k += blockDim.x) {
     const int col = k / (unit_rows / 2), row = 2 * (k % (unit_rows / 2));
     float x[2];
     for (int c = 0; c < 2; ++c) {

@@ -60,8 +60,8 @@ __device__ __forceinline__ void store_four(float* to, float a, float b, float c,
 
 // A row of the net's input on its way to memory: as floats, row after row, if `Parts` is 0; or for the chain
 // (gpu_chain.h), times a power of two that follows from a bound of the row's numbers, in so many parts of
-// float16: tile after tile of kChainRows rows, in a tile block after block of unit_depth(Parts) columns, in a
-// block both warpgroups' kWideBlock bytes.
+// float16: kGroupRows rows after as many others, of these block after block of unit_depth(Parts) columns. The
+// gradient of so many rows takes the same memory, so that a warpgroup writes over its own input alone.
 template <int Parts>
 struct InputRow {
   char* to;
@@ -69,9 +69,8 @@ struct InputRow {
   int in_group;  // of the warpgroup's rows
 
   __device__ __forceinline__ InputRow(float* inputs, int columns, int64_t row, float bound) {
-    const int64_t first = Parts ? row / kChainRows * kChainRows : row;
+    const int64_t first = Parts ? row / kGroupRows * kGroupRows : row;
     to = reinterpret_cast<char*>(inputs + first * columns);
-    if constexpr (Parts > 0) to += row % kChainRows / kGroupRows * kWideBlock;
     scale = scale_for(bound), in_group = row % kGroupRows;
   }
   // Numbers k .. k + 3, k a multiple of four.
@@ -80,7 +79,7 @@ struct InputRow {
       constexpr int depth = unit_depth(Parts);
       uint2 parts[Parts];
       split(make_float4(scale * a, scale * b, scale * c, scale * d), parts);
-      char* const block = to + k / depth * (2 * kWideBlock);
+      char* const block = to + k / depth * kWideBlock;
 #pragma unroll
       for (int part = 0; part < Parts; ++part)
         __stcg(reinterpret_cast<uint2*>(block + wide_place(in_group, k % depth, part)), parts[part]);

@@ -42,13 +42,36 @@ NetWay way_of(NetWay::Kind kind, const GpuNetShape& net) {
   return {kind, T::kRows, 0, (net.cols(net.layers - 1) + T::kCols - 1) / T::kCols};
 }
 
+// f<kind>() for a kind of chain known at run time.
+template <class F>
+void with_chain(int kind, const F& f) {
+#ifdef MDOPS_MODEL_NEURONS  // the only one of a library that is rebuilt for a model
+  constexpr int neurons[] = {MDOPS_MODEL_NEURONS};
+  constexpr int only = chain_kind(sizeof(neurons) / sizeof(int), neurons);
+  if constexpr (only < kChains) f.template operator()<only>();
+#else
+  switch (kind) {
+    case 0:
+      return f.template operator()<0>();
+    case 1:
+      return f.template operator()<1>();
+    case 2:
+      return f.template operator()<2>();
+    case 3:
+      return f.template operator()<3>();
+  }
+  static_assert(kChains == 4);
+#endif
+}
+
 // Whether the chip has the instructions of the chain, this library code for them, and the kernel takes the
 // net.
 inline bool has_chain(const GpuNetShape& net, const GpuLimits& limits) {
 #ifdef MDOPS_HOPPER
-  const NetChain chain{net, 2};
-  return limits.capability == 90 && ChainMemory::kBytes <= limits.shared_bytes && chain.fits() &&
-         chain.fits_residuals();
+  const int kind = chain_kind(net);
+  bool good = limits.capability == 90 && kind < kChains && residuals_fit_chain(net);
+  if (good) with_chain(kind, [&]<int Kind>() { good = ChainMemory<Kind>::kBytes <= limits.shared_bytes; });
+  return good;
 #else
   return static_cast<void>(net), static_cast<void>(limits), false;
 #endif
@@ -60,7 +83,7 @@ template <int Parts>
 NetWay choose_way(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
   const int64_t tiles = blocks_for(rows, kMostTileRows);
   if (11 * tiles > limits.multiprocessors && has_chain(net, limits))
-    return {NetWay::chain, kChainRows, Parts, 1};
+    return {NetWay::chain, kChainRows, Parts, kChainKinds[chain_kind(net)].groups_of_rows()};
   if (4 * tiles > limits.multiprocessors) {
     if (tile_fits<WideTile<Parts>>(limits)) return way_of<WideTile<Parts>>(NetWay::wide, net);
     if (tile_fits<MediumTile<Parts>>(limits)) return way_of<MediumTile<Parts>>(NetWay::medium, net);
@@ -83,7 +106,7 @@ class NetPacker {
 
   void pack() const {
     gpu_.clear(packed_, 4 * to_.size);
-    if (NetChain{net_, Parts}.fits()) pack_chain();
+    if (chain_kind(net_) < kChains) pack_chain();
     for (int n = 0; n < net_.layers; ++n) {
       for (const bool backward : {false, true}) {
         const PackedMatrix& place = backward ? to_.backward[n] : to_.forward[n];
@@ -105,16 +128,16 @@ class NetPacker {
   }
 
   void pack_chain() const {
-    const NetChain chain{net_, Parts};
+    const NetChain chain{net_, Parts, kChainKinds[chain_kind(net_)]};
     char* units = reinterpret_cast<char*>(packed_ + to_.units);
     for (int m = 0; m < chain.products(); ++m) {
       const LayerMatrix of_product = matrix(chain.layer(m), chain.is_backward(m));
       const int depth = chain.depth(m), columns = chain.columns(m);
       float* const scale = packed_ + to_.unit_scales + m;
       gpu_.launch(unit_scale_kernel, 1, 1024, 0, of_product, depth, columns, scale);
-      gpu_.launch(units_kernel<Parts>, chain.units(m), 256, 0, of_product, depth, columns, chain.width(m),
-                  scale, units);
-      units += static_cast<int64_t>(chain.units(m)) * kUnitBytes;
+      gpu_.launch(units_kernel<Parts>, chain.units(m), 256, 0, of_product, depth, columns,
+                  chain.kind.unit_cols, chain.width(m), scale, units);
+      units += static_cast<int64_t>(chain.units(m)) * chain.kind.unit_bytes();
     }
   }
 
@@ -141,7 +164,7 @@ struct NetMemory {
 
   void take(Workspace& space, const NetWay& way, const GpuNetShape& net, int64_t rows) {
     if (way.kind == NetWay::chain) {
-      slopes = space.take<float2>(rows * (net.layers - 1) * (kChainCols / 2));
+      slopes = space.take<float2>(rows * (net.layers - 1) * (kChainKinds[chain_kind(net)].cols() / 2));
       return;
     }
     for (int n = 0; n < net.layers; ++n) {
@@ -183,7 +206,12 @@ class NetCall {
     a.net = p_.net, a.scale = p_.scale, a.inputs = p_.inputs, a.bound = p_.bounds;
     a.slopes = memory_.slopes, a.output = p_.output;
     with_activation(p_.net.activation, [&]<Activation kind>() {
-      gpu_.launch(chain_kernel<kind, Parts>, tiles_, kChainThreads, ChainMemory::kBytes, a);
+      with_chain(chain_kind(p_.net), [&]<int Kind>() {
+        // A kernel with all functions is as quick, and compiles once for all; the usual one has its own.
+        constexpr int fixed = Kind == 0 && kind == Activation::tanh ? static_cast<int>(kind) : kAnyActivation;
+        gpu_.launch(chain_kernel<Kind, fixed, Parts>, kChainKinds[Kind].groups_of_rows() * tiles_,
+                    kChainThreads, ChainMemory<Kind>::kBytes, a);
+      });
     });
   }
 
@@ -260,9 +288,9 @@ class NetCall {
     const int64_t wide = blocks_for(a.cols, T::kCols), narrow = blocks_for(a.cols, Narrow::kCols);
     // The parts of the output are one for each of the wide tiles.
     if (Step == LayerStep::last || wide * T::kCols <= narrow * Narrow::kCols)
-      gpu_.launch(layer_kernel<T, Step>, tiles_ * wide, T::kThreads, T::kShared, a);
+      gpu_.launch_early(layer_kernel<T, Step>, tiles_ * wide, T::kThreads, T::kShared, a);
     else
-      gpu_.launch(layer_kernel<Narrow, Step>, tiles_ * narrow, Narrow::kThreads, Narrow::kShared, a);
+      gpu_.launch_early(layer_kernel<Narrow, Step>, tiles_ * narrow, Narrow::kThreads, Narrow::kShared, a);
   }
 
   const Gpu& gpu_;

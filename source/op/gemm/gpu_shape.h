@@ -18,14 +18,28 @@ constexpr int kStepDepth = 16;  // rows of B in one tensor-core instruction
 constexpr int kTileCols = 8;    // and its columns
 constexpr int kLargest = 12;    // the largest number of a row or a column is brought to 2^12 .. 2^13
 
-// Of the net as one stream (gpu_chain.h): the weights come in units of 120 columns x 32 rows, or 64 rows
-// where the high parts stand alone; a layer is at most two units wide.
+// Of the net as one stream (gpu_chain.h): the weights come in units of so many columns x 32 rows, or 64 rows
+// where the high parts stand alone.
 constexpr int kWideRow = 128;  // bytes of a unit's column: unit_depth numbers
-constexpr int kUnitCols = 120, kUnitBytes = kUnitCols * kWideRow;
-constexpr int kChainCols = 2 * kUnitCols, kChainLayers = 16;
+constexpr int kChainLayers = 16;
 constexpr int kGroupRows = 64;                     // of A in one product of a warpgroup
 constexpr int kWideBlock = kGroupRows * kWideRow;  // bytes of unit_depth columns of a warpgroup's A
-constexpr int kChainRows = 2 * kGroupRows;         // of a block of threads
+constexpr int kChainRows = 2 * kGroupRows;         // of a tile
+
+// How a block's two warpgroups stand to a tile: each has 64 rows of its own, and layers are at most two units
+// wide; or both share 64 rows, and each has every other unit of a layer of at most four.
+struct ChainKind {
+  int unit_cols;
+  bool shares;
+
+  MDOPS_HD constexpr int unit_bytes() const { return unit_cols * kWideRow; }
+  MDOPS_HD constexpr int groups_of_rows() const { return shares ? 2 : 1; }
+  MDOPS_HD constexpr int cols() const { return 2 * groups_of_rows() * unit_cols; }  // of the widest layer
+};
+
+// The first that is wide enough is taken.
+constexpr ChainKind kChainKinds[] = {{120, false}, {128, false}, {96, true}, {128, true}};
+constexpr int kChains = sizeof(kChainKinds) / sizeof(ChainKind);
 
 MDOPS_HD constexpr int unit_depth(int parts) {
   return kWideRow / 2 / parts;
@@ -81,35 +95,47 @@ struct PackedMatrix {
   MDOPS_HD int64_t end() const { return columns_at() + tiles * kTileCols; }
 };
 
+// Which kind of chain can take the net, kChains if none can: rows of a layer must lie in one tile. Residual
+// layers are not known where nets are packed: those twice as wide as their input are refused later.
+constexpr int chain_kind(int layers, const int* neurons) {
+  int widest = 0, kind = 0;
+  for (int n = 0; n < layers; ++n) widest = neurons[n] > widest ? neurons[n] : widest;
+  while (kind < kChains && widest > kChainKinds[kind].cols()) ++kind;
+  return layers <= kChainLayers ? kind : kChains;
+}
+constexpr int chain_kind(const GpuNetShape& net) {
+  return chain_kind(net.layers, net.neurons);
+}
+
+inline bool residuals_fit_chain(const GpuNetShape& net) {
+  bool good = true;
+  for (int n = 1; n < net.layers; ++n)  // the half of one twice as wide must be whole columns of eight
+    good &= !net.residual[n] || net.neurons[n] == net.neurons[n - 1] || net.neurons[n - 1] % 8 == 0;
+  return good;
+}
+
 // The products of a net in the order in which a row needs them: the layers forward, then those backward,
 // down to the gradient of the input. Each is a number of units of B, in this order: tiles of columns, as
-// wide as the layer or, of the input, one unit wide; in a tile pairs of blocks of rows; in a pair the
-// units' columns; then its blocks.
+// wide as the layer or, of the input, a unit wide for each group that shares rows; in a tile pairs of blocks
+// of rows; in a pair the units' columns; then its blocks.
 struct NetChain {
   const GpuNetShape& net;
   int parts;
+  ChainKind kind;
 
-  // Whether the kernel for it can take the net: rows of a layer must lie in one tile. Residual layers are not
-  // known where nets are packed: those twice as wide as their input are refused later.
-  bool fits() const {
-    bool good = net.layers <= kChainLayers;
-    for (int n = 0; n < net.layers; ++n) good &= net.neurons[n] <= kChainCols;
-    return good;
-  }
-  bool fits_residuals() const {
-    bool good = true;
-    for (int n = 1; n < net.layers; ++n)  // the half of one twice as wide must be whole columns of eight
-      good &= !net.residual[n] || net.neurons[n] == net.neurons[n - 1] || net.neurons[n - 1] % 8 == 0;
-    return good;
-  }
   MDOPS_HD int products() const { return 2 * net.layers; }
   MDOPS_HD bool is_backward(int m) const { return m >= net.layers; }
   MDOPS_HD int layer(int m) const { return is_backward(m) ? 2 * net.layers - 1 - m : m; }
   MDOPS_HD int depth(int m) const { return is_backward(m) ? net.cols(layer(m)) : net.depth(m); }
   MDOPS_HD int columns(int m) const { return is_backward(m) ? net.depth(layer(m)) : net.cols(m); }
   MDOPS_HD int blocks(int m) const { return (depth(m) + unit_depth(parts) - 1) / unit_depth(parts); }
-  MDOPS_HD int chunks(int m) const { return (columns(m) + kUnitCols - 1) / kUnitCols; }
-  MDOPS_HD int width(int m) const { return m == products() - 1 ? 1 : chunks(m); }  // of a tile
+  MDOPS_HD bool is_last(int m) const { return m == products() - 1; }
+  // Units side by side: in whole tiles.
+  MDOPS_HD int chunks(int m) const {
+    const int unit = is_last(m) ? kind.groups_of_rows() : 1;
+    return (columns(m) + unit * kind.unit_cols - 1) / (unit * kind.unit_cols) * unit;
+  }
+  MDOPS_HD int width(int m) const { return is_last(m) ? kind.groups_of_rows() : chunks(m); }  // of a tile
   MDOPS_HD int units(int m) const { return blocks(m) * chunks(m); }
   MDOPS_HD int units() const {
     int sum = 0;
@@ -134,10 +160,11 @@ struct GpuNet {
     }
     out_weight = columns(net, net.layers - 1);
     out_bias = vector(4);
-    const NetChain chain{net, parts};
     units = size, unit_scales = size;
-    if (!chain.fits()) return;
-    size += static_cast<int64_t>(chain.units()) * (kUnitBytes / 4);
+    const int kind = chain_kind(net);
+    if (kind == kChains) return;
+    const NetChain chain{net, parts, kChainKinds[kind]};
+    size += static_cast<int64_t>(chain.units()) * (chain.kind.unit_bytes() / 4);
     unit_scales = vector(chain.products());
   }
 
@@ -149,7 +176,8 @@ struct GpuNet {
   }
   // A number for each column, zero beyond the last one.
   int64_t columns(const GpuNetShape& net, int n) {
-    return vector(net.cols(n) < kChainCols ? kChainCols : net.cols(n));
+    const int kind = chain_kind(net), cols = kind < kChains ? kChainKinds[kind].cols() : 0;
+    return vector(net.cols(n) < cols ? cols : net.cols(n));
   }
   int64_t vector(int n) {
     const int64_t at = size;
@@ -162,11 +190,12 @@ struct GpuNet {
 
 // The kernels count a matrix' bytes in 32 bits.
 constexpr int64_t kMostMatrix = int64_t{1} << 28;
+constexpr int kMostTileCols = 240;
 
 inline bool matrices_fit(const GpuNetShape& net) {
   bool fit = true;
   for (int n = 0; n < net.layers; ++n)
-    fit &= static_cast<int64_t>(net.depth(n)) * round_up(net.cols(n), kUnitCols) <= kMostMatrix;
+    fit &= static_cast<int64_t>(net.depth(n)) * round_up(net.cols(n), kMostTileCols) <= kMostMatrix;
   return fit;
 }
 

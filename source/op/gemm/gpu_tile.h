@@ -201,10 +201,11 @@ __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int
 }
 
 // The tile of C whose first column is that of `first_tile`, into shared memory: [kRows][kStride] floats,
-// times the rows' scales and those of B's columns. `scales` of the rows lie in shared memory.
-template <class T>
+// times the rows' scales and those of B's columns. `scales` of the rows lie in shared memory. The first of B
+// is asked for before `begin_rows()`, everything of A after it.
+template <class T, class Begin>
 __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_tile, const float* scales,
-                                                char* shared) {
+                                                char* shared, const Begin& begin_rows) {
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
   const int col_warp = warp % T::kColWarps, row_warp = warp / T::kColWarps % T::kRowWarps;
   const int depth_warp = warp / (T::kColWarps * T::kRowWarps);
@@ -212,17 +213,20 @@ __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_ti
   char* const b = shared + 2 * (T::kABytes + T::kRawBytes);
   float sum[T::kRowUnits][T::kColUnits][4] = {};
   const StageOfA<T> a(in, shared + 2 * T::kABytes);
-  const auto copy_stage = [&](int s) {
-    if (s < stages) {
-      a.copy(s);
-      copy_stage_of_b<T>(in, s, first_tile, shared_address(b) + s % T::kStages * T::kBBytes);
-    }
+  const auto copy_b = [&](int s) {
+    if (s < stages) copy_stage_of_b<T>(in, s, first_tile, shared_address(b) + s % T::kStages * T::kBBytes);
+  };
+  const auto copy_a = [&](int s) {
+    if (s < stages) a.copy(s);
     __pipeline_commit();
   };
 
   static_assert(T::kStages == 3);
-  copy_stage(0);
-  copy_stage(1);
+  copy_b(0);
+  copy_b(1);
+  begin_rows();
+  copy_a(0);
+  copy_a(1);
   __pipeline_wait_prior(1);
   a.split_into(shared, 0, scales);
   for (int s = 0; s < stages; ++s) {
@@ -233,7 +237,8 @@ __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_ti
 #pragma unroll 1
     for (int turn = 0; turn < 2; ++turn) {
       if (turn == (warp < T::kWarps / 2 ? 0 : 1)) {
-        copy_stage(s + 2);
+        copy_b(s + 2);
+        copy_a(s + 2);
         if (s + 1 < stages) a.split_into(shared + (s + 1) % 2 * T::kABytes, s + 1, scales);
       } else if (first_tile + col_warp * T::kColUnits < in.tiles) {
         multiply_stage<T>(shared + s % 2 * T::kABytes, b + s % T::kStages * T::kBBytes,

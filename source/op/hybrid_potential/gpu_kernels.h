@@ -34,6 +34,7 @@ struct PartForces {
 template <bool Gated>
 __global__ void __launch_bounds__(kAtomThreads, 3)
     part_moments_kernel(StepArgs p, float* bounds, bool first) {
+  follow_kernels();
   extern __shared__ __align__(16) char shared[];
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   const int i = atom_of(p, row);
@@ -46,6 +47,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3)
 
 template <int Parts>
 __global__ void __launch_bounds__(kAtomThreads) features_kernel(StepArgs p, HybridFeatures h) {
+  follow_kernels();
   extern __shared__ __align__(16) char shared[];
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   const int i = atom_of(p, row);
@@ -70,6 +72,7 @@ __global__ void __launch_bounds__(kAtomThreads) features_kernel(StepArgs p, Hybr
 
 template <bool Gated, bool Virials>
 __global__ void __launch_bounds__(kAtomThreads, 2) part_forces_kernel(StepArgs p, PartForces h) {
+  follow_kernels();
   extern __shared__ __align__(16) char shared[];
   MDOPS_STAGE(forces);
   const int warp = threadIdx.x / kWarp;

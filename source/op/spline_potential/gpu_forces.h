@@ -295,6 +295,7 @@ __device__ __forceinline__ void add_virials(const StepArgs& p, char* shared) {
 
 template <bool Gated, bool Virials>
 __global__ void __launch_bounds__(kAtomThreads, 2) forces_kernel(StepArgs p) {
+  follow_kernels();
   extern __shared__ __align__(16) char shared[];
   MDOPS_STAGE(forces);
   const int warp = threadIdx.x / kWarp;

@@ -319,6 +319,7 @@ __device__ __forceinline__ float form_t(const StepArgs& p, int i, int64_t row, c
 
 template <int Parts, bool Gated>
 __global__ void __launch_bounds__(kAtomThreads, 3) moments_kernel(StepArgs p) {
+  follow_kernels();
   extern __shared__ __align__(16) char shared[];
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   const int i = atom_of(p, row);

@@ -79,21 +79,21 @@ inline void take_rows(Workspace& space, StepArgs& p) {
 // The first kernels of a call, which order the atoms, and the last, which gives the sums.
 inline void launch_order(const Gpu& gpu, const StepArgs& p) {
   const int64_t blocks = blocks_for(std::max(p.atoms, 1), kOrderBlock);
-  gpu.launch(begin_kernel, blocks, kOrderBlock, 4 * p.ntypes, p);
-  gpu.launch(order_kernel, p.atoms ? blocks : 0, kOrderBlock, 4 * ((2 + kOrderBlock / kWarp) * p.ntypes + 1),
-             p);
+  gpu.launch_early(begin_kernel, blocks, kOrderBlock, 4 * p.ntypes, p);
+  gpu.launch_early(order_kernel, p.atoms ? blocks : 0, kOrderBlock,
+                   4 * ((2 + kOrderBlock / kWarp) * p.ntypes + 1), p);
 }
 inline void launch_end(const Gpu& gpu, const StepArgs& p) {
   const int64_t of_atoms = (p.atom_virial ? 9 : 3) * int64_t{p.atoms};
-  gpu.launch(end_kernel, blocks_for(std::max<int64_t>(of_atoms, 9 * p.systems), 256), 256, 0, p);
+  gpu.launch_early(end_kernel, blocks_for(std::max<int64_t>(of_atoms, 9 * p.systems), 256), 256, 0, p);
 }
 
-// A warp a row, each with so much shared memory.
+// A warp a row, each with so much shared memory; the kernel follows others early.
 template <class... Args>
 void launch_warps(const Gpu& gpu, void (*kernel)(Args...), int64_t rows, int bytes, const Args&... args) {
   int warps = kAtomThreads / kWarp;
   while (warps > 1 && warps * bytes > std::min(kWarpsBytes, gpu.limits().shared_bytes)) warps /= 2;
-  gpu.launch(kernel, blocks_for(rows, warps), warps * kWarp, warps * bytes, args...);
+  gpu.launch_early(kernel, blocks_for(rows, warps), warps * kWarp, warps * bytes, args...);
 }
 
 // A call: `memory()` of so many bytes is asked for once, then `run` launches the kernels.

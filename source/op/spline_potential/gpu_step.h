@@ -5,6 +5,7 @@
 // system as failed, and the results of that system become NaN.
 #pragma once
 
+#include "common/early.h"
 #include "common/fixed_point.h"
 #include "common/pairs.h"
 #include "common/profiler.h"
@@ -128,6 +129,7 @@ __device__ __forceinline__ bool is_real(const StepArgs& p, int type) {
 
 // Clears what is summed, copies the positions, and counts each block's atoms of each type.
 static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
+  follow_kernels();
   MDOPS_STAGE(order);
   extern __shared__ int32_t type_count[];
   const int i = blockIdx.x * kOrderBlock + threadIdx.x;
@@ -150,6 +152,7 @@ static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
 
 // Puts every atom into its row, in the order of the atoms within a type, and answers the virtual ones.
 static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
+  follow_kernels();
   MDOPS_STAGE(order);
   extern __shared__ int32_t shared_counts[];
   constexpr int warps = kOrderBlock / kWarp;
@@ -206,6 +209,7 @@ static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
 
 // The sums as numbers.
 static __global__ void end_kernel(StepArgs p) {
+  follow_kernels();
   MDOPS_STAGE(sums);
   const int k = blockIdx.x * blockDim.x + threadIdx.x;
   const double nan = not_a_number<double>();

@@ -1,0 +1,98 @@
+"""Steps by ops without a graph: what GPUs take in float64. The ops run on the CPU, too, and so does the comparison."""
+
+import dataclasses
+import warnings
+
+import pytest
+import torch
+from reference_cases import CASES, DATA, composed, model_path, overflow_of, references, relative_error
+
+from mdops import load
+from mdops.cli.sample_model import sample_box, sample_model
+from mdops.evaluators.fused import why_not_net
+from mdops.evaluators.moment_steps import MomentSteps
+from mdops.evaluators.splined import SplineModel, why_not_rows
+from mdops.ops import axis_product
+from mdops.system import from_atoms
+
+
+def taken(case):
+    """A model in float64, if these steps take it somewhere."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        potential = load(model_path(case), dtype=torch.float64, overflow=overflow_of(case))
+    if not MomentSteps.knows(potential):
+        pytest.skip("another descriptor")
+    reason = SplineModel.why_not(potential) or why_not_rows(potential) or why_not_net(potential)
+    if reason is not None:
+        pytest.skip(reason)
+    return potential
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_are_autograd(case):
+    potential = taken(case)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for reference in references(DATA / case):
+            asked = (reference.fparam, reference.aparam)
+            near = potential.neighbor_list(reference.system)
+            answers, _ = MomentSteps(potential)(reference.system, near, *asked, atom_virial=True)
+            found = potential.with_sums(answers, reference.system)
+            expected = composed(potential, reference.system, *asked)
+            assert found.keys() == expected.keys()
+            for name, value in found.items():
+                assert relative_error(value, expected[name]) < 1e-11, (reference.name, name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_float64_on_a_gpu_is_the_cpu(case):
+    potential = taken(case)
+    (reference, *_) = references(DATA / case)
+    expected = potential.evaluate(
+        reference.system, None, reference.fparam, reference.aparam, atom_virial=True
+    )
+    gpu = potential.to("cuda")
+    assert isinstance(gpu.evaluator(), MomentSteps)
+    fields = {f.name: getattr(reference.system, f.name) for f in dataclasses.fields(reference.system)}
+    system = type(reference.system)(
+        **{name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in fields.items()}
+    )
+    parameters = [None if x is None else x.cuda() for x in (reference.fparam, reference.aparam)]
+    found = gpu.evaluate(system, None, *parameters, atom_virial=True)
+    for name, value in expected.items():
+        assert relative_error(found[name].cpu(), value) < 1e-10, name
+
+
+@pytest.mark.gpu
+def test_float64_on_a_gpu_has_the_same_bits_every_time():
+    model = sample_model((46, 92), 6.0, (25, 50, 100), 16, (60, 60), torch.float64, activation="gelu")
+    model.use_spline(0.5)
+    model = model.to("cuda")
+    system = from_atoms([sample_box(1536, model.type_map)], model.type_map, "cuda")
+    pairs = model.neighbor_list(system)
+    first = model.evaluate(system, pairs)
+    for name, value in model.evaluate(system, pairs).items():
+        assert torch.equal(value, first[name]), name
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("rows", "width", "axis"), [(4, 100, 16), (4, 130, 100), (1, 3, 2), (9, 33, 7)])
+def test_axis_product(device, rows, width, axis):
+    """Also where a GPU's block does not hold an atom's numbers in shared memory (130 x 100)."""
+    generator = torch.Generator().manual_seed(0)
+    t = torch.randn(5, rows, width, dtype=torch.float64, generator=generator).to(device).requires_grad_()
+    expected = torch.einsum("nak,nal->nkl", t, t[:, :, :axis]).flatten(1)
+    found = axis_product(t, axis)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-12)
+    weight = torch.randn(found.shape, dtype=torch.float64, generator=generator).to(device)
+    (by_t,) = torch.autograd.grad(found, t, weight)
+    (wanted,) = torch.autograd.grad(expected, t, weight)
+    torch.testing.assert_close(by_t, wanted, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("axis", [0, 6])
+def test_an_axis_out_of_range_is_refused(axis):
+    with pytest.raises(RuntimeError, match=f"mdops::axis_product: argument `axis` is {axis}, expected 1 to"):
+        axis_product(torch.zeros(2, 4, 5), axis)
