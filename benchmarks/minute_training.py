@@ -35,7 +35,7 @@ INPUTS = {
     "se_e3_tebd/input_torch.json": 4000,
     "hybrid/input.json": 6000,
     "zbl/input.json": 4000,
-    "linear/input.json": 4000,
+    "linear/input_pt.json": 4000,
     "se_atten/input.json": 2000,
 }
 EVERY, POINTS = 50, 5

@@ -103,7 +103,7 @@ ATTENTION = {
 RADIAL = {"type": "se_e2_r", "sel": [60, 60], "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8]}
 ANGULAR = {**RADIAL, "type": "se_e2_a", "axis_neuron": 3}
 ANGLES = {**RADIAL, "type": "se_e3"}
-SHARED = {**ATTENTION, "attn_layer": 0}
+SHARED = {k: v for k, v in ATTENTION.items() if k != "smooth_type_embedding"} | {"attn_layer": 0}
 KINDS = {
     "se_e2_a": None,
     "dpa1": ATTENTION,
