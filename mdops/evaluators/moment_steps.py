@@ -81,10 +81,7 @@ class _Constants:
         self.splines = splines
         dtype = splines.mean.dtype
         self.tables = (splines.fixed_table() / splines.descriptor.slots).flatten(1, 2)
-        self.nets = [
-            [LayerTensors(*(None if x is None else x.to(dtype) for x in layer)) for layer in layers]
-            for layers in splines.fitting_layers(double=True)
-        ]
+        self.nets = [[layer.of(dtype) for layer in layers] for layers in splines.fitting_layers(double=True)]
         self.scale, self.shift = scale_and_shift(splines)
         hidden = splines.fitting.net(0).layers[:-1]
         self.options: dict[str, Any] = {

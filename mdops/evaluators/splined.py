@@ -39,6 +39,10 @@ class LayerTensors(NamedTuple):
     bias: torch.Tensor | None
     timestep: torch.Tensor | None
 
+    def of(self, dtype: torch.dtype) -> "LayerTensors":
+        bias, timestep = (None if x is None else x.to(dtype) for x in self[1:])
+        return LayerTensors(self.weight.to(dtype), bias, timestep)
+
 
 class SplineSum:
     """A descriptor of sums with a grid, for some of its types: what evaluators on splines share.
