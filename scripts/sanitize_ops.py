@@ -28,6 +28,8 @@ OPS = torch.ops.mdops
 
 
 NETS = 14  # the place of `nets` among the arguments of spline_potential
+# Places among those of hybrid_potential.
+HYBRID_NETS, HYBRID_EXTRA, HYBRID_WIDTH, HYBRID_AXIS, HYBRID_NEURONS = 15, 16, 24, 25, 27
 
 
 def samples(dtype: torch.dtype) -> list[Sample]:
@@ -40,10 +42,13 @@ def samples(dtype: torch.dtype) -> list[Sample]:
             made[s.op.startswith("spline_potential")].append(
                 dataclasses.replace(s, args=tuple(map(copied, s.args)))
             )
-    own = []
+    own, others = [], made[False]
     if dtype == torch.float32:
         own = [s for matmul in ("float32", "tf32") for s in packed_samples(made[True], matmul)]
-    return [s for s in own + made[False] if s.op.startswith(tuple(sys.argv[1:]) or "")]
+        others = [packed_hybrid(s) if s.op == "hybrid_potential" else s for s in others]
+    else:
+        others = [s for s in others if not s.op.startswith("hybrid_potential")]
+    return [s for s in own + others if s.op.startswith(tuple(sys.argv[1:]) or "")]
 
 
 def packed_samples(given: list[Sample], matmul: str) -> list[Sample]:
@@ -58,6 +63,21 @@ def packed_samples(given: list[Sample], matmul: str) -> list[Sample]:
             args = (*args[:NETS], nets, *args[NETS + 1 :])
         made.append(dataclasses.replace(sample, args=args))
     return made
+
+
+def packed_hybrid(sample: Sample) -> Sample:
+    """With a net that is packed for the GPU."""
+    args = list(sample.args)
+    width, axis, inputs = args[HYBRID_WIDTH], args[HYBRID_AXIS], args[HYBRID_EXTRA].shape[1]
+    inputs += sum(m * max(k, 1) for m, k in zip(width, axis, strict=True))
+    gen, weights = torch.Generator().manual_seed(0), []
+    for neurons in (*args[HYBRID_NEURONS], 1):
+        weights.append(0.5 * torch.randn(inputs, neurons, generator=gen))
+        inputs = neurons
+    rows = [0.5 * torch.randn(w.shape[1], generator=gen) for w in weights]
+    net = OPS.hybrid_potential_pack(copied(weights), copied(rows), copied(rows), width, axis)
+    args[HYBRID_NETS] = net.expand(len(args[HYBRID_NETS]), -1).contiguous()
+    return dataclasses.replace(sample, args=tuple(args))
 
 
 def copied(value: Any) -> Any:
