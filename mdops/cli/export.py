@@ -3,6 +3,7 @@ AOTInductor package, compiled for this machine, which runs without the Python co
 --program what torch.export.load reads. It needs the library of the ops where it runs, whose place is printed."""
 
 import argparse
+import tempfile
 from pathlib import Path
 
 HELP = "a model as a compiled program of PyTorch"
@@ -29,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops import load
     from mdops._library import library_path
     from mdops.errors import InputError
+    from mdops.io.atomic import replace_file
     from mdops.tracing import exporting
 
     if args.output.suffix != ".pt2":
@@ -37,12 +39,15 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.output} is there already; --overwrite replaces it")
     model = load(args.model, dtype=args.dtype, device=args.device, overflow=args.overflow)
     program = model.export(capacity=args.capacity, atom_virial=args.atom_virial)
-    if args.program:
-        torch.export.save(program, args.output)
-    else:
-        from torch._inductor import aoti_compile_and_package
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder, args.output.name)
+        if args.program:
+            torch.export.save(program, written)
+        else:
+            from torch._inductor import aoti_compile_and_package
 
-        aoti_compile_and_package(program, package_path=str(args.output))
+            aoti_compile_and_package(program, package_path=str(written))
+        replace_file(args.output, written.read_bytes())
     inputs = ", ".join(map(str, program.graph_signature.user_inputs))
     libraries = " and ".join(
         str(library_path(name))
