@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from learning_curve import shown
 from machine import machine
 
 import mdops
@@ -87,16 +88,7 @@ def piece(
     curve: list[dict[str, float]] = []
 
     def line(report: Report) -> None:
-        validation = report.validation or {}
-        row = {
-            "step": report.step,
-            "seconds": time.perf_counter() - start,
-            "force_rmse": validation["forces"],
-            "energy_rmse": validation["energy"],
-            "rate": report.rate,
-        }
-        curve.append(row)
-        print("  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
+        curve.append(shown(report, start))
 
     def stop_in_time(step: int) -> None:
         if step % 20:

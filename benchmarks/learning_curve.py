@@ -93,22 +93,27 @@ def planned_steps(arguments: argparse.Namespace) -> int:
     return max(int(SPARE * arguments.seconds / each), 100)
 
 
+def shown(report: Report, start: float) -> dict[str, float]:
+    """A row of the curve, printed."""
+    validation = report.validation or {}
+    row = {
+        "step": report.step,
+        "seconds": time.perf_counter() - start,
+        "force_rmse": validation["forces"],
+        "energy_rmse": validation["energy"],
+        "rate": report.rate,
+    }
+    print("  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
+    return row
+
+
 def train(arguments: argparse.Namespace, steps: int) -> tuple[list[dict[str, float]], dict[str, float]]:
     """The curve, and the errors of the model as saved over all validation frames."""
     curve: list[dict[str, float]] = []
     start = time.perf_counter()
 
     def line(report: Report) -> None:
-        validation = report.validation or {}
-        row = {
-            "step": report.step,
-            "seconds": time.perf_counter() - start,
-            "force_rmse": validation["forces"],
-            "energy_rmse": validation["energy"],
-            "rate": report.rate,
-        }
-        curve.append(row)
-        print("  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
+        curve.append(shown(report, start))
 
     with tempfile.TemporaryDirectory() as folder:
         Trainer(configured(arguments, steps), folder, device=arguments.device).run(line)

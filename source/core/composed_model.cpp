@@ -4,10 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/cpu_base.h"
 #include "core/error.h"
-#include "core/list.h"
-#include "core/model.h"
-#include "core/threads.h"
 #include "core/weights.h"
 #include "hybrid_potential/cpu_loops.h"
 #include "pair_table/cpu_loops.h"
@@ -15,15 +13,6 @@
 namespace mdops::core {
 
 namespace {
-
-// The atoms of a call: the first `centers` of `all` have energies.
-struct Atoms {
-  int64_t centers, all;
-  const double *positions, *places, *cell;  // places: positions with a fourth column
-  const int32_t *types, *systems;
-  const Rows* rows;
-  const double *fparam, *aparam;
-};
 
 // What a part says.
 struct Answer {
@@ -220,9 +209,9 @@ class TablePart : public Part {
 };
 
 template <class T>
-class ComposedModel : public Model {
+class ComposedModel : public CpuBase {
  public:
-  ComposedModel(const File& file, const Json& about, const Request& request) : Model(about, request) {
+  ComposedModel(const File& file, const Json& about, const Request& request) : CpuBase(about, request) {
     cutoff_ = positive(about, "cutoff");
     shortest_ = about.at("grids").at(request.precision).at("r_min").as_number();
     closest_ = about.at("closest").as_number();
@@ -246,43 +235,8 @@ class ComposedModel : public Model {
     set_threads(request.threads);
   }
 
-  void set_threads(int threads) override {
-    const std::lock_guard<std::mutex> lock(guard_);
-    set_pool(threads, pool_);
-  }
-
-  mdops_info info() const override {
-    const std::lock_guard<std::mutex> lock(guard_);
-    mdops_info info = Model::info();
-    info.precision = sizeof(T) == sizeof(float) ? MDOPS_FLOAT32 : MDOPS_FLOAT64;
-    info.threads = pool_->size();
-    return info;
-  }
-
-  void search(const mdops_input& input, double skin, mdops_list& list) override {
-    const std::lock_guard<std::mutex> lock(guard_);
-    const UsePool threads(*pool_);
-    check_atoms(input);
-    list.search(input, cutoff_ + skin, ntypes());
-  }
-
-  void compute(const mdops_input& input, mdops_output& output) override {
-    const std::lock_guard<std::mutex> lock(guard_);
-    const UsePool threads(*pool_);
-    output.atom = -1;
-    check(input);
-    const mdops_list* const list = input.list;
-    if (list) list->check_on(-1);
-    const int64_t all = input.atoms + input.ghosts;
-    systems_.assign(all, 0);
-    const Box box(input);
-    if (!list) rows_.search(input, box, cutoff_, ntypes());
-    const std::vector<double> places = four_columns(input.positions, all);
-    const Atoms atoms{input.atoms,     all,
-                      input.positions, places.data(),
-                      box.cell,        list ? list->types.data() : input.types,
-                      systems_.data(), list ? &list->rows : &rows_,
-                      input.fparam,    input.aparam};
+ protected:
+  void evaluate(const Atoms& atoms, mdops_output& output) override {
     begin(atoms, output);
     if (near_)
       blend(atoms, output);
@@ -424,7 +378,6 @@ class ComposedModel : public Model {
     if (output.atom_virial) std::copy(atom_virial_.begin(), atom_virial_.end(), output.atom_virial);
   }
 
-  std::unique_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Part>> parts_;
   std::vector<double> factors_, bias_;
   std::vector<uint8_t> has_energy_;
@@ -434,8 +387,6 @@ class ComposedModel : public Model {
   TablePart* table_ = nullptr;  // of a blend
 
   // Of the last call: memory.
-  Rows rows_;
-  std::vector<int32_t> systems_;
   Answer answer_, of_table_;
   std::vector<double> energy_, forces_, atom_virial_;
   std::vector<double> counted_;  // 1 for atoms of types that have an energy, 0 for the others

@@ -2,10 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/cpu_base.h"
 #include "core/error.h"
-#include "core/list.h"
-#include "core/model.h"
-#include "core/threads.h"
 #include "core/weights.h"
 #include "spline_potential/cpu_loops.h"
 #include "spline_potential/cpu_nets.h"
@@ -15,10 +13,10 @@ namespace mdops::core {
 namespace {
 
 template <class T>
-class CpuModel : public Model {
+class CpuModel : public CpuBase {
  public:
   CpuModel(const File& file, const Json& about, const Request& request)
-      : Model(about, request), sums_(file, about, "core.", request.precision, ntypes()) {
+      : CpuBase(about, request), sums_(file, about, "core.", request.precision, ntypes()) {
     cutoff_ = sums_.cutoff, shortest_ = sums_.shortest;
     extra_inputs_.read(file, about, "core.", ntypes());
     takes(extra_inputs_.fparam, extra_inputs_.aparam);
@@ -33,60 +31,29 @@ class CpuModel : public Model {
     set_threads(request.threads);
   }
 
-  void set_threads(int threads) override {
-    const std::lock_guard<std::mutex> lock(guard_);
-    set_pool(threads, pool_);
-  }
-
-  mdops_info info() const override {
-    const std::lock_guard<std::mutex> lock(guard_);
-    mdops_info info = Model::info();
-    info.precision = sizeof(T) == sizeof(float) ? MDOPS_FLOAT32 : MDOPS_FLOAT64;
-    info.threads = pool_->size();
-    return info;
-  }
-
-  void search(const mdops_input& input, double skin, mdops_list& list) override {
-    const std::lock_guard<std::mutex> lock(guard_);
-    const UsePool threads(*pool_);
-    check_atoms(input);
-    list.search(input, cutoff_ + skin, ntypes());
-  }
-
-  void compute(const mdops_input& input, mdops_output& output) override {
-    const std::lock_guard<std::mutex> lock(guard_);
-    const UsePool threads(*pool_);
-    output.atom = -1;
-    check(input);
-    const mdops_list* const list = input.list;
-    if (list) list->check_on(-1);
-    const int64_t centers = input.atoms, all = input.atoms + input.ghosts;
-    systems_.assign(all, 0);
-    const Box box(input);
-    if (!list) rows_.search(input, box, cutoff_, ntypes());
-    const Rows& rows = list ? list->rows : rows_;
-    const std::vector<double> places = four_columns(input.positions, all);
-    const int32_t* const types = list ? list->types.data() : input.types;
-    extra_inputs_.fill(input.fparam, input.aparam, types, centers, extra_);
+ protected:
+  void evaluate(const Atoms& atoms, mdops_output& output) override {
+    const int64_t centers = atoms.centers;
+    extra_inputs_.fill(atoms.fparam, atoms.aparam, atoms.types, centers, extra_);
 
     PotentialArgs<T> args = args_;
-    args.positions = places.data();
-    args.cell = box.cell;
-    args.batch = systems_.data();
-    args.types = types;
-    args.neighbors = rows.neighbors.data();
-    args.images = rows.images.data();
-    args.counts = rows.counts.data();
-    args.places.padding = sums_.mixed ? systems_.data() : nullptr;  // of type 0, as mean is zero
+    args.positions = atoms.places;
+    args.cell = atoms.cell;
+    args.batch = atoms.systems;
+    args.types = atoms.types;
+    args.neighbors = atoms.rows->neighbors.data();
+    args.images = atoms.rows->images.data();
+    args.counts = atoms.rows->counts.data();
+    args.places.padding = sums_.mixed ? atoms.systems : nullptr;  // of type 0, as mean is zero
     args.extra = extra_.data();
-    args.atoms = all;
+    args.atoms = atoms.all;
     args.systems = 1;
-    args.list_width = rows.width;
+    args.list_width = atoms.rows->width;
 
     energy_.assign(centers, 0.0);
     within_.assign(centers * args.ntypes, 0);
     nearest_.assign(centers, args.cutoff.cutoff);
-    if (!output.forces) forces_.resize(3 * all);
+    if (!output.forces) forces_.resize(3 * atoms.all);
     std::fill_n(output.virial, 9, 0.0);
     const StepResults<T> results{centers,
                                  energy_.data(),
@@ -127,7 +94,6 @@ class CpuModel : public Model {
     if (sums_.mixed && all > sums_.sel[0]) refuse_crowd(i, -1, all, sums_.sel[0], output);
   }
 
-  std::unique_ptr<Pool> pool_;
   const Sums<T> sums_;
   ExtraInputs<T> extra_inputs_;
   int64_t net_size_ = 0;
@@ -136,8 +102,7 @@ class CpuModel : public Model {
   PotentialArgs<T> args_{};  // what of them is the model's
 
   // Of the last call: memory.
-  Rows rows_;
-  std::vector<int32_t> systems_, within_;
+  std::vector<int32_t> within_;
   std::vector<T> extra_, nearest_;
   std::vector<double> energy_, forces_;
 };
