@@ -64,5 +64,7 @@ def _group(text: str, atoms: "Atoms", option: str) -> list[int]:
         if match is None:
             raise InputError(f"{option}: {text} is no group of atoms: {_GROUP}")
         first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < len(atoms):
+            raise InputError(f"{option}: {part} is no range of the structure's atoms 0-{len(atoms) - 1}")
         group += range(first, last + 1)
     return group

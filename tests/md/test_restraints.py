@@ -258,7 +258,8 @@ def test_of_mdops_md_with_a_restart(started, capsys):
         (["--tether", "1..3", "1"], "1..3 is no group of atoms"),
         (["--tether", "1", "much"], "much is no number"),
         (["--distance", "0", "1", "3"], "expected ATOMS ATOMS K LENGTH"),
-        (["--tether", "9999", "1"], "a restraint has atoms 9999"),
+        (["--tether", "9999", "1"], "9999 is no range of the structure's atoms"),
+        (["--tether", "0,3-1", "1"], "3-1 is no range of the structure's atoms"),
         (["--distance", "0", "1", "3", "4", "beside"], "side is 'beside'"),
     ],
 )
