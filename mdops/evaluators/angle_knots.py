@@ -53,7 +53,8 @@ def angle_error(descriptor: AngleDescriptor, grid: AngleGrid, types: Sequence[in
         there = first + x * width
         theta, sign = torch.cat([there, -there]), torch.cat([width, -width])
         step = sign.abs() / 64
-        at = [d.functions(theta + k * step, kinds) for k in (0, 1, -1, 2, -2)]
+        near = torch.cat([theta + k * step for k in (0, 1, -1, 2, -2)])
+        at = d.functions(near, kinds).chunk(5, dim=2)
         slope = (8 * (at[1] - at[2]) - (at[3] - at[4])) / (12 * step[:, None])
         value = pieces.evaluate(table, x)[..., inner, :]
         rise = pieces.evaluate(table, x, 1)[..., inner, :] / sign[:, None]
