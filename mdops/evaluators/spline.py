@@ -249,7 +249,8 @@ def spline_error(
     interval = torch.arange(intervals, dtype=torch.float64, device=device)
     places = torch.cat([(interval + fraction) * step for fraction in _BETWEEN])
     falls = _fall(descriptor, places).chunk(len(_BETWEEN))
-    errors, sizes = [], []  # (forms, P) each
+    errors: list[torch.Tensor] = []  # (forms, P) each
+    sizes: list[torch.Tensor] = []
     for fraction, s, fall in zip(_BETWEEN, places.chunk(len(_BETWEEN)), falls, strict=True):
         value, slope = _value_and_slope(descriptor, s, step / 64, mask, types)
         off = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
