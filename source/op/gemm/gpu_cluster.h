@@ -4,9 +4,9 @@
 //
 // Who has what of the products, in tiles of 8 columns and steps of 16 of the depth:
 //
-//   input x weights   block b: every eighth of the depth, all columns; the sums of a tile of columns go to
-//   its owner layers, back too  block b: its own columns, the whole depth; four warps share the depth of a
-//   tile input's gradient  block b: its own columns; a warp a tile, straight to device memory
+//   input x weights   block b: an eighth of the depth, all columns; a tile's sums go to its owner
+//   layers, back too  block b: its own columns, the whole depth; four warps share a tile's depth
+//   input's gradient  block b: its own columns; a warp a tile, straight to device memory
 //
 //   own columns of a layer: tiles [b e, (b + 1) e) with e an eighth of all, rounded up
 //
