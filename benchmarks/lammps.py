@@ -29,6 +29,7 @@ from mdops.md import Engine, Physics
 
 SHARES: dict[str, dict[str, float]] = {}
 INPUT = """
+{package}
 units metal
 atom_style atomic
 read_data data.lmp
@@ -58,6 +59,9 @@ def main() -> None:
     parser.add_argument(
         "--ranks", type=int, nargs="*", default=[], help="more numbers of processes on the GPU"
     )
+    parser.add_argument(
+        "--omp", action="store_true", help="with LAMMPS' own styles in threads, too (suffix omp)"
+    )
     parser.add_argument("--skin", type=float, default=2.0, help="A, of LAMMPS' lists, and of the engine's")
     parser.add_argument("--json")
     args = parser.parse_args()
@@ -70,10 +74,12 @@ def main() -> None:
         ase.io.write(
             folder / "data.lmp", atoms, format="lammps-data", specorder=potential.type_map, masses=True
         )
-        text = INPUT.format(
-            elements=" ".join(potential.type_map), steps=args.steps, device=args.device, skin=args.skin
-        )
-        (folder / "in.lmp").write_text(text)
+        for name, package in (("in.lmp", ""), ("omp.lmp", "package omp 0\nsuffix omp")):
+            text = INPUT.format(
+                elements=" ".join(potential.type_map), steps=args.steps, device=args.device, skin=args.skin,
+                package=package,
+            )  # fmt: skip
+            (folder / name).write_text(text)
         ways = (
             on_gpu(args, folder, atoms)
             if args.device == "cuda"
@@ -116,6 +122,10 @@ def on_gpu(args: argparse.Namespace, folder: Path, atoms: Atoms) -> dict[str, Ca
         threads = max(1, args.cores // ranks)
         name = f"LAMMPS, {ranks} ranks x {threads} threads"
         ways[name] = lambda ranks=ranks, threads=threads: with_lammps(folder, ranks, threads)
+        if args.omp:
+            ways[f"{name}, omp"] = lambda ranks=ranks, threads=threads: with_lammps(
+                folder, ranks, threads, "omp.lmp"
+            )
     return ways
 
 
@@ -146,20 +156,22 @@ def with_ase(args: argparse.Namespace, atoms: Atoms) -> float:
     return time.perf_counter() - start
 
 
-def with_lammps(folder: Path, ranks: int, threads: int) -> float:
+def with_lammps(folder: Path, ranks: int, threads: int, script: str = "in.lmp") -> float:
     """Seconds, as LAMMPS counts them."""
     program = find_program()
     beside = program.with_name("mpirun")
     mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
     start = [mpirun, "-np", str(ranks)] if ranks > 1 and mpirun else []
     env = {**environment(), "OMP_NUM_THREADS": str(threads)}
-    command = [*start, str(program), "-in", "in.lmp", "-log", "none"]
+    command = [*start, str(program), "-in", script, "-log", "none"]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"LAMMPS failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
     # Where the time of the last run went, %.
     found = re.findall(r"^(\w+) +\|.*\| +(\S+)$", done.stdout.split("Loop time")[-1], re.MULTILINE)
-    SHARES[f"{ranks} ranks x {threads}"] = {part: float(share) for part, share in found if share != "%total"}
+    SHARES[f"{ranks} ranks x {threads}, {script}"] = {
+        part: float(share) for part, share in found if share != "%total"
+    }
     return float(re.findall(r"Loop time of (\S+)", done.stdout)[-1])
 
 

@@ -31,7 +31,18 @@ CASES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+# With descriptors that are no sums: of angles, and with layers of attention.
+OTHERS = (
+    "hybrid_r_t", "se_atten_v2_davg_zero", "se_e3_options", "se_e3_tebd_base", "se_e3_tebd_options",
+    "se_e3_tebd_strip_rough", "se_e3_tebd_virtual", "zbl_virtual",
+)  # fmt: skip
+ATTENTION = (
+    "dpa1_exclude_types_rough", "dpa1_no_angles", "dpa1_overflow", "dpa1_pair_exclude_types", "dpa1_protection_ln_eps",
+    "dpa1_strip_one_side", "hybrid_three",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*CASES, *OTHERS])
 def test_answers_of_deepmd_kit(case, tmp_path):
     path = written(KINDS / case, tmp_path / "model.safetensors")
     for precision in ("float64", "float32"):
@@ -51,12 +62,19 @@ def loaded(case):
                 for part in descriptor.parts:
                     if part.mixed:
                         part.mean.zero_()
+                    if case == "hybrid_three" and part.kind == "dpa1":
+                        # Or its neighbours beyond its own cutoff would take part.
+                        part.options.smooth_type_embedding = True
         potential.use_spline()
     return potential
 
 
 @pytest.mark.parametrize(
-    "case", ["zbl_switch", "zbl_alpha", "zbl_few_places", "linear_net_types", "linear_tables_few_places"]
+    "case",
+    [
+        *("zbl_switch", "zbl_alpha", "zbl_few_places", "linear_net_types", "linear_tables_few_places"),
+        *("se_e3_tebd_few_places", *ATTENTION),
+    ],
 )
 def test_as_compute_has_it(case, tmp_path):
     """To rounding; also with the periodic images as ghosts, on threads."""
@@ -122,10 +140,11 @@ def test_gpus_are_for_one_descriptor(tmp_path):
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        ("hybrid_three", "of its descriptors dpa1, se_e3 goes by PyTorch's operations"),
+        ("se_e3_base", "the first or the last layer of the fitting net adds its input"),
+        ("dpa1_hybrid", "set_davg_zero"),
         ("hybrid_a_a", "neighbours beyond the cutoff of its se_e2_a take places"),
         ("zbl_switch", "set_davg_zero"),
-        ("linear_net_table", "dpa1"),
+        ("dpa1_parameters", "atom_ener"),
     ],
 )
 def test_what_it_cannot_have_is_refused_with_the_reason(case, reason, tmp_path):
