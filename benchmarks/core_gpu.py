@@ -87,6 +87,7 @@ def main() -> None:
     result = {
         "atoms": len(own),
         "device": torch.cuda.get_device_name(),
+        "threads": args.threads,
         "ms": {name: statistics.median(t) for name, t in times.items()},
     }
     print(f"{len(own)} atoms, float32, {result['device']}, median of {args.steps}")

@@ -77,8 +77,8 @@ typedef struct mdops_options {
   int32_t overflow;  /* MDOPS_REFUSE or MDOPS_EXTEND */
   /* Threads to compute with; 0: OMP_NUM_THREADS, or as many as there are processors for this process. */
   int32_t threads;
-  /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". A GPU computes in float32, of models
-   * whose nets are of the fused step there; see "GPUs" below. */
+  /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". A GPU computes in float32, of sums
+   * over neighbours and pair tables (docs/core.md); see "GPUs" below. */
   const char* device;
 } mdops_options;
 

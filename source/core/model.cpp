@@ -131,9 +131,6 @@ std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options&
                       request.precision + "` makes it for this one");
     if (request.gpu < 0)
       return version == 1 ? cpu_model(file, about, request) : composed_model(file, about, request);
-    if (version > 1)
-      throw Error(MDOPS_UNSUPPORTED,
-                  "on GPUs this library has models of one descriptor: load it for the CPU");
     return gpu_model(file, about, request);
   } catch (const Error& error) {
     throw Error(error.status, path + ": " + error.what());
