@@ -111,7 +111,8 @@ struct HybridNetInputs {
       parts.push_back(fitting_shape(op, width[p], axis[p], {1}, 0));
       extra -= parts.back().features;
     }
-    if (extra < 0) fail(op, "argument `weights[0]` has fewer rows than there are features");
+    if (extra < 0 || (parts.empty() && extra == 0))
+      fail(op, "argument `weights[0]` has fewer rows than there are features, or none");
   }
 };
 
