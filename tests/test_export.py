@@ -132,7 +132,9 @@ def test_a_compiled_package_runs_in_a_process_without_mdops(tmp_path, device, ca
     names = ["libmdops.so"] + (["libmdops_cuda.so"] if device == "cuda" else [])
     libraries = ":".join(str(library_path(name)) for name in names)
     arguments = [libraries, str(package), str(tmp_path / "inputs.pt"), str(tmp_path / "answers.pt")]
-    subprocess.run([sys.executable, "-c", FRESH, *arguments], check=True, cwd=tmp_path)
+    command = [sys.executable, "-c", FRESH, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     for system, got in zip(systems, torch.load(tmp_path / "answers.pt"), strict=True):
         for name, value in potential.evaluate(system).items():
             torch.testing.assert_close(got[name], value, rtol=1e-12 if device == "cpu" else 1e-4, atol=1e-5)

@@ -444,7 +444,7 @@ def test_nets_of_many_shapes_on_a_gpu(widths, activation):
     pairs = listed(double, system)
     expected, _ = double.evaluator()(system, pairs, None, None)
     result, _ = single.evaluator()(*moved(system, pairs, "cuda"), None, None)
-    bounds = {"atom_energy": 2e-5, "forces": 2e-4, "virial": 2e-4}
+    bounds = {"atom_energy": 3e-5, "forces": 2e-4, "virial": 2e-4}
     for name, bound in bounds.items():
         assert relative_error(result[name].cpu(), expected[name]) < bound, name
     rounded = errors_of_rounding(double)
