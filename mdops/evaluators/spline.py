@@ -1,7 +1,7 @@
 """Embedding nets, functions of s, as splines (docs/mathematics.md)."""
 
 import dataclasses
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import torch
@@ -158,9 +158,18 @@ class _Bent(torch.autograd.Function):
 def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0) -> torch.Tensor:
     """(..., intervals, M): the splines with coefficients (..., B, M), or their derivative by the interval's length,
     at the same fraction of every interval."""
-    weights = basis_matrix(torch.tensor([fraction], dtype=torch.float64), 1, derivative)[0]
     intervals = table.shape[-2] - 5
-    return sum(w * table[..., m : m + intervals, :] for m, w in enumerate(weights.tolist()))
+    weights = _weights(fraction, derivative)
+    return reduce(torch.add, (w * table[..., m : m + intervals, :] for m, w in enumerate(weights)))
+
+
+@lru_cache
+def _weights(fraction: float, derivative: int) -> list[float]:
+    """Of the six B-splines that are not zero on an interval."""
+    found: list[float] = basis_matrix(torch.tensor([fraction], dtype=torch.float64), 1, derivative)[
+        0
+    ].tolist()
+    return found
 
 
 def _value_and_slope(
