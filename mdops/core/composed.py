@@ -121,7 +121,8 @@ def _member(
 ) -> dict[str, Any]:
     if isinstance(part.model, PairTable):
         return _table(part.model, types, prefix, arrays)
-    problem = FusedParts.refusal(part) if SplineHybrid.knows(part) else why_not_net(part)
+    knows = SplineHybrid.knows(part)
+    problem = FusedParts.refusal(part) if knows else why_not_net(part, first_may_add=True)
     if problem is not None:
         raise UnsupportedModelError(problem)
     is_all = types == tuple(range(len(part.type_map)))

@@ -31,6 +31,8 @@ SumsData<T>::SumsData(const File& file, const Json& about, const std::string& pr
   const std::string problem = shape_refusal(1, 1, neurons, extra);
   if (!problem.empty()) damaged(problem);
   net = net_behind(shapes, layers, extra);
+  if (net.features == 0 && net.residual[0] && net.neurons[0] != extra && net.neurons[0] != 2 * extra)
+    damaged("its nets' first layer is not as wide as its inputs, or twice");
   const std::vector<int64_t>& dims = file.array(prefix + "nets").shape;
   const int64_t found = dims.empty() ? 0 : dims[0];
   if (found != 1 && found != ntypes) damaged("its nets are not one a type, or one for all");

@@ -33,8 +33,9 @@ CASES = (
 
 # With descriptors that are no sums: of angles, and with layers of attention.
 OTHERS = (
-    "hybrid_r_t", "se_atten_v2_davg_zero", "se_e3_options", "se_e3_tebd_base", "se_e3_tebd_options",
-    "se_e3_tebd_strip_rough", "se_e3_tebd_virtual", "zbl_virtual",
+    "hybrid_r_t", "se_atten_v2_davg_zero", "se_e3_base", "se_e3_options", "se_e3_pairs", "se_e3_tebd_base",
+    "se_e3_tebd_options", "se_e3_tebd_strip_pairs", "se_e3_tebd_strip_rough", "se_e3_tebd_virtual", "se_e3_virtual",
+    "zbl_virtual",
 )  # fmt: skip
 ATTENTION = (
     "dpa1_exclude_types_rough", "dpa1_no_angles", "dpa1_overflow", "dpa1_pair_exclude_types", "dpa1_protection_ln_eps",
@@ -73,7 +74,7 @@ def loaded(case):
     "case",
     [
         *("zbl_switch", "zbl_alpha", "zbl_few_places", "linear_net_types", "linear_tables_few_places"),
-        *("se_e3_tebd_few_places", *ATTENTION),
+        *("se_e3_few_places", "se_e3_tebd_few_places", *ATTENTION),
     ],
 )
 def test_as_compute_has_it(case, tmp_path):
@@ -191,7 +192,6 @@ def test_what_a_gpu_refuses(tmp_path):
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        ("se_e3_base", "the first or the last layer of the fitting net adds its input"),
         ("dpa1_hybrid", "set_davg_zero"),
         ("hybrid_a_a", "neighbours beyond the cutoff of its se_e2_a take places"),
         ("zbl_switch", "set_davg_zero"),
