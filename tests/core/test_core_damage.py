@@ -21,6 +21,13 @@ ROOT = Path(__file__).parents[2]
 POSITIONS = np.random.default_rng(0).uniform(0, 7, (24, 3))
 TYPES = np.arange(24) % 2
 FLIPS, FORGERIES = 400, 400
+# One descriptor, a blend of a model and a table, angles beside sums, and attention.
+CASES = (
+    "reference/base",
+    "reference_kinds/zbl_excluded",
+    "reference_kinds/hybrid_r_t",
+    "reference_kinds/se_atten_v2_davg_zero",
+)
 
 
 def answer(path: Path, precision: str) -> float | None:
@@ -113,10 +120,10 @@ def forged(arrays: dict[str, np.ndarray], draw: random.Random) -> dict[str, np.n
 
 
 def attack(folder: Path, flips: int, forgeries: int, seed: int) -> tuple[int, int]:
-    """How many files were refused, of how many: half of a model of one descriptor, half of a blend with a table."""
+    """How many files were refused, of how many: as many of each case."""
     done = np.zeros(2, int)
-    for k, case in enumerate(("reference/base", "reference_kinds/zbl_excluded")):
-        done += attack_one(case, folder, flips // 2, forgeries // 2, seed + k)
+    for k, case in enumerate(CASES):
+        done += attack_one(case, folder, flips // len(CASES), forgeries // len(CASES), seed + k)
     return int(done[0]), int(done[1])
 
 
