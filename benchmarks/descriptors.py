@@ -11,18 +11,19 @@ example for water, 0.9 to 1 A, and `zbl_near` with one that a quarter of the box
 `angular`, se_e2_a, and se_e2_r side by side, of that example: 6 A both, and one net; `angles` is se_e3 of 2-4-8 at 6
 A, `angles_tebd` and `angles_strip` are se_e3_tebd of 2-4-8 at 4 A; and se_e2_a. Boxes have water's density. On the
 CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit,
-which gets the same model as .pth and makes the list itself; --processor takes the time of the processors instead of
-the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step of 0.5 fs, lists included, and
-that of the step's kernels alone by a CUDA graph, where one can have them; last, diamond with 158 neighbours an atom.
-Memory is the most that PyTorch had at a time.
+which gets the same model as .pth, with the list given (step) and making it in PyTorch (whole); --processor takes the
+time of the processors instead of the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step
+of 0.5 fs, lists included, and that of the step's kernels alone by a CUDA graph, where one can have them; last, diamond
+with 158 neighbours an atom. Memory is the most that PyTorch had at a time.
 """
 
 import argparse
+import contextlib
 import copy
+import functools
 import itertools
 import json
 import statistics
-import subprocess
 import tempfile
 import time
 import warnings
@@ -34,6 +35,7 @@ import numpy as np
 import torch
 from ase import Atoms
 from ase.build import bulk
+from beside_deepmd import DeePMDKit
 from machine import machine
 
 import mdops
@@ -57,13 +59,15 @@ METALS = [
 THERE = 20
 SIZES = {
     "rcut": 6.0, "rcut_smth": 0.5, "sel": 200, "neuron": [25, 50, 100], "axis_neuron": 16, "attn_layer": 0, "seed": 1,
-    "type_one_side": True,
+    "type_one_side": True, "precision": "float32",
 }  # fmt: skip
-RADIAL = {"rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [25, 50, 100], "seed": 1}
+RADIAL = {
+    "rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [25, 50, 100], "seed": 1, "precision": "float32",
+}  # fmt: skip
 ATTENTION = {**SIZES, "sel": 138, "attn_layer": 2, "attn": 128, "smooth_type_embedding": True}
 ANGULAR = {**RADIAL, "axis_neuron": 16, "type_one_side": True}
 # Those of DeePMD-kit's examples for water.
-ANGLES = {"rcut": 6.0, "rcut_smth": 0.5, "sel": [100, 200], "neuron": [2, 4, 8], "seed": 1}
+ANGLES = {**RADIAL, "neuron": [2, 4, 8]}
 TEBD = {**ANGLES, "rcut": 4.0, "sel": 60, "tebd_dim": 8}
 DESCRIPTORS: dict[str, dict[str, Any]] = {
     "concat": {"type": "dpa1", **SIZES},
@@ -80,22 +84,6 @@ DESCRIPTORS: dict[str, dict[str, Any]] = {
     "angles_strip": {"type": "se_e3_tebd", **TEBD, "tebd_input_mode": "strip"},
 }
 SWITCHES = {"zbl": (0.9, 1.0), "zbl_near": (1.0, 1.62)}  # A
-# Answers a line, the number of runs, with the milliseconds of one.
-DEEPMD = """
-import sys, time, numpy as np
-from deepmd.infer import DeepPot
-potential, case = DeepPot(sys.argv[1]), np.load(sys.argv[2])
-arguments = case["positions"].reshape(1, -1), case["cell"].reshape(1, 9), case["types"].tolist()
-for _ in range(3):  # in the first two it compiles
-    potential.eval(*arguments)
-print("ready", flush=True)
-clock = getattr(time, sys.argv[3])
-for line in sys.stdin:
-    start = clock()
-    for _ in range(int(line)):
-        potential.eval(*arguments)
-    print(1e3 * (clock() - start) / int(line), flush=True)
-"""
 
 
 def model_of(name: str, elements: list[str]) -> Potential:
@@ -105,7 +93,7 @@ def model_of(name: str, elements: list[str]) -> Potential:
     sections = {
         "type_map": elements,
         "descriptor": DESCRIPTORS[name],
-        "fitting_net": {"neuron": [240, 240, 240], "seed": 1},
+        "fitting_net": {"neuron": [240, 240, 240], "seed": 1, "precision": "float32"},
     }
     model = DescriptorFitting.random(parse(StandardOptions, sections), 1, torch.float32)
     n = len(elements)
@@ -144,40 +132,6 @@ def blended(net: DescriptorFitting, low: float, high: float) -> ZBLModel:
 def elements_of(name: str) -> tuple[list[str], list[str]]:
     """Those that the model knows, and those that are there."""
     return (METALS, METALS[:THERE]) if name == "many" else (["O", "H"], ["O", "H"])
-
-
-class DeePMDKit:
-    """A process that evaluates a model with it, of which the folder keeps the file."""
-
-    def __init__(self, python: str, potential: Potential, atoms: Atoms, folder: Path, clock: str) -> None:
-        model, case = folder / "model.pth", folder / "case.npz"
-        if not model.exists():
-            potential.save(folder / "model.dp")
-            command = [python, "-m", "deepmd", "convert-backend", folder / "model.dp", model]
-            subprocess.run(command, check=True, capture_output=True)
-        types = [potential.type_map.index(s) for s in atoms.symbols]
-        np.savez(case, positions=atoms.positions, cell=atoms.cell.array, types=types)
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self._process = subprocess.Popen(
-            [python, "-c", DEEPMD, model, case, clock], stderr=subprocess.DEVNULL, **pipes
-        )
-        assert self._line() == "ready"
-
-    def _line(self) -> str:
-        for line in self._process.stdout or ():
-            word = line.strip()
-            if word == "ready" or word.replace(".", "").replace("e-", "").isdigit():
-                return word
-        raise RuntimeError("DeePMD-kit ended")
-
-    def __call__(self) -> float:
-        """Milliseconds of a run."""
-        assert self._process.stdin is not None
-        print(1, file=self._process.stdin, flush=True)
-        return float(self._line())
-
-    def end(self) -> None:
-        self._process.communicate("")
 
 
 def timed(run: Callable[[], Any], clock: str, calls: int) -> Callable[[], float]:
@@ -235,14 +189,13 @@ def on_cpu(
         return timed(step, clock, 1)
 
     runs = {kind.name: simulation(kind) for kind in SIMULATE if kind.why_not(potential) is None}
-    other = None
-    if python is not None and name != "se_e2_a":
-        other = runs["deepmd"] = DeePMDKit(python, potential, box, folder, clock)
-        # Quick, in a table beside it, are those that are used.
-        runs = {kind: run for kind, run in runs.items() if kind != Autograd.name or len(runs) < 3}
-    found = {"simulation": medians(runs, rounds)}
-    if other is not None:
-        other.end()
+    with contextlib.ExitStack() as stack:
+        if python is not None and name != "se_e2_a":
+            other = stack.enter_context(DeePMDKit(python, potential, [box], folder, clock))
+            runs |= {f"deepmd {how}": functools.partial(other.milliseconds, how) for how in ("step", "whole")}
+            # Quick, in a table beside it, are those that are used.
+            runs = {kind: run for kind, run in runs.items() if kind != Autograd.name or len(runs) < 4}
+        found = {"simulation": medians(runs, rounds)}
     if atoms <= 192 and python is None:
         kinds = [kind for kind in TRAIN if "cpu" in kind.devices and kind.why_not(potential) is None]
         found["training"] = medians({kind.name: training(kind) for kind in kinds}, rounds)
@@ -286,16 +239,16 @@ def graph_microseconds(potential: Potential, box: Atoms) -> float:
 
 def deepmd_microseconds(
     python: str, potential: Potential, box: Atoms, folder: Path, rounds: int
-) -> float | str:
-    """Of a call, its list and copies included; or that there is no answer."""
+) -> dict[str, float | str]:
+    """Of a step with its list given, and of a whole call; or that there is no answer."""
     try:
-        run = DeePMDKit(python, potential, box, folder, "perf_counter")
-    except (RuntimeError, subprocess.CalledProcessError) as error:
-        return f"none: {error}"[:100]
-    try:
-        return 1e3 * statistics.median(run() for _ in range(rounds))
-    finally:
-        run.end()
+        with DeePMDKit(python, potential, [box], folder) as other:
+            return {
+                f"deepmd_{how}_us": 1e3 * statistics.median(other.milliseconds(how) for _ in range(rounds))
+                for how in ("step", "whole")
+            }
+    except RuntimeError as error:
+        return {"deepmd": f"none: {error}"}
 
 
 def on_gpu(potential: Potential, box: Atoms) -> dict[str, float | str]:
@@ -356,8 +309,7 @@ def main() -> None:
                 potential, box = model_of(name, known).to(args.device), sample_box(atoms, present)
                 found: Any = on_gpu(potential, box)
                 if args.deepmd:
-                    more = deepmd_microseconds(args.deepmd, potential, box, folder, args.rounds)
-                    found["deepmd_us"] = more
+                    found |= deepmd_microseconds(args.deepmd, potential, box, folder, args.rounds)
             else:
                 found = on_cpu(name, atoms, args.rounds, args.deepmd, clock, folder)
             results["runs"][f"{name}, {atoms}"] = found

@@ -145,6 +145,12 @@ class Blend(AtomicModel):
         return [descriptor for part in self.models for descriptor in part.descriptors]
 
     @property
+    def captures(self) -> bool:
+        # With other types than the whole a part would look for the atoms of each.
+        names = [getattr(self, f"names_{i}") for i in range(len(self.models))]
+        return all(part.captures and own is None for part, own in zip(self.models, names, strict=True))
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.models[0].dtype
 

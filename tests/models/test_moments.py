@@ -21,9 +21,8 @@ from mdops.evaluators import Autograd
 from mdops.evaluators.fused import Fused
 from mdops.evaluators.fused_training import FusedTraining
 from mdops.evaluators.moment_steps import MomentSteps
-from mdops.evaluators.splined import Splined
 from mdops.evaluators.moment_training import MomentTraining
-from mdops.evaluators.splined import SplineModel
+from mdops.evaluators.splined import Splined, SplineModel
 from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.models import DescriptorFitting, dpa1

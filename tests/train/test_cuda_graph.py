@@ -1,12 +1,16 @@
 """Batches put together on a device are those of the host; steps in CUDA graphs are the steps of `train_step`."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from small_systems import EMT, alloy, small_config, write_system
 
+from mdops import zbl
 from mdops.evaluators.spline import collocation_on
 from mdops.train import load_dataset, make_batch
+from mdops.train.config.sections import parse_config
 from mdops.train.data.device_frames import DeviceFrames, alike
 from mdops.train.loop.cuda_graph import step_graphs
 from mdops.train.loop.factories import make_loss, make_optimizer, restore_optimizer
@@ -129,6 +133,46 @@ def test_steps_in_graphs_are_the_steps_of_the_host(data, lists, descriptor):
             training={},
             descriptor={**dict.fromkeys(("rcut", "rcut_smth", "neuron", "axis_neuron")), **descriptor},
         )
+    _check_steps(config, data, lists)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*not zero at the cutoff")
+@pytest.mark.parametrize("name", ["linear_ener", "zbl"])
+def test_steps_of_blends_with_attention(data, lists, name, tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    config = _blend_with_attention(name, tmp_path)
+    _check_steps(config, data, lists)
+
+
+@pytest.mark.filterwarnings("ignore:.*not zero at the cutoff")
+@pytest.mark.parametrize("name", ["linear_ener", "zbl"])
+def test_blends_with_attention_are_captured_where_their_parts_are(data, lists, name, tmp_path):
+    potential = random_potential(_blend_with_attention(name, tmp_path), data, lists)
+    assert potential.model.captures
+    part = potential.model.models[0]
+    with mock.patch.object(type(part), "captures", False):
+        assert not potential.model.captures
+
+
+def _blend_with_attention(name, folder):
+    part = {"descriptor": ATTENTION, "fitting_net": {"neuron": [12, 12]}}
+    model = {"type": name, "weights": [0.5, 2.0], "models": [part, {**part, "descriptor": SHARED}]}
+    if name == "zbl":
+        table = folder / "zbl.txt"
+        zbl.write_table(table, ["Cu", "Al"], zbl.table(["Cu", "Al"]))
+        # Some atoms of the data are between both distances.
+        model = {**part, "use_srtab": str(table), "sw_rmin": 2.0, "sw_rmax": 2.9}
+    data = {"systems": str(EMT), "batch_size": 2}
+    sections = {
+        "model": {"type_map": ["Cu", "Al"], **model},
+        "training": {"training_data": data, "numb_steps": 10},
+    }
+    return parse_config(sections | {"loss": {"start_pref_v": 0.1, "limit_pref_v": 0.1}})
+
+
+def _check_steps(config, data, lists):
     groups = list(alike(data))[:2]
     loss, weights = make_loss(config), []
     for device in ("cpu", "cuda"):

@@ -1,0 +1,163 @@
+"""The models of DeePMD-kit's examples for water, beside DeePMD-kit in the same run, on two cores or a GPU.
+
+    python benchmarks/deepmd_examples.py PYTHON_WITH_DEEPMD --inputs examples/water [--atoms 192 1536]
+        [--device cuda --atoms 12288] [--names se_e3 ...] [--rounds 3] [--json FILE]
+
+`--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes of descriptors and nets are those of its
+inputs, but for float32 and se_e3's cutoff and places, 6 A and (46, 92), which its input leaves to the data. Weights are
+random, boxes have water's density. DeePMD-kit has the same model as .pth, not compressed: `step` is its model with the
+neighbour list given, as LAMMPS gives it one, and `whole` is a call of `DeepPot`, which makes the list in PyTorch. Both
+answer with energy, forces and virial. Of mdops `step` has the list given, too, and `whole` makes it; on a GPU `step` is
+the kernels of one, in a CUDA graph, and `whole` an NVT step of the engine, which keeps its list. Ways in turn, medians.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from beside_deepmd import DeePMDKit
+from descriptors import on_gpu, timed
+from machine import machine
+
+from mdops import Potential
+from mdops.cli.sample_model import sample_box
+from mdops.models.registry import find
+from mdops.system import from_atoms
+from mdops.train.config.sections import parse_config
+
+INPUTS = {
+    "se_e2_r": "se_e2_r/input.json",
+    "se_e3": "se_e3/input.json",
+    "se_e3_tebd": "se_e3_tebd/input_torch.json",
+    "hybrid": "hybrid/input.json",
+    "zbl": "zbl/input.json",
+}
+SIZES = {"se_e3": {"rcut": 6.0, "sel": [46, 92]}}
+
+
+def model_of(name: str, folder: Path) -> Potential:
+    """With random weights, and the statistics of water."""
+    file = folder / INPUTS[name]
+    tree = json.loads(file.read_text())
+    model = tree["model"]
+    for part in (model["descriptor"], *model["descriptor"].get("list", ()), model["fitting_net"]):
+        if part.get("type") != "hybrid":
+            part["precision"] = "float32"
+    model["descriptor"] |= SIZES.get(name, {})
+    if "use_srtab" in model:
+        model["use_srtab"] = str((file.parent / model["use_srtab"]).resolve())
+    options = parse_config(tree).model
+    found: Any = find("model", options.KIND).random(options, 1, torch.float32)
+    n = len(model["type_map"])
+    for part in found.parts:
+        for descriptor in part.descriptors:
+            descriptor.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
+    potential = Potential(found, overflow="extend").eval()
+    potential.source = {"min_nbor_dist": 0.5}
+    potential.use_spline()
+    return potential
+
+
+def cpu_runs(potential: Potential, box: Atoms) -> dict[str, Callable[[], float]]:
+    system = from_atoms([box], potential.type_map)
+    evaluator, given = potential.evaluator(), potential.neighbor_list(system)
+
+    @torch.no_grad()
+    def step(pairs: Any = None) -> None:
+        evaluator(system, potential.neighbor_list(system) if pairs is None else pairs, check=False)
+
+    return {
+        "mdops step": timed(lambda: step(given), "perf_counter", 10),
+        "mdops whole": timed(step, "perf_counter", 10),
+    }
+
+
+def microseconds(
+    potential: Potential, boxes: list[Atoms], other: DeePMDKit | None, rounds: int
+) -> list[dict[str, float]]:
+    """An atom, of each box and way."""
+    found = []
+    for number, box in enumerate(boxes):
+        gpu = potential.device.type == "cuda"
+        runs = {} if gpu else cpu_runs(potential, box)
+        if other is not None:
+            for how in ("step", "whole"):
+                runs[f"deepmd {how}"] = lambda how=how, number=number: other.milliseconds(how, number)
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for turn in range(rounds + 1):
+            for name, run in runs.items():
+                value = run()
+                if turn:
+                    times[name].append(value)
+        own = on_gpu(potential, box) if gpu else {}
+        ours = {"mdops step": own["kernels_us"], "mdops whole": own["step_us"]} if gpu else {}
+        ours |= {name: 1e3 * statistics.median(values) for name, values in times.items()}
+        found.append({name: float(f"{value / len(box):.4g}") for name, value in ours.items()})
+    return found
+
+
+def one_model(
+    name: str, potential: Potential, boxes: list[Atoms], other: DeePMDKit, rounds: int
+) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    try:
+        other.warm_up()
+        rows = microseconds(potential, boxes, other, rounds)
+    except RuntimeError as error:
+        results[f"{name}, DeePMD-kit"] = str(error)
+        print(error, flush=True)
+        rows = microseconds(potential, boxes, None, rounds)
+    other.end()
+    for box, row in zip(boxes, rows, strict=True):
+        results[f"{name}, {len(box)}"] = row
+        ratios = [
+            f"{how} {row[f'deepmd {how}'] / row['mdops whole']:.1f}"
+            for how in ("step", "whole")
+            if f"deepmd {how}" in row
+        ]
+        print(f"{name}, {len(box)} atoms:", json.dumps(row), *ratios, flush=True)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("python")
+    parser.add_argument("--inputs", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536])
+    parser.add_argument("--names", nargs="+", choices=[*INPUTS], default=[*INPUTS])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    results: dict[str, Any] = {"machine": machine(args.device), "unit": "us/atom", "runs": {}}
+    models = {name: model_of(name, args.inputs) for name in args.names}
+    boxes = [sample_box(n, ["O", "H"]) for n in args.atoms]
+    with contextlib.ExitStack() as stack:
+        others = {
+            name: DeePMDKit(
+                args.python, potential, boxes, Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            )
+            for name, potential in models.items()
+        }
+        for other in others.values():
+            stack.callback(other.end)
+            with contextlib.suppress(RuntimeError):  # which is told below
+                other.wait()
+        for name, potential in models.items():
+            results["runs"] |= one_model(name, potential.to(args.device), boxes, others[name], args.rounds)
+            if args.json:
+                args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
