@@ -7,10 +7,10 @@
 
 namespace mdops {
 
-// The step, with nets one after the other; `within` and `grad_extra` as in HybridResults, zero for virtual
-// atoms at entry.
+// The step, with nets one after the other; `within`, `grad_extra` and `near_weight` as in HybridResults, zero
+// for virtual atoms at entry.
 template <class T>
 void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const StepResults<T>& results,
-                 int32_t* within, T* grad_extra);
+                 int32_t* within, T* grad_extra, double* near_weight = nullptr);
 
 }  // namespace mdops

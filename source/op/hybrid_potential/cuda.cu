@@ -44,11 +44,16 @@ class GpuCall : public CudaOp {
     }
     check_packed(*this, in.nets, GpuNet(p.net.net, kHybridParts).size);
     const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
-    const HybridOut out{weight, grad_extra.mutable_data_ptr<float>(), within.mutable_data_ptr<int32_t>()};
+    HybridOut out{weight, grad_extra.mutable_data_ptr<float>(), within.mutable_data_ptr<int32_t>()};
+    Tensor near_weight = empty(*this, {in.near ? n : 0}, ScalarType::Double);
+    if (in.near)
+      out.near = {
+          list_args(first), *in.near, surely_far(*in.near), weight, near_weight.mutable_data_ptr<double>(),
+          nullptr};
     HybridCall call(*this, std::move(parts), in.widest(), out);
     Tensor memory = empty(*this, {call.bytes()}, ScalarType::Byte);
     call.run(memory.mutable_data_ptr());
-    return {energy, forces, virial, within, nearest, grad_extra, of_atoms};
+    return {energy, forces, virial, within, nearest, grad_extra, of_atoms, near_weight};
   }
 
  private:

@@ -66,7 +66,8 @@ TableOutputs pair_table(const Tensor& positions, const Tensor& cell, const Tenso
       nearest.mutable_data_ptr<double>(), within.mutable_data_ptr<int32_t>()};
   const GpuTableTask task{blend.weights(), blend.blends() ? blend.other.const_data_ptr<double>() : nullptr,
                           blend.blends(), near.args()};
-  op.launch(table_kernel, blocks_for(n, kWarp), kTableThreads, 0, in.args(), table.args(), task, sums, out);
+  op.launch(table_kernel, blocks_for(n, kTableThreads / kWarp), kTableThreads, 0, in.args(), table.args(),
+            task, sums, out);
   op.launch(table_end_kernel, blocks_for(std::max((atom_virial ? 9 : 3) * n, 9 * in.systems), 256), 256, 0,
             in.args(), sums, out);
   return {energy, forces, virial, within, nearest, of_atoms};
