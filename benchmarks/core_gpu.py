@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, nargs=3, default=(1, 1, 1))
     parser.add_argument("--atoms", type=int, default=98304, help="of the default box")
     parser.add_argument("--steps", type=int, default=40, help="of each kind")
+    parser.add_argument("--threads", type=int, default=1, help="of the core, which copy")
     parser.add_argument("--json")
     args = parser.parse_args()
     atoms = ase.io.read(args.structure) if args.structure else sample_box(args.atoms, ["O", "H"])
@@ -45,7 +46,7 @@ def main() -> None:
             model = mdops.load(args.model, dtype="float64", spline=False)
         model.save(path, core=["float32"])
         potential = mdops.load(path, dtype="float32", device="cuda", overflow="extend")
-        core = Model(path, "float32", overflow=EXTEND, device="cuda")
+        core = Model(path, "float32", overflow=EXTEND, threads=args.threads, device="cuda")
     system = systems.from_atoms([atoms], potential.type_map, potential.device)
     near = potential.neighbor_list(system)
     own, cell, kinds = atoms.get_positions(), atoms.cell.array, system.types.cpu().numpy()
@@ -54,18 +55,21 @@ def main() -> None:
     there = system.positions.clone()
     forces = torch.empty_like(there)
 
-    def on_gpu() -> float:
-        input = given([None, there, cell, None, None, None], len(own), 0, found)
-        output = Output(forces=forces.data_ptr())
+    def step(positions: int, forces: int) -> float:
+        input = given([None, None, cell, None, None, None], len(own), 0, found)
+        input.positions = positions
+        output = Output(forces=forces)
         check(library().mdops_compute(core.handle, ctypes.byref(input), ctypes.byref(output)))
         return float(output.energy)
 
+    here, pinned = [own.copy(), np.zeros_like(own)], [core.allocated(own.shape) for _ in range(2)]
+    pinned[0][:] = own
+
     ways = {
         "op": lambda: potential.evaluate(system, near)["energy"].item(),
-        "core, arrays of the GPU": on_gpu,
-        "core, arrays of the host": lambda: core.compute(own, cell=cell, near=found, atom_virial=False)[
-            "energy"
-        ],
+        "core, arrays of the GPU": lambda: step(there.data_ptr(), forces.data_ptr()),
+        "core, allocated arrays": lambda: step(*(x.ctypes.data for x in pinned)),
+        "core, arrays of the host": lambda: step(*(x.ctypes.data for x in here)),
         "core's search, skin 1 A": lambda: List.searched(core, own, kinds, len(own), 1.0, cell, pbc) and None,
     }
     wanted = ways["op"]()
@@ -83,6 +87,7 @@ def main() -> None:
     result = {
         "atoms": len(own),
         "device": torch.cuda.get_device_name(),
+        "threads": args.threads,
         "ms": {name: statistics.median(t) for name, t in times.items()},
     }
     print(f"{len(own)} atoms, float32, {result['device']}, median of {args.steps}")

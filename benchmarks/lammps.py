@@ -1,5 +1,5 @@
 """A step of LAMMPS with `pair_style mdops` beside one of ASE with mdops' calculator or, on a GPU, of the engine, in
-turn in one run, us/atom.
+turn in one run, us/atom. With --gpus, of LAMMPS with a process for each GPU beside one on one, and the efficiency.
 
 MDOPS_LAMMPS=/path/to/lmp python benchmarks/lammps.py --model MODEL --structure water.xyz --repeat 4 4 4 [--device cuda]
 """
@@ -29,9 +29,11 @@ from mdops.md import Engine, Physics
 
 SHARES: dict[str, dict[str, float]] = {}
 INPUT = """
+{package}
 units metal
 atom_style atomic
 read_data data.lmp
+replicate {replicate}
 pair_style mdops model.safetensors device {device}
 pair_coeff * * {elements}
 neighbor {skin} bin
@@ -58,6 +60,11 @@ def main() -> None:
     parser.add_argument(
         "--ranks", type=int, nargs="*", default=[], help="more numbers of processes on the GPU"
     )
+    parser.add_argument("--gpus", type=int, nargs="*", default=[], help="numbers of GPUs: no engine then")
+    parser.add_argument("--replicate", type=int, nargs=3, default=(1, 1, 1), help="by LAMMPS, with --gpus")
+    parser.add_argument(
+        "--omp", action="store_true", help="with LAMMPS' own styles in threads, too (suffix omp)"
+    )
     parser.add_argument("--skin", type=float, default=2.0, help="A, of LAMMPS' lists, and of the engine's")
     parser.add_argument("--json")
     args = parser.parse_args()
@@ -70,10 +77,12 @@ def main() -> None:
         ase.io.write(
             folder / "data.lmp", atoms, format="lammps-data", specorder=potential.type_map, masses=True
         )
-        text = INPUT.format(
-            elements=" ".join(potential.type_map), steps=args.steps, device=args.device, skin=args.skin
-        )
-        (folder / "in.lmp").write_text(text)
+        for name, package in (("in.lmp", ""), ("omp.lmp", "package omp 0\nsuffix omp")):
+            text = INPUT.format(
+                elements=" ".join(potential.type_map), steps=args.steps, device=args.device, skin=args.skin,
+                package=package, replicate=" ".join(map(str, args.replicate)),
+            )  # fmt: skip
+            (folder / name).write_text(text)
         ways = (
             on_gpu(args, folder, atoms)
             if args.device == "cuda"
@@ -83,14 +92,15 @@ def main() -> None:
                 f"LAMMPS, {args.cores} ranks x 1 thread": lambda: with_lammps(folder, args.cores, 1),
             }
         )
+        count = len(atoms) * int(np.prod(args.replicate))
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(args.rounds):
             for way, measure in ways.items():
-                times[way].append(1e6 * measure() / args.steps / len(atoms))
-    print(f"{len(atoms)} atoms, float32, {args.steps} steps, median of {args.rounds} rounds")
+                times[way].append(1e6 * measure() / args.steps / count)
+    print(f"{count} atoms, float32, {args.steps} steps, median of {args.rounds} rounds")
     first = next(iter(times.values()))
     result = {
-        "atoms": len(atoms),
+        "atoms": count,
         "device": args.device,
         "skin": args.skin,
         "steps": args.steps,
@@ -100,7 +110,9 @@ def main() -> None:
         result["device"] = torch.cuda.get_device_name()
     for way, found in times.items():
         ratio = statistics.median(a / b for a, b in zip(found, first, strict=True))
-        print(f"{way:<32}{statistics.median(found):9.4f} us/atom {ratio:8.3f}")
+        gpus = re.search(r"(\d+) GPUs", way)
+        share = f"   efficiency {1 / ratio / int(gpus[1]):.3f}" if gpus else ""
+        print(f"{way:<32}{statistics.median(found):9.4f} us/atom {ratio:8.3f}{share}")
         result["us_per_atom"][way] = found
     result["shares"] = SHARES
     for name, shares in SHARES.items():
@@ -111,11 +123,23 @@ def main() -> None:
 
 def on_gpu(args: argparse.Namespace, folder: Path, atoms: Atoms) -> dict[str, Callable[[], float]]:
     """The engine, and LAMMPS with one process and as many as were asked for."""
+    if args.gpus:
+        pairs = [(1, 1), *((ranks, gpus) for gpus in args.gpus for ranks in (args.ranks or [gpus]))]
+        return {
+            f"LAMMPS, {ranks} ranks on {gpus} GPUs": lambda ranks=ranks, gpus=gpus: with_lammps(
+                folder, ranks, max(1, args.cores // ranks), gpus=gpus
+            )
+            for ranks, gpus in dict.fromkeys(pairs)
+        }
     ways = {"engine": with_engine(args, atoms)}
     for ranks in (1, *args.ranks):
         threads = max(1, args.cores // ranks)
         name = f"LAMMPS, {ranks} ranks x {threads} threads"
         ways[name] = lambda ranks=ranks, threads=threads: with_lammps(folder, ranks, threads)
+        if args.omp:
+            ways[f"{name}, omp"] = lambda ranks=ranks, threads=threads: with_lammps(
+                folder, ranks, threads, "omp.lmp"
+            )
     return ways
 
 
@@ -146,20 +170,25 @@ def with_ase(args: argparse.Namespace, atoms: Atoms) -> float:
     return time.perf_counter() - start
 
 
-def with_lammps(folder: Path, ranks: int, threads: int) -> float:
-    """Seconds, as LAMMPS counts them."""
+def with_lammps(folder: Path, ranks: int, threads: int, script: str = "in.lmp", gpus: int = 0) -> float:
+    """Seconds, as LAMMPS counts them; on the first GPUs alone, if told."""
     program = find_program()
     beside = program.with_name("mpirun")
     mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
     start = [mpirun, "-np", str(ranks)] if ranks > 1 and mpirun else []
     env = {**environment(), "OMP_NUM_THREADS": str(threads)}
-    command = [*start, str(program), "-in", "in.lmp", "-log", "none"]
+    if gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpus)))
+    command = [*start, str(program), "-in", script, "-log", "none"]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"LAMMPS failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
     # Where the time of the last run went, %.
     found = re.findall(r"^(\w+) +\|.*\| +(\S+)$", done.stdout.split("Loop time")[-1], re.MULTILINE)
-    SHARES[f"{ranks} ranks x {threads}"] = {part: float(share) for part, share in found if share != "%total"}
+    on = f" on {gpus} GPUs" if gpus else ""
+    SHARES[f"{ranks} ranks x {threads}{on}, {script}"] = {
+        part: float(share) for part, share in found if share != "%total"
+    }
     return float(re.findall(r"Loop time of (\S+)", done.stdout)[-1])
 
 

@@ -378,7 +378,7 @@ def _low_bit_samples(random: Callable[..., Any]) -> list[Sample]:
 
 
 def _net_samples(random: Callable[..., Any]) -> list[Sample]:
-    """A net on 7 rows: a layer twice as wide as its input, one as wide, with two activations; and one that lacks what
+    """A net on 4 rows: a layer twice as wide as its input, one as wide, with two activations; and one that lacks what
     may be absent."""
     widths = (3, 6, 6, 2)
     weights = [0.7 * random(a, b) for a, b in itertools.pairwise(widths)]
@@ -386,7 +386,7 @@ def _net_samples(random: Callable[..., Any]) -> list[Sample]:
     timesteps[-1] = timesteps[-1][:0]
     kinds = ([1, 1], [1, 2], [3.0, 3.0], "float32")
     net = (weights, biases, timesteps, *kinds)
-    x, direction, grad, grad_value = random(7, 3), random(7, 3), random(7, 2), random(7, 2)
+    x, direction, grad, grad_value = random(4, 3), random(4, 3), random(4, 2), random(4, 2)
     bare = (weights, [biases[0], *(b[:0] for b in biases[1:])], [t[:0] for t in timesteps], *kinds)
     bad = {
         "inputs": (0, x[:, :2]),

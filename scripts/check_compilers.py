@@ -41,6 +41,7 @@ DESCRIPTORS = [
     {"type": "hybrid", "list": [{"type": "se_e2_a", "axis_neuron": 3, **PAIRS}, {"type": "se_e2_r", **PAIRS}]},
     {"type": "se_e3", "sel": [40, 60], **TRIPLES},
     {"type": "se_e3_tebd", "sel": 90, "tebd_dim": 4, "tebd_input_mode": "strip", **TRIPLES},
+    {"type": "dpa1", "attn_layer": 2, "attn": 8, "axis_neuron": 3, **PAIRS, "sel": 90},
 ]
 
 

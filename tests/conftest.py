@@ -8,6 +8,8 @@ import gc
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when PyTorch is imported
+# What PyTorch compiles here is tiny: without vector units it is as right, and their headers take the compiler seconds.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 import pytest
 import torch
@@ -35,15 +37,28 @@ def pytest_xdist_auto_num_workers():
     return min(len(os.sched_getaffinity(0)), 8)
 
 
-def pytest_collection_modifyitems(items):
-    """Long tests first: at the end all processes have something short to do."""
+def pytest_collection_modifyitems(config, items):
+    """Long tests first: at the end all processes have something short to do. Where there is no GPU, one case of each
+    test that needs it says so."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    if cuda_problem() is None:
+        return
+    kept, dropped, told = [], [], set()
+    for item in items:
+        needs_gpu, test = item.get_closest_marker("gpu") is not None, item.nodeid.partition("[")[0]
+        (dropped if needs_gpu and test in told else kept).append(item)
+        if needs_gpu:
+            told.add(test)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
 
 
 def pytest_collection_finish():
-    """What is there before the first test stays: Python need not look for garbage in it time and again."""
+    """What is there before the first test stays: Python need not look for garbage in it again and again, and seldom."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20)
 
 
 def pytest_runtest_setup(item):

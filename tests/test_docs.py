@@ -131,6 +131,7 @@ RUN = {
 SHORTER = {
     '"cuda"': '"cpu"',
     "10_000, every=100": "20, every=10",
+    "run(1000, every=100)": "run(40, every=20)",
     "n_steps=1000": "n_steps=5",
     'bulk("Cu", a=4.04': 'bulk("O", "fcc", a=4.04',
     "run(200,": "run(100,",

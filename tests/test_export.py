@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.config
 from reference_cases import references
 
 import mdops
@@ -118,6 +119,20 @@ assert "mdops" not in sys.modules
 """
 
 
+def loads_any_package(folder, device) -> bool:
+    """Whether a process can load a package without an op of ours."""
+    program = torch.export.export(torch.nn.Tanh(), (torch.ones(4, device=device),))
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "tanh.pt2"))
+    code = f"import torch; torch._inductor.aoti_load_package({package!r})"
+    return subprocess.run([sys.executable, "-c", code], cwd=folder).returncode == 0
+
+
+# Compiled in a third less time, and no slower to call.
+QUICKLY = {"aot_inductor.precompile_headers": False, "aot_inductor.compile_wrapper_opt_level": "O0"}
+
+
+@pytest.mark.long
+@torch._inductor.config.patch(QUICKLY)
 def test_a_compiled_package_runs_in_a_process_without_mdops(tmp_path, device, capsys):
     """AOTInductor's, which the command writes; there the library of the ops is all that is loaded."""
     folder = DATA / "reference" / "base"
@@ -132,7 +147,11 @@ def test_a_compiled_package_runs_in_a_process_without_mdops(tmp_path, device, ca
     names = ["libmdops.so"] + (["libmdops_cuda.so"] if device == "cuda" else [])
     libraries = ":".join(str(library_path(name)) for name in names)
     arguments = [libraries, str(package), str(tmp_path / "inputs.pt"), str(tmp_path / "answers.pt")]
-    subprocess.run([sys.executable, "-c", FRESH, *arguments], check=True, cwd=tmp_path)
+    command = [sys.executable, "-X", "faulthandler", "-c", FRESH, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    if done.returncode < 0 and not loads_any_package(tmp_path, device):
+        pytest.skip("here PyTorch crashes when it loads a compiled package of its own, too")
+    assert done.returncode == 0, done.stderr
     for system, got in zip(systems, torch.load(tmp_path / "answers.pt"), strict=True):
         for name, value in potential.evaluate(system).items():
             torch.testing.assert_close(got[name], value, rtol=1e-12 if device == "cpu" else 1e-4, atol=1e-5)

@@ -11,6 +11,25 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+def test_addresses_outside_of_the_project_have_the_right_form():
+    """Whether they answer, `scripts/check_links.py` finds where there is a network."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        check_links = importlib.import_module("check_links")
+    finally:
+        sys.path.pop(0)
+    found = check_links.addresses()
+    assert "CITATION.cff" in found["https://arxiv.org/abs/1805.09003"]
+    assert {address: check_links.why_not_form(address) for address in found} == dict.fromkeys(found)
+    for wrong in (
+        "http://semver.org/",
+        "https://semver",
+        "https:/semver.org/",
+        "https://arxiv.org/abs/18.09003",
+    ):
+        assert check_links.why_not_form(wrong) is not None
+
+
 def test_every_public_name_has_its_place(tmp_path):
     pytest.importorskip("mkdocs")
     made = subprocess.run(

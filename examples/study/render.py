@@ -108,5 +108,5 @@ def _stick(
     start: np.ndarray, end: np.ndarray, radius: float, color: tuple[float, float, float]
 ) -> list[Sphere]:
     """A chain of spheres, dense enough to look like a cylinder."""
-    count = int(np.linalg.norm(end - start) / (0.12 * radius)) + 2
+    count = int(np.linalg.norm(end - start) / (0.3 * radius)) + 2
     return [(start + t * (end - start), radius, color) for t in np.linspace(0, 1, count)]

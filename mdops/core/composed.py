@@ -1,5 +1,5 @@
-"""What the C core reads of a model file for models of several parts: hybrids, linear and ZBL models, pair tables
-(docs/formats.md)."""
+"""What the C core reads of a model file for models of several parts: hybrids, linear and ZBL models, pair tables; and
+of one descriptor that is no sum over neighbours (docs/formats.md)."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,13 +8,15 @@ import numpy as np
 import torch
 
 from mdops.core.arrays import Arrays, array, description_array, descriptor_arrays, parameter_arrays
+from mdops.core.others import other_member, other_refusal
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.blended import part_potentials
-from mdops.evaluators.fused import cast, filled_in, scale_and_shift
+from mdops.evaluators.fused import cast, filled_in, scale_and_shift, why_not_net
 from mdops.evaluators.fused_parts import FusedParts, beyond_limits
-from mdops.evaluators.splined import SplineHybrid, SplineSum
+from mdops.evaluators.splined import SplineHybrid, SplineModel, SplineSum
 from mdops.models.linear import Blend, LinearModel
 from mdops.models.pairtab import PairTable
+from mdops.models.standard import DescriptorFitting
 from mdops.models.zbl import ZBLModel
 from mdops.nn.activation import CODES
 from mdops.ops import hybrid_potential_pack
@@ -22,12 +24,12 @@ from mdops.ops import hybrid_potential_pack
 if TYPE_CHECKING:
     from mdops.potential import Potential
 
-VERSION = 2
+VERSION, VERSION_OF_OTHERS = 2, 3
 
 
 def knows(exact: "Potential") -> bool:
     """Whether a model is one of those that are composed for the core."""
-    return isinstance(exact.model, Blend | PairTable) or FusedParts.knows(exact)
+    return isinstance(exact.model, Blend | PairTable | DescriptorFitting) and not SplineModel.knows(exact)
 
 
 def composed_arrays(
@@ -48,17 +50,19 @@ def composed_arrays(
     for name, tolerance in tolerances.items():
         use_spline(tolerance)
         described[name] = [
-            _member(part, own, f"core.{m}.", name, arrays)
+            _member(part, own, f"core.{m}.", name, (r_min, tolerance), arrays)
             for m, (part, own) in enumerate(_parts(exact, types))
         ]
     members = next(iter(described.values()))
     for m, member in enumerate(members):
-        for p, descriptor in enumerate(member.get("descriptors", [])):
-            grids = {name: found[m]["descriptors"][p].pop("grid") for name, found in described.items()}
-            descriptor["grids"] = grids
+        for of in ("descriptors", "others"):
+            for p, descriptor in enumerate(member.get(of, [])):
+                grids = {name: found[m][of][p].pop("grid") for name, found in described.items()}
+                descriptor["grids"] = grids
     # Splines are extrapolated below r_min; a blend's table has taken over by then.
     covered = isinstance(model, ZBLModel) and model.options.sw_rmin >= r_min
-    reached = 0.0 if covered or not exact.grids else r_min
+    has_others = any(member.get("others") for member in members)
+    reached = 0.0 if covered or not (exact.grids or has_others) else r_min
     index = torch.tensor(types)
     if isinstance(model, Blend):
         energy = model.has_energy[index]
@@ -68,7 +72,7 @@ def composed_arrays(
         arrays["core.bias"] = np.zeros(len(types))
         arrays["core.has_energy"] = np.ones(len(types), np.uint8)
     about: dict[str, Any] = {
-        "version": VERSION,
+        "version": VERSION_OF_OTHERS if has_others else VERSION,
         "kind": exact.kind,
         "elements": [exact.type_map[t] for t in types],
         "cutoff": model.cutoff,
@@ -108,11 +112,17 @@ def _parts(exact: "Potential", types: tuple[int, ...]) -> "list[tuple[Potential,
 
 
 def _member(
-    part: "Potential", types: tuple[int, ...], prefix: str, precision: str, arrays: Arrays
+    part: "Potential",
+    types: tuple[int, ...],
+    prefix: str,
+    precision: str,
+    accuracy: tuple[float, float],
+    arrays: Arrays,
 ) -> dict[str, Any]:
     if isinstance(part.model, PairTable):
         return _table(part.model, types, prefix, arrays)
-    problem = FusedParts.refusal(part)
+    knows = SplineHybrid.knows(part)
+    problem = FusedParts.refusal(part) if knows else why_not_net(part, first_may_add=True)
     if problem is not None:
         raise UnsupportedModelError(problem)
     is_all = types == tuple(range(len(part.type_map)))
@@ -124,13 +134,18 @@ def _member(
     about["descriptors"] = [
         _descriptor(one, f"{prefix}{p}.", precision, arrays) for p, one in enumerate(splines.sums)
     ]
+    about["others"] = [
+        other_member(part, one, splines.kinds, f"{prefix}other.{p}.", precision, accuracy, arrays)
+        for p, one in enumerate(splines.others)
+    ]
     return about
 
 
 def _refusal(part: "Potential", splines: SplineHybrid, is_all: bool) -> str | None:
-    others = sorted({other.kind for other in splines.others})
-    if others:
-        return f"of its descriptors {', '.join(others)} goes by PyTorch's operations"
+    for other in splines.others:
+        problem = other_refusal(part, other, splines.spec.cutoff, is_all)
+        if problem is not None:
+            return problem
     for one in splines.sums:
         if splines.may_differ(one):
             return (

@@ -89,7 +89,8 @@ def core_arrays(
 def _use_spline(exact: "Potential", r_min: float, tolerance: float, types: tuple[int, ...]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the same is raised as an error
-        exact.use_spline(r_min, tolerance, types)
+        # Of layers of attention, the core's part of the file makes its own.
+        exact.use_spline(r_min, tolerance, types, attention=False)
 
 
 def _types(potential: "Potential", elements: Sequence[str] | None) -> tuple[int, ...]:

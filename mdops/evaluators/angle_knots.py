@@ -41,7 +41,7 @@ def angle_error(descriptor: AngleDescriptor, grid: AngleGrid, types: Sequence[in
     An error is relative to the largest such derivative at that |theta| or a smaller one, or up to the theta of
     neighbours at half of the cutoff: forces of atoms are of all their pairs.
     """
-    d = copy.deepcopy(descriptor).double()
+    d = _in_float64(descriptor)
     kinds = torch.tensor(_sampled(d) if types is None else types, device=d.std.device)
     table = d.coefficients(grid, kinds)
     inner = [k for k in range(grid.pieces) if k % grid.side != grid.side - 1]
@@ -53,7 +53,8 @@ def angle_error(descriptor: AngleDescriptor, grid: AngleGrid, types: Sequence[in
         there = first + x * width
         theta, sign = torch.cat([there, -there]), torch.cat([width, -width])
         step = sign.abs() / 64
-        at = [d.functions(theta + k * step, kinds) for k in (0, 1, -1, 2, -2)]
+        near = torch.cat([theta + k * step for k in (0, 1, -1, 2, -2)])
+        at = d.functions(near, kinds).chunk(5, dim=2)
         slope = (8 * (at[1] - at[2]) - (at[3] - at[4])) / (12 * step[:, None])
         value = pieces.evaluate(table, x)[..., inner, :]
         rise = pieces.evaluate(table, x, 1)[..., inner, :] / sign[:, None]
@@ -73,7 +74,7 @@ def choose_angle_knots(
 ) -> AngleKnots:
     """Those with few pieces whose error down to the distance r_min (A) is within `tolerance`; with the finest there
     are the error is infinite, if none keeps it."""
-    most = largest_angle(descriptor, r_min)
+    most, descriptor = largest_angle(descriptor, r_min), _in_float64(descriptor)
 
     def knots(exponent: int, fineness: int) -> AngleKnots:
         octaves = max(1, math.ceil(math.log2(most / 2.0**exponent + 1)))
@@ -122,6 +123,11 @@ def use_angle_splines(
 def sampled_types(model: AtomicModel, types: Sequence[int] | None) -> Sequence[int] | None:
     """These, where they are types of the model's parts as well, which may have type maps of their own."""
     return types if isinstance(model, DescriptorFitting) else None
+
+
+def _in_float64(descriptor: AngleDescriptor) -> AngleDescriptor:
+    """A copy, unless it is in float64 already."""
+    return descriptor if descriptor.std.dtype == torch.float64 else copy.deepcopy(descriptor).double()
 
 
 def _sampled(descriptor: AngleDescriptor) -> list[int]:

@@ -176,8 +176,9 @@ def op_scalars(splines: SplineModel, matmul: str) -> tuple[Any, ...]:
     return (*shape(splines), CODES[name], float(threshold or 3.0), matmul)
 
 
-def why_not_net(potential: "Potential") -> str | None:
-    """Why the op cannot have a model's fitting net; None if it can."""
+def why_not_net(potential: "Potential", *, first_may_add: bool = False) -> str | None:
+    """Why the op cannot have a model's fitting net; None if it can. `first_may_add`: one whose first layer adds its
+    input, too."""
     fitting: Any = potential.model.fitting
     if not isinstance(fitting, EnergyFitting):
         return f"the op knows the fitting ener, and this is {fitting.kind}"
@@ -188,7 +189,7 @@ def why_not_net(potential: "Potential") -> str | None:
     hidden, last = layers[:-1], layers[-1]
     if not 1 <= len(hidden) <= _MOST_LAYERS:
         return f"the op's fitting nets have 1 to {_MOST_LAYERS} hidden layers, and this has {len(hidden)}"
-    if hidden[0].adds_input or last.adds_input:
+    if (hidden[0].adds_input and not first_may_add) or last.adds_input:
         return "the first or the last layer of the fitting net adds its input, which the op does not"
     names = {layer.activation_name.lower() for layer in hidden}
     if len(names) > 1 or next(iter(names)).partition(":")[0] not in CODES:

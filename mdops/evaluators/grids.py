@@ -69,11 +69,16 @@ def attention_grid(
 ) -> tuple[SplineGrid | None, str | None]:
     """A grid for what goes into a model's layers of attention, as `new_grids`; or None, and what is wrong."""
     one = attention_of(model)
-    if one is None:
-        return None, None
+    return (None, None) if one is None else grid_of(one, r_min, tolerance)
+
+
+def grid_of(
+    one: Sum, r_min: float, tolerance: float, types: Sequence[int] | None = None
+) -> tuple[SplineGrid | None, str | None]:
+    """The same of one descriptor, for pairs of these types, by default `grid_types`."""
     if not all(map(is_smooth, one.descriptor.activations)):
         return None, "the embedding nets have kinks"
-    pairs = _pairs(one, _kinds(one, None))
+    pairs = _pairs(one, _kinds(one, types))
     grid = choose_grid(_double(one.descriptor), r_min, tolerance, *pairs)
     if grid.error > tolerance:
         return None, f"splines of the embedding nets reach an error of {grid.error:.1e}, not {tolerance:.1e}"

@@ -1,7 +1,7 @@
 """Embedding nets, functions of s, as splines (docs/mathematics.md)."""
 
 import dataclasses
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import torch
@@ -158,9 +158,18 @@ class _Bent(torch.autograd.Function):
 def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0) -> torch.Tensor:
     """(..., intervals, M): the splines with coefficients (..., B, M), or their derivative by the interval's length,
     at the same fraction of every interval."""
-    weights = basis_matrix(torch.tensor([fraction], dtype=torch.float64), 1, derivative)[0]
     intervals = table.shape[-2] - 5
-    return sum(w * table[..., m : m + intervals, :] for m, w in enumerate(weights.tolist()))
+    weights = _weights(fraction, derivative)
+    return reduce(torch.add, (w * table[..., m : m + intervals, :] for m, w in enumerate(weights)))
+
+
+@lru_cache
+def _weights(fraction: float, derivative: int) -> list[float]:
+    """Of the six B-splines that are not zero on an interval."""
+    found: list[float] = basis_matrix(torch.tensor([fraction], dtype=torch.float64), 1, derivative)[
+        0
+    ].tolist()
+    return found
 
 
 def _value_and_slope(
@@ -172,12 +181,9 @@ def _value_and_slope(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`embed` and its derivative in s, by the five-point formula with the step h: forward-mode autograd would load
     a second's worth of modules."""
-
-    def at(k: int) -> torch.Tensor:
-        return embed(descriptor, s + k * h, mask, types)
-
-    ahead, behind, far_ahead, far_behind = (at(k) for k in (1, -1, 2, -2))
-    return at(0), (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
+    near = torch.cat([s + k * h for k in (0, 1, -1, 2, -2)])
+    there, ahead, behind, far_ahead, far_behind = embed(descriptor, near, mask, types).chunk(5, dim=2)
+    return there, (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
 
 
 def _fall(descriptor: MomentDescriptor, s: torch.Tensor) -> torch.Tensor:
@@ -185,18 +191,23 @@ def _fall(descriptor: MomentDescriptor, s: torch.Tensor) -> torch.Tensor:
     low, high = torch.zeros_like(s), torch.full_like(s, descriptor.cutoff)
     for _ in range(32):  # to 1e-9 of the cutoff
         r = 0.5 * (low + high)
-        above = _s(descriptor, r)[0] > s
+        above = _switch(descriptor, r)[1] / (r + descriptor.protection) > s
         low, high = torch.where(above, r, low), torch.where(above, high, r)
     return -_s(descriptor, r)[1]
 
 
 def _s(descriptor: MomentDescriptor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """s of r, and ds/dr; the switch w as in `source/op/env_mat/env_mat.h`."""
-    width = descriptor.cutoff - descriptor.cutoff_smooth
-    u = ((r - descriptor.cutoff_smooth) / width).clamp(0, 1)
-    w, slope = u**3 * (u * (15 - 6 * u) - 10) + 1, -30 * (u * (1 - u)) ** 2 / width
+    """s of r, and ds/dr."""
+    u, w = _switch(descriptor, r)
+    slope = -30 * (u * (1 - u)) ** 2 / (descriptor.cutoff - descriptor.cutoff_smooth)
     far = r + descriptor.protection
     return w / far, (slope - w / far) / far
+
+
+def _switch(descriptor: MomentDescriptor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """How far r is between the switch's ends, 0 to 1, and the switch w, as in `source/op/env_mat/env_mat.h`."""
+    u = ((r - descriptor.cutoff_smooth) / (descriptor.cutoff - descriptor.cutoff_smooth)).clamp(0, 1)
+    return u, u**3 * (u * (15 - 6 * u) - 10) + 1
 
 
 def _pair_forces(
@@ -240,37 +251,27 @@ def spline_error(
     cutoff all are relative to the largest there: towards the cutoff forces go to zero, and so do their errors,
     whatever the nets do. Where the functions go through layers of attention, what counts are they alone, too.
     """
-    forms = {descriptor.plain} if descriptor.is_sum else {False, True}
-    errors = [_spline_error(descriptor, s_max, intervals, mask, types, plain) for plain in forms]
-    return max(errors)
-
-
-def _spline_error(
-    descriptor: MomentDescriptor,
-    s_max: float,
-    intervals: int,
-    mask: torch.Tensor | None,
-    types: TypeChoice | None,
-    plain: bool,
-) -> float:
+    forms = [descriptor.plain] if descriptor.is_sum else [False, True]
     step, device = s_max / intervals, descriptor.mean.device
     types = all_types(descriptor) if types is None else types
     table = coefficients(descriptor, SplineGrid(s_max, intervals, 0.0, 0.0), mask, types=types).double()
-    errors, sizes = [], []
-    for fraction in _BETWEEN:
-        s = (torch.arange(intervals, dtype=torch.float64, device=device) + fraction) * step
-        fall = _fall(descriptor, s)
+    interval = torch.arange(intervals, dtype=torch.float64, device=device)
+    places = torch.cat([(interval + fraction) * step for fraction in _BETWEEN])
+    falls = _fall(descriptor, places).chunk(len(_BETWEEN))
+    errors: list[torch.Tensor] = []  # (forms, P) each
+    sizes: list[torch.Tensor] = []
+    for fraction, s, fall in zip(_BETWEEN, places.chunk(len(_BETWEEN)), falls, strict=True):
         value, slope = _value_and_slope(descriptor, s, step / 64, mask, types)
-        sizes.append(_pair_forces(descriptor, types, s, fall, value, slope, plain))
-        value, slope = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
-        errors.append(_pair_forces(descriptor, types, s, fall, value, slope, plain))
+        off = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
+        for found, parts in ((sizes, (value, slope)), (errors, off)):
+            forces = [_pair_forces(descriptor, types, s, fall, *parts, plain) for plain in forms]
+            found.append(torch.stack(forces))
     r = torch.linspace(0.5, 1.0, _FAR_POINTS, dtype=torch.float64, device=device) * descriptor.cutoff
-    s, fall = _s(descriptor, r)
-    far = _pair_forces(
-        descriptor, types, s, -fall, *_value_and_slope(descriptor, s, step / 64, mask, types), plain
-    ).max()
-    size = torch.stack(sizes, 1).flatten().cummax(0).values.clamp(min=far.clamp(min=1e-30))
-    return float((torch.stack(errors, 1).flatten() / size).max())
+    s, rise = _s(descriptor, r)
+    value, slope = _value_and_slope(descriptor, s, step / 64, mask, types)
+    far = torch.stack([_pair_forces(descriptor, types, s, -rise, value, slope, p).max() for p in forms])
+    size = torch.stack(sizes, 2).flatten(1).cummax(1).values.clamp(min=far.clamp(min=1e-30)[:, None])
+    return float((torch.stack(errors, 2).flatten(1) / size).max())
 
 
 @torch.no_grad()

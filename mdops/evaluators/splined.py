@@ -303,7 +303,7 @@ class SplineNets:
             for net in self.nets
         ]
         constants = [number(part.descriptor.constants()) for part in self.sums]
-        if len(self.members) == 1 and constants[0] is None:
+        if len(self.members) == 1 and not any(own is not None for own in constants):
             return nets
         for k, (layer, *_) in enumerate(nets):
             weight, bias = layer.weight, layer.bias
@@ -373,7 +373,7 @@ class SplineModel(SplineSum, SplineNets):
 
 
 class SplineHybrid(SplineNets):
-    """A standard model of several descriptors, of which one or more are of sums, for some of its types."""
+    """A standard model of one or more descriptors, some of which are of sums, for some of its types."""
 
     def __init__(
         self, potential: "Potential", types: Sequence[int] | None, grids: Sequence[SplineGrid]
@@ -381,6 +381,8 @@ class SplineHybrid(SplineNets):
         """Takes the types, or None for all, and a grid for each of the sums."""
         model = potential.model
         assert isinstance(model, DescriptorFitting)
+        every = range(len(model.type_map))
+        kinds = TypeChoice.of(every if types is None else types, model.out_bias.device)
         given = iter(grids)
         self.members = [
             SplineSum(model, part, next(given), types, potential.smoothing)
@@ -388,8 +390,8 @@ class SplineHybrid(SplineNets):
             else part
             for part in model.descriptor.parts
         ]
-        self.set_nets(model, self.sums[0].kinds)
-        self.has_all = self.sums[0].has_all
+        self.set_nets(model, kinds)
+        self.has_all = kinds.numbers == tuple(every)
         self.spec = model.descriptor.neighbors
 
     @staticmethod

@@ -159,7 +159,7 @@ class AttentionLayer(nn.Module):
             return attention_layer(
                 g,
                 near.offsets,
-                self._weights(),
+                self.weights(),
                 directions=near.directions,
                 switch=near.switch,
                 empty=near.empty,
@@ -169,7 +169,7 @@ class AttentionLayer(nn.Module):
                 plan=near.plan,
             )
         # Three products instead of one: their results are contiguous, as attention wants them.
-        w = self._weights()
+        w = self.weights()
         parts = zip(w.project.chunk(3, dim=1), w.project_bias.chunk(3), strict=True)
         q, k, v = (torch.addmm(bias, g, weight)[:, None] for weight, bias in parts)
         if self.normalize:
@@ -188,7 +188,9 @@ class AttentionLayer(nn.Module):
         )
         return self._normed(g + self.out(o[:, 0]))
 
-    def _weights(self) -> AttentionWeights:
+    def weights(self) -> AttentionWeights:
+        """Of the layer; zeros in the place of biases that are not there."""
+
         def bias(layer: Layer) -> torch.Tensor:
             return layer.weight.new_zeros(layer.weight.shape[1]) if layer.bias is None else layer.bias
 

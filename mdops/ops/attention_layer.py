@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from mdops.ops._register import register_fake, register_formula
 from mdops.ops.attention import RaggedPlan, plan_of
-from mdops.ops.neighbor_attention import _SHIFT, neighbor_attention
+from mdops.ops.neighbor_attention import SHIFT, neighbor_attention
 
 _LANES = 16  # kLayerLanes of source/op/attention_layer/attention_layer.h
 _WIDEST = 128  # kWidestRow of source/op/attention_layer/gpu_rows.h
@@ -69,7 +69,7 @@ def attention_layer(
     if plan is None and g.is_cuda:
         plan = plan_of(offsets, g.shape[0])
     work = (None, 0) if plan is None else (plan.items, plan.max_length)
-    scalars = (scale, _SHIFT, eps, normalize)
+    scalars = (scale, SHIFT, eps, normalize)
     return torch.ops.mdops.attention_layer(g, offsets, *fixed, *optional, *scalars, *work)[0]
 
 
@@ -82,7 +82,7 @@ def _reference(g: Any, offsets: Any, *args: Any) -> torch.Tensor:
     """The op by others, differentiable any number of times that those are."""
     project, project_bias, out, out_bias, norm, norm_bias, gate, switch, absent, *others = args
     scale, shift, eps, normal, items, max_length = others
-    assert shift == _SHIFT
+    assert shift == SHIFT
     q, k, v = ((g @ project + project_bias)[:, None]).chunk(3, dim=-1)
     plan = None if items is None else RaggedPlan(items, max_length)
     how = {"directions": gate, "switch": switch, "empty": absent, "temperature": scale, "plan": plan}

@@ -50,7 +50,8 @@ def hybrid_potential_pack(
         weights: (inputs, outputs) of each layer, the output layer, (inputs, 1), last. The first one has width *
             max(axis, 1) inputs for each descriptor, in DeePMD-kit's order, and then the extra ones.
         biases, timesteps: (outputs,) of each layer; the output layer's timestep does not matter.
-        width, axis: M and M2 of each descriptor; with axis 0, of a plain sum, there are `width` inputs.
+        width, axis: M and M2 of each descriptor; with axis 0, of a plain sum, there are `width` inputs. There may be
+            no descriptor; then all inputs are extra ones.
     """
     return torch.ops.mdops.hybrid_potential_pack(weights, biases, timesteps, width, axis)
 

@@ -7,7 +7,7 @@ import torch
 from mdops.ops._register import register_fake, register_formula
 from mdops.ops.attention import RaggedPlan, plan_of
 
-_SHIFT = 20.0  # of the logits of smooth attention: what an empty place has in the softmax is exp(-20)
+SHIFT = 20.0  # of the logits of smooth attention: what an empty place has in the softmax is exp(-20)
 
 
 def neighbor_attention(
@@ -59,7 +59,7 @@ def neighbor_attention(
     if switch is not None and empty is not None:
         absent = empty.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
     optional = (None, directions, switch, absent)
-    scalars = (scale, _SHIFT, plan.max_length, matmul)
+    scalars = (scale, SHIFT, plan.max_length, matmul)
     return torch.ops.mdops.ragged_attention(q, k, v, offsets, plan.items, *optional, *scalars)[0]
 
 

@@ -1,44 +1,64 @@
 // What the host wants to know of a step's answers: their energy, and whether the neighbours are in order.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
 #include "common/gpu.h"
-#include "common/rows.h"
-#include "spline_potential/gpu_step.h"
+#include "core/gpu_memory.h"
+#include "core/limits.h"
 
 namespace mdops::core {
 
 // Of the atoms that a block of threads looked at.
 struct Verdict {
-  double energy;
-  float nearest;  // NaN if any is
-  int32_t same;   // the first atom at the place of another, and the first with too many neighbours; kNone
-  int32_t crowded;
+  double energy, nearest;        // nearest: NaN if any is
+  int32_t same, close, crowded;  // the first atom at the place of another, one that is nearer than may be,
+                                 // and one with too many neighbours; kNone
 };
 
 constexpr int32_t kNone = 0x7fffffff;
 constexpr int kJudgeThreads = 256, kJudgeBlocks = 64;
 
-__device__ inline void join(Verdict& to, const Verdict& other) {
+// What is judged of (centers,) atoms; null: not that.
+template <class T>
+struct Judged {
+  const double* energy;
+  const T* nearest;
+  const int32_t* within;  // (centers, counts)
+  int counts;
+  double cutoff, closest;  // A
+};
+
+__host__ __device__ inline void join(Verdict& to, const Verdict& other) {
   to.energy += other.energy;
   if (!(other.nearest >= to.nearest) && to.nearest == to.nearest) to.nearest = other.nearest;
-  to.same = min(to.same, other.same), to.crowded = min(to.crowded, other.crowded);
+  to.same = other.same < to.same ? other.same : to.same;
+  to.close = other.close < to.close ? other.close : to.close;
+  to.crowded = other.crowded < to.crowded ? other.crowded : to.crowded;
 }
 
 // Always with kJudgeBlocks blocks, so that the sum has one order.
+template <class T>
 static __global__ void __launch_bounds__(kJudgeThreads)
-    judge_kernel(StepArgs p, int centers, bool mixed, bool extends, Verdict* verdicts) {
+    judge_kernel(Judged<T> p, const Limit* limits, int limit_count, int centers, Verdict* verdicts) {
   __shared__ Verdict shared[kJudgeThreads];
-  Verdict own{0, p.cutoff.cutoff, kNone, kNone};
+  Verdict own{0, p.cutoff, kNone, kNone, kNone};
   for (int i = blockIdx.x * kJudgeThreads + threadIdx.x; i < centers; i += kJudgeBlocks * kJudgeThreads) {
-    Verdict atom{p.energy[i], p.nearest[i], p.nearest[i] == 0 ? i : kNone, kNone};
-    int all = 0;
-    for (int t = 0; t < p.ntypes; ++t) {
-      const int n = p.within[static_cast<int64_t>(i) * p.ntypes + t];
-      all += n;
-      if (!mixed && n > p.places.sel[t]) atom.crowded = i;
+    Verdict atom{p.energy ? p.energy[i] : 0, p.cutoff, kNone, kNone, kNone};
+    if (p.nearest) {
+      atom.nearest = static_cast<double>(p.nearest[i]);
+      if (atom.nearest == 0) atom.same = i;
+      if (atom.nearest < p.closest) atom.close = i;
     }
-    if (mixed && all > p.places.sel[0]) atom.crowded = i;
-    if (extends) atom.crowded = kNone;
+    for (int k = 0; k < limit_count; ++k) {
+      const int32_t* const from = p.within + static_cast<int64_t>(i) * p.counts + limits[k].first;
+      int64_t n = 0;
+      for (int t = 0; t < limits[k].count; ++t) n += from[t];
+      if (n > limits[k].places) atom.crowded = i;
+    }
     join(own, atom);
   }
   shared[threadIdx.x] = own;
@@ -48,5 +68,62 @@ static __global__ void __launch_bounds__(kJudgeThreads)
   }
   if (threadIdx.x == 0) verdicts[blockIdx.x] = shared[0];
 }
+
+// Judges the atoms of a descriptor, of a model, or of a table.
+class Judge {
+ public:
+  // Its places, none where all neighbours count.
+  void set(std::vector<Limit> limits, cudaStream_t stream) {
+    limits_ = std::move(limits);
+    there_.copy(limits_.data(), static_cast<int64_t>(limits_.size()), stream);
+    check_cuda(cudaStreamSynchronize(stream));
+  }
+
+  template <class T>
+  void ask(const Gpu& gpu, const Judged<T>& of, int64_t centers) {
+    within_ = of.within, counts_ = of.counts, cutoff_ = of.cutoff;
+    nearest_ = of.nearest, is_double_ = sizeof(T) == 8;
+    Verdict *const found = verdicts_.resize(kJudgeBlocks), *const here = here_.resize(kJudgeBlocks);
+    gpu.launch(judge_kernel<T>, kJudgeBlocks, kJudgeThreads, 0, of, there_.data(), limits_.size(), centers,
+               found);
+    check_cuda(cudaMemcpyAsync(here, found, kJudgeBlocks * sizeof(Verdict), cudaMemcpyDefault, gpu.stream()));
+  }
+
+  // Once the GPU was waited for.
+  Verdict verdict() const {
+    Verdict all{0, cutoff_, kNone, kNone, kNone};
+    for (int k = 0; k < kJudgeBlocks; ++k) join(all, here_.data()[k]);
+    return all;
+  }
+
+  const std::vector<Limit>& limits() const { return limits_; }
+  // The counts of an atom, which are in the GPU's memory.
+  const int32_t* within(int64_t atom) const { return within_ + atom * counts_; }
+  int counts() const { return counts_; }
+  // The distance of its nearest neighbour, A.
+  double nearest(int64_t atom, cudaStream_t stream) const {
+    double whole = 0;
+    float half = 0;
+    if (is_double_)
+      check_cuda(
+          cudaMemcpyAsync(&whole, static_cast<const double*>(nearest_) + atom, 8, cudaMemcpyDefault, stream));
+    else
+      check_cuda(
+          cudaMemcpyAsync(&half, static_cast<const float*>(nearest_) + atom, 4, cudaMemcpyDefault, stream));
+    check_cuda(cudaStreamSynchronize(stream));
+    return is_double_ ? whole : half;
+  }
+
+ private:
+  std::vector<Limit> limits_;
+  GpuArray<Limit> there_;
+  GpuArray<Verdict> verdicts_;
+  HostArray<Verdict> here_;
+  const int32_t* within_ = nullptr;
+  const void* nearest_ = nullptr;
+  bool is_double_ = false;
+  int counts_ = 0;
+  double cutoff_ = 0;
+};
 
 }  // namespace mdops::core

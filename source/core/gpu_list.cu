@@ -31,7 +31,10 @@ GpuRows& rows_on_gpu(const mdops_list& list, int gpu, cudaStream_t stream) {
     made->width = from.width;
     made->neighbors.copy(from.neighbors.data(), list.atoms * from.width, stream);
     made->images.copy(from.images.data(), list.atoms * from.width, stream);
-    made->counts.copy(from.counts.data(), list.atoms * list.ntypes, stream);
+    const int64_t counts = list.atoms * list.ntypes, all = (list.atoms + list.ghosts) * list.ntypes;
+    made->counts.resize(all);
+    made->counts.copy(from.counts.data(), counts, stream);
+    check_cuda(cudaMemsetAsync(made->counts.data() + counts, 0, 4 * (all - counts), stream));
     made->types.copy(types.data(), static_cast<int64_t>(types.size()), stream);
     check_cuda(cudaStreamSynchronize(stream));  // `types` goes
     list.there = std::move(made);
@@ -62,8 +65,8 @@ void GpuSearch::run(const mdops_input& input, const double* positions, double cu
   Word* const longest = longest_.resize(1);
   int64_t *const needed = needed_.resize(2), *const told = needed_here_.resize(3);
   for (;;) {
-    rows.counts.resize(centers * ntypes_);
-    gpu.clear(rows.counts.data(), 4 * centers * ntypes_);
+    rows.counts.resize(all * ntypes_);
+    gpu.clear(rows.counts.data(), 4 * all * ntypes_);
     gpu.clear(longest, sizeof(Word));
     const MatrixWriter writer{rows.width,
                               ntypes_,

@@ -13,7 +13,7 @@ struct GpuRows : RowsOnGpu {
   using RowsOnGpu::RowsOnGpu;
 
   int64_t width = 0;
-  GpuArray<int32_t> neighbors, images, counts;  // (N, width), the same, (N, ntypes)
+  GpuArray<int32_t> neighbors, images, counts;  // (N, width), the same, (N + M, ntypes)
   GpuArray<int32_t> types;                      // (N + M,): -1 for ghosts, too
 };
 

@@ -4,9 +4,11 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
+#include "common/parallel.h"
 #include "core/error.h"
 
 namespace mdops::core {
@@ -72,5 +74,50 @@ class GpuArray {
 
 template <class T>
 using HostArray = GpuArray<T, true>;
+
+// Whether CUDA knows nothing of the memory, and would copy it by one thread.
+inline bool is_pageable(const void* memory) {
+  cudaPointerAttributes about{};
+  check_cuda(cudaPointerGetAttributes(&about, memory));
+  return about.type == cudaMemoryTypeUnregistered;
+}
+
+// Copies from and to memory of the caller's, wherever that is: what is pageable goes by way of memory that
+// the GPU reaches, filled and emptied by all threads of the loops.
+template <class T>
+class Transfer {
+ public:
+  // The numbers in `to`'s memory there.
+  T* there(const T* from, int64_t size, GpuArray<T>& to, cudaStream_t stream) {
+    if (!size || !is_pageable(from)) return to.copy(from, size, stream);
+    copy(from, size, here_.resize(size));
+    return to.copy(here_.data(), size, stream);
+  }
+
+  // Begins to bring numbers back; they are at `to` once the stream is waited for and `finish` was called,
+  // which does nothing after `forget`.
+  void back(const T* from, int64_t size, T* to, cudaStream_t stream) {
+    forget();
+    if (!size) return;
+    if (is_pageable(to)) to_ = to, size_ = size, to = here_.resize(size);
+    check_cuda(cudaMemcpyAsync(to, from, size * sizeof(T), cudaMemcpyDefault, stream));
+  }
+  void finish() {
+    if (to_) copy(here_.data(), size_, to_);
+    forget();
+  }
+  void forget() { to_ = nullptr; }
+
+ private:
+  static void copy(const T* from, int64_t size, T* to) {
+    parallel(size, 1 << 15, [&](int64_t begin, int64_t end) {
+      std::memcpy(to + begin, from + begin, (end - begin) * sizeof(T));
+    });
+  }
+
+  HostArray<T> here_;
+  T* to_ = nullptr;
+  int64_t size_ = 0;
+};
 
 }  // namespace mdops::core

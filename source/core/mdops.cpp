@@ -1,6 +1,7 @@
 // The functions of mdops.h.
 #include "core/mdops.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -103,6 +104,20 @@ int mdops_set_threads(mdops_model* model, int32_t threads) {
     require(threads >= 0, "threads is negative");
     model->own->set_threads(threads);
   });
+}
+
+int mdops_allocate(mdops_model* model, int64_t bytes, void** memory) {
+  return guarded([&] {
+    require(memory, "memory is null");
+    *memory = nullptr;
+    require(model, "model is null");
+    require(bytes >= 0, "bytes is negative");
+    *memory = model->own->allocate(std::max<int64_t>(1, bytes));
+  });
+}
+
+void mdops_release(mdops_model* model, void* memory) {
+  if (model && memory) model->own->release(memory);
 }
 
 int mdops_list_fill(const mdops_neighbors* neighbors, int32_t ntypes, mdops_list** list) {

@@ -3,7 +3,7 @@ module mdops
   use, intrinsic :: iso_c_binding
   implicit none
 
-  integer(c_int), parameter :: mdops_api_version_of_module = 2
+  integer(c_int), parameter :: mdops_api_version_of_module = 3
   integer(c_int), parameter :: mdops_ok = 0, mdops_invalid = 1, mdops_file = 2, mdops_unsupported = 3, &
                                mdops_neighbors_wrong = 4, mdops_memory = 5, mdops_internal = 6, mdops_device = 7
   integer(c_int32_t), parameter :: mdops_float32 = 0, mdops_float64 = 1, mdops_refuse = 0, mdops_extend = 1

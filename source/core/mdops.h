@@ -35,7 +35,7 @@ extern "C" {
 #endif
 
 /* Of this header. It grows with every change of it that a compiled program would notice. */
-#define MDOPS_API_VERSION 2
+#define MDOPS_API_VERSION 3
 
 /* That of the library: a program asks whether it is the MDOPS_API_VERSION that it was compiled with. */
 MDOPS_API int mdops_api_version(void);
@@ -77,8 +77,8 @@ typedef struct mdops_options {
   int32_t overflow;  /* MDOPS_REFUSE or MDOPS_EXTEND */
   /* Threads to compute with; 0: OMP_NUM_THREADS, or as many as there are processors for this process. */
   int32_t threads;
-  /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". A GPU computes in float32, of models
-   * whose nets are of the fused step there; see "GPUs" below. */
+  /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". A GPU computes in float32, of sums
+   * over neighbours and pair tables (docs/core.md); see "GPUs" below. */
   const char* device;
 } mdops_options;
 
@@ -100,7 +100,7 @@ typedef struct mdops_info {
   int32_t fparam, aparam;   /* how many parameters it takes, of the frame and of each atom */
   int32_t needs_fparam;     /* 0: the model has frame parameters of its own, for where none are given */
   int32_t precision;        /* MDOPS_FLOAT32 or MDOPS_FLOAT64 */
-  int32_t threads;          /* that it computes with; 0 on a GPU */
+  int32_t threads;          /* that it computes with, or on a GPU copies with */
   int32_t gpu;              /* which one computes; -1: the CPU */
   const char* const* names; /* (ntypes,): the element of each type; they stay until the model is freed */
 } mdops_info;
@@ -111,6 +111,14 @@ MDOPS_API int mdops_describe(const mdops_model* model, mdops_info* info);
 /* Changes the number of threads, as `mdops_options.threads` has it. The last bits of results depend on the
  * number. MDOPS_INVALID, MDOPS_MEMORY. */
 MDOPS_API int mdops_set_threads(mdops_model* model, int32_t threads);
+
+/* Memory of the host that the model's device reads and writes at its best: pinned, of a model on a GPU. For
+ * positions and answers of every step; other memory will do, too. It is released before the model is freed.
+ * MDOPS_INVALID, MDOPS_MEMORY, MDOPS_DEVICE; *memory is null then. */
+MDOPS_API int mdops_allocate(mdops_model* model, int64_t bytes, void** memory);
+
+/* Gives such memory back; does nothing with null. */
+MDOPS_API void mdops_release(mdops_model* model, void* memory);
 
 /* ---- Neighbour lists of the caller's ----
  * For programs that have a list, as LAMMPS does; without one, a model searches for itself. */

@@ -1,8 +1,10 @@
 #include "core/model.h"
 
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <system_error>
 
 #include "core/error.h"
@@ -51,6 +53,17 @@ mdops_info Model::info() const {
   return info;
 }
 
+void* Model::allocate(int64_t bytes) const {
+  if (bytes > std::numeric_limits<int64_t>::max() / 2) throw std::bad_alloc();
+  void* const memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+
+void Model::release(void* memory) const {
+  std::free(memory);
+}
+
 void Model::check_atoms(const mdops_input& input) const {
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
   if (input.atoms < 0 || input.ghosts < 0 || input.atoms > most || input.ghosts > most - input.atoms)
@@ -85,6 +98,13 @@ void Model::refuse_place(int64_t i, mdops_output& output) {
   throw Error(MDOPS_NEIGHBORS, "another atom is at the same place as atom " + std::to_string(i));
 }
 
+void Model::refuse_close(int64_t i, double distance, double closest, mdops_output& output) {
+  output.atom = i;
+  throw Error(MDOPS_NEIGHBORS, "atom " + std::to_string(i) + " has a neighbour at " +
+                                   std::to_string(distance) + " A, where the model's pair table has no " +
+                                   "energies: it begins at " + std::to_string(closest) + " A");
+}
+
 void Model::refuse_crowd(int64_t i, int t, int64_t neighbors, int64_t places, mdops_output& output) const {
   output.atom = i;
   throw Error(MDOPS_NEIGHBORS, "atom " + std::to_string(i) + " has " + std::to_string(neighbors) +
@@ -103,17 +123,14 @@ std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options&
     const Array& text = file.array("core.description");
     const Json about = Json::parse({reinterpret_cast<const char*>(text.data), text.bytes});
     const int64_t version = about.at("version").as_integer();
-    if (version != 1 && version != 2)
-      throw Error(MDOPS_UNSUPPORTED, "its part for this library is of another version than 1 or 2");
+    if (version < 1 || version > 3)
+      throw Error(MDOPS_UNSUPPORTED, "its part for this library is of another version than 1 to 3");
     if (!about.at("grids").find(request.precision))
       throw Error(MDOPS_UNSUPPORTED,
                   "it was made for the other precision: `mdops convert IN OUT.safetensors --core " +
                       request.precision + "` makes it for this one");
     if (request.gpu < 0)
       return version == 1 ? cpu_model(file, about, request) : composed_model(file, about, request);
-    if (version == 2)
-      throw Error(MDOPS_UNSUPPORTED,
-                  "on GPUs this library has models of one descriptor: load it for the CPU");
     return gpu_model(file, about, request);
   } catch (const Error& error) {
     throw Error(error.status, path + ": " + error.what());

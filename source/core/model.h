@@ -32,6 +32,9 @@ class Model {
   virtual void search(const mdops_input& input, double skin, mdops_list& list) = 0;
   virtual void set_threads(int threads) = 0;
   virtual mdops_info info() const;
+  // Memory of the host for what goes to the device and comes from there.
+  virtual void* allocate(int64_t bytes) const;
+  virtual void release(void* memory) const;
 
  protected:
   Model(const Json& about, const Request& request);
@@ -47,6 +50,8 @@ class Model {
   [[noreturn]] void refuse_crowd(int64_t i, int t, int64_t neighbors, int64_t places,
                                  mdops_output& output) const;
   [[noreturn]] static void refuse_place(int64_t i, mdops_output& output);
+  // The same for a neighbour at a distance, A, where a table has no energies.
+  [[noreturn]] static void refuse_close(int64_t i, double distance, double closest, mdops_output& output);
 
   const bool extends_;
   mutable std::mutex guard_;

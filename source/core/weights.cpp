@@ -62,17 +62,17 @@ void ExtraInputs<T>::read(const File& file, const Json& about, const std::string
 
 template <class T>
 void ExtraInputs<T>::fill(const double* frame, const double* atomic, const int32_t* types, int64_t atoms,
-                          std::vector<T>& to) const {
-  const int64_t columns = width();
+                          std::vector<T>& to, int64_t before) const {
+  const int64_t columns = before + width();
   to.assign(atoms * columns, T(0));
-  if (!columns) return;
+  if (!width()) return;
   const auto normalised = [](const Parameters& of, const double* values, T* at) {
     for (size_t k = 0; k < of.size(); ++k)
       at[k] = (static_cast<T>(values[k]) - static_cast<T>(of.average[k])) * static_cast<T>(of.inverse[k]);
     return at + of.size();
   };
   for (int64_t i = 0; i < atoms; ++i) {
-    T* at = to.data() + i * columns;
+    T* at = to.data() + i * columns + before;
     if (marks && types[i] >= 0) at[types[i]] = T(1);
     at = normalised(fparam, frame ? frame : fparam.own.data(), at + marks);
     at = normalised(aparam, atomic + i * static_cast<int64_t>(aparam.size()), at);

@@ -91,9 +91,9 @@ struct ExtraInputs {
   int64_t width() const {
     return marks + static_cast<int64_t>(fparam.size() + aparam.size() + constants.size());
   }
-  // to (atoms, width()); `frame` null: the model's own.
+  // to (atoms, before + width()), whose first columns stay zero; `frame` null: the model's own.
   void fill(const double* frame, const double* atomic, const int32_t* types, int64_t atoms,
-            std::vector<T>& to) const;
+            std::vector<T>& to, int64_t before = 0) const;
 };
 
 // The fitting nets of one descriptor, one a type or one for all.

@@ -37,6 +37,34 @@ struct FreeList {
   void operator()(mdops_list* list) const { mdops_list_free(list); }
 };
 
+// Numbers in memory that a model's device writes to at its best.
+class Numbers {
+ public:
+  explicit Numbers(mdops_model* model) : model_(model) {}
+  ~Numbers() { mdops_release(model_, data_); }
+  Numbers(Numbers&& other) : model_(other.model_), data_(other.data_), size_(other.size_) {
+    other.data_ = nullptr;
+  }
+
+  double* data() const { return data_; }
+
+  // What was there is lost when it grows.
+  int resize(size_t size) {
+    if (size <= size_ && data_) return MDOPS_OK;
+    mdops_release(model_, data_);
+    data_ = nullptr, size_ = size + size / 8;  // as the number of ghosts goes up and down
+    void* memory = nullptr;
+    const int status = mdops_allocate(model_, static_cast<int64_t>(size_ * sizeof(double)), &memory);
+    data_ = static_cast<double*>(memory);
+    return status;
+  }
+
+ private:
+  mdops_model* model_;
+  double* data_ = nullptr;
+  size_t size_ = 0;
+};
+
 class PairMDOps : public Pair {
  public:
   explicit PairMDOps(LAMMPS* lmp) : Pair(lmp) {
@@ -59,7 +87,7 @@ class PairMDOps : public Pair {
     options.threads = comm->nthreads;
     std::vector<std::string> paths;
     std::string output, device = "cpu";
-    models_.clear();
+    forces_.clear(), models_.clear();
     fparam_.clear(), aparam_.clear();
     every_ = 100;
     for (int k = 0; k < narg; ++k) {
@@ -181,10 +209,12 @@ class PairMDOps : public Pair {
     if (neighbor->ago == 0 || !filled_ || all_ != all || centers_ != atom->nlocal) problem = fill(all);
     std::vector<double> energy(eflag_atom ? atom->nlocal : 0), virial(wants_atoms() ? 9 * all : 0);
     mdops_output output{};
-    forces_.resize(deviates ? models_.size() : 1);
+    used_ = deviates ? models_.size() : 1;
+    while (forces_.size() < used_) forces_.emplace_back(models_[forces_.size()].get());
     std::vector<double> virials;
-    for (size_t m = 0; problem.empty() && m < forces_.size(); ++m) {
-      forces_[m].resize(3 * static_cast<size_t>(all));
+    for (size_t m = 0; problem.empty() && m < used_; ++m) {
+      if (forces_[m].resize(3 * static_cast<size_t>(all)) != MDOPS_OK) problem = mdops_message();
+      if (!problem.empty()) break;
       mdops_output own{};
       own.forces = forces_[m].data();
       own.atom_energy = m == 0 && eflag_atom ? energy.data() : nullptr;
@@ -195,8 +225,11 @@ class PairMDOps : public Pair {
     }
     require_everywhere(problem);
     warn(output.nearest);
-    for (int i = 0; i < all; ++i)
-      for (int a = 0; a < 3; ++a) atom->f[i][a] += forces_[0][3 * static_cast<size_t>(i) + a];
+    if (all) {
+      const double* const from = forces_[0].data();
+      double* const to = atom->f[0];
+      for (size_t k = 0; k < 3 * static_cast<size_t>(all); ++k) to[k] += from[k];
+    }
     if (eflag_global) eng_vdwl += output.energy;
     if (eflag_atom)
       for (int i = 0; i < atom->nlocal; ++i) eatom[i] += energy[i];
@@ -217,15 +250,15 @@ class PairMDOps : public Pair {
   int pack_reverse_comm(int n, int first, double* to) override {
     double* const begin = to;
     for (int i = first; i < first + n; ++i)
-      for (const std::vector<double>& forces : forces_)
+      for (const Numbers& forces : forces_)
         to = std::copy_n(forces.data() + 3 * static_cast<size_t>(i), 3, to);
     return static_cast<int>(to - begin);
   }
 
   void unpack_reverse_comm(int n, int* atoms, double* from) override {
     for (int k = 0; k < n; ++k)
-      for (std::vector<double>& forces : forces_)
-        for (int a = 0; a < 3; ++a) forces[3 * static_cast<size_t>(atoms[k]) + a] += *from++;
+      for (const Numbers& forces : forces_)
+        for (int a = 0; a < 3; ++a) forces.data()[3 * static_cast<size_t>(atoms[k]) + a] += *from++;
   }
 
  private:
@@ -378,7 +411,8 @@ class PairMDOps : public Pair {
   mdops_info info_{};  // of the first model, by which atoms move
   std::vector<int> kinds_;
   std::vector<double> fparam_, aparam_;
-  std::vector<std::vector<double>> forces_;
+  std::vector<Numbers> forces_;  // of each model
+  size_t used_ = 0;              // of them in this step
   bool filled_ = false, warned_ = false;
   int all_ = 0, centers_ = 0;
   bigint every_ = 100, written_ = -1;

@@ -32,7 +32,7 @@ def trained(tmp_path_factory):
             "descriptor": {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": 3},
             "fitting_net": {"neuron": [16, 16]},
         },
-        "training": {"training_data": data, "numb_steps": 1000, "seed": 1, "smoothing": 0.0},
+        "training": {"training_data": data, "numb_steps": 600, "seed": 1, "smoothing": 0.0},
     }
     (folder / "input.json").write_text(json.dumps(tree))
     assert main(["train", str(folder / "input.json"), "--output", str(folder)]) == 0

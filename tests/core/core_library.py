@@ -57,7 +57,8 @@ def library() -> ctypes.CDLL:
     found = ctypes.CDLL(str(mdops.core.library()))
     found.mdops_message.restype = ctypes.c_char_p
     found.mdops_free.argtypes = found.mdops_list_free.argtypes = [ctypes.c_void_p]
-    found.mdops_free.restype = found.mdops_list_free.restype = None
+    found.mdops_release.argtypes = [ctypes.c_void_p] * 2
+    found.mdops_free.restype = found.mdops_list_free.restype = found.mdops_release.restype = None
     return found
 
 
@@ -137,17 +138,26 @@ class Model:
         threads: int = 1,
         device: str | None = None,
     ) -> None:
-        self.handle = ctypes.c_void_p()
+        self.handle, self.memory = ctypes.c_void_p(), list[ctypes.c_void_p]()
         options = Options(PRECISIONS[precision], overflow, threads, device.encode() if device else None)
         check(library().mdops_load(str(path).encode(), ctypes.byref(options), ctypes.byref(self.handle)))
 
     def __del__(self) -> None:
+        for memory in self.memory:
+            library().mdops_release(self.handle, memory)
         library().mdops_free(self.handle)
 
     def info(self) -> Info:
         info = Info()
         check(library().mdops_describe(self.handle, ctypes.byref(info)))
         return info
+
+    def allocated(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Numbers in memory that the device reaches at its best, until the model goes."""
+        memory, count = ctypes.c_void_p(), int(np.prod(shape))
+        check(library().mdops_allocate(self.handle, I64(8 * count), ctypes.byref(memory)))
+        self.memory.append(memory)
+        return np.ctypeslib.as_array(ctypes.cast(memory, ctypes.POINTER(F64)), (count,)).reshape(shape)
 
     def set_threads(self, threads: int) -> None:
         check(library().mdops_set_threads(self.handle, threads))

@@ -14,6 +14,7 @@ from core_library import (
     DEVICE,
     EXTEND,
     INVALID,
+    MEMORY,
     NEIGHBORS,
     UNSUPPORTED,
     CoreError,
@@ -91,6 +92,23 @@ def test_a_list_with_a_skin(base, system, device):
     assert_near(got, numbers(wanted), NEAR)
 
 
+def test_memory_that_is_asked_for(base):
+    model, memory = Model(base), ctypes.c_void_p()
+    numbers = model.allocated((1000, 3))
+    assert numbers.ctypes.data % 64 == 0
+    numbers[:] = 1.0
+    allocate = library().mdops_allocate
+    refused(
+        INVALID,
+        "bytes is negative",
+        lambda: check(allocate(model.handle, ctypes.c_int64(-1), ctypes.byref(memory))),
+    )
+    huge = ctypes.c_int64(2**62)
+    refused(MEMORY, "not enough memory", lambda: check(allocate(model.handle, huge, ctypes.byref(memory))))
+    assert not memory.value
+    refused(INVALID, "model is null", lambda: check(allocate(None, ctypes.c_int64(8), ctypes.byref(memory))))
+
+
 def test_a_search_is_refused_as_computing_is(base, system):
     model, positions = Model(base), system["positions"]
     refused(INVALID, "types is null", List.searched, model, positions, None, 4)
@@ -123,7 +141,7 @@ def test_devices_that_are_not_there(base):
 def test_as_on_the_cpu(folder, tmp_path):
     path = written(folder, tmp_path / "model.safetensors")
     there, here = Model(path, "float32", device="cuda"), Model(path, "float64")
-    assert (there.info().gpu, there.info().precision, there.info().threads) == (0, 0, 0)
+    assert (there.info().gpu, there.info().precision, there.info().threads) == (0, 0, 1)
     for case, _ in systems(folder):
         assert_near(there.compute(**case), numbers(here.compute(**case)), {"energy": 5e-6, "other": 5e-5})
 
@@ -172,6 +190,24 @@ def test_memory_of_the_gpu(base, system):
     got = {"energy": output.energy, "virial": np.array(output.virial).reshape(3, 3)}
     assert_near(got | {name: value.cpu().numpy() for name, value in out.items()}, numbers(wanted), NEAR)
     assert torch.cuda.current_device() == 0
+
+
+@gpu
+@pytest.mark.parametrize("threads", [1, 3])
+def test_memory_of_the_host(base, system, threads):
+    """Such as the model gives, and other."""
+    positions, types = crowd(system, 60)
+    model = Model(base, "float32", threads=threads, device="cuda")
+    wanted = Model(base).compute(positions, types)
+    near = List.searched(model, positions, types, len(positions))
+    own, forces = (model.allocated(positions.shape) for _ in range(2))
+    own[:] = positions
+    input = given([None, own, None, None, None, None], len(positions), 0, near)
+    output = Output(forces=forces.ctypes.data)
+    check(library().mdops_compute(model.handle, ctypes.byref(input), ctypes.byref(output)))
+    assert_near({"forces": forces}, {"forces": wanted["forces"]}, NEAR)
+    got = model.compute(positions, near=near)
+    assert np.array_equal(got["forces"], forces) and got["energy"] == output.energy
 
 
 @gpu

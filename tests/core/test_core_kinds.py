@@ -31,7 +31,19 @@ CASES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+# With descriptors that are no sums: of angles, and with layers of attention.
+OTHERS = (
+    "hybrid_r_t", "se_atten_v2_davg_zero", "se_e3_base", "se_e3_options", "se_e3_pairs", "se_e3_tebd_base",
+    "se_e3_tebd_options", "se_e3_tebd_strip_pairs", "se_e3_tebd_strip_rough", "se_e3_tebd_virtual", "se_e3_virtual",
+    "zbl_virtual",
+)  # fmt: skip
+ATTENTION = (
+    "dpa1_exclude_types_rough", "dpa1_no_angles", "dpa1_overflow", "dpa1_pair_exclude_types", "dpa1_protection_ln_eps",
+    "dpa1_strip_one_side", "hybrid_three",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*CASES, *OTHERS])
 def test_answers_of_deepmd_kit(case, tmp_path):
     path = written(KINDS / case, tmp_path / "model.safetensors")
     for precision in ("float64", "float32"):
@@ -51,12 +63,19 @@ def loaded(case):
                 for part in descriptor.parts:
                     if part.mixed:
                         part.mean.zero_()
+                    if case == "hybrid_three" and part.kind == "dpa1":
+                        # Or its neighbours beyond its own cutoff would take part.
+                        part.options.smooth_type_embedding = True
         potential.use_spline()
     return potential
 
 
 @pytest.mark.parametrize(
-    "case", ["zbl_switch", "zbl_alpha", "zbl_few_places", "linear_net_types", "linear_tables_few_places"]
+    "case",
+    [
+        *("zbl_switch", "zbl_alpha", "zbl_few_places", "linear_net_types", "linear_tables_few_places"),
+        *("se_e3_few_places", "se_e3_tebd_few_places", *ATTENTION),
+    ],
 )
 def test_as_compute_has_it(case, tmp_path):
     """To rounding; also with the periodic images as ghosts, on threads."""
@@ -111,21 +130,72 @@ def test_neighbours_that_are_too_many_or_too_near(tmp_path):
     refused(NEIGHBORS, "same place as atom 0", Model(path).compute, [[0.0, 0, 0]] * 2, [0, 0])
 
 
+# -- On a GPU, in float32
+
+ON_GPU = (
+    "hybrid", "hybrid_parameters", "linear_nets_sum", "linear_parameters", "linear_tables_mean", "linear_tables_types",
+    "pairtab", "pairtab_cubic", "pairtab_excluded", "pairtab_virtual", "pairtab_zeros", "zbl_excluded", "zbl_float32",
+    "zbl_shorter_table",
+)  # fmt: skip
+
+
 @pytest.mark.gpu
-def test_gpus_are_for_one_descriptor(tmp_path):
-    path = written(KINDS / "hybrid", tmp_path / "model.safetensors")
-    refused(
-        UNSUPPORTED, "models of one descriptor: load it for the CPU", Model, path, "float32", device="cuda"
+@pytest.mark.parametrize("case", ON_GPU)
+def test_a_gpu_as_the_cpu(case, tmp_path):
+    """From a cell, and with the periodic images as ghosts."""
+    path = written(KINDS / case, tmp_path / "model.safetensors")
+    here, there = Model(path, "float64", EXTEND), Model(path, "float32", EXTEND, device="cuda")
+    limits = {"energy": 5e-6, "other": 5e-5}
+    for given, _ in systems(KINDS / case):
+        wanted = here.compute(**given)
+        got = there.compute(**given)
+        assert_near(got, {name: np.asarray(wanted[name]) for name in ANSWERS}, limits)
+        again = there.compute(**given)
+        assert all(np.array_equal(got[name], again[name]) for name in ANSWERS), "the same bits"
+        assert got["nearest"] == pytest.approx(wanted["nearest"], rel=1e-6)
+        if "cell" not in given:
+            continue
+        cutoff, count = here.info().cutoff, len(given["types"])
+        places, kinds, _ = ghosts(given["cell"], given["positions"], given["types"], cutoff)
+        everything = np.concatenate([given["positions"], places])
+        kinds = np.concatenate([given["types"], kinds])
+        options = {name: given[name] for name in ("fparam", "aparam") if name in given}
+        answers = []
+        for model in (here, there):
+            near = List(kinds, count, rows_of(everything, count, 1.1 * cutoff), here.info().ntypes)
+            answers.append(model.compute(everything, near=near, **options))
+        assert_near(answers[1], {name: np.asarray(answers[0][name]) for name in ANSWERS}, limits)
+        near = List.searched(there, everything, kinds, count, 0.5)
+        got = there.compute(everything, near=near, **options)
+        assert_near(got, {name: np.asarray(answers[0][name]) for name in ANSWERS}, limits)
+
+
+@pytest.mark.gpu
+def test_what_a_gpu_refuses(tmp_path):
+    path = written(KINDS / "pairtab_few_places", tmp_path / "few.safetensors")
+    given, _ = next(systems(KINDS / "pairtab_few_places"))
+    few = Model(path, "float32", device="cuda")
+    refused(NEIGHBORS, r"atom \d+ has \d+ neighbours within .* sel is \d+", few.compute, **given)
+    path = written(KINDS / "pairtab", tmp_path / "table.safetensors")
+    table, closest = (
+        Model(path, "float32", device="cuda"),
+        mdops.load(KINDS / "pairtab/model.dp").model.shortest,
     )
+    near = [[0.0, 0, 0], [0.5 * closest, 0, 0]]
+    refused(NEIGHBORS, f"neighbour at {0.5 * closest:f} A, .* begins at", table.compute, near, [0, 0])
+    refused(NEIGHBORS, "same place as atom 0", table.compute, [[0.0, 0, 0]] * 2, [0, 0])
+    assert np.isfinite(table.compute([[0.0, 0, 0], [3.0, 0, 0]], [0, 0])["energy"]), "and it goes on"
+    path = written(KINDS / "se_e3_options", tmp_path / "angles.safetensors")
+    refused(UNSUPPORTED, "not descriptors of angles", Model, path, "float32", device="cuda")
 
 
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        ("hybrid_three", "of its descriptors dpa1, se_e3 goes by PyTorch's operations"),
+        ("dpa1_hybrid", "set_davg_zero"),
         ("hybrid_a_a", "neighbours beyond the cutoff of its se_e2_a take places"),
         ("zbl_switch", "set_davg_zero"),
-        ("linear_net_table", "dpa1"),
+        ("dpa1_parameters", "atom_ener"),
     ],
 )
 def test_what_it_cannot_have_is_refused_with_the_reason(case, reason, tmp_path):

@@ -3,7 +3,6 @@
 import json
 import re
 import runpy
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -44,14 +43,13 @@ def check_report(path, *says):
 
 
 @pytest.mark.long
-def test_demo(tmp_path, examples):
+def test_demo(tmp_path, examples, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
-    command = [sys.executable, examples / "demo.py", "--out", tmp_path, *SHORT]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    check_files(tmp_path, result.stdout)
+    run(examples, "demo.py", tmp_path, monkeypatch)
+    told = capsys.readouterr()
+    check_files(tmp_path, told.out)
     check_report(tmp_path / "report.html", "EMT: time of a step", "virial RMSE")
-    assert "step 20/20" in result.stderr  # the progress of the training, in lines where there is no terminal
+    assert "step 20/20" in told.err  # the progress of the training, in lines where there is no terminal
     model = mdops.load(tmp_path / "model/model.safetensors")
     assert sorted(model.type_map) == ["Al", "Cu"]
     ours, theirs = (ase.io.read(tmp_path / f"{name}.extxyz", ":") for name in ("model", "reference"))

@@ -127,8 +127,9 @@ def data(atoms: Atoms, types=None, kinds: int = 2) -> str:
     return "\n".join(lines).replace("np.float64(", "").replace(")", "") + "\n"
 
 
-def script(style: str, boundary: str = "p p p", more: str = "run 0", coeff: str = "") -> str:
-    names = " ".join(mdops.load(ROOT / "tests/data/reference/base/model.dp").type_map)
+def script(style: str, boundary: str = "p p p", more: str = "run 0", coeff: str = "", case: str = "") -> str:
+    folder = f"reference_kinds/{case}" if case else "reference/base"
+    names = " ".join(mdops.load(ROOT / f"tests/data/{folder}/model.dp", spline=False).type_map)
     return f"""
     units metal
     atom_style atomic
@@ -201,6 +202,26 @@ def test_answers(run, models, cell, boundary, pbc, precision, ranks):
     symmetric = 0.5 * (of_atoms + of_atoms.transpose(0, 2, 1))
     assert_near(rows[:, 8:14], symmetric.reshape(-1, 9)[:, list(SIX)], other, "virials of atoms")
     assert_near(rows[:, 14:], of_atoms.reshape(-1, 9)[:, list(NINE)], other, "centroid virials")
+
+
+@pytest.mark.parametrize(
+    "case", ["hybrid", "hybrid_r_t", "se_atten_v2_davg_zero", "se_e3_options", "se_e3_tebd_base"]
+)
+def test_other_kinds(run, tmp_path, case):
+    potential = mdops.load(
+        ROOT / f"tests/data/reference_kinds/{case}/model.dp", dtype="float64", overflow="extend"
+    )
+    path = tmp_path / "model.safetensors"
+    potential.save(path, core=["float64"])
+    atoms = crystal(TRICLINIC)
+    (run.folder / "data.lmp").write_text(data(atoms, kinds=len(potential.type_map)))
+    done = run(script(f"mdops {path} precision float64 overflow extend", case=case), 2)
+    line, rows, wanted = thermo(done), run.dumped(), expected(path, atoms)
+    assert_near(line[1], wanted["energy"][0], 1e-10, "energy")
+    virial = wanted["virial"][0].ravel()[list(SIX)] * BAR_PER_EV
+    assert_near(line[2:8] * line[8], virial, 1e-8, "virial")
+    assert_near(rows[:, 4:7], wanted["forces"], 1e-8, "forces")
+    assert_near(rows[:, 7], wanted["atom_energy"], 1e-9, "atom energies")
 
 
 @pytest.mark.parametrize("ranks", RANKS)

@@ -13,7 +13,7 @@ from ase.io import read
 from mdops.calculator import MDOps
 from mdops.md import Output, Physics, run
 
-STEPS, KILLS = 400, 6
+STEPS, KILLS = 240, 4
 
 
 def simulate(folder, name, start, potential, physics, engine):

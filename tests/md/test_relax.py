@@ -96,7 +96,7 @@ def stopped(frames, arguments):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_kill_leaves_no_trace(folder, kind, monkeypatch):
     """Stopped in the middle of a write of the trajectory, and told to go on: the same bits as never stopped."""
-    options = ("--cell", kind, "--trajectory", "way.traj", "--interval", "1", "--fmax", "0.002")
+    options = ("--cell", kind, "--trajectory", "way.traj", "--interval", "1", "--fmax", "0.01")
     whole, killed = folder / "whole", folder / "killed"
     for place in (whole, killed):
         place.mkdir()

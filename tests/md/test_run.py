@@ -359,12 +359,13 @@ class TestCommittee:
 class TestEngine:
     """The same runs on the device, with files and checkpoints as through ASE."""
 
-    def calculator(self, device):
-        return MDOps(MODEL, device=device, dtype="float64" if device == "cpu" else "float32")
+    @pytest.fixture
+    def calculator(self, models):
+        return lambda device: MDOps(models(device))
 
     @pytest.mark.parametrize("name", ENSEMBLES)
     @pytest.mark.parametrize("suffix", [".traj", ".xyz"])
-    def test_frames_log_and_restart(self, alloy, tmp_path, name, device, suffix):
+    def test_frames_log_and_restart(self, calculator, alloy, tmp_path, name, device, suffix):
         physics = dataclasses.replace(ENSEMBLES[name], checkpoint_every=20)
         start, written = alloy.copy(), {}
         for kind, ends in (("whole", [70]), ("parts", [20, 40, 70])):
@@ -372,7 +373,7 @@ class TestEngine:
             folder.mkdir()
             for end in ends:
                 atoms = start.copy()
-                atoms.calc = self.calculator(device)
+                atoms.calc = calculator(device)
                 trajectory = folder / f"md{suffix}"
                 run_files = output(folder, end, trajectory=trajectory, restart=True)
                 summary = run(atoms, physics, run_files, engine=True)
@@ -388,11 +389,11 @@ class TestEngine:
         assert (summary.drift is None) == (name == "langevin")
 
     @pytest.mark.parametrize("name", ["nve", "nose-hoover", "npt", "flexible"])
-    def test_log_is_that_of_ases_integrator(self, alloy, tmp_path, name, device):
+    def test_log_is_that_of_ases_integrator(self, calculator, alloy, tmp_path, name, device):
         physics, start = ENSEMBLES[name], alloy.copy()
         set_velocities(start, physics, np.random.default_rng(0), anew=True)
-        start.calc, atoms = self.calculator(device), start.copy()
-        atoms.calc = self.calculator(device)
+        start.calc, atoms = calculator(device), start.copy()
+        atoms.calc = calculator(device)
         run(atoms, physics, output(tmp_path))
         heading, *lines = (tmp_path / "md.log").read_text().splitlines()
         line = dict(zip(heading.split(), map(float, lines[-1].split()), strict=True))
@@ -408,16 +409,16 @@ class TestEngine:
         assert line["density/(g/cm^3)"] == pytest.approx(density, rel=1e-5)
         assert line["V/A^3"] == pytest.approx(atoms.get_volume(), abs=1e-3)
 
-    def test_an_explosion_leaves_the_frames_before_it(self, alloy, tmp_path, device):
+    def test_an_explosion_leaves_the_frames_before_it(self, calculator, alloy, tmp_path, device):
         """Too long a time step for so hot a crystal, some ten steps long."""
-        alloy.calc = self.calculator(device)
+        alloy.calc = calculator(device)
         with pytest.raises(UnstableRunError, match=r"blew up at step \d+") as caught:
             run(alloy, Physics("nve", 3000, 40), output(tmp_path, 500, interval=1))
         frames, step = read(tmp_path / "md.traj", ":"), int(re.search(r"step (\d+)", str(caught.value))[1])
         assert step > 5 and [f.info["step"] for f in frames] == list(range(step))
         assert all(np.isfinite(f.positions).all() for f in frames)
 
-    def test_files_that_cannot_be_written_stop_the_run(self, alloy, tmp_path, monkeypatch):
+    def test_files_that_cannot_be_written_stop_the_run(self, calculator, alloy, tmp_path, monkeypatch):
         """From the second frame on: it is the writing thread that fails."""
         write, frames = ExtxyzTrajectory.write_frame, []
 
@@ -426,7 +427,7 @@ class TestEngine:
                 raise OSError("no space left on device")
             frames.append(write(file, atoms))
 
-        alloy.calc = self.calculator("cpu")
+        alloy.calc = calculator("cpu")
         monkeypatch.setattr(ExtxyzTrajectory, "write_frame", fill)
         with pytest.raises(OSError, match="no space left"):
             run(alloy, ENSEMBLES["nve"], output(tmp_path, trajectory=tmp_path / "md.xyz"), engine=True)

@@ -1,5 +1,6 @@
 """The evaluator of DPA-1 with attention on splines: DeePMD-kit's answers, the nets' own, every option."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -32,6 +33,7 @@ KINKED = "dpa1_strip_rough"  # silut: splines follow it slowly
 SPLINES, FLOAT32 = (1e-9, 1e-7), (5e-6, 3e-5)
 
 
+@functools.cache
 def load(case, dtype="float64", device="cpu"):
     overflow = "truncate" if "overflow" in case else "error"
     return mdops.load(KINDS / case / "model.dp", dtype=dtype, overflow=overflow, device=device)

@@ -1,12 +1,14 @@
 """DeePMD-kit's models and answers: those of tests/data/reference, and of ../shared when it is there."""
 
+import functools
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from mdops import Potential
+from mdops import Potential, load
 from mdops.models import model_of_tree
 from mdops.system import System
 
@@ -39,6 +41,14 @@ def model_path(case: str) -> Path:
 
 def overflow_of(case: str) -> str:
     return "truncate" if case in OVERFLOWING else "error"
+
+
+@functools.cache
+def loaded(case: str, dtype: str = "float64", *, spline: bool = True) -> Potential:
+    """On the CPU, for tests that change nothing of it; what loading warns of has tests of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load(model_path(case), dtype=dtype, spline=spline, overflow=overflow_of(case))
 
 
 def references(folder: Path) -> list[Reference]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from ase.build import bulk
-from reference_cases import DATA, SHARED, model_path, overflow_of, references, relative_error
+from reference_cases import DATA, SHARED, loaded, model_path, overflow_of, references, relative_error
 
 from mdops import load
 from mdops.evaluators import SIMULATE
@@ -45,11 +45,11 @@ def quiet(case, **options):
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_evaluator_has_the_pair_formulas(case):
-    exact = quiet(case, dtype="float64", spline=False)
+    exact = loaded(case, spline=False)
     for one in references(DATA / case):
         wanted = by_pairs(exact, one)
         for dtype, tolerance in (("float64", 1e-7), ("float32", 5e-5)):
-            potential = quiet(case, dtype=dtype)
+            potential = loaded(case, dtype)
             kinds = [kind for kind in SIMULATE if kind.why_not(potential) is None]
             assert len(kinds) >= 2
             for kind in kinds:
@@ -69,7 +69,7 @@ def test_every_evaluator_has_the_pair_formulas(case):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", ["base", "se_a_alloy", "overflow"])
 def test_their_sum_is_the_virial_and_nothing_else_changes(case, dtype):
-    potential = quiet(case, dtype=dtype)
+    potential = loaded(case, dtype)
     for one in references(DATA / case):
         s = one.system
         plain, found = potential.evaluate(s), potential.evaluate(s, atom_virial=True)

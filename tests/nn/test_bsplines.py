@@ -4,14 +4,30 @@ import pytest
 import torch
 
 from mdops.evaluators.spline import basis_matrix, collocation
+from mdops.models.angles import AngleKnots
 from mdops.nn.bsplines import basis, inverse_basis
+from mdops.nn.pieces import spline
 
 
-@pytest.mark.parametrize("intervals", [2, 3, 31, 32])
+@pytest.mark.parametrize("intervals", [2, 3, 31, 32, 200])
 def test_coefficients_give_the_values_at_the_points(intervals):
     x, inverse = collocation(intervals)
     unit = basis_matrix(x, intervals) @ inverse
     torch.testing.assert_close(unit, torch.eye(intervals + 5, dtype=torch.float64), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("knots", [AngleKnots(0, 10, 4, 0.5, 0.0), AngleKnots(-8, 20, 6, 0.5, 0.0)])
+def test_inverse_on_pieces_that_widen_a_thousandfold(knots):
+    """Many blocks of it, of rows and columns of very different intervals."""
+    found = spline(knots.grid)
+    half = knots.grid.knots()
+    breaks = torch.cat([-half.flip(0)[:-1], half])
+    ends = torch.arange(1.0, 6.0, dtype=torch.float64) * (half[-1] - half[-2])
+    every = torch.cat([breaks[0] - ends.flip(0), breaks, breaks[-1] + ends])
+    interval = (torch.searchsorted(breaks, found.points, right=True) - 1).clamp(max=len(breaks) - 2)
+    near = found.inverse[interval[:, None] + torch.arange(6)]
+    unit = (basis(found.points, interval, every)[..., None] * near).sum(1)
+    torch.testing.assert_close(unit, torch.eye(len(unit), dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 def test_basis_on_uniform_knots_is_that_of_the_matrix():

@@ -10,8 +10,8 @@ from reference_cases import (
     CASES,
     DATA,
     composed,
+    loaded,
     model_path,
-    overflow_of,
     references,
     relative_error,
 )
@@ -35,11 +35,11 @@ COMPOSED_ONLY = ("atom_ener_shared", "axis_all")
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_fused_is_composed(case, dtype):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        potential = load(model_path(case), dtype=dtype, overflow=overflow_of(case))
+        potential = loaded(case, dtype)
         if potential.grid is None:
             pytest.skip("a net with kinks has no spline within the error bound")
         assert isinstance(potential.evaluator(), Autograd) == (case in COMPOSED_ONLY)
@@ -47,7 +47,7 @@ def test_fused_is_composed(case, dtype):
             asked = (reference.system, None, reference.fparam, reference.aparam)
             fused, plain = potential.evaluate(*asked, atom_virial=True), potential.evaluate(*asked)
             expected = composed(potential, *asked[:1], *asked[2:])
-            tolerance = 1e-10 if dtype == torch.float64 else 1e-4
+            tolerance = 1e-10 if dtype == "float64" else 1e-4
             assert fused.keys() == expected.keys()
             for name, value in fused.items():
                 assert relative_error(value, expected[name]) < tolerance, (reference.name, name)
@@ -409,6 +409,7 @@ def errors_of_rounding(potential: Potential) -> dict[str, float]:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("atoms", [96, 1920])
 @pytest.mark.parametrize("activation", ["tanh", "gelu", "softplus"])
 @pytest.mark.parametrize(
     "widths",
@@ -431,20 +432,20 @@ def errors_of_rounding(potential: Potential) -> dict[str, float]:
         (5, 10),
     ],
 )
-def test_nets_of_many_shapes_on_a_gpu(widths, activation):
-    """As one kernel on Hopper, of each kind of chain, or a kernel a product: layers twice as wide as their input, and
-    many layers."""
+def test_nets_of_many_shapes_on_a_gpu(widths, activation, atoms):
+    """As one kernel on Hopper, of clusters or of each kind of chain, or a kernel a product: layers twice as wide as
+    their input, and many layers."""
     shape = ((46, 92), 6.0, (25, 50, 100), 16, widths)
     double = sample_model(*shape, torch.float64, activation=activation)
     double.use_spline(0.5)
     single = sample_model(*shape, activation=activation)
     single.use_spline(0.5)
     single = single.to("cuda")
-    system = from_atoms([sample_box(1920, double.type_map)], double.type_map)
+    system = from_atoms([sample_box(atoms, double.type_map)], double.type_map)
     pairs = listed(double, system)
     expected, _ = double.evaluator()(system, pairs, None, None)
     result, _ = single.evaluator()(*moved(system, pairs, "cuda"), None, None)
-    bounds = {"atom_energy": 2e-5, "forces": 2e-4, "virial": 2e-4}
+    bounds = {"atom_energy": 3e-5, "forces": 2e-4, "virial": 2e-4}
     for name, bound in bounds.items():
         assert relative_error(result[name].cpu(), expected[name]) < bound, name
     rounded = errors_of_rounding(double)

@@ -1,13 +1,13 @@
 """Steps by ops without a graph: what GPUs take in float64. The ops run on the CPU, too, and so does the comparison."""
 
+import copy
 import dataclasses
 import warnings
 
 import pytest
 import torch
-from reference_cases import CASES, DATA, composed, model_path, overflow_of, references, relative_error
+from reference_cases import CASES, DATA, composed, loaded, references, relative_error
 
-from mdops import load
 from mdops.cli.sample_model import sample_box, sample_model
 from mdops.evaluators.fused import why_not_net
 from mdops.evaluators.moment_steps import MomentSteps
@@ -18,9 +18,7 @@ from mdops.system import from_atoms
 
 def taken(case):
     """A model in float64, if these steps take it somewhere."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        potential = load(model_path(case), dtype=torch.float64, overflow=overflow_of(case))
+    potential = loaded(case)
     if not MomentSteps.knows(potential):
         pytest.skip("another descriptor")
     reason = SplineModel.why_not(potential) or why_not_rows(potential) or why_not_net(potential)
@@ -53,7 +51,7 @@ def test_float64_on_a_gpu_is_the_cpu(case):
     expected = potential.evaluate(
         reference.system, None, reference.fparam, reference.aparam, atom_virial=True
     )
-    gpu = potential.to("cuda")
+    gpu = copy.deepcopy(potential).to("cuda")
     assert isinstance(gpu.evaluator(), MomentSteps)
     fields = {f.name: getattr(reference.system, f.name) for f in dataclasses.fields(reference.system)}
     system = type(reference.system)(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ase.io import read, write
-from reference_cases import model_path, overflow_of, references, relative_error
+from reference_cases import loaded, model_path, references, relative_error
 from small_systems import EMT, small_config
 
 import mdops
@@ -165,7 +165,9 @@ def test_calibration_leaves_less_error_than_rounding_alone():
 )  # fmt: skip
 def test_all_evaluators_round_alike(case, scheme, dtype, device):
     """Beside PyTorch's own way: as near as rounding allows, where a last bit may turn a number into the next one."""
-    full = load(model_path(case), dtype=dtype, device=device, overflow=overflow_of(case))
+    full = loaded(case, dtype)
+    if device != "cpu":
+        full = copy.deepcopy(full).to(device)
     model = quantize(full, scheme)
     name = model.evaluator().name
     assert name == ("splines" if "exclude_types" in case and "atom" not in case else "low-bit")

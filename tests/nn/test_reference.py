@@ -1,7 +1,5 @@
 """Every model option against DeePMD-kit's own answers, in every way of computing."""
 
-import warnings
-
 import pytest
 import torch
 from reference_cases import (
@@ -11,8 +9,8 @@ from reference_cases import (
     ROUNDED,
     SHARED,
     SHARED_CASES,
+    loaded,
     model_path,
-    overflow_of,
     references,
     relative_error,
 )
@@ -36,17 +34,10 @@ def check(potential, folder, tolerance):
                 assert error < tolerance["energy" not in name], f"{case.name}: {name} is off by {error:.1e}"
 
 
-def load_quietly(path, **options):
-    """Models with kinks, and close pairs of random structures, warn; that has tests of its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return load(path, **options)
-
-
 @pytest.mark.parametrize("spline", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_float64(case, spline):
-    potential = load_quietly(model_path(case), dtype="float64", spline=spline, overflow=overflow_of(case))
+    potential = loaded(case, spline=spline)
     tolerance = FLOAT32 if case in ROUNDED else SPLINE if spline else EXACT
     check(potential, DATA / case, tolerance)
 
@@ -54,7 +45,7 @@ def test_float64(case, spline):
 @pytest.mark.parametrize("spline", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_float32(case, spline):
-    potential = load_quietly(model_path(case), dtype=torch.float32, spline=spline, overflow=overflow_of(case))
+    potential = loaded(case, "float32", spline=spline)
     check(potential, DATA / case, FLOAT32)
 
 

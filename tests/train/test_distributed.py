@@ -4,12 +4,11 @@ import contextlib
 import io
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from children import python
 from processes import together
 from small_systems import EMT, alloy, write_system
 from test_full_validation import table as read_table
@@ -136,16 +135,8 @@ def test_errors_are_raised_in_every_process(tmp_path):
 
 
 def torchrun(*args, folder):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, "-m", "mdops", "train", "input.json", *args],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return python(*run, "-m", "mdops", "train", "input.json", *args, cwd=folder)
 
 
 def refused_again(folder):

@@ -14,7 +14,7 @@ from mdops.errors import ConfigError
 from mdops.io import read_model
 from mdops.train.loop.trainer import Trainer
 
-KILLS, STEPS = 12, 200
+KILLS, STEPS = 8, 100
 
 
 def train(folder, save_freq):

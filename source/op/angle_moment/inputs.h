@@ -1,7 +1,7 @@
 // The arguments of the ops of angle moments, checked at entry.
 #pragma once
 
-#include "angle_moment/angle_moment.h"
+#include "angle_moment/shape.h"
 #include "common/descriptor_args.h"
 
 namespace mdops {
@@ -18,12 +18,11 @@ struct AngleInputs : DescriptorInputs {
         octaves(octaves_),
         fineness(fineness_),
         gated(gated_) {
-    if (exponent < -40 || exponent > 40 || octaves < 1 || octaves > 60 || fineness < 0 || fineness > 12)
-      fail(op, "arguments `exponent`, `octaves` and `fineness` are " + std::to_string(exponent) + ", " +
-                   std::to_string(octaves) + " and " + std::to_string(fineness) +
-                   ", expected them in -40 .. 40, 1 .. 60 and 0 .. 12");
-    if (ntypes > 1000)
-      fail(op, "argument `counts` has " + std::to_string(ntypes) + " types, expected 1000 at most");
+    const std::string refusal = angle_grid_refusal(exponent, octaves, fineness);
+    if (!refusal.empty()) fail(op, refusal);
+    if (ntypes > kMostAngleTypes)
+      fail(op, "argument `counts` has " + std::to_string(ntypes) + " types, expected " +
+                   std::to_string(kMostAngleTypes) + " at most");
   }
 
   int64_t pairs() const { return ntypes * (ntypes + 1) / 2; }
@@ -58,9 +57,9 @@ struct AngleTableInputs {
   AngleTableInputs(const Op& op, const AngleInputs& in, const Tensor& tables, const Tensor& gates)
       : plain(input(op, "tables", tables, in.dtype, {in.pairs(), in.pieces(), kAny, kAngleRow})),
         channels(plain.size(2)) {
-    if (channels < 1 || channels > 100000)
-      fail(op, "argument `tables` has " + std::to_string(channels) +
-                   " channels, expected one or more, 100000 at most");
+    if (channels < 1 || channels > kMostAngleChannels)
+      fail(op, "argument `tables` has " + std::to_string(channels) + " channels, expected one or more, " +
+                   std::to_string(kMostAngleChannels) + " at most");
     gated = input(op, "gates", gates, in.dtype, {kAny, in.pieces(), channels, kAngleRow});
     if (gated.size(0) != 0 && gated.size(0) != in.pairs())
       fail(op, "argument `gates` has " + std::to_string(gated.size(0)) +

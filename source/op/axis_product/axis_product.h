@@ -46,4 +46,23 @@ MDOPS_HD T axis_column_gradient(const AxisArgs<T>& p, const T* t, const T* g, in
   return sum;
 }
 
+// All of atom i, by one thread.
+template <class T>
+void axis_features(const AxisArgs<T>& p, int64_t i) {
+  T* d = p.out + i * p.d_size();
+  for (int k = 0; k < p.width; ++k)
+    for (int l = 0; l < p.axis; ++l) *d++ = axis_feature(p, p.t + i * p.t_size(), k, l);
+}
+template <class T>
+void axis_gradients(const AxisArgs<T>& p, int64_t i) {
+  const T *t = p.t + i * p.t_size(), *g = p.grad + i * p.d_size();
+  T* out = p.out + i * p.t_size();
+  for (int a = 0; a < p.rows; ++a)
+    for (int k = 0; k < p.width; ++k) {
+      T sum = axis_row_gradient(p, t, g, p.axis, a, k);
+      if (k < p.axis) sum += axis_column_gradient(p, t, g, p.axis, a, k, 0, 1);
+      *out++ = sum;
+    }
+}
+
 }  // namespace mdops

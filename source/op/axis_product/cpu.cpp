@@ -13,10 +13,7 @@ Tensor axis_product(const Tensor& t, int64_t axis) {
   dispatch_float(op, in.dtype, [&](auto zero) {
     const AxisArgs<decltype(zero)> p = in.args<decltype(zero)>(out, false);
     parallel(in.atoms, kAtoms, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        for (int k = 0; k < p.width; ++k)
-          for (int l = 0; l < p.axis; ++l)
-            p.out[i * p.d_size() + k * p.axis + l] = axis_feature(p, p.t + i * p.t_size(), k, l);
+      for (int64_t i = begin; i < end; ++i) axis_features(p, i);
     });
   });
   return out;
@@ -29,15 +26,7 @@ Tensor axis_product_backward(const Tensor& grad, const Tensor& t) {
   dispatch_float(op, in.dtype, [&](auto zero) {
     const AxisArgs<decltype(zero)> p = in.args<decltype(zero)>(out, true);
     parallel(in.atoms, kAtoms, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const auto *own = p.t + i * p.t_size(), *g = p.grad + i * p.d_size();
-        for (int a = 0; a < p.rows; ++a)
-          for (int k = 0; k < p.width; ++k) {
-            auto sum = axis_row_gradient(p, own, g, p.axis, a, k);
-            if (k < p.axis) sum += axis_column_gradient(p, own, g, p.axis, a, k, 0, 1);
-            p.out[i * p.t_size() + a * p.width + k] = sum;
-          }
-      }
+      for (int64_t i = begin; i < end; ++i) axis_gradients(p, i);
     });
   });
   return out;

@@ -54,16 +54,6 @@ class Gpu {
     check(cudaGetLastError());
   }
 
-  // The same in clusters of so many blocks side by side, which share memory (from sm_90 on).
-  template <class... Parameters, class... Args>
-  void launch_clusters(void (*kernel)(Parameters...), int64_t blocks, int cluster, int threads,
-                       int64_t shared, const Args&... args) const {
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-    launch_with(attribute, kernel, blocks, threads, shared, args...);
-  }
-
   // The same for a kernel that calls `follow_kernels` (common/early.h): its blocks may begin while the kernel
   // before is under way, if that calls it, too. For kernels one after the other that take a few microseconds.
   // Only if it leaves multiprocessors idle: larger ones are in each other's way. And on Hopper alone, where
@@ -71,15 +61,21 @@ class Gpu {
   template <class... Parameters, class... Args>
   void launch_early(void (*kernel)(Parameters...), int64_t blocks, int threads, int64_t shared,
                     const Args&... args) const {
-#ifdef MDOPS_HOPPER
-    if (limits().capability == 90 && blocks <= limits().multiprocessors) {
-      cudaLaunchAttribute attribute{};
-      attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      attribute.val.programmaticStreamSerializationAllowed = 1;
-      return launch_with(attribute, kernel, blocks, threads, shared, args...);
-    }
-#endif
-    launch(kernel, blocks, threads, shared, args...);
+    if (!may_be_early(blocks)) return launch(kernel, blocks, threads, shared, args...);
+    cudaLaunchAttribute attribute = early();
+    launch_with(&attribute, 1, kernel, blocks, threads, shared, args...);
+  }
+
+  // In clusters of so many blocks side by side, which share memory (from sm_90 on). `follows`: it may be
+  // early, too.
+  template <class... Parameters, class... Args>
+  void launch_clusters(void (*kernel)(Parameters...), int64_t blocks, int cluster, int threads,
+                       int64_t shared, bool follows, const Args&... args) const {
+    cudaLaunchAttribute attributes[] = {{}, early()};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    const int count = follows && may_be_early(blocks) ? 2 : 1;
+    launch_with(attributes, count, kernel, blocks, threads, shared, args...);
   }
 
   // A size as the kernels count it.
@@ -133,9 +129,24 @@ class Gpu {
   }
 
  private:
+  bool may_be_early(int64_t blocks) const {
+#ifdef MDOPS_HOPPER
+    return limits().capability == 90 && blocks <= limits().multiprocessors;
+#else
+    return static_cast<void>(blocks), false;
+#endif
+  }
+
+  static cudaLaunchAttribute early() {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    return attribute;
+  }
+
   template <class... Parameters, class... Args>
-  void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Parameters...), int64_t blocks, int threads,
-                   int64_t shared, const Args&... args) const {
+  void launch_with(cudaLaunchAttribute* attributes, int count, void (*kernel)(Parameters...), int64_t blocks,
+                   int threads, int64_t shared, const Args&... args) const {
     if (blocks <= 0) return;
     if (blocks > std::numeric_limits<int32_t>::max()) refuse("too many atoms or pairs for one call");
     if (shared > kPlainShared) allow_shared(reinterpret_cast<const void*>(kernel), shared);
@@ -144,7 +155,7 @@ class Gpu {
     config.blockDim = dim3(static_cast<unsigned>(threads));
     config.dynamicSmemBytes = static_cast<size_t>(shared);
     config.stream = stream_;
-    config.attrs = &attribute, config.numAttrs = 1;
+    config.attrs = attributes, config.numAttrs = count;
     check(cudaLaunchKernelEx(&config, kernel, fitted<Parameters>(args)...));
   }
 

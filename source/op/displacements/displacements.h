@@ -18,7 +18,13 @@ MDOPS_HD void add_pair_gradient(const T* g, int32_t image, double* xi, double* x
   }
 }
 
-// Adds one pair's terms of force and virial, g = dE/dd:  F_i += g,  F_j -= g,  W[a][b] -= d[a] g[b].
+// A number of a pair's virial, g being dE/dd:  W[a][b] = -d[a] g[b].
+template <class T>
+MDOPS_HD double pair_virial(const T* g, const T* d, int a, int b) {
+  return -static_cast<double>(d[a]) * g[b];
+}
+
+// Adds one pair's terms of force and virial:  F_i += g,  F_j -= g,  and W.
 // DeePMD-kit books a pair's virial on the neighbour: `virial_j` is atom j's, `virial` its system's.
 template <class T>
 MDOPS_HD void add_pair_force(const T* g, const T* d, double* fi, double* fj, double* virial,
@@ -27,7 +33,7 @@ MDOPS_HD void add_pair_force(const T* g, const T* d, double* fi, double* fj, dou
     fi[a] += g[a];
     fj[a] -= g[a];
     for (int b = 0; b < 3; ++b) {
-      const double w = -static_cast<double>(d[a]) * g[b];
+      const double w = pair_virial(g, d, a, b);
       virial[3 * a + b] += w;
       virial_j[3 * a + b] += w;
     }

@@ -7,6 +7,7 @@
 #include "common/gpu.h"
 #include "gemm/gpu_args.h"
 #include "gemm/gpu_chain.h"
+#include "gemm/gpu_cluster.h"
 #include "gemm/gpu_layers.h"
 #include "gemm/gpu_pack.h"
 
@@ -14,7 +15,7 @@ namespace mdops {
 
 // The kernels for a call, and what they ask of its arrays.
 struct NetWay {
-  enum Kind { chain, wide, medium, small, none } kind;
+  enum Kind { cluster, chain, wide, medium, small, none } kind;
   int tile_rows, input_parts, output_parts;
 };
 
@@ -77,11 +78,26 @@ inline bool has_chain(const GpuNetShape& net, const GpuLimits& limits) {
 #endif
 }
 
-// By the device: large tiles where there are enough of them for its multiprocessors (the smallest tile shares
-// its depth among warps, so it is quicker where there are few), and the largest that its shared memory holds.
+inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limits) {
+#ifdef MDOPS_HOPPER
+  return limits.capability == 90 && ClusterMemory(net, parts).bytes <= limits.shared_bytes;
+#else
+  return static_cast<void>(net), static_cast<void>(parts), static_cast<void>(limits), false;
+#endif
+}
+
+// Up to so many rounds of blocks on the multiprocessors clusters are quicker than any other way.
+constexpr int kClusterRounds = 6;
+
+// By the device: clusters where they are few; then large tiles where there are enough of them for its
+// multiprocessors (the smallest tile shares its depth among warps, so it is quicker where there are few), and
+// the largest that its shared memory holds.
 template <int Parts>
 NetWay choose_way(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
   const int64_t tiles = blocks_for(rows, kMostTileRows);
+  if (blocks_for(rows, kClusterRows) * kClusterBlocks <= kClusterRounds * int64_t{limits.multiprocessors} &&
+      has_cluster(net, Parts, limits))
+    return {NetWay::cluster, kClusterRows, 0, kClusterBlocks};
   if (11 * tiles > limits.multiprocessors && has_chain(net, limits))
     return {NetWay::chain, kChainRows, Parts, kChainKinds[chain_kind(net)].groups_of_rows()};
   if (4 * tiles > limits.multiprocessors) {
@@ -163,6 +179,7 @@ struct NetMemory {
   LayerRows layers[GpuNetShape::kMostLayers];
 
   void take(Workspace& space, const NetWay& way, const GpuNetShape& net, int64_t rows) {
+    if (way.kind == NetWay::cluster) return;
     if (way.kind == NetWay::chain) {
       slopes = space.take<float2>(rows * (net.layers - 1) * (kChainKinds[chain_kind(net)].cols() / 2));
       return;
@@ -183,6 +200,8 @@ class NetCall {
 
   void run(NetWay::Kind kind) const {
     switch (kind) {
+      case NetWay::cluster:
+        return clusters();
       case NetWay::chain:
         return chain();
       case NetWay::wide:
@@ -197,6 +216,13 @@ class NetCall {
   }
 
  private:
+  // As one kernel of clusters.
+  void clusters() const {
+    const ClusterArgs a{p_, packed_, ClusterMemory(p_.net, Parts)};
+    gpu_.launch_clusters(cluster_kernel<Parts>, kClusterBlocks * tiles_, kClusterBlocks, kClusterThreads,
+                         a.memory.bytes, true, a);
+  }
+
   // As one kernel.
   void chain() const {
     ChainArgs a{};

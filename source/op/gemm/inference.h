@@ -26,6 +26,20 @@ struct NetBlock {
   }
 };
 
+// Whether the first layer adds its inputs: of a net without features, for whose groups nobody would keep
+// them.
+inline bool adds_extra(const NetShape& net) {
+  return net.features == 0 && net.residual[0];
+}
+
+// work(to, from) for the numbers of the first layer's outputs and the further inputs that are added to them.
+template <class T, class Work>
+inline void each_added(const NetShape& net, const Panels<T>& outputs, const Panels<T>& extra,
+                       const Work& work) {
+  for (int64_t row = 0; adds_extra(net) && row < net.neurons[0]; ++row)
+    outputs.each([&](auto place) { work(place.in(outputs, row), place.in(extra, row % net.extra)); });
+}
+
 // Fills the block's values and slopes, from features and further inputs.
 template <class T, class Source, class Form>
 inline void net_forward(const Net<T>& net, const NetBlock<T>& block, const Source& source, const Form& form) {
@@ -39,6 +53,9 @@ inline void net_forward(const Net<T>& net, const NetBlock<T>& block, const Sourc
         slope[k] = df * timestep;
       };
     });
+    if (n == 0)
+      each_added(net.shape, block.value[0], block.extra,
+                 [](T* to, const T* from) { store(to, vector_at(to) + vector_at(from)); });
   });
 }
 

@@ -46,7 +46,8 @@ struct CpuCall : Op {
     HybridArgs<T> args{parts.data(), static_cast<int>(in.count()), in.widest(), in.net, weight};
     const ListArgs list = list_args(in.first());
     if (in.near) args.look = {&list, &*in.near, surely_far(*in.near)};
-    hybrid_step(*this, args, in.nets.const_data_ptr<T>(), results, within, grad_extra, near_weight);
+    hybrid_step(*this, args, in.nets.const_data_ptr<T>(), results, within, grad_extra,
+                static_cast<OtherInputs<T>*>(nullptr), near_weight);
   }
 };
 

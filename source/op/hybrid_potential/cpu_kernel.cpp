@@ -148,6 +148,7 @@ void block(const HybridArgs<T>& args, const DenseLayer<T>* layers, const int32_t
   for (int64_t a = 0; a < count; ++a)
     for (int64_t k = 0; k < extra; ++k) s.rows[a * extra + k] = first.extra[ids[a] * extra + k];
   rows_to_lanes(s.rows, extra, count, extra, s.net.extra);
+  if (!args.count) clear_from(s.net.value[0], 0);  // to which the products are added
   net_forward(net, s.net, features, [&](const PartGroup& group, const Panels<T>& to) {
     form_group(args.parts[group.part].net, s.part(args, group.part).t_lanes, group, to);
   });
@@ -168,6 +169,8 @@ void block(const HybridArgs<T>& args, const DenseLayer<T>* layers, const int32_t
     const int64_t cols = net.neurons(0);
     product(net, nullptr, extra, cols, ByRow<T>{layers[0].weight + args.net.features * cols, cols},
             s.net.slope[0], s.grad_extra, false);
+    each_added(args.net, s.net.value[0], s.grad_extra,
+               [](const T* grad, T* to) { store(to, vector_at(to) + vector_at(grad)); });
     lanes_to_rows(s.grad_extra, count, extra, s.rows, extra);
     for (int64_t a = 0; a < count; ++a)
       for (int64_t k = 0; k < extra; ++k) out.grad_extra[ids[a] * extra + k] = s.rows[a * extra + k];

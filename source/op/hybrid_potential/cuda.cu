@@ -1,7 +1,6 @@
 #include "common/cuda.h"
-#include "hybrid_potential/gpu_run.h"
+#include "hybrid_potential/gpu_loops.h"
 #include "hybrid_potential/inputs.h"
-#include "spline_potential/gpu_fold.h"
 
 namespace mdops {
 
@@ -37,22 +36,18 @@ class GpuCall : public CudaOp {
     p.energy = energy.mutable_data_ptr<double>(), p.forces = forces.mutable_data_ptr<double>();
     p.virial = virial.mutable_data_ptr<double>(), p.nearest = nearest.mutable_data_ptr<float>();
     if (atom_virial && n) p.atom_virial = of_atoms.mutable_data_ptr<double>();
-    for (const StepArgs& part : parts) {
-      const std::string refusal = step_refusal<kHybridParts>(limits(), p.net.net, part.ntypes,
-                                                             part.moment_rows(), part.width, part.axis);
-      if (!refusal.empty()) fail(*this, refusal);
-    }
-    check_packed(*this, in.nets, GpuNet(p.net.net, kHybridParts).size);
+    const std::string refusal = hybrid_refusal(limits(), p.net.net, parts);
+    if (!refusal.empty()) fail(*this, refusal);
+    check_packed(*this, in.nets, hybrid_packed_size(p.net.net));
     const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
-    HybridOut out{weight, grad_extra.mutable_data_ptr<float>(), within.mutable_data_ptr<int32_t>()};
+    HybridOut out{weight, grad_extra.mutable_data_ptr<float>(), within.mutable_data_ptr<int32_t>(), {}};
     Tensor near_weight = empty(*this, {in.near ? n : 0}, ScalarType::Double);
     if (in.near)
       out.near = {
           list_args(first), *in.near, surely_far(*in.near), weight, near_weight.mutable_data_ptr<double>(),
           nullptr};
-    HybridCall call(*this, std::move(parts), in.widest(), out);
-    Tensor memory = empty(*this, {call.bytes()}, ScalarType::Byte);
-    call.run(memory.mutable_data_ptr());
+    Tensor memory = empty(*this, {hybrid_bytes(*this, parts, in.widest(), out)}, ScalarType::Byte);
+    run_hybrid(*this, parts, in.widest(), out, memory.mutable_data_ptr());
     return {energy, forces, virial, within, nearest, grad_extra, of_atoms, near_weight};
   }
 
@@ -83,24 +78,12 @@ Tensor hybrid_potential_pack(Tensors weights, Tensors biases, Tensors timesteps,
   shape.layers = in.layers.net.layers, shape.extra = static_cast<int>(in.extra);
   for (int n = 0; n < shape.layers; ++n) shape.neurons[n] = in.layers.net.neurons[n];
   const GpuNetShape net = hybrid_net(in.parts, shape);
-  if (!matrices_fit(net)) fail(op, "a layer of the fitting net has too many weights for a GPU");
-  std::vector<LayerWeights> layers;
-  for (const DenseLayer<float>& layer : in.layers.layers<float>())
-    layers.push_back({layer.weight, layer.bias, layer.timestep});
-  const int neurons = net.neurons[0];
-  Tensor folded = empty(op, {net.inputs, neurons}, ScalarType::Float);
-  op.clear(folded);
-  const float* from = layers[0].weight;
-  float* to = folded.mutable_data_ptr<float>();
-  for (const FittingShape& part : in.parts) {
-    const int count = Features(part.width, part.axis).count();
-    op.launch(fold_kernel, count, 256, 0, from, part.width, part.axis, 0, neurons, to);
-    from += part.features * neurons, to += static_cast<int64_t>(count) * neurons;
-  }
-  op.check(cudaMemcpyAsync(to, from, 4 * in.extra * neurons, cudaMemcpyDeviceToDevice, op.stream()));
-  layers[0].weight = folded.const_data_ptr<float>();
-  Tensor packed = empty(op, {GpuNet(net, kHybridParts).size}, ScalarType::Float);
-  NetPacker<kHybridParts>(op, net, layers, packed.mutable_data_ptr<float>()).pack();
+  const std::string refusal = hybrid_pack_refusal(net);
+  if (!refusal.empty()) fail(op, refusal);
+  Tensor folded = empty(op, {hybrid_folded_size(net)}, ScalarType::Float);
+  Tensor packed = empty(op, {hybrid_packed_size(net)}, ScalarType::Float);
+  pack_hybrid(op, in.parts, net, in.extra, in.layers.layers<float>(), folded.mutable_data_ptr<float>(),
+              packed.mutable_data_ptr<float>());
   return packed;
 }
 

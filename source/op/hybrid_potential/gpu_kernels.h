@@ -3,6 +3,7 @@
 // descriptor's step (spline_potential/gpu_moments.h, gpu_forces.h).
 #pragma once
 
+#include "hybrid_potential/gpu_loops.h"
 #include "hybrid_potential/hybrid_potential.h"
 #include "pair_table/gpu_near.h"
 #include "spline_potential/gpu_forces.h"
@@ -29,16 +30,6 @@ struct PartForces {
   int first_extra;
   bool ends;          // whether this kernel writes the energies and what follows
   float* grad_extra;  // (N, extra)
-};
-
-// Of atoms that go over to a pair table.
-struct NearRows {
-  ListArgs list;
-  NearArgs near;
-  double far;            // a nearest distance from which on c is 0
-  const double* weight;  // (N,); null: 1
-  double* c;             // (N,); null: not asked for
-  double* rest;          // (N,): weight (1 - c)
 };
 
 // c of the atoms of the rows, once their nearest neighbours are known.

@@ -4,30 +4,12 @@
 #include <vector>
 
 #include "hybrid_potential/gpu_kernels.h"
+#include "hybrid_potential/gpu_loops.h"
 #include "spline_potential/gpu_run.h"
 
 namespace mdops {
 
 constexpr int kHybridParts = 2;  // of float16 in the place of a number (gpu_shape.h)
-
-// The net behind the features of all descriptors, each in the order of `Features`, and the further inputs.
-inline GpuNetShape hybrid_net(const std::vector<FittingShape>& parts, NetShape net) {
-  GpuNetShape shape{};
-  int inputs = net.extra;
-  for (const FittingShape& part : parts) inputs += Features(part.width, part.axis).count();
-  shape.inputs = round_up(inputs, GpuNetShape::kInputUnit), shape.layers = net.layers;
-  for (int n = 0; n < net.layers; ++n) shape.neurons[n] = net.neurons[n], shape.residual[n] = net.residual[n];
-  shape.activation = net.activation[0], shape.threshold = static_cast<float>(net.threshold[0]);
-  return shape;
-}
-
-// What a step has beside the results of each descriptor's arguments.
-struct HybridOut {
-  const double* weight;
-  float* grad_extra;
-  int32_t* within;
-  NearRows near{};  // with what is left of the weights unset
-};
 
 class HybridCall {
  public:

@@ -115,15 +115,16 @@ struct HybridNetInputs {
                   const Integers& axis)
       : layers(op, std::move(weights), std::move(biases), std::move(timesteps), 1, 0),
         extra(layers.weights[0].size(0)) {
-    if (width.empty() || width.size() > kMostParts || width.size() != axis.size())
+    if (width.size() > kMostParts || width.size() != axis.size())
       fail(op, "arguments `width` and `axis` have " + std::to_string(width.size()) + " and " +
-                   std::to_string(axis.size()) + " numbers, expected as many, 1 to " +
-                   std::to_string(kMostParts));
+                   std::to_string(axis.size()) + " numbers, expected as many, " + std::to_string(kMostParts) +
+                   " at most");
     for (size_t p = 0; p < width.size(); ++p) {
       parts.push_back(fitting_shape(op, width[p], axis[p], {1}, 0));
       extra -= parts.back().features;
     }
-    if (extra < 0) fail(op, "argument `weights[0]` has fewer rows than there are features");
+    if (extra < 0 || (parts.empty() && extra == 0))
+      fail(op, "argument `weights[0]` has fewer rows than there are features, or none");
   }
 };
 

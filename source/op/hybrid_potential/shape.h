@@ -32,4 +32,38 @@ inline NetShape net_behind(const std::vector<FittingShape>& parts, const Fitting
   return net;
 }
 
+// Where the layers of a packed net stand.
+template <class T>
+std::vector<DenseLayer<T>> packed_layers(const NetShape& net, const T* at) {
+  std::vector<DenseLayer<T>> layers;
+  int64_t inputs = net.features + net.extra;
+  for (int n = 0; n < net.layers; ++n) {
+    const int64_t outputs = net.neurons[n], weights = inputs * outputs;
+    layers.push_back({at, at + weights, at + weights + outputs});
+    at += weights + 2 * outputs, inputs = outputs;
+  }
+  layers.push_back({at, at + inputs, nullptr});
+  return layers;
+}
+
+// The first weights of a packed net, which has those of two equal features added, in DeePMD-kit's order for
+// all of them: one of the two has the weights of both.
+template <class T>
+std::vector<T> unfolded_weights(const std::vector<FittingShape>& parts, const NetShape& net, const T* from) {
+  const int64_t columns = net.neurons[0];
+  std::vector<T> to;
+  for (const FittingShape& part : parts)
+    for (int k = 0; k < part.width; ++k)
+      for (int l = 0; l < part.axis; ++l) {
+        if (l > k) {
+          to.resize(to.size() + columns, T(0));
+        } else {
+          to.insert(to.end(), from, from + columns);
+          from += columns;
+        }
+      }
+  to.insert(to.end(), from, from + net.extra * columns);
+  return to;
+}
+
 }  // namespace mdops

@@ -128,7 +128,7 @@ void launch_wide(const Gpu& gpu, const Product& p) {
   const int64_t tiles = blocks_for(p.rows, kWideRows * Cluster) * blocks_for(p.cols, Columns) * Cluster;
   const int64_t most = gpu.limits().multiprocessors / Cluster * Cluster;
   gpu.launch_clusters(wide_kernel<A, B, Columns, InParts, Cluster>, tiles < most ? tiles : most, Cluster,
-                      kWideThreads, T::kShared, a, b, p);
+                      kWideThreads, T::kShared, false, a, b, p);
 }
 
 template <int Columns, int Cluster>

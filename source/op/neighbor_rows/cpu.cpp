@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 
 #include "common/parallel.h"
 #include "neighbor_rows/inputs.h"
+#include "neighbor_rows/listing.h"
 
 namespace mdops {
 
@@ -11,46 +11,13 @@ namespace {
 
 constexpr int64_t kAtomGrain = 16, kRowGrain = 512;  // a piece of work, at least
 
-// f(slot, type of the neighbour) for the neighbours of an atom within the cutoff.
-template <class T, class F>
-void each_near(const RowListArgs<T>& args, int64_t atom, const F& f) {
-  const SlotArgs<T>& list = args.list;
-  if (list.types[atom] < 0) return;
-  int64_t slot = atom * list.width;
-  for (int t = 0; t < list.ntypes; ++t)
-    for (int64_t last = slot + list.counts[atom * list.ntypes + t]; slot < last; ++slot) {
-      const T r2 = squared_length(list.displacements + 3 * slot);
-      if (within_cutoff(r2, args.cutoff2)) f(slot, t, r2);
-    }
-}
-
 template <class T>
 void list_rows(const RowListArgs<T>& args, const RowListResults<T>& out) {
-  const SlotArgs<T>& list = args.list;
-  out.offsets[0] = 0;
-  parallel(list.atoms, kAtomGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      int32_t rows = 0, taken = 0, within = 0;
-      T nearest = args.cutoff2;
-      each_near(args, i, [&](int64_t, int t, T r2) {
-        const int type = list.types[i];
-        ++within, rows += !args.masked(type, t), taken += args.takes(type, t);
-        nearest = nearest_of(nearest, r2);
-      });
-      out.offsets[i + 1] = rows, out.taken[i] = taken, out.within[i] = within;
-      out.nearest[i] = std::sqrt(nearest);
-    }
-  });
-  for (int64_t i = 0; i < list.atoms; ++i) out.offsets[i + 1] += out.offsets[i];
-  parallel(list.atoms, kAtomGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      int32_t* at = out.slots + out.offsets[i];
-      each_near(args, i, [&](int64_t slot, int t, T) {
-        if (!args.masked(list.types[i], t)) *at++ = static_cast<int32_t>(slot);
-      });
-    }
-  });
-  std::fill(out.slots + out.offsets[list.atoms], out.slots + list.atoms * list.width, -1);
+  const int64_t atoms = args.list.atoms;
+  parallel(atoms, kAtomGrain, [&](int64_t begin, int64_t end) { count_rows(args, begin, end, out); });
+  sum_offsets(atoms, out);
+  parallel(atoms, kAtomGrain, [&](int64_t begin, int64_t end) { fill_slots(args, begin, end, out); });
+  std::fill(out.slots + out.offsets[atoms], out.slots + atoms * args.list.width, -1);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> neighbor_rows(const Tensor& displacements,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "common/fixed_point.h"
+#include "pair_table/gpu_loops.h"
 #include "pair_table/gpu_near.h"
 
 namespace mdops {
@@ -19,18 +20,6 @@ constexpr int kTableThreads = 256;
 struct TableSums {
   int64_t *forces, *of_atoms, *virial;  // (N, 2, 3), (N, 2, 9) or null, (S, 2, 9)
   int32_t* failed;                      // (S,)
-};
-
-// As on the CPU; `blends` tells whether there are other energies.
-struct GpuTableTask {
-  const double *weight, *other;
-  bool blends;
-  NearArgs near;
-};
-
-struct GpuTableResults {
-  double *energy, *forces, *virial, *of_atoms, *nearest;
-  int32_t* within;
 };
 
 __device__ __forceinline__ double table_sum(const int64_t* parts, int columns) {

@@ -38,20 +38,39 @@ struct Places {
   // Calls add(t, count) for the absent neighbours of atom i, which has within[t] neighbours of each type. The
   // count is negative where a type has more neighbours than places.
   template <class Add>
-  MDOPS_HD void each_absent(int64_t i, int type, const int32_t* within, const Add& add) const {
-    if (absent) {
-      for (int t = 0; t < ntypes; ++t)
-        if (absent[i * ntypes + t]) add(t, absent[i * ntypes + t]);
+  MDOPS_HD void each_absent(int64_t i, int type, const int32_t* within, const Add& add) const;
+};
+
+// The same, told type by type: of() for each type in turn, then end().
+struct AbsentNeighbors {
+  const Places& places;
+  int64_t i;
+  int type;
+  int all_taken = 0;
+
+  template <class Add>
+  MDOPS_HD void of(int t, int within, const Add& add) {
+    if (places.absent) {
+      if (const int count = places.absent[i * places.ntypes + t]; count != 0) add(t, count);
       return;
     }
-    int all = 0;
-    for (int t = 0; t < ntypes; ++t) {
-      const int n = taken(type, t, within[t]);
-      all += n;
-      if (!padding && sel[t] != n) add(t, sel[t] - n);
-    }
-    if (padding && empty(all) > 0) add(padding[i], empty(all));
+    const int n = places.taken(type, t, within);
+    all_taken += n;
+    if (!places.padding && places.sel[t] != n) add(t, places.sel[t] - n);
+  }
+
+  template <class Add>
+  MDOPS_HD void end(const Add& add) const {
+    if (places.absent || !places.padding) return;
+    if (const int count = places.empty(all_taken); count > 0) add(places.padding[i], count);
   }
 };
+
+template <class Add>
+MDOPS_HD void Places::each_absent(int64_t i, int type, const int32_t* within, const Add& add) const {
+  AbsentNeighbors neighbors{*this, i, type};
+  for (int t = 0; t < ntypes; ++t) neighbors.of(t, within[t], add);
+  neighbors.end(add);
+}
 
 }  // namespace mdops

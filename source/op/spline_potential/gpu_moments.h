@@ -96,6 +96,10 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
   int kept = 0, k = 0;
   const double all = here.x[0] + here.x[1] + here.x[2];
   bool good = all == all;  // a position that is not a number counts without neighbours, too
+  AbsentNeighbors absent{p.places, i, type};
+  const auto add_slots = [&](int t, int slots) {
+    if (lane == 0) add_absent(norm, slots, Gated ? 0 : p.table_row(t), m);
+  };
   for (int t = 0; t < p.ntypes; ++t) {
     const int count = p.counts[static_cast<int64_t>(i) * p.ntypes + t];
     if (count < 0 || count > p.list_width - k) return false;
@@ -149,13 +153,12 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
     if (lane == 0) p.within[static_cast<int64_t>(i) * p.ntypes + t] = within;
     const int zeros = p.plain && p.places.zero(type, t) ? p.places.zeros(i, t, within) : 0;
     if (zeros != 0) add_zeroed(p, type, t, zeros, m);
+    if (norm.shift != 0) absent.of(t, within, add_slots);
     __syncwarp();
   }
   if (norm.shift != 0) {
     if (p.places.padding && (p.places.padding[i] < 0 || p.places.padding[i] >= p.ntypes)) return false;
-    if (lane == 0)
-      p.places.each_absent(i, type, p.within + static_cast<int64_t>(i) * p.ntypes,
-                           [&](int t, int slots) { add_absent(norm, slots, Gated ? 0 : p.table_row(t), m); });
+    absent.end(add_slots);
     __syncwarp();
   }
   for (int d = 16; d > 0; d /= 2) nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));

@@ -88,11 +88,14 @@ inline void launch_end(const Gpu& gpu, const StepArgs& p) {
   gpu.launch_early(end_kernel, blocks_for(std::max<int64_t>(of_atoms, 9 * p.systems), 256), 256, 0, p);
 }
 
-// A warp a row, each with so much shared memory; the kernel follows others early.
+// A warp a row, each with so much shared memory; the kernel follows others early. Where there are few rows
+// they go to many multiprocessors.
 template <class... Args>
 void launch_warps(const Gpu& gpu, void (*kernel)(Args...), int64_t rows, int bytes, const Args&... args) {
   int warps = kAtomThreads / kWarp;
-  while (warps > 1 && warps * bytes > std::min(kWarpsBytes, gpu.limits().shared_bytes)) warps /= 2;
+  const GpuLimits limits = gpu.limits();
+  while (warps > 1 && warps * bytes > std::min(kWarpsBytes, limits.shared_bytes)) warps /= 2;
+  while (warps > 1 && 2 * blocks_for(rows, warps) <= limits.multiprocessors) warps /= 2;
   gpu.launch_early(kernel, blocks_for(rows, warps), warps * kWarp, warps * bytes, args...);
 }
 

@@ -1,0 +1,132 @@
+"""What the C core reads of descriptors that are no sums over neighbours of functions of the distance: those of angles,
+and DPA-1 with layers of attention (docs/formats.md)."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from mdops.core.arrays import Arrays, array
+from mdops.errors import UnsupportedModelError
+from mdops.evaluators.grids import Sum, grid_of
+from mdops.evaluators.splined import SplineSum
+from mdops.models.angles import AngleDescriptor
+from mdops.models.contract import Descriptor
+from mdops.models.dpa1 import SeAttenV2
+from mdops.models.moments import TypeChoice
+from mdops.ops.angle_moment import POWERS, ROW
+from mdops.ops.neighbor_attention import SHIFT
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+
+def other_refusal(part: "Potential", other: Descriptor, cutoff: float, is_all: bool) -> str | None:
+    """Why the core has not a descriptor of a model whose list reaches to the cutoff (A); None if it has."""
+    if isinstance(other, AngleDescriptor):
+        if other.knots is None:
+            return part.why_no_angle_spline or "its nets of angles have no splines"
+        if not other.mixed and not is_all:
+            return "elements are chosen, and its neighbours of each type have places of their own"
+        return None
+    if not isinstance(other, SeAttenV2):
+        return f"of its descriptors {other.kind} goes by PyTorch's operations"
+    if bool(other.mean.any()):
+        return (
+            "its absent neighbours have the type of a system's first atom (`set_davg_zero` is false), which a program "
+            "that numbers atoms anew does not know"
+        )
+    if other.cutoff < cutoff and not other.options.is_smooth:
+        return f"neighbours beyond the cutoff of its {other.kind} take part in attention"
+    return None
+
+
+def other_member(
+    part: "Potential",
+    other: Any,
+    kinds: TypeChoice,
+    prefix: str,
+    precision: str,
+    accuracy: tuple[float, float],
+    arrays: Arrays,
+) -> dict[str, Any]:
+    """The description of a descriptor for these types, which is in float64; `accuracy` is that of splines: the smallest
+    distance (A) and the tolerance."""
+    index = kinds.index
+    constants = other.constants()
+    constants = other.std.new_empty(len(index), 0) if constants is None else constants[index]
+    arrays |= {f"{prefix}std": array(other.std[index]), f"{prefix}constants": array(constants)}
+    make = _angles if isinstance(other, AngleDescriptor) else _attention
+    return {
+        "is_angles": isinstance(other, AngleDescriptor),
+        "cutoff": other.cutoff,
+        "cutoff_smooth": other.cutoff_smooth,
+        "protection": other.protection,
+        "width": other.channels,
+        "gated": bool(other.gated),
+        "mixed": bool(other.mixed),
+        **make(part, other, kinds, prefix, precision, accuracy, arrays),
+    }
+
+
+def _angles(
+    part: "Potential",
+    d: AngleDescriptor,
+    kinds: TypeChoice,
+    prefix: str,
+    precision: str,
+    accuracy: tuple[float, float],
+    arrays: Arrays,
+) -> dict[str, Any]:
+    knots, index = d.knots, kinds.index
+    assert knots is not None
+    model: Any = part.model
+    mask = d.excluded if model.absent_pairs is None else d.excluded | model.absent_pairs
+    tables = F.pad(d.coefficients(knots.grid, index).transpose(-1, -2), (0, ROW - POWERS))
+    places = [d.slots] if d.mixed else d.sel
+    arrays |= {
+        f"{prefix}{precision}.tables": array(tables, precision),
+        f"{prefix}pair_mask": array(mask[index][:, index], "uint8"),
+        f"{prefix}sel": array(torch.tensor(places), "int32"),
+    }
+    grid = knots.grid._asdict()
+    return {"grid": {**grid, "r_min": knots.r_min, "error": knots.error}}
+
+
+def _attention(
+    part: "Potential",
+    d: Any,
+    kinds: TypeChoice,
+    prefix: str,
+    precision: str,
+    accuracy: tuple[float, float],
+    arrays: Arrays,
+) -> dict[str, Any]:
+    model: Any = part.model
+    one = Sum(model, d)
+    grid, problem = grid_of(one, *accuracy, kinds.numbers)
+    if grid is None:
+        raise UnsupportedModelError(problem or "")
+    splines = SplineSum(model, d, grid, kinds.numbers)
+    arrays |= {
+        f"{prefix}{precision}.tables": array(splines.fixed_table(), precision),
+        f"{prefix}pair_mask": array(splines.mask, "uint8"),
+        f"{prefix}zeroed": array(splines.zeroed, "uint8"),
+        f"{prefix}sel": array(splines.sel, "int32"),
+    }
+    layers = []
+    for n, layer in enumerate(d.layers):
+        for name, value in layer.weights()._asdict().items():
+            key = f"{prefix}layer.{n}.{name}"
+            if key not in arrays or precision == "float64":
+                arrays[key] = array(value, precision)
+        layers.append({"scale": layer.scale, "eps": layer.eps, "normalize": bool(layer.normalize)})
+    return {
+        "grid": {"s_max": grid.s_max, "r_min": grid.r_min, "error": grid.error},
+        "axis": d.axis_neuron,
+        "attention": d.options.attn,
+        "smooth": bool(d.options.is_smooth),
+        "by_angles": bool(d.options.attn_dotr),
+        "shift": SHIFT,
+        "layers": layers,
+    }

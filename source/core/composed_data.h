@@ -1,0 +1,62 @@
+// What a file has of models of several descriptors, of several models, and of pair tables.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/limits.h"
+#include "core/weights.h"
+#include "hybrid_potential/shape.h"
+#include "pair_table/pair_table.h"
+
+namespace mdops::core {
+
+// A standard model: its descriptors of sums, and the nets, which take further features from others.
+template <class T>
+struct SumsData {
+  std::vector<std::unique_ptr<Sums<T>>> sums;
+  std::vector<FittingShape> shapes;  // of each, and of the nets' layers
+  int widest = 0;
+  ExtraInputs<T> inputs;
+  NetShape net{};
+  int count = 0;  // of nets: one a type, or one for all
+  std::vector<T> nets;
+  std::vector<double> scale, shift;
+  std::vector<Limit> limits;
+
+  SumsData(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
+           int64_t ntypes, int64_t other_features);
+};
+
+struct TableData {
+  std::unique_ptr<bool[]> mask;
+  std::vector<double> coefficients, bias;
+  TableArgs table{};  // of these arrays
+  std::vector<Limit> limits;
+
+  TableData(const File& file, const Json& about, const std::string& prefix, int64_t ntypes);
+};
+
+// The whole, but for its members.
+struct ComposedData {
+  double cutoff, shortest, closest;  // A; closest: nearer atoms have no energy
+  std::vector<double> bias;
+  std::vector<uint8_t> has_energy;
+  bool all_have_energy;
+  std::vector<double> factors;  // of the members
+  // A blend's weights: of a model and a table.
+  bool blends = false;
+  std::unique_ptr<bool[]> near_mask;
+  NearArgs near{};
+
+  ComposedData(const File& file, const Json& about, const std::string& precision, int64_t ntypes);
+};
+
+// Which parameters a model takes whose members take these, the same where they take any; null: none.
+const Parameters& common_parameters(const std::vector<const Parameters*>& members);
+
+// The number, which must be above zero.
+double positive(const Json& about, const char* name);
+
+}  // namespace mdops::core

@@ -1,0 +1,409 @@
+// Models of several descriptors, of several models, and of pair tables, on a GPU: each part by its kernels,
+// over one list, one after the other in one stream.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/composed_data.h"
+#include "core/error.h"
+#include "core/gpu_base.h"
+#include "hybrid_potential/gpu_loops.h"
+#include "pair_table/gpu_loops.h"
+
+namespace mdops::core {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ inline int64_t thread_number() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+__global__ void add_kernel(const double* from, double factor, int64_t count, double* to) {
+  const int64_t k = thread_number();
+  if (k < count) to[k] += factor * from[k];
+}
+
+// 1 for atoms of types that have an energy, 0 for the others.
+__global__ void counted_kernel(const int32_t* types, const uint8_t* has_energy, int64_t atoms,
+                               double* weight) {
+  const int64_t i = thread_number();
+  if (i < atoms) weight[i] = types[i] < 0 ? 0.0 : has_energy[types[i]];
+}
+
+// How the parts of a blend are weighted.
+__global__ void blend_weights_kernel(const double* near, const double* counted, int64_t atoms, double* far,
+                                     double* table) {
+  const int64_t i = thread_number();
+  if (i < atoms) far[i] = (1 - near[i]) * counted[i], table[i] = near[i] * counted[i];
+}
+
+// Energies with a number of each type added.
+__global__ void shift_kernel(const double* from, const int32_t* types, const double* bias, double factor,
+                             int64_t atoms, double* to) {
+  const int64_t i = thread_number();
+  if (i < atoms) to[i] = from[i] + (types[i] < 0 ? 0.0 : factor * bias[types[i]]);
+}
+
+// A table's NaN is of atoms that are too near, and those alone have it.
+__global__ void blend_kernel(const double* near, const double* far_energy, const double* table_energy,
+                             int64_t atoms, double* energy) {
+  const int64_t i = thread_number();
+  if (i >= atoms) return;
+  energy[i] = (1 - near[i]) * far_energy[i] + (near[i] != 0 ? near[i] * table_energy[i] : 0.0);
+}
+
+__global__ void finish_kernel(const int32_t* types, const uint8_t* has_energy, const double* bias,
+                              int64_t atoms, double* energy) {
+  const int64_t i = thread_number();
+  if (i >= atoms) return;
+  const int type = types[i];
+  energy[i] = type < 0 || !has_energy[type] ? 0.0 : energy[i] + bias[type];
+}
+
+// What a part answers with, memory that the parts share: energies (all,) without weights, the rest with them.
+struct PartAnswer {
+  GpuArray<double> energy, forces, virial, atom_virial;
+  GpuArray<char> memory;
+
+  void resize(int64_t all, bool of_atoms) {
+    energy.resize(all), forces.resize(3 * all), virial.resize(9);
+    if (of_atoms) atom_virial.resize(9 * all);
+  }
+};
+
+class GpuPart {
+ public:
+  virtual ~GpuPart() = default;
+  // With weights of the atoms, or null.
+  virtual void run(const GpuCall& call, const double* weight, bool of_atoms, PartAnswer& answer) = 0;
+  // What there is to say of the neighbours of `run`.
+  virtual void ask(const GpuCall& call, double closest) = 0;
+  const Judge& judge() const { return judge_; }
+  const Parameters* parameters[2] = {};  // of frames and atoms
+
+ protected:
+  explicit GpuPart(const GpuBase& of) : base_(of) {}
+
+  const GpuBase& base_;
+  Judge judge_;
+};
+
+// A standard model of descriptors of sums.
+class GpuSumsPart : public GpuPart {
+ public:
+  GpuSumsPart(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
+              const Request& request, int32_t ntypes)
+      : GpuPart(of) {
+    const Json* const others = about.find("others");
+    if (others && !others->as_list().empty())
+      throw Error(
+          MDOPS_UNSUPPORTED,
+          "on GPUs this library has sums over neighbours and pair tables, not descriptors of angles or "
+          "with layers of attention: load it for the CPU");
+    const SumsData<float> own(file, about, prefix, request.precision, ntypes, 0);
+    inputs_ = own.inputs, widest_ = own.widest;
+    cutoff_ = own.sums[widest_]->cutoff;
+    parameters[0] = &inputs_.fparam, parameters[1] = &inputs_.aparam;
+    const cudaStream_t stream = base_.stream();
+    judge_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
+    scale_.copy(own.scale.data(), own.scale.size(), stream);
+    shift_.copy(own.shift.data(), own.shift.size(), stream);
+    for (size_t p = 0; p < own.sums.size(); ++p) {
+      StepArgs args{};
+      sums_.push_back(std::make_unique<GpuSums>(*own.sums[p], own.shapes[p], args, stream));
+      args.scale = scale_.data(), args.shift = shift_.data();
+      args.extra_size = own.net.extra, args.nets = own.count, args.systems = 1;
+      mixed_.push_back(own.sums[p]->mixed);
+      args_.push_back(args);
+    }
+    StepArgs& p = args_[widest_];
+    p.net.net = hybrid_net(own.shapes, own.net);
+    const std::string refusal = hybrid_refusal(base_.of("load").limits(), p.net.net, args_);
+    if (!refusal.empty()) throw Error(MDOPS_UNSUPPORTED, "on this GPU it cannot be: " + refusal);
+    p.net.net_size = hybrid_packed_size(p.net.net);
+    p.net.nets = nets_.resize(own.count * p.net.net_size);
+    for (int k = 0; k < own.count; ++k) upload(own, k);
+  }
+
+  void run(const GpuCall& call, const double* weight, bool of_atoms, PartAnswer& answer) override {
+    const int64_t all = call.all, counts = static_cast<int64_t>(args_.size()) * args_[0].ntypes;
+    const float* const extra = base_.extra(call, inputs_, extra_);
+    std::vector<StepArgs> parts = args_;
+    for (size_t k = 0; k < parts.size(); ++k) {
+      base_.set(call, parts[k]);
+      parts[k].places.padding = mixed_[k] ? call.zeros : nullptr;  // of type 0, as mean is zero
+      parts[k].extra = extra;
+    }
+    StepArgs& p = parts[widest_];
+    p.energy = answer.energy.data(), p.forces = answer.forces.data(), p.virial = answer.virial.data();
+    p.nearest = nearest_.resize(all);
+    if (of_atoms && all) p.atom_virial = answer.atom_virial.data();
+    const HybridOut out{weight, grad_extra_.resize(all * p.extra_size), within_.resize(all * counts)};
+    const Gpu gpu = base_.of("compute");
+    void* const memory = answer.memory.resize(hybrid_bytes(gpu, parts, widest_, out));
+    run_hybrid(gpu, parts, widest_, out, memory);
+  }
+
+  void ask(const GpuCall& call, double closest) override {
+    const int counts = static_cast<int>(args_.size()) * args_[0].ntypes;
+    judge_.ask(base_.of("compute"),
+               Judged<float>{nullptr, nearest_.data(), within_.data(), counts, cutoff_, closest},
+               call.centers);
+  }
+
+ private:
+  void upload(const SumsData<float>& own, int net) {
+    const cudaStream_t stream = base_.stream();
+    std::vector<DenseLayer<float>> layers = packed_layers(own.net, own.nets.data() + net * net_size(own.net));
+    const std::vector<float> first = unfolded_weights(own.shapes, own.net, layers[0].weight);
+    layers[0].weight = first.data();
+    int64_t inputs = own.net.neurons[0] ? static_cast<int64_t>(first.size()) / own.net.neurons[0] : 0;
+    std::vector<GpuArray<float>> numbers(3 * layers.size());
+    for (size_t n = 0; n < layers.size(); ++n) {
+      const bool hidden = n + 1 < layers.size();
+      const int64_t outputs = hidden ? own.net.neurons[n] : 1;
+      layers[n].weight = numbers[3 * n].copy(layers[n].weight, inputs * outputs, stream);
+      layers[n].bias = numbers[3 * n + 1].copy(layers[n].bias, outputs, stream);
+      if (hidden) layers[n].timestep = numbers[3 * n + 2].copy(layers[n].timestep, outputs, stream);
+      inputs = outputs;
+    }
+    const NetArgs& to = args_[widest_].net;
+    GpuArray<float> folded;
+    pack_hybrid(base_.of("load"), own.shapes, to.net, own.net.extra, layers,
+                folded.resize(hybrid_folded_size(to.net)), nets_.data() + net * to.net_size);
+    check_cuda(cudaStreamSynchronize(stream));
+  }
+
+  double cutoff_ = 0;
+  int widest_ = 0;
+  std::vector<bool> mixed_;
+  ExtraInputs<float> inputs_;
+  std::vector<std::unique_ptr<GpuSums>> sums_;
+  std::vector<StepArgs> args_;
+  GpuArray<float> nets_;
+  GpuArray<double> scale_, shift_;
+
+  // Of the last call: memory.
+  GpuArray<float> extra_, grad_extra_, nearest_;
+  GpuArray<int32_t> within_;
+};
+
+ListArgs list_of(const GpuCall& call, int ntypes) {
+  const GpuRows& rows = call.rows;
+  return {call.positions,
+          call.cell,
+          call.zeros,
+          rows.types.data(),
+          rows.neighbors.data(),
+          rows.images.data(),
+          rows.counts.data(),
+          call.all,
+          1,
+          rows.width,
+          ntypes};
+}
+
+// A pair table, alone or as what a blend has near atoms.
+class GpuTablePart : public GpuPart {
+ public:
+  GpuTablePart(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
+               const Request& request, int32_t ntypes)
+      : GpuPart(of), ntypes_(ntypes) {
+    const TableData own(file, about, prefix, ntypes);
+    const cudaStream_t stream = base_.stream();
+    table_ = own.table;
+    table_.pair_mask = mask_.copy(own.mask.get(), int64_t{ntypes} * ntypes, stream);
+    table_.coefficients = coefficients_.copy(own.coefficients.data(), own.coefficients.size(), stream);
+    bias_.copy(own.bias.data(), own.bias.size(), stream);
+    judge_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
+  }
+
+  double cutoff() const { return table_.cutoff; }
+
+  void run(const GpuCall& call, const double* weight, bool of_atoms, PartAnswer& answer) override {
+    blend(call, weight, nullptr, NearArgs{}, of_atoms, answer);
+  }
+
+  // The same with energies of another model, whose part of the weights' slopes this has; or null.
+  void blend(const GpuCall& call, const double* weight, const double* other, const NearArgs& near,
+             bool of_atoms, PartAnswer& answer) {
+    const Gpu gpu = base_.of("compute");
+    const ListArgs list = list_of(call, ntypes_);
+    double* const bare = other ? other_.resize(call.all) : nullptr;
+    const int64_t blocks = blocks_for(call.all, kThreads);
+    if (other)
+      gpu.launch(shift_kernel, blocks, kThreads, 0, other, list.types, bias_.data(), -1.0, call.all, bare);
+    double* const of = of_atoms && call.all ? answer.atom_virial.data() : nullptr;
+    const GpuTableResults out{answer.energy.data(),      answer.forces.data(),
+                              answer.virial.data(),      of,
+                              nearest_.resize(call.all), within_.resize(call.all * ntypes_)};
+    run_table(gpu, list, table_, {weight, bare, other != nullptr, near}, out,
+              answer.memory.resize(table_bytes(list, of)));
+    gpu.launch(shift_kernel, blocks, kThreads, 0, answer.energy.data(), list.types, bias_.data(), 1.0,
+               call.all, answer.energy.data());
+  }
+
+  void ask(const GpuCall& call, double closest) override {
+    const double* const nearest = is_told_ ? told_nearest_.data() : nearest_.data();
+    const int32_t* const within = is_told_ ? told_within_.data() : within_.data();
+    judge_.ask(base_.of("compute"), Judged<double>{nullptr, nearest, within, ntypes_, table_.cutoff, closest},
+               call.centers);
+  }
+
+  // A blend's neighbours are those of `near`, of all atoms, and not only of those that the table counts for.
+  void look(const GpuCall& call, const NearArgs& near, double* weights) {
+    is_told_ = true;
+    run_near(base_.of("compute"), list_of(call, ntypes_), near, weights,
+             told_within_.resize(call.all * ntypes_), told_nearest_.resize(call.all));
+  }
+
+ private:
+  const int ntypes_;
+  TableArgs table_{};
+  GpuArray<bool> mask_;
+  bool is_told_ = false;
+  GpuArray<double> coefficients_, bias_, other_, nearest_, told_nearest_;
+  GpuArray<int32_t> within_, told_within_;
+};
+
+class ComposedGpuModel : public GpuBase {
+ public:
+  ComposedGpuModel(const File& file, const Json& about, const Request& request)
+      : GpuBase(about, request), whole_(file, about, request.precision, ntypes()) {
+    const OnGpu here(index_);
+    cutoff_ = whole_.cutoff, shortest_ = whole_.shortest;
+    on_device([&] {
+      const std::vector<Json>& members = about.at("members").as_list();
+      std::vector<const Parameters*> parameters[2];
+      for (size_t m = 0; m < members.size(); ++m) {
+        const std::string prefix = "core." + std::to_string(m) + ".";
+        if (members[m].at("is_table").as_bool())
+          parts_.push_back(
+              std::make_unique<GpuTablePart>(*this, file, members[m], prefix, request, ntypes()));
+        else
+          parts_.push_back(std::make_unique<GpuSumsPart>(*this, file, members[m], prefix, request, ntypes()));
+        for (int k = 0; k < 2; ++k) parameters[k].push_back(parts_[m]->parameters[k]);
+      }
+      takes(common_parameters(parameters[0]), common_parameters(parameters[1]));
+      if (whole_.blends) table_ = static_cast<GpuTablePart*>(parts_[1].get());
+      has_energy_.copy(whole_.has_energy.data(), whole_.has_energy.size(), stream());
+      bias_.copy(whole_.bias.data(), whole_.bias.size(), stream());
+      near_ = whole_.near;
+      if (whole_.blends)
+        near_.pair_mask = near_mask_.copy(whole_.near_mask.get(), int64_t{ntypes()} * ntypes(), stream());
+      check_cuda(cudaStreamSynchronize(stream()));
+    });
+  }
+
+ protected:
+  void evaluate(const GpuCall& call, mdops_output& output) override {
+    const int64_t all = call.all;
+    const bool of_atoms = output.atom_virial;
+    const Gpu gpu = of("compute");
+    answer_.resize(all, of_atoms);
+    gpu.clear(energy_.resize(all), 8 * all), gpu.clear(forces_.resize(3 * all), 24 * all);
+    gpu.clear(virial_.resize(9), 72);
+    if (of_atoms) gpu.clear(atom_virial_.resize(9 * all), 72 * all);
+    launch(counted_kernel, all, call.rows.types.data(), has_energy_.data(), all, counted_.resize(all));
+    if (whole_.blends)
+      blend(call, of_atoms);
+    else
+      sum(call, of_atoms);
+    launch(finish_kernel, all, call.rows.types.data(), has_energy_.data(), bias_.data(), all, energy_.data());
+    total_.ask(gpu, Judged<double>{energy_.data(), nullptr, nullptr, 0, cutoff_, 0}, call.centers);
+    bring(call, {energy_.data(), forces_.data(), virial_.data(), atom_virial_.data()}, output);
+    conclude(output);
+  }
+
+ private:
+  template <class... Parameters, class... Args>
+  void launch(void (*kernel)(Parameters...), int64_t count, const Args&... args) const {
+    of("compute").launch(kernel, blocks_for(count, kThreads), kThreads, 0, args...);
+  }
+
+  // The atoms' weights; null: 1.
+  const double* weights() const { return whole_.all_have_energy ? nullptr : counted_.data(); }
+
+  void add(const GpuCall& call, double factor, bool of_atoms) {
+    launch(add_kernel, 3 * call.all, answer_.forces.data(), factor, 3 * call.all, forces_.data());
+    launch(add_kernel, 9, answer_.virial.data(), factor, 9, virial_.data());
+    if (of_atoms)
+      launch(add_kernel, 9 * call.all, answer_.atom_virial.data(), factor, 9 * call.all, atom_virial_.data());
+  }
+
+  void sum(const GpuCall& call, bool of_atoms) {
+    for (size_t m = 0; m < parts_.size(); ++m) {
+      parts_[m]->run(call, weights(), of_atoms, answer_);
+      launch(add_kernel, call.all, answer_.energy.data(), whole_.factors[m], call.all, energy_.data());
+      add(call, whole_.factors[m], of_atoms);
+      parts_[m]->ask(call, whole_.closest);
+    }
+  }
+
+  // The first model far from other atoms, the table near them.
+  void blend(const GpuCall& call, bool of_atoms) {
+    const int64_t all = call.all;
+    double *const near = near_weight_.resize(all), *const far = far_.resize(all);
+    double *const of_table = of_table_.resize(all), *const far_energy = far_energy_.resize(all);
+    table_->look(call, near_, near);
+    if (table_->cutoff() != near_.cutoff) {  // the table reports of the atoms that it looks at
+      NearArgs reach = near_;
+      reach.cutoff = table_->cutoff();
+      table_->look(call, reach, far);
+    }
+    table_->ask(call, whole_.closest);
+    launch(blend_weights_kernel, all, near, counted_.data(), all, far, of_table);
+    parts_[0]->run(call, far, of_atoms, answer_);
+    add(call, 1, of_atoms);
+    parts_[0]->ask(call, whole_.closest);
+    check_cuda(cudaMemcpyAsync(far_energy, answer_.energy.data(), 8 * all, cudaMemcpyDefault, stream()));
+    table_->blend(call, of_table, far_energy, near_, of_atoms, answer_);
+    add(call, 1, of_atoms);
+    launch(blend_kernel, all, near, far_energy, answer_.energy.data(), all, energy_.data());
+  }
+
+  // What the judges found.
+  void conclude(mdops_output& output) const {
+    Verdict all = total_.verdict();
+    for (const auto& part : parts_) {
+      Verdict found = part->judge().verdict();
+      found.energy = 0;
+      join(all, found);
+    }
+    output.energy = all.energy, output.nearest = all.nearest;
+    if (all.same != kNone) refuse_place(all.same, output);
+    for (const auto& part : parts_) {
+      const Verdict found = part->judge().verdict();
+      if (found.close != kNone)
+        refuse_close(found.close, part->judge().nearest(found.close, stream()), whole_.closest, output);
+    }
+    for (const auto& part : parts_) {
+      const Verdict found = part->judge().verdict();
+      if (found.crowded != kNone) refuse_first(part->judge(), found.crowded, output);
+    }
+  }
+
+  const ComposedData whole_;
+  std::vector<std::unique_ptr<GpuPart>> parts_;
+  GpuTablePart* table_ = nullptr;  // of a blend
+  NearArgs near_{};
+  GpuArray<uint8_t> has_energy_;
+  GpuArray<double> bias_;
+  GpuArray<bool> near_mask_;
+
+  // Of the last call: memory.
+  PartAnswer answer_;
+  Judge total_;
+  GpuArray<double> energy_, forces_, virial_, atom_virial_, counted_, near_weight_, far_, of_table_,
+      far_energy_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> composed_gpu_model(const File& file, const Json& about, const Request& request) {
+  return std::make_unique<ComposedGpuModel>(file, about, request);
+}
+
+}  // namespace mdops::core

@@ -1,0 +1,104 @@
+// Descriptors whose features are further inputs of the nets, on the CPU: those of angles between neighbours,
+// and DPA-1 with layers of attention.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/cpu_base.h"
+#include "core/weights.h"
+#include "hybrid_potential/cpu_loops.h"
+
+namespace mdops::core {
+
+// The neighbours of a few atoms, a row each, ordered by type, as the kernels of descriptors read them.
+template <class T>
+struct Block {
+  int64_t atoms = 0, width = 0;
+  std::vector<T> displacements;                   // (atoms, width, 3), A
+  std::vector<int32_t> neighbors, counts, types;  // (atoms, width), (atoms, ntypes), (atoms,)
+
+  void fill(const Atoms& from, const int32_t* ids, int64_t count, int ntypes);
+};
+
+// A descriptor, for all threads.
+template <class T>
+class Other {
+ public:
+  // What a thread works with: the features of a block's atoms, with the neighbours within the cutoff (atoms,
+  // ntypes), in the first column where types share places, and the distance of the nearest; and then the
+  // gradients of the pair vectors from that of the features.
+  class Worker {
+   public:
+    virtual ~Worker() = default;
+    virtual void form(const Block<T>& block, T* features, int32_t* within, T* nearest) = 0;
+    virtual void lead_on(const Block<T>& block, const T* grad, T* pairs) = 0;
+  };
+
+  virtual ~Other() = default;
+  virtual std::unique_ptr<Worker> worker() const = 0;
+
+  double reach = 0, shortest = 0;  // the cutoff, and the distance that the splines reach down to, A
+  bool mixed = false;              // places are of all types together
+  std::vector<int32_t> sel;
+  int64_t channels = 0;      // features of neighbours
+  std::vector<T> constants;  // (ntypes, E), which stand behind them
+  int64_t constant_count = 0;
+  int64_t width() const { return channels + constant_count; }
+
+ protected:
+  Other(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
+        int64_t types);
+
+  int ntypes = 0;
+  Cutoff<T> cutoff{};
+  std::vector<T> std;
+  std::unique_ptr<bool[]> pair_mask;
+};
+
+// The one that a file has.
+template <class T>
+std::unique_ptr<Other<T>> other_descriptor(const File& file, const Json& about, const std::string& prefix,
+                                           const std::string& precision, int64_t types);
+
+// All of a model's, in a step.
+template <class T>
+class OtherParts : public OtherInputs<T> {
+ public:
+  std::vector<std::unique_ptr<Other<T>>> descriptors;
+
+  bool empty() const { return descriptors.empty(); }
+  int64_t width() const;
+  // The one of the longest cutoff.
+  int widest() const;
+
+  // For the calls to come: `extra` and its gradient have so many columns, of which these are the first.
+  void at(const Atoms& atoms, int64_t columns, T* extra, const T* grad_extra);
+  std::vector<int32_t> within;  // (centers, descriptors, ntypes)
+  std::vector<T> nearest;       // (centers,), of the widest
+
+  void begin(int64_t threads) override;
+  void form(int64_t thread, const int32_t* ids, int64_t count) override;
+  void lead_on(int64_t thread, const int32_t* ids, int64_t count, PotentialResults<T>& sums) override;
+
+ private:
+  struct Thread {
+    std::vector<std::unique_ptr<typename Other<T>::Worker>> workers;
+    Block<T> block;
+    std::vector<T> features, nearest, pairs;
+    std::vector<int32_t> within;
+  };
+
+  const Atoms* atoms_ = nullptr;
+  int ntypes_ = 0;
+  int64_t columns_ = 0;
+  T* extra_ = nullptr;
+  const T* grad_extra_ = nullptr;
+  std::vector<Thread> threads_;
+
+ public:
+  explicit OtherParts(int ntypes) : ntypes_(ntypes) {}
+};
+
+}  // namespace mdops::core

@@ -1,0 +1,57 @@
+// A whole step of several descriptors on a GPU and the packing of its nets, for PyTorch's op and for callers
+// that do not know PyTorch; in float32's accuracy.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/gpu.h"
+#include "hybrid_potential/shape.h"
+#include "pair_table/pair_table.h"
+#include "spline_potential/gpu_step.h"
+
+namespace mdops {
+
+// Of atoms that go over to a pair table.
+struct NearRows {
+  ListArgs list;
+  NearArgs near;
+  double far;            // a nearest distance from which on c is 0
+  const double* weight;  // (N,); null: 1
+  double* c;             // (N,); null: not asked for
+  double* rest;          // (N,): weight (1 - c)
+};
+
+// What a step has beside the results of each descriptor's arguments.
+struct HybridOut {
+  const double* weight;  // (N,); null: 1
+  float* grad_extra;     // (N, extra)
+  int32_t* within;       // (N, descriptors, ntypes)
+  NearRows near{};       // the call finds memory for `rest`
+};
+
+// The net behind the features of all descriptors, each in the order of `Features`, and the further inputs.
+GpuNetShape hybrid_net(const std::vector<FittingShape>& parts, const NetShape& net);
+
+// Why the kernels cannot take a model on this device, or no net of this shape can be packed; empty if they
+// can.
+std::string hybrid_refusal(const GpuLimits& limits, const GpuNetShape& net,
+                           const std::vector<StepArgs>& parts);
+std::string hybrid_pack_refusal(const GpuNetShape& net);
+
+// The descriptors' inputs and sizes are given; results, and the net, of the one with the longest cutoff.
+// `memory` of the GPU has as many bytes as `hybrid_bytes` says.
+int64_t hybrid_bytes(const Gpu& gpu, const std::vector<StepArgs>& parts, int widest, const HybridOut& out);
+void run_hybrid(const Gpu& gpu, const std::vector<StepArgs>& parts, int widest, const HybridOut& out,
+                void* memory);
+
+// Numbers of a packed net, and of memory that packing needs for itself.
+int64_t hybrid_packed_size(const GpuNetShape& net);
+int64_t hybrid_folded_size(const GpuNetShape& net);
+
+// Packs a net whose layers, the output layer last, are in device memory: the first takes the features of all
+// descriptors and `extra` inputs.
+void pack_hybrid(const Gpu& gpu, const std::vector<FittingShape>& parts, const GpuNetShape& net,
+                 int64_t extra, const std::vector<DenseLayer<float>>& layers, float* folded, float* packed);
+
+}  // namespace mdops

@@ -1,0 +1,32 @@
+// What the ops on pair tables launch on a GPU, for PyTorch and for callers that do not know PyTorch.
+#pragma once
+
+#include "common/gpu.h"
+#include "pair_table/pair_table.h"
+
+namespace mdops {
+
+// Energies and forces of a table: atoms' weights, or null; of a blend the other energies, and which
+// neighbours make the weights.
+struct GpuTableTask {
+  const double *weight, *other;
+  bool blends;  // whether there are other energies
+  NearArgs near;
+};
+
+// Energy, nearest (N,), forces (N, 3), virial (S, 3, 3), of_atoms (N, 3, 3) or null, within (N, ntypes).
+struct GpuTableResults {
+  double *energy, *forces, *virial, *of_atoms, *nearest;
+  int32_t* within;
+};
+
+// `memory` of the GPU has as many bytes as `table_bytes` says.
+int64_t table_bytes(const ListArgs& list, bool of_atoms);
+void run_table(const Gpu& gpu, const ListArgs& list, const TableArgs& table, const GpuTableTask& task,
+               const GpuTableResults& out, void* memory);
+
+// The weights (N,), and what there is to say of the neighbours that make them.
+void run_near(const Gpu& gpu, const ListArgs& list, const NearArgs& near, double* weight, int32_t* within,
+              double* nearest);
+
+}  // namespace mdops
