@@ -142,3 +142,17 @@ def test_moment_product(device, columns, width):
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-12, atol=1e-11)
     for a, b in zip(torch.autograd.grad(found, own, weight.to(device)), wanted, strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_moment_product_of_no_rows(device):
+    """Atoms without rows, and no atoms."""
+    tables = torch.ones(2, 7, 6, dtype=torch.float64, device=device)
+    rows = torch.zeros(0, dtype=torch.int32, device=device)
+    for atoms in (3, 0):
+        moments = torch.ones(atoms, 7, 4, dtype=torch.float64, device=device)
+        kinds = torch.zeros(atoms, dtype=torch.int32, device=device)
+        t = moment_product(moments, tables, rows, kinds)
+        assert t.shape == (0, 4, 6)
+        back = torch.ops.mdops.moment_product_backward(t, tables, rows, kinds)
+        assert back.shape == moments.shape and not back.any()
