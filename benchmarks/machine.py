@@ -1,5 +1,6 @@
 """What a benchmark ran on, for its JSON file."""
 
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -11,7 +12,8 @@ import mdops
 
 
 def machine(device: str = "cpu", commit: str | None = None) -> dict[str, Any]:
-    """Processor, GPU, versions, and the commit: the one told, or that of the checkout this file is in."""
+    """Processor, GPU, versions, and the commit: the one told, that in the file which MDOPS_COMMIT_FILE names, or that
+    of the checkout this file is in."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.split(": ")[1] for line in lines if "model name" in line), "")
     found = {
@@ -26,6 +28,9 @@ def machine(device: str = "cpu", commit: str | None = None) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
+    told = os.environ.get("MDOPS_COMMIT_FILE")
+    if told:
+        return Path(told).read_text().strip()
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

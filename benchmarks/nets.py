@@ -1,12 +1,15 @@
 """Fitting nets of all kinds: what their kernels take beside the floors of their products.
 
-    python benchmarks/nets.py [--device cpu] [--atoms 12288] [--only TEXT] [--json FILE] [--commit HASH]
+    python benchmarks/nets.py [--device cpu] [--atoms 12288] [--only TEXT] [--training] [--json FILE] [--commit HASH]
 
 On the CPU: `mlp_value_and_gradient` of water's fitting net against its products by torch.mm, in one run, and the net
 and the whole step with products of each accuracy that the CPU has. On a GPU:
 whole steps of water with nets of every activation function, width and depth, and the part of the net's kernels, beside
 the floor of its products, three of float16 numbers for one of float32 numbers, at the rate that torch.mm reaches
 here, and beside the floor of its input's bytes, which are written and read twice.
+
+With --training: what a training asks of a net, values, gradients by the input, and the weights' gradients of a loss on
+both, by the op `mlp` and by PyTorch's operations on its layers, in turn.
 """
 
 import argparse
@@ -27,7 +30,8 @@ from mdops import Potential
 from mdops.cli.sample_model import sample_box, sample_model
 from mdops.evaluators.spline import DEFAULT_R_MIN
 from mdops.nn.activation import CODES
-from mdops.ops import mlp_value_and_gradient
+from mdops.nn.net import Layer
+from mdops.ops import mlp, mlp_value_and_gradient
 from mdops.potential import Matmul
 from mdops.system import from_atoms
 
@@ -115,6 +119,56 @@ def by_matmul(atoms: int) -> list[dict[str, Any]]:
     return rows
 
 
+def in_training(device: str) -> list[dict[str, Any]]:
+    """ms of a training's passes by `mlp` and by the layers' operations."""
+    cases = [(1600, 240, 240, 240, 1), (400, 120, 120, 120, 1), (1, 25, 50, 100)]
+    sizes = [(widths, n) for widths in cases for n in (192, 1536 if len(widths) > 4 else 17280)]
+    rows = []
+    for (widths, atoms), dtype in itertools.product(sizes, (torch.float32, torch.float64)):
+        generator = torch.Generator().manual_seed(0)
+
+        def random(*shape: int, of: torch.dtype = dtype, by: torch.Generator = generator) -> torch.Tensor:
+            return torch.randn(*shape, dtype=of, generator=by).to(device)
+
+        last = len(widths) - 2
+        layers = [
+            Layer(random(a, b) / a**0.5, random(b), None, "tanh" if n < last else "linear", residual=n < last)
+            for n, (a, b) in enumerate(itertools.pairwise(widths))
+        ]
+        weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+        x = random(atoms, widths[0]).requires_grad_()
+
+        def by_layers(layers: Any = layers, x: torch.Tensor = x) -> torch.Tensor:
+            for layer in layers:
+                x = layer(x)
+            return x
+
+        def passes(net: Callable[[], torch.Tensor], x: Any = x, of: Any = (weights, biases)) -> None:
+            value = net()
+            (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+            loss = value.square().sum() + gradient.square().sum()
+            torch.autograd.grad(loss, [*of[0], *of[1]])
+            if device == "cuda":
+                torch.cuda.synchronize()
+
+        ways = {"mlp": lambda x=x, w=weights, b=biases: mlp(x, w, b), "layers": by_layers}
+        found: dict[str, list[float]] = {name: [] for name in ways}
+        for _, (name, way) in itertools.product(range(9), ways.items()):
+            found[name].append(1e3 * seconds(lambda way=way: passes(way), 2))
+        ratios = [a / b for a, b in zip(found["mlp"], found["layers"], strict=True)]
+        rows.append(
+            {
+                "widths": list(widths),
+                "rows": atoms,
+                "dtype": str(dtype),
+                **{f"{name}_ms": statistics.median(times) for name, times in found.items()},
+                "ratio": statistics.median(ratios),
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
 def tensor_rate() -> float:
     """Operations a second of float16 products summed in float32."""
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
@@ -183,8 +237,8 @@ def on_gpu(atoms: int, only: str) -> list[dict[str, Any]]:
 
 
 def float64_on_gpu(atoms: int) -> dict[str, Any]:
-    """A step in float64, as `Potential.evaluate` takes it, and its kernels."""
-    from cuda_inference import listed, repeated
+    """A step in float64: as the engine takes it, in a CUDA graph, and as `Potential.evaluate` does; and its kernels."""
+    from cuda_inference import captured, kernels, listed, milliseconds, repeated
 
     model: Potential = sample_model((46, 92), 6.0, (25, 50, 100), 16, (240,) * 3, torch.float64)
     model.use_spline(DEFAULT_R_MIN)
@@ -197,20 +251,23 @@ def float64_on_gpu(atoms: int) -> dict[str, Any]:
 
     run()
     took = statistics.median(seconds(run, 1) for _ in range(5))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        run()
-    times: dict[str, float] = {}
-    for event in profile.events() or []:
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            times[event.name] = times.get(event.name, 0.0) + event.device_time
-    kernels = {k[:90]: v for k, v in sorted(times.items(), key=lambda item: -item[1])[:25]}
-    print(f"float64: {1e9 * took / atoms:.0f} ns/atom; kernels {1e3 * sum(times.values()) / atoms:.0f}")
-    for name, us in kernels.items():
+    system.kinds = system.atoms_of_types(len(model.type_map))  # which a step in a graph cannot ask for
+    step = captured(model.evaluator(), system, pairs)
+    ms, spread = milliseconds(step, 20)
+    times = kernels(step)
+    longest = {k[:90]: v for k, v in list(times.items())[:25]}
+    print(
+        f"float64: {1e6 * ms / atoms:.0f} ns/atom in a graph, kernels {1e3 * sum(times.values()) / atoms:.0f}; "
+        f"{1e9 * took / atoms:.0f} by evaluate"
+    )
+    for name, us in longest.items():
         print(f"  {us:9.1f} us {name}")
     return {
-        "step_ns": 1e9 * took / atoms,
+        "step_ns": 1e6 * ms / atoms,
+        "spread": spread,
+        "evaluate_ns": 1e9 * took / atoms,
         "kernels_ns": 1e3 * sum(times.values()) / atoms,
-        "kernels_us": kernels,
+        "kernels_us": longest,
     }
 
 
@@ -219,12 +276,15 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--atoms", type=int, default=0)
     parser.add_argument("--only", default="", help="on a GPU: rows that match this expression")
+    parser.add_argument("--training", action="store_true", help="what a training asks of a net, alone")
     parser.add_argument("--commit", default=None)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     atoms = arguments.atoms or (12288 if arguments.device == "cuda" else 1536)
     report: dict[str, Any] = {"machine": machine(arguments.device, arguments.commit)}
-    if arguments.device == "cuda":
+    if arguments.training:
+        report["training"] = in_training(arguments.device)
+    elif arguments.device == "cuda":
         report["nets"] = on_gpu(atoms, arguments.only)
         if re.search(arguments.only, "float64"):
             report["float64"] = float64_on_gpu(atoms)

@@ -116,6 +116,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         t = numbers_of_t(3, 4, width)
         samples.append(Sample("axis_product", (t, axis), (0,)))
         samples.append(Sample("axis_product_backward", (numbers_of_t(3, width * axis), t), (0, 1)))
+    samples += _product_samples(numbers(11))
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("hybrid_potential", device)
     ):
@@ -414,6 +415,24 @@ def _net_samples(random: Callable[..., Any]) -> list[Sample]:
             bad=shifted(3),
         ),
     ]
+
+
+def _product_samples(random: Callable[..., Any]) -> list[Sample]:
+    """All atoms in rows by kinds, and some of them; 4 columns and 3."""
+    samples = []
+    for columns, rows in ((4, [3, 0, 4, 1, 2]), (3, [4, 1])):
+        moments, tables = random(5, 7, columns), random(2, 7, 6)
+        kinds = torch.tensor([0, 1, 1, 0, 0], dtype=torch.int32, device=moments.device)
+        index = torch.tensor(rows, dtype=torch.int32, device=moments.device)
+        bad = {"kinds": (3, kinds + 1), "tables": (1, tables[:, :, 0]), "dtype": (2, index.long())}
+        some = {"rows": (2, index + 2)} if len(rows) == 5 else {}
+        own = (tables, index, kinds)
+        grad = random(len(rows), columns, 6)
+        samples += [
+            Sample("moment_product", (moments, *own), (0, 1), bad={**bad, **some}),
+            Sample("moment_product_backward", (grad, *own), (0, 1), bad={**bad, **some}),
+        ]
+    return samples
 
 
 def _attention_samples(random: Callable[..., Any], device: torch.device | str) -> list[Sample]:

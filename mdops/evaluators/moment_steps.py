@@ -2,6 +2,7 @@
 there: float64 (`mdops.evaluators.fused`)."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,11 +10,11 @@ import torch
 from mdops.evaluators.autograd import forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused import scale_and_shift, why_not_net
-from mdops.evaluators.moment_energy import blank_moments, moment_rows
-from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels, composed, why_not_rows
+from mdops.evaluators.splined import SplineModel, SplineModels, composed, why_not_rows
 from mdops.models.neighborhood import Neighborhood, NeighborReport
-from mdops.ops import NeighborList, axis_product, mlp_value_and_gradient
+from mdops.ops import NeighborList, axis_product, mlp_value_and_gradient, moment_product
 from mdops.system import System
+from mdops.tracing import is_exported
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -25,6 +26,7 @@ class MomentSteps(Evaluator):
     cost = "autograd through spline moments takes several times as long"
     devices = ("cuda",)
     packs_weights = True
+    captures = True
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
@@ -67,7 +69,7 @@ class MomentSteps(Evaluator):
                 # Which drops neighbours.
                 return composed(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
             extra = s.extra_inputs(system, fparam, aparam)
-            energy, gradient = constants.energies(moments, extra, kinds)
+            energy, gradient = constants.energies(moments, extra, s.types(system), kinds)
             gradient = s.gradient(gradient, near)
             answers = forces_and_virials(gradient, near, atom_virial=atom_virial)
         return {"atom_energy": energy} | answers, report
@@ -77,62 +79,75 @@ class _Constants:
     """What a step takes of a model for atoms of some types: tables (n, F * B, M), nets, and what is made of their
     outputs."""
 
+    _MOST_STREAMS = 4
+
     def __init__(self, splines: SplineModel) -> None:
         self.splines = splines
-        dtype = splines.mean.dtype
-        self.tables = (splines.fixed_table() / splines.descriptor.slots).flatten(1, 2)
-        self.nets = [[layer.of(dtype) for layer in layers] for layers in splines.fitting_layers(double=True)]
+        dtype, device = splines.mean.dtype, splines.mean.device
+        self.tables = (splines.fixed_table() / splines.descriptor.slots).flatten(1, 2).contiguous()
+        # Contiguous, as the op would copy what is not at every step.
+        self.nets = [
+            [layer.of(dtype)._replace(weight=layer.weight.to(dtype).contiguous()) for layer in layers]
+            for layers in splines.fitting_layers(double=True)
+        ]
         self.scale, self.shift = scale_and_shift(splines)
+        # With each net's scale, for the way back.
+        self.scaled = self.tables * self.scale.to(dtype)[:, None, None]
         hidden = splines.fitting.net(0).layers[:-1]
         self.options: dict[str, Any] = {
             "activation": [layer.activation_name for layer in hidden],
             "residual": [layer.adds_input for layer in hidden],
         }
+        # One net's products leave a GPU half idle where there are some thousand atoms.
+        others = min(len(self.nets), self._MOST_STREAMS) - 1 if device.type == "cuda" else 0
+        self.streams = [torch.cuda.Stream(device) for _ in range(others)]
 
     def energies(
-        self, moments: torch.Tensor, extra: torch.Tensor, kinds: Sequence[torch.Tensor]
+        self, moments: torch.Tensor, extra: torch.Tensor, types: torch.Tensor, kinds: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Energies (N,), float64, and their gradients by A, (N, F * B, 4), from A. `kinds`: the atoms of each type."""
-        energy = torch.zeros(len(moments), dtype=torch.float64, device=moments.device)
-        gradient = blank_moments(moments, kinds)
-        of_net = len(kinds) // len(self.nets)  # types
-        for n, layers in enumerate(self.nets):
-            types = range(n * of_net, (n + 1) * of_net)
-            t = [(moment_rows(moments, kinds[k]) @ self.tables[k]).unflatten(0, (-1, 4)) for k in types]
-            grads = self._net(n, layers, t, extra, [kinds[k] for k in types], energy)
-            for k, own, grad in zip(types, t, grads, strict=True):
-                by_t = torch.ops.mdops.axis_product_backward(grad.contiguous(), own) * self.scale[n].to(
-                    own.dtype
-                )
-                rows = by_t.flatten(0, 1) @ self.tables[k].t()
-                gradient[kinds[k]] = rows.unflatten(0, (-1, 4)).transpose(1, 2)
-        return energy, gradient
+        atoms = torch.cat(list(kinds))
+        rows, of_rows = atoms.int(), types.index_select(0, atoms).long()
+        t = moment_product(moments, self.tables, rows, types)
+        more = extra.index_select(0, atoms) if extra.shape[1] else None
+        shares = len(self.nets) == 1
+        counts = [len(t)] if shares else [len(own) for own in kinds]
+        values, by_t = self._in_streams(t.split(counts), None if more is None else more.split(counts))
+        scale = self.scale if shares else self.scale.index_select(0, of_rows)
+        energy = moments.new_zeros(len(moments), dtype=torch.float64)
+        energy.index_copy_(0, atoms, values[:, 0].double() * scale + self.shift.index_select(0, of_rows))
+        return energy, torch.ops.mdops.moment_product_backward(by_t, self.scaled, rows, types)
 
-    def _net(
-        self,
-        n: int,
-        layers: list[LayerTensors],
-        t: Sequence[torch.Tensor],
-        extra: torch.Tensor,
-        kinds: Sequence[torch.Tensor],
-        energy: torch.Tensor,
-    ) -> Sequence[torch.Tensor]:
-        """Puts the energies of one net's atoms into `energy`, and gives their gradients by the features."""
-        axis = self.splines.descriptor.axis_neuron
-        features = [axis_product(own, axis) for own in t]
-        width = features[0].shape[1]
-        if extra.shape[1]:
-            features = [torch.cat([x, extra[atoms]], 1) for x, atoms in zip(features, kinds, strict=True)]
-        x = features[0] if len(features) == 1 else torch.cat(features)
+    def _in_streams(
+        self, t: Sequence[torch.Tensor], extra: Sequence[torch.Tensor] | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The outputs of all nets for their atoms' T, and the gradients by T, one net after the other in the results.
+
+        Every stream waits for this one first, so that what it had given back may be in use here until then.
+        """
+        streams: list[Any] = [] if is_exported() else self.streams
+        here = torch.cuda.current_stream(t[0].device) if streams else None
+        for stream in streams:
+            stream.wait_stream(here)
+        parts = []
+        for n, own in enumerate(t):
+            k = n % (len(streams) + 1)
+            with torch.cuda.stream(streams[k - 1]) if k else nullcontext():
+                parts.append(self._net(n, own, None if extra is None else extra[n]))
+        for stream in streams:
+            here.wait_stream(stream)  # type: ignore[union-attr]
+        values, by_t = zip(*parts, strict=True)
+        return (values[0], by_t[0]) if len(parts) == 1 else (torch.cat(values), torch.cat(by_t))
+
+    def _net(self, n: int, t: torch.Tensor, extra: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The outputs of one net, and their gradients by T."""
+        features = axis_product(t, self.splines.descriptor.axis_neuron)
+        width, layers = features.shape[1], self.nets[n]
         value, grad = mlp_value_and_gradient(
-            x,
+            features if extra is None else torch.cat([features, extra], 1),
             [layer.weight for layer in layers],
             [layer.bias for layer in layers],
             timesteps=[layer.timestep for layer in layers[:-1]],
             **self.options,
         )
-        outputs = value[:, 0].double() * self.scale[n]
-        counts = [len(atoms) for atoms in kinds]
-        for k, (atoms, own) in enumerate(zip(kinds, outputs.split(counts), strict=True)):
-            energy[atoms] = own + self.shift[n * len(kinds) + k]
-        return grad[:, :width].split(counts)
+        return value, torch.ops.mdops.axis_product_backward(grad[:, :width].contiguous(), t)

@@ -29,7 +29,8 @@ _needs_input_gradient_alone = ContextVar("needs_input_gradient_alone", default=F
 @contextmanager
 def input_gradient_alone() -> Iterator[None]:
     """While this lasts, nets of one output give no derivatives but the first by their input, which an op finds in the
-    same pass as the value (`mdops.ops.mlp_value_and_gradient`). In trainings, which need more, it would not pay."""
+    same pass as the value (`mdops.ops.mlp_value_and_gradient`). In trainings, which need more, it would not pay:
+    docs/models.md has the figures."""
     token = _needs_input_gradient_alone.set(True)
     try:
         yield

@@ -21,6 +21,7 @@ from mdops.ops.lowbit import (
     unpack_ternary,
 )
 from mdops.ops.mlp import mlp, mlp_value_and_gradient
+from mdops.ops.moment_product import moment_product
 from mdops.ops.neighbor import (
     NeighborList,
     neighbor_list,
@@ -60,6 +61,7 @@ __all__ = [
     "lowbit_linear",
     "mlp",
     "mlp_value_and_gradient",
+    "moment_product",
     "near_weight",
     "neighbor_attention",
     "neighbor_list",

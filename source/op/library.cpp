@@ -161,6 +161,10 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def("axis_product(Tensor t, int axis) -> Tensor");
   m.def("axis_product_backward(Tensor grad, Tensor t) -> Tensor");
 
+  // Spline moments times their tables.
+  m.def("moment_product(Tensor moments, Tensor tables, Tensor rows, Tensor kinds) -> Tensor");
+  m.def("moment_product_backward(Tensor grad, Tensor tables, Tensor rows, Tensor kinds) -> Tensor");
+
   // Rows of length 1.
   m.def("unit(Tensor x) -> Tensor");
   m.def("unit_backward(Tensor grad, Tensor x) -> Tensor");

@@ -266,6 +266,16 @@ def test_graphs_change_nothing(models, name):
 
 
 @pytest.mark.gpu
+def test_float64_runs_in_graphs(models):
+    physics = PHYSICS["nve"]
+    engine = Engine(alloy(physics), load(MODEL, device="cuda", dtype="float64"), physics)
+    (found,) = engine.run(40, every=40)
+    assert engine._graphs
+    (expected,) = Engine(alloy(physics), models("cpu"), physics).run(40, every=40)
+    np.testing.assert_allclose(found.positions, expected.positions, atol=1e-10)
+
+
+@pytest.mark.gpu
 def test_another_gpu_than_the_current_one():
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")

@@ -12,7 +12,7 @@ from mdops.cli.sample_model import sample_box, sample_model
 from mdops.evaluators.fused import why_not_net
 from mdops.evaluators.moment_steps import MomentSteps
 from mdops.evaluators.splined import SplineModel, why_not_rows
-from mdops.ops import axis_product
+from mdops.ops import axis_product, moment_product
 from mdops.system import from_atoms
 
 
@@ -76,7 +76,10 @@ def test_float64_on_a_gpu_has_the_same_bits_every_time():
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize(("rows", "width", "axis"), [(4, 100, 16), (4, 130, 100), (1, 3, 2), (9, 33, 7)])
+@pytest.mark.parametrize(
+    ("rows", "width", "axis"),
+    [(4, 100, 16), (4, 40, 7), (4, 150, 3), (4, 70, 64), (4, 130, 100), (1, 3, 2), (9, 33, 7)],
+)
 def test_axis_product(device, rows, width, axis):
     """Also where a GPU's block does not hold an atom's numbers in shared memory (130 x 100)."""
     generator = torch.Generator().manual_seed(0)
@@ -94,3 +97,62 @@ def test_axis_product(device, rows, width, axis):
 def test_an_axis_out_of_range_is_refused(axis):
     with pytest.raises(RuntimeError, match=f"mdops::axis_product: argument `axis` is {axis}, expected 1 to"):
         axis_product(torch.zeros(2, 4, 5), axis)
+
+
+@pytest.mark.gpu
+def test_float64_steps_are_captured():
+    """A graph of a step, replayed for other positions, is the step."""
+    model = sample_model((46, 92), 6.0, (25, 50, 100), 16, (60, 60), torch.float64)
+    model.use_spline(0.5)
+    model = model.to("cuda")
+    system = from_atoms([sample_box(192, model.type_map)], model.type_map, "cuda")
+    system.kinds = system.atoms_of_types(2)
+    pairs, steps = model.neighbor_list(system), model.evaluator()
+    assert isinstance(steps, MomentSteps) and steps.captures
+    steps(system, pairs, check=False)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found, _ = steps(system, pairs, check=False)
+    generator = torch.Generator("cuda").manual_seed(0)
+    system.positions += 0.01 * torch.randn(192, 3, generator=generator, dtype=torch.float64, device="cuda")
+    graph.replay()
+    expected, _ = steps(system, pairs, check=False)
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("columns", "width"), [(4, 130), (4, 100), (3, 7), (1, 300)])
+def test_moment_product(device, columns, width):
+    """Rows sorted by kinds, where kinds meet within eight rows; an atom without a row has no gradient."""
+    generator = torch.Generator().manual_seed(0)
+    atoms, basis = 45, 71
+    kinds = torch.randint(-1, 3, (atoms,), generator=generator)
+    rows = torch.cat([torch.nonzero(kinds == k)[:, 0] for k in range(3)])
+    moments, tables = (
+        torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+        for shape in ((atoms, basis, columns), (3, basis, width))
+    )
+    expected = moments[rows].transpose(1, 2) @ tables[kinds[rows]]
+    weight = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
+    wanted = torch.autograd.grad(expected, (moments, tables), weight)
+    own = [x.detach().to(device).requires_grad_() for x in (moments, tables)]
+    found = moment_product(*own, rows.int().to(device), kinds.int().to(device))
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-12, atol=1e-11)
+    for a, b in zip(torch.autograd.grad(found, own, weight.to(device)), wanted, strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_moment_product_of_no_rows(device):
+    """Atoms without rows, and no atoms."""
+    tables = torch.ones(2, 7, 6, dtype=torch.float64, device=device)
+    rows = torch.zeros(0, dtype=torch.int32, device=device)
+    for atoms in (3, 0):
+        moments = torch.ones(atoms, 7, 4, dtype=torch.float64, device=device)
+        kinds = torch.zeros(atoms, dtype=torch.int32, device=device)
+        t = moment_product(moments, tables, rows, kinds)
+        assert t.shape == (0, 4, 6)
+        back = torch.ops.mdops.moment_product_backward(t, tables, rows, kinds)
+        assert back.shape == moments.shape and not back.any()

@@ -1,0 +1,192 @@
+// The products in float64 by the tensor cores, for moments of four columns.
+//
+// A block has 16 rows of T, four numbers c of each: 64 rows of a matrix product. Warp w of 8 has rows
+// 16 (w / 2) .. and one half of the columns, in units of 16 x 8; of a unit lane l has rows l / 4 and l / 4 +
+// 8, columns 2 (l % 4) and the next. Both operands come by `cp.async`, three stages of 16 of the depth:
+//
+//   shared memory    A      64 rows of 16 numbers, 20 apart: pieces of different rows lie in different banks
+//                    B      of A times C: 16 rows of all columns, 4 mod 16 apart;
+//                           of dT times C^T: the columns' 16 numbers, 20 apart
+//   at the end       sums   64 rows over both, from where they leave side by side
+//
+// Moments are zero where no neighbour is: stages that are zero for all rows are left out.
+#pragma once
+
+#include "common/rows.h"
+#include "moment_product/moment_product.h"
+
+namespace mdops {
+
+namespace gpu_product {
+
+constexpr int kRowWarps = 4, kDoubleThreads = 64 * kRowWarps;
+constexpr int kTileAtoms = 16, kTileRows = 4 * kTileAtoms;
+constexpr int kStageDepth = 16, kStages = 3, kApart = kStageDepth + 4;
+
+// `Units` of eight columns a warp.
+template <int Units, bool Back>
+struct DoubleTile {
+  static constexpr int kCols = 16 * Units;
+  static constexpr int kBApart = Back ? kApart : kCols + 4;
+  static constexpr int kA = kTileRows * kApart, kB = Back ? kCols * kApart : kStageDepth * kBApart;
+  static constexpr int kStage = kA + kB, kSumApart = kCols + 8;
+  static constexpr int kPipe = kStages * kStage, kSums = kTileRows * kSumApart;
+  static constexpr int kBytes = 8 * (kPipe > kSums ? kPipe : kSums);
+};
+
+// One number or two to shared memory; zeros if not `there`.
+template <bool Two>
+__device__ __forceinline__ void copy_async(double* shared, const double* from, bool there) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  if constexpr (Two)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(there ? 8 : 0)
+                 : "memory");
+}
+
+__device__ __forceinline__ void end_of_stage() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits for all stages of this thread but the last `Left`.
+template <int Left>
+__device__ __forceinline__ void wait_stages() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
+}
+
+// d += a b: a has rows l / 4 and l / 4 + 8 of number l % 4 of the depth, then of l % 4 + 4; b these two
+// numbers of column l / 4.
+__device__ __forceinline__ void multiply_add(double (&d)[4], const double (&a)[4], double b0, double b1) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b0), "d"(b1));
+#else
+  const auto small = [](double& d0, double& d1, double a0, double b) {
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(d0), "+d"(d1)
+                 : "d"(a0), "d"(b));
+  };
+  small(d[0], d[1], a[0], b0), small(d[2], d[3], a[1], b0);
+  small(d[0], d[1], a[2], b1), small(d[2], d[3], a[3], b1);
+#endif
+}
+
+// `Two`: the tables' rows begin on 16 bytes.
+template <int Units, bool Back, bool Two>
+__global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProductArgs<double> p) {
+  using Tile = DoubleTile<Units, Back>;
+  extern __shared__ __align__(16) char product_memory[];
+  double* const shared = reinterpret_cast<double*>(product_memory);
+  __shared__ int kinds[kTileAtoms];
+  __shared__ int64_t atoms[kTileAtoms];
+  const int col_tiles = (p.width + Tile::kCols - 1) / Tile::kCols;
+  const int64_t first = static_cast<int64_t>(blockIdx.x / col_tiles) * kTileAtoms;
+  const int count = static_cast<int>(min(static_cast<int64_t>(kTileAtoms), p.rows - first));
+  const int col0 = blockIdx.x % col_tiles * Tile::kCols, columns = min(Tile::kCols, p.width - col0);
+  const int lane = lane_index(), warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+  const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
+  if (static_cast<int>(threadIdx.x) < kTileAtoms) {
+    const bool there = static_cast<int>(threadIdx.x) < count;
+    const int atom = there ? p.row_atom[first + threadIdx.x] : -1;
+    kinds[threadIdx.x] = there ? p.kind_of(first + threadIdx.x) : -1;
+    atoms[threadIdx.x] = atom >= 0 && atom < p.atoms ? atom : -1;
+  }
+  __syncthreads();
+
+  unsigned left = (1u << count) - 1;
+  while (left) {  // once, but where kinds meet
+    const int kind = kinds[__ffs(left) - 1];
+    unsigned same = 0;
+    for (int r = 0; r < count; ++r)
+      if (left >> r & 1 && kinds[r] == kind) same |= 1u << r;
+    left &= ~same;
+    const double* const table = p.table + static_cast<int64_t>(max(kind, 0)) * p.depth * p.width;
+
+    // In A each thread has four numbers of a stage.
+    const auto fetch = [&](int stage) {
+      double* const to = shared + stage % kStages * Tile::kStage;
+      const int k0 = stage * kStageDepth;
+      for (int at = threadIdx.x; at < kTileRows * kStageDepth; at += kDoubleThreads) {
+        // Side by side in memory: the depth of a row's gradient, the columns of a row's moments.
+        const int r = at / (4 * kStageDepth), within = at % (4 * kStageDepth);
+        const int a = Back ? within / kStageDepth : within % 4, k = Back ? within % kStageDepth : within / 4;
+        const bool there = same >> r & 1 && kind >= 0 && k0 + k < p.depth;
+        const int64_t place =
+            Back ? ((first + r) * 4 + a) * p.depth + k0 + k : (atoms[r] * p.depth + k0 + k) * 4 + a;
+        copy_async<false>(to + (4 * r + a) * kApart + k, there ? p.in + place : p.table, there);
+      }
+      constexpr int size = Two ? 2 : 1;
+      constexpr int across = (Back ? kStageDepth : Tile::kCols) / size,
+                    lines = Back ? Tile::kCols : kStageDepth;
+      for (int at = threadIdx.x; at < lines * across; at += kDoubleThreads) {
+        const int line = at / across, piece = at % across * size;
+        const int k = Back ? piece : line, n = Back ? line : piece;
+        const bool there = n < columns && k0 + k < p.depth;
+        const int64_t place = Back ? static_cast<int64_t>(col0 + n) * p.depth + k0 + k
+                                   : static_cast<int64_t>(k0 + k) * p.width + col0 + n;
+        copy_async<Two>(to + Tile::kA + (Back ? n * kApart + k : k * Tile::kBApart + n),
+                        there ? table + place : p.table, there);
+      }
+    };
+
+    double sum[Units][4] = {};
+    for (int stage = 0; stage < kStages - 1; ++stage) {
+      if (stage < stages) fetch(stage);
+      end_of_stage();
+    }
+    for (int stage = 0; stage < stages; ++stage) {
+      wait_stages<kStages - 2>();
+      const double* const rows = shared + stage % kStages * Tile::kStage;
+      const double* const cols = rows + Tile::kA;
+      bool any = Back;
+      if constexpr (!Back)
+        for (int at = threadIdx.x; at < kTileRows * kStageDepth; at += kDoubleThreads) {
+          const int r = at / (4 * kStageDepth), within = at % (4 * kStageDepth);
+          any |= rows[(4 * r + within % 4) * kApart + within / 4] != 0;
+        }
+      any = __syncthreads_or(any);
+      if (stage + kStages - 1 < stages) fetch(stage + kStages - 1);
+      end_of_stage();
+      if (!any) continue;
+      const double* const own = rows + (16 * (warp / 2) + g) * kApart + t;
+#pragma unroll
+      for (int k = 0; k < kStageDepth; k += 8) {
+        const double of_a[4] = {own[k], own[8 * kApart + k], own[k + 4], own[8 * kApart + k + 4]};
+#pragma unroll
+        for (int u = 0; u < Units; ++u) {
+          const int n = (warp % 2 * Units + u) * 8 + g;
+          const double* const b = Back ? cols + n * kApart + k + t : cols + (k + t) * Tile::kBApart + n;
+          multiply_add(sum[u], of_a, b[0], b[4 * (Back ? 1 : Tile::kBApart)]);
+        }
+      }
+    }
+    wait_stages<0>();
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < Units; ++u)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        *reinterpret_cast<double2*>(shared + (16 * (warp / 2) + g + 8 * h) * Tile::kSumApart +
+                                    (warp % 2 * Units + u) * 8 + 2 * t) =
+            make_double2(sum[u][2 * h], sum[u][2 * h + 1]);
+    __syncthreads();
+    for (int r = warp; r < count; r += kDoubleThreads / kWarp) {
+      if (!(same >> r & 1) || (Back && atoms[r] < 0)) continue;
+      for (int at = lane; at < 4 * columns; at += kWarp) {
+        const int a = Back ? at % 4 : at / columns, n = Back ? at / 4 : at % columns;
+        const int64_t place =
+            Back ? (atoms[r] * p.width + col0 + n) * 4 + a : ((first + r) * 4 + a) * p.width + col0 + n;
+        p.out[place] = kind < 0 ? not_a_number<double>() : shared[(4 * r + a) * Tile::kSumApart + n];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace gpu_product
+
+}  // namespace mdops

@@ -1,0 +1,66 @@
+// The arguments of the ops, checked at entry; for the CPU and for GPUs.
+#pragma once
+
+#include "common/pair_checks.h"
+#include "common/tensor.h"
+#include "moment_product/moment_product.h"
+
+namespace mdops {
+
+struct MomentProductInputs {
+  static constexpr int64_t kMost = 1 << 24;  // numbers of an atom: what kernels count
+
+  Tensor in, tables, rows, kinds;  // in: moments (N, P, C), or the gradient (R, C, M)
+  ScalarType dtype;
+  int64_t atoms, count, basis, width, columns;
+  bool back;
+
+  MomentProductInputs(const Op& op, const char* name, const Tensor& in_, const Tensor& tables_,
+                      const Tensor& rows_, const Tensor& kinds_, bool back_)
+      : in(float_input(op, name, in_, {kAny, kAny, kAny})),
+        tables(input(op, "tables", tables_, in.scalar_type(), {kAny, kAny, kAny})),
+        rows(input(op, "rows", rows_, ScalarType::Int, {kAny})),
+        kinds(input(op, "kinds", kinds_, ScalarType::Int, {kAny})),
+        dtype(in.scalar_type()),
+        atoms(kinds.size(0)),
+        count(rows.size(0)),
+        basis(tables.size(1)),
+        width(tables.size(2)),
+        columns(in.size(back_ ? 1 : 2)),
+        back(back_) {
+    if (back)
+      in = input(op, name, in, dtype, {count, kAny, width});
+    else
+      in = input(op, name, in, dtype, {atoms, basis, kAny});
+    for (const int64_t size : {basis, width, columns, tables.size(0), basis * columns, width * columns})
+      if (size > kMost || basis > kMost || width > kMost || columns > kMost)
+        fail(op, "argument `tables` or `" + std::string(name) + "` has too many numbers for an atom");
+    check_range(op, "rows", rows, 0, atoms);
+    check_range(op, "kinds", kinds, -1, tables.size(0));
+    if (op.on_cpu())
+      for (int64_t r = 0; r < count; ++r)
+        if (kinds.const_data_ptr<int32_t>()[rows.const_data_ptr<int32_t>()[r]] < 0)
+          fail(op, "argument `rows` holds an atom without a kind");
+  }
+
+  std::vector<int64_t> shape() const {
+    return back ? std::vector<int64_t>{atoms, basis, columns} : std::vector<int64_t>{count, columns, width};
+  }
+
+  template <class T>
+  MomentProductArgs<T> args(const T* table, Tensor& out) const {
+    return {count,
+            atoms,
+            static_cast<int>(columns),
+            static_cast<int>(back ? width : basis),
+            static_cast<int>(back ? basis : width),
+            static_cast<int>(tables.size(0)),
+            rows.const_data_ptr<int32_t>(),
+            kinds.const_data_ptr<int32_t>(),
+            in.const_data_ptr<T>(),
+            table,
+            out.mutable_data_ptr<T>()};
+  }
+};
+
+}  // namespace mdops
