@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
 
 namespace mdops {
@@ -19,6 +20,7 @@ class Gpu {
               const Args&... args) const {
     run([&] { kernel(static_cast<Parameters>(args)...); }, blocks, threads, shared);
   }
+  void clear(void* memory, int64_t bytes) const { std::memset(memory, 0, static_cast<size_t>(bytes)); }
   GpuLimits limits() const { return limits_; }
 
  private:
