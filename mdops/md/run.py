@@ -68,8 +68,20 @@ def run(
     """
     if engine is None:
         engine = not atoms.constraints
+    simulation = _Simulation(atoms, physics, output, new_velocities, restraints)
     with one_run(output):
-        return (_EngineRun if engine else _AseRun)(atoms, physics, output, new_velocities, restraints).go()
+        return (_EngineRun if engine else _AseRun)(simulation).go()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Simulation:
+    """The arguments of `run` that either way of running has."""
+
+    atoms: Atoms
+    physics: Physics
+    output: Output
+    new_velocities: bool
+    restraints: Sequence[Restraint]
 
 
 class _Run:
@@ -77,20 +89,14 @@ class _Run:
 
     kind = ""
 
-    def __init__(
-        self,
-        atoms: Atoms,
-        physics: Physics,
-        output: Output,
-        new_velocities: bool,
-        restraints: Sequence[Restraint],
-    ) -> None:
-        self.atoms, self.physics, self.output = atoms, physics, output
-        self.restraints = placed(restraints, atoms.get_positions())
+    def __init__(self, simulation: _Simulation) -> None:
+        self.atoms, self.physics, self.output = simulation.atoms, simulation.physics, simulation.output
+        atoms, physics, output = self.atoms, self.physics, self.output
+        self.restraints = placed(simulation.restraints, atoms.get_positions())
         self.rng = np.random.default_rng(physics.seed)
         self.saved = last_checkpoint(output)
         if self.saved is None:
-            set_velocities(atoms, physics, self.rng, anew=new_velocities)
+            set_velocities(atoms, physics, self.rng, anew=simulation.new_velocities)
         else:
             check_same(self.saved.physics, self._identity(), output.checkpoint)
             checkpoints.restore_atoms(atoms, self.saved.arrays)
@@ -141,23 +147,17 @@ class _AseRun(_Run):
 
     kind = "ase"
 
-    def __init__(
-        self,
-        atoms: Atoms,
-        physics: Physics,
-        output: Output,
-        new_velocities: bool,
-        restraints: Sequence[Restraint],
-    ) -> None:
-        if physics.has_ramp:
+    def __init__(self, simulation: _Simulation) -> None:
+        if simulation.physics.has_ramp:
             raise InputError(
                 "temperature and pressure are ramped by the engine, which moves no structures with constraints"
             )
-        if restraints:
+        if simulation.restraints:
             raise InputError("restraints are the engine's, which moves no structures with constraints")
-        super().__init__(atoms, physics, output, new_velocities, restraints)
-        self.dynamics = make_integrator(atoms, physics, self.rng)
-        self.every = physics.checkpoint_steps(len(atoms))
+        super().__init__(simulation)
+        atoms = self.atoms
+        self.dynamics = make_integrator(atoms, self.physics, self.rng)
+        self.every = self.physics.checkpoint_steps(len(atoms))
         atoms.calc.renew_lists()
         atoms.get_forces()
         if self.saved is None:
@@ -214,16 +214,9 @@ class _EngineRun(_Run):
 
     kind = "engine"
 
-    def __init__(
-        self,
-        atoms: Atoms,
-        physics: Physics,
-        output: Output,
-        new_velocities: bool,
-        restraints: Sequence[Restraint],
-    ) -> None:
-        super().__init__(atoms, physics, output, new_velocities, restraints)
-        calculator = atoms.calc
+    def __init__(self, simulation: _Simulation) -> None:
+        super().__init__(simulation)
+        atoms, physics, calculator = self.atoms, self.physics, self.atoms.calc
         self.engine = Engine(
             atoms,
             calculator.models,

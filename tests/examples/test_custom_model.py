@@ -46,7 +46,7 @@ class Trained:
 def trained(example, tmp_path_factory):
     """One for all tests: they leave its folder as it is."""
     folder = tmp_path_factory.mktemp("trained")
-    trainer, reports = Trainer(parse_config(example.training_input(60)), folder), []
+    trainer, reports = Trainer(parse_config(example.training_input(40)), folder), []
     trainer.run(reports.append)
     return Trained(trainer, reports, folder)
 
@@ -135,10 +135,10 @@ def test_it_runs_in_ase_and_in_the_engine(example, trained, device, dtype):
 
 def test_a_killed_training_goes_on(example, trained, tmp_path):
     folder = shutil.copytree(trained.folder, tmp_path / "copy")
-    again = Trainer(parse_config(example.training_input(65)), folder, restart=True)
-    assert again.step == 60
+    again = Trainer(parse_config(example.training_input(45)), folder, restart=True)
+    assert again.step == 40
     again.run()
-    assert again.step == 65 and mdops.load(folder / "model.safetensors").source["training"]["step"] == 65
+    assert again.step == 45 and mdops.load(folder / "model.safetensors").source["training"]["step"] == 45
 
 
 def test_the_command_line_knows_the_kind(example, examples, tmp_path, capsys, monkeypatch):

@@ -75,7 +75,7 @@ def test_changed_bytes(files, tmp_path, name):
     wanted = read_model(files[name]).model
     path = tmp_path / f"changed{files[name].suffix}"
     rng = random.Random(7)
-    for _ in range(200):
+    for _ in range(100):
         damaged = bytearray(data)
         at = rng.choice([rng.randrange(len(data)), rng.randrange(2000), len(data) - 1 - rng.randrange(12000)])
         damaged[at] = rng.choice([0, 255, damaged[at] ^ (1 << rng.randrange(8)), rng.randrange(256)])

@@ -311,7 +311,7 @@ def test_ases_langevin_holds_the_temperature_of_what_can_move(alloy, tmp_path, c
     atoms.set_constraint(constraint)
     atoms.calc = alloy.calc
     physics = dataclasses.replace(ENSEMBLES["langevin"], friction=20.0)
-    summary = run(atoms, physics, output(tmp_path, 2500, interval=2500), engine=False)
+    summary = run(atoms, physics, output(tmp_path, 1500, interval=1500), engine=False)
     assert summary.temperature == pytest.approx(300, rel=0.12)
 
 
