@@ -6,18 +6,29 @@
 
 namespace mdops::core {
 
+namespace {
+
+// Threads to copy with where nobody says how many: more are no faster.
+constexpr int kCopyThreads = 4;
+
+int copy_threads(int threads) {
+  return threads ? threads : std::min(default_threads(), kCopyThreads);
+}
+
+}  // namespace
+
 GpuBase::GpuBase(const Json& about, const Request& request)
     : Model(about, request), index_(request.gpu), search_(request.gpu, ntypes()) {
   const OnGpu here(index_);
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreate(&stream));
   stream_.reset(stream);
-  set_pool(request.threads, pool_);
+  set_pool(copy_threads(request.threads), pool_);
 }
 
 void GpuBase::set_threads(int threads) {
   const std::lock_guard<std::mutex> lock(guard_);
-  set_pool(threads, pool_);
+  set_pool(copy_threads(threads), pool_);
 }
 
 mdops_info GpuBase::info() const {

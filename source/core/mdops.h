@@ -75,7 +75,8 @@ enum {
 typedef struct mdops_options {
   int32_t precision; /* MDOPS_FLOAT32 or MDOPS_FLOAT64 */
   int32_t overflow;  /* MDOPS_REFUSE or MDOPS_EXTEND */
-  /* Threads to compute with; 0: OMP_NUM_THREADS, or as many as there are processors for this process. */
+  /* Threads to compute with; 0: OMP_NUM_THREADS, or as many as there are processors for this process. On a
+   * GPU they copy from and to the host's memory; 0: four at most. */
   int32_t threads;
   /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". A GPU computes in float32, of sums
    * over neighbours and pair tables (docs/core.md); see "GPUs" below. */
