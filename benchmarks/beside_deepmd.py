@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from ase import Atoms
 
 from mdops import Potential
+from mdops.ops import unpack_images
+from mdops.system import from_atoms
 
 # Says when it is loaded, waits for a line, warms up and says that it is ready. Then it reads lines: how (whole or
 # step), and the number of a box. Answers with the milliseconds of that call.
@@ -16,7 +19,6 @@ CHILD = """
 import os, sys, time, numpy as np, torch
 from deepmd.entrypoints.convert_backend import convert_backend
 from deepmd.infer import DeepPot
-from deepmd.pt.utils.nlist import extend_input_and_build_neighbor_list
 
 if not os.path.exists(sys.argv[1]):
     convert_backend(INPUT=sys.argv[1].replace(".pth", ".dp"), OUTPUT=sys.argv[1])
@@ -29,15 +31,10 @@ calls = {}
 for number, file in enumerate(sys.argv[3:]):
     case = np.load(file)
     arguments = case["positions"].reshape(1, -1), case["cell"].reshape(1, 9), case["types"]
-    positions, cell, types = (torch.as_tensor(x, device=device) for x in arguments)
-    atoms, kinds, mapping, rows = extend_input_and_build_neighbor_list(
-        positions.reshape(1, -1, 3), types[None], model.get_rcut(), [int(n) for n in model.get_sel()],
-        mixed_types=model.mixed_types(), box=cell,
-    )
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # of all pairs of atoms
+    names = "with_images", "types_with_images", "rows", "mapping"
+    given = tuple(torch.as_tensor(case[name], device=device)[None] for name in names)
     whole = lambda arguments=arguments: potential.eval(*arguments)
-    step = lambda given=(atoms, kinds, rows, mapping): model.forward_lower(*given)
+    step = lambda given=given: model.forward_lower(*given)
     calls["whole", number], calls["step", number] = whole, step
 
 def timed(run):
@@ -47,13 +44,20 @@ def timed(run):
         torch.cuda.synchronize()
     return 1e3 * (clock() - start)
 
-for (how, number), run in calls.items():  # TorchScript compiles, and again, in the first few
-    for _ in range(6 if number == 0 else 3):
-        timed(run)
+for (how, number), run in list(calls.items()):  # TorchScript compiles, and again, in the first few
+    try:
+        for _ in range(6 if number == 0 else 3):
+            timed(run)
+    except Exception as error:  # its list of a large box does not fit into the memory
+        print(repr(error).splitlines()[0], file=sys.stderr, flush=True)
+        del calls[how, number]
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
 print("ready", flush=True)
 for line in sys.stdin:
     how, number = line.split()
-    print(timed(calls[how, int(number)]), flush=True)
+    call = calls.get((how, int(number)))
+    print("none" if call is None else timed(call), flush=True)
 """
 
 
@@ -70,8 +74,7 @@ class DeePMDKit:
         cases = []
         for box in boxes:
             cases.append(folder / f"case{len(box)}.npz")
-            types = [potential.type_map.index(s) for s in box.symbols]
-            np.savez(cases[-1], positions=box.positions, cell=box.cell.array, types=types)
+            np.savez(cases[-1], **_case(potential, box))
         self._log = folder / "log"
         with self._log.open("w") as log:
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
@@ -94,14 +97,16 @@ class DeePMDKit:
     def _line(self) -> str:
         for line in self._process.stdout or ():
             word = line.strip()
-            if word in ("loaded", "ready") or word.replace(".", "").replace("e-", "").isdigit():
+            if word in ("loaded", "ready", "none") or word.replace(".", "").replace("e-", "").isdigit():
                 return word
         raise RuntimeError(f"DeePMD-kit ended: {_last_line(self._log.read_text())}")
 
     def milliseconds(self, how: str, box: int = 0) -> float:
-        """Of a "whole" call, which makes its list in PyTorch, or of a "step" with the list given, as LAMMPS does."""
+        """Of a "whole" call, which makes its list in PyTorch, or of a "step" with the list given, as LAMMPS does; NaN
+        if it did not run."""
         self._tell(f"{how} {box}")
-        return float(self._line())
+        answer = self._line()
+        return float("nan") if answer == "none" else float(answer)
 
     def __enter__(self) -> Self:
         self.wait()
@@ -115,6 +120,31 @@ class DeePMDKit:
         self._process.kill()
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate()
+
+
+def _case(potential: Potential, box: Atoms) -> dict[str, np.ndarray]:
+    """A box, and its list as DeePMD-kit takes one: atoms with those of their images that are neighbours behind them, of
+    each the atom that it is of, and rows of neighbours, -1 where there is none."""
+    system = from_atoms([box], potential.type_map)
+    found = potential.neighbor_list(system)
+    neighbors, images = (x.numpy().astype(np.int64) for x in found[:2])
+    types, n = system.types.numpy(), len(box)
+    there = np.arange(neighbors.shape[1]) < found.counts.numpy().sum(1)[:, None]
+    moved = there & (images != 0)
+    pairs, place = np.unique(np.stack([neighbors[moved], images[moved]], 1), axis=0, return_inverse=True)
+    rows = np.where(there, neighbors, -1)
+    rows[moved] = n + place.reshape(-1)
+    shifts = unpack_images(torch.from_numpy(pairs[:, 1])).numpy()
+    mapping = np.concatenate([np.arange(n), pairs[:, 0]])
+    return {
+        "positions": box.positions,
+        "cell": box.cell.array,
+        "types": types,
+        "with_images": np.concatenate([box.positions, box.positions[pairs[:, 0]] + shifts @ box.cell.array]),
+        "types_with_images": types[mapping].astype(np.int64),
+        "mapping": mapping,
+        "rows": rows,
+    }
 
 
 def _last_line(text: str) -> str:

@@ -627,6 +627,8 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
     packs = [net(2, 1), net(2, 1), net(3, 0)]
     packed = [torch.ops.mdops.hybrid_potential_pack(*pack) for pack in packs]
     blank = none.new_empty(0, 2)
+    near = (p["mask"], 2.8, 0.4, 0.6, 1.9)
+    no_near = (p["mask"].new_empty(0, 0), *near[1:])
     typed = (
         *atoms,
         *(column[:2] for column in norms),
@@ -641,6 +643,7 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         p["positions"].new_empty(0),
         *ends,
         *scalars(2, [0, 0]),
+        *near,
         True,
     )
     absent = torch.tensor([[1, 0], [2, 3], [0, 1], [4, 0], [0, 0]], dtype=torch.int32, device=none.device)
@@ -660,6 +663,7 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         ends[0][:1],
         ends[1],
         *scalars(3, [1, 0, 0]),
+        *no_near,
         False,
     )
     bad = {
@@ -673,6 +677,9 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         "axis": (25, [9, 0]),
         "residual": (28, [0, 1, 1, 1]),
         "activation": (29, 99),
+        "near_mask": (31, p["mask"][:1]),
+        "decay": (33, 0.0),
+        "high": (35, CUTOFF + 1),
     }
     bad_pack = {"parts": (4, [2]), "rows": (3, [60, 3]), "axis": (4, [9, 0])}
     return [

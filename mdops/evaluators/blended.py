@@ -1,6 +1,7 @@
 """Models that are made of models, and pair tables: each part by its own fastest evaluator, over one list."""
 
 import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -112,15 +113,19 @@ class Blended(Evaluator):
         self._all_have_energy = bool(model.has_energy.all())
         weighs = isinstance(model, ZBLModel) or not self._all_have_energy
         self._evaluators: list[Any] = [_evaluator(part, weighted=weighs) for part in self._parts]
+        self._finds_near = False  # whether the net's op finds the atoms that have a near neighbour, too
         if isinstance(model, ZBLModel):
             o = model.options
             no_pairs = _no_pairs(model)
             mask = no_pairs if model.absent_pairs is None else model.absent_pairs
             self._near = mask, model.near_part[0].cutoff, o.smin_alpha, o.sw_rmin, o.sw_rmax
-            # Where no atom has a near neighbour no weights are needed.
-            self._alone: Any = (
-                self._evaluators[0] if not self._all_have_energy else self._parts[0].evaluator()
+            self._finds_near = isinstance(self._evaluators[0], FusedParts) and o.sw_rmax <= max(
+                d.cutoff for _, d, _ in sums_of(model.models[0])
             )
+            if self._finds_near:
+                names: Any = model.names_0
+                near = _renamed_mask(self._near, names, model.models[0].ntypes)
+                self._evaluators[0] = FusedParts(self._parts[0], near)
         own_names = [getattr(model, f"names_{i}") for i in range(len(self._parts))]
         self._own_types: list[Any] = [
             None if names is None else OfAtoms(names.int(), -1) for names in own_names
@@ -132,6 +137,11 @@ class Blended(Evaluator):
         found = max((evaluator.r_min for evaluator in self._evaluators), default=0.0)
         covered = isinstance(model, ZBLModel) and model.options.sw_rmin >= found
         self.r_min = 0.0 if covered else found
+
+    @cached_property
+    def _alone(self) -> Any:
+        """The net's, where no atom has a near neighbour: then no weights are needed."""
+        return self._evaluators[0] if not self._all_have_energy else self._parts[0].evaluator()
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
@@ -195,33 +205,49 @@ class Blended(Evaluator):
 
     def _zbl(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
         atoms = (system.positions, system.cell, system.batch, system.types, *neighbors[:3])
-        near, within, nearest = near_weight(*atoms, *self._near)
         reach = self._model.models[1].cutoff
-        if reach != self._near[1]:  # the table reports of the atoms that it looks at
-            _, within, nearest = near_weight(*atoms, self._near[0], reach, *self._near[2:])
         specs = self._parts[0].neighbors
-        alike = len(specs) == 1 and specs[0].mixed and specs[0].cutoff == reach  # then the net says it, too
+        # Then what the net says of its neighbours is true of the table's, too.
+        alike = len(specs) == 1 and specs[0].mixed and specs[0].cutoff == reach
+        joined = self._finds_near and self._evaluators[0].covers(self._seen_by(0, system, neighbors)[0])
+        if not joined or not alike:
+            near, within, nearest = near_weight(*atoms, *self._near)
+            if reach != self._near[1]:  # the table reports of the atoms that it looks at
+                _, within, nearest = near_weight(*atoms, self._near[0], reach, *self._near[2:])
         total = None if alike else within.sum(1, keepdim=True, dtype=torch.int32)
 
         def reports(of_net: NeighborReport) -> list[NeighborReport]:
             return [of_net, of_net if total is None else NeighborReport((total,), nearest)]
 
+        if joined:
+            net, net_report = self._part(0, system, neighbors, parameters, silent, atom_virial)
+            near = net.pop("near_weight")
         # A GPU is not asked: its step is the same in any case.
         if not near.is_cuda and not is_recorded(near) and not near.any():
-            net, net_report = self._part(
-                0, system, neighbors, parameters, silent, atom_virial, by=self._alone
-            )
+            if not joined:
+                net, net_report = self._part(
+                    0, system, neighbors, parameters, silent, atom_virial, by=self._alone
+                )
             return net, reports(net_report)
-        far = 1 - near
-        weights = (far, near) if silent is None else (far * silent, near * silent)
-        net, net_report = self._part(0, system, neighbors, parameters, weights[0], atom_virial)
+        if not joined:
+            far = 1 - near if silent is None else (1 - near) * silent
+            net, net_report = self._part(0, system, neighbors, parameters, far, atom_virial)
+        weight = near if silent is None else near * silent
         names, ntypes = self._model.names_1, self._parts[1].model.ntypes
         blend = {"other": net["atom_energy"], "near": _renamed_mask(self._near, names, ntypes)}
-        table, _ = self._part(1, system, neighbors, parameters, weights[1], atom_virial, **blend)
+        table, _ = self._part(1, system, neighbors, parameters, weight, atom_virial, **blend)
         sums = {name: value + table[name] for name, value in net.items() if name != "atom_energy"}
         # A table's NaN is of atoms that are too near, and those alone have it: 0 is the table's energy of others.
         energy = torch.lerp(net["atom_energy"], table["atom_energy"], near)
         return {"atom_energy": energy, **sums}, reports(net_report)
+
+    def _seen_by(self, i: int, system: System, neighbors: NeighborList) -> tuple[System, NeighborList]:
+        """As a part has the types."""
+        names = getattr(self._model, f"names_{i}")
+        if names is None:
+            return system, neighbors
+        types, ntypes = self._own_types[i](system.types), self._parts[i].model.ntypes
+        return _renamed(system, neighbors, names, types, ntypes, self._reorders[i])
 
     def _part(
         self,
@@ -235,11 +261,7 @@ class Blended(Evaluator):
         **more: Any,
     ) -> tuple[Answers, NeighborReport]:
         """What a part says, by its evaluator unless told."""
-        names = getattr(self._model, f"names_{i}")
-        if names is not None:
-            types = self._own_types[i](system.types)
-            ntypes = self._parts[i].model.ntypes
-            system, neighbors = _renamed(system, neighbors, names, types, ntypes, self._reorders[i])
+        system, neighbors = self._seen_by(i, system, neighbors)
         taken = self._model.parameters_of(i, *parameters) if self._takes else {}
         asked = {"weight": weight} if weight is not None else {}
         if atom_virial:

@@ -36,15 +36,21 @@ _KEPT = 16  # sets of types whose tables are kept
 
 class FusedParts(Evaluator):
     """As its base; atoms may have weights, too: `weight` (N,), float64, for forces and virials of the sum of the
-    weighted energies. The energies that are given have none."""
+    weighted energies. The energies that are given have none.
+
+    Of a blend with a pair table it is told `near`, the arguments near_mask to high of `mdops.ops.near_weight` for its
+    own types: then the weights are those times 1 - c, and c is an answer, `near_weight` (N,), of systems that it
+    `covers`.
+    """
 
     name = "fused parts"
     summary = "one op a step for the sums of all descriptors"
     cost = "separate ops take about four times as long"
     packs_weights = True
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: "Potential", near: tuple[Any, ...] | None = None) -> None:
         super().__init__(potential)
+        self._near = near
         self.r_min = potential.r_min or 0.0
         self._models = SplineModels(potential)
         self.captures = potential.device.type == "cuda" and _asks_nothing(potential)
@@ -94,8 +100,7 @@ class FusedParts(Evaluator):
         weight: torch.Tensor | None = None,
         atom_virial: bool = False,
     ) -> tuple[Answers, NeighborReport]:
-        types = self._models.types(system)
-        tables = self._tables_of(types)
+        tables = self._tables_of(self._models.types(system))
         if tables is None:
             return composed(self.potential)(
                 system, neighbors, fparam, aparam, check=check, weight=weight, atom_virial=atom_virial
@@ -104,7 +109,7 @@ class FusedParts(Evaluator):
         others = _Others(s, system, neighbors, self._dtype)
         extra = s.extra_inputs(system, fparam, aparam)
         first = s.sums[0]
-        energy, forces, virial, within, nearest, gradient, of_atoms = hybrid_potential(
+        energy, forces, virial, within, nearest, gradient, of_atoms, near_weight = hybrid_potential(
             system.positions,
             system.cell,
             system.batch,
@@ -120,6 +125,7 @@ class FusedParts(Evaluator):
             system.positions.new_empty(0) if weight is None else weight,
             *tables.output,
             *tables.scalars,
+            *tables.near,
             atom_virial,
         )
         report = others.report(within, nearest)
@@ -131,10 +137,16 @@ class FusedParts(Evaluator):
         answers = {"atom_energy": energy, "forces": forces, "virial": virial}
         if atom_virial:
             answers["atom_virial"] = of_atoms
+        if self._near is not None:
+            answers["near_weight"] = near_weight
         if others.width:
             for name, value in others.answers(gradient[:, : others.width], atom_virial).items():
                 answers[name] = answers[name] + value
         return answers, report
+
+    def covers(self, system: System) -> bool:
+        """Whether it is the op that answers."""
+        return self._tables_of(self._models.types(system)) is not None
 
     def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":
         """What the op takes for systems of these types; None if it does not take them. Made when they first come."""
@@ -146,7 +158,7 @@ class FusedParts(Evaluator):
         problem = _refusal(self.potential, splines)
         if problem is not None:
             warnings.warn(f"a step is made of separate ops, for {problem}: {self.cost}", stacklevel=2)
-        self._tables[types] = found = None if problem else _Tables(splines, self.potential)
+        self._tables[types] = found = None if problem else _Tables(splines, self.potential, self._near)
         # What a CUDA graph reads has to stay.
         if self.potential.device.type == "cpu" and len(self._tables) > _KEPT:
             self._tables.popitem(last=False)
@@ -195,10 +207,13 @@ class _Tables:
     """The op's arguments that are of the model.
 
     Attributes:
-        norms: mean to sel; model: tables and nets; output: scale and shift; scalars: cutoff to threshold.
+        norms: mean to sel; model: tables and nets; output: scale and shift; scalars: cutoff to threshold; near:
+            near_mask to high.
     """
 
-    def __init__(self, splines: SplineHybrid, potential: "Potential") -> None:
+    def __init__(
+        self, splines: SplineHybrid, potential: "Potential", near: tuple[Any, ...] | None = None
+    ) -> None:
         self.splines, sums = splines, splines.sums
         shapes = [part.descriptor.channels for part in sums], [part.descriptor.axis_neuron for part in sums]
         with torch.no_grad():
@@ -213,6 +228,9 @@ class _Tables:
         self.norms = tuple([x.contiguous() for x in column] for column in columns)
         self.model = tables, torch.stack(nets)
         self.scalars = _scalars(splines)
+        index = sums[0].kinds.index
+        mask, *reach = near or (index.new_empty(0, 0, dtype=torch.bool), 1.0, 1.0, 0.0, 1.0)
+        self.near = mask[index][:, index].contiguous() if near else mask, *reach
 
 
 def _scalars(splines: SplineHybrid) -> tuple[Any, ...]:

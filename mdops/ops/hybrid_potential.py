@@ -21,14 +21,18 @@ def hybrid_potential(*args: Any) -> tuple[torch.Tensor, ...]:
         ntypes), where `sel` and the neighbours within the cutoff say it;
         nets (ntypes, P), or (1, P) for all types: what `hybrid_potential_pack` makes;
         extra (N, E); weight (N,) float64, or (0,) for 1; scale and shift as for `spline_potential`;
-        neurons, residual, activation, threshold; atom_virial: whether that is asked for.
+        neurons, residual, activation, threshold;
+        near_mask to high: those of `near_weight`, of a blend with a pair table, `high` within the longest cutoff: then
+        energies have the weights weight_i (1 - c_i); or near_mask (0, 0): c_i = 0;
+        atom_virial: whether that is asked for.
 
     Not differentiable. On a GPU it computes in float32, is a fixed sequence of kernels that never waits for the host,
     and answers an input that cannot be with NaN in all results of its system.
 
     Returns:
         atom_energy (N,), forces (N, 3), virial (S, 3, 3) float64; within (N, descriptors, ntypes) int32 and nearest
-        (N,), that of the longest cutoff; grad_extra (N, E); atom_virial (N, 3, 3) float64, or (0, 3, 3).
+        (N,), that of the longest cutoff; grad_extra (N, E); atom_virial (N, 3, 3) float64, or (0, 3, 3);
+        near_weight (N,) float64, c, or (0,).
     """
     return torch.ops.mdops.hybrid_potential(*args)
 
@@ -68,4 +72,5 @@ def _(positions: Any, cell: Any, *args: Any) -> tuple[torch.Tensor, ...]:
         means[0].new_empty(n),
         extra.new_empty(extra.shape),
         positions.new_empty((n if args[-1] else 0, 3, 3), dtype=double),
+        positions.new_empty(n if args[-6].shape[0] else 0, dtype=double),
     )

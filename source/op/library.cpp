@@ -230,9 +230,10 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor[] sel, Tensor[] padding, Tensor[] absent, Tensor[] tables, Tensor nets, Tensor extra, "
       "Tensor weight, Tensor scale, Tensor shift, float[] cutoff, float[] cutoff_smooth, "
       "float[] protection, float[] s_max, int[] width, int[] axis, int[] gated, int[] neurons, "
-      "int[] residual, int activation, float threshold, bool atom_virial) "
+      "int[] residual, int activation, float threshold, Tensor near_mask, float near_cutoff, float decay, "
+      "float low, float high, bool atom_virial) "
       "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
-      "Tensor grad_extra, Tensor atom_virial)");
+      "Tensor grad_extra, Tensor atom_virial, Tensor near_weight)");
 
   // The same with the gradients that a loss on its results has by the tables and the nets, for training.
   m.def(

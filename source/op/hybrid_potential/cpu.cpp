@@ -2,6 +2,7 @@
 
 #include "hybrid_potential/cpu_loops.h"
 #include "hybrid_potential/inputs.h"
+#include "pair_table/cpu_loops.h"
 #include "spline_potential/cpu_nets.h"
 #include "spline_potential/host.h"
 
@@ -20,28 +21,33 @@ struct CpuCall : Op {
     Tensor within = zeros({first.atoms, in.count(), first.ntypes}, ScalarType::Int);
     Tensor of_atoms = empty({atom_virial ? first.atoms : 0, 3, 3}, ScalarType::Double);
     Tensor grad_extra = zeros({first.atoms, in.extra()}, first.dtype);  // of virtual atoms, too
+    Tensor near_weight = zeros({in.near ? first.atoms : 0}, ScalarType::Double);
     dispatch_float(*this, first.dtype, [&](auto zero) {
       using T = decltype(zero);
       StepResults<T> results = answer.results<T>();
       if (atom_virial) results.atom_virial = of_atoms.mutable_data_ptr<double>();
       step<T>(in, places.data(), results, within.mutable_data_ptr<int32_t>(),
-              grad_extra.mutable_data_ptr<T>());
+              grad_extra.mutable_data_ptr<T>(), near_weight.mutable_data_ptr<double>());
     });
-    return {answer.energy, answer.forces, answer.virial, within, answer.nearest, grad_extra, of_atoms};
+    return {answer.energy,  answer.forces, answer.virial, within,
+            answer.nearest, grad_extra,    of_atoms,      near_weight};
   }
 
  private:
   template <class T>
   void step(const HybridInputs& in, const double* places, const StepResults<T>& results, int32_t* within,
-            T* grad_extra) const {
+            T* grad_extra, double* near_weight) const {
     std::vector<PotentialArgs<T>> parts;
     for (int64_t p = 0; p < in.count(); ++p) {
       parts.push_back(arguments<T>(in.parts[p], places));
       if (in.absent[p].size(0)) parts[p].places.absent = in.absent[p].const_data_ptr<int32_t>();
     }
     const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
-    const HybridArgs<T> args{parts.data(), static_cast<int>(in.count()), in.widest(), in.net, weight};
-    hybrid_step(*this, args, in.nets.const_data_ptr<T>(), results, within, grad_extra);
+    HybridArgs<T> args{parts.data(), static_cast<int>(in.count()), in.widest(), in.net, weight};
+    const ListArgs list = list_args(in.first());
+    if (in.near) args.look = {&list, &*in.near, surely_far(*in.near)};
+    hybrid_step(*this, args, in.nets.const_data_ptr<T>(), results, within, grad_extra,
+                static_cast<OtherInputs<T>*>(nullptr), near_weight);
   }
 };
 

@@ -124,6 +124,17 @@ void spread_forces(const PotentialArgs<T>& part, const int32_t* ids, int64_t cou
   }
 }
 
+// What forces take of an atom's energy.
+template <class T>
+double weight_of(const HybridArgs<T>& args, int64_t i, HybridResults<T>& out) {
+  const double weight = args.weight ? args.weight[i] : 1;
+  const NearLook& look = args.look;
+  if (!look.near || static_cast<double>(out.sums.nearest[i]) >= look.far || out.sums.bad_atom >= 0)
+    return weight;
+  const double c = out.near_weight[i] = atom_weight(*look.list, *look.near, i);
+  return weight * (1 - c);
+}
+
 template <class T>
 void block(const HybridArgs<T>& args, const DenseLayer<T>* layers, const int32_t* ids, int64_t count,
            T* memory, HybridResults<T>& out) {
@@ -142,8 +153,10 @@ void block(const HybridArgs<T>& args, const DenseLayer<T>* layers, const int32_t
     form_group(args.parts[group.part].net, s.part(args, group.part).t_lanes, group, to);
   });
   net_output(net, s.net.value[net.last()], s.energy);
-  for (int64_t a = 0; a < lanes; ++a)
-    s.scales[a] = static_cast<T>(a < count && args.weight ? scale * args.weight[ids[a]] : scale);
+  for (int64_t a = 0; a < lanes; ++a) {
+    const double weight = a < count ? weight_of(args, ids[a], out) : 1;
+    s.scales[a] = static_cast<T>(scale * weight);
+  }
   for (int64_t a = 0; a < count; ++a)
     out.sums.energy[ids[a]] = scale * s.energy[a] + first.shift[first.types[ids[a]]];
   for (int p = 0; p < args.count; ++p) clear_from(s.part(args, p).grad_t_lanes, 0);

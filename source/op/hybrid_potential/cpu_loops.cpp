@@ -7,7 +7,7 @@ namespace mdops {
 // Every thread takes an equal part of each net's atoms, as in a step of one descriptor.
 template <class T>
 void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const StepResults<T>& results,
-                 int32_t* within, T* grad_extra, OtherInputs<T>* others) {
+                 int32_t* within, T* grad_extra, OtherInputs<T>* others, double* near_weight) {
   const PotentialArgs<T>& first = args.first();
   std::vector<std::vector<DenseLayer<T>>> layers;
   for (int n = 0; n < first.nets; ++n)
@@ -20,7 +20,7 @@ void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const S
     const ScratchMemory<BlockScratch> memory(op, MDOPS_RUN(hybrid_scratch_size, args) * sizeof(T));
     T* scratch = static_cast<T*>(memory.data());
     for (int64_t thread = begin; thread < end; ++thread) {
-      HybridResults<T> out{results.of_thread(first, shares[thread]), within, grad_extra};
+      HybridResults<T> out{results.of_thread(first, shares[thread]), within, grad_extra, near_weight};
       for (int n = 0; n < first.nets; ++n) {
         const int64_t from = order.first_of(n, first.nets), count = order.count_of(n, first.nets);
         const int64_t own = count * thread / threads, end_of_own = count * (thread + 1) / threads;
@@ -41,7 +41,7 @@ void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const S
 
 #define MDOPS_INSTANTIATE(T)                                                                               \
   template void hybrid_step<T>(const Op&, const HybridArgs<T>&, const T*, const StepResults<T>&, int32_t*, \
-                               T*, OtherInputs<T>*);
+                               T*, OtherInputs<T>*, double*);
 MDOPS_INSTANTIATE(float)
 MDOPS_INSTANTIATE(double)
 #undef MDOPS_INSTANTIATE

@@ -21,10 +21,12 @@ class OtherInputs {
   virtual void lead_on(int64_t thread, const int32_t* ids, int64_t count, PotentialResults<T>& sums) = 0;
 };
 
-// The step, with nets one after the other; `within` and `grad_extra` as in HybridResults, zero for virtual
-// atoms at entry. With `others` there may be no part: args.first() says then what is not of a descriptor.
+// The step, with nets one after the other; `within`, `grad_extra` and `near_weight` as in HybridResults, zero
+// for virtual atoms at entry. With `others` there may be no part: args.first() says then what is not of a
+// descriptor.
 template <class T>
 void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const StepResults<T>& results,
-                 int32_t* within, T* grad_extra, OtherInputs<T>* others = nullptr);
+                 int32_t* within, T* grad_extra, OtherInputs<T>* others = nullptr,
+                 double* near_weight = nullptr);
 
 }  // namespace mdops

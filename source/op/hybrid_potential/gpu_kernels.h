@@ -3,7 +3,9 @@
 // descriptor's step (spline_potential/gpu_moments.h, gpu_forces.h).
 #pragma once
 
+#include "hybrid_potential/gpu_loops.h"
 #include "hybrid_potential/hybrid_potential.h"
+#include "pair_table/gpu_near.h"
 #include "spline_potential/gpu_forces.h"
 
 namespace mdops {
@@ -29,6 +31,18 @@ struct PartForces {
   bool ends;          // whether this kernel writes the energies and what follows
   float* grad_extra;  // (N, extra)
 };
+
+// c of the atoms of the rows, once their nearest neighbours are known.
+static __global__ void __launch_bounds__(kAtomThreads) row_weights_kernel(StepArgs p, NearRows h) {
+  follow_kernels();
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  const int i = atom_of(p, row);
+  if (i < 0) return;
+  double c = 0;
+  if (!(p.nearest[i] >= h.far))
+    c = table_row(h.list, i) == RowKind::real ? row_weight(h.list, h.near, i) : not_a_number<double>();
+  if (lane_index() == 0) h.c[i] = c, h.rest[i] = (1 - c) * (h.weight ? h.weight[i] : 1);
+}
 
 // T of a descriptor, and the bound of the rows' features so far.
 template <bool Gated>

@@ -7,15 +7,27 @@
 
 #include "common/gpu.h"
 #include "hybrid_potential/shape.h"
+#include "pair_table/pair_table.h"
 #include "spline_potential/gpu_step.h"
 
 namespace mdops {
+
+// Of atoms that go over to a pair table.
+struct NearRows {
+  ListArgs list;
+  NearArgs near;
+  double far;            // a nearest distance from which on c is 0
+  const double* weight;  // (N,); null: 1
+  double* c;             // (N,); null: not asked for
+  double* rest;          // (N,): weight (1 - c)
+};
 
 // What a step has beside the results of each descriptor's arguments.
 struct HybridOut {
   const double* weight;  // (N,); null: 1
   float* grad_extra;     // (N, extra)
   int32_t* within;       // (N, descriptors, ntypes)
+  NearRows near{};       // the call finds memory for `rest`
 };
 
 // The net behind the features of all descriptors, each in the order of `Features`, and the further inputs.

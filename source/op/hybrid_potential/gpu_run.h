@@ -36,6 +36,7 @@ class HybridCall {
     const StepArgs& p = parts_[widest_];
     const int64_t counts = static_cast<int64_t>(p.atoms) * p.ntypes, all = counts * parts_.size();
     if (!alone()) gpu_.clear(within_, all * 4);
+    if (out_.near.c) gpu_.clear(out_.near.c, int64_t{p.atoms} * 8);
     if (p.extra_size) gpu_.clear(out_.grad_extra, int64_t{p.atoms} * p.extra_size * 4);
     launch_order(gpu_, p);
     for (int first = 0; first < p.rows; first += p.net.rows) chunk(first);
@@ -51,6 +52,7 @@ class HybridCall {
     take_call(space, first);
     take_net(space, way_, first, net_);
     bounds_ = space.take<float>(first.net.rows);
+    if (out_.near.c) out_.weight = out_.near.rest = space.take<double>(first.atoms);
     within_ = out_.within;
     if (!alone())
       within_ = space.take<int32_t>(static_cast<int64_t>(first.atoms) * first.ntypes * parts_.size());
@@ -90,6 +92,7 @@ class HybridCall {
       launch_warps(gpu_, way_.input_parts ? features_kernel<kHybridParts> : features_kernel<0>, rows,
                    16 * features_.most_axis, one, features_);
     }
+    if (out_.near.c) launch_warps(gpu_, row_weights_kernel, rows, 0, one, out_.near);
     one.net.tile_type = one.tile_net + first / one.tile_rows;
     run_net<kHybridParts>(gpu_, one.net, net_, rows / one.tile_rows, way_.kind);
     for (size_t k = 0; k < parts_.size(); ++k) {
@@ -119,7 +122,7 @@ class HybridCall {
   const NetWay way_;
   std::vector<StepArgs> parts_;
   const int widest_;
-  const HybridOut out_;
+  HybridOut out_;
   NetMemory net_;
   float* bounds_;
   int32_t* within_;

@@ -1,9 +1,11 @@
 // The inference step of a model with several descriptors of sums side by side, and one fitting net on the
 // features of all of them and on further inputs, whose gradient is a result: whoever made those leads it on.
 //
-//   e_i = scale net(D_1, D_2, ..., extra_i) + shift;   forces and virial of  sum_i weight_i e_i
+//   e_i = scale net(D_1, D_2, ..., extra_i) + shift;   forces and virial of  sum_i weight_i (1 - c_i) e_i
 //
-// A part has the formulas of spline_potential.h, a cutoff, places, masks and tables of its own.
+// A part has the formulas of spline_potential.h, a cutoff, places, masks and tables of its own. c_i, 0 unless
+// asked for, is of atoms that go over to a pair table (pair_table.h): the nearest neighbours, which the step
+// finds, tell which atoms have any.
 #pragma once
 
 #include "spline_potential/groups.h"
@@ -11,6 +13,17 @@
 namespace mdops {
 
 constexpr int kMostParts = 32;
+
+struct ListArgs;
+struct NearArgs;
+double atom_weight(const ListArgs& list, const NearArgs& near, int64_t i);  // pair_table/cpu_loops.h
+
+// Of which neighbours c is, and from which nearest distance on it is 0.
+struct NearLook {
+  const ListArgs* list;
+  const NearArgs* near;  // null: c is not asked for
+  double far;
+};
 
 // The net's first matrix has a row for each feature of all parts as they are formed (groups.h), the weights
 // of equal ones added, and then one for each further input.
@@ -25,6 +38,7 @@ struct HybridArgs {
   int widest;            // the part of the longest cutoff
   NetShape net;          // `features`: the rows of all parts
   const double* weight;  // (N,); null: 1
+  NearLook look{};
 
   const PotentialArgs<T>& first() const { return parts[0]; }
 };
@@ -33,7 +47,8 @@ template <class T>
 struct HybridResults {
   PotentialResults<T> sums;  // without `within`
   int32_t* within;           // (N, count, ntypes)
-  T* grad_extra;             // (N, extra): of weight * e
+  T* grad_extra;             // (N, extra): of the sum that forces are of
+  double* near_weight;       // (N,): c, zero for virtual atoms at entry; null
 };
 
 #define MDOPS_HYBRID_KERNELS(T)                                                                      \

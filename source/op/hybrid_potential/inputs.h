@@ -1,7 +1,10 @@
 // The op's arguments, checked at entry; for the CPU and for GPUs.
 #pragma once
 
+#include <optional>
+
 #include "hybrid_potential/shape.h"
+#include "pair_table/inputs.h"
 #include "spline_potential/inputs.h"
 
 namespace mdops {
@@ -14,8 +17,9 @@ using Integers = std::vector<int64_t>;
 struct HybridInputs {
   std::vector<PotentialInputs> parts;
   Tensors absent;  // (N, ntypes), or of no rows: the places say it
-  Tensor nets, weight;
-  NetShape net{};  // `features`: the rows of all parts
+  Tensor nets, weight, near_mask;
+  std::optional<NearArgs> near;  // of a blend with a pair table
+  NetShape net{};                // `features`: the rows of all parts
 
   const PotentialInputs& first() const { return parts[0]; }
   int64_t count() const { return static_cast<int64_t>(parts.size()); }
@@ -30,17 +34,16 @@ struct HybridInputs {
   }
 };
 
-inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Tensor& cell,
-                                const Tensor& batch, const Tensor& types, const Tensor& neighbors,
-                                const Tensor& images, const Tensor& counts, const Tensors& mean,
-                                const Tensors& std, const Tensors& pair_mask, const Tensors& zeroed,
-                                const Tensors& sel, const Tensors& padding, const Tensors& absent,
-                                const Tensors& tables, const Tensor& nets, const Tensor& extra,
-                                const Tensor& weight, const Tensor& scale, const Tensor& shift,
-                                const Numbers& cutoff, const Numbers& cutoff_smooth,
-                                const Numbers& protection, const Numbers& s_max, const Integers& width,
-                                const Integers& axis, const Integers& gated, const Integers& neurons,
-                                const Integers& residual, int64_t activation, double threshold) {
+inline HybridInputs read_hybrid(
+    const Op& op, const Tensor& positions, const Tensor& cell, const Tensor& batch, const Tensor& types,
+    const Tensor& neighbors, const Tensor& images, const Tensor& counts, const Tensors& mean,
+    const Tensors& std, const Tensors& pair_mask, const Tensors& zeroed, const Tensors& sel,
+    const Tensors& padding, const Tensors& absent, const Tensors& tables, const Tensor& nets,
+    const Tensor& extra, const Tensor& weight, const Tensor& scale, const Tensor& shift,
+    const Numbers& cutoff, const Numbers& cutoff_smooth, const Numbers& protection, const Numbers& s_max,
+    const Integers& width, const Integers& axis, const Integers& gated, const Integers& neurons,
+    const Integers& residual, int64_t activation, double threshold, const Tensor& near_mask,
+    double near_cutoff, double decay, double low, double high) {
   HybridInputs in;
   const size_t count = tables.size();
   if (count < 1 || count > kMostParts)
@@ -82,6 +85,15 @@ inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Ten
   if (net_count != 1 && net_count != ntypes)
     fail(op, "argument `nets` has " + std::to_string(net_count) + " nets, expected 1 for all types, or " +
                  std::to_string(ntypes));
+  if (input(op, "near_mask", near_mask, ScalarType::Bool, {near_mask.size(0) ? ntypes : 0, kAny}).size(0)) {
+    const NearInputs near(op, near_mask, ntypes, near_cutoff, decay, low, high);
+    const double widest = in.parts[in.widest()].cutoff;
+    if (near.high > widest)
+      fail(op, "argument `high` is " + std::to_string(near.high) + " A, expected at most the cutoff, " +
+                   std::to_string(widest));
+    in.near_mask = near.pair_mask;
+    in.near = near.args();
+  }
   in.weight = input(op, "weight", weight, ScalarType::Double, {weight.size(0) ? n : 0});
   const Tensor factor = input(op, "scale", scale, ScalarType::Double, {net_count});
   const Tensor offset = input(op, "shift", shift, ScalarType::Double, {ntypes});
@@ -116,7 +128,22 @@ struct HybridNetInputs {
   }
 };
 
-using HybridOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+// The atoms and their list, as the weights take them.
+inline ListArgs list_args(const PotentialInputs& in) {
+  return {in.positions.const_data_ptr<double>(),
+          in.cell.const_data_ptr<double>(),
+          in.batch.const_data_ptr<int32_t>(),
+          in.types.const_data_ptr<int32_t>(),
+          in.neighbors.const_data_ptr<int32_t>(),
+          in.images.const_data_ptr<int32_t>(),
+          in.counts.const_data_ptr<int32_t>(),
+          in.atoms,
+          in.systems,
+          in.neighbors.size(1),
+          static_cast<int>(in.ntypes)};
+}
+
+using HybridOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // The op: Call(positions) is an `Op`, and its run(inputs, atom_virial) answers.
 template <class Call>
@@ -128,13 +155,14 @@ HybridOutputs hybrid_potential(const Tensor& positions, const Tensor& cell, cons
                                const Tensor& scale, const Tensor& shift, Numbers cutoff,
                                Numbers cutoff_smooth, Numbers protection, Numbers s_max, Integers width,
                                Integers axis, Integers gated, Integers neurons, Integers residual,
-                               int64_t activation, double threshold, bool atom_virial) {
+                               int64_t activation, double threshold, const Tensor& near_mask,
+                               double near_cutoff, double decay, double low, double high, bool atom_virial) {
   const Call op(positions);
-  return op.run(
-      read_hybrid(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
-                  sel, padding, absent, tables, nets, extra, weight, scale, shift, cutoff, cutoff_smooth,
-                  protection, s_max, width, axis, gated, neurons, residual, activation, threshold),
-      atom_virial);
+  return op.run(read_hybrid(op, positions, cell, batch, types, neighbors, images, counts, mean, std,
+                            pair_mask, zeroed, sel, padding, absent, tables, nets, extra, weight, scale,
+                            shift, cutoff, cutoff_smooth, protection, s_max, width, axis, gated, neurons,
+                            residual, activation, threshold, near_mask, near_cutoff, decay, low, high),
+                atom_virial);
 }
 
 }  // namespace mdops

@@ -14,7 +14,7 @@ inline void closer(double r2, double& least) {
 // The neighbours of one atom that are not masked.
 struct Neighbors {
   struct One {
-    double d[3], r, w;  // w: its weight in `sums`
+    double d[3], r, w, g;  // w: its weight in `sums`; g: along d, of an energy's gradient
     int32_t j;
     int t;
   };
@@ -39,7 +39,7 @@ struct Neighbors {
             closer(r2, nearest2);
             if (masked) return;
             closer(r2, least2);
-            all.push_back({{d[0], d[1], d[2]}, r2, 0, list.neighbors[at], t});
+            all.push_back({{d[0], d[1], d[2]}, r2, 0, 0, list.neighbors[at], t});
           });
       if (!whole) return false;
       slot = end;
@@ -99,11 +99,15 @@ struct PairSums {
   PotentialResults<double>& out;
   double force[3] = {}, virial[9] = {};
 
-  // Adds the pair's part of an energy's gradient, g along d.
-  void add(const Neighbors::One& pair, double g) {
+  void add(const Neighbors& around) {
+    for (const Neighbors::One& pair : around.all)
+      if (pair.g != 0) add(pair);
+  }
+
+  void add(const Neighbors::One& pair) {
     double* const other = out.forces + 4 * int64_t{pair.j};
     double f[3], w[9];
-    for (int a = 0; a < 3; ++a) f[a] = g * pair.d[a];
+    for (int a = 0; a < 3; ++a) f[a] = pair.g * pair.d[a];
     for (int k = 0; k < 9; ++k) w[k] = f[k / 3] * pair.d[k % 3];
     for (int a = 0; a < 3; ++a) force[a] += f[a], other[a] -= f[a];
     for (int k = 0; k < 9; ++k) virial[k] -= w[k];
@@ -117,15 +121,14 @@ struct PairSums {
   }
 };
 
-// What a blend has beside the parts' weighted forces: the weight's slope times the difference of energies.
-void add_slopes(const NearArgs& near, double difference, Neighbors& around, PairSums& to) {
+// Adds to g what a blend has beside the parts' weighted forces: the weight's slope times the difference of
+// energies.
+void add_slopes(const NearArgs& near, double difference, Neighbors& around) {
   const NearSums sums = around.sums(near.decay);
   const double slope = difference * weight_at(near, sums.mean()).slope;
   if (slope == 0) return;  // as where the weight is 1
-  for (const Neighbors::One& one : around.all) {
-    const double g = slope * mean_slope(sums, near, one.w, one.r);
-    if (g != 0) to.add(one, g / one.r);
-  }
+  for (Neighbors::One& one : around.all)
+    if (one.w != 0) one.g += slope * mean_slope(sums, near, one.w, one.r) / one.r;
 }
 
 // Whether a table and the weights are of the same neighbours of atoms of a type.
@@ -138,10 +141,33 @@ bool same_neighbors(const ListArgs& list, const TableArgs& table, const NearArgs
 
 }  // namespace
 
+double atom_weight(const ListArgs& list, const NearArgs& near, int64_t i) {
+  std::vector<double> r;
+  r.reserve(list.list_width);
+  double least2 = INFINITY;
+  int64_t slot = i * list.list_width;
+  for (int t = 0; t < list.ntypes; ++t) {
+    const int64_t end = slot + list.counts[i * list.ntypes + t];
+    if (!near.pair_mask[list.types[i] * list.ntypes + t])
+      each_within(list, near.cutoff, i, slot, end, 1, [&](int64_t, const double*, double r2) {
+        closer(r2, least2);
+        r.push_back(r2);
+      });
+    slot = end;
+  }
+  NearSums sums{std::sqrt(least2), 0, 0};
+  if (sums.least >= near.high) return 0;  // no mean is below the least distance
+  for (double& x : r) x = std::sqrt(x);
+  for (const double x : r) {
+    const double w = sums.weight(x, near.decay);
+    sums.weights += w, sums.weighted += w * x;
+  }
+  return weight_at(near, sums.mean()).c;
+}
+
 int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin, int64_t end, double* weight,
                      const NearReport& report) {
   int64_t bad = -1;
-  Neighbors around;
   for (int64_t i = begin; i < end; ++i) {
     weight[i] = 0, report.nearest[i] = near.cutoff;
     if (list.types[i] < 0) continue;
@@ -150,12 +176,9 @@ int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin, 
       bad = i;
       continue;
     }
-    // No mean is below the least distance: most atoms need not be looked at again.
+    // Most atoms need not be looked at again.
     if (least >= near.high) continue;
-    around.gather(list, near.pair_mask, near.cutoff, i, nullptr);
-    if (around.all.empty()) continue;
-    around.take_roots();
-    weight[i] = weight_at(near, around.sums(near.decay).mean()).c;
+    weight[i] = atom_weight(list, near, i);
   }
   return bad;
 }
@@ -177,19 +200,21 @@ int64_t table_energies(const ListArgs& list, const TableArgs& table, const Table
     const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
     PairSums sums{out};
     double energy = 0;
-    for (const Neighbors::One& one : around.all) {
+    for (Neighbors::One& one : around.all) {
       const PairEnergy pair = pair_energy(table, row + one.t, one.r);
       energy += 0.5 * pair.u;
-      if (pair.slope != 0) sums.add(one, 0.5 * weight * pair.slope / one.r);
+      if (pair.slope != 0) one.g = 0.5 * weight * pair.slope / one.r;
     }
     out.energy[i] = energy;
     if (task.near) {
       if (!same_neighbors(list, table, *task.near, list.types[i])) {
+        sums.add(around);
         around.gather(list, task.near->pair_mask, task.near->cutoff, i, nullptr);
         around.take_roots();
       }
-      add_slopes(*task.near, energy - task.other[i], around, sums);
+      add_slopes(*task.near, energy - task.other[i], around);
     }
+    sums.add(around);
     sums.finish(list, i);
   }
   return bad;

@@ -16,6 +16,9 @@ struct NearReport {
 int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin, int64_t end, double* weight,
                      const NearReport& report);
 
+// c of one atom, whose list is good.
+double atom_weight(const ListArgs& list, const NearArgs& near, int64_t i);
+
 // With weights c_i (null: 1) and other energies e_i, forces and virials of  sum_i c_i t_i, or with `near`,
 // from which the weights are, of  sum_i c_i (t_i - e_i)  with c_i fixed in the part of e_i: what the other
 // model's own weighted forces leave. t_i is 0 where c_i is. With `near` nothing is reported, and atoms of

@@ -5,16 +5,16 @@
 #pragma once
 
 #include "common/fixed_point.h"
-#include "common/rows.h"
-#include "env_mat/env_mat.h"
 #include "pair_table/gpu_loops.h"
+#include "pair_table/gpu_near.h"
 
 namespace mdops {
 
 // Forces and virials are summed as pairs of integers, so that no result depends on the order of the
-// additions: in units of 2^-8, and what those leave over in units of 2^-44, eV/A or eV. A term is refused
-// from 2^30 on: 2^25 of them have room.
+// additions: in units of 2^-8, and what those leave over in units of 2^-44, eV/A or eV; small terms are left
+// over as a whole. A term is refused from 2^30 on: 2^25 of them have room.
 constexpr double kTableUnit = 1.0 / (1 << 8), kTableFine = 1.0 / (1LL << 44), kMostTableTerm = 1 << 30;
+constexpr double kSmallTableTerm = 1.0 / (1 << 6);
 constexpr int kTableThreads = 256;
 
 struct TableSums {
@@ -29,69 +29,9 @@ __device__ __forceinline__ double table_sum(const int64_t* parts, int columns) {
 // The two integers of a term. Returns false for one that is too large.
 __device__ __forceinline__ bool table_term(double x, int64_t* whole, int64_t* rest) {
   const bool fits = fabs(x) < kMostTableTerm;
-  *whole = fits ? __double2ll_rn(x / kTableUnit) : 0;
+  *whole = fits && !(fabs(x) < kSmallTableTerm) ? __double2ll_rn(x / kTableUnit) : 0;
   *rest = fits ? __double2ll_rn((x - static_cast<double>(*whole) * kTableUnit) / kTableFine) : 0;
   return fits;
-}
-
-template <class T>
-__device__ __forceinline__ T warp_sum(T value) {
-  for (int d = kWarp / 2; d > 0; d /= 2) value += __shfl_xor_sync(kAllLanes, value, d);
-  return value;
-}
-
-__device__ __forceinline__ double warp_nearest(double r2) {
-  for (int d = kWarp / 2; d > 0; d /= 2) r2 = nearest_of(r2, __shfl_xor_sync(kAllLanes, r2, d));
-  return r2;
-}
-
-// What kind of row atom i has; a system that is not there makes it a wrong one.
-__device__ __forceinline__ RowKind table_row(const ListArgs& list, int64_t i) {
-  if (list.batch[i] < 0 || list.batch[i] >= list.systems) return RowKind::wrong;
-  return row_kind(list.types[i], list.ntypes, list.counts + i * list.ntypes, list.list_width);
-}
-
-// Calls work(t, slot, d, r2, masked), and after each type with neighbours done(t), where the lanes meet.
-// Returns false where the list names an atom that is not there. All lanes must call it.
-template <class Work, class Done>
-__device__ __forceinline__ bool each_of_row(const ListArgs& list, const bool* pair_mask, double cutoff,
-                                            int64_t i, const Work& work, const Done& done) {
-  bool whole = true;
-  int64_t slot = i * list.list_width;
-  for (int t = 0; t < list.ntypes; ++t) {
-    const int count = list.counts[i * list.ntypes + t];
-    if (count == 0) continue;
-    const bool masked = pair_mask[list.types[i] * list.ntypes + t];
-    whole &= each_within(list, cutoff, i, slot + lane_index(), slot + count, kWarp,
-                         [&](int64_t at, const double* d, double r2) { work(t, at, d, r2, masked); });
-    slot += count;
-    done(t);
-  }
-  return __all_sync(kAllLanes, whole);
-}
-
-// The same for the neighbours that are not masked.
-template <class Work>
-__device__ __forceinline__ bool each_seen(const ListArgs& list, const bool* pair_mask, double cutoff,
-                                          int64_t i, const Work& work) {
-  return each_of_row(
-      list, pair_mask, cutoff, i,
-      [&](int t, int64_t at, const double* d, double r2, bool masked) {
-        if (!masked) work(t, at, d, r2);
-      },
-      [](int) {});
-}
-
-// The sums of c's mean, of neighbours of which the nearest has this squared distance. All lanes get them.
-__device__ __forceinline__ NearSums near_sums(const ListArgs& list, const NearArgs& near, int64_t i,
-                                              double least2) {
-  NearSums sums{sqrt(least2), 0, 0};
-  each_seen(list, near.pair_mask, near.cutoff, i, [&](int, int64_t, const double*, double r2) {
-    const double r = sqrt(r2), w = sums.weight(r, near.decay);
-    sums.weights += w, sums.weighted += w * r;
-  });
-  sums.weights = warp_sum(sums.weights), sums.weighted = warp_sum(sums.weighted);
-  return sums;
 }
 
 // The rows of `within` and `nearest` of an atom, and the least squared distance of those that are not masked.
@@ -189,14 +129,14 @@ struct PairAdder {
       int64_t whole, rest;
       fits &= table_term(g * d[a], &whole, &rest);
       own[a] += whole, own[3 + a] += rest;
-      atomic_add(sums.forces + 6 * j + a, -whole);
+      if (whole != 0) atomic_add(sums.forces + 6 * j + a, -whole);
       atomic_add(sums.forces + 6 * j + 3 + a, -rest);
       for (int b = 0; b < 3; ++b) {
         const double term = -g * d[a] * d[b];
         w[3 * a + b] += term;
         if (!sums.of_atoms) continue;
         fits &= table_term(term, &whole, &rest);
-        atomic_add(sums.of_atoms + 18 * j + 3 * a + b, whole);
+        if (whole != 0) atomic_add(sums.of_atoms + 18 * j + 3 * a + b, whole);
         atomic_add(sums.of_atoms + 18 * j + 9 + 3 * a + b, rest);
       }
     }
@@ -220,80 +160,124 @@ struct PairAdder {
   }
 };
 
-// What a blend has beside the parts' weighted forces: the weight's slope times the difference of energies.
-__device__ __forceinline__ void add_slopes(const ListArgs& list, const NearArgs& near, double difference,
-                                           int64_t i, PairAdder& adder) {
-  double least2 = INFINITY;
-  each_seen(list, near.pair_mask, near.cutoff, i,
-            [&](int, int64_t, const double*, double r2) { least2 = nearest_of(least2, r2); });
-  least2 = warp_nearest(least2);
-  const NearSums sums = near_sums(list, near, i, least2);
-  const double slope = difference * weight_at(near, sums.mean()).slope;
-  if (slope == 0) return;  // as where the weight is 1
-  each_seen(list, near.pair_mask, near.cutoff, i, [&](int, int64_t at, const double* d, double r2) {
-    const double r = sqrt(r2), g = slope * mean_slope(sums, near, sums.weight(r, near.decay), r);
-    if (g != 0) adder.add(at, d, g / r);
-  });
+// The sums of c's mean, as neighbours come: those so far are of the least distance so far.
+struct RunningSums {
+  NearSums sums{INFINITY, 0, 0};
+
+  __device__ void add(double r, double decay) {
+    if (!(r >= sums.least)) to(r, decay);
+    const double w = sums.weight(r, decay);
+    sums.weights += w, sums.weighted += w * r;
+  }
+  // For a distance that is not larger.
+  __device__ void to(double least, double decay) {
+    const double factor = sums.weights == 0 ? 0 : exp((least - sums.least) / decay);
+    sums = {least, sums.weights * factor, sums.weighted * factor};
+  }
+  // Of all lanes.
+  __device__ void join(double decay) {
+    double least = sums.least;
+    for (int d = kWarp / 2; d > 0; d /= 2) least = nearest_of(least, __shfl_xor_sync(kAllLanes, least, d));
+    if (sums.least != least) to(least, decay);
+    sums.weights = warp_sum(sums.weights), sums.weighted = warp_sum(sums.weighted);
+  }
+};
+
+// Calls work(t, slot, d, r, of_table, of_near) for the neighbours that the table has or that make the
+// weights, and after each type done(t).
+template <class Work, class Done>
+__device__ __forceinline__ bool each_of_blend(const ListArgs& list, const TableArgs& table,
+                                              const NearArgs& near, int64_t i, const Work& work,
+                                              const Done& done) {
+  const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
+  const double cutoff = near.cutoff > table.cutoff ? near.cutoff : table.cutoff;
+  return each_of_row(
+      list, table.pair_mask, cutoff, i,
+      [&](int t, int64_t at, const double* d, double r2, bool masked) {
+        const double r = sqrt(r2);
+        const bool of_table = !masked && !(r >= table.cutoff);
+        const bool of_near = !near.pair_mask[row + t] && !(r >= near.cutoff);
+        if (of_table || of_near) work(t, at, d, r, of_table, of_near);
+      },
+      done);
+}
+
+// The energy of atom i in a blend, and what it gives to the sums: that of its pairs, and the weight's slope
+// times the difference of energies.
+__device__ __forceinline__ double blended_atom(const ListArgs& list, const TableArgs& table,
+                                               const GpuTableTask& task, int64_t i, double weight,
+                                               PairAdder& adder, bool* good) {
+  const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
+  const NearArgs& near = task.near;
+  double energy = 0;
+  RunningSums around;
+  *good &= each_of_blend(
+      list, table, near, i,
+      [&](int t, int64_t, const double*, double r, bool of_table, bool of_near) {
+        if (of_table) energy += 0.5 * pair_energy(table, row + t, r).u;
+        if (of_near) around.add(r, near.decay);
+      },
+      [](int) {});
+  energy = warp_sum(energy);
+  around.join(near.decay);
+  const NearSums& sums = around.sums;
+  const double slope = (energy - task.other[i]) * weight_at(near, sums.mean()).slope;
+  each_of_blend(
+      list, table, near, i,
+      [&](int t, int64_t at, const double* d, double r, bool of_table, bool of_near) {
+        double g = of_table ? 0.5 * weight * pair_energy(table, row + t, r).slope : 0;
+        if (of_near && slope != 0) g += slope * mean_slope(sums, near, sums.weight(r, near.decay), r);
+        if (g != 0) adder.add(at, d, g / r);
+      },
+      [](int) {});
+  return energy;
 }
 
 // The energy of atom i, and what it gives to the sums.
-__device__ __forceinline__ void table_atom(const ListArgs& list, const TableArgs& table,
-                                           const GpuTableTask& task, const TableSums& sums,
-                                           const GpuTableResults& out, int64_t i, double weight) {
-  const int lane = lane_index();
-  const RowKind kind = table_row(list, i);
-  int32_t* own = out.within + i * list.ntypes;
-  for (int t = lane; t < list.ntypes; t += kWarp) own[t] = 0;
-  __syncwarp();
+__device__ __forceinline__ double table_atom(const ListArgs& list, const TableArgs& table, int64_t i,
+                                             double weight, const GpuTableResults& out, PairAdder& adder,
+                                             double* least, bool* good) {
+  double energy = 0;
+  RowReport report(table.cutoff);
+  const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
+  *good &= each_of_row(
+      list, table.pair_mask, table.cutoff, i,
+      [&](int t, int64_t at, const double* d, double r2, bool masked) {
+        report.add(r2, masked);
+        if (masked || weight == 0) return;
+        const double r = sqrt(r2);
+        const PairEnergy pair = pair_energy(table, row + t, r);
+        energy += 0.5 * pair.u;
+        if (pair.slope != 0) adder.add(at, d, 0.5 * weight * pair.slope / r);
+      },
+      [&](int t) { report.write(out.within + i * list.ntypes + t); });
+  *least = sqrt(warp_nearest(report.nearest2));
+  return warp_sum(energy);
+}
+
+// A warp an atom; of a blend those without weight are answered at once.
+static __global__ void __launch_bounds__(kTableThreads)
+    table_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, GpuTableResults out) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kTableThreads + threadIdx.x) / kWarp;
+  if (i >= list.atoms) return;
+  const double weight = task.weight ? task.weight[i] : 1;
+  const bool idle = task.blends && weight == 0;
+  const RowKind kind = idle ? RowKind::empty : table_row(list, i);
   double energy = 0, least = table.cutoff;
   bool good = kind != RowKind::wrong && weight == weight;
+  for (int t = lane_index(); t < list.ntypes; t += kWarp) out.within[i * list.ntypes + t] = 0;
+  __syncwarp();
   if (kind == RowKind::real) {
-    RowReport report(table.cutoff);
     PairAdder adder(list, sums);
-    const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
-    good &= each_of_row(
-        list, table.pair_mask, table.cutoff, i,
-        [&](int t, int64_t at, const double* d, double r2, bool masked) {
-          report.add(r2, masked);
-          if (masked || weight == 0) return;
-          const double r = sqrt(r2);
-          const PairEnergy pair = pair_energy(table, row + t, r);
-          energy += 0.5 * pair.u;
-          if (pair.slope != 0) adder.add(at, d, 0.5 * weight * pair.slope / r);
-        },
-        [&](int t) {
-          if (!task.blends) report.write(own + t);
-        });
-    energy = warp_sum(energy);
-    if (!task.blends) least = sqrt(warp_nearest(report.nearest2));
-    if (task.blends) add_slopes(list, task.near, energy - task.other[i], i, adder);
+    energy = task.blends ? blended_atom(list, table, task, i, weight, adder, &good)
+                         : table_atom(list, table, i, weight, out, adder, &least, &good);
     good &= adder.finish(i);
   }
-  if (lane != 0) return;
+  if (lane_index() != 0) return;
   out.energy[i] = good ? energy : not_a_number<double>();
   out.nearest[i] = kind == RowKind::wrong ? not_a_number<double>() : least;
   const int system = list.batch[i];
   if (!good && system >= 0 && system < list.systems) sums.failed[system] = 1;
-}
-
-// A block answers for 32 atoms: of a blend those without weight at once, the others by its warps in turn.
-static __global__ void __launch_bounds__(kTableThreads)
-    table_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, GpuTableResults out) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarp, mine = first + lane_index();
-  const int warp = threadIdx.x / kWarp, warps = kTableThreads / kWarp;
-  const bool there = mine < list.atoms;
-  const double weight = there && task.weight ? task.weight[mine] : 1;
-  const bool idle = task.blends && weight == 0;
-  if (warp == 0 && there && idle) {
-    out.energy[mine] = 0, out.nearest[mine] = table.cutoff;
-    for (int t = 0; t < list.ntypes; ++t) out.within[mine * list.ntypes + t] = 0;
-  }
-  unsigned busy = __ballot_sync(kAllLanes, there && !idle);
-  for (int k = 0; busy; ++k, busy &= busy - 1) {
-    const int atom = __ffs(static_cast<int>(busy)) - 1;
-    const double own = __shfl_sync(kAllLanes, weight, atom);
-    if (k % warps == warp) table_atom(list, table, task, sums, out, first + atom, own);
-  }
 }
 
 // The sums as numbers.

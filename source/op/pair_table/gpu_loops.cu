@@ -30,7 +30,8 @@ void run_table(const Gpu& gpu, const ListArgs& list, const TableArgs& table, con
   gpu.clear(memory, table_bytes(list, out.of_atoms));
   Workspace space(static_cast<char*>(memory));
   const TableSums sums = divide(space, list, out.of_atoms);
-  gpu.launch(table_kernel, blocks_for(list.atoms, kWarp), kTableThreads, 0, list, table, task, sums, out);
+  gpu.launch(table_kernel, blocks_for(list.atoms, kTableThreads / kWarp), kTableThreads, 0, list, table, task,
+             sums, out);
   const int64_t numbers = std::max((out.of_atoms ? 9 : 3) * list.atoms, 9 * list.systems);
   gpu.launch(table_end_kernel, blocks_for(numbers, 256), 256, 0, list, sums, out);
 }

@@ -63,8 +63,8 @@ MDOPS_HD PairEnergy pair_energy(const TableArgs& table, int64_t pair_of_types, d
 struct NearSums {
   double least, weights, weighted;
 
-  // Not more than the rounding of the sums beyond kFar decay lengths: most neighbours are.
-  static constexpr double kFar = 40;
+  // A neighbour kFar decay lengths farther than the nearest adds less than 1e-14 A: most are beyond.
+  static constexpr double kFar = 36;
   MDOPS_HD double weight(double r, double decay) const {
     const double x = (r - least) / decay;
     return x > kFar ? 0 : exp(-x);
@@ -88,6 +88,11 @@ MDOPS_HD NearWeight weight_at(const NearArgs& near, double mean) {
 // ds/dr of a neighbour of weight w.
 MDOPS_HD double mean_slope(const NearSums& sums, const NearArgs& near, double w, double r) {
   return w / sums.weights * (1 - (r - sums.mean()) / near.decay);
+}
+
+// A distance from which on c is 0, where the nearest neighbour's is known to float's rounding.
+inline double surely_far(const NearArgs& near) {
+  return near.high * (1 + 1e-6);
 }
 
 // Calls work(slot, d, r2) for atom i's neighbours within the cutoff in the slots begin, begin + step, ...
