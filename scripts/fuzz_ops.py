@@ -92,7 +92,9 @@ def watch(args: argparse.Namespace) -> int:
         counts += child.counts
         if child.problem is None:
             break
-        findings.append(Finding(child.last, f"{child.problem}\n{describe(args, child.last)}"))
+        # A call made alone was shown before.
+        call = "" if args.only is not None else f"\n{describe(args, child.last)}"
+        findings.append(Finding(child.last, f"{child.problem}{call}"))
         number = child.last + 1
     for finding in findings[:FINDINGS]:
         again = " ".join([Path(__file__).name, *common(args), "--only", str(finding.number)])

@@ -354,7 +354,7 @@ def test_trees_that_are_not_supported_are_refused_by_name(edit, message):
 # -- Training
 
 
-def config(steps=30, **descriptor):
+def config(steps=20, **descriptor):
     keys = {
         "type": "se_atten", "rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": 3, "attn": 8,
         "tebd_dim": 4, "sel": 60,
