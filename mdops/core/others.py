@@ -1,7 +1,7 @@
 """What the C core reads of descriptors that are no sums over neighbours of functions of the distance: those of angles,
 and DPA-1 with layers of attention (docs/formats.md)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +56,11 @@ def other_member(
     constants = other.constants()
     constants = other.std.new_empty(len(index), 0) if constants is None else constants[index]
     arrays |= {f"{prefix}std": array(other.std[index]), f"{prefix}constants": array(constants)}
-    make = _angles if isinstance(other, AngleDescriptor) else _attention
+    to = _Target(arrays, prefix, precision)
+    if isinstance(other, AngleDescriptor):
+        own = _angles(part.model, other, kinds, to)
+    else:
+        own = _attention(part.model, other, kinds, to, accuracy)
     return {
         "is_angles": isinstance(other, AngleDescriptor),
         "cutoff": other.cutoff,
@@ -65,61 +69,57 @@ def other_member(
         "width": other.channels,
         "gated": bool(other.gated),
         "mixed": bool(other.mixed),
-        **make(part, other, kinds, prefix, precision, accuracy, arrays),
+        **own,
     }
 
 
-def _angles(
-    part: "Potential",
-    d: AngleDescriptor,
-    kinds: TypeChoice,
-    prefix: str,
-    precision: str,
-    accuracy: tuple[float, float],
-    arrays: Arrays,
-) -> dict[str, Any]:
+class _Target(NamedTuple):
+    """Where a descriptor's arrays go: names begin with `prefix`, and with `precision` where it matters."""
+
+    arrays: Arrays
+    prefix: str
+    precision: str
+
+
+def _angles(model: Any, d: AngleDescriptor, kinds: TypeChoice, to: _Target) -> dict[str, Any]:
     knots, index = d.knots, kinds.index
     assert knots is not None
-    model: Any = part.model
     mask = d.excluded if model.absent_pairs is None else d.excluded | model.absent_pairs
     tables = F.pad(d.coefficients(knots.grid, index).transpose(-1, -2), (0, ROW - POWERS))
     places = [d.slots] if d.mixed else d.sel
-    arrays |= {
-        f"{prefix}{precision}.tables": array(tables, precision),
-        f"{prefix}pair_mask": array(mask[index][:, index], "uint8"),
-        f"{prefix}sel": array(torch.tensor(places), "int32"),
-    }
+    to.arrays.update(
+        {
+            f"{to.prefix}{to.precision}.tables": array(tables, to.precision),
+            f"{to.prefix}pair_mask": array(mask[index][:, index], "uint8"),
+            f"{to.prefix}sel": array(torch.tensor(places), "int32"),
+        }
+    )
     grid = knots.grid._asdict()
     return {"grid": {**grid, "r_min": knots.r_min, "error": knots.error}}
 
 
 def _attention(
-    part: "Potential",
-    d: Any,
-    kinds: TypeChoice,
-    prefix: str,
-    precision: str,
-    accuracy: tuple[float, float],
-    arrays: Arrays,
+    model: Any, d: Any, kinds: TypeChoice, to: _Target, accuracy: tuple[float, float]
 ) -> dict[str, Any]:
-    model: Any = part.model
     one = Sum(model, d)
     grid, problem = grid_of(one, *accuracy, kinds.numbers)
     if grid is None:
         raise UnsupportedModelError(problem or "")
     splines = SplineSum(model, d, grid, kinds.numbers)
-    arrays |= {
-        f"{prefix}{precision}.tables": array(splines.fixed_table(), precision),
-        f"{prefix}pair_mask": array(splines.mask, "uint8"),
-        f"{prefix}zeroed": array(splines.zeroed, "uint8"),
-        f"{prefix}sel": array(splines.sel, "int32"),
-    }
+    to.arrays.update(
+        {
+            f"{to.prefix}{to.precision}.tables": array(splines.fixed_table(), to.precision),
+            f"{to.prefix}pair_mask": array(splines.mask, "uint8"),
+            f"{to.prefix}zeroed": array(splines.zeroed, "uint8"),
+            f"{to.prefix}sel": array(splines.sel, "int32"),
+        }
+    )
     layers = []
     for n, layer in enumerate(d.layers):
         for name, value in layer.weights()._asdict().items():
-            key = f"{prefix}layer.{n}.{name}"
-            if key not in arrays or precision == "float64":
-                arrays[key] = array(value, precision)
+            key = f"{to.prefix}layer.{n}.{name}"
+            if key not in to.arrays or to.precision == "float64":
+                to.arrays[key] = array(value, to.precision)
         layers.append({"scale": layer.scale, "eps": layer.eps, "normalize": bool(layer.normalize)})
     return {
         "grid": {"s_max": grid.s_max, "r_min": grid.r_min, "error": grid.error},

@@ -8,12 +8,9 @@ from mdops.testing import op_samples
 MASK, HIGH = 31, 35  # places of arguments
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("high", [0.9, 1.2, 1.9])
 def test_weights_of_a_blend_are_those_of_near_weight(device, high):
     """And what forces take of the energies is what weights 1 - c take."""
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no GPU")
     sample = next(s for s in op_samples(device, torch.float32) if s.op == "hybrid_potential")
     args = list(sample.args)
     args[HIGH] = high

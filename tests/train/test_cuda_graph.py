@@ -124,8 +124,6 @@ KINDS = {
 def test_steps_in_graphs_are_the_steps_of_the_host(data, lists, descriptor):
     """With gradients that are cut, smoothed nets, averages, rates that change, two kinds of batch in turn, and
     what the graphs read gone from caches."""
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
     config = CONFIG
     if descriptor is not None:
         config = small_config(
@@ -140,8 +138,6 @@ def test_steps_in_graphs_are_the_steps_of_the_host(data, lists, descriptor):
 @pytest.mark.filterwarnings("ignore:.*not zero at the cutoff")
 @pytest.mark.parametrize("name", ["linear_ener", "zbl"])
 def test_steps_of_blends_with_attention(data, lists, name, tmp_path):
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
     config = _blend_with_attention(name, tmp_path)
     _check_steps(config, data, lists)
 
