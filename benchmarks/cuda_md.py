@@ -35,7 +35,7 @@ from mdops.md.motion import set_velocities
 from mdops.potential import Matmul
 
 LIST_KERNELS = ("gpu_search", "gpu_cells", "RadixSort", "write_needed", "measure_rows")
-MOTION_KERNELS = ("first_half", "second_half", "start_cells", "finish_systems")
+MOTION_KERNELS = ("first_half", "second_half", "start_cells", "finish_systems", "end_few")
 
 
 def molecules(unit: Atoms, count: int) -> list[Atoms]:

@@ -152,6 +152,7 @@ def _pair_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], dtype:
         ),
         Sample("displacements_backward", (random(5, 5, 3), p["batch"], p["neighbors"], p["images"], 2), (0,)),
         Sample("pair_forces", (random(5, 5, 3), p["d"], p["batch"], p["neighbors"], 2), (0, 1)),
+        Sample("pair_forces", (random(5, 5, 3), p["d"], p["batch"], p["neighbors"], 2, False), (0, 1)),
         Sample(
             "pair_forces_backward",
             (

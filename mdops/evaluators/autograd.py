@@ -137,7 +137,12 @@ class Autograd(Evaluator):
 def forces_and_virials(gradient: torch.Tensor, near: Neighborhood, *, atom_virial: bool) -> Answers:
     """What follows from an energy's gradient by the pair vectors, (N, K, 3)."""
     forces, virial, of_atoms = pair_forces(
-        gradient, near.displacements, near.system.batch, near.neighbors, near.system.count
+        gradient,
+        near.displacements,
+        near.system.batch,
+        near.neighbors,
+        near.system.count,
+        of_atoms=atom_virial,
     )
     answers = {"forces": forces, "virial": virial}
     # DeePMD-kit has the force's component first (the sum over atoms is symmetric).

@@ -312,6 +312,7 @@ class _Others:
             self._system.batch,
             self.near.neighbors,
             self._system.count,
+            of_atoms=atom_virial,
         )
         found = {"forces": forces, "virial": virial}
         # The force's component first.

@@ -80,7 +80,7 @@ class MomentTraining(Evaluator):
         energy, gradient = self._atom_energies(system, moments, fparam, aparam)
         gradient = self._splines.gradient(gradient, near)
         forces, virial, _ = pair_forces(
-            gradient, near.displacements, system.batch, near.neighbors, system.count
+            gradient, near.displacements, system.batch, near.neighbors, system.count, of_atoms=False
         )
         return {"atom_energy": energy, "forces": forces, "virial": virial}, report
 

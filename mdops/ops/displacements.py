@@ -43,6 +43,8 @@ def pair_forces(
     batch: torch.Tensor,
     neighbors: torch.Tensor,
     num_systems: int,
+    *,
+    of_atoms: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Forces, virials and per-atom virials from the pair gradients g_ij = dE/dd_ij.
 
@@ -55,11 +57,12 @@ def pair_forces(
         batch: (N,) int32.
         neighbors: (N, K) int32.
         num_systems: S.
+        of_atoms: whether per-atom virials are wanted, which are most of a GPU's work here.
 
     Returns:
-        forces (N, 3), virial (S, 3, 3) and atom_virial (N, 3, 3), all float64.
+        forces (N, 3), virial (S, 3, 3) and atom_virial (N, 3, 3), or (0, 3, 3) if not wanted; all float64.
     """
-    return torch.ops.mdops.pair_forces(grad, displacements, batch, neighbors, num_systems)
+    return torch.ops.mdops.pair_forces(grad, displacements, batch, neighbors, num_systems, of_atoms)
 
 
 @register_fake("displacements")
@@ -83,13 +86,13 @@ def _(f: Any, v: Any, av: Any, grad: Any, *args: Any) -> tuple[torch.Tensor, tor
 
 @register_fake("pair_forces")
 def _(
-    grad: Any, displacements: Any, batch: Any, neighbors: Any, num_systems: int
+    grad: Any, displacements: Any, batch: Any, neighbors: Any, num_systems: int, of_atoms: bool = True
 ) -> tuple[torch.Tensor, ...]:
     n, double = neighbors.shape[0], torch.float64
     return (
         grad.new_empty((n, 3), dtype=double),
         grad.new_empty((num_systems, 3, 3), dtype=double),
-        grad.new_empty((n, 3, 3), dtype=double),
+        grad.new_empty((n if of_atoms else 0, 3, 3), dtype=double),
     )
 
 
@@ -104,8 +107,11 @@ def _displacements_backward_formula(needs: Any, grads: Any, args: Any) -> Any:
 
 
 def _pair_forces_formula(needs: Any, grads: Any, args: Any) -> Any:
-    grad, d, batch, neighbors, _ = args
-    return torch.ops.mdops.pair_forces_backward(*grads, grad, d, batch, neighbors)
+    grad, d, batch, neighbors, _, *rest = args
+    forces, virial, of_atoms = grads
+    if rest == [False]:
+        of_atoms = forces.new_zeros(len(forces), 3, 3)
+    return torch.ops.mdops.pair_forces_backward(forces, virial, of_atoms, grad, d, batch, neighbors)
 
 
 def _pair_forces_backward_formula(needs: Any, grads: Any, args: Any) -> Any:

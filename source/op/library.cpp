@@ -27,8 +27,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "num_systems) "
       "-> (Tensor grad_positions, Tensor grad_cell)");
   m.def(
-      "pair_forces(Tensor grad, Tensor displacements, Tensor batch, Tensor neighbors, SymInt num_systems) "
-      "-> (Tensor forces, Tensor virial, Tensor atom_virial)");
+      "pair_forces(Tensor grad, Tensor displacements, Tensor batch, Tensor neighbors, SymInt num_systems, "
+      "bool of_atoms=True) -> (Tensor forces, Tensor virial, Tensor atom_virial)");
   m.def(
       "pair_forces_backward(Tensor grad_forces, Tensor grad_virial, Tensor grad_atom_virial, Tensor grad, "
       "Tensor displacements, Tensor batch, Tensor neighbors) -> (Tensor grad_grad, Tensor "

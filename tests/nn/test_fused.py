@@ -214,6 +214,36 @@ def test_gpu_is_the_float64_cpu_for_many_atoms(case):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("atoms", [150, 400, 800, 1600])
+@pytest.mark.parametrize(
+    "case", ["reference/fparam_aparam", "reference_kinds/se_e2_r_base", "reference_kinds/dpa1_attn0_strip"]
+)
+def test_gpu_with_one_or_several_warps_an_atom(case, atoms):
+    """As many atoms as share warps by eights, fours and twos on an H100, and one warp each; the same bits again."""
+    folder = DATA.parent / case
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        double = load(folder / "model.dp", dtype=torch.float64, overflow="extend")
+        gpu = load(folder / "model.dp", dtype=torch.float32, overflow="extend", device="cuda")
+    (reference, *_) = references(folder)
+    own = reference.system.batch == 0
+    times = -(-atoms // int(own.sum()))
+    system = repeated(reference, times)
+    fparam = None if reference.fparam is None else reference.fparam[:1].repeat(times, 1)
+    aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
+    expected = double.evaluate(system, None, fparam, aparam, atom_virial=True)
+    assert isinstance(gpu.evaluator(), Fused)
+    fields = (system.positions, system.types, system.cell, system.pbc, system.batch)
+    parameters = (None if x is None else x.cuda() for x in (fparam, aparam))
+    asked = (System(*(x.cuda() for x in fields)), None, *parameters)
+    result, again = (gpu.evaluate(*asked, atom_virial=True) for _ in range(2))
+    for name, value in expected.items():
+        assert relative_error(result[name].cpu(), value) < 1e-4, name
+        assert torch.equal(result[name], again[name]), name
+    assert result["forces"].sum(0).abs().max() == 0
+
+
+@pytest.mark.gpu
 def test_gpu_answers_wrong_input_with_nan():
     """In the systems that it is in, and in no others."""
     gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")

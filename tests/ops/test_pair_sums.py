@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from mdops.ops import pair_forces
+
 ATOMS, WIDTH, SYSTEMS = 3000, 40, 3
 
 
@@ -18,6 +20,18 @@ def calls(dtype):
             grad, batch, neighbors, images, SYSTEMS
         ),
     }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_forces_without_the_virials_of_atoms_are_the_same(device, dtype):
+    gen = torch.Generator().manual_seed(4)
+    grad, d = (torch.randn(300, 40, 3, generator=gen, dtype=dtype).to(device) for _ in range(2))
+    neighbors = torch.randint(-1, 300, (300, 40), generator=gen, dtype=torch.int32).to(device)
+    batch = (torch.arange(300, dtype=torch.int32) // 100).to(device)
+    forces, virial, _ = pair_forces(grad, d, batch, neighbors, SYSTEMS)
+    plain = pair_forces(grad, d, batch, neighbors, SYSTEMS, of_atoms=False)
+    assert torch.equal(plain[0], forces) and plain[2].shape == (0, 3, 3)
+    torch.testing.assert_close(plain[1], virial, rtol=1e-12, atol=1e-9)
 
 
 @pytest.mark.parametrize("op", ["pair_forces", "displacements_backward"])

@@ -29,6 +29,10 @@ from mdops.potential import warn_extrapolated
 _USE = 0.8
 _LONGEST_BLOCK = 500
 
+# Steps of one CUDA graph, which copies the state once, at its end; where atoms are few enough that a step waits for
+# its kernels, and that memory for a second state is nothing.
+_TOGETHER, _FEW_ATOMS = 4, 16384
+
 # What a checkpoint calls the variables of the baths.
 _NAMES = dict(zip(BATH, ("eta", "p_eta", "p_cell", "xi", "p_xi"), strict=True))
 
@@ -213,7 +217,7 @@ class Simulation(ABC, Generic[G, F]):
         self._state = State.of(
             system, sorted_momenta, masses, bath, len(self.potentials), atom_virial=self._atom_virial
         )
-        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}  # by what `_steps` is told
         self._placed = None if self._restraints is None else self._restraints.on(system, self._inverse)
         result = self._forces(system.positions, system.cell, carefully=True)
         for name in ("forces", "atom_energy", "virial", "forces_std", "model_energy", "atom_virial"):
@@ -332,13 +336,18 @@ class Simulation(ABC, Generic[G, F]):
         self._prepare()
         self._state.clear_tally()
         try:
-            for k in range(steps):
+            k = 0
+            while k < steps:
                 if k and not self._surface.captures and self._rests():
                     steps = k
                     break
-                self._replay(rebuild=k == 0)
-                if every and (first + k + 1) % every == 0:
-                    recordings.append(self._record(first + k + 1))
+                left = min(steps - k, every - (first + k) % every if every else steps)
+                several = k > 0 and left >= _TOGETHER and (False, _TOGETHER) in self._graphs
+                count = _TOGETHER if several else 1
+                self._replay(count, rebuild=k == 0)
+                k += count
+                if every and (first + k) % every == 0:
+                    recordings.append(self._record(first + k))
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -423,32 +432,37 @@ class Simulation(ABC, Generic[G, F]):
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for rebuild in (True, False):
-                self._one_step(rebuild=rebuild)
+                self._steps(1, rebuild=rebuild)
         torch.cuda.current_stream().wait_stream(stream)
         pool = torch.cuda.graph_pool_handle()
-        for rebuild in (True, False):
+        several = [(False, _TOGETHER)] if len(self._state.positions) <= _FEW_ATOMS else []
+        for rebuild, count in [(True, 1), (False, 1), *several]:
             graph = torch.cuda.CUDAGraph()
             if self._propagator.generator is not None:
                 graph.register_generator_state(self._propagator.generator)
             # A stream of this GPU: the one that PyTorch would take is of the GPU that captured first.
             with torch.cuda.graph(graph, pool=pool, stream=stream):
-                self._one_step(rebuild=rebuild)
-            self._graphs[rebuild] = graph
+                self._steps(count, rebuild=rebuild)
+            self._graphs[rebuild, count] = graph
         self._restore(start)
 
-    def _replay(self, *, rebuild: bool) -> None:
+    def _replay(self, count: int, *, rebuild: bool) -> None:
         if self._graphs:
-            self._graphs[rebuild].replay()
+            self._graphs[rebuild, count].replay()
         else:
-            self._one_step(rebuild=rebuild)
+            self._steps(count, rebuild=rebuild)
 
-    def _one_step(self, *, rebuild: bool) -> None:
+    def _steps(self, count: int, *, rebuild: bool) -> None:
+        """So many steps, of which the first makes a list if told."""
         state, surface = self._state, self._surface
-        moved = self._propagator.first_half(state)
-        if rebuild:
-            surface.rebuild(moved.positions, moved.cell)
-        result = self._forces(moved.positions, moved.cell)
-        state.take(self._propagator.second_half(state, moved, result, surface.origin, surface.sel))
+        for k in range(count):
+            moved = self._propagator.first_half(state)
+            if rebuild and k == 0:
+                surface.rebuild(moved.positions, moved.cell)
+            result = self._forces(moved.positions, moved.cell)
+            new = self._propagator.second_half(state, moved, result, surface.origin, surface.sel)
+            state = state.after(new)
+        self._state.take(new)
 
     def _forces(self, positions: torch.Tensor, cell: torch.Tensor, *, carefully: bool = False) -> ForceResult:
         """Of the models and the restraints; with a list of its own and all checks if told."""

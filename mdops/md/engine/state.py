@@ -1,8 +1,8 @@
 """What moves in a simulation, as tensors that are written in place."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -139,6 +139,12 @@ class State:
         )  # fmt: skip
         state.clear_tally()
         return state
+
+    def after(self, new: Mapping[str, torch.Tensor]) -> "State":
+        """The state after a step, of which `new` has all that moves, beside this one, whose memory it does not share;
+        `memory` stays this one's."""
+        moved: dict[str, Any] = {name: new[name].reshape(getattr(self, name).shape) for name in self.moving}
+        return replace(self, **moved)
 
     def take(self, new: Mapping[str, torch.Tensor]) -> None:
         """The state after a step, of which `new` has all that moves, in one kernel."""

@@ -18,6 +18,12 @@ void launch(const CudaOp& op, void (*copies)(AxisArgs<T>), void (*reads)(AxisArg
     op.launch(reads, p.atoms, kThreads, 0, p);
 }
 
+// Whether the kernels for four rows take it.
+template <class T>
+bool has_four(const AxisArgs<T>& p, int64_t numbers) {
+  return p.rows == 4 && p.axis <= kMostAxis && numbers * static_cast<int64_t>(sizeof(T)) <= kPlainShared;
+}
+
 Tensor axis_product(const Tensor& t, int64_t axis) {
   const CudaOp op("axis_product", "t", t);
   const AxisInputs in(op, t, axis);
@@ -25,6 +31,8 @@ Tensor axis_product(const Tensor& t, int64_t axis) {
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     const AxisArgs<T> p = in.args<T>(out, false);
+    if (has_four(p, p.t_size()))
+      return op.launch(four_features_kernel<T>, p.atoms, kFourThreads, p.t_size() * sizeof(T), p);
     launch(op, features_kernel<T, true>, features_kernel<T, false>, p, p.t_size());
   });
   return out;
@@ -37,6 +45,10 @@ Tensor axis_product_backward(const Tensor& grad, const Tensor& t) {
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     const AxisArgs<T> p = in.args<T>(out, true);
+    const int64_t numbers =
+        p.t_size() + whole_fours(p.width * shared_stride(p.axis)) + 4 * (kFourThreads / p.axis) * p.axis;
+    if (has_four(p, numbers))
+      return op.launch(four_gradient_kernel<T>, p.atoms, kFourThreads, numbers * sizeof(T), p);
     launch(op, gradient_kernel<T, true>, gradient_kernel<T, false>, p,
            p.t_size() + in.width * shared_stride(p.axis));
   });

@@ -1,4 +1,6 @@
-// A block an atom: what is read more than once, T and the gradient of D, lies in shared memory if it fits.
+// A block an atom: what is read more than once, T and the gradient of D, lies in shared memory if it fits. Of
+// T with four rows, as descriptors have it, a thread takes the four numbers of a column at once: what limits
+// these kernels is how often they read shared memory.
 #pragma once
 
 #include "axis_product/axis_product.h"
@@ -62,6 +64,87 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(AxisArgs<T> p) {
     T sum = n < sums ? axis_column_gradient(p, t, g, stride, a, k, part, kLanes) : T(0);
     for (int d = kLanes / 2; d > 0; d /= 2) sum += __shfl_xor_sync(kAllLanes, sum, d);
     if (part == 0 && n < sums) out[a * p.width + k] += sum;
+  }
+}
+
+constexpr int kFourThreads = 128;
+constexpr int kMostAxis = kFourThreads / 2;  // of the kernels for four rows
+
+MDOPS_HD int whole_fours(int n) {
+  return (n + 3) / 4 * 4;
+}
+
+template <class T>
+struct alignas(16) FourRows {
+  T of[4];
+};
+
+// Of an atom with four rows: T by columns, and the block's shared memory behind it.
+template <class T>
+__device__ __forceinline__ T* columns_of(const AxisArgs<T>& p, FourRows<T>** columns) {
+  *columns = reinterpret_cast<FourRows<T>*>(block_memory<T>());
+  const T* const t = p.t + blockIdx.x * p.t_size();
+  for (int k = threadIdx.x; k < p.width; k += kFourThreads)
+#pragma unroll
+    for (int a = 0; a < 4; ++a) (*columns)[k].of[a] = t[a * p.width + k];
+  return reinterpret_cast<T*>(*columns + p.width);
+}
+
+// A thread has one l of every (kFourThreads / axis)-th row k of D.
+template <class T>
+__global__ void __launch_bounds__(kFourThreads) four_features_kernel(AxisArgs<T> p) {
+  FourRows<T>* columns;
+  columns_of(p, &columns);
+  __syncthreads();
+  const int together = kFourThreads / p.axis, l = threadIdx.x % p.axis;
+  if (static_cast<int>(threadIdx.x) >= together * p.axis) return;
+  const FourRows<T> own = columns[l];
+  T* const out = p.out + blockIdx.x * p.d_size() + l;
+#pragma unroll 4
+  for (int k = threadIdx.x / p.axis; k < p.width; k += together) {
+    const FourRows<T> t = columns[k];
+    out[k * p.axis] = t.of[0] * own.of[0] + t.of[1] * own.of[1] + t.of[2] * own.of[2] + t.of[3] * own.of[3];
+  }
+}
+
+// First the sums over columns of G, whose parts threads put together; then those over its rows.
+template <class T>
+__global__ void __launch_bounds__(kFourThreads) four_gradient_kernel(AxisArgs<T> p) {
+  FourRows<T>* columns;
+  T* const g = columns_of(p, &columns);
+  const int stride = shared_stride(p.axis), together = kFourThreads / p.axis;
+  FourRows<T>* const parts = reinterpret_cast<FourRows<T>*>(g + whole_fours(p.width * stride));
+  const T* const from = p.grad + blockIdx.x * p.d_size();
+  for (int at = threadIdx.x; at < p.d_size(); at += kFourThreads)
+    g[at / p.axis * stride + at % p.axis] = from[at];
+  __syncthreads();
+  const int l = threadIdx.x % p.axis, part = threadIdx.x / p.axis;
+  if (part < together) {
+    FourRows<T> sum{};
+    for (int k = part; k < p.width; k += together) {
+      const FourRows<T> t = columns[k];
+      const T factor = g[k * stride + l];
+#pragma unroll
+      for (int a = 0; a < 4; ++a) sum.of[a] += factor * t.of[a];
+    }
+    parts[part * p.axis + l] = sum;
+  }
+  __syncthreads();
+  T* const out = p.out + blockIdx.x * p.t_size();
+  for (int k = threadIdx.x; k < p.width; k += kFourThreads) {
+    FourRows<T> sum{};
+    for (int m = 0; m < together && k < p.axis; ++m)
+#pragma unroll
+      for (int a = 0; a < 4; ++a) sum.of[a] += parts[m * p.axis + k].of[a];
+#pragma unroll 4
+    for (int m = 0; m < p.axis; ++m) {
+      const FourRows<T> t = columns[m];
+      const T factor = g[k * stride + m];
+#pragma unroll
+      for (int a = 0; a < 4; ++a) sum.of[a] += factor * t.of[a];
+    }
+#pragma unroll
+    for (int a = 0; a < 4; ++a) out[a * p.width + k] = sum.of[a];
   }
 }
 

@@ -40,7 +40,7 @@ std::tuple<Tensor, Tensor> displacements_backward(const Tensor& grad_, const Ten
 
 std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor& displacements_,
                                                const Tensor& batch_, const Tensor& neighbors_,
-                                               int64_t num_systems) {
+                                               int64_t num_systems, bool of_atoms) {
   constexpr const char* op = "pair_forces";
   const PairList pairs(op, batch_, neighbors_, num_systems);
   const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
@@ -48,12 +48,12 @@ std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor
       input(op, "displacements", displacements_, grad.scalar_type(), {pairs.atoms, pairs.width, 3});
   Tensor forces = zeros({pairs.atoms, 3}, ScalarType::Double);
   Tensor virial = zeros({num_systems, 3, 3}, ScalarType::Double);
-  Tensor atom_virial = zeros({pairs.atoms, 3, 3}, ScalarType::Double);
+  Tensor atom_virial = zeros({of_atoms ? pairs.atoms : 0, 3, 3}, ScalarType::Double);
   dispatch_float(op, grad.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     sum_pair_forces(pair_rows(pairs, num_systems), grad.const_data_ptr<T>(), d.const_data_ptr<T>(),
                     forces.mutable_data_ptr<double>(), virial.mutable_data_ptr<double>(),
-                    atom_virial.mutable_data_ptr<double>());
+                    of_atoms ? atom_virial.mutable_data_ptr<double>() : nullptr);
   });
   return {forces, virial, atom_virial};
 }

@@ -107,7 +107,8 @@ void sum_pair_forces(const PairRows& rows, const T* grad, const T* displacements
                    for (int64_t p = i * rows.width; p < (i + 1) * rows.width; ++p)
                      if (n[p] >= 0)
                        add_pair_force(grad + 3 * p, displacements + 3 * p, own,
-                                      sums.atoms + 3 * int64_t{n[p]}, w, sums.matrices + 9 * int64_t{n[p]});
+                                      sums.atoms + 3 * int64_t{n[p]}, w,
+                                      sums.matrices ? sums.matrices + 9 * int64_t{n[p]} : nullptr);
                    add_to<3>(sums.atoms + 3 * i, own);
                    add_to<9>(sums.systems + 9 * b[i], w);
                  });

@@ -14,6 +14,7 @@ template <class T>
 void sum_displacement_grads(const PairRows& rows, const int32_t* images, const T* grad,
                             double* grad_positions, double* grad_cell);
 
+// `atom_virial` null: not wanted.
 template <class T>
 void sum_pair_forces(const PairRows& rows, const T* grad, const T* displacements, double* forces,
                      double* virial, double* atom_virial);

@@ -58,7 +58,7 @@ std::tuple<Tensor, Tensor> displacements_backward(const Tensor& grad_, const Ten
 
 std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor& displacements_,
                                                const Tensor& batch_, const Tensor& neighbors_,
-                                               int64_t num_systems) {
+                                               int64_t num_systems, bool of_atoms) {
   const CudaOp op("pair_forces", "grad", grad_);
   const PairList pairs(op, batch_, neighbors_, num_systems);
   const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
@@ -66,11 +66,15 @@ std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor
       input(op, "displacements", displacements_, grad.scalar_type(), {pairs.atoms, pairs.width, 3});
   Tensor forces = empty(op, {pairs.atoms, 3}, ScalarType::Double);
   Tensor virial = empty(op, {num_systems, 3, 3}, ScalarType::Double);
-  Tensor atom_virial = empty(op, {pairs.atoms, 3, 3}, ScalarType::Double);
+  Tensor atom_virial = empty(op, {of_atoms ? pairs.atoms : 0, 3, 3}, ScalarType::Double);
   dispatch_float(op, grad.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    const PairForce<T> terms{grad.const_data_ptr<T>(), d.const_data_ptr<T>()};
-    sum_pairs(op, pairs, terms, num_systems, forces, virial, atom_virial.mutable_data_ptr<double>());
+    const T *g = grad.const_data_ptr<T>(), *x = d.const_data_ptr<T>();
+    if (of_atoms)
+      sum_pairs(op, pairs, PairForce<T, true>{g, x}, num_systems, forces, virial,
+                atom_virial.mutable_data_ptr<double>());
+    else
+      sum_pairs(op, pairs, PairForce<T, false>{g, x}, num_systems, forces, virial, nullptr);
   });
   return {forces, virial, atom_virial};
 }

@@ -25,7 +25,8 @@ MDOPS_HD double pair_virial(const T* g, const T* d, int a, int b) {
 }
 
 // Adds one pair's terms of force and virial:  F_i += g,  F_j -= g,  and W.
-// DeePMD-kit books a pair's virial on the neighbour: `virial_j` is atom j's, `virial` its system's.
+// DeePMD-kit books a pair's virial on the neighbour: `virial_j` is atom j's, null where it is not wanted;
+// `virial` its system's.
 template <class T>
 MDOPS_HD void add_pair_force(const T* g, const T* d, double* fi, double* fj, double* virial,
                              double* virial_j) {
@@ -35,7 +36,7 @@ MDOPS_HD void add_pair_force(const T* g, const T* d, double* fi, double* fj, dou
     for (int b = 0; b < 3; ++b) {
       const double w = pair_virial(g, d, a, b);
       virial[3 * a + b] += w;
-      virial_j[3 * a + b] += w;
+      if (virial_j) virial_j[3 * a + b] += w;
     }
   }
 }

@@ -38,14 +38,15 @@ struct PositionGradient {
   }
 };
 
-template <class T>
+// `OfAtoms`: with the virials of atoms.
+template <class T, bool OfAtoms>
 struct PairForce {
   using Value = T;
-  static constexpr int kNeighbor = 12;
+  static constexpr int kNeighbor = OfAtoms ? 12 : 3;
   const T *grad, *d;
 
   __device__ void add(int64_t slot, double* row, double* neighbor, double* system) const {
-    add_pair_force(grad + 3 * slot, d + 3 * slot, row, neighbor, system, neighbor + 3);
+    add_pair_force(grad + 3 * slot, d + 3 * slot, row, neighbor, system, OfAtoms ? neighbor + 3 : nullptr);
   }
   __device__ void bounds(int64_t slot, double* most) const {
     most[0] = largest_of(grad + 3 * slot);

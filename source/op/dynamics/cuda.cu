@@ -10,7 +10,7 @@ namespace {
 
 using namespace gpu_dynamics;
 
-// Both kernels of the second half of a step.
+// The second half of a step, in two kernels or one.
 template <class Half, class Finish>
 void end_systems(const CudaOp& op, const SortedAtoms& s, const Half& half, const Finish& finish) {
   using Measured = typename Half::Measured;
@@ -18,6 +18,9 @@ void end_systems(const CudaOp& op, const SortedAtoms& s, const Half& half, const
   const Tensor memory =
       empty(op, {places * static_cast<int64_t>(sizeof(Measured) / sizeof(double))}, ScalarType::Double);
   Measured* parts = reinterpret_cast<Measured*>(const_cast<void*>(memory.data_ptr()));
+  if (s.atoms <= kFewAtoms && s.systems <= kFewSystems)
+    return op.launch_early(end_few<Half, Finish>, s.systems ? 1 : 0, kThreads, 0, half, s.batch, s.atoms,
+                           s.systems, parts, finish);
   // Few atoms are spread over the multiprocessors.
   const int few = windows > 4096 ? kThreads : kWarp;
   op.launch_early(second_half<Half>, blocks_for(windows * kWarp, few), few, 0, half, s.batch, s.atoms,

@@ -12,7 +12,8 @@ namespace mdops {
 namespace gpu_dynamics {
 
 constexpr int kThreads = 256;
-constexpr int kFewParts = 64;  // of a system, that one warp sums
+constexpr int kFewParts = 64;                      // of a system, that one warp sums
+constexpr int kFewAtoms = 1024, kFewSystems = 16;  // that one block ends the step of
 
 // The first atom of the sorted `batch` whose system is not below `system`.
 __device__ inline int32_t first_atom(const int32_t* batch, int32_t atoms, int32_t system) {
@@ -95,15 +96,14 @@ __device__ inline CellMeasures warp_sum(CellMeasures m) {
   return m;
 }
 
-// A warp a window of 32 atoms. What it measures of the part of system s in window w goes to parts[s + w]:
-// both rise along the atoms, so no two of them share a place.
+// A warp measures a window of 32 atoms. What it measures of the part of system s in window w goes to
+// parts[s + w]: both rise along the atoms, so no two of them share a place.
 template <class Half>
-__global__ void second_half(Half half, const int32_t* batch, int32_t atoms, int32_t systems,
-                            typename Half::Measured* parts) {
-  follow_kernels();
+__device__ __forceinline__ void measure_window(const Half& half, const int32_t* batch, int32_t atoms,
+                                               int32_t systems, int64_t window,
+                                               typename Half::Measured* parts) {
   using Measured = typename Half::Measured;
-  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x, window = i / kWarp;
-  const int64_t begin = window * kWarp;
+  const int64_t begin = window * kWarp, i = begin + lane_index();
   if (begin >= atoms) return;
   const int64_t end = begin + kWarp < atoms ? begin + kWarp : atoms;
   Measured own = Measured::none();
@@ -121,6 +121,48 @@ __global__ void second_half(Half half, const int32_t* batch, int32_t atoms, int3
   }
 }
 
+template <class Half>
+__global__ void second_half(Half half, const int32_t* batch, int32_t atoms, int32_t systems,
+                            typename Half::Measured* parts) {
+  follow_kernels();
+  const int64_t thread = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  measure_window(half, batch, atoms, systems, thread / kWarp, parts);
+}
+
+// The atoms of a system in the sorted `batch`.
+struct AtomsOf {
+  int32_t first, end;
+
+  __device__ AtomsOf(const int32_t* batch, int32_t atoms, int32_t systems, int32_t s)
+      : first(systems == 1 ? 0 : first_atom(batch, atoms, s)),
+        end(systems == 1 ? atoms : first_atom(batch, atoms, s + 1)) {}
+};
+
+// A thread's share of a system's measures, as one of so many threads.
+template <class Measured>
+__device__ __forceinline__ Measured share_of_parts(const Measured* parts, const int32_t* batch, int32_t atoms,
+                                                   int32_t s, const AtomsOf& of, int thread, int threads) {
+  Measured sum = Measured::none();
+  if (of.first < of.end)
+    for (int32_t w = of.first / kWarp + thread; w <= (of.end - 1) / kWarp; w += threads) {
+      const int32_t begin = w * kWarp, last = begin < atoms - kWarp ? begin + kWarp - 1 : atoms - 1;
+      // Otherwise `batch` is not sorted, and nothing was measured for this place.
+      const bool measured = batch[begin] <= s && s <= batch[last];
+      if (measured) sum.add(parts[static_cast<int64_t>(s) + w]);
+      if (!measured) sum.spoil();
+    }
+  return sum;
+}
+
+// The end of a system's step, from its measures.
+template <class Measured, class Finish>
+__device__ __forceinline__ void finish_system(const Finish& finish, const int32_t* batch, int32_t s,
+                                              const AtomsOf& of, int thread, Measured sum) {
+  if (thread >= Finish::kThreads) return;
+  if (of.first < of.end && (batch[of.first] != s || batch[of.end - 1] != s)) sum.spoil();
+  finish.set(thread, s, sum, of.first < of.end);
+}
+
 // A block a system: its measures, and its chains.
 template <class Measured, class Finish>
 __global__ void finish_systems(const Measured* parts, const int32_t* batch, int32_t atoms, int32_t systems,
@@ -128,18 +170,8 @@ __global__ void finish_systems(const Measured* parts, const int32_t* batch, int3
   follow_kernels();
   __shared__ Measured of_warp[kWarp];
   const int32_t s = blockIdx.x;
-  const int32_t first = systems == 1 ? 0 : first_atom(batch, atoms, s);
-  const int32_t end = systems == 1 ? atoms : first_atom(batch, atoms, s + 1);
-  Measured sum = Measured::none();
-  if (first < end)
-    for (int32_t w = first / kWarp + threadIdx.x; w <= (end - 1) / kWarp; w += blockDim.x) {
-      const int32_t begin = w * kWarp, last = begin < atoms - kWarp ? begin + kWarp - 1 : atoms - 1;
-      // Otherwise `batch` is not sorted, and nothing was measured for this place.
-      const bool measured = batch[begin] <= s && s <= batch[last];
-      if (measured) sum.add(parts[static_cast<int64_t>(s) + w]);
-      if (!measured) sum.spoil();
-    }
-  sum = warp_sum(sum);
+  const AtomsOf of(batch, atoms, systems, s);
+  Measured sum = warp_sum(share_of_parts(parts, batch, atoms, s, of, threadIdx.x, blockDim.x));
   if (blockDim.x > kWarp) {
     if (lane_index() == 0) of_warp[threadIdx.x / kWarp] = sum;
     __syncthreads();
@@ -147,9 +179,25 @@ __global__ void finish_systems(const Measured* parts, const int32_t* batch, int3
     sum = threadIdx.x < blockDim.x / kWarp ? of_warp[threadIdx.x] : Measured::none();
     sum = warp_sum(sum);
   }
-  if (threadIdx.x >= Finish::kThreads) return;
-  if (first < end && (batch[first] != s || batch[end - 1] != s)) sum.spoil();
-  finish.set(threadIdx.x, s, sum, first < end);
+  finish_system(finish, batch, s, of, threadIdx.x, sum);
+}
+
+// Both for few atoms, by one block: a kernel less to wait for.
+template <class Half, class Finish>
+__global__ void __launch_bounds__(kThreads)
+    end_few(Half half, const int32_t* batch, int32_t atoms, int32_t systems, typename Half::Measured* parts,
+            Finish finish) {
+  follow_kernels();
+  constexpr int warps = kThreads / kWarp;
+  const int warp = threadIdx.x / kWarp, lane = lane_index();
+  for (int window = warp; window * kWarp < atoms; window += warps)
+    measure_window(half, batch, atoms, systems, window, parts);
+  __syncthreads();
+  for (int32_t s = warp; s < systems; s += warps) {
+    const AtomsOf of(batch, atoms, systems, s);
+    finish_system(finish, batch, s, of, lane,
+                  warp_sum(share_of_parts(parts, batch, atoms, s, of, lane, kWarp)));
+  }
 }
 
 }  // namespace gpu_dynamics

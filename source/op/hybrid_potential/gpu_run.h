@@ -84,7 +84,7 @@ class HybridCall {
     StepArgs& one = parts_[widest_];
     const int64_t rows = std::min(one.rows - first, one.net.rows);
     if (alone()) {
-      launch_warps(gpu_, one.gated ? moments<true>() : moments<false>(), rows, AtomMemory::bytes(one), one);
+      launch_moments<kHybridParts>(gpu_, way_, rows, one);
     } else {
       for (StepArgs& p : parts_)
         launch_warps(gpu_, p.gated ? part_moments_kernel<true> : part_moments_kernel<false>, rows,
@@ -105,11 +105,6 @@ class HybridCall {
 
   // Whether there is one descriptor: its moments become features in one kernel, as in its own step.
   bool alone() const { return parts_.size() == 1; }
-
-  template <bool Gated>
-  auto moments() const -> void (*)(StepArgs) {
-    return way_.input_parts ? moments_kernel<kHybridParts, Gated> : moments_kernel<0, Gated>;
-  }
 
   using ForcesKernel = void (*)(StepArgs, PartForces);
   template <bool Gated>

@@ -16,7 +16,7 @@ struct ForceMemory {
   int64_t* virial;  // [10]: of this atom, and its system (-1: none)
   int16_t* rows;    // [moment_rows + 4]
 
-  static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.table_width, p.axis); }
+  static MDOPS_HD int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.table_width, p.axis); }
   static MDOPS_HD int bytes(int moment_rows, int table_width, int axis) {
     return 16 * (moment_rows + table_width + 2 * round_up(axis, 8)) + 28 * kWarp + 80 +
            round_up(2 * (moment_rows + 4), 16);
@@ -48,9 +48,11 @@ __device__ __forceinline__ float transposed_sum(float (&v)[Size]) {
   return v[0];
 }
 
-// dT[a][k] = sum_l dD[l][k] T[a][l], and for k < M2 also sum_k' dD[k][k'] T[a][k'], times the weight.
+// dT[a][k] = sum_l dD[l][k] T[a][l], and for k < M2 also sum_k' dD[k][k'] T[a][k'], times the weight: of the
+// warp's share of D's rows, `Together` after as many.
+template <int Together, class Who>
 __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_row, const float* t_row,
-                                              float weight, const ForceMemory& m) {
+                                              float weight, const Who& who, const ForceMemory& m) {
   const int lane = lane_index();
   const Features features = p.features();
   for (int l = lane; l < round_up(p.axis, 8); l += kWarp) {
@@ -73,18 +75,18 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
       const float4 v = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
       t[a] = make_float4(weight * v.x, weight * v.y, weight * v.z, weight * v.w);
     }
-    for (int first = 0; first < p.axis; first += 8) {
-      float own[32];
-      float4 d[8];
+    for (int first = Together * who.rank; first < p.axis; first += Together * who.size) {
+      float own[4 * Together];
+      float4 d[Together];
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {  // all loads first: they take long
+      for (int k = 0; k < Together; ++k) {  // all loads first: they take long
         const int l = first + k;
         d[k] = make_float4(0, 0, 0, 0);
         if (l < p.axis && mine && column >= Features::first(l))
           d[k] = *reinterpret_cast<const float4*>(d_row + features.row(l) + column);
       }
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
+      for (int k = 0; k < Together; ++k) {
         const float4 c = m.narrow[first + k];
         const float by[4] = {c.x, c.y, c.z, c.w};
 #pragma unroll
@@ -94,8 +96,10 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
           own[4 * k + a] = d[k].x * t[a].x + d[k].y * t[a].y + d[k].z * t[a].z + d[k].w * t[a].w;
         }
       }
-      const float sum = transposed_sum<16>(own);
-      reinterpret_cast<float*>(m.grad + first)[lane] += sum;
+      float sum = transposed_sum<2 * Together>(own);
+#pragma unroll
+      for (int d = 4 * Together; d < kWarp; d *= 2) sum += __shfl_xor_sync(kAllLanes, sum, d);
+      if (lane < 4 * Together) reinterpret_cast<float*>(m.grad + first)[lane] += sum;
     }
     if (column < p.table_width)
 #pragma unroll
@@ -107,12 +111,13 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
   __syncwarp();
 }
 
-// dA[b][a] = C[b] . dT[a] in the listed rows: eight lanes a row, four rows at a time, the next ones under
-// way.
-__device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* table, int count,
+// dA[b][a] = C[b] . dT[a] in the warp's share of the listed rows: eight lanes a row, four rows at a time, the
+// next ones under way.
+template <class Who>
+__device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* table, int count, const Who& who,
                                              const ForceMemory& m) {
   constexpr int lanes = 8, blocks = 4, rows = kWarp / lanes;
-  const int group = lane_index() / lanes, u = lane_index() % lanes;
+  const int group = lane_index() / lanes, u = lane_index() % lanes, begin = rows * who.rank;
   const bool upper4 = u & 4, upper2 = u & 2;
   for (int from = 0; from < p.table_width; from += 4 * kWarp) {
     float4 grad[blocks][4];
@@ -127,12 +132,12 @@ __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* tab
         grad[b][a] = there ? *reinterpret_cast<const float4*>(m.t + a * p.table_width + column)
                            : make_float4(0, 0, 0, 0);
     }
-    int row = m.rows[group];
+    int row = Who::kAlone || begin < count ? m.rows[begin + group] : 0;
     float4 c[blocks];
 #pragma unroll
     for (int b = 0; b < blocks; ++b) c[b] = coefficients(table, row * p.table_width + at[b]);
-    for (int k = 0; k < count; k += rows) {
-      const int next_row = k + rows < count ? m.rows[k + rows + group] : row;
+    for (int k = begin; k < count; k += rows * who.size) {
+      const int next = k + rows * who.size, next_row = next < count ? m.rows[next + group] : row;
       float sum[4] = {};
 #pragma unroll
       for (int b = 0; b < blocks; ++b) {
@@ -174,12 +179,13 @@ __device__ __forceinline__ void add_to_neighbors(const StepArgs& p, const ForceM
   __syncwarp();
 }
 
-// The kept pairs' forces: on the neighbours, on the atom itself, and the atom's virial W = -sum d (x) g; with
-// `Virials` also the pairs' own, -g (x) d, on the neighbours. Exact sums of rounded pair forces: those on all
-// atoms add up to zero.
-template <bool Gated, bool Virials>
-__device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int type, const float4* pairs,
-                                               const ForceMemory& m) {
+// The forces of the warp's share of the kept pairs: on the neighbours, on the atom itself; with `Virials`
+// also the pairs' own virials, -g (x) d, on the neighbours. Exact sums of rounded pair forces: those on all
+// atoms add up to zero. Returns the share of the atom's virial W = -sum d (x) g, a number in each of nine
+// lanes.
+template <bool Gated, bool Virials, class Who>
+__device__ __forceinline__ float scatter_forces(const StepArgs& p, int i, int type, const float4* pairs,
+                                                const Who& who, const ForceMemory& m) {
   const int lane = lane_index();
   const Normalisation<float> norm = p.normalisation(type);
   const int32_t* within = p.within + static_cast<int64_t>(i) * p.ntypes;
@@ -187,7 +193,7 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
   for (int t = 0; t < p.ntypes; ++t) kept += p.places.masked(type, t) ? 0 : within[t];
   int64_t own[3] = {0, 0, 0};
   float w[16] = {};
-  for (int k = 0; k < kept; k += kWarp) {
+  for (int k = kWarp * who.rank; k < kept; k += kWarp * who.size) {
     int64_t fixed[3] = {0, 0, 0};
     float d[3] = {0, 0, 0}, g[3] = {0, 0, 0};
     int j = 0;
@@ -235,12 +241,20 @@ __device__ __forceinline__ void scatter_forces(const StepArgs& p, int i, int typ
     for (int d = 16; d > 0; d /= 2) own[a] += __shfl_xor_sync(kAllLanes, own[a], d);
     if (lane == a) atomic_add(p.atom_sums + (Virials ? 16 : 4) * static_cast<int64_t>(i) + a, own[a]);
   }
-  float sum = transposed_sum<8>(w);
-  sum += __shfl_xor_sync(kAllLanes, sum, 16);
-  if (lane < 9) {
-    if (!(fabs(sum) < kMostVirial)) fail_system_of(p, i);
-    m.virial[lane] = __float2ll_rn(sum * static_cast<float>(1 / kVirialUnit));
-  }
+  const float sum = transposed_sum<8>(w);
+  return sum + __shfl_xor_sync(kAllLanes, sum, 16);
+}
+
+// The atom's virial, for `add_virials`.
+__device__ __forceinline__ void keep_virial(const StepArgs& p, int i, float sum, const ForceMemory& m) {
+  if (lane_index() >= 9) return;
+  if (!(fabs(sum) < kMostVirial)) fail_system_of(p, i);
+  m.virial[lane_index()] = __float2ll_rn(sum * static_cast<float>(1 / kVirialUnit));
+}
+
+// The rows of the moments that an atom's neighbours touch, in m.rows; how many there are.
+__device__ __forceinline__ int touched_rows(const StepArgs& p, int64_t row, const ForceMemory& m) {
+  return list_rows(p.touched + row * p.words(), p.words(), m.rows);
 }
 
 // Adds an atom's forces, from the gradient of its D, times the weight of its energy.
@@ -250,14 +264,14 @@ __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int 
   const int type = p.types[i];
   {
     MDOPS_STAGE(feature_gradient);
-    features_to_t(p, d_row, p.t + row * 4 * p.table_width, weight, m);
+    features_to_t<8>(p, d_row, p.t + row * 4 * p.table_width, weight, OneWarp{}, m);
   }
   {
     MDOPS_STAGE(uncontract);
-    const int count = list_rows(p.touched + row * p.words(), p.words(), m.rows);
-    t_to_moments(p, p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width, count, m);
+    t_to_moments(p, table_of(p, type), touched_rows(p, row, m), OneWarp{}, m);
   }
-  scatter_forces<Gated, Virials>(p, i, type, p.pairs + row * p.list_width, m);
+  keep_virial(p, i, scatter_forces<Gated, Virials>(p, i, type, p.pairs + row * p.list_width, OneWarp{}, m),
+              m);
 }
 
 // For one lane.
@@ -271,7 +285,7 @@ __device__ __forceinline__ void write_energy(const StepArgs& p, int64_t row, int
 // The atom of a row whose forces count, or -1.
 __device__ __forceinline__ int real_atom_of(const StepArgs& p, int64_t row) {
   const int i = atom_of(p, row);
-  return i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems ? i : -1;
+  return i >= 0 && in_system(p, i) ? i : -1;
 }
 
 // Adds the virials of a block's rows, -1 in the place of the system where there is none. All threads must

@@ -14,14 +14,16 @@ struct AtomMemory {
   uint32_t* touched;  // [words]
   int16_t* rows;      // [moment_rows + 4], on 8 bytes: those of the moments that are not zero
 
-  static int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.words(), p.axis); }
+  static MDOPS_HD int bytes(const StepArgs& p) { return bytes(p.moment_rows(), p.words(), p.axis); }
   static MDOPS_HD int bytes(int moment_rows, int words, int axis) {
     return 16 * (moment_rows + 2 + 2 * kWarp + axis) + static_cast<int>(sizeof(Staged<float, false>)) +
            round_up(4 * round_up(words, 2) + 2 * (moment_rows + 4), 16);
   }
-  __device__ AtomMemory(char* shared, const StepArgs& p) {
+  __device__ AtomMemory(char* shared, const StepArgs& p)
+      : AtomMemory(shared, threadIdx.x / kWarp * bytes(p), p) {}
+  __device__ AtomMemory(char* shared, int begin, const StepArgs& p) {
     const int n = p.moment_rows();
-    moments = reinterpret_cast<float4*>(shared + threadIdx.x / kWarp * bytes(n, p.words(), p.axis));
+    moments = reinterpret_cast<float4*>(shared + begin);
     waiting = moments + n + 2;
     stage = reinterpret_cast<Staged<float, false>*>(waiting + 2 * kWarp);
     narrow = reinterpret_cast<float4*>(stage + 1);
@@ -81,6 +83,71 @@ __device__ __forceinline__ void add_zeroed(const StepArgs& p, int type, int t, i
   m.touched[row / 32] |= 1u << row % 32;
 }
 
+// Where an atom is, for the pairs with its neighbours.
+struct Centre {
+  Place here;
+  const double* cell;
+  float cutoff2;
+
+  __device__ __forceinline__ Centre(const StepArgs& p, int i)
+      : here(p.at[i]),
+        cell(p.cell + 9 * static_cast<int64_t>(p.batch[i])),
+        cutoff2(p.cutoff.cutoff * p.cutoff.cutoff) {}
+
+  // A position that is not a number counts without neighbours, too.
+  __device__ __forceinline__ bool good() const {
+    const double all = here.x[0] + here.x[1] + here.x[2];
+    return all == all;
+  }
+};
+
+// The pair with neighbour j; whether it is within the cutoff. `good` becomes false if there is no such atom.
+__device__ __forceinline__ bool read_pair(const StepArgs& p, const Centre& centre, int j, int image,
+                                          float4& pair, float& nearest, bool& good) {
+  bool inside = false;
+  if (j >= 0 && j < p.atoms) {
+    const Place there = p.at[j];
+    double d[3];
+    displacement(centre.here.x, there.x, centre.cell, image, d);
+    pair = make_float4(d[0], d[1], d[2], __int_as_float(j));
+    const float r2 = pair.x * pair.x + pair.y * pair.y + pair.z * pair.z;
+    nearest = nearest_of(nearest, r2);
+    inside = within_cutoff(r2, centre.cutoff2);
+  } else {
+    good = false;
+  }
+  return inside;
+}
+
+// What counts beside an atom's neighbours of each type, which a warp is told in turn.
+template <bool Gated>
+struct Uncounted {
+  const StepArgs& p;
+  const Normalisation<float>& norm;
+  const AtomMemory& m;
+  const int i, type;
+  AbsentNeighbors absent{p.places, i, type};
+
+  __device__ __forceinline__ void add_slots(int t, int slots) const {
+    if (lane_index() == 0) add_absent(norm, slots, Gated ? 0 : p.table_row(t), m);
+  }
+  __device__ __forceinline__ void of(int t, int within) {
+    if (lane_index() == 0) p.within[static_cast<int64_t>(i) * p.ntypes + t] = within;
+    const int zeros = p.plain && p.places.zero(type, t) ? p.places.zeros(i, t, within) : 0;
+    if (zeros != 0) add_zeroed(p, type, t, zeros, m);
+    if (norm.shift != 0) absent.of(t, within, [&](int kind, int slots) { add_slots(kind, slots); });
+    __syncwarp();
+  }
+  // After the last type. Returns false if the type of absent neighbours is none.
+  __device__ __forceinline__ bool end() const {
+    if (norm.shift == 0) return true;
+    if (p.places.padding && (p.places.padding[i] < 0 || p.places.padding[i] >= p.ntypes)) return false;
+    absent.end([&](int kind, int slots) { add_slots(kind, slots); });
+    __syncwarp();
+    return true;
+  }
+};
+
 // Reads the atom's list, type after type, and adds up the moments of the pairs within the cutoff, which it
 // keeps in `pairs`. Returns false for a list that cannot be.
 template <bool Gated>
@@ -88,18 +155,12 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
                                              const AtomMemory& m) {
   const int lane = lane_index();
   const Normalisation<float> norm = p.normalisation(type);
-  const float cutoff2 = p.cutoff.cutoff * p.cutoff.cutoff;
   const int64_t list = static_cast<int64_t>(i) * p.list_width;
-  const Place here = p.at[i];
-  const double* cell = p.cell + 9 * static_cast<int64_t>(p.batch[i]);
-  float nearest = cutoff2;
+  const Centre centre(p, i);
+  float nearest = centre.cutoff2;
   int kept = 0, k = 0;
-  const double all = here.x[0] + here.x[1] + here.x[2];
-  bool good = all == all;  // a position that is not a number counts without neighbours, too
-  AbsentNeighbors absent{p.places, i, type};
-  const auto add_slots = [&](int t, int slots) {
-    if (lane == 0) add_absent(norm, slots, Gated ? 0 : p.table_row(t), m);
-  };
+  bool good = centre.good();
+  Uncounted<Gated> uncounted{p, norm, m, i, type};
   for (int t = 0; t < p.ntypes; ++t) {
     const int count = p.counts[static_cast<int64_t>(i) * p.ntypes + t];
     if (count < 0 || count > p.list_width - k) return false;
@@ -116,19 +177,7 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
       }
       float4 pair = {0, 0, 0, 0};
       bool inside = false;
-      if (k + lane < last) {
-        if (j >= 0 && j < p.atoms) {
-          const Place there = p.at[j];
-          double d[3];
-          displacement(here.x, there.x, cell, image, d);
-          pair = make_float4(d[0], d[1], d[2], __int_as_float(j));
-          const float r2 = pair.x * pair.x + pair.y * pair.y + pair.z * pair.z;
-          nearest = nearest_of(nearest, r2);
-          inside = within_cutoff(r2, cutoff2);
-        } else {
-          good = false;
-        }
-      }
+      if (k + lane < last) inside = read_pair(p, centre, j, image, pair, nearest, good);
       const unsigned lanes = __ballot_sync(kAllLanes, inside);
       within += __popc(lanes);
       if (masked) continue;
@@ -150,17 +199,9 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
       add_pairs<Gated>(p, norm, table, waiting, m);
       kept += waiting;
     }
-    if (lane == 0) p.within[static_cast<int64_t>(i) * p.ntypes + t] = within;
-    const int zeros = p.plain && p.places.zero(type, t) ? p.places.zeros(i, t, within) : 0;
-    if (zeros != 0) add_zeroed(p, type, t, zeros, m);
-    if (norm.shift != 0) absent.of(t, within, add_slots);
-    __syncwarp();
+    uncounted.of(t, within);
   }
-  if (norm.shift != 0) {
-    if (p.places.padding && (p.places.padding[i] < 0 || p.places.padding[i] >= p.ntypes)) return false;
-    absent.end(add_slots);
-    __syncwarp();
-  }
+  if (!uncounted.end()) return false;
   for (int d = 16; d > 0; d /= 2) nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
   if (lane == 0) p.nearest[i] = sqrtf(nearest);
   return __all_sync(kAllLanes, good);
@@ -186,46 +227,54 @@ __device__ __forceinline__ int list_rows(const uint32_t* touched, int words, int
   return count;
 }
 
+__device__ __forceinline__ const float* table_of(const StepArgs& p, int type) {
+  return p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width;
+}
+
 // Four numbers of a table, which has fewer than 2^31.
 __device__ __forceinline__ float4 coefficients(const float* table, int at) {
   return __ldg(reinterpret_cast<const float4*>(table + static_cast<uint32_t>(at)));
 }
 
-// T = A^T C in the warp's columns 4 lane .. 4 lane + 3 from `column` on.
+// T = A^T C in the warp's columns 4 lane .. 4 lane + 3 from `column` on: of the warp's share of the listed
+// rows, four after four.
+template <class Who>
 __device__ __forceinline__ void contract(const StepArgs& p, const float* table, int column, int count,
-                                         const AtomMemory& m, float4 (&t)[4]) {
+                                         const Who& who, const float4* moments, const int16_t* listed,
+                                         float4 (&t)[4]) {
 #pragma unroll
   for (int a = 0; a < 4; ++a) t[a] = make_float4(0, 0, 0, 0);
   const auto add = [&](int row, float4 c) {
-    const float4 moment = m.moments[row];
+    const float4 moment = moments[row];
     const float by[4] = {moment.x, moment.y, moment.z, moment.w};
 #pragma unroll
     for (int a = 0; a < 4; ++a)
       t[a].x += by[a] * c.x, t[a].y += by[a] * c.y, t[a].z += by[a] * c.z, t[a].w += by[a] * c.w;
   };
   const auto row_of = [&](int row) { return coefficients(table, row * p.table_width + column); };
-  int k = 0;
-  for (; k + 4 <= count; k += 4) {
-    const short4 rows = *reinterpret_cast<const short4*>(m.rows + k);
+  int k = 4 * who.rank;
+  for (; k + 4 <= count; k += 4 * who.size) {
+    const short4 rows = *reinterpret_cast<const short4*>(listed + k);
     const float4 c[4] = {row_of(rows.x), row_of(rows.y), row_of(rows.z), row_of(rows.w)};
     add(rows.x, c[0]);
     add(rows.y, c[1]);
     add(rows.z, c[2]);
     add(rows.w, c[3]);
   }
-  for (; k < count; ++k) add(m.rows[k], row_of(m.rows[k]));
+  for (; k < count; ++k) add(listed[k], row_of(listed[k]));
 }
 
-// D of a descriptor as the numbers of a row from `first` on.
-template <int Parts>
+// D of a descriptor as the numbers of a row from `first` on: the warp's share of its rows.
+template <int Parts, class Who = OneWarp>
 __device__ __forceinline__ void write_d(const Features& features, int first, const float* t_row,
-                                        int table_width, const float4* narrow, const InputRow<Parts>& out) {
+                                        int table_width, const float4* narrow, const InputRow<Parts>& out,
+                                        const Who& who = {}) {
   for (int column = 4 * lane_index(); column < features.width; column += 4 * kWarp) {
     float4 t[4];
 #pragma unroll
     for (int a = 0; a < 4; ++a) t[a] = *reinterpret_cast<const float4*>(t_row + a * table_width + column);
 #pragma unroll 4
-    for (int l = 0; l < features.axis; ++l) {
+    for (int l = who.rank; l < features.axis; l += who.size) {
       if (column < Features::first(l)) continue;
       const float4 c = narrow[l];
       out.store(first + features.row(l) + column, c.x * t[0].x + c.y * t[1].x + c.z * t[2].x + c.w * t[3].x,
@@ -277,14 +326,31 @@ __device__ __forceinline__ int atom_of(const StepArgs& p, int64_t row) {
   return p.row_atom[p.first_row + row];
 }
 
+// What a warp sums up in its memory.
+__device__ __forceinline__ void clear(const StepArgs& p, const AtomMemory& m) {
+  const int lane = lane_index();
+  clear_lines(m.stage);
+  for (int b = lane; b < p.moment_rows() + 2; b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
+  for (int w = lane; w < p.words(); w += kWarp) m.touched[w] = 0;
+}
+
+__device__ __forceinline__ bool in_system(const StepArgs& p, int i) {
+  return p.batch[i] >= 0 && p.batch[i] < p.systems;
+}
+
+// For an atom whose list or place is wrong.
+__device__ __forceinline__ void fail_atom(const StepArgs& p, int i) {
+  const int lane = lane_index();
+  if (lane == 0) fail_system_of(p, i), p.nearest[i] = not_a_number<float>();
+  for (int t = lane; t < p.ntypes; t += kWarp) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
+}
+
 // From an atom's list to T, of which a part stays in m.narrow. Returns the bound that this lane knows of D's
 // numbers, |D[l][k]| <= max_k |T[k]|^2.
 template <bool Gated>
 __device__ __forceinline__ float form_t(const StepArgs& p, int i, int64_t row, const AtomMemory& m) {
   const int lane = lane_index(), type = p.types[i];
-  clear_lines(m.stage);
-  for (int b = lane; b < p.moment_rows() + 2; b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
-  for (int w = lane; w < p.words(); w += kWarp) m.touched[w] = 0;
+  clear(p, m);
   __syncwarp();
   const int system = p.batch[i];
   const bool good =
@@ -295,13 +361,13 @@ __device__ __forceinline__ float form_t(const StepArgs& p, int i, int64_t row, c
   }
   for (int w = lane; w < p.words(); w += kWarp) p.touched[row * p.words() + w] = m.touched[w];
   const int count = list_rows(m.touched, p.words(), m.rows);
-  const float* table = p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width;
+  const float* table = table_of(p, type);
   float* t_row = p.t + row * 4 * p.table_width;
   float bound = 0;
   for (int column = 4 * lane; column < p.table_width; column += 4 * kWarp) {
     MDOPS_STAGE(contract);
     float4 t[4];
-    contract(p, table, column, count, m, t);
+    contract(p, table, column, count, OneWarp{}, m.moments, m.rows, t);
 #pragma unroll
     for (int a = 0; a < 4; ++a)
       store_four(t_row + a * p.table_width + column, t[a].x, t[a].y, t[a].z, t[a].w);

@@ -8,6 +8,7 @@
 #include "spline_potential/gpu_fold.h"
 #include "spline_potential/gpu_forces.h"
 #include "spline_potential/gpu_moments.h"
+#include "spline_potential/gpu_teams.h"
 
 namespace mdops {
 
@@ -79,9 +80,8 @@ inline void take_rows(Workspace& space, StepArgs& p) {
 // The first kernels of a call, which order the atoms, and the last, which gives the sums.
 inline void launch_order(const Gpu& gpu, const StepArgs& p) {
   const int64_t blocks = blocks_for(std::max(p.atoms, 1), kOrderBlock);
-  gpu.launch_early(begin_kernel, blocks, kOrderBlock, 4 * p.ntypes, p);
-  gpu.launch_early(order_kernel, p.atoms ? blocks : 0, kOrderBlock,
-                   4 * ((2 + kOrderBlock / kWarp) * p.ntypes + 1), p);
+  gpu.launch_early(begin_kernel, blocks > 1 ? blocks : 0, kOrderBlock, 4 * p.ntypes, p);
+  gpu.launch_early(order_kernel, blocks, kOrderBlock, 4 * ((2 + kOrderBlock / kWarp) * p.ntypes + 1), p);
 }
 inline void launch_end(const Gpu& gpu, const StepArgs& p) {
   const int64_t of_atoms = (p.atom_virial ? 9 : 3) * int64_t{p.atoms};
@@ -97,6 +97,59 @@ void launch_warps(const Gpu& gpu, void (*kernel)(Args...), int64_t rows, int byt
   while (warps > 1 && warps * bytes > std::min(kWarpsBytes, limits.shared_bytes)) warps /= 2;
   while (warps > 1 && 2 * blocks_for(rows, warps) <= limits.multiprocessors) warps /= 2;
   gpu.launch_early(kernel, blocks_for(rows, warps), warps * kWarp, warps * bytes, args...);
+}
+
+// The same with `team` warps a row.
+template <class... Args>
+void launch_teams(const Gpu& gpu, void (*kernel)(Args...), int64_t rows, int team, int bytes,
+                  const Args&... args) {
+  const GpuLimits limits = gpu.limits();
+  int teams = kTeamWarps / team;
+  while (teams > 1 && teams * team * bytes > limits.shared_bytes) teams /= 2;
+  while (teams > 1 && 2 * blocks_for(rows, teams) <= limits.multiprocessors) teams /= 2;
+  const int warps = teams * team;
+  gpu.launch_early(kernel, blocks_for(rows, teams), warps * kWarp, warps * bytes, args...);
+}
+
+// How many warps work on each of so many rows: several if a block on each multiprocessor has them all, and
+// its shared memory, with so many bytes for each, holds one row's.
+inline int team_size(const GpuLimits& limits, int64_t rows, int bytes) {
+  int team = kMostTeam;
+  while (team > 1 &&
+         (team * rows > int64_t{kTeamWarps} * limits.multiprocessors || team * bytes > limits.shared_bytes))
+    team /= 2;
+  return team;
+}
+
+template <bool Gated, int Parts>
+void launch_moments_of(const Gpu& gpu, const NetWay& way, int64_t rows, const StepArgs& p) {
+  const int bytes = TeamMemory::bytes(p), team = way.input_parts ? 1 : team_size(gpu.limits(), rows, bytes);
+  if (team > 1)
+    launch_teams(gpu, team_moments_kernel<Gated>, rows, team, bytes, p, team);
+  else
+    launch_warps(gpu, way.input_parts ? moments_kernel<Parts, Gated> : moments_kernel<0, Gated>, rows,
+                 AtomMemory::bytes(p), p);
+}
+template <int Parts>
+void launch_moments(const Gpu& gpu, const NetWay& way, int64_t rows, const StepArgs& p) {
+  p.gated ? launch_moments_of<true, Parts>(gpu, way, rows, p)
+          : launch_moments_of<false, Parts>(gpu, way, rows, p);
+}
+
+template <bool Gated, bool Virials>
+void launch_forces_of(const Gpu& gpu, int64_t rows, const StepArgs& p) {
+  const int bytes = ForceMemory::bytes(p), team = team_size(gpu.limits(), rows, bytes);
+  if (team > 1)
+    launch_teams(gpu, team_forces_kernel<Gated, Virials>, rows, team, bytes, p, team);
+  else
+    launch_warps(gpu, forces_kernel<Gated, Virials>, rows, bytes, p);
+}
+inline void launch_forces(const Gpu& gpu, int64_t rows, const StepArgs& p) {
+  if (p.gated)
+    p.atom_virial ? launch_forces_of<true, true>(gpu, rows, p) : launch_forces_of<true, false>(gpu, rows, p);
+  else
+    p.atom_virial ? launch_forces_of<false, true>(gpu, rows, p)
+                  : launch_forces_of<false, false>(gpu, rows, p);
 }
 
 // A call: `memory()` of so many bytes is asked for once, then `run` launches the kernels.
@@ -136,20 +189,10 @@ class StepCall {
   // The descriptor, the net, and back. The last chunk may have fewer rows.
   void chunk() {
     const int64_t rows = std::min(p_.rows - p_.first_row, p_.net.rows);
-    launch_warps(gpu_, p_.gated ? moments<true>() : moments<false>(), rows, AtomMemory::bytes(p_), p_);
+    launch_moments<Parts>(gpu_, way_, rows, p_);
     p_.net.tile_type = p_.tile_net + p_.first_row / p_.tile_rows;
     run_net<Parts>(gpu_, p_.net, net_, rows / p_.tile_rows, way_.kind);
-    launch_warps(gpu_, p_.gated ? forces<true>() : forces<false>(), rows, ForceMemory::bytes(p_), p_);
-  }
-
-  template <bool Gated>
-  auto forces() const {
-    return p_.atom_virial ? forces_kernel<Gated, true> : forces_kernel<Gated, false>;
-  }
-
-  template <bool Gated>
-  auto moments() const {
-    return way_.input_parts ? moments_kernel<Parts, Gated> : moments_kernel<0, Gated>;
+    launch_forces(gpu_, rows, p_);
   }
 
   const Gpu& gpu_;

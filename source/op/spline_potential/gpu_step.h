@@ -117,6 +117,28 @@ struct StepArgs : StepInputs<float, int>, StepSizes {
 constexpr int kOrderBlock = 1024;
 constexpr int kAtomThreads = 256;  // at most, where a warp works on an atom
 
+// The warps that work on an atom: one,
+struct OneWarp {
+  static constexpr bool kAlone = true;
+  static constexpr int rank = 0, size = 1;
+};
+// or, where atoms are few, several side by side in a block.
+struct Team {
+  static constexpr bool kAlone = false;
+  int rank, size;  // this warp's number among them, and how many they are
+  int number;      // of the team in its block
+
+  explicit __device__ Team(int warps)
+      : rank(threadIdx.x / kWarp % warps), size(warps), number(threadIdx.x / kWarp / warps) {}
+
+  // Waits for the others, and sees what they have written.
+  __device__ __forceinline__ void sync() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(number + 1), "r"(kWarp * size) : "memory");
+  }
+  __device__ __forceinline__ int thread() const { return kWarp * rank + lane_index(); }
+  __device__ __forceinline__ int threads() const { return kWarp * size; }
+};
+
 // Marks the system of atom i; an atom of none is answered alone.
 __device__ __forceinline__ void fail_system_of(const StepArgs& p, int i) {
   const int system = p.batch[i];
@@ -127,11 +149,8 @@ __device__ __forceinline__ bool is_real(const StepArgs& p, int type) {
   return type >= 0 && type < p.ntypes;
 }
 
-// Clears what is summed, copies the positions, and counts each block's atoms of each type.
-static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
-  follow_kernels();
-  MDOPS_STAGE(order);
-  extern __shared__ int32_t type_count[];
+// Clears what is summed, copies the positions, and counts this block's atoms of each type.
+__device__ __forceinline__ void begin_block(const StepArgs& p, int32_t* type_count) {
   const int i = blockIdx.x * kOrderBlock + threadIdx.x;
   for (int t = threadIdx.x; t < p.ntypes; t += kOrderBlock) type_count[t] = 0;
   __syncthreads();
@@ -150,11 +169,23 @@ static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
     p.type_counts[blockIdx.x * p.ntypes + t] = type_count[t];
 }
 
-// Puts every atom into its row, in the order of the atoms within a type, and answers the virtual ones.
+static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
+  follow_kernels();
+  MDOPS_STAGE(order);
+  extern __shared__ int32_t shared_counts[];
+  begin_block(p, shared_counts);
+}
+
+// Puts every atom into its row, in the order of the atoms within a type, and answers the virtual ones. One
+// block alone does what `begin_kernel` does, too.
 static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
   follow_kernels();
   MDOPS_STAGE(order);
   extern __shared__ int32_t shared_counts[];
+  if (gridDim.x == 1) {
+    begin_block(p, shared_counts);
+    __syncthreads();
+  }
   constexpr int warps = kOrderBlock / kWarp;
   int32_t* const start = shared_counts;          // [ntypes + 1]: a type's first row
   int32_t* const before = start + p.ntypes + 1;  // [ntypes]: of its atoms, those of earlier blocks

@@ -1,0 +1,289 @@
+// The descriptor's kernels where atoms are few: several warps share an atom, which alone would have few of a
+// multiprocessor's. What one warp does for an atom (gpu_moments.h, gpu_forces.h), each does for its share:
+//
+//   moments   32 places of the list after 32, into moments of its own; then rows of the moments, four after
+//             four, into a part of T; then rows of D
+//   forces    rows of D, two after two, into a part of dT; then rows of dA, four after four; then pairs, 32
+//             after 32
+//
+// Each has its memory as if it were alone. Sums are put together in the order of the warps, by all threads,
+// in the memory of the first.
+#pragma once
+
+#include "spline_potential/gpu_forces.h"
+
+namespace mdops {
+
+constexpr int kMostTeam = 8;    // warps for an atom
+constexpr int kTeamWarps = 16;  // of a block
+
+// One warp's part of the shared memory, for the moments.
+struct TeamMemory {
+  AtomMemory own;
+  float4* part;     // [table_width]: of T, [4][table_width] numbers
+  int32_t* kept;    // [2]: pairs of this round of the list and of the last one
+  float* nearest;   // of the warp's share
+  int32_t* good;    // whether that can be
+  int32_t* within;  // [ntypes]: the first warp's are of all
+
+  static MDOPS_HD int bytes(const StepArgs& p) {
+    return AtomMemory::bytes(p) + 16 * p.table_width + round_up(4 * (4 + p.ntypes), 16);
+  }
+  __device__ TeamMemory(char* shared, int warp, const StepArgs& p) : own(shared, warp * bytes(p), p) {
+    part = reinterpret_cast<float4*>(shared + warp * bytes(p) + AtomMemory::bytes(p));
+    kept = reinterpret_cast<int32_t*>(part + p.table_width);
+    nearest = reinterpret_cast<float*>(kept + 2);
+    good = kept + 3, within = kept + 4;
+  }
+};
+
+// The memories of a team's warps: they stand side by side.
+template <class Memory>
+struct TeamMemories {
+  char* const shared;
+  const StepArgs& p;
+  const Team& team;
+
+  __device__ __forceinline__ Memory of(int rank) const {
+    return Memory(shared, team.number * team.size + rank, p);
+  }
+  // sum(k) <- the sum over the warps of term(memory, k), for all k < count. To be called after a team.sync().
+  template <class Term, class Sum>
+  __device__ __forceinline__ void add_up(int count, const Term& term, const Sum& sum) const {
+    for (int k = team.thread(); k < count; k += team.threads()) {
+      float4 all = term(of(0), k);
+      for (int r = 1; r < team.size; ++r) {
+        const float4 x = term(of(r), k);
+        all.x += x.x, all.y += x.y, all.z += x.z, all.w += x.w;
+      }
+      sum(k, all);
+    }
+  }
+};
+
+// The runs of 32 places of an atom's list, type after type, of which a warp takes every team.size-th.
+struct ListRuns {
+  const int32_t* counts;
+  int ntypes, type = 0, first = 0, run;  // of the type: its first place in the list, the run within it
+
+  __device__ __forceinline__ ListRuns(const StepArgs& p, int i, int begin)
+      : counts(p.counts + static_cast<int64_t>(i) * p.ntypes), ntypes(p.ntypes), run(begin) {
+    find();
+  }
+  __device__ __forceinline__ void skip(int runs) {
+    run += runs;
+    find();
+  }
+  // This lane's place, or -1.
+  __device__ __forceinline__ int place() const {
+    if (type == ntypes) return -1;
+    const int k = kWarp * run + lane_index();
+    return k < counts[type] ? first + k : -1;
+  }
+
+  static __device__ __forceinline__ int of(int count) { return (count + kWarp - 1) / kWarp; }
+
+ private:
+  __device__ __forceinline__ void find() {
+    for (; type < ntypes && run >= of(counts[type]); ++type) run -= of(counts[type]), first += counts[type];
+  }
+};
+
+// The warp's share of what `atom_moments` does.
+template <bool Gated>
+__device__ __forceinline__ bool share_moments(const StepArgs& p, int i, int type, float4* pairs,
+                                              const TeamMemories<TeamMemory>& memories) {
+  const Team& team = memories.team;
+  const int lane = lane_index();
+  const TeamMemory m = memories.of(team.rank), first = memories.of(0);
+  const Normalisation<float> norm = p.normalisation(type);
+  int runs = 0, places = 0;
+  for (int t = 0; t < p.ntypes; ++t) {
+    const int count = p.counts[static_cast<int64_t>(i) * p.ntypes + t];
+    if (count < 0 || count > p.list_width - places) return false;
+    runs += ListRuns::of(count), places += count;
+  }
+  const Centre centre(p, i);
+  float nearest = centre.cutoff2;
+  bool good = centre.good();
+  ListRuns at(p, i, team.rank);
+  const int64_t list = static_cast<int64_t>(i) * p.list_width;
+  int kept = 0;
+  for (int begin = 0, round = 0; begin < runs; begin += team.size, round ^= 1, at.skip(team.size)) {
+    const int place = at.place();
+    float4 pair = {0, 0, 0, 0};
+    const bool inside = place >= 0 && read_pair(p, centre, p.neighbors[list + place], p.images[list + place],
+                                                pair, nearest, good);
+    const unsigned lanes = __ballot_sync(kAllLanes, inside);
+    const bool counts = lanes != 0 && !p.places.masked(type, at.type);
+    const int count = counts ? __popc(lanes) : 0;
+    if (inside) m.own.waiting[__popc(lanes & ((1u << lane) - 1))] = pair;
+    if (lane == 0) {
+      m.kept[round] = count;
+      if (lanes != 0) atomicAdd(first.within + at.type, __popc(lanes));
+    }
+    team.sync();
+    const int of_lane = lane < team.size ? memories.of(lane).kept[round] : 0;
+    const int before = __reduce_add_sync(kAllLanes, lane < team.rank ? of_lane : 0);
+    if (counts) {
+      if (lane < count) pairs[kept + before + lane] = m.own.waiting[lane];
+      add_pairs<Gated>(p, norm, p.table_row(at.type), count, m.own);
+    }
+    kept += __reduce_add_sync(kAllLanes, of_lane);
+  }
+  if (team.rank == 0) {
+    Uncounted<Gated> uncounted{p, norm, m.own, i, type};
+    for (int t = 0; t < p.ntypes; ++t) uncounted.of(t, m.within[t]);
+    if (!uncounted.end()) return false;
+  }
+  for (int d = 16; d > 0; d /= 2) nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
+  if (lane == 0) *m.nearest = nearest;
+  return __all_sync(kAllLanes, good);
+}
+
+// From an atom's list to T in the first warp's `part`.
+template <bool Gated>
+__device__ __forceinline__ void team_t(const StepArgs& p, int i, int64_t row,
+                                       const TeamMemories<TeamMemory>& memories) {
+  const Team& team = memories.team;
+  const int lane = lane_index(), type = p.types[i];
+  const TeamMemory m = memories.of(team.rank), first = memories.of(0);
+  clear(p, m.own);
+  for (int t = lane; t < p.ntypes; t += kWarp) m.within[t] = 0;
+  if (lane == 0) *m.nearest = p.cutoff.cutoff * p.cutoff.cutoff;
+  team.sync();
+  const bool good =
+      in_system(p, i) && share_moments<Gated>(p, i, type, p.pairs + row * p.list_width, memories);
+  if (lane == 0) *m.good = good;
+  team.sync();
+  if (team.rank == 0) {
+    bool all_good = true;
+    float nearest = *m.nearest;
+    for (int r = 0; r < team.size; ++r) {
+      all_good &= *memories.of(r).good != 0;
+      nearest = nearest_of(nearest, *memories.of(r).nearest);
+    }
+    if (lane == 0 && all_good) p.nearest[i] = sqrtf(nearest);
+    if (!all_good) fail_atom(p, i);
+  }
+  memories.add_up(
+      p.moment_rows(), [](const TeamMemory& of, int k) { return of.own.moments[k]; },
+      [&](int k, float4 sum) { first.own.moments[k] = sum; });
+  for (int w = team.thread(); w < p.words(); w += team.threads()) {
+    uint32_t all = 0;
+    for (int r = 0; r < team.size; ++r) all |= memories.of(r).own.touched[w];
+    first.own.touched[w] = p.touched[row * p.words() + w] = all;
+  }
+  team.sync();
+  MDOPS_STAGE(contract);
+  const int count = list_rows(first.own.touched, p.words(), m.own.rows);
+  for (int column = 4 * lane; column < p.table_width; column += 4 * kWarp) {
+    float4 t[4];
+    contract(p, table_of(p, type), column, count, team, first.own.moments, m.own.rows, t);
+#pragma unroll
+    for (int a = 0; a < 4; ++a) m.part[(a * p.table_width + column) / 4] = t[a];
+  }
+  team.sync();
+  float* const t_row = p.t + row * 4 * p.table_width;
+  memories.add_up(
+      p.table_width, [](const TeamMemory& of, int k) { return of.part[k]; },
+      [&](int k, float4 sum) {
+        first.part[k] = sum;
+        store_four(t_row + 4 * k, sum.x, sum.y, sum.z, sum.w);
+      });
+  team.sync();
+}
+
+// The columns of T that D takes twice, in this warp's memory, and the bound that this lane knows of D's
+// numbers.
+__device__ __forceinline__ float narrow_columns(const StepArgs& p, const float* t, float4* narrow) {
+  float bound = 0;
+  for (int k = lane_index(); k < p.table_width; k += kWarp) {
+    const float4 v = {t[k], t[p.table_width + k], t[2 * p.table_width + k], t[3 * p.table_width + k]};
+    if (k < p.axis) narrow[k] = p.plain ? make_float4(1, 0, 0, 0) : v;
+    bound = fmaxf(bound, p.plain ? fabsf(v.x) : v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
+  }
+  __syncwarp();
+  return bound;
+}
+
+template <bool Gated>
+__global__ void __launch_bounds__(kTeamWarps* kWarp, 1) team_moments_kernel(StepArgs p, int warps) {
+  follow_kernels();
+  extern __shared__ __align__(16) char shared[];
+  const Team team(warps);
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / team.threads()) + team.number;
+  const int i = atom_of(p, row);
+  if (i == -2) return;
+  if (i < 0) {
+    if (team.rank == 0) write_empty_row<0>(p, row);
+    return;
+  }
+  MDOPS_STAGE(moments);
+  const TeamMemories<TeamMemory> memories{shared, p, team};
+  team_t<Gated>(p, i, row, memories);
+  MDOPS_STAGE(features);
+  const float* const t = reinterpret_cast<const float*>(memories.of(0).part);
+  float4* const narrow = memories.of(team.rank).own.narrow;
+  const float bound = bound_with_extra(p, i, narrow_columns(p, t, narrow));
+  const Features features = p.features();
+  const InputRow<0> out = team.rank == 0 ? begin_row<0>(p.net, row, bound)
+                                         : InputRow<0>(p.net.inputs, p.net.net.inputs, row, bound);
+  write_d(features, 0, t, p.table_width, narrow, out, team);
+  if (team.rank == team.size - 1) write_extra(p, i, features.count(), out);
+}
+
+// What `atom_forces` does. The first warp keeps the virial.
+template <bool Gated, bool Virials>
+__device__ __forceinline__ void team_forces(const StepArgs& p, int64_t row, int i, const float* d_row,
+                                            const TeamMemories<ForceMemory>& memories) {
+  const Team& team = memories.team;
+  const int type = p.types[i], lane = lane_index();
+  ForceMemory m = memories.of(team.rank);
+  const ForceMemory first = memories.of(0);
+  const int count = touched_rows(p, row, m);
+  {
+    MDOPS_STAGE(feature_gradient);
+    features_to_t<2>(p, d_row, p.t + row * 4 * p.table_width, 1.0f, team, m);
+    team.sync();
+    memories.add_up(
+        p.table_width, [](const ForceMemory& of, int k) { return reinterpret_cast<const float4*>(of.t)[k]; },
+        [&](int k, float4 sum) { reinterpret_cast<float4*>(first.t)[k] = sum; });
+    team.sync();
+  }
+  m.t = first.t, m.moments = first.moments;
+  {
+    MDOPS_STAGE(uncontract);
+    t_to_moments(p, table_of(p, type), count, team, m);
+    team.sync();
+  }
+  const float virial = scatter_forces<Gated, Virials>(p, i, type, p.pairs + row * p.list_width, team, m);
+  float* const share = reinterpret_cast<float*>(m.sums);
+  if (lane < 9) share[lane] = virial;
+  team.sync();
+  if (team.rank != 0) return;
+  float sum = 0;
+  for (int r = 0; r < team.size && lane < 9; ++r)
+    sum += reinterpret_cast<const float*>(memories.of(r).sums)[lane];
+  keep_virial(p, i, sum, m);
+}
+
+template <bool Gated, bool Virials>
+__global__ void __launch_bounds__(kTeamWarps* kWarp, 1) team_forces_kernel(StepArgs p, int warps) {
+  follow_kernels();
+  extern __shared__ __align__(16) char shared[];
+  MDOPS_STAGE(forces);
+  const Team team(warps);
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / team.threads()) + team.number;
+  const TeamMemories<ForceMemory> memories{shared, p, team};
+  const int i = real_atom_of(p, row);
+  if (i >= 0) team_forces<Gated, Virials>(p, row, i, p.net.inputs + row * p.net.net.inputs, memories);
+  if (lane_index() == 0) {
+    const bool counts = team.rank == 0 && i >= 0;
+    memories.of(team.rank).virial[9] = counts ? p.batch[i] : -1;
+    if (counts) write_energy(p, row, i);
+  }
+  add_virials(p, shared);
+}
+
+}  // namespace mdops
