@@ -6,7 +6,7 @@ On the CPU: `mlp_value_and_gradient` of water's fitting net against its products
 and the whole step with products of each accuracy that the CPU has. On a GPU:
 whole steps of water with nets of every activation function, width and depth, and the part of the net's kernels, beside
 the floor of its products, three of float16 numbers for one of float32 numbers, at the rate that torch.mm reaches
-here, and beside the floor of its input's bytes, which are written and read twice.
+in turn with the step, and beside the floor of its input's bytes, which are written and read twice.
 
 With --training: what a training asks of a net, values, gradients by the input, and the weights' gradients of a loss on
 both, by the op `mlp` and by PyTorch's operations on its layers, in turn.
@@ -169,16 +169,34 @@ def in_training(device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def tensor_rate() -> float:
-    """Operations a second of float16 products summed in float32."""
-    a = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
+class BesideProducts:
+    """A step, and in turn with it a product of float16 numbers summed in float32 by torch.mm: what the profiler finds
+    of both is of one clock."""
 
-    def run() -> None:
-        for _ in range(20):
-            torch.mm(a, a)
-        torch.cuda.synchronize()
+    SIZE = 8192
 
-    return 20 * 2.0 * 8192**3 / min(seconds(run, 1) for _ in range(5))
+    def __init__(self) -> None:
+        from cuda_inference import kernels
+
+        self._a = torch.randn(self.SIZE, self.SIZE, device="cuda", dtype=torch.float16)
+        self._out = torch.empty_like(self._a)
+        self.step: Any = None
+        self.replay()
+        self._names = set(kernels(self))  # type: ignore[arg-type]
+
+    def replay(self) -> None:
+        torch.mm(self._a, self._a, out=self._out)
+        if self.step is not None:
+            self.step.replay()
+
+    def kernels(self, step: Any) -> tuple[dict[str, float], float]:
+        """Microseconds of each kernel in a step, and the products' operations a second."""
+        from cuda_inference import kernels
+
+        self.step = step
+        times = kernels(self)  # type: ignore[arg-type]
+        own = sum(times.pop(name) for name in self._names)
+        return times, 1e6 * 2.0 * self.SIZE**3 / own
 
 
 def with_parameters(fused: Any, more: Any, system: Any, pairs: Any, **options: Any) -> Any:
@@ -194,10 +212,9 @@ def cases(only: str = "") -> list[tuple[str, tuple[int, ...], int]]:
 
 
 def on_gpu(atoms: int, only: str) -> list[dict[str, Any]]:
-    from cuda_inference import captured, kernels, listed, matrix_operations, milliseconds, repeated
+    from cuda_inference import captured, listed, matrix_operations, milliseconds, repeated
 
-    rate = tensor_rate()
-    print(f"float16 products: {1e-12 * rate:.0f} TFLOP/s")
+    beside = BesideProducts()
     frames = [repeated(sample_box(192, ["O", "H"]), atoms)]
     rows = []
     for activation, widths, fparam in cases(only):
@@ -209,7 +226,7 @@ def on_gpu(atoms: int, only: str) -> list[dict[str, Any]]:
         more = (torch.zeros(fparam, device="cuda"), None) if fparam else (None, None)
         step = captured(functools.partial(with_parameters, fused, more), system, pairs)
         ms, spread = milliseconds(step, 50)
-        times = kernels(step)
+        times, rate = beside.kernels(step)
         net = sum(us for name, us in times.items() if "chain_kernel" in name or "layer_kernel" in name)
         products = 1e9 * 3 * matrix_operations(model) / rate
         features = 1600 - 16 * 15 // 2
@@ -222,6 +239,7 @@ def on_gpu(atoms: int, only: str) -> list[dict[str, Any]]:
                 "step_ns": 1e6 * ms / atoms,
                 "spread": spread,
                 "net_ns": 1e3 * net / atoms,
+                "products_flops": rate,
                 "products_floor_ns": products,
                 "bytes_floor_ns": bytes_floor,
                 "ratio": 1e3 * net / atoms / max(products, bytes_floor),
@@ -230,7 +248,8 @@ def on_gpu(atoms: int, only: str) -> list[dict[str, Any]]:
         r = rows[-1]
         print(
             f"{activation:9} {'-'.join(map(str, widths))[:24]:25} {fparam} step {r['step_ns']:7.1f} "
-            f"net {r['net_ns']:7.1f} floors {products:6.1f} {bytes_floor:5.1f} ratio {r['ratio']:.2f}",
+            f"net {r['net_ns']:7.1f} floors {products:6.1f} {bytes_floor:5.1f} ratio {r['ratio']:.2f} "
+            f"at {1e-12 * rate:.0f} TFLOP/s",
             flush=True,
         )
     return rows

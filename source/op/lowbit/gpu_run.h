@@ -62,7 +62,7 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
     if (wide && is_fed && !parts && 4 * wide_256 > 3 * chip)
       way = wide_256 > 2 * chip ? Way::pair_256 : Way::wide_256;
     else if (wide && is_fed && 5 * wide_128 > 3 * chip)
-      way = wide_128 > 8 * chip ? Way::pair_128 : Way::wide_128;
+      way = wide_128 > (p.is_float() ? 4 : 8) * chip ? Way::pair_128 : Way::wide_128;
     else if (wide && is_fed && wide_64 >= few)
       way = Way::wide_64;
     else if (tiles(128, 128) > chip && !parts)

@@ -275,6 +275,20 @@ __device__ __forceinline__ void add_group(const Product& p, int g, int own_col, 
   }
 }
 
+// parts += the sums of products that ended with those from `depth` on.
+template <int Columns, class Number>
+__device__ __forceinline__ void add_stage(const Product& p, int depth, int own_col, bool inside,
+                                          const Number* sums, float* parts) {
+  if (p.groups == 1) {
+#pragma unroll
+    for (int k = 0; k < Columns / 2; ++k) parts[k] = __fadd_rn(parts[k], as_float(sums[k]));
+  } else if (inside) {
+    add_group<Columns, true>(p, depth / p.group, own_col, sums, parts);
+  } else {
+    add_group<Columns, false>(p, depth / p.group, own_col, sums, parts);
+  }
+}
+
 #endif
 
 template <LowBit A, LowBit B, int Columns, bool InParts, int Cluster>
@@ -284,6 +298,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using T = WideTile8<Columns, Cluster>;
   constexpr int kSums = Columns / 2;
+  constexpr bool kTurns = InParts && A != LowBit::int8;
   using Number = std::conditional_t<A == LowBit::int8, int, float>;
   extern __shared__ __align__(128) uint8_t memory[];
   const uint32_t shared = (shared_address(memory) + 1023) & ~1023u;
@@ -355,7 +370,56 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         for (int k = 0; k < kSums; ++k) parts[k] = -0.0f;  // -0 + x is x
       int before = -1;                                     // the slot that the products before these read
       int add = 0;
-      for (int stage = 0; stage < stages; ++stage, advance()) {
+      if constexpr (kTurns) {
+        // Float8's sums are added up after every stage: those of one while the products of the next, in other
+        // registers, are under way.
+        Number other[kSums];
+        const auto issue = [&](Number(&sums)[kSums]) {
+          wait_for(full + 8 * slot, phase);
+          const uint32_t at = shared + slot * T::kStageBytes;
+          const uint64_t a = wide_matrix(at + 64 * kStageDepth * (role - 1)),
+                         b = wide_matrix(at + T::kABytes);
+          begin_products();
+          multiply_wide<A, B>(sums, a, b, 0);
+#pragma unroll
+          for (int step = 1; step < kStageDepth / 32; ++step)
+            multiply_wide<A, B>(sums, a + 2 * step, b + 2 * step, 1);
+          asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        };
+        const auto finish = [&](Number(&sums)[kSums], int stage, int done) {
+#pragma unroll
+          for (int k = 0; k < kSums; ++k) asm volatile("" : "+f"(sums[k])::"memory");
+          release(done);
+          add_stage<Columns>(p, stage * kStageDepth, own_col, inside, sums, parts);
+        };
+        // No branch between what is issued and what is waited for: the compiler would wait after each
+        // product.
+        issue(d);
+        int stage = 1, done = slot;
+        advance();
+        for (; stage + 1 < stages; stage += 2) {
+          issue(other);
+          wait_products<1>();
+          finish(d, stage - 1, done);
+          done = slot, advance();
+          issue(d);
+          wait_products<1>();
+          finish(other, stage, done);
+          done = slot, advance();
+        }
+        if (stage < stages) {
+          issue(other);
+          wait_products<1>();
+          finish(d, stage - 1, done);
+          wait_products<0>();
+          finish(other, stage, slot);
+          advance();
+        } else {
+          wait_products<0>();
+          finish(d, stage - 1, done);
+        }
+      }
+      for (int stage = 0; !kTurns && stage < stages; ++stage, advance()) {
         wait_for(full + 8 * slot, phase);
         const uint32_t at = shared + slot * T::kStageBytes;
         const uint64_t a = wide_matrix(at + 64 * kStageDepth * (role - 1)), b = wide_matrix(at + T::kABytes);
@@ -376,19 +440,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
               asm volatile("" : "+f"(d[k])::"memory");
           }
           release(slot);
-          if (p.groups > 1) {
-            if (!std::is_same_v<Number, int> || stage + 1 == stages ||
-                (stage + 1) * kStageDepth % p.group == 0) {
-              const int g = stage * kStageDepth / p.group;
-              if (inside)
-                add_group<Columns, true>(p, g, own_col, d, parts);
-              else
-                add_group<Columns, false>(p, g, own_col, d, parts);
-              add = 0;
-            }
-          } else {
-#pragma unroll
-            for (int k = 0; k < kSums; ++k) parts[k] = __fadd_rn(parts[k], as_float(d[k]));
+          if (p.groups == 1 || stage + 1 == stages || (stage + 1) * kStageDepth % p.group == 0) {
+            add_stage<Columns>(p, stage * kStageDepth, own_col, inside, d, parts);
             add = 0;
           }
         } else {

@@ -99,7 +99,7 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
       float sum = transposed_sum<2 * Together>(own);
 #pragma unroll
       for (int d = 4 * Together; d < kWarp; d *= 2) sum += __shfl_xor_sync(kAllLanes, sum, d);
-      if (lane < 4 * Together) reinterpret_cast<float*>(m.grad + first)[lane] += sum;
+      if (4 * Together == kWarp || lane < 4 * Together) reinterpret_cast<float*>(m.grad + first)[lane] += sum;
     }
     if (column < p.table_width)
 #pragma unroll
@@ -137,7 +137,7 @@ __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* tab
 #pragma unroll
     for (int b = 0; b < blocks; ++b) c[b] = coefficients(table, row * p.table_width + at[b]);
     for (int k = begin; k < count; k += rows * who.size) {
-      const int next = k + rows * who.size, next_row = next < count ? m.rows[next + group] : row;
+      const int apart = rows * who.size, next_row = k + apart < count ? m.rows[k + apart + group] : row;
       float sum[4] = {};
 #pragma unroll
       for (int b = 0; b < blocks; ++b) {
@@ -179,10 +179,19 @@ __device__ __forceinline__ void add_to_neighbors(const StepArgs& p, const ForceM
   __syncwarp();
 }
 
+// The atom's virial, for `add_virials`.
+__device__ __forceinline__ void keep_virial(const StepArgs& p, int i, float sum, const ForceMemory& m) {
+  const int lane = lane_index();
+  if (lane < 9) {
+    if (!(fabs(sum) < kMostVirial)) fail_system_of(p, i);
+    m.virial[lane] = __float2ll_rn(sum * static_cast<float>(1 / kVirialUnit));
+  }
+}
+
 // The forces of the warp's share of the kept pairs: on the neighbours, on the atom itself; with `Virials`
 // also the pairs' own virials, -g (x) d, on the neighbours. Exact sums of rounded pair forces: those on all
 // atoms add up to zero. Returns the share of the atom's virial W = -sum d (x) g, a number in each of nine
-// lanes.
+// lanes; one warp alone keeps it itself.
 template <bool Gated, bool Virials, class Who>
 __device__ __forceinline__ float scatter_forces(const StepArgs& p, int i, int type, const float4* pairs,
                                                 const Who& who, const ForceMemory& m) {
@@ -241,15 +250,10 @@ __device__ __forceinline__ float scatter_forces(const StepArgs& p, int i, int ty
     for (int d = 16; d > 0; d /= 2) own[a] += __shfl_xor_sync(kAllLanes, own[a], d);
     if (lane == a) atomic_add(p.atom_sums + (Virials ? 16 : 4) * static_cast<int64_t>(i) + a, own[a]);
   }
-  const float sum = transposed_sum<8>(w);
-  return sum + __shfl_xor_sync(kAllLanes, sum, 16);
-}
-
-// The atom's virial, for `add_virials`.
-__device__ __forceinline__ void keep_virial(const StepArgs& p, int i, float sum, const ForceMemory& m) {
-  if (lane_index() >= 9) return;
-  if (!(fabs(sum) < kMostVirial)) fail_system_of(p, i);
-  m.virial[lane_index()] = __float2ll_rn(sum * static_cast<float>(1 / kVirialUnit));
+  float sum = transposed_sum<8>(w);
+  sum += __shfl_xor_sync(kAllLanes, sum, 16);
+  if constexpr (Who::kAlone) keep_virial(p, i, sum, m);
+  return sum;
 }
 
 // The rows of the moments that an atom's neighbours touch, in m.rows; how many there are.
@@ -268,10 +272,10 @@ __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int 
   }
   {
     MDOPS_STAGE(uncontract);
-    t_to_moments(p, table_of(p, type), touched_rows(p, row, m), OneWarp{}, m);
+    const int count = touched_rows(p, row, m);
+    t_to_moments(p, table_of(p, type), count, OneWarp{}, m);
   }
-  keep_virial(p, i, scatter_forces<Gated, Virials>(p, i, type, p.pairs + row * p.list_width, OneWarp{}, m),
-              m);
+  scatter_forces<Gated, Virials>(p, i, type, p.pairs + row * p.list_width, OneWarp{}, m);
 }
 
 // For one lane.
@@ -285,7 +289,7 @@ __device__ __forceinline__ void write_energy(const StepArgs& p, int64_t row, int
 // The atom of a row whose forces count, or -1.
 __device__ __forceinline__ int real_atom_of(const StepArgs& p, int64_t row) {
   const int i = atom_of(p, row);
-  return i >= 0 && in_system(p, i) ? i : -1;
+  return i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems ? i : -1;
 }
 
 // Adds the virials of a block's rows, -1 in the place of the system where there is none. All threads must
