@@ -151,7 +151,8 @@ std::tuple<Tensor, Tensor, Tensor> angle_features(const Tensor& displacements, c
   const CudaOp op("angle_features", "displacements", displacements);
   const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
                        exponent, octaves, fineness, false);
-  const AngleTableInputs tables(op, in, tables_, gates);
+  AngleTableInputs tables(op, in, tables_, gates);
+  tables.plain = aligned(tables.plain), tables.gated = aligned(tables.gated);
   Tensor features = empty(op, {in.atoms, tables.channels}, in.dtype);
   Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
   Tensor nearest = empty(op, {in.atoms}, in.dtype);

@@ -42,7 +42,7 @@ class HybridCall {
     for (int first = 0; first < p.rows; first += p.net.rows) chunk(first);
     launch_end(gpu_, p);
     if (!alone())
-      gpu_.launch(within_kernel, blocks_for(all, 256), 256, 0, within_, p.atoms, parts_.size(), p.ntypes,
+      gpu_.launch(within_kernel, blocks_for(all, 256), 256, 0, within_, p.atoms, features_.count, p.ntypes,
                   out_.within);
   }
 
@@ -52,7 +52,7 @@ class HybridCall {
     take_call(space, first);
     take_net(space, way_, first, net_);
     bounds_ = space.take<float>(first.net.rows);
-    if (out_.near.c) out_.weight = out_.near.rest = space.take<double>(first.atoms);
+    out_.near.nearest = first.nearest;
     within_ = out_.within;
     if (!alone())
       within_ = space.take<int32_t>(static_cast<int64_t>(first.atoms) * first.ntypes * parts_.size());
@@ -92,13 +92,12 @@ class HybridCall {
       launch_warps(gpu_, way_.input_parts ? features_kernel<kHybridParts> : features_kernel<0>, rows,
                    16 * features_.most_axis, one, features_);
     }
-    if (out_.near.c) launch_warps(gpu_, row_weights_kernel, rows, 0, one, out_.near);
     one.net.tile_type = one.tile_net + first / one.tile_rows;
     run_net<kHybridParts>(gpu_, one.net, net_, rows / one.tile_rows, way_.kind);
     for (size_t k = 0; k < parts_.size(); ++k) {
       const StepArgs& p = parts_[k];
-      const PartForces more{out_.weight, features_.parts[k].first, features_.first_extra, k == 0,
-                            out_.grad_extra};
+      const PartForces more{out_.weight, features_.parts[k].first, features_.first_extra,
+                            k == 0,      out_.grad_extra,          out_.near};
       launch_warps(gpu_, p.gated ? forces<true>(p) : forces<false>(p), rows, ForceMemory::bytes(p), p, more);
     }
   }
