@@ -6,7 +6,8 @@
 
 #include "core/composed_data.h"
 #include "core/error.h"
-#include "core/gpu_base.h"
+#include "core/gpu_others.h"
+#include "core/gpu_sums.h"
 #include "hybrid_potential/gpu_loops.h"
 #include "pair_table/gpu_loops.h"
 
@@ -14,16 +15,7 @@ namespace mdops::core {
 
 namespace {
 
-constexpr int kThreads = 256;
-
-__device__ inline int64_t thread_number() {
-  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-
-__global__ void add_kernel(const double* from, double factor, int64_t count, double* to) {
-  const int64_t k = thread_number();
-  if (k < count) to[k] += factor * from[k];
-}
+constexpr int kThreads = kNumberThreads;
 
 // 1 for atoms of types that have an energy, 0 for the others.
 __global__ void counted_kernel(const int32_t* types, const uint8_t* has_energy, int64_t atoms,
@@ -80,7 +72,8 @@ class GpuPart {
   virtual void run(const GpuCall& call, const double* weight, bool of_atoms, PartAnswer& answer) = 0;
   // What there is to say of the neighbours of `run`.
   virtual void ask(const GpuCall& call, double closest) = 0;
-  const Judge& judge() const { return judge_; }
+  // Of those who were asked.
+  virtual std::vector<const Judge*> judges() const { return {&judge_}; }
   const Parameters* parameters[2] = {};  // of frames and atoms
 
  protected:
@@ -90,32 +83,42 @@ class GpuPart {
   Judge judge_;
 };
 
-// A standard model of descriptors of sums.
-class GpuSumsPart : public GpuPart {
+// work(first, count) for all atoms, so many at once.
+template <class Work>
+void each_run(int64_t atoms, int64_t run, const Work& work) {
+  for (int64_t first = 0; first < atoms; first += run) work(first, std::min(run, atoms - first));
+}
+
+void clear(const Gpu& gpu, const GpuCall& call, const PairTotals& totals, PartAnswer& answer) {
+  gpu.clear(answer.energy.data(), 8 * call.all);
+  gpu.clear(totals.forces, 24 * call.all), gpu.clear(totals.virial, 72);
+  if (totals.of_atoms) gpu.clear(totals.of_atoms, 72 * call.all);
+}
+
+// A standard model: descriptors of sums, and others, with a fitting net.
+class GpuStandardPart : public GpuPart {
  public:
-  GpuSumsPart(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
-              const Request& request, int32_t ntypes)
-      : GpuPart(of) {
-    const Json* const others = about.find("others");
-    if (others && !others->as_list().empty())
-      throw Error(
-          MDOPS_UNSUPPORTED,
-          "on GPUs this library has sums over neighbours and pair tables, not descriptors of angles or "
-          "with layers of attention: load it for the CPU");
-    const SumsData<float> own(file, about, prefix, request.precision, ntypes, 0);
-    inputs_ = own.inputs, widest_ = own.widest;
-    cutoff_ = own.sums[widest_]->cutoff;
+  GpuStandardPart(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
+                  const Request& request, int32_t ntypes)
+      : GpuPart(of), others_(of, file, about, prefix, request, ntypes) {
+    const SumsData<float> own(file, about, prefix, request.precision, ntypes, others_.width());
+    inputs_ = own.inputs, widest_ = own.widest, has_sums_ = !own.sums.empty();
+    cutoff_ = has_sums_ ? own.sums[widest_]->cutoff : 0;
+    other_decides_ = others_.reach() > cutoff_;
+    cutoff_ = std::max(cutoff_, others_.reach());
     parameters[0] = &inputs_.fparam, parameters[1] = &inputs_.aparam;
     const cudaStream_t stream = base_.stream();
     judge_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
     scale_.copy(own.scale.data(), own.scale.size(), stream);
     shift_.copy(own.shift.data(), own.shift.size(), stream);
-    for (size_t p = 0; p < own.sums.size(); ++p) {
+    for (size_t p = 0; p < std::max<size_t>(1, own.sums.size()); ++p) {
       StepArgs args{};
-      sums_.push_back(std::make_unique<GpuSums>(*own.sums[p], own.shapes[p], args, stream));
-      args.scale = scale_.data(), args.shift = shift_.data();
-      args.extra_size = own.net.extra, args.nets = own.count, args.systems = 1;
-      mixed_.push_back(own.sums[p]->mixed);
+      if (has_sums_) {
+        sums_.push_back(std::make_unique<GpuSums>(*own.sums[p], own.shapes[p], args, stream));
+        mixed_.push_back(own.sums[p]->mixed);
+      }
+      args.ntypes = ntypes, args.scale = scale_.data(), args.shift = shift_.data();
+      args.extra_size = own.net.extra, args.nets = own.count;
       args_.push_back(args);
     }
     StepArgs& p = args_[widest_];
@@ -128,37 +131,94 @@ class GpuSumsPart : public GpuPart {
   }
 
   void run(const GpuCall& call, const double* weight, bool of_atoms, PartAnswer& answer) override {
-    const int64_t all = call.all, counts = static_cast<int64_t>(args_.size()) * args_[0].ntypes;
-    const float* const extra = base_.extra(call, inputs_, extra_);
-    std::vector<StepArgs> parts = args_;
-    for (size_t k = 0; k < parts.size(); ++k) {
-      base_.set(call, parts[k]);
-      parts[k].places.padding = mixed_[k] ? call.zeros : nullptr;  // of type 0, as mean is zero
-      parts[k].extra = extra;
-    }
-    StepArgs& p = parts[widest_];
-    p.energy = answer.energy.data(), p.forces = answer.forces.data(), p.virial = answer.virial.data();
-    p.nearest = nearest_.resize(all);
-    if (of_atoms && all) p.atom_virial = answer.atom_virial.data();
-    const HybridOut out{weight, grad_extra_.resize(all * p.extra_size), within_.resize(all * counts)};
     const Gpu gpu = base_.of("compute");
-    void* const memory = answer.memory.resize(hybrid_bytes(gpu, parts, widest_, out));
-    run_hybrid(gpu, parts, widest_, out, memory);
+    const PairTotals totals{answer.forces.data(), answer.virial.data(),
+                            of_atoms && call.all ? answer.atom_virial.data() : nullptr};
+    const int64_t columns = args_[0].extra_size;
+    const float* const given = base_.extra(call, inputs_, given_);
+    float* const grad_extra = grad_extra_.resize(call.all * columns);
+    if (others_.empty()) return step(gpu, call, weight, given, grad_extra, totals, answer);
+    float* const extra = extra_.resize(call.centers * columns);
+    copy_columns(given, inputs_.width(), extra + others_.width(), columns, inputs_.width(), call.centers,
+                 base_.stream());
+    const int64_t run = others_.begin(call);
+    const auto each_run = [&](const auto& work) { mdops::core::each_run(call.centers, run, work); };
+    const auto form = [&](int64_t first, int64_t count) {
+      others_.form(call, first, count, nullptr, columns, extra + first * columns);
+    };
+    const auto lead_on = [&](int64_t first, int64_t count) {
+      others_.lead_on(call, first, count, nullptr, columns, grad_extra + first * columns, totals);
+    };
+    if (!has_sums_) {
+      clear(gpu, call, totals, answer);
+      each_run([&](int64_t first, int64_t count) {
+        form(first, count);
+        net(gpu, call, first, count, weight, extra, grad_extra, answer);
+        lead_on(first, count);
+      });
+    } else {
+      each_run(form);
+      step(gpu, call, weight, extra, grad_extra, totals, answer);
+      each_run([&](int64_t first, int64_t count) {
+        if (count < call.centers) form(first, count);  // what it kept is that of the last run
+        lead_on(first, count);
+      });
+    }
   }
 
   void ask(const GpuCall& call, double closest) override {
     const int counts = static_cast<int>(args_.size()) * args_[0].ntypes;
-    judge_.ask(base_.of("compute"),
-               Judged<float>{nullptr, nearest_.data(), within_.data(), counts, cutoff_, closest},
-               call.centers);
+    const float* const nearest = other_decides_ ? nullptr : nearest_.data();
+    if (has_sums_)
+      judge_.ask(base_.of("compute"),
+                 Judged<float>{nullptr, nearest, within_.data(), counts, cutoff_, closest}, call.centers);
+    others_.ask(call, other_decides_, cutoff_, closest);
+  }
+
+  std::vector<const Judge*> judges() const override {
+    std::vector<const Judge*> all;
+    if (has_sums_) all.push_back(&judge_);
+    others_.judges(all);
+    return all;
   }
 
  private:
+  // Of descriptors of sums and the net.
+  void step(const Gpu& gpu, const GpuCall& call, const double* weight, const float* extra, float* grad_extra,
+            const PairTotals& totals, PartAnswer& answer) {
+    std::vector<StepArgs> parts = args_;
+    for (size_t k = 0; k < parts.size(); ++k) {
+      base_.set(call, parts[k]);
+      parts[k].places.padding = mixed_[k] ? call.systems : nullptr;  // of type 0, as mean is zero
+      parts[k].extra = extra;
+    }
+    StepArgs& p = parts[widest_];
+    p.energy = answer.energy.data(), p.forces = totals.forces, p.virial = totals.virial;
+    p.nearest = nearest_.resize(call.all), p.atom_virial = totals.of_atoms;
+    const int64_t counts = static_cast<int64_t>(args_.size()) * args_[0].ntypes;
+    const HybridOut out{weight, grad_extra, within_.resize(call.all * counts)};
+    void* const memory = answer.memory.resize(hybrid_bytes(gpu, parts, widest_, out));
+    run_hybrid(gpu, parts, widest_, out, memory);
+  }
+
+  // Of the net alone, for some atoms.
+  void net(const Gpu& gpu, const GpuCall& call, int64_t first, int64_t count, const double* weight,
+           const float* extra, float* grad_extra, PartAnswer& answer) {
+    std::vector<StepArgs> parts = args_;
+    StepArgs& p = parts[0];
+    base_.set(call, p);
+    p.positions += 3 * first, p.types += first, p.list_width = 0;
+    p.atoms = gpu.int32_of("atoms", count);
+    p.energy = answer.energy.data() + first, p.extra = extra + first * p.extra_size;
+    const HybridOut out{weight ? weight + first : nullptr, grad_extra + first * p.extra_size, nullptr};
+    void* const memory = answer.memory.resize(hybrid_bytes(gpu, parts, 0, out));
+    run_hybrid(gpu, parts, 0, out, memory);
+  }
+
   void upload(const SumsData<float>& own, int net) {
     const cudaStream_t stream = base_.stream();
-    std::vector<DenseLayer<float>> layers = packed_layers(own.net, own.nets.data() + net * net_size(own.net));
-    const std::vector<float> first = unfolded_weights(own.shapes, own.net, layers[0].weight);
-    layers[0].weight = first.data();
+    std::vector<float> first;
+    std::vector<DenseLayer<float>> layers = own.layers(net, first);
     int64_t inputs = own.net.neurons[0] ? static_cast<int64_t>(first.size()) / own.net.neurons[0] : 0;
     std::vector<GpuArray<float>> numbers(3 * layers.size());
     for (size_t n = 0; n < layers.size(); ++n) {
@@ -176,8 +236,10 @@ class GpuSumsPart : public GpuPart {
     check_cuda(cudaStreamSynchronize(stream));
   }
 
+  GpuOthers<float> others_;
   double cutoff_ = 0;
   int widest_ = 0;
+  bool has_sums_ = false, other_decides_ = false;  // about the nearest neighbour
   std::vector<bool> mixed_;
   ExtraInputs<float> inputs_;
   std::vector<std::unique_ptr<GpuSums>> sums_;
@@ -186,23 +248,142 @@ class GpuSumsPart : public GpuPart {
   GpuArray<double> scale_, shift_;
 
   // Of the last call: memory.
-  GpuArray<float> extra_, grad_extra_, nearest_;
+  GpuArray<float> given_, extra_, grad_extra_, nearest_;
   GpuArray<int32_t> within_;
 };
 
-ListArgs list_of(const GpuCall& call, int ntypes) {
-  const GpuRows& rows = call.rows;
-  return {call.positions,
-          call.cell,
-          call.zeros,
-          rows.types.data(),
-          rows.neighbors.data(),
-          rows.images.data(),
-          rows.counts.data(),
-          call.all,
-          1,
-          rows.width,
-          ntypes};
+// A standard model in float64, or one whose first layer adds its input: all descriptors one by one, then the
+// nets of types.
+template <class T>
+class GpuRowsPart : public GpuPart {
+ public:
+  GpuRowsPart(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
+              const Request& request, int32_t ntypes)
+      : GpuPart(of), ntypes_(ntypes), others_(of, file, about, prefix, request, ntypes) {
+    const SumsData<T> own(file, about, prefix, request.precision, ntypes, others_.width());
+    add_sums(own.sums, own.shapes, request);
+    set(own.inputs, own.net, own.count, own.scale, own.shift, [&](int k, const auto& take) {
+      std::vector<T> first;
+      take(own.layers(k, first));
+    });
+    if (!own.sums.empty()) nets_.shape.residual[0] = false;  // as all kernels of features have it
+  }
+
+  // Of a file with one descriptor of sums alone.
+  GpuRowsPart(const GpuBase& of, const File& file, const Json& about, const Request& request, int32_t ntypes)
+      : GpuPart(of), ntypes_(ntypes), others_(of, file, about, "core.", request, ntypes) {
+    std::vector<std::unique_ptr<Sums<T>>> sums;
+    sums.push_back(std::make_unique<Sums<T>>(file, about, "core.", request.precision, ntypes));
+    ExtraInputs<T> inputs;
+    inputs.read(file, about, "core.", ntypes);
+    const FittingNets<T> nets(file, about, "core.", *sums[0], inputs.width());
+    add_sums(sums, {nets.shape}, request);
+    set(inputs, nets.shape, nets.count, nets.scale, nets.shift,
+        [&](int k, const auto& take) { take(nets.layers(k)); });
+    nets_.shape.residual[0] = false;
+  }
+
+  void run(const GpuCall& call, const double* weight, bool of_atoms, PartAnswer& answer) override {
+    const Gpu gpu = base_.of("compute");
+    const PairTotals totals{answer.forces.data(), answer.virial.data(),
+                            of_atoms && call.all ? answer.atom_virial.data() : nullptr};
+    const T* const given = base_.extra(call, inputs_, given_);
+    clear(gpu, call, totals, answer);
+    each_run(call.centers, others_.begin(call), [&](int64_t first, int64_t count) {
+      void* const order = order_.resize(type_rows_bytes(gpu, count, ntypes_));
+      const TypeRows rows = run_type_rows(gpu, call.positions + 3 * first, call.types + first, call.systems,
+                                          count, ntypes_, order);
+      const int64_t columns = nets_.inputs, more = inputs_.width();
+      T *const x = x_.resize(rows.rows * columns), *const grad = grad_.resize(rows.rows * columns);
+      others_.form(call, first, count, &rows, columns, x);
+      if (more)
+        launch_numbers(gpu, to_rows_kernel<T>, rows.rows * more, rows, false, given + first * more, more,
+                       more, x + columns - more, columns);
+      run_type_nets(gpu, nets_, rows, x, weight ? weight + first : nullptr,
+                    answer.memory.resize(type_nets_bytes(nets_, rows)), answer.energy.data() + first, grad);
+      others_.lead_on(call, first, count, &rows, columns, grad, totals);
+    });
+  }
+
+  void ask(const GpuCall& call, double closest) override {
+    others_.ask(call, true, others_.reach(), closest);
+  }
+
+  std::vector<const Judge*> judges() const override {
+    std::vector<const Judge*> all;
+    others_.judges(all);
+    return all;
+  }
+
+ private:
+  void add_sums(const std::vector<std::unique_ptr<Sums<T>>>& sums, const std::vector<FittingShape>& shapes,
+                const Request& request) {
+    if constexpr (std::is_same_v<T, double>)
+      for (size_t p = 0; p < sums.size(); ++p)
+        others_.insert(p, gpu_moments(*sums[p], shapes[p], base_.stream()), request.extends);
+  }
+
+  // `each_net(k, take)` calls take(layers) with those of net k.
+  template <class EachNet>
+  void set(const ExtraInputs<T>& inputs, const NetShape& shape, int count, const std::vector<double>& scale,
+           const std::vector<double>& shift, const EachNet& each_net) {
+    const cudaStream_t stream = base_.stream();
+    if (ntypes_ > kMostNetTypes)
+      throw Error(MDOPS_UNSUPPORTED, "on GPUs models have " + std::to_string(kMostNetTypes) +
+                                         " types at most: choose some (--elements), or load it for the CPU");
+    inputs_ = inputs, parameters[0] = &inputs_.fparam, parameters[1] = &inputs_.aparam;
+    nets_.shape = shape, nets_.nets = count;
+    nets_.inputs = static_cast<int>(others_.width() + inputs.width());
+    nets_.scale = scale_.copy(scale.data(), scale.size(), stream);
+    nets_.shift = shift_.copy(shift.data(), shift.size(), stream);
+    numbers_ = std::vector<GpuArray<T>>(4 * (shape.layers + 1));
+    std::vector<std::vector<T>> here(numbers_.size());
+    for (int k = 0; k < count; ++k)
+      each_net(k, [&](const std::vector<DenseLayer<T>>& layers) {
+        for (int n = 0; n <= shape.layers; ++n) append(n, layers[n], &here[4 * n]);
+      });
+    for (int n = 0; n <= shape.layers; ++n) {
+      const T* at[4];
+      for (int part = 0; part < 4; ++part)
+        at[part] = numbers_[4 * n + part].copy(here[4 * n + part].data(), here[4 * n + part].size(), stream);
+      nets_.layers[n] = {at[0], at[1], at[2], at[3]};
+    }
+    check_cuda(cudaStreamSynchronize(stream));  // `here` goes
+  }
+
+  // To weights, the same transposed where products need that, biases and timesteps.
+  void append(int n, const DenseLayer<T>& layer, std::vector<T>* to) const {
+    const NetShape& shape = nets_.shape;
+    const bool hidden = n < shape.layers;
+    const int64_t inputs = n ? shape.neurons[n - 1] : nets_.inputs, outputs = hidden ? shape.neurons[n] : 1;
+    to[0].insert(to[0].end(), layer.weight, layer.weight + inputs * outputs);
+    for (int64_t k = 0; std::is_same_v<T, float> && k < inputs * outputs; ++k)
+      to[1].push_back(layer.weight[k % inputs * outputs + k / inputs]);
+    to[2].insert(to[2].end(), layer.bias, layer.bias + outputs);
+    if (hidden) to[3].insert(to[3].end(), layer.timestep, layer.timestep + outputs);
+  }
+
+  const int32_t ntypes_;
+  GpuOthers<T> others_;
+  ExtraInputs<T> inputs_;
+  TypeNets<T> nets_{};
+  std::vector<GpuArray<T>> numbers_;
+  GpuArray<double> scale_, shift_;
+
+  // Of the last call: memory.
+  GpuArray<T> given_, x_, grad_;
+  GpuArray<char> order_;
+};
+
+// Of a member of the model that is no table.
+std::unique_ptr<GpuPart> standard_part(const GpuBase& of, const File& file, const Json& about,
+                                       const std::string& prefix, const Request& request, int32_t ntypes) {
+  if (request.precision == "float64")
+    return std::make_unique<GpuRowsPart<double>>(of, file, about, prefix, request, ntypes);
+  const std::vector<Json>& adds = about.at("residual").as_list();
+  if (about.at("descriptors").as_list().empty() && !adds.empty() && adds[0].as_bool())
+    return std::make_unique<GpuRowsPart<float>>(of, file, about, prefix, request, ntypes);
+  return std::make_unique<GpuStandardPart>(of, file, about, prefix, request, ntypes);
 }
 
 // A pair table, alone or as what a blend has near atoms.
@@ -271,10 +452,15 @@ class GpuTablePart : public GpuPart {
 class ComposedGpuModel : public GpuBase {
  public:
   ComposedGpuModel(const File& file, const Json& about, const Request& request)
-      : GpuBase(about, request), whole_(file, about, request.precision, ntypes()) {
+      : GpuBase(about, request), whole_(data_of(file, about, request)) {
     const OnGpu here(index_);
     cutoff_ = whole_.cutoff, shortest_ = whole_.shortest;
     on_device([&] {
+      if (is_alone(about)) {
+        parts_.push_back(std::make_unique<GpuRowsPart<double>>(*this, file, about, request, ntypes()));
+        takes(*parts_[0]->parameters[0], *parts_[0]->parameters[1]);
+        return put_there();
+      }
       const std::vector<Json>& members = about.at("members").as_list();
       std::vector<const Parameters*> parameters[2];
       for (size_t m = 0; m < members.size(); ++m) {
@@ -283,17 +469,12 @@ class ComposedGpuModel : public GpuBase {
           parts_.push_back(
               std::make_unique<GpuTablePart>(*this, file, members[m], prefix, request, ntypes()));
         else
-          parts_.push_back(std::make_unique<GpuSumsPart>(*this, file, members[m], prefix, request, ntypes()));
+          parts_.push_back(standard_part(*this, file, members[m], prefix, request, ntypes()));
         for (int k = 0; k < 2; ++k) parameters[k].push_back(parts_[m]->parameters[k]);
       }
       takes(common_parameters(parameters[0]), common_parameters(parameters[1]));
       if (whole_.blends) table_ = static_cast<GpuTablePart*>(parts_[1].get());
-      has_energy_.copy(whole_.has_energy.data(), whole_.has_energy.size(), stream());
-      bias_.copy(whole_.bias.data(), whole_.bias.size(), stream());
-      near_ = whole_.near;
-      if (whole_.blends)
-        near_.pair_mask = near_mask_.copy(whole_.near_mask.get(), int64_t{ntypes()} * ntypes(), stream());
-      check_cuda(cudaStreamSynchronize(stream()));
+      put_there();
     });
   }
 
@@ -306,37 +487,56 @@ class ComposedGpuModel : public GpuBase {
     gpu.clear(energy_.resize(all), 8 * all), gpu.clear(forces_.resize(3 * all), 24 * all);
     gpu.clear(virial_.resize(9), 72);
     if (of_atoms) gpu.clear(atom_virial_.resize(9 * all), 72 * all);
-    launch(counted_kernel, all, call.rows.types.data(), has_energy_.data(), all, counted_.resize(all));
+    launch(counted_kernel, all, call.types, has_energy_.data(), all, counted_.resize(all));
     if (whole_.blends)
       blend(call, of_atoms);
     else
       sum(call, of_atoms);
-    launch(finish_kernel, all, call.rows.types.data(), has_energy_.data(), bias_.data(), all, energy_.data());
+    launch(finish_kernel, all, call.types, has_energy_.data(), bias_.data(), all, energy_.data());
     total_.ask(gpu, Judged<double>{energy_.data(), nullptr, nullptr, 0, cutoff_, 0}, call.centers);
     bring(call, {energy_.data(), forces_.data(), virial_.data(), atom_virial_.data()}, output);
     conclude(output);
   }
 
  private:
+  // A file with one descriptor of sums has no members.
+  static bool is_alone(const Json& about) { return about.at("version").as_integer() == 1; }
+  ComposedData data_of(const File& file, const Json& about, const Request& request) const {
+    if (!is_alone(about)) return ComposedData(file, about, request.precision, ntypes());
+    return ComposedData(positive(about, "cutoff"),
+                        about.at("grids").at(request.precision).at("r_min").as_number(), ntypes());
+  }
+
+  void put_there() {
+    has_energy_.copy(whole_.has_energy.data(), whole_.has_energy.size(), stream());
+    bias_.copy(whole_.bias.data(), whole_.bias.size(), stream());
+    near_ = whole_.near;
+    if (whole_.blends)
+      near_.pair_mask = near_mask_.copy(whole_.near_mask.get(), int64_t{ntypes()} * ntypes(), stream());
+    check_cuda(cudaStreamSynchronize(stream()));
+  }
+
   template <class... Parameters, class... Args>
   void launch(void (*kernel)(Parameters...), int64_t count, const Args&... args) const {
-    of("compute").launch(kernel, blocks_for(count, kThreads), kThreads, 0, args...);
+    launch_numbers(of("compute"), kernel, count, args...);
   }
 
   // The atoms' weights; null: 1.
   const double* weights() const { return whole_.all_have_energy ? nullptr : counted_.data(); }
 
   void add(const GpuCall& call, double factor, bool of_atoms) {
-    launch(add_kernel, 3 * call.all, answer_.forces.data(), factor, 3 * call.all, forces_.data());
-    launch(add_kernel, 9, answer_.virial.data(), factor, 9, virial_.data());
+    launch(add_kernel<double>, 3 * call.all, answer_.forces.data(), factor, 3 * call.all, forces_.data());
+    launch(add_kernel<double>, 9, answer_.virial.data(), factor, 9, virial_.data());
     if (of_atoms)
-      launch(add_kernel, 9 * call.all, answer_.atom_virial.data(), factor, 9 * call.all, atom_virial_.data());
+      launch(add_kernel<double>, 9 * call.all, answer_.atom_virial.data(), factor, 9 * call.all,
+             atom_virial_.data());
   }
 
   void sum(const GpuCall& call, bool of_atoms) {
     for (size_t m = 0; m < parts_.size(); ++m) {
       parts_[m]->run(call, weights(), of_atoms, answer_);
-      launch(add_kernel, call.all, answer_.energy.data(), whole_.factors[m], call.all, energy_.data());
+      launch(add_kernel<double>, call.all, answer_.energy.data(), whole_.factors[m], call.all,
+             energy_.data());
       add(call, whole_.factors[m], of_atoms);
       parts_[m]->ask(call, whole_.closest);
     }
@@ -366,22 +566,25 @@ class ComposedGpuModel : public GpuBase {
 
   // What the judges found.
   void conclude(mdops_output& output) const {
+    std::vector<const Judge*> judges;
+    for (const auto& part : parts_)
+      for (const Judge* const judge : part->judges()) judges.push_back(judge);
     Verdict all = total_.verdict();
-    for (const auto& part : parts_) {
-      Verdict found = part->judge().verdict();
+    for (const Judge* const judge : judges) {
+      Verdict found = judge->verdict();
       found.energy = 0;
       join(all, found);
     }
     output.energy = all.energy, output.nearest = all.nearest;
     if (all.same != kNone) refuse_place(all.same, output);
-    for (const auto& part : parts_) {
-      const Verdict found = part->judge().verdict();
+    for (const Judge* const judge : judges) {
+      const Verdict found = judge->verdict();
       if (found.close != kNone)
-        refuse_close(found.close, part->judge().nearest(found.close, stream()), whole_.closest, output);
+        refuse_close(found.close, judge->nearest(found.close, stream()), whole_.closest, output);
     }
-    for (const auto& part : parts_) {
-      const Verdict found = part->judge().verdict();
-      if (found.crowded != kNone) refuse_first(part->judge(), found.crowded, output);
+    for (const Judge* const judge : judges) {
+      const Verdict found = judge->verdict();
+      if (found.crowded != kNone) refuse_first(*judge, found.crowded, output);
     }
   }
 

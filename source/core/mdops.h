@@ -78,8 +78,8 @@ typedef struct mdops_options {
   /* Threads to compute with; 0: OMP_NUM_THREADS, or as many as there are processors for this process. On a
    * GPU they copy from and to the host's memory; 0: four at most. */
   int32_t threads;
-  /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". A GPU computes in float32, of sums
-   * over neighbours and pair tables (docs/core.md); see "GPUs" below. */
+  /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". Layers of attention compute in float32
+   * alone on a GPU (docs/core.md); see "GPUs" below. */
   const char* device;
 } mdops_options;
 
