@@ -21,6 +21,7 @@ import torch
 from ase import Atoms, units
 from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
 from ase.md.verlet import VelocityVerlet
+from machine import machine
 
 import mdops
 from mdops.calculator import MDOps
@@ -101,15 +102,13 @@ def main() -> None:
     print(f"{count} atoms, {args.precision}, {args.steps} steps, median of {args.rounds} rounds")
     first = next(iter(times.values()))
     result = {
+        "machine": machine(args.device),
         "atoms": count,
-        "device": args.device,
         "precision": args.precision,
         "skin": args.skin,
         "steps": args.steps,
         "us_per_atom": {},
     }
-    if args.device == "cuda":
-        result["device"] = torch.cuda.get_device_name()
     for way, found in times.items():
         ratio = statistics.median(a / b for a, b in zip(found, first, strict=True))
         gpus = re.search(r"(\d+) GPUs", way)

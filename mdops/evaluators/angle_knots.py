@@ -19,7 +19,9 @@ _SAMPLED = 6  # types whose pairs the knots are chosen by, of a model that knows
 # Of the tolerance: an atom has thousands of pairs, whose forces cancel more than those of single neighbours.
 _ROOM = 0.2
 _FIRST = (1, 2)  # exponent and fineness that are tried first
-_COARSEST, _FINEST = 12, 12
+# Of the exponent: places are digits of |theta| + 2^exponent, which in float32 must not swallow those of a small theta.
+_COARSEST = 2
+_FINEST = 12
 _MOST_INTERVALS = 2048  # on either side
 
 

@@ -106,12 +106,20 @@ def new_grids(
         return (), "the embedding nets have kinks", True
     for one in sums:
         kinds = _kinds(one, types)
+        if has_value_before_knots(one):
+            return (), "the means of s of excluded pairs are below 0, where splines have no knots", True
         grid = choose_grid(_double(one.descriptor), r_min, tolerance, *_pairs(one, kinds))
         if grid.error > tolerance:
             problem = f"splines of the embedding nets reach an error of {grid.error:.1e}, not {tolerance:.1e}"
             return (), problem, True
         grids.append(grid)
     return tuple(grids), None, False
+
+
+def has_value_before_knots(one: Sum) -> bool:
+    """Whether a plain sum counts an excluded neighbour with its value at s < 0. No mean of data is there."""
+    d = one.descriptor
+    return d.plain and bool((pair_masks(one.model, d)[1].any(1) & (d.mean < 0)).any())
 
 
 def together(grids: Sequence[SplineGrid]) -> SplineGrid:

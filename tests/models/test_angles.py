@@ -207,6 +207,15 @@ def test_tables_follow_the_weights():
     assert not copy.deepcopy(potential).model.descriptor._tables
 
 
+def test_small_angles_keep_their_digits_in_float32():
+    """One polynomial follows a net without an activation from end to end; its places on a piece that wide would not be
+    those of small angles."""
+    potential = potential_of(("Cu", "Al"), **TEBD, activation_function="none")
+    system = system_of(potential, alloy())
+    wanted = exactly(potential).evaluate(system)
+    assert_close(potential.float().evaluate(system), wanted, 3e-6, ("forces",))
+
+
 def test_nets_with_kinks_run_themselves():
     model = model_of(("Cu", "Al"), **SE_E3, activation_function="relu")
     potential = Potential(model).eval()

@@ -239,6 +239,14 @@ def test_what_runs_is_told():
     assert attentive.grid is None and attentive.explain().startswith("fused attention: ")
 
 
+def test_values_before_the_knots_are_the_nets():
+    """A neighbour that is excluded counts as one at the mean of s does, which is below zero in no data."""
+    model = model_of(kind="se_e2_r", exclude_types=[[0, 1]], set_davg_zero=False)
+    model.descriptor.mean.neg_()
+    with pytest.warns(UserWarning, match="means of s of excluded pairs are below 0"):
+        Potential(model).use_spline()
+
+
 # -- Many types
 
 METALS = [

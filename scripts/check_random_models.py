@@ -1,0 +1,140 @@
+"""Compares mdops with DeePMD-kit on models of random kinds and options.
+
+    python scripts/check_random_models.py PYTHON_WITH_DEEPMD [--seeds 0 200] [--folder DIR] [--device cuda]
+        [--json FILE]
+
+scripts/random_deepmd_models.py, in a process of that Python, makes a model of each seed: descriptors of every kind,
+alone, in hybrids, in ZBL and linear models, with random options, weights and statistics, and answers of DeePMD-kit's
+PyTorch backend in float64 for three systems. mdops has to give the same energies, forces and virials: to 1e-9 of the
+largest by the nets themselves in float64, 1e-7 by splines, 3e-5 in float32. With --folder models are kept there, and
+those that are there already are used, without DeePMD-kit, too ("-" for PYTHON).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from machine import machine  # noqa: E402
+
+import mdops  # noqa: E402
+
+WAYS: dict[str, tuple[dict[str, Any], float]] = {
+    "float64, nets": ({"dtype": "float64", "spline": False}, 1e-9),
+    "float64, splines": ({"dtype": "float64"}, 1e-7),
+    "float32": ({"dtype": "float32"}, 3e-5),
+}
+SMALL = 1e-2  # eV/A: what forces are compared with where all of them are smaller
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("python", help="a Python with deepmd-kit and its PyTorch backend")
+    parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), metavar=("FIRST", "LAST"))
+    parser.add_argument("--folder", type=Path, help="where models are, or are kept")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as made:
+        folder = args.folder or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = [row for seed in range(*args.seeds) for row in checked(args.python, folder, seed, args)]
+    result = {
+        "machine": machine(args.device),
+        "seeds": args.seeds,
+        "limits": {w: t for w, (_, t) in WAYS.items()},
+    }
+    result |= summary(rows)
+    print(json.dumps(result, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if result["wrong"] else 0
+
+
+def checked(python: str, folder: Path, seed: int, args: argparse.Namespace) -> list[dict[str, Any]]:
+    path = folder / str(seed)
+    if not any(path.with_suffix(end).exists() for end in (".npz", ".txt")):
+        missing = [s for s in range(seed, args.seeds[1]) if not (folder / f"{s}.npz").exists()]
+        command = [python, ROOT / "scripts/random_deepmd_models.py", folder, missing[0], missing[-1] + 1]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        subprocess.run([str(c) for c in command], check=True, env=environment, stderr=subprocess.DEVNULL)
+    if path.with_suffix(".txt").exists():
+        return [{"seed": seed, "deepmd": path.with_suffix(".txt").read_text().strip()}]
+    section = json.loads(path.with_suffix(".json").read_text())
+    with np.load(path.with_suffix(".npz")) as arrays:
+        systems: dict[str, dict[str, np.ndarray]] = {}
+        for key in arrays:
+            name, _, what = key.partition("/")
+            systems.setdefault(name, {})[what] = arrays[key]
+    rows = []
+    for way, (options, limit) in WAYS.items():
+        potential = mdops.load(path.with_suffix(".dp"), device=args.device, overflow="truncate", **options)
+        error = max(difference(potential, system, section["type_map"]) for system in systems.values())
+        row = {"seed": seed, "kind": kind(section), "way": way, "error": error, "wrong": not error < limit}
+        if row["wrong"]:
+            print(f"{seed}, {row['kind']}, {way}: {error:.1e} of the largest, not {limit:.0e}", flush=True)
+        rows.append(row)
+    return rows
+
+
+def difference(potential: mdops.Potential, system: dict[str, np.ndarray], type_map: list[str]) -> float:
+    """The largest of the energy's, the forces' and the virial's, relative to the largest of each."""
+    cell = system.get("cell")
+    atoms = Atoms(
+        [type_map[t] for t in system["types"]], system["positions"], cell=cell, pbc=cell is not None
+    )
+    extra = {"aparam": system["aparam"]} if "aparam" in system else {}
+    if "fparam" in system:
+        extra["fparam"] = system["fparam"][None]
+    got = potential.compute([atoms], **extra)
+    largest = max(np.abs(system["forces"]).max(), SMALL)
+    return max(
+        np.abs(got["energy"] - system["energy"]).max() / np.abs(system["atom_energy"]).sum(),
+        np.abs(got["forces"] - system["forces"]).max() / largest,
+        np.abs(got["virial"].ravel() - system["virial"].ravel()).max()
+        / (np.abs(system["virial"]).max() + largest),
+    )
+
+
+def kind(section: dict[str, Any]) -> str:
+    if "models" in section:
+        return "linear of " + ", ".join(kind(part) for part in section["models"])
+    own = section["descriptor"]
+    name = "hybrid of " + ", ".join(part["type"] for part in own["list"]) if "list" in own else own["type"]
+    return f"zbl with {name}" if "sw_rmin" in section else name
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    done = [row for row in rows if "error" in row]
+    kinds: dict[str, int] = {}
+    for row in done:
+        if row["way"] == "float32":
+            form = row["kind"].partition(" ")[0]
+            kinds[form] = kinds.get(form, 0) + 1
+    return {
+        "models": len({row["seed"] for row in done}),
+        "of kinds": dict(sorted(kinds.items())),
+        "DeePMD-kit cannot": {row["seed"]: row["deepmd"] for row in rows if "deepmd" in row},
+        "largest error": {
+            way: max((r["error"] for r in done if r["way"] == way), default=None) for way in WAYS
+        },
+        "wrong": [row for row in done if row["wrong"]],
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,269 @@
+"""Makes models with DeePMD-kit, of random kinds and options: check_random_models.py runs this in a Python that has it.
+
+    python random_deepmd_models.py FOLDER FIRST LAST
+
+For each seed from FIRST to before LAST: <seed>.dp, the model in float64, with random weights and statistics;
+<seed>.json, the `model` section it was made from; and <seed>.npz, three systems with the energies, forces and virials
+of its PyTorch backend. Seeds that DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
+"""
+
+import copy
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from deepmd.dpmodel.utils.serialization import save_dp_model
+from deepmd.pt.model.model import get_model
+
+ELEMENTS = ("H", "C", "N", "O", "Mg", "Al", "Si", "Cu", "Zn", "U")
+ACTIVATIONS = (
+    "tanh", "gelu", "gelu_tf", "relu", "relu6", "softplus", "sigmoid", "linear", "none", "silu", "silut:3.0",
+)  # fmt: skip
+NEURONS = ([7], [5, 10], [8, 8], [12, 5], [4, 8, 16], [6, 6, 12], [3, 9, 18], [10, 20, 40])
+FITTINGS = ([10, 10], [12, 12, 12], [8, 16, 16], [20], [6, 12, 24], [])
+MIXED = ("dpa1", "se_atten", "se_atten_v2", "se_e3_tebd")
+BY_TYPES = ("se_e2_a", "se_e2_r", "se_e3")
+NEAREST = 1.2  # A, of two atoms
+EDGE = 1e-3  # A: no pair is so near to a cutoff, where models that are not smooth jump
+MANY = 150  # places, where an atom sees images of itself: none of two equal distances is dropped then
+
+
+class Draw:
+    """Random choices."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+
+    def one(self, values: Any) -> Any:
+        return values[int(self.random.integers(len(values)))]
+
+    def chance(self, share: float = 0.5) -> bool:
+        return bool(self.random.random() < share)
+
+    def whole(self, low: int, high: int) -> int:
+        return int(self.random.integers(low, high))
+
+    def number(self, low: float, high: float) -> float:
+        return float(self.random.uniform(low, high))
+
+    def normal(self, *shape: int) -> np.ndarray:
+        return self.random.normal(size=shape)
+
+
+def descriptor(draw: Draw, kind: str, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
+    pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
+    places = [MANY if crowded else draw.whole(6, 30) for _ in range(ntypes)]
+    neuron = draw.one(NEURONS)
+    keys: dict[str, Any] = {
+        "type": kind,
+        "rcut": rcut,
+        "rcut_smth": draw.number(0.3, 0.9) * rcut if draw.chance(0.9) else 0.0,
+        "sel": places if kind in BY_TYPES or (kind != "se_e3_tebd" and draw.chance()) else sum(places),
+        "neuron": neuron,
+        "activation_function": draw.one(ACTIVATIONS),
+        "resnet_dt": draw.chance(),
+        "env_protection": draw.one((0.0, 0.0, 0.1, 1e-3)),
+        "set_davg_zero": draw.chance(),
+        "precision": "float64",
+        "seed": draw.whole(0, 1 << 30),
+    }
+    if draw.chance(0.3):
+        keys["exclude_types"] = [draw.one(pairs) for _ in range(draw.whole(1, 3))]
+    if kind in ("se_e2_a", "dpa1", "se_atten", "se_atten_v2"):
+        keys |= {"axis_neuron": draw.whole(1, neuron[-1] + 1), "type_one_side": draw.chance()}
+    if kind in MIXED:
+        keys |= {
+            "tebd_dim": draw.one((2, 4, 8)),
+            "concat_output_tebd": draw.chance(),
+            "use_econf_tebd": draw.chance(0.2),
+            "use_tebd_bias": draw.chance(),
+        }
+        if kind != "se_atten_v2":
+            keys["tebd_input_mode"] = draw.one(("concat", "strip"))
+    if kind == "se_e3_tebd":
+        keys["smooth"] = draw.chance()
+    elif kind in MIXED:
+        keys |= {
+            "attn_layer": draw.one((0, 0, 1, 2, 3)),
+            "attn": draw.one((4, 8, 16, 20)),
+            "attn_dotr": draw.chance(),
+            "attn_mask": False,
+            "normalize": draw.chance(),
+            "scaling_factor": draw.one((0.5, 1.0, 2.0)),
+            "temperature": draw.one((None, 0.7, 1.0)),
+            "trainable_ln": draw.chance(),
+            "ln_eps": draw.one((1e-5, 1e-3)),
+        }
+        if kind != "se_atten_v2":
+            keys["smooth_type_embedding"] = draw.chance()
+    return keys
+
+
+def fitting(draw: Draw) -> dict[str, Any]:
+    keys: dict[str, Any] = {
+        "neuron": draw.one(FITTINGS),
+        "activation_function": draw.one(ACTIVATIONS),
+        "resnet_dt": draw.chance(),
+        "numb_fparam": draw.one((0, 0, 0, 2)),
+        "numb_aparam": draw.one((0, 0, 0, 1)),
+        "precision": "float64",
+        "seed": draw.whole(0, 1 << 30),
+    }
+    if keys["numb_fparam"] and draw.chance(0.4):
+        keys["default_fparam"] = draw.normal(keys["numb_fparam"]).tolist()
+    return keys
+
+
+def table(draw: Draw, path: Path, pairs: int, rcut: float) -> dict[str, Any]:
+    """Of a ZBL model."""
+    rows = draw.whole(20, 200)
+    r = (1 + np.arange(rows)) * 1.05 * rcut / rows
+    np.savetxt(path, np.stack([r, *(20 * np.exp(-r * draw.number(1, 2)) for _ in range(pairs))], 1))
+    low = draw.number(0.8, 1.5)
+    alpha = draw.one((0.1, 0.2, 0.4))
+    return {"use_srtab": str(path), "sw_rmin": low, "sw_rmax": low + draw.number(0.3, 1), "smin_alpha": alpha}
+
+
+def model(draw: Draw, path: Path, crowded: bool) -> dict[str, Any]:
+    """The section `model` of an input. `path` is that of the table, if there is one."""
+    ntypes, rcut = draw.whole(1, 5), draw.number(2.5, 5.0)
+    type_map = [str(name) for name in draw.random.choice(ELEMENTS, ntypes, replace=False)]
+    pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
+
+    def part(kinds: tuple[str, ...], share: float = 1.0) -> dict[str, Any]:
+        return descriptor(draw, draw.one(kinds), ntypes, rcut * share, crowded)
+
+    def parts(kinds: tuple[str, ...], count: int) -> list[dict[str, Any]]:
+        return [part(kinds, draw.one((1.0, 0.8))) for _ in range(count)]
+
+    form = draw.one(("alone", "alone", "alone", "hybrid", "zbl", "linear"))
+    if form == "linear":
+        models = [
+            {"type_map": type_map, "descriptor": d, "fitting_net": fitting(draw)} for d in parts(MIXED, 2)
+        ]
+        for other in models[1:]:  # parameters are the same of all
+            other["fitting_net"] |= {
+                key: models[0]["fitting_net"].get(key)
+                for key in ("numb_fparam", "numb_aparam", "default_fparam")
+            }
+        weights = draw.one(("mean", "sum", [0.3, 1.7]))
+        return {"type": "linear_ener", "type_map": type_map, "models": models, "weights": weights}
+    if form == "hybrid":
+        own = {"type": "hybrid", "list": parts(draw.one((BY_TYPES, MIXED)), draw.whole(2, 4))}
+    else:
+        own = part(MIXED if form == "zbl" or draw.chance() else BY_TYPES)
+    found = {"type_map": type_map, "descriptor": own, "fitting_net": fitting(draw)}
+    if form == "zbl":
+        found |= table(draw, path, len(pairs), rcut)
+    if draw.chance(0.2):
+        found["pair_exclude_types"] = [draw.one(pairs)]
+    if ntypes > 1 and draw.chance(0.15):
+        found["atom_exclude_types"] = [draw.whole(0, ntypes)]
+    return found
+
+
+def randomize(network: torch.nn.Module, draw: Draw) -> None:
+    """Statistics, biases and time steps, which are zeros, ones or small in a new model."""
+    with torch.no_grad():
+        for name, value in (*network.named_buffers(), *network.named_parameters()):
+            last, shape = name.rsplit(".", 1)[-1], tuple(value.shape)
+            if last == "mean":
+                value.zero_()
+                value[..., 0] = torch.from_numpy(0.1 * draw.normal(shape[0], 1))
+            elif last == "stddev":
+                value[:] = torch.from_numpy(draw.random.uniform(0.2, 0.8, (shape[0], 1, 1)))
+                value[..., 0] = torch.from_numpy(draw.random.uniform(0.2, 0.8, (shape[0], 1)))
+            elif last in ("out_bias", "fparam_avg", "aparam_avg"):
+                value.copy_(torch.from_numpy(draw.normal(*shape)))
+            elif last in ("fparam_inv_std", "aparam_inv_std"):
+                value.copy_(torch.from_numpy(draw.random.uniform(0.5, 2, shape)))
+            elif last in ("bias", "idt"):
+                value.copy_(torch.from_numpy(0.3 * draw.normal(*shape)))
+
+
+def cutoffs(tree: Any) -> list[float]:
+    """All that a `model` section names, A."""
+    if isinstance(tree, dict):
+        return [v for k, v in tree.items() if k == "rcut"] + [c for v in tree.values() for c in cutoffs(v)]
+    return [c for v in tree for c in cutoffs(v)] if isinstance(tree, list) else []
+
+
+def distances(positions: np.ndarray, cell: np.ndarray | None) -> np.ndarray:
+    """Of all pairs, with images where there is a cell, A; those of an atom and itself are infinite."""
+    vectors = (positions[:, None] - positions)[None]
+    if cell is not None:
+        shifts = np.stack(np.meshgrid(*[np.arange(-2, 3)] * 3, indexing="ij"), -1).reshape(-1, 3)
+        vectors = vectors + (shifts @ cell)[:, None, None]
+    found = np.linalg.norm(vectors, axis=-1)
+    return np.where(found < 1e-9, np.inf, found)
+
+
+def system(draw: Draw, ntypes: int, limits: list[float], periodic: bool, crowded: bool) -> dict[str, Any]:
+    """Atoms apart from each other, and no pair at the edge of a cutoff."""
+    while True:
+        low = 4.0 if crowded else max(limits) + 1.0
+        cell = np.diag(draw.random.uniform(low, low + 4, 3)) + 0.3 * draw.normal(3, 3)
+        positions: list[np.ndarray] = []
+        for _ in range(400):
+            tried = np.array([*positions, draw.random.random(3) @ cell])
+            if distances(tried, cell if periodic else None).min() > NEAREST:
+                positions = list(tried)
+            if len(positions) == 22:
+                break
+        count = draw.whole(2, len(positions) + 1)
+        found = {"positions": np.array(positions[:count]), "types": draw.random.integers(0, ntypes, count)}
+        apart = distances(found["positions"], cell if periodic else None)
+        if all((abs(apart - limit) > EDGE).all() for limit in limits):
+            return found | ({"cell": cell} if periodic else {})
+
+
+def answers(network: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    tensors = {name: torch.from_numpy(value)[None] for name, value in given.items()}
+    out = network(
+        tensors["positions"].flatten(1).requires_grad_(),
+        tensors["types"],
+        box=tensors["cell"].flatten(1) if "cell" in tensors else None,
+        fparam=tensors.get("fparam"),
+        aparam=tensors.get("aparam"),
+    )
+    names = {"energy": "energy", "forces": "force", "virial": "virial", "atom_energy": "atom_energy"}
+    return {name: out[theirs][0].detach().numpy() for name, theirs in names.items()}
+
+
+def make(folder: Path, seed: int) -> None:
+    draw, path = Draw(seed), folder / str(seed)
+    crowded = draw.chance(0.3)
+    section = model(draw, path.with_suffix(".tab"), crowded)
+    path.with_suffix(".json").write_text(json.dumps(section, indent=1) + "\n")
+    network = get_model(copy.deepcopy(section)).double().eval()
+    randomize(network, draw)
+    arrays = {}
+    fittings = section.get("models", [section])
+    parameters = fittings[0]["fitting_net"]
+    for name, periodic in (("cell", True), ("again", True), ("free", False)):
+        given = system(draw, len(section["type_map"]), cutoffs(section), periodic, crowded)
+        if parameters["numb_fparam"] and not (parameters.get("default_fparam") and name == "again"):
+            given["fparam"] = draw.normal(parameters["numb_fparam"])
+        if parameters["numb_aparam"]:
+            given["aparam"] = draw.normal(len(given["types"]), parameters["numb_aparam"])
+        given |= answers(network, given)
+        arrays |= {f"{name}/{key}": value for key, value in given.items()}
+    save_dp_model(str(path.with_suffix(".dp")), {"model": network.serialize(), "model_def_script": section})
+    np.savez(path.with_suffix(".npz"), **arrays)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    for seed in range(first, last):
+        try:
+            make(folder, seed)
+        except Exception as error:  # of DeePMD-kit, whatever it is
+            (folder / f"{seed}.txt").write_text(f"{type(error).__name__}: {str(error).strip()[:300]}\n")
+
+
+if __name__ == "__main__":
+    main()
