@@ -221,6 +221,28 @@ def test_memory_of_the_gpu(any_kind):
 
 
 @gpu
+def test_no_atoms_and_lonely_ones(any_kind):
+    path, _, precision, limits = any_kind
+    model = Model(path, precision, device="cuda")
+    assert model.compute(np.zeros((0, 3)), np.zeros(0, np.int32))["energy"] == 0
+    places = [[0.0, 0, 0], [50.0, 0, 0]]
+    got, wanted = model.compute(places, [0, 1]), Model(path).compute(places, [0, 1])
+    assert_near(got, {"atom_energy": wanted["atom_energy"]}, limits)
+    assert not got["forces"].any() and not got["virial"].any()
+    assert got["nearest"] == pytest.approx(model.info().cutoff, rel=1e-6)
+
+
+@gpu
+def test_models_of_two_precisions_share_a_list(base, system):
+    positions, types = crowd(system)
+    wanted = Model(base).compute(positions, types)
+    models = [Model(base, precision, device="cuda") for precision in ("float32", "float64")]
+    near = List.searched(models[0], positions, types, len(positions), 0.5)
+    assert_near(models[1].compute(positions, near=near), numbers(wanted), {"energy": 1e-11, "other": 1e-10})
+    assert_near(models[0].compute(positions, near=near), numbers(wanted), NEAR)
+
+
+@gpu
 @pytest.mark.parametrize("threads", [1, 3])
 def test_memory_of_the_host(base, system, threads):
     """Such as the model gives, and other."""
