@@ -55,7 +55,10 @@ class GpuOther {
   GpuOther(const OtherData<T>& data, cudaStream_t stream);
 };
 
-// Sums over neighbours in float64, by spline moments.
+template <class T>
+std::unique_ptr<GpuOther<T>> gpu_angles(const AngleData<T>& data, cudaStream_t stream);
+std::unique_ptr<GpuOther<float>> gpu_attention(const AttentionData<float>& data, cudaStream_t stream);
+// Sums over neighbours in float64.
 std::unique_ptr<GpuOther<double>> gpu_moments(const Sums<double>& sums, const FittingShape& shape,
                                               cudaStream_t stream);
 
