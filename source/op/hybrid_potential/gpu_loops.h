@@ -38,8 +38,9 @@ std::string hybrid_refusal(const GpuLimits& limits, const GpuNetShape& net,
                            const std::vector<StepArgs>& parts);
 std::string hybrid_pack_refusal(const GpuNetShape& net);
 
-// The descriptors' inputs and sizes are given; results, and the net, of the one with the longest cutoff.
-// `memory` of the GPU has as many bytes as `hybrid_bytes` says.
+// The descriptors' inputs and sizes are given; results, and the net, of the one with the longest cutoff. One
+// of width 0 is none: then there are energies and `grad_extra` alone. `memory` of the GPU has as many bytes
+// as `hybrid_bytes` says.
 int64_t hybrid_bytes(const Gpu& gpu, const std::vector<StepArgs>& parts, int widest, const HybridOut& out);
 void run_hybrid(const Gpu& gpu, const std::vector<StepArgs>& parts, int widest, const HybridOut& out,
                 void* memory);
