@@ -87,9 +87,9 @@ __global__ void __launch_bounds__(kAtomThreads) features_kernel(StepArgs p, Hybr
 }
 
 // By a warp: the energy of a row's atom, and the gradient of its further inputs.
-__device__ __forceinline__ void end_row(const StepArgs& p, const PartForces& h, int64_t row, int i) {
+__device__ __forceinline__ void end_row(const StepArgs& p, const PartForces& h, int64_t row, int i,
+                                        float weight) {
   const float* gradient = p.net.inputs + row * p.net.net.inputs + h.first_extra;
-  const float weight = h.weight ? static_cast<float>(h.weight[i]) : 1.0f;
   for (int k = lane_index(); k < p.extra_size; k += kWarp)
     h.grad_extra[static_cast<int64_t>(i) * p.extra_size + k] = weight * gradient[k];
   if (lane_index() == 0) write_energy(p, row, i);
@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(kAtomThreads) net_end_kernel(StepArgs p
   follow_kernels();
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   const int i = real_atom_of(p, row);
-  if (i >= 0) end_row(p, h, row, i);
+  if (i >= 0) end_row(p, h, row, i, static_cast<float>(weight_in_forces(h, i)));
 }
 
 template <bool Gated, bool Virials>
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kAtomThreads, 2) part_forces_kernel(StepArgs p
     const float* gradient = p.net.inputs + row * p.net.net.inputs;
     const float weight = static_cast<float>(weight_in_forces(h, i));
     atom_forces<Gated, Virials>(p, row, i, gradient + h.first, weight, m);
-    if (h.ends) end_row(p, h, row, i);
+    if (h.ends) end_row(p, h, row, i, weight);
   }
   if (lane_index() == 0) m.virial[9] = i >= 0 ? p.batch[i] : -1;
   add_virials(p, shared);
