@@ -1,0 +1,53 @@
+#include "axis_product/gpu_loops.h"
+
+#include "axis_product/gpu_kernels.h"
+
+namespace mdops {
+
+using namespace gpu_axis;
+
+namespace {
+
+template <class T>
+void launch(const Gpu& gpu, void (*copies)(AxisArgs<T>), void (*reads)(AxisArgs<T>), const AxisArgs<T>& p,
+            int64_t numbers) {
+  const int64_t bytes = numbers * static_cast<int64_t>(sizeof(T));
+  if (bytes <= kPlainShared)
+    gpu.launch(copies, p.atoms, kThreads, bytes, p);
+  else
+    gpu.launch(reads, p.atoms, kThreads, 0, p);
+}
+
+// Whether the kernels for four rows take it.
+template <class T>
+bool has_four(const AxisArgs<T>& p, int64_t numbers) {
+  return p.rows == 4 && p.axis <= kMostAxis && numbers * static_cast<int64_t>(sizeof(T)) <= kPlainShared;
+}
+
+}  // namespace
+
+template <class T>
+void run_axis_features(const Gpu& gpu, const AxisArgs<T>& args) {
+  if (has_four(args, args.t_size()))
+    return gpu.launch(four_features_kernel<T>, args.atoms, kFourThreads, args.t_size() * sizeof(T), args);
+  launch(gpu, features_kernel<T, true>, features_kernel<T, false>, args, args.t_size());
+}
+
+template <class T>
+void run_axis_gradients(const Gpu& gpu, const AxisArgs<T>& args) {
+  const int64_t numbers = args.t_size() + whole_fours(args.width * shared_stride(args.axis)) +
+                          4 * (kFourThreads / args.axis) * args.axis;
+  if (has_four(args, numbers))
+    return gpu.launch(four_gradient_kernel<T>, args.atoms, kFourThreads, numbers * sizeof(T), args);
+  launch(gpu, gradient_kernel<T, true>, gradient_kernel<T, false>, args,
+         args.t_size() + args.width * int64_t{shared_stride(args.axis)});
+}
+
+#define MDOPS_INSTANTIATE(T)                                       \
+  template void run_axis_features(const Gpu&, const AxisArgs<T>&); \
+  template void run_axis_gradients(const Gpu&, const AxisArgs<T>&);
+MDOPS_INSTANTIATE(float)
+MDOPS_INSTANTIATE(double)
+#undef MDOPS_INSTANTIATE
+
+}  // namespace mdops
