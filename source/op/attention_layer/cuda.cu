@@ -66,6 +66,7 @@ class Layer {
     a_.sequences = op.int32_of("offsets", in.atoms), a_.gates = in.gate ? 3 : 0;
     a_.items = op.int32_of("plan", plan_.size(0) - 1);
     a_.max_length = std::min(op.int32_of("max_length", in.max_length), r_.rows);
+    a_.leaves_rest = true;
     a_.scale = static_cast<float>(scale), a_.shift = in.switches ? static_cast<float>(shift) : 0.0f;
   }
 
