@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--atoms", type=int, default=98304, help="of the default box")
     parser.add_argument("--steps", type=int, default=40, help="of each kind")
     parser.add_argument("--threads", type=int, default=1, help="of the core, which copy")
+    parser.add_argument("--precision", default="float32", choices=("float32", "float64"))
     parser.add_argument("--json")
     args = parser.parse_args()
     atoms = ase.io.read(args.structure) if args.structure else sample_box(args.atoms, ["O", "H"])
@@ -44,9 +45,9 @@ def main() -> None:
         model = water_model(torch.float64, spline=False)
         if args.model:
             model = mdops.load(args.model, dtype="float64", spline=False)
-        model.save(path, core=["float32"])
-        potential = mdops.load(path, dtype="float32", device="cuda", overflow="extend")
-        core = Model(path, "float32", overflow=EXTEND, threads=args.threads, device="cuda")
+        model.save(path, core=[args.precision])
+        potential = mdops.load(path, dtype=args.precision, device="cuda", overflow="extend")
+        core = Model(path, args.precision, overflow=EXTEND, threads=args.threads, device="cuda")
     system = systems.from_atoms([atoms], potential.type_map, potential.device)
     near = potential.neighbor_list(system)
     own, cell, kinds = atoms.get_positions(), atoms.cell.array, system.types.cpu().numpy()
@@ -86,11 +87,12 @@ def main() -> None:
             times[name].append(1e3 * (time.perf_counter() - start))
     result = {
         "atoms": len(own),
+        "precision": args.precision,
         "device": torch.cuda.get_device_name(),
         "threads": args.threads,
         "ms": {name: statistics.median(t) for name, t in times.items()},
     }
-    print(f"{len(own)} atoms, float32, {result['device']}, median of {args.steps}")
+    print(f"{len(own)} atoms, {args.precision}, {result['device']}, median of {args.steps}")
     for name, ms in result["ms"].items():
         print(f"{name:<26}{ms:8.3f} ms {1e3 * ms / len(own):8.4f} us/atom {ms / result['ms']['op']:8.3f}")
     if args.json:

@@ -5,11 +5,12 @@
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes of descriptors and nets are those of its
 inputs, but for float32 and se_e3's cutoff and places, 6 A and (46, 92), which its input leaves to the data. Weights are
-random, boxes have water's density. DeePMD-kit has the same model as .pth, not compressed: `step` is its model with the
-neighbour list given, as LAMMPS gives it one, and `whole` is a call of `DeepPot`, which makes the list in PyTorch, from
-all pairs of atoms and images: that of a large box does not fit into a GPU. Both
-answer with energy, forces and virial. Of mdops `step` has the list given, too, and `whole` makes it; on a GPU `step` is
-the kernels of one, in a CUDA graph, and `whole` an NVT step of the engine, which keeps its list. Ways in turn, medians.
+random, with little curvature, so that an engine's atoms stay where a liquid's do; boxes have water's density.
+DeePMD-kit has the same model as .pth, not compressed: `step` is its model with the neighbour list given, as by LAMMPS,
+and `whole` is a call of `DeepPot`, which makes the list in PyTorch, from all pairs of atoms and images: that of
+a large box does not fit into a GPU. Both answer with energy, forces and virial. Of mdops `step` has the list given,
+too, and `whole` makes it; on a GPU `step` is the kernels of one, in a CUDA graph, and `whole` an NVT step of the engine
+at 300 K, which keeps its list. Ways in turn, medians.
 """
 
 import argparse
@@ -26,11 +27,12 @@ import numpy as np
 import torch
 from ase import Atoms
 from beside_deepmd import DeePMDKit
-from descriptors import on_gpu, timed
+from descriptors import on_gpu, timed, weaken
 from machine import machine
 
 from mdops import Potential
 from mdops.cli.sample_model import sample_box
+from mdops.models import DescriptorFitting
 from mdops.models.registry import find
 from mdops.system import from_atoms
 from mdops.train.config.sections import parse_config
@@ -62,6 +64,9 @@ def model_of(name: str, folder: Path) -> Potential:
     for part in found.parts:
         for descriptor in part.descriptors:
             descriptor.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
+    for one in (found, *getattr(found, "models", ())):
+        if isinstance(one, DescriptorFitting):
+            weaken(one)
     potential = Potential(found, overflow="extend").eval()
     potential.source = {"min_nbor_dist": 0.5}
     potential.use_spline()

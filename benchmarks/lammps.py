@@ -35,7 +35,7 @@ units metal
 atom_style atomic
 read_data data.lmp
 replicate {replicate}
-pair_style mdops model.safetensors device {device}
+pair_style mdops model.safetensors device {device} precision {precision}
 pair_coeff * * {elements}
 neighbor {skin} bin
 neigh_modify every 1 delay 0 check yes
@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--precision", default="float32", choices=("float32", "float64"))
     parser.add_argument(
         "--ranks", type=int, nargs="*", default=[], help="more numbers of processes on the GPU"
     )
@@ -74,14 +75,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         potential = mdops.load(args.model, dtype="float64", spline=False)
-        potential.save(folder / "model.safetensors", core=["float32"])
+        potential.save(folder / "model.safetensors", core=[args.precision])
         ase.io.write(
             folder / "data.lmp", atoms, format="lammps-data", specorder=potential.type_map, masses=True
         )
         for name, package in (("in.lmp", ""), ("omp.lmp", "package omp 0\nsuffix omp")):
             text = INPUT.format(
                 elements=" ".join(potential.type_map), steps=args.steps, device=args.device, skin=args.skin,
-                package=package, replicate=" ".join(map(str, args.replicate)),
+                precision=args.precision, package=package, replicate=" ".join(map(str, args.replicate)),
             )  # fmt: skip
             (folder / name).write_text(text)
         ways = (
@@ -98,11 +99,12 @@ def main() -> None:
         for _ in range(args.rounds):
             for way, measure in ways.items():
                 times[way].append(1e6 * measure() / args.steps / count)
-    print(f"{count} atoms, float32, {args.steps} steps, median of {args.rounds} rounds")
+    print(f"{count} atoms, {args.precision}, {args.steps} steps, median of {args.rounds} rounds")
     first = next(iter(times.values()))
     result = {
         "machine": machine(args.device),
         "atoms": count,
+        "precision": args.precision,
         "skin": args.skin,
         "steps": args.steps,
         "us_per_atom": {},
@@ -145,7 +147,7 @@ def on_gpu(args: argparse.Namespace, folder: Path, atoms: Atoms) -> dict[str, Ca
 def with_engine(args: argparse.Namespace, atoms: Atoms) -> Callable[[], float]:
     """What runs some steps, in seconds."""
     MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=np.random.default_rng(1))
-    model = mdops.load(args.model, dtype="float32", device="cuda", overflow="extend")
+    model = mdops.load(args.model, dtype=args.precision, device="cuda", overflow="extend")
     engine = Engine(atoms, model, Physics(ensemble="nve", timestep=0.5), skin=args.skin)
     list(engine.run(100))
 
@@ -160,7 +162,7 @@ def with_engine(args: argparse.Namespace, atoms: Atoms) -> Callable[[], float]:
 def with_ase(args: argparse.Namespace, atoms: Atoms) -> float:
     """Seconds."""
     steps = args.steps
-    atoms.calc = atoms.calc or MDOps(args.model)
+    atoms.calc = atoms.calc or MDOps(args.model, dtype=args.precision)
     MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=np.random.default_rng(1))
     motion = VelocityVerlet(atoms, 0.5 * units.fs)
     motion.run(5)

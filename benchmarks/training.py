@@ -1,10 +1,11 @@
 """Time of a training step, against inference of the same frame, the step's matrix products and DeePMD-kit.
 
     python benchmarks/training.py --systems ../shared/data/water/data_0 [--device cuda] [--batches 1 64]
-                                  [--attention] [--deepmd PYTHON] [--json FILE]
+                                  [--attention | --radial] [--deepmd PYTHON] [--json FILE]
 
 The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A) is trained on frames of water; with --attention it is
-DPA-1's of that size with two smooth layers of attention, 128 wide, and `gemm` is left out. `step` is the whole
+DPA-1's of that size with two smooth layers of attention, 128 wide, and `gemm` is left out; with --radial it is se_e2_r,
+and `splines` is the step that autograd makes of spline moments. `step` is the whole
 step: the batch put together, energies and forces, their loss, its gradients, Adam and the average of the weights.
 `inference` is energies, forces and virial of one frame with its neighbour list given, as in simulation. `gemm` is the
 products of matrices that a step cannot do without, by torch.mm into preallocated outputs, one after the other: for
@@ -28,11 +29,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from machine import machine
 
 import mdops
+from mdops.evaluators import TRAIN
 from mdops.train.config.sections import parse_config
 from mdops.train.loop.distributed import Processes, join_processes, leave_processes
 from mdops.train.loop.trainer import Trainer
@@ -40,12 +43,14 @@ from mdops.train.loop.trainer import Trainer
 SEL = [46, 92]
 DEEPMD_STEPS, DEEPMD_LINES = 60, 20
 ATTENTION = {"type": "dpa1", "sel": 138, "attn_layer": 2, "attn": 128, "smooth_type_embedding": True}
+OTHERS: dict[str, dict[str, Any]] = {"": {}, "attention": ATTENTION, "radial": {"type": "se_e2_r"}}
 
 
 def training_input(
-    systems: list[str], batch: int, precision: str, attention: bool, steps: int = 10**6
+    systems: list[str], batch: int, precision: str, other: str, steps: int = 10**6
 ) -> dict[str, Any]:
     """A training input that DeePMD-kit takes, too, but for `precision` and the average of the weights."""
+    angular = {} if other == "radial" else {"axis_neuron": 16, "type_one_side": True}
     return {
         "model": {
             "type_map": ["O", "H"],
@@ -55,10 +60,9 @@ def training_input(
                 "rcut_smth": 0.5,
                 "sel": SEL,
                 "neuron": [25, 50, 100],
-                "axis_neuron": 16,
-                "type_one_side": True,
                 "seed": 1,
-                **(ATTENTION if attention else {}),
+                **angular,
+                **OTHERS[other],
             },
             "fitting_net": {"neuron": [240, 240, 240], "seed": 1},
         },
@@ -76,9 +80,9 @@ def training_input(
     }
 
 
-def trainer(systems: list[str], batch: int, precision: str, device: str, attention: bool) -> Trainer:
+def trainer(systems: list[str], batch: int, precision: str, device: str, other: str) -> Trainer:
     training = Trainer(
-        parse_config(training_input(systems, batch, precision, attention)), tempfile.mkdtemp(), device=device
+        parse_config(training_input(systems, batch, precision, other)), tempfile.mkdtemp(), device=device
     )
     largest = training.frames.sampler.largest
     if (
@@ -100,16 +104,29 @@ def inference(training: Trainer, folder: Path) -> Callable[[], Any]:
     return lambda: model.evaluate(batch.system, batch.neighbors)
 
 
+def by_splines(systems: list[str], batch: int, precision: str, device: str) -> Callable[[], Any]:
+    """The same step without written-out passes."""
+    faster = [mock.patch.object(kind, "why_not", return_value="not here") for kind in TRAIN[:2]]
+    with faster[0], faster[1]:
+        training = trainer(systems, batch, precision, device, "radial")
+
+    def step() -> None:
+        with faster[0], faster[1]:
+            training._advance()
+
+    return step
+
+
 def products(training: Trainer, batch: int) -> Callable[[], None]:
     """The matrix products of a step."""
     potential, frames = training.potential, training.frames
     d, grid = potential.model.descriptor, potential.grid
     assert grid is not None
-    tables = d.ntypes * (grid.intervals + 5)
+    tables, components = d.ntypes * (grid.intervals + 5), d.columns
     shapes = []
     for kind, share in enumerate(frames.data.composition()[0]):
         n = int(share) * batch
-        pairs = [(4 * n, tables, d.channels)]
+        pairs = [(components * n, tables, d.channels)]
         pairs += [(n, layer.inputs, layer.outputs) for layer in potential.model.fitting.net(kind).layers[:-1]]
         for rows, inputs, outputs in pairs:
             shapes += [(rows, inputs, outputs), (rows, outputs, inputs), (inputs, rows, outputs)] * 2
@@ -148,9 +165,9 @@ def _wait(device: str) -> None:
 
 
 def measure(
-    systems: list[str], batch: int, precision: str, device: str, repeat: int, attention: bool
+    systems: list[str], batch: int, precision: str, device: str, repeat: int, other: str
 ) -> dict[str, Any]:
-    training = trainer(systems, batch, precision, device, attention)
+    training = trainer(systems, batch, precision, device, other)
     if training.processes.count > 1:
         return scaling(training, batch, precision, device, repeat)
     with tempfile.TemporaryDirectory() as folder:
@@ -158,12 +175,14 @@ def measure(
             "step": training._advance,
             "inference": inference(training, Path(folder)),
         }
-        if not attention:
+        if other != "attention":
             functions["gemm"] = products(training, batch)
+        if other == "radial":
+            functions["splines"] = by_splines(systems, batch, precision, device)
         for function in functions.values():
             for _ in range(3):
                 function()
-        calls = (200 if device != "cpu" else 10) // (10 if attention else 1)
+        calls = (200 if device != "cpu" else 10) // (10 if other == "attention" else 1)
         times = seconds_each(functions, repeat, calls, device)
     return {
         "precision": precision,
@@ -171,6 +190,7 @@ def measure(
         "atoms": int(training.frames.data.sizes()[0]) * batch,
         **{f"{name}_ms": 1e3 * value for name, value in times.items()},
         "step/inference": times["step"] / times["inference"],
+        **({"splines/step": times["splines"] / times["step"]} if "splines" in times else {}),
         **({"step/gemm": times["step"] / times["gemm"]} if "gemm" in times else {}),
         "frames/s": batch / times["step"],
     }
@@ -185,9 +205,9 @@ def scaling(training: Trainer, batch: int, precision: str, device: str, repeat: 
     return {**shared, "step_ms": 1e3 * step, "frames/s": batch / step}
 
 
-def deepmd_ms(python: Path, systems: list[str], attention: bool) -> float:
+def deepmd_ms(python: Path, systems: list[str], other: str) -> float:
     """DeePMD-kit's own average of a step, ms."""
-    tree = training_input([str(Path(s).resolve()) for s in systems], 1, "float64", attention, DEEPMD_STEPS)
+    tree = training_input([str(Path(s).resolve()) for s in systems], 1, "float64", other, DEEPMD_STEPS)
     del tree["training"]["precision"], tree["training"]["enable_ema"]
     tree["training"] |= {"disp_freq": DEEPMD_LINES}
     with tempfile.TemporaryDirectory() as folder:
@@ -206,12 +226,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precisions", nargs="+", default=["float32", "float64"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1])
-    parser.add_argument("--attention", action="store_true", help="DPA-1 with layers of attention")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--attention", action="store_true", help="DPA-1 with layers of attention")
+    kinds.add_argument("--radial", action="store_true", help="se_e2_r")
     parser.add_argument("--deepmd", type=Path, help="a Python that has DeePMD-kit")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--commit", help="where the sources are no checkout")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    other = "attention" if arguments.attention else "radial" if arguments.radial else ""
     device = str(join_processes(arguments.device))
     is_first = Processes.current().is_first
     host = machine(device, arguments.commit)
@@ -219,12 +242,12 @@ def main() -> None:
     results = []
     for precision in arguments.precisions:
         for batch in arguments.batches:
-            row = measure(arguments.systems, batch, precision, device, arguments.repeat, arguments.attention)
+            row = measure(arguments.systems, batch, precision, device, arguments.repeat, other)
             results.append(row)
             print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
     answer: dict[str, Any] = {"machine": host, "results": results}
     if arguments.deepmd:
-        answer["deepmd_float64_ms"] = deepmd_ms(arguments.deepmd, arguments.systems, arguments.attention)
+        answer["deepmd_float64_ms"] = deepmd_ms(arguments.deepmd, arguments.systems, other)
         print(f"DeePMD-kit, float64: {answer['deepmd_float64_ms']:.1f} ms")
     if arguments.json and is_first:
         arguments.json.write_text(json.dumps(answer, indent=1) + "\n")

@@ -584,11 +584,13 @@ def _table_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
     near = (p["mask"], 2.8, 0.4, 0.6, 1.9)
     table = (p["mask"], random(2, 2, 9, 4, like=torch.float64))
     none = p["positions"].new_empty(0)
+    nothing = (none,) * 5
     reach = (0.0, 0.3, CUTOFF)
-    alone = (*atoms, *table, none, none, *near[:1], *reach, *near[1:], False)
+    alone = (*atoms, *table, *nothing, *near[:1], *reach, *near[1:], False)
     weight = torch.ops.mdops.near_weight(*atoms, *near)[0]
-    other = random(5, like=torch.float64)
-    blend = (*atoms, p["mask"] & False, table[1], weight, other, *near[:1], *reach, *near[1:], True)
+    systems = len(p["cell"])
+    other = tuple(random(*shape, like=torch.float64) for shape in ((5,), (5, 3), (systems, 3, 3), (5, 3, 3)))
+    blend = (*atoms, p["mask"] & False, table[1], weight, *other, *near[:1], *reach, *near[1:], True)
     bad = {
         "index": (4, p["neighbors"] + 4),
         "counts": (6, p["counts"] + 3),
@@ -597,14 +599,16 @@ def _table_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
     }
     bad_table = {
         "rows": (8, table[1][:, :, :0]),
-        "step": (13, 0.0),
-        "first": (12, -1.0),
-        "cutoff": (14, -1.0),
+        "step": (16, 0.0),
+        "first": (15, -1.0),
+        "cutoff": (17, -1.0),
     }
+    bad_blend = {"weight": (9, weight[:3]), "other": (10, other[0][:2]), "forces": (11, other[1][:2])}
+    bad_blend |= {"virial": (12, other[2][:0]), "atom_virial": (13, other[3][:2])}
     return [
         Sample("near_weight", (*atoms, *near), bad={**bad, "order": (10, 2.0), "decay": (9, 0.0)}),
-        Sample("pair_table", alone, bad={**bad, **bad_table, "no weight": (10, other)}),
-        Sample("pair_table", blend, bad={**bad, "weight": (9, weight[:3]), "other": (10, other[:2])}),
+        Sample("pair_table", alone, bad={**bad, **bad_table, "no weight": (10, other[0])}),
+        Sample("pair_table", blend, bad={**bad, **bad_blend}),
     ]
 
 

@@ -67,8 +67,8 @@ endforeach()
 target_link_libraries(mdops_cuda PRIVATE build_options torch_cuda_stub)
 
 # Models of the C core on GPUs.
-target_sources(mdops_core PRIVATE source/core/gpu_base.cu source/core/gpu_composed.cu source/core/gpu_list.cu
-  source/core/gpu_model.cu $<TARGET_OBJECTS:gpu_loops>)
+file(GLOB CORE_CUDA_SOURCES CONFIGURE_DEPENDS source/core/*.cu)
+target_sources(mdops_core PRIVATE ${CORE_CUDA_SOURCES} $<TARGET_OBJECTS:gpu_loops>)
 set_target_properties(mdops_core PROPERTIES CUDA_ARCHITECTURES "${MDOPS_CUDA_ARCHITECTURES}"
   CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static)
 target_compile_definitions(mdops_core PRIVATE MDOPS_CORE_CUDA)

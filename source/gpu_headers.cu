@@ -1,6 +1,6 @@
 // A check at every build: the headers with GPU kernels need nothing of PyTorch (this file is compiled without
 // its headers), and more than one source may include them (this one is linked beside those that do).
-#include "angle_moment/gpu_kernels.h"
+#include "angle_moment/gpu_memory.h"
 #include "attention/gpu_run.h"
 #include "displacements/gpu_kernels.h"
 #include "displacements/gpu_pair_sums.h"
@@ -10,8 +10,9 @@
 #include "gemm/gpu_run.h"
 #include "hybrid_potential/gpu_run.h"
 #include "lowbit/gpu_run.h"
+#include "moment_product/gpu_double.h"
 #include "neighbor/gpu_rows.h"
 #include "neighbor_rows/gpu_kernels.h"
 #include "pair_table/gpu_kernels.h"
-#include "spline_moment/gpu_kernels.h"
-#include "spline_potential/gpu_run.h"
+#include "spline_moment/gpu_launch.h"
+#include "spline_potential/gpu_fused.h"

@@ -44,6 +44,7 @@ class Tabulated(Evaluator):
         # A type without energy has no pairs as a centre.
         self._table = mask, model.coefficients.double() * model.has_energy[:, None, None, None]
         self._scalars = model.first, model.step, model.options.rcut
+        self._nothing, self._no_virials = (self._table[1].new_empty(shape) for shape in ((0,), (0, 3, 3)))
         self._near: tuple[Any, ...] = (no_pairs, 1.0, 1.0, 0.0, 1.0)  # of no blend
 
     @classmethod
@@ -66,13 +67,18 @@ class Tabulated(Evaluator):
         check: bool = True,
         weight: torch.Tensor | None = None,
         atom_virial: bool = False,
-        other: torch.Tensor | None = None,
+        other: Answers | None = None,
         near: tuple[Any, ...] | None = None,
     ) -> tuple[Answers, NeighborReport]:
-        """As its base. `weight` (N,): of each atom in what forces and virials are of, 1 unless told. With `other` (N,),
-        energies of another model, and `near`, the arguments near_mask to high of the op, these have a blend's part."""
+        """As its base. `weight` (N,): of each atom in what forces and virials are of, 1 unless told. With `other`,
+        another model's answers with the weights that are left, and `near`, the arguments near_mask to high of the op,
+        answers are the blend's."""
         self._model.refuse_untaken(fparam, aparam)
-        nothing = system.positions.new_empty(0)
+        nothing = self._nothing
+        sums = (nothing,) * 4
+        if other is not None:
+            of_atoms = other.get("atom_virial", self._no_virials)
+            sums = other["atom_energy"], other["forces"], other["virial"], of_atoms
         bias = self._bias(system.types) if self._bias.counts else None
         mask, *scalars = self._near if near is None else near
         energy, forces, virial, within, nearest, of_atoms = pair_table(
@@ -80,7 +86,8 @@ class Tabulated(Evaluator):
             *(neighbors.neighbors, neighbors.images, neighbors.counts),
             *self._table,
             nothing if weight is None else weight,
-            nothing if other is None else other if bias is None else other - bias,
+            sums[0] if other is None or bias is None else sums[0] - bias,
+            *sums[1:],
             mask,
             *self._scalars,
             *scalars,
@@ -122,8 +129,14 @@ class Blended(Evaluator):
             self._finds_near = isinstance(self._evaluators[0], FusedParts) and o.sw_rmax <= max(
                 d.cutoff for _, d, _ in sums_of(model.models[0])
             )
+            reach, specs = model.models[1].cutoff, self._parts[0].neighbors
+            # Then what the net says of its neighbours is true of the table's, too.
+            self._alike = len(specs) == 1 and specs[0].mixed and specs[0].cutoff == reach
+            self._reach = reach
+            names: Any = model.names_1
+            self._near_of_table = _renamed_mask(self._near, names, model.models[1].ntypes)
             if self._finds_near:
-                names: Any = model.names_0
+                names = model.names_0
                 near = _renamed_mask(self._near, names, model.models[0].ntypes)
                 self._evaluators[0] = FusedParts(self._parts[0], near)
         own_names = [getattr(model, f"names_{i}") for i in range(len(self._parts))]
@@ -205,10 +218,7 @@ class Blended(Evaluator):
 
     def _zbl(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
         atoms = (system.positions, system.cell, system.batch, system.types, *neighbors[:3])
-        reach = self._model.models[1].cutoff
-        specs = self._parts[0].neighbors
-        # Then what the net says of its neighbours is true of the table's, too.
-        alike = len(specs) == 1 and specs[0].mixed and specs[0].cutoff == reach
+        reach, alike = self._reach, self._alike
         joined = self._finds_near and self._evaluators[0].covers(self._seen_by(0, system, neighbors)[0])
         if not joined or not alike:
             near, within, nearest = near_weight(*atoms, *self._near)
@@ -223,23 +233,18 @@ class Blended(Evaluator):
             net, net_report = self._part(0, system, neighbors, parameters, silent, atom_virial)
             near = net.pop("near_weight")
         # A GPU is not asked: its step is the same in any case.
-        if not near.is_cuda and not is_recorded(near) and not near.any():
-            if not joined:
-                net, net_report = self._part(
-                    0, system, neighbors, parameters, silent, atom_virial, by=self._alone
-                )
+        elif not near.is_cuda and not is_recorded(near) and not near.any():
+            net, net_report = self._part(
+                0, system, neighbors, parameters, silent, atom_virial, by=self._alone
+            )
             return net, reports(net_report)
-        if not joined:
+        else:
             far = 1 - near if silent is None else (1 - near) * silent
             net, net_report = self._part(0, system, neighbors, parameters, far, atom_virial)
         weight = near if silent is None else near * silent
-        names, ntypes = self._model.names_1, self._parts[1].model.ntypes
-        blend = {"other": net["atom_energy"], "near": _renamed_mask(self._near, names, ntypes)}
-        table, _ = self._part(1, system, neighbors, parameters, weight, atom_virial, **blend)
-        sums = {name: value + table[name] for name, value in net.items() if name != "atom_energy"}
-        # A table's NaN is of atoms that are too near, and those alone have it: 0 is the table's energy of others.
-        energy = torch.lerp(net["atom_energy"], table["atom_energy"], near)
-        return {"atom_energy": energy, **sums}, reports(net_report)
+        blend = {"other": net, "near": self._near_of_table}
+        answers, _ = self._part(1, system, neighbors, parameters, weight, atom_virial, **blend)
+        return answers, reports(net_report)
 
     def _seen_by(self, i: int, system: System, neighbors: NeighborList) -> tuple[System, NeighborList]:
         """As a part has the types."""

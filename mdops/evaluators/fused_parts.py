@@ -119,10 +119,10 @@ class FusedParts(Evaluator):
             first.counts(neighbors.counts),
             *tables.norms,
             [part.padding(system) for part in s.sums],
-            others.absent(),
+            others.absent(tables.no_absent),
             *tables.model,
             torch.cat([others.features, extra], 1) if others.width else extra,
-            system.positions.new_empty(0) if weight is None else weight,
+            tables.no_weight if weight is None else weight,
             *tables.output,
             *tables.scalars,
             *tables.near,
@@ -208,7 +208,7 @@ class _Tables:
 
     Attributes:
         norms: mean to sel; model: tables and nets; output: scale and shift; scalars: cutoff to threshold; near:
-            near_mask to high.
+            near_mask to high; no_absent, no_weight: where nothing is given.
     """
 
     def __init__(
@@ -228,6 +228,8 @@ class _Tables:
         self.norms = tuple([x.contiguous() for x in column] for column in columns)
         self.model = tables, torch.stack(nets)
         self.scalars = _scalars(splines)
+        self.no_absent = [part.sel.new_empty(0, part.ntypes) for part in sums]
+        self.no_weight = sums[0].mean.new_empty(0, dtype=torch.float64)
         index = sums[0].kinds.index
         mask, *reach = near or (index.new_empty(0, 0, dtype=torch.bool), 1.0, 1.0, 0.0, 1.0)
         self.near = mask[index][:, index].contiguous() if near else mask, *reach
@@ -275,13 +277,13 @@ class _Others:
             self._near = self._s.near(self._system, *self._list)
         return self._near
 
-    def absent(self) -> list[torch.Tensor]:
-        """The argument of the op."""
-        found = []
-        for part in self._s.sums:
-            counts = self._s.absent(part, self.near) if self._s.may_differ(part) else None
-            found.append(part.sel.new_empty(0, part.ntypes) if counts is None else counts)
-        return found
+    def absent(self, none: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The argument of the op; `none` where there are none to count."""
+        s = self._s
+        return [
+            empty if not s.may_differ(part) or (counts := s.absent(part, self.near)) is None else counts
+            for part, empty in zip(s.sums, none, strict=True)
+        ]
 
     def report(self, within: torch.Tensor, nearest: torch.Tensor) -> NeighborReport:
         """From what the op says of the sums."""

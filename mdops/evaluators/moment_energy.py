@@ -34,21 +34,22 @@ def moment_energy(
     extra: torch.Tensor,
     kinds: Sequence[torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """e = net(T^T T_<, extra) and de/dA of every atom, from T = A^T C; zero for atoms of no type.
+    """e = net(D, extra) and de/dA of every atom, from T = A^T C; zero for atoms of no type. D is T^T T_<, or of plain
+    sums T.
 
     Both can be differentiated once, by the tables and the layers; not by the moments.
 
     Args:
         nets: the fitting net of each type, or one for all; `supports` tells which will do.
         layers: weight, bias and timestep of each of their layers, if with other inputs than the net's own.
-        axis: M2.
+        axis: M2; 0 for plain sums.
         tables: C / N_sel of each centre's type, (ntypes, P, M).
-        moments: A, (N, P, 4).
+        moments: A, (N, P, 4), of plain sums (N, P, 1).
         extra: (N, E), further inputs of the nets.
         kinds: of each type, the indices of its atoms, int64.
 
     Returns:
-        e (N,), and de/dA (N, P, 4).
+        e (N,), and de/dA, which has the shape of A.
     """
     shapes = [[_repeats(layer) for layer in net.layers] for net in nets]
     weights = [w for net in layers for layer in net for w in layer]
@@ -155,6 +156,28 @@ class DescriptorPasses:
         return grad
 
 
+class _PlainPasses:
+    """D = T = A^T C of plain sums, with the names of `DescriptorPasses`; A is (n, P)."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self.table = table
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        self.a = a
+        return a @ self.table
+
+    def backward(self, grad_d: torch.Tensor) -> torch.Tensor:
+        self.grad_d = grad_d
+        return grad_d @ self.table.t()
+
+    def tangent(self, da: torch.Tensor) -> torch.Tensor:
+        self.da = da
+        return da @ self.table
+
+    def adjoint(self, adjoint_d: torch.Tensor) -> torch.Tensor:
+        return (self.a.t() @ adjoint_d).addmm_(self.da.t(), self.grad_d)
+
+
 class _NetPasses:
     """The passes for the atoms of one net: the descriptors of its types, one after the other, hidden layers and the
     linear layer at the end. What is an atom's stands type after type."""
@@ -164,13 +187,16 @@ class _NetPasses:
     ) -> None:
         parts = zip(weights[::3], weights[1::3], weights[2::3], repeats, strict=True)
         *self.hidden, self.last = (_LayerPasses(*part) for part in parts)
-        self.descriptors = [DescriptorPasses(table, axis) for table in tables]
+        self.descriptors: list[Any] = [
+            DescriptorPasses(table, axis) if axis else _PlainPasses(table) for table in tables
+        ]
+        self.components = 4 if axis else 1
 
     def first(
         self, rows: Sequence[torch.Tensor], extra: torch.Tensor
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """e (n,) and each type's de/dA (4 n_t, P), from A (4 n_t, P)."""
-        self.counts = [len(part) // 4 for part in rows]
+        """e (n,) and each type's de/dA, from A (4 n_t, P), of plain sums (n_t, P)."""
+        self.counts = [len(part) // self.components for part in rows]
         x = _joined([d.forward(part) for d, part in zip(self.descriptors, rows, strict=True)])
         self.features, self.extras = x.shape[1], extra.shape[1]
         x = torch.cat([x, extra], 1) if self.extras else x
@@ -189,7 +215,7 @@ class _NetPasses:
     def second(
         self, u: torch.Tensor, v: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-        """The gradients of the tables and of all weights, from u (n,) and each type's v (4 n_t, P)."""
+        """The gradients of the tables and of all weights, from u (n,) and each type's v, of the shape of A."""
         dx = _joined([d.tangent(part) for d, part in zip(self.descriptors, v, strict=True)])
         dx = torch.nn.functional.pad(dx, (0, self.extras)) if self.extras else dx
         for layer in self.hidden:
@@ -223,7 +249,7 @@ class _MomentEnergy(torch.autograd.Function):
                 [moment_rows(moments, index) for index in kinds[types]], extra[atoms]
             )
             for index, rows in zip(kinds[types], found, strict=True):
-                gradient[index] = rows.unflatten(0, (-1, 4)).transpose(1, 2)
+                gradient[index] = rows.unflatten(0, (-1, moments.shape[2])).transpose(1, 2)
         return energy, gradient
 
     @staticmethod
@@ -244,7 +270,7 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def moment_rows(moments: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """(4 n, P), of these atoms, from (N, P, 4)."""
+    """(C n, P), of these atoms, from (N, P, C)."""
     return moments.transpose(1, 2).index_select(0, index).flatten(0, 1)
 
 

@@ -12,7 +12,7 @@ from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused_training import why_not_truncated
 from mdops.evaluators.low_bit import why_not_exact
 from mdops.evaluators.spline import collocation_on
-from mdops.evaluators.splined import Splined, SplineModel, trained_types, why_not_rows
+from mdops.evaluators.splined import Splined, SplineModel, trained_types
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.ops import NeighborList, pair_forces
@@ -43,12 +43,7 @@ class MomentTraining(Evaluator):
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
-        problem = (
-            SplineModel.why_not(potential)
-            or why_not_rows(potential)
-            or why_not_truncated(potential)
-            or why_not_exact(potential)
-        )
+        problem = SplineModel.why_not(potential) or why_not_truncated(potential) or why_not_exact(potential)
         if problem is not None:
             return problem
         model: Any = potential.model
@@ -91,7 +86,7 @@ class MomentTraining(Evaluator):
         fparam: torch.Tensor | None,
         aparam: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Energies (N,), float64, and dE/dA (N, F * B, 4) of every atom, net by net."""
+        """Energies (N,), float64, and dE/dA (N, F * B, 4 or 1) of every atom, net by net."""
         s, d = self._splines, self._splines.descriptor
         table = s.table() / d.slots
         extra = s.extra_inputs(system, fparam, aparam)

@@ -32,14 +32,18 @@ def pair_table(*args: Any) -> tuple[torch.Tensor, ...]:
     point, to 2.8e-14 eV/A and eV a term; an input that cannot be, a pair nearer than the table begins, or a pair's term
     beyond 1e9, is answered with NaN in all results of its system.
 
-    With `other`, energies e_i of another model, forces and virials get what a blend sum_i (1 - c_i) e_i + c_i t_i has
-    beside the other model's own, of weights 1 - c_i: also (t_i - e_i) dc_i/dx, `weight` being c. The arguments:
+    With `other`, energies e_i of another model, and the forces and virials of their sum with the weights 1 - c_i, the
+    results are those of a blend, (1 - c_i) e_i + c_i t_i, `weight` being c: forces have (t_i - e_i) dc_i/dx, too. The
+    arguments:
 
         positions to counts: as everywhere (docs/ops.md);
         pair_mask (ntypes, ntypes) bool: pairs of types that are left out;
         coefficients (ntypes, ntypes, n, 4) float64: the cubics of u between `first` and `first + n step`, of each
         centre and neighbour, in x of [0, 1], that of x^3 first, eV. Beyond them and the cutoff u is 0, below NaN;
-        weight, other (N,) float64, or (0,): 1, and no blend. Where the weight is 0, t_i is given as 0;
+        weight, other (N,) float64, or (0,): 1, and no blend. Where the weight is 0 the table is not looked at: t_i is
+        given as 0;
+        other_forces (N, 3), other_virial (S, 3, 3), other_atom_virial (N, 3, 3) float64, or (0, 3, 3) where that is not
+        asked for: of a blend; otherwise (0,);
         near_mask to high: those of `near_weight`, for a blend;
         first, step, cutoff, A; atom_virial: whether that is asked for.
 

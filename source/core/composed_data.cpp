@@ -42,6 +42,14 @@ SumsData<T>::SumsData(const File& file, const Json& about, const std::string& pr
   shift = file.numbers<double>(prefix + "shift", {ntypes});
 }
 
+template <class T>
+std::vector<DenseLayer<T>> SumsData<T>::layers(int k, std::vector<T>& first) const {
+  std::vector<DenseLayer<T>> found = packed_layers(net, nets.data() + k * net_size(net));
+  first = unfolded_weights(shapes, net, found[0].weight);
+  found[0].weight = first.data();
+  return found;
+}
+
 TableData::TableData(const File& file, const Json& about, const std::string& prefix, int64_t ntypes)
     : mask(bools(file.flags(prefix + "pair_mask", {ntypes, ntypes}))),
       coefficients(file.numbers<double>(prefix + "coefficients", {ntypes, ntypes, -1, 4})),
@@ -76,6 +84,15 @@ ComposedData::ComposedData(const File& file, const Json& about, const std::strin
   if (members.size() != 2 || !members[1].at("is_table").as_bool())
     damaged("its blend is not of a model and a table");
 }
+
+ComposedData::ComposedData(double cutoff_, double shortest_, int64_t ntypes)
+    : cutoff(cutoff_),
+      shortest(shortest_),
+      closest(0),
+      bias(ntypes, 0.0),
+      has_energy(ntypes, 1),
+      all_have_energy(true),
+      factors{1.0} {}
 
 const Parameters& common_parameters(const std::vector<const Parameters*>& members) {
   static const Parameters none;

@@ -27,6 +27,10 @@ struct SumsData {
 
   SumsData(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
            int64_t ntypes, int64_t other_features);
+
+  // The layers of a net, the output layer last, whose first takes all features in DeePMD-kit's order; `first`
+  // gets its weights.
+  std::vector<DenseLayer<T>> layers(int net, std::vector<T>& first) const;
 };
 
 struct TableData {
@@ -51,10 +55,28 @@ struct ComposedData {
   NearArgs near{};
 
   ComposedData(const File& file, const Json& about, const std::string& precision, int64_t ntypes);
+  // Of one model alone.
+  ComposedData(double cutoff, double shortest, int64_t ntypes);
 };
 
 // Which parameters a model takes whose members take these, the same where they take any; null: none.
 const Parameters& common_parameters(const std::vector<const Parameters*>& members);
+
+// The atoms of a call, on the CPU or a GPU, as the kernels of pair tables read them.
+template <class Call>
+ListArgs list_of(const Call& call, int ntypes) {
+  return {call.positions,
+          call.cell,
+          call.systems,
+          call.types,
+          call.rows.neighbors.data(),
+          call.rows.images.data(),
+          call.rows.counts.data(),
+          call.all,
+          1,
+          call.rows.width,
+          ntypes};
+}
 
 // The number, which must be above zero.
 double positive(const Json& about, const char* name);

@@ -53,10 +53,10 @@ template <class T>
 OtherParts<T> read_others(const File& file, const Json& about, const std::string& prefix,
                           const std::string& precision, int64_t ntypes) {
   OtherParts<T> others(static_cast<int>(ntypes));
-  const Json* const found = about.find("others");
-  for (size_t k = 0; found && k < found->as_list().size(); ++k)
-    others.descriptors.push_back(other_descriptor<T>(
-        file, found->as_list()[k], prefix + "other." + std::to_string(k) + ".", precision, ntypes));
+  const std::vector<Json>& found = others_of(about);
+  for (size_t k = 0; k < found.size(); ++k)
+    others.descriptors.push_back(
+        other_descriptor<T>(file, found[k], other_prefix(prefix, k), precision, ntypes));
   return others;
 }
 
@@ -70,8 +70,8 @@ class SumsPart : public Part {
         own_(file, about, prefix, precision, ntypes, others_.width()) {
     limits_ = own_.limits;
     for (size_t k = 0; k < others_.descriptors.size(); ++k)
-      add_limits(others_.descriptors[k]->mixed, others_.descriptors[k]->sel, static_cast<int64_t>(k) * ntypes,
-                 static_cast<int>(ntypes), other_limits_);
+      add_limits(others_.descriptors[k]->data().mixed, others_.descriptors[k]->data().sel,
+                 static_cast<int64_t>(k) * ntypes, static_cast<int>(ntypes), other_limits_);
     parameters[0] = &own_.inputs.fparam, parameters[1] = &own_.inputs.aparam;
     other_is_widest_ =
         !others_.empty() && (own_.sums.empty() || others_reach() > own_.sums[own_.widest]->cutoff);
@@ -101,8 +101,8 @@ class SumsPart : public Part {
       PotentialArgs<T>& args = args_[p];
       args.positions = atoms.places, args.cell = atoms.cell;
       args.batch = atoms.systems, args.types = atoms.types;
-      args.neighbors = atoms.rows->neighbors.data(), args.images = atoms.rows->images.data();
-      args.counts = atoms.rows->counts.data(), args.list_width = atoms.rows->width;
+      args.neighbors = atoms.rows.neighbors.data(), args.images = atoms.rows.images.data();
+      args.counts = atoms.rows.counts.data(), args.list_width = atoms.rows.width;
       // Of type 0, as mean is zero.
       args.places.padding = p < own_.sums.size() && own_.sums[p]->mixed ? atoms.systems : nullptr;
       args.extra = extra_.data(), args.atoms = atoms.all;
@@ -119,7 +119,7 @@ class SumsPart : public Part {
   }
 
  private:
-  double others_reach() const { return others_.descriptors[others_.widest()]->reach; }
+  double others_reach() const { return others_.descriptors[others_.widest()]->data().reach; }
 
   OtherParts<T> others_;
   const SumsData<T> own_;
@@ -127,21 +127,6 @@ class SumsPart : public Part {
   std::vector<PotentialArgs<T>> args_;
   std::vector<T> extra_, grad_extra_, nearest_;
 };
-
-ListArgs list_of(const Atoms& atoms, int ntypes) {
-  const Rows& rows = *atoms.rows;
-  return {atoms.positions,
-          atoms.cell,
-          atoms.systems,
-          atoms.types,
-          rows.neighbors.data(),
-          rows.images.data(),
-          rows.counts.data(),
-          atoms.all,
-          1,
-          rows.width,
-          ntypes};
-}
 
 // A pair table, alone or as what a blend has near atoms.
 class TablePart : public Part {

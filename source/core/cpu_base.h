@@ -16,7 +16,7 @@ struct Atoms {
   int64_t centers, all;
   const double *positions, *places, *cell;  // places: positions with a fourth column
   const int32_t *types, *systems;
-  const Rows* rows;
+  const Rows& rows;
   const double *fparam, *aparam;
 };
 
@@ -57,7 +57,7 @@ class CpuBase : public Model {
     const Atoms atoms{input.atoms,     all,
                       input.positions, places.data(),
                       box.cell,        list ? list->types.data() : input.types,
-                      systems_.data(), list ? &list->rows : &rows_,
+                      systems_.data(), list ? list->rows : rows_,
                       input.fparam,    input.aparam};
     evaluate(atoms, output);
   }

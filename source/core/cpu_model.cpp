@@ -41,14 +41,14 @@ class CpuModel : public CpuBase {
     args.cell = atoms.cell;
     args.batch = atoms.systems;
     args.types = atoms.types;
-    args.neighbors = atoms.rows->neighbors.data();
-    args.images = atoms.rows->images.data();
-    args.counts = atoms.rows->counts.data();
+    args.neighbors = atoms.rows.neighbors.data();
+    args.images = atoms.rows.images.data();
+    args.counts = atoms.rows.counts.data();
     args.places.padding = sums_.mixed ? atoms.systems : nullptr;  // of type 0, as mean is zero
     args.extra = extra_.data();
     args.atoms = atoms.all;
     args.systems = 1;
-    args.list_width = atoms.rows->width;
+    args.list_width = atoms.rows.width;
 
     energy_.assign(centers, 0.0);
     within_.assign(centers * args.ntypes, 0);

@@ -18,7 +18,10 @@ int copy_threads(int threads) {
 }  // namespace
 
 GpuBase::GpuBase(const Json& about, const Request& request)
-    : Model(about, request), index_(request.gpu), search_(request.gpu, ntypes()) {
+    : Model(about, request),
+      index_(request.gpu),
+      is_double_(request.precision == "float64"),
+      search_(request.gpu, ntypes()) {
   const OnGpu here(index_);
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreate(&stream));
@@ -34,7 +37,8 @@ void GpuBase::set_threads(int threads) {
 mdops_info GpuBase::info() const {
   const std::lock_guard<std::mutex> lock(guard_);
   mdops_info info = Model::info();
-  info.precision = MDOPS_FLOAT32, info.gpu = index_, info.threads = pool_->size();
+  info.precision = is_double_ ? MDOPS_FLOAT64 : MDOPS_FLOAT32, info.gpu = index_,
+  info.threads = pool_->size();
   return info;
 }
 
@@ -76,7 +80,7 @@ void GpuBase::compute(const mdops_input& input, mdops_output& output) {
     if (!input.list) search_.run(input, positions, cutoff_, stream(), rows_);
     const GpuRows& rows = input.list ? rows_on_gpu(*input.list, index_, stream()) : rows_;
     const double* const cell = cell_.copy(Box(input).cell, 9, stream());
-    evaluate({input, input.atoms, all, positions, cell, zeros(all), rows}, output);
+    evaluate({input, input.atoms, all, positions, cell, rows.types.data(), zeros(all), rows}, output);
   });
 }
 
@@ -92,8 +96,8 @@ void GpuBase::bring(const GpuCall& call, const GpuAnswers& answers, mdops_output
 
 void GpuBase::set(const GpuCall& call, StepArgs& args) const {
   args.positions = call.positions, args.atoms = static_cast<int>(call.all), args.cell = call.cell;
-  args.batch = call.zeros, args.systems = 1;
-  args.types = call.rows.types.data();
+  args.batch = call.systems, args.systems = 1;
+  args.types = call.types;
   args.neighbors = call.rows.neighbors.data(), args.images = call.rows.images.data();
   args.counts = call.rows.counts.data(), args.list_width = static_cast<int>(call.rows.width);
 }
@@ -107,17 +111,17 @@ const int32_t* GpuBase::zeros(int64_t all) {
   return zeros_.data();
 }
 
-const float* GpuBase::extra(const GpuCall& call, const ExtraInputs<float>& inputs,
-                            GpuArray<float>& to) const {
+template <class T>
+const T* GpuBase::extra(const GpuCall& call, const ExtraInputs<T>& inputs, GpuArray<T>& to) const {
   const int64_t columns = inputs.width();
   if (!columns) return nullptr;
   std::vector<int32_t> kinds(call.centers);
   const double* const given = inputs.aparam.size() ? call.input.aparam : nullptr;
   std::vector<double> atomic(given ? call.centers * inputs.aparam.size() : 0);
-  fetch(call.rows.types.data(), call.centers, kinds.data());
+  fetch(call.types, call.centers, kinds.data());
   fetch(given, atomic.size(), atomic.data());
   check_cuda(cudaStreamSynchronize(stream()));
-  std::vector<float> here;
+  std::vector<T> here;
   const double* const frame = inputs.fparam.size() ? call.input.fparam : nullptr;
   inputs.fill(frame, atomic.data(), kinds.data(), call.centers, here);
   here.resize(call.all * columns);
@@ -125,6 +129,9 @@ const float* GpuBase::extra(const GpuCall& call, const ExtraInputs<float>& input
   check_cuda(cudaStreamSynchronize(stream()));  // `here` goes
   return to.data();
 }
+
+template const float* GpuBase::extra(const GpuCall&, const ExtraInputs<float>&, GpuArray<float>&) const;
+template const double* GpuBase::extra(const GpuCall&, const ExtraInputs<double>&, GpuArray<double>&) const;
 
 void GpuBase::refuse_first(const Judge& judge, int64_t atom, mdops_output& output) const {
   std::vector<int32_t> within(judge.counts());

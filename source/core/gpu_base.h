@@ -32,7 +32,7 @@ struct GpuCall {
   const mdops_input& input;
   int64_t centers, all;
   const double *positions, *cell;
-  const int32_t* zeros;  // of each atom: its system, and the type of absent neighbours
+  const int32_t *types, *systems;  // types: -1 for ghosts, too; systems: zeros
   const GpuRows& rows;
 };
 
@@ -62,7 +62,8 @@ class GpuBase : public Model {
   // What of a kernel's arguments is the call's.
   void set(const GpuCall& call, StepArgs& args) const;
   // What the nets see besides features; formed on the host, as models that take any are few.
-  const float* extra(const GpuCall& call, const ExtraInputs<float>& inputs, GpuArray<float>& to) const;
+  template <class T>
+  const T* extra(const GpuCall& call, const ExtraInputs<T>& inputs, GpuArray<T>& to) const;
 
  protected:
   GpuBase(const Json& about, const Request& request);
@@ -76,6 +77,7 @@ class GpuBase : public Model {
   void refuse_first(const Judge& judge, int64_t atom, mdops_output& output) const;
 
   const int index_;
+  const bool is_double_;
 
  private:
   struct DestroyStream {

@@ -6,24 +6,15 @@
 
 #include "core/composed_data.h"
 #include "core/error.h"
-#include "core/gpu_base.h"
-#include "hybrid_potential/gpu_loops.h"
+#include "core/gpu_parts.h"
+#include "core/gpu_sums.h"
 #include "pair_table/gpu_loops.h"
 
 namespace mdops::core {
 
 namespace {
 
-constexpr int kThreads = 256;
-
-__device__ inline int64_t thread_number() {
-  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-
-__global__ void add_kernel(const double* from, double factor, int64_t count, double* to) {
-  const int64_t k = thread_number();
-  if (k < count) to[k] += factor * from[k];
-}
+constexpr int kThreads = kNumberThreads;
 
 // 1 for atoms of types that have an energy, 0 for the others.
 __global__ void counted_kernel(const int32_t* types, const uint8_t* has_energy, int64_t atoms,
@@ -60,149 +51,6 @@ __global__ void finish_kernel(const int32_t* types, const uint8_t* has_energy, c
   if (i >= atoms) return;
   const int type = types[i];
   energy[i] = type < 0 || !has_energy[type] ? 0.0 : energy[i] + bias[type];
-}
-
-// What a part answers with, memory that the parts share: energies (all,) without weights, the rest with them.
-struct PartAnswer {
-  GpuArray<double> energy, forces, virial, atom_virial;
-  GpuArray<char> memory;
-
-  void resize(int64_t all, bool of_atoms) {
-    energy.resize(all), forces.resize(3 * all), virial.resize(9);
-    if (of_atoms) atom_virial.resize(9 * all);
-  }
-};
-
-class GpuPart {
- public:
-  virtual ~GpuPart() = default;
-  // With weights of the atoms, or null.
-  virtual void run(const GpuCall& call, const double* weight, bool of_atoms, PartAnswer& answer) = 0;
-  // What there is to say of the neighbours of `run`.
-  virtual void ask(const GpuCall& call, double closest) = 0;
-  const Judge& judge() const { return judge_; }
-  const Parameters* parameters[2] = {};  // of frames and atoms
-
- protected:
-  explicit GpuPart(const GpuBase& of) : base_(of) {}
-
-  const GpuBase& base_;
-  Judge judge_;
-};
-
-// A standard model of descriptors of sums.
-class GpuSumsPart : public GpuPart {
- public:
-  GpuSumsPart(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
-              const Request& request, int32_t ntypes)
-      : GpuPart(of) {
-    const Json* const others = about.find("others");
-    if (others && !others->as_list().empty())
-      throw Error(
-          MDOPS_UNSUPPORTED,
-          "on GPUs this library has sums over neighbours and pair tables, not descriptors of angles or "
-          "with layers of attention: load it for the CPU");
-    const SumsData<float> own(file, about, prefix, request.precision, ntypes, 0);
-    inputs_ = own.inputs, widest_ = own.widest;
-    cutoff_ = own.sums[widest_]->cutoff;
-    parameters[0] = &inputs_.fparam, parameters[1] = &inputs_.aparam;
-    const cudaStream_t stream = base_.stream();
-    judge_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
-    scale_.copy(own.scale.data(), own.scale.size(), stream);
-    shift_.copy(own.shift.data(), own.shift.size(), stream);
-    for (size_t p = 0; p < own.sums.size(); ++p) {
-      StepArgs args{};
-      sums_.push_back(std::make_unique<GpuSums>(*own.sums[p], own.shapes[p], args, stream));
-      args.scale = scale_.data(), args.shift = shift_.data();
-      args.extra_size = own.net.extra, args.nets = own.count, args.systems = 1;
-      mixed_.push_back(own.sums[p]->mixed);
-      args_.push_back(args);
-    }
-    StepArgs& p = args_[widest_];
-    p.net.net = hybrid_net(own.shapes, own.net);
-    const std::string refusal = hybrid_refusal(base_.of("load").limits(), p.net.net, args_);
-    if (!refusal.empty()) throw Error(MDOPS_UNSUPPORTED, "on this GPU it cannot be: " + refusal);
-    p.net.net_size = hybrid_packed_size(p.net.net);
-    p.net.nets = nets_.resize(own.count * p.net.net_size);
-    for (int k = 0; k < own.count; ++k) upload(own, k);
-  }
-
-  void run(const GpuCall& call, const double* weight, bool of_atoms, PartAnswer& answer) override {
-    const int64_t all = call.all, counts = static_cast<int64_t>(args_.size()) * args_[0].ntypes;
-    const float* const extra = base_.extra(call, inputs_, extra_);
-    std::vector<StepArgs> parts = args_;
-    for (size_t k = 0; k < parts.size(); ++k) {
-      base_.set(call, parts[k]);
-      parts[k].places.padding = mixed_[k] ? call.zeros : nullptr;  // of type 0, as mean is zero
-      parts[k].extra = extra;
-    }
-    StepArgs& p = parts[widest_];
-    p.energy = answer.energy.data(), p.forces = answer.forces.data(), p.virial = answer.virial.data();
-    p.nearest = nearest_.resize(all);
-    if (of_atoms && all) p.atom_virial = answer.atom_virial.data();
-    const HybridOut out{weight, grad_extra_.resize(all * p.extra_size), within_.resize(all * counts)};
-    const Gpu gpu = base_.of("compute");
-    void* const memory = answer.memory.resize(hybrid_bytes(gpu, parts, widest_, out));
-    run_hybrid(gpu, parts, widest_, out, memory);
-  }
-
-  void ask(const GpuCall& call, double closest) override {
-    const int counts = static_cast<int>(args_.size()) * args_[0].ntypes;
-    judge_.ask(base_.of("compute"),
-               Judged<float>{nullptr, nearest_.data(), within_.data(), counts, cutoff_, closest},
-               call.centers);
-  }
-
- private:
-  void upload(const SumsData<float>& own, int net) {
-    const cudaStream_t stream = base_.stream();
-    std::vector<DenseLayer<float>> layers = packed_layers(own.net, own.nets.data() + net * net_size(own.net));
-    const std::vector<float> first = unfolded_weights(own.shapes, own.net, layers[0].weight);
-    layers[0].weight = first.data();
-    int64_t inputs = own.net.neurons[0] ? static_cast<int64_t>(first.size()) / own.net.neurons[0] : 0;
-    std::vector<GpuArray<float>> numbers(3 * layers.size());
-    for (size_t n = 0; n < layers.size(); ++n) {
-      const bool hidden = n + 1 < layers.size();
-      const int64_t outputs = hidden ? own.net.neurons[n] : 1;
-      layers[n].weight = numbers[3 * n].copy(layers[n].weight, inputs * outputs, stream);
-      layers[n].bias = numbers[3 * n + 1].copy(layers[n].bias, outputs, stream);
-      if (hidden) layers[n].timestep = numbers[3 * n + 2].copy(layers[n].timestep, outputs, stream);
-      inputs = outputs;
-    }
-    const NetArgs& to = args_[widest_].net;
-    GpuArray<float> folded;
-    pack_hybrid(base_.of("load"), own.shapes, to.net, own.net.extra, layers,
-                folded.resize(hybrid_folded_size(to.net)), nets_.data() + net * to.net_size);
-    check_cuda(cudaStreamSynchronize(stream));
-  }
-
-  double cutoff_ = 0;
-  int widest_ = 0;
-  std::vector<bool> mixed_;
-  ExtraInputs<float> inputs_;
-  std::vector<std::unique_ptr<GpuSums>> sums_;
-  std::vector<StepArgs> args_;
-  GpuArray<float> nets_;
-  GpuArray<double> scale_, shift_;
-
-  // Of the last call: memory.
-  GpuArray<float> extra_, grad_extra_, nearest_;
-  GpuArray<int32_t> within_;
-};
-
-ListArgs list_of(const GpuCall& call, int ntypes) {
-  const GpuRows& rows = call.rows;
-  return {call.positions,
-          call.cell,
-          call.zeros,
-          rows.types.data(),
-          rows.neighbors.data(),
-          rows.images.data(),
-          rows.counts.data(),
-          call.all,
-          1,
-          rows.width,
-          ntypes};
 }
 
 // A pair table, alone or as what a blend has near atoms.
@@ -271,10 +119,15 @@ class GpuTablePart : public GpuPart {
 class ComposedGpuModel : public GpuBase {
  public:
   ComposedGpuModel(const File& file, const Json& about, const Request& request)
-      : GpuBase(about, request), whole_(file, about, request.precision, ntypes()) {
+      : GpuBase(about, request), whole_(data_of(file, about, request)) {
     const OnGpu here(index_);
     cutoff_ = whole_.cutoff, shortest_ = whole_.shortest;
     on_device([&] {
+      if (is_alone(about)) {
+        parts_.push_back(sole_part(*this, file, about, request, ntypes()));
+        takes(*parts_[0]->parameters[0], *parts_[0]->parameters[1]);
+        return put_there();
+      }
       const std::vector<Json>& members = about.at("members").as_list();
       std::vector<const Parameters*> parameters[2];
       for (size_t m = 0; m < members.size(); ++m) {
@@ -283,17 +136,12 @@ class ComposedGpuModel : public GpuBase {
           parts_.push_back(
               std::make_unique<GpuTablePart>(*this, file, members[m], prefix, request, ntypes()));
         else
-          parts_.push_back(std::make_unique<GpuSumsPart>(*this, file, members[m], prefix, request, ntypes()));
+          parts_.push_back(standard_part(*this, file, members[m], prefix, request, ntypes()));
         for (int k = 0; k < 2; ++k) parameters[k].push_back(parts_[m]->parameters[k]);
       }
       takes(common_parameters(parameters[0]), common_parameters(parameters[1]));
       if (whole_.blends) table_ = static_cast<GpuTablePart*>(parts_[1].get());
-      has_energy_.copy(whole_.has_energy.data(), whole_.has_energy.size(), stream());
-      bias_.copy(whole_.bias.data(), whole_.bias.size(), stream());
-      near_ = whole_.near;
-      if (whole_.blends)
-        near_.pair_mask = near_mask_.copy(whole_.near_mask.get(), int64_t{ntypes()} * ntypes(), stream());
-      check_cuda(cudaStreamSynchronize(stream()));
+      put_there();
     });
   }
 
@@ -306,37 +154,56 @@ class ComposedGpuModel : public GpuBase {
     gpu.clear(energy_.resize(all), 8 * all), gpu.clear(forces_.resize(3 * all), 24 * all);
     gpu.clear(virial_.resize(9), 72);
     if (of_atoms) gpu.clear(atom_virial_.resize(9 * all), 72 * all);
-    launch(counted_kernel, all, call.rows.types.data(), has_energy_.data(), all, counted_.resize(all));
+    launch(counted_kernel, all, call.types, has_energy_.data(), all, counted_.resize(all));
     if (whole_.blends)
       blend(call, of_atoms);
     else
       sum(call, of_atoms);
-    launch(finish_kernel, all, call.rows.types.data(), has_energy_.data(), bias_.data(), all, energy_.data());
+    launch(finish_kernel, all, call.types, has_energy_.data(), bias_.data(), all, energy_.data());
     total_.ask(gpu, Judged<double>{energy_.data(), nullptr, nullptr, 0, cutoff_, 0}, call.centers);
     bring(call, {energy_.data(), forces_.data(), virial_.data(), atom_virial_.data()}, output);
     conclude(output);
   }
 
  private:
+  // A file with one descriptor of sums has no members.
+  static bool is_alone(const Json& about) { return about.at("version").as_integer() == 1; }
+  ComposedData data_of(const File& file, const Json& about, const Request& request) const {
+    if (!is_alone(about)) return ComposedData(file, about, request.precision, ntypes());
+    return ComposedData(positive(about, "cutoff"),
+                        about.at("grids").at(request.precision).at("r_min").as_number(), ntypes());
+  }
+
+  void put_there() {
+    has_energy_.copy(whole_.has_energy.data(), whole_.has_energy.size(), stream());
+    bias_.copy(whole_.bias.data(), whole_.bias.size(), stream());
+    near_ = whole_.near;
+    if (whole_.blends)
+      near_.pair_mask = near_mask_.copy(whole_.near_mask.get(), int64_t{ntypes()} * ntypes(), stream());
+    check_cuda(cudaStreamSynchronize(stream()));
+  }
+
   template <class... Parameters, class... Args>
   void launch(void (*kernel)(Parameters...), int64_t count, const Args&... args) const {
-    of("compute").launch(kernel, blocks_for(count, kThreads), kThreads, 0, args...);
+    launch_numbers(of("compute"), kernel, count, args...);
   }
 
   // The atoms' weights; null: 1.
   const double* weights() const { return whole_.all_have_energy ? nullptr : counted_.data(); }
 
   void add(const GpuCall& call, double factor, bool of_atoms) {
-    launch(add_kernel, 3 * call.all, answer_.forces.data(), factor, 3 * call.all, forces_.data());
-    launch(add_kernel, 9, answer_.virial.data(), factor, 9, virial_.data());
+    launch(add_kernel<double>, 3 * call.all, answer_.forces.data(), factor, 3 * call.all, forces_.data());
+    launch(add_kernel<double>, 9, answer_.virial.data(), factor, 9, virial_.data());
     if (of_atoms)
-      launch(add_kernel, 9 * call.all, answer_.atom_virial.data(), factor, 9 * call.all, atom_virial_.data());
+      launch(add_kernel<double>, 9 * call.all, answer_.atom_virial.data(), factor, 9 * call.all,
+             atom_virial_.data());
   }
 
   void sum(const GpuCall& call, bool of_atoms) {
     for (size_t m = 0; m < parts_.size(); ++m) {
       parts_[m]->run(call, weights(), of_atoms, answer_);
-      launch(add_kernel, call.all, answer_.energy.data(), whole_.factors[m], call.all, energy_.data());
+      launch(add_kernel<double>, call.all, answer_.energy.data(), whole_.factors[m], call.all,
+             energy_.data());
       add(call, whole_.factors[m], of_atoms);
       parts_[m]->ask(call, whole_.closest);
     }
@@ -366,22 +233,25 @@ class ComposedGpuModel : public GpuBase {
 
   // What the judges found.
   void conclude(mdops_output& output) const {
+    std::vector<const Judge*> judges;
+    for (const auto& part : parts_)
+      for (const Judge* const judge : part->judges()) judges.push_back(judge);
     Verdict all = total_.verdict();
-    for (const auto& part : parts_) {
-      Verdict found = part->judge().verdict();
+    for (const Judge* const judge : judges) {
+      Verdict found = judge->verdict();
       found.energy = 0;
       join(all, found);
     }
     output.energy = all.energy, output.nearest = all.nearest;
     if (all.same != kNone) refuse_place(all.same, output);
-    for (const auto& part : parts_) {
-      const Verdict found = part->judge().verdict();
+    for (const Judge* const judge : judges) {
+      const Verdict found = judge->verdict();
       if (found.close != kNone)
-        refuse_close(found.close, part->judge().nearest(found.close, stream()), whole_.closest, output);
+        refuse_close(found.close, judge->nearest(found.close, stream()), whole_.closest, output);
     }
-    for (const auto& part : parts_) {
-      const Verdict found = part->judge().verdict();
-      if (found.crowded != kNone) refuse_first(part->judge(), found.crowded, output);
+    for (const Judge* const judge : judges) {
+      const Verdict found = judge->verdict();
+      if (found.crowded != kNone) refuse_first(*judge, found.crowded, output);
     }
   }
 

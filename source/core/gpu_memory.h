@@ -75,6 +75,15 @@ class GpuArray {
 template <class T>
 using HostArray = GpuArray<T, true>;
 
+// Columns of rows that are so many numbers apart.
+template <class T>
+void copy_columns(const T* from, int64_t from_apart, T* to, int64_t to_apart, int64_t columns, int64_t rows,
+                  cudaStream_t stream) {
+  if (!columns || !rows) return;
+  check_cuda(cudaMemcpy2DAsync(to, to_apart * sizeof(T), from, from_apart * sizeof(T), columns * sizeof(T),
+                               rows, cudaMemcpyDeviceToDevice, stream));
+}
+
 // Whether CUDA knows nothing of the memory, and would copy it by one thread.
 inline bool is_pageable(const void* memory) {
   cudaPointerAttributes about{};

@@ -11,6 +11,7 @@ namespace mdops::core {
 namespace {
 
 constexpr int kParts = 2;  // float32's accuracy in the nets' products
+using Step = FusedStep<kParts>;
 
 class GpuModel : public GpuBase {
  public:
@@ -29,7 +30,7 @@ class GpuModel : public GpuBase {
       args_.extra_size = nets.shape.extra, args_.nets = nets.count;
       args_.net.net = net_shape(nets.shape);
       const std::string refusal =
-          step_refusal(of("load").limits(), nets.shape, args_.ntypes, args_.moment_rows(), kParts);
+          Step::refusal(of("load").limits(), nets.shape, args_.ntypes, args_.moment_rows());
       if (!refusal.empty()) throw Error(MDOPS_UNSUPPORTED, "on this GPU it cannot be: " + refusal);
       upload(nets);
     });
@@ -39,14 +40,14 @@ class GpuModel : public GpuBase {
   void evaluate(const GpuCall& call, mdops_output& output) override {
     StepArgs p = args_;
     set(call, p);
-    p.places.padding = mixed_ ? call.zeros : nullptr;  // of type 0, as mean is zero
+    p.places.padding = mixed_ ? call.systems : nullptr;  // of type 0, as mean is zero
     p.extra = extra(call, extra_inputs_, extra_);
     p.energy = energy_.resize(call.all), p.forces = forces_.resize(3 * call.all);
     p.virial = virial_.resize(9);
     p.within = within_.resize(call.all * p.ntypes), p.nearest = nearest_.resize(call.all);
     if (output.atom_virial && call.all) p.atom_virial = atom_virial_.resize(9 * call.all);
     const Gpu gpu = of("compute");
-    run_step(gpu, p, kParts, memory_.resize(step_bytes(gpu, p, kParts)));
+    Step::run(gpu, p, memory_.resize(Step::bytes(gpu, p)));
     judge_.ask(gpu, Judged<float>{p.energy, p.nearest, p.within, p.ntypes, cutoff_, 0}, call.centers);
     bring(call, {p.energy, p.forces, p.virial, p.atom_virial}, output);
     const Verdict found = judge_.verdict();
@@ -71,7 +72,7 @@ class GpuModel : public GpuBase {
       };
       std::vector<DenseLayer<float>> layers;
       for (int n = 0; n <= nets.shape.layers; ++n) layers.push_back({there(n, 0), there(n, 1), there(n, 2)});
-      pack_net(of("load"), nets.shape, layers, kParts, folded.data(), nets_.data() + k * args_.net.net_size);
+      Step::pack(of("load"), nets.shape, layers, folded.data(), nets_.data() + k * args_.net.net_size);
       check_cuda(cudaStreamSynchronize(stream()));
     }
   }
@@ -94,13 +95,12 @@ class GpuModel : public GpuBase {
 }  // namespace
 
 std::unique_ptr<Model> gpu_model(const File& file, const Json& about, const Request& request) {
-  if (request.precision != "float32")
-    throw Error(MDOPS_UNSUPPORTED, "on a GPU this library computes in float32: float64 is the CPU's");
   const int count = gpu_count();
   if (request.gpu >= count)
     throw Error(MDOPS_DEVICE, "there is no cuda:" + std::to_string(request.gpu) + ": this process sees " +
                                   std::to_string(count) + " GPUs");
-  if (about.at("version").as_integer() > 1) return composed_gpu_model(file, about, request);
+  if (about.at("version").as_integer() > 1 || request.precision == "float64")
+    return composed_gpu_model(file, about, request);
   return std::make_unique<GpuModel>(file, about, request);
 }
 

@@ -78,8 +78,8 @@ typedef struct mdops_options {
   /* Threads to compute with; 0: OMP_NUM_THREADS, or as many as there are processors for this process. On a
    * GPU they copy from and to the host's memory; 0: four at most. */
   int32_t threads;
-  /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". A GPU computes in float32, of sums
-   * over neighbours and pair tables (docs/core.md); see "GPUs" below. */
+  /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". Layers of attention compute in float32
+   * alone on a GPU (docs/core.md); see "GPUs" below. */
   const char* device;
 } mdops_options;
 
@@ -192,8 +192,8 @@ typedef struct mdops_output {
  *
  * GPUs: positions, types, aparam, forces, atom_energy and atom_virial may be in the model's GPU's memory; the
  * rest is not. The call waits for its results. What the caller's kernels write must be there, or come in the
- * default stream. Sums are of integers: the same bits in every run; a pair's force beyond 131,072 eV/A makes
- * all answers NaN. The current device of the thread is what it was before. */
+ * default stream. Sums are of integers: the same bits in every run; in float32 a pair's force beyond 131,072
+ * eV/A makes all answers NaN. The current device of the thread is what it was before. */
 MDOPS_API int mdops_compute(mdops_model* model, const mdops_input* input, mdops_output* output);
 
 /* ---- Several models ---- */

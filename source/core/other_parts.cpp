@@ -27,33 +27,13 @@ class Scratch {
   Lines<T> lines_;
 };
 
-int64_t positive_integer(const Json& about, const char* name) {
-  const int64_t value = about.at(name).as_integer();
-  if (value < 1 || value > kMostNumbers) damaged(std::string("its `") + name + "` is out of range");
-  return value;
-}
-
 template <class T>
 class Angles : public Other<T> {
  public:
-  Angles(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
-         int64_t types)
-      : Other<T>(file, about, prefix, precision, types) {
-    const Json& knots = about.at("grids").at(precision);
-    const int64_t exponent = knots.at("exponent").as_integer(), octaves = knots.at("octaves").as_integer();
-    const int64_t fineness = knots.at("fineness").as_integer();
-    const std::string refusal = angle_grid_refusal(exponent, octaves, fineness);
-    if (!refusal.empty()) damaged(refusal);
-    if (types > kMostAngleTypes) damaged("its types are too many");
-    grid_ = {static_cast<int>(exponent), static_cast<int>(octaves), static_cast<int>(fineness)};
-    const int64_t pairs = types * (types + 1) / 2, gated = about.at("gated").as_bool();
-    this->channels = positive_integer(about, "width");
-    tables_ = file.numbers<T>(prefix + precision + ".tables",
-                              {1 + gated, pairs, grid_.pieces(), this->channels, kAngleRow});
-    functions_ = {tables_.data(), gated ? tables_.data() + tables_.size() / 2 : nullptr,
-                  static_cast<int>(this->channels)};
-  }
+  template <class... From>
+  explicit Angles(const From&... from) : own_(from...), functions_(own_.functions(own_.tables.data())) {}
 
+  const OtherData<T>& data() const override { return own_; }
   std::unique_ptr<typename Other<T>::Worker> worker() const override {
     return std::make_unique<Worker>(*this);
   }
@@ -63,12 +43,12 @@ class Angles : public Other<T> {
     return {block.displacements.data(),
             block.counts.data(),
             block.types.data(),
-            this->std.data(),
-            this->pair_mask.get(),
-            this->cutoff,
-            grid_,
+            own_.std.data(),
+            own_.pair_mask.get(),
+            own_.cutoff,
+            own_.grid,
             block.width,
-            this->ntypes,
+            own_.ntypes,
             false};
   }
 
@@ -80,9 +60,10 @@ class Angles : public Other<T> {
       const AngleArgs<T> args = of_.args(block);
       MDOPS_RUN(angle_features, args, of_.functions_, 0, block.atoms, scratch(args), features, within,
                 nearest);
-      for (int64_t i = 0; of_.mixed && i < block.atoms; ++i) {
-        int32_t* own = within + i * of_.ntypes;
-        for (int t = 1; t < of_.ntypes; ++t) own[0] += own[t], own[t] = 0;
+      const OtherData<T>& about = of_.own_;
+      for (int64_t i = 0; about.mixed && i < block.atoms; ++i) {
+        int32_t* own = within + i * about.ntypes;
+        for (int t = 1; t < about.ntypes; ++t) own[0] += own[t], own[t] = 0;
       }
     }
 
@@ -100,72 +81,36 @@ class Angles : public Other<T> {
     Scratch<T> memory_;
   };
 
-  AngleGrid<T> grid_{};
-  std::vector<T> tables_;  // (1 or 2, pairs, pieces, channels, kAngleRow)
-  AngleTables<T> functions_{};
+  const AngleData<T> own_;
+  const AngleTables<T> functions_;
 };
 
-// DPA-1: rows of neighbours by splines, layers of attention, T^T T_<.
 template <class T>
 class Attention : public Other<T> {
  public:
-  Attention(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
-            int64_t types)
-      : Other<T>(file, about, prefix, precision, types),
-        gated_(about.at("gated").as_bool()),
-        smooth_(about.at("smooth").as_bool()),
-        by_angles_(about.at("by_angles").as_bool()) {
-    const Json& knots = about.at("grids").at(precision);
-    const double s_max = knots.at("s_max").as_number();
-    check_knots("load", s_max);
-    rows_ = positive_integer(about, "width"), axis_ = positive_integer(about, "axis");
-    const std::string refusal = shape_refusal(rows_, axis_, {1}, 0);
-    if (!refusal.empty()) damaged(refusal);
-    this->channels = rows_ * axis_;
-    const std::string name = prefix + precision + ".tables";
-    const std::vector<int64_t>& shape = file.array(name).shape;
-    const int64_t basis = shape.size() == 4 ? shape[2] : 0;
-    if (types >= kMostRows || !rows_refusal(types + gated_, basis).empty())
-      damaged("its splines are none, or too many");
-    table_ = file.numbers<T>(name, {types, types + gated_, basis, rows_});
-    grid_ = grid_of<T>(basis, s_max);
-    mean_.assign(types, T(0));
-    zeroed_ = bools(file.flags(prefix + "zeroed", {types, types}));
-    const int64_t width = positive_integer(about, "attention");
-    const std::vector<Json>& layers = about.at("layers").as_list();
-    if (layers.empty() || layers.size() > 1000) damaged("its layers of attention are none, or too many");
-    if (!this->mixed || this->sel[0] < 1) damaged("its neighbours have no places of all types");
-    shift_ = static_cast<T>(about.at("shift").as_number());
-    layers_.resize(layers.size());
-    for (size_t l = 0; l < layers.size(); ++l)
-      layers_[l].read(file, layers[l], prefix + "layer." + std::to_string(l) + ".", rows_, width);
+  template <class... From>
+  explicit Attention(const From&... from) : own_(from...), layers_(own_.layers.size()) {
+    for (size_t l = 0; l < layers_.size(); ++l) layers_[l].set(own_, own_.layers[l]);
   }
 
+  const OtherData<T>& data() const override { return own_; }
   std::unique_ptr<typename Other<T>::Worker> worker() const override {
     return std::make_unique<Worker>(*this);
   }
 
  private:
   struct Layer {
-    std::vector<T> project, project_bias, out, out_bias, norm, norm_bias;
     std::vector<T> packed[2];  // for the passes forward and backward
     AttentionLayerArgs<T> args{};
 
-    void read(const File& file, const Json& about, const std::string& prefix, int64_t rows, int64_t width) {
-      project = file.numbers<T>(prefix + "project", {rows, 3 * width});
-      project_bias = file.numbers<T>(prefix + "project_bias", {3 * width});
-      out = file.numbers<T>(prefix + "out", {width, rows});
-      out_bias = file.numbers<T>(prefix + "out_bias", {rows});
-      norm = file.numbers<T>(prefix + "norm", {rows}),
-      norm_bias = file.numbers<T>(prefix + "norm_bias", {rows});
+    void set(const AttentionData<T>& of, const typename AttentionData<T>::Layer& layer) {
       args.attention.heads = 1;
-      args.attention.width = args.attention.value_width = width;
-      args.attention.scale = static_cast<T>(about.at("scale").as_number());
-      args.features = rows, args.normalize = about.at("normalize").as_bool();
-      args.eps = static_cast<T>(about.at("eps").as_number());
-      args.project = project.data(), args.project_bias = project_bias.data();
-      args.out = out.data(), args.out_bias = out_bias.data();
-      args.norm = norm.data(), args.norm_bias = norm_bias.data();
+      args.attention.width = args.attention.value_width = of.attention;
+      args.attention.scale = layer.scale;
+      args.features = of.features, args.normalize = layer.normalize, args.eps = layer.eps;
+      args.project = layer.project.data(), args.project_bias = layer.project_bias.data();
+      args.out = layer.out.data(), args.out_bias = layer.out_bias.data();
+      args.norm = layer.norm.data(), args.norm_bias = layer.norm_bias.data();
       for (const bool backward : {false, true}) {
         packed[backward].resize(MDOPS_RUN(attention_layer_packed_size, args));
         MDOPS_RUN(attention_layer_pack, args, backward, packed[backward].data());
@@ -175,17 +120,18 @@ class Attention : public Other<T> {
 
   class Worker : public Other<T>::Worker {
    public:
-    explicit Worker(const Attention& of) : of_(of), g_(of.layers_.size() + 1), saved_(of.layers_.size()) {}
+    explicit Worker(const Attention& of)
+        : of_(of.own_), layers_(of.layers_), g_(layers_.size() + 1), saved_(layers_.size()) {}
 
     void form(const Block<T>& block, T* features, int32_t* within, T* nearest) override {
       list(block, within, nearest);
-      const int64_t width = of_.rows_, most = rows_ * width;
+      const int64_t width = of_.features, most = rows_ * width;
       environment_.resize(4 * rows_), switches_.resize(rows_), directions_.resize(3 * rows_);
       for (std::vector<T>& g : g_) g.resize(most);
       MDOPS_RUN(spline_rows, splines(block), 0, rows_,
                 SplineRows<T>{environment_.data(), switches_.data(), directions_.data(), g_[0].data()});
       for (size_t l = 0; l < saved_.size(); ++l) {
-        saved_[l].resize(rows_ * attention_layer_saved(width, of_.layers_[l].args.attention.width));
+        saved_[l].resize(rows_ * attention_layer_saved(width, layers_[l].args.attention.width));
         each_atom(l, false, [&](const AttentionLayerArgs<T>& args, int64_t atom, void* scratch) {
           MDOPS_RUN(attention_layer_forward, args, atom, g_[l + 1].data(), scratch);
         });
@@ -202,15 +148,15 @@ class Attention : public Other<T> {
       const AxisArgs<T> axis = features_of(block, grad, by_t_.data());
       for (int64_t i = 0; i < block.atoms; ++i) axis_gradients(axis, i);
       for (T& t : by_t_) t *= share();
-      by_environment_.resize(4 * rows_), by_g_.resize(rows_ * of_.rows_), below_.resize(by_g_.size());
+      by_environment_.resize(4 * rows_), by_g_.resize(rows_ * of_.features), below_.resize(by_g_.size());
       MDOPS_RUN(row_moment_gradients, moments(), by_t_.data(), 0, block.atoms, by_environment_.data(),
                 by_g_.data());
       by_switches_.assign(rows_, T(0)), by_directions_.assign(3 * rows_, T(0));
       of_layer_.resize(4 * rows_);
-      T *const gate = of_.by_angles_ ? of_layer_.data() : nullptr, *const switches =
-                                                                       of_.smooth_
-                                                                           ? of_layer_.data() + 3 * rows_
-                                                                           : nullptr;
+      T *const gate = of_.by_angles ? of_layer_.data() : nullptr, *const switches =
+                                                                      of_.smooth
+                                                                          ? of_layer_.data() + 3 * rows_
+                                                                          : nullptr;
       for (size_t l = saved_.size(); l-- > 0;) {
         each_atom(l, true, [&](AttentionLayerArgs<T> args, int64_t atom, void* scratch) {
           args.grad = by_g_.data();
@@ -243,7 +189,7 @@ class Attention : public Other<T> {
       offsets_.resize(block.atoms + 1), slots_.resize(block.atoms * block.width);
       taken_.resize(block.atoms), counted_.resize(block.atoms), empty_.resize(block.atoms);
       const T c = of_.cutoff.cutoff;
-      const RowListArgs<T> args{slots(block), of_.pair_mask.get(), of_.zeroed_.get(), c * c};
+      const RowListArgs<T> args{slots(block), of_.pair_mask.get(), of_.zeroed.get(), c * c};
       const RowListResults<T> out{offsets_.data(), slots_.data(), taken_.data(), counted_.data(), nearest};
       count_rows(args, 0, block.atoms, out);
       sum_offsets(block.atoms, out);
@@ -258,22 +204,20 @@ class Attention : public Other<T> {
     }
 
     SplineRowsArgs<T> splines(const Block<T>& block) const {
-      return {slots(block),      slots_.data(),
-              of_.mean_.data(),  of_.std.data(),
-              of_.table_.data(), of_.cutoff,
-              of_.grid_,         rows_,
-              of_.rows_,         of_.ntypes + of_.gated_,
-              of_.gated_};
+      return {slots(block), slots_.data(), of_.mean.data(), of_.std.data(), of_.table.data(),
+              of_.cutoff,   of_.grid,      rows_,           of_.features,   of_.ntypes + of_.gated,
+              of_.gated};
     }
 
     RowMomentArgs<T> moments() const {
       return {environment_.data(), g_.back().data(),
               offsets_.data(),     rows_,
-              of_.rows_,           static_cast<int64_t>(offsets_.size()) - 1};
+              of_.features,        static_cast<int64_t>(offsets_.size()) - 1};
     }
 
     AxisArgs<T> features_of(const Block<T>& block, const T* grad, T* out) const {
-      return {block.atoms, 4, static_cast<int>(of_.rows_), static_cast<int>(of_.axis_), t_.data(), grad, out};
+      return {block.atoms, 4,  static_cast<int>(of_.features), static_cast<int>(of_.axis), t_.data(),
+              grad,        out};
     }
 
     // By which T is the mean over places.
@@ -282,22 +226,23 @@ class Attention : public Other<T> {
     // work(args, atom, scratch) for the atoms that have neighbours.
     template <class Work>
     void each_atom(size_t l, bool backward, const Work& work) {
-      const Layer& layer = of_.layers_[l];
+      const Layer& layer = layers_[l];
       AttentionLayerArgs<T> args = layer.args;
       args.attention.rows = rows_, args.attention.sequences = static_cast<int64_t>(offsets_.size()) - 1;
       args.attention.offsets = offsets_.data();
-      args.attention.gates = of_.by_angles_ ? 3 : 0;
-      args.attention.in.gate = of_.by_angles_ ? directions_.data() : nullptr;
-      args.attention.in.switches = of_.smooth_ ? switches_.data() : nullptr;
-      args.attention.absent = of_.smooth_ ? empty_.data() : nullptr;
-      args.attention.shift = of_.smooth_ ? of_.shift_ : T(0);
+      args.attention.gates = of_.by_angles ? 3 : 0;
+      args.attention.in.gate = of_.by_angles ? directions_.data() : nullptr;
+      args.attention.in.switches = of_.smooth ? switches_.data() : nullptr;
+      args.attention.absent = of_.smooth ? empty_.data() : nullptr;
+      args.attention.shift = of_.smooth ? of_.shift : T(0);
       args.g = g_[l].data(), args.saved = saved_[l].data(), args.packed = layer.packed[backward].data();
       char* const scratch = memory_.of(MDOPS_RUN(attention_layer_scratch_size, args, backward, longest_));
       for (int64_t atom = 0; atom < args.attention.sequences; ++atom)
         if (args.attention.length(atom)) work(args, atom, scratch);
     }
 
-    const Attention& of_;
+    const AttentionData<T>& of_;
+    const std::vector<Layer>& layers_;
     int64_t rows_ = 0, longest_ = 0;
     std::vector<int32_t> offsets_, slots_, taken_, counted_;
     std::vector<T> empty_, environment_, switches_, directions_, t_;
@@ -306,12 +251,7 @@ class Attention : public Other<T> {
     Scratch<char> memory_;
   };
 
-  const bool gated_, smooth_, by_angles_;
-  int64_t rows_ = 0, axis_ = 0;  // M and M2
-  SplineGrid<T> grid_{};
-  T shift_ = 0;
-  std::vector<T> table_, mean_;
-  std::unique_ptr<bool[]> zeroed_;
+  const AttentionData<T> own_;
   std::vector<Layer> layers_;
 };
 
@@ -343,7 +283,7 @@ void spread(const Block<T>& block, const int32_t* ids, int ntypes, const T* pair
 
 template <class T>
 void Block<T>::fill(const Atoms& from, const int32_t* ids, int64_t count, int ntypes) {
-  const Rows& rows = *from.rows;
+  const Rows& rows = from.rows;
   atoms = count, width = 0;
   counts.resize(count * ntypes), types.resize(count);
   for (int64_t a = 0; a < count; ++a) {
@@ -368,28 +308,6 @@ void Block<T>::fill(const Atoms& from, const int32_t* ids, int64_t count, int nt
 }
 
 template <class T>
-Other<T>::Other(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
-                int64_t types)
-    : reach(about.at("cutoff").as_number()),
-      shortest(about.at("grids").at(precision).at("r_min").as_number()),
-      mixed(about.at("mixed").as_bool()),
-      ntypes(static_cast<int>(types)) {
-  const double smooth = about.at("cutoff_smooth").as_number(),
-               protection = about.at("protection").as_number();
-  check_cutoff("load", reach, smooth, protection);
-  cutoff = {static_cast<T>(reach), static_cast<T>(smooth), static_cast<T>(protection)};
-  std = file.numbers<T>(prefix + "std", {types, 2});
-  for (const T x : std)
-    if (!(x > T(0))) damaged("its standard deviations are not positive");
-  pair_mask = bools(file.flags(prefix + "pair_mask", {types, types}));
-  sel = file.integers(prefix + "sel", {mixed ? 1 : types});
-  for (const int32_t places : sel)
-    if (places < 0) damaged("its numbers of places are negative");
-  constants = file.numbers<T>(prefix + "constants", {types, -1});
-  constant_count = types ? static_cast<int64_t>(constants.size()) / types : 0;
-}
-
-template <class T>
 std::unique_ptr<Other<T>> other_descriptor(const File& file, const Json& about, const std::string& prefix,
                                            const std::string& precision, int64_t types) {
   if (about.at("is_angles").as_bool())
@@ -400,7 +318,7 @@ std::unique_ptr<Other<T>> other_descriptor(const File& file, const Json& about, 
 template <class T>
 int64_t OtherParts<T>::width() const {
   int64_t sum = 0;
-  for (const auto& one : descriptors) sum += one->width();
+  for (const auto& one : descriptors) sum += one->data().width();
   return sum;
 }
 
@@ -408,7 +326,7 @@ template <class T>
 int OtherParts<T>::widest() const {
   int found = 0;
   for (size_t k = 1; k < descriptors.size(); ++k)
-    if (descriptors[k]->reach > descriptors[found]->reach) found = static_cast<int>(k);
+    if (descriptors[k]->data().reach > descriptors[found]->data().reach) found = static_cast<int>(k);
   return found;
 }
 
@@ -417,7 +335,7 @@ void OtherParts<T>::at(const Atoms& atoms, int64_t columns, T* extra, const T* g
   atoms_ = &atoms, columns_ = columns, extra_ = extra, grad_extra_ = grad_extra;
   if (empty()) return;
   within.assign(atoms.centers * descriptors.size() * ntypes_, 0);
-  nearest.assign(atoms.centers, static_cast<T>(descriptors[widest()]->reach));
+  nearest.assign(atoms.centers, static_cast<T>(descriptors[widest()]->data().reach));
 }
 
 template <class T>
@@ -436,7 +354,7 @@ void OtherParts<T>::form(int64_t thread, const int32_t* ids, int64_t count) {
   const int longest = widest();
   int64_t first = 0;
   for (size_t k = 0; k < descriptors.size(); ++k) {
-    const Other<T>& one = *descriptors[k];
+    const OtherData<T>& one = descriptors[k]->data();
     own.features.resize(count * one.channels);
     own.within.assign(count * ntypes_, 0);
     own.workers[k]->form(own.block, own.features.data(), own.within.data(), own.nearest.data());
@@ -459,7 +377,7 @@ void OtherParts<T>::lead_on(int64_t thread, const int32_t* ids, int64_t count, P
   own.pairs.resize(3 * count * own.block.width);
   int64_t first = 0;
   for (size_t k = 0; k < descriptors.size(); ++k) {
-    const Other<T>& one = *descriptors[k];
+    const OtherData<T>& one = descriptors[k]->data();
     own.features.resize(count * one.channels);
     for (int64_t a = 0; a < count; ++a)
       std::copy_n(grad_extra_ + ids[a] * columns_ + first, one.channels,
@@ -472,7 +390,6 @@ void OtherParts<T>::lead_on(int64_t thread, const int32_t* ids, int64_t count, P
 
 #define MDOPS_INSTANTIATE(T)                                                                           \
   template struct Block<T>;                                                                            \
-  template class Other<T>;                                                                             \
   template class OtherParts<T>;                                                                        \
   template std::unique_ptr<Other<T>> other_descriptor<T>(const File&, const Json&, const std::string&, \
                                                          const std::string&, int64_t);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/cpu_base.h"
-#include "core/weights.h"
+#include "core/other_data.h"
 #include "hybrid_potential/cpu_loops.h"
 
 namespace mdops::core {
@@ -38,23 +38,7 @@ class Other {
 
   virtual ~Other() = default;
   virtual std::unique_ptr<Worker> worker() const = 0;
-
-  double reach = 0, shortest = 0;  // the cutoff, and the distance that the splines reach down to, A
-  bool mixed = false;              // places are of all types together
-  std::vector<int32_t> sel;
-  int64_t channels = 0;      // features of neighbours
-  std::vector<T> constants;  // (ntypes, E), which stand behind them
-  int64_t constant_count = 0;
-  int64_t width() const { return channels + constant_count; }
-
- protected:
-  Other(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
-        int64_t types);
-
-  int ntypes = 0;
-  Cutoff<T> cutoff{};
-  std::vector<T> std;
-  std::unique_ptr<bool[]> pair_mask;
+  virtual const OtherData<T>& data() const = 0;
 };
 
 // The one that a file has.

@@ -268,7 +268,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "pair_table(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
       "Tensor images, Tensor counts, Tensor pair_mask, Tensor coefficients, Tensor weight, Tensor other, "
-      "Tensor near_mask, float first, float step, float cutoff, float near_cutoff, float decay, float low, "
+      "Tensor other_forces, Tensor other_virial, Tensor other_atom_virial, Tensor near_mask, float first, "
+      "float step, float cutoff, float near_cutoff, float decay, float low, "
       "float high, bool atom_virial) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, "
       "Tensor nearest, Tensor atom_virial)");
 

@@ -137,15 +137,38 @@ ON_GPU = (
     "pairtab", "pairtab_cubic", "pairtab_excluded", "pairtab_virtual", "pairtab_zeros", "zbl_excluded", "zbl_float32",
     "zbl_shorter_table",
 )  # fmt: skip
+ANGLES = (
+    "hybrid_r_t", "se_e3_base", "se_e3_options", "se_e3_pairs", "se_e3_tebd_base", "se_e3_tebd_options",
+    "se_e3_tebd_strip_pairs", "se_e3_tebd_strip_rough", "se_e3_tebd_virtual", "se_e3_virtual",
+)  # fmt: skip
+
+
+OF_ATTENTION = ("se_atten_v2_davg_zero", "zbl_virtual")
+
+
+def on_both(case, to):
+    """A case's file for both precisions."""
+    if case not in ATTENTION:
+        return written(KINDS / case, to)
+    loaded(case).save(to, core=["float32", "float64"])
+    return to
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", ON_GPU)
-def test_a_gpu_as_the_cpu(case, tmp_path):
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("case", [*ON_GPU, *ANGLES, *ATTENTION, *OF_ATTENTION])
+def test_a_gpu_as_the_cpu(case, precision, tmp_path):
     """From a cell, and with the periodic images as ghosts."""
-    path = written(KINDS / case, tmp_path / "model.safetensors")
-    here, there = Model(path, "float64", EXTEND), Model(path, "float32", EXTEND, device="cuda")
-    limits = {"energy": 5e-6, "other": 5e-5}
+    path = on_both(case, tmp_path / "model.safetensors")
+    if precision == "float64" and case in (*ATTENTION, *OF_ATTENTION):
+        refused(
+            UNSUPPORTED, "attention compute in float32: load it in", Model, path, precision, device="cuda"
+        )
+        return
+    here, there = Model(path, "float64", EXTEND), Model(path, precision, EXTEND, device="cuda")
+    limits = {"energy": 5e-6, "other": 5e-5} if precision == "float32" else {"energy": 1e-11, "other": 1e-10}
+    if case == "se_atten_v2_davg_zero":
+        limits["energy"] = 5e-5  # of one system it is the small rest of its atoms' energies
     for given, _ in systems(KINDS / case):
         wanted = here.compute(**given)
         got = there.compute(**given)
@@ -171,6 +194,23 @@ def test_a_gpu_as_the_cpu(case, tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("case", ["se_atten_v2_davg_zero", "hybrid_three"])
+def test_atoms_in_runs(case, tmp_path):
+    """More than attention has memory for at once: copies of a system, far from each other."""
+    model = Model(on_both(case, tmp_path / "model.safetensors"), "float32", EXTEND, device="cuda")
+    given, _ = next(systems(KINDS / case))
+    one = model.compute(given["positions"], given["types"])
+    side = int((400_000 / len(given["types"])) ** (1 / 3)) + 1
+    shifts = 60.0 * np.stack(np.meshgrid(*3 * [np.arange(side)], indexing="ij"), -1).reshape(-1, 1, 3)
+    positions, types = (given["positions"] + shifts).reshape(-1, 3), np.tile(given["types"], len(shifts))
+    got = model.compute(positions, types, atom_virial=False)
+    for name in ("forces", "atom_energy"):
+        wanted = np.tile(one[name], (len(shifts), *[1] * (one[name].ndim - 1)))
+        assert_near(got, {name: wanted}, {"energy": 1e-5, "other": 1e-5})
+    assert_near(got, {"virial": one["virial"] * len(shifts)}, {"energy": 1e-5, "other": 1e-5})
+
+
+@pytest.mark.gpu
 def test_what_a_gpu_refuses(tmp_path):
     path = written(KINDS / "pairtab_few_places", tmp_path / "few.safetensors")
     given, _ = next(systems(KINDS / "pairtab_few_places"))
@@ -185,8 +225,9 @@ def test_what_a_gpu_refuses(tmp_path):
     refused(NEIGHBORS, f"neighbour at {0.5 * closest:f} A, .* begins at", table.compute, near, [0, 0])
     refused(NEIGHBORS, "same place as atom 0", table.compute, [[0.0, 0, 0]] * 2, [0, 0])
     assert np.isfinite(table.compute([[0.0, 0, 0], [3.0, 0, 0]], [0, 0])["energy"]), "and it goes on"
-    path = written(KINDS / "se_e3_options", tmp_path / "angles.safetensors")
-    refused(UNSUPPORTED, "not descriptors of angles", Model, path, "float32", device="cuda")
+    case, few = next(systems(KINDS / "se_e3_few_places"))[0], tmp_path / "few_angles.safetensors"
+    few = Model(written(KINDS / "se_e3_few_places", few), "float32", device="cuda")
+    refused(NEIGHBORS, r"atom \d+ has \d+ neighbours of type .* sel is \d+", few.compute, **case)
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,7 @@ def cases(table_file):
         "zbl_smooth": lambda: zbl(smooth, table_file, fitting={"numb_fparam": 1}),
         "zbl_attention": lambda: zbl(ATTENTIVE, table_file),
         "zbl_hybrid": lambda: zbl(hybrid(D, V), table_file),
+        "zbl_hybrid_angles": lambda: zbl(hybrid(D, TEBD), table_file),
         "zbl_angles": lambda: zbl(TEBD, table_file),
         "zbl_excluded": lambda: zbl(
             {**D, "exclude_types": [[0, 0]]},

@@ -343,10 +343,8 @@ def test_training_gradients_are_autograds(name, device):
     potential.train().to(device)
     system = system_of(potential, alloy(seed=1), alloy(seed=2), device=device)
     wanted = gradients_of(potential, Autograd, system, create_graph=True)
-    if device == "cuda" and keys.get("kind") == "se_e2_r":
-        pytest.skip("it trains by splines there")
     kinds = [MomentTraining, FusedTraining] if device == "cpu" else [MomentTraining]
-    for kind in kinds[1:] if keys.get("kind") == "se_e2_r" else kinds:
+    for kind in kinds:
         assert kind.why_not(potential) is None
         found = gradients_of(potential, kind, system)
         assert found.keys() == wanted.keys()

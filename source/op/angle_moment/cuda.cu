@@ -1,7 +1,7 @@
-#include <algorithm>
 #include <type_traits>
 
-#include "angle_moment/gpu_kernels.h"
+#include "angle_moment/gpu_loops.h"
+#include "angle_moment/gpu_memory.h"
 #include "angle_moment/inputs.h"
 #include "common/cuda.h"
 
@@ -10,22 +10,6 @@ namespace mdops {
 namespace {
 
 using namespace gpu_angle;
-
-// Blocks, of one warp each, that go through all atoms where their memory is global: enough to keep a GPU
-// busy.
-constexpr int64_t kBlocksOfAll = 4096;
-
-// kernel(args, front..., memory of so many bytes for each block, back...) for all atoms.
-template <class Kernel, class Launch>
-void with_memory(const CudaOp& op, Kernel kernel, int64_t atoms, int64_t bytes, const Launch& launch) {
-  if (bytes <= op.limits().shared_bytes) {
-    launch(kernel, atoms, bytes, static_cast<char*>(nullptr));
-    return;
-  }
-  const int64_t blocks = std::min(atoms, kBlocksOfAll);
-  Tensor memory = empty(op, {blocks, bytes}, ScalarType::Byte);
-  launch(kernel, blocks, int64_t{0}, static_cast<char*>(memory.mutable_data_ptr()));
-}
 
 // work(gate), a constant: none or alone.
 template <class Work>
@@ -36,25 +20,14 @@ void with_gate(bool gated, const Work& work) {
     work(std::integral_constant<Gate, Gate::none>{});
 }
 
-// The same of features: none or beside.
-template <class Work>
-void with_gates(bool gated, const Work& work) {
-  if (gated)
-    work(std::integral_constant<Gate, Gate::beside>{});
-  else
-    work(std::integral_constant<Gate, Gate::none>{});
-}
-
 template <bool Tangents, class T>
 void launch_moments(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms, const T* tangent, T* moments,
                     int32_t* within, T* nearest) {
   with_gate(args.gated, [&](auto gate) {
-    const int64_t bytes = warp_bytes<Tangents, false, gate()>(args, 0);
-    with_memory(op, moment_kernel<gate(), Tangents, T>, atoms, bytes,
-                [&](auto kernel, int64_t blocks, int64_t shared, char* memory) {
-                  op.launch(kernel, blocks, kWarp, shared, args, atoms, tangent, memory, bytes, moments,
-                            within, nearest);
-                });
+    const WarpMemory m(op.limits(), warp_bytes<Tangents, false, gate()>(args, 0), atoms);
+    Tensor memory = empty(op, {m.global()}, ScalarType::Byte);
+    op.launch(moment_kernel<gate(), Tangents, T>, m.blocks, kWarp, m.shared, args, atoms, tangent,
+              m.of(memory.mutable_data_ptr()), m.bytes, moments, within, nearest);
   });
 }
 
@@ -62,11 +35,10 @@ template <bool Second, class T>
 void launch_pull(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms, const T* tangent, const T* grad,
                  T* out) {
   with_gate(args.gated, [&](auto gate) {
-    const int64_t bytes = warp_bytes<Second, true, gate()>(args, 0);
-    with_memory(op, pull_kernel<gate(), Second, T>, atoms, bytes,
-                [&](auto kernel, int64_t blocks, int64_t shared, char* memory) {
-                  op.launch(kernel, blocks, kWarp, shared, args, atoms, tangent, grad, memory, bytes, out);
-                });
+    const WarpMemory m(op.limits(), warp_bytes<Second, true, gate()>(args, 0), atoms);
+    Tensor memory = empty(op, {m.global()}, ScalarType::Byte);
+    op.launch(pull_kernel<gate(), Second, T>, m.blocks, kWarp, m.shared, args, atoms, tangent, grad,
+              m.of(memory.mutable_data_ptr()), m.bytes, out);
   });
 }
 
@@ -151,7 +123,8 @@ std::tuple<Tensor, Tensor, Tensor> angle_features(const Tensor& displacements, c
   const CudaOp op("angle_features", "displacements", displacements);
   const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
                        exponent, octaves, fineness, false);
-  const AngleTableInputs tables(op, in, tables_, gates);
+  AngleTableInputs tables(op, in, tables_, gates);
+  tables.plain = aligned(tables.plain), tables.gated = aligned(tables.gated);
   Tensor features = empty(op, {in.atoms, tables.channels}, in.dtype);
   Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
   Tensor nearest = empty(op, {in.atoms}, in.dtype);
@@ -159,15 +132,10 @@ std::tuple<Tensor, Tensor, Tensor> angle_features(const Tensor& displacements, c
     using T = decltype(zero);
     const auto args = in.args<T>();
     const auto functions = tables.as<T>();
-    with_gates(functions.gated != nullptr, [&](auto gate) {
-      const int64_t bytes = warp_bytes<false, false, gate()>(args, functions.channels);
-      with_memory(op, features_kernel<gate(), T>, in.atoms, bytes,
-                  [&](auto kernel, int64_t blocks, int64_t shared, char* memory) {
-                    op.launch(kernel, blocks, kWarp, shared, args, functions, in.atoms, memory, bytes,
-                              features.mutable_data_ptr<T>(), within.mutable_data_ptr<int32_t>(),
-                              nearest.mutable_data_ptr<T>());
-                  });
-    });
+    Tensor memory = empty(op, {angle_features_bytes(op, args, functions, in.atoms)}, ScalarType::Byte);
+    run_angle_features(op, args, functions, in.atoms, memory.mutable_data_ptr(),
+                       features.mutable_data_ptr<T>(), within.mutable_data_ptr<int32_t>(),
+                       nearest.mutable_data_ptr<T>());
   });
   return {features, within, nearest};
 }
@@ -187,14 +155,9 @@ Tensor angle_features_backward(const Tensor& grad_, const Tensor& displacements,
     using T = decltype(zero);
     const auto args = in.args<T>();
     const auto functions = tables.as<T>();
-    with_gates(functions.gated != nullptr, [&](auto gate) {
-      const int64_t bytes = warp_bytes<false, true, gate()>(args, functions.channels);
-      with_memory(op, features_pull_kernel<gate(), T>, in.atoms, bytes,
-                  [&](auto kernel, int64_t blocks, int64_t shared, char* memory) {
-                    op.launch(kernel, blocks, kWarp, shared, args, functions, in.atoms,
-                              grad.const_data_ptr<T>(), memory, bytes, result.mutable_data_ptr<T>());
-                  });
-    });
+    Tensor memory = empty(op, {angle_gradients_bytes(op, args, functions, in.atoms)}, ScalarType::Byte);
+    run_angle_gradients(op, args, functions, in.atoms, grad.const_data_ptr<T>(), memory.mutable_data_ptr(),
+                        result.mutable_data_ptr<T>());
   });
   return result;
 }

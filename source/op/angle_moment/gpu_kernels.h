@@ -35,13 +35,14 @@ struct Warp {
   int32_t* first;      // (ntypes + 1,)
   int32_t* within;     // (ntypes,)
   int32_t* staged_at;  // (kWarp,)
+  T* longest;          // (ntypes,): the largest |R|^2
   int size;            // neighbours
 };
 
 template <bool Tangents, bool Gradients, Gate G, class T>
 inline int64_t warp_bytes(const AngleArgs<T>& args, int channels) {
   const int64_t numbers = kArrays<Tangents, Gradients> * args.width +
-                          kColumns<G> * (args.grid.pieces() + int64_t{kWarp}) + channels;
+                          kColumns<G> * (args.grid.pieces() + int64_t{kWarp}) + channels + args.ntypes;
   const int64_t integers = 2 * args.width + 2 * int64_t{args.ntypes} + 1 + kWarp;
   return (numbers * static_cast<int64_t>(sizeof(T)) + integers * 4 + 15) / 16 * 16;
 }
@@ -60,6 +61,7 @@ __device__ __forceinline__ Warp<T> warp_in(const AngleArgs<T>& args, int channel
   w.sums = at, at += static_cast<int64_t>(kColumns<G>) * args.grid.pieces();
   w.stage = at, at += kColumns<G> * kWarp;
   w.features = at, at += channels;
+  w.longest = at, at += args.ntypes;
   int32_t* next = reinterpret_cast<int32_t*>(at);
   w.slots = next, next += args.width;
   w.kinds = next, next += args.width;
@@ -73,6 +75,17 @@ __device__ __forceinline__ Warp<T> warp_in(const AngleArgs<T>& args, int channel
 template <class T>
 __device__ __forceinline__ void fill(T* out, int64_t size, T value) {
   for (int64_t k = lane_index(); k < size; k += kWarp) out[k] = value;
+}
+
+template <class T>
+__device__ __forceinline__ T dot3(T* const* a, int j, T* const* b, int l) {
+  return a[0][j] * b[0][l] + a[1][j] * b[1][l] + a[2][j] * b[2][l];
+}
+
+// The larger of two numbers; once either is not a number, neither is the result.
+template <class T>
+__device__ __forceinline__ T larger_of(T so_far, T x) {
+  return ((x > so_far) | (x != x)) ? x : so_far;
 }
 
 // Finds the neighbours of atom i, in the order of their slots, and their rows. Returns the smallest squared
@@ -130,9 +143,31 @@ __device__ __forceinline__ T find(const AngleArgs<T>& args, int64_t i, const T* 
     w.first[t] = before;
   }
   __syncwarp();
+  for (int t = 0; t < args.ntypes; ++t) {
+    T most = 0;
+    for (int k = w.first[t] + lane_index(); k < w.first[t + 1]; k += kWarp)
+      most = larger_of(most, dot3(w.rows, k, w.rows, k));
+    for (int step = kWarp / 2; step; step /= 2)
+      most = larger_of(most, __shfl_xor_sync(kAllLanes, most, step));
+    if (lane_index() == 0) w.longest[t] = most;
+  }
+  __syncwarp();
   for (int step = kWarp / 2; step; step /= 2)
     nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, step));
   return nearest;
+}
+
+// The pieces that pairs of two types can be on: `reach` from the first one on, on either side of zero.
+template <class T>
+__device__ __forceinline__ int pieces_reached(const AngleArgs<T>& args, int t, int u, const Warp<T>& w) {
+  const T most = sqrt(w.longest[t]) * sqrt(w.longest[u]) * T(1.0001);
+  return static_cast<int>(angle_place(most, args.grid).piece) + 1;
+}
+
+// Piece k < 2 reach of those that are reached.
+template <class T>
+__device__ __forceinline__ int reached_piece(const AngleGrid<T>& grid, int reach, int k) {
+  return k < reach ? k : grid.side() + k - reach;
 }
 
 // A pair of neighbours, and how often it counts.
@@ -149,17 +184,15 @@ __device__ __forceinline__ int pairs_alike(int n) {
   return n * (n + 1) / 2;
 }
 
-template <class T>
-__device__ __forceinline__ T dot3(T* const* a, int j, T* const* b, int l) {
-  return a[0][j] * b[0][l] + a[1][j] * b[1][l] + a[2][j] * b[2][l];
-}
-
-// The sums of the pairs of two types to w.sums; where `Tangents` their change.
+// The sums of the pairs of two types to w.sums, of the pieces that are reached; where `Tangents` their
+// change.
 template <Gate G, bool Tangents, class T>
-__device__ __forceinline__ void sum_types(const AngleArgs<T>& args, int t, int u, const Warp<T>& w) {
+__device__ __forceinline__ void sum_types(const AngleArgs<T>& args, int t, int u, int reach,
+                                          const Warp<T>& w) {
   constexpr int columns = kColumns<G>;
   const int lane = lane_index();
-  fill(w.sums, static_cast<int64_t>(columns) * args.grid.pieces(), T(0));
+  fill(w.sums, columns * reach, T(0));
+  fill(w.sums + columns * args.grid.side(), columns * reach, T(0));
   __syncwarp();
   const int first_t = w.first[t], first_u = w.first[u];
   const int n = w.first[t + 1] - first_t, m = w.first[u + 1] - first_u;
@@ -322,7 +355,7 @@ __global__ void moment_kernel(AngleArgs<T> args, int64_t atoms, const T* tangent
       nearest2 = find<Tangents>(args, i, tangent, w);
       for (int u = 0; u < args.ntypes; ++u)
         for (int t = 0; t <= u; ++t) {
-          sum_types<G, Tangents>(args, t, u, w);
+          sum_types<G, Tangents>(args, t, u, args.grid.side(), w);
           T* to = out + angle_pair(t, u) * of_pair;
           for (int64_t k = lane_index(); k < of_pair; k += kWarp) to[k] = w.sums[k];
           __syncwarp();
@@ -362,19 +395,75 @@ __global__ void pull_kernel(AngleArgs<T> args, int64_t atoms, const T* tangent, 
   });
 }
 
-// The powers of table row p of channel m; gated ones where `column` is not 0.
+// The powers of table row p of channel 0; gated ones where `column` is not 0.
 template <Gate G, class T>
-__device__ __forceinline__ const T* table_row(const AngleTables<T>& tables, int64_t first, int64_t p, int m,
+__device__ __forceinline__ const T* table_row(const AngleTables<T>& tables, int64_t first, int64_t p,
                                               int column) {
   const T* table = G == Gate::beside && column ? tables.gated : tables.plain;
-  return table + kAngleRow * ((first + p) * tables.channels + m);
+  return table + kAngleRow * (first + p) * tables.channels;
+}
+
+// A table's row of a channel, in as few reads as there can be.
+template <class T>
+struct alignas(16) TableRow {
+  T power[kAngleRow];
+};
+
+// Adds to w.features what the tables from row `first` on make of the sums: lanes side by side are channels,
+// so that what they read is side by side, too. Most pieces have no pair.
+template <Gate G, class T>
+__device__ __forceinline__ void add_features(const AngleTables<T>& tables, const AngleGrid<T>& grid,
+                                             int64_t first, int reach, const Warp<T>& w) {
+  constexpr int columns = kColumns<G>;
+  int lanes = 1;
+  while (lanes < kWarp && lanes < tables.channels) lanes *= 2;
+  const int group = lane_index() / lanes, own = lane_index() % lanes;
+  for (int from = 0; from < tables.channels; from += lanes) {
+    const int m = from + own;
+    T sum = 0;
+    for (int k = group; k < 2 * reach && m < tables.channels; k += kWarp / lanes) {
+      const int p = reached_piece(grid, reach, k);
+      for (int c = 0; c < columns; c += kAnglePowers) {
+        T sums[kAnglePowers];
+        bool any = false;
+        for (int e = 0; e < kAnglePowers; ++e) {
+          sums[e] = w.sums[columns * p + c + e];
+          any |= sums[e] != T(0);
+        }
+        if (!any) continue;
+        const TableRow<T> row =
+            *reinterpret_cast<const TableRow<T>*>(table_row<G>(tables, first, p, c) + kAngleRow * m);
+        for (int e = 0; e < kAnglePowers; ++e) sum += sums[e] * row.power[e];
+      }
+    }
+    __syncwarp();
+    for (int step = lanes; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    if (group == 0 && m < tables.channels) w.features[m] += sum;
+  }
+}
+
+// The coefficients of the pieces that are reached to w.sums, from the channels' gradients in w.features.
+template <Gate G, class T>
+__device__ __forceinline__ void form_pieces(const AngleTables<T>& tables, const AngleGrid<T>& grid,
+                                            int64_t first, int reach, const Warp<T>& w) {
+  constexpr int columns = kColumns<G>;
+  const int e = lane_index() % kAngleRow;
+  for (int k = lane_index() / kAngleRow; k < 2 * reach; k += kWarp / kAngleRow) {
+    const int p = reached_piece(grid, reach, k);
+    for (int c = 0; c < columns; c += kAnglePowers) {
+      const T* row = table_row<G>(tables, first, p, c) + e;
+      T sum = 0;
+#pragma unroll 8
+      for (int m = 0; m < tables.channels; ++m) sum += w.features[m] * row[kAngleRow * m];
+      if (e < kAnglePowers) w.sums[columns * p + c + e] = sum;
+    }
+  }
 }
 
 template <Gate G, class T>
 __global__ void features_kernel(AngleArgs<T> args, AngleTables<T> tables, int64_t atoms, char* global,
                                 int64_t bytes, T* features, int32_t* within, T* nearest) {
-  constexpr int columns = kColumns<G>;
-  const int channels = tables.channels, pieces = args.grid.pieces();
+  const int channels = tables.channels;
   Warp<T> w = warp_in<false, false, G>(args, channels, memory_of(global, bytes));
   for_atoms(args, atoms, [&](int64_t i, RowKind kind) {
     T nearest2 = 0;
@@ -383,18 +472,9 @@ __global__ void features_kernel(AngleArgs<T> args, AngleTables<T> tables, int64_
       nearest2 = find<false>(args, i, static_cast<const T*>(nullptr), w);
       for (int u = 0; u < args.ntypes; ++u)
         for (int t = 0; t <= u; ++t) {
-          sum_types<G, false>(args, t, u, w);
-          const int64_t first = static_cast<int64_t>(angle_pair(t, u)) * pieces;
-          for (int m = 0; m < channels; ++m) {
-            T sum = 0;
-            for (int p = lane_index(); p < pieces; p += kWarp)
-              for (int c = 0; c < columns; c += kAnglePowers) {
-                const T* row = table_row<G>(tables, first, p, m, c);
-                for (int k = 0; k < kAnglePowers; ++k) sum += w.sums[columns * p + c + k] * row[k];
-              }
-            for (int step = kWarp / 2; step; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-            if (lane_index() == 0) w.features[m] += sum;
-          }
+          const int reach = pieces_reached(args, t, u, w);
+          sum_types<G, false>(args, t, u, reach, w);
+          add_features<G>(tables, args.grid, int64_t{angle_pair(t, u)} * args.grid.pieces(), reach, w);
           __syncwarp();
         }
     }
@@ -407,8 +487,7 @@ __global__ void features_kernel(AngleArgs<T> args, AngleTables<T> tables, int64_
 template <Gate G, class T>
 __global__ void features_pull_kernel(AngleArgs<T> args, AngleTables<T> tables, int64_t atoms, const T* grad,
                                      char* global, int64_t bytes, T* result) {
-  constexpr int columns = kColumns<G>;
-  const int channels = tables.channels, pieces = args.grid.pieces();
+  const int channels = tables.channels;
   Warp<T> w = warp_in<false, true, G>(args, channels, memory_of(global, bytes));
   for_atoms(args, atoms, [&](int64_t i, RowKind kind) {
     T* out = result + 3 * i * args.width;
@@ -422,16 +501,8 @@ __global__ void features_pull_kernel(AngleArgs<T> args, AngleTables<T> tables, i
     __syncwarp();
     for (int u = 0; u < args.ntypes; ++u)
       for (int t = 0; t <= u; ++t) {
-        const int64_t first = static_cast<int64_t>(angle_pair(t, u)) * pieces;
-        for (int p = lane_index(); p < pieces; p += kWarp)
-          for (int c = 0; c < columns; c += kAnglePowers) {
-            T sum[kAnglePowers] = {};
-            for (int m = 0; m < channels; ++m) {
-              const T* row = table_row<G>(tables, first, p, m, c);
-              for (int k = 0; k < kAnglePowers; ++k) sum[k] += w.features[m] * row[k];
-            }
-            for (int k = 0; k < kAnglePowers; ++k) w.sums[columns * p + c + k] = sum[k];
-          }
+        const int reach = pieces_reached(args, t, u, w);
+        form_pieces<G>(tables, args.grid, int64_t{angle_pair(t, u)} * args.grid.pieces(), reach, w);
         __syncwarp();
         pull_types<G, false>(args, t, u, w);
       }

@@ -1,5 +1,6 @@
 #include <optional>
 #include <tuple>
+#include <type_traits>
 
 #include "attention/gpu_passes.h"
 #include "attention/gpu_run.h"
@@ -7,20 +8,6 @@
 #include "common/cuda.h"
 
 namespace mdops {
-
-namespace gpu_attention {
-
-void forward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int32_t* bad,
-                  const ForwardResults<float>& results) {
-  Attention<float>(gpu, args, parts, bad, nullptr).forward(results);
-}
-
-void backward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int32_t* bad,
-                   const GradientArgs<float>& grads, float* grad_gate, float* grad_switch) {
-  Attention<float>(gpu, args, parts, bad, nullptr).backward(grads, grad_gate, grad_switch, nullptr);
-}
-
-}  // namespace gpu_attention
 
 namespace {
 
@@ -100,8 +87,12 @@ std::tuple<Tensor, Tensor> ragged_attention(const Tensor& q, const Tensor& k, co
   Tensor bias_at = empty(op, {in.bias ? in.sequences : 0}, ScalarType::Long);
   dispatch(in.dtype, [&](auto zero) {
     using T = decltype(zero);
-    Attention<T>(op, args_of<T>(op, in, items), parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at))
-        .forward({data<T>(out), data<Sums<T>>(logsumexp)});
+    const TensorArgs<T> p = args_of<T>(op, in, items);
+    const ForwardResults<T> results{data<T>(out), data<Sums<T>>(logsumexp)};
+    if constexpr (std::is_same_v<T, float>)
+      forward_pass(op, p, parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at), results);
+    else
+      Attention<T>(op, p, parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at)).forward(results);
   });
   return {out, logsumexp};
 }
@@ -122,7 +113,7 @@ struct Gradients {
   }
 };
 
-// Calls f(attention, gradient arguments) with memory for what the kernels pass on.
+// Calls f(arguments, bad, bias_at, gradient arguments) with memory for what the kernels pass on.
 template <class T, class F>
 void with_memory(const CudaOp& op, const AttentionInputs& in, const AttentionSaved& saved, Gradients& to,
                  bool second, const F& f) {
@@ -147,7 +138,7 @@ void with_memory(const CudaOp& op, const AttentionInputs& in, const AttentionSav
   };
   Tensor memory = empty(op, {take(nullptr)}, ScalarType::Byte);
   take(data<char>(memory));
-  f(Attention<T>(op, p, parts_of(in), bad, bias_at), g);
+  f(p, bad, bias_at, g);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_backward(
@@ -163,11 +154,18 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_back
   if (in.rows > 0)
     dispatch(in.dtype, [&](auto zero) {
       using T = decltype(zero);
-      with_memory<T>(op, in, saved, to, false, [&](const Attention<T>& attention, const GradientArgs<T>& g) {
-        Tensor sums = empty(op, {attention.sums_size()}, ScalarType::Float);
-        attention.backward(g, data_if<T>(in.gate.has_value(), to.gate),
-                           data_if<T>(in.switches.has_value(), to.switches), data<float>(sums));
-      });
+      with_memory<T>(op, in, saved, to, false,
+                     [&](const TensorArgs<T>& p, int32_t* bad, int64_t* bias_at, const GradientArgs<T>& g) {
+                       T* const gate = data_if<T>(in.gate.has_value(), to.gate);
+                       T* const switches = data_if<T>(in.switches.has_value(), to.switches);
+                       if constexpr (std::is_same_v<T, float>) {
+                         backward_pass(op, p, parts_of(in), bad, bias_at, g, gate, switches);
+                       } else {
+                         const Attention<T> attention(op, p, parts_of(in), bad, bias_at);
+                         Tensor sums = empty(op, {attention.sums_size()}, ScalarType::Float);
+                         attention.backward(g, gate, switches, data<float>(sums));
+                       }
+                     });
     });
   return {to.q, to.k, to.v, to.bias, to.gate, to.switches};
 }
@@ -190,11 +188,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attent
       using T = decltype(zero);
       const Directions<T> u{data<T>(along.q),    data<T>(along.k),    data<T>(along.v),
                             data<T>(along.bias), data<T>(along.gate), data<T>(along.switches)};
-      with_memory<T>(op, in, saved, to, true, [&](const Attention<T>& attention, GradientArgs<T> g) {
-        g.grad_grad_out = data<T>(grad_grad_out);
-        attention.backward_backward(g, u, data_if<T>(in.gate.has_value(), to.gate),
-                                    data_if<T>(in.switches.has_value(), to.switches));
-      });
+      with_memory<T>(op, in, saved, to, true,
+                     [&](const TensorArgs<T>& p, int32_t* bad, int64_t* bias_at, GradientArgs<T> g) {
+                       g.grad_grad_out = data<T>(grad_grad_out);
+                       Attention<T>(op, p, parts_of(in), bad, bias_at)
+                           .backward_backward(g, u, data_if<T>(in.gate.has_value(), to.gate),
+                                              data_if<T>(in.switches.has_value(), to.switches));
+                     });
     });
   return {grad_grad_out, to.q, to.k, to.v, to.bias, to.gate, to.switches};
 }

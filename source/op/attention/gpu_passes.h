@@ -1,5 +1,5 @@
-// Attention's passes as other families' ops call them, in float32 without bias. Kernels are compiled once, in
-// cuda.cu.
+// Attention's passes in float32, for PyTorch and for callers that do not know PyTorch. Their kernels are
+// compiled once, in gpu_loops.cu.
 #pragma once
 
 #include "attention/gpu_args.h"
@@ -7,13 +7,14 @@
 namespace mdops {
 namespace gpu_attention {
 
-// `parts`: 2 for the accuracy of float32's products. `bad`: memory for kPrepareBlocks integers.
-void forward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int32_t* bad,
+// `parts`: 2 for the accuracy of float32's products, 1 for that of tf32's. `bad`: memory for kPrepareBlocks
+// integers; `bias_at`: for one a sequence where there is a bias.
+void forward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int32_t* bad, int64_t* bias_at,
                   const ForwardResults<float>& results);
 
 // `grads.out` null where `grads.delta` holds G.o already; `grad_gate` and `grad_switch` null where they are
 // not asked for.
-void backward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int32_t* bad,
+void backward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int32_t* bad, int64_t* bias_at,
                    const GradientArgs<float>& grads, float* grad_gate, float* grad_switch);
 
 }  // namespace gpu_attention

@@ -5,10 +5,12 @@
 
 namespace mdops {
 
-// Rows of neighbours, (N, width), -1 where there is none, and the system of each atom, (N,).
+// Rows of neighbours, (rows, width), -1 where there is none, of the atoms from `first` on, and the system of
+// each atom, (N,).
 struct PairRows {
   const int32_t *batch, *neighbors;
   int64_t atoms, width, systems;
+  int64_t first = 0, rows = atoms;
 };
 
 // Gradients by what pair_forces gives: forces (N, 3), virials (S, 3, 3) and those of atoms (N, 3, 3).

@@ -1,5 +1,6 @@
 #include "common/cuda.h"
 #include "displacements/gpu_kernels.h"
+#include "displacements/gpu_loops.h"
 #include "displacements/gpu_pair_sums.h"
 #include "displacements/inputs.h"
 
@@ -8,15 +9,6 @@ namespace mdops {
 namespace {
 
 using namespace gpu_displacements;
-
-template <class Terms>
-void sum_pairs(const CudaOp& op, const PairList& pairs, const Terms& terms, int64_t systems, Tensor& row_sums,
-               Tensor& of_systems, double* others) {
-  const PairSums<Terms> sums{op, pair_rows(pairs, systems)};
-  Tensor memory = empty(op, {sums.words()}, ScalarType::Long);
-  sums.run(terms, memory.mutable_data_ptr<int64_t>(), row_sums.mutable_data_ptr<double>(),
-           of_systems.mutable_data_ptr<double>(), others);
-}
 
 Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
                      const Tensor& neighbors_, const Tensor& images_, ScalarType dtype) {
@@ -28,13 +20,9 @@ Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor
   Tensor result = empty(op, {pairs.atoms, pairs.width, 3}, dtype);
   dispatch_float(op, dtype, [&](auto zero) {
     using T = decltype(zero);
-    const int64_t components = 3 * pairs.atoms * pairs.width;
-    const bool small = components < (int64_t{1} << 31);
-    op.launch(small ? displacements_kernel<T, uint32_t> : displacements_kernel<T, uint64_t>,
-              blocks_for(components, kThreads * kPerThread), kThreads, 0, positions.const_data_ptr<double>(),
-              cell.const_data_ptr<double>(), pairs.batch.const_data_ptr<int32_t>(),
-              pairs.neighbors.const_data_ptr<int32_t>(), images.const_data_ptr<int32_t>(), pairs.atoms,
-              pairs.width, cell.size(0), result.mutable_data_ptr<T>());
+    run_displacements(op, positions.const_data_ptr<double>(), cell.const_data_ptr<double>(),
+                      pair_rows(pairs, cell.size(0)), images.const_data_ptr<int32_t>(),
+                      result.mutable_data_ptr<T>());
   });
   return result;
 }
@@ -51,7 +39,10 @@ std::tuple<Tensor, Tensor> displacements_backward(const Tensor& grad_, const Ten
   dispatch_float(op, grad.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const PositionGradient<T> terms{grad.const_data_ptr<T>(), images.const_data_ptr<int32_t>()};
-    sum_pairs(op, pairs, terms, num_systems, grad_positions, grad_cell, nullptr);
+    const PairSums<PositionGradient<T>> sums{op, pair_rows(pairs, num_systems)};
+    Tensor memory = empty(op, {sums.words()}, ScalarType::Long);
+    sums.run(terms, memory.mutable_data_ptr<int64_t>(), grad_positions.mutable_data_ptr<double>(),
+             grad_cell.mutable_data_ptr<double>(), nullptr);
   });
   return {grad_positions, grad_cell};
 }
@@ -69,8 +60,11 @@ std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor
   Tensor atom_virial = empty(op, {pairs.atoms, 3, 3}, ScalarType::Double);
   dispatch_float(op, grad.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    const PairForce<T> terms{grad.const_data_ptr<T>(), d.const_data_ptr<T>()};
-    sum_pairs(op, pairs, terms, num_systems, forces, virial, atom_virial.mutable_data_ptr<double>());
+    const PairRows rows = pair_rows(pairs, num_systems);
+    Tensor memory = empty(op, {pair_forces_bytes<T>(op, rows)}, ScalarType::Byte);
+    run_pair_forces(op, rows, grad.const_data_ptr<T>(), d.const_data_ptr<T>(), memory.mutable_data_ptr(),
+                    forces.mutable_data_ptr<double>(), virial.mutable_data_ptr<double>(),
+                    atom_virial.mutable_data_ptr<double>());
   });
   return {forces, virial, atom_virial};
 }

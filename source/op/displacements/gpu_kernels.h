@@ -15,27 +15,27 @@ constexpr int kPerThread = 4;  // components, so that several loads are on their
 // Components in the order of the result: the three of a pair read one stretch of memory each. `Index` counts
 // them; 32 bits where they suffice, because the divisions that find slot and row cost less then.
 template <class T, class Index>
-__global__ void displacements_kernel(const double* x, const double* cell, const int32_t* batch,
-                                     const int32_t* neighbors, const int32_t* images, int32_t atoms,
-                                     int32_t width, int32_t systems, T* out) {
+__global__ void displacements_kernel(const double* x, const double* cell, PairRows rows,
+                                     const int32_t* images, T* out) {
   const Index begin = static_cast<Index>(blockIdx.x) * (kThreads * kPerThread) + threadIdx.x;
-  const Index slots = static_cast<Index>(atoms) * static_cast<Index>(width);
+  const Index width = static_cast<Index>(rows.width), slots = static_cast<Index>(rows.rows) * width;
   int32_t found[kPerThread], image[kPerThread];
 #pragma unroll
   for (int u = 0; u < kPerThread; ++u) {
     const Index slot = (begin + u * kThreads) / 3;
-    found[u] = slot < slots ? neighbors[slot] : -1;
+    found[u] = slot < slots ? rows.neighbors[slot] : -1;
     image[u] = slot < slots ? images[slot] : 0;
   }
 #pragma unroll
   for (int u = 0; u < kPerThread; ++u) {
-    const Index component = begin + u * kThreads, slot = component / 3, i = slot / static_cast<Index>(width);
+    const Index component = begin + u * kThreads, slot = component / 3;
     if (slot >= slots) return;
+    const int64_t i = rows.first + static_cast<int64_t>(slot / width);
     const int axis = static_cast<int>(component - 3 * slot);
-    const int32_t j = found[u], system = batch[i];
+    const int32_t j = found[u], system = rows.batch[i];
     double d = 0;
-    if (j >= 0 && j < atoms && system >= 0 && system < systems)
-      d = displacement_component(x[3 * static_cast<int64_t>(i) + axis], x[3 * static_cast<int64_t>(j) + axis],
+    if (j >= 0 && j < rows.atoms && system >= 0 && system < rows.systems)
+      d = displacement_component(x[3 * i + axis], x[3 * static_cast<int64_t>(j) + axis],
                                  cell + 9 * static_cast<int64_t>(system), image[u], axis);
     else if (j != -1)
       d = not_a_number<double>();

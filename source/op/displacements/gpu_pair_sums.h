@@ -155,27 +155,28 @@ __device__ void scatter(const double* terms, int32_t j, const FixedPoint* fixed,
 // A warp a stretch of rows.
 template <class Terms>
 __global__ void __launch_bounds__(kWarp* kSumWarps)
-    add_terms(Terms terms, const int32_t* batch, const int32_t* neighbors, int64_t atoms, int64_t width,
-              int64_t systems, int64_t rows_per_warp, PairSumSpace space, double* row_sums) {
+    add_terms(Terms terms, PairRows rows, int64_t rows_per_warp, PairSumSpace space, double* row_sums) {
+  const int64_t atoms = rows.atoms, width = rows.width, systems = rows.systems;
   __shared__ int64_t buffers[kSumWarps][kWarp * kBufferStride<Terms>];
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
-  const FixedPoint fixed[2] = {FixedPoint(space.largest[0], atoms * width),
-                               FixedPoint(space.largest[1], atoms * width)};
+  const FixedPoint fixed[2] = {FixedPoint(space.largest[0], rows.rows * width),
+                               FixedPoint(space.largest[1], rows.rows * width)};
   const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kSumWarps + warp) * rows_per_warp;
-  const int64_t end = begin + rows_per_warp < atoms ? begin + rows_per_warp : atoms;
+  const int64_t end = begin + rows_per_warp < rows.rows ? begin + rows_per_warp : rows.rows;
   double of_system[kSystem] = {};
   int32_t current = -1;
   for (int64_t i = begin; i < end; ++i) {
-    const int32_t named = batch[i], system = named >= 0 && named < systems ? named : -1;
+    const int32_t named = rows.batch[rows.first + i], system = named >= 0 && named < systems ? named : -1;
     if (system != current && current >= 0)
       flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
     current = system;
     double row[3] = {};
-    int32_t next = lane < width ? neighbors[i * width + lane] : -1;
+    int32_t next = lane < width ? rows.neighbors[i * width + lane] : -1;
     for (int64_t k = 0; k < width; k += kWarp) {
       const int64_t slot = i * width + k + lane;
       int32_t j = next;
-      next = k + kWarp + lane < width ? neighbors[slot + kWarp] : -1;  // on its way while these are summed
+      next =
+          k + kWarp + lane < width ? rows.neighbors[slot + kWarp] : -1;  // on its way while these are summed
       double neighbor[Terms::kNeighbor] = {};
       if (j != -1 && (j < 0 || j >= atoms || system < 0)) {
         row[0] = row[1] = row[2] = not_a_number<double>();
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(kWarp* kSumWarps)
     }
     for (int a = 0; a < 3; ++a) {
       for (int step = kWarp / 2; step; step /= 2) row[a] += __shfl_xor_sync(kAllLanes, row[a], step);
-      if (lane == 0) row_sums[3 * i + a] = row[a];
+      if (lane == 0) row_sums[3 * (rows.first + i) + a] = row[a];
     }
   }
   if (current >= 0) flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
@@ -197,11 +198,12 @@ __global__ void __launch_bounds__(kWarp* kSumWarps)
 // A thread a number of the result: `row_sums` grows by the first three terms of each neighbour, `others` (N,
 // 9) gets the rest, `of_systems` (S, 9) the systems' sums.
 template <class Terms>
-__global__ void finish_sums(int64_t atoms, int64_t width, int64_t systems, PairSumSpace space,
-                            double* row_sums, double* of_systems, double* others) {
+__global__ void finish_sums(PairRows rows, PairSumSpace space, double* row_sums, double* of_systems,
+                            double* others) {
   constexpr int size = Terms::kNeighbor, stride = kNeighborStride<Terms>, limbs = kLimbs<Terms>;
   const int64_t item = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  const int64_t slots = atoms * width > 0 ? atoms * width : 1;
+  const int64_t atoms = rows.atoms, systems = rows.systems, pairs = rows.rows * rows.width;
+  const int64_t slots = pairs > 0 ? pairs : 1;
   const auto read = [&](const int64_t* words, int64_t count, int64_t step, int64_t at, int k, int bad,
                         int scale) {
     const FixedPoint fixed(space.largest[scale], slots);
@@ -236,21 +238,22 @@ struct PairSums {
   // `row_sums` (N, 3), `of_systems` (S, 9), `others` (N, 9) or null where the terms have no such.
   void run(const Terms& terms, int64_t* memory, double* row_sums, double* of_systems, double* others) const {
     constexpr int threads = kWarp * kSumWarps;
-    const int64_t atoms = rows.atoms, width = rows.width, systems = rows.systems;
     gpu.clear(memory, 8 * words());
+    if (rows.rows < rows.atoms) gpu.clear(row_sums, 24 * rows.atoms);
     const PairSumSpace space{reinterpret_cast<double*>(memory), memory + kFirst,
                              memory + kFirst + neighbor_words()};
     // One round of blocks that stay: each warp flushes its system's sums once or, with small systems, a few
     // times.
     const int64_t most = gpu.resident_blocks(add_terms<Terms>, threads) * kSumWarps;
-    const int64_t rows_per_warp = blocks_for(atoms, most < atoms ? most : atoms + 1);
-    const int64_t slots = atoms * width, reading = blocks_for(slots, threads);
+    const int64_t rows_per_warp = blocks_for(rows.rows, most < rows.rows ? most : rows.rows + 1);
+    const int64_t slots = rows.rows * rows.width, reading = blocks_for(slots, threads);
     gpu.launch(largest_terms<Terms>, reading < kReadBlocks ? reading : kReadBlocks, threads, 0, terms,
                rows.neighbors, slots, space);
-    gpu.launch(add_terms<Terms>, atoms ? blocks_for(blocks_for(atoms, rows_per_warp), kSumWarps) : 0, threads,
-               0, terms, rows.batch, rows.neighbors, atoms, width, systems, rows_per_warp, space, row_sums);
-    gpu.launch(finish_sums<Terms>, blocks_for(atoms * Terms::kNeighbor + systems * kSystem, threads), threads,
-               0, atoms, width, systems, space, row_sums, of_systems, others);
+    gpu.launch(add_terms<Terms>, rows.rows ? blocks_for(blocks_for(rows.rows, rows_per_warp), kSumWarps) : 0,
+               threads, 0, terms, rows, rows_per_warp, space, row_sums);
+    gpu.launch(finish_sums<Terms>,
+               blocks_for(rows.atoms * Terms::kNeighbor + rows.systems * kSystem, threads), threads, 0, rows,
+               space, row_sums, of_systems, others);
   }
 
  private:

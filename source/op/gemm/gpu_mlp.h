@@ -17,6 +17,14 @@ struct MlpLayerArgs {
   Activation activation;
   T threshold;
   const T *bias, *timestep;  // null: 0 and 1
+  // Of several nets, of which each has tiles of rows: the net of each tile, the nets' biases and timesteps
+  // one after the other. Null: one net.
+  const int32_t* tile_net = nullptr;
+  int tile_rows = 1;
+
+  __device__ __forceinline__ int64_t vector(int64_t row) const {
+    return tile_net ? static_cast<int64_t>(max(0, tile_net[row / tile_rows])) * columns : 0;
+  }
 };
 
 // z, a product, becomes the layer's output, for an input x.
@@ -37,9 +45,10 @@ __global__ void __launch_bounds__(kMlpThreads) mlp_value_kernel(MlpLayerArgs<T> 
   if (at >= p.numbers) return;
   const int64_t row = at / p.columns;
   const int column = static_cast<int>(at - row * p.columns);
-  const T timestep = p.timestep ? p.timestep[column] : T(1);
+  const int64_t own = p.vector(row) + column;
+  const T timestep = p.timestep ? p.timestep[own] : T(1);
   T f, df, ddf = 0;
-  const T z = v.z[at] + (p.bias ? p.bias[column] : T(0));
+  const T z = v.z[at] + (p.bias ? p.bias[own] : T(0));
   if (v.curve)
     activate_twice<kind>(z, p.threshold, &f, &df, &ddf);
   else

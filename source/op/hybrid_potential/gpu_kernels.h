@@ -28,20 +28,22 @@ struct PartForces {
   const double* weight;  // (N,); null: 1
   int first;             // number of the row
   int first_extra;
-  bool ends;          // whether this kernel writes the energies and what follows
+  bool ends;          // whether this kernel, the first, writes the energies and what follows
   float* grad_extra;  // (N, extra)
+  NearRows near;
 };
 
-// c of the atoms of the rows, once their nearest neighbours are known.
-static __global__ void __launch_bounds__(kAtomThreads) row_weights_kernel(StepArgs p, NearRows h) {
-  follow_kernels();
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
-  const int i = atom_of(p, row);
-  if (i < 0) return;
-  double c = 0;
-  if (!(p.nearest[i] >= h.far))
-    c = table_row(h.list, i) == RowKind::real ? row_weight(h.list, h.near, i) : not_a_number<double>();
-  if (lane_index() == 0) h.c[i] = c, h.rest[i] = (1 - c) * (h.weight ? h.weight[i] : 1);
+// The weight of atom i's energy in the forces, which all lanes get: of an atom with a near neighbour the
+// first descriptor's kernel finds c.
+__device__ __forceinline__ double weight_in_forces(const PartForces& h, int i) {
+  const double weight = h.weight ? h.weight[i] : 1;
+  if (!h.near.c) return weight;
+  if (!h.ends) return (1 - h.near.c[i]) * weight;
+  if (h.near.nearest[i] >= h.near.far) return weight;
+  const double c = table_row(h.near.list, i) == RowKind::real ? row_weight(h.near.list, h.near.near, i)
+                                                              : not_a_number<double>();
+  if (lane_index() == 0) h.near.c[i] = c;
+  return (1 - c) * weight;
 }
 
 // T of a descriptor, and the bound of the rows' features so far.
@@ -84,6 +86,23 @@ __global__ void __launch_bounds__(kAtomThreads) features_kernel(StepArgs p, Hybr
   write_extra(p, i, h.first_extra, out);
 }
 
+// By a warp: the energy of a row's atom, and the gradient of its further inputs.
+__device__ __forceinline__ void end_row(const StepArgs& p, const PartForces& h, int64_t row, int i,
+                                        float weight) {
+  const float* gradient = p.net.inputs + row * p.net.net.inputs + h.first_extra;
+  for (int k = lane_index(); k < p.extra_size; k += kWarp)
+    h.grad_extra[static_cast<int64_t>(i) * p.extra_size + k] = weight * gradient[k];
+  if (lane_index() == 0) write_energy(p, row, i);
+}
+
+// Where there is no descriptor.
+static __global__ void __launch_bounds__(kAtomThreads) net_end_kernel(StepArgs p, PartForces h) {
+  follow_kernels();
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  const int i = real_atom_of(p, row);
+  if (i >= 0) end_row(p, h, row, i, static_cast<float>(weight_in_forces(h, i)));
+}
+
 template <bool Gated, bool Virials>
 __global__ void __launch_bounds__(kAtomThreads, 2) part_forces_kernel(StepArgs p, PartForces h) {
   follow_kernels();
@@ -95,16 +114,11 @@ __global__ void __launch_bounds__(kAtomThreads, 2) part_forces_kernel(StepArgs p
   const int i = real_atom_of(p, row);
   if (i >= 0) {
     const float* gradient = p.net.inputs + row * p.net.net.inputs;
-    const float weight = h.weight ? static_cast<float>(h.weight[i]) : 1.0f;
+    const float weight = static_cast<float>(weight_in_forces(h, i));
     atom_forces<Gated, Virials>(p, row, i, gradient + h.first, weight, m);
-    if (h.ends)
-      for (int k = lane_index(); k < p.extra_size; k += kWarp)
-        h.grad_extra[static_cast<int64_t>(i) * p.extra_size + k] = weight * gradient[h.first_extra + k];
+    if (h.ends) end_row(p, h, row, i, weight);
   }
-  if (lane_index() == 0) {
-    m.virial[9] = i >= 0 ? p.batch[i] : -1;
-    if (i >= 0 && h.ends) write_energy(p, row, i);
-  }
+  if (lane_index() == 0) m.virial[9] = i >= 0 ? p.batch[i] : -1;
   add_virials(p, shared);
 }
 

@@ -17,9 +17,8 @@ struct NearRows {
   ListArgs list;
   NearArgs near;
   double far;            // a nearest distance from which on c is 0
-  const double* weight;  // (N,); null: 1
   double* c;             // (N,); null: not asked for
-  double* rest;          // (N,): weight (1 - c)
+  const float* nearest;  // (N,), which the step finds
 };
 
 // What a step has beside the results of each descriptor's arguments.
@@ -27,7 +26,7 @@ struct HybridOut {
   const double* weight;  // (N,); null: 1
   float* grad_extra;     // (N, extra)
   int32_t* within;       // (N, descriptors, ntypes)
-  NearRows near{};       // the call finds memory for `rest`
+  NearRows near{};
 };
 
 // The net behind the features of all descriptors, each in the order of `Features`, and the further inputs.
@@ -39,8 +38,9 @@ std::string hybrid_refusal(const GpuLimits& limits, const GpuNetShape& net,
                            const std::vector<StepArgs>& parts);
 std::string hybrid_pack_refusal(const GpuNetShape& net);
 
-// The descriptors' inputs and sizes are given; results, and the net, of the one with the longest cutoff.
-// `memory` of the GPU has as many bytes as `hybrid_bytes` says.
+// The descriptors' inputs and sizes are given; results, and the net, of the one with the longest cutoff. One
+// of width 0 is none: then there are energies and `grad_extra` alone. `memory` of the GPU has as many bytes
+// as `hybrid_bytes` says.
 int64_t hybrid_bytes(const Gpu& gpu, const std::vector<StepArgs>& parts, int widest, const HybridOut& out);
 void run_hybrid(const Gpu& gpu, const std::vector<StepArgs>& parts, int widest, const HybridOut& out,
                 void* memory);

@@ -40,9 +40,10 @@ class HybridCall {
     if (p.extra_size) gpu_.clear(out_.grad_extra, int64_t{p.atoms} * p.extra_size * 4);
     launch_order(gpu_, p);
     for (int first = 0; first < p.rows; first += p.net.rows) chunk(first);
+    if (is_net()) return;
     launch_end(gpu_, p);
     if (!alone())
-      gpu_.launch(within_kernel, blocks_for(all, 256), 256, 0, within_, p.atoms, parts_.size(), p.ntypes,
+      gpu_.launch(within_kernel, blocks_for(all, 256), 256, 0, within_, p.atoms, features_.count, p.ntypes,
                   out_.within);
   }
 
@@ -52,13 +53,18 @@ class HybridCall {
     take_call(space, first);
     take_net(space, way_, first, net_);
     bounds_ = space.take<float>(first.net.rows);
-    if (out_.near.c) out_.weight = out_.near.rest = space.take<double>(first.atoms);
+    out_.near.nearest = first.nearest;
+    features_.bounds = bounds_, features_.count = features_.first_extra = features_.most_axis = 0;
+    if (is_net()) {
+      first.within = space.take<int32_t>(static_cast<int64_t>(first.atoms) * first.ntypes);
+      first.nearest = space.take<float>(first.atoms);
+      return;
+    }
     within_ = out_.within;
     if (!alone())
       within_ = space.take<int32_t>(static_cast<int64_t>(first.atoms) * first.ntypes * parts_.size());
     float* const nearest = space.take<float>(first.atoms);  // of the others: nobody asks
-    features_.bounds = bounds_, features_.count = static_cast<int>(parts_.size());
-    features_.first_extra = features_.most_axis = 0;
+    features_.count = static_cast<int>(parts_.size());
     for (int k = 0; k < features_.count; ++k) {
       StepArgs& p = parts_[k];
       if (k != widest_) share(first, nearest, p);
@@ -83,28 +89,38 @@ class HybridCall {
     for (StepArgs& p : parts_) p.first_row = first;
     StepArgs& one = parts_[widest_];
     const int64_t rows = std::min(one.rows - first, one.net.rows);
-    if (alone()) {
+    if (is_net()) {
+      gpu_.clear(bounds_, 4 * rows);
+      launch_warps(gpu_, features(), rows, 0, one, features_);
+    } else if (alone()) {
       launch_warps(gpu_, one.gated ? moments<true>() : moments<false>(), rows, AtomMemory::bytes(one), one);
     } else {
       for (StepArgs& p : parts_)
         launch_warps(gpu_, p.gated ? part_moments_kernel<true> : part_moments_kernel<false>, rows,
                      AtomMemory::bytes(p), p, bounds_, &p == parts_.data());
-      launch_warps(gpu_, way_.input_parts ? features_kernel<kHybridParts> : features_kernel<0>, rows,
-                   16 * features_.most_axis, one, features_);
+      launch_warps(gpu_, features(), rows, 16 * features_.most_axis, one, features_);
     }
-    if (out_.near.c) launch_warps(gpu_, row_weights_kernel, rows, 0, one, out_.near);
     one.net.tile_type = one.tile_net + first / one.tile_rows;
     run_net<kHybridParts>(gpu_, one.net, net_, rows / one.tile_rows, way_.kind);
-    for (size_t k = 0; k < parts_.size(); ++k) {
+    if (is_net())
+      launch_warps(gpu_, net_end_kernel, rows, 0, one,
+                   PartForces{out_.weight, 0, 0, true, out_.grad_extra, {}});
+    for (size_t k = 0; k < parts_.size() && !is_net(); ++k) {
       const StepArgs& p = parts_[k];
-      const PartForces more{out_.weight, features_.parts[k].first, features_.first_extra, k == 0,
-                            out_.grad_extra};
+      const PartForces more{out_.weight, features_.parts[k].first, features_.first_extra,
+                            k == 0,      out_.grad_extra,          out_.near};
       launch_warps(gpu_, p.gated ? forces<true>(p) : forces<false>(p), rows, ForceMemory::bytes(p), p, more);
     }
   }
 
   // Whether there is one descriptor: its moments become features in one kernel, as in its own step.
   bool alone() const { return parts_.size() == 1; }
+  // Whether there is none: the net of the further inputs.
+  bool is_net() const { return parts_[0].width == 0; }
+
+  auto features() const -> void (*)(StepArgs, HybridFeatures) {
+    return way_.input_parts ? features_kernel<kHybridParts> : features_kernel<0>;
+  }
 
   template <bool Gated>
   auto moments() const -> void (*)(StepArgs) {

@@ -1,4 +1,5 @@
-// The products in float64 by the tensor cores, for moments of four columns.
+// The products in float64 by the tensor cores, for moments of four columns; and of four rows of a net's layer
+// in the place of these.
 //
 // A block has 16 rows of T, four numbers c of each: 64 rows of a matrix product. Warp w of 8 has rows
 // 16 (w / 2) .. and one half of the columns, in units of 16 x 8; of a unit lane l has rows l / 4 and l / 4 +
@@ -23,12 +24,19 @@ constexpr int kRowWarps = 4, kDoubleThreads = 64 * kRowWarps;
 constexpr int kTileAtoms = 16, kTileRows = 4 * kTileAtoms;
 constexpr int kStageDepth = 16, kStages = 3, kApart = kStageDepth + 4;
 
+// Moments times a table, and back; a layer's input times its weights, and gradients times the transposed
+// weights. Moments have their four numbers c side by side, all others those of the depth, or of the result.
+enum class Way { moments, gradients, layer, layer_back };
+template <Way way>
+constexpr bool kTransposes = way == Way::gradients || way == Way::layer_back;
+
 // `Units` of eight columns a warp.
-template <int Units, bool Back>
+template <int Units, Way way>
 struct DoubleTile {
   static constexpr int kCols = 16 * Units;
-  static constexpr int kBApart = Back ? kApart : kCols + 4;
-  static constexpr int kA = kTileRows * kApart, kB = Back ? kCols * kApart : kStageDepth * kBApart;
+  static constexpr int kBApart = kTransposes<way> ? kApart : kCols + 4;
+  static constexpr int kA = kTileRows * kApart,
+                       kB = kTransposes<way> ? kCols * kApart : kStageDepth * kBApart;
   static constexpr int kStage = kA + kB, kSumApart = kCols + 8;
   static constexpr int kPipe = kStages * kStage, kSums = kTileRows * kSumApart;
   static constexpr int kBytes = 8 * (kPipe > kSums ? kPipe : kSums);
@@ -76,9 +84,11 @@ __device__ __forceinline__ void multiply_add(double (&d)[4], const double (&a)[4
 }
 
 // `Two`: the tables' rows begin on 16 bytes.
-template <int Units, bool Back, bool Two>
+template <int Units, Way way, bool Two>
 __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProductArgs<double> p) {
-  using Tile = DoubleTile<Units, Back>;
+  using Tile = DoubleTile<Units, way>;
+  constexpr bool by_rows = way != Way::moments, to_rows = way != Way::gradients,
+                 transposes = kTransposes<way>;
   extern __shared__ __align__(16) char product_memory[];
   double* const shared = reinterpret_cast<double*>(product_memory);
   __shared__ int kinds[kTileAtoms];
@@ -113,22 +123,23 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
       for (int at = threadIdx.x; at < kTileRows * kStageDepth; at += kDoubleThreads) {
         // Side by side in memory: the depth of a row's gradient, the columns of a row's moments.
         const int r = at / (4 * kStageDepth), within = at % (4 * kStageDepth);
-        const int a = Back ? within / kStageDepth : within % 4, k = Back ? within % kStageDepth : within / 4;
+        const int a = by_rows ? within / kStageDepth : within % 4;
+        const int k = by_rows ? within % kStageDepth : within / 4;
         const bool there = same >> r & 1 && kind >= 0 && k0 + k < p.depth;
         const int64_t place =
-            Back ? ((first + r) * 4 + a) * p.depth + k0 + k : (atoms[r] * p.depth + k0 + k) * 4 + a;
+            by_rows ? ((first + r) * 4 + a) * p.depth + k0 + k : (atoms[r] * p.depth + k0 + k) * 4 + a;
         copy_async<false>(to + (4 * r + a) * kApart + k, there ? p.in + place : p.table, there);
       }
       constexpr int size = Two ? 2 : 1;
-      constexpr int across = (Back ? kStageDepth : Tile::kCols) / size,
-                    lines = Back ? Tile::kCols : kStageDepth;
+      constexpr int across = (transposes ? kStageDepth : Tile::kCols) / size,
+                    lines = transposes ? Tile::kCols : kStageDepth;
       for (int at = threadIdx.x; at < lines * across; at += kDoubleThreads) {
         const int line = at / across, piece = at % across * size;
-        const int k = Back ? piece : line, n = Back ? line : piece;
+        const int k = transposes ? piece : line, n = transposes ? line : piece;
         const bool there = n < columns && k0 + k < p.depth;
-        const int64_t place = Back ? static_cast<int64_t>(col0 + n) * p.depth + k0 + k
-                                   : static_cast<int64_t>(k0 + k) * p.width + col0 + n;
-        copy_async<Two>(to + Tile::kA + (Back ? n * kApart + k : k * Tile::kBApart + n),
+        const int64_t place = transposes ? static_cast<int64_t>(col0 + n) * p.depth + k0 + k
+                                         : static_cast<int64_t>(k0 + k) * p.width + col0 + n;
+        copy_async<Two>(to + Tile::kA + (transposes ? n * kApart + k : k * Tile::kBApart + n),
                         there ? table + place : p.table, there);
       }
     };
@@ -142,8 +153,8 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
       wait_stages<kStages - 2>();
       const double* const rows = shared + stage % kStages * Tile::kStage;
       const double* const cols = rows + Tile::kA;
-      bool any = Back;
-      if constexpr (!Back)
+      bool any = by_rows;
+      if constexpr (!by_rows)
         for (int at = threadIdx.x; at < kTileRows * kStageDepth; at += kDoubleThreads) {
           const int r = at / (4 * kStageDepth), within = at % (4 * kStageDepth);
           any |= rows[(4 * r + within % 4) * kApart + within / 4] != 0;
@@ -159,8 +170,8 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
 #pragma unroll
         for (int u = 0; u < Units; ++u) {
           const int n = (warp % 2 * Units + u) * 8 + g;
-          const double* const b = Back ? cols + n * kApart + k + t : cols + (k + t) * Tile::kBApart + n;
-          multiply_add(sum[u], of_a, b[0], b[4 * (Back ? 1 : Tile::kBApart)]);
+          const double* const b = transposes ? cols + n * kApart + k + t : cols + (k + t) * Tile::kBApart + n;
+          multiply_add(sum[u], of_a, b[0], b[4 * (transposes ? 1 : Tile::kBApart)]);
         }
       }
     }
@@ -175,11 +186,11 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
             make_double2(sum[u][2 * h], sum[u][2 * h + 1]);
     __syncthreads();
     for (int r = warp; r < count; r += kDoubleThreads / kWarp) {
-      if (!(same >> r & 1) || (Back && atoms[r] < 0)) continue;
+      if (!(same >> r & 1) || (!to_rows && atoms[r] < 0)) continue;
       for (int at = lane; at < 4 * columns; at += kWarp) {
-        const int a = Back ? at % 4 : at / columns, n = Back ? at / 4 : at % columns;
+        const int a = to_rows ? at / columns : at % 4, n = to_rows ? at % columns : at / 4;
         const int64_t place =
-            Back ? (atoms[r] * p.width + col0 + n) * 4 + a : ((first + r) * 4 + a) * p.width + col0 + n;
+            to_rows ? ((first + r) * 4 + a) * p.width + col0 + n : (atoms[r] * p.width + col0 + n) * 4 + a;
         p.out[place] = kind < 0 ? not_a_number<double>() : shared[(4 * r + a) * Tile::kSumApart + n];
       }
     }

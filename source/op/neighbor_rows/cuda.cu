@@ -1,35 +1,12 @@
 #include <tuple>
-#include <type_traits>
 
 #include "common/cuda.h"
-#include "neighbor_rows/gpu_kernels.h"
+#include "neighbor_rows/gpu_loops.h"
 #include "neighbor_rows/inputs.h"
 
 namespace mdops {
 
 namespace {
-
-using namespace gpu_neighbor_rows;
-
-// work(numbers at once), a constant: 4 of float32 where all of these rows begin on 16 bytes.
-template <class T, class Work>
-void with_numbers(int64_t channels, std::initializer_list<const T*> rows, const Work& work) {
-  if constexpr (std::is_same_v<T, float>) {
-    bool wide = channels % 4 == 0;
-    for (const T* row : rows) wide &= reinterpret_cast<uintptr_t>(row) % 16 == 0;
-    if (wide) return work(std::integral_constant<int, 4>{});
-  }
-  work(std::integral_constant<int, 1>{});
-}
-
-// work(gated), a constant.
-template <class Work>
-void with_gate(bool gated, const Work& work) {
-  if (gated)
-    work(std::true_type{});
-  else
-    work(std::false_type{});
-}
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> neighbor_rows(const Tensor& displacements,
                                                                  const Tensor& counts, const Tensor& types,
@@ -42,17 +19,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> neighbor_rows(const Tensor& d
   Tensor slots = empty(op, {slots_size}, ScalarType::Int);
   Tensor taken = empty(op, {atoms}, ScalarType::Int), within = empty(op, {atoms}, ScalarType::Int);
   Tensor nearest = empty(op, {atoms}, in.list.dtype);
-  op.check(cudaMemsetAsync(slots.mutable_data_ptr(), 0xff, sizeof(int32_t) * slots_size, op.stream()));
   dispatch_float(op, in.list.dtype, [&](auto zero) {
     using T = decltype(zero);
     const RowListResults<T> out{offsets.mutable_data_ptr<int32_t>(), slots.mutable_data_ptr<int32_t>(),
                                 taken.mutable_data_ptr<int32_t>(), within.mutable_data_ptr<int32_t>(),
                                 nearest.mutable_data_ptr<T>()};
-    const auto args = in.args<T>();
-    const int64_t blocks = blocks_for(atoms, kWarps);
-    op.launch(count_kernel<T>, blocks, kWarps * kWarp, 0, args, out);
-    op.launch(scan_kernel, 1, kScanThreads, 0, out.offsets, atoms);
-    op.launch(fill_kernel<T>, blocks, kWarps * kWarp, 0, args, out);
+    run_row_list(op, in.args<T>(), out);
   });
   return {offsets, slots, taken, within, nearest};
 }
@@ -69,14 +41,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> spline_rows(const Tensor& displacemen
   SplineRowsTensors out(op, in);
   dispatch_float(op, in.list.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto args = in.args<T>();
-    const auto results = out.results<T>();
-    with_numbers<T>(in.channels, {args.table, results.g}, [&](auto at_once) {
-      with_gate(gated, [&](auto gate) {
-        op.launch(rows_kernel<T, gate(), at_once()>, blocks_for(rows, kWarps * kWarp), kWarps * kWarp, 0,
-                  args, results);
-      });
-    });
+    run_spline_rows(op, in.args<T>(), out.results<T>());
   });
   return {out.environment, out.switches, out.directions, out.g};
 }
@@ -90,17 +55,10 @@ Tensor spline_rows_backward(const Tensor& grad_environment, const Tensor& grad_s
   const SplineRowsInputs in(op, displacements, slots, counts, types, mean, std, table, cutoff, cutoff_smooth,
                             protection, s_max, rows, gated);
   const SplineRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions, grad_g);
-  Tensor out = zeros(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
+  Tensor out = empty(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
   dispatch_float(op, in.list.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto args = in.args<T>();
-    const auto gradients = grad.gradients<T>();
-    with_numbers<T>(in.channels, {args.table, gradients.g}, [&](auto at_once) {
-      with_gate(gated, [&](auto gate) {
-        op.launch(rows_backward_kernel<T, gate(), at_once()>, blocks_for(rows, kWarps * kWarp),
-                  kWarps * kWarp, 0, args, gradients, out.mutable_data_ptr<T>());
-      });
-    });
+    run_spline_row_gradients(op, in.args<T>(), grad.gradients<T>(), out.mutable_data_ptr<T>());
   });
   return out;
 }
@@ -111,11 +69,7 @@ Tensor row_moments(const Tensor& environment, const Tensor& g, const Tensor& off
   Tensor out = empty(op, {in.atoms, 4, in.channels}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto args = in.args<T>();
-    with_numbers<T>(in.channels, {args.g}, [&](auto at_once) {
-      op.launch(moments_kernel<T, at_once()>, in.atoms, kAtomWarps * kWarp, 0, args,
-                out.mutable_data_ptr<T>());
-    });
+    run_row_moments(op, in.args<T>(), out.mutable_data_ptr<T>());
   });
   return out;
 }
@@ -129,14 +83,8 @@ std::tuple<Tensor, Tensor> row_moments_backward(const Tensor& grad_, const Tenso
          by_g = empty(op, {in.rows, in.channels}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto args = in.args<T>();
-    T *const to_environment = by_environment.mutable_data_ptr<T>(), *const to_g = by_g.mutable_data_ptr<T>();
-    op.launch(clear_rows_kernel<T>, in.rows > 0 ? 2 * op.limits().multiprocessors : 0, 256, 0, args,
-              to_environment, to_g);
-    with_numbers<T>(in.channels, {args.g, grad.const_data_ptr<T>(), to_g}, [&](auto at_once) {
-      op.launch(moments_backward_kernel<T, at_once()>, in.atoms, kAtomWarps * kWarp, 0, args,
-                grad.const_data_ptr<T>(), to_environment, to_g);
-    });
+    run_row_moment_gradients(op, in.args<T>(), grad.const_data_ptr<T>(), by_environment.mutable_data_ptr<T>(),
+                             by_g.mutable_data_ptr<T>());
   });
   return {by_environment, by_g};
 }

@@ -24,18 +24,33 @@ std::tuple<Tensor, Tensor, Tensor> near_weight(const Tensor& positions, const Te
   return {weight, within, nearest};
 }
 
+// The blend's energies and sums from the table's, which are there.
+void add_other(const BlendInputs& blend, double* energy, double* forces, double* virial, double* of_atoms) {
+  const double *weight = blend.weights(), *other = blend.other.const_data_ptr<double>();
+  for (int64_t i = 0; i < blend.other.numel(); ++i)
+    energy[i] = weight[i] == 0 ? other[i] : (1 - weight[i]) * other[i] + weight[i] * energy[i];
+  const auto add = [](const Tensor& from, double* to) {
+    const double* x = from.const_data_ptr<double>();
+    for (int64_t k = 0; k < from.numel(); ++k) to[k] += x[k];
+  };
+  add(blend.forces, forces), add(blend.virial, virial);
+  if (of_atoms) add(blend.of_atoms, of_atoms);
+}
+
 using TableOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 TableOutputs pair_table(const Tensor& positions, const Tensor& cell, const Tensor& batch, const Tensor& types,
                         const Tensor& neighbors, const Tensor& images, const Tensor& counts,
                         const Tensor& pair_mask, const Tensor& coefficients, const Tensor& weight,
-                        const Tensor& other, const Tensor& near_mask, double first, double step,
+                        const Tensor& other, const Tensor& other_forces, const Tensor& other_virial,
+                        const Tensor& other_atom_virial, const Tensor& near_mask, double first, double step,
                         double cutoff, double near_cutoff, double decay, double low, double high,
                         bool atom_virial) {
   const Op op("pair_table");
   const ListInputs in(op, positions, cell, batch, types, neighbors, images, counts);
   const TableInputs table(op, pair_mask, coefficients, in.ntypes, first, step, cutoff);
-  const BlendInputs blend(op, weight, other, in.atoms);
+  const BlendInputs blend(op, weight, other, other_forces, other_virial, other_atom_virial, in.atoms,
+                          in.systems, atom_virial);
   const NearInputs near(op, near_mask, in.ntypes, near_cutoff, decay, low, high);
   Tensor energy = zeros({in.atoms}, ScalarType::Double), forces = empty({in.atoms, 3}, ScalarType::Double);
   Tensor virial = zeros({in.systems, 3, 3}, ScalarType::Double);
@@ -53,6 +68,7 @@ TableOutputs pair_table(const Tensor& positions, const Tensor& cell, const Tenso
   const TableTask task{blend.weights(), blend.blends() ? blend.other.const_data_ptr<double>() : nullptr,
                        blend.blends() ? &of_weights : nullptr};
   table_step(op, in.args(), table.args(), task, results);
+  if (blend.blends()) add_other(blend, results.energy, results.forces, results.virial, results.atom_virial);
   return {energy, forces, virial, within, nearest, of_atoms};
 }
 

@@ -11,6 +11,33 @@ inline void closer(double r2, double& least) {
   if (!(r2 >= least) && least == least) least = r2;
 }
 
+// The vectors to all of an atom's neighbours.
+struct RowVectors {
+  std::vector<double> x, y, z, r2;
+
+  // Returns false where the list names an atom that is not there.
+  bool find(const ListArgs& list, int64_t i) {
+    const int64_t first = i * list.list_width;
+    int64_t size = 0;
+    for (int t = 0; t < list.ntypes; ++t) size += list.counts[i * list.ntypes + t];
+    if (static_cast<int64_t>(x.size()) < size)
+      for (std::vector<double>* of : {&x, &y, &z, &r2}) of->resize(size);
+    const double *at = list.positions, *xi = at + 3 * i;
+    const double* cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
+    const uint64_t atoms = static_cast<uint64_t>(list.atoms);
+    double *dx = x.data(), *dy = y.data(), *dz = z.data(), *squared = r2.data();
+    for (int64_t k = 0; k < size; ++k) {
+      const uint64_t j = static_cast<uint32_t>(list.neighbors[first + k]);
+      if (j >= atoms) return false;
+      double d[3] = {at[3 * j] - xi[0], at[3 * j + 1] - xi[1], at[3 * j + 2] - xi[2]};
+      if (list.images[first + k] != 0) displacement(xi, at + 3 * j, cell, list.images[first + k], d);
+      dx[k] = d[0], dy[k] = d[1], dz[k] = d[2];
+      squared[k] = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
+    }
+    return true;
+  }
+};
+
 // The neighbours of one atom that are not masked.
 struct Neighbors {
   struct One {
@@ -18,44 +45,46 @@ struct Neighbors {
     int32_t j;
     int t;
   };
+  RowVectors row;
   std::vector<One> all;
   double least2;  // the smallest squared distance; NaN if any is; infinite where there is none
 
-  // Fills in all but r, and what `report` counts unless it is null. Returns false where the list names an
-  // atom that is not there.
+  // Fills in all but w and g, and what `report` counts unless it is null. Returns false where the list names
+  // an atom that is not there.
   bool gather(const ListArgs& list, const bool* pair_mask, double cutoff, int64_t i,
               const NearReport* report) {
     all.clear();
     least2 = INFINITY;
+    if (!row.find(list, i)) return false;
     double nearest2 = cutoff * cutoff;
-    int32_t* within = report ? report->within + i * list.ntypes : nullptr;
-    int64_t slot = i * list.list_width;
+    const double cutoff2 = nearest2;
+    const int32_t* others = list.neighbors + i * list.list_width;
+    int64_t k = 0;
     for (int t = 0; t < list.ntypes; ++t) {
       const bool masked = pair_mask[list.types[i] * list.ntypes + t];
-      const int64_t end = slot + list.counts[i * list.ntypes + t];
-      const bool whole =
-          each_within(list, cutoff, i, slot, end, 1, [&](int64_t at, const double* d, double r2) {
-            if (within) ++within[t];
-            closer(r2, nearest2);
-            if (masked) return;
-            closer(r2, least2);
-            all.push_back({{d[0], d[1], d[2]}, r2, 0, 0, list.neighbors[at], t});
-          });
-      if (!whole) return false;
-      slot = end;
+      int32_t within = 0;
+      for (const int64_t end = k + list.counts[i * list.ntypes + t]; k < end; ++k) {
+        const double r2 = row.r2[k];
+        if (r2 >= cutoff2) continue;
+        ++within;
+        closer(r2, nearest2);
+        if (masked) continue;
+        closer(r2, least2);
+        all.push_back({{row.x[k], row.y[k], row.z[k]}, std::sqrt(r2), 0, 0, others[k], t});
+      }
+      if (report) report->within[i * list.ntypes + t] = within;
     }
     if (report) report->nearest[i] = std::sqrt(nearest2);
     return true;
   }
 
-  void take_roots() {
-    for (One& one : all) one.r = std::sqrt(one.r);  // squared until now
-  }
-
-  // Of the weights, once there are roots.
+  // Of the weights.
   NearSums sums(double decay) {
     NearSums found{std::sqrt(least2), 0, 0};
+    const double reach = found.reach(decay);
     for (One& one : all) {
+      one.w = 0;
+      if (one.r > reach) continue;
       one.w = found.weight(one.r, decay);
       found.weights += one.w, found.weighted += one.w * one.r;
     }
@@ -94,10 +123,13 @@ bool look(const ListArgs& list, const NearArgs& near, int64_t i, double* least, 
   return true;
 }
 
+// Where component k of a symmetric matrix stands among xx, xy, xz, yy, yz and zz.
+constexpr int kSymmetric[9] = {0, 1, 2, 1, 3, 4, 2, 4, 5};
+
 // Forces and virial of one atom's pairs.
 struct PairSums {
   PotentialResults<double>& out;
-  double force[3] = {}, virial[9] = {};
+  double force[3] = {}, virial[6] = {};  // xx, xy, xz, yy, yz, zz
 
   void add(const Neighbors& around) {
     for (const Neighbors::One& pair : around.all)
@@ -106,18 +138,20 @@ struct PairSums {
 
   void add(const Neighbors::One& pair) {
     double* const other = out.forces + 4 * int64_t{pair.j};
-    double f[3], w[9];
-    for (int a = 0; a < 3; ++a) f[a] = pair.g * pair.d[a];
-    for (int k = 0; k < 9; ++k) w[k] = f[k / 3] * pair.d[k % 3];
+    const double* d = pair.d;
+    double f[3];
+    for (int a = 0; a < 3; ++a) f[a] = pair.g * d[a];
+    const double w[6] = {f[0] * d[0], f[0] * d[1], f[0] * d[2], f[1] * d[1], f[1] * d[2], f[2] * d[2]};
     for (int a = 0; a < 3; ++a) force[a] += f[a], other[a] -= f[a];
-    for (int k = 0; k < 9; ++k) virial[k] -= w[k];
+    for (int k = 0; k < 6; ++k) virial[k] -= w[k];
     if (out.atom_virial)
-      for (int k = 0; k < 9; ++k) out.atom_virial[9 * int64_t{pair.j} + k] -= w[k];
+      for (int k = 0; k < 9; ++k) out.atom_virial[9 * int64_t{pair.j} + k] -= w[kSymmetric[k]];
   }
 
   void finish(const ListArgs& list, int64_t i) const {
     for (int a = 0; a < 3; ++a) out.forces[4 * i + a] += force[a];
-    for (int k = 0; k < 9; ++k) out.virial[9 * static_cast<int64_t>(list.batch[i]) + k] += virial[k];
+    for (int k = 0; k < 9; ++k)
+      out.virial[9 * static_cast<int64_t>(list.batch[i]) + k] += virial[kSymmetric[k]];
   }
 };
 
@@ -142,24 +176,28 @@ bool same_neighbors(const ListArgs& list, const TableArgs& table, const NearArgs
 }  // namespace
 
 double atom_weight(const ListArgs& list, const NearArgs& near, int64_t i) {
-  std::vector<double> r;
-  r.reserve(list.list_width);
+  static thread_local RowVectors row;
+  if (!row.find(list, i)) return NAN;
+  const double cutoff2 = near.cutoff * near.cutoff;
   double least2 = INFINITY;
-  int64_t slot = i * list.list_width;
+  int64_t k = 0, kept = 0;
   for (int t = 0; t < list.ntypes; ++t) {
-    const int64_t end = slot + list.counts[i * list.ntypes + t];
-    if (!near.pair_mask[list.types[i] * list.ntypes + t])
-      each_within(list, near.cutoff, i, slot, end, 1, [&](int64_t, const double*, double r2) {
-        closer(r2, least2);
-        r.push_back(r2);
-      });
-    slot = end;
+    const int64_t end = k + list.counts[i * list.ntypes + t];
+    const bool masked = near.pair_mask[list.types[i] * list.ntypes + t];
+    for (; k < end; ++k) {
+      const double r2 = row.r2[k];
+      if (masked || r2 >= cutoff2) continue;
+      closer(r2, least2);
+      row.r2[kept++] = r2;
+    }
   }
   NearSums sums{std::sqrt(least2), 0, 0};
   if (sums.least >= near.high) return 0;  // no mean is below the least distance
-  for (double& x : r) x = std::sqrt(x);
-  for (const double x : r) {
-    const double w = sums.weight(x, near.decay);
+  const double reach = sums.reach(near.decay), reach2 = reach * reach;
+  for (k = 0; k < kept; ++k) {
+    const double r2 = row.r2[k];
+    if (r2 > reach2) continue;
+    const double x = std::sqrt(r2), w = sums.weight(x, near.decay);
     sums.weights += w, sums.weighted += w * x;
   }
   return weight_at(near, sums.mean()).c;
@@ -183,8 +221,9 @@ int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin, 
   return bad;
 }
 
-int64_t table_energies(const ListArgs& list, const TableArgs& table, const TableTask& task, int64_t begin,
+int64_t table_energies(const ListArgs& list, const TableArgs& table_, const TableTask& task, int64_t begin,
                        int64_t end, const NearReport& report, PotentialResults<double>& out) {
+  const TableArgs table = table_;  // which no store to the results can change
   int64_t bad = -1;
   Neighbors around;
   for (int64_t i = begin; i < end; ++i) {
@@ -196,7 +235,6 @@ int64_t table_energies(const ListArgs& list, const TableArgs& table, const Table
       continue;
     }
     if (weight == 0) continue;
-    around.take_roots();
     const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
     PairSums sums{out};
     double energy = 0;
@@ -210,7 +248,6 @@ int64_t table_energies(const ListArgs& list, const TableArgs& table, const Table
       if (!same_neighbors(list, table, *task.near, list.types[i])) {
         sums.add(around);
         around.gather(list, task.near->pair_mask, task.near->cutoff, i, nullptr);
-        around.take_roots();
       }
       add_slopes(*task.near, energy - task.other[i], around);
     }

@@ -29,13 +29,15 @@ using TableOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 TableOutputs pair_table(const Tensor& positions, const Tensor& cell, const Tensor& batch, const Tensor& types,
                         const Tensor& neighbors, const Tensor& images, const Tensor& counts,
                         const Tensor& pair_mask, const Tensor& coefficients, const Tensor& weight,
-                        const Tensor& other, const Tensor& near_mask, double first, double step,
+                        const Tensor& other, const Tensor& other_forces, const Tensor& other_virial,
+                        const Tensor& other_atom_virial, const Tensor& near_mask, double first, double step,
                         double cutoff, double near_cutoff, double decay, double low, double high,
                         bool atom_virial) {
   const CudaOp op("pair_table", "positions", positions);
   const ListInputs in(op, positions, cell, batch, types, neighbors, images, counts);
   const TableInputs table(op, pair_mask, coefficients, in.ntypes, first, step, cutoff);
-  const BlendInputs blend(op, weight, other, in.atoms);
+  const BlendInputs blend(op, weight, other, other_forces, other_virial, other_atom_virial, in.atoms,
+                          in.systems, atom_virial);
   const NearInputs near(op, near_mask, in.ntypes, near_cutoff, decay, low, high);
   const int64_t n = in.atoms;
   Tensor energy = empty(op, {n}, ScalarType::Double), forces = empty(op, {n, 3}, ScalarType::Double);
@@ -47,8 +49,12 @@ TableOutputs pair_table(const Tensor& positions, const Tensor& cell, const Tenso
       energy.mutable_data_ptr<double>(),  forces.mutable_data_ptr<double>(),
       virial.mutable_data_ptr<double>(),  atom_virial && n ? of_atoms.mutable_data_ptr<double>() : nullptr,
       nearest.mutable_data_ptr<double>(), within.mutable_data_ptr<int32_t>()};
-  const GpuTableTask task{blend.weights(), blend.blends() ? blend.other.const_data_ptr<double>() : nullptr,
-                          blend.blends(), near.args()};
+  GpuTableTask task{blend.weights(), nullptr, blend.blends(), near.args(), {}};
+  if (blend.blends()) {
+    task.other = blend.other.const_data_ptr<double>();
+    task.sums = {blend.forces.const_data_ptr<double>(), blend.virial.const_data_ptr<double>(),
+                 out.of_atoms ? blend.of_atoms.const_data_ptr<double>() : nullptr};
+  }
   Tensor memory = empty(op, {table_bytes(in.args(), out.of_atoms)}, ScalarType::Byte);
   run_table(op, in.args(), table.args(), task, out, memory.mutable_data_ptr());
   return {energy, forces, virial, within, nearest, of_atoms};

@@ -15,7 +15,6 @@ namespace mdops {
 // over as a whole. A term is refused from 2^30 on: 2^25 of them have room.
 constexpr double kTableUnit = 1.0 / (1 << 8), kTableFine = 1.0 / (1LL << 44), kMostTableTerm = 1 << 30;
 constexpr double kSmallTableTerm = 1.0 / (1 << 6);
-constexpr int kTableThreads = 256;
 
 struct TableSums {
   int64_t *forces, *of_atoms, *virial;  // (N, 2, 3), (N, 2, 9) or null, (S, 2, 9)
@@ -52,154 +51,172 @@ struct RowReport {
   }
 };
 
-// What `each_of_row` would tell a report, of one type's slots: the reads of four neighbours are under way at
-// once.
-__device__ __forceinline__ bool look(const ListArgs& list, double cutoff2, int64_t i, int64_t begin,
-                                     int64_t end, bool masked, RowReport& report) {
-  constexpr int kAtOnce = 4;
-  const double *xi = list.positions + 3 * i, *cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
-  bool whole = true;
-  for (int64_t slot = begin + lane_index(); slot < end; slot += kAtOnce * kWarp) {
-    int32_t j[kAtOnce], image[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const bool there = slot + k * kWarp < end;
-      j[k] = there ? list.neighbors[slot + k * kWarp] : 0;
-      image[k] = there ? list.images[slot + k * kWarp] : 0;
-      if (j[k] < 0 || j[k] >= list.atoms) whole = false, j[k] = 0;
-    }
-    double d[kAtOnce][3];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)
-      displacement(xi, list.positions + 3 * static_cast<int64_t>(j[k]), cell, image[k], d[k]);
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const double r2 = d[k][0] * d[k][0] + d[k][1] * d[k][1] + d[k][2] * d[k][2];
-      if (slot + k * kWarp < end && within_cutoff(r2, cutoff2)) report.add(r2, masked);
-    }
+// Calls work(i) by a warp each for those of a block's items from `first` to `end`, at most a warp's lanes, of
+// which busy(i), called once each by a thread, says that they have any. All threads must call it.
+template <class Busy, class Work>
+__device__ __forceinline__ void each_busy(int64_t first, int64_t end, const Busy& busy, const Work& work) {
+  __shared__ int32_t of_block[kWarp];
+  __shared__ int count;
+  const int lane = lane_index();
+  if (threadIdx.x < kWarp) {
+    const bool mine = first + lane < end && busy(first + lane);
+    const unsigned lanes = __ballot_sync(kAllLanes, mine);
+    if (mine) of_block[__popc(lanes & ((1u << lane) - 1))] = lane;
+    if (lane == 0) count = __popc(lanes);
   }
-  return whole;
+  __syncthreads();
+  for (int k = threadIdx.x / kWarp; k < count; k += blockDim.x / kWarp) work(first + of_block[k]);
 }
 
-static __global__ void __launch_bounds__(kTableThreads, 4)
+// How many items a block of kBusyThreads has: few, so that those with work spread over a GPU, and more where
+// there are many.
+constexpr int kBusyThreads = 128;
+inline int items_of_block(int64_t items, int multiprocessors) {
+  constexpr int kWarps = kBusyThreads / kWarp, kBlocks = 4;
+  const int64_t share = items / (kWarps * kBlocks * multiprocessors) + 1;
+  return kWarps * static_cast<int>(share < 2 ? share : 2);
+}
+
+static __global__ void __launch_bounds__(kBusyThreads, 5)
     near_kernel(ListArgs list, NearArgs near, double* weight, int32_t* within, double* nearest) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kTableThreads + threadIdx.x) / kWarp;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kBusyThreads + threadIdx.x) / kWarp;
   if (i >= list.atoms) return;
   const int lane = lane_index();
   const RowKind kind = table_row(list, i);
   int32_t* own = within + i * list.ntypes;
-  if (kind != RowKind::real)
-    for (int t = lane; t < list.ntypes; t += kWarp) own[t] = 0;
+  for (int t = lane; t < list.ntypes; t += kWarp) own[t] = 0;
+  __syncwarp();
   double c = kind == RowKind::wrong ? not_a_number<double>() : 0, least = near.cutoff;
   if (kind == RowKind::real) {
     RowReport report(near.cutoff);
-    bool whole = true;
-    int64_t slot = i * list.list_width;
-    for (int t = 0; t < list.ntypes; ++t) {
-      const int count = list.counts[i * list.ntypes + t];
-      const bool masked = near.pair_mask[list.types[i] * list.ntypes + t];
-      whole &= look(list, near.cutoff * near.cutoff, i, slot, slot + count, masked, report);
-      report.write(own + t);
-      slot += count;
-    }
-    whole = __all_sync(kAllLanes, whole);
+    const bool whole = each_of_row(
+        list, near.pair_mask, near.cutoff, i,
+        [&](int, int32_t, const double*, double r2, bool masked) { report.add(r2, masked); },
+        [&](int t) { report.write(own + t); });
     const double least2 = warp_nearest(report.least2);
     least = sqrt(warp_nearest(report.nearest2));
     // No mean is below the least distance: most atoms need not be looked at again.
-    if (!(sqrt(least2) >= near.high)) c = weight_at(near, near_sums(list, near, i, least2).mean()).c;
+    if (!(sqrt(least2) >= near.high)) c = row_weight(list, near, i);
     if (!whole) c = not_a_number<double>();
   }
   if (lane == 0) weight[i] = c, nearest[i] = kind == RowKind::wrong ? c : least;
 }
 
+// The virials that a block's warps add to, of one system at a time: lane k < 9 has component k of a warp's.
+struct VirialAdder {
+  const TableSums& sums;
+  int64_t whole = 0, rest = 0;
+  int system = -1;
+
+  __device__ explicit VirialAdder(const TableSums& sums_) : sums(sums_) {}
+
+  __device__ void add(int of, int64_t more, int64_t more_rest) {
+    if (of != system && system >= 0) {
+      write(lane_index(), system, whole, rest);
+      whole = rest = 0;
+    }
+    system = of, whole += more, rest += more_rest;
+  }
+
+  // The warps' sums of one system go to memory as one: all blocks add to the same numbers. All threads must
+  // call it.
+  __device__ void finish() {
+    constexpr int warps = kBusyThreads / kWarp;
+    __shared__ int64_t of_warps[warps][2][9];
+    __shared__ int systems[warps];
+    const int lane = lane_index(), warp = threadIdx.x / kWarp;
+    if (lane < 9) of_warps[warp][0][lane] = whole, of_warps[warp][1][lane] = rest;
+    if (lane == 0) systems[warp] = system;
+    __syncthreads();
+    if (threadIdx.x >= 9) return;
+    int64_t all = 0, all_rest = 0;
+    for (int w = 0; w < warps; ++w) {
+      if (systems[w] < 0) continue;
+      all += of_warps[w][0][lane], all_rest += of_warps[w][1][lane];
+      int next = w + 1;
+      while (next < warps && systems[next] < 0) ++next;
+      if (next < warps && systems[next] == systems[w]) continue;
+      write(lane, systems[w], all, all_rest);
+      all = all_rest = 0;
+    }
+  }
+
+ private:
+  __device__ void write(int k, int of, int64_t all, int64_t all_rest) const {
+    if (k >= 9) return;
+    int64_t* const to = sums.virial + 18 * static_cast<int64_t>(of) + k;
+    if (all != 0) atomic_add(to, all);
+    if (all_rest != 0) atomic_add(to + 9, all_rest);
+  }
+};
+
 // What pairs of one atom give to forces and virials.
 struct PairAdder {
-  const ListArgs& list;
   const TableSums& sums;
   int64_t own[6] = {};
-  double w[9] = {};
+  double w[6] = {};  // xx, xy, xz, yy, yz, zz
   bool fits = true;
 
-  __device__ PairAdder(const ListArgs& list_, const TableSums& sums_) : list(list_), sums(sums_) {}
+  __device__ explicit PairAdder(const TableSums& sums_) : sums(sums_) {}
+
+  // Where component k = 3 a + b of a symmetric matrix stands in w.
+  static __device__ constexpr int packed(int k) {
+    const int a = k / 3 < k % 3 ? k / 3 : k % 3, b = k / 3 < k % 3 ? k % 3 : k / 3;
+    return a == 0 ? b : a + b + 1;
+  }
 
   // The pair's part of an energy's gradient, g along d.
-  __device__ void add(int64_t slot, const double* d, double g) {
-    const int64_t j = list.neighbors[slot];
+  __device__ void add(int64_t j, const double* d, double g) {
+    double term[6];
     for (int a = 0; a < 3; ++a) {
       int64_t whole, rest;
       fits &= table_term(g * d[a], &whole, &rest);
       own[a] += whole, own[3 + a] += rest;
       if (whole != 0) atomic_add(sums.forces + 6 * j + a, -whole);
-      atomic_add(sums.forces + 6 * j + 3 + a, -rest);
-      for (int b = 0; b < 3; ++b) {
-        const double term = -g * d[a] * d[b];
-        w[3 * a + b] += term;
-        if (!sums.of_atoms) continue;
-        fits &= table_term(term, &whole, &rest);
-        if (whole != 0) atomic_add(sums.of_atoms + 18 * j + 3 * a + b, whole);
-        atomic_add(sums.of_atoms + 18 * j + 9 + 3 * a + b, rest);
-      }
+      if (rest != 0) atomic_add(sums.forces + 6 * j + 3 + a, -rest);
+      for (int b = a; b < 3; ++b) w[packed(3 * a + b)] += term[packed(3 * a + b)] = -g * d[a] * d[b];
+    }
+    if (!sums.of_atoms) return;
+    for (int k = 0; k < 9; ++k) {
+      int64_t whole, rest;
+      fits &= table_term(term[packed(k)], &whole, &rest);
+      if (whole != 0) atomic_add(sums.of_atoms + 18 * j + k, whole);
+      if (rest != 0) atomic_add(sums.of_atoms + 18 * j + 9 + k, rest);
     }
   }
 
   // The sums of all lanes. Returns false if a term was too large.
-  __device__ bool finish(int64_t i) {
+  __device__ bool finish(int64_t i, int system, VirialAdder& virial) {
     const int lane = lane_index();
+    int64_t force = 0;
+    double component = 0;
+#pragma unroll
     for (int k = 0; k < 6; ++k) {
-      own[k] = warp_sum(own[k]);
-      if (lane == k) atomic_add(sums.forces + 6 * i + k, own[k]);
+      const int64_t sum = warp_sum(own[k]);
+      if (lane == k) force = sum;
+      w[k] = warp_sum(w[k]);
     }
-    for (int k = 0; k < 9; ++k) {
-      int64_t whole, rest;
-      fits &= table_term(warp_sum(w[k]), &whole, &rest);
-      if (lane != k) continue;
-      atomic_add(sums.virial + 18 * static_cast<int64_t>(list.batch[i]) + k, whole);
-      atomic_add(sums.virial + 18 * static_cast<int64_t>(list.batch[i]) + 9 + k, rest);
-    }
+    if (lane < 6) atomic_add(sums.forces + 6 * i + lane, force);
+#pragma unroll
+    for (int k = 0; k < 9; ++k)
+      if (lane == k) component = w[packed(k)];
+    int64_t whole, rest;
+    fits &= table_term(component, &whole, &rest);
+    virial.add(system, whole, rest);
     return __all_sync(kAllLanes, fits);
   }
 };
 
-// The sums of c's mean, as neighbours come: those so far are of the least distance so far.
-struct RunningSums {
-  NearSums sums{INFINITY, 0, 0};
-
-  __device__ void add(double r, double decay) {
-    if (!(r >= sums.least)) to(r, decay);
-    const double w = sums.weight(r, decay);
-    sums.weights += w, sums.weighted += w * r;
-  }
-  // For a distance that is not larger.
-  __device__ void to(double least, double decay) {
-    const double factor = sums.weights == 0 ? 0 : exp((least - sums.least) / decay);
-    sums = {least, sums.weights * factor, sums.weighted * factor};
-  }
-  // Of all lanes.
-  __device__ void join(double decay) {
-    double least = sums.least;
-    for (int d = kWarp / 2; d > 0; d /= 2) least = nearest_of(least, __shfl_xor_sync(kAllLanes, least, d));
-    if (sums.least != least) to(least, decay);
-    sums.weights = warp_sum(sums.weights), sums.weighted = warp_sum(sums.weighted);
-  }
-};
-
-// Calls work(t, slot, d, r, of_table, of_near) for the neighbours that the table has or that make the
-// weights, and after each type done(t).
-template <class Work, class Done>
+// Calls work(t, j, d, r2, of_table, of_near) for the neighbours that the table has or that make the weights.
+template <class Work>
 __device__ __forceinline__ bool each_of_blend(const ListArgs& list, const TableArgs& table,
-                                              const NearArgs& near, int64_t i, const Work& work,
-                                              const Done& done) {
+                                              const NearArgs& near, int64_t i, const Work& work) {
   const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
-  const double cutoff = near.cutoff > table.cutoff ? near.cutoff : table.cutoff;
-  return each_of_row(
-      list, table.pair_mask, cutoff, i,
-      [&](int t, int64_t at, const double* d, double r2, bool masked) {
-        const double r = sqrt(r2);
-        const bool of_table = !masked && !(r >= table.cutoff);
-        const bool of_near = !near.pair_mask[row + t] && !(r >= near.cutoff);
-        if (of_table || of_near) work(t, at, d, r, of_table, of_near);
-      },
-      done);
+  return each_neighbor(list, i, [&](int t, int32_t j, const double* d, double r2) {
+    const bool of_table = !table.pair_mask[row + t] && within_cutoff(r2, table.cutoff * table.cutoff);
+    const bool of_near = !near.pair_mask[row + t] && within_cutoff(r2, near.cutoff * near.cutoff);
+    if (of_table || of_near) work(t, j, d, r2, of_table, of_near);
+  });
 }
 
 // The energy of atom i in a blend, and what it gives to the sums: that of its pairs, and the weight's slope
@@ -210,26 +227,26 @@ __device__ __forceinline__ double blended_atom(const ListArgs& list, const Table
   const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
   const NearArgs& near = task.near;
   double energy = 0;
-  RunningSums around;
-  *good &= each_of_blend(
-      list, table, near, i,
-      [&](int t, int64_t, const double*, double r, bool of_table, bool of_near) {
-        if (of_table) energy += 0.5 * pair_energy(table, row + t, r).u;
-        if (of_near) around.add(r, near.decay);
-      },
-      [](int) {});
+  RunningSums around(near.decay);
+  *good &= each_of_blend(list, table, near, i,
+                         [&](int t, int32_t, const double*, double r2, bool of_table, bool of_near) {
+                           const double r = sqrt(r2);
+                           if (of_table) energy += 0.5 * pair_energy(table, row + t, r).u;
+                           if (of_near) around.add(r);
+                         });
   energy = warp_sum(energy);
-  around.join(near.decay);
-  const NearSums& sums = around.sums;
-  const double slope = (energy - task.other[i]) * weight_at(near, sums.mean()).slope;
-  each_of_blend(
-      list, table, near, i,
-      [&](int t, int64_t at, const double* d, double r, bool of_table, bool of_near) {
-        double g = of_table ? 0.5 * weight * pair_energy(table, row + t, r).slope : 0;
-        if (of_near && slope != 0) g += slope * mean_slope(sums, near, sums.weight(r, near.decay), r);
-        if (g != 0) adder.add(at, d, g / r);
-      },
-      [](int) {});
+  around.join();
+  const double least = around.sums.least, mean = around.sums.mean(), inverse = around.inverse;
+  const double slope =
+      (energy - task.other[i]) * weight_at(near, mean).slope / around.sums.weights;  // dE/ds by a weight
+  each_of_blend(list, table, near, i,
+                [&](int t, int32_t j, const double* d, double r2, bool of_table, bool of_near) {
+                  const double by_r = rsqrt(r2), r = r2 * by_r;
+                  double g = of_table ? 0.5 * weight * pair_energy(table, row + t, r).slope : 0;
+                  if (of_near && slope != 0)
+                    g += slope * exp((least - r) * inverse) * (1 - (r - mean) * inverse);
+                  if (g != 0) adder.add(j, d, g * by_r);
+                });
   return energy;
 }
 
@@ -242,46 +259,57 @@ __device__ __forceinline__ double table_atom(const ListArgs& list, const TableAr
   const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
   *good &= each_of_row(
       list, table.pair_mask, table.cutoff, i,
-      [&](int t, int64_t at, const double* d, double r2, bool masked) {
+      [&](int t, int32_t j, const double* d, double r2, bool masked) {
         report.add(r2, masked);
         if (masked || weight == 0) return;
         const double r = sqrt(r2);
         const PairEnergy pair = pair_energy(table, row + t, r);
         energy += 0.5 * pair.u;
-        if (pair.slope != 0) adder.add(at, d, 0.5 * weight * pair.slope / r);
+        if (pair.slope != 0) adder.add(j, d, 0.5 * weight * pair.slope / r);
       },
       [&](int t) { report.write(out.within + i * list.ntypes + t); });
   *least = sqrt(warp_nearest(report.nearest2));
   return warp_sum(energy);
 }
 
-// A warp an atom; of a blend those without weight are answered at once.
-static __global__ void __launch_bounds__(kTableThreads)
-    table_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, GpuTableResults out) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kTableThreads + threadIdx.x) / kWarp;
-  if (i >= list.atoms) return;
-  const double weight = task.weight ? task.weight[i] : 1;
-  const bool idle = task.blends && weight == 0;
-  const RowKind kind = idle ? RowKind::empty : table_row(list, i);
-  double energy = 0, least = table.cutoff;
-  bool good = kind != RowKind::wrong && weight == weight;
-  for (int t = lane_index(); t < list.ntypes; t += kWarp) out.within[i * list.ntypes + t] = 0;
-  __syncwarp();
-  if (kind == RowKind::real) {
-    PairAdder adder(list, sums);
-    energy = task.blends ? blended_atom(list, table, task, i, weight, adder, &good)
-                         : table_atom(list, table, i, weight, out, adder, &least, &good);
-    good &= adder.finish(i);
-  }
-  if (lane_index() != 0) return;
-  out.energy[i] = good ? energy : not_a_number<double>();
-  out.nearest[i] = kind == RowKind::wrong ? not_a_number<double>() : least;
-  const int system = list.batch[i];
-  if (!good && system >= 0 && system < list.systems) sums.failed[system] = 1;
+// A warp an atom of the `per_block` of a block; of a blend those without weight are answered at once.
+template <bool Blends>
+static __global__ void __launch_bounds__(kBusyThreads, 5)
+    table_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, GpuTableResults out,
+                 int per_block) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * per_block, end = first + per_block;
+  VirialAdder virial(sums);
+  const auto answer_idle = [&](int64_t i) {
+    out.energy[i] = Blends && task.sums.forces ? task.other[i] : 0, out.nearest[i] = table.cutoff;
+    for (int t = 0; t < list.ntypes; ++t) out.within[i * list.ntypes + t] = 0;
+    return !(Blends && task.weight && task.weight[i] == 0);
+  };
+  const auto answer = [&](int64_t i) {
+    const double weight = task.weight ? task.weight[i] : 1;
+    const RowKind kind = table_row(list, i);
+    double energy = 0, least = table.cutoff;
+    bool good = kind != RowKind::wrong && weight == weight;
+    if (kind == RowKind::real) {
+      PairAdder adder(sums);
+      if constexpr (Blends)
+        energy = blended_atom(list, table, task, i, weight, adder, &good);
+      else
+        energy = table_atom(list, table, i, weight, out, adder, &least, &good);
+      good &= adder.finish(i, list.batch[i], virial);
+    }
+    if (lane_index() != 0) return;
+    if (Blends && task.sums.forces) energy = (1 - weight) * task.other[i] + weight * energy;
+    out.energy[i] = good ? energy : not_a_number<double>();
+    out.nearest[i] = kind == RowKind::wrong ? not_a_number<double>() : least;
+    const int system = list.batch[i];
+    if (!good && system >= 0 && system < list.systems) sums.failed[system] = 1;
+  };
+  each_busy(first, end < list.atoms ? end : list.atoms, answer_idle, answer);
+  virial.finish();
 }
 
 // The sums as numbers.
-static __global__ void table_end_kernel(ListArgs list, TableSums sums, GpuTableResults out) {
+static __global__ void table_end_kernel(ListArgs list, TableSums sums, OtherSums other, GpuTableResults out) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const double nan = not_a_number<double>();
   const auto failed = [&](int64_t i) {
@@ -290,13 +318,18 @@ static __global__ void table_end_kernel(ListArgs list, TableSums sums, GpuTableR
   };
   if (k < 3 * list.atoms) {
     const bool bad = failed(k / 3);
-    out.forces[k] = bad ? nan : table_sum(sums.forces + k / 3 * 6 + k % 3, 3);
+    const double force = table_sum(sums.forces + k / 3 * 6 + k % 3, 3);
+    out.forces[k] = bad ? nan : other.forces ? other.forces[k] + force : force;
     if (bad && k % 3 == 0) out.energy[k / 3] = nan;
   }
-  if (out.of_atoms && k < 9 * list.atoms)
-    out.of_atoms[k] = failed(k / 9) ? nan : table_sum(sums.of_atoms + k / 9 * 18 + k % 9, 9);
-  if (k < 9 * list.systems)
-    out.virial[k] = sums.failed[k / 9] ? nan : table_sum(sums.virial + k / 9 * 18 + k % 9, 9);
+  if (out.of_atoms && k < 9 * list.atoms) {
+    const double own = table_sum(sums.of_atoms + k / 9 * 18 + k % 9, 9);
+    out.of_atoms[k] = failed(k / 9) ? nan : other.of_atoms ? other.of_atoms[k] + own : own;
+  }
+  if (k < 9 * list.systems) {
+    const double own = table_sum(sums.virial + k / 9 * 18 + k % 9, 9);
+    out.virial[k] = sums.failed[k / 9] ? nan : other.virial ? other.virial[k] + own : own;
+  }
 }
 
 }  // namespace mdops

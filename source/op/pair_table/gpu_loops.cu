@@ -30,15 +30,16 @@ void run_table(const Gpu& gpu, const ListArgs& list, const TableArgs& table, con
   gpu.clear(memory, table_bytes(list, out.of_atoms));
   Workspace space(static_cast<char*>(memory));
   const TableSums sums = divide(space, list, out.of_atoms);
-  gpu.launch(table_kernel, blocks_for(list.atoms, kTableThreads / kWarp), kTableThreads, 0, list, table, task,
-             sums, out);
+  const int per_block = items_of_block(list.atoms, gpu.limits().multiprocessors);
+  gpu.launch(task.blends ? table_kernel<true> : table_kernel<false>, blocks_for(list.atoms, per_block),
+             kBusyThreads, 0, list, table, task, sums, out, per_block);
   const int64_t numbers = std::max((out.of_atoms ? 9 : 3) * list.atoms, 9 * list.systems);
-  gpu.launch(table_end_kernel, blocks_for(numbers, 256), 256, 0, list, sums, out);
+  gpu.launch(table_end_kernel, blocks_for(numbers, 256), 256, 0, list, sums, task.sums, out);
 }
 
 void run_near(const Gpu& gpu, const ListArgs& list, const NearArgs& near, double* weight, int32_t* within,
               double* nearest) {
-  gpu.launch(near_kernel, blocks_for(list.atoms, kTableThreads / kWarp), kTableThreads, 0, list, near, weight,
+  gpu.launch(near_kernel, blocks_for(list.atoms, kBusyThreads / kWarp), kBusyThreads, 0, list, near, weight,
              within, nearest);
 }
 

@@ -6,12 +6,18 @@
 
 namespace mdops {
 
-// Energies and forces of a table: atoms' weights, or null; of a blend the other energies, and which
-// neighbours make the weights.
+// The other model's sums, of its weighted energies.
+struct OtherSums {
+  const double *forces, *virial, *of_atoms;
+};
+
+// Energies and forces of a table: atoms' weights, or null; of a blend the other energies, which
+// neighbours make the weights, and the other sums, if the results are to be the blend's.
 struct GpuTableTask {
   const double *weight, *other;
   bool blends;  // whether there are other energies
   NearArgs near;
+  OtherSums sums{};
 };
 
 // Energy, nearest (N,), forces (N, 3), virial (S, 3, 3), of_atoms (N, 3, 3) or null, within (N, ntypes).

@@ -24,8 +24,50 @@ __device__ __forceinline__ RowKind table_row(const ListArgs& list, int64_t i) {
   return row_kind(list.types[i], list.ntypes, list.counts + i * list.ntypes, list.list_width);
 }
 
-// Calls work(t, slot, d, r2, masked), and after each type with neighbours done(t), where the lanes meet.
-// Returns false where the list names an atom that is not there. All lanes must call it.
+// Calls work(slot, j, d, r2) for neighbours of atom i in the slots [begin, end), a lane each. The reads of
+// two positions are under way at once, and those of the next two places of the list. Returns false where the
+// list names an atom that is not there.
+template <class Work>
+__device__ __forceinline__ bool each_slot(const ListArgs& list, int64_t i, int64_t begin, int64_t end,
+                                          const Work& work) {
+  constexpr int kAtOnce = 2;
+  const double *xi = list.positions + 3 * i, *cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
+  bool whole = true;
+  int32_t next[kAtOnce], next_image[kAtOnce];
+  const auto read = [&](int64_t slot) {
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const bool there = slot + k * kWarp < end;
+      next[k] = there ? list.neighbors[slot + k * kWarp] : -1;
+      next_image[k] = there ? list.images[slot + k * kWarp] : 0;
+      if (there && (next[k] < 0 || next[k] >= list.atoms)) whole = false, next[k] = -1;
+    }
+  };
+  read(begin + lane_index());
+  for (int64_t slot = begin + lane_index(); slot < end; slot += kAtOnce * kWarp) {
+    int32_t j[kAtOnce], image[kAtOnce];
+    double x[kAtOnce][3];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      j[k] = next[k], image[k] = next_image[k];
+      const double* from = list.positions + 3 * static_cast<int64_t>(j[k] < 0 ? 0 : j[k]);
+      for (int a = 0; a < 3; ++a) x[k][a] = from[a];
+    }
+    read(slot + kAtOnce * kWarp);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (j[k] < 0) continue;
+      double d[3];
+      displacement(xi, x[k], cell, image[k], d);
+      work(slot + k * kWarp, j[k], d, d[0] * d[0] + d[1] * d[1] + d[2] * d[2]);
+    }
+  }
+  return whole;
+}
+
+// Calls work(t, j, d, r2, masked) for the neighbours within the cutoff, and after each type with neighbours
+// done(t), where the lanes meet. Returns false where the list names an atom that is not there. All lanes must
+// call it.
 template <class Work, class Done>
 __device__ __forceinline__ bool each_of_row(const ListArgs& list, const bool* pair_mask, double cutoff,
                                             int64_t i, const Work& work, const Done& done) {
@@ -35,48 +77,65 @@ __device__ __forceinline__ bool each_of_row(const ListArgs& list, const bool* pa
     const int count = list.counts[i * list.ntypes + t];
     if (count == 0) continue;
     const bool masked = pair_mask[list.types[i] * list.ntypes + t];
-    whole &= each_within(list, cutoff, i, slot + lane_index(), slot + count, kWarp,
-                         [&](int64_t at, const double* d, double r2) { work(t, at, d, r2, masked); });
+    whole &= each_slot(list, i, slot, slot + count, [&](int64_t, int32_t j, const double* d, double r2) {
+      if (within_cutoff(r2, cutoff * cutoff)) work(t, j, d, r2, masked);
+    });
     slot += count;
     done(t);
   }
   return __all_sync(kAllLanes, whole);
 }
 
-// The same for the neighbours that are not masked.
+// Calls work(t, j, d, r2) for all neighbours of an atom, whatever their types. Returns as `each_of_row`.
 template <class Work>
-__device__ __forceinline__ bool each_seen(const ListArgs& list, const bool* pair_mask, double cutoff,
-                                          int64_t i, const Work& work) {
-  return each_of_row(
-      list, pair_mask, cutoff, i,
-      [&](int t, int64_t at, const double* d, double r2, bool masked) {
-        if (!masked) work(t, at, d, r2);
-      },
-      [](int) {});
+__device__ __forceinline__ bool each_neighbor(const ListArgs& list, int64_t i, const Work& work) {
+  const int32_t* counts = list.counts + i * list.ntypes;
+  const int64_t first = i * list.list_width;
+  int count = 0;
+  for (int t = 0; t < list.ntypes; ++t) count += counts[t];
+  SlotTypes types(counts, list.ntypes);
+  const bool whole = each_slot(
+      list, i, first, first + count,
+      [&](int64_t slot, int32_t j, const double* d, double r2) { work(types.of(slot - first), j, d, r2); });
+  return __all_sync(kAllLanes, whole);
 }
 
-// The sums of c's mean, of neighbours of which the nearest has this squared distance. All lanes get them.
-__device__ __forceinline__ NearSums near_sums(const ListArgs& list, const NearArgs& near, int64_t i,
-                                              double least2) {
-  NearSums sums{sqrt(least2), 0, 0};
-  each_seen(list, near.pair_mask, near.cutoff, i, [&](int, int64_t, const double*, double r2) {
-    const double r = sqrt(r2), w = sums.weight(r, near.decay);
+// The sums of c's mean, as neighbours come. Which distance is taken off all of them does not matter to the
+// mean, as long as no weight overflows: that of a lane's first neighbour mostly does.
+struct RunningSums {
+  NearSums sums{INFINITY, 0, 0};
+  const double inverse;  // of the decay length
+
+  __device__ explicit RunningSums(double decay) : inverse(1 / decay) {}
+  __device__ void add(double r) {
+    constexpr double kMost = 300;
+    if (!((sums.least - r) * inverse < kMost)) to(r);
+    const double w = exp((sums.least - r) * inverse);
     sums.weights += w, sums.weighted += w * r;
-  });
-  sums.weights = warp_sum(sums.weights), sums.weighted = warp_sum(sums.weighted);
-  return sums;
-}
+  }
+  __device__ void to(double least) {
+    const double factor = sums.weights == 0 ? 0 : exp((least - sums.least) * inverse);
+    sums = {least, sums.weights * factor, sums.weighted * factor};
+  }
+  // Of all lanes.
+  __device__ void join() {
+    double least = sums.least;
+    for (int d = kWarp / 2; d > 0; d /= 2) least = nearest_of(least, __shfl_xor_sync(kAllLanes, least, d));
+    if (sums.least != least) to(least);
+    sums.weights = warp_sum(sums.weights), sums.weighted = warp_sum(sums.weighted);
+  }
+};
 
 // c of an atom whose row can be; NaN where the list names an atom that is not there. All lanes get it.
 __device__ __forceinline__ double row_weight(const ListArgs& list, const NearArgs& near, int64_t i) {
-  double least2 = INFINITY;
-  const bool whole =
-      each_seen(list, near.pair_mask, near.cutoff, i,
-                [&](int, int64_t, const double*, double r2) { least2 = nearest_of(least2, r2); });
+  const bool* mask = near.pair_mask + static_cast<int64_t>(list.types[i]) * list.ntypes;
+  RunningSums around(near.decay);
+  const bool whole = each_neighbor(list, i, [&](int t, int32_t, const double*, double r2) {
+    if (!mask[t] && within_cutoff(r2, near.cutoff * near.cutoff)) around.add(sqrt(r2));
+  });
   if (!whole) return not_a_number<double>();
-  least2 = warp_nearest(least2);
-  // No mean is below the least distance.
-  return sqrt(least2) >= near.high ? 0 : weight_at(near, near_sums(list, near, i, least2).mean()).c;
+  around.join();
+  return around.sums.weights == 0 ? 0 : weight_at(near, around.sums.mean()).c;  // 0: there is no neighbour
 }
 
 }  // namespace mdops

@@ -97,14 +97,30 @@ struct TableInputs {
   }
 };
 
-// Weights and other energies of the atoms, or empty tensors. Other energies come with weights.
+// Weights and other energies of the atoms, or empty tensors. Other energies come with weights, and with the
+// forces and virials of their own weighted sum.
 struct BlendInputs {
-  Tensor weight, other;
+  Tensor weight, other, forces, virial, of_atoms;
 
-  BlendInputs(const Op& op, const Tensor& weight_, const Tensor& other_, int64_t atoms)
+  BlendInputs(const Op& op, const Tensor& weight_, const Tensor& other_, const Tensor& forces_,
+              const Tensor& virial_, const Tensor& of_atoms_, int64_t atoms, int64_t systems,
+              bool atom_virial)
       : weight(input(op, "weight", weight_, ScalarType::Double, {weight_.size(0) ? atoms : 0})),
         other(input(op, "other", other_, ScalarType::Double, {other_.size(0) ? atoms : 0})) {
-    if (blends() && !weight.size(0) && atoms) fail(op, "argument `other` is given without `weight`");
+    if (blends() && !weight.size(0)) fail(op, "argument `other` is given without `weight`");
+    // Where there are no atoms, the sums' shapes alone tell.
+    const auto is_there = [&](const Tensor& sum) { return blends() || (atoms == 0 && sum.dim() > 1); };
+    const auto none = [&](const char* name, const Tensor& given) {
+      return input(op, name, given, ScalarType::Double, {0});
+    };
+    const int64_t of = atom_virial ? atoms : 0;
+    forces = !is_there(forces_) ? none("other_forces", forces_)
+                                : input(op, "other_forces", forces_, ScalarType::Double, {atoms, 3});
+    virial = !is_there(virial_) ? none("other_virial", virial_)
+                                : input(op, "other_virial", virial_, ScalarType::Double, {systems, 3, 3});
+    of_atoms = !is_there(of_atoms_)
+                   ? none("other_atom_virial", of_atoms_)
+                   : input(op, "other_atom_virial", of_atoms_, ScalarType::Double, {of, 3, 3});
   }
 
   bool blends() const { return other.size(0) > 0; }

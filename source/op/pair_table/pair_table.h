@@ -69,6 +69,8 @@ struct NearSums {
     const double x = (r - least) / decay;
     return x > kFar ? 0 : exp(-x);
   }
+  // A distance beyond which a neighbour adds nothing.
+  MDOPS_HD double reach(double decay) const { return least + (kFar + 1) * decay; }
   MDOPS_HD double mean() const { return weighted / weights; }
 };
 
@@ -93,24 +95,6 @@ MDOPS_HD double mean_slope(const NearSums& sums, const NearArgs& near, double w,
 // A distance from which on c is 0, where the nearest neighbour's is known to float's rounding.
 inline double surely_far(const NearArgs& near) {
   return near.high * (1 + 1e-6);
-}
-
-// Calls work(slot, d, r2) for atom i's neighbours within the cutoff in the slots begin, begin + step, ...
-// before `end`; a distance that is NaN counts. Returns false where the list names an atom that is not there.
-template <class Work>
-MDOPS_HD bool each_within(const ListArgs& list, double cutoff, int64_t i, int64_t begin, int64_t end,
-                          int64_t step, const Work& work) {
-  const double *xi = list.positions + 3 * i, *cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
-  const double cutoff2 = cutoff * cutoff;
-  for (int64_t slot = begin; slot < end; slot += step) {
-    const int32_t j = list.neighbors[slot];
-    if (j < 0 || j >= list.atoms) return false;
-    double d[3];
-    displacement(xi, list.positions + 3 * static_cast<int64_t>(j), cell, list.images[slot], d);
-    const double r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
-    if (!(r2 >= cutoff2)) work(slot, d, r2);
-  }
-  return true;
 }
 
 }  // namespace mdops

@@ -1,61 +1,13 @@
-#include <algorithm>
-#include <type_traits>
-
 #include "common/cuda.h"
 #include "spline_moment/args.h"
-#include "spline_moment/gpu_kernels.h"
+#include "spline_moment/gpu_launch.h"
+#include "spline_moment/gpu_loops.h"
 
 namespace mdops {
 
 namespace {
 
 using namespace gpu_moment;
-
-// Warps of a block of which each needs this much shared memory; 0 if not even one has it.
-int warps_for(int64_t bytes) {
-  return static_cast<int>(std::min<int64_t>(kMostWarps, kPlainShared / bytes));
-}
-
-// work(columns, gate), constants both.
-template <class T, class Work>
-void with_kind(const MomentArgs<T>& args, const Work& work) {
-  if (args.radial)
-    work(std::integral_constant<int, 1>{}, std::false_type{});
-  else if (args.gated)
-    work(std::integral_constant<int, 4>{}, std::true_type{});
-  else
-    work(std::integral_constant<int, 4>{}, std::false_type{});
-}
-
-template <bool Tangent, class T>
-void launch_moments(const CudaOp& op, const MomentArgs<T>& args, int64_t atoms, const T* tangent, T* moments,
-                    int32_t* within, T* nearest) {
-  with_kind(args, [&](auto columns, auto gated) {
-    constexpr int64_t stage = sizeof(Staged<T, Tangent>);
-    const int64_t sums = sizeof(T) * type_sums<columns()>(args.basis()) * Lanes<columns(), true>::kCopies;
-    const bool fits = warps_for(stage + sums) > 0;
-    const int warps = warps_for(fits ? stage + sums : stage);
-    op.launch(fits ? moment_kernel<columns(), gated(), true, T, Tangent>
-                   : moment_kernel<columns(), gated(), false, T, Tangent>,
-              blocks_for(atoms, warps), warps * kWarp, warps * (fits ? stage + sums : stage), args, atoms,
-              tangent, moments, within, nearest);
-  });
-}
-
-template <bool Second, class T>
-void launch_pull(const CudaOp& op, const MomentArgs<T>& args, int64_t atoms, const T* tangent, const T* grad,
-                 T* out) {
-  with_kind(args, [&](auto columns, auto gated) {
-    constexpr Gate gate = gated() ? Gate::alone : Gate::none;
-    const int64_t buffer = sizeof(T) * 3 * kWarp, copy = sizeof(T) * padded_size<columns()>(args.basis());
-    const bool fits = warps_for(buffer + copy) > 0;
-    const int warps = warps_for(fits ? buffer + copy : buffer);
-    op.launch(
-        fits ? pull_kernel<columns(), gate, Second, true, T> : pull_kernel<columns(), gate, Second, false, T>,
-        blocks_for(atoms, warps), warps * kWarp, warps * (fits ? buffer + copy : buffer), args, atoms,
-        tangent, grad, out);
-  });
-}
 
 std::tuple<Tensor, Tensor, Tensor> spline_moment(const Tensor& displacements, const Tensor& counts,
                                                  const Tensor& types, const Tensor& mean, const Tensor& std,
@@ -72,9 +24,8 @@ std::tuple<Tensor, Tensor, Tensor> spline_moment(const Tensor& displacements, co
   Tensor nearest = empty(op, {in.atoms}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch_moments<false>(op, in.args<T>(places), in.atoms, static_cast<const T*>(nullptr),
-                          moments.mutable_data_ptr<T>(), within.mutable_data_ptr<int32_t>(),
-                          nearest.mutable_data_ptr<T>());
+    run_spline_moments(op, in.args<T>(places), in.atoms, moments.mutable_data_ptr<T>(),
+                       within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<T>());
   });
   return {moments, within, nearest};
 }
@@ -90,8 +41,8 @@ Tensor spline_moment_backward(const Tensor& grad_, const Tensor& displacements, 
   Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch_pull<false>(op, in.args<T>(), in.atoms, static_cast<const T*>(nullptr), grad.const_data_ptr<T>(),
-                       result.mutable_data_ptr<T>());
+    run_spline_moment_gradients(op, in.args<T>(), in.atoms, grad.const_data_ptr<T>(),
+                                result.mutable_data_ptr<T>());
   });
   return result;
 }

@@ -13,6 +13,18 @@ int parts_of(Matmul matmul) {
   return matmul == Matmul::tf32 || matmul == Matmul::bf16 ? 1 : 2;
 }
 
+// f<parts>().
+template <class F>
+auto with_parts(int parts, const F& f) {
+  return parts == 1 ? f.template operator()<1>() : f.template operator()<2>();
+}
+
+std::string step_refusal(const GpuLimits& limits, const FittingShape& net, int ntypes, int moment_rows,
+                         int parts) {
+  return with_parts(parts,
+                    [&]<int Parts>() { return FusedStep<Parts>::refusal(limits, net, ntypes, moment_rows); });
+}
+
 class GpuCall : public CudaOp {
  public:
   explicit GpuCall(const Tensor& positions) : CudaOp("spline_potential", "positions", positions) {}
@@ -46,8 +58,10 @@ class GpuCall : public CudaOp {
     const StepTable* rebuilt =
         rebuilt_table<StepTable>([&](const StepTable& table) { return table.fits(p, parts, capability); });
     if (rebuilt) return run_rebuilt(*rebuilt, p);
-    Tensor memory = empty(*this, {step_bytes(*this, p, parts)}, ScalarType::Byte);
-    run_step(*this, p, parts, memory.mutable_data_ptr());
+    with_parts(parts, [&]<int Parts>() {
+      Tensor memory = empty(*this, {FusedStep<Parts>::bytes(*this, p)}, ScalarType::Byte);
+      FusedStep<Parts>::run(*this, p, memory.mutable_data_ptr());
+    });
   }
 
   // By kernels that were rebuilt for the model.
@@ -85,8 +99,10 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   if (!refusal.empty()) fail(op, refusal);
   Tensor folded = empty(op, {folded_size(in.net)}, ScalarType::Float);
   Tensor packed = empty(op, {packed_size(in.net, parts)}, ScalarType::Float);
-  pack_net(op, in.net, in.layers<float>(), parts, folded.mutable_data_ptr<float>(),
-           packed.mutable_data_ptr<float>());
+  with_parts(parts, [&]<int Parts>() {
+    FusedStep<Parts>::pack(op, in.net, in.layers<float>(), folded.mutable_data_ptr<float>(),
+                           packed.mutable_data_ptr<float>());
+  });
   return packed;
 }
 

@@ -1,0 +1,119 @@
+// Descriptors whose features are further inputs of the nets, on a GPU: those of angles between neighbours,
+// DPA-1 with layers of attention, and in float64 sums over neighbours.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/gpu_base.h"
+#include "core/other_data.h"
+#include "displacements/args.h"
+#include "type_nets/gpu_loops.h"
+
+namespace mdops::core {
+
+// The neighbours of some atoms, from `first` on.
+template <class T>
+struct GpuBlock {
+  int64_t first, atoms, width;
+  const T* displacements;         // (atoms, width, 3), A
+  const int32_t *counts, *types;  // (atoms, ntypes), (atoms,)
+  int ntypes;
+  const TypeRows* rows;  // of the nets; null: the atoms
+  const int32_t* zeros;  // (atoms,)
+};
+
+// A descriptor. All arrays are the GPU's.
+template <class T>
+class GpuOther {
+ public:
+  virtual ~GpuOther() = default;
+
+  // Features (atoms, channels), numbers of neighbours (atoms, counts), and the distance of the nearest
+  // (atoms,).
+  virtual void form(const Gpu& gpu, const GpuBlock<T>& block, T* features, int32_t* within, T* nearest) = 0;
+  // The gradients of the pair vectors (atoms, width, 3), of the block that was formed last.
+  virtual void lead_on(const Gpu& gpu, const GpuBlock<T>& block, const T* grad, T* pairs) = 0;
+
+  // Whether features and their gradients are those of the nets' rows, not of the atoms.
+  virtual bool in_rows() const { return false; }
+  // How many atoms with so many neighbours its memory is for.
+  virtual int64_t most_atoms(int64_t) const { return std::numeric_limits<int32_t>::max(); }
+
+  double reach = 0;
+  int64_t channels = 0, constant_count = 0;
+  int counts = 0;
+  std::vector<Limit> limits;  // of these counts
+  GpuArray<T> constants;      // (ntypes, constant_count)
+
+  int64_t width() const { return channels + constant_count; }
+
+ protected:
+  GpuOther() = default;
+  GpuOther(const OtherData<T>& data, cudaStream_t stream);
+};
+
+template <class T>
+std::unique_ptr<GpuOther<T>> gpu_angles(const AngleData<T>& data, cudaStream_t stream);
+std::unique_ptr<GpuOther<float>> gpu_attention(const AttentionData<float>& data, cudaStream_t stream);
+// Sums over neighbours in float64.
+std::unique_ptr<GpuOther<double>> gpu_moments(const Sums<double>& sums, const FittingShape& shape,
+                                              cudaStream_t stream);
+
+// Forces (all, 3), virial (3, 3) and those of atoms (all, 3, 3), or null: what a step adds to.
+struct PairTotals {
+  double *forces, *virial, *of_atoms;
+};
+
+// All of a model's. Their features are the first columns of the nets' further inputs.
+template <class T>
+class GpuOthers {
+ public:
+  GpuOthers(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
+            const Request& request, int32_t ntypes);
+
+  // Puts another before all but the first `after` of them.
+  void insert(size_t after, std::unique_ptr<GpuOther<T>> other, bool extends);
+
+  bool empty() const { return parts_.empty(); }
+  int64_t width() const;
+  // Of the one of the longest cutoff.
+  double reach() const { return parts_.empty() ? 0 : parts_[widest_]->other->reach; }
+
+  // How many atoms to form at once, runs of one size: a small one at the end would take as long.
+  int64_t begin(const GpuCall& call);
+  // So many atoms from `first` on, or the nets' rows of these: their columns of `extra` (count, columns); and
+  // from its gradient forces and virials, of the atoms that were formed last.
+  void form(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows, int64_t columns,
+            T* extra);
+  void lead_on(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows, int64_t columns,
+               const T* grad_extra, const PairTotals& to);
+
+  // `decides`: whether the nearest neighbour is what these say.
+  void ask(const GpuCall& call, bool decides, double cutoff, double closest);
+  void judges(std::vector<const Judge*>& to) const;
+
+ private:
+  struct Part {
+    std::unique_ptr<GpuOther<T>> other;
+    Judge judge;
+    GpuArray<int32_t> within;  // (centers, counts)
+  };
+
+  GpuBlock<T> block(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows) const;
+  PairRows pair_rows(const GpuCall& call, int64_t first, int64_t count) const;
+
+  const GpuBase& base_;
+  const int32_t ntypes_;
+  std::vector<std::unique_ptr<Part>> parts_;
+  size_t widest_ = 0;
+
+  // Of the last call: memory.
+  GpuArray<T> nearest_, short_nearest_, displacements_, features_, pairs_, of_one_;
+  GpuArray<double> forces_, virial_, of_atoms_;
+  GpuArray<char> memory_;
+};
+
+}  // namespace mdops::core

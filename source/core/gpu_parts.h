@@ -1,0 +1,48 @@
+// The parts of a model of several on a GPU: each by its kernels, over one list.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/gpu_base.h"
+
+namespace mdops::core {
+
+// What a part answers with, memory that the parts share: energies (all,) without weights, the rest with them.
+struct PartAnswer {
+  GpuArray<double> energy, forces, virial, atom_virial;
+  GpuArray<char> memory;
+
+  void resize(int64_t all, bool of_atoms) {
+    energy.resize(all), forces.resize(3 * all), virial.resize(9);
+    if (of_atoms) atom_virial.resize(9 * all);
+  }
+};
+
+class GpuPart {
+ public:
+  virtual ~GpuPart() = default;
+  // With weights of the atoms, or null.
+  virtual void run(const GpuCall& call, const double* weight, bool of_atoms, PartAnswer& answer) = 0;
+  // What there is to say of the neighbours of `run`.
+  virtual void ask(const GpuCall& call, double closest) = 0;
+  // Of those who were asked.
+  virtual std::vector<const Judge*> judges() const { return {&judge_}; }
+  const Parameters* parameters[2] = {};  // of frames and atoms
+
+ protected:
+  explicit GpuPart(const GpuBase& of) : base_(of) {}
+
+  const GpuBase& base_;
+  Judge judge_;
+};
+
+// Of a member of a model that is no table.
+std::unique_ptr<GpuPart> standard_part(const GpuBase& of, const File& file, const Json& about,
+                                       const std::string& prefix, const Request& request, int32_t ntypes);
+// In float64, of a file with one descriptor of sums alone.
+std::unique_ptr<GpuPart> sole_part(const GpuBase& of, const File& file, const Json& about,
+                                   const Request& request, int32_t ntypes);
+
+}  // namespace mdops::core

@@ -1,0 +1,109 @@
+#include "core/other_data.h"
+
+#include "core/error.h"
+
+namespace mdops::core {
+
+namespace {
+
+int64_t positive_integer(const Json& about, const char* name) {
+  const int64_t value = about.at(name).as_integer();
+  if (value < 1 || value > kMostNumbers) damaged(std::string("its `") + name + "` is out of range");
+  return value;
+}
+
+}  // namespace
+
+template <class T>
+OtherData<T>::OtherData(const File& file, const Json& about, const std::string& prefix,
+                        const std::string& precision, int64_t types)
+    : ntypes(static_cast<int>(types)),
+      reach(about.at("cutoff").as_number()),
+      shortest(about.at("grids").at(precision).at("r_min").as_number()),
+      mixed(about.at("mixed").as_bool()) {
+  const double smooth = about.at("cutoff_smooth").as_number(),
+               protection = about.at("protection").as_number();
+  check_cutoff("load", reach, smooth, protection);
+  cutoff = {static_cast<T>(reach), static_cast<T>(smooth), static_cast<T>(protection)};
+  std = file.numbers<T>(prefix + "std", {types, 2});
+  for (const T x : std)
+    if (!(x > T(0))) damaged("its standard deviations are not positive");
+  pair_mask = bools(file.flags(prefix + "pair_mask", {types, types}));
+  sel = file.integers(prefix + "sel", {mixed ? 1 : types});
+  for (const int32_t places : sel)
+    if (places < 0) damaged("its numbers of places are negative");
+  constants = file.numbers<T>(prefix + "constants", {types, -1});
+  constant_count = types ? static_cast<int64_t>(constants.size()) / types : 0;
+}
+
+template <class T>
+AngleData<T>::AngleData(const File& file, const Json& about, const std::string& prefix,
+                        const std::string& precision, int64_t types)
+    : OtherData<T>(file, about, prefix, precision, types), gated(about.at("gated").as_bool()) {
+  const Json& knots = about.at("grids").at(precision);
+  const int64_t exponent = knots.at("exponent").as_integer(), octaves = knots.at("octaves").as_integer();
+  const int64_t fineness = knots.at("fineness").as_integer();
+  const std::string refusal = angle_grid_refusal(exponent, octaves, fineness);
+  if (!refusal.empty()) damaged(refusal);
+  if (types > kMostAngleTypes) damaged("its types are too many");
+  grid = {static_cast<int>(exponent), static_cast<int>(octaves), static_cast<int>(fineness)};
+  this->channels = positive_integer(about, "width");
+  tables = file.numbers<T>(prefix + precision + ".tables",
+                           {1 + gated, types * (types + 1) / 2, grid.pieces(), this->channels, kAngleRow});
+}
+
+template <class T>
+AttentionData<T>::AttentionData(const File& file, const Json& about, const std::string& prefix,
+                                const std::string& precision, int64_t types)
+    : OtherData<T>(file, about, prefix, precision, types),
+      gated(about.at("gated").as_bool()),
+      smooth(about.at("smooth").as_bool()),
+      by_angles(about.at("by_angles").as_bool()),
+      features(positive_integer(about, "width")),
+      axis(positive_integer(about, "axis")),
+      attention(positive_integer(about, "attention")),
+      shift(static_cast<T>(about.at("shift").as_number())) {
+  const double s_max = about.at("grids").at(precision).at("s_max").as_number();
+  check_knots("load", s_max);
+  const std::string refusal = shape_refusal(features, axis, {1}, 0);
+  if (!refusal.empty()) damaged(refusal);
+  this->channels = features * axis;
+  const std::string name = prefix + precision + ".tables";
+  const std::vector<int64_t>& shape = file.array(name).shape;
+  const int64_t basis = shape.size() == 4 ? shape[2] : 0;
+  if (types >= kMostRows || !rows_refusal(types + gated, basis).empty())
+    damaged("its splines are none, or too many");
+  table = file.numbers<T>(name, {types, types + gated, basis, features});
+  grid = grid_of<T>(basis, s_max);
+  mean.assign(types, T(0));
+  zeroed = bools(file.flags(prefix + "zeroed", {types, types}));
+  const std::vector<Json>& found = about.at("layers").as_list();
+  if (found.empty() || found.size() > 1000) damaged("its layers of attention are none, or too many");
+  if (!this->mixed || this->sel[0] < 1) damaged("its neighbours have no places of all types");
+  for (size_t l = 0; l < found.size(); ++l) {
+    const std::string at = prefix + "layer." + std::to_string(l) + ".";
+    layers.push_back({file.numbers<T>(at + "project", {features, 3 * attention}),
+                      file.numbers<T>(at + "project_bias", {3 * attention}),
+                      file.numbers<T>(at + "out", {attention, features}),
+                      file.numbers<T>(at + "out_bias", {features}), file.numbers<T>(at + "norm", {features}),
+                      file.numbers<T>(at + "norm_bias", {features}),
+                      static_cast<T>(found[l].at("scale").as_number()),
+                      static_cast<T>(found[l].at("eps").as_number()), found[l].at("normalize").as_bool()});
+  }
+}
+
+const std::vector<Json>& others_of(const Json& about) {
+  static const std::vector<Json> none;
+  const Json* const found = about.find("others");
+  return found ? found->as_list() : none;
+}
+
+#define MDOPS_INSTANTIATE(T)    \
+  template struct OtherData<T>; \
+  template struct AngleData<T>; \
+  template struct AttentionData<T>;
+MDOPS_INSTANTIATE(float)
+MDOPS_INSTANTIATE(double)
+#undef MDOPS_INSTANTIATE
+
+}  // namespace mdops::core

@@ -1,0 +1,172 @@
+#include "attention_layer/gpu_loops.h"
+
+#include <algorithm>
+
+#include "attention/gpu_passes.h"
+#include "attention_layer/gpu_rows.h"
+
+namespace mdops {
+
+using namespace gpu_attention_layer;
+using gpu_attention::kPrepareBlocks;
+using gpu_attention::TensorArgs;
+
+namespace {
+
+constexpr int kParts = 2;  // of a number, for the accuracy of float32's products
+
+// f<F, W>(), the widths in units of 16.
+template <class F>
+auto with_widths(const RowArgs& p, const F& f) {
+  if (p.width <= 64 && p.features <= 64) return f.template operator()<4, 4>();
+  if (p.features <= 112) return f.template operator()<7, 8>();
+  return f.template operator()<8, 8>();
+}
+
+// Memory of a pass.
+struct PassMemory {
+  int32_t* bad;
+  float *o, *dh, *grad_o;
+  gpu_attention::GradientArgs<float> grads{};
+
+  PassMemory(Workspace& space, const AttentionLayerArgs<float>& args, bool backward) {
+    const AttentionArgs<float>& a = args.attention;
+    bad = space.take<int32_t>(kPrepareBlocks);
+    if (!backward) {
+      o = space.take<float>(a.rows * a.width);
+      return;
+    }
+    dh = space.take<float>(a.rows * args.features);
+    grad_o = space.take<float>(a.rows * a.width), grads.delta = space.take<float>(a.rows);
+    grads.grad_q = space.take<float>(a.rows * a.width), grads.grad_k = space.take<float>(a.rows * a.width);
+    grads.grad_v = space.take<float>(a.rows * a.width);
+    if (a.in.gate || a.in.switches) grads.parts = space.take<float>(2 * a.rows * (a.gates + 1));
+  }
+};
+
+class Layer {
+ public:
+  Layer(const Gpu& gpu, const AttentionLayerArgs<float>& args, const AttentionPlan& plan)
+      : gpu_(gpu), limits_(gpu.limits()) {
+    const AttentionArgs<float>& a = args.attention;
+    r_.rows = gpu.int32_of("g", a.rows), r_.features = static_cast<int>(args.features);
+    r_.width = static_cast<int>(a.width), r_.normalize = args.normalize, r_.eps = args.eps;
+    r_.project = args.project, r_.project_bias = args.project_bias;
+    r_.out = args.out, r_.out_bias = args.out_bias;
+    r_.norm = args.norm, r_.norm_bias = args.norm_bias, r_.g = args.g;
+    float* saved = args.saved;
+    const auto take = [&](int64_t count) {
+      float* const piece = saved;
+      saved += count;
+      return piece;
+    };
+    for (float*& part : r_.part) part = take(a.rows * a.width);
+    r_.o_out = take(a.rows * args.features);
+    for (float*& shrink : r_.shrink) shrink = take(a.rows);
+    r_.deviation = take(a.rows), r_.mean = take(a.rows), logsumexp_ = take(a.rows);
+    rest_ = saved;
+    rest_size_ = a.rows * (attention_layer_saved(args.features, a.width) - 3 * a.width - args.features - 6);
+    a_.q = r_.part[0], a_.k = r_.part[1], a_.v = r_.part[2];
+    a_.gate = static_cast<const float*>(a.in.gate), a_.absent = a.absent;
+    a_.switches = static_cast<const float*>(a.in.switches);
+    r_.last = a.offsets + a.sequences;
+    a_.offsets = a.offsets, a_.plan = plan.rows;
+    a_.rows = r_.rows, a_.heads = 1, a_.width = a_.value_width = r_.width;
+    a_.sequences = gpu.int32_of("offsets", a.sequences), a_.gates = static_cast<int>(a.gates);
+    a_.items = gpu.int32_of("plan", plan.items);
+    a_.max_length = std::min(gpu.int32_of("max_length", plan.max_length), r_.rows);
+    a_.leaves_rest = true;
+    a_.scale = a.scale, a_.shift = a.shift;
+  }
+
+  void forward(const PassMemory& m, float* result) {
+    r_.bad = m.bad;
+    gpu_.clear(rest_, rest_size_ * static_cast<int64_t>(sizeof(float)));
+    with_widths(r_, [&]<int F, int W>() {
+      each_part(Factor<F, 2 * W>::kBytes, [&](int64_t bytes) { launch(project_kernel<F, W>, bytes); });
+      forward_pass(gpu_, a_, kParts, m.bad, nullptr, {m.o, logsumexp_});
+      launch(finish_kernel<F, W>, Factor<W, 2 * F>::kBytes, m.o, result);
+    });
+  }
+
+  void backward(const PassMemory& m, const float* grad, const AttentionLayerResults<float>& out) {
+    gpu_attention::GradientArgs<float> g = m.grads;
+    g.grad_out = m.grad_o, g.logsumexp = logsumexp_, r_.bad = m.bad;
+    with_widths(r_, [&]<int F, int W>() {
+      launch(begin_kernel<F, W>, Factor<F, 2 * W>::kBytes, grad, m.dh, m.grad_o, g.delta);
+      backward_pass(gpu_, a_, kParts, m.bad, nullptr, g, out.gate, out.switches);
+      const float* from = m.dh;
+      each_part(Factor<W, 2 * F>::kBytes, [&](int64_t bytes) {
+        launch(collect_kernel<F, W>, bytes, PartGradients{g.grad_q, g.grad_k, g.grad_v}, from, out.g);
+        from = out.g;
+      });
+    });
+  }
+
+ private:
+  // Launches for the weights of q, k and v: all three at once where shared memory holds them, else one by
+  // one.
+  template <class F>
+  void each_part(int64_t bytes, const F& f) {
+    const int at_once =
+        3 * bytes + static_cast<int64_t>(sizeof(BlockNumbers)) <= limits_.shared_bytes ? 3 : 1;
+    for (r_.begin = 0; r_.begin < 3; r_.begin += at_once) {
+      r_.end = r_.begin + at_once;
+      f(at_once * bytes);
+    }
+  }
+
+  template <class Kernel, class... Args>
+  void launch(Kernel* kernel, int64_t shared, const Args&... args) const {
+    const int64_t blocks =
+        std::min<int64_t>(limits_.multiprocessors, blocks_for(r_.rows, kGroup * kRowWarps));
+    gpu_.launch(kernel, blocks, kRowThreads, shared + sizeof(BlockNumbers), r_, args...);
+  }
+
+  const Gpu& gpu_;
+  GpuLimits limits_;
+  RowArgs r_{};
+  TensorArgs<float> a_{};
+  float *logsumexp_, *rest_;
+  int64_t rest_size_;  // of what is kept, that nothing is in
+};
+
+}  // namespace
+
+std::vector<int32_t> attention_plan(const int32_t* offsets, int64_t sequences) {
+  std::vector<int32_t> plan(kPlanColumns, 0);
+  for (int64_t b = 0; b < sequences; ++b)
+    for (int32_t first = 0; first < offsets[b + 1] - offsets[b]; first += kPlanTile)
+      plan.insert(plan.end(), {static_cast<int32_t>(b), first, 0, 0});
+  plan[0] = static_cast<int32_t>(plan.size() / kPlanColumns - 1);
+  return plan;
+}
+
+std::string attention_layer_refusal(int64_t features, int64_t width) {
+  if (features <= kWidestRow && width <= kWidestRow) return "";
+  return "arguments `g` and `out_weight` have " + std::to_string(features) + " and " + std::to_string(width) +
+         " columns, expected at most " + std::to_string(kWidestRow) + " on a GPU";
+}
+
+int64_t attention_layer_bytes(const AttentionLayerArgs<float>& args, bool backward) {
+  Workspace counted(nullptr);
+  PassMemory(counted, args, backward);
+  return counted.size();
+}
+
+void run_attention_layer(const Gpu& gpu, const AttentionLayerArgs<float>& args, const AttentionPlan& plan,
+                         void* memory, float* result) {
+  if (args.attention.rows == 0) return;
+  Workspace space(static_cast<char*>(memory));
+  Layer(gpu, args, plan).forward(PassMemory(space, args, false), result);
+}
+
+void run_attention_layer_gradients(const Gpu& gpu, const AttentionLayerArgs<float>& args,
+                                   const AttentionPlan& plan, void* memory,
+                                   const AttentionLayerResults<float>& out) {
+  if (args.attention.rows == 0) return;
+  Workspace space(static_cast<char*>(memory));
+  Layer(gpu, args, plan).backward(PassMemory(space, args, true), args.grad, out);
+}
+
+}  // namespace mdops

@@ -1,0 +1,14 @@
+// What the ops of the features T^T T_< launch on a GPU, for PyTorch and for callers that do not know PyTorch.
+#pragma once
+
+#include "axis_product/axis_product.h"
+#include "common/gpu.h"
+
+namespace mdops {
+
+template <class T>
+void run_axis_features(const Gpu& gpu, const AxisArgs<T>& args);
+template <class T>
+void run_axis_gradients(const Gpu& gpu, const AxisArgs<T>& args);
+
+}  // namespace mdops

@@ -1,0 +1,95 @@
+#include "moment_product/gpu_loops.h"
+
+#include <type_traits>
+
+#include "moment_product/gpu_double.h"
+#include "moment_product/gpu_kernels.h"
+
+namespace mdops {
+
+using namespace gpu_product;
+
+namespace {
+
+// Threads for so many n: as few rounds as can be, of whole warps.
+int threads_for(int width) {
+  const int rounds = width > 0 ? (width + kMostThreads - 1) / kMostThreads : 1;
+  return static_cast<int>(blocks_for(blocks_for(width, rounds), kWarp)) * kWarp;
+}
+
+template <int Units, Way way>
+void launch_units(const Gpu& gpu, const MomentProductArgs<double>& p) {
+  using Tile = DoubleTile<Units, way>;
+  const bool two = (kTransposes<way> ? p.depth : p.width) % 2 == 0;
+  const auto kernel = two ? double_kernel<Units, way, true> : double_kernel<Units, way, false>;
+  const int64_t blocks = blocks_for(p.rows, kTileAtoms) * blocks_for(p.width, Tile::kCols);
+  gpu.launch(kernel, blocks, kDoubleThreads, Tile::kBytes, p);
+}
+
+template <Way way>
+void launch_double(const Gpu& gpu, const MomentProductArgs<double>& p) {
+  const auto idle = [&](int units) { return blocks_for(p.width, 16 * units) * 16 * units - p.width; };
+  return idle(7) < idle(8) ? launch_units<7, way>(gpu, p) : launch_units<8, way>(gpu, p);
+}
+
+// Whether the tensor cores serve, which take a table either way.
+template <class T>
+bool has_cores(const MomentProductArgs<T>& p) {
+  return std::is_same_v<T, double> && p.columns == 4;
+}
+
+template <bool Back, class T>
+void launch(const Gpu& gpu, const MomentProductArgs<T>& p) {
+  if (p.width == 0 || p.columns == 0) return;
+  if constexpr (std::is_same_v<T, double>)
+    if (has_cores(p)) return launch_double<Back ? Way::gradients : Way::moments>(gpu, p);
+  const auto kernel = p.columns % 4 == 0 ? product_kernel<T, 4, Back> : product_kernel<T, 1, Back>;
+  gpu.launch(kernel, blocks_for(p.rows, kRows), threads_for(p.width), 0, p);
+}
+
+template <class T>
+int64_t numbers_of(const MomentProductArgs<T>& p) {
+  return static_cast<int64_t>(p.tables) * p.depth * p.width;
+}
+
+}  // namespace
+
+template <class T>
+void run_moment_product(const Gpu& gpu, const MomentProductArgs<T>& args) {
+  launch<false>(gpu, args);
+}
+
+template <class T>
+int64_t moment_gradients_bytes(const MomentProductArgs<T>& args) {
+  return has_cores(args) ? 0 : numbers_of(args) * static_cast<int64_t>(sizeof(T));
+}
+
+template <class T>
+void run_moment_gradients(const Gpu& gpu, const MomentProductArgs<T>& args, void* memory) {
+  MomentProductArgs<T> p = args;
+  if (!has_cores(p)) {
+    T* const to = static_cast<T*>(memory);
+    // (tables, width, depth): the table's own rows and columns.
+    gpu.launch(transpose_kernel<T>, blocks_for(numbers_of(p), 256), 256, 0, p.table, numbers_of(p), p.width,
+               p.depth, to);
+    p.table = to;
+  }
+  launch<true>(gpu, p);
+}
+
+void run_layer_product(const Gpu& gpu, const MomentProductArgs<double>& args, bool back) {
+  if (back)
+    launch_double<Way::layer_back>(gpu, args);
+  else
+    launch_double<Way::layer>(gpu, args);
+}
+
+#define MDOPS_INSTANTIATE(T)                                                 \
+  template void run_moment_product(const Gpu&, const MomentProductArgs<T>&); \
+  template int64_t moment_gradients_bytes(const MomentProductArgs<T>&);      \
+  template void run_moment_gradients(const Gpu&, const MomentProductArgs<T>&, void*);
+MDOPS_INSTANTIATE(float)
+MDOPS_INSTANTIATE(double)
+#undef MDOPS_INSTANTIATE
+
+}  // namespace mdops

@@ -1,0 +1,96 @@
+#include "neighbor_rows/gpu_loops.h"
+
+#include <initializer_list>
+#include <type_traits>
+
+#include "neighbor_rows/gpu_kernels.h"
+
+namespace mdops {
+
+using namespace gpu_neighbor_rows;
+
+namespace {
+
+// work(numbers at once), a constant: 4 of float32 where all of these rows begin on 16 bytes.
+template <class T, class Work>
+void with_numbers(int64_t channels, std::initializer_list<const T*> rows, const Work& work) {
+  if constexpr (std::is_same_v<T, float>) {
+    bool wide = channels % 4 == 0;
+    for (const T* row : rows) wide &= reinterpret_cast<uintptr_t>(row) % 16 == 0;
+    if (wide) return work(std::integral_constant<int, 4>{});
+  }
+  work(std::integral_constant<int, 1>{});
+}
+
+// work(gated), a constant.
+template <class Work>
+void with_gate(bool gated, const Work& work) {
+  if (gated)
+    work(std::true_type{});
+  else
+    work(std::false_type{});
+}
+
+}  // namespace
+
+template <class T>
+void run_row_list(const Gpu& gpu, const RowListArgs<T>& args, const RowListResults<T>& out) {
+  const int64_t atoms = args.list.atoms, blocks = blocks_for(atoms, kWarps);
+  gpu.check(cudaMemsetAsync(out.slots, 0xff, sizeof(int32_t) * atoms * args.list.width, gpu.stream()));
+  gpu.launch(count_kernel<T>, blocks, kWarps * kWarp, 0, args, out);
+  gpu.launch(scan_kernel, 1, kScanThreads, 0, out.offsets, atoms);
+  gpu.launch(fill_kernel<T>, blocks, kWarps * kWarp, 0, args, out);
+}
+
+template <class T>
+void run_spline_rows(const Gpu& gpu, const SplineRowsArgs<T>& args, const SplineRows<T>& out) {
+  with_numbers<T>(args.channels, {args.table, out.g}, [&](auto at_once) {
+    with_gate(args.gated, [&](auto gate) {
+      gpu.launch(rows_kernel<T, gate(), at_once()>, blocks_for(args.rows, kWarps * kWarp), kWarps * kWarp, 0,
+                 args, out);
+    });
+  });
+}
+
+template <class T>
+void run_spline_row_gradients(const Gpu& gpu, const SplineRowsArgs<T>& args,
+                              const SplineRows<T, const T*>& grad, T* out) {
+  gpu.clear(out, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
+  with_numbers<T>(args.channels, {args.table, grad.g}, [&](auto at_once) {
+    with_gate(args.gated, [&](auto gate) {
+      gpu.launch(rows_backward_kernel<T, gate(), at_once()>, blocks_for(args.rows, kWarps * kWarp),
+                 kWarps * kWarp, 0, args, grad, out);
+    });
+  });
+}
+
+template <class T>
+void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out) {
+  with_numbers<T>(args.channels, {args.g}, [&](auto at_once) {
+    gpu.launch(moments_kernel<T, at_once()>, args.atoms, kAtomWarps * kWarp, 0, args, out);
+  });
+}
+
+template <class T>
+void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, const T* grad, T* environment,
+                              T* g) {
+  gpu.launch(clear_rows_kernel<T>, args.rows > 0 ? 2 * gpu.limits().multiprocessors : 0, 256, 0, args,
+             environment, g);
+  with_numbers<T>(args.channels, {args.g, grad, g}, [&](auto at_once) {
+    gpu.launch(moments_backward_kernel<T, at_once()>, args.atoms, kAtomWarps * kWarp, 0, args, grad,
+               environment, g);
+  });
+}
+
+#define MDOPS_INSTANTIATE(T)                                                                 \
+  template void run_row_list(const Gpu&, const RowListArgs<T>&, const RowListResults<T>&);   \
+  template void run_spline_rows(const Gpu&, const SplineRowsArgs<T>&, const SplineRows<T>&); \
+  template void run_spline_row_gradients(const Gpu&, const SplineRowsArgs<T>&,               \
+                                         const SplineRows<T, const T*>&, T*);                \
+  template void run_row_moments(const Gpu&, const RowMomentArgs<T>&, T*);                    \
+  template void run_row_moment_gradients(const Gpu&, const RowMomentArgs<T>&, const T*, T*, T*);
+MDOPS_INSTANTIATE(float)
+MDOPS_INSTANTIATE(double)
+#undef MDOPS_INSTANTIATE
+
+}  // namespace mdops

@@ -1,0 +1,26 @@
+// What the ops on rows of neighbours launch on a GPU, for PyTorch and for callers that do not know PyTorch.
+#pragma once
+
+#include "common/gpu.h"
+#include "neighbor_rows/neighbor_rows.h"
+
+namespace mdops {
+
+template <class T>
+void run_row_list(const Gpu& gpu, const RowListArgs<T>& args, const RowListResults<T>& out);
+
+template <class T>
+void run_spline_rows(const Gpu& gpu, const SplineRowsArgs<T>& args, const SplineRows<T>& out);
+// By the pair vectors (N, K, 3).
+template <class T>
+void run_spline_row_gradients(const Gpu& gpu, const SplineRowsArgs<T>& args,
+                              const SplineRows<T, const T*>& grad, T* out);
+
+// (N, 4, M); and from its gradient those of the rows.
+template <class T>
+void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out);
+template <class T>
+void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, const T* grad, T* environment,
+                              T* g);
+
+}  // namespace mdops

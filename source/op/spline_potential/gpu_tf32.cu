@@ -1,0 +1,10 @@
+// The fused step, and its net, with one part of a number: TF32's accuracy.
+#include "gemm/gpu_net.h"
+#include "spline_potential/gpu_fused.h"
+
+namespace mdops {
+
+template void run_net<1>(const Gpu&, const NetArgs&, const NetMemory&, int64_t, NetWay::Kind);
+template struct FusedStep<1>;
+
+}  // namespace mdops
