@@ -67,7 +67,8 @@ docs: $(BUILD)
 # PyTorch's libraries stay outside: the one that is installed is used. auditwheel finds the oldest Linux that the rest serves.
 wheel: $(SETUP)
 	rm -rf build/wheel
-	$(LOCK) $(PIP) wheel --no-build-isolation --no-deps -C cmake.define.MDOPS_CUDA=ON -w build/wheel .
+	$(LOCK) $(PIP) wheel --no-build-isolation --no-deps -C cmake.define.MDOPS_CUDA=ON \
+		-C cmake.define.CMAKE_CUDA_FLAGS=--compress-mode=size -w build/wheel .
 	PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --exclude 'libtorch*.so' -w dist build/wheel/mdops-*.whl
 
 matrix: $(BUILD)
