@@ -62,9 +62,37 @@ class Call(ctypes.Structure):
     ]
 
 
+LAYER = [
+    *(
+        "g",
+        "project",
+        "project_bias",
+        "out",
+        "out_bias",
+        "norm",
+        "norm_bias",
+        "o",
+        "grad",
+        "grad_q",
+        "grad_k",
+    ),
+    *("grad_v", "q", "k", "v", "result", "grad_o", "delta", "grad_g", "last"),
+]
+
+
+class LayerCall(ctypes.Structure):
+    """LayerCall of scripts/gpu_emulator/attention.cpp."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in LAYER),
+        *((name, ctypes.c_int64) for name in ("rows", "features", "width", "normalize")),
+    ]
+
+
 def build(headers: Path, folder: Path) -> ctypes.CDLL:
     emulator, library = ROOT / "scripts" / "gpu_emulator", folder / "libattention.so"
     flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-include", "cuda.h"]
+    flags += ["-DMDOPS_HOPPER", "-D__CUDA_ARCH_FEAT_SM90_ALL"]
     paths = [f"-I{emulator}", f"-I{ROOT / 'source' / 'op'}", "-isystem", str(headers)]
     subprocess.run(["g++", *flags, *paths, str(emulator / "attention.cpp"), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))
@@ -81,8 +109,10 @@ def errors(
     parts: int = 2,
     shared_bytes: int = H100,
     multiprocessors: int = 1,
+    size: float = 1.0,
 ) -> list[float]:
-    """Of out, logsumexp, the gradients, and the gradients of these: norms of differences over norms."""
+    """Of out, logsumexp, the gradients, and the gradients of these: norms of differences over norms. Queries and
+    values are of that size, keys a thousandth of it; the first 16 keys and values are zeros if `options` has z."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -103,9 +133,14 @@ def errors(
         x["gate"] = random(rows, 3)
     if "s" in options:
         x["switch"] = random(rows).abs().clamp(max=1)
+    for name, factor in {"q": size, "k": 1e-3 * size, "v": size}.items():
+        x[name] *= factor if size != 1 else 1
+    if "z" in options:
+        x["k"][:16] = x["v"][:16] = 0
     along = {name: random(*value.shape) for name, value in x.items()}
     absent = 5 * torch.rand(sequences, generator=generator).to(sums) if "a" in options else None
     grad_out, scale, shift = random(rows, heads, value_width), width**-0.5, 3.0 if "s" in options else 0.0
+    scale /= 1e-3 * size**2 if size != 1 else 1
     out, logsumexp = torch.full_like(grad_out, torch.nan), torch.full((rows, heads), torch.nan, dtype=sums)
 
     def new_grads() -> dict[str, torch.Tensor]:
@@ -166,6 +201,52 @@ def errors(
     ]
 
 
+def layer_errors(
+    library: ctypes.CDLL, rows: int, last: int, features: int, width: int, normalize: bool
+) -> list[float]:
+    """Of the kernels of a layer's rows: q, k, v, the result, grad_o, delta and grad_g, of rows before `last`."""
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        "project": (features, 3 * width),
+        "project_bias": (3 * width,),
+        "out": (width, features),
+        **{name: (features,) for name in ("out_bias", "norm", "norm_bias")},
+    }
+    inputs = {"g": features, "grad": features, **dict.fromkeys(("o", "grad_q", "grad_k", "grad_v"), width)}
+    results = {
+        **dict.fromkeys(("q", "k", "v", "grad_o"), width),
+        **dict.fromkeys(("result", "grad_g"), features),
+        "delta": 1,
+    }
+    x = {n: torch.randn(*shape, generator=generator) for n, shape in weights.items()}
+    x |= {n: torch.randn(rows, columns, generator=generator) for n, columns in inputs.items()}
+    for name in inputs:
+        x[name][last:] = torch.nan  # of no atom
+    found = {n: torch.full((rows, columns), torch.nan) for n, columns in results.items()}
+    call = LayerCall(rows=rows, features=features, width=width, normalize=normalize)
+    counted = torch.tensor([last], dtype=torch.int32)
+    for name, value in {**x, **found, "last": counted}.items():
+        setattr(call, name, value.data_ptr())
+    library.run_layer(ctypes.byref(call))
+    assert not found["result"][last:].any() and not found["grad_g"][last:].any()
+
+    own = {n: value[:last] if n in inputs else value for n, value in x.items()}
+    y = {n: value.double().requires_grad_(n in ("g", "o")) for n, value in own.items()}
+    parts = (y["g"] @ y["project"] + y["project_bias"]).chunk(3, dim=1)
+    if normalize:
+        parts = tuple(part / part.norm(dim=1, keepdim=True) for part in parts)
+    h = y["g"] + y["o"] @ y["out"] + y["out_bias"]
+    result = torch.nn.functional.layer_norm(h, (features,), y["norm"], y["norm_bias"], 1e-5)
+    ends, grads = [result, *parts], [y["grad"], y["grad_q"], y["grad_k"], y["grad_v"]]
+    grad_g, grad_o = torch.autograd.grad(ends, [y["g"], y["o"]], grads)
+    want = {**dict(zip("qkv", parts, strict=True)), "result": result, "grad_g": grad_g, "grad_o": grad_o}
+    want["delta"] = (grad_o * y["o"]).sum(1, keepdim=True)
+    return [
+        float((found[n][:last].double() - value.detach()).norm() / value.detach().norm())
+        for n, value in want.items()
+    ]
+
+
 def cases() -> dict[str, tuple[list[Any], dict[str, Any]]]:
     f32, f64, f16, bf16 = DTYPES[0], DTYPES[1], DTYPES[2], DTYPES[3]
     return {
@@ -178,9 +259,18 @@ def cases() -> dict[str, tuple[list[Any], dict[str, Any]]]:
         "float32, 64 wide, gate": ([[70, 33], 1, 64, 64, f32, "gsa"], {}),
         "float32, 128 wide": ([[140, 33], 1, 128, 128, f32], {}),
         "float32, 128 wide, gate": ([[50, 33], 1, 128, 128, f32, "gsa"], {}),
+        "float32, 100 wide, all options": ([[139, 1, 20], 2, 100, 71, f32, "bgsa"], {}),
+        "float32, 100 wide, gate": ([[139, 1, 0, 64], 2, 100, 71, f32, "ga"], {}),
+        "float32, 75 wide": ([[300, 16, 33], 1, 75, 99, f32], {}),
+        "float32, 128 wide, small": ([[50, 33], 1, 128, 128, f32, "gsz"], {"size": 1e-15}),
+        "float32, 128 wide, large": ([[50, 33], 1, 128, 128, f32, "gsz"], {"size": 1e15}),
+        "float32, 128 wide, 163 KiB": ([[140, 33], 1, 128, 128, f32, "gs"], {"shared_bytes": 163 << 10}),
         "float32, little shared memory": ([[150, 90], 1, 64, 64, f32, "gsa"], {"shared_bytes": 60000}),
         "float32, few sequences": ([[100, 90], 2, 32, 32, f32, "b"], {"multiprocessors": 132}),
         "bfloat16": ([[50, 33], 2, 64, 64, bf16], {}),
+        "bfloat16, 128 wide": ([[140, 33, 0, 1], 2, 128, 128, bf16], {}),
+        "bfloat16, 100 wide": ([[257, 16], 1, 100, 75, bf16], {}),
+        "bfloat16, 64 wide, gate": ([[50, 33], 1, 64, 64, bf16, "g"], {}),
         "bfloat16, long": ([[300], 1, 64, 64, bf16], {}),
         "bfloat16, all options": ([[50, 33], 1, 100, 99, bf16, "bgsa"], {}),
         "float16, gate": ([[50, 33], 2, 64, 64, f16, "gs"], {}),
@@ -202,17 +292,22 @@ def main() -> None:
     if headers is None:
         parser.error("no headers of CUDA: name their folder by --cuda")
     wrong = []
+
+    def judge(name: str, found: list[float], tolerance: float) -> None:
+        good = all(e <= tolerance for e in found)
+        wrong.extend([] if good else [name])
+        print(f"{'ok   ' if good else 'WRONG'} {name:32s}", " ".join(f"{e:.0e}" for e in found), flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
         library = build(headers, Path(folder))
         for name, (arguments, named) in cases().items():
             if args.only not in name:
                 continue
-            found = errors(library, *arguments, **named)
-            good = all(e <= TOLERANCE[arguments[4]] for e in found)
-            wrong += [] if good else [name]
-            print(
-                f"{'ok   ' if good else 'WRONG'} {name:32s}", " ".join(f"{e:.0e}" for e in found), flush=True
-            )
+            judge(name, errors(library, *arguments, **named), TOLERANCE[arguments[4]])
+        for rows, *sizes in (290, 277, 100, 128, True), (40, 40, 64, 33, False), (130, 100, 128, 99, True):
+            name = f"layer, {rows} rows, {sizes[1]} to {sizes[2]}"
+            if args.only in name:
+                judge(name, layer_errors(library, rows, *sizes), TOLERANCE[torch.float32])
     if wrong:
         raise SystemExit(f"wrong: {', '.join(wrong)}")
 

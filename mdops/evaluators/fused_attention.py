@@ -157,7 +157,8 @@ class FusedAttention(Evaluator):
         empty = (d.slots - found.offsets.diff()).clamp(min=0).to(rows.g.dtype)
         plan = None
         if displacements.is_cuda:
-            plan = ragged_plan(found.offsets, max_total=total, max_batch=atoms, max_length=slots)
+            room = {"max_total": total, "max_batch": atoms, "max_length": slots}
+            plan = ragged_plan(found.offsets, **room, longest_first=False)
         switch, directions = rows.switch if o.is_smooth else None, rows.directions if o.attn_dotr else None
         known = Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
         g = rows.g

@@ -452,7 +452,8 @@ class SeAttenV2(MomentDescriptor):
         """With room for so many rows, and for so many of an atom."""
         plan = None
         if not (fused and offsets.device.type == "cpu"):
-            plan = ragged_plan(offsets, max_total=count, max_batch=offsets.shape[0] - 1, max_length=slots)
+            room = {"max_total": count, "max_batch": offsets.shape[0] - 1, "max_length": slots}
+            plan = ragged_plan(offsets, **room, longest_first=False)
         empty = (self.slots - offsets.diff()).clamp(min=0).to(self.mean.dtype)
         return Neighbors(offsets, plan, switch, directions, empty, fused)
 

@@ -30,8 +30,10 @@ class RaggedPlan(NamedTuple):
         return self
 
 
-def ragged_plan(offsets: torch.Tensor, *, max_total: int, max_batch: int, max_length: int) -> RaggedPlan:
-    """The work of `ragged_attention` on these sequences in equal pieces, the longest sequences first.
+def ragged_plan(
+    offsets: torch.Tensor, *, max_total: int, max_batch: int, max_length: int, longest_first: bool = True
+) -> RaggedPlan:
+    """The work of `ragged_attention` on these sequences in equal pieces.
 
     Nothing waits for a GPU, and the plan's shape follows from the capacity alone: in a CUDA graph it may be made anew
     by a replay, or copied into the plan the graph was captured with (`RaggedPlan.copy_`).
@@ -42,6 +44,8 @@ def ragged_plan(offsets: torch.Tensor, *, max_total: int, max_batch: int, max_le
         max_total: room for so many rows.
         max_batch: room for so many sequences.
         max_length: room for sequences of this length.
+        longest_first: the longest sequences come first, so that no long one is begun when others are done. It takes a
+            sort, which is not worth its while where all are of about one length.
 
     Returns:
         The plan. If the sequences do not fit into the capacity, it says so, and attention with it gives NaN on a GPU.
@@ -69,8 +73,9 @@ def ragged_plan(offsets: torch.Tensor, *, max_total: int, max_batch: int, max_le
     table = torch.stack([sequence, first, low, of_bias // _INDEX], dim=1)
     live = place < ends[-1]
     table = torch.where(live[:, None], table, -1)
-    cost = torch.where(live, lengths[sequence], -1)
-    order = torch.argsort(cost, descending=True, stable=True)
+    if longest_first:
+        cost = torch.where(live, lengths[sequence], -1)
+        table = table[torch.argsort(cost, descending=True, stable=True)]
     fits = (lengths.amin() >= 0) & (lengths.amax() <= max_length) & (begins[0] >= 0)
     fits &= offsets[-1] <= max_total
     if (
@@ -83,7 +88,7 @@ def ragged_plan(offsets: torch.Tensor, *, max_total: int, max_batch: int, max_le
             f"sequences of {offsets.tolist()} do not fit into {max_total} rows and the length {max_length}"
         )
     head = torch.nn.functional.pad(torch.where(fits, ends[-1], -1)[None, None], (0, _COLUMNS - 1))
-    return RaggedPlan(torch.cat([head, table[order]]).int(), max_length)
+    return RaggedPlan(torch.cat([head, table]).int(), max_length)
 
 
 def ragged_attention(

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/gpu_run.h"
+#include "attention_layer/gpu_rows.h"
 
 EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
 
@@ -126,6 +127,10 @@ char* block_memory() {
   return shared_memory;
 }
 
+const char* shared_start() {
+  return shared_memory;
+}
+
 void check_shared(const void* at, int bytes) {
   const char* const first = static_cast<const char*>(at);
   if (first < shared_memory || first + bytes > shared_memory + shared_size) stop("beyond its shared memory");
@@ -193,4 +198,47 @@ extern "C" void run_attention(int derivative, int dtype, const Call* call) {
   if (dtype == 1) return run<double>(derivative, *call);
   if (dtype == 2) return run<__half>(derivative, *call);
   run<__nv_bfloat16>(derivative, *call);
+}
+
+// The kernels of a layer's rows, with o and the gradients of q, k and v in the place of attention's kernels.
+struct LayerCall {
+  float *g, *project, *project_bias, *out, *out_bias, *norm, *norm_bias, *o, *grad, *grad_q, *grad_k, *grad_v;
+  float *q, *k, *v, *result, *grad_o, *delta, *grad_g;
+  int32_t* last;
+  int64_t rows, features, width, normalize;
+};
+
+extern "C" void run_layer(const LayerCall* c) {
+  using namespace mdops::gpu_attention_layer;
+  std::vector<int32_t> bad(kPrepareBlocks, 0);
+  std::vector<float> shrink[3], deviation(c->rows), mean(c->rows), o_out(c->rows * c->features),
+      dh(c->rows * c->features);
+  RowArgs p{};
+  p.rows = static_cast<int>(c->rows), p.features = static_cast<int>(c->features);
+  p.width = static_cast<int>(c->width), p.begin = 0, p.end = 3, p.last = c->last, p.bad = bad.data();
+  p.normalize = c->normalize != 0, p.eps = 1e-5f;
+  p.project = c->project, p.project_bias = c->project_bias, p.out = c->out, p.out_bias = c->out_bias;
+  p.norm = c->norm, p.norm_bias = c->norm_bias, p.g = c->g;
+  float* const parts[] = {c->q, c->k, c->v};
+  for (int part = 0; part < 3; ++part) {
+    shrink[part].resize(c->rows);
+    p.part[part] = parts[part], p.shrink[part] = shrink[part].data();
+  }
+  p.o_out = o_out.data(), p.deviation = deviation.data(), p.mean = mean.data();
+  const mdops::Gpu gpu({2, 90, 232448});
+  const auto run = [&]<int F, int W>() {
+    gpu.launch(project_kernel<F, W>, 2, kRowThreads,
+               3 * Factor<F, 2 * W>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p);
+    gpu.launch(finish_kernel<F, W>, 2, kRowThreads,
+               Factor<W, 2 * F>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p, c->o, c->result);
+    gpu.launch(begin_kernel<F, W>, 2, kRowThreads,
+               Factor<F, 2 * W>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p, c->grad, dh.data(),
+               c->grad_o, c->delta);
+    gpu.launch(collect_kernel<F, W>, 2, kRowThreads,
+               3 * Factor<W, 2 * F>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p,
+               PartGradients{c->grad_q, c->grad_k, c->grad_v}, dh.data(), c->grad_g);
+  };
+  if (c->width <= 64 && c->features <= 64) return run.template operator()<4, 4>();
+  if (c->features <= 112) return run.template operator()<7, 8>();
+  run.template operator()<8, 8>();
 }

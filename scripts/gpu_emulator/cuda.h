@@ -91,6 +91,11 @@ inline unsigned __float_as_uint(float x) {
 inline float __uint_as_float(unsigned x) {
   return emulated_bits<float>(x);
 }
+inline unsigned atomicMax(unsigned* to, unsigned x) {
+  const unsigned old = *to;
+  *to = max(old, x);
+  return old;
+}
 template <class T>
 void __stcg(T* to, T x) {
   *to = x;

@@ -275,16 +275,20 @@ def test_sequences_longer_than_the_plan_says_are_refused():
         ragged_attention(case.q, case.k, case.v, case.offsets, plan=plan)
 
 
-def test_a_plan_has_every_tile_once_the_longest_sequences_first(device):
+@pytest.mark.parametrize("longest_first", [True, False])
+def test_a_plan_has_every_tile_once_the_longest_sequences_first(longest_first, device):
     lengths = (3, 0, 200, 64, 65, 129)
     offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
-    plan = ragged_plan(offsets, max_total=600, max_batch=8, max_length=256)
+    room = {"max_total": 600, "max_batch": 8, "max_length": 256}
+    plan = ragged_plan(offsets, **room, longest_first=longest_first)
     assert plan.items.shape == (1 + 8 + 600 // 64, 4) and plan.items.dtype == torch.int32
     (live, *_), *items = plan.items.tolist()
     found = [(b, first) for b, first, _, _ in items[:live]]
     assert sorted(found) == [(b, first) for b, n in enumerate(lengths) for first in range(0, n, 64)]
     costs = [lengths[b] for b, _ in found]
-    assert costs == sorted(costs, reverse=True)
+    assert costs == (
+        sorted(costs, reverse=True) if longest_first else [lengths[b] for b in sorted(b for b, _ in found)]
+    )
     places = [0, *itertools.accumulate(n * n for n in lengths)]
     assert all(low + (high << 31) == places[b] for b, _, low, high in items[:live])
     assert all(row == [-1] * 4 for row in items[live:])

@@ -60,11 +60,26 @@ def test_every_kind_of_tile(name, lengths, shared, monkeypatch):
     assert_near(got, first_results(double, double.reference), 6e-6)
 
 
+@pytest.mark.parametrize("shared", ["101376", "166912", ""], ids=["99 KiB", "163 KiB", "all"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["bare", "gate of three", "gate, switch and absent"])
+def test_wide_heads_on_every_chip(name, dtype, shared, monkeypatch):
+    """By products of warpgroups where Hopper has the shared memory for them, else of warps."""
+    monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", shared)
+    case = Case(
+        (1, 90, 0, 128, 300, 33) + (16,) * 140, 1, 128, 120, dtype=dtype, device="cuda", **OPTIONS[name]
+    )
+    double = case.as_double()
+    got = first_results(case, case.op)
+    assert_near(got, first_results(double, double.reference), TOLERANCE[dtype, "float32"])
+
+
+@pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("power", [-15, -7, 0, 12, 15])
-def test_numbers_of_any_size(power):
+def test_numbers_of_any_size(power, width):
     """What float16 cannot hold; the scale makes up for it in the logits."""
     size = 10.0**power
-    case = Case((90, 33), 1, 64, 64, dtype=torch.float32, device="cuda", gates=3)
+    case = Case((90, 33), 1, width, width, dtype=torch.float32, device="cuda", gates=3)
     with torch.no_grad():
         case.q *= size
         case.k *= 1e-3 * size

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mdops.ops import neighbor_attention
+from mdops.ops import neighbor_attention, ragged_plan
 from mdops.ops.attention_layer import AttentionWeights, attention_layer
 
 PLACES = 24
@@ -190,6 +190,31 @@ def test_a_layer_with_little_shared_memory(monkeypatch):
         monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", str(99 << 10))
     assert torch.equal(results[0][0], results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("counts", [(90, 30, 7), (5,), (0, 0)], ids=str)
+def test_rows_of_no_atom_change_nothing_and_are_answered_with_zeros(counts):
+    """As where a CUDA graph has room for more rows than there are; NaN stands in them."""
+    leaves, offsets, how = layer_arguments("smooth", counts, 100)
+    weights = AttentionWeights(*(w.cuda().float() for w in layer(100, 128)))
+    keys = {name: x.detach().cuda().float() if isinstance(x, torch.Tensor) else x for name, x in how.items()}
+    total, results = sum(counts), []
+    for spare in (0, 75):
+        room = {"max_total": total + spare, "max_batch": len(counts), "max_length": 138}
+        plan = ragged_plan(offsets.cuda(), **room)
+
+        def more(x, spare=spare):
+            return F.pad(x, (0, 0) * (x.dim() - 1) + (0, spare), value=torch.nan)
+
+        g = more(leaves[0].detach().cuda().float()).requires_grad_()
+        of_rows = {name: more(keys[name]) for name in ("directions", "switch")}
+        out = attention_layer(
+            g, offsets.cuda(), weights, scale=0.8, eps=1e-5, plan=plan, **{**keys, **of_rows}
+        )
+        results.append((out, *torch.autograd.grad(out, g, more(torch.ones_like(leaves[0]).cuda().float()))))
+    for alone, among in zip(*results, strict=True):
+        assert torch.equal(among[:total], alone) and not among[total:].any()
 
 
 def test_vectors_of_length_zero_stay_zero():

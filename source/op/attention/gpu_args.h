@@ -56,6 +56,8 @@ struct TensorArgs {
   int rows, heads, width, value_width, sequences, gates, items, max_length;
   int64_t bias_size;
   A scale, shift;
+  // Whether rows of no sequence may be left as they are, of which the caller reads none.
+  bool leaves_rest;
 
   __device__ int64_t row(int t, int head, int columns) const {
     return (static_cast<int64_t>(t) * heads + head) * columns;
@@ -163,6 +165,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     fill_kernel(TensorArgs<T> p, RowsToFill<T> a, RowsToFill<T> b, RowsToFill<T> c, RowsToFill<T> d,
                 RowsToFill<Sums<T>> sums, RowsToFill<T> whole) {
   const bool bad = is_bad(p.bad);
+  if (p.leaves_rest && !bad) return;
   const float value = bad ? not_a_number<float>() : 0.0f;
   const int64_t first = p.sequences > 0 && !bad ? p.offsets[0] : 0;
   const int64_t last = p.sequences > 0 && !bad ? p.offsets[p.sequences] : 0;

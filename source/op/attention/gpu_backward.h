@@ -136,6 +136,124 @@ MDOPS_HD int query_of_lane(int lane) {
                     : 8 * (lane / 16) + 2 * (lane % 4) + lane / 8 % 2;
 }
 
+// What pairs of a warp's 16 keys and a step's queries take besides their products, in shared memory. Of
+// factors and sums there are a row for each column of the gate and one for the switch.
+struct PairFactors {
+  const float *logsumexp, *delta, *query_factors;  // of the step's queries
+  const float* key_factors;                        // of the tile's keys, `keys` a row
+  float *query_sums, *key_sums;                    // the warp's own; the tile's
+  int keys;
+};
+
+// s and t, K Q^T and V G^T but for their factors, of keys tile + row .. + 15 and 8 Units queries, become P
+// and X as the gradients of v and q take them. On the way what gate, switch and bias get.
+template <class Have, class T, int Units>
+__device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const GradientArgs<T>& g,
+                                               const TileBlock& b, const PairFactors& f, int tile, int row,
+                                               int query, float factor, float value_factor,
+                                               float (&s)[Units][4], float (&t)[Units][4]) {
+  constexpr int step = 8 * Units;
+  const bool has_bias = Have::bias(p), switched = Have::switches(p), has_gate = Have::gates(p) > 0;
+  const bool has_factors = switched || has_gate;
+  const int gates = Have::gates(p);
+  const int lane = lane_index(), length = b.last, in_step = 2 * (lane % 4), in_tile = row + lane / 4;
+  const int l0 = tile + in_tile, j0 = query + in_step;
+  const auto of_queries = [&](const float* numbers, int n) {
+    return *reinterpret_cast<const float2*>(numbers + in_step + 8 * n);
+  };
+  const auto bias_at = [&](int j, int l) {
+    return b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l;
+  };
+  float w_key[2] = {1, 1};
+  if (switched)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) w_key[h] = f.key_factors[gates * f.keys + in_tile + 8 * h];
+  float e[Units][4], of_switch[Units][4];  // what the gradients of gate and switch take of each pair
+#pragma unroll
+  for (int n = 0; n < Units; ++n) {
+    const float2 sums = of_queries(f.logsumexp, n), deltas = of_queries(f.delta, n);
+    const float logsumexp[2] = {usable(sums.x), usable(sums.y)}, delta[2] = {deltas.x, deltas.y};
+    float w_query[2] = {1, 1};
+    if (switched) {
+      const float2 two = of_queries(f.query_factors + gates * step, n);
+      w_query[0] = two.x, w_query[1] = two.y;
+    }
+    float c[4] = {};
+    if (has_gate)
+#pragma unroll 3
+      for (int i = 0; i < gates; ++i) {
+        const float* const of_key = f.key_factors + i * f.keys + in_tile;
+        const float2 two = of_queries(f.query_factors + i * step, n);
+        c[0] += of_key[0] * two.x, c[1] += of_key[0] * two.y;
+        c[2] += of_key[8] * two.x, c[3] += of_key[8] * two.y;
+      }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
+      float logit = factor * s[n][k];
+      if (has_bias && l < length && j < length) logit += number(p.bias[bias_at(j, l)]);
+      const float raised = logit + p.shift;
+      const float a = switched ? w_key[k / 2] * w_query[k % 2] : 1.0f;
+      if (switched) logit = raised * a;
+      const float gated = has_gate ? c[k] * a : a;
+      const float prob = exponential(logit - logsumexp[k % 2]);
+      s[n][k] = prob * gated;
+      const float of_value = value_factor * t[n][k];
+      const float y = prob * (gated * of_value - delta[k % 2]);
+      t[n][k] = y * a;
+      if (has_factors) {
+        const float pt = prob * of_value;
+        e[n][k] = pt * a;
+        of_switch[n][k] = weighted(y, raised) + (has_gate ? pt * c[k] : pt);
+      }
+    }
+  }
+  if (query + step > length || tile + row + kGroup > length) {
+#pragma unroll
+    for (int n = 0; n < Units; ++n)
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (l0 + k / 2 * 8 >= length || j0 + 8 * n + k % 2 >= length) {
+          s[n][k] = 0;
+          t[n][k] = 0;
+          if (has_factors) e[n][k] = of_switch[n][k] = 0;
+        }
+  }
+  if (has_bias) {
+#pragma unroll
+    for (int n = 0; n < Units; ++n)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
+        if (l < length && j < length) put(g.grad_bias + bias_at(j, l), t[n][k]);
+      }
+  }
+  if (!has_factors) return;
+#pragma unroll 4
+  for (int i = 0; i <= gates; ++i) {
+    const bool last = i == gates;
+    if (last && !switched) break;
+    const float* const of_key = f.key_factors + i * f.keys + in_tile;
+    const float low = of_key[0], high = of_key[8];
+    float to_queries[Units][2], to_keys[2] = {};
+#pragma unroll
+    for (int n = 0; n < Units; ++n) {
+      const float2 two = of_queries(f.query_factors + i * step, n);
+      float x[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) x[k] = last ? of_switch[n][k] : e[n][k];
+      to_queries[n][0] = x[0] * low + x[2] * high, to_queries[n][1] = x[1] * low + x[3] * high;
+      to_keys[0] += x[0] * two.x + x[1] * two.y, to_keys[1] += x[2] * two.x + x[3] * two.y;
+    }
+    f.query_sums[i * step + query_of_lane<Units>(lane)] = sum_of_queries(to_queries);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float sum = quad_sum(to_keys[h]);
+      if (lane % 4 == 0) f.key_sums[i * f.keys + in_tile + 8 * h] += sum;
+    }
+  }
+}
+
 // dQ of 16 Units queries from `row` on and the columns 16 pair .. 16 pair + 15: X K over the tile's keys.
 // `slopes` are X of Step queries, by keys.
 template <class N, int D, int Step, int Units>
@@ -233,16 +351,54 @@ __device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const Gradi
   }
 }
 
+// What belongs to a step's queries besides their rows, in registers on its way to shared memory, by a block
+// of so many threads.
+template <class T, int Step, int Threads>
+struct StepNumbers {
+  static constexpr int kFactors = ((kMostGate + 1) * Step + Threads - 1) / Threads;
+  static_assert(2 * Step <= Threads);
+  float row_number;        // of the thread's row: logsumexp, or delta
+  float factor[kFactors];  // of gate and switch
+
+  __device__ __forceinline__ void load(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
+                                       int query, bool factors) {
+    row_number = 0;
+    const int j = query + threadIdx.x % Step;
+    if (threadIdx.x < 2 * Step && j < b.last)
+      row_number = (threadIdx.x < Step ? g.logsumexp
+                                       : g.delta)[static_cast<int64_t>(b.item.begin + j) * p.heads + b.head];
+    if (!factors) return;
+#pragma unroll
+    for (int i = 0; i < kFactors; ++i) {
+      const int k = i * Threads + threadIdx.x, column = k / Step, row = query + k % Step;
+      factor[i] = 0;
+      if (column > p.gates || row >= b.last) continue;
+      const int64_t at = b.item.begin + row;
+      if (column < p.gates)
+        factor[i] = number(p.gate[at * p.gates + column]);
+      else if (p.switches)
+        factor[i] = number(p.switches[at]);
+    }
+  }
+  // `factors` null if there are none.
+  __device__ __forceinline__ void store(float* rows, float* factors, int columns) const {
+    if (threadIdx.x < 2 * Step) rows[threadIdx.x] = row_number;
+    if (factors == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kFactors; ++i)
+      if (i * Threads + static_cast<int>(threadIdx.x) < columns * Step)
+        factors[i * Threads + threadIdx.x] = factor[i];
+  }
+};
+
 // What a step's queries bring, in registers on its way to shared memory: all threads share the rows.
 template <class T, class N, int D, int Step>
 struct StepLoad {
   static constexpr int kThreads = backward_warps(D) * kWarp, kTensor = Step * (D / 8);
   static constexpr int kEach = 2 * kTensor / kThreads;  // pieces of queries and gradients
-  static constexpr int kFactors = ((kMostGate + 1) * Step + kThreads - 1) / kThreads;
-  static_assert(kEach * kThreads == 2 * kTensor && kTensor % kWarp == 0 && 2 * Step <= kThreads);
+  static_assert(kEach * kThreads == 2 * kTensor && kTensor % kWarp == 0);
   Eight<T> piece[kEach];
-  float row_number;        // of the thread's row: logsumexp, or delta
-  float factor[kFactors];  // of gate and switch
+  StepNumbers<T, Step, kThreads> numbers;
 
   static __device__ __forceinline__ int index(int i) { return i * kThreads + threadIdx.x; }
   static __device__ __forceinline__ int which(int i) { return index(i) / kTensor; }
@@ -264,23 +420,7 @@ struct StepLoad {
         piece[i].load_narrow(of_q.or_else(which(i), of_grad), query + row_of(i), query + row_of(i) < b.last,
                              column_of(i));
     }
-    row_number = 0;
-    const int j = query + threadIdx.x % Step;
-    if (threadIdx.x < 2 * Step && j < b.last)
-      row_number = (threadIdx.x < Step ? g.logsumexp
-                                       : g.delta)[static_cast<int64_t>(b.item.begin + j) * p.heads + b.head];
-    if (!factors) return;
-#pragma unroll
-    for (int i = 0; i < kFactors; ++i) {
-      const int k = i * kThreads + threadIdx.x, column = k / Step, row = query + k % Step;
-      factor[i] = 0;
-      if (column > p.gates || row >= b.last) continue;
-      const int64_t at = b.item.begin + row;
-      if (column < p.gates)
-        factor[i] = number(p.gate[at * p.gates + column]);
-      else if (p.switches)
-        factor[i] = number(p.switches[at]);
-    }
+    numbers.load(p, g, b, query, factors);
   }
   // Bits of this thread's largest number of queries, or gradients.
   __device__ __forceinline__ uint32_t largest(int of) const {
@@ -298,15 +438,6 @@ struct StepLoad {
     for (int i = 0; i < kEach; ++i)
       store_eight<N>(piece[i], which(i) ? scale[1] : scale[0],
                      (which(i) ? grads : queries) + piece_place<D>(row_of(i), column_of(i) / 8), apart);
-  }
-  // `factors` null if there are none.
-  __device__ __forceinline__ void store_numbers(float* rows, float* factors, int columns) const {
-    if (threadIdx.x < 2 * Step) rows[threadIdx.x] = row_number;
-    if (factors == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < kFactors; ++i)
-      if (i * kThreads + static_cast<int>(threadIdx.x) < columns * Step)
-        factors[i * kThreads + threadIdx.x] = factor[i];
   }
 };
 
@@ -329,8 +460,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
   float* const key_factors = reinterpret_cast<float*>(memory + layout.key_factors());
   float* const key_sums = reinterpret_cast<float*>(memory + layout.key_sums());
   float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums());
-  const float* const key_switch = key_factors + p.gates * layout.keys;
-  const bool has_bias = Options && p.bias, switched = Options && p.switches, has_gate = Options && p.gate;
+  const bool switched = Options && p.switches, has_gate = Options && p.gate;
   const bool has_factors = switched || has_gate;
 
   // The block, of which the compiler does not know that it is always the same: addresses are made where they
@@ -420,7 +550,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
         const float step_scales[2] = {scale_of_bits(most[0]), scale_of_bits(most[1])};
         q_inverse = inverse_power(step_scales[0]), grad_inverse = inverse_power(step_scales[1]);
         next.store(step_scales, memory + layout.queries(0), memory + layout.grads(0), Layout::kApart);
-        next.store_numbers(reinterpret_cast<float*>(memory + layout.rows()),
+        next.numbers.store(reinterpret_cast<float*>(memory + layout.rows()),
                            has_factors ? reinterpret_cast<float*>(memory + layout.query_factors()) : nullptr,
                            columns);
         __syncthreads();
@@ -435,7 +565,6 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
       const float* const delta = logsumexp + kStep;
       const float* const query_factors =
           reinterpret_cast<const float*>(memory + layout.query_factors()) + stage * columns * kStep;
-      const float* const query_switch = query_factors + p.gates * kStep;
 
       uint32_t slope_parts[Layout::kStepGroups][N::kParts][4];  // X as an operand
       float slope_inverse = 1;
@@ -443,100 +572,12 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
         float s[kUnits][4], t[kUnits][4];
         product_of_rows<N, D>(s, keys, apart, row, queries, Layout::kApart);
         product_of_rows<N, D>(t, values, apart, row, grads, Layout::kApart);
-        const int l0 = tile + row + lane / 4, j0 = query + 2 * (lane % 4);
-        float c[kUnits][4];
-        if (has_gate) {
-#pragma unroll
-          for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) c[n][k] = 0;
-          for (int i = 0; i < p.gates; ++i) {
-            const float* const of_key = key_factors + i * layout.keys + l0 - tile;
-            const float* const of_query = query_factors + i * kStep + j0 - query;
-#pragma unroll
-            for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-              for (int k = 0; k < 4; ++k) c[n][k] += of_key[k / 2 * 8] * of_query[8 * n + k % 2];
-          }
-        }
-        float w_key[2] = {1, 1};
-        if (switched) w_key[0] = key_switch[l0 - tile], w_key[1] = key_switch[l0 - tile + 8];
-        float e[kUnits][4], of_switch[kUnits][4];  // what the gradients of gate and switch take of each pair
-        const float factor = p.scale * inverse_of<N>(scales + warp) * q_inverse;
-        const float value_factor = inverse_of<N>(scales + kMostWarps + warp) * grad_inverse;
-#pragma unroll
-        for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2, in_step = j - query;
-            float logit = factor * s[n][k];
-            if (has_bias && l < length && j < length)
-              logit +=
-                  number(p.bias[b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l]);
-            const float raised = logit + p.shift;
-            const float a = switched ? w_key[k / 2] * query_switch[in_step] : 1.0f;
-            if (switched) logit = raised * a;
-            const float gated = has_gate ? c[n][k] : 1.0f;
-            const float prob = exponential(logit - usable(logsumexp[in_step]));
-            s[n][k] = prob * gated * a;
-            const float of_value = value_factor * t[n][k];
-            const float y = prob * (gated * a * of_value - delta[in_step]);
-            t[n][k] = y * a;
-            if (has_factors) {
-              const float pt = prob * of_value;
-              e[n][k] = pt * a;
-              of_switch[n][k] = weighted(y, raised) + pt * gated;
-            }
-          }
-        if (query + kStep > length || tile + row + kGroup > length) {
-#pragma unroll
-          for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-              if (l0 + k / 2 * 8 >= length || j0 + 8 * n + k % 2 >= length) {
-                s[n][k] = 0;
-                t[n][k] = 0;
-                if (has_factors) e[n][k] = of_switch[n][k] = 0;
-              }
-        }
-        if (has_bias) {
-#pragma unroll
-          for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-              const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
-              if (l < length && j < length)
-                put(g.grad_bias + b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l,
-                    t[n][k]);
-            }
-        }
-        if (has_factors) {
-          for (int i = 0; i < columns; ++i) {
-            const bool last = i == p.gates;
-            float* const to = query_sums + (warp * columns + i) * kStep;
-            if (last && !switched) break;
-            const float* const of_key = key_factors + i * layout.keys + l0 - tile;
-            const float* const of_query = query_factors + i * kStep + j0 - query;
-            float to_queries[kUnits][2], to_keys[2] = {};
-#pragma unroll
-            for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-              for (int k = 0; k < 4; ++k) {
-                const float x = last ? of_switch[n][k] : e[n][k];
-                if (k < 2)
-                  to_queries[n][k] = x * of_key[0];
-                else
-                  to_queries[n][k - 2] += x * of_key[8];
-                to_keys[k / 2] += x * of_query[8 * n + k % 2];
-              }
-            to[query_of_lane<kUnits>(lane)] = sum_of_queries(to_queries);
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              const float sum = quad_sum(to_keys[h]);
-              if (lane % 4 == 0) key_sums[i * layout.keys + l0 - tile + 8 * h] += sum;
-            }
-          }
-        }
+        step_gradients<GivenFactors<Options>>(p, g, b,
+                                              {logsumexp, delta, query_factors, key_factors,
+                                               query_sums + warp * columns * kStep, key_sums, layout.keys},
+                                              tile, row, query,
+                                              p.scale * inverse_of<N>(scales + warp) * q_inverse,
+                                              inverse_of<N>(scales + kMostWarps + warp) * grad_inverse, s, t);
         const float scale = scale_of_units<N>(t);
         slope_inverse = inverse_power(scale);
         if (lane == 0) scales[2 * kMostWarps + warp] = slope_inverse;

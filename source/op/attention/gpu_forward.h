@@ -106,13 +106,58 @@ __device__ __forceinline__ void load_factors(const TensorArgs<T>& p, int first_r
   }
 }
 
-// `Options`: whether there may be a bias, a switch or a gate.
-template <class T, class N, int D, bool Options>
+// What pairs have besides products: what the arguments have, if there may be `Options`;
+template <bool Options>
+struct GivenFactors {
+  template <class T>
+  static __device__ __forceinline__ bool bias(const TensorArgs<T>& p) {
+    return Options && p.bias;
+  }
+  template <class T>
+  static __device__ __forceinline__ bool switches(const TensorArgs<T>& p) {
+    return Options && p.switches;
+  }
+  template <class T>
+  static __device__ __forceinline__ int gates(const TensorArgs<T>& p) {
+    return Options ? p.gates : 0;
+  }
+};
+// or what the compiler knows of them, and no bias.
+template <int Gates, bool Switches>
+struct KnownFactors {
+  template <class T>
+  static __device__ __forceinline__ constexpr bool bias(const TensorArgs<T>&) {
+    return false;
+  }
+  template <class T>
+  static __device__ __forceinline__ constexpr bool switches(const TensorArgs<T>&) {
+    return Switches;
+  }
+  template <class T>
+  static __device__ __forceinline__ constexpr int gates(const TensorArgs<T>&) {
+    return Gates;
+  }
+};
+
+// Products of warpgroups, or of warps alone. Parts of keys and values are rows, or blocks of 64 columns.
+template <class N, int D, bool Groups>
+__device__ __forceinline__ int place_of_piece(const ForwardMemory<N, D>& layout, int row, int piece) {
+  if constexpr (Groups)
+    return piece / 8 * (layout.keys * kBlockRow) + piece_place<kBlockColumns>(row, piece % 8);
+  else
+    return piece_place<D>(row, piece);
+}
+
+// `Groups`: by products of warpgroups, on Hopper.
+template <class T, class N, int D, class Have, bool Groups>
 __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
     forward_kernel(TensorArgs<T> p, ForwardResults<T> results, ForwardMemory<N, D> layout, Blocks blocks,
                    const int64_t* bias_at, Wide wide) {
-  char* const memory = block_memory();
+  char* const memory = Groups ? aligned_memory() : block_memory();
   constexpr int kSteps = D / 16;
+  // Keys at a time.
+  constexpr int kAtOnce = Groups && N::kBfloat ? 2 * kKeyStep : kKeyStep, kUnits = kAtOnce / 8;
+  constexpr int kGroups = kAtOnce / kGroup;
   const TileBlock b = tile_block(p, blocks, bias_at);
   const int length = b.item.length, lane = lane_index(), warp = threadIdx.x / kWarp;
   const int warps = blockDim.x / kWarp, apart = layout.apart();
@@ -121,7 +166,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
   float* const gate = reinterpret_cast<float*>(memory + layout.gate());
   const char *const keys = memory, *const values = memory + layout.values();
   const int groups = layout.keys / kGroup;
-  const bool has_bias = Options && p.bias, switched = Options && p.switches, gated = Options && p.gate;
+  const bool has_bias = Have::bias(p), switched = Have::switches(p), gated = Have::gates(p) > 0;
+  const int gates = Have::gates(p);
   const bool has_factors = switched || gated;
   const float lowest = __int_as_float(0xff800000);
   const auto queries = rows_of(p, b, p.q, p.width, wide.keys), of_k = rows_of(p, b, p.k, p.width, wide.keys);
@@ -129,7 +175,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
 
   for (int strip0 = b.first; strip0 < b.last; strip0 += kGroup * warps) {
     const int strip = strip0 + kGroup * warp;
-    const bool active = strip < b.last;
+    const bool active = Groups || strip < b.last;  // warps of a group multiply together
     uint32_t q[kSteps][N::kParts][4];
     float q_inverse = p.scale;
     if (active) {
@@ -193,17 +239,21 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
       }
 
     for (int chunk = 0; chunk < length; chunk += layout.keys) {
-      const int count = min(layout.keys, length - chunk), filled = (count + kGroup - 1) / kGroup * kGroup;
+      const int count = min(layout.keys, length - chunk), filled = round_up(count, Groups ? kAtOnce : kGroup);
       if (strip0 == b.first || length > layout.keys) {
         __syncthreads();  // nobody needs the last chunk any more
         for (int task = warp; task < 2 * (filled / kGroup); task += warps) {
           const int group = task / 2, is_value = task % 2;
-          bring_group<T, N, D>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart,
-                               of_k.or_else(is_value, of_v), chunk + group * kGroup, count - group * kGroup,
-                               scales + is_value * groups + group);
+          char* const to = memory + is_value * layout.values();
+          bring_group<T, N, D>(
+              apart, of_k.or_else(is_value, of_v), chunk + group * kGroup, count - group * kGroup,
+              scales + is_value * groups + group, [&](int row, int piece) {
+                return to + place_of_piece<N, D, Groups>(layout, group * kGroup + row, piece);
+              });
         }
         if (has_factors) load_factors(p, b.item.begin + chunk, count, layout.keys, switches, gate);
         wait_for_copies();
+        if constexpr (Groups) fence_shared();
         __syncthreads();
         if (strip0 == b.first && chunk == 0) {
           ask_for_coming(p, b, p.q, p.width);
@@ -212,17 +262,35 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         }
       }
       if (!active) continue;
-      for (int key = 0; key < count; key += kKeyStep) {
-        float s[4][4];
+      for (int key = 0; key < count; key += kAtOnce) {
+        float s[kUnits][4];
+        if constexpr (Groups) {
+          begin_products();
+          each_product<N::kParts>([&](int of_query, int of_key, bool is_first) {
 #pragma unroll
-        for (int group = 0; group < 2; ++group) {
+            for (int step = 0; step < kSteps; ++step)
+              multiply_group<N::kBfloat, false>(
+                  s, q[step][of_query],
+                  matrix_of_rows<kBlockRow>(keys + of_key * apart +
+                                            (step / 4 * layout.keys + key) * kBlockRow) +
+                      2 * (step % 4),
+                  !is_first || step > 0);
+          });
+          commit_products();
+          wait_for_products<0>();
+          settle(s);
+        }
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
           float* const s0 = s[2 * group];
           float* const s1 = s[2 * group + 1];
+          if constexpr (!Groups) {
 #pragma unroll
-          for (int k = 0; k < 4; ++k) s0[k] = s1[k] = 0;
-          if (key + kGroup * group >= filled) continue;
+            for (int k = 0; k < 4; ++k) s0[k] = s1[k] = 0;
+            if (key + kGroup * group >= filled) continue;
+          }
 #pragma unroll
-          for (int step = 0; step < kSteps; ++step) {
+          for (int step = 0; step < (Groups ? 0 : kSteps); ++step) {
             uint32_t b_parts[N::kParts][4];
             load_parts<N>(b_parts, keys, apart, place_by_columns<D>(key + kGroup * group, 16 * step));
 #pragma unroll
@@ -244,7 +312,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         const int l0 = key + 2 * (lane % 4);
         if (has_bias) {
 #pragma unroll
-          for (int n = 0; n < 4; ++n)
+          for (int n = 0; n < kUnits; ++n)
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
               const int j = strip + lane / 4 + k / 2 * 8, l = chunk + l0 + 8 * n + k % 2;
@@ -255,21 +323,21 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         }
         if (switched) {
 #pragma unroll
-          for (int n = 0; n < 4; ++n)
+          for (int n = 0; n < kUnits; ++n)
 #pragma unroll
             for (int k = 0; k < 4; ++k)
               s[n][k] = (s[n][k] + p.shift) * (w_query[k / 2] * switches[l0 + 8 * n + k % 2]);
         }
-        if (key + kKeyStep > count) {
+        if (key + kAtOnce > count) {
 #pragma unroll
-          for (int n = 0; n < 4; ++n)
+          for (int n = 0; n < kUnits; ++n)
 #pragma unroll
             for (int k = 0; k < 4; ++k)
               if (l0 + 8 * n + k % 2 >= count) s[n][k] = lowest;
         }
         float now[2] = {largest[0], largest[1]};
 #pragma unroll
-        for (int n = 0; n < 4; ++n)
+        for (int n = 0; n < kUnits; ++n)
 #pragma unroll
           for (int k = 0; k < 4; ++k) now[k / 2] = fmaxf(now[k / 2], s[n][k]);
         bool grew = false;
@@ -291,7 +359,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
             for (int k = 0; k < 4; ++k) o[n][k] *= old[k / 2];
         }
 #pragma unroll
-        for (int n = 0; n < 4; ++n)
+        for (int n = 0; n < kUnits; ++n)
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             s[n][k] = exponential(s[n][k] - base[k / 2]);
@@ -299,41 +367,90 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
           }
         if (switched) {
 #pragma unroll
-          for (int n = 0; n < 4; ++n)
+          for (int n = 0; n < kUnits; ++n)
 #pragma unroll
             for (int k = 0; k < 4; ++k) s[n][k] *= w_query[k / 2] * switches[l0 + 8 * n + k % 2];
         }
         if (gated) {
-          float c[4][4] = {};
-          for (int i = 0; i < p.gates; ++i) {
+          float c[kUnits][4] = {};
+#pragma unroll 3
+          for (int i = 0; i < gates; ++i) {
             float of_query[2];
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
               const int j = min(strip + lane / 4 + 8 * h, length - 1);
-              of_query[h] = number(p.gate[static_cast<int64_t>(b.item.begin + j) * p.gates + i]);
+              of_query[h] = number(p.gate[static_cast<int64_t>(b.item.begin + j) * gates + i]);
             }
 #pragma unroll
-            for (int n = 0; n < 4; ++n)
+            for (int n = 0; n < kUnits; ++n)
 #pragma unroll
               for (int k = 0; k < 4; ++k)
                 c[n][k] += of_query[k / 2] * gate[i * layout.keys + l0 + 8 * n + k % 2];
           }
 #pragma unroll
-          for (int n = 0; n < 4; ++n)
+          for (int n = 0; n < kUnits; ++n)
 #pragma unroll
             for (int k = 0; k < 4; ++k) s[n][k] *= c[n][k];
         }
+        if constexpr (Groups && N::kSplit) {
+          // What V was divided by, so that products over all keys have one factor.
+#pragma unroll
+          for (int n = 0; n < kUnits; ++n) {
+            const float of_values = scales[groups + key / kGroup + n / 2];
+#pragma unroll
+            for (int k = 0; k < 4; ++k) s[n][k] *= of_values;
+          }
+        }
         // Without factors no number is above 1.
         float scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
-        if (has_factors) scale = scale_of_units<N>(s);
+        if (has_factors || (Groups && N::kSplit)) scale = scale_of_units<N>(s);
         const float inverse = inverse_power(scale);
+        if constexpr (Groups) {
+          uint32_t a[kGroups][N::kParts][4];
 #pragma unroll
-        for (int group = 0; group < 2; ++group) {
-          if (key + kGroup * group >= filled) continue;
-          uint32_t a[N::kParts][4];
-          as_operand<N>(s[2 * group], s[2 * group + 1], scale, a);
-          add_product<N, D>(o, a, values, apart, key + kGroup * group,
-                            inverse * inverse_of<N>(scales + groups + key / kGroup + group));
+          for (int group = 0; group < kGroups; ++group)
+            as_operand<N>(s[2 * group], s[2 * group + 1], scale, a[group]);
+          const auto multiply = [&](auto& sum, int block, bool add) {
+            each_product<N::kParts>([&](int of_pair, int of_value, bool is_first) {
+#pragma unroll
+              for (int group = 0; group < kGroups; ++group)
+                multiply_group<N::kBfloat, true>(
+                    sum, a[group][of_pair],
+                    matrix_of_rows<kBlockRow>(
+                        values + of_value * apart + (block * layout.keys + key + group * kGroup) * kBlockRow,
+                        layout.keys * kBlockRow),
+                    add || !is_first || group > 0);
+            });
+          };
+          begin_products();
+          if constexpr (N::kBfloat) {
+            multiply(o, 0, true);
+            commit_products();
+            wait_for_products<0>();
+            settle(o);
+          } else {
+            float product[2][8][4];
+            multiply(product[0], 0, false), multiply(product[1], 1, false);
+            commit_products();
+            wait_for_products<0>();
+#pragma unroll
+            for (int block = 0; block < 2; ++block) {
+              settle(product[block]);
+#pragma unroll
+              for (int n = 0; n < 8; ++n)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) o[8 * block + n][k] += inverse * product[block][n][k];
+            }
+          }
+        } else {
+#pragma unroll
+          for (int group = 0; group < 2; ++group) {
+            if (key + kGroup * group >= filled) continue;
+            uint32_t a[N::kParts][4];
+            as_operand<N>(s[2 * group], s[2 * group + 1], scale, a);
+            add_product<N, D>(o, a, values, apart, key + kGroup * group,
+                              inverse * inverse_of<N>(scales + groups + key / kGroup + group));
+          }
         }
       }
     }

@@ -15,6 +15,13 @@ __device__ __forceinline__ char* block_memory() {
   return attention_memory;
 }
 
+// The same from a multiple of 1,024 on, which the launch asks for so many bytes more for.
+constexpr int kAlignment = 1024;
+__device__ __forceinline__ char* aligned_memory() {
+  char* const memory = block_memory();
+  return memory + (-reinterpret_cast<uintptr_t>(memory) & (kAlignment - 1));
+}
+
 // Four matrices of 8 x 8 numbers of 16 bits, lane l giving row l % 8 of matrix l / 8: lane l gets numbers
 // 2 (l % 4) and the next of row l / 4 of each.
 __device__ __forceinline__ void load_four(uint32_t (&r)[4], const char* shared) {
@@ -77,6 +84,168 @@ __device__ __forceinline__ int opaque(int x) {
 // Asks for a line of device memory to be brought to the L2 cache.
 __device__ __forceinline__ void prefetch_line(const void* memory) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(memory));
+}
+
+// Products of warpgroups, which Hopper alone has (sm_90a). Their operands in shared memory are blocks of rows
+// of 128 or 64 bytes, whose pieces of 16 bytes are swizzled as gpu_tiles.h draws those of 64 and 32 numbers.
+// Elsewhere they compile to nothing, and nothing calls them.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define MDOPS_ON_HOPPER(...) asm volatile(__VA_ARGS__)
+#else
+#define MDOPS_ON_HOPPER(...) static_cast<void>(0)
+#endif
+
+// The matrix whose rows begin at `shared`. Another one `bytes` on is `bytes / 16` more. If it is of more than
+// one block, the next one is so many bytes on.
+template <int RowBytes>
+__device__ __forceinline__ uint64_t matrix_of_rows(const char* shared, int block_bytes = 8 * RowBytes) {
+  static_assert(RowBytes == 128 || RowBytes == 64);
+  constexpr uint64_t eight_rows = RowBytes / 2, swizzle = RowBytes == 128 ? 1 : 2;
+  return swizzle << 62 | eight_rows << 32 | static_cast<uint64_t>(block_bytes / 16) << 16 |
+         (shared_address(shared) & 0x3ffff) >> 4;
+}
+
+// Ordinary stores to shared memory before it are seen by products after it and a barrier.
+__device__ __forceinline__ void fence_shared() {
+  MDOPS_ON_HOPPER("fence.proxy.async.shared::cta;" :: : "memory");
+}
+
+// Before the first product, and after registers of operands and sums have changed.
+__device__ __forceinline__ void begin_products() {
+  MDOPS_ON_HOPPER("wgmma.fence.sync.aligned;" :: : "memory");
+}
+// The products so far are one group.
+__device__ __forceinline__ void commit_products() {
+  MDOPS_ON_HOPPER("wgmma.commit_group.sync.aligned;" :: : "memory");
+}
+// All groups but the last `Pending` are done.
+template <int Pending>
+__device__ __forceinline__ void wait_for_products() {
+  MDOPS_ON_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+// Sums of products that were waited for: the compiler looks at them no earlier.
+template <int Units>
+__device__ __forceinline__ void settle(float (&d)[Units][4]) {
+#pragma unroll
+  for (int n = 0; n < Units; ++n)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) MDOPS_ON_HOPPER("" : "+f"(d[n][k])::"memory");
+}
+
+#define MDOPS_UNIT(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+
+// d (+)= A B, 64 x 16 times 16 x 32, of float16 or bfloat16. Of d warp w of the group has rows 16 w .. + 15,
+// as of m16n8k16. The depth runs along the matrices' rows (of 16 numbers of a row), or where `Across` from
+// row to row.
+template <bool Bfloat, bool Across>
+__device__ __forceinline__ void multiply_group(float (&d)[4][4], uint64_t a, uint64_t b, bool add) {
+  if constexpr (Bfloat)
+    MDOPS_ON_HOPPER(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15},  "
+        "%16, %17, add, 1, 1, %19, %19;\n}" : MDOPS_UNIT(0),
+        MDOPS_UNIT(1), MDOPS_UNIT(2), MDOPS_UNIT(3) : "l"(a), "l"(b), "r"(static_cast<int>(add)),
+        "n"(Across ? 1 : 0));
+  else
+    MDOPS_ON_HOPPER(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15},  "
+        "%16, %17, add, 1, 1, %19, %19;\n}" : MDOPS_UNIT(0),
+        MDOPS_UNIT(1), MDOPS_UNIT(2), MDOPS_UNIT(3) : "l"(a), "l"(b), "r"(static_cast<int>(add)),
+        "n"(Across ? 1 : 0));
+}
+
+// The same with A as of m16n8k16, of each warp its 16 rows, and B 16 x 32, 64 or 128.
+template <bool Bfloat, bool Across>
+__device__ __forceinline__ void multiply_group(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b,
+                                               bool add) {
+  if constexpr (Bfloat)
+    MDOPS_ON_HOPPER(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15},  "
+        "{%16, %17, %18, %19}, %20, add, 1, 1, %22;\n}" : MDOPS_UNIT(0),
+        MDOPS_UNIT(1), MDOPS_UNIT(2), MDOPS_UNIT(3) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+        "r"(static_cast<int>(add)), "n"(Across ? 1 : 0));
+  else
+    MDOPS_ON_HOPPER(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15},  "
+        "{%16, %17, %18, %19}, %20, add, 1, 1, %22;\n}" : MDOPS_UNIT(0),
+        MDOPS_UNIT(1), MDOPS_UNIT(2), MDOPS_UNIT(3) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+        "r"(static_cast<int>(add)), "n"(Across ? 1 : 0));
+}
+
+template <bool Bfloat, bool Across>
+__device__ __forceinline__ void multiply_group(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b,
+                                               bool add) {
+  if constexpr (Bfloat)
+    MDOPS_ON_HOPPER(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
+        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31},  "
+        "{%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}" : MDOPS_UNIT(0),
+        MDOPS_UNIT(1), MDOPS_UNIT(2), MDOPS_UNIT(3), MDOPS_UNIT(4), MDOPS_UNIT(5), MDOPS_UNIT(6),
+        MDOPS_UNIT(7) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),
+        "n"(Across ? 1 : 0));
+  else
+    MDOPS_ON_HOPPER(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
+        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31},  "
+        "{%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}" : MDOPS_UNIT(0),
+        MDOPS_UNIT(1), MDOPS_UNIT(2), MDOPS_UNIT(3), MDOPS_UNIT(4), MDOPS_UNIT(5), MDOPS_UNIT(6),
+        MDOPS_UNIT(7) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),
+        "n"(Across ? 1 : 0));
+}
+
+template <bool Bfloat, bool Across>
+__device__ __forceinline__ void multiply_group(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b,
+                                               bool add) {
+  if constexpr (Bfloat)
+    MDOPS_ON_HOPPER(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
+        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+        "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "
+        "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},  "
+        "{%64, %65, %66, %67}, %68, add, 1, 1, %70;\n}" : MDOPS_UNIT(0),
+        MDOPS_UNIT(1), MDOPS_UNIT(2), MDOPS_UNIT(3), MDOPS_UNIT(4), MDOPS_UNIT(5), MDOPS_UNIT(6),
+        MDOPS_UNIT(7), MDOPS_UNIT(8), MDOPS_UNIT(9), MDOPS_UNIT(10), MDOPS_UNIT(11), MDOPS_UNIT(12),
+        MDOPS_UNIT(13), MDOPS_UNIT(14), MDOPS_UNIT(15) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+        "r"(static_cast<int>(add)), "n"(Across ? 1 : 0));
+  else
+    MDOPS_ON_HOPPER(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
+        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+        "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "
+        "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},  "
+        "{%64, %65, %66, %67}, %68, add, 1, 1, %70;\n}" : MDOPS_UNIT(0),
+        MDOPS_UNIT(1), MDOPS_UNIT(2), MDOPS_UNIT(3), MDOPS_UNIT(4), MDOPS_UNIT(5), MDOPS_UNIT(6),
+        MDOPS_UNIT(7), MDOPS_UNIT(8), MDOPS_UNIT(9), MDOPS_UNIT(10), MDOPS_UNIT(11), MDOPS_UNIT(12),
+        MDOPS_UNIT(13), MDOPS_UNIT(14), MDOPS_UNIT(15) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+        "r"(static_cast<int>(add)), "n"(Across ? 1 : 0));
+}
+
+#undef MDOPS_UNIT
+#undef MDOPS_ON_HOPPER
+
+// f(part of A, part of B, whether it is the first) of the products of so many parts: the small ones first.
+template <int Parts, class F>
+__device__ __forceinline__ void each_product(const F& f) {
+  if constexpr (Parts == 2) {
+    f(1, 0, true), f(0, 1, false), f(0, 0, false);
+  } else {
+    f(0, 0, true);
+  }
 }
 
 // Of the warp's numbers.

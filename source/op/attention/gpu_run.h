@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/gpu_backward.h"
+#include "attention/gpu_group_bfloat.h"
 #include "attention/gpu_plain.h"
 #include "attention/gpu_second.h"
 
@@ -14,7 +14,7 @@ namespace gpu_attention {
 template <class T>
 constexpr bool kHasTiles = !std::is_same_v<T, double>;
 
-constexpr int kWidestTile = 128;
+constexpr int kWidestTile = kTileWidth;
 
 inline bool is_aligned(const void* memory) {
   return reinterpret_cast<uintptr_t>(memory) % 16 == 0;
@@ -156,16 +156,33 @@ class Attention {
     return {whole, static_cast<int>(std::max<int64_t>(1, each * limits_.multiprocessors / p_.heads))};
   }
 
+  // f<Gates, Switches>() of what the arguments have, where kernels of warpgroups know it: DPA-1's ways, and
+  // none of both, which is all that bfloat16 has. False if there is none.
+  template <class N, int D, class F>
+  bool with_groups(const F& f) const {
+#ifdef MDOPS_HOPPER
+    if constexpr (D == kTileWidth && (N::kParts == 2 || N::kBfloat)) {
+      if (limits_.capability != 90 || p_.bias) return false;
+      const bool switches = p_.switches != nullptr;
+      if constexpr (N::kParts == 2)
+        if (p_.gates == 3)
+          return switches ? f.template operator()<3, true>() : f.template operator()<3, false>();
+      return p_.gates == 0 && !switches && f.template operator()<0, false>();
+    }
+#endif
+    return static_cast<void>(f), false;
+  }
+
   // Sequences whole, a block each, if there are enough of them for the chip; else 64 queries a block. Of the
   // keys as many at once as fit, by preference so that several blocks share a multiprocessor.
   template <class N, int D, bool Options>
   bool forward_by_tiles(const ForwardResults<T>& r) const {
     const int longest = std::max(1, p_.max_length);
     const bool whole = static_cast<int64_t>(p_.sequences) * p_.heads > limits_.multiprocessors;
-    ForwardMemory<N, D> layout{static_cast<int>(blocks_for(longest, kKeyStep)) * kKeyStep, p_.gates};
-    while (layout.size() > limits_.shared_bytes && layout.keys > kKeyStep)
-      layout.keys =
-          std::max(kKeyStep, std::min(layout.keys - kKeyStep, layout.keys / 2 / kKeyStep * kKeyStep));
+    constexpr int step = N::kBfloat ? 2 * kKeyStep : kKeyStep;  // the most keys at a time
+    ForwardMemory<N, D> layout{round_up(longest, step), p_.gates};
+    while (layout.size() + kAlignment > limits_.shared_bytes && layout.keys > step)
+      layout.keys = std::max(step, std::min(layout.keys - step, layout.keys / 2 / step * step));
     if (layout.size() > limits_.shared_bytes) return false;
     // Few warps a block where several blocks share a multiprocessor; those of wide heads by their registers
     // do only with few.
@@ -174,8 +191,17 @@ class Attention {
     int warps = few || !whole ? 4 : kMostWarps;
     warps = std::min<int>(warps, static_cast<int>(blocks_for(longest, kGroup)));
     const int64_t blocks = static_cast<int64_t>(whole ? p_.sequences : p_.items) * p_.heads;
-    gpu_.launch(forward_kernel<T, N, D, Options>, blocks, warps * kWarp, layout.size(), p_, r, layout,
-                blocks_of(whole, warps, layout.size()), bias_at_, wide({p_.q, p_.k, p_.v, r.out}));
+    const auto launch = [&](auto* kernel, int64_t bytes) {
+      gpu_.launch(kernel, blocks, warps * kWarp, bytes, p_, r, layout, blocks_of(whole, warps, bytes),
+                  bias_at_, wide({p_.q, p_.k, p_.v, r.out}));
+      return true;
+    };
+    const bool by_groups = with_groups<N, D>([&]<int Gates, bool Switches>() {
+      if (layout.size() + kAlignment > limits_.shared_bytes) return false;
+      warps = round_up(warps, 4);
+      return launch(forward_kernel<T, N, D, KnownFactors<Gates, Switches>, true>, layout.size() + kAlignment);
+    });
+    if (!by_groups) launch(forward_kernel<T, N, D, GivenFactors<Options>, false>, layout.size());
     return true;
   }
 
@@ -186,8 +212,31 @@ class Attention {
     return layout;
   }
 
+  // By the products of warpgroups; false where they do not serve.
+  template <class N, int D>
+  bool backward_by_groups(const GradientArgs<T>& g, float* sums) const {
+    return with_groups<N, D>([&]<int Gates, bool Switches>() {
+      const int64_t each = static_cast<int64_t>(p_.sequences) * p_.heads;
+      const Wide all = wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v});
+      if constexpr (N::kBfloat) {
+        using Layout = BfloatMemory<D>;
+        if (Layout::kBytes > limits_.shared_bytes) return false;
+        gpu_.launch(bfloat_backward_kernel<D>, each, Layout::kThreads, Layout::kBytes, p_, g,
+                    blocks_of(true, kMostWarps, Layout::kBytes), all, sums);
+      } else {
+        const GroupMemory layout{Gates};
+        const int shared = layout.size(has_factors());
+        if (shared > limits_.shared_bytes) return false;
+        gpu_.launch(group_backward_kernel<KnownFactors<Gates, Switches>>, each, GroupMemory::kThreads, shared,
+                    p_, g, layout, blocks_of(true, kMostWarps, shared), all);
+      }
+      return true;
+    });
+  }
+
   template <class N, int D, bool Options>
   bool backward_by_tiles(const GradientArgs<T>& g, float* sums) const {
+    if (backward_by_groups<N, D>(g, sums)) return true;
     const auto layout = backward_layout<N, D>();
     if (layout.size(has_factors()) > limits_.shared_bytes) return false;
     gpu_.launch(backward_kernel<T, N, D, layout.kStep, Options>,

@@ -17,6 +17,7 @@ namespace mdops {
 namespace gpu_attention {
 
 constexpr int kGroup = 16;  // rows that share a scale: the depth of one product
+constexpr int kBlockRow = 128, kBlockColumns = kBlockRow / 2;  // of a block for products of warpgroups: bytes
 
 // Where piece `piece` of a row stands in a part.
 template <int D>
@@ -187,31 +188,37 @@ struct GroupLoad {
     }
   }
 
-  // Into the parts, `apart` bytes from one to the other, of a tile whose row 0 (a multiple of 16) is at `to`.
-  // Returns by what products with these rows are to be multiplied.
-  template <class N>
-  __device__ __forceinline__ float store(char* to, int apart) const {
+  // Into parts, `apart` bytes from one to the other, each piece at place(row, piece). Returns by what
+  // products with these rows are to be multiplied: 0 if they are zeros.
+  template <class N, class Place>
+  __device__ __forceinline__ float store_at(int apart, const Place& place) const {
     float scale = 1;
+    bool zeros = false;
     if constexpr (N::kSplit) {
       uint32_t largest = 0;
 #pragma unroll
       for (int i = 0; i < kEach; ++i)
 #pragma unroll
         for (int k = 0; k < 8; ++k) largest = larger(largest, eight[i].number_at(k));
-      scale = scale_of_bits(warp_largest(largest));
+      largest = warp_largest(largest);
+      scale = scale_of_bits(largest), zeros = largest == 0;
     }
 #pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      store_eight<N>(eight[i], scale, to + piece_place<D>(row_of(i), piece_of(i)), apart);
-    return inverse_power(scale);
+    for (int i = 0; i < kEach; ++i) store_eight<N>(eight[i], scale, place(row_of(i), piece_of(i)), apart);
+    return zeros ? 0.0f : inverse_power(scale);
+  }
+  // The same in a tile whose row 0 (a multiple of 16) is at `to`.
+  template <class N>
+  __device__ __forceinline__ float store(char* to, int apart) const {
+    return store_at<N>(apart, [&](int row, int piece) { return to + piece_place<D>(row, piece); });
   }
 };
 
 // 16 rows into a tile, by one warp, and by what products with them are to be multiplied. Numbers that need no
 // splitting come by copies that `wait_for_copies` waits for.
-template <class T, class N, int D>
-__device__ __forceinline__ void bring_group(char* to, int apart, const RowsOf<T>& from, int first, int rows,
-                                            float* inverse) {
+template <class T, class N, int D, class Place>
+__device__ __forceinline__ void bring_group(int apart, const RowsOf<T>& from, int first, int rows,
+                                            float* inverse, const Place& place) {
   using Load = GroupLoad<T, D>;
   if constexpr (!N::kSplit) {
     if (from.wide) {
@@ -219,7 +226,7 @@ __device__ __forceinline__ void bring_group(char* to, int apart, const RowsOf<T>
       for (int i = 0; i < Load::kEach; ++i) {
         const int row = Load::row_of(i), column = 8 * Load::piece_of(i);
         const bool there = row < rows && column < from.width;
-        copy_to_shared<16>(to + piece_place<D>(row, Load::piece_of(i)),
+        copy_to_shared<16>(place(row, Load::piece_of(i)),
                            there ? from.first + (first + row) * from.stride + column : from.first, there);
       }
       return;
@@ -227,8 +234,15 @@ __device__ __forceinline__ void bring_group(char* to, int apart, const RowsOf<T>
   }
   Load load;
   load.load(from, first, rows);
-  const float scale = load.template store<N>(to, apart);
+  const float scale = load.template store_at<N>(apart, place);
   if (N::kSplit && lane_index() == 0) *inverse = scale;
+}
+// The same in a tile whose row 0 (a multiple of 16) is at `to`.
+template <class T, class N, int D>
+__device__ __forceinline__ void bring_group(char* to, int apart, const RowsOf<T>& from, int first, int rows,
+                                            float* inverse) {
+  bring_group<T, N, D>(apart, from, first, rows, inverse,
+                       [&](int row, int piece) { return to + piece_place<D>(row, piece); });
 }
 
 // The inverse scale of a group.

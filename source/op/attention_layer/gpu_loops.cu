@@ -75,6 +75,7 @@ class Layer {
     a_.sequences = gpu.int32_of("offsets", a.sequences), a_.gates = static_cast<int>(a.gates);
     a_.items = gpu.int32_of("plan", plan.items);
     a_.max_length = std::min(gpu.int32_of("max_length", plan.max_length), r_.rows);
+    a_.leaves_rest = true;
     a_.scale = a.scale, a_.shift = a.shift;
   }
 

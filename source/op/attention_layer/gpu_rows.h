@@ -276,7 +276,11 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, const
                                               [&](int k, int n) { return p.out[k * p.features + n]; });
   const int rows = rows_of_atoms(p);
   each_group(p.rows, [&](int64_t first, int count) {
-    if (first >= rows) return store_zeros<2 * F>(result + first * p.features, p.features, count);
+    const int in_group = count;
+    count = static_cast<int>(max(int64_t{0}, min(int64_t{count}, rows - first)));  // of atoms
+    if (count < in_group)
+      store_zeros<2 * F>(result + (first + count) * p.features, p.features, in_group - count);
+    if (count == 0) return;
     Rows<2 * F> x{};
     {
       Rows<2 * W> in;
@@ -378,7 +382,11 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   }
   const int rows = rows_of_atoms(p);
   each_group(p.rows, [&](int64_t first, int count) {
-    if (first >= rows) return store_zeros<2 * F>(result + first * p.features, p.features, count);
+    const int in_group = count;
+    count = static_cast<int>(max(int64_t{0}, min(int64_t{count}, rows - first)));  // of atoms
+    if (count < in_group)
+      store_zeros<2 * F>(result + (first + count) * p.features, p.features, in_group - count);
+    if (count == 0) return;
     Rows<2 * F> sum;
     load_rows<2 * F>(sum, from + first * p.features, p.features, count);
 #pragma unroll 1
