@@ -441,6 +441,17 @@ struct StepLoad {
   }
 };
 
+// Of all tensors that a block reads.
+template <class T>
+__device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const GradientArgs<T>& g,
+                                               const TileBlock& b) {
+  ask_for_coming(p, b, p.q, p.width);
+  ask_for_coming(p, b, p.k, p.width);
+  ask_for_coming(p, b, p.v, p.value_width);
+  ask_for_coming(p, b, g.grad_out, p.value_width);
+  if (g.out) ask_for_coming(p, b, g.out, p.value_width);
+}
+
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
 // can keep them.
 template <class T, class N, int D, int Step, bool Options>
@@ -474,13 +485,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
   if (g.out)
     delta_of_sequence<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, wide.values),
                             rows_of(p, b, g.out, p.value_width, wide.values));
-  if constexpr (D > 64) {
-    ask_for_coming(p, b, p.q, p.width);
-    ask_for_coming(p, b, p.k, p.width);
-    ask_for_coming(p, b, p.v, p.value_width);
-    ask_for_coming(p, b, g.grad_out, p.value_width);
-    if (g.out) ask_for_coming(p, b, g.out, p.value_width);
-  }
+  if constexpr (D > 64) ask_for_coming(p, g, b);
   // Queries and gradients of a step, and what belongs to their rows, by copies.
   const auto copy_step = [&](int query, int stage) {
     const TileBlock at_rows = here();

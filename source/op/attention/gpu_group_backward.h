@@ -150,11 +150,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
   if (g.out)
     delta_of_sequence<float, kTileWidth>(p, g, b, of_grad(),
                                          rows_of(p, b, g.out, p.value_width, wide.values));
-  ask_for_coming(p, b, p.q, p.width);
-  ask_for_coming(p, b, p.k, p.width);
-  ask_for_coming(p, b, p.v, p.value_width);
-  ask_for_coming(p, b, g.grad_out, p.value_width);
-  if (g.out) ask_for_coming(p, b, g.out, p.value_width);
+  ask_for_coming(p, g, b);
 
   for (int tile = 0; tile < length; tile += kKeys) {
     const int count = min(kKeys, length - tile);  // of its keys

@@ -36,11 +36,7 @@ __global__ void __launch_bounds__(BfloatMemory<D>::kThreads, D <= 64 ? 2 : 1)
   const auto of_q = [&] { return rows_of(p, b, p.q, p.width, wide.keys); };
   const auto of_grad = [&] { return rows_of(p, b, g.grad_out, p.value_width, wide.values); };
   if (g.out) delta_of_sequence<T, D>(p, g, b, of_grad(), rows_of(p, b, g.out, p.value_width, wide.values));
-  ask_for_coming(p, b, p.q, p.width);
-  ask_for_coming(p, b, p.k, p.width);
-  ask_for_coming(p, b, p.v, p.value_width);
-  ask_for_coming(p, b, g.grad_out, p.value_width);
-  if (g.out) ask_for_coming(p, b, g.out, p.value_width);
+  ask_for_coming(p, g, b);
   const auto bring = [&](int at, int block_bytes, const RowsOf<T>& from, int first, int rows, int group) {
     bring_group<T, N, D>(0, from, first + group * kGroup, rows - group * kGroup, nullptr,
                          [&](int row, int piece) {

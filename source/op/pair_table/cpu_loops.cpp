@@ -123,9 +123,6 @@ bool look(const ListArgs& list, const NearArgs& near, int64_t i, double* least, 
   return true;
 }
 
-// Where component k of a symmetric matrix stands among xx, xy, xz, yy, yz and zz.
-constexpr int kSymmetric[9] = {0, 1, 2, 1, 3, 4, 2, 4, 5};
-
 // Forces and virial of one atom's pairs.
 struct PairSums {
   PotentialResults<double>& out;
@@ -145,13 +142,13 @@ struct PairSums {
     for (int a = 0; a < 3; ++a) force[a] += f[a], other[a] -= f[a];
     for (int k = 0; k < 6; ++k) virial[k] -= w[k];
     if (out.atom_virial)
-      for (int k = 0; k < 9; ++k) out.atom_virial[9 * int64_t{pair.j} + k] -= w[kSymmetric[k]];
+      for (int k = 0; k < 9; ++k) out.atom_virial[9 * int64_t{pair.j} + k] -= w[symmetric_place(k)];
   }
 
   void finish(const ListArgs& list, int64_t i) const {
     for (int a = 0; a < 3; ++a) out.forces[4 * i + a] += force[a];
     for (int k = 0; k < 9; ++k)
-      out.virial[9 * static_cast<int64_t>(list.batch[i]) + k] += virial[kSymmetric[k]];
+      out.virial[9 * static_cast<int64_t>(list.batch[i]) + k] += virial[symmetric_place(k)];
   }
 };
 
@@ -159,10 +156,11 @@ struct PairSums {
 // energies.
 void add_slopes(const NearArgs& near, double difference, Neighbors& around) {
   const NearSums sums = around.sums(near.decay);
-  const double slope = difference * weight_at(near, sums.mean()).slope;
+  const double mean = sums.mean(), inverse = 1 / near.decay;
+  const double slope = difference * weight_at(near, mean).slope / sums.weights;
   if (slope == 0) return;  // as where the weight is 1
   for (Neighbors::One& one : around.all)
-    if (one.w != 0) one.g += slope * mean_slope(sums, near, one.w, one.r) / one.r;
+    if (one.w != 0) one.g += mean_slope(slope * one.w, one.r, mean, inverse) / one.r;
 }
 
 // Whether a table and the weights are of the same neighbours of atoms of a type.

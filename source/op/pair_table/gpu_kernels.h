@@ -159,12 +159,6 @@ struct PairAdder {
 
   __device__ explicit PairAdder(const TableSums& sums_) : sums(sums_) {}
 
-  // Where component k = 3 a + b of a symmetric matrix stands in w.
-  static __device__ constexpr int packed(int k) {
-    const int a = k / 3 < k % 3 ? k / 3 : k % 3, b = k / 3 < k % 3 ? k % 3 : k / 3;
-    return a == 0 ? b : a + b + 1;
-  }
-
   // The pair's part of an energy's gradient, g along d.
   __device__ void add(int64_t j, const double* d, double g) {
     double term[6];
@@ -174,12 +168,13 @@ struct PairAdder {
       own[a] += whole, own[3 + a] += rest;
       if (whole != 0) atomic_add(sums.forces + 6 * j + a, -whole);
       if (rest != 0) atomic_add(sums.forces + 6 * j + 3 + a, -rest);
-      for (int b = a; b < 3; ++b) w[packed(3 * a + b)] += term[packed(3 * a + b)] = -g * d[a] * d[b];
+      for (int b = a; b < 3; ++b)
+        w[symmetric_place(3 * a + b)] += term[symmetric_place(3 * a + b)] = -g * d[a] * d[b];
     }
     if (!sums.of_atoms) return;
     for (int k = 0; k < 9; ++k) {
       int64_t whole, rest;
-      fits &= table_term(term[packed(k)], &whole, &rest);
+      fits &= table_term(term[symmetric_place(k)], &whole, &rest);
       if (whole != 0) atomic_add(sums.of_atoms + 18 * j + k, whole);
       if (rest != 0) atomic_add(sums.of_atoms + 18 * j + 9 + k, rest);
     }
@@ -199,7 +194,7 @@ struct PairAdder {
     if (lane < 6) atomic_add(sums.forces + 6 * i + lane, force);
 #pragma unroll
     for (int k = 0; k < 9; ++k)
-      if (lane == k) component = w[packed(k)];
+      if (lane == k) component = w[symmetric_place(k)];
     int64_t whole, rest;
     fits &= table_term(component, &whole, &rest);
     virial.add(system, whole, rest);
@@ -244,7 +239,7 @@ __device__ __forceinline__ double blended_atom(const ListArgs& list, const Table
                   const double by_r = rsqrt(r2), r = r2 * by_r;
                   double g = of_table ? 0.5 * weight * pair_energy(table, row + t, r).slope : 0;
                   if (of_near && slope != 0)
-                    g += slope * exp((least - r) * inverse) * (1 - (r - mean) * inverse);
+                    g += mean_slope(slope * exp((least - r) * inverse), r, mean, inverse);
                   if (g != 0) adder.add(j, d, g * by_r);
                 });
   return energy;

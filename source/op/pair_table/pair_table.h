@@ -87,9 +87,15 @@ MDOPS_HD NearWeight weight_at(const NearArgs& near, double mean) {
   return {1 - v * v * v * (10 - v * (15 - 6 * v)), -30 * rest * rest / width};
 }
 
-// ds/dr of a neighbour of weight w.
-MDOPS_HD double mean_slope(const NearSums& sums, const NearArgs& near, double w, double r) {
-  return w / sums.weights * (1 - (r - sums.mean()) / near.decay);
+// ds/dr of a neighbour of weight w, if all weights add up to 1; `inverse`: of the decay length.
+MDOPS_HD double mean_slope(double w, double r, double mean, double inverse) {
+  return w * (1 - (r - mean) * inverse);
+}
+
+// Where component k = 3 a + b of a symmetric matrix stands among xx, xy, xz, yy, yz and zz.
+MDOPS_HD constexpr int symmetric_place(int k) {
+  const int a = k / 3 < k % 3 ? k / 3 : k % 3, b = k / 3 < k % 3 ? k % 3 : k / 3;
+  return a == 0 ? b : a + b + 1;
 }
 
 // A distance from which on c is 0, where the nearest neighbour's is known to float's rounding.
