@@ -304,6 +304,9 @@ def _step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> lis
         if not noisy:
             bad = {"batch": (5, p["batch"] + 1), "unsorted": (5, 1 - p["batch"]), "dt": (14, float("inf"))}
             samples.append(Sample("end_step", second_half, bad=bad))
+        both = (*second_half[:-3], noise, *scalars, 0.9)
+        bad = {"batch": (5, p["batch"] + 1), "unsorted": (5, 1 - p["batch"]), "dt": (15, float("inf"))}
+        samples.append(Sample("next_step", both, bad=bad))
     return samples
 
 

@@ -131,6 +131,7 @@ def whole_steps() -> None:
     within, sel = torch.zeros(n, 2, dtype=torch.int32).cuda(), torch.ones(2, dtype=torch.int32).cuda()
     ends = (random(n), random(n).float(), within, sel, *chains, random(systems, 6))
     OPS.end_step(random(n, 3), random(n, 3), *atoms, *ends, 0.1, 1.0, 2.0)
+    OPS.next_step(random(n, 3), random(n, 3), *atoms, *ends, none, 0.1, 1.0, 2.0, 1.0)
     virial, cell = random(systems, 3, 3), 4 * torch.eye(3).double().cuda() + 0.1 * random(systems, 3, 3)
     inertia, scalars = 16 * (sizes.double() + 1).cuda(), (0.1, 1.0, 2.0, 0.1, 4.0)
     cells = (virial, cell, random(systems, 6), random(systems, 3), random(systems, 3), *chains, inertia)

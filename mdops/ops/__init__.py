@@ -9,7 +9,7 @@ from mdops.ops.angle_moment import AngleGrid, angle_features, angle_moment
 from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
 from mdops.ops.axis_product import axis_product
 from mdops.ops.displacements import displacements, pair_forces
-from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step
+from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step, next_step
 from mdops.ops.env_mat import env_mat
 from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
 from mdops.ops.lowbit import (
@@ -68,6 +68,7 @@ __all__ = [
     "neighbor_matrix",
     "neighbor_pairs",
     "neighbor_rows",
+    "next_step",
     "pack_images",
     "pack_ternary",
     "pair_forces",

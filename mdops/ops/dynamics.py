@@ -30,6 +30,30 @@ class Ended(NamedTuple):
     tally: torch.Tensor
 
 
+class NextStep(NamedTuple):
+    """What `next_step` gives: what `end_step` does, and then `begin_step`, whose names begin with `next`."""
+
+    momenta: torch.Tensor
+    scale: torch.Tensor
+    kinetic: torch.Tensor
+    energy: torch.Tensor
+    eta: torch.Tensor
+    eta_momenta: torch.Tensor
+    tally: torch.Tensor
+    next_positions: torch.Tensor
+    next_momenta: torch.Tensor
+    next_eta: torch.Tensor
+    next_eta_momenta: torch.Tensor
+
+    @property
+    def ended(self) -> Ended:
+        return Ended(*self[:7])
+
+    @property
+    def begun(self) -> Begun:
+        return Begun(*self[7:])
+
+
 class BegunInCell(NamedTuple):
     """What `begin_cell_step` gives."""
 
@@ -149,6 +173,42 @@ def end_step(
         *torch.ops.mdops.end_step(
             positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
             eta, eta_momenta, freedom, tally, dt, kT, tau,
+        )
+    )  # fmt: skip
+
+
+def next_step(
+    positions: torch.Tensor,
+    reference: torch.Tensor,
+    momenta: torch.Tensor,
+    forces: torch.Tensor,
+    inverse_mass: torch.Tensor,
+    batch: torch.Tensor,
+    atom_energy: torch.Tensor,
+    nearest: torch.Tensor,
+    within: torch.Tensor,
+    sel: torch.Tensor,
+    eta: torch.Tensor,
+    eta_momenta: torch.Tensor,
+    freedom: torch.Tensor,
+    tally: torch.Tensor,
+    noise: torch.Tensor,
+    dt: float,
+    kT: float,
+    tau: float,
+    keep: float,
+) -> NextStep:
+    """`end_step` of a step and `begin_step` of the next: for few atoms on a GPU one kernel.
+
+    Arguments as of both, the same bits as by both.
+
+    Raises:
+        RuntimeError: as `begin_step`.
+    """
+    return NextStep(
+        *torch.ops.mdops.next_step(
+            positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
+            eta, eta_momenta, freedom, tally, noise, dt, kT, tau, keep,
         )
     )  # fmt: skip
 
@@ -283,6 +343,13 @@ def _(positions: Any, momenta: Any, *others: Any) -> tuple[torch.Tensor, ...]:
 def _(positions: Any, reference: Any, momenta: Any, *others: Any) -> tuple[torch.Tensor, ...]:
     eta, eta_momenta, freedom, tally = others[7:11]
     return tuple(map(torch.empty_like, (momenta, freedom, freedom, freedom, eta, eta_momenta, tally)))
+
+
+@register_fake("next_step")
+def _(positions: Any, reference: Any, momenta: Any, *others: Any) -> tuple[torch.Tensor, ...]:
+    eta, eta_momenta, freedom, tally = others[7:11]
+    ended = (momenta, freedom, freedom, freedom, eta, eta_momenta, tally)
+    return tuple(map(torch.empty_like, (*ended, positions, momenta, eta, eta_momenta)))
 
 
 @register_fake("begin_cell_step")

@@ -101,7 +101,15 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor batch, Tensor atom_energy, Tensor nearest, Tensor within, Tensor sel, Tensor eta, Tensor "
       "eta_momenta, Tensor freedom, Tensor tally, float dt, float kT, float tau) -> (Tensor momenta, Tensor "
       "scale, Tensor kinetic, Tensor energy, Tensor eta, Tensor eta_momenta, Tensor tally)");
-  // The same of atoms in cells that follow a pressure.
+  // The second half of a step and the first one of the next.
+  m.def(
+      "next_step(Tensor positions, Tensor reference, Tensor momenta, Tensor forces, Tensor inverse_mass, "
+      "Tensor batch, Tensor atom_energy, Tensor nearest, Tensor within, Tensor sel, Tensor eta, Tensor "
+      "eta_momenta, Tensor freedom, Tensor tally, Tensor noise, float dt, float kT, float tau, float keep) "
+      "-> "
+      "(Tensor momenta, Tensor scale, Tensor kinetic, Tensor energy, Tensor eta, Tensor eta_momenta, Tensor "
+      "tally, Tensor next_positions, Tensor next_momenta, Tensor next_eta, Tensor next_eta_momenta)");
+  // The halves of atoms in cells that follow a pressure.
   m.def(
       "begin_cell_step(Tensor positions, Tensor momenta, Tensor forces, Tensor inverse_mass, Tensor batch, "
       "Tensor scale, Tensor flow, Tensor virial, Tensor cell, Tensor cell_momenta, Tensor xi, Tensor "

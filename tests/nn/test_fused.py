@@ -465,11 +465,31 @@ def errors_of_rounding(potential: Potential) -> dict[str, float]:
 def test_nets_of_many_shapes_on_a_gpu(widths, activation, atoms):
     """As one kernel on Hopper, of clusters or of each kind of chain, or a kernel a product: layers twice as wide as
     their input, and many layers."""
+    check_net(widths, activation, atoms)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weight", [1.0, 0.03])
+@pytest.mark.parametrize(
+    "activation", ["linear", "relu", "relu6", "sigmoid", "silu", "silut", "silut:-1.0", "gelu"]
+)
+def test_nets_of_every_activation_on_a_gpu(activation, weight):
+    """Also with small weights."""
+    check_net((100, 200, 200, 240), activation, 1920, weight)
+
+
+def check_net(widths, activation, atoms, weight=1.0):
+    """A GPU's answers against float64's, with so many times the weights and biases of the hidden layers."""
     shape = ((46, 92), 6.0, (25, 50, 100), 16, widths)
     double = sample_model(*shape, torch.float64, activation=activation)
-    double.use_spline(0.5)
     single = sample_model(*shape, activation=activation)
-    single.use_spline(0.5)
+    for model in (double, single):
+        with torch.no_grad():
+            for number in (
+                p for t in (0, 1) for x in model.model.fitting.net(t).layers[:-1] for p in x.parameters()
+            ):
+                number.mul_(weight)
+        model.use_spline(0.5)
     single = single.to("cuda")
     system = from_atoms([sample_box(atoms, double.type_map)], double.type_map)
     pairs = listed(double, system)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from step_cases import DT, KT, SIZES, TAU, chain, close, make
 
-from mdops.ops import begin_step, end_step
+from mdops.ops import begin_step, end_step, next_step
 
 
 def first_half(p, noise=None, keep=1.0):
@@ -37,6 +37,16 @@ def test_the_first_half(device, links):
     kicked = factor[system, None] * p["momenta"] + DT / 2 * p["forces"]
     close(got.momenta, kicked)
     close(got.positions, p["positions"] + DT * kicked * p["inverse_mass"][:, None])
+
+
+@pytest.mark.parametrize("times", [0.01, 30.0])
+def test_chains_of_small_and_of_large_momenta(device, times):
+    p = make(device, 3)
+    p["eta_momenta"] *= times
+    eta, momenta, _ = chain(p, 2 * p["kinetic"])
+    got, has_atoms = first_half(p), (p["batch"].bincount(minlength=len(SIZES)) > 0).tolist()
+    close(got.eta[has_atoms], eta[has_atoms])
+    close(got.eta_momenta[has_atoms], momenta[has_atoms])
 
 
 def test_noise_comes_in_the_middle_of_the_drift(device):
@@ -79,6 +89,20 @@ def test_the_second_half(device, links):
             close(got.tally[s, :5], torch.maximum(before[:5], torch.stack(worst)))
         else:
             close(got.tally[s, :3], before[:3])
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("sizes", [SIZES, [3, 0, 1, 128, 127, 0], [192]])
+def test_both_halves_at_once_are_both(device, sizes, noisy):
+    p = make(device, 0 if noisy else 3, sizes)
+    noise = torch.randn_like(p["momenta"]) if noisy else p["momenta"][:0]
+    names = ("positions", "reference", "momenta", "forces", "inverse_mass", "batch", "atom_energy", "nearest")
+    names += ("within", "sel", "eta", "eta_momenta", "freedom", "tally")
+    got = next_step(*(p[n] for n in names), noise, DT, KT, TAU, 0.9)
+    ended = end(p)
+    begun = first_half(p | ended._asdict(), noise if noisy else None, 0.9)
+    for a, b in zip((*got.ended, *got.begun), (*ended, *begun), strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("name", ["forces", "positions", "atom_energy", "nearest"])

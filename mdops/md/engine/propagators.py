@@ -10,7 +10,7 @@ from ase import units
 
 from mdops.md.engine.state import BATH, ForceResult, ListOrigin, State
 from mdops.md.options import Physics
-from mdops.ops import begin_cell_step, begin_step, end_cell_step, end_step
+from mdops.ops import begin_cell_step, begin_step, end_cell_step, end_step, next_step
 
 _CHAIN = 3
 
@@ -71,17 +71,19 @@ class Propagator:
 
     def first_half(self, state: State) -> Moved:
         """Up to the new positions."""
-        noise = self._no_noise
-        if self.generator is not None:
-            noise = torch.randn(
-                state.momenta.shape, generator=self.generator, dtype=torch.float64, device=noise.device
-            )
         first = begin_step(
             state.positions, state.momenta, state.forces, state.inverse_mass, state.batch, state.scale,
-            state.kinetic, state.eta, state.eta_momenta, self._freedom, noise, self.dt, self._kT, self._tau,
-            self._keep,
+            state.kinetic, state.eta, state.eta_momenta, self._freedom, self._noise(state), self.dt, self._kT,
+            self._tau, self._keep,
         )  # fmt: skip
         return Moved(first.positions, state.cell, first._asdict())
+
+    def _noise(self, state: State) -> torch.Tensor:
+        if self.generator is None:
+            return self._no_noise
+        return torch.randn(
+            state.momenta.shape, generator=self.generator, dtype=torch.float64, device=self._no_noise.device
+        )
 
     def second_half(
         self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
@@ -94,6 +96,19 @@ class Propagator:
             state.tally, self.dt, self._kT, self._tau,
         )  # fmt: skip
         return {**at, **vars(result), **second._asdict()}
+
+    def next_step(
+        self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
+    ) -> tuple[State, Moved]:
+        """The state after `second_half`, beside the one before, and `first_half` of the next step."""
+        at = moved.new
+        both = next_step(
+            moved.positions, origin.positions, at["momenta"], result.forces, state.inverse_mass, state.batch,
+            result.atom_energy, result.nearest, result.within, sel, at["eta"], at["eta_momenta"], self._freedom,
+            state.tally, self._noise(state), self.dt, self._kT, self._tau, self._keep,
+        )  # fmt: skip
+        state = state.after({**at, **vars(result), **both.ended._asdict()})
+        return state, Moved(both.next_positions, state.cell, both.begun._asdict())
 
     def bath_energy(self, state: State) -> torch.Tensor | None:
         """(S,), what makes energy + kinetic energy the conserved quantity; None if nothing is conserved."""
@@ -142,6 +157,12 @@ class CellPropagator(Propagator):
             self._period, origin.cutoff, self._flexible,
         )  # fmt: skip
         return {**at, **vars(result), **second._asdict()}
+
+    def next_step(
+        self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
+    ) -> tuple[State, Moved]:
+        state = state.after(self.second_half(state, moved, result, origin, sel))
+        return state, self.first_half(state)
 
     def bath_energy(self, state: State) -> torch.Tensor | None:
         of_atoms = super().bath_energy(state)

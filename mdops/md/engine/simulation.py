@@ -30,8 +30,8 @@ _USE = 0.8
 _LONGEST_BLOCK = 500
 
 # Steps of one CUDA graph, which copies the state once, at its end; where atoms are few enough that a step waits for
-# its kernels, and that memory for a second state is nothing.
-_TOGETHER, _FEW_ATOMS = 4, 16384
+# its kernels, and that memory for further states is nothing. In a ramp graphs last for a stair alone.
+_TOGETHER, _IN_RAMPS, _FEW_ATOMS = (8, 4, 2), (4,), 16384
 
 # What a checkpoint calls the variables of the baths.
 _NAMES = dict(zip(BATH, ("eta", "p_eta", "p_cell", "xi", "p_xi"), strict=True))
@@ -342,8 +342,8 @@ class Simulation(ABC, Generic[G, F]):
                     steps = k
                     break
                 left = min(steps - k, every - (first + k) % every if every else steps)
-                several = k > 0 and left >= _TOGETHER and (False, _TOGETHER) in self._graphs
-                count = _TOGETHER if several else 1
+                together = (n for n in _TOGETHER if k > 0 and n <= left and (False, n) in self._graphs)
+                count = next(together, 1)
                 self._replay(count, rebuild=k == 0)
                 k += count
                 if every and (first + k) % every == 0:
@@ -435,8 +435,9 @@ class Simulation(ABC, Generic[G, F]):
                 self._steps(1, rebuild=rebuild)
         torch.cuda.current_stream().wait_stream(stream)
         pool = torch.cuda.graph_pool_handle()
-        several = [(False, _TOGETHER)] if len(self._state.positions) <= _FEW_ATOMS else []
-        for rebuild, count in [(True, 1), (False, 1), *several]:
+        together = _IN_RAMPS if self.physics.has_ramp else _TOGETHER
+        several = together if len(self._state.positions) <= _FEW_ATOMS else ()
+        for rebuild, count in [(True, 1), *((False, count) for count in (1, *several))]:
             graph = torch.cuda.CUDAGraph()
             if self._propagator.generator is not None:
                 graph.register_generator_state(self._propagator.generator)
@@ -455,14 +456,14 @@ class Simulation(ABC, Generic[G, F]):
     def _steps(self, count: int, *, rebuild: bool) -> None:
         """So many steps, of which the first makes a list if told."""
         state, surface = self._state, self._surface
-        for k in range(count):
-            moved = self._propagator.first_half(state)
-            if rebuild and k == 0:
-                surface.rebuild(moved.positions, moved.cell)
+        moved = self._propagator.first_half(state)
+        if rebuild:
+            surface.rebuild(moved.positions, moved.cell)
+        result = self._forces(moved.positions, moved.cell)
+        for _ in range(count - 1):
+            state, moved = self._propagator.next_step(state, moved, result, surface.origin, surface.sel)
             result = self._forces(moved.positions, moved.cell)
-            new = self._propagator.second_half(state, moved, result, surface.origin, surface.sel)
-            state = state.after(new)
-        self._state.take(new)
+        self._state.take(self._propagator.second_half(state, moved, result, surface.origin, surface.sel))
 
     def _forces(self, positions: torch.Tensor, cell: torch.Tensor, *, carefully: bool = False) -> ForceResult:
         """Of the models and the restraints; with a list of its own and all checks if told."""

@@ -36,6 +36,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
   return {a.new_momenta, a.scale, a.kinetic, a.energies, s.new_eta, s.new_eta_momenta, a.new_tally};
 }
 
+NextStep next_step(const Tensor& positions, const Tensor& reference, const Tensor& momenta,
+                   const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
+                   const Tensor& atom_energy, const Tensor& nearest, const Tensor& within, const Tensor& sel,
+                   const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom, const Tensor& tally,
+                   const Tensor& noise, double dt, double kT, double tau, double keep) {
+  NextStepInputs a("next_step", positions, reference, momenta, forces, inverse_mass, batch, atom_energy,
+                   nearest, within, sel, eta, eta_momenta, freedom, tally, noise, dt, kT, tau, keep);
+  SystemInputs& s = a.end.systems;
+  dispatch_links(s.links, [&](auto links) {
+    dispatch_float("next_step", a.end.nearest.scalar_type(), [&](auto zero) {
+      end_systems(s.sorted(), a.end.half<decltype(zero)>(), a.end.finish<links>());
+    });
+    move_atoms(a.begin.args(), Thermostats<links>{a.begin.systems.thermostats(dt / 2)});
+  });
+  return a.results();
+}
+
 BegunInCell begin_cell_step(const Tensor& positions, const Tensor& momenta, const Tensor& forces,
                             const Tensor& inverse_mass, const Tensor& batch, const Tensor& scale,
                             const Tensor& flow, const Tensor& virial, const Tensor& cell,
@@ -80,6 +97,7 @@ EndedInCell end_cell_step(const Tensor& positions, const Tensor& reference, cons
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
   m.impl("begin_step", TORCH_BOX(&mdops::begin_step));
   m.impl("end_step", TORCH_BOX(&mdops::end_step));
+  m.impl("next_step", TORCH_BOX(&mdops::next_step));
   m.impl("begin_cell_step", TORCH_BOX(&mdops::begin_cell_step));
   m.impl("end_cell_step", TORCH_BOX(&mdops::end_cell_step));
 }

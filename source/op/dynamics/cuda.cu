@@ -11,16 +11,20 @@ namespace {
 using namespace gpu_dynamics;
 
 // The second half of a step, in two kernels or one.
+bool are_few(const SortedAtoms& s) {
+  return s.atoms <= kFewAtoms && s.systems <= kFewSystems;
+}
+
 template <class Half, class Finish>
 void end_systems(const CudaOp& op, const SortedAtoms& s, const Half& half, const Finish& finish) {
   using Measured = typename Half::Measured;
+  if (are_few(s))
+    return op.launch_early(end_few<Half, Finish>, s.systems ? 1 : 0, kThreads, 0, half, s.batch, s.atoms,
+                           s.systems, finish);
   const int64_t windows = blocks_for(s.atoms, kWarp), places = windows + s.systems;
   const Tensor memory =
       empty(op, {places * static_cast<int64_t>(sizeof(Measured) / sizeof(double))}, ScalarType::Double);
   Measured* parts = reinterpret_cast<Measured*>(const_cast<void*>(memory.data_ptr()));
-  if (s.atoms <= kFewAtoms && s.systems <= kFewSystems)
-    return op.launch_early(end_few<Half, Finish>, s.systems ? 1 : 0, kThreads, 0, half, s.batch, s.atoms,
-                           s.systems, parts, finish);
   // Few atoms are spread over the multiprocessors.
   const int few = windows > 4096 ? kThreads : kWarp;
   op.launch_early(second_half<Half>, blocks_for(windows * kWarp, few), few, 0, half, s.batch, s.atoms,
@@ -28,6 +32,13 @@ void end_systems(const CudaOp& op, const SortedAtoms& s, const Half& half, const
   const int threads = windows > kFewParts * s.systems ? kThreads : kWarp;
   op.launch_early(finish_systems<Measured, Finish>, s.systems, threads, 0, parts, s.batch, s.atoms, s.systems,
                   finish);
+}
+
+template <int Links>
+void begin_systems(const CudaOp& op, const FirstHalfArgs& args, const Thermostats<Links>& bath) {
+  const SortedAtoms& s = args.sorted;
+  op.launch_early(first_half<Links>, blocks_for(s.atoms > s.systems ? s.atoms : s.systems, kThreads),
+                  kThreads, 0, args, bath);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, const Tensor& momenta,
@@ -43,11 +54,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Tensor& positions, c
   SystemInputs& s = a.systems;
   const FirstHalfArgs args = a.args();
   const ThermostatArgs baths = s.thermostats(dt / 2);
-  const int64_t threads = s.atoms > s.systems ? s.atoms : s.systems;
-  dispatch_links(s.links, [&](auto links) {
-    op.launch_early(first_half<links>, blocks_for(threads, kThreads), kThreads, 0, args,
-                    Thermostats<links>{baths});
-  });
+  dispatch_links(s.links, [&](auto links) { begin_systems(op, args, Thermostats<links>{baths}); });
   return {a.new_positions, a.new_momenta, s.new_eta, s.new_eta_momenta};
 }
 
@@ -66,6 +73,32 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(
     });
   });
   return {a.new_momenta, a.scale, a.kinetic, a.energies, s.new_eta, s.new_eta_momenta, a.new_tally};
+}
+
+NextStep next_step(const Tensor& positions, const Tensor& reference, const Tensor& momenta,
+                   const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
+                   const Tensor& atom_energy, const Tensor& nearest, const Tensor& within, const Tensor& sel,
+                   const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom, const Tensor& tally,
+                   const Tensor& noise, double dt, double kT, double tau, double keep) {
+  const CudaOp op("next_step", "positions", positions);
+  NextStepInputs a(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest,
+                   within, sel, eta, eta_momenta, freedom, tally, noise, dt, kT, tau, keep);
+  const SortedAtoms s = a.end.systems.sorted();
+  const FirstHalfArgs args = a.begin.args();
+  const ThermostatArgs baths = a.begin.systems.thermostats(dt / 2);
+  dispatch_links(a.end.systems.links, [&](auto links) {
+    const Thermostats<links> bath{baths};
+    dispatch_float(op, a.end.nearest.scalar_type(), [&](auto zero) {
+      using Half = SecondHalf<decltype(zero)>;
+      if (are_few(s))
+        op.launch_early(next_few<Half, links>, s.systems ? 1 : 0, kThreads, 0, a.end.half<decltype(zero)>(),
+                        a.end.finish<links>(), args, bath);
+      else
+        end_systems(op, s, a.end.half<decltype(zero)>(), a.end.finish<links>());
+    });
+    if (!are_few(s)) begin_systems(op, args, bath);
+  });
+  return a.results();
 }
 
 BegunInCell begin_cell_step(const Tensor& positions, const Tensor& momenta, const Tensor& forces,
@@ -117,6 +150,7 @@ EndedInCell end_cell_step(const Tensor& positions, const Tensor& reference, cons
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
   m.impl("begin_step", TORCH_BOX(&mdops::begin_step));
   m.impl("end_step", TORCH_BOX(&mdops::end_step));
+  m.impl("next_step", TORCH_BOX(&mdops::next_step));
   m.impl("begin_cell_step", TORCH_BOX(&mdops::begin_cell_step));
   m.impl("end_cell_step", TORCH_BOX(&mdops::end_cell_step));
 }

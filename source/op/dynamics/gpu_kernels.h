@@ -34,23 +34,36 @@ __device__ __forceinline__ int32_t system_of(const int32_t* batch, int32_t i, in
   return s >= before && s >= 0 && s < systems ? s : -1;
 }
 
+// Half a step of the chain of atom i's system, and its move. The first of the system's atoms stores the
+// chain.
+template <int Links>
+__device__ __forceinline__ void move_atom(const FirstHalfArgs& a, const Thermostats<Links>& bath, int32_t i) {
+  const SortedAtoms& of = a.sorted;
+  const int32_t s = system_of(of.batch, i, of.systems);
+  double factor = not_a_number<double>();
+  if (s >= 0) factor = a.scale[s] * bath.advance(s, a.kinetic[s], i == 0 || of.batch[i - 1] != s);
+  a.move(i, factor);
+}
+
+// The chain of a system without atoms stays.
+template <int Links>
+__device__ __forceinline__ void keep_if_empty(const FirstHalfArgs& a, const Thermostats<Links>& bath,
+                                              int32_t s) {
+  const SortedAtoms& of = a.sorted;
+  const int32_t first = first_atom(of.batch, of.atoms, s);
+  if (first >= of.atoms || of.batch[first] != s) bath.keep(s);
+}
+
 // A thread an atom. Each thread moves the chain of its system: that takes no longer than waiting for one that
-// does it for all, and the first of the system's atoms stores it. Threads also look for systems without
+// does it for all. Threads also look for systems without
 // atoms.
 template <int Links>
 __global__ void first_half(FirstHalfArgs a, Thermostats<Links> bath) {
   follow_kernels();
   const SortedAtoms& of = a.sorted;
   const int64_t thread = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (Links > 0 && thread < of.systems) {
-    const int32_t s = static_cast<int32_t>(thread), first = first_atom(of.batch, of.atoms, s);
-    if (first >= of.atoms || of.batch[first] != s) bath.keep(s);
-  }
-  if (thread >= of.atoms) return;
-  const int32_t i = static_cast<int32_t>(thread), s = system_of(of.batch, i, of.systems);
-  double factor = not_a_number<double>();
-  if (s >= 0) factor = a.scale[s] * bath.advance(s, a.kinetic[s], i == 0 || of.batch[i - 1] != s);
-  a.move(i, factor);
+  if (Links > 0 && thread < of.systems) keep_if_empty(a, bath, static_cast<int32_t>(thread));
+  if (thread < of.atoms) move_atom(a, bath, static_cast<int32_t>(thread));
 }
 
 // A warp a system, of which two threads move the chains of its atoms and of its cell.
@@ -182,12 +195,11 @@ __global__ void finish_systems(const Measured* parts, const int32_t* batch, int3
   finish_system(finish, batch, s, of, threadIdx.x, sum);
 }
 
-// Both for few atoms, by one block: a kernel less to wait for.
+// The second half for few atoms, by a block of kThreads: a kernel less to wait for.
 template <class Half, class Finish>
-__global__ void __launch_bounds__(kThreads)
-    end_few(Half half, const int32_t* batch, int32_t atoms, int32_t systems, typename Half::Measured* parts,
-            Finish finish) {
-  follow_kernels();
+__device__ __forceinline__ void end_by_block(const Half& half, const int32_t* batch, int32_t atoms,
+                                             int32_t systems, const Finish& finish) {
+  __shared__ typename Half::Measured parts[kFewAtoms / kWarp + kFewSystems];
   constexpr int warps = kThreads / kWarp;
   const int warp = threadIdx.x / kWarp, lane = lane_index();
   for (int window = warp; window * kWarp < atoms; window += warps)
@@ -198,6 +210,25 @@ __global__ void __launch_bounds__(kThreads)
     finish_system(finish, batch, s, of, lane,
                   warp_sum(share_of_parts(parts, batch, atoms, s, of, lane, kWarp)));
   }
+}
+
+template <class Half, class Finish>
+__global__ void __launch_bounds__(kThreads)
+    end_few(Half half, const int32_t* batch, int32_t atoms, int32_t systems, Finish finish) {
+  follow_kernels();
+  end_by_block(half, batch, atoms, systems, finish);
+}
+
+// And the first half of the next step.
+template <class Half, int Links>
+__global__ void __launch_bounds__(kThreads)
+    next_few(Half half, Finish<Links> finish, FirstHalfArgs a, Thermostats<Links> bath) {
+  follow_kernels();
+  const SortedAtoms& of = a.sorted;
+  end_by_block(half, of.batch, of.atoms, of.systems, finish);
+  __syncthreads();
+  if (Links > 0 && static_cast<int32_t>(threadIdx.x) < of.systems) keep_if_empty(a, bath, threadIdx.x);
+  for (int32_t i = threadIdx.x; i < of.atoms; i += kThreads) move_atom(a, bath, i);
 }
 
 }  // namespace gpu_dynamics

@@ -5,12 +5,16 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <tuple>
 
 #include "common/pair_checks.h"
 #include "common/tensor.h"
 #include "dynamics/args.h"
 
 namespace mdops {
+
+using NextStep = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                            Tensor>;  // what `next_step` gives
 
 // Atoms that are sorted by their systems, and the thermostats of these.
 struct SystemInputs {
@@ -180,6 +184,37 @@ struct SecondHalfInputs {
   template <int Links>
   Finish<Links> finish() {
     return {{systems.thermostats(dt / 2)}, results()};
+  }
+};
+
+// What `next_step` takes: the first half begins with what the second one gives.
+struct NextStepInputs {
+  SecondHalfInputs end;
+  FirstHalfInputs begin;
+
+  NextStepInputs(const Op& op, const Tensor& positions, const Tensor& reference, const Tensor& momenta,
+                 const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
+                 const Tensor& atom_energy, const Tensor& nearest, const Tensor& within, const Tensor& sel,
+                 const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom, const Tensor& tally,
+                 const Tensor& noise, double dt, double kT, double tau, double keep)
+      : end(op, positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
+            eta, eta_momenta, freedom, tally, dt, kT, tau),
+        begin(op, end.positions, end.new_momenta, end.forces, end.inverse_mass, end.systems.batch, end.scale,
+              end.kinetic, end.systems.new_eta, end.systems.new_eta_momenta, end.systems.freedom, noise, dt,
+              kT, tau, keep) {}
+
+  NextStep results() const {
+    return {end.new_momenta,
+            end.scale,
+            end.kinetic,
+            end.energies,
+            end.systems.new_eta,
+            end.systems.new_eta_momenta,
+            end.new_tally,
+            begin.new_positions,
+            begin.new_momenta,
+            begin.systems.new_eta,
+            begin.systems.new_eta_momenta};
   }
 };
 

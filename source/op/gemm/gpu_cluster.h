@@ -45,8 +45,8 @@ struct Share {
 
 // A block's shared memory, in bytes from its begin.
 struct ClusterMemory {
-  int width, stride, own;                                   // of a row: of A, of sums, of own columns
-  int operand, sums, rows, grads, largest, slopes, scales;  // where they begin
+  int width, stride, own;  // of a row: of A, of sums, of own columns
+  int barriers, operand, sums, rows, grads, largest, slopes, scales;  // where they begin
   int bytes;
 
   ClusterMemory(const GpuNetShape& net, int parts) {
@@ -60,6 +60,7 @@ struct ClusterMemory {
     own = kTileCols * Share(cols / kTileCols, 0).each;
     width = cols + 4, stride = round_up(own, 32) + 8;  // rows of sums in different banks
     bytes = 0;
+    barriers = take(16);
     operand = take(4 * kWarp * 4 * parts * steps);
     sums = take(4 * kClusterBlocks * kClusterRows * stride);
     rows = take(4 * 2 * kClusterRows * width);
@@ -98,7 +99,8 @@ class ClusterBlock {
         scale_(static_cast<float>(p.call.scale[type])),
         first_row_(static_cast<int64_t>(blockIdx.x / kClusterBlocks) * kClusterRows),
         block_(static_cast<int>(cluster_.block_rank())),
-        turn_(0) {
+        turn_(0),
+        exchanges_(0) {
     const uint32_t own = shared_address(shared);
 #pragma unroll
     for (int b = 0; b < kClusterBlocks; ++b) {
@@ -110,6 +112,7 @@ class ClusterBlock {
   // From the input to its gradient. `follow` waits for what wrote the input.
   template <class Follow>
   __device__ __forceinline__ void run(const Follow& follow) {
+    init_exchange();
     meet([&] { begin(input_work()); });  // all blocks are there before one writes to another
     follow();
     const int last = net_.layers - 1;
@@ -119,7 +122,7 @@ class ClusterBlock {
       for (int n = 0; n <= last; ++n) {
         const OwnColumn column = own_column(p_.packed.forward[n], n, lane_index());
         if (n == 0)
-          meet([] {});
+          exchange(kClusterBlocks * Share(p_.packed.forward[0].tiles, block_).count, [] {});
         else
           multiply_rows(layer_work(p_.packed.forward[n]));
         finish_layer(n, column);
@@ -286,7 +289,7 @@ class ClusterBlock {
     __syncthreads();
     const int each = Share(work.matrix.tiles, block_).each;
     multiply(work, [&](int tile, const float (&sum)[4]) {
-      store_sums(cluster_.map_shared_rank(sums(block_, 0), tile / each) + kTileCols * (tile % each), sum);
+      send_sums(tile / each, kTileCols * (tile % each), sum);
     });
   }
 
@@ -357,7 +360,7 @@ class ClusterBlock {
   // of this warp's row, and gives x and its largest to all blocks. `c`: of the lane's first column.
   template <class Finish>
   __device__ __forceinline__ void finish_row(const PackedMatrix& matrix, int n, bool backward, OwnColumn c,
-                                             int slices, const Finish& finish) {
+                                             int slices, int numbers, const Finish& finish) {
     const int row = warp(), lane = lane_index(), next = turn_ ^ 1;
     const Share tiles(matrix.tiles, block_);
     const float unscale = inverse_power(scales()[row]);
@@ -374,7 +377,7 @@ class ClusterBlock {
     for (int d = kWarp / 2; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, d));
     if (lane == 0) give(largest(next) + row * kClusterBlocks + block_, most);
     turn_ = next;
-    meet([&] { begin_after(n, backward); });
+    exchange(numbers * matrix.tiles, [&] { begin_after(n, backward); }, 4 * kClusterRows * kClusterBlocks);
   }
 
   // All blocks of the cluster wait for one another, and see what each has written. What is done `meanwhile`
@@ -386,12 +389,61 @@ class ClusterBlock {
     cluster_.barrier_wait();
   }
 
+  // What a block is sent counts at a barrier of its own, so that no fence has to wait for memory: one of two
+  // in turn, as a block may be sent the next product's numbers while some of this one's are under way.
+  __device__ __forceinline__ uint32_t barrier() const {
+    return shared_address(at<char>(p_.memory.barriers)) + 8 * (exchanges_ & 1);
+  }
+  __device__ __forceinline__ void init_exchange() const {
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int k = 0; k < 2; ++k)
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(
+          shared_address(at<char>(p_.memory.barriers)) + 8 * k));
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  // Waits for so many tiles of sums or rows from all blocks, and `more` bytes.
+  template <class Meanwhile>
+  __device__ __forceinline__ void exchange(int tiles, const Meanwhile& meanwhile, int more = 0) {
+    const int bytes = 4 * kClusterRows * kTileCols * tiles + more;
+    if (threadIdx.x == 0)
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier()), "r"(bytes)
+                   : "memory");
+    meanwhile();
+    asm volatile(
+        "{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], "
+        "%1;\n@done bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(barrier()),
+        "r"(exchanges_ >> 1 & 1)
+        : "memory");
+    ++exchanges_;
+  }
+  __device__ __forceinline__ void send_sums(int to, int column, const float (&sum)[4]) const {
+    uint32_t there, counted;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(there)
+        : "r"(shared_address(sums(block_, 0) + column + lane_index() / 4 * p_.memory.stride +
+                             2 * (lane_index() % 4))),
+          "r"(to));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(barrier()), "r"(to));
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      asm volatile(
+          "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+              there + 4 * 8 * half * p_.memory.stride),
+          "f"(sum[2 * half]), "f"(sum[2 * half + 1]), "r"(counted)
+          : "memory");
+  }
+
   // To the same place in all blocks.
   __device__ __forceinline__ void give(const float* place, float x) const {
     const uint32_t own = shared_address(place);
+    const uint32_t counted = barrier();
 #pragma unroll
     for (int b = 0; b < kClusterBlocks; ++b)
-      asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(own + away_[b]), "f"(x) : "memory");
+      asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+                       own + away_[b]),
+                   "f"(x), "r"(counted + away_[b])
+                   : "memory");
   }
 
   __device__ __forceinline__ void finish_layer(int n, const OwnColumn& first) {
@@ -411,7 +463,7 @@ class ClusterBlock {
       if (n < last) return value;
       return end_of_net(value, slope, c.out_weight, scale_, &output);
     };
-    finish_row(p_.packed.forward[n], n, false, first, n == 0 ? kClusterBlocks : kClusterSlices, finish);
+    finish_row(p_.packed.forward[n], n, false, first, n == 0 ? kClusterBlocks : kClusterSlices, 1, finish);
     if (n < last) return;
     for (int d = kWarp / 2; d > 0; d /= 2) output += __shfl_xor_sync(kAllLanes, output, d);
     if (lane_index() == 0) p_.call.output[(first_row_ + row) * kClusterBlocks + block_] = output;
@@ -429,7 +481,7 @@ class ClusterBlock {
       if (keep) give(keep + column, x);
       return before_activation(x, slopes(n - 1, row)[own]);
     };
-    finish_row(p_.packed.backward[n], n, true, first, kClusterSlices, finish);
+    finish_row(p_.packed.backward[n], n, true, first, kClusterSlices, keep ? 2 : 1, finish);
   }
 
   // In the place of the input.
@@ -459,6 +511,7 @@ class ClusterBlock {
   const int64_t first_row_;
   const int block_;
   int turn_;                       // the buffer of rows that was written last
+  int exchanges_;                  // so far
   Steps next_;                     // of B, which the next product begins with
   uint32_t away_[kClusterBlocks];  // a block's shared memory from this one's
 };

@@ -86,8 +86,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
          "argument `ntypes` is " + std::to_string(ntypes) + ", expected 1 to " + std::to_string(kMostKinds));
   if (capacity < 0) fail(op, "argument `capacity` is " + std::to_string(capacity) + ", expected at least 0");
   const GpuAtoms atoms = inputs.atoms(op, cutoff, ntypes);
-  const Sorted sorted(op, atoms);
-
   Rows rows{empty(op, {atoms.size, capacity}, ScalarType::Int),
             empty(op, {atoms.size, capacity}, ScalarType::Int)};
   Tensor counts = zeros(op, {atoms.size, ntypes}, ScalarType::Int), needed = empty(op, {2}, ScalarType::Long);
@@ -99,10 +97,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
                             rows[1].mutable_data_ptr<int32_t>(),
                             counts.mutable_data_ptr<int32_t>(),
                             most};
-  op.launch(gpu_search::search<MatrixWriter>, blocks_for(atoms.size, gpu_search::kWarps), kSearchThreads, 0,
-            atoms, sorted.cells(), writer);
+  // What is cleared is cleared before: kernels one after the other may be early.
+  const Sorted sorted(op, atoms);
+  op.launch_early(gpu_search::search<MatrixWriter>, blocks_for(atoms.size, gpu_search::kWarps),
+                  kSearchThreads, 0, atoms, sorted.cells(), writer);
   if (sort) rows = sort_matrix(op, atoms, capacity, rows, counts);
-  op.launch(write_needed, 1, 1, 0, most, sorted.cells().status, needed.mutable_data_ptr<int64_t>());
+  op.launch_early(write_needed, 1, 1, 0, most, sorted.cells().status, needed.mutable_data_ptr<int64_t>());
   return {rows[0], rows[1], counts, needed};
 }
 

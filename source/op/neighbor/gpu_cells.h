@@ -8,6 +8,7 @@
 #include <cub/block/block_scan.cuh>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "common/early.h"
 #include "common/gpu.h"
 #include "common/rows.h"
 #include "neighbor/neighbor.h"
@@ -80,6 +81,7 @@ namespace gpu_cells {
 
 constexpr int kThreads = 256;
 constexpr int kSystemThreads = 256;
+constexpr int kFew = 1024;  // atoms, and systems times types, that one block sorts
 
 __device__ __forceinline__ int64_t thread_index() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -104,8 +106,7 @@ __device__ __forceinline__ void raise_to(int64_t* address, int64_t value) {
     atomicMax(reinterpret_cast<long long*>(address), value);
 }
 
-static __global__ void set_lattices(GpuAtoms atoms, GpuCells cells) {
-  const int64_t s = thread_index();
+__device__ inline void set_lattice_of(const GpuAtoms& atoms, const GpuCells& cells, int64_t s) {
   if (s >= atoms.num_systems) return;
   GpuSystem& system = cells.systems[s];
   bool finite = true;
@@ -141,8 +142,7 @@ __device__ inline bool check_atom(const GpuAtoms& atoms, int64_t i, Word* status
 
 // Each system's size, its extent and the types present. Atoms of one system mostly stand together, so a warp
 // enters its atoms at once where it can.
-static __global__ void survey(GpuAtoms atoms, GpuCells cells) {
-  const int64_t i = thread_index();
+__device__ inline void survey_atom(const GpuAtoms& atoms, const GpuCells& cells, int64_t i) {
   const bool real = i < atoms.size && check_atom(atoms, i, cells.status);
   const unsigned present = __ballot_sync(kAllLanes, real);
   if (present == 0) return;
@@ -224,12 +224,13 @@ __device__ inline int64_t set_grid(const GpuAtoms& atoms, const GpuCells& cells,
   return system.types * system.grid.num_bins;
 }
 
-// All grids, by one block: the systems' keys follow each other.
-static __global__ void set_grids(GpuAtoms atoms, GpuCells cells) {
-  using Scan = cub::BlockScan<int64_t, kSystemThreads>;
+// All grids, by one block of so many threads: the systems' keys follow each other.
+template <int Threads>
+__device__ inline void set_all_grids(const GpuAtoms& atoms, const GpuCells& cells) {
+  using Scan = cub::BlockScan<int64_t, Threads>;
   __shared__ typename Scan::TempStorage storage;
   int64_t before = 0;
-  for (int64_t first = 0; first < atoms.num_systems; first += kSystemThreads) {
+  for (int64_t first = 0; first < atoms.num_systems; first += Threads) {
     const int64_t s = first + threadIdx.x;
     const int64_t keys = s < atoms.num_systems ? set_grid(atoms, cells, s) : 0;
     int64_t mine, all;
@@ -240,25 +241,20 @@ static __global__ void set_grids(GpuAtoms atoms, GpuCells cells) {
   }
 }
 
-// The key and the wrapping of every atom. No atom takes part where something was refused.
-static __global__ void find_keys(GpuAtoms atoms, GpuCells cells, uint32_t* key, int32_t* atom) {
-  const int64_t i = thread_index();
-  if (i >= atoms.size) return;
-  atom[i] = static_cast<int32_t>(i);
-  key[i] = static_cast<uint32_t>(atoms.last_key());
+// The key and the wrapping of an atom. None takes part where something was refused.
+__device__ inline uint32_t find_key(const GpuAtoms& atoms, const GpuCells& cells, int64_t i) {
   int32_t* wrap = cells.wrap + 3 * i;
   wrap[0] = wrap[1] = wrap[2] = 0;
-  if (*cells.status != kAllIsWell || atoms.types[i] < 0) return;
+  if (*cells.status != kAllIsWell || atoms.types[i] < 0) return static_cast<uint32_t>(atoms.last_key());
   const int32_t s = atoms.batch[i];
   const GpuSystem& system = cells.systems[s];
   const int64_t slot = cells.slot_of[static_cast<int64_t>(s) * atoms.slots() + atoms.type_of(i)];
   const int64_t bin = find_bin(system.grid, atoms.positions + 3 * i, wrap);
-  key[i] = static_cast<uint32_t>(system.first_key + slot * system.grid.num_bins + bin);
+  return static_cast<uint32_t>(system.first_key + slot * system.grid.num_bins + bin);
 }
 
-// The sorted places, and where each key begins among them.
-static __global__ void fill_sorted(GpuAtoms atoms, GpuCells cells) {
-  const int64_t k = thread_index();
+// The sorted place k, and where key k begins among them.
+__device__ inline void fill_place(const GpuAtoms& atoms, const GpuCells& cells, int64_t k) {
   if (k < atoms.last_key() + 2) {
     int64_t low = 0, high = atoms.size;
     while (low < high) {
@@ -285,6 +281,51 @@ static __global__ void fill_sorted(GpuAtoms atoms, GpuCells cells) {
   }
   cells.place[k] = place;
   cells.image[k] = pack_image(-wrap[0], -wrap[1], -wrap[2]);
+}
+
+// Each stage as a kernel, for any number of atoms,
+static __global__ void set_lattices(GpuAtoms atoms, GpuCells cells) {
+  set_lattice_of(atoms, cells, thread_index());
+}
+static __global__ void survey(GpuAtoms atoms, GpuCells cells) {
+  survey_atom(atoms, cells, thread_index());
+}
+static __global__ void set_grids(GpuAtoms atoms, GpuCells cells) {
+  set_all_grids<kSystemThreads>(atoms, cells);
+}
+static __global__ void find_keys(GpuAtoms atoms, GpuCells cells, uint32_t* key, int32_t* atom) {
+  const int64_t i = thread_index();
+  if (i >= atoms.size) return;
+  atom[i] = static_cast<int32_t>(i);
+  key[i] = find_key(atoms, cells, i);
+}
+static __global__ void fill_sorted(GpuAtoms atoms, GpuCells cells) {
+  fill_place(atoms, cells, thread_index());
+}
+
+// and all of them, for few, by one block: a thread an atom, whose rank among the keys is its place.
+static __global__ void __launch_bounds__(kFew) sort_few(GpuAtoms atoms, GpuCells cells) {
+  follow_kernels();  // lets the search be early
+  __shared__ uint32_t keys[kFew];
+  const int n = static_cast<int>(atoms.size), i = threadIdx.x;
+  if (i == 0) *cells.status = kAllIsWell;
+  __syncthreads();
+  set_lattice_of(atoms, cells, i);
+  __syncthreads();
+  survey_atom(atoms, cells, i);
+  __syncthreads();
+  set_all_grids<kFew>(atoms, cells);
+  __syncthreads();
+  if (i < n) keys[i] = find_key(atoms, cells, i);
+  __syncthreads();
+  if (i < n) {
+    const uint32_t own = keys[i];
+    int rank = 0;
+    for (int j = 0; j < n; ++j) rank += keys[j] < own || (keys[j] == own && j < i);
+    cells.key[rank] = own, cells.atom[rank] = i;
+  }
+  __syncthreads();
+  for (int k = i; k < atoms.last_key() + 2; k += kFew) fill_place(atoms, cells, k);
 }
 
 inline int bits_of(uint64_t value) {
@@ -338,6 +379,8 @@ class SortedCells {
   void sort() {
     using namespace gpu_cells;
     const int64_t n = atoms_.size, systems = atoms_.num_systems;
+    if (n <= kFew && systems * atoms_.slots() <= kFew)
+      return gpu_.launch(sort_few, 1, kFew, 0, atoms_, cells_);
     gpu_.check(cudaMemsetAsync(cells_.status, 0xff, sizeof(Word), gpu_.stream()));
     gpu_.launch(set_lattices, blocks_for(systems, kThreads), kThreads, 0, atoms_, cells_);
     gpu_.launch(survey, blocks_for(n, kThreads), kThreads, 0, atoms_, cells_);

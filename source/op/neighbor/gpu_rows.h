@@ -64,6 +64,7 @@ struct MatrixWriter {
 };
 
 static __global__ void write_needed(const Word* longest, const Word* status, int64_t* needed) {
+  follow_kernels();
   const bool refused = *status != kAllIsWell;
   needed[0] = refused ? -static_cast<int64_t>(*status >> 40) : static_cast<int64_t>(*longest >> 32);
   needed[1] = refused ? static_cast<int64_t>(*status & 0xffffffffff)

@@ -162,6 +162,7 @@ __device__ int64_t select(const GpuAtoms& atoms, const GpuCells& cells, const Ce
 // The row of every centre; those of virtual atoms are empty.
 template <class Writer>
 __global__ void __launch_bounds__(kWarps* kWarp) search(GpuAtoms atoms, GpuCells cells, Writer writer) {
+  follow_kernels();
   __shared__ Stretches shared[kWarps];
   Stretches& stretches = shared[threadIdx.x / kWarp];
   const int64_t k = gpu_cells::thread_index() / kWarp;

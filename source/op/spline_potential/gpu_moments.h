@@ -212,15 +212,18 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
 __device__ __forceinline__ int list_rows(const uint32_t* touched, int words, int16_t* rows) {
   const int lane = lane_index();
   int count = 0;
-  uint32_t before = 0;
+  uint32_t before = 0, own = 0;
   for (int w = 0; w < words; ++w) {
-    const uint64_t two = static_cast<uint64_t>(touched[w]) << 32 | before;
+    if (w % kWarp == 0)
+      own = w + lane < words ? touched[w + lane] : 0;  // 32 words at once, for the reads are slow
+    const uint32_t word = __shfl_sync(kAllLanes, own, w % kWarp);
+    const uint64_t two = static_cast<uint64_t>(word) << 32 | before;
     uint64_t all = two;
     for (int b = 1; b < kSplineSupport; ++b) all |= two << b;
     const uint32_t now = static_cast<uint32_t>(all >> 32);
     if (now >> lane & 1) rows[count + __popc(now & ((1u << lane) - 1))] = static_cast<int16_t>(32 * w + lane);
     count += __popc(now);
-    before = touched[w];
+    before = word;
   }
   if (lane < 4) rows[count + lane] = 0;
   __syncwarp();
@@ -253,13 +256,31 @@ __device__ __forceinline__ void contract(const StepArgs& p, const float* table, 
   };
   const auto row_of = [&](int row) { return coefficients(table, row * p.table_width + column); };
   int k = 4 * who.rank;
-  for (; k + 4 <= count; k += 4 * who.size) {
-    const short4 rows = *reinterpret_cast<const short4*>(listed + k);
-    const float4 c[4] = {row_of(rows.x), row_of(rows.y), row_of(rows.z), row_of(rows.w)};
-    add(rows.x, c[0]);
-    add(rows.y, c[1]);
-    add(rows.z, c[2]);
-    add(rows.w, c[3]);
+  if constexpr (Who::kAlone) {
+    for (; k + 4 <= count; k += 4) {
+      const short4 rows = *reinterpret_cast<const short4*>(listed + k);
+      const float4 c[4] = {row_of(rows.x), row_of(rows.y), row_of(rows.z), row_of(rows.w)};
+      add(rows.x, c[0]);
+      add(rows.y, c[1]);
+      add(rows.z, c[2]);
+      add(rows.w, c[3]);
+    }
+  } else {  // with the next ones under way: no other warp has work meanwhile
+    const auto next = [&](int from) {
+      return from + 4 <= count ? *reinterpret_cast<const short4*>(listed + from) : make_short4(0, 0, 0, 0);
+    };
+    short4 rows = next(k);
+    float4 c[4] = {row_of(rows.x), row_of(rows.y), row_of(rows.z), row_of(rows.w)};
+    for (; k + 4 <= count; k += 4 * who.size) {
+      const short4 now = rows;
+      const float4 of[4] = {c[0], c[1], c[2], c[3]};
+      rows = next(k + 4 * who.size);
+      c[0] = row_of(rows.x), c[1] = row_of(rows.y), c[2] = row_of(rows.z), c[3] = row_of(rows.w);
+      add(now.x, of[0]);
+      add(now.y, of[1]);
+      add(now.z, of[2]);
+      add(now.w, of[3]);
+    }
   }
   for (; k < count; ++k) add(listed[k], row_of(listed[k]));
 }
@@ -322,8 +343,8 @@ __device__ __forceinline__ void write_empty_row(const StepArgs& p, int64_t row) 
 // The atom of a row of the chunk: -1 in those that fill up a tile, -2 where no tile is.
 __device__ __forceinline__ int atom_of(const StepArgs& p, int64_t row) {
   if (row >= p.net.rows || p.first_row + row >= p.rows) return -2;
-  if (p.tile_net[(p.first_row + row) / p.tile_rows] < 0) return -2;
-  return p.row_atom[p.first_row + row];
+  const int net = p.tile_net[(p.first_row + row) / p.tile_rows], atom = p.row_atom[p.first_row + row];
+  return net < 0 ? -2 : atom;
 }
 
 // What a warp sums up in its memory.

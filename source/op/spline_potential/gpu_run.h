@@ -80,8 +80,9 @@ inline void take_rows(Workspace& space, StepArgs& p) {
 // The first kernels of a call, which order the atoms, and the last, which gives the sums.
 inline void launch_order(const Gpu& gpu, const StepArgs& p) {
   const int64_t blocks = blocks_for(std::max(p.atoms, 1), kOrderBlock);
+  const int threads = blocks > 1 ? kOrderBlock : round_up(std::max(p.atoms, 1), kWarp);
   gpu.launch_early(begin_kernel, blocks > 1 ? blocks : 0, kOrderBlock, 4 * p.ntypes, p);
-  gpu.launch_early(order_kernel, blocks, kOrderBlock, 4 * ((2 + kOrderBlock / kWarp) * p.ntypes + 1), p);
+  gpu.launch_early(order_kernel, blocks, threads, 4 * ((2 + kOrderBlock / kWarp) * p.ntypes + 1), p);
 }
 inline void launch_end(const Gpu& gpu, const StepArgs& p) {
   const int64_t of_atoms = (p.atom_virial ? 9 : 3) * int64_t{p.atoms};

@@ -151,22 +151,20 @@ __device__ __forceinline__ bool is_real(const StepArgs& p, int type) {
 
 // Clears what is summed, copies the positions, and counts this block's atoms of each type.
 __device__ __forceinline__ void begin_block(const StepArgs& p, int32_t* type_count) {
-  const int i = blockIdx.x * kOrderBlock + threadIdx.x;
-  for (int t = threadIdx.x; t < p.ntypes; t += kOrderBlock) type_count[t] = 0;
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  for (int t = threadIdx.x; t < p.ntypes; t += blockDim.x) type_count[t] = 0;
   __syncthreads();
   if (i < p.atoms) {
     const double* x = p.positions + 3 * static_cast<int64_t>(i);
     p.at[i] = {{x[0], x[1], x[2]}, 0};
     if (is_real(p, p.types[i])) atomicAdd(type_count + p.types[i], 1);
   }
-  const int threads = gridDim.x * kOrderBlock;
+  const int threads = gridDim.x * blockDim.x;
   for (int64_t k = i; k < int64_t{p.atom_numbers()} * p.atoms; k += threads) p.atom_sums[k] = 0;
   for (int k = i; k < kVirialSums * p.systems; k += threads) p.virial_sums[k] = 0;
   for (int k = i; k < p.systems; k += threads) p.failed[k] = 0;
   for (int k = i; k < p.rows; k += threads) p.row_atom[k] = -1;
   __syncthreads();
-  for (int t = threadIdx.x; t < p.ntypes; t += kOrderBlock)
-    p.type_counts[blockIdx.x * p.ntypes + t] = type_count[t];
 }
 
 static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
@@ -174,28 +172,28 @@ static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
   MDOPS_STAGE(order);
   extern __shared__ int32_t shared_counts[];
   begin_block(p, shared_counts);
+  for (int t = threadIdx.x; t < p.ntypes; t += blockDim.x)
+    p.type_counts[blockIdx.x * p.ntypes + t] = shared_counts[t];
 }
 
 // Puts every atom into its row, in the order of the atoms within a type, and answers the virtual ones. One
-// block alone does what `begin_kernel` does, too.
+// block alone, of as many warps as it has atoms for, does what `begin_kernel` does, too.
 static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
   follow_kernels();
   MDOPS_STAGE(order);
   extern __shared__ int32_t shared_counts[];
-  if (gridDim.x == 1) {
-    begin_block(p, shared_counts);
-    __syncthreads();
-  }
-  constexpr int warps = kOrderBlock / kWarp;
+  const int warps = blockDim.x / kWarp;
+  const bool alone = gridDim.x == 1;
   int32_t* const start = shared_counts;          // [ntypes + 1]: a type's first row
   int32_t* const before = start + p.ntypes + 1;  // [ntypes]: of its atoms, those of earlier blocks
   int32_t* const of_warp = before + p.ntypes;    // [warps][ntypes]
+  int32_t* const own = of_warp;                  // [ntypes]: of a block alone, its counts
+  if (alone) begin_block(p, own);
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
-  for (int k = threadIdx.x; k < warps * p.ntypes; k += kOrderBlock) of_warp[k] = 0;
   for (int t = warp; t < p.ntypes; t += warps) {
     int all = 0, earlier = 0;
     for (int b = lane; b < gridDim.x; b += kWarp) {
-      const int n = p.type_counts[b * p.ntypes + t];
+      const int n = alone ? own[t] : p.type_counts[b * p.ntypes + t];
       all += n;
       earlier += b < blockIdx.x ? n : 0;
     }
@@ -204,17 +202,19 @@ static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
     if (lane == 0) start[t + 1] = p.nets == 1 ? all : round_up(all, p.tile_rows), before[t] = earlier;
   }
   __syncthreads();
+  for (int k = threadIdx.x; k < warps * p.ntypes; k += blockDim.x) of_warp[k] = 0;
   if (threadIdx.x == 0) {
     start[0] = 0;
     for (int t = 0; t < p.ntypes; ++t) start[t + 1] += start[t];
   }
-  const int i = blockIdx.x * kOrderBlock + threadIdx.x;
+  __syncthreads();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
   const int type = i < p.atoms ? p.types[i] : -1;
   const unsigned same = __match_any_sync(kAllLanes, type);
   const int rank = __popc(same & ((1u << lane) - 1));
   if (is_real(p, type) && rank == 0) of_warp[warp * p.ntypes + type] = __popc(same);
   __syncthreads();
-  for (int t = threadIdx.x; t < p.ntypes; t += kOrderBlock) {
+  for (int t = threadIdx.x; t < p.ntypes; t += blockDim.x) {
     int next = start[t] + before[t];
     for (int w = 0; w < warps; ++w) {
       const int n = of_warp[w * p.ntypes + t];
@@ -231,7 +231,7 @@ static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
     p.nearest[i] = p.cutoff.cutoff;
     for (int t = 0; t < p.ntypes; ++t) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
   }
-  for (int tile = i; tile < p.rows / p.tile_rows; tile += gridDim.x * kOrderBlock) {
+  for (int tile = i; tile < p.rows / p.tile_rows; tile += gridDim.x * blockDim.x) {
     int t = 0;
     while (t < p.ntypes && tile * p.tile_rows >= start[t + 1]) ++t;
     p.tile_net[tile] = t < p.ntypes ? p.net_of(t) : -1;

@@ -147,13 +147,13 @@ __device__ __forceinline__ void team_t(const StepArgs& p, int i, int64_t row,
                                        const TeamMemories<TeamMemory>& memories) {
   const Team& team = memories.team;
   const int lane = lane_index(), type = p.types[i];
+  const bool inside = in_system(p, i);  // asked for before the team waits
   const TeamMemory m = memories.of(team.rank), first = memories.of(0);
   clear(p, m.own);
   for (int t = lane; t < p.ntypes; t += kWarp) m.within[t] = 0;
   if (lane == 0) *m.nearest = p.cutoff.cutoff * p.cutoff.cutoff;
   team.sync();
-  const bool good =
-      in_system(p, i) && share_moments<Gated>(p, i, type, p.pairs + row * p.list_width, memories);
+  const bool good = inside && share_moments<Gated>(p, i, type, p.pairs + row * p.list_width, memories);
   if (lane == 0) *m.good = good;
   team.sync();
   if (team.rank == 0) {
