@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from mdops.evaluators.autograd import Autograd, forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.coordinates import in_coordinates
 from mdops.evaluators.grids import attention_of, finer_grid, grid_types
 from mdops.evaluators.spline import TOLERANCE
 from mdops.evaluators.splined import SplineSum
@@ -162,8 +163,8 @@ class FusedAttention(Evaluator):
         switch, directions = rows.switch if o.is_smooth else None, rows.directions if o.attn_dotr else None
         known = Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
         g = rows.g
-        for layer in d.layers:
-            g = layer(g, known)
+        for layer, weights in zip(d.layers, tables.layers, strict=True):
+            g = layer.as_one_op(g, known, weights)
         t = row_moments(rows.environment, g, found.offsets)
         if s.has_mean:
             places = (d.slots - found.taken).clamp(min=0).to(t.dtype)
@@ -205,13 +206,13 @@ class _Tables:
     """What is of the weights.
 
     Attributes:
-        table: of `spline_rows`; absent: `SeAttenV2.absent_rows`.
+        table: of `spline_rows`; layers: weights of each; absent: `SeAttenV2.absent_rows`.
     """
 
     def __init__(self, splines: SplineSum) -> None:
         d: Any = splines.descriptor
         self.splines = splines
         with torch.no_grad():
-            self.table = splines.fixed_table()
+            self.table, self.layers = in_coordinates(d, splines.grid, splines.kinds)
             embedded = F.embedding(splines.kinds.index, d.type_embedding())
             self.absent = d.absent_rows(splines.kinds, embedded)

@@ -78,7 +78,7 @@ class GpuAttention : public GpuOther<float> {
     run_spline_rows(gpu, splines(block),
                     {environment_.data(), switches_.data(), directions_.data(), g_[0].data()});
     for (size_t l = 0; l < layers_.size(); ++l) {
-      layers_[l].saved.resize(rows_ * attention_layer_saved(features_, attention_));
+      layers_[l].saved.resize(rows_ * args_of(l).kept());
       const AttentionLayerArgs<float> args = args_of(l);
       run_attention_layer(gpu, args, plan(), memory_.resize(attention_layer_bytes(args, false)),
                           g_[l + 1].data());

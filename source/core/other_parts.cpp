@@ -131,7 +131,7 @@ class Attention : public Other<T> {
       MDOPS_RUN(spline_rows, splines(block), 0, rows_,
                 SplineRows<T>{environment_.data(), switches_.data(), directions_.data(), g_[0].data()});
       for (size_t l = 0; l < saved_.size(); ++l) {
-        saved_[l].resize(rows_ * attention_layer_saved(width, layers_[l].args.attention.width));
+        saved_[l].resize(rows_ * layers_[l].args.kept());
         each_atom(l, false, [&](const AttentionLayerArgs<T>& args, int64_t atom, void* scratch) {
           MDOPS_RUN(attention_layer_forward, args, atom, g_[l + 1].data(), scratch);
         });
