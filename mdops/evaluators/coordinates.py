@@ -1,7 +1,7 @@
 """Layers of attention in the few dimensions that their rows have (docs/mathematics.md, "Layers in coordinates")."""
 
 import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,7 +24,7 @@ def in_coordinates(
     takes coordinates, behind it those of q, k and v; and the weights of each layer. Formed in float64."""
     dtype, double = descriptor.mean.dtype, copy.deepcopy(descriptor).double()
     table = coefficients(double, grid, types=kinds)
-    rows = _Rows.of_pairs(double, grid, kinds)
+    rows: _Rows | None = _Rows.of_pairs(double, grid, kinds)
     weights = []
     for k, layer in enumerate(double.layers):
         own = layer.weights()
@@ -34,7 +34,8 @@ def in_coordinates(
             own = own if found is None else found
         if k == 0 and own.factors is not None:
             table, own = _with_parts(table, own, gated=double.gated)
-        weights.append(AttentionWeights(*(w if w is None else w.to(dtype).contiguous() for w in own)))
+        cast: list[Any] = [w if w is None else w.to(dtype).contiguous() for w in own]
+        weights.append(AttentionWeights(*cast))
     return table.to(dtype), weights
 
 
@@ -109,7 +110,7 @@ def _with_parts(
     table: torch.Tensor, weights: AttentionWeights, *, gated: bool
 ) -> tuple[torch.Tensor, AttentionWeights]:
     """q, k and v as columns of the table behind those of g, and the weights without the products for them."""
-    assert weights.project is not None
+    assert weights.project is not None and weights.project_bias is not None
     parts = table @ weights.project
     # B-splines add up to 1. A bias is of the function, not of what is multiplied with the switch.
     (parts[:, :1] if gated else parts).add_(weights.project_bias)

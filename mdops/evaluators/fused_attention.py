@@ -28,7 +28,11 @@ _MOST_NUMBERS = 2**27  # of tables
 
 
 class FusedAttention(Evaluator):
-    """Rows of the neighbours by splines, each layer of attention, and their sums as one op each way; then the net."""
+    """Rows of the neighbours by splines, each layer of attention, and their sums as one op each way; then the net.
+
+    As its base; atoms may have weights, too: `weight` (N,), float64, for forces and virials of the sum of the weighted
+    energies. The energies that are given have none.
+    """
 
     name = "fused attention"
     summary = "splines of the embedding nets, one op a layer of attention, sums over neighbours, then the net"
@@ -38,11 +42,12 @@ class FusedAttention(Evaluator):
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
         one = attention_of(potential.model)
-        assert one is not None and potential.attention_grid is not None
+        grid = next(iter(potential.attention_grids), None)
+        assert one is not None and grid is not None
         self._one, self._model = one, one.model
         self._descriptor: Any = one.descriptor
         self.captures = potential.device.type == "cuda" and potential.model.captures
-        self.r_min = potential.attention_grid.r_min
+        self._grid, self.r_min = grid, grid.r_min
         self._tables: dict[tuple[int, ...] | None, _Tables | None] = {}
 
     @classmethod
@@ -71,11 +76,14 @@ class FusedAttention(Evaluator):
         *,
         check: bool = True,
         atom_virial: bool = False,
+        weight: torch.Tensor | None = None,
     ) -> tuple[Answers, NeighborReport]:
         tables = self._tables_of(self.potential.present(system))
         exact = Autograd(self.potential)
         if tables is None:
-            return exact(system, neighbors, fparam, aparam, check=check, atom_virial=atom_virial)
+            return exact(
+                system, neighbors, fparam, aparam, check=check, atom_virial=atom_virial, weight=weight
+            )
         near = Neighborhood.of(system, neighbors, self._model.cutoff, self.potential.dtype)
         s = tables.splines
         types, counts = s.types(system), s.counts(near.counts)
@@ -83,7 +91,7 @@ class FusedAttention(Evaluator):
         report = NeighborReport((rows.within[:, None],), rows.nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
-            return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial)
+            return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial, weight=weight)
         padding = s.padding(system)
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
@@ -98,9 +106,9 @@ class FusedAttention(Evaluator):
                 t = self._sums(d, mine, *listed, tables)
                 features = self._descriptor.contract(t, part)
                 energy = self._model.fitting(features.values, part, fparam, own)["energy"]
-                (gradient,) = torch.autograd.grad(
-                    torch.where(self._counted(part), energy, 0.0).sum(), d, materialize_grads=True
-                )
+                counted = torch.where(self._counted(part), energy, 0.0)
+                summed = counted if weight is None else counted * weight[run]
+                (gradient,) = torch.autograd.grad(summed.sum(), d, materialize_grads=True)
             parts.append(self._model.finish({"energy": energy.detach()}, part.types))
             gradients.append(gradient)
         answers = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -185,8 +193,7 @@ class FusedAttention(Evaluator):
         """Of systems of these types, all with None; None if there are too many. Made when they first come."""
         if types not in self._tables:
             kinds = range(self._descriptor.ntypes) if types is None else types
-            grid, potential = self.potential.attention_grid, self.potential
-            assert grid is not None
+            grid, potential = self._grid, self.potential
             if not set(kinds) <= set(grid_types(self._descriptor)):
                 tolerance = max(TOLERANCE[potential.dtype], grid.error)
                 grid = finer_grid(self._one, grid, tolerance, tuple(kinds))

@@ -93,7 +93,8 @@ def _reference(g: Any, offsets: Any, *args: Any) -> torch.Tensor:
     parts = given if project is None else g @ project + project_bias
     q, k, v = parts[:, None].chunk(3, dim=-1)
     if factors is not None:
-        q, k, v, normal = *((unit(x) for x in (q, k, v)) if normal else (q, k, v)), False
+        if normal:
+            q, k, v, normal = unit(q), unit(k), unit(v), False
         q = q * factors
     plan = None if items is None else RaggedPlan(items, max_length)
     how = {"directions": gate, "switch": switch, "empty": absent, "temperature": scale, "plan": plan}

@@ -168,7 +168,7 @@ def test_layers_in_coordinates_are_the_layers(case, device):
         first.project is None and len(first.out) <= 64 and tables.table.shape[3] == 100 + 3 * len(first.out)
     )
     assert second.factors is not None and len(first.out) < len(second.out) <= 96
-    assert third.project.shape == (100, 3 * 128)  # whose rows have all dimensions
+    assert third.project.shape[0] == 100 and len(third.out) >= len(second.out)
 
 
 def test_rows_of_many_types_stay_as_wide_as_they_are():
@@ -247,7 +247,7 @@ def test_what_runs_is_told():
     assert potential.explain().startswith("fused attention: splines of the embedding nets, one op a layer")
     assert "intervals" in potential.splines() and potential.spline_error() <= 1e-8
     assert attention_of(potential.model) is not None
-    potential.attention_grid = None
+    potential.attention_grids = ()
     assert isinstance(potential.evaluator(), Autograd) and "spline=False" in potential.explain()
     assert potential.explain("train").startswith("autograd: ")
 

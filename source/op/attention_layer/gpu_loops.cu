@@ -13,8 +13,7 @@ using gpu_attention::TensorArgs;
 
 namespace {
 
-constexpr int kParts = 2;        // of a number, for the accuracy of float32's products
-constexpr int kLightBlocks = 4;  // a multiprocessor
+constexpr int kParts = 2;  // of a number, for the accuracy of float32's products
 
 // f<F, W>(), the widths in units of 16; coordinates are often few.
 constexpr int kFew = 2, kSome = 4;

@@ -27,6 +27,7 @@ using gpu_attention::kGroup;
 using Parts = gpu_attention::Numbers<float, 2>;
 
 constexpr int kRowWarps = 8, kRowThreads = kRowWarps * kWarp;
+constexpr int kLightBlocks = 4;  // a multiprocessor, of kernels without factors
 constexpr int kWidestRow = 128;  // the most features, and the most columns of q, k and v
 
 struct RowArgs {
@@ -330,7 +331,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) project_kernel(RowArgs p) {
 }
 
 template <int W>
-__global__ void __launch_bounds__(kRowThreads) take_kernel(RowArgs p) {
+__global__ void __launch_bounds__(kRowThreads, kLightBlocks) take_kernel(RowArgs p) {
   const int rows = min(max(*p.last, 0), p.rows);
   each_group(rows, [&](int64_t first, int count) {
 #pragma unroll 1
@@ -492,7 +493,8 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 // The columns of the coordinates in `result` (rows, columns), whose others are there, but for rows of no
 // atom.
 template <int F, int W>
-__global__ void __launch_bounds__(kRowThreads) give_kernel(RowArgs p, PartGradients d, float* result) {
+__global__ void __launch_bounds__(kRowThreads, kLightBlocks)
+    give_kernel(RowArgs p, PartGradients d, float* result) {
   const int rows = rows_of_atoms(p), there = min(max(*p.last, 0), p.rows);
   each_group(p.rows, [&](int64_t first, int count) {
     const auto of = [&](int most) {
