@@ -18,11 +18,12 @@ _SHARE = 0.75  # of the width: where less is not saved, a layer stays as it is
 
 
 def in_coordinates(
-    descriptor: SeAttenV2, grid: SplineGrid, kinds: TypeChoice
+    descriptor: SeAttenV2, grid: SplineGrid, kinds: TypeChoice, dtype: torch.dtype
 ) -> tuple[torch.Tensor, list[AttentionWeights]]:
     """For systems of these types: the table (n, F, B, .) of `mdops.ops.spline_rows`, of g and, where the first layer
-    takes coordinates, behind it those of q, k and v; and the weights of each layer. Formed in float64."""
-    dtype, double = descriptor.mean.dtype, copy.deepcopy(descriptor).double()
+    takes coordinates, behind it those of q, k and v; and the weights of each layer. Formed in float64, to the
+    accuracy of `dtype`, which they have."""
+    double = copy.deepcopy(descriptor).double()
     table = coefficients(double, grid, types=kinds)
     rows: _Rows | None = _Rows.of_pairs(double, grid, kinds)
     weights = []

@@ -220,6 +220,6 @@ class _Tables:
         d: Any = splines.descriptor
         self.splines = splines
         with torch.no_grad():
-            self.table, self.layers = in_coordinates(d, splines.grid, splines.kinds)
+            self.table, self.layers = in_coordinates(d, splines.grid, splines.kinds, d.mean.dtype)
             embedded = F.embedding(splines.kinds.index, d.type_embedding())
             self.absent = d.absent_rows(splines.kinds, embedded)
