@@ -506,7 +506,7 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
         (False, False, 16),
     ):
         given = width == 16
-        g = random(rows, features + 3 * width if given else features)
+        g = random(rows, features + 2 + 3 * width if given else features)
         weights = (
             None if given else 0.5 * random(features, 3 * width),
             None if given else random(3 * width),
@@ -524,7 +524,7 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
         bad = {
             "falls": (1, offsets[[0, 2, 1, 3, 4]].flip(0)),
             "short": (1, offsets[:-1]),
-            "width": (0, g[:, 1:]),
+            "width": (0, g[:, 3:]),
             "both": (2, random(features, 3 * width) if given else None),
         }
         if given:

@@ -14,6 +14,7 @@ from mdops.ops.attention_layer import LANES, AttentionWeights
 # The longest part of q, k or v that may be left out, in parts of the longest of them.
 _TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-10}
 _DISTANCES, _ROWS = 400, 40_000  # looked at for each pair of types, and at most
+_SECTOR = 8  # numbers that a GPU's memory is read by: rows and what they are made of begin with one
 _SHARE = 0.75  # of the width: where less is not saved, a layer stays as it is
 
 
@@ -115,4 +116,5 @@ def _with_parts(
     parts = table @ weights.project
     # B-splines add up to 1. A bias is of the function, not of what is multiplied with the switch.
     (parts[:, :1] if gated else parts).add_(weights.project_bias)
-    return torch.cat([table, parts], dim=-1), weights._replace(project=None, project_bias=None)
+    between = parts.new_zeros(*table.shape[:3], -table.shape[3] % _SECTOR)
+    return torch.cat([table, between, parts], dim=-1), weights._replace(project=None, project_bias=None)

@@ -53,10 +53,11 @@ def attention_layer(
 
     q, k and v may be coordinates in orthonormal bases of spaces that they do not leave; `factors` are then the cosines
     of the angles between the bases of q and of k (docs/mathematics.md). Without `project` they are given, A numbers
-    each, a multiple of 16, behind the M columns of g.
+    each, a multiple of 16, as the last columns of rows that begin with g.
 
     Args:
-        g: (E, M), or (E, M + 3 A) without `project`, float32 or float64, rows of the neighbours of atom after atom.
+        g: (E, M), or (E, at least M + 3 A) without `project`, float32 or float64, rows of the neighbours of atom after
+            atom.
         offsets: (N + 1,) int32, from 0 to E.
         weights: see there.
         directions, switch, empty, normalize: as of `neighbor_attention`; scale is its temperature.
@@ -89,8 +90,8 @@ def _reference(g: Any, offsets: Any, *args: Any) -> torch.Tensor:
     *weights, gate, switch, absent, scale, shift, eps, normal, items, max_length = args
     project, project_bias, out, out_bias, norm, norm_bias, factors = weights
     assert shift == SHIFT
-    g, given = g.tensor_split([len(norm)], dim=1)
-    parts = given if project is None else g @ project + project_bias
+    given, g = g, g[:, : len(norm)]
+    parts = given[:, -3 * len(out) :] if project is None else g @ project + project_bias
     q, k, v = parts[:, None].chunk(3, dim=-1)
     if factors is not None:
         if normal:

@@ -176,7 +176,8 @@ class GpuAttention : public GpuOther<float> {
     a.in.gate = by_angles_ ? directions_.data() : nullptr;
     a.in.switches = smooth_ ? switches_.data() : nullptr;
     a.absent = smooth_ ? empty_.data() : nullptr, a.shift = smooth_ ? shift_ : 0.0f;
-    args.features = features_, args.normalize = layer.normalize, args.eps = layer.eps;
+    args.features = features_, args.columns = layer.projects ? features_ : columns_;
+    args.normalize = layer.normalize, args.eps = layer.eps;
     if (layer.projects) args.project = layer.project.data(), args.project_bias = layer.project_bias.data();
     if (layer.scales) args.factors = layer.factors.data();
     args.out = layer.out.data(), args.out_bias = layer.out_bias.data();

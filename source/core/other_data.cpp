@@ -88,7 +88,12 @@ AttentionData<T>::AttentionData(const File& file, const Json& about, const std::
     layers.push_back(layer_of(file, found[l], at, l == 0));
     attention = std::max(attention, layers[l].width);
   }
-  if (layers[0].project.empty()) columns += 3 * layers[0].width;
+  if (layers[0].project.empty()) {
+    const int64_t least = features + 3 * layers[0].width;
+    columns = shape.size() == 4 ? shape[3] : 0;
+    if (columns < least || columns > least + kLayerLanes)
+      damaged("its splines have other columns than its layers");
+  }
   table = file.numbers<T>(name, {types, types + gated, basis, columns});
 }
 

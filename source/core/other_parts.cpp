@@ -107,8 +107,10 @@ class Attention : public Other<T> {
       args.attention.heads = 1;
       args.attention.width = args.attention.value_width = layer.width;
       args.attention.scale = layer.scale;
-      args.features = of.features, args.normalize = layer.normalize, args.eps = layer.eps;
-      if (!layer.project.empty())
+      args.features = args.columns = of.features, args.normalize = layer.normalize, args.eps = layer.eps;
+      if (layer.project.empty())
+        args.columns = of.columns;
+      else
         args.project = layer.project.data(), args.project_bias = layer.project_bias.data();
       if (!layer.factors.empty()) args.factors = layer.factors.data();
       args.out = layer.out.data(), args.out_bias = layer.out_bias.data();

@@ -165,7 +165,7 @@ def test_layers_in_coordinates_are_the_layers(case, device):
     (tables,) = potential.evaluator()._tables.values()
     first, second, third = tables.layers
     assert (
-        first.project is None and len(first.out) <= 64 and tables.table.shape[3] == 100 + 3 * len(first.out)
+        first.project is None and len(first.out) <= 64 and tables.table.shape[3] == 104 + 3 * len(first.out)
     )
     assert second.factors is not None and len(first.out) < len(second.out) <= 96
     assert third.project.shape[0] == 100 and len(third.out) >= len(second.out)

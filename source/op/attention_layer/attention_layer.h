@@ -14,8 +14,9 @@
 // q, k and v may stand for vectors of more numbers, as coordinates in orthonormal bases of spaces that these
 // do not leave: their lengths are the same, and W_o begins with the basis of v. Then q.k is a sum with
 // `factors`, the cosines of the angles between the bases of q and of k. In the first layer the coordinates
-// are functions of the distance, as g is: without W they stand behind the M columns of g, 3 A of them, and so
-// do the gradients by them.
+// are functions of the distance, as g is: without W they are the last 3 A columns of rows that begin with g,
+// and so are the gradients by them. What columns are between, for rows to begin where memory likes it, does
+// not matter.
 //
 // On the CPU the atom's rows and scores stay in cache from the first product to the last. On a GPU the
 // products with the weights are kernels on rows (gpu_rows.h), between which attention's own run.
@@ -41,7 +42,7 @@ MDOPS_HD int64_t attention_layer_saved(int64_t features, int64_t width, bool fac
 template <class T>
 struct AttentionLayerArgs {
   AttentionArgs<T> attention;  // of one head; q, k and v are not in it
-  int64_t features;            // M
+  int64_t features, columns;   // M; of g, more than M where project is null
   bool normalize;
   T eps;
   const T *project, *project_bias, *out, *out_bias, *norm,
@@ -52,7 +53,8 @@ struct AttentionLayerArgs {
   T* saved;
   const T* grad;  // of the results, (E, M)
 
-  MDOPS_HD int64_t columns() const { return features + (project ? 0 : 3 * attention.width); }
+  // Where q begins in a row of g, without W.
+  MDOPS_HD int64_t parts_begin() const { return columns - 3 * attention.width; }
   MDOPS_HD int64_t kept() const { return attention_layer_saved(features, attention.width, factors); }
 };
 

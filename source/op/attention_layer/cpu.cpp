@@ -75,7 +75,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_layer_backward(
                        norm_bias, factors, gate, switches, absent, plan, max_length);
   const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.features});
   const Tensor kept = input(op, "saved", saved, in.dtype, {in.saved_shape()[0], in.saved_shape()[1]});
-  Tensor grad_g = empty({in.rows, in.columns()}, in.dtype);
+  Tensor grad_g = empty({in.rows, in.columns}, in.dtype);
   Tensor grad_gate = in.gate ? empty({in.rows, 3}, in.dtype) : empty({0}, in.dtype);
   Tensor grad_switch = in.switches ? empty({in.rows}, in.dtype) : empty({0}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {

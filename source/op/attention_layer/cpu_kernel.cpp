@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "attention/passes.h"
 #include "attention_layer/attention_layer.h"
 
@@ -90,7 +92,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
         layer(layer_),
         width(layer.attention.width),
         features(layer.features),
-        columns(layer.columns()),
+        columns(layer.columns),
         wide(padded<T>(width)),
         wide_features(padded<T>(features)),
         saved(layer, this->begin, n) {}
@@ -138,7 +140,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
   // Where the part k of neighbour j stands in rows like g.
   template <class X>
   X* coordinates(X* rows, int k, int64_t j) const {
-    return rows + (this->begin + j) * columns + features + k * width;
+    return rows + (this->begin + j) * columns + layer.parts_begin() + k * width;
   }
 
   // Row j to length 1, if it is to be; 1 / |x|.
@@ -332,7 +334,11 @@ struct LayerPasses : AttentionPasses<T, kGates> {
       else
         for (int64_t j = 0; j < n; ++j) store_row(d[k], j, width, coordinates(result.g, k, j));
     }
-    for (int64_t j = 0; j < n; ++j) store_row(dh, j, features, result.g + (this->begin + j) * columns);
+    for (int64_t j = 0; j < n; ++j) {
+      T* row = result.g + (this->begin + j) * columns;
+      store_row(dh, j, features, row);
+      if (!layer.project) std::fill(row + features, row + layer.parts_begin(), T(0));
+    }
     AttentionResults<T> of_keys{};
     of_keys.gate = result.gate, of_keys.switches = result.switches;
     this->put_sums(sums.row, sums.column, of_keys);

@@ -62,7 +62,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_layer_backward(
   check(op, in);
   const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.features});
   const Tensor kept = input(op, "saved", saved, in.dtype, {in.saved_shape()[0], in.saved_shape()[1]});
-  Tensor grad_g = empty(op, {in.rows, in.columns()}, in.dtype);
+  Tensor grad_g = empty(op, {in.rows, in.columns}, in.dtype);
   Tensor grad_gate = in.gate ? empty(op, {in.rows, 3}, in.dtype) : empty(op, {0}, in.dtype);
   Tensor grad_switch = empty(op, {in.switches ? in.rows : 0}, in.dtype);
   AttentionLayerArgs<float> args = in.args<float>(scale, shift, eps, normalize);

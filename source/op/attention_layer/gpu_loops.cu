@@ -56,7 +56,8 @@ class Layer {
       : gpu_(gpu), limits_(gpu.limits()) {
     const AttentionArgs<float>& a = args.attention;
     r_.rows = gpu.int32_of("g", a.rows), r_.features = static_cast<int>(args.features);
-    r_.columns = static_cast<int>(args.columns());
+    r_.columns = static_cast<int>(args.columns);
+    r_.parts_begin = static_cast<int>(args.parts_begin());
     r_.width = static_cast<int>(a.width), r_.normalize = args.normalize, r_.eps = args.eps;
     r_.project = args.project, r_.project_bias = args.project_bias;
     r_.factors = args.factors, r_.out = args.out, r_.out_bias = args.out_bias;

@@ -31,8 +31,9 @@ constexpr int kLightBlocks = 4;  // a multiprocessor, of kernels without factors
 constexpr int kWidestRow = 128;  // the most features, and the most columns of q, k and v
 
 struct RowArgs {
-  int rows, features, width, columns;  // the last of g
-  int begin, end;                      // of q, k and v, the weights that one launch takes
+  int rows, features, width;
+  int columns, parts_begin;  // of g; where q begins in it, without weights for it
+  int begin, end;            // of q, k and v, the weights that one launch takes
   // Rows from the last of the atoms' offsets on are of no atom, and answered with zeros; with `bad` of
   // attention's kernels, none is.
   const int32_t *last, *bad;
@@ -337,7 +338,7 @@ __global__ void __launch_bounds__(kRowThreads, kLightBlocks) take_kernel(RowArgs
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
       Rows<2 * W> x;
-      const float* const from = p.g + first * p.columns + p.features + part * p.width;
+      const float* const from = p.g + first * p.columns + p.parts_begin + part * p.width;
       load_rows<2 * W>(x, from, p.width, count, p.columns);
       keep_part<2 * W>(x, p, part, first, count);
     }
@@ -503,12 +504,15 @@ __global__ void __launch_bounds__(kRowThreads, kLightBlocks)
     float* const to = result + first * p.columns;
     if (of(there) < count)
       store_zeros<2 * F>(to + of(there) * p.columns, p.features, count - of(there), p.columns);
+    const int between = p.parts_begin - p.features;
+    for (int k = lane_index(); k < between * count; k += kWarp)
+      to[k / between * p.columns + p.features + k % between] = 0;
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
       Rows<2 * W> dx;
       load_rows<2 * W>(dx, d.of[part] + first * p.width, p.width, of(rows));
       part_gradient<2 * W>(dx, p, part, first, of(rows));
-      store_rows<2 * W>(dx, to + p.features + part * p.width, p.width, count, p.columns);
+      store_rows<2 * W>(dx, to + p.parts_begin + part * p.width, p.width, count, p.columns);
     }
   });
 }

@@ -15,7 +15,7 @@ struct LayerInputs {
   Tensor g, offsets, out, out_bias, norm, norm_bias;
   std::optional<Tensor> project, project_bias, factors, gate, switches, absent, plan;
   ScalarType dtype;
-  int64_t rows, features, width, atoms, max_length;
+  int64_t rows, columns, features, width, atoms, max_length;
 
   LayerInputs(const Op& op, const Tensor& g_, const Tensor& offsets_, const std::optional<Tensor>& project_,
               const std::optional<Tensor>& project_bias_, const Tensor& out_, const Tensor& out_bias_,
@@ -26,6 +26,7 @@ struct LayerInputs {
         offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
         dtype(g.scalar_type()),
         rows(g.size(0)),
+        columns(g.size(1)),
         max_length(max_length_) {
     out = input(op, "out_weight", out_, dtype, {kAny, kAny});
     width = out.size(0), features = out.size(1);
@@ -40,7 +41,10 @@ struct LayerInputs {
                    " rows, expected a multiple of " + std::to_string(kLayerLanes));
     }
     if (factors_) factors = input(op, "factors", *factors_, dtype, {width});
-    g = input(op, "g", g_, dtype, {rows, columns()});
+    const int64_t least = features + (project ? 0 : 3 * width);
+    if (columns < least || (project && columns > least))
+      fail(op, "argument `g` has " + std::to_string(columns) + " columns, expected " +
+                   (project ? "" : "at least ") + std::to_string(least));
     out_bias = input(op, "out_bias", out_bias_, dtype, {features});
     norm = input(op, "norm_weight", norm_, dtype, {features});
     norm_bias = input(op, "norm_bias", norm_bias_, dtype, {features});
@@ -64,8 +68,6 @@ struct LayerInputs {
       if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom " + std::to_string(i));
   }
 
-  int64_t columns() const { return features + (project ? 0 : 3 * width); }
-
   std::vector<int64_t> saved_shape() const {
     return {rows, attention_layer_saved(features, width, factors.has_value())};
   }
@@ -81,7 +83,8 @@ struct LayerInputs {
     args.attention.in.gate = gate ? gate->const_data_ptr() : nullptr;
     args.attention.in.switches = switches ? switches->const_data_ptr() : nullptr;
     args.attention.absent = absent ? absent->const_data_ptr<T>() : nullptr;
-    args.features = features, args.normalize = normalize, args.eps = static_cast<T>(eps);
+    args.features = features, args.columns = columns, args.normalize = normalize,
+    args.eps = static_cast<T>(eps);
     args.project = project ? project->const_data_ptr<T>() : nullptr;
     args.project_bias = project_bias ? project_bias->const_data_ptr<T>() : nullptr;
     args.factors = factors ? factors->const_data_ptr<T>() : nullptr;
