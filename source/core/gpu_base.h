@@ -11,7 +11,7 @@
 #include "core/model.h"
 #include "core/threads.h"
 #include "core/weights.h"
-#include "spline_potential/gpu_step.h"
+#include "spline_potential/gpu_args.h"
 
 namespace mdops::core {
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/gpu.h"
+#include "common/math.h"
 #include "core/gpu_memory.h"
 #include "core/limits.h"
 
@@ -20,7 +21,7 @@ struct Verdict {
 };
 
 constexpr int32_t kNone = 0x7fffffff;
-constexpr int kJudgeThreads = 256, kJudgeBlocks = 64;
+constexpr int kJudgeBlocks = 64;
 
 // What is judged of (centers,) atoms; null: not that.
 template <class T>
@@ -32,7 +33,7 @@ struct Judged {
   double cutoff, closest;  // A
 };
 
-__host__ __device__ inline void join(Verdict& to, const Verdict& other) {
+MDOPS_HD void join(Verdict& to, const Verdict& other) {
   to.energy += other.energy;
   if (!(other.nearest >= to.nearest) && to.nearest == to.nearest) to.nearest = other.nearest;
   to.same = other.same < to.same ? other.same : to.same;
@@ -40,34 +41,10 @@ __host__ __device__ inline void join(Verdict& to, const Verdict& other) {
   to.crowded = other.crowded < to.crowded ? other.crowded : to.crowded;
 }
 
-// Always with kJudgeBlocks blocks, so that the sum has one order.
+// Of `centers` atoms by so many limits: kJudgeBlocks verdicts.
 template <class T>
-static __global__ void __launch_bounds__(kJudgeThreads)
-    judge_kernel(Judged<T> p, const Limit* limits, int limit_count, int centers, Verdict* verdicts) {
-  __shared__ Verdict shared[kJudgeThreads];
-  Verdict own{0, p.cutoff, kNone, kNone, kNone};
-  for (int i = blockIdx.x * kJudgeThreads + threadIdx.x; i < centers; i += kJudgeBlocks * kJudgeThreads) {
-    Verdict atom{p.energy ? p.energy[i] : 0, p.cutoff, kNone, kNone, kNone};
-    if (p.nearest) {
-      atom.nearest = static_cast<double>(p.nearest[i]);
-      if (atom.nearest == 0) atom.same = i;
-      if (atom.nearest < p.closest) atom.close = i;
-    }
-    for (int k = 0; k < limit_count; ++k) {
-      const int32_t* const from = p.within + static_cast<int64_t>(i) * p.counts + limits[k].first;
-      int64_t n = 0;
-      for (int t = 0; t < limits[k].count; ++t) n += from[t];
-      if (n > limits[k].places) atom.crowded = i;
-    }
-    join(own, atom);
-  }
-  shared[threadIdx.x] = own;
-  for (int half = kJudgeThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x < half) join(shared[threadIdx.x], shared[threadIdx.x + half]);
-  }
-  if (threadIdx.x == 0) verdicts[blockIdx.x] = shared[0];
-}
+void launch_judge(const Gpu& gpu, const Judged<T>& of, const Limit* limits, int64_t limit_count,
+                  int64_t centers, Verdict* verdicts);
 
 // Judges the atoms of a descriptor, of a model, or of a table.
 class Judge {
@@ -84,8 +61,7 @@ class Judge {
     within_ = of.within, counts_ = of.counts, cutoff_ = of.cutoff;
     nearest_ = of.nearest, is_double_ = sizeof(T) == 8;
     Verdict *const found = verdicts_.resize(kJudgeBlocks), *const here = here_.resize(kJudgeBlocks);
-    gpu.launch(judge_kernel<T>, kJudgeBlocks, kJudgeThreads, 0, of, there_.data(), limits_.size(), centers,
-               found);
+    launch_judge(gpu, of, there_.data(), limits_.size(), centers, found);
     check_cuda(cudaMemcpyAsync(here, found, kJudgeBlocks * sizeof(Verdict), cudaMemcpyDefault, gpu.stream()));
   }
 

@@ -9,9 +9,9 @@
 namespace mdops {
 namespace gpu_attention {
 
-template <int D>
 struct BfloatMemory {
-  static constexpr int kKeys = 128, kStep = 32, kThreads = 2 * 4 * kWarp, kBlocks = D / kBlockColumns;
+  static constexpr int kColumns = kTileWidth;  // of a head, with zeros
+  static constexpr int kKeys = 128, kStep = 32, kThreads = 2 * 4 * kWarp, kBlocks = kColumns / kBlockColumns;
   static constexpr int kKeyBlock = kKeys * kBlockRow, kStepBlock = kStep * kBlockRow;
   static constexpr int kValues = kBlocks * kKeyBlock, kStages = 2 * kValues;
   static constexpr int kGrads = kBlocks * kStepBlock, kStage = 2 * kGrads;  // Q, then G
@@ -21,15 +21,14 @@ struct BfloatMemory {
 };
 
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys.
-template <int D>
-__global__ void __launch_bounds__(BfloatMemory<D>::kThreads, D <= 64 ? 2 : 1)
-    bfloat_backward_kernel(TensorArgs<__nv_bfloat16> p, GradientArgs<__nv_bfloat16> g, Blocks blocks,
-                           Wide wide, float* sums) {
+// T is __nv_bfloat16: as a template it is compiled by the source that launches it, and by no other.
+template <class T>
+__global__ void __launch_bounds__(BfloatMemory::kThreads, 1)
+    bfloat_backward_kernel(TensorArgs<T> p, GradientArgs<T> g, Blocks blocks, Wide wide, float* sums) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using M = BfloatMemory<D>;
-  using T = __nv_bfloat16;
+  using M = BfloatMemory;
   using N = Numbers<T, 1>;
-  constexpr int kStep = M::kStep, kUnits = kStep / 8, kKeys = M::kKeys;
+  constexpr int D = M::kColumns, kStep = M::kStep, kUnits = kStep / 8, kKeys = M::kKeys;
   char* const memory = aligned_memory();
   const TileBlock b = tile_block(p, blocks, nullptr);
   const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp, half = warp / 4;

@@ -232,9 +232,9 @@ class Attention {
       const int64_t each = static_cast<int64_t>(p_.sequences) * p_.heads;
       const Wide all = wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v});
       if constexpr (N::kBfloat) {
-        using Layout = BfloatMemory<D>;
+        using Layout = BfloatMemory;
         if (Layout::kBytes > limits_.shared_bytes) return false;
-        gpu_.launch(bfloat_backward_kernel<D>, each, Layout::kThreads, Layout::kBytes, p_, g,
+        gpu_.launch(bfloat_backward_kernel<T>, each, Layout::kThreads, Layout::kBytes, p_, g,
                     blocks_of(true, kMostWarps, Layout::kBytes), all, sums);
       } else {
         const GroupMemory layout{Gates};

@@ -46,12 +46,7 @@ class Gpu {
   template <class... Parameters, class... Args>
   void launch(void (*kernel)(Parameters...), int64_t blocks, int threads, int64_t shared,
               const Args&... args) const {
-    if (blocks <= 0) return;
-    if (blocks > std::numeric_limits<int32_t>::max()) refuse("too many atoms or pairs for one call");
-    if (shared > kPlainShared) allow_shared(reinterpret_cast<const void*>(kernel), shared);
-    kernel<<<static_cast<unsigned>(blocks), threads, static_cast<size_t>(shared), stream_>>>(
-        fitted<Parameters>(args)...);
-    check(cudaGetLastError());
+    launch_with(nullptr, 0, kernel, blocks, threads, shared, args...);
   }
 
   // The same for a kernel that calls `follow_kernels` (common/early.h): its blocks may begin while the kernel

@@ -199,4 +199,17 @@ inline bool matrices_fit(const GpuNetShape& net) {
   return fit;
 }
 
+// Rows of a net's input, in tiles of one net each, on the way to the net's output and its gradient.
+struct NetArgs {
+  const int32_t* tile_type;  // of each tile: whose net, -1 where no row counts
+  const float* nets;         // (types, net_size), packed
+  int64_t net_size;
+  const double* scale;  // (types,): the gradient is that of scale * output
+  GpuNetShape net;
+  int rows;        // at most, whole tiles: what the arrays below have
+  float* inputs;   // (rows, net.inputs), as InputRow<input_parts> writes them; then their gradient, as floats
+  float* bounds;   // (1 + 2 layers, rows) of the numbers of every product's A: the input's; zeros at first
+  double* output;  // (rows, output_parts): their sum is the output, without its bias
+};
+
 }  // namespace mdops

@@ -43,8 +43,7 @@ class GpuCall : public CudaOp {
     HybridOut out{weight, grad_extra.mutable_data_ptr<float>(), within.mutable_data_ptr<int32_t>(), {}};
     Tensor near_weight = empty(*this, {in.near ? n : 0}, ScalarType::Double);
     if (in.near)
-      out.near = {list_args(first), *in.near, surely_far(*in.near), near_weight.mutable_data_ptr<double>(),
-                  nullptr};
+      out.near = {list_args(first), *in.near, surely_far(*in.near), near_weight.mutable_data_ptr<double>()};
     Tensor memory = empty(*this, {hybrid_bytes(*this, parts, in.widest(), out)}, ScalarType::Byte);
     run_hybrid(*this, parts, in.widest(), out, memory.mutable_data_ptr());
     return {energy, forces, virial, within, nearest, grad_extra, of_atoms, near_weight};

@@ -30,20 +30,28 @@ struct PartForces {
   int first_extra;
   bool ends;          // whether this kernel, the first, writes the energies and what follows
   float* grad_extra;  // (N, extra)
-  NearRows near;
+  const double* c;    // (N,), of atoms that go over to a pair table; null: 0
 };
 
-// The weight of atom i's energy in the forces, which all lanes get: of an atom with a near neighbour the
-// first descriptor's kernel finds c.
+// The weight of atom i's energy in the forces.
 __device__ __forceinline__ double weight_in_forces(const PartForces& h, int i) {
   const double weight = h.weight ? h.weight[i] : 1;
-  if (!h.near.c) return weight;
-  if (!h.ends) return (1 - h.near.c[i]) * weight;
-  if (h.near.nearest[i] >= h.near.far) return weight;
-  const double c = table_row(h.near.list, i) == RowKind::real ? row_weight(h.near.list, h.near.near, i)
-                                                              : not_a_number<double>();
-  if (lane_index() == 0) h.near.c[i] = c;
-  return (1 - c) * weight;
+  return h.c ? (1 - h.c[i]) * weight : weight;
+}
+
+// c of the chunk's atoms with a near neighbour, a warp each.
+static __global__ void __launch_bounds__(kNearThreads, kNearBlocks)
+    near_rows_kernel(StepArgs p, NearRows near) {
+  follow_kernels();
+  __shared__ double room[kNearThreads / kWarp][kNearRoom];
+  const int count = p.near.counts[p.first_row / p.net.rows], warps = gridDim.x * (kNearThreads / kWarp);
+  for (int k = (blockIdx.x * kNearThreads + threadIdx.x) / kWarp; k < count; k += warps) {
+    const int i = p.near.atoms[p.first_row + k];
+    const double c = table_row(near.list, i) == RowKind::real
+                         ? row_weight_with(near.list, near.near, i, room[threadIdx.x / kWarp])
+                         : not_a_number<double>();
+    if (lane_index() == 0) near.c[i] = c;
+  }
 }
 
 // T of a descriptor, and the bound of the rows' features so far.

@@ -8,7 +8,7 @@
 #include "common/gpu.h"
 #include "hybrid_potential/shape.h"
 #include "pair_table/pair_table.h"
-#include "spline_potential/gpu_step.h"
+#include "spline_potential/gpu_args.h"
 
 namespace mdops {
 
@@ -16,9 +16,8 @@ namespace mdops {
 struct NearRows {
   ListArgs list;
   NearArgs near;
-  double far;            // a nearest distance from which on c is 0
-  double* c;             // (N,); null: not asked for
-  const float* nearest;  // (N,), which the step finds
+  double far;  // a nearest distance from which on c is 0
+  double* c;   // (N,); null: not asked for
 };
 
 // What a step has beside the results of each descriptor's arguments.

@@ -10,6 +10,8 @@
 namespace mdops {
 
 constexpr int kHybridParts = 2;  // of float16 in the place of a number (gpu_shape.h)
+// spline_potential/gpu_loops.cu has it.
+extern template void launch_moments<kHybridParts>(const Gpu&, const NetWay&, int64_t, const StepArgs&);
 
 class HybridCall {
  public:
@@ -36,8 +38,6 @@ class HybridCall {
     const StepArgs& p = parts_[widest_];
     const int64_t counts = static_cast<int64_t>(p.atoms) * p.ntypes, all = counts * parts_.size();
     if (!alone()) gpu_.clear(within_, all * 4);
-    if (out_.near.c) gpu_.clear(out_.near.c, int64_t{p.atoms} * 8);
-    if (p.extra_size) gpu_.clear(out_.grad_extra, int64_t{p.atoms} * p.extra_size * 4);
     launch_order(gpu_, p);
     for (int first = 0; first < p.rows; first += p.net.rows) chunk(first);
     if (is_net()) return;
@@ -53,7 +53,10 @@ class HybridCall {
     take_call(space, first);
     take_net(space, way_, first, net_);
     bounds_ = space.take<float>(first.net.rows);
-    out_.near.nearest = first.nearest;
+    if (first.extra_size) first.grad_extra = out_.grad_extra;
+    if (out_.near.c)
+      first.near = {out_.near.c, out_.near.far, space.take<int32_t>(first.rows),
+                    space.take<int32_t>(blocks_for(first.rows, std::max(first.net.rows, 1)))};
     features_.bounds = bounds_, features_.count = features_.first_extra = features_.most_axis = 0;
     if (is_net()) {
       first.within = space.take<int32_t>(static_cast<int64_t>(first.atoms) * first.ntypes);
@@ -100,15 +103,20 @@ class HybridCall {
                      AtomMemory::bytes(p), p, bounds_, &p == parts_.data());
       launch_warps(gpu_, features(), rows, 16 * features_.most_axis, one, features_);
     }
+    if (out_.near.c)
+      gpu_.launch_early(
+          near_rows_kernel,
+          std::min(blocks_for(rows, kNearThreads / kWarp), int64_t{kNearBlocks} * limits_.multiprocessors),
+          kNearThreads, 0, one, out_.near);
     one.net.tile_type = one.tile_net + first / one.tile_rows;
     run_net<kHybridParts>(gpu_, one.net, net_, rows / one.tile_rows, way_.kind);
     if (is_net())
       launch_warps(gpu_, net_end_kernel, rows, 0, one,
-                   PartForces{out_.weight, 0, 0, true, out_.grad_extra, {}});
+                   PartForces{out_.weight, 0, 0, true, out_.grad_extra, nullptr});
     for (size_t k = 0; k < parts_.size() && !is_net(); ++k) {
       const StepArgs& p = parts_[k];
       const PartForces more{out_.weight, features_.parts[k].first, features_.first_extra,
-                            k == 0,      out_.grad_extra,          out_.near};
+                            k == 0,      out_.grad_extra,          out_.near.c};
       launch_warps(gpu_, p.gated ? forces<true>(p) : forces<false>(p), rows, ForceMemory::bytes(p), p, more);
     }
   }

@@ -4,6 +4,7 @@
 // system as failed, and the results of that system become NaN.
 #pragma once
 
+#include "common/early.h"
 #include "common/fixed_point.h"
 #include "pair_table/gpu_loops.h"
 #include "pair_table/gpu_near.h"
@@ -12,13 +13,24 @@ namespace mdops {
 
 // Forces and virials are summed as pairs of integers, so that no result depends on the order of the
 // additions: in units of 2^-8, and what those leave over in units of 2^-44, eV/A or eV; small terms are left
-// over as a whole. A term is refused from 2^30 on: 2^25 of them have room.
+// over as a whole. A term is refused from 2^30 on: 2^25 of them have room, and 2^21 of the small ones of an
+// atom's force.
 constexpr double kTableUnit = 1.0 / (1 << 8), kTableFine = 1.0 / (1LL << 44), kMostTableTerm = 1 << 30;
-constexpr double kSmallTableTerm = 1.0 / (1 << 6);
+constexpr double kSmallTableTerm = 1.0 / (1 << 6), kSmallTableForce = 1.0 / (1 << 2);
+
+// An atom's force is two sectors of memory: the fourth numbers are unused.
+constexpr int kForceColumns = 4;
 
 struct TableSums {
-  int64_t *forces, *of_atoms, *virial;  // (N, 2, 3), (N, 2, 9) or null, (S, 2, 9)
+  int64_t *forces, *of_atoms, *virial;  // (N, 2, kForceColumns), (N, 2, 9) or null, (S, 2, 9)
   int32_t* failed;                      // (S,)
+};
+
+// The atoms of a blend that have weight: those of each kBlendThreads atoms from the first one's place on.
+constexpr int kBlendThreads = 512;
+struct BlendAtoms {
+  int32_t *atoms, *counts;  // (N,), (blocks,)
+  int64_t blocks;
 };
 
 __device__ __forceinline__ double table_sum(const int64_t* parts, int columns) {
@@ -26,9 +38,9 @@ __device__ __forceinline__ double table_sum(const int64_t* parts, int columns) {
 }
 
 // The two integers of a term. Returns false for one that is too large.
-__device__ __forceinline__ bool table_term(double x, int64_t* whole, int64_t* rest) {
+__device__ __forceinline__ bool table_term(double x, double small, int64_t* whole, int64_t* rest) {
   const bool fits = fabs(x) < kMostTableTerm;
-  *whole = fits && !(fabs(x) < kSmallTableTerm) ? __double2ll_rn(x / kTableUnit) : 0;
+  *whole = fits && !(fabs(x) < small) ? __double2ll_rn(x / kTableUnit) : 0;
   *rest = fits ? __double2ll_rn((x - static_cast<double>(*whole) * kTableUnit) / kTableFine) : 0;
   return fits;
 }
@@ -152,6 +164,12 @@ struct VirialAdder {
 
 // What pairs of one atom give to forces and virials.
 struct PairAdder {
+  // Of a warp: what its pairs leave over on their neighbours.
+  struct Memory {
+    int64_t rest[3 * kWarp];
+    int32_t j[kWarp];
+  };
+
   const TableSums& sums;
   int64_t own[6] = {};
   double w[6] = {};  // xx, xy, xz, yy, yz, zz
@@ -161,23 +179,24 @@ struct PairAdder {
 
   // The pair's part of an energy's gradient, g along d.
   __device__ void add(int64_t j, const double* d, double g) {
-    double term[6];
-    for (int a = 0; a < 3; ++a) {
-      int64_t whole, rest;
-      fits &= table_term(g * d[a], &whole, &rest);
-      own[a] += whole, own[3 + a] += rest;
-      if (whole != 0) atomic_add(sums.forces + 6 * j + a, -whole);
-      if (rest != 0) atomic_add(sums.forces + 6 * j + 3 + a, -rest);
-      for (int b = a; b < 3; ++b)
-        w[symmetric_place(3 * a + b)] += term[symmetric_place(3 * a + b)] = -g * d[a] * d[b];
-    }
-    if (!sums.of_atoms) return;
-    for (int k = 0; k < 9; ++k) {
-      int64_t whole, rest;
-      fits &= table_term(term[symmetric_place(k)], &whole, &rest);
-      if (whole != 0) atomic_add(sums.of_atoms + 18 * j + k, whole);
-      if (rest != 0) atomic_add(sums.of_atoms + 18 * j + 9 + k, rest);
-    }
+    int64_t rest[3];
+    add_but_rest(j, d, g, rest);
+    for (int a = 0; a < 3; ++a)
+      if (rest[a] != 0) atomic_add(of_neighbor(j) + a, -rest[a]);
+  }
+
+  // The same of a pair of each lane, none where j < 0. All lanes must call it.
+  __device__ void add_together(int32_t j, const double* d, double g, Memory& memory) {
+    const int lane = lane_index();
+    int64_t rest[3] = {0, 0, 0};
+    if (j >= 0) add_but_rest(j, d, g, rest);
+    for (int a = 0; a < 3; ++a) memory.rest[3 * lane + a] = rest[a];
+    memory.j[lane] = j;
+    __syncwarp();
+    // Consecutive lanes add to one atom's numbers, which are one sector of memory.
+    for (int at = lane; at < 3 * kWarp; at += kWarp)
+      if (memory.rest[at] != 0) atomic_add(of_neighbor(memory.j[at / 3]) + at % 3, -memory.rest[at]);
+    __syncwarp();
   }
 
   // The sums of all lanes. Returns false if a term was too large.
@@ -191,57 +210,186 @@ struct PairAdder {
       if (lane == k) force = sum;
       w[k] = warp_sum(w[k]);
     }
-    if (lane < 6) atomic_add(sums.forces + 6 * i + lane, force);
+    if (lane < 6)
+      atomic_add(sums.forces + 2 * kForceColumns * i + kForceColumns * (lane / 3) + lane % 3, force);
 #pragma unroll
     for (int k = 0; k < 9; ++k)
       if (lane == k) component = w[symmetric_place(k)];
     int64_t whole, rest;
-    fits &= table_term(component, &whole, &rest);
+    fits &= table_term(component, kSmallTableTerm, &whole, &rest);
     virial.add(system, whole, rest);
     return __all_sync(kAllLanes, fits);
   }
+
+ private:
+  // What is left over of the force on a neighbour.
+  __device__ int64_t* of_neighbor(int64_t j) const {
+    return sums.forces + 2 * kForceColumns * j + kForceColumns;
+  }
+
+  __device__ void add_but_rest(int64_t j, const double* d, double g, int64_t (&rest)[3]) {
+    double term[6];
+    for (int a = 0; a < 3; ++a) {
+      int64_t whole;
+      fits &= table_term(g * d[a], kSmallTableForce, &whole, rest + a);
+      own[a] += whole, own[3 + a] += rest[a];
+      if (whole != 0) atomic_add(sums.forces + 2 * kForceColumns * j + a, -whole);
+      for (int b = a; b < 3; ++b)
+        w[symmetric_place(3 * a + b)] += term[symmetric_place(3 * a + b)] = -g * d[a] * d[b];
+    }
+    if (!sums.of_atoms) return;
+    for (int k = 0; k < 9; ++k) {
+      int64_t whole, left;
+      fits &= table_term(term[symmetric_place(k)], kSmallTableTerm, &whole, &left);
+      if (whole != 0) atomic_add(sums.of_atoms + 18 * j + k, whole);
+      if (left != 0) atomic_add(sums.of_atoms + 18 * j + 9 + k, left);
+    }
+  }
 };
 
-// Calls work(t, j, d, r2, of_table, of_near) for the neighbours that the table has or that make the weights.
-template <class Work>
-__device__ __forceinline__ bool each_of_blend(const ListArgs& list, const TableArgs& table,
-                                              const NearArgs& near, int64_t i, const Work& work) {
-  const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
-  return each_neighbor(list, i, [&](int t, int32_t j, const double* d, double r2) {
-    const bool of_table = !table.pair_mask[row + t] && within_cutoff(r2, table.cutoff * table.cutoff);
-    const bool of_near = !near.pair_mask[row + t] && within_cutoff(r2, near.cutoff * near.cutoff);
-    if (of_table || of_near) work(t, j, d, r2, of_table, of_near);
-  });
-}
+// The neighbours of an atom that the table has or that make its weight, of one warp: as many as there is room
+// for are kept.
+class BlendRow {
+ public:
+  static constexpr int kRoom = 160;
+  struct Memory {
+    double d[3][kRoom], r[kRoom], slope[kRoom], w[kRoom];  // r: r^2 at first
+    int32_t j[kRoom], uses[kRoom];
+  };
+
+  __device__ BlendRow(const ListArgs& list, const TableArgs& table, const NearArgs& near, int64_t i,
+                      Memory& memory)
+      : list_(list),
+        table_(table),
+        near_(near),
+        i_(i),
+        pairs_(static_cast<int64_t>(list.types[i]) * list.ntypes),
+        inverse_(1 / near.decay),
+        memory_(memory) {
+    const unsigned before = (1u << lane_index()) - 1;
+    double least2 = INFINITY;
+    whole_ = each_warp_of_neighbors(list, i, [&](int t, int32_t j, const double* d, double r2) {
+      const int uses = uses_of(t, j, r2);
+      const unsigned lanes = __ballot_sync(kAllLanes, uses != 0);
+      const int at = count_ + __popc(lanes & before);
+      if (uses != 0 && at < kRoom) {
+        for (int a = 0; a < 3; ++a) memory.d[a][at] = d[a];
+        memory.r[at] = r2, memory.j[at] = j, memory.uses[at] = uses;
+      }
+      if (uses & kOfNear) least2 = nearest_of(least2, r2);
+      count_ += __popc(lanes);
+    });
+    least_ = sqrt(warp_nearest(least2));
+    __syncwarp();
+  }
+
+  __device__ bool whole() const { return whole_; }
+
+  // Half the sum of the table's energies, of all lanes, and the sums of the distances.
+  __device__ double add_up(NearSums& around) {
+    double energy = 0;
+    around = {least_, 0, 0};
+    const auto add = [&](const Known& of, int uses) {
+      energy += 0.5 * of.u, around.weights += of.w;
+      if (uses & kOfNear) around.weighted += of.w * of.r;  // NaN where there is none
+    };
+    if (count_ <= kRoom) {
+#pragma unroll 1
+      for (int k = lane_index(); k < count_; k += kWarp) {
+        const Known of = known(memory_.uses[k], memory_.r[k]);
+        add(of, memory_.uses[k]);
+        memory_.r[k] = of.r, memory_.slope[k] = of.slope * of.by_r, memory_.w[k] = of.w * of.by_r;
+      }
+    } else {
+      each_neighbor(list_, i_, [&](int t, int32_t j, const double*, double r2) {
+        const int uses = uses_of(t, j, r2);
+        if (uses != 0) add(known(uses, r2), uses);
+      });
+    }
+    __syncwarp();
+    around.weights = warp_sum(around.weights), around.weighted = warp_sum(around.weighted);
+    return warp_sum(energy);
+  }
+
+  // Calls work(j, d, r, du/dr / r, w / r) by all lanes, for a neighbour of each, after `add_up`; j < 0: none.
+  template <class Work>
+  __device__ void each(const Work& work) const {
+    if (count_ <= kRoom) {
+#pragma unroll 1
+      for (int first = 0; first < count_; first += kWarp) {
+        const int k = first + lane_index(), at = k < count_ ? k : 0;
+        const double d[3] = {memory_.d[0][at], memory_.d[1][at], memory_.d[2][at]};
+        work(k < count_ ? memory_.j[at] : -1, d, memory_.r[at], memory_.slope[at], memory_.w[at]);
+      }
+    } else {
+      each_warp_of_neighbors(list_, i_, [&](int t, int32_t j, const double* d, double r2) {
+        const int uses = uses_of(t, j, r2);
+        const Known of = known(uses, r2);
+        work(uses != 0 ? j : -1, d, of.r, of.slope * of.by_r, of.w * of.by_r);
+      });
+    }
+  }
+
+ private:
+  static constexpr int kOfTable = 1, kOfNear = 2;
+
+  // What a pair says: energy and its slope, and the weight of its distance; 0 where it is not for that.
+  struct Known {
+    double r, by_r, u, slope, w;
+  };
+
+  __device__ Known known(int uses, double r2) const {
+    Known of{};
+    of.by_r = rsqrt(r2), of.r = r2 * of.by_r;
+    if (uses & kOfTable) {
+      const PairEnergy pair = pair_energy(table_, pairs_ + uses / 4, of.r);
+      of.u = pair.u, of.slope = pair.slope;
+    }
+    if (uses & kOfNear) of.w = exp((least_ - of.r) * inverse_);
+    return of;
+  }
+
+  // What a neighbour of type t is for, and its type.
+  __device__ int uses_of(int t, int32_t j, double r2) const {
+    if (j < 0) return 0;
+    const bool table = !table_.pair_mask[pairs_ + t] && within_cutoff(r2, table_.cutoff * table_.cutoff);
+    const bool near = !near_.pair_mask[pairs_ + t] && within_cutoff(r2, near_.cutoff * near_.cutoff);
+    return table || near ? (table ? kOfTable : 0) | (near ? kOfNear : 0) | 4 * t : 0;
+  }
+
+  const ListArgs& list_;
+  const TableArgs& table_;
+  const NearArgs& near_;
+  const int64_t i_, pairs_;  // the atom, and the first pair of its type
+  const double inverse_;     // of the decay length
+  Memory& memory_;
+  double least_;
+  int count_ = 0;
+  bool whole_ = true;
+};
+
+// Of a warp that works on atoms of a blend.
+struct BlendMemory {
+  BlendRow::Memory row;
+  PairAdder::Memory pairs;
+};
 
 // The energy of atom i in a blend, and what it gives to the sums: that of its pairs, and the weight's slope
 // times the difference of energies.
 __device__ __forceinline__ double blended_atom(const ListArgs& list, const TableArgs& table,
                                                const GpuTableTask& task, int64_t i, double weight,
-                                               PairAdder& adder, bool* good) {
-  const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
-  const NearArgs& near = task.near;
-  double energy = 0;
-  RunningSums around(near.decay);
-  *good &= each_of_blend(list, table, near, i,
-                         [&](int t, int32_t, const double*, double r2, bool of_table, bool of_near) {
-                           const double r = sqrt(r2);
-                           if (of_table) energy += 0.5 * pair_energy(table, row + t, r).u;
-                           if (of_near) around.add(r);
-                         });
-  energy = warp_sum(energy);
-  around.join();
-  const double least = around.sums.least, mean = around.sums.mean(), inverse = around.inverse;
+                                               BlendMemory& memory, PairAdder& adder, bool* good) {
+  BlendRow row(list, table, task.near, i, memory.row);
+  *good &= row.whole();
+  NearSums around;
+  const double energy = row.add_up(around), mean = around.mean(), inverse = 1 / task.near.decay;
   const double slope =
-      (energy - task.other[i]) * weight_at(near, mean).slope / around.sums.weights;  // dE/ds by a weight
-  each_of_blend(list, table, near, i,
-                [&](int t, int32_t j, const double* d, double r2, bool of_table, bool of_near) {
-                  const double by_r = rsqrt(r2), r = r2 * by_r;
-                  double g = of_table ? 0.5 * weight * pair_energy(table, row + t, r).slope : 0;
-                  if (of_near && slope != 0)
-                    g += mean_slope(slope * exp((least - r) * inverse), r, mean, inverse);
-                  if (g != 0) adder.add(j, d, g * by_r);
-                });
+      (energy - task.other[i]) * weight_at(task.near, mean).slope / around.weights;  // dE/ds by a weight
+  row.each([&](int32_t j, const double* d, double r, double of_table, double w) {
+    double g = 0.5 * weight * of_table;
+    if (w != 0 && slope != 0) g += mean_slope(slope * w, r, mean, inverse);
+    adder.add_together(j, d, g, memory.pairs);
+  });
   return energy;
 }
 
@@ -267,44 +415,133 @@ __device__ __forceinline__ double table_atom(const ListArgs& list, const TableAr
   return warp_sum(energy);
 }
 
-// A warp an atom of the `per_block` of a block; of a blend those without weight are answered at once.
-template <bool Blends>
+// Writes what is said of an atom, by a lane.
+__device__ __forceinline__ void end_atom(const ListArgs& list, const TableSums& sums,
+                                         const GpuTableResults& out, int64_t i, double energy, double least,
+                                         bool good, RowKind kind) {
+  out.energy[i] = good ? energy : not_a_number<double>();
+  out.nearest[i] = kind == RowKind::wrong ? not_a_number<double>() : least;
+  const int system = list.batch[i];
+  if (!good && system >= 0 && system < list.systems) sums.failed[system] = 1;
+}
+
+// By a lane: the answer for an atom that gives nothing. Returns whether it does give something.
+__device__ __forceinline__ bool answer_idle(const ListArgs& list, const TableArgs& table,
+                                            const GpuTableResults& out, int64_t i, double energy,
+                                            const double* weight) {
+  out.energy[i] = energy, out.nearest[i] = table.cutoff;
+  for (int t = 0; t < list.ntypes; ++t) out.within[i * list.ntypes + t] = 0;
+  return !(weight && weight[i] == 0);
+}
+
+// A warp an atom of the `per_block` of a block.
 static __global__ void __launch_bounds__(kBusyThreads, 5)
-    table_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, GpuTableResults out,
+    table_kernel(ListArgs list, TableArgs table, const double* weights, TableSums sums, GpuTableResults out,
                  int per_block) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * per_block, end = first + per_block;
   VirialAdder virial(sums);
-  const auto answer_idle = [&](int64_t i) {
-    out.energy[i] = Blends && task.sums.forces ? task.other[i] : 0, out.nearest[i] = table.cutoff;
-    for (int t = 0; t < list.ntypes; ++t) out.within[i * list.ntypes + t] = 0;
-    return !(Blends && task.weight && task.weight[i] == 0);
-  };
+  const auto is_busy = [&](int64_t i) { return answer_idle(list, table, out, i, 0, nullptr); };
   const auto answer = [&](int64_t i) {
-    const double weight = task.weight ? task.weight[i] : 1;
+    const double weight = weights ? weights[i] : 1;
     const RowKind kind = table_row(list, i);
     double energy = 0, least = table.cutoff;
     bool good = kind != RowKind::wrong && weight == weight;
     if (kind == RowKind::real) {
       PairAdder adder(sums);
-      if constexpr (Blends)
-        energy = blended_atom(list, table, task, i, weight, adder, &good);
-      else
-        energy = table_atom(list, table, i, weight, out, adder, &least, &good);
+      energy = table_atom(list, table, i, weight, out, adder, &least, &good);
       good &= adder.finish(i, list.batch[i], virial);
     }
-    if (lane_index() != 0) return;
-    if (Blends && task.sums.forces) energy = (1 - weight) * task.other[i] + weight * energy;
-    out.energy[i] = good ? energy : not_a_number<double>();
-    out.nearest[i] = kind == RowKind::wrong ? not_a_number<double>() : least;
-    const int system = list.batch[i];
-    if (!good && system >= 0 && system < list.systems) sums.failed[system] = 1;
+    if (lane_index() == 0) end_atom(list, sums, out, i, energy, least, good, kind);
   };
-  each_busy(first, end < list.atoms ? end : list.atoms, answer_idle, answer);
+  each_busy(first, end < list.atoms ? end : list.atoms, is_busy, answer);
+  virial.finish();
+}
+
+// Of a blend: clears the sums, answers the atoms without weight, and lists the others of its block.
+static __global__ void __launch_bounds__(kBlendThreads)
+    blend_begin_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, BlendAtoms busy,
+                       GpuTableResults out) {
+  follow_kernels();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlendThreads + threadIdx.x;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * kBlendThreads;
+  const auto clear = [&](auto* numbers, int64_t count) {
+    for (int64_t k = i; k < count; k += threads) numbers[k] = 0;
+  };
+  clear(sums.forces, 2 * kForceColumns * list.atoms);
+  if (sums.of_atoms) clear(sums.of_atoms, 18 * list.atoms);
+  clear(sums.virial, 18 * list.systems);
+  clear(sums.failed, list.systems);
+  const bool mine =
+      i < list.atoms && answer_idle(list, table, out, i, task.sums.forces ? task.other[i] : 0, task.weight);
+  constexpr int kWarps = kBlendThreads / kWarp;
+  __shared__ int32_t of_warp[kWarps];
+  const int lane = lane_index(), warp = threadIdx.x / kWarp;
+  const unsigned lanes = __ballot_sync(kAllLanes, mine);
+  if (lane == 0) of_warp[warp] = __popc(lanes);
+  __syncthreads();
+  int before = 0, all = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) before += of_warp[w];
+    all += of_warp[w];
+  }
+  if (mine)
+    busy.atoms[i - threadIdx.x + before + __popc(lanes & ((1u << lane) - 1))] = static_cast<int32_t>(i);
+  if (threadIdx.x == 0) busy.counts[blockIdx.x] = all;
+}
+
+// The n-th of the listed atoms, or -1. All lanes must call it.
+__device__ __forceinline__ int64_t busy_atom(const BlendAtoms& busy, int64_t n) {
+  const int lane = lane_index();
+  for (int64_t block = 0; block < busy.blocks; block += kWarp) {
+    const int own = block + lane < busy.blocks ? busy.counts[block + lane] : 0;
+    int sum = own;
+    for (int d = 1; d < kWarp; d *= 2) {
+      const int more = __shfl_up_sync(kAllLanes, sum, d);
+      if (lane >= d) sum += more;
+    }
+    const unsigned beyond = __ballot_sync(kAllLanes, n < sum);
+    if (beyond != 0) {
+      const int lane_of_it = __ffs(beyond) - 1;
+      const int64_t at =
+          (block + lane_of_it) * kBlendThreads + n - __shfl_sync(kAllLanes, sum - own, lane_of_it);
+      return busy.atoms[at];
+    }
+    n -= __shfl_sync(kAllLanes, sum, kWarp - 1);
+  }
+  return -1;
+}
+
+// A warp an atom of a blend that has weight.
+static __global__ void __launch_bounds__(kNearThreads, kNearBlocks)
+    blend_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, BlendAtoms busy,
+                 GpuTableResults out) {
+  follow_kernels();
+  constexpr int kWarps = kNearThreads / kWarp;
+  static_assert(kNearThreads == kBusyThreads);  // which VirialAdder counts with
+  __shared__ BlendMemory memory[kWarps];
+  const int warp = threadIdx.x / kWarp;
+  VirialAdder virial(sums);
+  for (int64_t n = static_cast<int64_t>(blockIdx.x) * kWarps + warp;; n += int64_t{gridDim.x} * kWarps) {
+    const int64_t i = busy_atom(busy, n);
+    if (i < 0) break;
+    const double weight = task.weight ? task.weight[i] : 1;
+    const RowKind kind = table_row(list, i);
+    double energy = 0;
+    bool good = kind != RowKind::wrong && weight == weight;
+    if (kind == RowKind::real) {
+      PairAdder adder(sums);
+      energy = blended_atom(list, table, task, i, weight, memory[warp], adder, &good);
+      good &= adder.finish(i, list.batch[i], virial);
+    }
+    if (task.sums.forces) energy = (1 - weight) * task.other[i] + weight * energy;
+    if (lane_index() == 0) end_atom(list, sums, out, i, energy, table.cutoff, good, kind);
+  }
   virial.finish();
 }
 
 // The sums as numbers.
 static __global__ void table_end_kernel(ListArgs list, TableSums sums, OtherSums other, GpuTableResults out) {
+  follow_kernels();
   const int64_t k = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const double nan = not_a_number<double>();
   const auto failed = [&](int64_t i) {
@@ -313,7 +550,7 @@ static __global__ void table_end_kernel(ListArgs list, TableSums sums, OtherSums
   };
   if (k < 3 * list.atoms) {
     const bool bad = failed(k / 3);
-    const double force = table_sum(sums.forces + k / 3 * 6 + k % 3, 3);
+    const double force = table_sum(sums.forces + 2 * kForceColumns * (k / 3) + k % 3, kForceColumns);
     out.forces[k] = bad ? nan : other.forces ? other.forces[k] + force : force;
     if (bad && k % 3 == 0) out.energy[k / 3] = nan;
   }

@@ -7,6 +7,9 @@
 
 namespace mdops {
 
+// Warps that work on an atom with a near neighbour each: threads of a block, and blocks of a multiprocessor.
+constexpr int kNearThreads = 128, kNearBlocks = 5;
+
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
   for (int d = kWarp / 2; d > 0; d /= 2) value += __shfl_xor_sync(kAllLanes, value, d);
@@ -24,12 +27,12 @@ __device__ __forceinline__ RowKind table_row(const ListArgs& list, int64_t i) {
   return row_kind(list.types[i], list.ntypes, list.counts + i * list.ntypes, list.list_width);
 }
 
-// Calls work(slot, j, d, r2) for neighbours of atom i in the slots [begin, end), a lane each. The reads of
-// two positions are under way at once, and those of the next two places of the list. Returns false where the
-// list names an atom that is not there.
+// Calls work(slot, j, d, r2) by all lanes for a warp of slots after the other of the slots [begin, end) of
+// atom i; j < 0: a lane has no neighbour. The reads of `kAtOnce` positions are under way at once, and those
+// of as many next places of the list. Returns false where the list names an atom that is not there.
 template <class Work>
-__device__ __forceinline__ bool each_slot(const ListArgs& list, int64_t i, int64_t begin, int64_t end,
-                                          const Work& work) {
+__device__ __forceinline__ bool each_warp_of_slots(const ListArgs& list, int64_t i, int64_t begin,
+                                                   int64_t end, const Work& work) {
   constexpr int kAtOnce = 2;
   const double *xi = list.positions + 3 * i, *cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
   bool whole = true;
@@ -44,7 +47,8 @@ __device__ __forceinline__ bool each_slot(const ListArgs& list, int64_t i, int64
     }
   };
   read(begin + lane_index());
-  for (int64_t slot = begin + lane_index(); slot < end; slot += kAtOnce * kWarp) {
+  for (int64_t first = begin; first < end; first += kAtOnce * kWarp) {
+    const int64_t slot = first + lane_index();
     int32_t j[kAtOnce], image[kAtOnce];
     double x[kAtOnce][3];
 #pragma unroll
@@ -56,13 +60,21 @@ __device__ __forceinline__ bool each_slot(const ListArgs& list, int64_t i, int64
     read(slot + kAtOnce * kWarp);
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      if (j[k] < 0) continue;
       double d[3];
       displacement(xi, x[k], cell, image[k], d);
       work(slot + k * kWarp, j[k], d, d[0] * d[0] + d[1] * d[1] + d[2] * d[2]);
     }
   }
   return whole;
+}
+
+// The same for a lane's own neighbours.
+template <class Work>
+__device__ __forceinline__ bool each_slot(const ListArgs& list, int64_t i, int64_t begin, int64_t end,
+                                          const Work& work) {
+  return each_warp_of_slots(list, i, begin, end, [&](int64_t slot, int32_t j, const double* d, double r2) {
+    if (j >= 0) work(slot, j, d, r2);
+  });
 }
 
 // Calls work(t, j, d, r2, masked) for the neighbours within the cutoff, and after each type with neighbours
@@ -86,18 +98,28 @@ __device__ __forceinline__ bool each_of_row(const ListArgs& list, const bool* pa
   return __all_sync(kAllLanes, whole);
 }
 
-// Calls work(t, j, d, r2) for all neighbours of an atom, whatever their types. Returns as `each_of_row`.
+// Calls work(t, j, d, r2) by all lanes for a warp of neighbours of an atom after the other, whatever their
+// types; j < 0: a lane has none. Returns as `each_of_row`.
 template <class Work>
-__device__ __forceinline__ bool each_neighbor(const ListArgs& list, int64_t i, const Work& work) {
+__device__ __forceinline__ bool each_warp_of_neighbors(const ListArgs& list, int64_t i, const Work& work) {
   const int32_t* counts = list.counts + i * list.ntypes;
   const int64_t first = i * list.list_width;
   int count = 0;
   for (int t = 0; t < list.ntypes; ++t) count += counts[t];
   SlotTypes types(counts, list.ntypes);
-  const bool whole = each_slot(
-      list, i, first, first + count,
-      [&](int64_t slot, int32_t j, const double* d, double r2) { work(types.of(slot - first), j, d, r2); });
+  const bool whole = each_warp_of_slots(list, i, first, first + count,
+                                        [&](int64_t slot, int32_t j, const double* d, double r2) {
+                                          work(j < 0 ? -1 : types.of(slot - first), j, d, r2);
+                                        });
   return __all_sync(kAllLanes, whole);
+}
+
+// The same for a lane's own neighbours.
+template <class Work>
+__device__ __forceinline__ bool each_neighbor(const ListArgs& list, int64_t i, const Work& work) {
+  return each_warp_of_neighbors(list, i, [&](int t, int32_t j, const double* d, double r2) {
+    if (j >= 0) work(t, j, d, r2);
+  });
 }
 
 // The sums of c's mean, as neighbours come. Which distance is taken off all of them does not matter to the
@@ -136,6 +158,41 @@ __device__ __forceinline__ double row_weight(const ListArgs& list, const NearArg
   if (!whole) return not_a_number<double>();
   around.join();
   return around.sums.weights == 0 ? 0 : weight_at(near, around.sums.mean()).c;  // 0: there is no neighbour
+}
+
+// The same, with room for the neighbours that count, of one warp: most are too far to have a weight, and
+// loops as small as can be do best, as instructions have to come, too.
+constexpr int kNearRoom = 192;
+__device__ __forceinline__ double row_weight_with(const ListArgs& list, const NearArgs& near, int64_t i,
+                                                  double* room) {
+  const bool* mask = near.pair_mask + static_cast<int64_t>(list.types[i]) * list.ntypes;
+  const double inverse = 1 / near.decay, cutoff2 = near.cutoff * near.cutoff;
+  const unsigned before = (1u << lane_index()) - 1;
+  double least2 = INFINITY;
+  int count = 0;
+  const bool whole = each_warp_of_neighbors(list, i, [&](int t, int32_t j, const double*, double r2) {
+    const bool counts = j >= 0 && !mask[j < 0 ? 0 : t] && within_cutoff(r2, cutoff2);
+    const unsigned lanes = __ballot_sync(kAllLanes, counts);
+    const int at = count + __popc(lanes & before);
+    if (counts && at < kNearRoom) room[at] = r2;
+    if (counts) least2 = nearest_of(least2, r2);
+    count += __popc(lanes);
+  });
+  if (!whole) return not_a_number<double>();
+  if (count > kNearRoom) return row_weight(list, near, i);
+  NearSums around{sqrt(warp_nearest(least2)), 0, 0};
+  const double reach = around.reach(near.decay);
+  __syncwarp();
+#pragma unroll 1
+  for (int k = lane_index(); k < count; k += kWarp) {
+    const double r2 = room[k];
+    if (r2 > reach * reach) continue;
+    const double r = sqrt(r2), w = exp((around.least - r) * inverse);
+    around.weights += w, around.weighted += w * r;
+  }
+  __syncwarp();
+  around.weights = warp_sum(around.weights), around.weighted = warp_sum(around.weighted);
+  return around.weights == 0 ? 0 : weight_at(near, around.mean()).c;  // 0: there is no neighbour
 }
 
 }  // namespace mdops

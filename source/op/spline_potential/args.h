@@ -1,5 +1,5 @@
 // What an inference step is given, for both devices. Each adds what its kernels work with: PotentialArgs
-// (spline_potential.h) and StepArgs (gpu_step.h).
+// (spline_potential.h) and StepArgs (gpu_args.h).
 #pragma once
 
 #include <cstdint>

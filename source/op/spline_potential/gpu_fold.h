@@ -1,7 +1,8 @@
 // The first layer's weights in the order of the features.
 #pragma once
 
-#include "spline_potential/gpu_step.h"
+#include "common/rows.h"
+#include "spline_potential/gpu_args.h"
 
 namespace mdops {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/gpu.h"
-#include "spline_potential/gpu_step.h"
+#include "spline_potential/gpu_args.h"
 #include "spline_potential/spline_potential.h"
 
 namespace mdops {

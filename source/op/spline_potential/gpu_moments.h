@@ -380,6 +380,7 @@ __device__ __forceinline__ float form_t(const StepArgs& p, int i, int64_t row, c
     if (lane == 0) fail_system_of(p, i), p.nearest[i] = not_a_number<float>();
     for (int t = lane; t < p.ntypes; t += kWarp) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
   }
+  if (lane == 0) list_near(p, i);
   for (int w = lane; w < p.words(); w += kWarp) p.touched[row * p.words() + w] = m.touched[w];
   const int count = list_rows(m.touched, p.words(), m.rows);
   const float* table = table_of(p, type);

@@ -145,7 +145,9 @@ void launch_forces_of(const Gpu& gpu, int64_t rows, const StepArgs& p) {
   else
     launch_warps(gpu, forces_kernel<Gated, Virials>, rows, bytes, p);
 }
-inline void launch_forces(const Gpu& gpu, int64_t rows, const StepArgs& p) {
+// A template, so that only sources that call it compile its kernels.
+template <class = void>
+void launch_forces(const Gpu& gpu, int64_t rows, const StepArgs& p) {
   if (p.gated)
     p.atom_virial ? launch_forces_of<true, true>(gpu, rows, p) : launch_forces_of<true, false>(gpu, rows, p);
   else

@@ -1,5 +1,5 @@
-// What the kernels of the inference step on a GPU read and write, and the order of the atoms: rows sorted by
-// type, each net's rows filled up to whole tiles, so that a tile of the fitting net has one set of weights.
+// The first and last kernels of the inference step on a GPU, and the order of the atoms: rows sorted by type,
+// each net's rows filled up to whole tiles, so that a tile of the fitting net has one set of weights.
 //
 // Nothing here is looked at by the host. What is wrong with an input, or too large for the sums, marks its
 // system as failed, and the results of that system become NaN.
@@ -12,107 +12,9 @@
 #include "common/rows.h"
 #include "gemm/gpu_run.h"
 #include "spline_moment/gpu_moments.h"
-#include "spline_potential/args.h"
+#include "spline_potential/gpu_args.h"
 
 namespace mdops {
-
-// Forces and virials are summed as integers, so that no result depends on the order of the additions: in
-// units of 2^-36 eV/A (1.5e-11) and 2^-32 eV. An atom's force has 2^27 eV/A of room: a pair's beyond 2^17, or
-// beyond what as many pairs as a row holds could add up to from both sides, is refused. An atom's virial is
-// refused from 2^30 eV on; where those of atoms are asked for, as sums over the pairs that lead to them, a
-// pair's is from 2^30 eV over a row's places on. A system's is summed in two integers, of which none can
-// overflow.
-constexpr double kForceUnit = 1.0 / (1LL << 36), kVirialUnit = 1.0 / (1LL << 32);
-constexpr float kMostForce = 131072.0f, kMostForceOfRow = 1 << 26;
-constexpr double kMostVirial = 1 << 30;
-
-// The integers of a system's virial: nine sums of high parts, in 2^32 units, and nine of the low 32 bits.
-constexpr int kVirialSums = 18;
-
-MDOPS_HD int64_t virial_part(int64_t value, int part) {
-  return part < 9 ? value >> 32 : value & 0xffffffff;
-}
-
-MDOPS_HD double virial_sum(int64_t high, int64_t low) {
-  high += low >> 32, low &= 0xffffffff;
-  if (high >= -(int64_t{1} << 30) && high < int64_t{1} << 30)  // one integer holds it: rounded once
-    return static_cast<double>(high * (int64_t{1} << 32) + low) * kVirialUnit;
-  return static_cast<double>(high) + static_cast<double>(low) * kVirialUnit;
-}
-
-// A position on 32 bytes: one sector of memory.
-struct alignas(32) Place {
-  double x[3], unused;
-};
-
-// D[l][k] for l < M2 and k >= l as the net's input: row after row of l, k from 4 floor(l / 4) on, so that
-// every row starts and ends on four numbers. The entries k < l have no weight. Then come the `extra` inputs,
-// then zeros.
-struct Features {
-  int width, axis;  // M rounded up to 4, and M2
-
-  MDOPS_HD Features(int m, int m2) : width(round_up(m, 4)), axis(m2) {}
-  static MDOPS_HD int first(int l) { return l & ~3; }
-  // Where D[l][k = 0] would stand: the row's numbers are at row(l) + k.
-  MDOPS_HD int row(int l) const {
-    const int g = l / 4;
-    return 4 * (g * width - 2 * g * (g - 1)) + (l % 4) * (width - 4 * g) - 4 * g;
-  }
-  MDOPS_HD int count() const { return row(axis - 1) + width; }
-};
-
-// Sizes of the descriptor. A library that is rebuilt for a model has them as constants, as those of the
-// tables.
-struct StepSizes {
-#ifdef MDOPS_MODEL_WIDTH
-  static constexpr int extra_size = MDOPS_MODEL_EXTRA;
-  static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
-  int unused_sizes[3];
-#else
-  int extra_size, width, axis;
-#endif
-};
-
-// What all kernels of a step take. The results are the op's (docs/ops.md).
-struct StepArgs : StepInputs<float, int>, StepSizes {
-  bool plain;                     // D = T's first row, T_< being (1, 0, 0, 0), and axis 1
-  float most_force, most_virial;  // of a pair
-
-  double* energy;
-  double* forces;
-  double* virial;
-  double* atom_virial;  // null: not asked for
-  int32_t* within;
-  float* nearest;
-
-  // For the whole call.
-  Place* at;             // (atoms,)
-  int64_t* atom_sums;    // (atoms, atom_numbers()): the force, in kForceUnit, and the virial, in kVirialUnit
-  int64_t* virial_sums;  // (systems, kVirialSums)
-  int32_t* type_counts;  // (blocks of kOrderBlock atoms, ntypes)
-  int32_t* row_atom;     // (rows,): -1 in the rows that fill up a tile
-  int32_t* tile_net;     // (tiles,): -1 where there are no atoms
-  int32_t* failed;       // (systems,)
-  int rows, tile_rows;
-
-  // For the chunk of rows [first_row, first_row + net.rows): row after row.
-  int first_row, output_parts;
-  float4* pairs;      // (net.rows, list_width): pair vector, and the neighbour's index as an integer
-  uint32_t* touched;  // (net.rows, words): first rows of the moments that neighbours add to, a bit each
-  float* t;           // (net.rows, 4, table_width)
-  NetArgs net;        // its input is D and the extra inputs
-  int64_t out_bias;   // of a packed net
-
-  // A sector of memory each: the force, and the rows of the virial, if that is asked for. Of four the last is
-  // unused.
-  MDOPS_HD int atom_numbers() const { return atom_virial ? 16 : 4; }
-  MDOPS_HD Features features() const { return {width, axis}; }
-  MDOPS_HD int words() const { return (moment_rows() + 31) / 32; }
-  __device__ Normalisation<float> normalisation(int type) const {
-    if (plain) return ones(mean[type], std[2 * type], std[2 * type + 1]);
-    return normalised(mean[type], std[2 * type], std[2 * type + 1]);
-  }
-};
 
 constexpr int kOrderBlock = 1024;
 constexpr int kAtomThreads = 256;  // at most, where a warp works on an atom
@@ -149,6 +51,13 @@ __device__ __forceinline__ bool is_real(const StepArgs& p, int type) {
   return type >= 0 && type < p.ntypes;
 }
 
+// For the lane that has written an atom's nearest distance: lists the atom, if it has a near neighbour or
+// NaN.
+__device__ __forceinline__ void list_near(const StepArgs& p, int i) {
+  if (!p.near.c || p.nearest[i] >= p.near.far) return;
+  p.near.atoms[p.first_row + atomicAdd(p.near.counts + p.first_row / p.net.rows, 1)] = i;
+}
+
 // Clears what is summed, copies the positions, and counts this block's atoms of each type.
 __device__ __forceinline__ void begin_block(const StepArgs& p, int32_t* type_count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -164,6 +73,12 @@ __device__ __forceinline__ void begin_block(const StepArgs& p, int32_t* type_cou
   for (int k = i; k < kVirialSums * p.systems; k += threads) p.virial_sums[k] = 0;
   for (int k = i; k < p.systems; k += threads) p.failed[k] = 0;
   for (int k = i; k < p.rows; k += threads) p.row_atom[k] = -1;
+  if (p.grad_extra)
+    for (int64_t k = i; k < int64_t{p.extra_size} * p.atoms; k += threads) p.grad_extra[k] = 0;
+  if (p.near.c) {
+    for (int k = i; k < p.atoms; k += threads) p.near.c[k] = 0;
+    for (int64_t k = i; k * p.net.rows < p.rows; k += threads) p.near.counts[k] = 0;
+  }
   __syncthreads();
 }
 

@@ -1,10 +1,12 @@
 // The inference step on a GPU as a table: how a library that is rebuilt for one model answers the op.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstring>
 
 #include "common/kernel_table.h"
-#include "spline_potential/gpu_run.h"
+#include "spline_potential/gpu_args.h"
 
 namespace mdops {
 

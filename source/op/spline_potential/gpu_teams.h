@@ -165,6 +165,7 @@ __device__ __forceinline__ void team_t(const StepArgs& p, int i, int64_t row,
     }
     if (lane == 0 && all_good) p.nearest[i] = sqrtf(nearest);
     if (!all_good) fail_atom(p, i);
+    if (lane == 0) list_near(p, i);
   }
   memories.add_up(
       p.moment_rows(), [](const TeamMemory& of, int k) { return of.own.moments[k]; },

@@ -4,6 +4,7 @@
 
 namespace mdops {
 
+extern template void launch_forces<>(const Gpu&, int64_t, const StepArgs&);  // gpu_loops.cu has it
 template void run_net<1>(const Gpu&, const NetArgs&, const NetMemory&, int64_t, NetWay::Kind);
 template struct FusedStep<1>;
 

@@ -1,6 +1,7 @@
 // The kernels of the inference step for one model and one chip, as a library of their own: what mdops.jit
 // compiles.
 #include "gemm/gpu_net.h"
+#include "spline_potential/gpu_run.h"
 #include "spline_potential/gpu_table.h"
 
 namespace mdops {
