@@ -140,6 +140,11 @@ class Neighbors(NamedTuple):
     fused: bool
 
 
+def _bias(layer: Layer) -> torch.Tensor:
+    """Zeros where there is none."""
+    return layer.weight.new_zeros(layer.weight.shape[1]) if layer.bias is None else layer.bias
+
+
 class AttentionLayer(nn.Module):
     """g_j <- norm(g_j + W_o o_j + b_o) with o of `mdops.ops.neighbor_attention`, q, k, v = g W_in + b_in."""
 
@@ -156,22 +161,11 @@ class AttentionLayer(nn.Module):
     def forward(self, g: torch.Tensor, near: Neighbors) -> torch.Tensor:
         """(E, M), of rows of the neighbours."""
         if near.fused:
-            return attention_layer(
-                g,
-                near.offsets,
-                self.weights(),
-                directions=near.directions,
-                switch=near.switch,
-                empty=near.empty,
-                scale=self.scale,
-                eps=self.eps,
-                normalize=self.normalize,
-                plan=near.plan,
-            )
+            return self.as_one_op(g, near, self.weights())
         # Three products instead of one: their results are contiguous, as attention wants them.
-        w = self.weights()
-        parts = zip(w.project.chunk(3, dim=1), w.project_bias.chunk(3), strict=True)
-        q, k, v = (torch.addmm(bias, g, weight)[:, None] for weight, bias in parts)
+        weight, bias = self._projection()
+        parts = zip(weight.chunk(3, dim=1), bias.chunk(3), strict=True)
+        q, k, v = (torch.addmm(b, g, w)[:, None] for w, b in parts)
         if self.normalize:
             q, k, v = unit(q), unit(k), unit(v)
         o = neighbor_attention(
@@ -188,16 +182,28 @@ class AttentionLayer(nn.Module):
         )
         return self._normed(g + self.out(o[:, 0]))
 
+    def as_one_op(self, g: torch.Tensor, near: Neighbors, weights: AttentionWeights) -> torch.Tensor:
+        """The same, with `weights` of the layer or of coordinates behind g."""
+        return attention_layer(
+            g,
+            near.offsets,
+            weights,
+            directions=near.directions,
+            switch=near.switch,
+            empty=near.empty,
+            scale=self.scale,
+            eps=self.eps,
+            normalize=self.normalize,
+            plan=near.plan,
+        )
+
     def weights(self) -> AttentionWeights:
         """Of the layer; zeros in the place of biases that are not there."""
+        out = self.out
+        return AttentionWeights(*self._projection(), out.weight, _bias(out), self.norm_weight, self.norm_bias)
 
-        def bias(layer: Layer) -> torch.Tensor:
-            return layer.weight.new_zeros(layer.weight.shape[1]) if layer.bias is None else layer.bias
-
-        project, out = self.project, self.out
-        return AttentionWeights(
-            project.weight, bias(project), out.weight, bias(out), self.norm_weight, self.norm_bias
-        )
+    def _projection(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.project.weight, _bias(self.project)
 
     def of_padding(self, g: torch.Tensor) -> torch.Tensor:
         """(..., M), of the rows of empty places, whose p are zero."""
