@@ -8,12 +8,16 @@ from mdops.ops import moment_product
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.parametrize("shared", [None, "99000"])
 @pytest.mark.parametrize("is_sorted", [True, False])
 @pytest.mark.parametrize(
     ("atoms", "basis", "width", "tables"),
     [(1, 1, 1, 1), (7, 3, 2, 2), (33, 17, 31, 2), (257, 50, 101, 3), (1500, 45, 100, 2), (9000, 21, 36, 4)],
 )
-def test_moments_times_tables_and_back(atoms, basis, width, tables, is_sorted):
+def test_moments_times_tables_and_back(atoms, basis, width, tables, is_sorted, shared, monkeypatch):
+    """Also where a GPU has less shared memory."""
+    if shared:
+        monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", shared)
     gen = torch.Generator().manual_seed(atoms)
 
     def random(*shape):

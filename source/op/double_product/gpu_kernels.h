@@ -211,12 +211,7 @@ __device__ __forceinline__ void multiply_stage(const double* shared,
   const double* const rows = shared + (warp / T::kColWarps * 16 * RowUnits + g) * kStageDepth;
   const double* const cols = shared + T::kA;
   const int col = warp % T::kColWarps * 8 * T::kColUnits + g;
-#ifdef UNROLL
-  constexpr int unroll = UNROLL;
-#else
-  constexpr int unroll = 1;
-#endif
-#pragma unroll unroll
+#pragma unroll 1
   for (int half = 0; half < 2; ++half) {
     const int place = ((4 * half + t) ^ 4 * (g & 1)) * 2;
     double a[RowUnits][4];
@@ -305,7 +300,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) product_kernel(Kernel
   wait_stages<0>();
 }
 
-using Tile = ProductTile<2, 2, 4, 5, 3, 2>;  // 128 x 80
+// 128 x 80; with fewer stages where a GPU has less shared memory.
+template <int Stages>
+using TileOf = ProductTile<2, 2, 4, 5, Stages, 2>;
+using Tile = TileOf<4>;
 
 }  // namespace gpu_double_product
 

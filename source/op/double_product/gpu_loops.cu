@@ -32,22 +32,32 @@ int high_rows(const Gpu& gpu, const DoubleProductArgs& p) {
   return static_cast<int>(best);
 }
 
-template <bool transposed, bool to_moments>
-void run(const Gpu& gpu, const DoubleProductArgs& args, const MomentRows& moments) {
-  gpu.int32_of("rows", args.rows + Tile::kRows);
-  if (args.depth == 0)
-    return gpu.clear(args.c, 8 * args.cols * (to_moments ? 4 * moments.atoms : args.rows));
-  const KernelArgs p{args, moments, high_rows(gpu, args)};
+template <class T, bool transposed, bool to_moments>
+void launch(const Gpu& gpu, const KernelArgs& p) {
   const auto whole = [](const double* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
   const bool two =
       p.depth % 2 == 0 && whole(p.a) && whole(p.b) && (to_moments || (p.cols % 2 == 0 && whole(p.c)));
-  const auto kernel = two ? product_kernel<Tile, transposed, true, to_moments>
-                          : product_kernel<Tile, transposed, false, to_moments>;
+  const auto kernel = two ? product_kernel<T, transposed, true, to_moments>
+                          : product_kernel<T, transposed, false, to_moments>;
   const int64_t low = std::max<int64_t>(0, p.rows - p.high_rows);
-  const int64_t tiles =
-      (p.high_rows / Tile::kRows + blocks_for(low, Tile::kLow)) * blocks_for(p.cols, Tile::kCols);
-  gpu.launch(kernel, std::min<int64_t>(tiles, int64_t{Tile::kBlocks} * gpu.limits().multiprocessors),
-             Tile::kThreads, Tile::kBytes, p);
+  const int64_t tiles = (p.high_rows / T::kRows + blocks_for(low, T::kLow)) * blocks_for(p.cols, T::kCols);
+  gpu.launch(kernel, std::min<int64_t>(tiles, int64_t{T::kBlocks} * gpu.limits().multiprocessors),
+             T::kThreads, T::kBytes, p);
+}
+
+template <bool transposed, bool to_moments>
+void run(const Gpu& gpu, const DoubleProductArgs& args, const MomentRows& moments) {
+  gpu.int32_of("rows", args.rows + Tile::kRows);
+  if (args.depth == 0) {
+    gpu.clear(args.c, 8 * args.cols * (to_moments ? 4 * moments.atoms : args.rows));
+    return;
+  }
+  const KernelArgs p{args, moments, high_rows(gpu, args)};
+  constexpr int of_segments = 1024;  // which a block has, too
+  if (gpu.limits().shared_bytes >= Tile::kBytes + of_segments)
+    launch<Tile, transposed, to_moments>(gpu, p);
+  else
+    launch<TileOf<3>, transposed, to_moments>(gpu, p);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "common/cuda.h"
-#include "double_product/gpu_loops.h"
 #include "gemm/gpu_mlp.h"
 #include "gemm/inputs.h"
 
@@ -42,9 +41,6 @@ struct GpuInputs : MlpInputs {
   }
 };
 
-// Smaller products in float64 are cuBLAS', which shares one number's sum among blocks.
-constexpr int64_t kFewColumns = 32, kFewNumbers = 1 << 18;
-
 // What a call differentiates.
 struct MlpWanted {
   bool slopes = false, second = false, weights = false;
@@ -63,7 +59,7 @@ class MlpCall {
   void forward() {
     for (int n = 0; n <= last(); ++n) {
       const Tensor& x = n ? arrays_.y[n - 1] : in_.x;
-      Tensor y = product(x, in_.weights[n], false);
+      Tensor y = torch::stable::matmul(x, in_.weights[n]);
       const bool timed = wanted_.weights && in_.has_timestep(n);
       Tensor slope = like(y, wanted_.slopes), curve = like(y, wanted_.second), f = like(y, timed),
              df = like(y, timed && wanted_.second);
@@ -80,7 +76,7 @@ class MlpCall {
     direction_ = &direction;
     for (int n = 0; n <= last(); ++n) {
       const Tensor& dx = n ? arrays_.dy[n - 1] : direction;
-      Tensor dz = product(dx, in_.weights[n], false), dy = like(dz, true);
+      Tensor dz = torch::stable::matmul(dx, in_.weights[n]), dy = like(dz, true);
       op_.launch(mlp_tangent_kernel<T>, blocks(n), kMlpThreads, 0, layer(n), data<T>(dz),
                  data<T>(arrays_.slope[n]), data<T>(dx), data<T>(dy));
       arrays_.dz.push_back(dz), arrays_.dy.push_back(dy);
@@ -124,27 +120,8 @@ class MlpCall {
             data<T>(in_.biases[n]),          data<T>(in_.timesteps[n])};
   }
 
-  // Rows times a matrix, or, `back`, the transposed one.
-  Tensor product(const Tensor& rows, const Tensor& matrix, bool back) const {
-    if constexpr (std::is_same_v<T, double>) {
-      const int64_t cols = matrix.size(back ? 0 : 1);
-      if (cols >= kFewColumns && in_.rows * cols >= kFewNumbers) {
-        Tensor out = empty(op_, {in_.rows, cols}, in_.dtype);
-        const DoubleProductArgs args{in_.rows,
-                                     op_.int32_of("x", rows.size(1)),
-                                     op_.int32_of("x", cols),
-                                     data<T>(rows),
-                                     data<T>(matrix),
-                                     data<T>(out)};
-        run_double_product(op_, args, back);
-        return out;
-      }
-    }
-    return torch::stable::matmul(rows, back ? transposed(matrix) : matrix);
-  }
-
   Tensor input_gradient(int n, const Tensor& delta, const Tensor& grad) const {
-    Tensor to = product(delta, in_.weights[n], true);
+    Tensor to = torch::stable::matmul(delta, transposed(in_.weights[n]));
     const int64_t numbers = in_.rows * inputs(n);
     if (in_.shape.residual[n])
       op_.launch(mlp_around_kernel<T>, (numbers + kMlpThreads - 1) / kMlpThreads, kMlpThreads, 0, layer(n),
