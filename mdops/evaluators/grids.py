@@ -62,13 +62,13 @@ def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
 
 def attention_of(model: AtomicModel) -> Sum | None:
     """The descriptor with layers of attention of a model which has it alone."""
-    alone = isinstance(model, DescriptorFitting) and isinstance(model.descriptor, SeAttenV2)
-    return attentions_of(model)[0] if alone and attentions_of(model) else None
+    return next(iter(attentions_of(model)), None) if isinstance(model, DescriptorFitting) else None
 
 
 def attentions_of(model: AtomicModel) -> list[Sum]:
-    """All that a model has of these, in its parts as well."""
-    return _of_parts(model, lambda d: isinstance(d, SeAttenV2) and not d.is_sum)
+    """Those of a model that is made of such models."""
+    found = _of_parts(model, lambda d: isinstance(d, SeAttenV2) and not d.is_sum)
+    return [one for one in found if one.model.descriptor is one.descriptor]
 
 
 def attention_grids(
