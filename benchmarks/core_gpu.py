@@ -1,5 +1,6 @@
 """A step of the C core on a GPU beside that of the op in PyTorch, in turn in one run: ms and their ratio. The
-core's has the host's part in it: positions there and forces back, unless they are in the GPU's memory.
+core's has the host's part in it: positions there and forces back, unless they are in the GPU's memory. Both have a list
+that reaches beyond the cutoff by a skin.
 
 python benchmarks/core_gpu.py [--model MODEL] [--structure water.xyz] [--repeat 8 8 8] [--json FILE]
 """
@@ -20,6 +21,7 @@ import torch
 import mdops
 from mdops import system as systems
 from mdops.cli.sample_model import sample_box, water_model
+from mdops.ops import neighbor_list
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "core"))
 from core_library import EXTEND, List, Model, Output, check, given, library
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("--atoms", type=int, default=98304, help="of the default box")
     parser.add_argument("--steps", type=int, default=40, help="of each kind")
     parser.add_argument("--threads", type=int, default=1, help="of the core, which copy")
+    parser.add_argument("--skin", type=float, default=1.0, help="of the lists, A")
     parser.add_argument("--precision", default="float32", choices=("float32", "float64"))
     parser.add_argument("--json")
     args = parser.parse_args()
@@ -49,10 +52,18 @@ def main() -> None:
         potential = mdops.load(path, dtype=args.precision, device="cuda", overflow="extend")
         core = Model(path, args.precision, overflow=EXTEND, threads=args.threads, device="cuda")
     system = systems.from_atoms([atoms], potential.type_map, potential.device)
-    near = potential.neighbor_list(system)
+    near = neighbor_list(
+        system.positions,
+        system.cell,
+        system.pbc,
+        system.types,
+        potential.cutoff + args.skin,
+        batch=system.batch,
+        ntypes=len(potential.type_map),
+    )
     own, cell, kinds = atoms.get_positions(), atoms.cell.array, system.types.cpu().numpy()
     pbc = atoms.pbc.astype(np.int32)
-    found = List.searched(core, own, kinds, len(own), 1.0, cell, pbc)
+    found = List.searched(core, own, kinds, len(own), args.skin, cell, pbc)
     there = system.positions.clone()
     forces = torch.empty_like(there)
 
@@ -71,7 +82,7 @@ def main() -> None:
         "core, arrays of the GPU": lambda: step(there.data_ptr(), forces.data_ptr()),
         "core, allocated arrays": lambda: step(*(x.ctypes.data for x in pinned)),
         "core, arrays of the host": lambda: step(*(x.ctypes.data for x in here)),
-        "core's search, skin 1 A": lambda: List.searched(core, own, kinds, len(own), 1.0, cell, pbc) and None,
+        "core's search": lambda: List.searched(core, own, kinds, len(own), args.skin, cell, pbc) and None,
     }
     wanted = ways["op"]()
     for name, way in ways.items():
@@ -88,6 +99,7 @@ def main() -> None:
     result = {
         "atoms": len(own),
         "precision": args.precision,
+        "skin": args.skin,
         "device": torch.cuda.get_device_name(),
         "threads": args.threads,
         "ms": {name: statistics.median(t) for name, t in times.items()},

@@ -4,6 +4,7 @@
 #include "attention/gpu_run.h"
 #include "displacements/gpu_kernels.h"
 #include "displacements/gpu_pair_sums.h"
+#include "double_product/gpu_kernels.h"
 #include "dynamics/gpu_kernels.h"
 #include "env_mat/gpu_kernels.h"
 #include "gemm/gpu_mlp.h"

@@ -110,8 +110,7 @@ class GpuMoments : public GpuOther<double> {
       run_axis_gradients(gpu, axis(rows, grad, by_t_.resize(rows * columns_ * width_)));
       grad = by_t_.data();
     }
-    double* const by_moments = by_moments_.resize(numbers);
-    gpu.clear(by_moments, 8 * numbers);  // virtual atoms have no rows
+    double* const by_moments = by_moments_.resize(numbers);  // as it was of virtual atoms: nobody reads it
     const auto back = product(block, static_cast<int>(width_), static_cast<int>(rows_), grad, by_moments);
     run_moment_gradients(gpu, back, memory_.resize(moment_gradients_bytes(back)));
     MomentArgs<double> args = args_of(block);

@@ -171,13 +171,13 @@ void GpuOthers<T>::lead_on(const GpuCall& call, int64_t first, int64_t count, co
     grad_extra += other.width();
   }
   const PairRows from = pair_rows(call, first, count);
+  double* const of_atoms = to.of_atoms ? of_atoms_.resize(9 * call.all) : nullptr;
   run_pair_forces(gpu, from, pairs, displacements_.data(),
-                  memory_.resize(pair_forces_bytes<T>(gpu, from, true)), forces_.resize(3 * call.all),
-                  virial_.resize(9), of_atoms_.resize(9 * call.all));
+                  memory_.resize(pair_forces_bytes<T>(gpu, from, of_atoms)), forces_.resize(3 * call.all),
+                  virial_.resize(9), of_atoms);
   launch_numbers(gpu, add_kernel<double>, 3 * call.all, forces_.data(), 1.0, 3 * call.all, to.forces);
   launch_numbers(gpu, add_transposed_kernel, 9, virial_.data(), 9, to.virial);
-  if (to.of_atoms)
-    launch_numbers(gpu, add_transposed_kernel, 9 * call.all, of_atoms_.data(), 9 * call.all, to.of_atoms);
+  if (of_atoms) launch_numbers(gpu, add_transposed_kernel, 9 * call.all, of_atoms, 9 * call.all, to.of_atoms);
 }
 
 template <class T>

@@ -84,8 +84,9 @@ AttentionData<T>::AttentionData(const File& file, const Json& about, const std::
   if (found.empty() || found.size() > 1000) damaged("its layers of attention are none, or too many");
   if (!this->mixed || this->sel[0] < 1) damaged("its neighbours have no places of all types");
   for (size_t l = 0; l < found.size(); ++l) {
-    const std::string at = prefix + precision + ".layer." + std::to_string(l) + ".";
-    layers.push_back(layer_of(file, found[l], at, l == 0));
+    const std::string name = "layer." + std::to_string(l) + ".", own = prefix + precision + "." + name;
+    // Version 3 had layers as they are, for both precisions.
+    layers.push_back(layer_of(file, found[l], file.has(own + "out") ? own : prefix + name, l == 0));
     attention = std::max(attention, layers[l].width);
   }
   if (layers[0].project.empty()) {

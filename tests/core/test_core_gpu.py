@@ -27,6 +27,8 @@ from core_library import (
 )
 from test_core import ANSWERS, KINDS, REFERENCE, assert_near, ghosts, rows_of, systems, without_mean, written
 
+from mdops.cli.sample_model import sample_box, sample_model
+
 NEAR = {"energy": 5e-6, "other": 2e-5}
 OF_SE_E2_A = (
     "base",
@@ -182,6 +184,27 @@ def test_dpa1_without_attention(case, tmp_path):
     for precision, limits in (("float32", NEAR), ("float64", {"energy": 1e-11, "other": 1e-10})):
         got = Model(tmp_path / "model.safetensors", precision, EXTEND, device="cuda").compute(**case)
         assert_near(got, numbers(wanted), limits)
+
+
+@gpu
+@pytest.mark.parametrize(
+    ("embedding", "axis", "fitting"), [((9,), 3, (37, 37, 53)), ((10, 20), 4, (64, 128))]
+)
+def test_float64_of_sizes_that_are_no_tiles(embedding, axis, fitting, tmp_path):
+    """Atoms, types and nets; with the tensor cores' products."""
+    model = sample_model((60, 90), 4.0, embedding, axis, fitting, torch.float64)
+    model.use_spline()
+    model.save(tmp_path / "model.safetensors", core=["float64"])
+    here, there = (
+        Model(tmp_path / "model.safetensors", "float64", EXTEND, device=device) for device in ("cpu", "cuda")
+    )
+    for count in (40, 129, 1501):
+        box = sample_box(count, ["O", "H"])
+        case = {"positions": box.positions, "types": (box.numbers == 1).astype(int), "cell": box.cell.array}
+        wanted, got = (x.compute(**case) for x in (here, there))
+        assert_near(got, numbers(wanted), {"energy": 1e-11, "other": 1e-10})
+        alone = there.compute(**case, atom_virial=False)
+        assert np.array_equal(alone["forces"], got["forces"]), "with virials of atoms or without"
 
 
 @gpu

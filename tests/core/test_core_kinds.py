@@ -1,6 +1,7 @@
 """Models of several parts in the C core: hybrids, linear and ZBL models and pair tables, against DeePMD-kit's answers
 and `Potential.compute`."""
 
+import json
 import warnings
 
 import numpy as np
@@ -24,6 +25,8 @@ from test_core import (
 
 import mdops
 from mdops.errors import UnsupportedModelError
+from mdops.io.read import read_model
+from mdops.io.safetensors_file import encode_safetensors
 from mdops.models.standard import DescriptorFitting, StandardOptions
 from mdops.options import parse
 
@@ -234,6 +237,26 @@ def test_layers_in_coordinates(kind, device, tmp_path):
     for precision, limits in (("float32", FLOAT32), ("float64", {"energy": 1e-10, "other": 1e-9})):
         if (device, precision) != ("cuda", "float64"):
             assert_near(Model(path, precision, device=device).compute(**given), wanted, limits)
+
+
+def test_layers_of_version_3_are_read(tmp_path):
+    """Which had those of both precisions once, and as wide as they are."""
+    path, case = tmp_path / "model.safetensors", "se_atten_v2_davg_zero"
+    written(KINDS / case, path)
+    new, _ = next(systems(KINDS / case))
+    wanted = Model(path, "float64").compute(**new)
+    arrays = {}
+    with safe_open(path, "np") as file:
+        for name in file.keys():  # noqa: SIM118
+            if name.startswith("core.") and "float32.layer" not in name:
+                arrays[name.replace("float64.layer", "layer")] = file.get_tensor(name)
+    about = json.loads(bytes(arrays["core.description"])) | {"version": 3}
+    arrays["core.description"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    model = read_model(path)
+    path.write_bytes(encode_safetensors(model.model, model.source, arrays))
+    for precision, limits in (("float64", {"energy": 1e-14, "other": 1e-14}), ("float32", FLOAT32)):
+        got = Model(path, precision).compute(**new)
+        assert_near(got, {name: np.asarray(wanted[name]) for name in ANSWERS}, limits)
 
 
 @pytest.mark.gpu

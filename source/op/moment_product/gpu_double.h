@@ -1,19 +1,18 @@
-// The products in float64 by the tensor cores, for moments of four columns; and of four rows of a net's layer
-// in the place of these.
+// The product in float64 by the tensor cores, for moments of four columns; the way back is of double_product.
 //
 // A block has 16 rows of T, four numbers c of each: 64 rows of a matrix product. Warp w of 8 has rows
 // 16 (w / 2) .. and one half of the columns, in units of 16 x 8; of a unit lane l has rows l / 4 and l / 4 +
 // 8, columns 2 (l % 4) and the next. Both operands come by `cp.async`, three stages of 16 of the depth:
 //
 //   shared memory    A      64 rows of 16 numbers, 20 apart: pieces of different rows lie in different banks
-//                    B      of A times C: 16 rows of all columns, 4 mod 16 apart;
-//                           of dT times C^T: the columns' 16 numbers, 20 apart
+//                    B      16 rows of all columns, 4 mod 16 apart
 //   at the end       sums   64 rows over both, from where they leave side by side
 //
 // Moments are zero where no neighbour is: stages that are zero for all rows are left out.
 #pragma once
 
 #include "common/rows.h"
+#include "double_product/gpu_mma.h"
 #include "moment_product/moment_product.h"
 
 namespace mdops {
@@ -24,71 +23,20 @@ constexpr int kRowWarps = 4, kDoubleThreads = 64 * kRowWarps;
 constexpr int kTileAtoms = 16, kTileRows = 4 * kTileAtoms;
 constexpr int kStageDepth = 16, kStages = 3, kApart = kStageDepth + 4;
 
-// Moments times a table, and back; a layer's input times its weights, and gradients times the transposed
-// weights. Moments have their four numbers c side by side, all others those of the depth, or of the result.
-enum class Way { moments, gradients, layer, layer_back };
-template <Way way>
-constexpr bool kTransposes = way == Way::gradients || way == Way::layer_back;
-
 // `Units` of eight columns a warp.
-template <int Units, Way way>
+template <int Units>
 struct DoubleTile {
-  static constexpr int kCols = 16 * Units;
-  static constexpr int kBApart = kTransposes<way> ? kApart : kCols + 4;
-  static constexpr int kA = kTileRows * kApart,
-                       kB = kTransposes<way> ? kCols * kApart : kStageDepth * kBApart;
+  static constexpr int kCols = 16 * Units, kBApart = kCols + 4;
+  static constexpr int kA = kTileRows * kApart, kB = kStageDepth * kBApart;
   static constexpr int kStage = kA + kB, kSumApart = kCols + 8;
   static constexpr int kPipe = kStages * kStage, kSums = kTileRows * kSumApart;
   static constexpr int kBytes = 8 * (kPipe > kSums ? kPipe : kSums);
 };
 
-// One number or two to shared memory; zeros if not `there`.
-template <bool Two>
-__device__ __forceinline__ void copy_async(double* shared, const double* from, bool there) {
-  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  if constexpr (Two)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(there ? 8 : 0)
-                 : "memory");
-}
-
-__device__ __forceinline__ void end_of_stage() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits for all stages of this thread but the last `Left`.
-template <int Left>
-__device__ __forceinline__ void wait_stages() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
-}
-
-// d += a b: a has rows l / 4 and l / 4 + 8 of number l % 4 of the depth, then of l % 4 + 4; b these two
-// numbers of column l / 4.
-__device__ __forceinline__ void multiply_add(double (&d)[4], const double (&a)[4], double b0, double b1) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
-      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b0), "d"(b1));
-#else
-  const auto small = [](double& d0, double& d1, double a0, double b) {
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+d"(d0), "+d"(d1)
-                 : "d"(a0), "d"(b));
-  };
-  small(d[0], d[1], a[0], b0), small(d[2], d[3], a[1], b0);
-  small(d[0], d[1], a[2], b1), small(d[2], d[3], a[3], b1);
-#endif
-}
-
 // `Two`: the tables' rows begin on 16 bytes.
-template <int Units, Way way, bool Two>
+template <int Units, bool Two>
 __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProductArgs<double> p) {
-  using Tile = DoubleTile<Units, way>;
-  constexpr bool by_rows = way != Way::moments, to_rows = way != Way::gradients,
-                 transposes = kTransposes<way>;
+  using Tile = DoubleTile<Units>;
   extern __shared__ __align__(16) char product_memory[];
   double* const shared = reinterpret_cast<double*>(product_memory);
   __shared__ int kinds[kTileAtoms];
@@ -121,26 +69,19 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
       double* const to = shared + stage % kStages * Tile::kStage;
       const int k0 = stage * kStageDepth;
       for (int at = threadIdx.x; at < kTileRows * kStageDepth; at += kDoubleThreads) {
-        // Side by side in memory: the depth of a row's gradient, the columns of a row's moments.
+        // Side by side in memory: the columns of a row's moments.
         const int r = at / (4 * kStageDepth), within = at % (4 * kStageDepth);
-        const int a = by_rows ? within / kStageDepth : within % 4;
-        const int k = by_rows ? within % kStageDepth : within / 4;
+        const int a = within % 4, k = within / 4;
         const bool there = same >> r & 1 && kind >= 0 && k0 + k < p.depth;
-        const int64_t place =
-            by_rows ? ((first + r) * 4 + a) * p.depth + k0 + k : (atoms[r] * p.depth + k0 + k) * 4 + a;
+        const int64_t place = (atoms[r] * p.depth + k0 + k) * 4 + a;
         copy_async<false>(to + (4 * r + a) * kApart + k, there ? p.in + place : p.table, there);
       }
-      constexpr int size = Two ? 2 : 1;
-      constexpr int across = (transposes ? kStageDepth : Tile::kCols) / size,
-                    lines = transposes ? Tile::kCols : kStageDepth;
-      for (int at = threadIdx.x; at < lines * across; at += kDoubleThreads) {
-        const int line = at / across, piece = at % across * size;
-        const int k = transposes ? piece : line, n = transposes ? line : piece;
+      constexpr int size = Two ? 2 : 1, across = Tile::kCols / size;
+      for (int at = threadIdx.x; at < kStageDepth * across; at += kDoubleThreads) {
+        const int k = at / across, n = at % across * size;
         const bool there = n < columns && k0 + k < p.depth;
-        const int64_t place = transposes ? static_cast<int64_t>(col0 + n) * p.depth + k0 + k
-                                         : static_cast<int64_t>(k0 + k) * p.width + col0 + n;
-        copy_async<Two>(to + Tile::kA + (transposes ? n * kApart + k : k * Tile::kBApart + n),
-                        there ? table + place : p.table, there);
+        const int64_t place = static_cast<int64_t>(k0 + k) * p.width + col0 + n;
+        copy_async<Two>(to + Tile::kA + k * Tile::kBApart + n, there ? table + place : p.table, there);
       }
     };
 
@@ -153,12 +94,11 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
       wait_stages<kStages - 2>();
       const double* const rows = shared + stage % kStages * Tile::kStage;
       const double* const cols = rows + Tile::kA;
-      bool any = by_rows;
-      if constexpr (!by_rows)
-        for (int at = threadIdx.x; at < kTileRows * kStageDepth; at += kDoubleThreads) {
-          const int r = at / (4 * kStageDepth), within = at % (4 * kStageDepth);
-          any |= rows[(4 * r + within % 4) * kApart + within / 4] != 0;
-        }
+      bool any = false;
+      for (int at = threadIdx.x; at < kTileRows * kStageDepth; at += kDoubleThreads) {
+        const int r = at / (4 * kStageDepth), within = at % (4 * kStageDepth);
+        any |= rows[(4 * r + within % 4) * kApart + within / 4] != 0;
+      }
       any = __syncthreads_or(any);
       if (stage + kStages - 1 < stages) fetch(stage + kStages - 1);
       end_of_stage();
@@ -170,8 +110,8 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
 #pragma unroll
         for (int u = 0; u < Units; ++u) {
           const int n = (warp % 2 * Units + u) * 8 + g;
-          const double* const b = transposes ? cols + n * kApart + k + t : cols + (k + t) * Tile::kBApart + n;
-          multiply_add(sum[u], of_a, b[0], b[4 * (transposes ? 1 : Tile::kBApart)]);
+          const double* const b = cols + (k + t) * Tile::kBApart + n;
+          multiply_add(sum[u], of_a, b[0], b[4 * Tile::kBApart]);
         }
       }
     }
@@ -186,11 +126,10 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
             make_double2(sum[u][2 * h], sum[u][2 * h + 1]);
     __syncthreads();
     for (int r = warp; r < count; r += kDoubleThreads / kWarp) {
-      if (!(same >> r & 1) || (!to_rows && atoms[r] < 0)) continue;
+      if (!(same >> r & 1)) continue;
       for (int at = lane; at < 4 * columns; at += kWarp) {
-        const int a = to_rows ? at / columns : at % 4, n = to_rows ? at % columns : at / 4;
-        const int64_t place =
-            to_rows ? ((first + r) * 4 + a) * p.width + col0 + n : (atoms[r] * p.width + col0 + n) * 4 + a;
+        const int a = at / columns, n = at % columns;
+        const int64_t place = ((first + r) * 4 + a) * p.width + col0 + n;
         p.out[place] = kind < 0 ? not_a_number<double>() : shared[(4 * r + a) * Tile::kSumApart + n];
       }
     }

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "double_product/gpu_loops.h"
 #include "moment_product/gpu_double.h"
 #include "moment_product/gpu_kernels.h"
 
@@ -17,19 +18,17 @@ int threads_for(int width) {
   return static_cast<int>(blocks_for(blocks_for(width, rounds), kWarp)) * kWarp;
 }
 
-template <int Units, Way way>
+template <int Units>
 void launch_units(const Gpu& gpu, const MomentProductArgs<double>& p) {
-  using Tile = DoubleTile<Units, way>;
-  const bool two = (kTransposes<way> ? p.depth : p.width) % 2 == 0;
-  const auto kernel = two ? double_kernel<Units, way, true> : double_kernel<Units, way, false>;
+  using Tile = DoubleTile<Units>;
+  const auto kernel = p.width % 2 == 0 ? double_kernel<Units, true> : double_kernel<Units, false>;
   const int64_t blocks = blocks_for(p.rows, kTileAtoms) * blocks_for(p.width, Tile::kCols);
   gpu.launch(kernel, blocks, kDoubleThreads, Tile::kBytes, p);
 }
 
-template <Way way>
 void launch_double(const Gpu& gpu, const MomentProductArgs<double>& p) {
   const auto idle = [&](int units) { return blocks_for(p.width, 16 * units) * 16 * units - p.width; };
-  return idle(7) < idle(8) ? launch_units<7, way>(gpu, p) : launch_units<8, way>(gpu, p);
+  return idle(7) < idle(8) ? launch_units<7>(gpu, p) : launch_units<8>(gpu, p);
 }
 
 // Whether the tensor cores serve, which take a table either way.
@@ -38,11 +37,17 @@ bool has_cores(const MomentProductArgs<T>& p) {
   return std::is_same_v<T, double> && p.columns == 4;
 }
 
+void lead_back(const Gpu& gpu, const MomentProductArgs<double>& p) {
+  DoubleProductArgs args{4 * p.rows, p.depth, p.width, p.in, p.table, p.out};
+  args.nets = p.tables;
+  run_product_to_moments(gpu, args, {p.row_atom, p.kinds, p.atoms});
+}
+
 template <bool Back, class T>
 void launch(const Gpu& gpu, const MomentProductArgs<T>& p) {
   if (p.width == 0 || p.columns == 0) return;
   if constexpr (std::is_same_v<T, double>)
-    if (has_cores(p)) return launch_double<Back ? Way::gradients : Way::moments>(gpu, p);
+    if (has_cores(p)) return Back ? lead_back(gpu, p) : launch_double(gpu, p);
   const auto kernel = p.columns % 4 == 0 ? product_kernel<T, 4, Back> : product_kernel<T, 1, Back>;
   gpu.launch(kernel, blocks_for(p.rows, kRows), threads_for(p.width), 0, p);
 }
@@ -75,13 +80,6 @@ void run_moment_gradients(const Gpu& gpu, const MomentProductArgs<T>& args, void
     p.table = to;
   }
   launch<true>(gpu, p);
-}
-
-void run_layer_product(const Gpu& gpu, const MomentProductArgs<double>& args, bool back) {
-  if (back)
-    launch_double<Way::layer_back>(gpu, args);
-  else
-    launch_double<Way::layer>(gpu, args);
 }
 
 #define MDOPS_INSTANTIATE(T)                                                 \

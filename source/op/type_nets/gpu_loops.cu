@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "double_product/gpu_loops.h"
 #include "gemm/gpu_mlp.h"
 #include "moment_product/gpu_loops.h"
 #include "spline_potential/gpu_run.h"
@@ -12,10 +13,6 @@ namespace mdops {
 namespace {
 
 constexpr int kRowThreads = 256;
-
-// Rows of a product that are of one net.
-template <class T>
-constexpr int kTogether = std::is_same_v<T, double> ? 4 : 1;
 
 // What orders the atoms of a step (spline_potential/gpu_step.h) orders these.
 StepArgs order_args(const Gpu& gpu, int64_t atoms, int ntypes) {
@@ -32,12 +29,12 @@ void divide(Workspace& space, StepArgs& p) {
   p.within = space.take<int32_t>(static_cast<int64_t>(p.atoms) * p.ntypes);
 }
 
-// Which net the rows of a product are of.
-__global__ void __launch_bounds__(kRowThreads) nets_kernel(const int32_t* tile_type, int nets, int together,
-                                                           int64_t count, int32_t* index, int32_t* net) {
+// Which net each row is of.
+__global__ void __launch_bounds__(kRowThreads)
+    nets_kernel(const int32_t* tile_type, int nets, int64_t count, int32_t* index, int32_t* net) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
   if (k >= count) return;
-  const int type = tile_type[k * together / kTypeTile];
+  const int type = tile_type[k / kTypeTile];
   index[k] = static_cast<int32_t>(k), net[k] = nets == 1 && type > 0 ? 0 : type;
 }
 
@@ -68,8 +65,7 @@ class Call {
   Call(const Gpu& gpu, const TypeNets<T>& nets, const TypeRows& rows, Workspace& space)
       : gpu_(gpu), nets_(nets), rows_(rows) {
     const NetShape& shape = nets.shape;
-    index_ = space.take<int32_t>(rows.rows / kTogether<T>),
-    net_ = space.take<int32_t>(rows.rows / kTogether<T>);
+    if (!kByCores) index_ = space.take<int32_t>(rows.rows), net_ = space.take<int32_t>(rows.rows);
     int widest = 0;
     for (int n = 0; n < shape.layers; ++n) {
       y_[n] = space.take<T>(rows.rows * shape.neurons[n]),
@@ -81,9 +77,9 @@ class Call {
 
   void run(const T* x, const double* weight, double* energy, T* grad) const {
     const NetShape& shape = nets_.shape;
-    const int64_t count = rows_.rows / kTogether<T>;
-    gpu_.launch(nets_kernel, blocks_for(count, kRowThreads), kRowThreads, 0, rows_.tile_type, nets_.nets,
-                kTogether<T>, count, index_, net_);
+    if (!kByCores)
+      gpu_.launch(nets_kernel, blocks_for(rows_.rows, kRowThreads), kRowThreads, 0, rows_.tile_type,
+                  nets_.nets, rows_.rows, index_, net_);
     for (int n = 0; n < shape.layers; ++n) {
       const T* const in = n ? y_[n - 1] : x;
       product(n, in, y_[n], false);
@@ -111,6 +107,8 @@ class Call {
   }
 
  private:
+  static constexpr bool kByCores = std::is_same_v<T, double>;  // the tensor cores'
+
   int inputs(int n) const { return n ? nets_.shape.neurons[n - 1] : nets_.inputs; }
 
   template <class... Parameters, class... Args>
@@ -135,29 +133,21 @@ class Call {
   void product(int n, const T* in, T* out, bool back) const {
     const TypeNetLayer<T>& of = nets_.layers[n];
     const int from = inputs(n), to = nets_.shape.neurons[n];
-    MomentProductArgs<T> p{rows_.rows / kTogether<T>,
-                           rows_.rows / kTogether<T>,
-                           kTogether<T>,
-                           back ? to : from,
-                           back ? from : to,
-                           nets_.nets,
-                           index_,
-                           net_,
-                           in,
-                           of.weight,
-                           out};
-    if constexpr (std::is_same_v<T, double>) {
-      run_layer_product(gpu_, p, back);
+    const int depth = back ? to : from, width = back ? from : to;
+    if constexpr (kByCores) {
+      run_double_product(
+          gpu_, {rows_.rows, depth, width, in, of.weight, out, rows_.tile_type, kTypeTile, nets_.nets}, back);
     } else {
-      if (back) p.table = of.transposed;
-      run_moment_product(gpu_, p);
+      const T* const table = back ? of.transposed : of.weight;
+      run_moment_product(gpu_, MomentProductArgs<T>{rows_.rows, rows_.rows, 1, depth, width, nets_.nets,
+                                                    index_, net_, in, table, out});
     }
   }
 
   const Gpu& gpu_;
   const TypeNets<T>& nets_;
   const TypeRows& rows_;
-  int32_t *index_, *net_;
+  int32_t *index_ = nullptr, *net_ = nullptr;
   T *y_[kMaxLayers], *slope_[kMaxLayers], *buffers_[2];
 };
 

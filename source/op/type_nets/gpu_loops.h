@@ -1,6 +1,7 @@
 // Nets of types for rows of atoms on a GPU, in float32 or float64, any layer adding its input: their outputs
-// are energies, with the gradient of their weighted sum by the rows. Products are those of moment_product; a
-// model in float32 has faster nets (gemm/gpu_run.h), whose first layer adds nothing.
+// are energies, with the gradient of their weighted sum by the rows. Products are those of double_product, or
+// of moment_product in float32, where models have faster nets (gemm/gpu_run.h), whose first layer adds
+// nothing.
 #pragma once
 
 #include "common/gpu.h"

@@ -1,0 +1,26 @@
+// Rows of numbers times matrices, in float64: c[r][n] = sum_k a[r][k] b[net of r][k][n].
+#pragma once
+
+#include <cstdint>
+
+namespace mdops {
+
+struct DoubleProductArgs {
+  int64_t rows;
+  int depth, cols;
+  const double *a, *b;  // (rows, depth); (nets, depth, cols), or the transposed (nets, cols, depth)
+  double* c;            // (rows, cols)
+  // Which net each `tile_rows` rows are of, -1: none, and they are left as they are. Null: the first.
+  const int32_t* tile_net = nullptr;
+  int tile_rows = 4, nets = 1;  // a multiple of 4; one net: of all numbers from 0 on
+};
+
+// To moments: four rows r of `a` are those of an atom, row_atom[r / 4], its matrix is that of its kind, and
+// number n of row r goes to c[atom][n][r % 4]. Rows of other atoms than 0 .. atoms - 1 have no place, and
+// other kinds no numbers.
+struct MomentRows {
+  const int32_t *row_atom = nullptr, *kinds = nullptr;
+  int64_t atoms = 0;
+};
+
+}  // namespace mdops
