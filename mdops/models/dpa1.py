@@ -20,8 +20,9 @@ from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, r
 from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan, row_moments
+from mdops.ops.add_norm import add_norm
 from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
-from mdops.ops.neighbor_attention import attention_scale, unit
+from mdops.ops.neighbor_attention import attention_scale, unit_three
 from mdops.options import from_definition, key, saved_precision
 from mdops.tracing import is_exported, is_recorded
 
@@ -168,16 +169,13 @@ class AttentionLayer(nn.Module):
                 normalize=self.normalize,
                 plan=near.plan,
             )
-        # Three products instead of one: their results are contiguous, as attention wants them.
         w = self.weights()
-        parts = zip(w.project.chunk(3, dim=1), w.project_bias.chunk(3), strict=True)
-        q, k, v = (torch.addmm(bias, g, weight)[:, None] for weight, bias in parts)
-        if self.normalize:
-            q, k, v = unit(q), unit(k), unit(v)
+        x = torch.addmm(w.project_bias, g, w.project)
+        q, k, v = unit_three(x) if self.normalize else (part.contiguous() for part in x.chunk(3, dim=1))
         o = neighbor_attention(
-            q,
-            k,
-            v,
+            q[:, None],
+            k[:, None],
+            v[:, None],
             near.offsets,
             directions=near.directions,
             switch=near.switch,
@@ -186,7 +184,7 @@ class AttentionLayer(nn.Module):
             temperature=self.scale,
             plan=near.plan,
         )
-        return self._normed(g + self.out(o[:, 0]))
+        return add_norm(torch.addmm(w.out_bias, o[:, 0], w.out), g, w.norm, w.norm_bias, self.eps)
 
     def weights(self) -> AttentionWeights:
         """Of the layer; zeros in the place of biases that are not there."""
@@ -378,7 +376,7 @@ class SeAttenV2(MomentDescriptor):
             # The nets and attention see the neighbours that are there, without the slots that are empty.
             mine = live[chunk]
             slots = mine.shape[1]
-            place = self._places(mine)
+            place = self._places(mine, near.most)
 
             def taken(x: torch.Tensor) -> torch.Tensor:
                 return x[chunk].flatten(0, 1).index_select(0, place)
@@ -405,16 +403,17 @@ class SeAttenV2(MomentDescriptor):
         padding = F.pad(self._padding(near, present, types)[:, None], (0, 0, 0, 3))
         return (t + padding) / self.slots
 
-    def _places(self, live: torch.Tensor) -> torch.Tensor:
+    def _places(self, live: torch.Tensor, most: int | None) -> torch.Tensor:
         """(E,) int64: the slots of `live` (n, K) where a neighbour is, one after another. While a step is
-        recorded their number is not known: then as many as the atoms have places for, others at the end."""
+        recorded their number is not known: then as many as the atoms have places for, or `most`, others at the end."""
         there = live.flatten()
         if not (there.is_cuda and is_recorded(there)):
             return there.nonzero()[:, 0]
         order = torch.where(there, there.cumsum(0), there.sum() + (~there).cumsum(0)) - 1
         slots = torch.arange(there.shape[0], device=there.device)
         places = torch.empty_like(slots).scatter_(0, order, slots)
-        return places[: live.shape[0] * torch.sym_min(live.shape[1], self.slots)]
+        room = live.shape[0] * torch.sym_min(live.shape[1], self.slots)
+        return places[: room if most is None else torch.sym_min(room, most)]
 
     def _numbers(self, slots: int) -> int:
         """Of an atom in the largest tensor."""
