@@ -117,6 +117,8 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         Sample("unit_three_backward", (*of_three, rows), (0, 1, 2, 3)),
         Sample("unit_three_backward_backward", (random(4, 21), *of_three, rows)),
     ]
+    distances = 1 + 6 * numbers(14)(3, 4).sigmoid()
+    samples += [Sample("switch_curve", (distances, 1.5, 6.0, order), (0,)) for order in range(7)]
     samples += _norm_samples(numbers(12))
     numbers_of_t = numbers(10)
     for width, axis in ((5, 3), (4, 4), (1, 1)):

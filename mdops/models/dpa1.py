@@ -12,7 +12,7 @@ from torch import nn
 
 from mdops.errors import UnsupportedModelError
 from mdops.models.contract import Features, Tree, environment_node
-from mdops.models.environment import check_axis, environment, in_chunks, switch
+from mdops.models.environment import check_axis, environment, in_chunks
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -23,6 +23,7 @@ from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan, row_moments
 from mdops.ops.add_norm import add_norm
 from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
 from mdops.ops.neighbor_attention import attention_scale, unit_three
+from mdops.ops.switch_curve import switch_curve
 from mdops.options import from_definition, key, saved_precision
 from mdops.tracing import is_exported, is_recorded
 
@@ -34,6 +35,7 @@ _LN_EPS = 1e-5
 # Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
 # tensor on a GPU, which is busy with them, and has memory for many of them.
 _ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 2**27
+_SMALL_TABLE = 16  # rows
 
 
 @dataclass(kw_only=True)
@@ -184,7 +186,7 @@ class AttentionLayer(nn.Module):
             temperature=self.scale,
             plan=near.plan,
         )
-        return add_norm(torch.addmm(w.out_bias, o[:, 0], w.out), g, w.norm, w.norm_bias, self.eps)
+        return add_norm(torch.addmm(w.out_bias, o.flatten(1), w.out), g, w.norm, w.norm_bias, self.eps)
 
     def weights(self) -> AttentionWeights:
         """Of the layer; zeros in the place of biases that are not there."""
@@ -428,14 +430,18 @@ class SeAttenV2(MomentDescriptor):
         has_angles = self.options.attn_dotr and len(self.attention) > 0
         if not (self.options.is_smooth or has_angles):
             return None, None
-        # An empty slot has the distance 0, where the root has no slope.
-        r = torch.where(live, near.displacements.square().sum(-1), 1.0).sqrt()
-        sw = switch(r, self.cutoff_smooth, self.cutoff).masked_fill(~live, 0.0)
+        # An empty slot has the distance 0, where the root has no slope; it is taken for one beyond the cutoff.
+        r = torch.where(live, near.displacements.square().sum(-1), 4 * self.cutoff**2).sqrt()
+        sw = switch_curve(r, self.cutoff_smooth, self.cutoff)
         directions = None
         if has_angles:
             # DeePMD-kit divides the rows' x, y and z by their length, or by 1e-12 if that is less. This is the same,
             # and keeps its digits where the rows have lost theirs.
             length = sw * r / ((r + self.protection) ** 2 * self.std[near.centers, 1:])
+            if self.options.is_smooth and length.dtype == torch.float32:
+                length = (
+                    length.detach()
+                )  # where it counts, sw is 1e-12, and what comes of the direction has that factor
             directions = near.displacements * ((length / _TINY).clamp(max=1) / r)[..., None]
         return (sw if self.options.is_smooth else None), directions
 
@@ -478,11 +484,11 @@ class SeAttenV2(MomentDescriptor):
     ) -> torch.Tensor:
         """g (..., M) before attention, of s (..., 1), types of neighbours (...) and centres, and sw (...) or None."""
         if products is None:
-            inputs = [s, F.embedding(kinds, types)]
+            inputs = [s, _rows_of(types, kinds)]
             if not self.options.type_one_side:
-                inputs.append(F.embedding(centers, types).expand(*kinds.shape, -1))
+                inputs.append(_rows_of(types, centers).expand(*kinds.shape, -1))
             return self.embeddings.net()(torch.cat(inputs, dim=-1))
-        t = F.embedding(kinds if self.options.type_one_side else centers * len(types) + kinds, products)
+        t = _rows_of(products, kinds if self.options.type_one_side else centers * len(types) + kinds)
         g = self.embeddings.net()(s)
         return g + g * (t if switch is None else t * switch[..., None])
 
@@ -504,7 +510,7 @@ class SeAttenV2(MomentDescriptor):
         every = TypeChoice(tuple(range(self.ntypes)), torch.arange(self.ntypes, device=types.device))
         empty = (self.slots - present.sum(1)).clamp(min=0).to(types.dtype)
         of_pair = near.centers * self.ntypes + near.padding_types
-        return empty[:, None] * F.embedding(of_pair, self.absent_rows(every, types))
+        return empty[:, None] * _rows_of(self.absent_rows(every, types), of_pair)
 
     def set_trained(self) -> None:
         super().set_trained()
@@ -620,6 +626,14 @@ class DPA1(SeAttenV2):
     """As se_atten_v2, which is DPA-1 with stripped types and smooth; here both are options."""
 
     Options = DPA1Options
+
+
+def _rows_of(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The rows of a table (n, M) that an index names. On a GPU the gradient of a small one is a product: PyTorch would
+    sort the indices for it."""
+    if not (table.is_cuda and table.requires_grad and len(table) <= _SMALL_TABLE):
+        return F.embedding(index, table)
+    return (index[..., None] == torch.arange(len(table), device=table.device)).to(table.dtype) @ table
 
 
 def _shared(options: Mapping[str, Any], slots: int) -> Tree:

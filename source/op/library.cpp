@@ -176,6 +176,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "unit_three_backward_backward(Tensor direction, Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor x) "
       "-> (Tensor grad_grad_q, Tensor grad_grad_k, Tensor grad_grad_v, Tensor grad_x)");
 
+  // The switch between two cutoffs, or its derivative of that order.
+  m.def("switch_curve(Tensor r, float cutoff_smooth, float cutoff, int order) -> Tensor");
+
   // LayerNorm of a sum.
   m.def("add_norm(Tensor x, Tensor y, Tensor weight, Tensor bias, float eps) -> Tensor");
   m.def(
