@@ -223,7 +223,7 @@ def graph_microseconds(potential: Potential, box: Atoms) -> float:
         ntypes=len(potential.type_map),
     )
     evaluator = potential.evaluator()
-    system.kinds = system.atoms_of_types(len(potential.type_map))
+    system.learn_kinds(len(potential.type_map))
     evaluator(system, pairs, check=False)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -270,7 +270,7 @@ def float64_on_gpu(atoms: int) -> dict[str, Any]:
 
     run()
     took = statistics.median(seconds(run, 1) for _ in range(5))
-    system.kinds = system.atoms_of_types(len(model.type_map))  # which a step in a graph cannot ask for
+    system.learn_kinds(len(model.type_map))  # which a step in a graph cannot ask for
     step = captured(model.evaluator(), system, pairs)
     ms, spread = milliseconds(step, 20)
     times = kernels(step)

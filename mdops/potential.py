@@ -24,8 +24,8 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused import why_not_matmul
 from mdops.evaluators.grids import (
-    attention_grid,
-    attention_of,
+    attention_grids,
+    attentions_of,
     finer_grid,
     grid_error,
     grid_types,
@@ -88,8 +88,8 @@ class Potential(nn.Module):
             as DeePMD-kit) or "extend" (keep all).
         grids: for each descriptor of sums, the knots of the splines that stand for its embedding nets; none where the
             nets run themselves.
-        attention_grid: the knots of splines for the embedding nets in front of layers of attention; None where
-            these run themselves, as in trainings.
+        attention_grids: for each descriptor with layers of attention, the knots of splines for the embedding nets in
+            front of them; None where these run themselves, none in trainings.
         spline_types: the types for whose pairs the grid was chosen, where not for all or for some that stand for all:
             those of a training's data.
         smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
@@ -105,7 +105,7 @@ class Potential(nn.Module):
         self.source: dict[str, Any] = {}
         self.allow_low_bit = False
         self.grids: tuple[SplineGrid, ...] = ()
-        self.attention_grid: SplineGrid | None = None
+        self.attention_grids: tuple[SplineGrid | None, ...] = ()
         self.spline_types: tuple[int, ...] | None = None
         self.smoothing = 0.0
         self._no_spline: str | None = None
@@ -200,10 +200,10 @@ class Potential(nn.Module):
         if is_unexpected:
             warnings.warn(f"{self._no_spline}: they are evaluated exactly, not as splines", stacklevel=2)
         self._no_angle_spline = use_angle_splines(self.model, r_min, tolerance, types)
-        self.attention_grid = self._no_attention_spline = None
+        self.attention_grids, self._no_attention_spline = (), None
         if attention:
-            found = attention_grid(self.model, r_min, tolerance)
-            self.attention_grid, self._no_attention_spline = found
+            found = attention_grids(self.model, r_min, tolerance)
+            self.attention_grids, self._no_attention_spline = found
         for problem in (self._no_angle_spline, self._no_attention_spline):
             if problem is not None:
                 warnings.warn(f"{problem}: they are evaluated exactly, not as splines", stacklevel=2)
@@ -230,13 +230,14 @@ class Potential(nn.Module):
 
     @property
     def why_no_attention_spline(self) -> str | None:
-        """Why there is no `attention_grid`; None where there is one."""
-        return None if self.attention_grid is not None else self._no_attention_spline or _EXACT
+        """Why a descriptor with attention has no grid; None where all have one."""
+        missing = not self.attention_grids or None in self.attention_grids
+        return self._no_attention_spline or _EXACT if missing else None
 
     @property
     def knots(self) -> list[SplineGrid | AngleKnots]:
         """Those of all splines there are."""
-        return [k for k in (self.grid, self.attention_grid, *self.angle_knots) if k is not None]
+        return [k for k in (self.grid, *self.attention_grids, *self.angle_knots) if k is not None]
 
     @property
     def r_min(self) -> float | None:
@@ -252,9 +253,8 @@ class Potential(nn.Module):
         ]
         pairs = zip(sums_of(self.model), self.grids, strict=False)  # there may be no grids
         errors += [grid_error(one, grid, self.spline_types) for one, grid in pairs]
-        attention = attention_of(self.model)
-        if attention is not None and self.attention_grid is not None:
-            errors.append(grid_error(attention, self.attention_grid))
+        attention = zip(attentions_of(self.model), self.attention_grids, strict=False)
+        errors += [grid_error(one, grid) for one, grid in attention if grid is not None]
         return max(errors, default=0.0)
 
     def splines(self) -> str | None:
@@ -262,7 +262,7 @@ class Potential(nn.Module):
         angles = [f"{knots.intervals} of angles" for knots in self.angle_knots if knots is not None]
         if not self.knots:
             return None
-        grids = [str(grid.intervals) for grid in (self.grid, self.attention_grid) if grid is not None]
+        grids = [str(grid.intervals) for grid in (self.grid, *self.attention_grids) if grid is not None]
         counts = grids + list(dict.fromkeys(angles))
         return f"splines of {' and '.join(counts)} intervals beyond {self.r_min:g} A"
 
@@ -357,7 +357,7 @@ class Potential(nn.Module):
 
     def _structure(self) -> tuple[Hashable, ...]:
         """What evaluators depend on besides the weights; for another device or dtype `_apply` forgets all of them."""
-        knots = self.grids, self.attention_grid, self.angle_knots
+        knots = self.grids, self.attention_grids, self.angle_knots
         return *knots, self.spline_types, self.smoothing, self._matmul, self.overflow
 
     def _same(self, name: str, state: Hashable, make: Callable[[], T]) -> T:

@@ -11,7 +11,23 @@ from ase.data import chemical_symbols
 
 from mdops.errors import InputError
 
-__all__ = ["System", "atom_types", "element_types", "from_atoms", "from_tensors"]
+__all__ = ["Kinds", "System", "atom_types", "element_types", "from_atoms", "from_tensors"]
+
+
+class Kinds:
+    """For each type the indices (int64) of its atoms, which hold for one tensor of types (N,), as it was then. What is
+    done in place to a tensor of `torch.inference_mode` is not seen."""
+
+    def __init__(self, types: torch.Tensor, atoms: Sequence[torch.Tensor]) -> None:
+        self._types, self._version, self._atoms = types, _version(types), tuple(atoms)
+
+    def atoms(self, types: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        """The indices, or None if these are other types, or have changed."""
+        return self._atoms if types is self._types and _version(types) == self._version else None
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 @dataclass
@@ -24,7 +40,7 @@ class System:
         cell: (S, 3, 3) float64, A.
         pbc: (S, 3) bool.
         batch: (N,) int32.
-        kinds: for each type, the indices (int64) of its atoms, where they are known beforehand.
+        kinds: which atoms are of which type, where that is known; forgotten where `types` are set or changed.
         first_types: (S,) int32, the type of each system's first atom as the user numbers them, where the atoms here are
             in another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
     """
@@ -34,14 +50,23 @@ class System:
     cell: torch.Tensor
     pbc: torch.Tensor
     batch: torch.Tensor
-    kinds: tuple[torch.Tensor, ...] | None = None
+    kinds: Kinds | None = None
     first_types: torch.Tensor | None = None
 
     def atoms_of_types(self, ntypes: int) -> tuple[torch.Tensor, ...]:
         """For each type, the indices (int64) of its atoms."""
-        if self.kinds is None:
+        known = self.known_kinds()
+        if known is None:
             return tuple(torch.nonzero(self.types == kind)[:, 0] for kind in range(ntypes))
-        return self.kinds
+        return known
+
+    def known_kinds(self) -> tuple[torch.Tensor, ...] | None:
+        """The same where it is known, or None."""
+        return None if self.kinds is None else self.kinds.atoms(self.types)
+
+    def learn_kinds(self, ntypes: int) -> None:
+        """Makes `atoms_of_types` known."""
+        self.kinds = Kinds(self.types, self.atoms_of_types(ntypes))
 
     def first_of_systems(self) -> torch.Tensor:
         """(S,) integers: `first_types`, looked up where they are not known."""

@@ -513,22 +513,29 @@ def _attention_samples(random: Callable[..., Any], device: torch.device | str) -
 
 
 def _attention_layer_samples(random: Callable[..., Any], device: torch.device | str) -> list[Sample]:
-    """A layer of DPA-1, smooth and by angles, and without either."""
+    """A layer of DPA-1, smooth and by angles, and without either; the same of coordinates."""
     if not has_kernel("attention_layer", device):
         return []
     from mdops.ops.attention import plan_of
 
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=device)
-    rows, features, width = 8, 6, 4
+    rows, features = 8, 6
     plan = plan_of(offsets, rows)
     samples = []
-    for smooth, normalize in ((True, True), (False, False)):
-        g = random(rows, features)
+    for smooth, normalize, width in (
+        (True, True, 4),
+        (False, False, 4),
+        (True, True, 16),
+        (False, False, 16),
+    ):
+        given = width == 16
+        g = random(rows, features + 2 + 3 * width if given else features)
         weights = (
-            0.5 * random(features, 3 * width),
-            random(3 * width),
+            None if given else 0.5 * random(features, 3 * width),
+            None if given else random(3 * width),
             random(width, features),
             *(random(features) for _ in range(3)),
+            random(width).cos() if given else None,
         )
         directions = torch.nn.functional.normalize(random(rows, 3), dim=1)
         keys = (
@@ -540,11 +547,14 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
         bad = {
             "falls": (1, offsets[[0, 2, 1, 3, 4]].flip(0)),
             "short": (1, offsets[:-1]),
-            "width": (2, random(features, 3 * width + 1)),
+            "width": (0, g[:, 3:]),
+            "both": (2, random(features, 3 * width) if given else None),
         }
+        if given:
+            bad["odd width"] = (4, random(width - 1, features))
         if smooth:
-            bad["directions"] = (8, random(rows, 4))
-        places = (0, 8, 9) if smooth else (0,)
+            bad["directions"] = (9, random(rows, 4))
+        places = (0, 9, 10) if smooth else (0,)
         samples.append(Sample("attention_layer", args, places, opaque=(1,), bad=bad))
         saved = torch.ops.mdops.attention_layer(*args)[1]
         shifted = {name: (k + 2, value) for name, (k, value) in bad.items()}

@@ -24,7 +24,7 @@ from mdops.ops import hybrid_potential_pack
 if TYPE_CHECKING:
     from mdops.potential import Potential
 
-VERSION, VERSION_OF_OTHERS = 2, 3
+VERSION, VERSION_OF_OTHERS = 2, 4
 
 
 def knows(exact: "Potential") -> bool:

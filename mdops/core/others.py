@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from mdops.core.arrays import Arrays, array
 from mdops.errors import UnsupportedModelError
+from mdops.evaluators.coordinates import in_coordinates
 from mdops.evaluators.grids import Sum, grid_of
 from mdops.evaluators.splined import SplineSum
 from mdops.models.angles import AngleDescriptor
@@ -106,25 +107,24 @@ def _attention(
     if grid is None:
         raise UnsupportedModelError(problem or "")
     splines = SplineSum(model, d, grid, kinds.numbers)
+    table, weights = in_coordinates(d, grid, kinds, getattr(torch, to.precision))
     to.arrays.update(
         {
-            f"{to.prefix}{to.precision}.tables": array(splines.fixed_table(), to.precision),
+            f"{to.prefix}{to.precision}.tables": array(table, to.precision),
             f"{to.prefix}pair_mask": array(splines.mask, "uint8"),
             f"{to.prefix}zeroed": array(splines.zeroed, "uint8"),
             f"{to.prefix}sel": array(splines.sel, "int32"),
         }
     )
     layers = []
-    for n, layer in enumerate(d.layers):
-        for name, value in layer.weights()._asdict().items():
-            key = f"{to.prefix}layer.{n}.{name}"
-            if key not in to.arrays or to.precision == "float64":
-                to.arrays[key] = array(value, to.precision)
+    for n, (layer, own) in enumerate(zip(d.layers, weights, strict=True)):
+        for name, value in own._asdict().items():
+            if value is not None:
+                to.arrays[f"{to.prefix}{to.precision}.layer.{n}.{name}"] = array(value, to.precision)
         layers.append({"scale": layer.scale, "eps": layer.eps, "normalize": bool(layer.normalize)})
     return {
         "grid": {"s_max": grid.s_max, "r_min": grid.r_min, "error": grid.error},
         "axis": d.axis_neuron,
-        "attention": d.options.attn,
         "smooth": bool(d.options.is_smooth),
         "by_angles": bool(d.options.attn_dotr),
         "shift": SHIFT,

@@ -10,8 +10,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from mdops.evaluators.angles import AngleMoments
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
-from mdops.evaluators.grids import NO_SUMS, sums_of
+from mdops.evaluators.grids import NO_SUMS, attentions_of, sums_of
 from mdops.evaluators.splined import Splined, composed
 from mdops.models.contract import AtomicModel
 from mdops.models.linear import Blend, LinearModel
@@ -371,7 +372,8 @@ def _evaluator(potential: "Potential", *, weighted: bool) -> Evaluator:
         return found
     if FusedParts.refusal(potential) is None:
         return FusedParts(potential)
-    return AngleMoments(potential) if AngleMoments.why_not(potential) is None else composed(potential)
+    kinds: tuple[type[Evaluator], ...] = FusedAttention, AngleMoments
+    return next((kind(potential) for kind in kinds if kind.why_not(potential) is None), composed(potential))
 
 
 def part_potentials(potential: "Potential") -> "list[Potential]":
@@ -379,7 +381,7 @@ def part_potentials(potential: "Potential") -> "list[Potential]":
     from mdops.potential import Potential
 
     model: Any = potential.model
-    found, at = [], 0
+    found, at, of_attention = [], 0, 0
     for i, part in enumerate(model.models):
         names = getattr(model, f"names_{i}")
         one = Potential(_without(part, model.absent_pairs, names), overflow=potential.overflow)
@@ -387,6 +389,9 @@ def part_potentials(potential: "Potential") -> "list[Potential]":
         one.smoothing = potential.smoothing
         count = len(sums_of(part))
         one.grids, at = potential.grids[at : at + count], at + count
+        count = len(attentions_of(part))
+        one.attention_grids = potential.attention_grids[of_attention : of_attention + count]
+        of_attention += count
         types = potential.spline_types
         one.spline_types = types if types is None or names is None else tuple(int(names[t]) for t in types)
         found.append(one)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from mdops.evaluators.autograd import Autograd, forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.coordinates import in_coordinates
 from mdops.evaluators.grids import attention_of, finer_grid, grid_types
 from mdops.evaluators.spline import TOLERANCE
 from mdops.evaluators.splined import SplineSum
@@ -27,7 +28,11 @@ _MOST_NUMBERS = 2**27  # of tables
 
 
 class FusedAttention(Evaluator):
-    """Rows of the neighbours by splines, each layer of attention, and their sums as one op each way; then the net."""
+    """Rows of the neighbours by splines, each layer of attention, and their sums as one op each way; then the net.
+
+    As its base; atoms may have weights, too: `weight` (N,), float64, for forces and virials of the sum of the weighted
+    energies. The energies that are given have none.
+    """
 
     name = "fused attention"
     summary = "splines of the embedding nets, one op a layer of attention, sums over neighbours, then the net"
@@ -37,11 +42,12 @@ class FusedAttention(Evaluator):
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
         one = attention_of(potential.model)
-        assert one is not None and potential.attention_grid is not None
+        grid = next(iter(potential.attention_grids), None)
+        assert one is not None and grid is not None
         self._one, self._model = one, one.model
         self._descriptor: Any = one.descriptor
         self.captures = potential.device.type == "cuda" and potential.model.captures
-        self.r_min = potential.attention_grid.r_min
+        self._grid, self.r_min = grid, grid.r_min
         self._tables: dict[tuple[int, ...] | None, _Tables | None] = {}
 
     @classmethod
@@ -70,11 +76,14 @@ class FusedAttention(Evaluator):
         *,
         check: bool = True,
         atom_virial: bool = False,
+        weight: torch.Tensor | None = None,
     ) -> tuple[Answers, NeighborReport]:
         tables = self._tables_of(self.potential.present(system))
         exact = Autograd(self.potential)
         if tables is None:
-            return exact(system, neighbors, fparam, aparam, check=check, atom_virial=atom_virial)
+            return exact(
+                system, neighbors, fparam, aparam, check=check, atom_virial=atom_virial, weight=weight
+            )
         near = Neighborhood.of(system, neighbors, self._model.cutoff, self.potential.dtype)
         s = tables.splines
         types, counts = s.types(system), s.counts(near.counts)
@@ -82,7 +91,7 @@ class FusedAttention(Evaluator):
         report = NeighborReport((rows.within[:, None],), rows.nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
-            return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial)
+            return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial, weight=weight)
         padding = s.padding(system)
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
@@ -97,9 +106,9 @@ class FusedAttention(Evaluator):
                 t = self._sums(d, mine, *listed, tables)
                 features = self._descriptor.contract(t, part)
                 energy = self._model.fitting(features.values, part, fparam, own)["energy"]
-                (gradient,) = torch.autograd.grad(
-                    torch.where(self._counted(part), energy, 0.0).sum(), d, materialize_grads=True
-                )
+                counted = torch.where(self._counted(part), energy, 0.0)
+                summed = counted if weight is None else counted * weight[run]
+                (gradient,) = torch.autograd.grad(summed.sum(), d, materialize_grads=True)
             parts.append(self._model.finish({"energy": energy.detach()}, part.types))
             gradients.append(gradient)
         answers = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -162,8 +171,8 @@ class FusedAttention(Evaluator):
         switch, directions = rows.switch if o.is_smooth else None, rows.directions if o.attn_dotr else None
         known = Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
         g = rows.g
-        for layer in d.layers:
-            g = layer(g, known)
+        for layer, weights in zip(d.layers, tables.layers, strict=True):
+            g = layer.as_one_op(g, known, weights)
         t = row_moments(rows.environment, g, found.offsets)
         if s.has_mean:
             places = (d.slots - found.taken).clamp(min=0).to(t.dtype)
@@ -184,8 +193,7 @@ class FusedAttention(Evaluator):
         """Of systems of these types, all with None; None if there are too many. Made when they first come."""
         if types not in self._tables:
             kinds = range(self._descriptor.ntypes) if types is None else types
-            grid, potential = self.potential.attention_grid, self.potential
-            assert grid is not None
+            grid, potential = self._grid, self.potential
             if not set(kinds) <= set(grid_types(self._descriptor)):
                 tolerance = max(TOLERANCE[potential.dtype], grid.error)
                 grid = finer_grid(self._one, grid, tolerance, tuple(kinds))
@@ -205,13 +213,13 @@ class _Tables:
     """What is of the weights.
 
     Attributes:
-        table: of `spline_rows`; absent: `SeAttenV2.absent_rows`.
+        table: of `spline_rows`; layers: weights of each; absent: `SeAttenV2.absent_rows`.
     """
 
     def __init__(self, splines: SplineSum) -> None:
         d: Any = splines.descriptor
         self.splines = splines
         with torch.no_grad():
-            self.table = splines.fixed_table()
+            self.table, self.layers = in_coordinates(d, splines.grid, splines.kinds, d.mean.dtype)
             embedded = F.embedding(splines.kinds.index, d.type_embedding())
             self.absent = d.absent_rows(splines.kinds, embedded)

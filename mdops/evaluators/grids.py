@@ -2,13 +2,13 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
 from mdops.evaluators.spline import SplineGrid, choose_grid, spline_error
-from mdops.models.contract import AtomicModel
+from mdops.models.contract import AtomicModel, Descriptor
 from mdops.models.dpa1 import SeAttenV2
 from mdops.models.linear import Blend
 from mdops.models.moments import MomentDescriptor, TypeChoice
@@ -37,17 +37,21 @@ class Sum(NamedTuple):
 
 def sums_of(model: AtomicModel) -> list[Sum]:
     """All that a model has, in the order of its descriptors."""
+    return _of_parts(model, lambda d: isinstance(d, MomentDescriptor) and d.is_sum)
+
+
+def _of_parts(model: AtomicModel, counts: Callable[[Descriptor], bool]) -> list[Sum]:
+    """The descriptors that count."""
     if isinstance(model, Blend):
         found = []
         for i, part in enumerate(model.models):
             names = getattr(model, f"names_{i}")
             own = None if names is None else tuple(names.tolist())
-            found += [Sum(of, descriptor, own) for of, descriptor, _ in sums_of(part)]
+            found += [Sum(of, descriptor, own) for of, descriptor, _ in _of_parts(part, counts)]
         return found
     if not isinstance(model, DescriptorFitting):
         return []
-    parts = model.descriptor.parts
-    return [Sum(model, d) for d in parts if isinstance(d, MomentDescriptor) and d.is_sum]
+    return [Sum(model, d) for d in model.descriptor.parts if counts(d)]  # type: ignore[arg-type]
 
 
 def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
@@ -58,18 +62,21 @@ def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
 
 def attention_of(model: AtomicModel) -> Sum | None:
     """The descriptor with layers of attention of a model which has it alone."""
-    d = model.descriptor if isinstance(model, DescriptorFitting) else None
-    if isinstance(d, SeAttenV2) and not d.is_sum:
-        return Sum(model, d)  # type: ignore[arg-type]
-    return None
+    return next(iter(attentions_of(model)), None) if isinstance(model, DescriptorFitting) else None
 
 
-def attention_grid(
+def attentions_of(model: AtomicModel) -> list[Sum]:
+    """Those of a model that is made of such models."""
+    found = _of_parts(model, lambda d: isinstance(d, SeAttenV2) and not d.is_sum)
+    return [one for one in found if one.model.descriptor is one.descriptor]
+
+
+def attention_grids(
     model: AtomicModel, r_min: float, tolerance: float
-) -> tuple[SplineGrid | None, str | None]:
-    """A grid for what goes into a model's layers of attention, as `new_grids`; or None, and what is wrong."""
-    one = attention_of(model)
-    return (None, None) if one is None else grid_of(one, r_min, tolerance)
+) -> tuple[tuple[SplineGrid | None, ...], str | None]:
+    """For each of them a grid for what goes into the layers, as `new_grids`; or None, and what is wrong."""
+    found = [grid_of(one, r_min, tolerance) for one in attentions_of(model)]
+    return tuple(grid for grid, _ in found), next((why for _, why in found if why is not None), None)
 
 
 def grid_of(

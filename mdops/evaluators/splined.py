@@ -235,7 +235,7 @@ class SplineSum:
 
     def t(self, moments: torch.Tensor, table: torch.Tensor, system: System) -> torch.Tensor:
         """T = A^T C / N_sel, (N, 4, M), of a plain sum (N, 1, M), from A."""
-        d, types, known = self.descriptor, self.types(system), system.kinds
+        d, types, known = self.descriptor, self.types(system), system.known_kinds()
         t = moments.new_zeros(moments.shape[0], moments.shape[2], d.channels)
         for c in range(self.ntypes):
             if known is None:

@@ -143,6 +143,11 @@ class Neighbors(NamedTuple):
     fused: bool
 
 
+def _bias(layer: Layer) -> torch.Tensor:
+    """Zeros where there is none."""
+    return layer.weight.new_zeros(layer.weight.shape[1]) if layer.bias is None else layer.bias
+
+
 class AttentionLayer(nn.Module):
     """g_j <- norm(g_j + W_o o_j + b_o) with o of `mdops.ops.neighbor_attention`, q, k, v = g W_in + b_in."""
 
@@ -159,20 +164,9 @@ class AttentionLayer(nn.Module):
     def forward(self, g: torch.Tensor, near: Neighbors) -> torch.Tensor:
         """(E, M), of rows of the neighbours."""
         if near.fused:
-            return attention_layer(
-                g,
-                near.offsets,
-                self.weights(),
-                directions=near.directions,
-                switch=near.switch,
-                empty=near.empty,
-                scale=self.scale,
-                eps=self.eps,
-                normalize=self.normalize,
-                plan=near.plan,
-            )
-        w = self.weights()
-        x = torch.addmm(w.project_bias, g, w.project)
+            return self.as_one_op(g, near, self.weights())
+        weight, bias = self._projection()
+        x = torch.addmm(bias, g, weight)
         q, k, v = unit_three(x) if self.normalize else (part.contiguous() for part in x.chunk(3, dim=1))
         o = neighbor_attention(
             q[:, None],
@@ -186,18 +180,31 @@ class AttentionLayer(nn.Module):
             temperature=self.scale,
             plan=near.plan,
         )
-        return add_norm(torch.addmm(w.out_bias, o.flatten(1), w.out), g, w.norm, w.norm_bias, self.eps)
+        x = torch.addmm(_bias(self.out), o.flatten(1), self.out.weight)
+        return add_norm(x, g, self.norm_weight, self.norm_bias, self.eps)
+
+    def as_one_op(self, g: torch.Tensor, near: Neighbors, weights: AttentionWeights) -> torch.Tensor:
+        """The same, with `weights` of the layer or of coordinates behind g."""
+        return attention_layer(
+            g,
+            near.offsets,
+            weights,
+            directions=near.directions,
+            switch=near.switch,
+            empty=near.empty,
+            scale=self.scale,
+            eps=self.eps,
+            normalize=self.normalize,
+            plan=near.plan,
+        )
 
     def weights(self) -> AttentionWeights:
         """Of the layer; zeros in the place of biases that are not there."""
+        out = self.out
+        return AttentionWeights(*self._projection(), out.weight, _bias(out), self.norm_weight, self.norm_bias)
 
-        def bias(layer: Layer) -> torch.Tensor:
-            return layer.weight.new_zeros(layer.weight.shape[1]) if layer.bias is None else layer.bias
-
-        project, out = self.project, self.out
-        return AttentionWeights(
-            project.weight, bias(project), out.weight, bias(out), self.norm_weight, self.norm_bias
-        )
+    def _projection(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.project.weight, _bias(self.project)
 
     def of_padding(self, g: torch.Tensor) -> torch.Tensor:
         """(..., M), of the rows of empty places, whose p are zero."""

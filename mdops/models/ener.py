@@ -221,7 +221,7 @@ class EnergyFitting(Kind):
             energy = energy + self.bias[system.types.long().clamp(min=0)]
             return {"energy": torch.where(system.types >= 0, energy, 0.0)}
         energy = torch.zeros(system.atoms, dtype=torch.float64, device=features.device)
-        if system.kinds is None and features.is_cuda and torch.cuda.is_current_stream_capturing():
+        if system.known_kinds() is None and features.is_cuda and torch.cuda.is_current_stream_capturing():
             # Nobody can be asked which atoms are of which type.
             for kind in range(len(self.type_map)):
                 energy = torch.where(system.types == kind, self.energy(kind, features, extra), energy)

@@ -132,9 +132,7 @@ class Neighborhood:
     def of_atoms(self, run: slice) -> "Neighborhood":
         """Of these atoms alone. `neighbors` are still indices of all."""
         s, first = self.system, self.first_types.to(self.system.types.dtype)
-        system = System(
-            s.positions[run], s.types[run], s.cell, s.pbc, s.batch[run], kinds=None, first_types=first
-        )
+        system = System(s.positions[run], s.types[run], s.cell, s.pbc, s.batch[run], first_types=first)
         return dataclasses.replace(
             self,
             system=system,
@@ -168,7 +166,7 @@ class Neighborhood:
         return dataclasses.replace(
             self,
             system=dataclasses.replace(
-                self.system, types=types, kinds=None, first_types=names[self.first_types].to(types.dtype)
+                self.system, types=types, first_types=names[self.first_types].to(types.dtype)
             ),
             neighbors=self.neighbors.gather(1, order),
             counts=counts,

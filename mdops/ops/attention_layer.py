@@ -7,9 +7,9 @@ import torch.nn.functional as F
 
 from mdops.ops._register import register_fake, register_formula
 from mdops.ops.attention import RaggedPlan, plan_of
-from mdops.ops.neighbor_attention import SHIFT, neighbor_attention
+from mdops.ops.neighbor_attention import SHIFT, neighbor_attention, unit
 
-_LANES = 16  # kLayerLanes of source/op/attention_layer/attention_layer.h
+LANES = 16  # kLayerLanes of source/op/attention_layer/attention_layer.h
 _WIDEST = 128  # kWidestRow of source/op/attention_layer/gpu_rows.h
 
 
@@ -17,17 +17,19 @@ class AttentionWeights(NamedTuple):
     """Of a layer: M numbers a neighbour, attention of width A.
 
     Attributes:
-        project, project_bias: (M, 3 A), (3 A,): to q, k and v.
+        project, project_bias: (M, 3 A), (3 A,): to q, k and v; None where these stand behind g.
         out, out_bias: (A, M), (M,): back.
         norm, norm_bias: (M,), (M,): LayerNorm's.
+        factors: (A,), by which the columns of q are multiplied after q has the length 1; None: 1.
     """
 
-    project: torch.Tensor
-    project_bias: torch.Tensor
+    project: torch.Tensor | None
+    project_bias: torch.Tensor | None
     out: torch.Tensor
     out_bias: torch.Tensor
     norm: torch.Tensor
     norm_bias: torch.Tensor
+    factors: torch.Tensor | None = None
 
 
 def attention_layer(
@@ -49,8 +51,13 @@ def attention_layer(
     weights are constants. Second derivatives go through PyTorch's own operations. On a GPU it takes float32, and g and
     attention up to 128 wide (`has_layer`).
 
+    q, k and v may be coordinates in orthonormal bases of spaces that they do not leave; `factors` are then the cosines
+    of the angles between the bases of q and of k (docs/mathematics.md). Without `project` they are given, A numbers
+    each, a multiple of 16, as the last columns of rows that begin with g.
+
     Args:
-        g: (E, M) float32 or float64, rows of the neighbours of atom after atom.
+        g: (E, M), or (E, at least M + 3 A) without `project`, float32 or float64, rows of the neighbours of atom after
+            atom.
         offsets: (N + 1,) int32, from 0 to E.
         weights: see there.
         directions, switch, empty, normalize: as of `neighbor_attention`; scale is its temperature.
@@ -64,7 +71,7 @@ def attention_layer(
         RuntimeError: a shape, dtype or device does not match, or `offsets` falls.
     """
     absent = None if switch is None or empty is None else empty.to(g.dtype)
-    fixed = (w.detach() for w in weights)
+    fixed = (None if w is None else w.detach() for w in weights)
     optional = (directions, switch, absent)
     if plan is None and g.is_cuda:
         plan = plan_of(offsets, g.shape[0])
@@ -80,31 +87,39 @@ def has_layer(device: torch.device, dtype: torch.dtype, features: int, width: in
 
 def _reference(g: Any, offsets: Any, *args: Any) -> torch.Tensor:
     """The op by others, differentiable any number of times that those are."""
-    project, project_bias, out, out_bias, norm, norm_bias, gate, switch, absent, *others = args
-    scale, shift, eps, normal, items, max_length = others
+    *weights, gate, switch, absent, scale, shift, eps, normal, items, max_length = args
+    project, project_bias, out, out_bias, norm, norm_bias, factors = weights
     assert shift == SHIFT
-    q, k, v = ((g @ project + project_bias)[:, None]).chunk(3, dim=-1)
+    given, g = g, g[:, : len(norm)]
+    parts = given[:, -3 * len(out) :] if project is None else g @ project + project_bias
+    q, k, v = parts[:, None].chunk(3, dim=-1)
+    if factors is not None:
+        if normal:
+            q, k, v, normal = unit(q), unit(k), unit(v), False
+        q = q * factors
     plan = None if items is None else RaggedPlan(items, max_length)
     how = {"directions": gate, "switch": switch, "empty": absent, "temperature": scale, "plan": plan}
     o = neighbor_attention(q, k, v, offsets, normalize=normal, **how)
-    return F.layer_norm(g + o[:, 0] @ out + out_bias, g.shape[1:], norm, norm_bias, eps)
+    return F.layer_norm(g + o[:, 0] @ out + out_bias, norm.shape, norm, norm_bias, eps)
 
 
-def _saved_width(features: int, width: int) -> int:
-    vectors = 3 * ((width + _LANES - 1) // _LANES) + (features + _LANES - 1) // _LANES
-    return vectors * _LANES + 6
+def _saved_width(features: int, width: int, factors: bool) -> int:
+    vectors = (3 + factors) * ((width + LANES - 1) // LANES) + (features + LANES - 1) // LANES
+    return vectors * LANES + 6
 
 
 @register_fake("attention_layer")
 def _(
     g: Any, offsets: Any, project: Any, project_bias: Any, out: Any, *args: Any
 ) -> tuple[torch.Tensor, ...]:
-    return g.new_empty(g.shape), g.new_empty(g.shape[0], _saved_width(g.shape[1], out.shape[0]))
+    (width, features), factors = out.shape, args[3]
+    kept = _saved_width(features, width, factors is not None)
+    return g.new_empty(g.shape[0], features), g.new_empty(g.shape[0], kept)
 
 
 @register_fake("attention_layer_backward")
 def _(grad: Any, saved: Any, g: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    gate, switch = args[7:9]
+    gate, switch = args[8:10]
     return g.new_empty(g.shape), *(g.new_empty(0 if x is None else x.shape) for x in (gate, switch))
 
 
@@ -112,7 +127,7 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     if grads[0] is None:
         return None, None, None
     *inputs, saved = args
-    gate, switch = inputs[8:10]
+    gate, switch = inputs[9:11]
     if torch.is_grad_enabled():
         leaves = [inputs[0], gate, switch]
         variables = [x for x in leaves if x is not None and x.requires_grad]
@@ -122,4 +137,4 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return by_g, None if gate is None else by_gate, None if switch is None else by_switch
 
 
-register_formula("attention_layer", _formula, (0, 8, 9), constant=(1,), saved=(1,))
+register_formula("attention_layer", _formula, (0, 9, 10), constant=(1,), saved=(1,))

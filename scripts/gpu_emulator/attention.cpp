@@ -214,7 +214,7 @@ extern "C" void run_layer(const LayerCall* c) {
   std::vector<float> shrink[3], deviation(c->rows), mean(c->rows), o_out(c->rows * c->features),
       dh(c->rows * c->features);
   RowArgs p{};
-  p.rows = static_cast<int>(c->rows), p.features = static_cast<int>(c->features);
+  p.rows = static_cast<int>(c->rows), p.features = p.columns = static_cast<int>(c->features);
   p.width = static_cast<int>(c->width), p.begin = 0, p.end = 3, p.last = c->last, p.bad = bad.data();
   p.normalize = c->normalize != 0, p.eps = 1e-5f;
   p.project = c->project, p.project_bias = c->project_bias, p.out = c->out, p.out_bias = c->out_bias;
@@ -233,7 +233,7 @@ extern "C" void run_layer(const LayerCall* c) {
                Factor<W, 2 * F>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p, c->o, c->result);
     gpu.launch(begin_kernel<F, W>, 2, kRowThreads,
                Factor<F, 2 * W>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p, c->grad, dh.data(),
-               c->grad_o, c->delta);
+               p.columns, c->grad_o, c->delta);
     gpu.launch(collect_kernel<F, W>, 2, kRowThreads,
                3 * Factor<W, 2 * F>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p,
                PartGradients{c->grad_q, c->grad_k, c->grad_v}, dh.data(), c->grad_g);

@@ -34,6 +34,7 @@ class GpuAttention : public GpuOther<float> {
         places_(data.sel[0]),
         functions_(data.ntypes + data.gated),
         features_(data.features),
+        columns_(data.columns),
         axis_(data.axis),
         attention_(data.attention),
         gated_(data.gated),
@@ -57,7 +58,9 @@ class GpuAttention : public GpuOther<float> {
       const AttentionData<float>::Layer& from = data.layers[l];
       Layer& to = layers_[l];
       copy(from.project, to.project), copy(from.project_bias, to.project_bias), copy(from.out, to.out);
-      copy(from.out_bias, to.out_bias), copy(from.norm, to.norm), copy(from.norm_bias, to.norm_bias);
+      copy(from.factors, to.factors), to.projects = !from.project.empty(), to.scales = !from.factors.empty();
+      to.width = from.width, copy(from.out_bias, to.out_bias), copy(from.norm, to.norm),
+      copy(from.norm_bias, to.norm_bias);
       to.scale = from.scale, to.eps = from.eps, to.normalize = from.normalize;
     }
     check_cuda(cudaStreamSynchronize(stream));  // `data` may go
@@ -74,11 +77,11 @@ class GpuAttention : public GpuOther<float> {
             float* nearest) override {
     list(gpu, block, within, nearest);
     environment_.resize(4 * rows_), switches_.resize(rows_), directions_.resize(3 * rows_);
-    for (GpuArray<float>& g : g_) g.resize(rows_ * features_);
+    for (size_t l = 0; l < g_.size(); ++l) g_[l].resize(rows_ * (l ? features_ : columns_));
     run_spline_rows(gpu, splines(block),
                     {environment_.data(), switches_.data(), directions_.data(), g_[0].data()});
     for (size_t l = 0; l < layers_.size(); ++l) {
-      layers_[l].saved.resize(rows_ * attention_layer_saved(features_, attention_));
+      layers_[l].saved.resize(rows_ * args_of(l).kept());
       const AttentionLayerArgs<float> args = args_of(l);
       run_attention_layer(gpu, args, plan(), memory_.resize(attention_layer_bytes(args, false)),
                           g_[l + 1].data());
@@ -93,7 +96,7 @@ class GpuAttention : public GpuOther<float> {
     const int64_t numbers = 4 * features_ * atoms_;
     run_axis_gradients(gpu, axis(grad, by_t_.resize(numbers)));
     launch_numbers(gpu, scale_kernel, numbers, by_t_.data(), 1.0f / places_, numbers);
-    float *by_g = by_g_.resize(rows_ * features_), *below = below_.resize(rows_ * features_);
+    float *by_g = by_g_.resize(rows_ * columns_), *below = below_.resize(rows_ * columns_);
     run_row_moment_gradients(gpu, moments(), by_t_.data(), by_environment_.resize(4 * rows_), by_g);
     gpu.clear(by_switches_.resize(rows_), 4 * rows_);
     gpu.clear(by_directions_.resize(3 * rows_), 12 * rows_);
@@ -116,9 +119,10 @@ class GpuAttention : public GpuOther<float> {
 
  private:
   struct Layer {
-    GpuArray<float> project, project_bias, out, out_bias, norm, norm_bias;
+    GpuArray<float> project, project_bias, out, out_bias, norm, norm_bias, factors;
+    int64_t width;
     float scale, eps;
-    bool normalize;
+    bool normalize, projects, scales;
     GpuArray<float> saved;  // of the last call
   };
 
@@ -152,7 +156,7 @@ class GpuAttention : public GpuOther<float> {
 
   SplineRowsArgs<float> splines(const GpuBlock<float>& block) const {
     return {slots(block), slots_.data(), mean_.data(), std_.data(), table_.data(), cutoff_,
-            grid_,        rows_,         features_,    functions_,  gated_};
+            grid_,        rows_,         columns_,     functions_,  gated_};
   }
 
   RowMomentArgs<float> moments() const {
@@ -167,13 +171,15 @@ class GpuAttention : public GpuOther<float> {
     const Layer& layer = layers_[l];
     AttentionLayerArgs<float> args{};
     AttentionArgs<float>& a = args.attention;
-    a.rows = rows_, a.heads = 1, a.width = a.value_width = attention_, a.sequences = atoms_;
+    a.rows = rows_, a.heads = 1, a.width = a.value_width = layer.width, a.sequences = atoms_;
     a.offsets = offsets_.data(), a.gates = by_angles_ ? 3 : 0, a.scale = layer.scale;
     a.in.gate = by_angles_ ? directions_.data() : nullptr;
     a.in.switches = smooth_ ? switches_.data() : nullptr;
     a.absent = smooth_ ? empty_.data() : nullptr, a.shift = smooth_ ? shift_ : 0.0f;
-    args.features = features_, args.normalize = layer.normalize, args.eps = layer.eps;
-    args.project = layer.project.data(), args.project_bias = layer.project_bias.data();
+    args.features = features_, args.columns = layer.projects ? features_ : columns_;
+    args.normalize = layer.normalize, args.eps = layer.eps;
+    if (layer.projects) args.project = layer.project.data(), args.project_bias = layer.project_bias.data();
+    if (layer.scales) args.factors = layer.factors.data();
     args.out = layer.out.data(), args.out_bias = layer.out_bias.data();
     args.norm = layer.norm.data(), args.norm_bias = layer.norm_bias.data();
     args.g = g_[l].data(), args.saved = layer.saved.data();
@@ -181,7 +187,7 @@ class GpuAttention : public GpuOther<float> {
   }
 
   const int ntypes_, places_, functions_;
-  const int64_t features_, axis_, attention_;  // M and M2; width of the attention
+  const int64_t features_, columns_, axis_, attention_;  // M, of the splines, M2; width of the widest layer
   const bool gated_, smooth_, by_angles_;
   const float shift_;
   const Cutoff<float> cutoff_;

@@ -123,8 +123,10 @@ std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options&
     const Array& text = file.array("core.description");
     const Json about = Json::parse({reinterpret_cast<const char*>(text.data), text.bytes});
     const int64_t version = about.at("version").as_integer();
-    if (version < 1 || version > 3)
-      throw Error(MDOPS_UNSUPPORTED, "its part for this library is of another version than 1 to 3");
+    if (version != 1 && version != 2 && version != 4)  // 3 was that of others before 4
+      throw Error(MDOPS_UNSUPPORTED,
+                  "its part for this library is of another version than 1, 2 and 4: `mdops convert IN "
+                  "OUT.safetensors --core` writes it anew");
     if (!about.at("grids").find(request.precision))
       throw Error(MDOPS_UNSUPPORTED,
                   "it was made for the other precision: `mdops convert IN OUT.safetensors --core " +

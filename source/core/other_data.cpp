@@ -1,5 +1,8 @@
 #include "core/other_data.h"
 
+#include <algorithm>
+
+#include "attention_layer/attention_layer.h"
 #include "core/error.h"
 
 namespace mdops::core {
@@ -61,7 +64,8 @@ AttentionData<T>::AttentionData(const File& file, const Json& about, const std::
       by_angles(about.at("by_angles").as_bool()),
       features(positive_integer(about, "width")),
       axis(positive_integer(about, "axis")),
-      attention(positive_integer(about, "attention")),
+      columns(features),
+      attention(0),
       shift(static_cast<T>(about.at("shift").as_number())) {
   const double s_max = about.at("grids").at(precision).at("s_max").as_number();
   check_knots("load", s_max);
@@ -73,7 +77,6 @@ AttentionData<T>::AttentionData(const File& file, const Json& about, const std::
   const int64_t basis = shape.size() == 4 ? shape[2] : 0;
   if (types >= kMostRows || !rows_refusal(types + gated, basis).empty())
     damaged("its splines are none, or too many");
-  table = file.numbers<T>(name, {types, types + gated, basis, features});
   grid = grid_of<T>(basis, s_max);
   mean.assign(types, T(0));
   zeroed = bools(file.flags(prefix + "zeroed", {types, types}));
@@ -81,15 +84,41 @@ AttentionData<T>::AttentionData(const File& file, const Json& about, const std::
   if (found.empty() || found.size() > 1000) damaged("its layers of attention are none, or too many");
   if (!this->mixed || this->sel[0] < 1) damaged("its neighbours have no places of all types");
   for (size_t l = 0; l < found.size(); ++l) {
-    const std::string at = prefix + "layer." + std::to_string(l) + ".";
-    layers.push_back({file.numbers<T>(at + "project", {features, 3 * attention}),
-                      file.numbers<T>(at + "project_bias", {3 * attention}),
-                      file.numbers<T>(at + "out", {attention, features}),
-                      file.numbers<T>(at + "out_bias", {features}), file.numbers<T>(at + "norm", {features}),
-                      file.numbers<T>(at + "norm_bias", {features}),
-                      static_cast<T>(found[l].at("scale").as_number()),
-                      static_cast<T>(found[l].at("eps").as_number()), found[l].at("normalize").as_bool()});
+    const std::string at = prefix + precision + ".layer." + std::to_string(l) + ".";
+    layers.push_back(layer_of(file, found[l], at, l == 0));
+    attention = std::max(attention, layers[l].width);
   }
+  if (layers[0].project.empty()) {
+    const int64_t least = features + 3 * layers[0].width;
+    columns = shape.size() == 4 ? shape[3] : 0;
+    if (columns < least || columns > least + kLayerLanes)
+      damaged("its splines have other columns than its layers");
+  }
+  table = file.numbers<T>(name, {types, types + gated, basis, columns});
+}
+
+template <class T>
+typename AttentionData<T>::Layer AttentionData<T>::layer_of(const File& file, const Json& about,
+                                                            const std::string& at, bool first) const {
+  const std::vector<int64_t>& shape = file.array(at + "out").shape;
+  Layer layer;
+  layer.width = shape.empty() ? 0 : shape[0];
+  if (layer.width < 1 || layer.width > kMostNumbers) damaged("its attention has no width, or too much");
+  if (!first || file.has(at + "project")) {
+    layer.project = file.numbers<T>(at + "project", {features, 3 * layer.width});
+    layer.project_bias = file.numbers<T>(at + "project_bias", {3 * layer.width});
+  } else if (layer.width % kLayerLanes) {
+    damaged("its attention has a width that is no multiple of " + std::to_string(kLayerLanes));
+  }
+  layer.out = file.numbers<T>(at + "out", {layer.width, features});
+  layer.out_bias = file.numbers<T>(at + "out_bias", {features});
+  layer.norm = file.numbers<T>(at + "norm", {features});
+  layer.norm_bias = file.numbers<T>(at + "norm_bias", {features});
+  if (file.has(at + "factors")) layer.factors = file.numbers<T>(at + "factors", {layer.width});
+  layer.scale = static_cast<T>(about.at("scale").as_number());
+  layer.eps = static_cast<T>(about.at("eps").as_number());
+  layer.normalize = about.at("normalize").as_bool();
+  return layer;
 }
 
 const std::vector<Json>& others_of(const Json& about) {

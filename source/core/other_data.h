@@ -48,14 +48,16 @@ struct AngleData : OtherData<T> {
 // Rows of neighbours by splines, layers of attention, T^T T_<.
 template <class T>
 struct AttentionData : OtherData<T> {
+  // As attention_layer.h has its weights; vectors are empty where those are null.
   struct Layer {
-    std::vector<T> project, project_bias, out, out_bias, norm, norm_bias;
+    int64_t width;
+    std::vector<T> project, project_bias, out, out_bias, norm, norm_bias, factors;
     T scale, eps;
     bool normalize;
   };
 
   bool gated, smooth, by_angles;
-  int64_t features, axis, attention;  // M and M2; width of the attention
+  int64_t features, axis, columns, attention;  // M and M2; of the splines; width of the widest layer
   SplineGrid<T> grid{};
   T shift;
   std::vector<T> table, mean;
@@ -64,6 +66,9 @@ struct AttentionData : OtherData<T> {
 
   AttentionData(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
                 int64_t types);
+
+ private:
+  Layer layer_of(const File& file, const Json& about, const std::string& at, bool first) const;
 };
 
 // The descriptions of a standard model's.

@@ -105,10 +105,14 @@ class Attention : public Other<T> {
 
     void set(const AttentionData<T>& of, const typename AttentionData<T>::Layer& layer) {
       args.attention.heads = 1;
-      args.attention.width = args.attention.value_width = of.attention;
+      args.attention.width = args.attention.value_width = layer.width;
       args.attention.scale = layer.scale;
-      args.features = of.features, args.normalize = layer.normalize, args.eps = layer.eps;
-      args.project = layer.project.data(), args.project_bias = layer.project_bias.data();
+      args.features = args.columns = of.features, args.normalize = layer.normalize, args.eps = layer.eps;
+      if (layer.project.empty())
+        args.columns = of.columns;
+      else
+        args.project = layer.project.data(), args.project_bias = layer.project_bias.data();
+      if (!layer.factors.empty()) args.factors = layer.factors.data();
       args.out = layer.out.data(), args.out_bias = layer.out_bias.data();
       args.norm = layer.norm.data(), args.norm_bias = layer.norm_bias.data();
       for (const bool backward : {false, true}) {
@@ -125,13 +129,14 @@ class Attention : public Other<T> {
 
     void form(const Block<T>& block, T* features, int32_t* within, T* nearest) override {
       list(block, within, nearest);
-      const int64_t width = of_.features, most = rows_ * width;
+      const int64_t width = of_.features;
       environment_.resize(4 * rows_), switches_.resize(rows_), directions_.resize(3 * rows_);
-      for (std::vector<T>& g : g_) g.resize(most);
+      for (std::vector<T>& g : g_) g.resize(rows_ * width);
+      g_[0].resize(rows_ * of_.columns);
       MDOPS_RUN(spline_rows, splines(block), 0, rows_,
                 SplineRows<T>{environment_.data(), switches_.data(), directions_.data(), g_[0].data()});
       for (size_t l = 0; l < saved_.size(); ++l) {
-        saved_[l].resize(rows_ * attention_layer_saved(width, layers_[l].args.attention.width));
+        saved_[l].resize(rows_ * layers_[l].args.kept());
         each_atom(l, false, [&](const AttentionLayerArgs<T>& args, int64_t atom, void* scratch) {
           MDOPS_RUN(attention_layer_forward, args, atom, g_[l + 1].data(), scratch);
         });
@@ -148,7 +153,7 @@ class Attention : public Other<T> {
       const AxisArgs<T> axis = features_of(block, grad, by_t_.data());
       for (int64_t i = 0; i < block.atoms; ++i) axis_gradients(axis, i);
       for (T& t : by_t_) t *= share();
-      by_environment_.resize(4 * rows_), by_g_.resize(rows_ * of_.features), below_.resize(by_g_.size());
+      by_environment_.resize(4 * rows_), by_g_.resize(rows_ * of_.columns), below_.resize(by_g_.size());
       MDOPS_RUN(row_moment_gradients, moments(), by_t_.data(), 0, block.atoms, by_environment_.data(),
                 by_g_.data());
       by_switches_.assign(rows_, T(0)), by_directions_.assign(3 * rows_, T(0));
@@ -205,7 +210,7 @@ class Attention : public Other<T> {
 
     SplineRowsArgs<T> splines(const Block<T>& block) const {
       return {slots(block), slots_.data(), of_.mean.data(), of_.std.data(), of_.table.data(),
-              of_.cutoff,   of_.grid,      rows_,           of_.features,   of_.ntypes + of_.gated,
+              of_.cutoff,   of_.grid,      rows_,           of_.columns,    of_.ntypes + of_.gated,
               of_.gated};
     }
 

@@ -191,18 +191,16 @@ STABLE_TORCH_LIBRARY(mdops, m) {
 
   // A layer of DPA-1's attention, for simulation.
   m.def(
-      "attention_layer(Tensor g, Tensor offsets, Tensor project_weight, Tensor project_bias, Tensor "
-      "out_weight, "
-      "Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, "
-      "float scale, float shift, float eps, bool normalize, Tensor? plan, SymInt max_length) -> (Tensor out, "
-      "Tensor saved)");
+      "attention_layer(Tensor g, Tensor offsets, Tensor? project_weight, Tensor? project_bias, "
+      "Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? factors, "
+      "Tensor? gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, "
+      "Tensor? plan, SymInt max_length) -> (Tensor out, Tensor saved)");
   m.def(
-      "attention_layer_backward(Tensor grad, Tensor saved, Tensor g, Tensor offsets, Tensor project_weight, "
-      "Tensor project_bias, Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, "
-      "Tensor? "
-      "gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, Tensor? "
-      "plan, SymInt max_length) -> (Tensor "
-      "grad_g, Tensor grad_gate, Tensor grad_switch)");
+      "attention_layer_backward(Tensor grad, Tensor saved, Tensor g, Tensor offsets, Tensor? project_weight, "
+      "Tensor? project_bias, "
+      "Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? factors, "
+      "Tensor? gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, "
+      "Tensor? plan, SymInt max_length) -> (Tensor grad_g, Tensor grad_gate, Tensor grad_switch)");
 
   // The neighbours that count as rows of numbers, atom after atom, and sums over them.
   m.def(

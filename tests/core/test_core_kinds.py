@@ -8,6 +8,7 @@ import pytest
 import torch
 from ase import Atoms
 from core_library import EXTEND, NEIGHBORS, UNSUPPORTED, List, Model
+from safetensors import safe_open
 from test_core import (
     ANSWERS,
     FLOAT32,
@@ -23,6 +24,8 @@ from test_core import (
 
 import mdops
 from mdops.errors import UnsupportedModelError
+from mdops.models.standard import DescriptorFitting, StandardOptions
+from mdops.options import parse
 
 CASES = (
     "hybrid", "hybrid_parameters", "linear_nets_sum", "linear_parameters", "linear_tables_list", "linear_tables_mean",
@@ -191,6 +194,46 @@ def test_a_gpu_as_the_cpu(case, precision, tmp_path):
         near = List.searched(there, everything, kinds, count, 0.5)
         got = there.compute(everything, near=near, **options)
         assert_near(got, {name: np.asarray(answers[0][name]) for name in ANSWERS}, limits)
+
+
+@pytest.mark.parametrize("kind", ["dpa1", "se_atten_v2"])
+def test_layers_in_coordinates(kind, device, tmp_path):
+    """Attention in fewer columns than it has, of which the file tells (docs/mathematics.md)."""
+    descriptor = {
+        "type": kind,
+        "rcut": 3.5,
+        "rcut_smth": 1.0,
+        "sel": 60,
+        "neuron": [25, 50, 100],
+        "attn_layer": 3,
+    }
+    descriptor |= {"attn": 128, "axis_neuron": 4, "type_one_side": True, "set_davg_zero": True}
+    section = {"type_map": ["O", "H"], "descriptor": descriptor, "fitting_net": {"neuron": [16, 16]}}
+    potential = mdops.Potential(
+        DescriptorFitting.random(parse(StandardOptions, section), 3, torch.float64)
+    ).eval()
+    potential.use_spline()
+    path = tmp_path / "model.safetensors"
+    potential.save(path, core=["float32", "float64"])
+    with safe_open(path, "np") as file:
+        widths = {
+            name.removeprefix("core.0.other.0."): file.get_slice(name).get_shape()
+            for name in file.keys()  # noqa: SIM118
+            if ".layer." in name and name.endswith(("project", "out"))
+        }
+    assert "float32.layer.0.project" not in widths and widths["float32.layer.0.out"][0] <= 64
+    assert widths["float32.layer.1.out"][0] < 128 and widths["float64.layer.2.project"][0] == 100
+    random = np.random.default_rng(1)
+    places = 2.2 * np.stack(np.meshgrid(*3 * [np.arange(4)]), -1).reshape(-1, 3) + 0.5 * random.random(
+        (64, 3)
+    )
+    given = {"positions": places, "types": random.integers(0, 2, 64), "cell": 8.8 * np.eye(3)}
+    atoms = Atoms([potential.type_map[t] for t in given["types"]], places, cell=given["cell"], pbc=True)
+    answers = potential.compute(atoms, atom_virial=True)
+    wanted = {name: answers[name] for name in ANSWERS}
+    for precision, limits in (("float32", FLOAT32), ("float64", {"energy": 1e-10, "other": 1e-9})):
+        if (device, precision) != ("cuda", "float64"):
+            assert_near(Model(path, precision, device=device).compute(**given), wanted, limits)
 
 
 @pytest.mark.gpu

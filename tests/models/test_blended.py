@@ -255,7 +255,7 @@ def test_what_runs_is_told(table_file):
     )
     assert "pairtab model by pair table" in told
     told = potential_of(linear([model_of(ATTENTIVE), model_of(D)])).explain()
-    assert "a standard model of dpa1 by autograd; a standard model of dpa1 by fused" in told
+    assert "a standard model of dpa1 by fused attention; a standard model of dpa1 by fused" in told
     assert potential_of(table_of(table_file)).explain().startswith("pair table: ")
 
 

@@ -142,6 +142,44 @@ def test_atoms_in_runs_have_the_same_answers(case, size, monkeypatch, device):
         assert_close(found, one.answers, SPLINES if device == "cpu" else FLOAT32, one.name)
 
 
+WIDE = {"neuron": [25, 50, 100], "attn": 128, "attn_layer": 3}
+COORDINATES = {
+    "concat": {"type_one_side": True},
+    "smooth": {"type_one_side": True, "smooth_type_embedding": True},
+    "strip": {"type_one_side": True, "tebd_input_mode": "strip", "smooth_type_embedding": True},
+    "not normalised": {"normalize": False, "attn_dotr": False, "set_davg_zero": False},
+}
+
+
+@pytest.mark.parametrize("case", COORDINATES)
+def test_layers_in_coordinates_are_the_layers(case, device):
+    """Where rows have fewer dimensions than numbers, products are as wide as these; answers stay the nets'."""
+    potential = random_model(7, elements=("O", "H"), **WIDE, **COORDINATES[case])
+    system = from_atoms([box("OH"), box("H", atoms=5)], potential.type_map)
+    wanted, _ = exactly(potential, system)
+    dtype = torch.float32 if device == "cuda" else torch.float64
+    potential = potential.to(device, dtype)
+    potential.use_spline()
+    found = potential.evaluate(system if device == "cpu" else moved(system), atom_virial=True)
+    assert_close(found, wanted, SPLINES if device == "cpu" else FLOAT32, case)
+    (tables,) = potential.evaluator()._tables.values()
+    first, second, third = tables.layers
+    assert (
+        first.project is None and len(first.out) <= 64 and tables.table.shape[3] == 104 + 3 * len(first.out)
+    )
+    assert second.factors is not None and len(first.out) < len(second.out) <= 96
+    assert third.project.shape[0] == 100 and len(third.out) >= len(second.out)
+
+
+def test_rows_of_many_types_stay_as_wide_as_they_are():
+    elements = ["O", "H", "C", "N", "Cu", "Al", "Fe", "Ag"]
+    potential = random_model(5, elements=elements, **WIDE)
+    system = from_atoms([box(elements)], potential.type_map)
+    assert_close(potential.evaluate(system), exactly(potential, system)[0], SPLINES)
+    (tables,) = potential.evaluator()._tables.values()
+    assert all(weights.factors is None for weights in tables.layers) and tables.table.shape[3] == 100
+
+
 def test_virtual_atoms_and_neighbours_beyond_the_cutoff():
     """In a list with a skin."""
     potential = random_model(3, smooth_type_embedding=True, set_davg_zero=False)
@@ -209,7 +247,7 @@ def test_what_runs_is_told():
     assert potential.explain().startswith("fused attention: splines of the embedding nets, one op a layer")
     assert "intervals" in potential.splines() and potential.spline_error() <= 1e-8
     assert attention_of(potential.model) is not None
-    potential.attention_grid = None
+    potential.attention_grids = ()
     assert isinstance(potential.evaluator(), Autograd) and "spline=False" in potential.explain()
     assert potential.explain("train").startswith("autograd: ")
 

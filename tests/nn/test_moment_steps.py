@@ -106,7 +106,7 @@ def test_float64_steps_are_captured():
     model.use_spline(0.5)
     model = model.to("cuda")
     system = from_atoms([sample_box(192, model.type_map)], model.type_map, "cuda")
-    system.kinds = system.atoms_of_types(2)
+    system.learn_kinds(2)
     pairs, steps = model.neighbor_list(system), model.evaluator()
     assert isinstance(steps, MomentSteps) and steps.captures
     steps(system, pairs, check=False)

@@ -88,18 +88,26 @@ def test_second_derivatives(device):
 # -- A whole layer as one op
 
 
-def layer(features, width, dtype=torch.float64):
+def layer(features, width, how="", dtype=torch.float64):
+    """With "factors", and where q, k and v are "given", without the products for them."""
     generator = torch.Generator().manual_seed(features)
 
     def random(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    return AttentionWeights(
+    weights = AttentionWeights(
         random(features, 3 * width) / features**0.5,
         0.1 * random(3 * width),
         random(width, features) / width**0.5,
         *(0.5 + random(features) for _ in range(3)),
+        # Cosines; that of one direction is zero.
+        random(width).cos() * (torch.arange(width) > 0) if how else None,
     )
+    return weights._replace(project=None, project_bias=None) if how == "given" else weights
+
+
+def moved(weights, **to):
+    return AttentionWeights(*(w if w is None else w.to(**to) for w in weights))
 
 
 LAYERS = ["smooth", "rough", "no angles", "not normalised"]
@@ -123,7 +131,14 @@ def layer_arguments(options, counts, features):
 
 
 def by_parts(g, weights, offsets, directions, switch, empty, normalize):
-    q, k, v = (g @ weights.project + weights.project_bias)[:, None].chunk(3, dim=-1)
+    g, parts = g[:, : len(weights.norm)], g[:, -3 * len(weights.out) :]
+    if weights.project is not None:
+        parts = g @ weights.project + weights.project_bias
+    q, k, v = parts[:, None].chunk(3, dim=-1)
+    if weights.factors is not None:
+        if normalize:
+            q, k, v, normalize = *(F.normalize(x, dim=-1) for x in (q, k, v)), False
+        q = q * weights.factors
     keys = {"directions": directions, "switch": switch, "empty": empty}
     o = neighbor_attention(q, k, v, offsets, normalize=normalize, temperature=0.8, **keys)[:, 0]
     h = g + o @ weights.out + weights.out_bias
@@ -131,15 +146,26 @@ def by_parts(g, weights, offsets, directions, switch, empty, normalize):
 
 
 @pytest.mark.parametrize(
-    ("counts", "features", "width"),
-    [(COUNTS, 12, 12), ((90, 64, 65), 100, 128), ((1,), 1, 1), ((200, 3), 33, 17), ((0, 0), 5, 4)],
+    ("counts", "features", "width", "weights"),
+    [
+        (COUNTS, 12, 12, ""),
+        ((90, 64, 65), 100, 128, ""),
+        ((1,), 1, 1, ""),
+        ((200, 3), 33, 17, ""),
+        ((0, 0), 5, 4, ""),
+        (COUNTS, 33, 17, "factors"),
+        ((90, 3), 100, 64, "factors"),
+        (COUNTS, 33, 16, "given"),
+        ((90, 0, 3), 100, 48, "given"),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("options", LAYERS)
-def test_a_layer_is_the_ops_that_it_is_made_of(counts, features, width, options):
-    leaves, offsets, how = layer_arguments(options, counts, features)
+def test_a_layer_is_the_ops_that_it_is_made_of(counts, features, width, weights, options):
+    weights = layer(features, width, weights)
+    columns = features if weights.project is not None else features + 3 * width + features % 8
+    leaves, offsets, how = layer_arguments(options, counts, columns)
     g = leaves[0]
-    weights = layer(features, width)
     for threads in (1, 3):
         torch.set_num_threads(threads)
         got = attention_layer(g, offsets, weights, scale=0.8, eps=1e-5, **how)
@@ -152,15 +178,29 @@ def test_a_layer_is_the_ops_that_it_is_made_of(counts, features, width, options)
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
 
 
-SHAPES = [((90, 30), 100, 128), ((70, 0, 1), 33, 17), ((16, 17), 64, 64), ((140, 90), 128, 120)]
+SHAPES = [
+    ((90, 30), 100, 128, ""),
+    ((70, 0, 1), 33, 17, ""),
+    ((16, 17), 64, 64, ""),
+    ((140, 90), 128, 120, ""),
+    ((90, 30), 100, 64, "factors"),
+    ((70, 0, 1), 128, 33, "factors"),
+    ((90, 30), 128, 112, "factors"),
+    ((90, 30), 100, 32, "given"),
+    ((70, 0, 1), 33, 16, "given"),
+    ((16, 17), 128, 32, "given"),
+    ((140, 90), 128, 48, "given"),
+    ((140, 90), 99, 128, "given"),
+]
 
 
-@pytest.mark.parametrize(("counts", "features", "width"), SHAPES, ids=str)
+@pytest.mark.parametrize(("counts", "features", "width", "weights"), SHAPES, ids=str)
 @pytest.mark.parametrize("options", LAYERS)
-def test_a_layer_in_float32(counts, features, width, options, device):
+def test_a_layer_in_float32(counts, features, width, weights, options, device):
     """Against float64 on the CPU."""
-    leaves, offsets, how = layer_arguments(options, counts, features)
-    weights = layer(features, width)
+    weights = layer(features, width, weights)
+    columns = features if weights.project is not None else features + 3 * width + features % 8
+    leaves, offsets, how = layer_arguments(options, counts, columns)
     grad = torch.randn(sum(counts), features, dtype=torch.float64)
     results = []
     for to in ({"device": device, "dtype": torch.float32}, {"device": "cpu", "dtype": torch.float64}):
@@ -168,9 +208,8 @@ def test_a_layer_in_float32(counts, features, width, options, device):
         keys = {
             name: own.get(id(x), x.to(**to)) if isinstance(x, torch.Tensor) else x for name, x in how.items()
         }
-        moved = AttentionWeights(*(w.to(**to) for w in weights))
-        g = own[id(leaves[0])]
-        out = attention_layer(g, offsets.to(to["device"]), moved, scale=0.8, eps=1e-5, **keys)
+        g, own_weights = own[id(leaves[0])], moved(weights, **to)
+        out = attention_layer(g, offsets.to(to["device"]), own_weights, scale=0.8, eps=1e-5, **keys)
         results.append([out, *torch.autograd.grad(out, list(own.values()), grad.to(**to))])
     for a, b in zip(*results, strict=True):
         assert (a.double().cpu() - b).abs().max() < 2e-5 * b.abs().max()
@@ -180,7 +219,7 @@ def test_a_layer_in_float32(counts, features, width, options, device):
 def test_a_layer_with_little_shared_memory(monkeypatch):
     """The weights of q, k and v one after another, as on chips with 100 KiB a block; and answers that stay the same."""
     leaves, offsets, how = layer_arguments("smooth", (90, 30), 100)
-    weights = AttentionWeights(*(w.cuda().float() for w in layer(100, 128)))
+    weights = moved(layer(100, 128), device="cuda", dtype=torch.float32)
     keys = {name: x.cuda().float() if isinstance(x, torch.Tensor) else x for name, x in how.items()}
     results = []
     for _ in range(2):
@@ -194,10 +233,11 @@ def test_a_layer_with_little_shared_memory(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("counts", [(90, 30, 7), (5,), (0, 0)], ids=str)
-def test_rows_of_no_atom_change_nothing_and_are_answered_with_zeros(counts):
+@pytest.mark.parametrize("weights", ["", "factors", "given"])
+def test_rows_of_no_atom_change_nothing_and_are_answered_with_zeros(counts, weights):
     """As where a CUDA graph has room for more rows than there are; NaN stands in them."""
-    leaves, offsets, how = layer_arguments("smooth", counts, 100)
-    weights = AttentionWeights(*(w.cuda().float() for w in layer(100, 128)))
+    weights = moved(layer(100, 32 if weights else 128, weights), device="cuda", dtype=torch.float32)
+    leaves, offsets, how = layer_arguments("smooth", counts, 100 if weights.project is not None else 200)
     keys = {name: x.detach().cuda().float() if isinstance(x, torch.Tensor) else x for name, x in how.items()}
     total, results = sum(counts), []
     for spare in (0, 75):
@@ -212,7 +252,7 @@ def test_rows_of_no_atom_change_nothing_and_are_answered_with_zeros(counts):
         out = attention_layer(
             g, offsets.cuda(), weights, scale=0.8, eps=1e-5, plan=plan, **{**keys, **of_rows}
         )
-        results.append((out, *torch.autograd.grad(out, g, more(torch.ones_like(leaves[0]).cuda().float()))))
+        results.append((out, *torch.autograd.grad(out, g, more(torch.ones(total, 100, device="cuda")))))
     for alone, among in zip(*results, strict=True):
         assert torch.equal(among[:total], alone) and not among[total:].any()
 

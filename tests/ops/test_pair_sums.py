@@ -16,6 +16,7 @@ def calls(dtype):
     batch = torch.arange(ATOMS, dtype=torch.int32) * SYSTEMS // ATOMS
     return {
         "pair_forces": lambda: torch.ops.mdops.pair_forces(grad, d, batch, neighbors, SYSTEMS),
+        "no virials of atoms": lambda: torch.ops.mdops.pair_forces(grad, d, batch, neighbors, SYSTEMS, False),
         "displacements_backward": lambda: torch.ops.mdops.displacements_backward(
             grad, batch, neighbors, images, SYSTEMS
         ),
@@ -34,7 +35,7 @@ def test_forces_without_the_virials_of_atoms_are_the_same(device, dtype):
     torch.testing.assert_close(plain[1], virial, rtol=1e-12, atol=1e-9)
 
 
-@pytest.mark.parametrize("op", ["pair_forces", "displacements_backward"])
+@pytest.mark.parametrize("op", ["pair_forces", "no virials of atoms", "displacements_backward"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_threads(op, dtype):
     call = calls(dtype)[op]

@@ -33,7 +33,7 @@ def flat(batch):
     """All tensors of a batch, by name."""
     parts = {**vars(batch.system), **batch.neighbors._asdict(), **batch.labels, "sizes": batch.sizes}
     parts |= {f"has {name}": value for name, value in batch.present.items()}
-    parts |= {f"kind {k}": value for k, value in enumerate(batch.system.kinds)}
+    parts |= {f"kind {k}": value for k, value in enumerate(batch.system.known_kinds())}
     return {name: value for name, value in parts.items() if isinstance(value, torch.Tensor)}
 
 

@@ -90,7 +90,6 @@ def test_a_frame_without_atoms_of_one_type(data, lists):
     potential = model(data, lists)
     batch = make_batch(data, lists, np.array([0]))
     batch.system.types.clamp_(max=0)
-    batch.system.kinds = None
     batch.neighbors.counts[:, 0] += batch.neighbors.counts[:, 1]
     batch.neighbors.counts[:, 1] = 0
     potential.overflow = "extend"

@@ -11,7 +11,7 @@ from mdops import Potential
 from mdops.errors import InputError
 from mdops.md.engine.state import ForceResult, ListOrigin
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
-from mdops.system import System
+from mdops.system import Kinds, System
 
 _ANY_NUMBER = torch.iinfo(torch.int32).max
 
@@ -77,7 +77,9 @@ class Surface:
         self.origin = ListOrigin(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
         self._cells_move, self._atom_virial = cells_move, atom_virial
         # Known beforehand, as a step that is captured cannot ask for them.
-        self._kinds = system.atoms_of_types(len(potential.type_map)) if self.captures else None
+        self._kinds = (
+            Kinds(system.types, system.atoms_of_types(len(potential.type_map))) if self.captures else None
+        )
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
         self._list: NeighborList | None = None
         n = system.atoms

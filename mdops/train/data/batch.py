@@ -7,7 +7,7 @@ import torch
 
 from mdops.ops import NeighborList
 from mdops.potential import Potential
-from mdops.system import System
+from mdops.system import Kinds, System
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.labels import PARAMETERS, is_of_frame
 from mdops.train.data.neighbor_lists import PairLists, frames_system
@@ -42,15 +42,16 @@ class Batch:
             return None if value is None else value.to(device)
 
         system, near = self.system, self.neighbors
+        types, kinds = system.types.to(device), system.known_kinds()
         return replace(
             self,
             system=System(
                 system.positions.to(device),
-                system.types.to(device),
+                types,
                 system.cell.to(device),
                 system.pbc.to(device),
                 system.batch.to(device),
-                None if system.kinds is None else tuple(index.to(device) for index in system.kinds),
+                None if kinds is None else Kinds(types, [index.to(device) for index in kinds]),
             ),
             neighbors=near._replace(
                 neighbors=near.neighbors.to(device),
@@ -87,7 +88,7 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     }
     parameters = {name: values.pop(name, None) for name in PARAMETERS}
     system = frames_system(data, frames)
-    system.kinds = system.atoms_of_types(data.ntypes)
+    system.learn_kinds(data.ntypes)
     return Batch(
         system,
         lists.gather(frames),

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from mdops.ops import NeighborList
-from mdops.system import System
+from mdops.system import Kinds, System
 from mdops.train.data.batch import Batch
 from mdops.train.data.dataset import Dataset
 from mdops.train.data.labels import ATOM_LABELS, LABELS, PARAMETERS, is_of_frame
@@ -77,7 +77,7 @@ class DeviceFrames:
                 taken[name] = taken[name].flatten(0, 1)
         labels = {name: taken[name] for name in LABELS if name in taken}
         return Batch(
-            System(taken["positions"], types, taken["cell"], taken["pbc"], system, tuple(kinds)),
+            System(taken["positions"], types, taken["cell"], taken["pbc"], system, Kinds(types, kinds)),
             NeighborList(
                 taken["neighbors"], taken["images"], taken["counts"], self.cutoff, count * self._most
             ),

@@ -454,7 +454,7 @@ __device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const Gra
 
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
 // can keep them.
-template <class T, class N, int D, int Step, bool Options>
+template <class T, class N, int D, int Step, class Have>
 __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout, Blocks blocks,
                     const int64_t* bias_at, Wide wide, float* sums) {
@@ -471,7 +471,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
   float* const key_factors = reinterpret_cast<float*>(memory + layout.key_factors());
   float* const key_sums = reinterpret_cast<float*>(memory + layout.key_sums());
   float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums());
-  const bool switched = Options && p.switches, has_gate = Options && p.gate;
+  const bool switched = Have::switches(p), has_gate = Have::gates(p) > 0;
   const bool has_factors = switched || has_gate;
 
   // The block, of which the compiler does not know that it is always the same: addresses are made where they
@@ -577,7 +577,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
         float s[kUnits][4], t[kUnits][4];
         product_of_rows<N, D>(s, keys, apart, row, queries, Layout::kApart);
         product_of_rows<N, D>(t, values, apart, row, grads, Layout::kApart);
-        step_gradients<GivenFactors<Options>>(p, g, b,
+        step_gradients<Have>(p, g, b,
                                               {logsumexp, delta, query_factors, key_factors,
                                                query_sums + warp * columns * kStep, key_sums, layout.keys},
                                               tile, row, query,

@@ -173,6 +173,17 @@ class Attention {
     return static_cast<void>(f), false;
   }
 
+  // The same for DPA-1's ways in narrow heads by the products of warps.
+  template <class N, int D, class F>
+  bool with_known(const F& f) const {
+    if constexpr (D <= 64 && N::kParts == 2) {
+      if (p_.bias || p_.gates != 3) return false;
+      return p_.switches ? f.template operator()<KnownFactors<3, true>>()
+                         : f.template operator()<KnownFactors<3, false>>();
+    }
+    return static_cast<void>(f), false;
+  }
+
   // Sequences whole, a block each, if there are enough of them for the chip; else 64 queries a block. Of the
   // keys as many at once as fit, by preference so that several blocks share a multiprocessor.
   template <class N, int D, bool Options>
@@ -201,8 +212,10 @@ class Attention {
       warps = round_up(warps, 4);
       return launch(forward_kernel<T, N, D, KnownFactors<Gates, Switches>, true>, layout.size() + kAlignment);
     });
-    if (!by_groups) launch(forward_kernel<T, N, D, GivenFactors<Options>, false>, layout.size());
-    return true;
+    const auto by_warps = [&]<class Have>() {
+      return launch(forward_kernel<T, N, D, Have, false>, layout.size());
+    };
+    return by_groups || with_known<N, D>(by_warps) || by_warps.template operator()<GivenFactors<Options>>();
   }
 
   template <class N, int D>
@@ -239,12 +252,15 @@ class Attention {
     if (backward_by_groups<N, D>(g, sums)) return true;
     const auto layout = backward_layout<N, D>();
     if (layout.size(has_factors()) > limits_.shared_bytes) return false;
-    gpu_.launch(backward_kernel<T, N, D, layout.kStep, Options>,
-                static_cast<int64_t>(p_.sequences) * p_.heads, backward_warps(D) * kWarp,
-                layout.size(has_factors()), p_, g, layout,
-                blocks_of(true, backward_warps(D), layout.size(has_factors())), bias_at_,
-                wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
-    return true;
+    const auto by_warps = [&]<class Have>() {
+      gpu_.launch(backward_kernel<T, N, D, BackwardMemory<N, D, kQueryStep<N, D>>::kStep, Have>,
+                  static_cast<int64_t>(p_.sequences) * p_.heads, backward_warps(D) * kWarp,
+                  layout.size(has_factors()), p_, g, layout,
+                  blocks_of(true, backward_warps(D), layout.size(has_factors())), bias_at_,
+                  wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
+      return true;
+    };
+    return with_known<N, D>(by_warps) || by_warps.template operator()<GivenFactors<Options>>();
   }
 
   // Always to the accuracy of float32's products; those of 16-bit tensors, which nothing trains with, without

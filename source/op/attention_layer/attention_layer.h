@@ -11,6 +11,13 @@
 //   h: LayerNorm's      o: dh W_o^T      q, k, v: attention.h's, then of x / |x|: (dx - x x.dx) / |x|
 //   g: dh + (dq, dk, dv) W^T
 //
+// q, k and v may stand for vectors of more numbers, as coordinates in orthonormal bases of spaces that these
+// do not leave: their lengths are the same, and W_o begins with the basis of v. Then q.k is a sum with
+// `factors`, the cosines of the angles between the bases of q and of k. In the first layer the coordinates
+// are functions of the distance, as g is: without W they are the last 3 A columns of rows that begin with g,
+// and so are the gradients by them. What columns are between, for rows to begin where memory likes it, does
+// not matter.
+//
 // On the CPU the atom's rows and scores stay in cache from the first product to the last. On a GPU the
 // products with the weights are kernels on rows (gpu_rows.h), between which attention's own run.
 #pragma once
@@ -24,29 +31,34 @@ namespace mdops {
 
 constexpr int64_t kLayerLanes = 16;  // numbers of a row in `saved` are padded to whole vectors of any set
 
-// Numbers a row that the forward pass keeps: q, k, v and h padded, three lengths, the norm's deviation,
-// logsumexp, and on a GPU the norm's mean.
-MDOPS_HD int64_t attention_layer_saved(int64_t features, int64_t width) {
+// Numbers a row that the forward pass keeps: q, k, v, with factors q once more, and h padded, three lengths,
+// the norm's deviation, logsumexp, and on a GPU the norm's mean.
+MDOPS_HD int64_t attention_layer_saved(int64_t features, int64_t width, bool factors) {
   const int64_t vectors =
-      3 * ((width + kLayerLanes - 1) / kLayerLanes) + (features + kLayerLanes - 1) / kLayerLanes;
+      (3 + factors) * ((width + kLayerLanes - 1) / kLayerLanes) + (features + kLayerLanes - 1) / kLayerLanes;
   return vectors * kLayerLanes + 6;
 }
 
 template <class T>
 struct AttentionLayerArgs {
   AttentionArgs<T> attention;  // of one head; q, k and v are not in it
-  int64_t features;            // M
+  int64_t features, columns;   // M; of g, more than M where project is null
   bool normalize;
   T eps;
   const T *project, *project_bias, *out, *out_bias, *norm,
-      *norm_bias;   // (M, 3 A), (3 A,), (A, M), (M,), (M,), (M,)
-  const T* g;       // (E, M)
-  const T* packed;  // the weights as a pass takes them
+      *norm_bias;    // (M, 3 A), (3 A,), (A, M), (M,), (M,), (M,)
+  const T* factors;  // (A,), null: 1; project and project_bias are null where g has columns for q, k and v
+  const T* g;        // (E, columns)
+  const T* packed;   // the weights as a pass takes them
   T* saved;
   const T* grad;  // of the results, (E, M)
+
+  // Where q begins in a row of g, without W.
+  MDOPS_HD int64_t parts_begin() const { return columns - 3 * attention.width; }
+  MDOPS_HD int64_t kept() const { return attention_layer_saved(features, attention.width, factors); }
 };
 
-// Of the backward pass: by g (E, M), gate (E, C) and switch (E,).
+// Of the backward pass: by g (E, columns), gate (E, C) and switch (E,).
 template <class T>
 struct AttentionLayerResults {
   T *g, *gate, *switches;

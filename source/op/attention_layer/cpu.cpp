@@ -43,16 +43,14 @@ void each_atom(const Op& op, const LayerInputs& in, AttentionLayerArgs<T> args, 
   });
 }
 
-std::tuple<Tensor, Tensor> attention_layer(const Tensor& g, const Tensor& offsets,
-                                           const Tensor& project_weight, const Tensor& project_bias,
-                                           const Tensor& out_weight, const Tensor& out_bias,
-                                           const Tensor& norm_weight, const Tensor& norm_bias, Optional gate,
-                                           Optional switches, Optional absent, double scale, double shift,
-                                           double eps, bool normalize, const Optional& plan,
-                                           int64_t max_length) {
+std::tuple<Tensor, Tensor> attention_layer(
+    const Tensor& g, const Tensor& offsets, const Optional& project_weight, const Optional& project_bias,
+    const Tensor& out_weight, const Tensor& out_bias, const Tensor& norm_weight, const Tensor& norm_bias,
+    const Optional& factors, const Optional& gate, const Optional& switches, const Optional& absent,
+    double scale, double shift, double eps, bool normalize, const Optional& plan, int64_t max_length) {
   const Op op("attention_layer");
   const LayerInputs in(op, g, offsets, project_weight, project_bias, out_weight, out_bias, norm_weight,
-                       norm_bias, gate, switches, absent, plan, max_length);
+                       norm_bias, factors, gate, switches, absent, plan, max_length);
   Tensor result = empty({in.rows, in.features}, in.dtype), saved = empty(in.saved_shape(), in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -68,17 +66,16 @@ std::tuple<Tensor, Tensor> attention_layer(const Tensor& g, const Tensor& offset
 
 std::tuple<Tensor, Tensor, Tensor> attention_layer_backward(
     const Tensor& grad, const Tensor& saved, const Tensor& g, const Tensor& offsets,
-    const Tensor& project_weight, const Tensor& project_bias, const Tensor& out_weight,
-    const Tensor& out_bias, const Tensor& norm_weight, const Tensor& norm_bias, Optional gate,
-    Optional switches, Optional absent, double scale, double shift, double eps, bool normalize,
-    const Optional& plan, int64_t max_length) {
+    const Optional& project_weight, const Optional& project_bias, const Tensor& out_weight,
+    const Tensor& out_bias, const Tensor& norm_weight, const Tensor& norm_bias, const Optional& factors,
+    const Optional& gate, const Optional& switches, const Optional& absent, double scale, double shift,
+    double eps, bool normalize, const Optional& plan, int64_t max_length) {
   const Op op("attention_layer_backward");
   const LayerInputs in(op, g, offsets, project_weight, project_bias, out_weight, out_bias, norm_weight,
-                       norm_bias, gate, switches, absent, plan, max_length);
+                       norm_bias, factors, gate, switches, absent, plan, max_length);
   const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.features});
-  const Tensor kept =
-      input(op, "saved", saved, in.dtype, {in.rows, attention_layer_saved(in.features, in.width)});
-  Tensor grad_g = empty({in.rows, in.features}, in.dtype);
+  const Tensor kept = input(op, "saved", saved, in.dtype, {in.saved_shape()[0], in.saved_shape()[1]});
+  Tensor grad_g = empty({in.rows, in.columns}, in.dtype);
   Tensor grad_gate = in.gate ? empty({in.rows, 3}, in.dtype) : empty({0}, in.dtype);
   Tensor grad_switch = in.switches ? empty({in.rows}, in.dtype) : empty({0}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "attention/passes.h"
 #include "attention_layer/attention_layer.h"
 
@@ -6,8 +8,8 @@ namespace MDOPS_ISA {
 
 namespace {
 
-// The weights as right factors: of the forward pass W in three parts and W_o, of the backward pass their
-// transposes.
+// The weights as right factors: of the forward pass W in three parts, if there is one, and W_o, of the
+// backward pass their transposes.
 template <class T>
 struct LayerWeights {
   Panels<T> part[3], out;
@@ -17,9 +19,10 @@ struct LayerWeights {
     const int64_t features = args.features, width = args.attention.width;
     const int64_t rows = backward ? width : features, cols = padded<T>(backward ? features : width);
     const int64_t out_rows = backward ? features : width, out_cols = padded<T>(backward ? width : features);
-    for (int k = 0; k < 3; ++k) part[k] = {base ? base + k * rows * cols : nullptr, rows, cols};
-    out = {base ? base + 3 * rows * cols : nullptr, out_rows, out_cols};
-    size = 3 * rows * cols + out_rows * out_cols;
+    const int64_t of_part = args.project ? rows * cols : 0;
+    for (int k = 0; k < 3; ++k) part[k] = {base ? base + k * of_part : nullptr, rows, cols};
+    out = {base ? base + 3 * of_part : nullptr, out_rows, out_cols};
+    size = 3 * of_part + out_rows * out_cols;
   }
 };
 
@@ -37,7 +40,7 @@ template <class T>
 void pack(const AttentionLayerArgs<T>& args, bool backward, T* base) {
   const int64_t features = args.features, width = args.attention.width;
   const LayerWeights<T> to(args, backward, base);
-  for (int k = 0; k < 3; ++k)
+  for (int k = 0; args.project && k < 3; ++k)
     if (backward)
       rows_to_lanes(args.project + k * width, 3 * width, features, width, to.part[k]);
     else
@@ -57,8 +60,7 @@ struct LayerSaved {
 
   LayerSaved(const AttentionLayerArgs<T>& args, int64_t begin, int64_t n) {
     const int64_t width = padded<T>(args.attention.width), features = padded<T>(args.features);
-    T* at = args.saved ? args.saved + begin * attention_layer_saved(args.features, args.attention.width)
-                       : nullptr;
+    T* at = args.saved ? args.saved + begin * args.kept() : nullptr;
     const auto take = [&](int64_t count) {
       T* piece = at;
       if (at) at += count;
@@ -82,7 +84,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
   using Base::tile;
 
   const AttentionLayerArgs<T>& layer;
-  const int64_t width, features, wide, wide_features;
+  const int64_t width, features, columns, wide, wide_features;
   const LayerSaved<T> saved;
 
   LayerPasses(const AttentionLayerArgs<T>& layer_, int64_t neighbors, int64_t atom, void* scratch)
@@ -90,6 +92,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
         layer(layer_),
         width(layer.attention.width),
         features(layer.features),
+        columns(layer.columns),
         wide(padded<T>(width)),
         wide_features(padded<T>(features)),
         saved(layer, this->begin, n) {}
@@ -116,22 +119,63 @@ struct LayerPasses : AttentionPasses<T, kGates> {
   // x + bias, of length 1; keeps 1 / |x|.
   void finish_part(const Panels<T>& x, const T* bias, T* shrink) const {
     for (int64_t j = 0; j < n; ++j) {
-      V sum = V{};
       x.each([&](auto at) __attribute__((always_inline)) {
         T* p = at.in(x, j);
-        const V value = vector_at(p) + vector_at(bias + at.lane());
-        sum += value * value;
-        store(p, value);
+        store(p, vector_at(p) + vector_at(bias + at.lane()));
       });
-      shrink[j] = 1;
-      if (!layer.normalize) continue;
-      const T factor = UnitRow<T>(sum_lanes<T>(sum)).inverse;
-      shrink[j] = factor;
-      x.each([&](auto at) __attribute__((always_inline)) {
-        T* p = at.in(x, j);
-        store(p, vector_at(p) * factor);
-      });
+      shrink[j] = set_length(x, j);
     }
+  }
+
+  // The part k of the rows that stands in g; keeps 1 / |x|.
+  void take_part(int k, const Panels<T>& x, T* shrink) const {
+    for (int64_t j = 0; j < n; ++j) {
+      const T* from = coordinates(layer.g, k, j);
+      x.each([&](auto at)
+                 __attribute__((always_inline)) { store(at.in(x, j), vector_at(from + at.lane())); });
+      shrink[j] = set_length(x, j);
+    }
+  }
+
+  // Where the part k of neighbour j stands in rows like g.
+  template <class X>
+  X* coordinates(X* rows, int k, int64_t j) const {
+    return rows + (this->begin + j) * columns + layer.parts_begin() + k * width;
+  }
+
+  // Row j to length 1, if it is to be; 1 / |x|.
+  T set_length(const Panels<T>& x, int64_t j) const {
+    if (!layer.normalize) return 1;
+    V sum = V{};
+    x.each([&](auto at) __attribute__((always_inline)) {
+      const V value = vector_at(at.in(x, j));
+      sum += value * value;
+    });
+    const T factor = UnitRow<T>(sum_lanes<T>(sum)).inverse;
+    x.each([&](auto at) __attribute__((always_inline)) {
+      T* p = at.in(x, j);
+      store(p, vector_at(p) * factor);
+    });
+    return factor;
+  }
+
+  // Columns times the factors.
+  void multiply_factors(const Panels<T>& x, const T* factors) const {
+    for (int64_t j = 0; factors && j < n; ++j)
+      x.each([&](auto at) __attribute__((always_inline)) {
+        T* p = at.in(x, j);
+        store(p, vector_at(p) * vector_at(factors + at.lane()));
+      });
+  }
+
+  // k transposed, times the factors.
+  void turn_keys(const Panels<T>& room, const Panels<T>& to) const {
+    turn(saved.part[1], room, to);
+    for (int64_t row = 0; layer.factors && row < width; ++row)
+      to.each([&](auto at) __attribute__((always_inline)) {
+        T* p = at.in(to, row);
+        store(p, vector_at(p) * layer.factors[row]);
+      });
   }
 
   // dx of the finished part to that of the product, times a factor.
@@ -153,7 +197,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
   void forward(int64_t atom, T* result) {
     const LayerWeights<T> weights(layer, false, const_cast<T*>(layer.packed));
     T* bias[3];
-    for (int k = 0; k < 3; ++k) bias[k] = padded_copy(layer.project_bias + k * width, width);
+    for (int k = 0; layer.project && k < 3; ++k) bias[k] = padded_copy(layer.project_bias + k * width, width);
     T *out_bias = padded_copy(layer.out_bias, features), *inside = this->numbers(wide_features);
     const Panels<T> room = take_panels<T>(arena, lanes, wide), kt = take_panels<T>(arena, wide, lanes);
     const Keys<T, kGates> all = this->keys(false);
@@ -162,14 +206,18 @@ struct LayerPasses : AttentionPasses<T, kGates> {
     const Panels<T> h = take_panels<T>(arena, tile, wide_features);
     if (!arena.base) return;
     for (int64_t c = 0; c < wide_features; ++c) inside[c] = c < features ? T(1) : T(0);
-    T* end = layer.saved + (this->begin + n) * attention_layer_saved(features, width);
+    T* end = layer.saved + (this->begin + n) * layer.kept();
     for (T* p = saved.rest; p < end; ++p) *p = 0;
-    const ByRow<T> g{layer.g + this->begin * features, features};
+    const ByRow<T> g{layer.g + this->begin * columns, columns};
     for (int k = 0; k < 3; ++k) {
+      if (!layer.project) {
+        take_part(k, saved.part[k], saved.shrink[k]);
+        continue;
+      }
       gemm(n, features, g, weights.part[k], saved.part[k], false);
       finish_part(saved.part[k], bias[k], saved.shrink[k]);
     }
-    turn(saved.part[1], room, kt);
+    turn_keys(room, kt);
     const T* absents = layer.attention.absent;
     const T absent = absents ? absents[atom] : T(0);
     const T least = absent > T(0) ? T(0) : -std::numeric_limits<T>::infinity();
@@ -245,6 +293,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
     const T* norm = padded_copy(layer.norm, features);
     T *row = this->numbers(wide_features), *weights_row = this->numbers(lanes);
     T* inside = this->numbers(wide_features);
+    const T* factors = layer.factors ? padded_copy(layer.factors, width) : nullptr;
     const Panels<T> room = take_panels<T>(arena, lanes, wide);
     const Panels<T> kt = take_panels<T>(arena, wide, lanes), vt = take_panels<T>(arena, wide, lanes);
     const Panels<T> dh = take_panels<T>(arena, n, wide_features), d_o = take_panels<T>(arena, n, wide);
@@ -262,7 +311,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
       norm_gradient(dh, j, row, norm, inside);
     }
     gemm(n, features, InLanes<T>{dh}, weights.out, d_o, false);
-    turn(saved.part[1], room, kt), turn(saved.part[2], room, vt);
+    turn_keys(room, kt), turn(saved.part[2], room, vt);
     this->clear(d[1]), this->clear(d[2]);
     for (int64_t first = 0; first < n; first += tile) {
       const int64_t count = n - first < tile ? n - first : tile;
@@ -278,10 +327,18 @@ struct LayerPasses : AttentionPasses<T, kGates> {
       gemm(count, n, InLanes<T>{t}, saved.part[1], d[0].from(first), false);
     }
     for (int k = 0; k < 3; ++k) {
+      if (k < 2) multiply_factors(d[k], factors);
       part_gradient(d[k], saved.part[k], saved.shrink[k], k < 2 ? layer.attention.scale : T(1));
-      gemm(n, width, InLanes<T>{d[k]}, weights.part[k], dh, true);
+      if (layer.project)
+        gemm(n, width, InLanes<T>{d[k]}, weights.part[k], dh, true);
+      else
+        for (int64_t j = 0; j < n; ++j) store_row(d[k], j, width, coordinates(result.g, k, j));
     }
-    for (int64_t j = 0; j < n; ++j) store_row(dh, j, features, result.g + (this->begin + j) * features);
+    for (int64_t j = 0; j < n; ++j) {
+      T* row = result.g + (this->begin + j) * columns;
+      store_row(dh, j, features, row);
+      if (!layer.project) std::fill(row + features, row + layer.parts_begin(), T(0));
+    }
     AttentionResults<T> of_keys{};
     of_keys.gate = result.gate, of_keys.switches = result.switches;
     this->put_sums(sums.row, sums.column, of_keys);

@@ -32,16 +32,14 @@ AttentionPlan plan_of(const LayerInputs& in, const Tensor& items) {
   return {items.const_data_ptr<int32_t>(), items.size(0) - 1, in.max_length};
 }
 
-std::tuple<Tensor, Tensor> attention_layer(const Tensor& g, const Tensor& offsets,
-                                           const Tensor& project_weight, const Tensor& project_bias,
-                                           const Tensor& out_weight, const Tensor& out_bias,
-                                           const Tensor& norm_weight, const Tensor& norm_bias,
-                                           const Optional& gate, const Optional& switches,
-                                           const Optional& absent, double scale, double shift, double eps,
-                                           bool normalize, const Optional& plan, int64_t max_length) {
+std::tuple<Tensor, Tensor> attention_layer(
+    const Tensor& g, const Tensor& offsets, const Optional& project_weight, const Optional& project_bias,
+    const Tensor& out_weight, const Tensor& out_bias, const Tensor& norm_weight, const Tensor& norm_bias,
+    const Optional& factors, const Optional& gate, const Optional& switches, const Optional& absent,
+    double scale, double shift, double eps, bool normalize, const Optional& plan, int64_t max_length) {
   const CudaOp op("attention_layer", "g", g);
   const LayerInputs in(op, g, offsets, project_weight, project_bias, out_weight, out_bias, norm_weight,
-                       norm_bias, gate, switches, absent, plan, max_length);
+                       norm_bias, factors, gate, switches, absent, plan, max_length);
   check(op, in);
   Tensor result = empty(op, {in.rows, in.features}, in.dtype), saved = empty(op, in.saved_shape(), in.dtype);
   AttentionLayerArgs<float> args = in.args<float>(scale, shift, eps, normalize);
@@ -54,18 +52,17 @@ std::tuple<Tensor, Tensor> attention_layer(const Tensor& g, const Tensor& offset
 
 std::tuple<Tensor, Tensor, Tensor> attention_layer_backward(
     const Tensor& grad, const Tensor& saved, const Tensor& g, const Tensor& offsets,
-    const Tensor& project_weight, const Tensor& project_bias, const Tensor& out_weight,
-    const Tensor& out_bias, const Tensor& norm_weight, const Tensor& norm_bias, const Optional& gate,
-    const Optional& switches, const Optional& absent, double scale, double shift, double eps, bool normalize,
-    const Optional& plan, int64_t max_length) {
+    const Optional& project_weight, const Optional& project_bias, const Tensor& out_weight,
+    const Tensor& out_bias, const Tensor& norm_weight, const Tensor& norm_bias, const Optional& factors,
+    const Optional& gate, const Optional& switches, const Optional& absent, double scale, double shift,
+    double eps, bool normalize, const Optional& plan, int64_t max_length) {
   const CudaOp op("attention_layer_backward", "g", g);
   const LayerInputs in(op, g, offsets, project_weight, project_bias, out_weight, out_bias, norm_weight,
-                       norm_bias, gate, switches, absent, plan, max_length);
+                       norm_bias, factors, gate, switches, absent, plan, max_length);
   check(op, in);
   const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.features});
-  const Tensor kept =
-      input(op, "saved", saved, in.dtype, {in.rows, attention_layer_saved(in.features, in.width)});
-  Tensor grad_g = empty(op, {in.rows, in.features}, in.dtype);
+  const Tensor kept = input(op, "saved", saved, in.dtype, {in.saved_shape()[0], in.saved_shape()[1]});
+  Tensor grad_g = empty(op, {in.rows, in.columns}, in.dtype);
   Tensor grad_gate = in.gate ? empty(op, {in.rows, 3}, in.dtype) : empty(op, {0}, in.dtype);
   Tensor grad_switch = empty(op, {in.switches ? in.rows : 0}, in.dtype);
   AttentionLayerArgs<float> args = in.args<float>(scale, shift, eps, normalize);

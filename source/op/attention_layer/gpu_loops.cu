@@ -15,12 +15,18 @@ namespace {
 
 constexpr int kParts = 2;  // of a number, for the accuracy of float32's products
 
-// f<F, W>(), the widths in units of 16.
-template <class F>
-auto with_widths(const RowArgs& p, const F& f) {
-  if (p.width <= 64 && p.features <= 64) return f.template operator()<4, 4>();
-  if (p.features <= 112) return f.template operator()<7, 8>();
-  return f.template operator()<8, 8>();
+// f<F, W>(), the widths in units of 16; coordinates are often few.
+constexpr int kFew = 2, kSome = 4;
+
+template <class Work>
+auto with_widths(const RowArgs& p, const Work& work) {
+  if (p.width <= 64 && p.features <= 64) return work.template operator()<4, 4>();
+  const auto of_features = [&]<int F>() {
+    if (!p.project && p.width <= 16 * kFew) return work.template operator()<F, kFew>();
+    if (p.width <= 16 * kSome) return work.template operator()<F, kSome>();
+    return work.template operator()<F, 8>();
+  };
+  return p.features <= 112 ? of_features.template operator()<7>() : of_features.template operator()<8>();
 }
 
 // Memory of a pass.
@@ -36,7 +42,7 @@ struct PassMemory {
       o = space.take<float>(a.rows * a.width);
       return;
     }
-    dh = space.take<float>(a.rows * args.features);
+    dh = args.project ? space.take<float>(a.rows * args.features) : nullptr;
     grad_o = space.take<float>(a.rows * a.width), grads.delta = space.take<float>(a.rows);
     grads.grad_q = space.take<float>(a.rows * a.width), grads.grad_k = space.take<float>(a.rows * a.width);
     grads.grad_v = space.take<float>(a.rows * a.width);
@@ -50,9 +56,11 @@ class Layer {
       : gpu_(gpu), limits_(gpu.limits()) {
     const AttentionArgs<float>& a = args.attention;
     r_.rows = gpu.int32_of("g", a.rows), r_.features = static_cast<int>(args.features);
+    r_.columns = static_cast<int>(args.columns);
+    r_.parts_begin = static_cast<int>(args.parts_begin());
     r_.width = static_cast<int>(a.width), r_.normalize = args.normalize, r_.eps = args.eps;
     r_.project = args.project, r_.project_bias = args.project_bias;
-    r_.out = args.out, r_.out_bias = args.out_bias;
+    r_.factors = args.factors, r_.out = args.out, r_.out_bias = args.out_bias;
     r_.norm = args.norm, r_.norm_bias = args.norm_bias, r_.g = args.g;
     float* saved = args.saved;
     const auto take = [&](int64_t count) {
@@ -61,11 +69,12 @@ class Layer {
       return piece;
     };
     for (float*& part : r_.part) part = take(a.rows * a.width);
+    if (args.factors) r_.unit_q = take(a.rows * a.width);
     r_.o_out = take(a.rows * args.features);
     for (float*& shrink : r_.shrink) shrink = take(a.rows);
     r_.deviation = take(a.rows), r_.mean = take(a.rows), logsumexp_ = take(a.rows);
     rest_ = saved;
-    rest_size_ = a.rows * (attention_layer_saved(args.features, a.width) - 3 * a.width - args.features - 6);
+    rest_size_ = a.rows * (args.kept() - (args.factors ? 4 : 3) * a.width - args.features - 6);
     a_.q = r_.part[0], a_.k = r_.part[1], a_.v = r_.part[2];
     a_.gate = static_cast<const float*>(a.in.gate), a_.absent = a.absent;
     a_.switches = static_cast<const float*>(a.in.switches);
@@ -83,7 +92,10 @@ class Layer {
     r_.bad = m.bad;
     gpu_.clear(rest_, rest_size_ * static_cast<int64_t>(sizeof(float)));
     with_widths(r_, [&]<int F, int W>() {
-      each_part(Factor<F, 2 * W>::kBytes, [&](int64_t bytes) { launch(project_kernel<F, W>, bytes); });
+      if (!r_.project) launch(take_kernel<W>, 0);
+      if constexpr (W > kFew)
+        if (r_.project)
+          each_part(Factor<F, 2 * W>::kBytes, [&](int64_t bytes) { launch(project_kernel<F, W>, bytes); });
       forward_pass(gpu_, a_, kParts, m.bad, nullptr, {m.o, logsumexp_});
       launch(finish_kernel<F, W>, Factor<W, 2 * F>::kBytes, m.o, result);
     });
@@ -93,13 +105,19 @@ class Layer {
     gpu_attention::GradientArgs<float> g = m.grads;
     g.grad_out = m.grad_o, g.logsumexp = logsumexp_, r_.bad = m.bad;
     with_widths(r_, [&]<int F, int W>() {
-      launch(begin_kernel<F, W>, Factor<F, 2 * W>::kBytes, grad, m.dh, m.grad_o, g.delta);
+      float* const dh = r_.project ? m.dh : out.g;
+      launch(begin_kernel<F, W>, Factor<F, 2 * W>::kBytes, grad, dh, r_.columns, m.grad_o, g.delta);
       backward_pass(gpu_, a_, kParts, m.bad, nullptr, g, out.gate, out.switches);
-      const float* from = m.dh;
-      each_part(Factor<W, 2 * F>::kBytes, [&](int64_t bytes) {
-        launch(collect_kernel<F, W>, bytes, PartGradients{g.grad_q, g.grad_k, g.grad_v}, from, out.g);
-        from = out.g;
-      });
+      const PartGradients parts{g.grad_q, g.grad_k, g.grad_v};
+      if (!r_.project) launch(give_kernel<F, W>, 0, parts, out.g);
+      if constexpr (W > kFew) {
+        const float* from = dh;
+        if (r_.project)
+          each_part(Factor<W, 2 * F>::kBytes, [&](int64_t bytes) {
+            launch(collect_kernel<F, W>, bytes, parts, from, out.g);
+            from = out.g;
+          });
+      }
     });
   }
 
@@ -116,11 +134,12 @@ class Layer {
     }
   }
 
+  // Blocks with factors stay with their multiprocessor; without, several share one.
   template <class Kernel, class... Args>
-  void launch(Kernel* kernel, int64_t shared, const Args&... args) const {
-    const int64_t blocks =
-        std::min<int64_t>(limits_.multiprocessors, blocks_for(r_.rows, kGroup * kRowWarps));
-    gpu_.launch(kernel, blocks, kRowThreads, shared + sizeof(BlockNumbers), r_, args...);
+  void launch(Kernel* kernel, int64_t factors, const Args&... args) const {
+    const int64_t places = limits_.multiprocessors * (factors ? 1 : kLightBlocks);
+    const int64_t blocks = std::min<int64_t>(places, blocks_for(r_.rows, kGroup * kRowWarps));
+    gpu_.launch(kernel, blocks, kRowThreads, factors + sizeof(BlockNumbers), r_, args...);
   }
 
   const Gpu& gpu_;

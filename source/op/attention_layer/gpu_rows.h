@@ -7,6 +7,9 @@
 //   backward   begin_kernel     dh of LayerNorm's gradient; do = dh W_o^T; delta = do.o
 //              collect_kernel   dg = dh + sum over q, k and v of (dx - x x.dx) / |x| W^T
 //
+// Where q, k and v stand behind g, take_kernel is in the place of the first and give_kernel of the last; dh
+// is then where dg is to be.
+//
 // A block stays with its multiprocessor. It brings the weights to shared memory as parts of float16 once, as
 // a lane takes them (16 bytes a lane for each 16 of the depth and 8 columns), and its warps take 16 rows
 // after 16 rows. A lane has, of rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of each unit of 8:
@@ -24,18 +27,22 @@ using gpu_attention::kGroup;
 using Parts = gpu_attention::Numbers<float, 2>;
 
 constexpr int kRowWarps = 8, kRowThreads = kRowWarps * kWarp;
+constexpr int kLightBlocks = 4;  // a multiprocessor, of kernels without factors
 constexpr int kWidestRow = 128;  // the most features, and the most columns of q, k and v
 
 struct RowArgs {
-  int rows, features, width, begin, end;  // of q, k and v, the weights that one launch takes
+  int rows, features, width;
+  int columns, parts_begin;  // of g; where q begins in it, without weights for it
+  int begin, end;            // of q, k and v, the weights that one launch takes
   // Rows from the last of the atoms' offsets on are of no atom, and answered with zeros; with `bad` of
   // attention's kernels, none is.
   const int32_t *last, *bad;
   bool normalize;
   float eps;
-  const float *project, *project_bias, *out, *out_bias, *norm, *norm_bias, *g;
+  const float *project, *project_bias, *factors, *out, *out_bias, *norm, *norm_bias, *g;
   // Kept from forward to backward; the three are (rows, width), o W_o (rows, features), the others (rows,).
   float *part[3], *shrink[3], *o_out, *deviation, *mean;
+  float* unit_q;  // (rows, width), with factors: q without them
 };
 
 // A lane's numbers of 16 rows, as the top of this file has them.
@@ -50,20 +57,21 @@ __device__ __forceinline__ int column_of(int unit, int number) {
 }
 
 // Whether two numbers of a row may be read at once.
-__device__ __forceinline__ bool in_pairs(const float* rows, int columns) {
-  return columns % 2 == 0 && reinterpret_cast<uintptr_t>(rows) % 8 == 0;
+__device__ __forceinline__ bool in_pairs(const float* rows, int columns, int stride) {
+  return (columns | stride) % 2 == 0 && reinterpret_cast<uintptr_t>(rows) % 8 == 0;
 }
 
-// `count` of 16 rows, zeros where nothing is.
+// `count` of 16 rows, `stride` numbers apart, zeros where nothing is.
 template <int Units>
-__device__ __forceinline__ void load_rows(Rows<Units>& x, const float* from, int columns, int count) {
-  const bool pairs = in_pairs(from, columns);
+__device__ __forceinline__ void load_rows(Rows<Units>& x, const float* from, int columns, int count,
+                                          int stride) {
+  const bool pairs = in_pairs(from, columns, stride);
 #pragma unroll
   for (int unit = 0; unit < Units; ++unit)
 #pragma unroll
     for (int k = 0; k < 4; k += 2) {
       const int column = column_of(unit, k);
-      const float* const at = from + static_cast<int64_t>(row_of(k)) * columns + column;
+      const float* const at = from + static_cast<int64_t>(row_of(k)) * stride + column;
       const bool there = row_of(k) < count;
       x[unit][k] = x[unit][k + 1] = 0;
       if (pairs) {
@@ -79,14 +87,20 @@ __device__ __forceinline__ void load_rows(Rows<Units>& x, const float* from, int
 }
 
 template <int Units>
-__device__ __forceinline__ void store_rows(const Rows<Units>& x, float* to, int columns, int count) {
-  const bool pairs = in_pairs(to, columns);
+__device__ __forceinline__ void load_rows(Rows<Units>& x, const float* from, int columns, int count) {
+  load_rows<Units>(x, from, columns, count, columns);
+}
+
+template <int Units>
+__device__ __forceinline__ void store_rows(const Rows<Units>& x, float* to, int columns, int count,
+                                           int stride) {
+  const bool pairs = in_pairs(to, columns, stride);
 #pragma unroll
   for (int unit = 0; unit < Units; ++unit)
 #pragma unroll
     for (int k = 0; k < 4; k += 2) {
       const int column = column_of(unit, k);
-      float* const at = to + static_cast<int64_t>(row_of(k)) * columns + column;
+      float* const at = to + static_cast<int64_t>(row_of(k)) * stride + column;
       if (row_of(k) >= count) continue;
       if (pairs) {
         if (column < columns) *reinterpret_cast<float2*>(at) = make_float2(x[unit][k], x[unit][k + 1]);
@@ -95,6 +109,11 @@ __device__ __forceinline__ void store_rows(const Rows<Units>& x, float* to, int 
         if (column + 1 < columns) at[1] = x[unit][k + 1];
       }
     }
+}
+
+template <int Units>
+__device__ __forceinline__ void store_rows(const Rows<Units>& x, float* to, int columns, int count) {
+  store_rows<Units>(x, to, columns, count, columns);
 }
 
 // One number of each of a lane's two rows.
@@ -206,9 +225,78 @@ __device__ __forceinline__ int rows_of_atoms(const RowArgs& p) {
 }
 
 template <int Units>
-__device__ __forceinline__ void store_zeros(float* to, int columns, int count) {
+__device__ __forceinline__ void store_zeros(float* to, int columns, int count, int stride) {
   const Rows<Units> zeros{};
-  store_rows<Units>(zeros, to, columns, count);
+  store_rows<Units>(zeros, to, columns, count, stride);
+}
+
+// x to length 1, if it is to be; by what it was multiplied.
+template <int Units>
+__device__ __forceinline__ void shorten(Rows<Units>& x, const RowArgs& p, float (&shrink)[2]) {
+  shrink[0] = shrink[1] = 1;
+  if (!p.normalize) return;
+  float squares[2];
+  sum_rows<Units>(squares, p.width, [&](int unit, int k) { return x[unit][k] * x[unit][k]; });
+#pragma unroll
+  for (int h = 0; h < 2; ++h) shrink[h] = UnitRow<float>(squares[h]).inverse;
+#pragma unroll
+  for (int unit = 0; unit < Units; ++unit)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) x[unit][k] *= shrink[k / 2];
+}
+
+// dx of x = h / |h| to that of h.
+template <int Units>
+__device__ __forceinline__ void lengthen(Rows<Units>& dx, const Rows<Units>& x, const RowArgs& p,
+                                         const float (&shrink)[2]) {
+  float along[2];
+  sum_rows<Units>(along, p.width, [&](int unit, int k) { return dx[unit][k] * x[unit][k]; });
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    if (shrink[h] >= static_cast<float>(1 / kShortest)) along[h] = 0;
+#pragma unroll
+  for (int unit = 0; unit < Units; ++unit)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) dx[unit][k] = (dx[unit][k] - along[k / 2] * x[unit][k]) * shrink[k / 2];
+}
+
+// q, or the gradient by it, times the factors.
+template <int Units>
+__device__ __forceinline__ void multiply_factors(Rows<Units>& x, const RowArgs& p, int part) {
+  if (part != 0 || !p.factors) return;
+#pragma unroll
+  for (int unit = 0; unit < Units; ++unit)
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (column_of(unit, k) < p.width) x[unit][k] *= p.factors[column_of(unit, k)];
+}
+
+// q, k or v of 16 rows as attention takes them and as the backward pass does.
+template <int Units>
+__device__ __forceinline__ void keep_part(Rows<Units>& x, const RowArgs& p, int part, int64_t first,
+                                          int count) {
+  float shrink[2];
+  shorten<Units>(x, p, shrink);
+  if (part == 0 && p.factors) {
+    store_rows<Units>(x, p.unit_q + first * p.width, p.width, count);
+    multiply_factors<Units>(x, p, part);
+  }
+  store_rows<Units>(x, p.part[part] + first * p.width, p.width, count);
+  store_numbers(shrink, p.shrink[part] + first, count);
+}
+
+// The gradient by what was kept to that by what it was made of.
+template <int Units>
+__device__ __forceinline__ void part_gradient(Rows<Units>& dx, const RowArgs& p, int part, int64_t first,
+                                              int count) {
+  multiply_factors<Units>(dx, p, part);
+  if (!p.normalize) return;
+  float shrink[2];
+  Rows<Units> x;
+  const float* const kept = part == 0 && p.factors ? p.unit_q : p.part[part];
+  load_rows<Units>(x, kept + first * p.width, p.width, count);
+  load_numbers(shrink, p.shrink[part] + first, count);
+  lengthen<Units>(dx, x, p, shrink);
 }
 
 // Features and width in units of 16: F and W.
@@ -238,19 +326,21 @@ __global__ void __launch_bounds__(kRowThreads, 1) project_kernel(RowArgs p) {
 #pragma unroll
         for (int k = 0; k < 4; ++k)
           if (column_of(unit, k) < p.width) x[unit][k] += bias[column_of(unit, k)];
-      float shrink[2] = {1, 1};
-      if (p.normalize) {
-        float squares[2];
-        sum_rows<2 * W>(squares, p.width, [&](int unit, int k) { return x[unit][k] * x[unit][k]; });
-#pragma unroll
-        for (int h = 0; h < 2; ++h) shrink[h] = UnitRow<float>(squares[h]).inverse;
-#pragma unroll
-        for (int unit = 0; unit < 2 * W; ++unit)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) x[unit][k] *= shrink[k / 2];
-      }
-      store_rows<2 * W>(x, p.part[part] + first * p.width, p.width, count);
-      store_numbers(shrink, p.shrink[part] + first, count);
+      keep_part<2 * W>(x, p, part, first, count);
+    }
+  });
+}
+
+template <int W>
+__global__ void __launch_bounds__(kRowThreads, kLightBlocks) take_kernel(RowArgs p) {
+  const int rows = min(max(*p.last, 0), p.rows);
+  each_group(rows, [&](int64_t first, int count) {
+#pragma unroll 1
+    for (int part = 0; part < 3; ++part) {
+      Rows<2 * W> x;
+      const float* const from = p.g + first * p.columns + p.parts_begin + part * p.width;
+      load_rows<2 * W>(x, from, p.width, count, p.columns);
+      keep_part<2 * W>(x, p, part, first, count);
     }
   });
 }
@@ -259,7 +349,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) project_kernel(RowArgs p) {
 template <int Units>
 __device__ __forceinline__ void add_input(Rows<Units>& x, const RowArgs& p, int64_t first, int count) {
   Rows<Units> g;
-  load_rows<Units>(g, p.g + first * p.features, p.features, count);
+  load_rows<Units>(g, p.g + first * p.columns, p.features, count, p.columns);
 #pragma unroll
   for (int unit = 0; unit < Units; ++unit)
 #pragma unroll
@@ -279,7 +369,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, const
     const int in_group = count;
     count = static_cast<int>(max(int64_t{0}, min(int64_t{count}, rows - first)));  // of atoms
     if (count < in_group)
-      store_zeros<2 * F>(result + (first + count) * p.features, p.features, in_group - count);
+      store_zeros<2 * F>(result + (first + count) * p.features, p.features, in_group - count, p.features);
     if (count == 0) return;
     Rows<2 * F> x{};
     {
@@ -314,11 +404,12 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, const
   });
 }
 
-// `grad` (rows, features) to `dh` (rows, features), `grad_o` (rows, width) and `delta` (rows,). o itself is
-// not kept: do.o = dh.(o W_o), and o W_o is what h came from without g and b_o.
+// `grad` (rows, features) to `dh` (rows, features), which are `columns` apart in memory, `grad_o` (rows,
+// width) and `delta` (rows,). o itself is not kept: do.o = dh.(o W_o), and o W_o is what h came from without
+// g and b_o.
 template <int F, int W>
 __global__ void __launch_bounds__(kRowThreads, 1)
-    begin_kernel(RowArgs p, const float* grad, float* dh, float* grad_o, float* delta) {
+    begin_kernel(RowArgs p, const float* grad, float* dh, int columns, float* grad_o, float* delta) {
   char* const memory = gpu_attention::block_memory();
   BlockNumbers& numbers = block_numbers(Factor<F, 2 * W>::kBytes);
   const float inverse = fill_factor<F, 2 * W>(memory, p.features, p.width, &numbers.largest,
@@ -355,7 +446,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
         }
       sum_rows<2 * F>(sum, p.features, [&](int unit, int k) { return x[unit][k] * product[unit][k]; });
     }
-    store_rows<2 * F>(x, dh + first * p.features, p.features, count);
+    store_rows<2 * F>(x, dh + first * columns, p.features, count, columns);
     store_numbers(sum, delta + first, count);
     Rows<2 * W> o{};
     add_product<F, 2 * W>(o, x, memory, inverse);
@@ -385,7 +476,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     const int in_group = count;
     count = static_cast<int>(max(int64_t{0}, min(int64_t{count}, rows - first)));  // of atoms
     if (count < in_group)
-      store_zeros<2 * F>(result + (first + count) * p.features, p.features, in_group - count);
+      store_zeros<2 * F>(result + (first + count) * p.features, p.features, in_group - count, p.features);
     if (count == 0) return;
     Rows<2 * F> sum;
     load_rows<2 * F>(sum, from + first * p.features, p.features, count);
@@ -393,23 +484,36 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     for (int part = p.begin; part < p.end; ++part) {
       Rows<2 * W> dx;
       load_rows<2 * W>(dx, d.of[part] + first * p.width, p.width, count);
-      if (p.normalize) {
-        float shrink[2], along[2];
-        Rows<2 * W> x;
-        load_rows<2 * W>(x, p.part[part] + first * p.width, p.width, count);
-        load_numbers(shrink, p.shrink[part] + first, count);
-        sum_rows<2 * W>(along, p.width, [&](int unit, int k) { return dx[unit][k] * x[unit][k]; });
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-          if (shrink[h] >= static_cast<float>(1 / kShortest)) along[h] = 0;
-#pragma unroll
-        for (int unit = 0; unit < 2 * W; ++unit)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) dx[unit][k] = (dx[unit][k] - along[k / 2] * x[unit][k]) * shrink[k / 2];
-      }
+      part_gradient<2 * W>(dx, p, part, first, count);
       add_product<W, 2 * F>(sum, dx, memory + (part - p.begin) * kBytes, numbers.inverse[part]);
     }
     store_rows<2 * F>(sum, result + first * p.features, p.features, count);
+  });
+}
+
+// The columns of the coordinates in `result` (rows, columns), whose others are there, but for rows of no
+// atom.
+template <int F, int W>
+__global__ void __launch_bounds__(kRowThreads, kLightBlocks)
+    give_kernel(RowArgs p, PartGradients d, float* result) {
+  const int rows = rows_of_atoms(p), there = min(max(*p.last, 0), p.rows);
+  each_group(p.rows, [&](int64_t first, int count) {
+    const auto of = [&](int most) {
+      return static_cast<int>(max(int64_t{0}, min(int64_t{count}, most - first)));
+    };
+    float* const to = result + first * p.columns;
+    if (of(there) < count)
+      store_zeros<2 * F>(to + of(there) * p.columns, p.features, count - of(there), p.columns);
+    const int between = p.parts_begin - p.features;
+    for (int k = lane_index(); k < between * count; k += kWarp)
+      to[k / between * p.columns + p.features + k % between] = 0;
+#pragma unroll 1
+    for (int part = 0; part < 3; ++part) {
+      Rows<2 * W> dx;
+      load_rows<2 * W>(dx, d.of[part] + first * p.width, p.width, of(rows));
+      part_gradient<2 * W>(dx, p, part, first, of(rows));
+      store_rows<2 * W>(dx, to + p.parts_begin + part * p.width, p.width, count, p.columns);
+    }
   });
 }
 

@@ -12,27 +12,39 @@ namespace mdops {
 
 // The arguments, checked at entry.
 struct LayerInputs {
-  Tensor g, offsets, project, project_bias, out, out_bias, norm, norm_bias;
-  std::optional<Tensor> gate, switches, absent, plan;
+  Tensor g, offsets, out, out_bias, norm, norm_bias;
+  std::optional<Tensor> project, project_bias, factors, gate, switches, absent, plan;
   ScalarType dtype;
-  int64_t rows, features, width, atoms, max_length;
+  int64_t rows, columns, features, width, atoms, max_length;
 
-  LayerInputs(const Op& op, const Tensor& g_, const Tensor& offsets_, const Tensor& project_,
-              const Tensor& project_bias_, const Tensor& out_, const Tensor& out_bias_, const Tensor& norm_,
-              const Tensor& norm_bias_, const std::optional<Tensor>& gate_,
-              const std::optional<Tensor>& switch_, const std::optional<Tensor>& absent_,
-              const std::optional<Tensor>& plan_, int64_t max_length_)
+  LayerInputs(const Op& op, const Tensor& g_, const Tensor& offsets_, const std::optional<Tensor>& project_,
+              const std::optional<Tensor>& project_bias_, const Tensor& out_, const Tensor& out_bias_,
+              const Tensor& norm_, const Tensor& norm_bias_, const std::optional<Tensor>& factors_,
+              const std::optional<Tensor>& gate_, const std::optional<Tensor>& switch_,
+              const std::optional<Tensor>& absent_, const std::optional<Tensor>& plan_, int64_t max_length_)
       : g(float_input(op, "g", g_, {kAny, kAny})),
         offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
         dtype(g.scalar_type()),
         rows(g.size(0)),
-        features(g.size(1)),
+        columns(g.size(1)),
         max_length(max_length_) {
-    out = input(op, "out_weight", out_, dtype, {kAny, features});
-    width = out.size(0);
-    if (features < 1 || width < 1) fail(op, "arguments `g` and `out_weight` must have columns and rows");
-    project = input(op, "project_weight", project_, dtype, {features, 3 * width});
-    project_bias = input(op, "project_bias", project_bias_, dtype, {3 * width});
+    out = input(op, "out_weight", out_, dtype, {kAny, kAny});
+    width = out.size(0), features = out.size(1);
+    if (features < 1 || width < 1) fail(op, "argument `out_weight` must have rows and columns");
+    if (project_.has_value() != project_bias_.has_value())
+      fail(op, "expected both of `project_weight` and `project_bias`, or none");
+    if (project_) {
+      project = input(op, "project_weight", *project_, dtype, {features, 3 * width});
+      project_bias = input(op, "project_bias", *project_bias_, dtype, {3 * width});
+    } else if (width % kLayerLanes) {
+      fail(op, "without `project_weight`, argument `out_weight` has " + std::to_string(width) +
+                   " rows, expected a multiple of " + std::to_string(kLayerLanes));
+    }
+    if (factors_) factors = input(op, "factors", *factors_, dtype, {width});
+    const int64_t least = features + (project ? 0 : 3 * width);
+    if (columns < least || (project && columns > least))
+      fail(op, "argument `g` has " + std::to_string(columns) + " columns, expected " +
+                   (project ? "" : "at least ") + std::to_string(least));
     out_bias = input(op, "out_bias", out_bias_, dtype, {features});
     norm = input(op, "norm_weight", norm_, dtype, {features});
     norm_bias = input(op, "norm_bias", norm_bias_, dtype, {features});
@@ -56,7 +68,9 @@ struct LayerInputs {
       if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom " + std::to_string(i));
   }
 
-  std::vector<int64_t> saved_shape() const { return {rows, attention_layer_saved(features, width)}; }
+  std::vector<int64_t> saved_shape() const {
+    return {rows, attention_layer_saved(features, width, factors.has_value())};
+  }
 
   template <class T>
   AttentionLayerArgs<T> args(double scale, double shift, double eps, bool normalize) const {
@@ -69,8 +83,11 @@ struct LayerInputs {
     args.attention.in.gate = gate ? gate->const_data_ptr() : nullptr;
     args.attention.in.switches = switches ? switches->const_data_ptr() : nullptr;
     args.attention.absent = absent ? absent->const_data_ptr<T>() : nullptr;
-    args.features = features, args.normalize = normalize, args.eps = static_cast<T>(eps);
-    args.project = project.const_data_ptr<T>(), args.project_bias = project_bias.const_data_ptr<T>();
+    args.features = features, args.columns = columns, args.normalize = normalize,
+    args.eps = static_cast<T>(eps);
+    args.project = project ? project->const_data_ptr<T>() : nullptr;
+    args.project_bias = project_bias ? project_bias->const_data_ptr<T>() : nullptr;
+    args.factors = factors ? factors->const_data_ptr<T>() : nullptr;
     args.out = out.const_data_ptr<T>(), args.out_bias = out_bias.const_data_ptr<T>();
     args.norm = norm.const_data_ptr<T>(), args.norm_bias = norm_bias.const_data_ptr<T>();
     args.g = g.const_data_ptr<T>();

@@ -38,7 +38,7 @@ void sum_over_atoms(int64_t threads, int64_t atoms, int64_t systems, const Sums&
       if (thread > 0) {
         own[thread - 1].assign(rows + matrices + 9 * systems, 0.0);
         double* at = own[thread - 1].data();
-        sums = {at, at + rows, at + rows + matrices};
+        sums = {at, matrices ? at + rows : nullptr, at + rows + matrices};
       }
       for (int64_t i = atoms * thread / threads; i < atoms * (thread + 1) / threads; ++i) add(i, sums);
     }

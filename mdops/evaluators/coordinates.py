@@ -1,0 +1,120 @@
+"""Layers of attention in the few dimensions that their rows have (docs/mathematics.md, "Layers in coordinates")."""
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+
+from mdops.evaluators.spline import SplineGrid, coefficients
+from mdops.models.dpa1 import AttentionLayer, SeAttenV2
+from mdops.models.moments import TypeChoice
+from mdops.ops.attention_layer import LANES, AttentionWeights
+from mdops.ops.switch_curve import switch_curve
+
+# The longest part of q, k or v that may be left out, in parts of the longest of them.
+_TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-10}
+_DISTANCES, _ROWS = 400, 40_000  # looked at for each pair of types, and at most
+_SECTOR = 8  # numbers that a GPU's memory is read by: rows and what they are made of begin with one
+_SHARE = 0.75  # of the width: where less is not saved, a layer stays as it is
+
+
+def in_coordinates(
+    descriptor: SeAttenV2, grid: SplineGrid, kinds: TypeChoice, dtype: torch.dtype
+) -> tuple[torch.Tensor, list[AttentionWeights]]:
+    """For systems of these types: the table (n, F, B, .) of `mdops.ops.spline_rows`, of g and, where the first layer
+    takes coordinates, behind it those of q, k and v; and the weights of each layer. Formed in float64, to the
+    accuracy of `dtype`, which they have."""
+    double = copy.deepcopy(descriptor).double()
+    table = coefficients(double, grid, types=kinds)
+    rows: _Rows | None = _Rows.of_pairs(double, grid, kinds)
+    weights = []
+    for k, layer in enumerate(double.layers):
+        own = layer.weights()
+        if rows is not None:
+            found = _in_bases(own, rows, _TOLERANCE[dtype])
+            rows = None if found is None else rows.behind(layer)
+            own = own if found is None else found
+        if k == 0 and own.factors is not None:
+            table, own = _with_parts(table, own, gated=double.gated)
+        cast: list[Any] = [w if w is None else w.to(dtype).contiguous() for w in own]
+        weights.append(AttentionWeights(*cast))
+    return table.to(dtype), weights
+
+
+class _Rows(NamedTuple):
+    """Rows that those of a layer are sums of, to the digits that count.
+
+    Attributes:
+        values: (E, M).
+        ones: (E, 1), 1 where the layer's bias belongs to a row, else 0.
+    """
+
+    values: torch.Tensor
+    ones: torch.Tensor
+
+    @classmethod
+    def of_pairs(cls, d: SeAttenV2, grid: SplineGrid, kinds: TypeChoice) -> "_Rows":
+        """g of all pairs of types at distances up to the cutoff."""
+        n = len(kinds.numbers)
+        count = max(2, min(_DISTANCES, _ROWS // n**2))
+        r = torch.linspace(grid.r_min, d.cutoff, count, dtype=torch.float64, device=d.mean.device)
+        fading = switch_curve(r, d.cutoff_smooth, d.cutoff)
+        g = d.functions(fading / (r + d.protection), kinds)
+        if d.gated:
+            g = g[:, :1] + fading[:, None] * g[:, 1:]
+        g = g.flatten(0, 2)
+        return cls(g, torch.ones_like(g[:, :1]))
+
+    def parts(self, weights: AttentionWeights) -> list[torch.Tensor]:
+        """q, k and v."""
+        assert weights.project is not None and weights.project_bias is not None
+        return list((self.values @ weights.project + self.ones * weights.project_bias).chunk(3, dim=1))
+
+    def behind(self, layer: AttentionLayer) -> "_Rows":
+        """Of what the layer gives: norm(g + o W_o + b_o), where o is a sum of rows of v."""
+        w = layer.weights()
+        of_v = self.parts(w)[2] @ w.out
+        deviation = (self.values.var(1, correction=0).median() + layer.eps).rsqrt()
+        inside = torch.cat([self.values, of_v, w.out_bias[None]])
+        inside = (inside - inside.mean(1, keepdim=True)) * deviation * w.norm
+        values = torch.cat([inside, w.norm_bias[None]])
+        ones = torch.zeros_like(values[:, :1])
+        ones[-1] = 1
+        return _Rows(values, ones)
+
+
+def _in_bases(weights: AttentionWeights, rows: _Rows, tolerance: float) -> AttentionWeights | None:
+    """The weights for coordinates in the spaces of q, k and v; None where these are not much smaller."""
+    found = [_principal(part) for part in rows.parts(weights)]
+    width = max(int((outside > tolerance).sum()) for outside, _ in found)
+    width = -(-max(width, 1) // LANES) * LANES
+    if width > _SHARE * len(weights.out):
+        return None
+    assert weights.project is not None and weights.project_bias is not None
+    of_q, of_k, of_v = (basis[:, :width] for _, basis in found)
+    turn_q, cosines, turn_k = torch.linalg.svd(of_q.T @ of_k)
+    bases = of_q @ turn_q, of_k @ turn_k.T, of_v
+    parts = weights.project.chunk(3, dim=1), weights.project_bias.chunk(3)
+    project, bias = (torch.cat([w @ b for w, b in zip(p, bases, strict=True)], dim=-1) for p in parts)
+    out = of_v.T @ weights.out
+    return weights._replace(project=project, project_bias=bias, out=out, factors=cosines)
+
+
+def _principal(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the directions that have most of the rows of x (E, A): what the first 0, 1, ... A - 1 of them leave out of a
+    row at most, over the longest row; and the directions, the columns of (A, A)."""
+    basis = torch.linalg.svd(torch.linalg.qr(x, mode="r")[1])[2].T
+    outside = (x @ basis).square().flip(1).cumsum(1).flip(1).amax(0).sqrt()
+    return outside / outside[0].clamp(min=torch.finfo(x.dtype).tiny), basis
+
+
+def _with_parts(
+    table: torch.Tensor, weights: AttentionWeights, *, gated: bool
+) -> tuple[torch.Tensor, AttentionWeights]:
+    """q, k and v as columns of the table behind those of g, and the weights without the products for them."""
+    assert weights.project is not None and weights.project_bias is not None
+    parts = table @ weights.project
+    # B-splines add up to 1. A bias is of the function, not of what is multiplied with the switch.
+    (parts[:, :1] if gated else parts).add_(weights.project_bias)
+    between = parts.new_zeros(*table.shape[:3], -table.shape[3] % _SECTOR)
+    return torch.cat([table, between, parts], dim=-1), weights._replace(project=None, project_bias=None)
