@@ -111,6 +111,15 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         Sample("unit_backward", (random(4, 21), rows), (0, 1)),
         Sample("unit_backward_backward", (random(4, 21), random(4, 21), rows)),
     ]
+    of_three = [random(4, 7) for _ in range(3)]
+    samples += [
+        Sample("unit_three", (rows,), (0,)),
+        Sample("unit_three_backward", (*of_three, rows), (0, 1, 2, 3)),
+        Sample("unit_three_backward_backward", (random(4, 21), *of_three, rows)),
+    ]
+    distances = 1 + 6 * numbers(14)(3, 4).sigmoid()
+    samples += [Sample("switch_curve", (distances, 1.5, 6.0, order), (0,)) for order in range(7)]
+    samples += _norm_samples(numbers(12))
     numbers_of_t = numbers(10)
     for width, axis in ((5, 3), (4, 4), (1, 1)):
         t = numbers_of_t(3, 4, width)
@@ -343,6 +352,20 @@ def _cell_step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -
         samples.append(Sample("begin_cell_step", first_half, bad=bad))
         bad = {"batch": (5, p["batch"] + 1), "unsorted": (5, 1 - p["batch"]), "cutoff": (27, math.nan)}
         samples.append(Sample("end_cell_step", second_half, bad=bad))
+    return samples
+
+
+def _norm_samples(random: Any) -> list[Sample]:
+    samples = []
+    for width in (5, 130):
+        x, y, grad, direction = (random(4, width) for _ in range(4))
+        weight, bias, along_weight, along_bias = (random(width) for _ in range(4))
+        second = (direction, along_weight, along_bias, grad, x, y, weight, 1e-5)
+        samples += [
+            Sample("add_norm", (x, y, weight, bias, 1e-5), (0, 1, 2, 3)),
+            Sample("add_norm_backward", (grad, x, y, weight, 1e-5), (0, 1, 2, 3)),
+            Sample("add_norm_backward_backward", second),
+        ]
     return samples
 
 

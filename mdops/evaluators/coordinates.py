@@ -7,9 +7,9 @@ import torch
 
 from mdops.evaluators.spline import SplineGrid, coefficients
 from mdops.models.dpa1 import AttentionLayer, SeAttenV2
-from mdops.models.environment import switch
 from mdops.models.moments import TypeChoice
 from mdops.ops.attention_layer import LANES, AttentionWeights
+from mdops.ops.switch_curve import switch_curve
 
 # The longest part of q, k or v that may be left out, in parts of the longest of them.
 _TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-10}
@@ -58,7 +58,7 @@ class _Rows(NamedTuple):
         n = len(kinds.numbers)
         count = max(2, min(_DISTANCES, _ROWS // n**2))
         r = torch.linspace(grid.r_min, d.cutoff, count, dtype=torch.float64, device=d.mean.device)
-        fading = switch(r, d.cutoff_smooth, d.cutoff)
+        fading = switch_curve(r, d.cutoff_smooth, d.cutoff)
         g = d.functions(fading / (r + d.protection), kinds)
         if d.gated:
             g = g[:, :1] + fading[:, None] * g[:, 1:]

@@ -12,7 +12,7 @@ from torch import nn
 
 from mdops.errors import UnsupportedModelError
 from mdops.models.contract import Features, Tree, environment_node
-from mdops.models.environment import check_axis, environment, in_chunks, switch
+from mdops.models.environment import check_axis, environment, in_chunks
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -20,8 +20,10 @@ from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, r
 from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan, row_moments
+from mdops.ops.add_norm import add_norm
 from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
-from mdops.ops.neighbor_attention import attention_scale, unit
+from mdops.ops.neighbor_attention import attention_scale, unit_three
+from mdops.ops.switch_curve import switch_curve
 from mdops.options import from_definition, key, saved_precision
 from mdops.tracing import is_exported, is_recorded
 
@@ -33,6 +35,7 @@ _LN_EPS = 1e-5
 # Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
 # tensor on a GPU, which is busy with them, and has memory for many of them.
 _ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 2**27
+_SMALL_TABLE = 16  # rows
 
 
 @dataclass(kw_only=True)
@@ -162,16 +165,13 @@ class AttentionLayer(nn.Module):
         """(E, M), of rows of the neighbours."""
         if near.fused:
             return self.as_one_op(g, near, self.weights())
-        # Three products instead of one: their results are contiguous, as attention wants them.
         weight, bias = self._projection()
-        parts = zip(weight.chunk(3, dim=1), bias.chunk(3), strict=True)
-        q, k, v = (torch.addmm(b, g, w)[:, None] for w, b in parts)
-        if self.normalize:
-            q, k, v = unit(q), unit(k), unit(v)
+        x = torch.addmm(bias, g, weight)
+        q, k, v = unit_three(x) if self.normalize else (part.contiguous() for part in x.chunk(3, dim=1))
         o = neighbor_attention(
-            q,
-            k,
-            v,
+            q[:, None],
+            k[:, None],
+            v[:, None],
             near.offsets,
             directions=near.directions,
             switch=near.switch,
@@ -180,7 +180,8 @@ class AttentionLayer(nn.Module):
             temperature=self.scale,
             plan=near.plan,
         )
-        return self._normed(g + self.out(o[:, 0]))
+        x = torch.addmm(_bias(self.out), o.flatten(1), self.out.weight)
+        return add_norm(x, g, self.norm_weight, self.norm_bias, self.eps)
 
     def as_one_op(self, g: torch.Tensor, near: Neighbors, weights: AttentionWeights) -> torch.Tensor:
         """The same, with `weights` of the layer or of coordinates behind g."""
@@ -384,7 +385,7 @@ class SeAttenV2(MomentDescriptor):
             # The nets and attention see the neighbours that are there, without the slots that are empty.
             mine = live[chunk]
             slots = mine.shape[1]
-            place = self._places(mine)
+            place = self._places(mine, near.most)
 
             def taken(x: torch.Tensor) -> torch.Tensor:
                 return x[chunk].flatten(0, 1).index_select(0, place)
@@ -411,16 +412,17 @@ class SeAttenV2(MomentDescriptor):
         padding = F.pad(self._padding(near, present, types)[:, None], (0, 0, 0, 3))
         return (t + padding) / self.slots
 
-    def _places(self, live: torch.Tensor) -> torch.Tensor:
+    def _places(self, live: torch.Tensor, most: int | None) -> torch.Tensor:
         """(E,) int64: the slots of `live` (n, K) where a neighbour is, one after another. While a step is
-        recorded their number is not known: then as many as the atoms have places for, others at the end."""
+        recorded their number is not known: then as many as the atoms have places for, or `most`, others at the end."""
         there = live.flatten()
         if not (there.is_cuda and is_recorded(there)):
             return there.nonzero()[:, 0]
         order = torch.where(there, there.cumsum(0), there.sum() + (~there).cumsum(0)) - 1
         slots = torch.arange(there.shape[0], device=there.device)
         places = torch.empty_like(slots).scatter_(0, order, slots)
-        return places[: live.shape[0] * torch.sym_min(live.shape[1], self.slots)]
+        room = live.shape[0] * torch.sym_min(live.shape[1], self.slots)
+        return places[: room if most is None else torch.sym_min(room, most)]
 
     def _numbers(self, slots: int) -> int:
         """Of an atom in the largest tensor."""
@@ -435,14 +437,18 @@ class SeAttenV2(MomentDescriptor):
         has_angles = self.options.attn_dotr and len(self.attention) > 0
         if not (self.options.is_smooth or has_angles):
             return None, None
-        # An empty slot has the distance 0, where the root has no slope.
-        r = torch.where(live, near.displacements.square().sum(-1), 1.0).sqrt()
-        sw = switch(r, self.cutoff_smooth, self.cutoff).masked_fill(~live, 0.0)
+        # An empty slot has the distance 0, where the root has no slope; it is taken for one beyond the cutoff.
+        r = torch.where(live, near.displacements.square().sum(-1), 4 * self.cutoff**2).sqrt()
+        sw = switch_curve(r, self.cutoff_smooth, self.cutoff)
         directions = None
         if has_angles:
             # DeePMD-kit divides the rows' x, y and z by their length, or by 1e-12 if that is less. This is the same,
             # and keeps its digits where the rows have lost theirs.
             length = sw * r / ((r + self.protection) ** 2 * self.std[near.centers, 1:])
+            if self.options.is_smooth and length.dtype == torch.float32:
+                length = (
+                    length.detach()
+                )  # where it counts, sw is 1e-12, and what comes of the direction has that factor
             directions = near.displacements * ((length / _TINY).clamp(max=1) / r)[..., None]
         return (sw if self.options.is_smooth else None), directions
 
@@ -485,11 +491,11 @@ class SeAttenV2(MomentDescriptor):
     ) -> torch.Tensor:
         """g (..., M) before attention, of s (..., 1), types of neighbours (...) and centres, and sw (...) or None."""
         if products is None:
-            inputs = [s, F.embedding(kinds, types)]
+            inputs = [s, _rows_of(types, kinds)]
             if not self.options.type_one_side:
-                inputs.append(F.embedding(centers, types).expand(*kinds.shape, -1))
+                inputs.append(_rows_of(types, centers).expand(*kinds.shape, -1))
             return self.embeddings.net()(torch.cat(inputs, dim=-1))
-        t = F.embedding(kinds if self.options.type_one_side else centers * len(types) + kinds, products)
+        t = _rows_of(products, kinds if self.options.type_one_side else centers * len(types) + kinds)
         g = self.embeddings.net()(s)
         return g + g * (t if switch is None else t * switch[..., None])
 
@@ -511,7 +517,7 @@ class SeAttenV2(MomentDescriptor):
         every = TypeChoice(tuple(range(self.ntypes)), torch.arange(self.ntypes, device=types.device))
         empty = (self.slots - present.sum(1)).clamp(min=0).to(types.dtype)
         of_pair = near.centers * self.ntypes + near.padding_types
-        return empty[:, None] * F.embedding(of_pair, self.absent_rows(every, types))
+        return empty[:, None] * _rows_of(self.absent_rows(every, types), of_pair)
 
     def set_trained(self) -> None:
         super().set_trained()
@@ -627,6 +633,14 @@ class DPA1(SeAttenV2):
     """As se_atten_v2, which is DPA-1 with stripped types and smooth; here both are options."""
 
     Options = DPA1Options
+
+
+def _rows_of(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The rows of a table (n, M) that an index names. On a GPU the gradient of a small one is a product: PyTorch would
+    sort the indices for it."""
+    if not (table.is_cuda and table.requires_grad and len(table) <= _SMALL_TABLE):
+        return F.embedding(index, table)
+    return (index[..., None] == torch.arange(len(table), device=table.device)).to(table.dtype) @ table
 
 
 def _shared(options: Mapping[str, Any], slots: int) -> Tree:

@@ -155,12 +155,6 @@ def embed(nets: NetCollection, s: torch.Tensor, kinds: torch.Tensor, centers: to
     return g.view(*kinds.shape, width)
 
 
-def switch(r: torch.Tensor, cutoff_smooth: float, cutoff: float) -> torch.Tensor:
-    """w(r), from 1 to 0 between the two, A, with two derivatives of zero at both: docs/mathematics.md."""
-    u = (r.clamp(cutoff_smooth, cutoff) - cutoff_smooth) / (cutoff - cutoff_smooth)
-    return (1 - u) ** 3 * ((6 * u + 3) * u + 1)
-
-
 class Directions(NamedTuple):
     """Of the neighbours within a descriptor's cutoff that are not in `exclude_types`; L is the most that an atom has.
 

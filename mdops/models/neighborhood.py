@@ -55,6 +55,7 @@ class Neighborhood:
         truncates: whether `select` drops the farthest where there are more neighbours than places.
         once: whether all that is asked for is differentiated once at most, and by the displacements alone: in
             simulations, where weights are constants.
+        most: there are no more neighbours than this in all, where that is known (`NeighborList.most`).
     """
 
     system: System
@@ -65,13 +66,14 @@ class Neighborhood:
     absent_pairs: torch.Tensor | None = None
     truncates: bool = False
     once: bool = False
+    most: int | None = None
 
     @classmethod
     def of(cls, system: System, neighbors: NeighborList, cutoff: float, dtype: torch.dtype) -> "Neighborhood":
         """The pair vectors are differentiable in positions and cell."""
         pairs = neighbors.neighbors, neighbors.images
         d = displacements(system.positions, system.cell, system.batch, *pairs, dtype)
-        return cls(system, neighbors.neighbors, neighbors.counts, d, cutoff)
+        return cls(system, neighbors.neighbors, neighbors.counts, d, cutoff, most=neighbors.most)
 
     @property
     def types(self) -> torch.Tensor:

@@ -9,11 +9,12 @@ import torch.nn.functional as F
 
 from mdops.models.angles import AngleDescriptor
 from mdops.models.contract import Tree
-from mdops.models.environment import Directions, directions, in_chunks, switch
+from mdops.models.environment import Directions, directions, in_chunks
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
 from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
+from mdops.ops.switch_curve import switch_curve
 from mdops.options import from_definition, key, saved_precision
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class SeE3Tebd(AngleDescriptor):
             of_pairs = self.type_nets.net()(torch.cat(sides, dim=-1)).flatten(0, 1)
             h = F.embedding(kinds[:, :, None] * size + kinds[:, None], of_pairs)
             if self.options.smooth:
-                w = switch(found.squared.sqrt(), self.cutoff_smooth, self.cutoff)
+                w = switch_curve(found.squared.sqrt(), self.cutoff_smooth, self.cutoff)
                 h = h * (w[:, :, None] * w[:, None])[..., None]
             g = self.embeddings.net()(theta[..., None]) * (1 + h)
         return torch.einsum("njl,njlm->nm", theta, g) / self.slots**2

@@ -18,12 +18,14 @@ class NeighborList(NamedTuple):
         images: (N, K) int32, packed periodic images (`unpack_images`).
         counts: (N, ntypes) int32, neighbours of each type.
         cutoff: every pair closer than this is in the list, A.
+        most: there are no more pairs than this, where that is known without asking a GPU.
     """
 
     neighbors: torch.Tensor
     images: torch.Tensor
     counts: torch.Tensor
     cutoff: float
+    most: int | None = None
 
 
 def pack_images(shifts: torch.Tensor) -> torch.Tensor:

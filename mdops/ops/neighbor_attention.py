@@ -75,6 +75,13 @@ def unit(x: torch.Tensor) -> torch.Tensor:
     return torch.ops.mdops.unit(x.reshape(-1, x.shape[-1])).view(x.shape)
 
 
+def unit_three(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The three thirds of the columns of x (N, 3 W), each (N, W) and made of unit vectors as by `unit`: queries, keys
+    and values from one product. Twice differentiable."""
+    q, k, v = torch.ops.mdops.unit_three(x)
+    return q, k, v
+
+
 @register_fake("unit")
 def _(x: Any) -> torch.Tensor:
     return x.new_empty(x.shape)
@@ -90,6 +97,21 @@ def _(direction: Any, grad: Any, x: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
+@register_fake("unit_three")
+def _(x: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(x.new_empty(x.shape[0], x.shape[1] // 3) for _ in range(3))
+
+
+@register_fake("unit_three_backward")
+def _(grad_q: Any, grad_k: Any, grad_v: Any, x: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@register_fake("unit_three_backward_backward")
+def _(direction: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in args)
+
+
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return (torch.ops.mdops.unit_backward(grads[0], args[0]),)
 
@@ -98,5 +120,15 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return torch.ops.mdops.unit_backward_backward(grads[0], *args)
 
 
+def _formula_of_three(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (torch.ops.mdops.unit_three_backward(*grads, args[0]),)
+
+
+def _backward_formula_of_three(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return torch.ops.mdops.unit_three_backward_backward(grads[0], *args)
+
+
 register_formula("unit", _formula, (0,))
 register_formula("unit_backward", _backward_formula, (0, 1))
+register_formula("unit_three", _formula_of_three, (0,))
+register_formula("unit_three_backward", _backward_formula_of_three, (0, 1, 2, 3))

@@ -178,6 +178,24 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def("unit_backward(Tensor grad, Tensor x) -> Tensor");
   m.def(
       "unit_backward_backward(Tensor direction, Tensor grad, Tensor x) -> (Tensor grad_grad, Tensor grad_x)");
+  m.def("unit_three(Tensor x) -> (Tensor q, Tensor k, Tensor v)");
+  m.def("unit_three_backward(Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor x) -> Tensor");
+  m.def(
+      "unit_three_backward_backward(Tensor direction, Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor x) "
+      "-> (Tensor grad_grad_q, Tensor grad_grad_k, Tensor grad_grad_v, Tensor grad_x)");
+
+  // The switch between two cutoffs, or its derivative of that order.
+  m.def("switch_curve(Tensor r, float cutoff_smooth, float cutoff, int order) -> Tensor");
+
+  // LayerNorm of a sum.
+  m.def("add_norm(Tensor x, Tensor y, Tensor weight, Tensor bias, float eps) -> Tensor");
+  m.def(
+      "add_norm_backward(Tensor grad, Tensor x, Tensor y, Tensor weight, float eps) "
+      "-> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)");
+  m.def(
+      "add_norm_backward_backward(Tensor direction, Tensor along_weight, Tensor along_bias, Tensor grad, "
+      "Tensor x, Tensor y, Tensor weight, float eps) "
+      "-> (Tensor grad_grad, Tensor grad_x, Tensor grad_weight)");
 
   // A layer of DPA-1's attention, for simulation.
   m.def(

@@ -21,6 +21,8 @@ LAST = (
     "spline_rows",
     "spline_training",
     "unit_backward",
+    "unit_three_backward",
+    "add_norm_backward",
 )
 # Rows of these, (N or ntypes, ...), are of spline functions: what NaN does not tell which of them it belongs to.
 SPLINE_ROWS = (

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from mdops.evaluators.spline import basis_matrix
-from mdops.models.environment import switch
 from mdops.ops import env_mat, neighbor_rows, row_moments, spline_rows
+from mdops.ops.switch_curve import switch_curve
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH
 
 S_MAX, INTERVALS = 1.2, 9  # below the largest s
@@ -64,7 +64,7 @@ def wanted_rows(p, d, slots, table, gated):
     r = d.norm(dim=-1).masked_fill(kinds_of(p) == p["counts"].shape[1], CUTOFF)
     keys = {"cutoff": CUTOFF, "cutoff_smooth": SMOOTH, "protection": PROTECTION}
     rows = env_mat(d, p["counts"], p["types"], p["mean"], p["std"], **keys)
-    w = switch(r, SMOOTH, CUTOFF)
+    w = switch_curve(r, SMOOTH, CUTOFF)
     unit = F.normalize(rows[..., 1:], dim=-1)
     at = slots.long()
     s = (w / (r + PROTECTION)).flatten()[at]

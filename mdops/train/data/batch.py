@@ -53,8 +53,10 @@ class Batch:
                 system.batch.to(device),
                 None if kinds is None else Kinds(types, [index.to(device) for index in kinds]),
             ),
-            neighbors=NeighborList(
-                near.neighbors.to(device), near.images.to(device), near.counts.to(device), near.cutoff
+            neighbors=near._replace(
+                neighbors=near.neighbors.to(device),
+                images=near.images.to(device),
+                counts=near.counts.to(device),
             ),
             sizes=self.sizes.to(device),
             labels={name: value.to(device) for name, value in self.labels.items()},

@@ -41,6 +41,7 @@ class DeviceFrames:
         def rows(value: torch.Tensor) -> torch.Tensor:
             return value.unflatten(0, (len(frames), -1))
 
+        self._most = int(rows(near.counts).sum((1, 2)).max())  # pairs of a frame
         own, start = rows(near.neighbors), torch.arange(len(frames), dtype=torch.int32) * len(self._types)
         self._arrays = {
             "positions": rows(torch.from_numpy(data.positions[atoms])),
@@ -77,7 +78,9 @@ class DeviceFrames:
         labels = {name: taken[name] for name in LABELS if name in taken}
         return Batch(
             System(taken["positions"], types, taken["cell"], taken["pbc"], system, Kinds(types, kinds)),
-            NeighborList(taken["neighbors"], taken["images"], taken["counts"], self.cutoff),
+            NeighborList(
+                taken["neighbors"], taken["images"], taken["counts"], self.cutoff, count * self._most
+            ),
             sizes,
             labels,
             dict.fromkeys(labels, labelled),

@@ -272,7 +272,7 @@ class Attention {
       while (layout.keys > kGroup && layout.size() > limits_.shared_bytes) layout.keys -= kGroup;
       if (layout.size() > limits_.shared_bytes) return false;
       const int64_t blocks = static_cast<int64_t>(p_.sequences) * p_.heads;
-      const int threads = layout.keys / kGroup * kWarp;
+      const int threads = layout.kTeams * (layout.keys / kGroup) * kWarp;
       const Blocks one_each{true, limits_.multiprocessors};
       const Wide all = wide({p_.q, p_.k, p_.v, u.q, u.k, u.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v,
                              g.grad_grad_out});

@@ -1,9 +1,11 @@
 // The second derivative by tensor cores, for heads up to 128 wide, in float32.
 //
 // The two passes are the first derivative's (gpu_backward.h) with directions beside the tensors: a block has
-// one head of one sequence, each warp 16 keys, and queries come 16 at a time.
+// one head of one sequence, and two teams of warps, each warp 16 keys. Queries come 16 for each team at a
+// time; what belongs to queries, and the sums over them, each team has for itself. At the end of a tile of
+// keys the first team adds the second one's sums to its own.
 //
-//   K, V and their directions    (16 warps, D) parts       Q, its direction, G    (16, D) parts
+//   K, V and their directions    (keys, D) parts       Q, its direction, G    (16, D) parts, twice
 //
 //   change    o' but for its last term: sums over the keys of the coefficients of V, and of its direction;
 //             and the mean of z'
@@ -21,27 +23,49 @@ enum class SecondPass { change, second };
 
 template <class N, int D>
 struct SecondMemory {
-  int keys;  // of a tile: 16 a warp
+  int keys;  // of a tile: 16 a warp of each team
   int gates;
 
-  static constexpr int kStep = kGroup, kQueryApart = kStep * 2 * D, kQueryTile = N::kParts * kQueryApart;
+  static constexpr int kTeams = 2, kStep = kGroup, kQueryApart = kStep * 2 * D,
+                       kQueryTile = N::kParts * kQueryApart;
   MDOPS_HD int apart() const { return keys * 2 * D; }
   MDOPS_HD int tile() const { return N::kParts * apart(); }
   MDOPS_HD int queries() const { return 4 * tile(); }  // after K, its direction, V, its direction
   MDOPS_HD int slopes_apart() const { return keys * 2 * kStep; }
   MDOPS_HD int slopes_tile() const { return N::kParts * slopes_apart(); }
-  MDOPS_HD int slopes() const { return queries() + 3 * kQueryTile; }
-  // Floats: inverse scales of the four tensors of keys, of both slopes, of the three of queries.
-  MDOPS_HD int scales() const { return slopes() + 2 * slopes_tile(); }
-  MDOPS_HD int rows() const { return scales() + 4 * (6 * kMostWarps + 4); }  // what belongs to queries: four
-  // Gate and switch and their directions, of the keys and of the queries; sums of the keys, and of each warp.
+  MDOPS_HD int slopes() const { return queries() + kTeams * 3 * kQueryTile; }
+  // Floats: inverse scales of the four tensors of keys; of each team, of both slopes and the three of
+  // queries.
+  MDOPS_HD int scales() const { return slopes() + kTeams * 2 * slopes_tile(); }
+  static constexpr int kTeamScales = 2 * kMostWarps + 4;
+  MDOPS_HD int rows() const { return scales() + 4 * (4 * kMostWarps + kTeams * kTeamScales); }
+  // Of each team what belongs to its queries: four. Gate and switch and their directions, of the keys and of
+  // the queries; sums of the keys, and of each warp.
   MDOPS_HD int columns() const { return gates + 1; }
-  MDOPS_HD int key_factors() const { return rows() + 4 * 4 * kStep; }
+  MDOPS_HD int key_factors() const { return rows() + kTeams * 4 * 4 * kStep; }
   MDOPS_HD int query_factors() const { return key_factors() + 4 * 2 * columns() * keys; }
-  MDOPS_HD int key_sums() const { return query_factors() + 4 * 2 * columns() * kStep; }
-  MDOPS_HD int query_sums() const { return key_sums() + 4 * columns() * keys; }
-  MDOPS_HD int size() const { return query_sums() + 4 * columns() * kStep * (keys / kGroup); }
+  MDOPS_HD int key_sums() const { return query_factors() + kTeams * 4 * 2 * columns() * kStep; }
+  MDOPS_HD int query_sums() const { return key_sums() + kTeams * 4 * columns() * keys; }
+  MDOPS_HD int size() const { return query_sums() + kTeams * 4 * columns() * kStep * (keys / kGroup); }
 };
+
+// Sums of the second team go to the first by way of shared memory. All threads of the block must call it.
+template <int Units>
+__device__ __forceinline__ void add_second_team(float (&sum)[Units][4], float* memory, bool active, int team,
+                                                int thread, int threads) {
+  __syncthreads();
+  if (active && team == 1)
+#pragma unroll
+    for (int unit = 0; unit < Units; ++unit)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) memory[(4 * unit + k) * threads + thread] = sum[unit][k];
+  __syncthreads();
+  if (active && team == 0)
+#pragma unroll
+    for (int unit = 0; unit < Units; ++unit)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sum[unit][k] += memory[(4 * unit + k) * threads + thread];
+}
 
 template <class T, class N, int D, SecondPass Pass>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
@@ -50,24 +74,33 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   using Layout = SecondMemory<N, D>;
   static_assert(std::is_same_v<T, float>, "sums over tiles of keys are kept in the results");
   constexpr bool kSecond = Pass == SecondPass::second;
-  constexpr int kStep = Layout::kStep, kQueryApart = Layout::kQueryApart;
+  constexpr int kStep = Layout::kStep, kQueryApart = Layout::kQueryApart, kTeams = Layout::kTeams;
   char* const memory = block_memory();
   const TileBlock b = tile_block(p, blocks, bias_at);
-  const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  const int length = b.last, lane = lane_index();
+  // Of the team: its warps, and this one; its threads.
+  const int warps = blockDim.x / kWarp / kTeams, team = threadIdx.x / kWarp / warps,
+            warp = threadIdx.x / kWarp % warps, threads = warps * kWarp, thread = threadIdx.x % threads;
   const int apart = layout.apart(), columns = layout.columns();
   const char *const keys = memory, *const key_changes = keys + layout.tile(),
                     *const values = key_changes + layout.tile(),
                     *const value_changes = values + layout.tile();
-  const char *const queries = memory + layout.queries(), *const query_changes = queries + Layout::kQueryTile,
-                    *const grads = query_changes + Layout::kQueryTile;
-  char* const slopes = memory + layout.slopes();
+  char* const queries = memory + layout.queries() + team * 3 * Layout::kQueryTile;
+  const char *const query_changes = queries + Layout::kQueryTile, *const grads =
+                                                                      query_changes + Layout::kQueryTile;
+  char* const slopes = memory + layout.slopes() + team * 2 * layout.slopes_tile();
   float* const scales = reinterpret_cast<float*>(memory + layout.scales());
-  float *const slope_scales = scales + 4 * kMostWarps, *const query_scales = slope_scales + 2 * kMostWarps;
-  float* const row_numbers = reinterpret_cast<float*>(memory + layout.rows());
+  float *const slope_scales = scales + 4 * kMostWarps + team * Layout::kTeamScales, *const query_scales =
+                                                                                        slope_scales +
+                                                                                        2 * kMostWarps;
+  float* const row_numbers = reinterpret_cast<float*>(memory + layout.rows()) + team * 4 * kStep;
   float* const key_factors = reinterpret_cast<float*>(memory + layout.key_factors());
-  float* const query_factors = reinterpret_cast<float*>(memory + layout.query_factors());
-  float* const key_sums = reinterpret_cast<float*>(memory + layout.key_sums());
-  float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums());
+  float* const all_query_factors = reinterpret_cast<float*>(memory + layout.query_factors());
+  float* const query_factors = all_query_factors + team * 2 * columns * kStep;
+  float* const all_key_sums = reinterpret_cast<float*>(memory + layout.key_sums());
+  float* const key_sums = all_key_sums + team * columns * layout.keys;
+  float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums()) +
+                            team * columns * kStep * (layout.keys / kGroup);
   const bool switched = p.switches != nullptr, has_factors = switched || p.gate != nullptr;
   const RowsOf<T> of_keys[] = {rows_of(p, b, p.k, p.width, wide.keys), rows_of(p, b, u.k, p.width, wide.keys),
                                rows_of(p, b, p.v, p.value_width, wide.values),
@@ -91,7 +124,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     const int count = min(layout.keys, length - tile), groups = (count + kGroup - 1) / kGroup;
     const bool first_tile = tile == 0, last_tile = tile + layout.keys >= length, active = warp < groups;
     __syncthreads();
-    for (int task = warp; task < 4 * groups; task += warps) {
+    for (int task = threadIdx.x / kWarp; task < 4 * groups; task += kTeams * warps) {
       const int group = task / 4, which = task % 4;
       GroupLoad<T, D> rows;
       rows.load(of_keys[0]
@@ -105,35 +138,37 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     }
     if (has_factors) {
       load_all_factors(b.item.begin + tile, count, layout.keys, key_factors);
-      for (int k = threadIdx.x; k < columns * layout.keys; k += blockDim.x) key_sums[k] = 0;
+      for (int k = threadIdx.x; k < kTeams * columns * layout.keys; k += blockDim.x) all_key_sums[k] = 0;
     }
     float dk[kSecond ? D / 8 : 1][4] = {}, dv[kSecond ? D / 8 : 1][4] = {};
 
-    for (int query = 0; query < length; query += kStep) {
-      __syncthreads();  // nobody needs the last queries any more
+    for (int step = 0; step < length; step += kTeams * kStep) {
+      const int query = step + team * kStep;  // the team's first
+      __syncthreads();                        // nobody needs the last queries any more
       for (int which = warp; which < (kSecond ? 3 : 2); which += warps) {
         GroupLoad<T, D> rows;
         rows.load(of_queries[0].or_else(which == 1, of_queries[1]).or_else(which == 2, of_queries[2]), query,
                   length - query);
-        const float inverse =
-            rows.template store<N>(memory + layout.queries() + which * Layout::kQueryTile, kQueryApart);
+        const float inverse = rows.template store<N>(queries + which * Layout::kQueryTile, kQueryApart);
         if (lane == 0) query_scales[which] = inverse;
       }
-      if (threadIdx.x < kStep) {
-        const bool there = query + threadIdx.x < length;
-        const int64_t at = static_cast<int64_t>(b.item.begin + query + threadIdx.x) * p.heads + b.head;
-        row_numbers[threadIdx.x] = there ? usable(g.logsumexp[at]) : 0.0f;
+      if (thread < kStep) {
+        const bool there = query + thread < length;
+        const int64_t at = static_cast<int64_t>(b.item.begin + query + thread) * p.heads + b.head;
+        row_numbers[thread] = there ? usable(g.logsumexp[at]) : 0.0f;
         if (kSecond) {
-          row_numbers[kStep + threadIdx.x] = there ? g.delta[at] : 0.0f;
-          row_numbers[2 * kStep + threadIdx.x] = there ? g.mean[at] : 0.0f;
-          row_numbers[3 * kStep + threadIdx.x] = there ? g.delta_change[at] : 0.0f;
+          row_numbers[kStep + thread] = there ? g.delta[at] : 0.0f;
+          row_numbers[2 * kStep + thread] = there ? g.mean[at] : 0.0f;
+          row_numbers[3 * kStep + thread] = there ? g.delta_change[at] : 0.0f;
         }
       }
       if (has_factors)
-        load_all_factors(b.item.begin + query, min(kStep, length - query), kStep, query_factors);
+        for (int of = 0, first = step; of < kTeams; ++of, first += kStep)
+          load_all_factors(b.item.begin + first, min(kStep, length - first), kStep,
+                           all_query_factors + of * 2 * columns * kStep);
       __syncthreads();
 
-      if (active) {
+      if (active && query < length) {
         const int row = kGroup * warp;
         float s[2][4], s1[2][4], t[2][4] = {}, t1[2][4] = {};
         const auto product = [&](const char* left, int of_left, const char* right, int of_right, float factor,
@@ -269,7 +304,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       const int width = kSecond ? p.width : p.value_width;
       T* const to = kSecond ? g.grad_q : g.grad_grad_out;
       const float factor = kSecond && last_tile ? p.scale : 1.0f;
-      for (int pair = warp; pair < D / 16; pair += warps) {
+      for (int pair = warp; pair < D / 16 && query < length; pair += warps) {
         float sum[1][2][4], more[1][2][4];
         const int first = kSecond ? 0 : 2;
         query_gradient<N, D, kStep, 1>(slopes, layout.slopes_apart(), memory + first * layout.tile(), apart,
@@ -292,7 +327,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         }
       }
       const int sums = kSecond ? (has_factors ? columns : 0) : 1;
-      for (int k = threadIdx.x; k < sums * kStep; k += blockDim.x) {
+      for (int k = thread; k < sums * kStep; k += threads) {
         const int column = k / kStep, j = query + k % kStep;
         if (j >= length || (kSecond && column == p.gates && !switched)) continue;
         const int64_t row = b.item.begin + j;
@@ -304,11 +339,18 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       }
     }
     if constexpr (kSecond) {
-      if (active) {
+      float* const free = reinterpret_cast<float*>(memory + layout.queries());
+      static_assert(kTeams * 3 * Layout::kQueryTile >= 4 * kWarp * D / 2 * 4, "room for four warps' sums");
+      add_second_team(dk, free, active, team, thread, threads);
+      add_second_team(dv, free, active, team, thread, threads);
+      for (int k = threadIdx.x; has_factors && k < columns * layout.keys; k += blockDim.x)
+        all_key_sums[k] += all_key_sums[columns * layout.keys + k];
+      __syncthreads();
+      if (active && team == 0) {
         put_rows(p, b, g.grad_k, p.width, wide.keys, tile + kGroup * warp, dk, p.scale);
         put_rows(p, b, g.grad_v, p.value_width, wide.values, tile + kGroup * warp, dv, 1.0f);
       }
-      if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, key_sums);
+      if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, all_key_sums);
     }
   }
 }

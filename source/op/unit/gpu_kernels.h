@@ -10,6 +10,12 @@ namespace gpu_unit {
 
 constexpr int kWarps = 8;
 
+// One of a kernel's arguments, which would else be copied to be indexed.
+template <class T>
+__device__ __forceinline__ T* pick(T* const (&all)[kMostUnitParts], int part) {
+  return part == 0 ? all[0] : part == 1 ? all[1] : all[2];
+}
+
 // The same in every lane, in the same order in every run.
 template <class T>
 __device__ __forceinline__ T sum_of_warp(T value) {
@@ -19,11 +25,14 @@ __device__ __forceinline__ T sum_of_warp(T value) {
 
 template <class T>
 __global__ void unit_kernel(UnitArgs<T> args) {
-  const int64_t n = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
-  if (n >= args.rows) return;
-  const T* x = args.x + n * args.width;
-  const T* g = args.grad ? args.grad + n * args.width : nullptr;
-  const T* u = args.direction ? args.direction + n * args.width : nullptr;
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;  // of a row's part
+  if (n >= args.rows * args.parts) return;
+  const int part = static_cast<int>(n % args.parts);
+  const int64_t of_y = n / args.parts * args.width, of_x = n * args.width;
+  const T* x = args.x + of_x;
+  const T* g = pick(args.grad, part);
+  const T* u = args.direction ? args.direction + of_x : nullptr;
+  if (g) g += of_y;
   T xx = 0, x_g = 0, x_u = 0, u_g = 0;
   for (int64_t k = lane_index(); k < args.width; k += kWarp) {
     const T a = x[k], b = g ? g[k] : T(0), c = u ? u[k] : T(0);
@@ -32,14 +41,14 @@ __global__ void unit_kernel(UnitArgs<T> args) {
   xx = sum_of_warp(xx), x_g = sum_of_warp(x_g), x_u = sum_of_warp(x_u), u_g = sum_of_warp(u_g);
   const UnitRow<T> row(xx);
   const UnitCurve<T> curve(row, x_u, x_g, u_g);
-  const T of_x = row.of_x(u ? x_u : x_g);
+  const T by = row.of_x(u ? x_u : x_g);
+  T* const to = g && !u ? args.of_x + of_x : pick(args.of_y, part) + of_y;
   for (int64_t k = lane_index(); k < args.width; k += kWarp) {
-    const int64_t at = n * args.width + k;
     if (!g) {
-      args.out[at] = x[k] * row.inverse;
+      to[k] = x[k] * row.inverse;
     } else {
-      args.out[at] = row.inverse * (u ? u[k] : g[k]) + of_x * x[k];
-      if (u) args.by_x[at] = curve.x * x[k] + curve.u * u[k] + curve.g * g[k];
+      to[k] = row.inverse * (u ? u[k] : g[k]) + by * x[k];
+      if (u) args.of_x[of_x + k] = curve.x * x[k] + curve.u * u[k] + curve.g * g[k];
     }
   }
 }

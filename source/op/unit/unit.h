@@ -3,7 +3,8 @@
 //   y = x / max(|x|, 1e-12), and 0 for 0         dx = (g - y (y.g)) / |x|
 //   of <u, dx>:  by g  (u - y (y.u)) / |x|       by x  -((u.g - 3 (y.u)(y.g)) y + (y.g) u + (y.u) g) / |x|^2
 //
-// Below 1e-12 the length is a constant.
+// Below 1e-12 the length is a constant. Rows may have several parts side by side, (N, P W), each made of the
+// length 1 for itself; what belongs to y is then a tensor for each part, (N, W).
 #pragma once
 
 #include <cmath>
@@ -16,11 +17,14 @@ namespace mdops {
 
 constexpr double kShortest = 1e-12;
 
+constexpr int kMostUnitParts = 3;
+
 template <class T>
 struct UnitArgs {
-  int64_t rows, width;
-  const T *x, *grad, *direction;  // (N, W); the forward pass has x alone, the backward pass no direction
-  T *out, *by_x;                  // y, dx, or the gradient by g; and that by x
+  int64_t rows, width, parts;
+  const T *x, *direction,
+      *grad[kMostUnitParts];       // the forward pass has x alone, the backward pass no direction
+  T *of_y[kMostUnitParts], *of_x;  // y or the gradient by g; dx or the gradient by x
 };
 
 // 1 / |x| of a row, and whether it changes with x.

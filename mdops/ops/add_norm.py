@@ -1,0 +1,61 @@
+"""LayerNorm of a sum, with written-out first and second derivatives."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from mdops.ops._register import register_fake, register_formula
+
+_WIDEST = 512  # kWidestNorm of source/op/add_norm/gpu_kernels.h
+
+
+def add_norm(
+    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """LayerNorm of x + y along the last axis, in one pass, as are both derivatives. Twice differentiable.
+
+    Args:
+        x, y: (N, M), float32 or float64.
+        weight, bias: (M,), of x's dtype.
+        eps: added to the variances.
+
+    Returns:
+        (N, M). Rows more than 512 wide go by PyTorch's own operations on a GPU.
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match.
+    """
+    if x.is_cuda and x.shape[-1] > _WIDEST:
+        return F.layer_norm(x + y, weight.shape, weight, bias, eps)
+    return torch.ops.mdops.add_norm(x, y, weight, bias, eps)
+
+
+@register_fake("add_norm")
+def _(x: Any, *args: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@register_fake("add_norm_backward")
+def _(grad: Any, x: Any, y: Any, weight: Any, eps: float) -> tuple[torch.Tensor, ...]:
+    return x.new_empty(x.shape), x.new_empty(weight.shape), x.new_empty(weight.shape)
+
+
+@register_fake("add_norm_backward_backward")
+def _(direction: Any, along_weight: Any, along_bias: Any, grad: Any, x: Any, *args: Any) -> tuple[Any, ...]:
+    return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(along_weight.shape)
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    x, y, weight, _, eps = args
+    of_sum, *of_vectors = torch.ops.mdops.add_norm_backward(grads[0], x, y, weight, eps)
+    return of_sum, of_sum, *of_vectors
+
+
+def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    by_grad, of_sum, by_weight = torch.ops.mdops.add_norm_backward_backward(*grads, *args)
+    return by_grad, of_sum, of_sum, by_weight
+
+
+register_formula("add_norm", _formula, (0, 1, 2, 3))
+register_formula("add_norm_backward", _backward_formula, (0, 1, 2, 3))

@@ -1,0 +1,67 @@
+// LayerNorm of the sum of two tensors of rows, h = x + y (N, M), with both derivatives. With < > the mean
+// over a row's columns, r = (<(h - <h>)^2> + eps)^-1/2 and n = r (h - <h>):
+//
+//   out = w n + b
+//   of <G, out>:      by h   r J(w G),   J(z) = z - <z> - n <n z>
+//                     by w, b   sums over rows of n G, of G
+//   of <P, by h> + <p, by w> + <q, by b>, with a = w G and z = p G:
+//                     by G   w r J(P) + p n + q
+//                     by h   -r^2 ((<P a> - <P> <a> - <n P> <n a>) n + <n a> J(P) + <n P> J(a)) + r J(z)
+//                     by w   sum over rows of r G J(P)
+#pragma once
+
+#include <cstdint>
+
+#include "common/isa.h"
+#include "common/math.h"
+
+namespace mdops {
+
+// What is null is not wanted, or belongs to a later pass.
+template <class T>
+struct AddNormArgs {
+  int64_t rows, width;
+  T eps;
+  const T *x, *y, *weight, *bias;
+  const T *grad, *direction, *along_weight, *along_bias;  // G; P, p and q
+  // The forward pass: (N, M). The backward pass: by h. The second one: by h and by G.
+  T *out, *by_grad;
+  // Of runs of rows, what they add to the gradients: (runs, sums, M), sums = 2 in the backward pass (w, b), 1
+  // in the second one.
+  T* partial;
+
+  MDOPS_HD int sums() const { return direction ? 1 : 2; }
+};
+
+// Means of a row that J takes, of z and of n z.
+template <class T>
+struct NormMeans {
+  T z, n_z;
+
+  MDOPS_HD T j(T number, T n) const { return number - z - n * n_z; }
+};
+
+// What the columns of a row become, from its means.
+template <class T>
+struct NormRow {
+  T mean, r;
+  NormMeans<T> a, p, z;
+  T p_a;
+
+  MDOPS_HD T n(T h) const { return r * (h - mean); }
+  MDOPS_HD T by_h(T of_a, T n) const { return r * a.j(of_a, n); }
+  MDOPS_HD T second_by_h(T of_p, T of_a, T of_z, T n) const {
+    const T along = p_a - p.z * a.z - p.n_z * a.n_z;
+    return r * z.j(of_z, n) - r * r * (along * n + a.n_z * p.j(of_p, n) + p.n_z * a.j(of_a, n));
+  }
+};
+
+#define MDOPS_ADD_NORM_KERNELS(T)                                                                     \
+  /* Rows [from, to), which add their part to run `run` of the sums, if these are wanted: the pass */ \
+  /* is that of the arguments that are there. `memory` has 4 times `width` numbers. */                \
+  MDOPS_DECLARE_KERNEL(                                                                               \
+      void add_norm_rows(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t run, T* memory))
+MDOPS_ADD_NORM_KERNELS(float)
+MDOPS_ADD_NORM_KERNELS(double)
+
+}  // namespace mdops

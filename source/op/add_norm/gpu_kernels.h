@@ -1,0 +1,112 @@
+// The kernels on LayerNorm of a sum: a warp a row, and sums over rows by each warp for itself, then by block,
+// then over the blocks, always in the same order.
+#pragma once
+
+#include "add_norm/add_norm.h"
+#include "common/rows.h"
+
+namespace mdops {
+
+namespace gpu_add_norm {
+
+constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+constexpr int kWidestNorm = 512;
+
+// The same in every lane, in the same order in every run.
+template <class T>
+__device__ __forceinline__ T sum_of_warp(T value) {
+  for (int step = kWarp / 2; step; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+  return value;
+}
+
+// f(number's place, column) for the columns of this lane.
+template <int N, class F>
+__device__ __forceinline__ void each_column(int64_t width, const F& f) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const int64_t column = lane_index() + i * kWarp;
+    if (column < width) f(i, column);
+  }
+}
+
+// Rows up to 32 N wide. Shared memory has each warp's sums.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) add_norm_kernel(AddNormArgs<T> p) {
+  extern __shared__ __align__(16) char shared[];
+  T* const all_sums = reinterpret_cast<T*>(shared);
+  const int warp = threadIdx.x / kWarp;
+  const int64_t size = p.partial ? p.sums() * p.width : 0;
+  T* const sums = all_sums + warp * size;
+  for (int64_t k = lane_index(); k < size; k += kWarp) sums[k] = 0;
+  __syncwarp();
+  const T by_width = T(1) / static_cast<T>(p.width);
+  const auto mean_of = [&](auto&& number) {
+    T sum = 0;
+    each_column<N>(p.width, [&](int i, int64_t column) { sum += number(i, column); });
+    return sum_of_warp(sum) * by_width;
+  };
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + warp; row < p.rows;
+       row += static_cast<int64_t>(gridDim.x) * kWarps) {
+    const int64_t at = row * p.width;
+    T n[N], g[N];
+    NormRow<T> norm{};
+    each_column<N>(p.width, [&](int i, int64_t k) { n[i] = p.x[at + k] + p.y[at + k]; });
+    if (p.grad) each_column<N>(p.width, [&](int i, int64_t k) { g[i] = p.grad[at + k]; });
+    norm.mean = mean_of([&](int i, int64_t) { return n[i]; });
+    norm.r = T(1) / sqrt(mean_of([&](int i, int64_t) {
+                           const T from = n[i] - norm.mean;
+                           return from * from;
+                         }) +
+                         p.eps);
+    each_column<N>(p.width, [&](int i, int64_t) { n[i] = norm.n(n[i]); });
+    if (!p.grad) {
+      each_column<N>(p.width, [&](int i, int64_t k) { p.out[at + k] = p.weight[k] * n[i] + p.bias[k]; });
+      continue;
+    }
+    const auto a = [&](int i, int64_t k) { return p.weight[k] * g[i]; };
+    norm.a.z = mean_of(a), norm.a.n_z = mean_of([&](int i, int64_t k) { return n[i] * a(i, k); });
+    if (!p.direction) {
+      each_column<N>(p.width, [&](int i, int64_t k) {
+        p.out[at + k] = norm.by_h(a(i, k), n[i]);
+        sums[k] += n[i] * g[i], sums[p.width + k] += g[i];
+      });
+      continue;
+    }
+    T along[N];
+    each_column<N>(p.width, [&](int i, int64_t k) { along[i] = p.direction[at + k]; });
+    const auto z = [&](int i, int64_t k) { return p.along_weight[k] * g[i]; };
+    norm.p.z = mean_of([&](int i, int64_t) { return along[i]; });
+    norm.p.n_z = mean_of([&](int i, int64_t) { return n[i] * along[i]; });
+    norm.p_a = mean_of([&](int i, int64_t k) { return along[i] * a(i, k); });
+    norm.z.z = mean_of(z), norm.z.n_z = mean_of([&](int i, int64_t k) { return n[i] * z(i, k); });
+    each_column<N>(p.width, [&](int i, int64_t k) {
+      const T j = norm.r * norm.p.j(along[i], n[i]);
+      p.by_grad[at + k] = p.weight[k] * j + p.along_weight[k] * n[i] + p.along_bias[k];
+      p.out[at + k] = norm.second_by_h(along[i], a(i, k), z(i, k), n[i]);
+      sums[k] += g[i] * j;
+    });
+  }
+  if (!p.partial) return;
+  __syncthreads();
+  for (int64_t k = threadIdx.x; k < size; k += kThreads) {
+    T sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += all_sums[w * size + k];
+    p.partial[blockIdx.x * size + k] = sum;
+  }
+}
+
+// Sums of so many columns over `runs`, the first `width` to one place, the others to the second: a warp each.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    add_runs_kernel(const T* partial, int64_t runs, int64_t columns, int64_t width, T* first, T* second) {
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (column >= columns) return;
+  T sum = 0;
+  for (int64_t run = lane_index(); run < runs; run += kWarp) sum += partial[run * columns + column];
+  sum = sum_of_warp(sum);
+  if (lane_index() == 0) (column < width ? first[column] : second[column - width]) = sum;
+}
+
+}  // namespace gpu_add_norm
+
+}  // namespace mdops
