@@ -53,6 +53,19 @@ def relaxed(minimizer, steps=1000):
 
 
 @pytest.mark.parametrize("cell", CELLS)
+def test_several_steps_in_one_go_are_the_steps(models, cell):
+    """As a GPU's graphs of several steps have them."""
+    found = []
+    for counts in ((3,), (1, 1, 1)):
+        minimizer = Minimizer(structures(), models("cpu"), Relaxation(1e-9, cell, CELLS[cell]))
+        with torch.no_grad():
+            for k, count in enumerate(counts):
+                minimizer._steps(count, rebuild=k == 0)
+        found.append(minimizer._state.memory.clone())
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("cell", CELLS)
 def test_its_steps_are_ases(models, cell):
     potential = models("cpu")
     relaxation = Relaxation(fmax=0.02, cell=cell, pressure=CELLS[cell])

@@ -34,6 +34,8 @@ class Fire(Propagator):
     `cell_momenta` (S, 18) L and its velocity, `xi` (S, 9) h_0.
     """
 
+    joins = False
+
     def __init__(
         self, relaxation: Relaxation, cells: np.ndarray, sizes: np.ndarray, device: torch.device
     ) -> None:

@@ -30,9 +30,12 @@ class Propagator:
     (Nose-Hoover), or friction and noise into its drift (Langevin): see `mdops.ops.begin_step`.
 
     Attributes:
+        joins: whether the end of a step and the beginning of the next are one op.
         links: thermostats of a system.
         generator: of random numbers, or None.
     """
+
+    joins = True
 
     def __init__(self, physics: Physics, freedom: np.ndarray, device: torch.device) -> None:
         """`freedom`: (S,), momenta of each system that move."""
@@ -101,6 +104,9 @@ class Propagator:
         self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
     ) -> tuple[State, Moved]:
         """The state after `second_half`, beside the one before, and `first_half` of the next step."""
+        if not self.joins:
+            state = state.after(self.second_half(state, moved, result, origin, sel))
+            return state, self.first_half(state)
         at = moved.new
         both = next_step(
             moved.positions, origin.positions, at["momenta"], result.forces, state.inverse_mass, state.batch,
@@ -123,6 +129,8 @@ class Propagator:
 
 class CellPropagator(Propagator):
     """NPT: atoms and cell under a pressure, each with a chain (Martyna, Tobias and Klein): `begin_cell_step`."""
+
+    joins = False
 
     def __init__(
         self, physics: Physics, freedom: np.ndarray, atoms: np.ndarray, device: torch.device
@@ -157,12 +165,6 @@ class CellPropagator(Propagator):
             self._period, origin.cutoff, self._flexible,
         )  # fmt: skip
         return {**at, **vars(result), **second._asdict()}
-
-    def next_step(
-        self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
-    ) -> tuple[State, Moved]:
-        state = state.after(self.second_half(state, moved, result, origin, sel))
-        return state, self.first_half(state)
 
     def bath_energy(self, state: State) -> torch.Tensor | None:
         of_atoms = super().bath_energy(state)

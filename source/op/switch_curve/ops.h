@@ -14,7 +14,8 @@ Tensor switch_curve(const Tensor& r, double cutoff_smooth, double cutoff, int64_
   const auto op = Device::make("switch_curve", r);
   const Tensor x = float_input(op, "r", r, {kAny, kAny});
   check_cutoff(op, cutoff, cutoff_smooth, 0);
-  if (order < 0) fail(op, "argument `order` is " + std::to_string(order) + ", expected 0 or more");
+  if (order < 0 || order > INT32_MAX)
+    fail(op, "argument `order` is " + std::to_string(order) + ", expected 0 or more, as 32 bits count");
   Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
   dispatch_float(op, x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
