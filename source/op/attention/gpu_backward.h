@@ -578,11 +578,10 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
         product_of_rows<N, D>(s, keys, apart, row, queries, Layout::kApart);
         product_of_rows<N, D>(t, values, apart, row, grads, Layout::kApart);
         step_gradients<Have>(p, g, b,
-                                              {logsumexp, delta, query_factors, key_factors,
-                                               query_sums + warp * columns * kStep, key_sums, layout.keys},
-                                              tile, row, query,
-                                              p.scale * inverse_of<N>(scales + warp) * q_inverse,
-                                              inverse_of<N>(scales + kMostWarps + warp) * grad_inverse, s, t);
+                             {logsumexp, delta, query_factors, key_factors,
+                              query_sums + warp * columns * kStep, key_sums, layout.keys},
+                             tile, row, query, p.scale * inverse_of<N>(scales + warp) * q_inverse,
+                             inverse_of<N>(scales + kMostWarps + warp) * grad_inverse, s, t);
         const float scale = scale_of_units<N>(t);
         slope_inverse = inverse_power(scale);
         if (lane == 0) scales[2 * kMostWarps + warp] = slope_inverse;
