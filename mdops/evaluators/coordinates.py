@@ -84,8 +84,12 @@ class _Rows(NamedTuple):
 
 
 def _in_bases(weights: AttentionWeights, rows: _Rows, tolerance: float) -> AttentionWeights | None:
-    """The weights for coordinates in the spaces of q, k and v; None where these are not much smaller."""
-    found = [_principal(part) for part in rows.parts(weights)]
+    """The weights for coordinates in the spaces of q, k and v; None where these are not much smaller, or where a number
+    is not finite, of which answers shall tell."""
+    parts = rows.parts(weights)
+    if not all(bool(part.isfinite().all()) for part in parts):
+        return None
+    found = [_principal(part) for part in parts]
     width = max(int((outside > tolerance).sum()) for outside, _ in found)
     width = -(-max(width, 1) // LANES) * LANES
     if width > _SHARE * len(weights.out):
@@ -94,8 +98,8 @@ def _in_bases(weights: AttentionWeights, rows: _Rows, tolerance: float) -> Atten
     of_q, of_k, of_v = (basis[:, :width] for _, basis in found)
     turn_q, cosines, turn_k = torch.linalg.svd(of_q.T @ of_k)
     bases = of_q @ turn_q, of_k @ turn_k.T, of_v
-    parts = weights.project.chunk(3, dim=1), weights.project_bias.chunk(3)
-    project, bias = (torch.cat([w @ b for w, b in zip(p, bases, strict=True)], dim=-1) for p in parts)
+    thirds = weights.project.chunk(3, dim=1), weights.project_bias.chunk(3)
+    project, bias = (torch.cat([w @ b for w, b in zip(p, bases, strict=True)], dim=-1) for p in thirds)
     out = of_v.T @ weights.out
     return weights._replace(project=project, project_bias=bias, out=out, factors=cosines)
 

@@ -446,9 +446,8 @@ class SeAttenV2(MomentDescriptor):
             # and keeps its digits where the rows have lost theirs.
             length = sw * r / ((r + self.protection) ** 2 * self.std[near.centers, 1:])
             if self.options.is_smooth and length.dtype == torch.float32:
-                length = (
-                    length.detach()
-                )  # where it counts, sw is 1e-12, and what comes of the direction has that factor
+                # Where it counts, sw is 1e-12, and what comes of the direction has that factor.
+                length = length.detach()
             directions = near.displacements * ((length / _TINY).clamp(max=1) / r)[..., None]
         return (sw if self.options.is_smooth else None), directions
 

@@ -209,6 +209,16 @@ def test_nan_stays_nan():
     assert answers["atom_energy"][3].isnan() and answers["forces"][3].isnan().all()
 
 
+@pytest.mark.parametrize("part", ["project", "out"])
+def test_weights_that_are_no_numbers_are_told(part):
+    """As by the nets: every answer is NaN, and nothing is raised."""
+    potential = random_model(3, **WIDE)
+    with torch.no_grad():
+        getattr(potential.model.descriptor.layers[0], part).weight[0, 0] = torch.nan
+    found = potential.evaluate(from_atoms([box("OHC")], potential.type_map))
+    assert found["energy"].isnan().all() and found["forces"].isnan().all()
+
+
 def test_only_types_that_are_there_have_tables():
     """And pairs that the knots were not chosen by are looked at when they come."""
     elements = ["O", "H", "C", "N", "Cu", "Al", "Fe", "Ag", "Au", "Pt", "Ni", "Si"]
