@@ -50,6 +50,11 @@ struct NormRow {
 
   MDOPS_HD T n(T h) const { return r * (h - mean); }
   MDOPS_HD T by_h(T of_a, T n) const { return r * a.j(of_a, n); }
+  // r J(P), and the gradient by G with it.
+  MDOPS_HD T along(T of_p, T n) const { return r * p.j(of_p, n); }
+  static MDOPS_HD T by_grad(T along, T n, T weight, T along_weight, T along_bias) {
+    return weight * along + along_weight * n + along_bias;
+  }
   MDOPS_HD T second_by_h(T of_p, T of_a, T of_z, T n) const {
     const T along = p_a - p.z * a.z - p.n_z * a.n_z;
     return r * z.j(of_z, n) - r * r * (along * n + a.n_z * p.j(of_p, n) + p.n_z * a.j(of_a, n));

@@ -9,26 +9,6 @@ namespace MDOPS_ISA {
 namespace {
 
 template <class T>
-T sum_of(const T* a, int64_t width) {
-  Vector<T> whole = Vector<T>{};
-  int64_t k = 0;
-  for (; k + kLanes<T> <= width; k += kLanes<T>) whole += vector_at(a + k);
-  T sum = sum_lanes<T>(whole);
-  for (; k < width; ++k) sum += a[k];
-  return sum;
-}
-
-template <class T>
-T dot(const T* a, const T* b, int64_t width) {
-  Vector<T> whole = Vector<T>{};
-  int64_t k = 0;
-  for (; k + kLanes<T> <= width; k += kLanes<T>) whole += vector_at(a + k) * vector_at(b + k);
-  T sum = sum_lanes<T>(whole);
-  for (; k < width; ++k) sum += a[k] * b[k];
-  return sum;
-}
-
-template <class T>
 NormMeans<T> means(const T* z, const T* n, int64_t width) {
   return {sum_of(z, width) / width, dot(z, n, width) / width};
 }
@@ -77,8 +57,8 @@ void run(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t piece, T*
     norm.p = means(p, n, width), norm.z = means(z, n, width), norm.p_a = dot(p, a, width) / width;
     MDOPS_INDEPENDENT
     for (int64_t k = 0; k < width; ++k) {
-      j[k] = norm.r * norm.p.j(p[k], n[k]);
-      by_grad[k] = w[k] * j[k] + args.along_weight[k] * n[k] + args.along_bias[k];
+      j[k] = norm.along(p[k], n[k]);
+      by_grad[k] = norm.by_grad(j[k], n[k], w[k], args.along_weight[k], args.along_bias[k]);
       out[k] = norm.second_by_h(p[k], a[k], z[k], n[k]);
       sums[k] += g[k] * j[k];
     }

@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kThreads) add_norm_kernel(AddNormArgs<T> p) {
     norm.p_a = mean_of([&](int i, int64_t k) { return along[i] * a(i, k); });
     norm.z.z = mean_of(z), norm.z.n_z = mean_of([&](int i, int64_t k) { return n[i] * z(i, k); });
     each_column<N>(p.width, [&](int i, int64_t k) {
-      const T j = norm.r * norm.p.j(along[i], n[i]);
-      p.by_grad[at + k] = p.weight[k] * j + p.along_weight[k] * n[i] + p.along_bias[k];
+      const T j = norm.along(along[i], n[i]);
+      p.by_grad[at + k] = norm.by_grad(j, n[i], p.weight[k], p.along_weight[k], p.along_bias[k]);
       p.out[at + k] = norm.second_by_h(along[i], a(i, k), z(i, k), n[i]);
       sums[k] += g[i] * j;
     });

@@ -91,5 +91,25 @@ inline T sum_lanes(const Vector<T>& v) {
   return sum;
 }
 
+// Sums of `width` numbers, and of products of two.
+template <class T>
+inline T sum_of(const T* a, int64_t width) {
+  Vector<T> whole = Vector<T>{};
+  int64_t k = 0;
+  for (; k + kLanes<T> <= width; k += kLanes<T>) whole += vector_at(a + k);
+  T sum = sum_lanes<T>(whole);
+  for (; k < width; ++k) sum += a[k];
+  return sum;
+}
+template <class T>
+inline T dot(const T* a, const T* b, int64_t width) {
+  Vector<T> whole = Vector<T>{};
+  int64_t k = 0;
+  for (; k + kLanes<T> <= width; k += kLanes<T>) whole += vector_at(a + k) * vector_at(b + k);
+  T sum = sum_lanes<T>(whole);
+  for (; k < width; ++k) sum += a[k] * b[k];
+  return sum;
+}
+
 }  // namespace MDOPS_ISA
 }  // namespace mdops

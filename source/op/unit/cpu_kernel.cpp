@@ -7,16 +7,6 @@ namespace MDOPS_ISA {
 namespace {
 
 template <class T>
-T dot(const T* a, const T* b, int64_t width) {
-  Vector<T> whole = Vector<T>{};
-  int64_t k = 0;
-  for (; k + kLanes<T> <= width; k += kLanes<T>) whole += vector_at(a + k) * vector_at(b + k);
-  T sum = sum_lanes<T>(whole);
-  for (; k < width; ++k) sum += a[k] * b[k];
-  return sum;
-}
-
-template <class T>
 void run(const UnitArgs<T>& args, int64_t from, int64_t to) {
   const int64_t width = args.width;
   for (int64_t n = from * args.parts; n < to * args.parts; ++n) {
