@@ -8,7 +8,8 @@ without attention, types beside the distance; `strip` with types in a net of the
 neighbours (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; `attention`
 is the first with two layers of attention, smooth; `zbl` the first with a ZBL table, with the switch of DeePMD-kit's
 example for water, 0.9 to 1 A, and `zbl_near` with one that a quarter of the box's atoms are within; `hybrid` is
-`angular`, se_e2_a, and se_e2_r side by side, of that example: 6 A both, and one net; `angles` is se_e3 of 2-4-8 at 6
+`angular`, se_e2_a, and se_e2_r side by side, of that example: 6 A both, and one net; `attentive` is `angular` and
+`attention` side by side; `angles` is se_e3 of 2-4-8 at 6
 A, `angles_tebd` and `angles_strip` are se_e3_tebd of 2-4-8 at 4 A; and se_e2_a. Boxes have water's density. On the
 CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit,
 which gets the same model as .pth, with the list given (step) and making it in PyTorch (whole); --processor takes the
@@ -81,6 +82,7 @@ DESCRIPTORS: dict[str, dict[str, Any]] = {
     "zbl_near": {"type": "dpa1", **SIZES},
     "angular": {"type": "se_e2_a", **ANGULAR},
     "hybrid": {"type": "hybrid", "list": [{"type": "se_e2_a", **ANGULAR}, {"type": "se_e2_r", **RADIAL}]},
+    "attentive": {"type": "hybrid", "list": [{"type": "se_e2_a", **ANGULAR}, {"type": "dpa1", **ATTENTION}]},
     "angles": {"type": "se_e3", **ANGLES},
     "angles_tebd": {"type": "se_e3_tebd", **TEBD},
     "angles_strip": {"type": "se_e3_tebd", **TEBD, "tebd_input_mode": "strip"},

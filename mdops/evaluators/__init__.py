@@ -19,6 +19,7 @@ from mdops.evaluators.splined import Splined
 SIMULATE: list[type[Evaluator]] = [
     Fused,
     FusedParts,
+    FusedAttention,
     Blended,
     Tabulated,
     LowBit,
@@ -26,7 +27,6 @@ SIMULATE: list[type[Evaluator]] = [
     SplinedBlend,
     Splined,
     AngleMoments,
-    FusedAttention,
     Autograd,
 ]  # energies, forces and virials of one moment
 DIFFERENTIATE: list[type[Autograd]] = [

@@ -1,34 +1,33 @@
-"""DPA-1 with layers of attention: splines of the embedding nets, layers and sums as one op each."""
+"""DPA-1 with layers of attention: splines of the embedding nets, layers and sums as one op each; hybrids with it."""
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 
+from mdops.evaluators.attention_sums import AttentionSums
 from mdops.evaluators.autograd import Autograd, forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
-from mdops.evaluators.coordinates import in_coordinates
-from mdops.evaluators.grids import attention_of, finer_grid, grid_types
-from mdops.evaluators.spline import TOLERANCE
-from mdops.evaluators.splined import SplineSum
-from mdops.models.dpa1 import Neighbors
+from mdops.evaluators.grids import attentions_of, sums_of
+from mdops.evaluators.other_parts import OtherParts
+from mdops.evaluators.splined import SplineHybrid, SplineModels, SplineSum
+from mdops.models.contract import Descriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.models.standard import DescriptorFitting
 from mdops.nn.net import input_gradient_alone
-from mdops.ops import NeighborList, neighbor_rows, ragged_plan, row_moments, spline_rows
-from mdops.ops.attention_layer import has_layer
+from mdops.ops import NeighborList
 from mdops.ops.neighbor_rows import NeighborRows
 from mdops.system import System
-from mdops.tracing import is_recorded
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
 
-_MOST_NUMBERS = 2**27  # of tables
-
 
 class FusedAttention(Evaluator):
     """Rows of the neighbours by splines, each layer of attention, and their sums as one op each way; then the net.
+    Other parts of a hybrid go by spline moments, or by their own operations.
+
+    Atoms are taken in runs, each from its neighbours to the gradient of its energy: what is kept for the gradient is
+    one run's, which stays in a CPU's cache.
 
     As its base; atoms may have weights, too: `weight` (N,), float64, for forces and virials of the sum of the weighted
     energies. The energies that are given have none.
@@ -41,30 +40,42 @@ class FusedAttention(Evaluator):
 
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
-        one = attention_of(potential.model)
-        grid = next(iter(potential.attention_grids), None)
-        assert one is not None and grid is not None
-        self._one, self._model = one, one.model
-        self._descriptor: Any = one.descriptor
-        self.captures = potential.device.type == "cuda" and potential.model.captures
-        self._grid, self.r_min = grid, grid.r_min
-        self._tables: dict[tuple[int, ...] | None, _Tables | None] = {}
+        model: Any = potential.model
+        self._model, self._others = model, OtherParts(potential, _others(potential))
+        self._models = SplineModels(potential) if sums_of(model) else None
+        self._tables: dict[SplineHybrid, dict[SplineSum, torch.Tensor]] = {}
+        self._alone = self._others.sums_alone()
+        captures = model.captures if self._alone else self._others.captures and model.fitting.captures
+        self.captures = potential.device.type == "cuda" and captures
+        self.r_min = potential.r_min or 0.0
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
-        return attention_of(potential.model) is not None
+        """On GPUs `FusedParts` has hybrids with sums: runs are large there."""
+        model = potential.model
+        if not (isinstance(model, DescriptorFitting) and attentions_of(model)):
+            return False
+        return potential.device.type == "cpu" or not sums_of(model)
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
-        one = attention_of(potential.model)
-        if one is None:
-            return f"it is for models of dpa1 with layers of attention alone, and this is {potential.kind}"
-        if potential.why_no_attention_spline is not None:
-            return potential.why_no_attention_spline
-        d: Any = one.descriptor
-        if not has_layer(potential.device, potential.dtype, d.channels, d.options.attn):
-            return "a layer is one op on GPUs in float32, and of rows and attention up to 128 wide"
-        return None
+        if not cls.knows(potential):
+            return f"it is for models of dpa1 with layers of attention, and this is {potential.kind}"
+        problem = potential.why_no_attention_spline
+        if problem is None and sums_of(potential.model):
+            problem = potential.why_no_spline
+        if problem is not None:
+            return problem
+        problems = [AttentionSums.why_not(potential, one) for one in attentions_of(potential.model)]
+        return None if None in problems else problems[0]
+
+    @classmethod
+    def kernels(cls, potential: "Potential") -> str | None:
+        if len(potential.model.descriptors) == 1:
+            return None
+        sums = dict.fromkeys(one.descriptor.kind for one in sums_of(potential.model))
+        words = OtherParts(potential, _others(potential)).words()
+        return f"({', '.join(sums)}: spline moments; {words})" if sums else f"({words})"
 
     @torch.no_grad()
     def __call__(
@@ -78,34 +89,26 @@ class FusedAttention(Evaluator):
         atom_virial: bool = False,
         weight: torch.Tensor | None = None,
     ) -> tuple[Answers, NeighborReport]:
-        tables = self._tables_of(self.potential.present(system))
-        exact = Autograd(self.potential)
-        if tables is None:
-            return exact(
-                system, neighbors, fparam, aparam, check=check, atom_virial=atom_virial, weight=weight
-            )
+        types = self.potential.present(system)
         near = Neighborhood.of(system, neighbors, self._model.cutoff, self.potential.dtype)
-        s = tables.splines
-        types, counts = s.types(system), s.counts(near.counts)
-        rows = self._rows(near.displacements, counts, types, s)
-        report = NeighborReport((rows.within[:, None],), rows.nearest)
+        near = near.without(self._model.absent_pairs)
+        report, rows = self._report(near, types)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
+            exact = Autograd(self.potential)
             return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial, weight=weight)
-        padding = s.padding(system)
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
-        slices = self._runs(near)
+        splines = None if self._models is None else self._models.of(self._models.types(system))
+        slices = self._others.runs(near)
         for run in slices:
             part = near if len(slices) == 1 else near.of_atoms(run)
             own = aparam[run] if aparam is not None and aparam.dim() > 1 else aparam
-            listed = (counts[run], types[run], padding[run])
-            mine = rows if len(slices) == 1 else self._rows(part.displacements, *listed[:2], s)
             with torch.enable_grad(), input_gradient_alone():
                 d = part.displacements.detach().requires_grad_()
-                t = self._sums(d, mine, *listed, tables)
-                features = self._descriptor.contract(t, part)
-                energy = self._model.fitting(features.values, part, fparam, own)["energy"]
+                known = rows if len(slices) == 1 else None
+                features = self._features(part.with_pairs(d), types, known, splines)
+                energy = self._model.fitting(features, part, fparam, own)["energy"]
                 counted = torch.where(self._counted(part), energy, 0.0)
                 summed = counted if weight is None else counted * weight[run]
                 (gradient,) = torch.autograd.grad(summed.sum(), d, materialize_grads=True)
@@ -115,111 +118,46 @@ class FusedAttention(Evaluator):
         gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
         return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
 
-    def _runs(self, near: Neighborhood) -> list[slice]:
-        """The atoms in runs of one size: a small one at the end would take a GPU nearly as long."""
-        most = self._descriptor.atoms_at_once(near)
-        if most is None or most >= near.system.atoms:
-            return [slice(None)]
-        atoms = near.system.atoms
-        size = -(-atoms // -(-atoms // most))
-        return [slice(first, first + size) for first in range(0, atoms, size)]
+    def _report(
+        self, near: Neighborhood, types: tuple[int, ...] | None
+    ) -> tuple[NeighborReport, NeighborRows | None]:
+        """And the rows of the only part, which it is made of then."""
+        tables = None if self._alone is None else self._alone.tables_of(types)
+        if self._alone is None or tables is None:
+            return near.report(self.potential.neighbors), None
+        rows = self._alone.rows(near, tables)
+        return NeighborReport((rows.within[:, None],), rows.nearest), rows
+
+    def _features(
+        self,
+        near: Neighborhood,
+        types: tuple[int, ...] | None,
+        rows: NeighborRows | None,
+        splines: SplineHybrid | None,
+    ) -> torch.Tensor:
+        """(N, width) of the descriptor, differentiable in the pair vectors."""
+        if splines is None:
+            found = [self._others.of(part, near, types, rows) for part in self._others.parts]
+            return found[0] if len(found) == 1 else torch.cat(found, 1)
+        tables = self._tables.get(splines)
+        if tables is None:
+            tables = self._tables[splines] = {part: part.fixed_table() for part in splines.sums}
+        found = []
+        for part in splines.members:
+            if isinstance(part, SplineSum):
+                moments, _ = part.moments(near, splines.absent(part, near))
+                t = part.t(moments, tables[part], near.system)
+                found.append(part.descriptor.contract(t, near).values)
+            else:
+                found.append(self._others.of(part, near, types))
+        return torch.cat(found, 1)
 
     def _counted(self, near: Neighborhood) -> torch.Tensor:
         """(N,) bool: atoms that have an energy."""
         return self._model.has_energy[near.centers] & (near.types >= 0)
 
-    def _rows(
-        self, displacements: torch.Tensor, counts: torch.Tensor, types: torch.Tensor, s: SplineSum
-    ) -> NeighborRows:
-        d = self._descriptor
-        return neighbor_rows(displacements, counts, types, cutoff=d.cutoff, pair_mask=s.mask, zeroed=s.zeroed)
 
-    def _sums(
-        self,
-        displacements: torch.Tensor,
-        found: NeighborRows,
-        counts: torch.Tensor,
-        types: torch.Tensor,
-        padding: torch.Tensor,
-        tables: "_Tables",
-    ) -> torch.Tensor:
-        """T (N, 4, M), differentiable in the pair vectors (N, K, 3)."""
-        s, d = tables.splines, self._descriptor
-        o = d.options
-        atoms, slots = displacements.shape[:2]
-        total = self._total(found.offsets, atoms * torch.sym_min(slots, d.slots))
-        rows = spline_rows(
-            displacements,
-            found.slots,
-            counts,
-            types,
-            s.mean,
-            s.std,
-            tables.table,
-            cutoff=d.cutoff,
-            cutoff_smooth=d.cutoff_smooth,
-            protection=d.protection,
-            s_max=s.grid.s_max,
-            rows=total,
-            gated=d.gated,
-        )
-        empty = (d.slots - found.offsets.diff()).clamp(min=0).to(rows.g.dtype)
-        plan = None
-        if displacements.is_cuda:
-            room = {"max_total": total, "max_batch": atoms, "max_length": slots}
-            plan = ragged_plan(found.offsets, **room, longest_first=False)
-        switch, directions = rows.switch if o.is_smooth else None, rows.directions if o.attn_dotr else None
-        known = Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
-        g = rows.g
-        for layer, weights in zip(d.layers, tables.layers, strict=True):
-            g = layer.as_one_op(g, known, weights)
-        t = row_moments(rows.environment, g, found.offsets)
-        if s.has_mean:
-            places = (d.slots - found.taken).clamp(min=0).to(t.dtype)
-            of_pair = types.long().clamp(min=0) * s.ntypes + padding.long()
-            added = places[:, None] * F.embedding(of_pair, tables.absent)
-            t = t + F.pad(added[:, None], (0, 0, 0, 3))
-        return t / d.slots
-
-    @staticmethod
-    def _total(offsets: torch.Tensor, most: int) -> int:
-        """How many rows there are, or, while a GPU's steps are recorded, places for them."""
-        if offsets.is_cuda and is_recorded(offsets):
-            return most
-        found: Any = offsets[-1].item()  # a number without a value while a program is exported
-        return found
-
-    def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":
-        """Of systems of these types, all with None; None if there are too many. Made when they first come."""
-        if types not in self._tables:
-            kinds = range(self._descriptor.ntypes) if types is None else types
-            grid, potential = self._grid, self.potential
-            if not set(kinds) <= set(grid_types(self._descriptor)):
-                tolerance = max(TOLERANCE[potential.dtype], grid.error)
-                grid = finer_grid(self._one, grid, tolerance, tuple(kinds))
-            numbers = len(kinds) * (len(kinds) + 1) * (grid.intervals + 5) * self._descriptor.channels
-            if numbers > _MOST_NUMBERS:
-                warnings.warn(
-                    f"tables for {len(kinds)} types at once would have {numbers} numbers: {self.cost}",
-                    stacklevel=2,
-                )
-                self._tables[types] = None
-            else:
-                self._tables[types] = _Tables(SplineSum(self._model, self._descriptor, grid, types))
-        return self._tables[types]
-
-
-class _Tables:
-    """What is of the weights.
-
-    Attributes:
-        table: of `spline_rows`; layers: weights of each; absent: `SeAttenV2.absent_rows`.
-    """
-
-    def __init__(self, splines: SplineSum) -> None:
-        d: Any = splines.descriptor
-        self.splines = splines
-        with torch.no_grad():
-            self.table, self.layers = in_coordinates(d, splines.grid, splines.kinds, d.mean.dtype)
-            embedded = F.embedding(splines.kinds.index, d.type_embedding())
-            self.absent = d.absent_rows(splines.kinds, embedded)
+def _others(potential: "Potential") -> list[Descriptor]:
+    """The parts that are no plain sums."""
+    sums = [one.descriptor for one in sums_of(potential.model)]
+    return [part for part in potential.model.descriptors if part not in sums]

@@ -1,7 +1,6 @@
 """Descriptors side by side with one energy fitting, by the one op that does a step of all sums over neighbours
 (`mdops.ops.hybrid_potential`); what other parts there are goes by its own operations and autograd."""
 
-import dataclasses
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,7 +10,9 @@ import torch
 
 from mdops.evaluators import fused
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.grids import moment_descriptor, sums_of
+from mdops.evaluators.other_parts import OtherParts
 from mdops.evaluators.splined import (
     SplineHybrid,
     SplineModel,
@@ -26,7 +27,6 @@ from mdops.nn.activation import CODES
 from mdops.nn.net import input_gradient_alone
 from mdops.ops import NeighborList, hybrid_potential, hybrid_potential_pack, pair_forces
 from mdops.system import System
-from mdops.tracing import is_exported
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -53,13 +53,18 @@ class FusedParts(Evaluator):
         self._near = near
         self.r_min = potential.r_min or 0.0
         self._models = SplineModels(potential)
-        self.captures = potential.device.type == "cuda" and _asks_nothing(potential)
-        self._dtype = potential.dtype  # to find it takes as long as a small op
+        splines = spline_hybrid(potential)
+        self._others = OtherParts(potential, splines.others)
+        # Whether a step never waits for a GPU: the op counts absent neighbours.
+        counts = not any(splines.may_differ(part) for part in splines.sums)
+        self.captures = potential.device.type == "cuda" and counts and self._others.captures
         self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
-        return SplineHybrid.knows(potential) and moment_descriptor(potential.model) is None
+        if moment_descriptor(potential.model) is not None or _goes_in_runs(potential):
+            return False
+        return SplineHybrid.knows(potential)
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
@@ -75,6 +80,8 @@ class FusedParts(Evaluator):
             return problem
         if potential.device.type not in ("cpu", "cuda"):
             return f"the op runs on CPUs and NVIDIA GPUs, and the model is on {potential.device}"
+        if _goes_in_runs(potential):
+            return "its layers of attention go in runs of atoms, and the net with them"
         model: Any = potential.model
         mixed = shares_places(potential)  # then tables are of the types that there are
         sums = zip(sums_of(model), potential.grids, strict=True)
@@ -86,8 +93,8 @@ class FusedParts(Evaluator):
 
     @classmethod
     def kernels(cls, potential: "Potential") -> str | None:
-        others = dict.fromkeys(part.kind for part in spline_hybrid(potential).others)
-        return f"({', '.join(others)}: its own operations, and autograd)" if others else None
+        words = OtherParts(potential, spline_hybrid(potential).others).words()
+        return None if words is None else f"({words})"
 
     def __call__(
         self,
@@ -106,7 +113,7 @@ class FusedParts(Evaluator):
                 system, neighbors, fparam, aparam, check=check, weight=weight, atom_virial=atom_virial
             )
         s = tables.splines
-        others = _Others(s, system, neighbors, self._dtype)
+        others = _Others(s, self._others, system, neighbors, self.potential)
         extra = s.extra_inputs(system, fparam, aparam)
         first = s.sums[0]
         energy, forces, virial, within, nearest, gradient, of_atoms, near_weight = hybrid_potential(
@@ -170,9 +177,10 @@ def spline_hybrid(potential: "Potential", types: tuple[int, ...] | None = None) 
     return SplineHybrid(potential, types, potential.grids_for(types))
 
 
-def _asks_nothing(potential: "Potential") -> bool:
-    """Whether a step never waits for a GPU: it has sums alone, and the op counts their absent neighbours."""
-    return SplineHybrid(potential, None, potential.grids).asks_nothing
+def _goes_in_runs(potential: "Potential") -> bool:
+    """Whether `FusedAttention` is faster: here, layers of attention of many atoms are computed again for their
+    gradient, after the net of all of them."""
+    return potential.device.type == "cpu" and FusedAttention.why_not(potential) is None
 
 
 def _refusal(potential: "Potential", splines: SplineHybrid) -> str | None:
@@ -259,13 +267,19 @@ class _Others:
     absent neighbours that it cannot count."""
 
     def __init__(
-        self, splines: SplineHybrid, system: System, neighbors: NeighborList, dtype: torch.dtype
+        self,
+        splines: SplineHybrid,
+        parts: OtherParts,
+        system: System,
+        neighbors: NeighborList,
+        potential: "Potential",
     ) -> None:
-        self._s, self._parts, self._system = splines, splines.others, system
-        self._list = neighbors, dtype
-        self.width = sum(part.width for part in self._parts)
+        self._s, self._parts, self._system = splines, parts, system
+        self._list = neighbors, potential.dtype
+        self.width = parts.width
         if self.width:
-            self._runs = self._split()
+            self._types = potential.present(system)
+            self._runs = parts.runs(self.near)
             self._made = [self._forward(run) for run in self._runs]
             self.features = torch.cat([values.detach() for _, values in self._made])
             if len(self._runs) > 1:
@@ -320,19 +334,9 @@ class _Others:
         # The force's component first.
         return found | {"atom_virial": of_atoms.transpose(1, 2)} if atom_virial else found
 
-    def _split(self) -> list[slice]:
-        """The atoms in runs, as many at once as the parts want."""
-        if is_exported():
-            return [slice(None)]
-        sizes = [part.atoms_at_once(self.near) for part in self._parts]
-        size = min((n for n in sizes if n is not None), default=self._system.atoms)
-        return [slice(k, k + size) for k in range(0, max(self._system.atoms, 1), max(size, 1))]
-
     def _forward(self, run: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """The pair vectors of some atoms, and the features, differentiable in these."""
         near = self.near.of_atoms(run) if len(self._runs) > 1 else self.near
         leaf = near.displacements.detach().requires_grad_()
-        near = dataclasses.replace(near, displacements=leaf, once=True)
         with torch.enable_grad(), input_gradient_alone():
-            values = [part(self._s.share(part, near)).values for part in self._parts]
-            return leaf, torch.cat(values, 1)
+            return leaf, self._parts.features(near.with_pairs(leaf), self._types)

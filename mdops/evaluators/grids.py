@@ -60,15 +60,9 @@ def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
     return d if isinstance(d, MomentDescriptor) and d.is_sum else None
 
 
-def attention_of(model: AtomicModel) -> Sum | None:
-    """The descriptor with layers of attention of a model which has it alone."""
-    return next(iter(attentions_of(model)), None) if isinstance(model, DescriptorFitting) else None
-
-
 def attentions_of(model: AtomicModel) -> list[Sum]:
-    """Those of a model that is made of such models."""
-    found = _of_parts(model, lambda d: isinstance(d, SeAttenV2) and not d.is_sum)
-    return [one for one in found if one.model.descriptor is one.descriptor]
+    """The descriptors with layers of attention."""
+    return _of_parts(model, lambda d: isinstance(d, SeAttenV2) and not d.is_sum)
 
 
 def attention_grids(

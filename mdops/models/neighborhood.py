@@ -141,6 +141,10 @@ class Neighborhood:
             displacements=self.displacements[run],
         )
 
+    def with_pairs(self, displacements: torch.Tensor) -> "Neighborhood":
+        """With these pair vectors (N, K, 3), A, for passes of a simulation: see `once`."""
+        return dataclasses.replace(self, displacements=displacements, once=True)
+
     def within(self, cutoff: float) -> "Neighborhood":
         """Only the neighbours within this cutoff, A."""
         return self if cutoff == self.cutoff else dataclasses.replace(self, cutoff=cutoff)

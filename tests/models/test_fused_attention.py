@@ -14,7 +14,7 @@ import mdops
 from mdops import Potential
 from mdops.evaluators import Autograd
 from mdops.evaluators.fused_attention import FusedAttention
-from mdops.evaluators.grids import attention_of
+from mdops.evaluators.grids import attentions_of
 from mdops.io import read_model
 from mdops.models import DescriptorFitting, dpa1
 from mdops.models.standard import StandardOptions
@@ -162,7 +162,7 @@ def test_layers_in_coordinates_are_the_layers(case, device):
     potential.use_spline()
     found = potential.evaluate(system if device == "cpu" else moved(system), atom_virial=True)
     assert_close(found, wanted, SPLINES if device == "cpu" else FLOAT32, case)
-    (tables,) = potential.evaluator()._tables.values()
+    (tables,) = potential.evaluator()._alone._tables.values()
     first, second, third = tables.layers
     assert (
         first.project is None and len(first.out) <= 64 and tables.table.shape[3] == 104 + 3 * len(first.out)
@@ -176,7 +176,7 @@ def test_rows_of_many_types_stay_as_wide_as_they_are():
     potential = random_model(5, elements=elements, **WIDE)
     system = from_atoms([box(elements)], potential.type_map)
     assert_close(potential.evaluate(system), exactly(potential, system)[0], SPLINES)
-    (tables,) = potential.evaluator()._tables.values()
+    (tables,) = potential.evaluator()._alone._tables.values()
     assert all(weights.factors is None for weights in tables.layers) and tables.table.shape[3] == 100
 
 
@@ -226,13 +226,13 @@ def test_only_types_that_are_there_have_tables():
     for names in (("Si", "H"), ("Cu", "N", "Al"), ("H",)):
         system = from_atoms([box(names)], potential.type_map)
         assert_close(potential.evaluate(system), exactly(potential, system)[0], SPLINES)
-    tables = potential.evaluator()._tables
+    tables = potential.evaluator()._alone._tables
     assert {len(t.splines.kinds.numbers) for t in tables.values()} == {1, 2, 3}
     assert all(len(t.table) == len(t.splines.kinds.numbers) for t in tables.values())
 
 
 def test_tables_that_would_be_too_large(monkeypatch):
-    monkeypatch.setattr("mdops.evaluators.fused_attention._MOST_NUMBERS", 100)
+    monkeypatch.setattr("mdops.evaluators.attention_sums._MOST_NUMBERS", 100)
     potential = random_model(3)
     system = from_atoms([box("OHC")], potential.type_map)
     with pytest.warns(UserWarning, match="tables for 3 types at once would have"):
@@ -256,7 +256,7 @@ def test_what_runs_is_told():
     potential = random_model(3)
     assert potential.explain().startswith("fused attention: splines of the embedding nets, one op a layer")
     assert "intervals" in potential.splines() and potential.spline_error() <= 1e-8
-    assert attention_of(potential.model) is not None
+    assert attentions_of(potential.model)
     potential.attention_grids = ()
     assert isinstance(potential.evaluator(), Autograd) and "spline=False" in potential.explain()
     assert potential.explain("train").startswith("autograd: ")
@@ -291,6 +291,64 @@ def test_water_of_benchmark_size(smooth):
     errors = (found[0]["forces"] - found[1]["forces"]).abs().amax(1) / found[0]["forces"].abs().max()
     assert (errors > 3e-5).float().mean() <= (0.0 if smooth else 0.1)
     assert relative_error(found[1]["energy"], found[0]["energy"]) < 1e-6
+
+
+ANGLES = {"type": "se_e3", "rcut": 3.0, "rcut_smth": 1.0, "sel": [12, 12, 12], "neuron": [3, 6]}
+ATTENTIVE = {
+    "type": "dpa1",
+    "rcut": 3.5,
+    "rcut_smth": 1.0,
+    "sel": 30,
+    "neuron": [4, 8],
+    "axis_neuron": 3,
+    "attn": 6,
+}
+HYBRIDS = {
+    "two": [{**ATTENTIVE, "attn_layer": 1}, {**ATTENTIVE, "attn_layer": 2, "set_davg_zero": False}],
+    "shorter": [{**ATTENTIVE, "attn_layer": 1}, {**ATTENTIVE, "attn_layer": 1, "rcut": 2.8}],
+    "angles": [ANGLES, {**ATTENTIVE, "attn_layer": 2, "exclude_types": [[0, 1]]}],
+}
+
+
+def hybrid_of(name, dtype=torch.float64, *, spline=True):
+    section = {
+        "type_map": ["O", "H", "C"],
+        "descriptor": {"type": "hybrid", "list": HYBRIDS[name]},
+        "fitting_net": {"neuron": [8, 8], "numb_aparam": 1},
+        "pair_exclude_types": [[1, 2]],
+    }
+    model = DescriptorFitting.random(parse(StandardOptions, section), 4, torch.float64)
+    for k, part in enumerate(model.descriptors):
+        random = np.random.default_rng(k)
+        part.set_statistics(random.uniform(0.02, 0.07, 3), random.uniform(0.15, 0.3, (3, 2)))
+    potential = Potential(model.to(dtype), overflow="extend").eval()
+    if spline:
+        potential.use_spline()
+    return potential
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        ("cpu", torch.float64),
+        ("cpu", torch.float32),
+        pytest.param("cuda", torch.float32, marks=pytest.mark.gpu),
+    ],
+)
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_hybrids_without_plain_sums(name, dtype, device):
+    """Beside the nets themselves; in runs of a few atoms, too."""
+    potential, exact = hybrid_of(name, dtype).to(device), hybrid_of(name, spline=False)
+    assert isinstance(potential.evaluator(), FusedAttention), potential.explain()
+    assert "dpa1: splines, and one op a layer" in potential.explain()
+    assert ("its own operations" in potential.explain()) == (name != "two")
+    frames = [box("OHC", seed=2), box("OH", atoms=5, seed=3)]
+    system = from_atoms(frames, exact.type_map)
+    aparam = torch.randn(system.atoms, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted = exact.evaluate(system, aparam=aparam, atom_virial=True)
+    there = system if device == "cpu" else moved(system)
+    found = potential.evaluate(there, aparam=aparam.to(device), atom_virial=True)
+    assert_close(found, wanted, SPLINES if dtype == torch.float64 else FLOAT32)
 
 
 @pytest.mark.gpu

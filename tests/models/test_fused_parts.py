@@ -29,6 +29,7 @@ import mdops
 from mdops.cli.sample_model import sample_box
 from mdops.evaluators import Autograd
 from mdops.evaluators.fused import Fused
+from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.splined import Splined
 from mdops.md import Physics
@@ -78,6 +79,16 @@ COMBINATIONS = {
     "gate_excluded": ([A, {**V, "exclude_types": [[0, 0]]}], {"model": {"pair_exclude_types": [[1, 1]]}}),
     "with_angles": ([T, A, R], {}),
     "with_attention": ([ATTENTIVE, {**R, "rcut": 3.0}, T], {"fitting": {"numb_aparam": 2}}),
+    "attention": ([ATTENTIVE, {**A, "rcut": 3.6}], {}),
+    "attentions": (
+        [
+            {**ATTENTIVE, "set_davg_zero": False, "smooth_type_embedding": True, "attn_layer": 2},
+            {**ATTENTIVE, "exclude_types": [[0, 1]], "attn_dotr": False, "concat_output_tebd": False},
+            {**D, "rcut": 3.6, "set_davg_zero": False},
+        ],
+        {"model": {"pair_exclude_types": [[1, 1]]}, "fitting": {"numb_fparam": 1}},
+    ),
+    "attention_few_places": ([{**A, "rcut": 3.6}, {**ATTENTIVE, "sel": 20, "set_davg_zero": False}, T], {}),
     "shallow": ([A, R], {"fitting": {"neuron": [9], "activation_function": "gelu"}}),
 }  # fmt: skip
 
@@ -88,14 +99,15 @@ def test_splines_are_the_nets(name):
     splined, exact = (
         potential_of(hybrid(*parts), spline=spline, overflow="extend", **keys) for spline in (True, False)
     )
-    assert isinstance(splined.evaluator(), FusedParts), splined.explain()
+    kind = FusedAttention if "attention" in name else FusedParts
+    assert isinstance(splined.evaluator(), kind), splined.explain()
     assert isinstance(exact.evaluator(), Autograd)
     for system in systems_of(splined):
         parameters = parameters_of(splined, system)
         wanted = exact.evaluate(system, **parameters, atom_virial=True)
         assert_close(splined.evaluate(system, **parameters), wanted, SPLINES)
         pairs = splined.neighbor_list(system)
-        for evaluator in (splined.evaluator(), Splined(splined)):
+        for evaluator in (splined.evaluator(), FusedParts(splined), Splined(splined)):
             with torch.no_grad():
                 found, report = evaluator(system, pairs, **parameters, atom_virial=True)
             assert_close(found, wanted, SPLINES, (*NAMES[1:], "atom_virial"))
@@ -119,7 +131,7 @@ def test_more_neighbours_than_places(name, overflow):
 
 def test_atoms_have_weights():
     """Forces and virials are those of the weighted sum of energies, by every evaluator that takes weights."""
-    for parts in ([A, R], [D], [T, A]):
+    for parts in ([A, R], [D], [T, A], COMBINATIONS["attentions"][0]):
         descriptor = hybrid(*parts) if len(parts) > 1 else parts[0]
         potential, exact = (
             potential_of(descriptor, spline=spline, overflow="extend") for spline in (True, False)
@@ -133,7 +145,8 @@ def test_atoms_have_weights():
                 "atom_energy"
             ]
             (gradient,) = torch.autograd.grad((weight * energies).sum(), positions)
-            for kind in (FusedParts, Splined, Autograd):
+            attentive = [FusedAttention] if FusedAttention.why_not(potential) is None else []
+            for kind in (*attentive, FusedParts, Splined, Autograd):
                 with torch.no_grad():
                     found, _ = kind(potential)(system, pairs, weight=weight)
                 assert relative_error(found["forces"], -gradient) < SPLINES
@@ -173,7 +186,9 @@ def test_other_parts_in_runs(monkeypatch):
         assert_close(potential.evaluate(system), wanted, 1e-12)
 
 
-@pytest.mark.parametrize("parts", [[A, R], [A, T]], ids=["sums", "angles"])
+@pytest.mark.parametrize(
+    "parts", [[A, R], [A, T], [ATTENTIVE, {**A, "rcut": 3.6}]], ids=["sums", "angles", "attention"]
+)
 def test_no_atoms(parts):
     potential = potential_of(hybrid(*parts))
     found = potential.evaluate(
@@ -223,7 +238,11 @@ def test_what_runs_is_told():
         potential_of(hybrid(A, R)).explain() == "fused parts: one op a step for the sums of all descriptors"
     )
     told = potential_of(hybrid(A, T, ATTENTIVE)).explain()
-    assert told.endswith("(se_e3, dpa1: its own operations, and autograd)")
+    assert told.endswith("(se_e3, dpa1: its own operations, and autograd)")  # whose cutoffs are shorter
+    told = potential_of(hybrid({**A, "rcut": 3.6}, T, ATTENTIVE)).explain()
+    assert told.startswith("fused attention: ") and told.endswith(
+        "(se_e2_a: spline moments; se_e3: its own operations, and autograd; dpa1: splines, and one op a layer)"
+    )
     kinked = potential_of(hybrid(A, R), fitting={"activation_function": "tanh", "neuron": [5] * 17}).explain()
     assert kinked.startswith("splines: ") and "1 to 16 hidden layers, and this has 17" in kinked
 
@@ -326,7 +345,7 @@ def test_gpu_is_the_cpu(name):
 
 @pytest.mark.gpu
 def test_weights_of_atoms_on_a_gpu():
-    for parts in ([A, R], [V], [T, A]):
+    for parts in ([A, R], [V], [T, A], COMBINATIONS["attentions"][0]):
         descriptor = hybrid(*parts) if len(parts) > 1 else parts[0]
         double = potential_of(descriptor, overflow="extend")
         gpu = potential_of(descriptor, overflow="extend", dtype=torch.float32).cuda()
@@ -342,7 +361,7 @@ def test_weights_of_atoms_on_a_gpu():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "name", ["a_r", "mixed_constants", "gate_excluded", "few_places_beyond", "with_angles"]
+    "name", ["a_r", "mixed_constants", "gate_excluded", "few_places_beyond", "with_angles", "attentions"]
 )
 def test_engine_steps_on_a_gpu(name):
     """In graphs where nobody has to look for absent neighbours."""

@@ -1,0 +1,158 @@
+"""The sums of a descriptor with layers of attention: splines of the embedding nets, a layer and the sums as one op
+each."""
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from mdops.evaluators.coordinates import in_coordinates
+from mdops.evaluators.grids import Sum, attentions_of, finer_grid, grid_types
+from mdops.evaluators.spline import TOLERANCE, SplineGrid
+from mdops.evaluators.splined import SplineSum
+from mdops.models.contract import Descriptor
+from mdops.models.dpa1 import Neighbors
+from mdops.models.neighborhood import Neighborhood
+from mdops.ops import neighbor_rows, ragged_plan, row_moments, spline_rows
+from mdops.ops.attention_layer import has_layer
+from mdops.ops.neighbor_rows import NeighborRows
+from mdops.tracing import is_recorded
+
+if TYPE_CHECKING:
+    from mdops.potential import Potential
+
+_MOST_NUMBERS = 2**27  # of tables
+
+
+class AttentionTables:
+    """What is of the weights, for some of the types.
+
+    Attributes:
+        splines: the types and statistics; table: of `spline_rows`; layers: weights of each; absent:
+            `SeAttenV2.absent_rows`.
+    """
+
+    def __init__(self, splines: SplineSum) -> None:
+        d: Any = splines.descriptor
+        self.splines = splines
+        with torch.no_grad():
+            self.table, self.layers = in_coordinates(d, splines.grid, splines.kinds, d.mean.dtype)
+            embedded = F.embedding(splines.kinds.index, d.type_embedding())
+            self.absent = d.absent_rows(splines.kinds, embedded)
+
+
+class AttentionSums:
+    """T of a descriptor, of the neighbours within its cutoff. It must be the cutoff of the list's model: in a hybrid,
+    neighbours beyond that of a part count as rows of its layers (docs/models.md)."""
+
+    def __init__(self, one: Sum, grid: SplineGrid, dtype: torch.dtype) -> None:
+        self._one, self._grid, self._dtype = one, grid, dtype
+        self._descriptor: Any = one.descriptor
+        self._tables: dict[tuple[int, ...] | None, AttentionTables | None] = {}
+
+    @staticmethod
+    def why_not(potential: "Potential", one: Sum) -> str | None:
+        """Why a descriptor has none."""
+        d: Any = one.descriptor
+        if not has_layer(potential.device, potential.dtype, d.channels, d.options.attn):
+            return "a layer is one op on GPUs in float32, and of rows and attention up to 128 wide"
+        if d.cutoff < one.model.descriptor.cutoff:
+            return f"neighbours beyond its cutoff, {d.cutoff:g} A, are rows of its layers in this hybrid"
+        return None
+
+    def has_tables_for_all(self) -> bool:
+        return self._numbers(self._descriptor.ntypes, self._grid) <= _MOST_NUMBERS
+
+    def tables_of(self, types: tuple[int, ...] | None) -> AttentionTables | None:
+        """Of systems of these types, all with None; None if there are too many. Made when they first come."""
+        if types not in self._tables:
+            kinds = range(self._descriptor.ntypes) if types is None else types
+            grid = self._grid
+            if not set(kinds) <= set(grid_types(self._descriptor)):
+                grid = finer_grid(self._one, grid, max(TOLERANCE[self._dtype], grid.error), tuple(kinds))
+            numbers = self._numbers(len(kinds), grid)
+            if numbers > _MOST_NUMBERS:
+                warnings.warn(
+                    f"tables for {len(kinds)} types at once would have {numbers} numbers: the embedding nets run on "
+                    "every pair of neighbours instead, by PyTorch's operations",
+                    stacklevel=2,
+                )
+                self._tables[types] = None
+            else:
+                splines = SplineSum(self._one.model, self._descriptor, grid, types)
+                self._tables[types] = AttentionTables(splines)
+        return self._tables[types]
+
+    def _numbers(self, ntypes: int, grid: SplineGrid) -> int:
+        return ntypes * (ntypes + 1) * (grid.intervals + 5) * self._descriptor.channels
+
+    def rows(self, near: Neighborhood, tables: AttentionTables) -> NeighborRows:
+        """Which slots are rows."""
+        d, s = self._descriptor, tables.splines
+        listed = s.counts(near.counts), s.types(near.system)
+        pairs = near.displacements.detach()
+        return neighbor_rows(pairs, *listed, cutoff=d.cutoff, pair_mask=s.mask, zeroed=s.zeroed)
+
+    def __call__(
+        self, near: Neighborhood, tables: AttentionTables, found: NeighborRows | None = None
+    ) -> torch.Tensor:
+        """T (N, 4, M), differentiable in the pair vectors; `found`: what `rows` says, where that is known."""
+        s, d, displacements = tables.splines, self._descriptor, near.displacements
+        o, types = d.options, s.types(near.system)
+        atoms, slots = displacements.shape[:2]
+        if found is None:
+            found = self.rows(near, tables)
+        total = _total(found.offsets, atoms * torch.sym_min(slots, d.slots))
+        rows = spline_rows(
+            displacements,
+            found.slots,
+            s.counts(near.counts),
+            types,
+            s.mean,
+            s.std,
+            tables.table,
+            cutoff=d.cutoff,
+            cutoff_smooth=d.cutoff_smooth,
+            protection=d.protection,
+            s_max=s.grid.s_max,
+            rows=total,
+            gated=d.gated,
+        )
+        empty = (d.slots - found.offsets.diff()).clamp(min=0).to(rows.g.dtype)
+        plan = None
+        if displacements.is_cuda:
+            room = {"max_total": total, "max_batch": atoms, "max_length": slots}
+            plan = ragged_plan(found.offsets, **room, longest_first=False)
+        switch, directions = rows.switch if o.is_smooth else None, rows.directions if o.attn_dotr else None
+        known = Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
+        g = rows.g
+        for layer, weights in zip(d.layers, tables.layers, strict=True):
+            g = layer.as_one_op(g, known, weights)
+        t = row_moments(rows.environment, g, found.offsets)
+        if s.has_mean:
+            places = (d.slots - found.taken).clamp(min=0).to(t.dtype)
+            of_pair = types.long().clamp(min=0) * s.ntypes + s.padding(near.system).long()
+            added = places[:, None] * F.embedding(of_pair, tables.absent)
+            t = t + F.pad(added[:, None], (0, 0, 0, 3))
+        return t / d.slots
+
+
+def attention_sums(potential: "Potential") -> dict[Descriptor, AttentionSums]:
+    """Of each descriptor with layers of attention of a standard model, where it has them."""
+    pairs = zip(
+        attentions_of(potential.model), potential.attention_grids, strict=False
+    )  # there may be no grids
+    return {
+        one.descriptor: AttentionSums(one, grid, potential.dtype)
+        for one, grid in pairs
+        if grid is not None and AttentionSums.why_not(potential, one) is None
+    }
+
+
+def _total(offsets: torch.Tensor, most: int) -> int:
+    """How many rows there are, or, while a GPU's steps are recorded, places for them."""
+    if offsets.is_cuda and is_recorded(offsets):
+        return most
+    found: Any = offsets[-1].item()  # a number without a value while a program is exported
+    return found
