@@ -173,10 +173,10 @@ class Attention {
     return static_cast<void>(f), false;
   }
 
-  // The same for DPA-1's ways in narrow heads by the products of warps.
-  template <class N, int D, class F>
+  // The same for DPA-1's ways by the products of warps: in narrow heads unless told.
+  template <class N, int D, int Most = 64, class F>
   bool with_known(const F& f) const {
-    if constexpr (D <= 64 && N::kParts == 2) {
+    if constexpr (D <= Most && N::kParts == 2) {
       if (p_.bias || p_.gates != 3) return false;
       return p_.switches ? f.template operator()<KnownFactors<3, true>>()
                          : f.template operator()<KnownFactors<3, false>>();
@@ -276,14 +276,19 @@ class Attention {
       const Blocks one_each{true, limits_.multiprocessors};
       const Wide all = wide({p_.q, p_.k, p_.v, u.q, u.k, u.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v,
                              g.grad_grad_out});
-      gpu_.launch(second_kernel<T, N, D, SecondPass::change>, blocks, threads, layout.size(), p_, g, u,
-                  layout, one_each, bias_at_, all);
-      gpu_.launch(finish_change_kernel<T>,
-                  blocks_for(static_cast<int64_t>(p_.rows) * p_.heads * kWarp, kPlainThreads), kPlainThreads,
-                  0, p_, g);
-      gpu_.launch(second_kernel<T, N, D, SecondPass::second>, blocks, threads, layout.size(), p_, g, u,
-                  layout, one_each, bias_at_, all);
-      return true;
+      const auto passes = [&]<class Have>() {
+        gpu_.launch(second_kernel<T, N, D, SecondPass::change, Have>, blocks, threads, layout.size(), p_, g,
+                    u, layout, one_each, bias_at_, all);
+        gpu_.launch(finish_change_kernel<T>,
+                    blocks_for(static_cast<int64_t>(p_.rows) * p_.heads * kWarp, kPlainThreads),
+                    kPlainThreads, 0, p_, g);
+        gpu_.launch(second_kernel<T, N, D, SecondPass::second, Have>, blocks, threads, layout.size(), p_, g,
+                    u, layout, one_each, bias_at_, all);
+        return true;
+      };
+      if constexpr (D == kWidestTile)  // that of DPA-1's trainings
+        if (with_known<N, D, kWidestTile>(passes)) return true;
+      return passes.template operator()<GivenFactors<true>>();
     } else {
       return static_cast<void>(g), static_cast<void>(u), false;
     }

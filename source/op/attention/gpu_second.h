@@ -67,7 +67,7 @@ __device__ __forceinline__ void add_second_team(float (&sum)[Units][4], float* m
       for (int k = 0; k < 4; ++k) sum[unit][k] += memory[(4 * unit + k) * threads + thread];
 }
 
-template <class T, class N, int D, SecondPass Pass>
+template <class T, class N, int D, SecondPass Pass, class Have>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     second_kernel(TensorArgs<T> p, GradientArgs<T> g, Directions<T> u, SecondMemory<N, D> layout,
                   Blocks blocks, const int64_t* bias_at, Wide wide) {
@@ -81,7 +81,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   // Of the team: its warps, and this one; its threads.
   const int warps = blockDim.x / kWarp / kTeams, team = threadIdx.x / kWarp / warps,
             warp = threadIdx.x / kWarp % warps, threads = warps * kWarp, thread = threadIdx.x % threads;
-  const int apart = layout.apart(), columns = layout.columns();
+  const bool has_bias = Have::bias(p), switched = Have::switches(p);
+  const int gates = Have::gates(p), columns = gates + 1, apart = layout.apart();
+  const bool has_factors = switched || gates > 0;
   const char *const keys = memory, *const key_changes = keys + layout.tile(),
                     *const values = key_changes + layout.tile(),
                     *const value_changes = values + layout.tile();
@@ -101,7 +103,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   float* const key_sums = all_key_sums + team * columns * layout.keys;
   float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums()) +
                             team * columns * kStep * (layout.keys / kGroup);
-  const bool switched = p.switches != nullptr, has_factors = switched || p.gate != nullptr;
   const RowsOf<T> of_keys[] = {rows_of(p, b, p.k, p.width, wide.keys), rows_of(p, b, u.k, p.width, wide.keys),
                                rows_of(p, b, p.v, p.value_width, wide.values),
                                rows_of(p, b, u.v, p.value_width, wide.values)};
@@ -110,14 +111,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
                                   rows_of(p, b, g.grad_out, p.value_width, wide.values)};
   // Factors and, `columns` further on, their directions, where there are any.
   const auto load_all_factors = [&](int first, int rows, int room, float* to) {
-    load_factors(p, first, rows, room, to + p.gates * room, to);
+    load_factors(p, first, rows, room, to + gates * room, to);
     TensorArgs<T> directions = p;
     directions.switches = u.switches, directions.gate = u.gate;
     if (u.gate == nullptr) directions.gates = 0;
     float* const changes = to + columns * room;
     for (int k = threadIdx.x; k < columns * room; k += blockDim.x)
-      if (k < p.gates * room ? u.gate == nullptr : u.switches == nullptr) changes[k] = 0;
-    load_factors(directions, first, rows, room, changes + p.gates * room, changes);
+      if (k < gates * room ? u.gate == nullptr : u.switches == nullptr) changes[k] = 0;
+    load_factors(directions, first, rows, room, changes + gates * room, changes);
   };
 
   for (int tile = 0; tile < length; tile += layout.keys) {
@@ -200,23 +201,22 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
             PairInputs<float> i{s[n][k], t[n][k], 1, 1, s1[n][k], t1[n][k], 0, 0};
             const int64_t at =
                 b.head * p.bias_size + b.item.bias + static_cast<int64_t>(query + j) * length + tile + l;
-            if (p.bias && real) {
+            if (has_bias && real) {
               i.s += number(p.bias[at]);
               if (u.bias) i.s1 += number(u.bias[at]);
             }
             if (switched) {
-              const float *const of_key = key_factors + p.gates * layout.keys + l, *const of_query =
-                                                                                       query_factors +
-                                                                                       p.gates * kStep + j;
+              const float* const of_key = key_factors + gates * layout.keys + l;
+              const float* const of_query = query_factors + gates * kStep + j;
               i.a = of_key[0] * of_query[0];
               i.a1 = of_key[0] * of_query[columns * kStep] + of_key[columns * layout.keys] * of_query[0];
             }
-            if (p.gate) {
+            if (gates > 0) {
               i.c = 0;
-              for (int m = 0; m < p.gates; ++m) {
-                const float *const of_key = key_factors + m * layout.keys + l, *const of_query =
-                                                                                   query_factors + m * kStep +
-                                                                                   j;
+#pragma unroll
+              for (int m = 0; m < gates; ++m) {
+                const float* const of_key = key_factors + m * layout.keys + l;
+                const float* const of_query = query_factors + m * kStep + j;
                 i.c += of_key[0] * of_query[0];
                 i.c1 += of_key[0] * of_query[columns * kStep] + of_key[columns * layout.keys] * of_query[0];
               }
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
                                          row_numbers[2 * kStep + j], row_numbers[3 * kStep + j]);
               of_tensor[n][k] = r.x1, of_change[n][k] = r.x, of_value[n][k] = r.pm1;
               e[n][k] = r.e, e1[n][k] = r.e1, w[n][k] = r.b, w1[n][k] = r.b1;
-              if (p.bias && real) put(g.grad_bias + at, r.x1);
+              if (has_bias && real) put(g.grad_bias + at, r.x1);
             } else {
               const PairChange<float> r =
                   real ? pair_change(i, p.shift, switched, logsumexp) : PairChange<float>{};
@@ -255,11 +255,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
             for (int h = 0; h < 2; ++h) to_queries[n][h] = of_value[n][h] + of_value[n][h + 2];
           query_sums[warp * kStep + query_of_lane<2>(lane)] = sum_of_queries(to_queries);
         } else if (has_factors) {
+#pragma unroll
           for (int m = 0; m < columns; ++m) {
-            const bool last = m == p.gates;
+            const bool last = m == gates;
             if (last && !switched) break;
-            const float *const of_key = key_factors + m * layout.keys + l0, *const of_query = query_factors +
-                                                                                              m * kStep + j0;
+            const float* const of_key = key_factors + m * layout.keys + l0;
+            const float* const of_query = query_factors + m * kStep + j0;
             float to_queries[2][2] = {}, to_keys[2] = {};
             add_sums(last ? w1 : e1, of_key, of_query, to_queries, to_keys);
             add_sums(last ? w : e, of_key + columns * layout.keys, of_query + columns * kStep, to_queries,
@@ -329,7 +330,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       const int sums = kSecond ? (has_factors ? columns : 0) : 1;
       for (int k = thread; k < sums * kStep; k += threads) {
         const int column = k / kStep, j = query + k % kStep;
-        if (j >= length || (kSecond && column == p.gates && !switched)) continue;
+        if (j >= length || (kSecond && column == gates && !switched)) continue;
         const int64_t row = b.item.begin + j;
         float* const at = kSecond ? g.parts + (static_cast<int64_t>(b.head) * p.rows + row) * columns + column
                                   : g.mean + row * p.heads + b.head;
