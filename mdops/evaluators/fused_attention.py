@@ -45,17 +45,13 @@ class FusedAttention(Evaluator):
         self._models = SplineModels(potential) if sums_of(model) else None
         self._tables: dict[SplineHybrid, dict[SplineSum, torch.Tensor]] = {}
         self._alone = self._others.sums_alone()
-        captures = model.captures if self._alone else self._others.captures and model.fitting.captures
+        captures = model.captures if self._alone else self._asks_nothing()
         self.captures = potential.device.type == "cuda" and captures
         self.r_min = potential.r_min or 0.0
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
-        """On GPUs `FusedParts` has hybrids with sums: runs are large there."""
-        model = potential.model
-        if not (isinstance(model, DescriptorFitting) and attentions_of(model)):
-            return False
-        return potential.device.type == "cpu" or not sums_of(model)
+        return isinstance(potential.model, DescriptorFitting) and bool(attentions_of(potential.model))
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
@@ -117,6 +113,15 @@ class FusedAttention(Evaluator):
         answers = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
         return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
+
+    def _asks_nothing(self) -> bool:
+        """Whether a step of a hybrid never waits for a GPU."""
+        if not (self._others.captures and self._model.fitting.captures):
+            return False
+        if self._models is None:
+            return True
+        splines = SplineHybrid(self.potential, None, self.potential.grids)
+        return not any(splines.may_differ(part) for part in splines.sums)
 
     def _report(
         self, near: Neighborhood, types: tuple[int, ...] | None

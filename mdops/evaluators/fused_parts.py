@@ -180,7 +180,7 @@ def spline_hybrid(potential: "Potential", types: tuple[int, ...] | None = None) 
 def _goes_in_runs(potential: "Potential") -> bool:
     """Whether `FusedAttention` is faster: here, layers of attention of many atoms are computed again for their
     gradient, after the net of all of them."""
-    return potential.device.type == "cpu" and FusedAttention.why_not(potential) is None
+    return FusedAttention.why_not(potential) is None
 
 
 def _refusal(potential: "Potential", splines: SplineHybrid) -> str | None:
@@ -280,10 +280,10 @@ class _Others:
         if self.width:
             self._types = potential.present(system)
             self._runs = parts.runs(self.near)
-            self._made = [self._forward(run) for run in self._runs]
-            self.features = torch.cat([values.detach() for _, values in self._made])
-            if len(self._runs) > 1:
-                self._made = []  # a run's graph is made again for its gradient: all of them would fill the memory
+            # Of several runs a graph is made again for its gradient: all of them would fill the memory.
+            self._made = [self._forward(run) for run in self._runs] if len(self._runs) == 1 else []
+            made = self._made or map(self._forward, self._runs)
+            self.features = torch.cat([values.detach() for _, values in made])
 
     @property
     def near(self) -> Neighborhood:

@@ -237,6 +237,12 @@ class SplineSum:
         """T = A^T C / N_sel, (N, 4, M), of a plain sum (N, 1, M), from A."""
         d, types, known = self.descriptor, self.types(system), system.known_kinds()
         t = moments.new_zeros(moments.shape[0], moments.shape[2], d.channels)
+        if known is None and types.is_cuda and torch.cuda.is_current_stream_capturing():
+            # Nobody may ask which atoms are of a type.
+            for c in range(self.ntypes):
+                of_type = moments.transpose(1, 2) @ table[c].flatten(0, 1)
+                t = torch.where((types == c)[:, None, None], of_type, t)
+            return t / d.slots
         for c in range(self.ntypes):
             if known is None:
                 index = torch.nonzero(types == c)[:, 0]

@@ -333,7 +333,9 @@ def test_gpu_is_the_cpu(name):
     )
     gpu, fused = gpu.cuda(), fused.cuda()
     assert isinstance(gpu.evaluator(), Splined), gpu.explain()
-    assert isinstance(fused.evaluator(), FusedParts), fused.explain()
+    assert isinstance(fused.evaluator(), FusedAttention if "attention" in name else FusedParts), (
+        fused.explain()
+    )
     for system in (*systems_of(double), from_atoms([alloy(repeat=5)], double.type_map)):
         parameters = parameters_of(double, system)
         wanted = double.evaluate(system, **parameters, atom_virial=True)
@@ -355,13 +357,23 @@ def test_weights_of_atoms_on_a_gpu():
             with torch.no_grad():
                 wanted, _ = FusedParts(double)(system, double.neighbor_list(system), weight=weight)
                 there = moved(system)
-                found, _ = FusedParts(gpu)(there, gpu.neighbor_list(there), weight=weight.cuda())
-            assert_close({k: v.cpu() for k, v in found.items()}, wanted, FLOAT32, NAMES[1:])
+                for kind in {FusedParts, type(gpu.evaluator()) if len(parts) > 1 else FusedParts}:
+                    found, _ = kind(gpu)(there, gpu.neighbor_list(there), weight=weight.cuda())
+                    assert_close({k: v.cpu() for k, v in found.items()}, wanted, FLOAT32, NAMES[1:])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "name", ["a_r", "mixed_constants", "gate_excluded", "few_places_beyond", "with_angles", "attentions"]
+    "name",
+    [
+        "a_r",
+        "mixed_constants",
+        "gate_excluded",
+        "few_places_beyond",
+        "with_angles",
+        "attention",
+        "attentions",
+    ],
 )
 def test_engine_steps_on_a_gpu(name):
     """In graphs where nobody has to look for absent neighbours."""
@@ -372,6 +384,8 @@ def test_engine_steps_on_a_gpu(name):
     double, atoms = potential_of(hybrid(*parts), **options), alloy(repeat=3)
     engine = Engine(atoms, gpu, Physics("nve", 300, 1))
     assert engine._surface.captures == (name not in ("few_places_beyond", "gate_excluded"))
+    if name == "attention":  # runs of a few atoms each, in a graph
+        gpu.evaluator()._others.runs = lambda near: [slice(0, 50), slice(50, 108)]
     last = list(engine.run(8, every=4))[-1]
     wanted = double.compute(last.atoms(atoms))
     assert relative_error(torch.from_numpy(last.forces), torch.from_numpy(wanted["forces"])) < FLOAT32
