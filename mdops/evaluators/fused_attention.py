@@ -41,10 +41,10 @@ class FusedAttention(Evaluator):
     def __init__(self, potential: "Potential") -> None:
         super().__init__(potential)
         model: Any = potential.model
-        self._model, self._others = model, OtherParts(potential, _others(potential))
+        self._model, self.others = model, OtherParts(potential, _others(potential))
         self._models = SplineModels(potential) if sums_of(model) else None
         self._tables: dict[SplineHybrid, dict[SplineSum, torch.Tensor]] = {}
-        self._alone = self._others.sums_alone()
+        self._alone = self.others.sums_alone()
         captures = model.captures if self._alone else self._asks_nothing()
         self.captures = potential.device.type == "cuda" and captures
         self.r_min = potential.r_min or 0.0
@@ -96,7 +96,7 @@ class FusedAttention(Evaluator):
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
         splines = None if self._models is None else self._models.of(self._models.types(system))
-        slices = self._others.runs(near)
+        slices = self.others.runs(near)
         for run in slices:
             part = near if len(slices) == 1 else near.of_atoms(run)
             own = aparam[run] if aparam is not None and aparam.dim() > 1 else aparam
@@ -116,7 +116,7 @@ class FusedAttention(Evaluator):
 
     def _asks_nothing(self) -> bool:
         """Whether a step of a hybrid never waits for a GPU."""
-        if not (self._others.captures and self._model.fitting.captures):
+        if not (self.others.captures and self._model.fitting.captures):
             return False
         if self._models is None:
             return True
@@ -142,7 +142,7 @@ class FusedAttention(Evaluator):
     ) -> torch.Tensor:
         """(N, width) of the descriptor, differentiable in the pair vectors."""
         if splines is None:
-            found = [self._others.of(part, near, types, rows) for part in self._others.parts]
+            found = [self.others.of(part, near, types, rows) for part in self.others.parts]
             return found[0] if len(found) == 1 else torch.cat(found, 1)
         tables = self._tables.get(splines)
         if tables is None:
@@ -154,7 +154,7 @@ class FusedAttention(Evaluator):
                 t = part.t(moments, tables[part], near.system)
                 found.append(part.descriptor.contract(t, near).values)
             else:
-                found.append(self._others.of(part, near, types))
+                found.append(self.others.of(part, near, types))
         return torch.cat(found, 1)
 
     def _counted(self, near: Neighborhood) -> torch.Tensor:

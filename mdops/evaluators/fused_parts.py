@@ -54,7 +54,12 @@ class FusedParts(Evaluator):
         self.r_min = potential.r_min or 0.0
         self._models = SplineModels(potential)
         splines = spline_hybrid(potential)
-        self._others = OtherParts(potential, splines.others)
+        # Of many atoms, layers of attention would be computed again for their gradient, after the net of all of them.
+        goes_in_runs = near is None and FusedAttention.why_not(potential) is None
+        self._in_runs = FusedAttention(potential) if goes_in_runs else None
+        self._others = (
+            OtherParts(potential, splines.others) if self._in_runs is None else self._in_runs.others
+        )
         # Whether a step never waits for a GPU: the op counts absent neighbours.
         counts = not any(splines.may_differ(part) for part in splines.sums)
         self.captures = potential.device.type == "cuda" and counts and self._others.captures
@@ -62,34 +67,19 @@ class FusedParts(Evaluator):
 
     @classmethod
     def knows(cls, potential: "Potential") -> bool:
-        if moment_descriptor(potential.model) is not None or _goes_in_runs(potential):
-            return False
-        return SplineHybrid.knows(potential)
+        return SplineHybrid.knows(potential) and moment_descriptor(potential.model) is None
 
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
-        return (
-            cls.refusal(potential) if cls.knows(potential) else "it is for several descriptors side by side"
-        )
+        return _limit(potential) if cls.knows(potential) else "it is for several descriptors side by side"
 
     @staticmethod
     def refusal(potential: "Potential") -> str | None:
-        """Why it cannot evaluate a standard model of one or more descriptors; None if it can."""
-        problem = SplineHybrid.why_not(potential) or fused.why_not_net(potential)
-        if problem is not None:
-            return problem
-        if potential.device.type not in ("cpu", "cuda"):
-            return f"the op runs on CPUs and NVIDIA GPUs, and the model is on {potential.device}"
-        if _goes_in_runs(potential):
-            return "its layers of attention go in runs of atoms, and the net with them"
-        model: Any = potential.model
-        mixed = shares_places(potential)  # then tables are of the types that there are
-        sums = zip(sums_of(model), potential.grids, strict=True)
-        return beyond_limits(
-            potential,
-            [(d, 1 if mixed else d.ntypes, grid.intervals) for (_, d, _), grid in sums],
-            model.fitting.extra_size,
-        )
+        """Why it is not the op that evaluates a standard model of one or more descriptors whatever its systems; None if
+        it is."""
+        if FusedAttention.why_not(potential) is None:
+            return "layers of attention of many atoms go in runs, and the net with them"
+        return _limit(potential)
 
     @classmethod
     def kernels(cls, potential: "Potential") -> str | None:
@@ -114,6 +104,11 @@ class FusedParts(Evaluator):
             )
         s = tables.splines
         others = _Others(s, self._others, system, neighbors, self.potential)
+        if self._in_runs is not None and len(others.runs) > 1:
+            return self._in_runs(
+                system, neighbors, fparam, aparam, check=check, weight=weight, atom_virial=atom_virial
+            )
+        others.make()
         extra = s.extra_inputs(system, fparam, aparam)
         first = s.sums[0]
         energy, forces, virial, within, nearest, gradient, of_atoms, near_weight = hybrid_potential(
@@ -177,10 +172,21 @@ def spline_hybrid(potential: "Potential", types: tuple[int, ...] | None = None) 
     return SplineHybrid(potential, types, potential.grids_for(types))
 
 
-def _goes_in_runs(potential: "Potential") -> bool:
-    """Whether `FusedAttention` is faster: here, layers of attention of many atoms are computed again for their
-    gradient, after the net of all of them."""
-    return FusedAttention.why_not(potential) is None
+def _limit(potential: "Potential") -> str | None:
+    """What the op cannot do of a standard model of one or more descriptors."""
+    problem = SplineHybrid.why_not(potential) or fused.why_not_net(potential)
+    if problem is not None:
+        return problem
+    if potential.device.type not in ("cpu", "cuda"):
+        return f"the op runs on CPUs and NVIDIA GPUs, and the model is on {potential.device}"
+    model: Any = potential.model
+    mixed = shares_places(potential)  # then tables are of the types that there are
+    sums = zip(sums_of(model), potential.grids, strict=True)
+    return beyond_limits(
+        potential,
+        [(d, 1 if mixed else d.ntypes, grid.intervals) for (_, d, _), grid in sums],
+        model.fitting.extra_size,
+    )
 
 
 def _refusal(potential: "Potential", splines: SplineHybrid) -> str | None:
@@ -277,12 +283,15 @@ class _Others:
         self._s, self._parts, self._system = splines, parts, system
         self._list = neighbors, potential.dtype
         self.width = parts.width
+        self._types = potential.present(system) if self.width else None
+        self.runs = parts.runs(self.near) if self.width else []
+
+    def make(self) -> None:
+        """The features."""
         if self.width:
-            self._types = potential.present(system)
-            self._runs = parts.runs(self.near)
             # Of several runs a graph is made again for its gradient: all of them would fill the memory.
-            self._made = [self._forward(run) for run in self._runs] if len(self._runs) == 1 else []
-            made = self._made or map(self._forward, self._runs)
+            self._made = [self._forward(run) for run in self.runs] if len(self.runs) == 1 else []
+            made = self._made or map(self._forward, self.runs)
             self.features = torch.cat([values.detach() for _, values in made])
 
     @property
@@ -319,7 +328,7 @@ class _Others:
     def answers(self, gradient: torch.Tensor, atom_virial: bool) -> Answers:
         """Forces and virials, from the gradient by the features."""
         pairs: list[torch.Tensor] = []
-        for k, run in enumerate(self._runs):
+        for k, run in enumerate(self.runs):
             leaf, values = self._made[k] if self._made else self._forward(run)
             pairs += torch.autograd.grad(values, leaf, gradient[run])
         forces, virial, of_atoms = pair_forces(
@@ -336,7 +345,7 @@ class _Others:
 
     def _forward(self, run: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """The pair vectors of some atoms, and the features, differentiable in these."""
-        near = self.near.of_atoms(run) if len(self._runs) > 1 else self.near
+        near = self.near.of_atoms(run) if len(self.runs) > 1 else self.near
         leaf = near.displacements.detach().requires_grad_()
         with torch.enable_grad(), input_gradient_alone():
             return leaf, self._parts.features(near.with_pairs(leaf), self._types)
