@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from mdops.evaluators.angles import AngleMoments
 from mdops.evaluators.autograd import Autograd
@@ -13,6 +12,7 @@ from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.grids import NO_SUMS, attentions_of, sums_of
+from mdops.evaluators.of_atoms import OfAtoms
 from mdops.evaluators.splined import Splined, composed
 from mdops.models.contract import AtomicModel
 from mdops.models.linear import Blend, LinearModel
@@ -325,31 +325,6 @@ class SplinedBlend(Autograd):
             return part.respond(own, neighbors, *parameters, False, trains)[0]["atom_energy"]
 
         return model.finish(model.blend(near, fparam, aparam, energies), near.types), report
-
-
-class OfAtoms:
-    """A number of each type, (ntypes,), for the atoms of a system, and another for virtual ones. Kept as long as the
-    tensor of their types, as all steps of a simulation have the same."""
-
-    def __init__(self, of_types: torch.Tensor, of_virtual: int = 0) -> None:
-        self._of_types, self._of_virtual = of_types, of_virtual
-        self._known: Any = WeakIdKeyDictionary()
-        self.counts = bool((of_types != 0).any())  # whether any is not zero
-
-    def __call__(self, types: torch.Tensor) -> torch.Tensor:
-        """(N,), of types (N,)."""
-        if types.is_inference():  # it has no version, by which a change is seen
-            return self._find(types)
-        known = self._known.get(types)
-        if known is None or known[0] != types._version:
-            found = self._find(types)
-            if is_recorded(types):
-                return found  # not there before what is recorded runs
-            self._known[types] = known = types._version, found
-        return known[1]
-
-    def _find(self, types: torch.Tensor) -> torch.Tensor:
-        return torch.where(types >= 0, self._of_types[types.long().clamp(min=0)], self._of_virtual)
 
 
 def _no_pairs(model: AtomicModel) -> torch.Tensor:

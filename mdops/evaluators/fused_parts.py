@@ -281,7 +281,7 @@ class _Others:
         potential: "Potential",
     ) -> None:
         self._s, self._parts, self._system = splines, parts, system
-        self._list = neighbors, potential.dtype
+        self._neighbors, self._potential = neighbors, potential
         self.width = parts.width
         self._types = potential.present(system) if self.width else None
         self.runs = parts.runs(self.near) if self.width else []
@@ -297,7 +297,7 @@ class _Others:
     @property
     def near(self) -> Neighborhood:
         if not hasattr(self, "_near"):
-            self._near = self._s.near(self._system, *self._list)
+            self._near = self._s.near(self._system, self._neighbors, self._potential.dtype)
         return self._near
 
     def absent(self, none: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -315,7 +315,7 @@ class _Others:
         k = 0
         for part in self._s.members:
             if isinstance(part, SplineSum):
-                found.append(part.taken(within[:, k]))
+                found.append(part.taken(within.select(1, k)))
                 k += 1
                 continue
             report = self.near.report([part.neighbors])

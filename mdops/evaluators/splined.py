@@ -13,6 +13,7 @@ import torch
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
 from mdops.evaluators.grids import NO_SUMS, moment_descriptor, pair_masks, sums_of
+from mdops.evaluators.of_atoms import OfAtoms
 from mdops.evaluators.spline import SplineGrid, all_types, basis_matrix, coefficients, collocation_on
 from mdops.models.contract import Descriptor
 from mdops.models.moments import MomentDescriptor, TypeChoice
@@ -272,7 +273,9 @@ class SplineNets:
         self.model, self.kinds, self.fitting = model, kinds, model.fitting
         self.shares_net = bool(model.fitting.shared and model.has_energy[kinds.index].all())
         like = next(model.parameters())
-        self._marks = torch.eye(len(kinds.numbers), dtype=like.dtype, device=like.device)
+        marks = like.new_zeros(len(model.type_map), len(kinds.numbers))
+        marks[kinds.index, torch.arange(len(kinds.numbers), device=like.device)] = 1
+        self._marks, self._no_inputs = OfAtoms(marks.detach()), like.new_empty(0)
         # Kept, as it is asked for in every step.
         has_constants = any(part.descriptor.width > part.features for part in self.sums)
         self.marks_types = self.shares_net and len(kinds.numbers) > 1 and has_constants
@@ -340,11 +343,16 @@ class SplineNets:
         self, system: System, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> torch.Tensor:
         """(N, E): what the nets of `fitting_layers` take beside the features."""
+        if self.extra_size == 0 and fparam is None and aparam is None:
+            return self._no_inputs.new_empty(system.atoms, 0)
+        marks = None
+        if self.marks_types:
+            # A graph of a training gets other frames' types in the same tensor.
+            marks = (self._marks.find if is_recorded(system.types) else self._marks)(system.types)
+        if marks is not None and self.fitting.extra_size == 0 and fparam is None and aparam is None:
+            return marks
         extra = self.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
-        if not self.marks_types:
-            return extra
-        marks = self._marks[self.sums[0].types(system).long().clamp(min=0)]
-        return torch.cat([marks, extra], 1) if extra.shape[1] else marks
+        return extra if marks is None else torch.cat([marks, extra], 1)
 
     @property
     def extra_size(self) -> int:
