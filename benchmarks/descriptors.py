@@ -13,7 +13,8 @@ example for water, 0.9 to 1 A, and `zbl_near` with one that a quarter of the box
 A, `angles_tebd` and `angles_strip` are se_e3_tebd of 2-4-8 at 4 A; and se_e2_a. Boxes have water's density. On the
 CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit,
 which gets the same model as .pth, with the list given (step) and making it in PyTorch (whole); --processor takes the
-time of the processors instead of the clock's, for busy machines, on one thread. On a GPU a time is that of an NVT step
+time of the processors instead of the clock's, for busy machines, on one thread; --in-turn takes a step of each model
+after that of another, by the evaluators that are used, for their ratios. On a GPU a time is that of an NVT step
 of 0.5 fs at 300 K, lists included (of ZBL from rest: a gas at 300 K does not survive a switch as narrow), the median of
 five pieces of a run, and that of the step's kernels alone by a CUDA graph, if one can have them, of the box as it is;
 last, diamond with 158 neighbours an atom. Memory is the most that PyTorch had at a time.
@@ -212,6 +213,20 @@ def on_cpu(
     return found
 
 
+def in_turn(names: list[str], atoms: int, rounds: int, clock: str) -> dict[str, dict[str, float]]:
+    """Milliseconds of a step of each model, and that over the first one's."""
+
+    def simulation(name: str) -> Callable[[], float]:
+        known, present = elements_of(name)
+        potential = model_of(name, known)
+        system = from_atoms([sample_box(atoms, present)], potential.type_map)
+        evaluator, pairs = potential.evaluator(), potential.neighbor_list(system)
+        return timed(torch.no_grad()(lambda: evaluator(system, pairs, check=False)), clock, 1)
+
+    found = medians({name: simulation(name) for name in names}, rounds)
+    return {name: {"ms": value, "ratio": value / found[names[0]]} for name, value in found.items()}
+
+
 def graph_microseconds(potential: Potential, box: Atoms) -> float:
     """Of the kernels of a step, by a list with a skin of 1 A."""
     system = from_atoms([box], potential.type_map, potential.device)
@@ -310,6 +325,7 @@ def main() -> None:
     parser.add_argument("--deepmd", metavar="PYTHON")
     parser.add_argument("--deepmd-models", type=Path, metavar="FOLDER", help="where their files stay")
     parser.add_argument("--processor", action="store_true")
+    parser.add_argument("--in-turn", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -318,6 +334,12 @@ def main() -> None:
         torch.set_num_threads(1)
     results: dict[str, Any] = {"machine": machine(args.device), "clock": clock, "runs": {}}
     gpu = args.device != "cpu"
+    for atoms in (args.atoms or [192, 1536]) if args.in_turn else []:
+        found = in_turn(args.models, atoms, args.rounds, clock)
+        results["runs"][str(atoms)] = found
+        print(f"{atoms} atoms:", json.dumps(found), flush=True)
+    if args.in_turn:
+        args.models = []
     models = Path(tempfile.mkdtemp()) if args.deepmd_models is None else args.deepmd_models
     for name in args.models:
         folder = models / name

@@ -230,11 +230,16 @@ class Blended(Evaluator):
         def reports(of_net: NeighborReport) -> list[NeighborReport]:
             return [of_net, of_net if total is None else NeighborReport((total,), nearest)]
 
+        def nowhere(near: torch.Tensor) -> bool:
+            # A GPU is not asked: its step is the same in any case.
+            return not near.is_cuda and not is_recorded(near) and not near.any()
+
         if joined:
             net, net_report = self._part(0, system, neighbors, parameters, silent, atom_virial)
             near = net.pop("near_weight")
-        # A GPU is not asked: its step is the same in any case.
-        elif not near.is_cuda and not is_recorded(near) and not near.any():
+            if nowhere(near):
+                return net, reports(net_report)
+        elif nowhere(near):
             net, net_report = self._part(
                 0, system, neighbors, parameters, silent, atom_virial, by=self._alone
             )
