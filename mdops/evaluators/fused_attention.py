@@ -118,10 +118,7 @@ class FusedAttention(Evaluator):
         """Whether a step of a hybrid never waits for a GPU."""
         if not (self.others.captures and self._model.fitting.captures):
             return False
-        if self._models is None:
-            return True
-        splines = SplineHybrid(self.potential, None, self.potential.grids)
-        return not any(splines.may_differ(part) for part in splines.sums)
+        return self._models is None or SplineHybrid(self.potential, None, self.potential.grids).counts_none
 
     def _report(
         self, near: Neighborhood, types: tuple[int, ...] | None

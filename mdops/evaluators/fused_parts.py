@@ -61,8 +61,8 @@ class FusedParts(Evaluator):
             OtherParts(potential, splines.others) if self._in_runs is None else self._in_runs.others
         )
         # Whether a step never waits for a GPU: the op counts absent neighbours.
-        counts = not any(splines.may_differ(part) for part in splines.sums)
-        self.captures = potential.device.type == "cuda" and counts and self._others.captures
+        captures = splines.counts_none and self._others.captures
+        self.captures = potential.device.type == "cuda" and captures
         self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
 
     @classmethod

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mdops.evaluators.attention_sums import AttentionSums, attention_sums
+from mdops.evaluators.splined import shared
 from mdops.models.contract import Descriptor
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops.neighbor_rows import NeighborRows
@@ -22,7 +23,10 @@ class OtherParts:
     def __init__(self, potential: "Potential", parts: Sequence[Descriptor]) -> None:
         self.parts = tuple(parts)
         whole: Any = potential.model
-        self._spec, self._is_hybrid = whole.descriptor.neighbors, whole.descriptor.parts != [whole.descriptor]
+        self._mixed, self._is_hybrid = (
+            whole.descriptor.mixed_types,
+            whole.descriptor.parts != [whole.descriptor],
+        )
         found = attention_sums(potential)
         self._sums = {part: found[part] for part in self.parts if part in found}
 
@@ -67,9 +71,7 @@ class OtherParts:
         if sums is not None and tables is not None:
             values: torch.Tensor = part.contract(sums(near, tables, rows), near).values
             return values
-        if self._is_hybrid and not part.ends_at_cutoff:
-            near = near.share(part.neighbors, mixed=self._spec.mixed)
-        return part(near).values
+        return part(shared(part, near, mixed=self._mixed) if self._is_hybrid else near).values
 
     def runs(self, near: Neighborhood) -> list[slice]:
         """The atoms in runs of one size, as many at once as the parts want: a small one at the end would take a GPU

@@ -343,14 +343,13 @@ class SplineNets:
         self, system: System, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> torch.Tensor:
         """(N, E): what the nets of `fitting_layers` take beside the features."""
-        if self.extra_size == 0 and fparam is None and aparam is None:
-            return self._no_inputs.new_empty(system.atoms, 0)
+        given = self.fitting.extra_size > 0 or fparam is not None or aparam is not None
         marks = None
         if self.marks_types:
             # A graph of a training gets other frames' types in the same tensor.
             marks = (self._marks.find if is_recorded(system.types) else self._marks)(system.types)
-        if marks is not None and self.fitting.extra_size == 0 and fparam is None and aparam is None:
-            return marks
+        if not given:
+            return self._no_inputs.new_empty(system.atoms, 0) if marks is None else marks
         extra = self.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
         return extra if marks is None else torch.cat([marks, extra], 1)
 
@@ -427,14 +426,12 @@ class SplineHybrid(SplineNets):
     @property
     def asks_nothing(self) -> bool:
         """Whether no part waits for a GPU, and nobody has to look for absent neighbours."""
-        others = all(part.captures and part.ends_at_cutoff for part in self.others)
-        return others and not any(self.may_differ(part) for part in self.sums)
+        return self.counts_none and all(part.captures and part.ends_at_cutoff for part in self.others)
 
-    def share(self, part: Descriptor, near: Neighborhood) -> Neighborhood:
-        """What a part gets of the neighbours."""
-        if part.ends_at_cutoff and not near.truncates:
-            return near
-        return near.share(part.neighbors, mixed=self.spec.mixed)
+    @property
+    def counts_none(self) -> bool:
+        """Whether nobody has to look for absent neighbours."""
+        return not any(self.may_differ(part) for part in self.sums)
 
     def may_differ(self, part: SplineSum) -> bool:
         """Whether `absent` is not None: a shorter cutoff than the hybrid's, and absent neighbours that are not all
@@ -464,6 +461,13 @@ class SplineHybrid(SplineNets):
         else:
             found = torch.tensor(d.sel, device=kinds.device) - shared.count(kinds) + beyond
         return part.counts(found.int())
+
+
+def shared(part: Descriptor, near: Neighborhood, *, mixed: bool) -> Neighborhood:
+    """What a part of a hybrid, itself `mixed` or not, gets of its neighbours."""
+    if part.ends_at_cutoff and not near.truncates:
+        return near
+    return near.share(part.neighbors, mixed=mixed)
 
 
 class SplineModels:
@@ -617,7 +621,7 @@ class Splined(Autograd):
                 found.append(moments)
             else:
                 report = near.report([spec])
-                found.append(part(s.share(part, near)).values)
+                found.append(part(shared(part, near, mixed=s.spec.mixed)).values)
             within.append(report.within[0])
             if spec.cutoff > widest:
                 nearest, widest = report.nearest, spec.cutoff

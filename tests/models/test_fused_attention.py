@@ -17,6 +17,7 @@ from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.grids import attentions_of
 from mdops.io import read_model
 from mdops.models import DescriptorFitting, dpa1
+from mdops.models.dpa1 import SeAttenV2
 from mdops.models.standard import StandardOptions
 from mdops.options import parse
 from mdops.system import from_atoms
@@ -61,17 +62,20 @@ def test_answers_are_deepmd_kits(case, dtype, device):
         assert_close(found, one.answers, tolerance, one.name)
 
 
+ATTENTIVE = {
+    "type": "dpa1",
+    "rcut": 3.5,
+    "rcut_smth": 1.0,
+    "sel": 30,
+    "neuron": [4, 8],
+    "axis_neuron": 3,
+    "attn": 6,
+}
+
+
 def random_model(seed, dtype=torch.float64, elements=("O", "H", "C"), **keys):
     """A standard model of random weights with statistics that are not trivial."""
-    descriptor = {
-        "type": "dpa1",
-        "rcut": 3.5,
-        "rcut_smth": 1.0,
-        "sel": 30,
-        "neuron": [4, 8],
-        "axis_neuron": 3,
-    }
-    descriptor |= {"attn": 6, "attn_layer": 2, "seed": seed, **keys}
+    descriptor = {**ATTENTIVE, "attn_layer": 2, "seed": seed, **keys}
     section = {"type_map": list(elements), "descriptor": descriptor, "fitting_net": {"neuron": [8, 8]}}
     model = DescriptorFitting.random(parse(StandardOptions, section), seed, dtype)
     d, gen = model.descriptor, torch.Generator().manual_seed(seed)
@@ -294,15 +298,6 @@ def test_water_of_benchmark_size(smooth):
 
 
 ANGLES = {"type": "se_e3", "rcut": 3.0, "rcut_smth": 1.0, "sel": [12, 12, 12], "neuron": [3, 6]}
-ATTENTIVE = {
-    "type": "dpa1",
-    "rcut": 3.5,
-    "rcut_smth": 1.0,
-    "sel": 30,
-    "neuron": [4, 8],
-    "axis_neuron": 3,
-    "attn": 6,
-}
 HYBRIDS = {
     "two": [{**ATTENTIVE, "attn_layer": 1}, {**ATTENTIVE, "attn_layer": 2, "set_davg_zero": False}],
     "shorter": [{**ATTENTIVE, "attn_layer": 1}, {**ATTENTIVE, "attn_layer": 1, "rcut": 2.8}],
@@ -336,7 +331,7 @@ def hybrid_of(name, dtype=torch.float64, *, spline=True):
     ],
 )
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_hybrids_without_plain_sums(name, dtype, device):
+def test_hybrids_without_plain_sums(name, dtype, device, monkeypatch):
     """Beside the nets themselves; in runs of a few atoms, too."""
     potential, exact = hybrid_of(name, dtype).to(device), hybrid_of(name, spline=False)
     assert isinstance(potential.evaluator(), FusedAttention), potential.explain()
@@ -347,8 +342,10 @@ def test_hybrids_without_plain_sums(name, dtype, device):
     aparam = torch.randn(system.atoms, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     wanted = exact.evaluate(system, aparam=aparam, atom_virial=True)
     there = system if device == "cpu" else moved(system)
-    found = potential.evaluate(there, aparam=aparam.to(device), atom_virial=True)
-    assert_close(found, wanted, SPLINES if dtype == torch.float64 else FLOAT32)
+    for at_once in (100, 7):
+        monkeypatch.setattr(SeAttenV2, "atoms_at_once", lambda self, near, most=at_once: most)
+        found = potential.evaluate(there, aparam=aparam.to(device), atom_virial=True)
+        assert_close(found, wanted, SPLINES if dtype == torch.float64 else FLOAT32)
 
 
 @pytest.mark.gpu
