@@ -70,7 +70,7 @@ def test_the_stages_add_up_to_the_step(kept_cache, tmp_path, threads):
         of_kernels.append(sum(time for name, time in of.items() if name in ON_CPU) / (end - begin))
     assert median(ratios) == pytest.approx(1, rel=0.05)
     if threads == 1:  # no step is mostly what is around the kernels, unless the machine is busy otherwise
-        assert max(of_kernels) > 0.7
+        assert max(of_kernels) > 0.5
 
 
 def test_the_command_writes_a_trace_and_a_table(kept_cache, tmp_path, capsys):
