@@ -688,7 +688,9 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
     packed = [torch.ops.mdops.hybrid_potential_pack(*pack) for pack in packs]
     blank = none.new_empty(0, 2)
     near = (p["mask"], 2.8, 0.4, 0.6, 1.9)
-    no_near = (p["mask"].new_empty(0, 0), *near[1:])
+    table = (near[0], random(2, 2, 9, 4, like=torch.float64), 0.1, 0.25, CUTOFF)
+    no_mask = p["mask"].new_empty(0, 0)
+    no_blend = (no_mask, *near[1:], no_mask, ends[0].new_empty(0, 0, 0, 4), *table[2:])
     typed = (
         *atoms,
         *(column[:2] for column in norms),
@@ -704,6 +706,7 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         *ends,
         *scalars(2, [0, 0]),
         *near,
+        *table,
         True,
     )
     absent = torch.tensor([[1, 0], [2, 3], [0, 1], [4, 0], [0, 0]], dtype=torch.int32, device=none.device)
@@ -723,7 +726,7 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         ends[0][:1],
         ends[1],
         *scalars(3, [1, 0, 0]),
-        *no_near,
+        *no_blend,
         False,
     )
     bad = {
@@ -740,6 +743,11 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         "near_mask": (31, p["mask"][:1]),
         "decay": (33, 0.0),
         "high": (35, CUTOFF + 1),
+        "weights of a blend": (17, ends[0].new_ones(5)),
+        "no near_mask": (31, no_mask),
+        "table_mask": (36, no_mask),
+        "coefficients": (37, table[1][:1]),
+        "step": (39, 0.0),
     }
     bad_pack = {"parts": (4, [2]), "rows": (3, [60, 3]), "axis": (4, [9, 0])}
     return [

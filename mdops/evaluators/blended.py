@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
 
 class Tabulated(Evaluator):
-    """A pair table alone, or the table of a blend."""
+    """A pair table alone, or the table of a blend.
+
+    Attributes:
+        tensors, scalars: the op's arguments pair_mask and coefficients, and first to cutoff.
+        has_bias: whether energies have something of each type beside.
+    """
 
     name = "pair table"
     summary = "one op a step, in float64"
@@ -43,9 +48,10 @@ class Tabulated(Evaluator):
         mask = no_pairs if model.absent_pairs is None else model.absent_pairs
         self._bias = OfAtoms(torch.where(model.has_energy, model.out_bias.double(), 0.0))
         # A type without energy has no pairs as a centre.
-        self._table = mask, model.coefficients.double() * model.has_energy[:, None, None, None]
-        self._scalars = model.first, model.step, model.options.rcut
-        self._nothing, self._no_virials = (self._table[1].new_empty(shape) for shape in ((0,), (0, 3, 3)))
+        self.has_bias = self._bias.counts
+        self.tensors = mask, model.coefficients.double() * model.has_energy[:, None, None, None]
+        self.scalars = model.first, model.step, model.options.rcut
+        self._nothing, self._no_virials = (self.tensors[1].new_empty(shape) for shape in ((0,), (0, 3, 3)))
         self._near: tuple[Any, ...] = (no_pairs, 1.0, 1.0, 0.0, 1.0)  # of no blend
 
     @classmethod
@@ -80,17 +86,17 @@ class Tabulated(Evaluator):
         if other is not None:
             of_atoms = other.get("atom_virial", self._no_virials)
             sums = other["atom_energy"], other["forces"], other["virial"], of_atoms
-        bias = self._bias(system.types) if self._bias.counts else None
+        bias = self._bias(system.types) if self.has_bias else None
         mask, *scalars = self._near if near is None else near
         energy, forces, virial, within, nearest, of_atoms = pair_table(
             *(system.positions, system.cell, system.batch, system.types),
             *(neighbors.neighbors, neighbors.images, neighbors.counts),
-            *self._table,
+            *self.tensors,
             nothing if weight is None else weight,
             sums[0] if other is None or bias is None else sums[0] - bias,
             *sums[1:],
             mask,
-            *self._scalars,
+            *self.scalars,
             *scalars,
             atom_virial,
         )
@@ -121,25 +127,9 @@ class Blended(Evaluator):
         self._all_have_energy = bool(model.has_energy.all())
         weighs = isinstance(model, ZBLModel) or not self._all_have_energy
         self._evaluators: list[Any] = [_evaluator(part, weighted=weighs) for part in self._parts]
-        self._finds_near = False  # whether the net's op finds the atoms that have a near neighbour, too
+        self._in_one = False  # whether the net's op does all of a blend
         if isinstance(model, ZBLModel):
-            o = model.options
-            no_pairs = _no_pairs(model)
-            mask = no_pairs if model.absent_pairs is None else model.absent_pairs
-            self._near = mask, model.near_part[0].cutoff, o.smin_alpha, o.sw_rmin, o.sw_rmax
-            self._finds_near = isinstance(self._evaluators[0], FusedParts) and o.sw_rmax <= max(
-                d.cutoff for _, d, _ in sums_of(model.models[0])
-            )
-            reach, specs = model.models[1].cutoff, self._parts[0].neighbors
-            # Then what the net says of its neighbours is true of the table's, too.
-            self._alike = len(specs) == 1 and specs[0].mixed and specs[0].cutoff == reach
-            self._reach = reach
-            names: Any = model.names_1
-            self._near_of_table = _renamed_mask(self._near, names, model.models[1].ntypes)
-            if self._finds_near:
-                names = model.names_0
-                near = _renamed_mask(self._near, names, model.models[0].ntypes)
-                self._evaluators[0] = FusedParts(self._parts[0], near)
+            self._set_blend(model)
         own_names = [getattr(model, f"names_{i}") for i in range(len(self._parts))]
         self._own_types: list[Any] = [
             None if names is None else OfAtoms(names.int(), -1) for names in own_names
@@ -151,6 +141,29 @@ class Blended(Evaluator):
         found = max((evaluator.r_min for evaluator in self._evaluators), default=0.0)
         covered = isinstance(model, ZBLModel) and model.options.sw_rmin >= found
         self.r_min = 0.0 if covered else found
+
+    def _set_blend(self, model: Any) -> None:
+        """What makes the weights, and what of that the net's op does."""
+        o, net, table = model.options, model.models[0], self._evaluators[1]
+        no_pairs = _no_pairs(model)
+        mask = no_pairs if model.absent_pairs is None else model.absent_pairs
+        self._near = mask, model.near_part[0].cutoff, o.smin_alpha, o.sw_rmin, o.sw_rmax
+        reach, specs = model.models[1].cutoff, self._parts[0].neighbors
+        # Then what the net says of its neighbours is true of the table's, too.
+        self._alike = len(specs) == 1 and specs[0].mixed and specs[0].cutoff == reach
+        self._reach = reach
+        self._near_of_table = _of_part(mask, model.names_1, model.models[1].ntypes), *self._near[1:]
+        self._in_one = (
+            isinstance(self._evaluators[0], FusedParts)
+            and self._all_have_energy
+            and not table.has_bias
+            and o.sw_rmax <= max(d.cutoff for _, d, _ in sums_of(net))
+        )
+        if self._in_one:
+            own = [mask, *(_of_whole(x, model.names_1) for x in table.tensors)]
+            near, *tensors = (_of_part(x, model.names_0, net.ntypes) for x in own)
+            blend = near, *self._near[1:], *tensors, *table.scalars
+            self._evaluators[0] = FusedParts(self._parts[0], blend)
 
     @cached_property
     def _alone(self) -> Any:
@@ -220,8 +233,8 @@ class Blended(Evaluator):
     def _zbl(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
         atoms = (system.positions, system.cell, system.batch, system.types, *neighbors[:3])
         reach, alike = self._reach, self._alike
-        joined = self._finds_near and self._evaluators[0].covers(self._seen_by(0, system, neighbors)[0])
-        if not joined or not alike:
+        in_one = self._in_one and self._evaluators[0].covers(self._seen_by(0, system, neighbors)[0])
+        if not in_one or not alike:
             near, within, nearest = near_weight(*atoms, *self._near)
             if reach != self._near[1]:  # the table reports of the atoms that it looks at
                 _, within, nearest = near_weight(*atoms, self._near[0], reach, *self._near[2:])
@@ -230,23 +243,12 @@ class Blended(Evaluator):
         def reports(of_net: NeighborReport) -> list[NeighborReport]:
             return [of_net, of_net if total is None else NeighborReport((total,), nearest)]
 
-        def nowhere(near: torch.Tensor) -> bool:
-            # A GPU is not asked: its step is the same in any case.
-            return not near.is_cuda and not is_recorded(near) and not near.any()
-
-        if joined:
-            net, net_report = self._part(0, system, neighbors, parameters, silent, atom_virial)
-            near = net.pop("near_weight")
-            if nowhere(near):
-                return net, reports(net_report)
-        elif nowhere(near):
-            net, net_report = self._part(
-                0, system, neighbors, parameters, silent, atom_virial, by=self._alone
-            )
+        if in_one or _nowhere(near):
+            by = None if in_one else self._alone
+            net, net_report = self._part(0, system, neighbors, parameters, silent, atom_virial, by=by)
             return net, reports(net_report)
-        else:
-            far = 1 - near if silent is None else (1 - near) * silent
-            net, net_report = self._part(0, system, neighbors, parameters, far, atom_virial)
+        far = 1 - near if silent is None else (1 - near) * silent
+        net, net_report = self._part(0, system, neighbors, parameters, far, atom_virial)
         weight = near if silent is None else near * silent
         blend = {"other": net, "near": self._near_of_table}
         answers, _ = self._part(1, system, neighbors, parameters, weight, atom_virial, **blend)
@@ -254,11 +256,11 @@ class Blended(Evaluator):
 
     def _seen_by(self, i: int, system: System, neighbors: NeighborList) -> tuple[System, NeighborList]:
         """As a part has the types."""
-        names = getattr(self._model, f"names_{i}")
-        if names is None:
+        own_types = self._own_types[i]
+        if own_types is None:
             return system, neighbors
-        types, ntypes = self._own_types[i](system.types), self._parts[i].model.ntypes
-        return _renamed(system, neighbors, names, types, ntypes, self._reorders[i])
+        names, ntypes = getattr(self._model, f"names_{i}"), self._parts[i].model.ntypes
+        return _renamed(system, neighbors, names, own_types(system.types), ntypes, self._reorders[i])
 
     def _part(
         self,
@@ -337,6 +339,11 @@ def _no_pairs(model: AtomicModel) -> torch.Tensor:
     return torch.zeros(n, n, dtype=torch.bool, device=model.out_bias.device)
 
 
+def _nowhere(near: torch.Tensor) -> bool:
+    """Whether all of the weights are known to be 0. A GPU is not asked: its step is the same in any case."""
+    return not near.is_cuda and not is_recorded(near) and not near.any()
+
+
 def _other_device(potential: "Potential") -> str | None:
     """Why the ops of pair tables do not run where a model is."""
     kind = potential.device.type
@@ -392,13 +399,18 @@ def _without(part: AtomicModel, absent: torch.Tensor | None, names: torch.Tensor
     return found
 
 
-def _renamed_mask(near: tuple[Any, ...], names: torch.Tensor | None, ntypes: int) -> tuple[Any, ...]:
-    """The arguments near_mask to high, with the mask for a part's own types."""
+def _of_part(x: torch.Tensor, names: torch.Tensor | None, ntypes: int) -> torch.Tensor:
+    """(n, n, ...), of pairs of types, for a part's own types; 0 for those that the whole has not."""
     if names is None:
-        return near
-    mask = near[0].new_zeros(ntypes, ntypes)
-    mask[names[:, None], names] = near[0]
-    return mask, *near[1:]
+        return x
+    found = x.new_zeros(ntypes, ntypes, *x.shape[2:])
+    found[names[:, None], names] = x
+    return found
+
+
+def _of_whole(x: torch.Tensor, names: torch.Tensor | None) -> torch.Tensor:
+    """The other way round."""
+    return x if names is None else x[names][:, names]
 
 
 def _renamed(

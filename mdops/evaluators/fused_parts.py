@@ -38,9 +38,8 @@ class FusedParts(Evaluator):
     """As its base; atoms may have weights, too: `weight` (N,), float64, for forces and virials of the sum of the
     weighted energies. The energies that are given have none.
 
-    Of a blend with a pair table it is told `near`, the arguments near_mask to high of `mdops.ops.near_weight` for its
-    own types: then the weights are those times 1 - c, and c is an answer, `near_weight` (N,), of systems that it
-    `covers`.
+    Of a blend with a pair table it is told `blend`, the arguments near_mask to table_cutoff of the op, for its own
+    types. Then answers are the blend's, of systems that it `covers`, and atoms have no other weights.
     """
 
     name = "fused parts"
@@ -48,14 +47,14 @@ class FusedParts(Evaluator):
     cost = "separate ops take about four times as long"
     packs_weights = True
 
-    def __init__(self, potential: "Potential", near: tuple[Any, ...] | None = None) -> None:
+    def __init__(self, potential: "Potential", blend: tuple[Any, ...] | None = None) -> None:
         super().__init__(potential)
-        self._near = near
+        self._blend = blend
         self.r_min = potential.r_min or 0.0
         self._models = SplineModels(potential)
         splines = spline_hybrid(potential)
         # Of many atoms, layers of attention would be computed again for their gradient, after the net of all of them.
-        goes_in_runs = near is None and FusedAttention.why_not(potential) is None
+        goes_in_runs = blend is None and FusedAttention.why_not(potential) is None
         self._in_runs = FusedAttention(potential) if goes_in_runs else None
         self._others = (
             OtherParts(potential, splines.others) if self._in_runs is None else self._in_runs.others
@@ -103,15 +102,16 @@ class FusedParts(Evaluator):
                 system, neighbors, fparam, aparam, check=check, weight=weight, atom_virial=atom_virial
             )
         s = tables.splines
-        others = _Others(s, self._others, system, neighbors, self.potential)
-        if self._in_runs is not None and len(others.runs) > 1:
+        others = (
+            None if tables.sums_alone else _Others(tables, self._others, system, neighbors, self.potential)
+        )
+        if others is not None and self._in_runs is not None and len(others.runs) > 1:
             return self._in_runs(
                 system, neighbors, fparam, aparam, check=check, weight=weight, atom_virial=atom_virial
             )
-        others.make()
         extra = s.extra_inputs(system, fparam, aparam)
         first = s.sums[0]
-        energy, forces, virial, within, nearest, gradient, of_atoms, near_weight = hybrid_potential(
+        energy, forces, virial, within, nearest, gradient, of_atoms, _ = hybrid_potential(
             system.positions,
             system.cell,
             system.batch,
@@ -121,16 +121,18 @@ class FusedParts(Evaluator):
             first.counts(neighbors.counts),
             *tables.norms,
             [part.padding(system) for part in s.sums],
-            others.absent(tables.no_absent),
+            tables.no_absent if others is None else others.absent(),
             *tables.model,
-            torch.cat([others.features, extra], 1) if others.width else extra,
+            extra if others is None else others.with_features(extra),
             tables.no_weight if weight is None else weight,
             *tables.output,
             *tables.scalars,
-            *tables.near,
+            *tables.blend,
             atom_virial,
         )
-        report = others.report(within, nearest)
+        report = (
+            NeighborReport(s.taken(within), nearest) if others is None else others.report(within, nearest)
+        )
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
             return composed(self.potential)(
@@ -139,11 +141,8 @@ class FusedParts(Evaluator):
         answers = {"atom_energy": energy, "forces": forces, "virial": virial}
         if atom_virial:
             answers["atom_virial"] = of_atoms
-        if self._near is not None:
-            answers["near_weight"] = near_weight
-        if others.width:
-            for name, value in others.answers(gradient[:, : others.width], atom_virial).items():
-                answers[name] = answers[name] + value
+        if others is not None:
+            others.add_to(answers, gradient, atom_virial)
         return answers, report
 
     def covers(self, system: System) -> bool:
@@ -160,7 +159,7 @@ class FusedParts(Evaluator):
         problem = _refusal(self.potential, splines)
         if problem is not None:
             warnings.warn(f"a step is made of separate ops, for {problem}: {self.cost}", stacklevel=2)
-        self._tables[types] = found = None if problem else _Tables(splines, self.potential, self._near)
+        self._tables[types] = found = None if problem else _Tables(splines, self.potential, self._blend)
         # What a CUDA graph reads has to stay.
         if self.potential.device.type == "cpu" and len(self._tables) > _KEPT:
             self._tables.popitem(last=False)
@@ -221,14 +220,14 @@ class _Tables:
     """The op's arguments that are of the model.
 
     Attributes:
-        norms: mean to sel; model: tables and nets; output: scale and shift; scalars: cutoff to threshold; near:
-            near_mask to high; no_absent, no_weight: where nothing is given.
+        norms: mean to sel; model: tables and nets; output: scale and shift; scalars: cutoff to threshold; blend:
+            near_mask to table_cutoff; no_absent, no_weight: where nothing is given.
+        sums_alone: whether the op does the whole step.
     """
 
-    def __init__(
-        self, splines: SplineHybrid, potential: "Potential", near: tuple[Any, ...] | None = None
-    ) -> None:
+    def __init__(self, splines: SplineHybrid, potential: "Potential", blend: tuple[Any, ...] | None) -> None:
         self.splines, sums = splines, splines.sums
+        self.sums_alone = splines.counts_none and not splines.others
         shapes = [part.descriptor.channels for part in sums], [part.descriptor.axis_neuron for part in sums]
         with torch.no_grad():
             tables = [fused.model_table(part, part.fixed_table()).contiguous() for part in sums]
@@ -244,9 +243,25 @@ class _Tables:
         self.scalars = _scalars(splines)
         self.no_absent = [part.sel.new_empty(0, part.ntypes) for part in sums]
         self.no_weight = sums[0].mean.new_empty(0, dtype=torch.float64)
-        index = sums[0].kinds.index
-        mask, *reach = near or (index.new_empty(0, 0, dtype=torch.bool), 1.0, 1.0, 0.0, 1.0)
-        self.near = mask[index][:, index].contiguous() if near else mask, *reach
+        self.blend = _no_blend(sums[0]) if blend is None else _of_types(blend, sums[0])
+
+
+# Which of the blend's arguments are tensors (types, types, ...).
+_OF_PAIRS = 0, 5, 6
+
+
+def _of_types(blend: tuple[Any, ...], part: SplineSum) -> tuple[Any, ...]:
+    """For the types that count."""
+    found, index = list(blend), part.kinds.index
+    for k in _OF_PAIRS:
+        found[k] = (found[k] if part.has_all else found[k][index][:, index]).contiguous()
+    return tuple(found)
+
+
+def _no_blend(part: SplineSum) -> tuple[Any, ...]:
+    mask = part.mask.new_empty(0, 0)
+    no_table = mask, part.mean.new_empty(0, 0, 0, 4, dtype=torch.float64), 0.0, 1.0, 1.0
+    return mask, 1.0, 1.0, 0.0, 1.0, *no_table
 
 
 def _scalars(splines: SplineHybrid) -> tuple[Any, ...]:
@@ -274,25 +289,26 @@ class _Others:
 
     def __init__(
         self,
-        splines: SplineHybrid,
+        tables: _Tables,
         parts: OtherParts,
         system: System,
         neighbors: NeighborList,
         potential: "Potential",
     ) -> None:
-        self._s, self._parts, self._system = splines, parts, system
+        self._s, self._none, self._parts, self._system = tables.splines, tables.no_absent, parts, system
         self._neighbors, self._potential = neighbors, potential
-        self.width = parts.width
-        self._types = potential.present(system) if self.width else None
-        self.runs = parts.runs(self.near) if self.width else []
+        self._width = parts.width
+        self._types = potential.present(system) if self._width else None
+        self.runs = parts.runs(self.near) if self._width else []
 
-    def make(self) -> None:
-        """The features."""
-        if self.width:
-            # Of several runs a graph is made again for its gradient: all of them would fill the memory.
-            self._made = [self._forward(run) for run in self.runs] if len(self.runs) == 1 else []
-            made = self._made or map(self._forward, self.runs)
-            self.features = torch.cat([values.detach() for _, values in made])
+    def with_features(self, extra: torch.Tensor) -> torch.Tensor:
+        """The argument `extra` of the op: the features, and what is given."""
+        if not self._width:
+            return extra
+        # Of several runs a graph is made again for its gradient: all of them would fill the memory.
+        self._made = [self._forward(run) for run in self.runs] if len(self.runs) == 1 else []
+        made = self._made or map(self._forward, self.runs)
+        return torch.cat([torch.cat([values.detach() for _, values in made]), extra], 1)
 
     @property
     def near(self) -> Neighborhood:
@@ -300,12 +316,12 @@ class _Others:
             self._near = self._s.near(self._system, self._neighbors, self._potential.dtype)
         return self._near
 
-    def absent(self, none: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The argument of the op; `none` where there are none to count."""
+    def absent(self) -> list[torch.Tensor]:
+        """The argument of the op."""
         s = self._s
         return [
             empty if not s.may_differ(part) or (counts := s.absent(part, self.near)) is None else counts
-            for part, empty in zip(s.sums, none, strict=True)
+            for part, empty in zip(s.sums, self._none, strict=True)
         ]
 
     def report(self, within: torch.Tensor, nearest: torch.Tensor) -> NeighborReport:
@@ -325,8 +341,11 @@ class _Others:
             nearest = self.near.report([]).nearest
         return NeighborReport(tuple(found), nearest)
 
-    def answers(self, gradient: torch.Tensor, atom_virial: bool) -> Answers:
-        """Forces and virials, from the gradient by the features."""
+    def add_to(self, answers: Answers, gradient: torch.Tensor, atom_virial: bool) -> None:
+        """Forces and virials that the features add, from the gradient by the op's `extra`."""
+        if not self._width:
+            return
+        gradient = gradient[:, : self._width]
         pairs: list[torch.Tensor] = []
         for k, run in enumerate(self.runs):
             leaf, values = self._made[k] if self._made else self._forward(run)
@@ -339,9 +358,10 @@ class _Others:
             self._system.count,
             of_atoms=atom_virial,
         )
-        found = {"forces": forces, "virial": virial}
-        # The force's component first.
-        return found | {"atom_virial": of_atoms.transpose(1, 2)} if atom_virial else found
+        answers["forces"] = answers["forces"] + forces
+        answers["virial"] = answers["virial"] + virial
+        if atom_virial:  # the force's component first
+            answers["atom_virial"] = answers["atom_virial"] + of_atoms.transpose(1, 2)
 
     def _forward(self, run: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """The pair vectors of some atoms, and the features, differentiable in these."""

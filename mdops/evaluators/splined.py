@@ -406,6 +406,7 @@ class SplineHybrid(SplineNets):
         self.set_nets(model, kinds)
         self.has_all = kinds.numbers == tuple(every)
         self.spec = model.descriptor.neighbors
+        self._all_mixed = all(part.descriptor.mixed for part in self.sums)
 
     @staticmethod
     def knows(potential: "Potential") -> bool:
@@ -422,6 +423,13 @@ class SplineHybrid(SplineNets):
         """The pairs of a list, as the hybrid has them."""
         near = Neighborhood.of(system, neighbors, self.spec.cutoff, dtype)
         return near.without(self.model.absent_pairs)
+
+    def taken(self, within: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What `NeighborReport.within` is of the sums, from the neighbours (N, sums, n) of each type."""
+        if self._all_mixed:
+            totals = within.sum(2, dtype=torch.int32)
+            return (totals,) if totals.shape[1] == 1 else totals.split(1, 1)
+        return tuple(part.taken(own) for part, own in zip(self.sums, within.unbind(1), strict=True))
 
     @property
     def asks_nothing(self) -> bool:

@@ -22,8 +22,10 @@ def hybrid_potential(*args: Any) -> tuple[torch.Tensor, ...]:
         nets (ntypes, P), or (1, P) for all types: what `hybrid_potential_pack` makes;
         extra (N, E); weight (N,) float64, or (0,) for 1; scale and shift as for `spline_potential`;
         neurons, residual, activation, threshold;
-        near_mask to high: those of `near_weight`, of a blend with a pair table, `high` within the longest cutoff: then
-        energies have the weights weight_i (1 - c_i); or near_mask (0, 0): c_i = 0;
+        near_mask to high: those of `near_weight`, of a blend with a pair table, `high` within the longest cutoff; and
+        table_mask to table_cutoff: `pair_mask` to `cutoff` of `pair_table`, without weights. Then e_i have the weights
+        1 - c_i, of which grad_extra is, and energies, forces and virials are the blend's, (1 - c_i) e_i + c_i t_i. Or
+        masks (0, 0) and coefficients (0, 0, 0, 4);
         atom_virial: whether that is asked for.
 
     Not differentiable. On a GPU it computes in float32, is a fixed sequence of kernels that never waits for the host,
@@ -72,5 +74,5 @@ def _(positions: Any, cell: Any, *args: Any) -> tuple[torch.Tensor, ...]:
         means[0].new_empty(n),
         extra.new_empty(extra.shape),
         positions.new_empty((n if args[-1] else 0, 3, 3), dtype=double),
-        positions.new_empty(n if args[-6].shape[0] else 0, dtype=double),
+        positions.new_empty(n if args[-11].shape[0] else 0, dtype=double),
     )

@@ -140,23 +140,19 @@ class TablePart : public Part {
   double cutoff() const { return own_.table.cutoff; }
 
   void run(const Atoms& atoms, const double* weight, bool of_atoms, Answer& answer) override {
-    blend(atoms, weight, nullptr, nullptr, of_atoms, answer);
-  }
-
-  // The same with energies of another model, whose part of the weights' slopes this has; or null.
-  void blend(const Atoms& atoms, const double* weight, const double* other, const NearArgs* near,
-             bool of_atoms, Answer& answer) {
     answer.clear(atoms, cutoff(), counts(), of_atoms);
-    if (other) {
-      other_.assign(other, other + atoms.centers);
-      for (int64_t i = 0; i < atoms.centers; ++i) other_[i] -= bias(atoms.types[i]);
-    }
     const StepResults<double> results{atoms.centers,         answer.energy.data(), answer.within.data(),
                                       answer.nearest.data(), answer.forces.data(), answer.virial,
                                       answer.of_atoms()};
-    table_step("compute", list_of(atoms, ntypes_), own_.table,
-               {weight, other ? other_.data() : nullptr, near}, results);
+    table_step("compute", list_of(atoms, ntypes_), own_.table, weight, results);
     for (int64_t i = 0; i < atoms.centers; ++i) answer.energy[i] += bias(atoms.types[i]);
+  }
+
+  // From another model's sums the blend's, with the atoms' weights of the table.
+  void blend(const Atoms& atoms, const double* weight, const NearArgs& near, const BlendedSums& sums) {
+    for (int64_t i = 0; i < atoms.centers; ++i) sums.energy[i] -= bias(atoms.types[i]);
+    blend_step("compute", list_of(atoms, ntypes_), own_.table, near, weight, atoms.centers, sums);
+    for (int64_t i = 0; i < atoms.centers; ++i) sums.energy[i] += bias(atoms.types[i]);
   }
 
  private:
@@ -164,7 +160,6 @@ class TablePart : public Part {
 
   const TableData own_;
   const int ntypes_;
-  std::vector<double> other_;
 };
 
 template <class T>
@@ -253,13 +248,10 @@ class ComposedModel : public CpuBase {
     add(1, answer_);
     judge(atoms, *parts_[0], answer_.within, answer_.nearest, output);
     judge(atoms, *table_, within, closest, output);
-    for (int64_t i = 0; i < atoms.centers; ++i) energy_[i] = (1 - near[i]) * answer_.energy[i];
-    if (!any) return;
-    table_->blend(atoms, table.data(), answer_.energy.data(), &whole_.near, of_atoms_, of_table_);
-    add(1, of_table_);
-    // A table's NaN is of atoms that are too near, and those alone have it.
-    for (int64_t i = 0; i < atoms.centers; ++i)
-      if (near[i] != 0) energy_[i] += near[i] * of_table_.energy[i];
+    energy_ = answer_.energy;
+    if (any)
+      table_->blend(atoms, table.data(), whole_.near,
+                    {energy_.data(), forces_.data(), virial_, of_atoms_ ? atom_virial_.data() : nullptr});
   }
 
   // What there is to say of a part's neighbours.
@@ -303,7 +295,7 @@ class ComposedModel : public CpuBase {
   TablePart* table_ = nullptr;  // of a blend
 
   // Of the last call: memory.
-  Answer answer_, of_table_;
+  Answer answer_;
   std::vector<double> energy_, forces_, atom_virial_;
   std::vector<double> counted_;  // 1 for atoms of types that have an energy, 0 for the others
   double virial_[9] = {}, nearest_ = 0;

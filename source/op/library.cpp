@@ -259,7 +259,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor weight, Tensor scale, Tensor shift, float[] cutoff, float[] cutoff_smooth, "
       "float[] protection, float[] s_max, int[] width, int[] axis, int[] gated, int[] neurons, "
       "int[] residual, int activation, float threshold, Tensor near_mask, float near_cutoff, float decay, "
-      "float low, float high, bool atom_virial) "
+      "float low, float high, Tensor table_mask, Tensor coefficients, float table_first, float table_step, "
+      "float table_cutoff, bool atom_virial) "
       "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
       "Tensor grad_extra, Tensor atom_virial, Tensor near_weight)");
 

@@ -21,13 +21,17 @@ struct CpuCall : Op {
     Tensor within = zeros({first.atoms, in.count(), first.ntypes}, ScalarType::Int);
     Tensor of_atoms = empty({atom_virial ? first.atoms : 0, 3, 3}, ScalarType::Double);
     Tensor grad_extra = zeros({first.atoms, in.extra()}, first.dtype);  // of virtual atoms, too
-    Tensor near_weight = zeros({in.near ? first.atoms : 0}, ScalarType::Double);
+    Tensor near_weight = zeros({in.blend ? first.atoms : 0}, ScalarType::Double);
     dispatch_float(*this, first.dtype, [&](auto zero) {
       using T = decltype(zero);
       StepResults<T> results = answer.results<T>();
       if (atom_virial) results.atom_virial = of_atoms.mutable_data_ptr<double>();
       step<T>(in, places.data(), results, within.mutable_data_ptr<int32_t>(),
               grad_extra.mutable_data_ptr<T>(), near_weight.mutable_data_ptr<double>());
+      if (in.blend)
+        blend_step(*this, list_args(first), in.blend->table.args(), in.blend->near.args(),
+                   near_weight.const_data_ptr<double>(), first.atoms,
+                   {results.energy, results.forces, results.virial, results.atom_virial});
     });
     return {answer.energy,  answer.forces, answer.virial, within,
             answer.nearest, grad_extra,    of_atoms,      near_weight};
@@ -45,7 +49,8 @@ struct CpuCall : Op {
     const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
     HybridArgs<T> args{parts.data(), static_cast<int>(in.count()), in.widest(), in.net, weight};
     const ListArgs list = list_args(in.first());
-    if (in.near) args.look = {&list, &*in.near, surely_far(*in.near)};
+    const NearArgs near = in.blend ? in.blend->near.args() : NearArgs{};
+    if (in.blend) args.look = {&list, &near, surely_far(near)};
     hybrid_step(*this, args, in.nets.const_data_ptr<T>(), results, within, grad_extra,
                 static_cast<OtherInputs<T>*>(nullptr), near_weight);
   }

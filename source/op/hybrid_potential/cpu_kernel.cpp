@@ -1,3 +1,4 @@
+#include "pair_table/cpu_kernel.h"
 #include "gemm/inference.h"
 #include "hybrid_potential/hybrid_potential.h"
 #include "spline_potential/atoms.h"

@@ -1,6 +1,7 @@
 #include "common/cuda.h"
 #include "hybrid_potential/gpu_loops.h"
 #include "hybrid_potential/inputs.h"
+#include "pair_table/gpu_loops.h"
 
 namespace mdops {
 
@@ -41,15 +42,48 @@ class GpuCall : public CudaOp {
     check_packed(*this, in.nets, hybrid_packed_size(p.net.net));
     const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
     HybridOut out{weight, grad_extra.mutable_data_ptr<float>(), within.mutable_data_ptr<int32_t>(), {}};
-    Tensor near_weight = empty(*this, {in.near ? n : 0}, ScalarType::Double);
-    if (in.near)
-      out.near = {list_args(first), *in.near, surely_far(*in.near), near_weight.mutable_data_ptr<double>()};
+    Tensor near_weight = empty(*this, {in.blend ? n : 0}, ScalarType::Double);
+    if (in.blend) {
+      const NearArgs near = in.blend->near.args();
+      out.near = {list_args(first), near, surely_far(near), near_weight.mutable_data_ptr<double>()};
+    }
     Tensor memory = empty(*this, {hybrid_bytes(*this, parts, in.widest(), out)}, ScalarType::Byte);
     run_hybrid(*this, parts, in.widest(), out, memory.mutable_data_ptr());
+    if (in.blend && n) blend(in, near_weight, energy, forces, virial, of_atoms);
     return {energy, forces, virial, within, nearest, grad_extra, of_atoms, near_weight};
   }
 
  private:
+  // From the sums with the weights 1 - c the blend's.
+  void blend(const HybridInputs& in, const Tensor& c, Tensor& energy, Tensor& forces, Tensor& virial,
+             Tensor& of_atoms) const {
+    const PotentialInputs& first = in.first();
+    const Tensor other[] = {energy, forces, virial, of_atoms};
+    energy = like(energy), forces = like(forces), virial = like(virial), of_atoms = like(of_atoms);
+    // The net has reported of the neighbours.
+    Tensor nearest = like(energy), within = empty(*this, {first.atoms, first.ntypes}, ScalarType::Int);
+    const bool asks_atoms = of_atoms.numel() > 0;
+    const GpuTableResults out{
+        energy.mutable_data_ptr<double>(),  forces.mutable_data_ptr<double>(),
+        virial.mutable_data_ptr<double>(),  asks_atoms ? of_atoms.mutable_data_ptr<double>() : nullptr,
+        nearest.mutable_data_ptr<double>(), within.mutable_data_ptr<int32_t>()};
+    const GpuTableTask task{c.const_data_ptr<double>(),
+                            other[0].const_data_ptr<double>(),
+                            true,
+                            in.blend->near.args(),
+                            {other[1].const_data_ptr<double>(), other[2].const_data_ptr<double>(),
+                             asks_atoms ? other[3].const_data_ptr<double>() : nullptr}};
+    const ListArgs list = list_args(first);
+    Tensor memory = empty(*this, {table_bytes(list, asks_atoms)}, ScalarType::Byte);
+    run_table(*this, list, in.blend->table.args(), task, out, memory.mutable_data_ptr());
+  }
+
+  Tensor like(const Tensor& x) const {
+    std::vector<int64_t> sizes;
+    for (int64_t k = 0; k < x.dim(); ++k) sizes.push_back(x.size(k));
+    return empty(*this, sizes, ScalarType::Double);
+  }
+
   StepArgs arguments(const HybridInputs& in, int64_t k) const {
     const PotentialInputs& part = in.parts[k];
     int32_of("positions", part.atoms), int32_of("cell", part.systems);

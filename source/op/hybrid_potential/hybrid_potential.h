@@ -16,7 +16,6 @@ constexpr int kMostParts = 32;
 
 struct ListArgs;
 struct NearArgs;
-double atom_weight(const ListArgs& list, const NearArgs& near, int64_t i);  // pair_table/cpu_loops.h
 
 // Of which neighbours c is, and from which nearest distance on it is 0.
 struct NearLook {

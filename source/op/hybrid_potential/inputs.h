@@ -13,13 +13,19 @@ using Tensors = std::vector<Tensor>;
 using Numbers = std::vector<double>;
 using Integers = std::vector<int64_t>;
 
+// Of a blend with a pair table.
+struct TableBlend {
+  NearInputs near;
+  TableInputs table;
+};
+
 // The lists have an entry a part.
 struct HybridInputs {
   std::vector<PotentialInputs> parts;
   Tensors absent;  // (N, ntypes), or of no rows: the places say it
-  Tensor nets, weight, near_mask;
-  std::optional<NearArgs> near;  // of a blend with a pair table
-  NetShape net{};                // `features`: the rows of all parts
+  Tensor nets, weight;
+  std::optional<TableBlend> blend;
+  NetShape net{};  // `features`: the rows of all parts
 
   const PotentialInputs& first() const { return parts[0]; }
   int64_t count() const { return static_cast<int64_t>(parts.size()); }
@@ -43,7 +49,8 @@ inline HybridInputs read_hybrid(
     const Numbers& cutoff, const Numbers& cutoff_smooth, const Numbers& protection, const Numbers& s_max,
     const Integers& width, const Integers& axis, const Integers& gated, const Integers& neurons,
     const Integers& residual, int64_t activation, double threshold, const Tensor& near_mask,
-    double near_cutoff, double decay, double low, double high) {
+    double near_cutoff, double decay, double low, double high, const Tensor& table_mask,
+    const Tensor& coefficients, double table_first, double table_step, double table_cutoff) {
   HybridInputs in;
   const size_t count = tables.size();
   if (count < 1 || count > kMostParts)
@@ -85,14 +92,19 @@ inline HybridInputs read_hybrid(
   if (net_count != 1 && net_count != ntypes)
     fail(op, "argument `nets` has " + std::to_string(net_count) + " nets, expected 1 for all types, or " +
                  std::to_string(ntypes));
-  if (input(op, "near_mask", near_mask, ScalarType::Bool, {near_mask.size(0) ? ntypes : 0, kAny}).size(0)) {
+  const bool blends = near_mask.size(0) > 0;
+  const int64_t of = blends ? ntypes : 0;
+  input(op, "near_mask", near_mask, ScalarType::Bool, {of, kAny});
+  input(op, "table_mask", table_mask, ScalarType::Bool, {of, kAny});
+  input(op, "coefficients", coefficients, ScalarType::Double, {of, kAny, kAny, 4});
+  if (blends) {
     const NearInputs near(op, near_mask, ntypes, near_cutoff, decay, low, high);
     const double widest = in.parts[in.widest()].cutoff;
     if (near.high > widest)
       fail(op, "argument `high` is " + std::to_string(near.high) + " A, expected at most the cutoff, " +
                    std::to_string(widest));
-    in.near_mask = near.pair_mask;
-    in.near = near.args();
+    if (weight.size(0)) fail(op, "argument `weight` is given for a blend, which makes the weights");
+    in.blend = {near, {op, table_mask, coefficients, ntypes, table_first, table_step, table_cutoff}};
   }
   in.weight = input(op, "weight", weight, ScalarType::Double, {weight.size(0) ? n : 0});
   const Tensor factor = input(op, "scale", scale, ScalarType::Double, {net_count});
@@ -156,12 +168,15 @@ HybridOutputs hybrid_potential(const Tensor& positions, const Tensor& cell, cons
                                Numbers cutoff_smooth, Numbers protection, Numbers s_max, Integers width,
                                Integers axis, Integers gated, Integers neurons, Integers residual,
                                int64_t activation, double threshold, const Tensor& near_mask,
-                               double near_cutoff, double decay, double low, double high, bool atom_virial) {
+                               double near_cutoff, double decay, double low, double high,
+                               const Tensor& table_mask, const Tensor& coefficients, double table_first,
+                               double table_step, double table_cutoff, bool atom_virial) {
   const Call op(positions);
   return op.run(read_hybrid(op, positions, cell, batch, types, neighbors, images, counts, mean, std,
                             pair_mask, zeroed, sel, padding, absent, tables, nets, extra, weight, scale,
                             shift, cutoff, cutoff_smooth, protection, s_max, width, axis, gated, neurons,
-                            residual, activation, threshold, near_mask, near_cutoff, decay, low, high),
+                            residual, activation, threshold, near_mask, near_cutoff, decay, low, high,
+                            table_mask, coefficients, table_first, table_step, table_cutoff),
                 atom_virial);
 }
 

@@ -3,7 +3,6 @@
 
 #include "pair_table/cpu_loops.h"
 #include "pair_table/inputs.h"
-#include "spline_potential/cpu_loops.h"
 
 namespace mdops {
 
@@ -24,17 +23,15 @@ std::tuple<Tensor, Tensor, Tensor> near_weight(const Tensor& positions, const Te
   return {weight, within, nearest};
 }
 
-// The blend's energies and sums from the table's, which are there.
-void add_other(const BlendInputs& blend, double* energy, double* forces, double* virial, double* of_atoms) {
-  const double *weight = blend.weights(), *other = blend.other.const_data_ptr<double>();
-  for (int64_t i = 0; i < blend.other.numel(); ++i)
-    energy[i] = weight[i] == 0 ? other[i] : (1 - weight[i]) * other[i] + weight[i] * energy[i];
-  const auto add = [](const Tensor& from, double* to) {
-    const double* x = from.const_data_ptr<double>();
-    for (int64_t k = 0; k < from.numel(); ++k) to[k] += x[k];
+// The blend's answers, from the other model's.
+void blend_with(const Op& op, const ListArgs& list, const TableArgs& table, const NearArgs& near,
+                const BlendInputs& other, const BlendedSums& sums) {
+  const auto copy = [](const Tensor& from, double* to) {
+    std::copy_n(from.const_data_ptr<double>(), from.numel(), to);
   };
-  add(blend.forces, forces), add(blend.virial, virial);
-  if (of_atoms) add(blend.of_atoms, of_atoms);
+  copy(other.other, sums.energy), copy(other.forces, sums.forces), copy(other.virial, sums.virial);
+  if (sums.atom_virial) copy(other.of_atoms, sums.atom_virial);
+  blend_step(op, list, table, near, other.weights(), list.atoms, sums);
 }
 
 using TableOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
@@ -64,11 +61,13 @@ TableOutputs pair_table(const Tensor& positions, const Tensor& cell, const Tenso
                                     forces.mutable_data_ptr<double>(),
                                     virial.mutable_data_ptr<double>(),
                                     atom_virial ? of_atoms.mutable_data_ptr<double>() : nullptr};
-  const NearArgs of_weights = near.args();
-  const TableTask task{blend.weights(), blend.blends() ? blend.other.const_data_ptr<double>() : nullptr,
-                       blend.blends() ? &of_weights : nullptr};
-  table_step(op, in.args(), table.args(), task, results);
-  if (blend.blends()) add_other(blend, results.energy, results.forces, results.virial, results.atom_virial);
+  if (!blend.blends()) {
+    table_step(op, in.args(), table.args(), blend.weights(), results);
+  } else {
+    std::fill_n(results.nearest, in.atoms, cutoff);
+    blend_with(op, in.args(), table.args(), near.args(), blend,
+               {results.energy, results.forces, results.virial, results.atom_virial});
+  }
   return {energy, forces, virial, within, nearest, of_atoms};
 }
 
