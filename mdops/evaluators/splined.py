@@ -244,12 +244,15 @@ class SplineSum:
                 of_type = moments.transpose(1, 2) @ table[c].flatten(0, 1)
                 t = torch.where((types == c)[:, None, None], of_type, t)
             return t / d.slots
+        columns = moments.transpose(1, 2)
         for c in range(self.ntypes):
             if known is None:
                 index = torch.nonzero(types == c)[:, 0]
             else:
                 index = known[self.kinds.numbers[c]]
-            t = t.index_copy(0, index, moments[index].transpose(1, 2) @ table[c].flatten(0, 1))
+            # One product of matrices, not one an atom.
+            of_type = columns.index_select(0, index).flatten(0, 1) @ table[c].flatten(0, 1)
+            t = t.index_copy(0, index, of_type.unflatten(0, (-1, columns.shape[1])))
         return t / d.slots
 
 
