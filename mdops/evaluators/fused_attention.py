@@ -27,7 +27,8 @@ class FusedAttention(Evaluator):
     Other parts of a hybrid go by spline moments, or by their own operations.
 
     Atoms are taken in runs, each from its neighbours to the gradient of its energy: what is kept for the gradient is
-    one run's, which stays in a CPU's cache.
+    one run's, which stays in a CPU's cache. Sums without layers keep little: they are made for all atoms before, and
+    get their gradient after, the runs.
 
     As its base; atoms may have weights, too: `weight` (N,), float64, for forces and virials of the sum of the weighted
     energies. The energies that are given have none.
@@ -43,7 +44,7 @@ class FusedAttention(Evaluator):
         model: Any = potential.model
         self._model, self.others = model, OtherParts(potential, _others(potential))
         self._models = SplineModels(potential) if sums_of(model) else None
-        self._tables: dict[SplineHybrid, dict[SplineSum, torch.Tensor]] = {}
+        self._splines: dict[tuple[int, ...] | None, _Splines] = {}
         self._alone = self.others.sums_alone()
         captures = model.captures if self._alone else self._asks_nothing()
         self.captures = potential.device.type == "cuda" and captures
@@ -95,7 +96,7 @@ class FusedAttention(Evaluator):
             return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial, weight=weight)
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
-        splines = None if self._models is None else self._models.of(self._models.types(system))
+        sums = None if self._models is None else _Sums(self._splines_of(system), near)
         slices = self.others.runs(near)
         for run in slices:
             part = near if len(slices) == 1 else near.of_atoms(run)
@@ -103,16 +104,28 @@ class FusedAttention(Evaluator):
             with torch.enable_grad(), input_gradient_alone():
                 d = part.displacements.detach().requires_grad_()
                 known = rows if len(slices) == 1 else None
-                features = self._features(part.with_pairs(d), types, known, splines)
+                features = self._features(part.with_pairs(d), types, known, sums, run)
                 energy = self._model.fitting(features, part, fparam, own)["energy"]
                 counted = torch.where(self._counted(part), energy, 0.0)
                 summed = counted if weight is None else counted * weight[run]
-                (gradient,) = torch.autograd.grad(summed.sum(), d, materialize_grads=True)
+                leaves = d, *(() if sums is None else sums.leaves)
+                gradient, *of_sums = torch.autograd.grad(summed.sum(), leaves, materialize_grads=True)
             parts.append(self._model.finish({"energy": energy.detach()}, part.types))
             gradients.append(gradient)
+            if sums is not None:
+                sums.gradients.append(of_sums)
         answers = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+        if sums is not None:
+            gradient = gradient + sums.gradient()
         return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
+
+    def _splines_of(self, system: System) -> "_Splines":
+        assert self._models is not None
+        types = self._models.types(system)
+        if types not in self._splines:
+            self._splines[types] = _Splines(self._models.of(types))
+        return self._splines[types]
 
     def _asks_nothing(self) -> bool:
         """Whether a step of a hybrid never waits for a GPU."""
@@ -135,28 +148,70 @@ class FusedAttention(Evaluator):
         near: Neighborhood,
         types: tuple[int, ...] | None,
         rows: NeighborRows | None,
-        splines: SplineHybrid | None,
+        sums: "_Sums | None",
+        run: slice,
     ) -> torch.Tensor:
-        """(N, width) of the descriptor, differentiable in the pair vectors."""
-        if splines is None:
+        """(N, width) of the descriptor, differentiable in the pair vectors and the leaves of `sums`."""
+        if sums is None:
             found = [self.others.of(part, near, types, rows) for part in self.others.parts]
             return found[0] if len(found) == 1 else torch.cat(found, 1)
-        tables = self._tables.get(splines)
-        if tables is None:
-            tables = self._tables[splines] = {part: part.fixed_table() for part in splines.sums}
-        found = []
-        for part in splines.members:
-            if isinstance(part, SplineSum):
-                moments, _ = part.moments(near, splines.absent(part, near))
-                t = part.t(moments, tables[part], near.system)
-                found.append(part.descriptor.contract(t, near).values)
-            else:
-                found.append(self.others.of(part, near, types))
-        return torch.cat(found, 1)
+        own = iter(sums.of(run))
+        members = sums.splines.model.members
+        return torch.cat(
+            [
+                next(own) if isinstance(part, SplineSum) else self.others.of(part, near, types)
+                for part in members
+            ],
+            1,
+        )
 
     def _counted(self, near: Neighborhood) -> torch.Tensor:
         """(N,) bool: atoms that have an energy."""
         return self._model.has_energy[near.centers] & (near.types >= 0)
+
+
+class _Splines:
+    """A hybrid's splines for some types, with the tables of its sums."""
+
+    def __init__(self, model: SplineHybrid) -> None:
+        self.model = model
+        self.tables = [part.fixed_table() for part in model.sums]
+
+    def features(self, near: Neighborhood) -> list[torch.Tensor]:
+        """(N, width) of each sum, differentiable in the pair vectors."""
+        found = []
+        for part, table in zip(self.model.sums, self.tables, strict=True):
+            moments, _ = part.moments(near, self.model.absent(part, near))
+            t = part.t(moments, table, near.system)
+            found.append(part.descriptor.contract(t, near).values)
+        return found
+
+
+class _Sums:
+    """The features of a step's sums, for all atoms at once, and the way back from their gradient in runs.
+
+    Attributes:
+        leaves: what a run takes of them; gradients: by these, of each run.
+    """
+
+    def __init__(self, splines: _Splines, near: Neighborhood) -> None:
+        self.splines = splines
+        self.leaves: list[torch.Tensor] = []
+        self.gradients: list[list[torch.Tensor]] = []
+        with torch.enable_grad(), input_gradient_alone():
+            self._pairs = near.displacements.detach().requires_grad_()
+            self._features = splines.features(near.with_pairs(self._pairs))
+
+    def of(self, run: slice) -> list[torch.Tensor]:
+        """Of some atoms: the leaves."""
+        self.leaves = [values.detach()[run].requires_grad_() for values in self._features]
+        return self.leaves
+
+    def gradient(self) -> torch.Tensor:
+        """By the pair vectors."""
+        grads = [torch.cat(of_runs) for of_runs in zip(*self.gradients, strict=True)]
+        (found,) = torch.autograd.grad(self._features, self._pairs, grads)
+        return found
 
 
 def _others(potential: "Potential") -> list[Descriptor]:
