@@ -4,7 +4,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -612,19 +612,13 @@ class Potential(nn.Module):
         if nearest < self.model.shortest:
             self._refuse_short(system, neighbors)
         if self.overflow != "extend":
-            for k, (within, spec) in enumerate(zip(report.within, self.neighbors, strict=True)):
+            for within, spec in zip(report.within, self.neighbors, strict=True):
                 if spec.sel is None:
                     continue
-                places = (
-                    spec.sel,
-                    within.device,
-                )  # kept on the device: a copy there takes as long as a kernel
-                limits = self._same(f"sel {k}", places, partial(torch.tensor, spec.sel, device=within.device))
-                too_many = within > limits
-                if bool(too_many.any()):
+                if any(n > places for n, places in zip(within.amax(0).tolist(), spec.sel, strict=True)):
                     if self.overflow == "truncate":
                         return True
-                    self._refuse_overflow(within, too_many, spec)
+                    self._refuse_overflow(within, spec)
         if nearest < r_min:
             warn_extrapolated(r_min, _TRAINING_ADVICE if self.training else _LOADING_ADVICE)
         return False
@@ -649,8 +643,9 @@ class Potential(nn.Module):
                 f"({len(pairs.unique())} atoms are)"
             )
 
-    def _refuse_overflow(self, within: torch.Tensor, too_many: torch.Tensor, spec: NeighborSpec) -> None:
+    def _refuse_overflow(self, within: torch.Tensor, spec: NeighborSpec) -> None:
         assert spec.sel is not None
+        too_many = within > torch.tensor(spec.sel, device=within.device)
         atom, kind = torch.nonzero(too_many)[0].tolist()
         of_type = "" if spec.mixed else f" of type {self.type_map[kind]}"
         places = sum(spec.sel) if spec.mixed else spec.sel[kind]

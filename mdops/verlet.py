@@ -80,7 +80,10 @@ class VerletList:
         if positions.numel() == 0:
             return True
         moved2 = (positions - old_positions).square_().sum(1).max()
-        same, moved2_now = torch.stack([(cell == old_cell).all().double(), moved2]).tolist()
+        if positions.is_cuda:  # one wait for both
+            same, moved2_now = torch.stack([(cell == old_cell).all().double(), moved2]).tolist()
+        else:
+            same, moved2_now = torch.equal(cell, old_cell), float(moved2)
         shrunk = 1.0
         if not same:
             if not bool(pbc.all()) or not bool(torch.isfinite(cell).all()):

@@ -103,7 +103,7 @@ class FusedParts(Evaluator):
             )
         s = tables.splines
         others = (
-            None if tables.sums_alone else _Others(tables, self._others, system, neighbors, self.potential)
+            None if tables.is_whole else _Others(tables, self._others, system, neighbors, self.potential)
         )
         if others is not None and self._in_runs is not None and len(others.runs) > 1:
             return self._in_runs(
@@ -222,12 +222,12 @@ class _Tables:
     Attributes:
         norms: mean to sel; model: tables and nets; output: scale and shift; scalars: cutoff to threshold; blend:
             near_mask to table_cutoff; no_absent, no_weight: where nothing is given.
-        sums_alone: whether the op does the whole step.
+        is_whole: whether the op does the whole step.
     """
 
     def __init__(self, splines: SplineHybrid, potential: "Potential", blend: tuple[Any, ...] | None) -> None:
         self.splines, sums = splines, splines.sums
-        self.sums_alone = splines.counts_none and not splines.others
+        self.is_whole = splines.counts_none and not splines.others
         shapes = [part.descriptor.channels for part in sums], [part.descriptor.axis_neuron for part in sums]
         with torch.no_grad():
             tables = [fused.model_table(part, part.fixed_table()).contiguous() for part in sums]
