@@ -32,7 +32,7 @@ class Tabulated(Evaluator):
 
     Attributes:
         tensors, scalars: the op's arguments pair_mask and coefficients, and first to cutoff.
-        has_bias: whether energies have something of each type beside.
+        bias: (ntypes,) float64, what energies have of each type beside.
     """
 
     name = "pair table"
@@ -45,10 +45,10 @@ class Tabulated(Evaluator):
         self.captures = potential.device.type == "cuda"
         model: Any = potential.model
         self._model, no_pairs = model, _no_pairs(model)
-        mask = no_pairs if model.absent_pairs is None else model.absent_pairs
-        self._bias = OfAtoms(torch.where(model.has_energy, model.out_bias.double(), 0.0))
+        mask = _masked_pairs(model)
+        self.bias = torch.where(model.has_energy, model.out_bias.double(), 0.0)
+        self._bias = OfAtoms(self.bias)
         # A type without energy has no pairs as a centre.
-        self.has_bias = self._bias.counts
         self.tensors = mask, model.coefficients.double() * model.has_energy[:, None, None, None]
         self.scalars = model.first, model.step, model.options.rcut
         self._nothing, self._no_virials = (self.tensors[1].new_empty(shape) for shape in ((0,), (0, 3, 3)))
@@ -86,7 +86,7 @@ class Tabulated(Evaluator):
         if other is not None:
             of_atoms = other.get("atom_virial", self._no_virials)
             sums = other["atom_energy"], other["forces"], other["virial"], of_atoms
-        bias = self._bias(system.types) if self.has_bias else None
+        bias = self._bias(system.types) if self._bias.counts else None
         mask, *scalars = self._near if near is None else near
         energy, forces, virial, within, nearest, of_atoms = pair_table(
             *(system.positions, system.cell, system.batch, system.types),
@@ -145,8 +145,7 @@ class Blended(Evaluator):
     def _set_blend(self, model: Any) -> None:
         """What makes the weights, and what of that the net's op does."""
         o, net, table = model.options, model.models[0], self._evaluators[1]
-        no_pairs = _no_pairs(model)
-        mask = no_pairs if model.absent_pairs is None else model.absent_pairs
+        mask = _masked_pairs(model)
         self._near = mask, model.near_part[0].cutoff, o.smin_alpha, o.sw_rmin, o.sw_rmax
         reach, specs = model.models[1].cutoff, self._parts[0].neighbors
         # Then what the net says of its neighbours is true of the table's, too.
@@ -156,14 +155,19 @@ class Blended(Evaluator):
         self._in_one = (
             isinstance(self._evaluators[0], FusedParts)
             and self._all_have_energy
-            and not table.has_bias
             and o.sw_rmax <= max(d.cutoff for _, d, _ in sums_of(net))
         )
         if self._in_one:
-            own = [mask, *(_of_whole(x, model.names_1) for x in table.tensors)]
-            near, *tensors = (_of_part(x, model.names_0, net.ntypes) for x in own)
+            pairs = [mask, *(_of_whole(x, model.names_1) for x in table.tensors)]
+            near, *tensors = (_of_part(x, model.names_0, net.ntypes) for x in pairs)
             blend = near, *self._near[1:], *tensors, *table.scalars
-            self._evaluators[0] = FusedParts(self._parts[0], blend)
+            # (1 - c) e + c (t + b) is (1 - c) (e - b) + c t, and b.
+            offset = table.bias if model.names_1 is None else table.bias[model.names_1]
+            self._offset = OfAtoms(offset)
+            own = offset
+            if model.names_0 is not None:
+                own = offset.new_zeros(net.ntypes).index_copy(0, model.names_0, offset)
+            self._evaluators[0] = FusedParts(self._parts[0], blend, own)
 
     @cached_property
     def _alone(self) -> Any:
@@ -246,6 +250,8 @@ class Blended(Evaluator):
         if in_one or _nowhere(near):
             by = None if in_one else self._alone
             net, net_report = self._part(0, system, neighbors, parameters, silent, atom_virial, by=by)
+            if in_one and self._offset.counts:
+                net["atom_energy"] = net["atom_energy"] + self._offset(system.types)
             return net, reports(net_report)
         far = 1 - near if silent is None else (1 - near) * silent
         net, net_report = self._part(0, system, neighbors, parameters, far, atom_virial)
@@ -337,6 +343,11 @@ class SplinedBlend(Autograd):
 def _no_pairs(model: AtomicModel) -> torch.Tensor:
     n = len(model.type_map)
     return torch.zeros(n, n, dtype=torch.bool, device=model.out_bias.device)
+
+
+def _masked_pairs(model: AtomicModel) -> torch.Tensor:
+    """(n, n) bool: pairs of types that a model leaves out."""
+    return _no_pairs(model) if model.absent_pairs is None else model.absent_pairs
 
 
 def _nowhere(near: torch.Tensor) -> bool:

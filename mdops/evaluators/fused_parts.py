@@ -39,7 +39,8 @@ class FusedParts(Evaluator):
     weighted energies. The energies that are given have none.
 
     Of a blend with a pair table it is told `blend`, the arguments near_mask to table_cutoff of the op, for its own
-    types. Then answers are the blend's, of systems that it `covers`, and atoms have no other weights.
+    types. Then answers are the blend's, of systems that it `covers`, and atoms have no other weights. `offset`
+    (ntypes,), float64, is what the net's energies are lowered by.
     """
 
     name = "fused parts"
@@ -47,9 +48,14 @@ class FusedParts(Evaluator):
     cost = "separate ops take about four times as long"
     packs_weights = True
 
-    def __init__(self, potential: "Potential", blend: tuple[Any, ...] | None = None) -> None:
+    def __init__(
+        self,
+        potential: "Potential",
+        blend: tuple[Any, ...] | None = None,
+        offset: torch.Tensor | None = None,
+    ) -> None:
         super().__init__(potential)
-        self._blend = blend
+        self._blend, self._offset = blend, offset
         self.r_min = potential.r_min or 0.0
         self._models = SplineModels(potential)
         splines = spline_hybrid(potential)
@@ -102,9 +108,7 @@ class FusedParts(Evaluator):
                 system, neighbors, fparam, aparam, check=check, weight=weight, atom_virial=atom_virial
             )
         s = tables.splines
-        others = (
-            None if tables.is_whole else _Others(tables, self._others, system, neighbors, self.potential)
-        )
+        others = None if tables.is_whole else _Others(tables, self._others, system, neighbors, self.potential)
         if others is not None and self._in_runs is not None and len(others.runs) > 1:
             return self._in_runs(
                 system, neighbors, fparam, aparam, check=check, weight=weight, atom_virial=atom_virial
@@ -159,7 +163,9 @@ class FusedParts(Evaluator):
         problem = _refusal(self.potential, splines)
         if problem is not None:
             warnings.warn(f"a step is made of separate ops, for {problem}: {self.cost}", stacklevel=2)
-        self._tables[types] = found = None if problem else _Tables(splines, self.potential, self._blend)
+        self._tables[types] = found = (
+            None if problem else _Tables(splines, self.potential, self._blend, self._offset)
+        )
         # What a CUDA graph reads has to stay.
         if self.potential.device.type == "cpu" and len(self._tables) > _KEPT:
             self._tables.popitem(last=False)
@@ -225,7 +231,13 @@ class _Tables:
         is_whole: whether the op does the whole step.
     """
 
-    def __init__(self, splines: SplineHybrid, potential: "Potential", blend: tuple[Any, ...] | None) -> None:
+    def __init__(
+        self,
+        splines: SplineHybrid,
+        potential: "Potential",
+        blend: tuple[Any, ...] | None,
+        offset: torch.Tensor | None,
+    ) -> None:
         self.splines, sums = splines, splines.sums
         self.is_whole = splines.counts_none and not splines.others
         shapes = [part.descriptor.channels for part in sums], [part.descriptor.axis_neuron for part in sums]
@@ -236,7 +248,8 @@ class _Tables:
                 filled = [fused.filled_in(fused.cast(layer, potential.dtype)) for layer in layers]
                 weights, biases, timesteps = (list(column) for column in zip(*filled, strict=True))
                 nets.append(hybrid_potential_pack(weights, biases, timesteps, *shapes))
-            self.output = fused.scale_and_shift(splines)
+            scale, shift = fused.scale_and_shift(splines)
+            self.output = scale, shift if offset is None else shift - offset[splines.kinds.index]
         columns = zip(*(fused.norms(part) for part in sums), strict=True)
         self.norms = tuple([x.contiguous() for x in column] for column in columns)
         self.model = tables, torch.stack(nets)

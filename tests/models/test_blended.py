@@ -27,7 +27,7 @@ from reference_cases import SHARED, references, relative_error
 import mdops
 from mdops import Potential
 from mdops.errors import InputError
-from mdops.evaluators import Autograd
+from mdops.evaluators import Autograd, blended
 from mdops.evaluators.blended import Blended, SplinedBlend, Tabulated
 from mdops.md import Physics
 from mdops.md.engine import Engine
@@ -77,8 +77,8 @@ def table_file(tmp_path_factory):
 SWITCH = {"smin_alpha": 0.15, "sw_rmin": 2.2, "sw_rmax": 3.1}  # so that atoms of the alloy are between
 
 
-def zbl(descriptor, table_file, model=None, table=None, types=("Cu", "Al"), **keys):
-    net = model_of(descriptor, **keys)
+def zbl(descriptor, table_file, model=None, table=None, types=("Cu", "Al"), net_types=("Cu", "Al"), **keys):
+    net = model_of(descriptor, net_types, **keys)
     section = PairTableOptions(
         type_map=list(types), tab_file=str(table_file), rcut=3.9, sel=200, **(table or {})
     )
@@ -146,6 +146,25 @@ def potential_of(model, *, spline=True, dtype=torch.float64, overflow="extend"):
     if spline:
         potential.use_spline()
     return potential
+
+
+@pytest.mark.filterwarnings("ignore:.*table.txt")
+@pytest.mark.parametrize("net", [{**D, "rcut": 3.9}, hybrid(D, V)])
+@pytest.mark.parametrize("elements", [("Cu", "Al"), ("X", "Al", "Cu")])
+def test_a_blend_is_one_op(net, elements, table_file, monkeypatch):
+    """With a table that has energies of the types beside, and a net that has the types in an order of its own."""
+    exact = potential_of(zbl(net, table_file, net_types=elements), spline=False)
+    splined = potential_of(copy.deepcopy(exact.model))
+    monkeypatch.setattr(blended, "pair_table", None)
+    if net["type"] != "hybrid":  # whose report of the neighbours the table's is
+        monkeypatch.setattr(blended, "near_weight", None)
+    for system in systems_of(splined):
+        pairs = splined.neighbor_list(system)
+        with torch.no_grad():
+            wanted, expected = Autograd(exact)(system, pairs, atom_virial=True)
+        found, report = splined.evaluator()(system, pairs, atom_virial=True)
+        assert_close(found, wanted, SPLINES, found.keys())
+        assert all(torch.equal(a, b) for a, b in zip(report.within, expected.within, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:.*table.txt")
