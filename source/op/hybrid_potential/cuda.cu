@@ -1,7 +1,6 @@
-#include "common/cuda.h"
 #include "hybrid_potential/gpu_loops.h"
 #include "hybrid_potential/inputs.h"
-#include "pair_table/gpu_loops.h"
+#include "pair_table/gpu_call.h"
 
 namespace mdops {
 
@@ -54,34 +53,15 @@ class GpuCall : public CudaOp {
   }
 
  private:
-  // From the sums with the weights 1 - c the blend's.
+  // From the sums with the weights 1 - c the blend's; of the neighbours the net has reported.
   void blend(const HybridInputs& in, const Tensor& c, Tensor& energy, Tensor& forces, Tensor& virial,
              Tensor& of_atoms) const {
-    const PotentialInputs& first = in.first();
-    const Tensor other[] = {energy, forces, virial, of_atoms};
-    energy = like(energy), forces = like(forces), virial = like(virial), of_atoms = like(of_atoms);
-    // The net has reported of the neighbours.
-    Tensor nearest = like(energy), within = empty(*this, {first.atoms, first.ntypes}, ScalarType::Int);
-    const bool asks_atoms = of_atoms.numel() > 0;
-    const GpuTableResults out{
-        energy.mutable_data_ptr<double>(),  forces.mutable_data_ptr<double>(),
-        virial.mutable_data_ptr<double>(),  asks_atoms ? of_atoms.mutable_data_ptr<double>() : nullptr,
-        nearest.mutable_data_ptr<double>(), within.mutable_data_ptr<int32_t>()};
-    const GpuTableTask task{c.const_data_ptr<double>(),
-                            other[0].const_data_ptr<double>(),
-                            true,
-                            in.blend->near.args(),
-                            {other[1].const_data_ptr<double>(), other[2].const_data_ptr<double>(),
-                             asks_atoms ? other[3].const_data_ptr<double>() : nullptr}};
-    const ListArgs list = list_args(first);
-    Tensor memory = empty(*this, {table_bytes(list, asks_atoms)}, ScalarType::Byte);
-    run_table(*this, list, in.blend->table.args(), task, out, memory.mutable_data_ptr());
-  }
-
-  Tensor like(const Tensor& x) const {
-    std::vector<int64_t> sizes;
-    for (int64_t k = 0; k < x.dim(); ++k) sizes.push_back(x.size(k));
-    return empty(*this, sizes, ScalarType::Double);
+    const ListArgs list = list_args(in.first());
+    GpuTable out(*this, list, of_atoms.size(0));
+    out.run(*this, list, in.blend->table.args(),
+            {c.const_data_ptr<double>(), energy.const_data_ptr<double>(), true, in.blend->near.args(),
+             other_sums(forces, virial, of_atoms)});
+    energy = out.energy, forces = out.forces, virial = out.virial, of_atoms = out.of_atoms;
   }
 
   StepArgs arguments(const HybridInputs& in, int64_t k) const {

@@ -1,7 +1,6 @@
 #include <tuple>
 
-#include "common/cuda.h"
-#include "pair_table/gpu_loops.h"
+#include "pair_table/gpu_call.h"
 #include "pair_table/inputs.h"
 
 namespace mdops {
@@ -39,25 +38,14 @@ TableOutputs pair_table(const Tensor& positions, const Tensor& cell, const Tenso
   const BlendInputs blend(op, weight, other, other_forces, other_virial, other_atom_virial, in.atoms,
                           in.systems, atom_virial);
   const NearInputs near(op, near_mask, in.ntypes, near_cutoff, decay, low, high);
-  const int64_t n = in.atoms;
-  Tensor energy = empty(op, {n}, ScalarType::Double), forces = empty(op, {n, 3}, ScalarType::Double);
-  Tensor virial = empty(op, {in.systems, 3, 3}, ScalarType::Double);
-  Tensor within = empty(op, {n, in.ntypes}, ScalarType::Int);
-  Tensor nearest = empty(op, {n}, ScalarType::Double);
-  Tensor of_atoms = empty(op, {atom_virial ? n : 0, 3, 3}, ScalarType::Double);
-  const GpuTableResults out{
-      energy.mutable_data_ptr<double>(),  forces.mutable_data_ptr<double>(),
-      virial.mutable_data_ptr<double>(),  atom_virial && n ? of_atoms.mutable_data_ptr<double>() : nullptr,
-      nearest.mutable_data_ptr<double>(), within.mutable_data_ptr<int32_t>()};
   GpuTableTask task{blend.weights(), nullptr, blend.blends(), near.args(), {}};
   if (blend.blends()) {
     task.other = blend.other.const_data_ptr<double>();
-    task.sums = {blend.forces.const_data_ptr<double>(), blend.virial.const_data_ptr<double>(),
-                 out.of_atoms ? blend.of_atoms.const_data_ptr<double>() : nullptr};
+    task.sums = other_sums(blend.forces, blend.virial, blend.of_atoms);
   }
-  Tensor memory = empty(op, {table_bytes(in.args(), out.of_atoms)}, ScalarType::Byte);
-  run_table(op, in.args(), table.args(), task, out, memory.mutable_data_ptr());
-  return {energy, forces, virial, within, nearest, of_atoms};
+  GpuTable out(op, in.args(), atom_virial);
+  out.run(op, in.args(), table.args(), task);
+  return {out.energy, out.forces, out.virial, out.within, out.nearest, out.of_atoms};
 }
 
 }  // namespace
