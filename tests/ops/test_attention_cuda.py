@@ -74,6 +74,26 @@ def test_wide_heads_on_every_chip(name, dtype, shared, monkeypatch):
     assert_near(got, first_results(double, double.reference), TOLERANCE[dtype, "float32"])
 
 
+@pytest.mark.parametrize("place", [0, 1], ids=["by 16 bytes", "by 2 bytes"])
+@pytest.mark.parametrize("scale", [0.2, -0.2, 0.0])
+@pytest.mark.parametrize(("width", "values"), [(40, 72), (64, 64), (128, 104), (36, 100)])
+def test_bfloat16_of_any_width_scale_and_place(width, values, scale, place):
+    """By warpgroups where rows are of whole pieces and the scale is above 0, else by warps."""
+    case = Case(RAGGED, 3, width, values, dtype=torch.bfloat16, device="cuda", absent=place == 1)
+    case.scale = scale
+
+    def moved(x):
+        room = x.new_empty(x.numel() + place)
+        return room[place:].view(x.shape).copy_(x).detach().requires_grad_()
+
+    case.q, case.k, case.v = case.leaves = [moved(x.detach()) for x in case.leaves]
+    double = case.as_double()
+    got = first_results(case, case.op)
+    want = first_results(double, double.reference)
+    for a, b in zip(got, want, strict=True):
+        assert (a.double() - b).norm() <= 5e-2 * b.norm() + 1e-6 * len(b)
+
+
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("power", [-15, -7, 0, 12, 15])
 def test_numbers_of_any_size(power, width):
@@ -101,9 +121,10 @@ def test_sequences_longer_than_said_give_nan():
     assert all(grads[n].isnan().all() for n in (0, 1, 2, 4))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_what_is_not_finite_spoils_its_row_of_queries_alone(value):
-    case = Case((50, 30), 1, 64, 64, dtype=torch.float32, device="cuda")
+def test_what_is_not_finite_spoils_its_row_of_queries_alone(value, dtype):
+    case = Case((50, 30), 1, 64, 64, dtype=dtype, device="cuda")
     before = case.op()[0].detach()
     with torch.no_grad():
         case.q[3, 0, 5] = value
@@ -113,9 +134,10 @@ def test_what_is_not_finite_spoils_its_row_of_queries_alone(value):
     torch.testing.assert_close(after[rest], before[rest], rtol=0, atol=2e-6)
 
 
-def test_nan_stays_in_its_sequence():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_nan_stays_in_its_sequence(dtype):
     for name in ("bare", "all"):
-        case = Case((50, 30), 1, 64, 64, dtype=torch.float32, device="cuda", **OPTIONS[name])
+        case = Case((50, 30), 1, 64, 64, dtype=dtype, device="cuda", **OPTIONS[name])
         for place, leaf in enumerate(case.leaves):
             before = leaf.detach().clone()
             with torch.no_grad():

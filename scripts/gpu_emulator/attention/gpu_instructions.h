@@ -73,6 +73,9 @@ void copy_to_shared(void* shared, const void* from, bool there) {
     std::memset(shared, 0, Bytes);
 }
 inline void wait_for_copies() {}
+inline void commit_copies() {}
+template <int Pending>
+void wait_for_copies() {}
 
 constexpr int kAlignment = 1024;
 inline char* aligned_memory() {
@@ -131,8 +134,8 @@ void add_products(float (&d)[Units][4], bool add, const A& a, const B& b) {
     }
 }
 
-template <bool Bfloat, bool Across>
-void multiply_group(float (&d)[4][4], uint64_t a, uint64_t b, bool add) {
+template <bool Bfloat, bool Across, int Units>
+void multiply_group(float (&d)[Units][4], uint64_t a, uint64_t b, bool add) {
   const int first = threadIdx.x / 32 % 4 * 16;
   const auto of = [](uint64_t matrix, int row, int k) {
     return Across ? number_in<Bfloat>(matrix, k, row) : number_in<Bfloat>(matrix, row, k);

@@ -20,6 +20,12 @@ class Gpu {
               const Args&... args) const {
     run([&] { kernel(static_cast<Parameters>(args)...); }, blocks, threads, shared);
   }
+  // One kernel after the other, all the same.
+  template <class... Parameters, class... Args>
+  void launch_early(void (*kernel)(Parameters...), int64_t blocks, int threads, int64_t shared,
+                    const Args&... args) const {
+    launch(kernel, blocks, threads, shared, args...);
+  }
   void clear(void* memory, int64_t bytes) const { std::memset(memory, 0, static_cast<size_t>(bytes)); }
   GpuLimits limits() const { return limits_; }
 

@@ -59,6 +59,16 @@ TensorArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, const Tensor&
   return p;
 }
 
+// Rows as the kernels of warpgroups read them in bfloat16, 16 bytes at once.
+AttentionInputs aligned_rows(AttentionInputs in) {
+  if (in.dtype == ScalarType::BFloat16) in.q = aligned(in.q), in.k = aligned(in.k), in.v = aligned(in.v);
+  return in;
+}
+AttentionSaved aligned_rows(AttentionSaved saved) {
+  saved.grad_out = aligned(saved.grad_out), saved.out = aligned(saved.out);
+  return saved;
+}
+
 // Of how many parts of 16 bits the tensor cores' products are.
 int parts_of(const AttentionInputs& in) {
   return in.matmul == Matmul::float32 || in.matmul == Matmul::bf16x3 ? 2 : 1;
@@ -77,8 +87,8 @@ std::tuple<Tensor, Tensor> ragged_attention(const Tensor& q, const Tensor& k, co
                                             double scale, double shift, int64_t max_length,
                                             const std::string& matmul) {
   const CudaOp op("ragged_attention", "q", q);
-  const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
-                           matmul);
+  const AttentionInputs in = aligned_rows(AttentionInputs(op, q, k, v, offsets, plan, bias, gate, switches,
+                                                          absent, scale, shift, max_length, matmul));
   Tensor out = empty(op, {in.rows, in.heads, in.value_width}, in.dtype);
   Tensor logsumexp = empty(op, {in.rows, in.heads}, in.sums);
   if (in.rows == 0) return {out, logsumexp};
@@ -147,9 +157,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_back
     const MaybeTensor& gate, const MaybeTensor& switches, const MaybeTensor& absent, double scale,
     double shift, int64_t max_length, const std::string& matmul) {
   const CudaOp op("ragged_attention_backward", "q", q);
-  const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
-                           matmul);
-  const AttentionSaved saved(op, in, grad_out, out, logsumexp);
+  const AttentionInputs in = aligned_rows(AttentionInputs(op, q, k, v, offsets, plan, bias, gate, switches,
+                                                          absent, scale, shift, max_length, matmul));
+  const AttentionSaved saved = aligned_rows(AttentionSaved(op, in, grad_out, out, logsumexp));
   Gradients to(op, in);
   if (in.rows > 0)
     dispatch(in.dtype, [&](auto zero) {

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "attention/attention.h"
+#include "common/early.h"
 #include "common/gpu.h"
 #include "common/rows.h"
 
@@ -132,6 +133,7 @@ __device__ void fill_rows(T* to, int64_t columns, int64_t first, int64_t last, f
 template <class T>
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(TensorArgs<T> p, int32_t* bad, int64_t* bias_at) {
+  follow_kernels();
   const int thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
   const int count = p.plan[0];
   bool wrong = count < 0 || count > p.items;
@@ -164,6 +166,7 @@ template <class T>
 __global__ void __launch_bounds__(kPrepareThreads)
     fill_kernel(TensorArgs<T> p, RowsToFill<T> a, RowsToFill<T> b, RowsToFill<T> c, RowsToFill<T> d,
                 RowsToFill<Sums<T>> sums, RowsToFill<T> whole) {
+  follow_kernels();
   const bool bad = is_bad(p.bad);
   if (p.leaves_rest && !bad) return;
   const float value = bad ? not_a_number<float>() : 0.0f;

@@ -290,13 +290,14 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
   }
 }
 
-// delta_j = G_j.o_j of all queries of a block, to device memory, unless it is there already (no `out`).
+// delta_j = G_j.o_j of a block's queries, to device memory, unless it is there already (no `out`).
 template <class T, int D>
-__device__ __forceinline__ void delta_of_sequence(const TensorArgs<T>& p, const GradientArgs<T>& g,
-                                                  const TileBlock& b, const RowsOf<T>& grads,
-                                                  const RowsOf<T>& outs) {
+__device__ __forceinline__ void delta_of_rows(const TensorArgs<T>& p, const GradientArgs<T>& g,
+                                              const TileBlock& b, const RowsOf<T>& grads,
+                                              const RowsOf<T>& outs) {
   using Load = GroupLoad<T, D>;
-  for (int first = threadIdx.x / kWarp * kGroup; first < b.last; first += blockDim.x / kWarp * kGroup) {
+  for (int first = b.first + threadIdx.x / kWarp * kGroup; first < b.last;
+       first += blockDim.x / kWarp * kGroup) {
     const auto sums = [&](const auto& load) {
 #pragma unroll
       for (int i = 0; i < Load::kEach; ++i) {
@@ -483,8 +484,8 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
   };
 
   if (g.out)
-    delta_of_sequence<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, wide.values),
-                            rows_of(p, b, g.out, p.value_width, wide.values));
+    delta_of_rows<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, wide.values),
+                        rows_of(p, b, g.out, p.value_width, wide.values));
   if constexpr (D > 64) ask_for_coming(p, g, b);
   // Queries and gradients of a step, and what belongs to their rows, by copies.
   const auto copy_step = [&](int query, int stage) {

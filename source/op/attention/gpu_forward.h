@@ -47,26 +47,28 @@ struct Blocks {
 
 // Whole sequences, a block each and head, or 64 queries of one.
 template <class T>
-__device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, Blocks blocks,
-                                                const int64_t* bias_at) {
-  const int head = blockIdx.x % p.heads, index = blockIdx.x / p.heads;
+__device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, Blocks blocks, const int64_t* bias_at,
+                                                int block = blockIdx.x) {
+  const int head = block % p.heads, index = block / p.heads;
   TileBlock b{};
   b.head = head;
-  // Read before anything is waited for.
+  // Asked for before anything is waited for.
+  const int bad = threadIdx.x < kPrepareBlocks ? p.bad[threadIdx.x] : 0;
   if (blocks.whole) {
     const int next = min(index + blocks.sequences, p.sequences - 1);
     b.item.sequence = index, b.item.begin = p.offsets[index];
     b.item.length = b.last = p.offsets[index + 1] - b.item.begin;
     if (p.bias) b.item.bias = bias_at[index];
     b.coming = p.offsets[next], b.coming_rows = p.offsets[next + 1] - b.coming;
-  } else if (index < p.plan[0] && index < p.items) {
+  } else if (index < p.items) {
     const int4 item = reinterpret_cast<const int4*>(p.plan)[1 + index];
-    if (is_sound(p, item)) {
+    // Both at once, so that the item is not read after the count has come.
+    if ((index < p.plan[0]) & (item.x >= 0) && is_sound(p, item)) {
       b.item = work_item(p, index);
       b.first = b.item.first, b.last = min(b.item.length, b.first + static_cast<int>(kPlanTile));
     }
   }
-  if (is_bad(p.bad)) b.item.length = b.first = b.last = b.coming_rows = 0;
+  if (__syncthreads_or(bad)) b.item.length = b.first = b.last = b.coming_rows = 0;
   return b;
 }
 
@@ -155,9 +157,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
                    const int64_t* bias_at, Wide wide) {
   char* const memory = Groups ? aligned_memory() : block_memory();
   constexpr int kSteps = D / 16;
-  // Keys at a time.
-  constexpr int kAtOnce = Groups && N::kBfloat ? 2 * kKeyStep : kKeyStep, kUnits = kAtOnce / 8;
-  constexpr int kGroups = kAtOnce / kGroup;
+  constexpr int kUnits = kKeyStep / 8, kGroups = kKeyStep / kGroup;
   const TileBlock b = tile_block(p, blocks, bias_at);
   const int length = b.item.length, lane = lane_index(), warp = threadIdx.x / kWarp;
   const int warps = blockDim.x / kWarp, apart = layout.apart();
@@ -239,7 +239,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
       }
 
     for (int chunk = 0; chunk < length; chunk += layout.keys) {
-      const int count = min(layout.keys, length - chunk), filled = round_up(count, Groups ? kAtOnce : kGroup);
+      const int count = min(layout.keys, length - chunk),
+                filled = round_up(count, Groups ? kKeyStep : kGroup);
       if (strip0 == b.first || length > layout.keys) {
         __syncthreads();  // nobody needs the last chunk any more
         for (int task = warp; task < 2 * (filled / kGroup); task += warps) {
@@ -262,14 +263,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         }
       }
       if (!active) continue;
-      for (int key = 0; key < count; key += kAtOnce) {
+      for (int key = 0; key < count; key += kKeyStep) {
         float s[kUnits][4];
         if constexpr (Groups) {
           begin_products();
           each_product<N::kParts>([&](int of_query, int of_key, bool is_first) {
 #pragma unroll
             for (int step = 0; step < kSteps; ++step)
-              multiply_group<N::kBfloat, false>(
+              multiply_group<false, false>(
                   s, q[step][of_query],
                   matrix_of_rows<kBlockRow>(keys + of_key * apart +
                                             (step / 4 * layout.keys + key) * kBlockRow) +
@@ -328,7 +329,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
             for (int k = 0; k < 4; ++k)
               s[n][k] = (s[n][k] + p.shift) * (w_query[k / 2] * switches[l0 + 8 * n + k % 2]);
         }
-        if (key + kAtOnce > count) {
+        if (key + kKeyStep > count) {
 #pragma unroll
           for (int n = 0; n < kUnits; ++n)
 #pragma unroll
@@ -392,7 +393,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
 #pragma unroll
             for (int k = 0; k < 4; ++k) s[n][k] *= c[n][k];
         }
-        if constexpr (Groups && N::kSplit) {
+        if constexpr (Groups) {
           // What V was divided by, so that products over all keys have one factor.
 #pragma unroll
           for (int n = 0; n < kUnits; ++n) {
@@ -403,7 +404,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         }
         // Without factors no number is above 1.
         float scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
-        if (has_factors || (Groups && N::kSplit)) scale = scale_of_units<N>(s);
+        if (has_factors || Groups) scale = scale_of_units<N>(s);
         const float inverse = inverse_power(scale);
         if constexpr (Groups) {
           uint32_t a[kGroups][N::kParts][4];
@@ -414,7 +415,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
             each_product<N::kParts>([&](int of_pair, int of_value, bool is_first) {
 #pragma unroll
               for (int group = 0; group < kGroups; ++group)
-                multiply_group<N::kBfloat, true>(
+                multiply_group<false, true>(
                     sum, a[group][of_pair],
                     matrix_of_rows<kBlockRow>(
                         values + of_value * apart + (block * layout.keys + key + group * kGroup) * kBlockRow,
@@ -423,24 +424,17 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
             });
           };
           begin_products();
-          if constexpr (N::kBfloat) {
-            multiply(o, 0, true);
-            commit_products();
-            wait_for_products<0>();
-            settle(o);
-          } else {
-            float product[2][8][4];
-            multiply(product[0], 0, false), multiply(product[1], 1, false);
-            commit_products();
-            wait_for_products<0>();
+          float product[2][8][4];
+          multiply(product[0], 0, false), multiply(product[1], 1, false);
+          commit_products();
+          wait_for_products<0>();
 #pragma unroll
-            for (int block = 0; block < 2; ++block) {
-              settle(product[block]);
+          for (int block = 0; block < 2; ++block) {
+            settle(product[block]);
 #pragma unroll
-              for (int n = 0; n < 8; ++n)
+            for (int n = 0; n < 8; ++n)
 #pragma unroll
-                for (int k = 0; k < 4; ++k) o[8 * block + n][k] += inverse * product[block][n][k];
-            }
+              for (int k = 0; k < 4; ++k) o[8 * block + n][k] += inverse * product[block][n][k];
           }
         } else {
 #pragma unroll

@@ -148,8 +148,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
   const auto of_grad = [&] { return rows_of(p, b, g.grad_out, p.value_width, wide.values); };
 
   if (g.out)
-    delta_of_sequence<float, kTileWidth>(p, g, b, of_grad(),
-                                         rows_of(p, b, g.out, p.value_width, wide.values));
+    delta_of_rows<float, kTileWidth>(p, g, b, of_grad(), rows_of(p, b, g.out, p.value_width, wide.values));
   ask_for_coming(p, g, b);
 
   for (int tile = 0; tile < length; tile += kKeys) {

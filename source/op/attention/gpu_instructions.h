@@ -68,6 +68,15 @@ __device__ __forceinline__ void copy_to_shared(void* shared, const void* from, b
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
+// This thread's copies so far are one group;
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// all of its groups but the last `Pending` have come.
+template <int Pending>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
 
 __device__ __forceinline__ float power_of_two(float x) {
   float y;
@@ -135,26 +144,47 @@ __device__ __forceinline__ void settle(float (&d)[Units][4]) {
 #define MDOPS_UNIT(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define MDOPS_4_UNITS(n) MDOPS_UNIT(n), MDOPS_UNIT(n + 1), MDOPS_UNIT(n + 2), MDOPS_UNIT(n + 3)
 
-// d (+)= A B, 64 x 16 times 16 x 32, of float16 or bfloat16. Of d warp w of the group has rows 16 w .. + 15,
-// as of m16n8k16. The depth runs along the matrices' rows (of 16 numbers of a row), or where `Across` from
-// row to row.
-#define MDOPS_MULTIPLY(number)                                                    \
-  MDOPS_ON_HOPPER(                                                                \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"                            \
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32." number "." number             \
-      " "                                                                         \
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15},  " \
-      "%16, %17, add, 1, 1, %19, %19;\n}" : MDOPS_4_UNITS(0) : "l"(a),            \
-      "l"(b), "r"(static_cast<int>(add)), "n"(Across ? 1 : 0))
+#define MDOPS_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define MDOPS_REGISTERS_32 \
+  MDOPS_REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MDOPS_REGISTERS_64                                                                                 \
+  MDOPS_REGISTERS_32                                                                                       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
+  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-template <bool Bfloat, bool Across>
-__device__ __forceinline__ void multiply_group(float (&d)[4][4], uint64_t a, uint64_t b, bool add) {
-  if constexpr (Bfloat)
-    MDOPS_MULTIPLY("bf16");
+// d (+)= A B, 64 x 16 times 16 x 32 or 64, of float16 or bfloat16. Of d warp w of the group has rows 16 w ..
+// + 15, as of m16n8k16. The depth runs along the matrices' rows (of 16 numbers of a row), or where `Across`
+// from row to row. The macro takes the registers of d in the instruction, and the places of A, B, `add` and
+// `Across`.
+#define MDOPS_MULTIPLY(number, columns, of_d, at_a, at_b, at_add, at_across, ...)          \
+  MDOPS_ON_HOPPER("{\n.reg .pred add;\nsetp.ne.b32 add, " at_add                           \
+                  ", 0;\n"                                                                 \
+                  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." number "." number \
+                  " "                                                                      \
+                  "{" of_d "}, " at_a ", " at_b ", add, 1, 1, " at_across ", " at_across   \
+                  ";\n}" : __VA_ARGS__ : "l"(a),                                           \
+                  "l"(b), "r"(static_cast<int>(add)), "n"(Across ? 1 : 0))
+#define MDOPS_MULTIPLY_32(number) \
+  MDOPS_MULTIPLY(number, "32", MDOPS_REGISTERS_16, "%16", "%17", "%18", "%19", MDOPS_4_UNITS(0))
+#define MDOPS_MULTIPLY_64(number)                                                                \
+  MDOPS_MULTIPLY(number, "64", MDOPS_REGISTERS_32, "%32", "%33", "%34", "%35", MDOPS_4_UNITS(0), \
+                 MDOPS_4_UNITS(4))
+
+template <bool Bfloat, bool Across, int Units>
+__device__ __forceinline__ void multiply_group(float (&d)[Units][4], uint64_t a, uint64_t b, bool add) {
+  static_assert(Units == 4 || Units == 8);
+  if constexpr (Units == 4 && Bfloat)
+    MDOPS_MULTIPLY_32("bf16");
+  else if constexpr (Units == 4)
+    MDOPS_MULTIPLY_32("f16");
+  else if constexpr (Bfloat)
+    MDOPS_MULTIPLY_64("bf16");
   else
-    MDOPS_MULTIPLY("f16");
+    MDOPS_MULTIPLY_64("f16");
 }
 #undef MDOPS_MULTIPLY
+#undef MDOPS_MULTIPLY_32
+#undef MDOPS_MULTIPLY_64
 
 // The same with A as of m16n8k16, of each warp its 16 rows, and B 16 x 32, 64 or 128: the registers of d in
 // the instruction, the four of A, then the places of B, `add` and `Across`.
@@ -166,13 +196,6 @@ __device__ __forceinline__ void multiply_group(float (&d)[4][4], uint64_t a, uin
                   "{" of_d "},  {" of_a "}, " at_b ", add, 1, 1, " at_across               \
                   ";\n}" : __VA_ARGS__ : "r"(a[0]),                                        \
                   "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(Across ? 1 : 0))
-#define MDOPS_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define MDOPS_REGISTERS_32 \
-  MDOPS_REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MDOPS_REGISTERS_64                                                                                 \
-  MDOPS_REGISTERS_32                                                                                       \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
-  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define MDOPS_MULTIPLY_32(number)                                                             \
   MDOPS_MULTIPLY(number, "32", MDOPS_REGISTERS_16, "%16, %17, %18, %19", "%20", "%21", "%22", \
                  MDOPS_4_UNITS(0))

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/gpu_group_bfloat.h"
+#include "attention/gpu_bfloat.h"
 #include "attention/gpu_plain.h"
 #include "attention/gpu_second.h"
 
@@ -31,7 +31,8 @@ class Attention {
   Attention(const Gpu& gpu, const TensorArgs<T>& args, int parts, int32_t* bad, int64_t* bias_at)
       : gpu_(gpu), p_(args), parts_(sizeof(T) == 2 ? 1 : parts), bias_at_(bias_at), limits_(gpu.limits()) {
     if (p_.bias) gpu_.clear(bias_at, p_.sequences * sizeof(int64_t));  // of those that are empty, or wrong
-    gpu_.launch(prepare_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, bad, p_.bias ? bias_at : nullptr);
+    gpu_.launch_early(prepare_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, bad,
+                      p_.bias ? bias_at : nullptr);
     p_.bad = bad;
   }
 
@@ -47,7 +48,8 @@ class Attention {
     int64_t size = 0;
     if constexpr (sizeof(T) == 2)
       with_tiles([&]<class N, int D, bool Options>() {
-        if (p_.max_length > backward_layout<N, D>().keys) size = static_cast<int64_t>(p_.rows) * of_keys();
+        if (!is_bfloat<N, D>() && p_.max_length > backward_layout<N, D>().keys)
+          size = static_cast<int64_t>(p_.rows) * of_keys();
         return true;
       });
     return size;
@@ -81,13 +83,15 @@ class Attention {
 
  private:
   int64_t plain_blocks() const { return static_cast<int64_t>(p_.items) * kSubtiles * p_.heads; }
+  // Blocks for 64 rows of a head each.
+  int64_t items() const { return static_cast<int64_t>(p_.items) * p_.heads; }
   int64_t of_keys() const { return static_cast<int64_t>(p_.heads) * p_.width; }
   int64_t of_values() const { return static_cast<int64_t>(p_.heads) * p_.value_width; }
   RowsToFill<T> whole_bias(const GradientArgs<T>& g) const { return {g.grad_bias, p_.heads * p_.bias_size}; }
 
   void fill(RowsToFill<T> a, RowsToFill<T> b, RowsToFill<T> c, RowsToFill<T> d, RowsToFill<A> sums,
             RowsToFill<T> whole = {}) const {
-    gpu_.launch(fill_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, a, b, c, d, sums, whole);
+    gpu_.launch_early(fill_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, a, b, c, d, sums, whole);
   }
 
   void delta(const GradientArgs<T>& g) const {
@@ -156,17 +160,27 @@ class Attention {
     return {whole, static_cast<int>(std::max<int64_t>(1, each * limits_.multiprocessors / p_.heads))};
   }
 
+  // Whether bfloat16 goes by the products of warpgroups; the ops see to it that all rows begin on 16 bytes.
+  template <class N, int D>
+  bool is_bfloat() const {
+#ifdef MDOPS_HOPPER
+    if constexpr (N::kBfloat && D > 32)
+      return limits_.capability == 90 && !p_.bias && !has_factors() && p_.scale > 0 && p_.width % 8 == 0 &&
+             p_.value_width % 8 == 0 && limits_.shared_bytes >= BfloatMemory<D>::kBackwardBytes;
+#endif
+    return false;
+  }
+
   // f<Gates, Switches>() of what the arguments have, where kernels of warpgroups know it: DPA-1's ways, and
-  // none of both, which is all that bfloat16 has. False if there is none.
+  // none of both. False if there is none.
   template <class N, int D, class F>
   bool with_groups(const F& f) const {
 #ifdef MDOPS_HOPPER
-    if constexpr (D == kTileWidth && (N::kParts == 2 || N::kBfloat)) {
+    if constexpr (D == kTileWidth && N::kParts == 2) {
       if (limits_.capability != 90 || p_.bias) return false;
       const bool switches = p_.switches != nullptr;
-      if constexpr (N::kParts == 2)
-        if (p_.gates == 3)
-          return switches ? f.template operator()<3, true>() : f.template operator()<3, false>();
+      if (p_.gates == 3)
+        return switches ? f.template operator()<3, true>() : f.template operator()<3, false>();
       return p_.gates == 0 && !switches && f.template operator()<0, false>();
     }
 #endif
@@ -188,12 +202,18 @@ class Attention {
   // keys as many at once as fit, by preference so that several blocks share a multiprocessor.
   template <class N, int D, bool Options>
   bool forward_by_tiles(const ForwardResults<T>& r) const {
+    if constexpr (N::kBfloat && D > 32 && !Options)
+      if (is_bfloat<N, D>()) {
+        using Layout = BfloatMemory<D>;
+        gpu_.launch(bfloat_forward_kernel<T, D>, items(), Layout::kThreads, Layout::kForwardBytes, p_, r);
+        return true;
+      }
     const int longest = std::max(1, p_.max_length);
     const bool whole = static_cast<int64_t>(p_.sequences) * p_.heads > limits_.multiprocessors;
-    constexpr int step = N::kBfloat ? 2 * kKeyStep : kKeyStep;  // the most keys at a time
-    ForwardMemory<N, D> layout{round_up(longest, step), p_.gates};
-    while (layout.size() + kAlignment > limits_.shared_bytes && layout.keys > step)
-      layout.keys = std::max(step, std::min(layout.keys - step, layout.keys / 2 / step * step));
+    ForwardMemory<N, D> layout{round_up(longest, kKeyStep), p_.gates};
+    while (layout.size() + kAlignment > limits_.shared_bytes && layout.keys > kKeyStep)
+      layout.keys =
+          std::max(kKeyStep, std::min(layout.keys - kKeyStep, layout.keys / 2 / kKeyStep * kKeyStep));
     if (layout.size() > limits_.shared_bytes) return false;
     // Few warps a block where several blocks share a multiprocessor; those of wide heads by their registers
     // do only with few.
@@ -201,7 +221,7 @@ class Attention {
     const bool few = 4 * shared <= limits_.shared_bytes || (D > 64 && 2 * shared <= limits_.shared_bytes);
     int warps = few || !whole ? 4 : kMostWarps;
     warps = std::min<int>(warps, static_cast<int>(blocks_for(longest, kGroup)));
-    const int64_t blocks = static_cast<int64_t>(whole ? p_.sequences : p_.items) * p_.heads;
+    const int64_t blocks = whole ? static_cast<int64_t>(p_.sequences) * p_.heads : items();
     const auto launch = [&](auto* kernel, int64_t bytes) {
       gpu_.launch(kernel, blocks, warps * kWarp, bytes, p_, r, layout, blocks_of(whole, warps, bytes),
                   bias_at_, wide({p_.q, p_.k, p_.v, r.out}));
@@ -227,29 +247,30 @@ class Attention {
 
   // By the products of warpgroups; false where they do not serve.
   template <class N, int D>
-  bool backward_by_groups(const GradientArgs<T>& g, float* sums) const {
+  bool backward_by_groups(const GradientArgs<T>& g) const {
+    if constexpr (N::kBfloat && D > 32)
+      if (is_bfloat<N, D>()) {
+        using Layout = BfloatMemory<D>;
+        if (g.out) gpu_.launch(bfloat_delta_kernel<T, D>, items(), Layout::kThreads, 0, p_, g);
+        gpu_.launch(bfloat_backward_kernel<T, D>, 2 * items(), Layout::kThreads, Layout::kBackwardBytes, p_,
+                    g);
+        return true;
+      }
     return with_groups<N, D>([&]<int Gates, bool Switches>() {
       const int64_t each = static_cast<int64_t>(p_.sequences) * p_.heads;
       const Wide all = wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v});
-      if constexpr (N::kBfloat) {
-        using Layout = BfloatMemory;
-        if (Layout::kBytes > limits_.shared_bytes) return false;
-        gpu_.launch(bfloat_backward_kernel<T>, each, Layout::kThreads, Layout::kBytes, p_, g,
-                    blocks_of(true, kMostWarps, Layout::kBytes), all, sums);
-      } else {
-        const GroupMemory layout{Gates};
-        const int shared = layout.size(has_factors());
-        if (shared > limits_.shared_bytes) return false;
-        gpu_.launch(group_backward_kernel<KnownFactors<Gates, Switches>>, each, GroupMemory::kThreads, shared,
-                    p_, g, layout, blocks_of(true, kMostWarps, shared), all);
-      }
+      const GroupMemory layout{Gates};
+      const int shared = layout.size(has_factors());
+      if (shared > limits_.shared_bytes) return false;
+      gpu_.launch(group_backward_kernel<KnownFactors<Gates, Switches>>, each, GroupMemory::kThreads, shared,
+                  p_, g, layout, blocks_of(true, kMostWarps, shared), all);
       return true;
     });
   }
 
   template <class N, int D, bool Options>
   bool backward_by_tiles(const GradientArgs<T>& g, float* sums) const {
-    if (backward_by_groups<N, D>(g, sums)) return true;
+    if (backward_by_groups<N, D>(g)) return true;
     const auto layout = backward_layout<N, D>();
     if (layout.size(has_factors()) > limits_.shared_bytes) return false;
     const auto by_warps = [&]<class Have>() {
