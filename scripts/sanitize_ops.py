@@ -175,6 +175,7 @@ def attention() -> None:
         (torch.float32, 3, 50, (70, 1, 16), True, ""),
         (torch.float32, 1, 200, (30, 17), True, ""),
         (torch.bfloat16, 4, 64, (70, 1, 130), False, ""),
+        (torch.bfloat16, 1, 128, (70, 0, 130), False, ""),
         (torch.bfloat16, 1, 64, (5,) * 150, True, ""),
         (torch.float16, 2, 100, (70, 33), True, ""),
         (torch.float64, 2, 20, (40, 33), True, ""),
