@@ -6,6 +6,7 @@
 
 #include "lowbit/gpu_mma.h"
 #include "lowbit/gpu_quantize.h"
+#include "lowbit/gpu_split.h"
 #include "lowbit/gpu_wgmma.h"
 
 namespace mdops {
@@ -17,12 +18,12 @@ using SmallGroupsTile = MmaTile<2, 1, 1, 1, 1, 8>;  // whose sums of groups must
 using MiddleTile = MmaTile<2, 2, 1, 2, 1, 4>;       // 64 x 64
 using LargeTile = MmaTile<2, 4, 1, 4, 1, 3>;        // 128 x 128
 
-enum class Way : int { small, middle, large, wide_64, wide_128, wide_256, pair_128, pair_256 };
-constexpr const char* kWays[] = {"small",    "middle",   "large",    "wide_64",
+enum class Way : int { small, middle, large, split_64, wide_64, wide_128, wide_256, pair_128, pair_256 };
+constexpr const char* kWays[] = {"small",    "middle",   "large",    "split_64", "wide_64",
                                  "wide_128", "wide_256", "pair_128", "pair_256"};
 
 inline bool is_wide(Way way) {
-  return way >= Way::wide_64;
+  return way >= Way::split_64;
 }
 
 // How a call goes, and the bytes of copies of its factors (0: they are read as they are).
@@ -35,10 +36,13 @@ struct Plan {
 inline bool named_way(Way* way) {
   const char* name = std::getenv("MDOPS_LOWBIT_TILE");
   if (name == nullptr) return false;
-  for (int k = 0; k < 8; ++k)
+  for (int k = 0; k < 9; ++k)
     if (std::strcmp(name, kWays[k]) == 0) return *way = static_cast<Way>(k), true;
   return false;
 }
+
+// What makes up for the blocks' waiting for each other, where two share a tile's depth.
+constexpr int kMuchDepth = 3072;
 
 // By the device: the largest tiles that give most of its multiprocessors one. Hopper's warpgroups want B by
 // lines: where it lies otherwise they take it from a copy, which pays from some hundred rows on. Float8 goes
@@ -58,11 +62,14 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
     const int64_t wide_64 = tiles(kWideRows, 64), wide_128 = tiles(kWideRows, 128),
                   wide_256 = tiles(kWideRows, 256);
     const bool by_line = p.b.layout == Layout::by_line, is_fed = by_line || p.rows >= 64;
-    const int64_t few = by_line ? (parts ? 8 : 24) : (p.is_float() ? 24 : 48);  // tiles of 64 columns
-    if (wide && is_fed && !parts && 4 * wide_256 > 3 * chip)
-      way = wide_256 > 2 * chip ? Way::pair_256 : Way::wide_256;
+    const int64_t few = by_line ? 8 : p.is_float() ? 24 : 48;  // tiles of 64 columns
+    if (wide && is_fed && p.groups <= 1 && 4 * wide_256 > 3 * chip)
+      way = wide_256 > 4 * chip ? Way::pair_256 : Way::wide_256;
     else if (wide && is_fed && 5 * wide_128 > 3 * chip)
-      way = wide_128 > (p.is_float() ? 4 : 8) * chip ? Way::pair_128 : Way::wide_128;
+      way = wide_128 > 8 * chip ? Way::pair_128 : Way::wide_128;
+    else if (wide && is_fed && wide_64 >= few && 2 * wide_64 <= chip && p.depth >= kMuchDepth &&
+             p.groups <= 1)
+      way = Way::split_64;
     else if (wide && is_fed && wide_64 >= few)
       way = Way::wide_64;
     else if (tiles(128, 128) > chip && !parts)
@@ -71,8 +78,7 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
       way = Way::middle;
   }
   if (is_wide(way) && !wide) way = Way::large;
-  if (parts && way == Way::wide_256) way = Way::wide_128;
-  if (parts && way == Way::pair_256) way = Way::pair_128;
+  if (way == Way::split_64 && p.groups > 1) way = Way::wide_64;  // whose order of roundings is stated
   if (way == Way::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float())))
     way = Way::middle;
   if (way == Way::middle && MiddleTile::kShared > limits.shared_bytes) way = Way::small;
@@ -119,30 +125,56 @@ void multiply_by_mma(const Gpu& gpu, const Product& p) {
   launch_mma<T, int, Layout::ternary, false>(gpu, p);
 }
 
+// What a block fetches at once of each factor: a tile's rows, and so many columns.
+inline void map_factors(const Gpu& gpu, const Product& p, int columns, CUtensorMap* a, CUtensorMap* b) {
+  if (!map_factor(p.a, p.depth, kWideRows, a) || !map_factor(p.b, p.depth, columns, b))
+    gpu.refuse("the driver maps no tensor for the copy engine");
+}
+
 template <LowBit A, LowBit B, int Columns, bool InParts, int Cluster>
 void launch_wide(const Gpu& gpu, const Product& p) {
-  using T = WideTile8<Columns, Cluster>;
+  using T = WideTile8<Columns>;
   CUtensorMap a, b;
-  if (!map_factor(p.a, p.depth, kWideRows, &a) || !map_factor(p.b, p.depth, Columns / Cluster, &b))
-    gpu.refuse("the driver maps no tensor for the copy engine");
+  map_factors(gpu, p, Columns / Cluster, &a, &b);
   const int64_t tiles = blocks_for(p.rows, kWideRows * Cluster) * blocks_for(p.cols, Columns) * Cluster;
   const int64_t most = gpu.limits().multiprocessors / Cluster * Cluster;
   gpu.launch_clusters(wide_kernel<A, B, Columns, InParts, Cluster>, tiles < most ? tiles : most, Cluster,
-                      kWideThreads, T::kShared, false, a, b, p);
+                      kWideThreads, T::kShared, tiles <= most, a, b, p);
 }
 
 template <int Columns, int Cluster>
 void multiply_wide_product(const Gpu& gpu, const Product& p) {
   constexpr LowBit kInt8 = LowBit::int8, kE4 = LowBit::e4m3, kE5 = LowBit::e5m2;
-  constexpr int kInParts = Columns < 128 ? Columns : 128;
+  if constexpr (Columns > 128)  // groups' sums and what they add up to take more registers
+    if (p.groups > 1) return multiply_wide_product<128, Cluster>(gpu, p);
   if (!p.is_float()) {
-    if (p.groups > 1) return launch_wide<kInt8, kInt8, kInParts, true, Cluster>(gpu, p);
+    if constexpr (Columns <= 128)
+      if (p.groups > 1) return launch_wide<kInt8, kInt8, Columns, true, Cluster>(gpu, p);
     return launch_wide<kInt8, kInt8, Columns, false, Cluster>(gpu, p);
   }
-  if (p.a_kind == kE4 && p.b_kind == kE4) return launch_wide<kE4, kE4, kInParts, true, Cluster>(gpu, p);
-  if (p.a_kind == kE4) return launch_wide<kE4, kE5, kInParts, true, Cluster>(gpu, p);
-  if (p.b_kind == kE4) return launch_wide<kE5, kE4, kInParts, true, Cluster>(gpu, p);
-  launch_wide<kE5, kE5, kInParts, true, Cluster>(gpu, p);
+  if (p.a_kind == kE4 && p.b_kind == kE4) return launch_wide<kE4, kE4, Columns, true, Cluster>(gpu, p);
+  if (p.a_kind == kE4) return launch_wide<kE4, kE5, Columns, true, Cluster>(gpu, p);
+  if (p.b_kind == kE4) return launch_wide<kE5, kE4, Columns, true, Cluster>(gpu, p);
+  launch_wide<kE5, kE5, Columns, true, Cluster>(gpu, p);
+}
+
+template <LowBit A, LowBit B>
+void launch_split(const Gpu& gpu, const Product& p) {
+  constexpr int kColumns = 64, kBlocks = 2;
+  CUtensorMap a, b;
+  map_factors(gpu, p, kColumns, &a, &b);
+  const int64_t tiles = blocks_for(p.rows, kWideRows) * blocks_for(p.cols, kColumns);
+  gpu.launch_clusters(split_kernel<A, B, kColumns, kBlocks>, kBlocks * tiles, kBlocks, kWideThreads,
+                      WideTile8<kColumns>::kShared, true, a, b, p);
+}
+
+inline void multiply_split_product(const Gpu& gpu, const Product& p) {
+  constexpr LowBit kInt8 = LowBit::int8, kE4 = LowBit::e4m3, kE5 = LowBit::e5m2;
+  if (!p.is_float()) return launch_split<kInt8, kInt8>(gpu, p);
+  if (p.a_kind == kE4 && p.b_kind == kE4) return launch_split<kE4, kE4>(gpu, p);
+  if (p.a_kind == kE4) return launch_split<kE4, kE5>(gpu, p);
+  if (p.b_kind == kE4) return launch_split<kE5, kE4>(gpu, p);
+  launch_split<kE5, kE5>(gpu, p);
 }
 
 inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_copy, uint8_t* b_copy) {
@@ -161,6 +193,8 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
     case Way::large:
       return multiply_by_mma<LargeTile>(gpu, p);
 #ifdef MDOPS_HOPPER
+    case Way::split_64:
+      return multiply_split_product(gpu, p);
     case Way::wide_64:
       return multiply_wide_product<64, 1>(gpu, p);
     case Way::wide_128:

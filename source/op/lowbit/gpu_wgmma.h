@@ -4,15 +4,18 @@
 // one fetches by the tensor copy engine: stages of 128 of the depth, rows of A and columns of B in swizzled
 // lines of 128 bytes. Two blocks side by side in the rows (a cluster) fetch half of B's stage each, for both.
 // Blocks are as many as the multiprocessors and take tile after tile; the fetching goes on while a tile is
-// written.
+// written, by shared memory in whole lines.
 //
-//   whole    integers of one group: the sum stays in the tensor cores' int32
-//   parts    groups of integers, and float8: after each stage or group the sums are added up in float32
+//   sum_whole      integers of one group: the sum stays in the tensor cores' int32
+//   sum_groups     groups of integers, up to 128 columns: after each the sums are added up in float32
+//   sum_in_turns   float8, up to 128 columns                } after each stage the sums are added up in
+//   sum_in_halves  float8 of one group, 256 columns         } float32
 #pragma once
 
 #include <cuda.h>
 #include <cuda_bf16.h>
 
+#include "common/early.h"
 #include "gemm/gpu_hopper.h"
 #include "lowbit/gpu_mma.h"
 
@@ -21,14 +24,15 @@ namespace gpu_lowbit {
 
 constexpr int kWideRows = 128, kWideThreads = 3 * kGroupThreads;
 
-template <int Columns, int Cluster>
+template <int Columns>
 struct WideTile8 {
-  static constexpr int kColumns = Columns, kCluster = Cluster;
   static constexpr int kABytes = kWideRows * kStageDepth, kBBytes = Columns * kStageDepth;
   static constexpr int kStageBytes = kABytes + kBBytes;
-  static constexpr int kStages = (224 << 10) / kStageBytes;
-  static constexpr int kBarrierBytes = 16 * kStages;
-  static constexpr int kShared = kStages * kStageBytes + kBarrierBytes + 1024;  // lines begin on 1,024 bytes
+  static constexpr int kStages = (192 << 10) / kStageBytes;
+  static constexpr int kLineBytes = 128, kPatchBytes = 16 * kLineBytes;  // of the result, on its way out
+  static constexpr int kWarpBytes = kPatchBytes + 4 * Columns;           // and the columns' scales
+  static constexpr int kBarriers = kStages * kStageBytes + 8 * kWarpBytes;
+  static constexpr int kShared = kBarriers + 16 * kStages + 1024;  // lines begin on 1,024 bytes
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -42,14 +46,15 @@ __device__ __forceinline__ void fetch(uint32_t shared, const CUtensorMap* map, i
       : "memory");
 }
 
-// To the same place in both blocks of a cluster, counted by each one's barrier.
-__device__ __forceinline__ void fetch_for_both(uint32_t shared, const CUtensorMap* map, int k, int line,
-                                               uint32_t barrier) {
+// To the same place in all blocks of a cluster, counted by each one's barrier.
+template <int Cluster>
+__device__ __forceinline__ void fetch_for_all(uint32_t shared, const CUtensorMap* map, int k, int line,
+                                              uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
       "[%1, "
       "{%2, %3}], [%4], %5;" ::"r"(shared),
-      "l"(map), "r"(k), "r"(line), "r"(barrier), "h"(static_cast<uint16_t>(3))
+      "l"(map), "r"(k), "r"(line), "r"(barrier), "h"(static_cast<uint16_t>((1 << Cluster) - 1))
       : "memory");
 }
 
@@ -170,24 +175,121 @@ __device__ __forceinline__ void multiply_wide(float (&d)[32], uint64_t a, uint64
 #undef MDOPS_D16
 #undef MDOPS_D4
 
-__device__ __forceinline__ void store_pair(float* out, float x, float y) {
-  *reinterpret_cast<float2*>(out) = make_float2(x, y);
+__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-__device__ __forceinline__ void store_pair(__half* out, float x, float y) {
-  *reinterpret_cast<__half2*>(out) = __floats2half2_rn(x, y);
+
+// The scales of a tile's columns to a warp's shared memory, zeros beyond the last. `store_tile` waits for
+// them.
+template <int Columns>
+__device__ __forceinline__ void fetch_scales(const Product& p, int col0, uint32_t shared) {
+#pragma unroll
+  for (int c = threadIdx.x % 32; c < Columns; c += 32) {
+    const bool is_there = col0 + c < p.cols;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared + 4 * c),
+                 "l"(p.b_scale + (is_there ? static_cast<int64_t>(p.b_step) * (col0 + c) : 0)),
+                 "r"(is_there ? 4 : 0)
+                 : "memory");
+  }
 }
-__device__ __forceinline__ void store_pair(__nv_bfloat16* out, float x, float y) {
-  *reinterpret_cast<uint32_t*>(out) =
-      pair(bfloat16_bits(__float_as_uint(x)), bfloat16_bits(__float_as_uint(y)));
+
+// Two columns side by side, to shared memory.
+__device__ __forceinline__ void put_pair(float*, uint32_t at, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
-__device__ __forceinline__ void store_one(float* out, float x) {
-  *out = x;
+__device__ __forceinline__ void put_word(uint32_t at, uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
 }
-__device__ __forceinline__ void store_one(__half* out, float x) {
-  *out = __float2half_rn(x);
+__device__ __forceinline__ void put_pair(__half*, uint32_t at, float x, float y) {
+  const __half2 two = __floats2half2_rn(x, y);
+  put_word(at, *reinterpret_cast<const uint32_t*>(&two));
 }
-__device__ __forceinline__ void store_one(__nv_bfloat16* out, float x) {
-  *reinterpret_cast<uint16_t*>(out) = bfloat16_bits(__float_as_uint(x));
+__device__ __forceinline__ void put_pair(__nv_bfloat16*, uint32_t at, float x, float y) {
+  const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
+  uint32_t word = *reinterpret_cast<const uint32_t*>(&two);
+  if (x != x || y != y)  // NaN has bits of its own
+    word = pair(bfloat16_bits(__float_as_uint(x)), bfloat16_bits(__float_as_uint(y)));
+  put_word(at, word);
+}
+
+__device__ __forceinline__ uint4 shared_words(uint32_t at) {
+  uint4 w;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+               : "r"(at));
+  return w;
+}
+
+__device__ __forceinline__ float2 shared_pair(uint32_t at) {
+  float2 two;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(two.x), "=f"(two.y) : "r"(at));
+  return two;
+}
+
+// Sixteen bytes of a row; those of columns that are not there stay.
+template <class Out>
+__device__ __forceinline__ void store_piece(Out* to, const uint4& piece, int columns, bool whole) {
+  if (whole) {
+    if (columns > 0) *reinterpret_cast<uint4*>(to) = piece;
+  } else {
+    const Out* from = reinterpret_cast<const Out*>(&piece);
+#pragma unroll
+    for (int k = 0; k < 16 / static_cast<int>(sizeof(Out)); ++k)
+      if (k < columns) to[k] = from[k];
+  }
+}
+
+// A warp's 16 rows of a tile, `sums` as wgmma leaves them, with `a` the scales of its lane's two rows. They
+// go by its shared memory, 128 bytes of each row at a time, so that whole lines are written: piece c of 16
+// bytes of row r stands in place c ^ r, or c ^ 2 r of floats, whose pairs are twice as wide.
+template <int Columns, class Out, class Number>
+__device__ __forceinline__ void store_tile(const Product& p, uint32_t shared, int first_row, int col0,
+                                           const float (&a)[2], const Number* sums) {
+  using T = WideTile8<Columns>;
+  constexpr int kWidth = T::kLineBytes / sizeof(Out), kPiece = 16 / sizeof(Out);
+  constexpr int kTurn = sizeof(Out) == 4 ? 2 : 1;
+  const int lane = threadIdx.x % 32, row = lane / 4, col = 2 * (lane % 4);
+  const uint32_t scales = shared + T::kPatchBytes + 4 * col;
+  const bool whole = p.cols % kPiece == 0;
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll
+  for (int begin = 0; begin < Columns; begin += kWidth) {
+    __syncwarp();
+#pragma unroll
+    for (int j = begin / 8; j < (begin + kWidth) / 8; ++j) {
+      float2 s = make_float2(1.0f, 1.0f);
+      if (p.groups == 1) s = shared_pair(scales + 32 * j);
+      const int at = (8 * j - begin + col) * static_cast<int>(sizeof(Out));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const Number* two = sums + 4 * j + 2 * h;
+        put_pair(static_cast<Out*>(nullptr),
+                 shared + (row + 8 * h) * T::kLineBytes + 16 * (at / 16 ^ (kTurn * row & 7)) + at % 16,
+                 __fmul_rn(__fmul_rn(as_float(two[0]), s.x), a[h]),
+                 __fmul_rn(__fmul_rn(as_float(two[1]), s.y), a[h]));
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = 4 * i + lane / 8, piece = lane % 8, c = col0 + begin + kPiece * piece;
+      const uint4 words = shared_words(shared + r * T::kLineBytes + 16 * (piece ^ (kTurn * r & 7)));
+      if (first_row + r < p.rows)
+        store_piece(static_cast<Out*>(p.out) + static_cast<int64_t>(first_row + r) * p.cols + c, words,
+                    p.cols - c, whole);
+    }
+  }
+}
+
+template <int Columns, class Number>
+__device__ __forceinline__ void store_sums(const Product& p, uint32_t shared, int first_row, int col0,
+                                           const float (&a)[2], const Number* sums) {
+  if (p.out_kind == LowBitOut::float32)
+    store_tile<Columns, float>(p, shared, first_row, col0, a, sums);
+  else if (p.out_kind == LowBitOut::bfloat16)
+    store_tile<Columns, __nv_bfloat16>(p, shared, first_row, col0, a, sums);
+  else
+    store_tile<Columns, __half>(p, shared, first_row, col0, a, sums);
 }
 
 // The scales of columns col + 8 j and the next of each, j < Count. Inside: all are there, and two are read at
@@ -198,71 +300,22 @@ __device__ __forceinline__ void read_scales(const Product& p, const float* scale
 #pragma unroll
   for (int j = 0; j < Count; ++j) {
     if constexpr (Inside) {
-      s[j] =
-          p.b_step ? *reinterpret_cast<const float2*>(scales + col + 8 * j) : make_float2(*scales, *scales);
+      s[j] = *reinterpret_cast<const float2*>(scales + col + 8 * j);
     } else {
       const int last = p.cols - 1;
-      s[j] = make_float2(scales[p.b_step * min(col + 8 * j, last)],
-                         scales[p.b_step * min(col + 8 * j + 1, last)]);
+      s[j] = make_float2(scales[min(col + 8 * j, last)], scales[min(col + 8 * j + 1, last)]);
     }
   }
-}
-
-// A thread's part of a tile of Columns columns, `sums` as wgmma leaves them.
-template <int Columns, bool Inside, class Out, class Number>
-__device__ __forceinline__ void store_tile(const Product& p, int first_row, int own_col, const Number* sums) {
-  constexpr int kChunk = 8;
-  float a[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) a[h] = p.a_scale[p.a_step * min(first_row + 8 * h, p.rows - 1)];
-  Out* out = static_cast<Out*>(p.out) + static_cast<int64_t>(first_row) * p.cols + own_col;
-#pragma unroll
-  for (int j0 = 0; j0 < Columns / 8; j0 += kChunk) {
-    float2 s[kChunk];
-    if (p.groups == 1)
-      read_scales<kChunk, Inside>(p, p.b_scale, own_col + 8 * j0, s);
-    else
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) s[j] = make_float2(1.0f, 1.0f);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (first_row + 8 * h >= p.rows) continue;
-      Out* line = out + static_cast<int64_t>(8 * h) * p.cols + 8 * j0;
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        const Number* two = sums + 4 * (j0 + j) + 2 * h;
-        const float x = __fmul_rn(__fmul_rn(as_float(two[0]), s[j].x), a[h]);
-        const float y = __fmul_rn(__fmul_rn(as_float(two[1]), s[j].y), a[h]);
-        if constexpr (Inside) {
-          store_pair(line + 8 * j, x, y);
-        } else {
-          const int col = own_col + 8 * (j0 + j);
-          if (col < p.cols) store_one(line + 8 * j, x);
-          if (col + 1 < p.cols) store_one(line + 8 * j + 1, y);
-        }
-      }
-    }
-  }
-}
-
-template <int Columns, bool Inside, class Number>
-__device__ __forceinline__ void store_sums(const Product& p, int first_row, int own_col, const Number* sums) {
-  if (p.out_kind == LowBitOut::float32)
-    store_tile<Columns, Inside, float>(p, first_row, own_col, sums);
-  else if (p.out_kind == LowBitOut::bfloat16)
-    store_tile<Columns, Inside, __nv_bfloat16>(p, first_row, own_col, sums);
-  else
-    store_tile<Columns, Inside, __half>(p, first_row, own_col, sums);
 }
 
 // parts += sums scale, rounded twice.
-template <int Columns, bool Inside, class Number>
-__device__ __forceinline__ void add_group(const Product& p, int g, int own_col, const Number* sums,
-                                          float* parts) {
+template <bool Inside, class Number, int Size>
+__device__ __forceinline__ void add_scaled(const Product& p, int g, int own_col, const Number (&sums)[Size],
+                                           float (&parts)[Size]) {
   constexpr int kChunk = 8;
   const float* scales = p.b_scale + static_cast<int64_t>(g) * p.cols;
 #pragma unroll
-  for (int j0 = 0; j0 < Columns / 8; j0 += kChunk) {
+  for (int j0 = 0; j0 < Size / 4; j0 += kChunk) {
     float2 s[kChunk];
     read_scales<kChunk, Inside>(p, scales, own_col + 8 * j0, s);
 #pragma unroll
@@ -275,18 +328,185 @@ __device__ __forceinline__ void add_group(const Product& p, int g, int own_col, 
   }
 }
 
-// parts += the sums of products that ended with those from `depth` on.
-template <int Columns, class Number>
-__device__ __forceinline__ void add_stage(const Product& p, int depth, int own_col, bool inside,
-                                          const Number* sums, float* parts) {
-  if (p.groups == 1) {
-#pragma unroll
-    for (int k = 0; k < Columns / 2; ++k) parts[k] = __fadd_rn(parts[k], as_float(sums[k]));
-  } else if (inside) {
-    add_group<Columns, true>(p, depth / p.group, own_col, sums, parts);
-  } else {
-    add_group<Columns, false>(p, depth / p.group, own_col, sums, parts);
+// The same for the sums of stage `stage`, which is in one group, of the columns from col0 on.
+template <class Number, int Size>
+__device__ __forceinline__ void add_group(const Product& p, int stage, int col0, const Number (&sums)[Size],
+                                          float (&parts)[Size]) {
+  const int g = stage * kStageDepth / p.group, own_col = col0 + 2 * (threadIdx.x % 4);
+  // Two scales at once may be read.
+  if (p.cols % 2 == 0 && reinterpret_cast<uintptr_t>(p.b_scale) % 8 == 0 && col0 + 2 * Size <= p.cols)
+    add_scaled<true>(p, g, own_col, sums, parts);
+  else
+    add_scaled<false>(p, g, own_col, sums, parts);
+}
+
+// Where a block is in its ring of stages. `Sharers`: the blocks of a cluster that fetch parts of B for each
+// other.
+template <int Columns, int Sharers>
+struct Ring {
+  using T = WideTile8<Columns>;
+  uint32_t shared;
+  int slot = 0;
+  uint32_t phase = 0;
+
+  __device__ uint32_t stage() const { return shared + slot * T::kStageBytes; }
+  __device__ uint32_t full(int s) const { return shared + T::kBarriers + 8 * s; }
+  __device__ uint32_t empty(int s) const { return full(s) + 8 * T::kStages; }
+  __device__ void advance() {
+    if (++slot == T::kStages) slot = 0, phase ^= 1;
   }
+  __device__ void make() const {
+    for (int s = 0; s < T::kStages; ++s) {
+      init_barrier(full(s), 1);
+      init_barrier(empty(s), 8 * Sharers);  // warps that read the stage, or its part elsewhere
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __device__ void fill(const CUtensorMap& a, const CUtensorMap& b, int k, int row, int col, int rank) {
+    wait_for(empty(slot), phase ^ 1);
+    expect_bytes(full(slot), T::kStageBytes);
+    fetch(stage(), &a, k, row, full(slot));
+    if constexpr (Sharers > 1) {
+      const int own = rank * (Columns / Sharers);
+      fetch_for_all<Sharers>(stage() + T::kABytes + own * kStageDepth, &b, k, col + own, full(slot));
+    } else {
+      fetch(stage() + T::kABytes, &b, k, col, full(slot));
+    }
+    advance();
+  }
+  __device__ void release(int done) const {
+    const int lane = threadIdx.x % 32;
+    if (lane >= Sharers) return;
+    if constexpr (Sharers > 1)
+      arrive_at(empty(done), lane);
+    else
+      arrive(empty(done));
+  }
+
+  // sums (+)= the products of 64 rows, those of warpgroup `group`, and the columns from `col` on of this
+  // stage.
+  template <LowBit A, LowBit B, class Number, int Size>
+  __device__ __forceinline__ void multiply(Number (&sums)[Size], int group, int col, int add) const {
+    const uint64_t a = wide_matrix(stage() + 64 * kStageDepth * group),
+                   b = wide_matrix(stage() + T::kABytes + col * kStageDepth);
+    begin_products();
+    multiply_wide<A, B>(sums, a, b, add);
+#pragma unroll
+    for (int step = 1; step < kStageDepth / 32; ++step)
+      multiply_wide<A, B>(sums, a + 2 * step, b + 2 * step, 1);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  }
+};
+
+// The numbers are not looked at before.
+template <int Size>
+__device__ __forceinline__ void hold(int (&d)[Size]) {
+#pragma unroll
+  for (int k = 0; k < Size; ++k) asm volatile("" : "+r"(d[k])::"memory");
+}
+template <int Size>
+__device__ __forceinline__ void hold(float (&d)[Size]) {
+#pragma unroll
+  for (int k = 0; k < Size; ++k) asm volatile("" : "+f"(d[k])::"memory");
+}
+
+// A warpgroup's sums of a tile over `count` stages, float8: what a stage gives is added up in float32, while
+// the products of the next, in other registers, are under way.
+template <LowBit A, LowBit B, class Ring, int Size>
+__device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int group, int count, int col0,
+                                             float (&parts)[Size]) {
+  float d[Size], other[Size];
+  const auto issue = [&](float (&sums)[Size]) {
+    wait_for(ring.full(ring.slot), ring.phase);
+    ring.template multiply<A, B>(sums, group, 0, 0);
+  };
+  const auto finish = [&](float (&sums)[Size], int stage, int done) {
+    hold(sums);
+    ring.release(done);
+    if (p.groups > 1) return add_group(p, stage, col0, sums, parts);
+#pragma unroll
+    for (int k = 0; k < Size; ++k) parts[k] = __fadd_rn(parts[k], sums[k]);
+  };
+  // No branch between what is issued and what is waited for: the compiler would wait after each product.
+  issue(d);
+  int stage = 1, done = ring.slot;
+  ring.advance();
+  for (; stage + 1 < count; stage += 2) {
+    issue(other);
+    wait_products<1>();
+    finish(d, stage - 1, done);
+    done = ring.slot, ring.advance();
+    issue(d);
+    wait_products<1>();
+    finish(other, stage, done);
+    done = ring.slot, ring.advance();
+  }
+  if (stage < count) {
+    issue(other);
+    wait_products<1>();
+    finish(d, stage - 1, done);
+    wait_products<0>();
+    finish(other, stage, ring.slot);
+    ring.advance();
+  } else {
+    wait_products<0>();
+    finish(d, stage - 1, done);
+  }
+}
+
+// The same where registers do not suffice for two stages' sums: half of the columns after the other. The
+// block's other warpgroup multiplies while this one adds.
+template <LowBit A, LowBit B, class Ring, int Size>
+__device__ __forceinline__ void sum_in_halves(Ring& ring, int group, int count, float (&parts)[Size]) {
+  float d[Size / 2];
+  for (int stage = 0; stage < count; ++stage) {
+    wait_for(ring.full(ring.slot), ring.phase);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      ring.template multiply<A, B>(d, group, half * Size, 0);
+      wait_products<0>();
+      hold(d);
+      if (half == 1) ring.release(ring.slot);
+#pragma unroll
+      for (int k = 0; k < Size / 2; ++k)
+        parts[half * Size / 2 + k] = __fadd_rn(parts[half * Size / 2 + k], d[k]);
+    }
+    ring.advance();
+  }
+}
+
+// Groups of integers.
+template <class Ring, int Size>
+__device__ __forceinline__ void sum_groups(Ring& ring, const Product& p, int group, int count, int col0,
+                                           float (&parts)[Size]) {
+  int d[Size], add = 0;
+  for (int stage = 0; stage < count; ++stage, ring.advance()) {
+    wait_for(ring.full(ring.slot), ring.phase);
+    ring.template multiply<LowBit::int8, LowBit::int8>(d, group, 0, add);
+    wait_products<0>();
+    hold(d);
+    ring.release(ring.slot);
+    add = 1;
+    if (stage + 1 < count && (stage + 1) * kStageDepth % p.group != 0) continue;
+    add_group(p, stage, col0, d, parts);
+    add = 0;
+  }
+}
+
+// Integers of one group.
+template <class Ring, int Size>
+__device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int (&d)[Size]) {
+  int before = -1;  // the slot that the products before these read
+  for (int stage = 0; stage < count; ++stage) {
+    wait_for(ring.full(ring.slot), ring.phase);
+    ring.template multiply<LowBit::int8, LowBit::int8>(d, group, 0, stage > 0);
+    wait_products<1>();
+    if (before >= 0) ring.release(before);
+    before = ring.slot, ring.advance();
+  }
+  wait_products<0>();
+  hold(d);
+  if (before >= 0) ring.release(before);
 }
 
 #endif
@@ -296,180 +516,61 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
                 const Product p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using T = WideTile8<Columns, Cluster>;
-  constexpr int kSums = Columns / 2;
-  constexpr bool kTurns = InParts && A != LowBit::int8;
-  using Number = std::conditional_t<A == LowBit::int8, int, float>;
+  using T = WideTile8<Columns>;
+  using Number = std::conditional_t<InParts, float, int>;
   extern __shared__ __align__(128) uint8_t memory[];
-  const uint32_t shared = (shared_address(memory) + 1023) & ~1023u;
-  const uint32_t full = shared + T::kStages * T::kStageBytes, empty = full + 8 * T::kStages;
+  Ring<Columns, Cluster> ring{(shared_address(memory) + 1023) & ~1023u};
   const int role = threadIdx.x / kGroupThreads, rank = Cluster > 1 ? cluster_rank() : 0;
   if (threadIdx.x == 0) {
-    for (int s = 0; s < T::kStages; ++s) {
-      init_barrier(full + 8 * s, 1);
-      init_barrier(empty + 8 * s, 8 * Cluster);  // warps that read the stage, or its half elsewhere
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    prefetch_map(&a_map), prefetch_map(&b_map);
+    ring.make();
   }
   __syncthreads();
   sync_blocks<Cluster>();
+  follow_kernels();
 
   const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
   const int row_tiles = (p.rows + kWideRows * Cluster - 1) / (kWideRows * Cluster);
   const int col_tiles = (p.cols + Columns - 1) / Columns;
   const int first = blockIdx.x / Cluster, apart = gridDim.x / Cluster, tiles = row_tiles * col_tiles;
-  int slot = 0;
-  uint32_t phase = 0;
-  const auto advance = [&] {
-    if (++slot == T::kStages) slot = 0, phase ^= 1;
-  };
-
   if (role == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 0) {
       for (int index = first; index < tiles; index += apart) {
         const int2 tile = tile_of(index, row_tiles, col_tiles);
         const int row0 = (tile.x * Cluster + rank) * kWideRows, col0 = tile.y * Columns;
-        for (int stage = 0; stage < stages; ++stage, advance()) {
-          wait_for(empty + 8 * slot, phase ^ 1);
-          const uint32_t at = shared + slot * T::kStageBytes, barrier = full + 8 * slot;
-          expect_bytes(barrier, T::kStageBytes);
-          fetch(at, &a_map, stage * kStageDepth, row0, barrier);
-          if constexpr (Cluster > 1) {
-            constexpr int kHalf = Columns / 2;
-            fetch_for_both(at + T::kABytes + rank * kHalf * kStageDepth, &b_map, stage * kStageDepth,
-                           col0 + rank * kHalf, barrier);
-          } else {
-            fetch(at + T::kABytes, &b_map, stage * kStageDepth, col0, barrier);
-          }
-        }
+        for (int stage = 0; stage < stages; ++stage)
+          ring.fill(a_map, b_map, stage * kStageDepth, row0, col0, rank);
       }
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32;
-    const auto release = [&](int done) {
-      if (lane < Cluster) {
-        if constexpr (Cluster > 1)
-          arrive_at(empty + 8 * done, lane);
-        else
-          arrive(empty + 8 * done);
-      }
-    };
-    // Two columns at once may be read and written.
-    const bool is_even = p.cols % 2 == 0 && reinterpret_cast<uintptr_t>(p.b_scale) % 8 == 0;
+    const uint32_t own = ring.shared + T::kStages * T::kStageBytes + (4 * (role - 1) + warp) * T::kWarpBytes;
     for (int index = first; index < tiles; index += apart) {
       const int2 tile = tile_of(index, row_tiles, col_tiles);
-      const int row0 = (tile.x * Cluster + rank) * kWideRows + 64 * (role - 1), col0 = tile.y * Columns;
-      const int own_col = col0 + 2 * (lane % 4);
-      const bool inside = is_even && col0 + Columns <= p.cols;
-      Number d[kSums];
-      float parts[InParts ? kSums : 1];
+      const int row0 = (tile.x * Cluster + rank) * kWideRows + 64 * (role - 1) + 16 * warp;
+      const int col0 = tile.y * Columns;
+      if (p.groups == 1) fetch_scales<Columns>(p, col0, own + T::kPatchBytes);
+      float a_scale[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) a_scale[h] = p.a_scale[p.a_step * min(row0 + lane / 4 + 8 * h, p.rows - 1)];
+      Number sums[Columns / 2];
       if constexpr (InParts)
 #pragma unroll
-        for (int k = 0; k < kSums; ++k) parts[k] = -0.0f;  // -0 + x is x
-      int before = -1;                                     // the slot that the products before these read
-      int add = 0;
-      if constexpr (kTurns) {
-        // Float8's sums are added up after every stage: those of one while the products of the next, in other
-        // registers, are under way.
-        Number other[kSums];
-        const auto issue = [&](Number(&sums)[kSums]) {
-          wait_for(full + 8 * slot, phase);
-          const uint32_t at = shared + slot * T::kStageBytes;
-          const uint64_t a = wide_matrix(at + 64 * kStageDepth * (role - 1)),
-                         b = wide_matrix(at + T::kABytes);
-          begin_products();
-          multiply_wide<A, B>(sums, a, b, 0);
-#pragma unroll
-          for (int step = 1; step < kStageDepth / 32; ++step)
-            multiply_wide<A, B>(sums, a + 2 * step, b + 2 * step, 1);
-          asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        };
-        const auto finish = [&](Number(&sums)[kSums], int stage, int done) {
-#pragma unroll
-          for (int k = 0; k < kSums; ++k) asm volatile("" : "+f"(sums[k])::"memory");
-          release(done);
-          add_stage<Columns>(p, stage * kStageDepth, own_col, inside, sums, parts);
-        };
-        // No branch between what is issued and what is waited for: the compiler would wait after each
-        // product.
-        issue(d);
-        int stage = 1, done = slot;
-        advance();
-        for (; stage + 1 < stages; stage += 2) {
-          issue(other);
-          wait_products<1>();
-          finish(d, stage - 1, done);
-          done = slot, advance();
-          issue(d);
-          wait_products<1>();
-          finish(other, stage, done);
-          done = slot, advance();
-        }
-        if (stage < stages) {
-          issue(other);
-          wait_products<1>();
-          finish(d, stage - 1, done);
-          wait_products<0>();
-          finish(other, stage, slot);
-          advance();
-        } else {
-          wait_products<0>();
-          finish(d, stage - 1, done);
-        }
-      }
-      for (int stage = 0; !kTurns && stage < stages; ++stage, advance()) {
-        wait_for(full + 8 * slot, phase);
-        const uint32_t at = shared + slot * T::kStageBytes;
-        const uint64_t a = wide_matrix(at + 64 * kStageDepth * (role - 1)), b = wide_matrix(at + T::kABytes);
-        begin_products();
-        multiply_wide<A, B>(d, a, b, add);
-#pragma unroll
-        for (int step = 1; step < kStageDepth / 32; ++step)
-          multiply_wide<A, B>(d, a + 2 * step, b + 2 * step, 1);
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        add = 1;
-        if constexpr (InParts) {
-          wait_products<0>();
-#pragma unroll
-          for (int k = 0; k < kSums; ++k) {
-            if constexpr (std::is_same_v<Number, int>)
-              asm volatile("" : "+r"(d[k])::"memory");
-            else
-              asm volatile("" : "+f"(d[k])::"memory");
-          }
-          release(slot);
-          if (p.groups == 1 || stage + 1 == stages || (stage + 1) * kStageDepth % p.group == 0) {
-            add_stage<Columns>(p, stage * kStageDepth, own_col, inside, d, parts);
-            add = 0;
-          }
-        } else {
-          wait_products<1>();
-          if (before >= 0) release(before);
-          before = slot;
-        }
-      }
-      if constexpr (!InParts) {
-        wait_products<0>();
-#pragma unroll
-        for (int k = 0; k < kSums; ++k) asm volatile("" : "+r"(d[k])::"memory");
-        release(before);
-      }
-      const int first_row = row0 + 16 * warp + lane / 4;
-      const auto store = [&](const auto* sums) {
-        if (inside)
-          store_sums<Columns, true>(p, first_row, own_col, sums);
-        else
-          store_sums<Columns, false>(p, first_row, own_col, sums);
-      };
-      if constexpr (InParts)
-        store(parts);
+        for (int k = 0; k < Columns / 2; ++k) sums[k] = -0.0f;  // -0 + x is x
+      if constexpr (!InParts)
+        sum_whole(ring, role - 1, stages, sums);
+      else if constexpr (A == LowBit::int8)
+        sum_groups(ring, p, role - 1, stages, col0, sums);
+      else if constexpr (Columns > 128)
+        sum_in_halves<A, B>(ring, role - 1, stages, sums);
       else
-        store(d);
+        sum_in_turns<A, B>(ring, p, role - 1, stages, col0, sums);
+      store_sums<Columns>(p, own, row0, col0, a_scale, sums);
     }
   }
-  // No block ends while the other may write to its memory.
+  // No block ends while another may write to its memory.
   __syncwarp();
   if constexpr (Cluster > 1) sync_blocks<Cluster>();
 #else
