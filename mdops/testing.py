@@ -119,7 +119,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     ]
     distances = 1 + 6 * numbers(14)(3, 4).sigmoid()
     samples += [Sample("switch_curve", (distances, 1.5, 6.0, order), (0,)) for order in range(7)]
-    samples += _norm_samples(numbers(12))
+    samples += _norm_samples(numbers(12)) + _layer_output_samples(numbers(15))
     numbers_of_t = numbers(10)
     for width, axis in ((5, 3), (4, 4), (1, 1)):
         t = numbers_of_t(3, 4, width)
@@ -596,13 +596,41 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
         grads = (random(rows, 4), random(rows), random(rows, 3), random(rows, channels))
         moved = {name: (k + 4, value) for name, (k, value) in bad.items()}
         samples.append(Sample("spline_rows_backward", (*grads, *args), bad=moved))
+    given = (p["d"], slots, *lists, p["mean"], p["std"], CUTOFF, SMOOTH, PROTECTION, rows)
+    bad = {name: (2 + k, value) for k, (name, value) in enumerate(bad_lists.items())}
+    bad |= {"slots": (1, slots + 25), "smooth": (7, 4.0), "rows": (9, 26)}
+    samples.append(Sample("environment_rows", given, (0,), bad=bad))
+    first = (random(rows, 4), random(rows), random(rows, 3), *given)
+    moved = {name: (k + 3, value) for name, (k, value) in bad.items()}
+    samples.append(Sample("environment_rows_backward", first, (0, 1, 2, 3), bad=moved))
+    moved = {name: (k + 4, value) for name, (k, value) in bad.items()}
+    second = (random(*p["d"].shape), *first)
+    samples.append(Sample("environment_rows_backward_backward", second, bad=moved))
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=p["d"].device)
-    given = (random(8, 4), random(8, channels), offsets)
+    samples.append(Sample("ragged_plan", (offsets, 20, 6, 5), bad={"batch": (2, 3), "total": (1, -1)}))
+    summed = (random(8, 4), random(8, channels), offsets)
     falls = {"falls": offsets.flip(0), "beyond": offsets + 2}
     bad = {name: (2, value) for name, value in falls.items()}
-    samples.append(Sample("row_moments", given, (0, 1), bad=bad))
+    samples.append(Sample("row_moments", summed, (0, 1), bad=bad))
     bad = {name: (3, value) for name, value in falls.items()}
-    samples.append(Sample("row_moments_backward", (random(4, 4, channels), *given), (0, 1, 2), bad=bad))
+    samples.append(Sample("row_moments_backward", (random(4, 4, channels), *summed), (0, 1, 2), bad=bad))
+    return samples
+
+
+def _layer_output_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Of layers that are twice as wide as their input, as wide, and that do not add it."""
+    from mdops.nn.activation import kernel_code
+
+    samples = []
+    for inputs, name in ((5, "tanh"), (10, "silut:0.4"), (0, "gelu")):
+        z, x, kind = random(4, 10), random(4, inputs), kernel_code(name)
+        bad = {"code": (2, 9), "inputs": (1, random(4, 3))}
+        samples.append(Sample("layer_output", (z, x, *kind), (0, 1), bad=bad))
+        bad = {"code": (3, -1), "inputs": (2, 3)}
+        samples.append(Sample("layer_output_backward", (random(4, 10), z, inputs, *kind), (0, 1), bad=bad))
+        bad = {name: (k + 2, value) for name, (k, value) in bad.items()}
+        args = (random(4, 10), random(4, inputs), random(4, 10), z, inputs, *kind)
+        samples.append(Sample("layer_output_backward_backward", args, (0, 1, 2, 3), bad=bad))
     return samples
 
 

@@ -12,12 +12,11 @@ from mdops.evaluators.grids import Sum, attentions_of, finer_grid, grid_types
 from mdops.evaluators.spline import TOLERANCE, SplineGrid
 from mdops.evaluators.splined import SplineSum
 from mdops.models.contract import Descriptor
-from mdops.models.dpa1 import Neighbors
+from mdops.models.dpa1 import Neighbors, rows_in
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import neighbor_rows, ragged_plan, row_moments, spline_rows
 from mdops.ops.attention_layer import has_layer
 from mdops.ops.neighbor_rows import NeighborRows
-from mdops.tracing import is_recorded
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -103,7 +102,7 @@ class AttentionSums:
         atoms, slots = displacements.shape[:2]
         if found is None:
             found = self.rows(near, tables)
-        total = _total(found.offsets, atoms * torch.sym_min(slots, d.slots))
+        total = rows_in(found.offsets, atoms * torch.sym_min(slots, d.slots))
         rows = spline_rows(
             displacements,
             found.slots,
@@ -148,11 +147,3 @@ def attention_sums(potential: "Potential") -> dict[Descriptor, AttentionSums]:
         for one, grid in pairs
         if grid is not None and AttentionSums.why_not(potential, one) is None
     }
-
-
-def _total(offsets: torch.Tensor, most: int) -> int:
-    """How many rows there are, or, while a GPU's steps are recorded, places for them."""
-    if offsets.is_cuda and is_recorded(offsets):
-        return most
-    found: Any = offsets[-1].item()  # a number without a value while a program is exported
-    return found

@@ -12,25 +12,31 @@ from torch import nn
 
 from mdops.errors import UnsupportedModelError
 from mdops.models.contract import Features, Tree, environment_node
-from mdops.models.environment import check_axis, environment, in_chunks
+from mdops.models.environment import check_axis, in_chunks
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
 from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import Layer, array, tensor
-from mdops.ops import RaggedPlan, neighbor_attention, ragged_plan, row_moments
+from mdops.ops import (
+    RaggedPlan,
+    environment_rows,
+    neighbor_attention,
+    neighbor_rows,
+    ragged_plan,
+    row_moments,
+)
 from mdops.ops.add_norm import add_norm
 from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
 from mdops.ops.neighbor_attention import attention_scale, unit_three
-from mdops.ops.switch_curve import switch_curve
+from mdops.ops.neighbor_rows import NeighborRows
 from mdops.options import from_definition, key, saved_precision
 from mdops.tracing import is_exported, is_recorded
 
 if TYPE_CHECKING:
     from mdops.io.torch.state import State
 
-_TINY = 1e-12  # the norm below which vectors are not made longer
 _LN_EPS = 1e-5
 # Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
 # tensor on a GPU, which is busy with them, and has memory for many of them.
@@ -303,6 +309,7 @@ class SeAttenV2(MomentDescriptor):
         super().__init__(options, type_map, mean, std)
         self.embeddings, self.type_nets, self.type_embedding = nets
         self.attention = nn.ModuleList(attention)
+        self._known_mean: tuple[torch.Tensor, int, bool] | None = None
 
     @property
     def channels(self) -> int:
@@ -373,83 +380,77 @@ class SeAttenV2(MomentDescriptor):
 
     def moments(self, near: Neighborhood, types: torch.Tensor) -> torch.Tensor:
         """T (N, 4, M), from the embedding of the types (ntypes, tebd_dim)."""
-        present = near.kinds < self.ntypes
-        excluded = F.pad(self.excluded, (0, 1))[near.centers[:, None], near.kinds]
-        live = present & ~excluded
-        rows = environment(self, near).masked_fill(~live[..., None], 0.0)
-        kinds = near.kinds.masked_fill(~live, 0)
-        fading, directions = self._switch_and_directions(near, live)
         products = self._type_products(types)
 
         def of_atoms(chunk: slice) -> torch.Tensor:
             # The nets and attention see the neighbours that are there, without the slots that are empty.
-            mine = live[chunk]
-            slots = mine.shape[1]
-            place = self._places(mine, near.most)
-
-            def taken(x: torch.Tensor) -> torch.Tensor:
-                return x[chunk].flatten(0, 1).index_select(0, place)
-
-            own = taken(rows)
-            sw, r = (None if x is None else taken(x) for x in (fading, directions))
-            centers = near.centers[chunk][place // max(1, slots)]
-            g = self._embedding(own[:, :1], taken(kinds), centers, types, products, sw)
-            offsets = F.pad(mine.sum(1).cumsum(0), (1, 0)).int()
+            found = self._listed(near, chunk)
+            d = near.displacements[chunk]
+            atoms, slots = d.shape[:2]
+            room = atoms * torch.sym_min(slots, self.slots)
+            count = rows_in(found.offsets, room if near.most is None else torch.sym_min(room, near.most))
+            rows = environment_rows(
+                d,
+                found.slots,
+                near.counts[chunk],
+                near.types[chunk],
+                self.mean,
+                self.std,
+                cutoff=self.cutoff,
+                cutoff_smooth=self.cutoff_smooth,
+                protection=self.protection,
+                rows=count,
+            )
+            centers, kinds = rows.kinds.unbind(1)
+            sw = rows.switch if self.options.is_smooth else None
+            g = self._embedding(rows.environment[:, :1], kinds, centers, types, products, sw)
             if len(self.attention):
                 fused = near.once and has_layer(g.device, g.dtype, g.shape[1], self.options.attn)
-                known = self._neighbors(offsets, place.shape[0], slots, sw, r, fused)
+                directions = rows.directions if self.options.attn_dotr else None
+                known = self._neighbors(found.offsets, count, slots, sw, directions, fused)
                 for layer in self.layers:
                     g = layer(g, known)
-            return row_moments(own, g, offsets)
+            return row_moments(rows.environment, g, found.offsets)
 
+        atoms, slots = near.neighbors.shape
         run = self.atoms_at_once(near) if near.once else None
-        if run is not None and live.shape[0] <= run:
+        if run is not None and atoms <= run:
             t = of_atoms(slice(None))
         else:
-            t = in_chunks(of_atoms, live.shape[0], self._numbers(live.shape[1]))
-        if near.once and live.device.type == "cpu" and not is_exported() and not self.mean.any():
+            t = in_chunks(of_atoms, atoms, self._numbers(slots))
+        if not self._has_mean():
             return t / self.slots  # rows of empty places are zero
-        padding = F.pad(self._padding(near, present, types)[:, None], (0, 0, 0, 3))
-        return (t + padding) / self.slots
+        taken = self._listed(near, slice(None)).taken
+        return (t + F.pad(self._padding(near, taken, types)[:, None], (0, 0, 0, 3))) / self.slots
 
-    def _places(self, live: torch.Tensor, most: int | None) -> torch.Tensor:
-        """(E,) int64: the slots of `live` (n, K) where a neighbour is, one after another. While a step is
-        recorded their number is not known: then as many as the atoms have places for, or `most`, others at the end."""
-        there = live.flatten()
-        if not (there.is_cuda and is_recorded(there)):
-            return there.nonzero()[:, 0]
-        order = torch.where(there, there.cumsum(0), there.sum() + (~there).cumsum(0)) - 1
-        slots = torch.arange(there.shape[0], device=there.device)
-        places = torch.empty_like(slots).scatter_(0, order, slots)
-        room = live.shape[0] * torch.sym_min(live.shape[1], self.slots)
-        return places[: room if most is None else torch.sym_min(room, most)]
+    def _listed(self, near: Neighborhood, atoms: slice) -> NeighborRows:
+        """Which slots of these atoms are rows, and the places that neighbours take."""
+        absent = near.absent_pairs
+        if atoms == slice(None) and absent is None and not self.options.exclude_types:
+            return near.found
+        return neighbor_rows(
+            near.displacements[atoms].detach(),
+            near.counts[atoms],
+            near.types[atoms],
+            cutoff=near.cutoff,
+            pair_mask=self.excluded if absent is None else self.excluded | absent,
+            zeroed=self.excluded if absent is None else self.excluded & ~absent,
+        )
+
+    def _has_mean(self) -> bool:
+        """Whether any mean is not zero, for which the device is asked once after each change. While a CUDA graph is
+        captured nobody can be asked: the run before it did."""
+        if is_exported():
+            return True
+        mean, known = self.mean, self._known_mean
+        if known is None or known[0] is not mean or known[1] != mean._version:
+            known = self._known_mean = mean, mean._version, bool(mean.any())
+        return known[2]
 
     def _numbers(self, slots: int) -> int:
         """Of an atom in the largest tensor."""
         widest = 3 * self.options.attn if len(self.attention) else 0
         return slots * max(widest, *(layer.outputs for layer in self.embeddings.net().layers))
-
-    def _switch_and_directions(
-        self, near: Neighborhood, live: torch.Tensor
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """sw (N, K), from 1 to 0 between the cutoffs and 0 where nothing is live, if attention is smooth; unit vectors
-        (N, K, 3) to neighbours within the cutoff, if attention goes by angles."""
-        has_angles = self.options.attn_dotr and len(self.attention) > 0
-        if not (self.options.is_smooth or has_angles):
-            return None, None
-        # An empty slot has the distance 0, where the root has no slope; it is taken for one beyond the cutoff.
-        r = torch.where(live, near.displacements.square().sum(-1), 4 * self.cutoff**2).sqrt()
-        sw = switch_curve(r, self.cutoff_smooth, self.cutoff)
-        directions = None
-        if has_angles:
-            # DeePMD-kit divides the rows' x, y and z by their length, or by 1e-12 if that is less. This is the same,
-            # and keeps its digits where the rows have lost theirs.
-            length = sw * r / ((r + self.protection) ** 2 * self.std[near.centers, 1:])
-            if self.options.is_smooth and length.dtype == torch.float32:
-                # Where it counts, sw is 1e-12, and what comes of the direction has that factor.
-                length = length.detach()
-            directions = near.displacements * ((length / _TINY).clamp(max=1) / r)[..., None]
-        return (sw if self.options.is_smooth else None), directions
 
     def _neighbors(
         self,
@@ -511,10 +512,10 @@ class SeAttenV2(MomentDescriptor):
             g = layer.of_padding(g)
         return (s * g).flatten(0, 1)
 
-    def _padding(self, near: Neighborhood, present: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        """(N, M): what empty places add to the first row of T, times N_sel."""
+    def _padding(self, near: Neighborhood, taken: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """(N, M): what the places that no neighbour takes add to the first row of T, times N_sel."""
         every = TypeChoice(tuple(range(self.ntypes)), torch.arange(self.ntypes, device=types.device))
-        empty = (self.slots - present.sum(1)).clamp(min=0).to(types.dtype)
+        empty = (self.slots - taken).clamp(min=0).to(types.dtype)
         of_pair = near.centers * self.ntypes + near.padding_types
         return empty[:, None] * _rows_of(self.absent_rows(every, types), of_pair)
 
@@ -640,6 +641,14 @@ def _rows_of(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     if not (table.is_cuda and table.requires_grad and len(table) <= _SMALL_TABLE):
         return F.embedding(index, table)
     return (index[..., None] == torch.arange(len(table), device=table.device)).to(table.dtype) @ table
+
+
+def rows_in(offsets: torch.Tensor, most: int) -> int:
+    """How many rows there are, or, while a GPU's steps are recorded, places for them."""
+    if offsets.is_cuda and is_recorded(offsets):
+        return most
+    found: Any = offsets[-1].item()  # a number without a value while a program is exported
+    return found
 
 
 def _shared(options: Mapping[str, Any], slots: int) -> Tree:

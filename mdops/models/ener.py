@@ -218,7 +218,7 @@ class EnergyFitting(Kind):
         extra = self.extra_inputs(system.batch, system.count, fparam, aparam)
         if self.shared and not any(self.vacuum):
             energy = self.net(0)(torch.cat([features, extra], dim=1))[:, 0].double()
-            energy = energy + self.bias[system.types.long().clamp(min=0)]
+            energy = energy + self.bias[near.centers]
             return {"energy": torch.where(system.types >= 0, energy, 0.0)}
         energy = torch.zeros(system.atoms, dtype=torch.float64, device=features.device)
         if system.known_kinds() is None and features.is_cuda and torch.cuda.is_current_stream_capturing():

@@ -202,7 +202,7 @@ def in_chunks(of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: in
     size = max(1, CHUNK // max(1, numbers))
     runs = [slice(first, first + size) for first in range(0, max(1, atoms), size)]
     if len(runs) == 1:
-        return of_atoms(runs[0])
+        return of_atoms(slice(None))
     # The forward pass is done again in the backward pass, so that one run at a time needs its memory.
     options: Any = {"use_reentrant": False, "preserve_rng_state": False}
     return torch.cat([checkpoint(of_atoms, run, **options) for run in runs])

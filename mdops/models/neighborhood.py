@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from mdops.ops import NeighborList, displacements
+from mdops.ops import NeighborList, displacements, neighbor_rows
+from mdops.ops.neighbor_rows import NeighborRows
 from mdops.system import System
 from mdops.tracing import is_exported
 
@@ -124,6 +125,12 @@ class Neighborhood:
             return self.listed
         absent = torch.nn.functional.pad(self.absent_pairs, (0, 1))[self.centers[:, None], self.listed]
         return self.listed.masked_fill(absent, self.ntypes)
+
+    @cached_property
+    def found(self) -> NeighborRows:
+        """The slots with a neighbour within the cutoff, of whatever types, as rows."""
+        d = self.displacements.detach()
+        return neighbor_rows(d, self.counts, self.types, cutoff=self.cutoff)
 
     def count(self, kinds: torch.Tensor) -> torch.Tensor:
         """(N, ntypes) int32: how many slots hold each type."""
@@ -245,6 +252,10 @@ class Neighborhood:
 
     def report(self, specs: Sequence[NeighborSpec]) -> NeighborReport:
         """What there is within the cutoffs of these specs, of the list that was made."""
+        if all(spec.mixed for spec in specs):
+            # One op tells all that is asked.
+            within = [self.within(min(spec.cutoff, self.cutoff)).found.within[:, None] for spec in specs]
+            return NeighborReport(tuple(within), self.found.nearest)
         within = []
         for spec in specs:
             counts = self.count(self.within(min(spec.cutoff, self.cutoff)).listed)

@@ -16,7 +16,7 @@ def _gelu(x: torch.Tensor) -> torch.Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-def _identity(x: torch.Tensor) -> torch.Tensor:
+def identity(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
@@ -29,8 +29,8 @@ _ACTIVATIONS: dict[str, Activation] = {
     "softplus": F.softplus,
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
-    "linear": _identity,
-    "none": _identity,
+    "linear": identity,
+    "none": identity,
 }
 _KINKED = ("relu", "relu6")
 _SILUT_THRESHOLD = 3.0

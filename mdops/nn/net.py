@@ -16,9 +16,11 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from mdops.errors import UnsupportedModelError
-from mdops.nn.activation import activation
+from mdops.nn.activation import activation, identity
+from mdops.ops.layer_output import layer_output
 from mdops.ops.mlp import mlp_value_and_gradient
 from mdops.options import saved_precision
+from mdops.tracing import is_exported
 
 Tree = dict[str, Any]
 _MOST_LAYERS = 17  # of the ops on nets
@@ -36,6 +38,11 @@ def input_gradient_alone() -> Iterator[None]:
         yield
     finally:
         _needs_input_gradient_alone.reset(token)
+
+
+def _is_differentiated_eagerly() -> bool:
+    """Whether autograd records operations, and no compiler that would fuse them itself."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_exported()
 
 
 class Layer(nn.Module):
@@ -143,7 +150,18 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., inputs) to (..., outputs)."""
+        if type(self) is Layer and x.dim() == 2 and _is_differentiated_eagerly():
+            return self._by_op(x)
         return self._after_product(self.product(x), x, self.bias, self.timestep)
+
+    def _by_op(self, x: torch.Tensor) -> torch.Tensor:
+        """The same of rows in fewer passes, and in far fewer backwards."""
+        z = x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
+        if self._activation is identity and self.timestep is None and not self.adds_input:
+            return z
+        if self.timestep is None:
+            return layer_output(z, x if self.adds_input else None, self.activation_name)
+        return self._around(layer_output(z, None, self.activation_name) * self.timestep, x)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """x W."""
@@ -161,11 +179,13 @@ class Layer(nn.Module):
         y = self._activation(y)
         if timestep is not None:
             y = y * timestep
-        if self.residual and self.outputs == self.inputs:
-            y = y + x
-        elif self.residual and self.outputs == 2 * self.inputs:
-            y = y + torch.cat([x, x], dim=-1)
-        return y
+        return self._around(y, x)
+
+    def _around(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """y and what is added to it of the input."""
+        if not self.adds_input:
+            return y
+        return y + (x if self.outputs == self.inputs else torch.cat([x, x], dim=-1))
 
     def alike(self, others: Sequence["Layer"], x: torch.Tensor) -> torch.Tensor:
         """G layers that differ from this one in their numbers alone, as one: (G or 1, R, inputs) to

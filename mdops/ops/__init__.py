@@ -31,7 +31,7 @@ from mdops.ops.neighbor import (
     unpack_images,
 )
 from mdops.ops.neighbor_attention import neighbor_attention
-from mdops.ops.neighbor_rows import neighbor_rows, row_moments, spline_rows
+from mdops.ops.neighbor_rows import environment_rows, neighbor_rows, row_moments, spline_rows
 from mdops.ops.pair_table import near_weight, pair_table
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
@@ -54,6 +54,7 @@ __all__ = [
     "end_cell_step",
     "end_step",
     "env_mat",
+    "environment_rows",
     "fake_quantize",
     "gemm_lowbit",
     "hybrid_potential",

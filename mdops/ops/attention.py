@@ -8,7 +8,6 @@ from mdops.ops._register import register_fake, register_formula
 from mdops.tracing import is_recorded
 
 _TILE, _COLUMNS = 64, 4  # kPlanTile and kPlanColumns of source/op/attention/attention.h
-_INDEX = 2**31
 
 
 class RaggedPlan(NamedTuple):
@@ -56,39 +55,21 @@ def ragged_plan(
     batch = offsets.shape[0] - 1
     if batch < 0 or batch > max_batch:
         raise ValueError(f"offsets of {batch} sequences do not fit into a plan for {max_batch}")
-    begins = offsets[:-1].long()
-    lengths = offsets[1:].long() - begins
-    tiles = (lengths.clamp(min=0) + _TILE - 1) // _TILE
-    ends = tiles.cumsum(0)
-    items = max_batch + max_total // _TILE
-    place = torch.arange(items, device=offsets.device)
-    if batch == 0:
-        table = torch.zeros(items, _COLUMNS, dtype=torch.int64, device=offsets.device)
-        head = torch.zeros(1, _COLUMNS, dtype=torch.int64, device=offsets.device)
-        return RaggedPlan(torch.cat([head, table]).int(), max_length)
-    sequence = torch.searchsorted(ends, place, right=True).clamp(max=batch - 1)
-    first = (place - (ends - tiles)[sequence]) * _TILE
-    of_bias = (lengths.square().cumsum(0) - lengths.square())[sequence]
-    low = of_bias % _INDEX  # 31 bits, so that it is the same number as int32
-    table = torch.stack([sequence, first, low, of_bias // _INDEX], dim=1)
-    live = place < ends[-1]
-    table = torch.where(live[:, None], table, -1)
-    if longest_first:
-        cost = torch.where(live, lengths[sequence], -1)
-        table = table[torch.argsort(cost, descending=True, stable=True)]
-    fits = (lengths.amin() >= 0) & (lengths.amax() <= max_length) & (begins[0] >= 0)
-    fits &= offsets[-1] <= max_total
+    items = torch.ops.mdops.ragged_plan(offsets, max_total, max_batch, max_length)
     if (
         offsets.device.type == "cpu"
         and not torch.compiler.is_compiling()
         and not is_recorded(offsets)
-        and not bool(fits)
+        and int(items[0, 0]) < 0
     ):
         raise ValueError(
             f"sequences of {offsets.tolist()} do not fit into {max_total} rows and the length {max_length}"
         )
-    head = torch.nn.functional.pad(torch.where(fits, ends[-1], -1)[None, None], (0, _COLUMNS - 1))
-    return RaggedPlan(torch.cat([head, table]).int(), max_length)
+    if longest_first and batch:
+        table = items[1:]
+        cost = torch.where(table[:, 0] >= 0, offsets.diff()[table[:, 0].clamp(min=0)], -1)
+        items = torch.cat([items[:1], table[torch.argsort(cost, descending=True, stable=True)]])
+    return RaggedPlan(items, max_length)
 
 
 def ragged_attention(
@@ -138,6 +119,11 @@ def ragged_attention(
 def plan_of(offsets: torch.Tensor, rows: int) -> RaggedPlan:
     """A plan with room for whatever may stand in so many rows."""
     return ragged_plan(offsets, max_total=rows, max_batch=offsets.shape[0] - 1, max_length=rows)
+
+
+@register_fake("ragged_plan")
+def _(offsets: Any, max_total: int, max_batch: int, max_length: int) -> torch.Tensor:
+    return offsets.new_empty(1 + max_batch + max_total // _TILE, _COLUMNS)
 
 
 def _sums_dtype(q: torch.Tensor) -> torch.dtype:

@@ -26,15 +26,24 @@ class NeighborRows(NamedTuple):
     nearest: torch.Tensor
 
 
-class SplineRows(NamedTuple):
+class EnvironmentRows(NamedTuple):
     """Of each of E rows.
 
     Attributes:
         environment: (E, 4), R of `env_mat`.
         switch: (E,), from 1 to 0 between the cutoffs.
         directions: (E, 3), unit vectors to the neighbours; shorter where x, y and z of R are below 1e-12.
-        g: (E, M), the splines.
+        kinds: (E, 2) int32, the types of the centre and of the neighbour.
     """
+
+    environment: torch.Tensor
+    switch: torch.Tensor
+    directions: torch.Tensor
+    kinds: torch.Tensor
+
+
+class SplineRows(NamedTuple):
+    """Of each of E rows: as of `EnvironmentRows`, and g (E, M), the splines."""
 
     environment: torch.Tensor
     switch: torch.Tensor
@@ -102,6 +111,25 @@ def spline_rows(
     return SplineRows(*torch.ops.mdops.spline_rows(*given, *switch, rows, gated))
 
 
+def environment_rows(
+    displacements: torch.Tensor,
+    slots: torch.Tensor,
+    counts: torch.Tensor,
+    types: torch.Tensor,
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    *,
+    cutoff: float,
+    cutoff_smooth: float,
+    rows: int,
+    protection: float = 0.0,
+) -> EnvironmentRows:
+    """Rows of the environment matrix of the first `rows` slots; zeros where one is -1. Differentiable twice, in
+    `displacements`. Arguments and errors are those of `spline_rows`."""
+    given = displacements, slots, counts, types, mean, std
+    return EnvironmentRows(*torch.ops.mdops.environment_rows(*given, cutoff, cutoff_smooth, protection, rows))
+
+
 def row_moments(environment: torch.Tensor, g: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """T[n, a] = sum over the rows j of atom n of environment[j, a] g[j]. Twice differentiable in both.
 
@@ -137,6 +165,26 @@ def _(a: Any, b: Any, c: Any, d: Any, displacements: Any, *args: Any) -> torch.T
     return displacements.new_empty(displacements.shape)
 
 
+@register_fake("environment_rows")
+def _(displacements: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    kinds = displacements.new_empty((args[-1], 2), dtype=torch.int32)
+    return *_blank_rows(displacements, args[-1]), kinds
+
+
+@register_fake("environment_rows_backward")
+def _(a: Any, b: Any, c: Any, displacements: Any, *args: Any) -> torch.Tensor:
+    return displacements.new_empty(displacements.shape)
+
+
+@register_fake("environment_rows_backward_backward")
+def _(direction: Any, a: Any, b: Any, c: Any, displacements: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    return *_blank_rows(displacements, args[-1]), displacements.new_empty(displacements.shape)
+
+
+def _blank_rows(displacements: Any, rows: int) -> list[torch.Tensor]:
+    return [displacements.new_empty(shape) for shape in ((rows, 4), (rows,), (rows, 3))]
+
+
 @register_fake("row_moments")
 def _(environment: Any, g: Any, offsets: Any) -> torch.Tensor:
     return g.new_empty(offsets.shape[0] - 1, 4, g.shape[1])
@@ -149,6 +197,14 @@ def _(grad: Any, environment: Any, g: Any, offsets: Any) -> tuple[torch.Tensor, 
 
 def _rows_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return (torch.ops.mdops.spline_rows_backward(*grads, *args),)
+
+
+def _environment_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (torch.ops.mdops.environment_rows_backward(*grads[:3], *args),)
+
+
+def _environment_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return torch.ops.mdops.environment_rows_backward_backward(grads[0], *args)
 
 
 def _moments_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -165,5 +221,7 @@ def _moments_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, .
 
 
 register_formula("spline_rows", _rows_formula, (0,))
+register_formula("environment_rows", _environment_formula, (0,), constant=(3,))
+register_formula("environment_rows_backward", _environment_backward_formula, (0, 1, 2, 3))
 register_formula("row_moments", _moments_formula, (0, 1))
 register_formula("row_moments_backward", _moments_backward_formula, (0, 1, 2))

@@ -155,8 +155,12 @@ class GpuAttention : public GpuOther<float> {
   AttentionPlan plan() const { return {plan_.data(), items_, longest_}; }
 
   SplineRowsArgs<float> splines(const GpuBlock<float>& block) const {
-    return {slots(block), slots_.data(), mean_.data(), std_.data(), table_.data(), cutoff_,
-            grid_,        rows_,         columns_,     functions_,  gated_};
+    return {{slots(block), slots_.data(), mean_.data(), std_.data(), cutoff_, rows_},
+            table_.data(),
+            grid_,
+            columns_,
+            functions_,
+            gated_};
   }
 
   RowMomentArgs<float> moments() const {

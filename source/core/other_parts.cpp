@@ -209,8 +209,11 @@ class Attention : public Other<T> {
     }
 
     SplineRowsArgs<T> splines(const Block<T>& block) const {
-      return {slots(block), slots_.data(), of_.mean.data(), of_.std.data(), of_.table.data(),
-              of_.cutoff,   of_.grid,      rows_,           of_.columns,    of_.ntypes + of_.gated,
+      return {{slots(block), slots_.data(), of_.mean.data(), of_.std.data(), of_.cutoff, rows_},
+              of_.table.data(),
+              of_.grid,
+              of_.columns,
+              of_.ntypes + of_.gated,
               of_.gated};
     }
 

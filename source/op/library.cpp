@@ -185,6 +185,15 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "-> (Tensor grad_grad_q, Tensor grad_grad_k, Tensor grad_grad_v, Tensor grad_x)");
 
   // The switch between two cutoffs, or its derivative of that order.
+  // What a dense layer makes of its product.
+  m.def("layer_output(Tensor z, Tensor x, int activation, float threshold) -> Tensor");
+  m.def(
+      "layer_output_backward(Tensor grad, Tensor z, SymInt inputs, int activation, float threshold) -> "
+      "(Tensor grad_z, Tensor grad_x)");
+  m.def(
+      "layer_output_backward_backward(Tensor along_z, Tensor along_x, Tensor grad, Tensor z, SymInt inputs, "
+      "int activation, float threshold) -> (Tensor grad_grad, Tensor grad_z)");
+  m.def("ragged_plan(Tensor offsets, SymInt max_total, SymInt max_batch, SymInt max_length) -> Tensor");
   m.def("switch_curve(Tensor r, float cutoff_smooth, float cutoff, int order) -> Tensor");
 
   // LayerNorm of a sum.
@@ -225,6 +234,20 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, SymInt rows, bool "
       "gated) "
       "-> Tensor");
+  m.def(
+      "environment_rows(Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor "
+      "std, float cutoff, float cutoff_smooth, float protection, SymInt rows) -> (Tensor environment, Tensor "
+      "switch, Tensor directions, Tensor kinds)");
+  m.def(
+      "environment_rows_backward(Tensor grad_environment, Tensor grad_switch, Tensor grad_directions, Tensor "
+      "displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor std, float cutoff, "
+      "float cutoff_smooth, float protection, SymInt rows) -> Tensor");
+  m.def(
+      "environment_rows_backward_backward(Tensor direction, Tensor grad_environment, Tensor grad_switch, "
+      "Tensor grad_directions, Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, "
+      "Tensor std, float cutoff, float cutoff_smooth, float protection, SymInt rows) -> (Tensor "
+      "grad_grad_environment, Tensor grad_grad_switch, Tensor grad_grad_directions, Tensor "
+      "grad_displacements)");
   m.def("row_moments(Tensor environment, Tensor g, Tensor offsets) -> Tensor");
   m.def(
       "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets) -> (Tensor "

@@ -17,6 +17,7 @@ LAST = (
     "angle_features",
     "angle_moment_backward",
     "env_mat_backward",
+    "environment_rows_backward",
     "spline_moment_backward",
     "spline_rows",
     "spline_training",
@@ -213,7 +214,8 @@ def test_no_atoms(sample):
         return  # an op without atoms
     if sample.op == "unpack_ternary":
         return  # how many rows are packed is an argument
-    if sample.op.startswith(("ragged_attention", "attention_layer", "spline_rows", "row_moments")):
+    told = ("ragged_", "attention_layer", "spline_rows", "environment_rows", "row_moments")
+    if sample.op.startswith(told):
         return  # how many rows there are is told: tests/ops/test_attention.py and test_neighbor_rows.py have none
     if sample.op.startswith("moment_product"):
         return  # the same: tests/nn/test_moment_steps.py has none
@@ -254,6 +256,8 @@ def is_of_fewer(sample, args):
         sample.op == "moment_product_backward"
     ):  # a row's atom is out of range then, which a GPU answers with NaN
         return args[3].is_cuda and has_one_less(3)
+    if sample.op == "ragged_plan":
+        return has_one_less(0)
     return sample.op == "row_moments" and args[2].is_cuda and has_one_less(2)
 
 

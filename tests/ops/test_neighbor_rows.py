@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from mdops.evaluators.spline import basis_matrix
-from mdops.ops import env_mat, neighbor_rows, row_moments, spline_rows
+from mdops.ops import env_mat, environment_rows, neighbor_rows, row_moments, spline_rows
 from mdops.ops.switch_curve import switch_curve
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH
 
@@ -117,6 +117,37 @@ def test_rows_and_their_gradients(channels, gated, device):
         torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4)
     (low,) = torch.autograd.grad(single, d, [g.float() for g in grads])
     assert float((low - by_op).abs().max()) < 1e-5 * float(by_op.abs().max())
+
+
+def test_rows_without_splines_and_both_derivatives(device):
+    """Against the environment matrix, the switch and unit vectors by PyTorch's operations."""
+    p, gen = pairs(device)
+    found = listed(p)
+    last = int(found.offsets[-1])
+    d = p["d"].clone().requires_grad_()
+    keys = {"cutoff": CUTOFF, "cutoff_smooth": SMOOTH, "protection": PROTECTION}
+    got = environment_rows(
+        d, found.slots, p["counts"], p["types"], p["mean"], p["std"], rows=last + 5, **keys
+    )
+    slots = found.slots[:last].long()
+    kinds = torch.stack([p["types"].long()[slots // d.shape[1]], kinds_of(p).flatten()[slots]], dim=1)
+    assert torch.equal(got.kinds[:last], kinds.int()) and not got.kinds[last:].any()
+    shape = (3, 3, INTERVALS + 5, 1)
+    want = wanted_rows(p, d, found.slots[:last], torch.zeros(shape, dtype=d.dtype, device=device), False)[:3]
+    for a, b in zip(got[:3], want, strict=True):
+        torch.testing.assert_close(a[:last], b, rtol=1e-11, atol=1e-11)
+        assert not a[last:].any()
+    grads = [torch.randn(x.shape, generator=gen, dtype=torch.float64).to(device) for x in got[:3]]
+    along = torch.zeros_like(d)  # nowhere else, where PyTorch's roots have no slope
+    along.view(-1, 3)[slots] = torch.randn(last, 3, generator=gen, dtype=torch.float64).to(device)
+    results = []
+    for rows, cut in ((got[:3], None), (want, last)):
+        leaves = [g[:cut].clone().requires_grad_() for g in grads]
+        (first,) = torch.autograd.grad(rows, d, leaves, create_graph=True)
+        second, *rest = torch.autograd.grad(first, [d, *leaves], along)
+        results.append([*(x.flatten(0, 1)[slots] for x in (first, second)), *(x[:last] for x in rest)])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
 def test_directions_keep_their_digits_at_the_cutoff(device):

@@ -25,6 +25,7 @@ class Batch:
             batch has; float64, eV and A.
         present: for each of these (S,) bool, the frames that have it.
         fparam: (S, p) float64, or None; aparam: (N, q) float64, or None.
+        complete: whether it is known, without a look at `present`, that every frame has all of these labels.
     """
 
     system: System
@@ -34,6 +35,7 @@ class Batch:
     present: dict[str, torch.Tensor]
     fparam: torch.Tensor | None
     aparam: torch.Tensor | None
+    complete: bool = False
 
     def to(self, device: torch.device | str) -> "Batch":
         """This batch on a device."""

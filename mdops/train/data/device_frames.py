@@ -70,8 +70,9 @@ class DeviceFrames:
         count = len(places)
         types, system, start, sizes, labelled, *kinds = self.prepare(count)
         taken = {name: value.index_select(0, places) for name, value in self._arrays.items()}
-        own = taken["neighbors"]
-        taken["neighbors"] = torch.where(own >= 0, own + start[:, None, None], -1)
+        if count > 1:
+            own = taken["neighbors"]
+            taken["neighbors"] = torch.where(own >= 0, own + start[:, None, None], -1)
         for name in ("positions", "neighbors", "images", "counts", *ATOM_LABELS, "aparam"):
             if name in taken:
                 taken[name] = taken[name].flatten(0, 1)
@@ -86,6 +87,7 @@ class DeviceFrames:
             dict.fromkeys(labels, labelled),
             taken.get("fparam"),
             taken.get("aparam"),
+            complete=True,
         )
 
     def prepare(self, count: int) -> tuple[torch.Tensor, ...]:

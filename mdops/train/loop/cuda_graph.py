@@ -16,7 +16,7 @@ from mdops.train.data.device_frames import DeviceFrames, alike
 from mdops.train.data.neighbor_lists import PairLists
 from mdops.train.loop.loss import EnergyLoss
 from mdops.train.loop.prediction import check_frames, predict
-from mdops.train.loop.schedule import WeightAverage
+from mdops.train.loop.schedule import Joined, WeightAverage
 
 _WARM_UP = 3  # runs before a capture: libraries set themselves up in the first
 _CHECKED = 4096  # atoms that are checked at a time
@@ -48,7 +48,8 @@ class StepGraphs:
         self.potential, self.loss, self.optimizer, self.groups = potential, loss, optimizer, groups
         self._average, self._max_norm, self._reduce = average, max_norm, reduce_gradients
         self._weights = [p for p in potential.parameters() if p.requires_grad]
-        self._gradients = [torch.zeros_like(p) for p in self._weights]
+        self._joined = Joined(self._weights)
+        self._gradients = self._joined.parts
         self._hold_gradients()
         _initialize_state(optimizer)
         device = potential.device
@@ -130,7 +131,7 @@ class StepGraphs:
         result = predict(self.potential, batch)
         value = self.loss(result, batch, self._fraction, counts)
         found = torch.autograd.grad(value, self._weights, allow_unused=True, materialize_grads=True)
-        torch._foreach_copy_(self._gradients, found)
+        torch.cat(self._joined.pieces(found), out=self._joined.whole)
         return value.detach(), {name: tensor.detach() for name, tensor in result.items()}, batch
 
     def _capture(

@@ -81,36 +81,43 @@ class EnergyLoss:
                 several processes' counts, the mean of their gradients is that of all batches as one.
         """
         counts = label_counts(batch) if counts is None else counts
-        loss = torch.zeros((), dtype=torch.float64, device=batch.sizes.device)
+        parts = []
         for name in self.terms:
             if counts.get(name):
-                total = self._errors(name, result[name].double(), batch).sum() / counts[name]
-                loss = loss + self.prefactors[name].at(fraction) * total
-        return loss
+                errors = self._errors(name, result[name].double(), batch)
+                mean = errors.sum() / (errors.shape[1] * counts[name])
+                parts.append(self.prefactors[name].at(fraction) * mean)
+        if not parts:
+            return torch.zeros((), dtype=torch.float64, device=batch.sizes.device)
+        return sum(parts[1:], parts[0])
 
     def _errors(self, name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """For each frame or atom its part of the loss, a mean over components; 0 without label."""
+        """For each frame or atom and component its part of the loss; 0 without label."""
         if name not in batch.labels:
-            return value[:0].flatten()  # part of the graph: a batch without labels has gradients 0
-        labelled = _rows(name, batch)
+            return value[:0].reshape(0, 1)  # part of the graph: a batch without labels has gradients 0
         error = (value - batch.labels[name]).reshape(len(value), -1)
-        error = torch.where(labelled[:, None], error, 0.0)
-        whole = LABELS[name].per_atom
-        atoms = batch.sizes[:, None].double() if whole else error.new_ones(1)
+        if not batch.complete:
+            error = torch.where(_rows(name, batch)[:, None], error, 0.0)
+        atoms = batch.sizes[:, None].double() if LABELS[name].per_atom else 1.0
         if name == "forces" and self.force_norm:
             error = torch.linalg.vector_norm(error, dim=1, keepdim=True)
             error = self._huber(error, 1) if self.huber else error
         elif self.function == "mae":
-            error = error.abs() / atoms
+            error = _over(error.abs(), atoms)
         elif self.huber:
-            error = self._huber(error / atoms, {"forces": 1, "virial": 2}.get(name, 0))
+            error = self._huber(_over(error, atoms), {"forces": 1, "virial": 2}.get(name, 0))
         else:
-            error = error.square() / (atoms.square() if self.intensive else atoms)
-        return error.mean(1)
+            error = _over(error.square(), atoms**2 if self.intensive else atoms)
+        return error
 
     def _huber(self, error: torch.Tensor, which: int) -> torch.Tensor:
         delta, size = self.huber_delta[which], error.abs()
         return torch.where(size <= delta, 0.5 * error.square(), delta * (size - 0.5 * delta))
+
+
+def _over(error: torch.Tensor, atoms: torch.Tensor | float) -> torch.Tensor:
+    """Errors over the numbers of atoms of their frames, or as they are."""
+    return error / atoms if isinstance(atoms, torch.Tensor) else error
 
 
 def label_counts(batch: Batch) -> dict[str, float]:

@@ -1,12 +1,14 @@
 """Learning rates over the steps of a training, and the running average of weights."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from mdops.errors import ConfigError
+
+_ALIGNED = 4  # numbers: 16 bytes of float32
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,27 @@ class LearningRate:
         return max(self.start * rate ** (falls if self.smooth else math.floor(falls)), self.stop)
 
 
+class Joined:
+    """Room for tensors of one dtype in one piece of memory: on a GPU an operation on it takes a few microseconds, where
+    one on a list of tensors keeps few multiprocessors busy. Zeros at first.
+
+    Attributes:
+        whole: (n,). parts: of the tensors' shapes, each from 16 bytes on, as optimizers' kernels want them.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        sizes = [t.numel() for t in tensors]
+        places = [size + -size % _ALIGNED for size in sizes]
+        self.whole = tensors[0].new_zeros(sum(places), requires_grad=False)
+        split = zip(self.whole.split(places), sizes, tensors, strict=True)
+        self.parts = [part[:size].view(t.shape) for part, size, t in split]
+        self._gaps = [self.whole.new_zeros(-size % _ALIGNED) for size in sizes]
+
+    def pieces(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors of those shapes and what is between them: `torch.cat` of it is like `whole`."""
+        return [piece for t, gap in zip(tensors, self._gaps, strict=True) for piece in (t.flatten(), gap)]
+
+
 class WeightAverage:
     """The moving average of parameters: after each step, average += (1 - decay) (weight - average).
 
@@ -86,7 +109,9 @@ class WeightAverage:
             raise ConfigError(f"the decay of the weights' average is {decay}, expected 0 .. 1")
         self.decay, self.updates = decay, 0
         self._parameters: list[torch.Tensor] = list(parameters)
-        self.values = [p.detach().clone() for p in self._parameters]
+        self._joined = Joined(self._parameters)
+        self.values = self._joined.parts
+        torch._foreach_copy_(self.values, [p.detach() for p in self._parameters])
 
     def next_share(self) -> float:
         """The part that the next weights have in the average; counts them as seen."""
@@ -99,9 +124,8 @@ class WeightAverage:
         if isinstance(share, float):
             torch._foreach_lerp_(self.values, self._parameters, share)
             return
-        change = torch._foreach_sub(self._parameters, self.values)
-        torch._foreach_mul_(change, share)
-        torch._foreach_add_(self.values, change)
+        now = torch.cat(self._joined.pieces(self._parameters))
+        self._joined.whole.lerp_(now, share.to(now.dtype))
 
     def update(self) -> None:
         """Takes in the weights of now."""

@@ -81,6 +81,76 @@ Tensor spline_rows_backward(const Tensor& grad_environment, const Tensor& grad_s
   return out;
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor> environment_rows(const Tensor& displacements, const Tensor& slots,
+                                                            const Tensor& counts, const Tensor& types,
+                                                            const Tensor& mean, const Tensor& std,
+                                                            double cutoff, double cutoff_smooth,
+                                                            double protection, int64_t rows) {
+  const Op op("environment_rows");
+  const EnvironmentRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                                 protection, rows);
+  EnvironmentRowsTensors out(op, in);
+  Tensor of_pair = empty({in.rows, 2}, ScalarType::Int);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto args = in.args<T>();
+    const auto results = out.results<T>();
+    int32_t* const kinds = of_pair.mutable_data_ptr<int32_t>();
+    parallel(in.rows, kRowGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) environment_row(args, n, results, kinds);
+    });
+  });
+  return {out.environment, out.switches, out.directions, of_pair};
+}
+
+Tensor environment_rows_backward(const Tensor& grad_environment, const Tensor& grad_switch,
+                                 const Tensor& grad_directions, const Tensor& displacements,
+                                 const Tensor& slots, const Tensor& counts, const Tensor& types,
+                                 const Tensor& mean, const Tensor& std, double cutoff, double cutoff_smooth,
+                                 double protection, int64_t rows) {
+  const Op op("environment_rows_backward");
+  const EnvironmentRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                                 protection, rows);
+  const EnvironmentRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions);
+  Tensor out = zeros({in.list.atoms, in.list.width, 3}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto args = in.args<T>();
+    const auto gradients = grad.gradients<T>();
+    T* const to = out.mutable_data_ptr<T>();
+    parallel(in.rows, kRowGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) environment_row_gradient(args, n, gradients, to);
+    });
+  });
+  return out;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> environment_rows_backward_backward(
+    const Tensor& direction, const Tensor& grad_environment, const Tensor& grad_switch,
+    const Tensor& grad_directions, const Tensor& displacements, const Tensor& slots, const Tensor& counts,
+    const Tensor& types, const Tensor& mean, const Tensor& std, double cutoff, double cutoff_smooth,
+    double protection, int64_t rows) {
+  const Op op("environment_rows_backward_backward");
+  const EnvironmentRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                                 protection, rows);
+  const EnvironmentRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions);
+  const Tensor u = input(op, "direction", direction, in.list.dtype, {in.list.atoms, in.list.width, 3});
+  EnvironmentRowsTensors out(op, in);
+  Tensor by_d = zeros({in.list.atoms, in.list.width, 3}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto args = in.args<T>();
+    const auto gradients = grad.gradients<T>();
+    const auto results = out.results<T>();
+    const T* const v = u.const_data_ptr<T>();
+    T* const to = by_d.mutable_data_ptr<T>();
+    parallel(in.rows, kRowGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) environment_row_second(args, n, v, gradients, results, to);
+    });
+  });
+  return {out.environment, out.switches, out.directions, by_d};
+}
+
 Tensor row_moments_op(const Tensor& environment, const Tensor& g, const Tensor& offsets) {
   const Op op("row_moments");
   const RowMomentInputs in(op, environment, g, offsets);
@@ -120,6 +190,9 @@ STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
   m.impl("neighbor_rows", TORCH_BOX(&mdops::neighbor_rows));
   m.impl("spline_rows", TORCH_BOX(&mdops::spline_rows_op));
   m.impl("spline_rows_backward", TORCH_BOX(&mdops::spline_rows_backward));
+  m.impl("environment_rows", TORCH_BOX(&mdops::environment_rows));
+  m.impl("environment_rows_backward", TORCH_BOX(&mdops::environment_rows_backward));
+  m.impl("environment_rows_backward_backward", TORCH_BOX(&mdops::environment_rows_backward_backward));
   m.impl("row_moments", TORCH_BOX(&mdops::row_moments_op));
   m.impl("row_moments_backward", TORCH_BOX(&mdops::row_moments_backward));
 }

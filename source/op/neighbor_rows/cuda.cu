@@ -63,6 +63,60 @@ Tensor spline_rows_backward(const Tensor& grad_environment, const Tensor& grad_s
   return out;
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor> environment_rows(const Tensor& displacements, const Tensor& slots,
+                                                            const Tensor& counts, const Tensor& types,
+                                                            const Tensor& mean, const Tensor& std,
+                                                            double cutoff, double cutoff_smooth,
+                                                            double protection, int64_t rows) {
+  const CudaOp op("environment_rows", "displacements", displacements);
+  const EnvironmentRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                                 protection, rows);
+  EnvironmentRowsTensors out(op, in);
+  Tensor of_pair = empty(op, {in.rows, 2}, ScalarType::Int);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    run_environment_rows(op, in.args<T>(), out.results<T>(), of_pair.mutable_data_ptr<int32_t>());
+  });
+  return {out.environment, out.switches, out.directions, of_pair};
+}
+
+Tensor environment_rows_backward(const Tensor& grad_environment, const Tensor& grad_switch,
+                                 const Tensor& grad_directions, const Tensor& displacements,
+                                 const Tensor& slots, const Tensor& counts, const Tensor& types,
+                                 const Tensor& mean, const Tensor& std, double cutoff, double cutoff_smooth,
+                                 double protection, int64_t rows) {
+  const CudaOp op("environment_rows_backward", "displacements", displacements);
+  const EnvironmentRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                                 protection, rows);
+  const EnvironmentRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions);
+  Tensor out = empty(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    run_environment_row_gradients(op, in.args<T>(), grad.gradients<T>(), out.mutable_data_ptr<T>());
+  });
+  return out;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> environment_rows_backward_backward(
+    const Tensor& direction, const Tensor& grad_environment, const Tensor& grad_switch,
+    const Tensor& grad_directions, const Tensor& displacements, const Tensor& slots, const Tensor& counts,
+    const Tensor& types, const Tensor& mean, const Tensor& std, double cutoff, double cutoff_smooth,
+    double protection, int64_t rows) {
+  const CudaOp op("environment_rows_backward_backward", "displacements", displacements);
+  const EnvironmentRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                                 protection, rows);
+  const EnvironmentRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions);
+  const Tensor u = input(op, "direction", direction, in.list.dtype, {in.list.atoms, in.list.width, 3});
+  EnvironmentRowsTensors out(op, in);
+  Tensor by_d = empty(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    run_environment_row_seconds(op, in.args<T>(), u.const_data_ptr<T>(), grad.gradients<T>(),
+                                out.results<T>(), by_d.mutable_data_ptr<T>());
+  });
+  return {out.environment, out.switches, out.directions, by_d};
+}
+
 Tensor row_moments(const Tensor& environment, const Tensor& g, const Tensor& offsets) {
   const CudaOp op("row_moments", "environment", environment);
   const RowMomentInputs in(op, environment, g, offsets);
@@ -97,6 +151,9 @@ STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
   m.impl("neighbor_rows", TORCH_BOX(&mdops::neighbor_rows));
   m.impl("spline_rows", TORCH_BOX(&mdops::spline_rows));
   m.impl("spline_rows_backward", TORCH_BOX(&mdops::spline_rows_backward));
+  m.impl("environment_rows", TORCH_BOX(&mdops::environment_rows));
+  m.impl("environment_rows_backward", TORCH_BOX(&mdops::environment_rows_backward));
+  m.impl("environment_rows_backward_backward", TORCH_BOX(&mdops::environment_rows_backward_backward));
   m.impl("row_moments", TORCH_BOX(&mdops::row_moments));
   m.impl("row_moments_backward", TORCH_BOX(&mdops::row_moments_backward));
 }

@@ -12,6 +12,7 @@ namespace gpu_neighbor_rows {
 
 constexpr int kWarps = 8, kScanThreads = 1024;
 constexpr int kAtomWarps = 4;  // of a block that has one atom
+constexpr int kRowThreads = 128;
 
 // Of the 32 slots from `first` on of an atom: whether this lane's has a neighbour within the cutoff, and of
 // which type.
@@ -114,6 +115,31 @@ __global__ void fill_kernel(RowListArgs<T> args, RowListResults<T> out) {
     if (is_row) at[__popc(rows & ((1u << lane_index()) - 1))] = static_cast<int32_t>(lane.slot);
     at += __popc(rows);
   });
+}
+
+// A thread a row.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    environment_kernel(EnvironmentRowsArgs<T> args, EnvironmentRows<T> out, int32_t* types) {
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (n < args.rows) environment_row(args, n, out, types);
+}
+
+// `out` is zero at entry.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    environment_gradient_kernel(EnvironmentRowsArgs<T> args, EnvironmentRows<T, const T*> grad, T* out) {
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (n < args.rows) environment_row_gradient(args, n, grad, out);
+}
+
+// `by_d` is zero at entry.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    environment_second_kernel(EnvironmentRowsArgs<T> args, const T* v, EnvironmentRows<T, const T*> grad,
+                              EnvironmentRows<T> out, T* by_d) {
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (n < args.rows) environment_row_second(args, n, v, grad, out, by_d);
 }
 
 // V numbers side by side, which lie so that they may be read at once.

@@ -65,6 +65,29 @@ void run_spline_row_gradients(const Gpu& gpu, const SplineRowsArgs<T>& args,
 }
 
 template <class T>
+void run_environment_rows(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, const EnvironmentRows<T>& out,
+                          int32_t* types) {
+  gpu.launch(environment_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, out, types);
+}
+
+template <class T>
+void run_environment_row_gradients(const Gpu& gpu, const EnvironmentRowsArgs<T>& args,
+                                   const EnvironmentRows<T, const T*>& grad, T* out) {
+  gpu.clear(out, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
+  gpu.launch(environment_gradient_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, grad,
+             out);
+}
+
+template <class T>
+void run_environment_row_seconds(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, const T* v,
+                                 const EnvironmentRows<T, const T*>& grad, const EnvironmentRows<T>& out,
+                                 T* by_d) {
+  gpu.clear(by_d, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
+  gpu.launch(environment_second_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, v, grad,
+             out, by_d);
+}
+
+template <class T>
 void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out) {
   with_numbers<T>(args.channels, {args.g}, [&](auto at_once) {
     gpu.launch(moments_kernel<T, at_once()>, args.atoms, kAtomWarps * kWarp, 0, args, out);
@@ -82,12 +105,19 @@ void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, cons
   });
 }
 
-#define MDOPS_INSTANTIATE(T)                                                                 \
-  template void run_row_list(const Gpu&, const RowListArgs<T>&, const RowListResults<T>&);   \
-  template void run_spline_rows(const Gpu&, const SplineRowsArgs<T>&, const SplineRows<T>&); \
-  template void run_spline_row_gradients(const Gpu&, const SplineRowsArgs<T>&,               \
-                                         const SplineRows<T, const T*>&, T*);                \
-  template void run_row_moments(const Gpu&, const RowMomentArgs<T>&, T*);                    \
+#define MDOPS_INSTANTIATE(T)                                                                                \
+  template void run_environment_rows(const Gpu&, const EnvironmentRowsArgs<T>&, const EnvironmentRows<T>&,  \
+                                     int32_t*);                                                             \
+  template void run_environment_row_gradients(const Gpu&, const EnvironmentRowsArgs<T>&,                    \
+                                              const EnvironmentRows<T, const T*>&, T*);                     \
+  template void run_environment_row_seconds(const Gpu&, const EnvironmentRowsArgs<T>&, const T*,            \
+                                            const EnvironmentRows<T, const T*>&, const EnvironmentRows<T>&, \
+                                            T*);                                                            \
+  template void run_row_list(const Gpu&, const RowListArgs<T>&, const RowListResults<T>&);                  \
+  template void run_spline_rows(const Gpu&, const SplineRowsArgs<T>&, const SplineRows<T>&);                \
+  template void run_spline_row_gradients(const Gpu&, const SplineRowsArgs<T>&,                              \
+                                         const SplineRows<T, const T*>&, T*);                               \
+  template void run_row_moments(const Gpu&, const RowMomentArgs<T>&, T*);                                   \
   template void run_row_moment_gradients(const Gpu&, const RowMomentArgs<T>&, const T*, T*, T*);
 MDOPS_INSTANTIATE(float)
 MDOPS_INSTANTIATE(double)

@@ -16,6 +16,19 @@ template <class T>
 void run_spline_row_gradients(const Gpu& gpu, const SplineRowsArgs<T>& args,
                               const SplineRows<T, const T*>& grad, T* out);
 
+// With the types of centre and neighbour, (rows, 2).
+template <class T>
+void run_environment_rows(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, const EnvironmentRows<T>& out,
+                          int32_t* types);
+// By the pair vectors (N, K, 3); and its second derivatives along v (N, K, 3).
+template <class T>
+void run_environment_row_gradients(const Gpu& gpu, const EnvironmentRowsArgs<T>& args,
+                                   const EnvironmentRows<T, const T*>& grad, T* out);
+template <class T>
+void run_environment_row_seconds(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, const T* v,
+                                 const EnvironmentRows<T, const T*>& grad, const EnvironmentRows<T>& out,
+                                 T* by_d);
+
 // (N, 4, M); and from its gradient those of the rows.
 template <class T>
 void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out);

@@ -67,37 +67,25 @@ struct RowListInputs {
   }
 };
 
-struct SplineRowsInputs {
+// Slots that are rows, and of what their numbers are made.
+struct EnvironmentRowsInputs {
   SlotInputs list;
-  Tensor slots, mean, std, table;
-  double cutoff, cutoff_smooth, protection, s_max;
-  int64_t rows, channels, functions, intervals;
-  bool gated;
+  Tensor slots, mean, std;
+  double cutoff, cutoff_smooth, protection;
+  int64_t rows;
 
-  SplineRowsInputs(const Op& op, const Tensor& displacements, const Tensor& slots_, const Tensor& counts,
-                   const Tensor& types, const Tensor& mean_, const Tensor& std_, const Tensor& table_,
-                   double cutoff_, double cutoff_smooth_, double protection_, double s_max_, int64_t rows_,
-                   bool gated_)
+  EnvironmentRowsInputs(const Op& op, const Tensor& displacements, const Tensor& slots_, const Tensor& counts,
+                        const Tensor& types, const Tensor& mean_, const Tensor& std_, double cutoff_,
+                        double cutoff_smooth_, double protection_, int64_t rows_)
       : list(op, displacements, counts, types),
         slots(input(op, "slots", slots_, ScalarType::Int, {list.atoms * list.width})),
         mean(input(op, "mean", mean_, list.dtype, {list.ntypes})),
         std(input(op, "std", std_, list.dtype, {list.ntypes, 2})),
-        table(input(op, "table", table_, list.dtype, {list.ntypes, list.ntypes + gated_, kAny, kAny})),
         cutoff(cutoff_),
         cutoff_smooth(cutoff_smooth_),
         protection(protection_),
-        s_max(s_max_),
-        rows(rows_),
-        channels(table.size(3)),
-        functions(table.size(1)),
-        intervals(table.size(2) - kSplineSupport + 1),
-        gated(gated_) {
+        rows(rows_) {
     check_cutoff(op, cutoff, cutoff_smooth, protection);
-    if (!(s_max > 0) || !std::isfinite(s_max))
-      fail(op, "argument `s_max` is " + std::to_string(s_max) + " 1/A, expected a finite number > 0");
-    if (intervals < 1 || channels < 1)
-      fail(op, "argument `table` has " + std::to_string(table.size(2)) + " functions of " +
-                   std::to_string(channels) + " numbers, expected at least 6 of 1");
     if (rows < 0 || rows > list.atoms * list.width)
       fail(op, "argument `rows` is " + std::to_string(rows) + ", expected 0 to the number of slots");
     if (op.on_cpu()) {
@@ -109,15 +97,72 @@ struct SplineRowsInputs {
   }
 
   template <class T>
-  SplineRowsArgs<T> args() const {
+  EnvironmentRowsArgs<T> args() const {
     return {list.args<T>(),
             slots.const_data_ptr<int32_t>(),
             mean.const_data_ptr<T>(),
             std.const_data_ptr<T>(),
-            table.const_data_ptr<T>(),
             {static_cast<T>(cutoff), static_cast<T>(cutoff_smooth), static_cast<T>(protection)},
+            rows};
+  }
+};
+
+// Results of environment_rows, or gradients by them.
+struct EnvironmentRowsTensors {
+  Tensor environment, switches, directions;
+
+  EnvironmentRowsTensors(const Op& op, const EnvironmentRowsInputs& in)
+      : environment(empty(op, {in.rows, 4}, in.list.dtype)),
+        switches(empty(op, {in.rows}, in.list.dtype)),
+        directions(empty(op, {in.rows, 3}, in.list.dtype)) {}
+
+  EnvironmentRowsTensors(const Op& op, const EnvironmentRowsInputs& in, const Tensor& environment_,
+                         const Tensor& switches_, const Tensor& directions_)
+      : environment(input(op, "grad_environment", environment_, in.list.dtype, {in.rows, 4})),
+        switches(input(op, "grad_switch", switches_, in.list.dtype, {in.rows})),
+        directions(input(op, "grad_directions", directions_, in.list.dtype, {in.rows, 3})) {}
+
+  template <class T>
+  EnvironmentRows<T> results() {
+    return {environment.mutable_data_ptr<T>(), switches.mutable_data_ptr<T>(),
+            directions.mutable_data_ptr<T>()};
+  }
+  template <class T>
+  EnvironmentRows<T, const T*> gradients() const {
+    return {environment.const_data_ptr<T>(), switches.const_data_ptr<T>(), directions.const_data_ptr<T>()};
+  }
+};
+
+struct SplineRowsInputs : EnvironmentRowsInputs {
+  Tensor table;
+  double s_max;
+  int64_t channels, functions, intervals;
+  bool gated;
+
+  SplineRowsInputs(const Op& op, const Tensor& displacements, const Tensor& slots_, const Tensor& counts,
+                   const Tensor& types, const Tensor& mean_, const Tensor& std_, const Tensor& table_,
+                   double cutoff_, double cutoff_smooth_, double protection_, double s_max_, int64_t rows_,
+                   bool gated_)
+      : EnvironmentRowsInputs(op, displacements, slots_, counts, types, mean_, std_, cutoff_, cutoff_smooth_,
+                              protection_, rows_),
+        table(input(op, "table", table_, list.dtype, {list.ntypes, list.ntypes + gated_, kAny, kAny})),
+        s_max(s_max_),
+        channels(table.size(3)),
+        functions(table.size(1)),
+        intervals(table.size(2) - kSplineSupport + 1),
+        gated(gated_) {
+    if (!(s_max > 0) || !std::isfinite(s_max))
+      fail(op, "argument `s_max` is " + std::to_string(s_max) + " 1/A, expected a finite number > 0");
+    if (intervals < 1 || channels < 1)
+      fail(op, "argument `table` has " + std::to_string(table.size(2)) + " functions of " +
+                   std::to_string(channels) + " numbers, expected at least 6 of 1");
+  }
+
+  template <class T>
+  SplineRowsArgs<T> args() const {
+    return {EnvironmentRowsInputs::args<T>(),
+            table.const_data_ptr<T>(),
             {static_cast<T>(intervals / s_max), static_cast<int>(intervals)},
-            rows,
             channels,
             static_cast<int>(functions),
             gated};

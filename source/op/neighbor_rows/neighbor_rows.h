@@ -16,8 +16,17 @@
 //   d: G_R's of env_mat.h  +  (ds/dr <G_g, dg/ds> + dw/dr (G_w + <G_g, dg/dw>)) e  +  m/r (G_u - e e.G_u) +
 //   dm/dr e e.G_u
 //
+// Where g is made otherwise, from R and w, there are R, w and u alone, with second derivatives, too: of
+// <v, gradient>, with l = e.v, a = e.G_u, l' = (v - l e) / r and a' = (G_u.v - l a) / r
+//
+//   by G_R, G_w, G_u   R along v of env_mat.h, w' l, m' l e + m l'
+//   by d               that of R of env_mat.h  +  G_w (w'' l e + w' l')  +  (m'' l a + (m' - m / r) a') e
+//                      + (m' - m / r) (a l' + l (G_u - a e) / r)
+//
 // The sum over an atom's rows, T_a = sum_j R_ja g_j, has the gradients R_ja: G_a.g_j and g_j: sum_a R_ja G_a.
 #pragma once
+
+#include <cmath>
 
 #include "common/isa.h"
 #include "env_mat/env_mat.h"
@@ -56,15 +65,21 @@ struct RowListResults {
   T* nearest;
 };
 
+// The slots that are rows, and of what their numbers are made.
 template <class T>
-struct SplineRowsArgs {
+struct EnvironmentRowsArgs {
   SlotArgs<T> list;
   const int32_t* slots;  // (rows,)
   const T *mean, *std;   // (ntypes,), (ntypes, 2)
-  const T* table;        // (ntypes, functions, intervals + 5, channels)
   Cutoff<T> cutoff;
+  int64_t rows;
+};
+
+template <class T>
+struct SplineRowsArgs : EnvironmentRowsArgs<T> {
+  const T* table;  // (ntypes, functions, intervals + 5, channels)
   SplineGrid<T> grid;
-  int64_t rows, channels;
+  int64_t channels;
   int functions;
   bool gated;
 
@@ -81,6 +96,12 @@ struct SplineRows {
   Pointer environment, switches, directions, g;  // (rows, 4), (rows,), (rows, 3), (rows, channels)
 };
 
+// The same without g.
+template <class T, class Pointer = T*>
+struct EnvironmentRows {
+  Pointer environment, switches, directions;
+};
+
 // What a row begins with.
 template <class T>
 struct Row {
@@ -93,7 +114,7 @@ struct Row {
 
 // The row of a slot that is not -1.
 template <class T>
-MDOPS_HD Row<T> row_of_slot(const SplineRowsArgs<T>& args, int64_t slot) {
+MDOPS_HD Row<T> row_of_slot(const EnvironmentRowsArgs<T>& args, int64_t slot) {
   const SlotArgs<T>& list = args.list;
   Row<T> row{slot, true, 0, 0, nullptr, {}};
   if (slot < 0 || slot >= list.atoms * list.width) return row;
@@ -134,12 +155,13 @@ struct RowTerms {
 // By what d / r is multiplied in u, and how that changes with r.
 template <class T>
 struct RowLength {
-  T value, slope;
+  T value, slope, curve;
 
-  MDOPS_HD RowLength(const RowTerms<T>& terms, T inv1) : value(1), slope(0) {
+  MDOPS_HD RowLength(const RowTerms<T>& terms, T inv1) : value(1), slope(0), curve(0) {
     const T by = inv1 / T(kShortestRow), length = terms.q * terms.r * by;
     if (length > T(1)) return;
     value = length, slope = (terms.dq * terms.r + terms.q) * by;
+    curve = (terms.f.ddq * terms.r + T(2) * terms.dq) * by;
   }
 };
 
@@ -166,6 +188,32 @@ MDOPS_HD void row_gradient(const Row<T>& row, const RowTerms<T>& terms, const T*
   for (int a = 0; a < 3; ++a) grad[a] += radial * row.d[a] + across * by_direction[a];
 }
 
+// The second derivatives of R, w and u of a row along v: by the gradients, and by d.
+template <class T>
+MDOPS_HD void row_second(const Row<T>& row, const RowTerms<T>& terms, const T* v, const T* by_row,
+                         T by_switch, const T* by_direction, T* environment, T* switches, T* direction,
+                         T* grad) {
+  const T none[4] = {0, 0, 0, 0}, *d = row.d;
+  const RadialTerms<T>& f = terms.f;
+  const RowLength<T> m(terms, row.norm.inv1);
+  T e[3], l = 0, a = 0, of_v = 0, ds;
+  for (int k = 0; k < 3; ++k) {
+    e[k] = d[k] * f.inv_r;
+    l += e[k] * v[k], a += e[k] * by_direction[k], of_v += by_direction[k] * v[k];
+  }
+  env_row_jvp(d, v, f, row.norm, environment, &ds);
+  pair_hessian_product(d, v, f, row.norm, by_row, none, none, grad);
+  *switches = f.dw * l;
+  const T change = (of_v - l * a) * f.inv_r, across = m.slope - m.value * f.inv_r;
+  const T along = by_switch * f.ddw * l + m.curve * l * a + across * change;
+  for (int k = 0; k < 3; ++k) {
+    const T turn = (v[k] - l * e[k]) * f.inv_r;
+    direction[k] = m.slope * l * e[k] + m.value * turn;
+    grad[k] += along * e[k] + (by_switch * f.dw + across * a) * turn +
+               across * l * (by_direction[k] - a * e[k]) * f.inv_r;
+  }
+}
+
 // Rows (E, M) of atoms' neighbours, and the sums (N, 4, M).
 template <class T>
 struct RowMomentArgs {
@@ -173,6 +221,66 @@ struct RowMomentArgs {
   const int32_t* offsets;    // (N + 1,)
   int64_t rows, channels, atoms;
 };
+
+// Of row n: R, w and u with the types of centre and neighbour; zeros where there is no slot.
+template <class T>
+MDOPS_HD void environment_row(const EnvironmentRowsArgs<T>& args, int64_t n, const EnvironmentRows<T>& out,
+                              int32_t* types) {
+  const int64_t slot = args.slots[n];
+  const Row<T> row = row_of_slot(args, slot);
+  const T empty = slot != -1 && row.is_wrong ? static_cast<T>(NAN) : T(0);
+  T environment[4] = {empty, empty, empty, empty}, direction[3] = {empty, empty, empty}, w = empty;
+  if (!row.is_wrong) {
+    const RowTerms<T> terms(row.d, args.cutoff);
+    row_numbers(row, terms, environment, direction);
+    w = terms.w;
+  }
+  out.switches[n] = w, types[2 * n] = row.type, types[2 * n + 1] = row.kind;
+  for (int a = 0; a < 4; ++a) out.environment[4 * n + a] = environment[a];
+  for (int a = 0; a < 3; ++a) out.directions[3 * n + a] = direction[a];
+}
+
+// What row n adds to the gradient by d, (N, K, 3), which is zero at entry. Of a slot that is none the row has
+// no place, and takes that of a slot of its own number.
+template <class T>
+MDOPS_HD void environment_row_gradient(const EnvironmentRowsArgs<T>& args, int64_t n,
+                                       const EnvironmentRows<T, const T*>& grad, T* out) {
+  const int64_t slot = args.slots[n], slots = args.list.atoms * args.list.width;
+  const Row<T> row = row_of_slot(args, slot);
+  if (slot == -1) return;
+  T* const to = out + 3 * (slot >= 0 && slot < slots ? slot : n);
+  if (row.is_wrong) {
+    for (int a = 0; a < 3; ++a) to[a] = static_cast<T>(NAN);
+    return;
+  }
+  row_gradient(row, RowTerms<T>(row.d, args.cutoff), grad.environment + 4 * n, grad.switches[n],
+               grad.directions + 3 * n, T(0), to);
+}
+
+// The same for the second derivative along v (N, K, 3).
+template <class T>
+MDOPS_HD void environment_row_second(const EnvironmentRowsArgs<T>& args, int64_t n, const T* v,
+                                     const EnvironmentRows<T, const T*>& grad, const EnvironmentRows<T>& out,
+                                     T* by_d) {
+  const int64_t slot = args.slots[n], slots = args.list.atoms * args.list.width;
+  const Row<T> row = row_of_slot(args, slot);
+  T environment[4], direction[3], w, found[3];
+  const T empty = slot != -1 ? static_cast<T>(NAN) : T(0);
+  if (row.is_wrong) {
+    w = empty;
+    for (int a = 0; a < 4; ++a) environment[a] = empty;
+    for (int a = 0; a < 3; ++a) direction[a] = found[a] = empty;
+  } else {
+    row_second(row, RowTerms<T>(row.d, args.cutoff), v + 3 * slot, grad.environment + 4 * n, grad.switches[n],
+               grad.directions + 3 * n, environment, &w, direction, found);
+  }
+  out.switches[n] = w;
+  for (int a = 0; a < 4; ++a) out.environment[4 * n + a] = environment[a];
+  for (int a = 0; a < 3; ++a) out.directions[3 * n + a] = direction[a];
+  if (slot == -1) return;
+  T* const to = by_d + 3 * (slot >= 0 && slot < slots ? slot : n);
+  for (int a = 0; a < 3; ++a) to[a] = found[a];
+}
 
 #define MDOPS_NEIGHBOR_ROWS_KERNELS(T)                                                                       \
   /* Rows or atoms [begin, end). */                                                                          \

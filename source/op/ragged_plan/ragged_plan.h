@@ -1,0 +1,61 @@
+// The plan of the work on sequences, whose rows attention.h describes, made for a capacity.
+#pragma once
+
+#include <string>
+
+#include "attention/attention.h"
+#include "common/tensor.h"
+
+namespace mdops {
+
+struct PlanArgs {
+  const int32_t* offsets;  // (sequences + 1,)
+  int64_t sequences, items, max_total, max_length;
+  int32_t* plan;
+};
+
+// A sequence's pieces, and the numbers of its bias.
+struct PlanSequence {
+  int64_t tiles, squares;
+  bool fits;
+
+  MDOPS_HD PlanSequence(const PlanArgs& args, int64_t b) {
+    const int64_t begin = args.offsets[b], length = args.offsets[b + 1] - begin;
+    tiles = length > 0 ? (length + kPlanTile - 1) / kPlanTile : 0, squares = length * length;
+    fits = begin >= 0 && length >= 0 && length <= args.max_length && begin + length <= args.max_total;
+  }
+};
+
+MDOPS_HD void write_item(const PlanArgs& args, int64_t row, int64_t a, int64_t b, int64_t c, int64_t d) {
+  int32_t* const to = args.plan + kPlanColumns * row;
+  to[0] = static_cast<int32_t>(a), to[1] = static_cast<int32_t>(b);
+  to[2] = static_cast<int32_t>(c), to[3] = static_cast<int32_t>(d);
+}
+
+// The pieces of a sequence, from `place` on as far as there is room.
+MDOPS_HD void write_pieces(const PlanArgs& args, int64_t b, int64_t tiles, int64_t place, int64_t of_bias) {
+  for (int64_t n = 0; n < tiles && place + n < args.items; ++n)
+    write_item(args, 1 + place + n, b, n * kPlanTile, of_bias & INT32_MAX, of_bias >> 31);
+}
+
+// `run(args)` fills the plan.
+template <class O, class Run>
+Tensor make_plan(const O& op, const Tensor& offsets_, int64_t max_total, int64_t max_batch,
+                 int64_t max_length, const Run& run) {
+  const Tensor offsets = input(op, "offsets", offsets_, ScalarType::Int, {kAny});
+  const int64_t sequences = offsets.size(0) - 1;
+  if (sequences < 0 || sequences > max_batch)
+    fail(op, "argument `offsets` is of " + std::to_string(sequences) + " sequences, expected 0 to " +
+                 std::to_string(max_batch));
+  if (max_total < 0 || max_total > INT32_MAX || max_batch > INT32_MAX || max_length < 0)
+    fail(op, "arguments `max_total`, `max_batch` and `max_length` are " + std::to_string(max_total) + ", " +
+                 std::to_string(max_batch) + " and " + std::to_string(max_length) +
+                 ", expected numbers that 32 bits count");
+  const int64_t items = max_batch + max_total / kPlanTile;
+  Tensor plan = empty(op, {1 + items, kPlanColumns}, ScalarType::Int);
+  run(PlanArgs{offsets.const_data_ptr<int32_t>(), sequences, items, max_total, max_length,
+               plan.mutable_data_ptr<int32_t>()});
+  return plan;
+}
+
+}  // namespace mdops
