@@ -1,17 +1,19 @@
-"""Attention on sequences of different lengths on a GPU, beside what PyTorch has for it.
+"""Attention on sequences of different lengths on a GPU, beside what PyTorch and FlashInfer have for it.
 
-    python benchmarks/ragged_attention.py [--peers] [--cases bf16 fp32 dpa1] [--commit HASH] [--json FILE]
+    python benchmarks/ragged_attention.py [--peers [NAME ...]] [--cases bf16 fp32 dpa1] [--commit HASH] [--json FILE]
 
 2,048 sequences of lengths uniform in 16 to 200, 4 heads x 64 and 1 x 128, forward and forward + backward; and a layer
 of DPA-1: 12,288 sequences of some 90 rows, one head of 128, a gate of 3, a switch, absent keys. Each time is the
 median of replays of a CUDA graph of several calls, where the function can be captured, else of calls between events.
 Errors are norms of differences from float64's, over its norm, for the first sequences. scaled_dot_product_attention
-gets its input padded already: padding is not counted. The floor is the time to read every input and write every result
-once, at the bandwidth of a copy of 1 GiB, measured first.
+gets its input padded already: padding is not counted. FlashInfer's ragged prefill, which has no backward, is timed
+with its plan made, as ours is. The floor is the time to read every input and write every result once, at the bandwidth
+of a copy of 1 GiB, measured first.
 """
 
 import argparse
 import datetime
+import functools
 import itertools
 import json
 import statistics
@@ -144,31 +146,18 @@ def with_backward(function: Callable[..., torch.Tensor], inputs: list[torch.Tens
     return run
 
 
-def peers(p: Problem) -> dict[str, tuple[float, float]]:
-    """Milliseconds, forward and forward + backward, of what PyTorch has and this machine runs."""
-    found: dict[str, tuple[float, float]] = {}
+# A function of q, k and v, and these; with the result's gradient if there is a backward.
+Peer = tuple[Callable[..., torch.Tensor], list[torch.Tensor]]
 
-    def measure(
-        name: str, function: Callable[..., torch.Tensor], inputs: list[torch.Tensor], grad: torch.Tensor
-    ):
-        try:
-            with torch.no_grad():
-                forward = timed(lambda: function(*inputs))
-            found[name] = (forward, timed(with_backward(function, inputs, grad), 2))
-        except Exception as error:  # whatever a peer does not run on
-            print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
-            torch.cuda.synchronize()
 
-    if p.q.dtype != torch.float32:
-        from torch.nn.attention.varlen import varlen_attn
+def varlen_peer(p: Problem) -> Peer:
+    from torch.nn.attention.varlen import varlen_attn
 
-        ends, longest = p.offsets, p.longest
-        measure(
-            "varlen_attn",
-            lambda q, k, v: varlen_attn(q, k, v, ends, ends, longest, longest),
-            [p.q, p.k, p.v],
-            p.grad,
-        )
+    ends, longest = p.offsets, p.longest
+    return lambda q, k, v: varlen_attn(q, k, v, ends, ends, longest, longest), [p.q, p.k, p.v, p.grad]
+
+
+def padded_peer(p: Problem) -> Peer:
     count, place = len(p.lengths), torch.arange(p.longest, device="cuda")
     real = place[None] < torch.tensor(p.lengths, device="cuda")[:, None]
 
@@ -177,32 +166,71 @@ def peers(p: Problem) -> dict[str, tuple[float, float]]:
         full[real] = x
         return full.transpose(1, 2).contiguous()
 
-    mask = real[:, None, None, :]
-    full = [padded(x) for x in (p.q, p.k, p.v, p.grad)]
-    measure(
-        "padded",
-        lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask),
-        full[:3],
-        full[3],
-    )
+    attention, mask = torch.nn.functional.scaled_dot_product_attention, real[:, None, None, :]
+    tensors = [padded(x) for x in (p.q, p.k, p.v, p.grad)]
+    return lambda q, k, v: attention(q, k, v, attn_mask=mask), tensors
+
+
+def flex_peer(p: Problem) -> Peer:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     document = torch.repeat_interleave(torch.tensor(p.lengths, device="cuda"))
-    try:
-        blocks = torch.compile(create_block_mask)(
-            lambda b, h, i, j: document[i] == document[j], None, None, p.rows, p.rows, device="cuda"
-        )
-        flex = torch.compile(flex_attention, dynamic=False)
-        each = [x.transpose(0, 1)[None] for x in (p.q, p.k, p.v, p.grad)]
-        measure("flex_attention", lambda q, k, v: flex(q, k, v, block_mask=blocks), each[:3], each[3])
-    except Exception as error:
-        print(f"flex_attention: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
+    blocks = torch.compile(create_block_mask)(
+        lambda b, h, i, j: document[i] == document[j], None, None, p.rows, p.rows, device="cuda"
+    )
+    flex = torch.compile(flex_attention, dynamic=False)
+    tensors = [x.transpose(0, 1)[None] for x in (p.q, p.k, p.v, p.grad)]
+    return lambda q, k, v: flex(q, k, v, block_mask=blocks), tensors
+
+
+def flashinfer_peer(p: Problem, backend: str) -> Peer:
+    """With its plan made here, outside of what is timed, as ours is; its kernels are compiled when first planned."""
+    import flashinfer
+
+    workspace = torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
+    wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(workspace, backend=backend)
+    wrapper.plan(
+        p.offsets, p.offsets, p.heads, p.heads, p.width, sm_scale=p.scale, q_data_type=p.q.dtype, causal=False
+    )
+    out, ours = wrapper.run(p.q, p.k, p.v).double(), p.forward("float32")[0].double()
+    if not (out - ours).norm() < 1e-2 * ours.norm():
+        raise ValueError("another result than ours")
+    return wrapper.run, [p.q, p.k, p.v]
+
+
+PEERS: dict[str, Callable[[Problem], Peer]] = {
+    "varlen_attn": varlen_peer,
+    "padded": padded_peer,
+    "flex_attention": flex_peer,
+    "flashinfer_fa2": functools.partial(flashinfer_peer, backend="fa2"),
+    "flashinfer_fa3": functools.partial(flashinfer_peer, backend="fa3"),
+}
+NARROW_ONLY = {"varlen_attn", "flashinfer_fa2", "flashinfer_fa3"}  # have no float32
+
+
+def peers(p: Problem, names: list[str]) -> dict[str, tuple[float, float | None]]:
+    """Milliseconds, forward and forward + backward, of the peers that are installed and run on this machine."""
+    found: dict[str, tuple[float, float | None]] = {}
+    for name in names:
+        if p.q.dtype == torch.float32 and name in NARROW_ONLY:
+            continue
+        try:
+            function, tensors = PEERS[name](p)
+            inputs, grad = tensors[:3], tensors[3:]
+            with torch.no_grad():
+                forward = timed(lambda f=function, x=inputs: f(*x))
+            found[name] = (forward, timed(with_backward(function, inputs, grad[0]), 2) if grad else None)
+        except Exception as error:  # whatever a peer does not run on
+            print(f"{name}: {error!r:.200}", file=sys.stderr)
+            torch.cuda.synchronize()
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peers", action="store_true", help="measure PyTorch's own, too")
+    parser.add_argument(
+        "--peers", nargs="*", choices=PEERS, help="measure others, too: these, or all of them"
+    )
     parser.add_argument("--cases", nargs="+", default=["bf16", "fp32", "dpa1"])
     parser.add_argument("--commit", default="")
     parser.add_argument("--json", type=Path)
@@ -247,10 +275,10 @@ def main() -> None:
             if name == "dpa1":
                 line += f"   {1e3 * both / len(lengths):.3f} us a sequence"
             print(line, flush=True)
-        if args.peers and name != "dpa1":
-            rows[-1]["peers"] = peers(p)
-            for peer, (forward, both) in rows[-1]["peers"].items():
-                print(f"      {peer:20s} {forward:7.3f} {both:7.3f} ms", flush=True)
+        if args.peers is not None and name != "dpa1":
+            rows[-1]["peers"] = peers(p, args.peers or list(PEERS))
+            for peer, times in rows[-1]["peers"].items():
+                print(f"      {peer:20s}", *(f"{t:7.3f}" for t in times if t), "ms", flush=True)
     if args.json:
         about = {
             "device": torch.cuda.get_device_name(),
