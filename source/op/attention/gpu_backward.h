@@ -1,19 +1,19 @@
 // Attention's gradients by tensor cores, for heads up to 128 wide.
 //
 // A block has one head of one sequence. It goes through the keys in tiles of several groups of 16, which stay
-// in shared memory with their values while it goes through the queries, a step of 32 or 16 at a time:
+// in shared memory with their values while it goes through the queries, which come there as many at a time as
+// there is room for (16-bit numbers a step ahead), a step of 32 or 16 of them after the other:
 //
-//   K, V        (keys, D) parts      Q, G      (step, D) parts, G the gradient of the result
+//   K, V        (keys, D) parts      Q, G      (queries, D) parts, G the gradient of the result
 //
 //   a warp, for its group of keys (`multiply`):
 //     S^T, T^T (16, step) = K Q^T, V G^T   lane l has keys l / 4 and l / 4 + 8, queries 8 n + 2 (l % 4) and
 //                                          the next of unit n
 //     P, X as attention.h has them         X, as parts, goes to shared memory: (keys, step)
 //     dV (16, D) += P^T G, dK += X^T Q     in registers until the tile's last queries
-//   then, after a barrier, for its columns (units of 16):
-//     dQ (step, D) += X K                  over the tile's keys; sums of more tiles are made in device
-//     memory,
-//                                          each by the same thread
+//   then, after a barrier, for some of the step's queries and columns (units of 16):
+//     dQ += X K                            over the tile's keys; sums of more tiles are made in device
+//                                          memory, each by the same thread
 //
 // The block alone writes what belongs to its head of its sequence: no atomics, one order.
 #pragma once
@@ -27,38 +27,47 @@ namespace gpu_attention {
 template <class N, int D>
 constexpr int kQueryStep = D >= 64 && N::kSplit ? 16 : 32;
 
-// Groups of 16 keys in a tile, a warp each. (Two warps a group, one with the sums of the values' gradients
-// and one with the keys', took 1.2 to 1.9 times as long.)
-MDOPS_HD constexpr int backward_warps(int width) {
-  return width <= 64 ? 4 : 8;
-}
+// Groups of 16 keys in a tile, a warp each, and how many blocks share a multiprocessor: what most atoms have
+// as neighbours is one tile of narrow heads in float32. (Two warps a group, one with the sums of the values'
+// gradients and one with the keys', took 1.2 to 1.9 times as long.)
+template <class N, int D>
+constexpr int kBackwardWarps = D > 64      ? 8
+                               : N::kSplit ? 6
+                                           : 4;
+template <class N, int D>
+constexpr int kBackwardBlocks = D > 64      ? 1
+                                : N::kSplit ? 2
+                                            : 3;
+constexpr int kMostQueries = 128;  // in shared memory at a time
 
 template <class N, int D, int Step>
 struct BackwardMemory {
   static constexpr int kStep = Step, kStepGroups = Step / kGroup;
-  int keys;  // of a tile: 16 a warp
+  int keys;     // of a tile: 16 a warp
+  int queries;  // that are in shared memory, whole steps; a step where there are two stages
   int gates;
 
   MDOPS_HD int apart() const { return keys * 2 * D; }
   MDOPS_HD int values() const { return N::kParts * apart(); }
-  // Queries and gradients, of as many steps as are under way: numbers that need no splitting come by copies
-  // while the step before is multiplied, others through registers.
+  // Queries and gradients: numbers that need no splitting come by copies while the step before is multiplied.
   static constexpr int kStages = N::kSplit ? 1 : 2;
-  static constexpr int kApart = kStep * 2 * D, kStage = 2 * N::kParts * kApart;
-  MDOPS_HD int queries(int stage) const { return 2 * values() + stage * kStage; }
-  MDOPS_HD int grads(int stage) const { return queries(stage) + N::kParts * kApart; }
+  MDOPS_HD int queries_apart() const { return queries * 2 * D; }
+  MDOPS_HD int query_rows(int stage) const { return 2 * values() + stage * 2 * N::kParts * queries_apart(); }
+  MDOPS_HD int grad_rows(int stage) const { return query_rows(stage) + N::kParts * queries_apart(); }
   MDOPS_HD int slopes_apart() const { return keys * 2 * kStep; }
-  MDOPS_HD int slopes() const { return queries(kStages); }  // X
-  // Floats: inverse scales of keys' groups, values', X's; each warp's largest of queries and of gradients;
-  // then logsumexp, delta of each stage.
+  MDOPS_HD int slopes() const { return query_rows(kStages); }  // X
+  // Floats: inverse scales of keys' groups, values', X's, of queries' groups and gradients'; then logsumexp,
+  // delta of each stage.
+  static constexpr int kQueryGroups = kMostQueries / kGroup;
   MDOPS_HD int scales() const { return slopes() + N::kParts * slopes_apart(); }
-  MDOPS_HD int rows() const { return scales() + 4 * (3 * kMostWarps + 2 * backward_warps(D)); }
+  MDOPS_HD int query_scales() const { return scales() + 4 * 3 * kMostWarps; }
+  MDOPS_HD int rows() const { return query_scales() + 4 * 2 * kQueryGroups; }
   // Switch and gate of the keys, then of the queries; their gradients' sums: of the keys, then each warp's of
   // the queries. Of (gates + 1) columns the last is the switch's.
   MDOPS_HD int columns() const { return gates + 1; }
-  MDOPS_HD int key_factors() const { return rows() + 4 * 2 * kStep * kStages; }
+  MDOPS_HD int key_factors() const { return rows() + 4 * 2 * queries * kStages; }
   MDOPS_HD int query_factors() const { return key_factors() + 4 * columns() * keys; }
-  MDOPS_HD int key_sums() const { return query_factors() + 4 * columns() * kStep * kStages; }
+  MDOPS_HD int key_sums() const { return query_factors() + 4 * columns() * queries * kStages; }
   MDOPS_HD int query_sums() const { return key_sums() + 4 * columns() * keys; }
   MDOPS_HD int size(bool factors) const {
     return factors ? query_sums() + 4 * columns() * kStep * (keys / kGroup) : key_factors();
@@ -139,18 +148,27 @@ MDOPS_HD int query_of_lane(int lane) {
 // What pairs of a warp's 16 keys and a step's queries take besides their products, in shared memory. Of
 // factors and sums there are a row for each column of the gate and one for the switch.
 struct PairFactors {
-  const float *logsumexp, *delta, *query_factors;  // of the step's queries
+  const float *logsumexp, *delta, *query_factors;  // of the step's queries; `queries` a row
   const float* key_factors;                        // of the tile's keys, `keys` a row
   float *query_sums, *key_sums;                    // the warp's own; the tile's
-  int keys;
+  int keys, queries = 0;
 };
+
+// A factor of all queries, or one of each 16, for unit n.
+__device__ __forceinline__ float of_unit(float factor, int) {
+  return factor;
+}
+template <int Groups>
+__device__ __forceinline__ float of_unit(const float (&factor)[Groups], int n) {
+  return factor[n / 2];
+}
 
 // s and t, K Q^T and V G^T but for their factors, of keys tile + row .. + 15 and 8 Units queries, become P
 // and X as the gradients of v and q take them. On the way what gate, switch and bias get.
-template <class Have, class T, int Units>
+template <class Have, class T, int Units, class Factor>
 __device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const GradientArgs<T>& g,
                                                const TileBlock& b, const PairFactors& f, int tile, int row,
-                                               int query, float factor, float value_factor,
+                                               int query, const Factor& factor, const Factor& value_factor,
                                                float (&s)[Units][4], float (&t)[Units][4]) {
   constexpr int step = 8 * Units;
   const bool has_bias = Have::bias(p), switched = Have::switches(p), has_gate = Have::gates(p) > 0;
@@ -175,7 +193,7 @@ __device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const Gra
     const float logsumexp[2] = {usable(sums.x), usable(sums.y)}, delta[2] = {deltas.x, deltas.y};
     float w_query[2] = {1, 1};
     if (switched) {
-      const float2 two = of_queries(f.query_factors + gates * step, n);
+      const float2 two = of_queries(f.query_factors + gates * f.queries, n);
       w_query[0] = two.x, w_query[1] = two.y;
     }
     float c[4] = {};
@@ -183,14 +201,14 @@ __device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const Gra
 #pragma unroll 3
       for (int i = 0; i < gates; ++i) {
         const float* const of_key = f.key_factors + i * f.keys + in_tile;
-        const float2 two = of_queries(f.query_factors + i * step, n);
+        const float2 two = of_queries(f.query_factors + i * f.queries, n);
         c[0] += of_key[0] * two.x, c[1] += of_key[0] * two.y;
         c[2] += of_key[8] * two.x, c[3] += of_key[8] * two.y;
       }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
-      float logit = factor * s[n][k];
+      float logit = of_unit(factor, n) * s[n][k];
       if (has_bias && l < length && j < length) logit += number(p.bias[bias_at(j, l)]);
       const float raised = logit + p.shift;
       const float a = switched ? w_key[k / 2] * w_query[k % 2] : 1.0f;
@@ -198,7 +216,7 @@ __device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const Gra
       const float gated = has_gate ? c[k] * a : a;
       const float prob = exponential(logit - logsumexp[k % 2]);
       s[n][k] = prob * gated;
-      const float of_value = value_factor * t[n][k];
+      const float of_value = of_unit(value_factor, n) * t[n][k];
       const float y = prob * (gated * of_value - delta[k % 2]);
       t[n][k] = y * a;
       if (has_factors) {
@@ -238,7 +256,7 @@ __device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const Gra
     float to_queries[Units][2], to_keys[2] = {};
 #pragma unroll
     for (int n = 0; n < Units; ++n) {
-      const float2 two = of_queries(f.query_factors + i * step, n);
+      const float2 two = of_queries(f.query_factors + i * f.queries, n);
       float x[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) x[k] = last ? of_switch[n][k] : e[n][k];
@@ -392,56 +410,6 @@ struct StepNumbers {
   }
 };
 
-// What a step's queries bring, in registers on its way to shared memory: all threads share the rows.
-template <class T, class N, int D, int Step>
-struct StepLoad {
-  static constexpr int kThreads = backward_warps(D) * kWarp, kTensor = Step * (D / 8);
-  static constexpr int kEach = 2 * kTensor / kThreads;  // pieces of queries and gradients
-  static_assert(kEach * kThreads == 2 * kTensor && kTensor % kWarp == 0);
-  Eight<T> piece[kEach];
-  StepNumbers<T, Step, kThreads> numbers;
-
-  static __device__ __forceinline__ int index(int i) { return i * kThreads + threadIdx.x; }
-  static __device__ __forceinline__ int which(int i) { return index(i) / kTensor; }
-  static __device__ __forceinline__ int row_of(int i) { return index(i) % kTensor / (D / 8); }
-  static __device__ __forceinline__ int column_of(int i) { return index(i) % (D / 8) * 8; }
-
-  __device__ __forceinline__ void load(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
-                                       Wide wide, int query, bool factors) {
-    const auto of_q = rows_of(p, b, p.q, p.width, wide.keys);
-    const auto of_grad = rows_of(p, b, g.grad_out, p.value_width, wide.values);
-    if (wide.keys && wide.values) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i)
-        piece[i].load_wide(of_q.or_else(which(i), of_grad), query + row_of(i), query + row_of(i) < b.last,
-                           column_of(i));
-    } else {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i)
-        piece[i].load_narrow(of_q.or_else(which(i), of_grad), query + row_of(i), query + row_of(i) < b.last,
-                             column_of(i));
-    }
-    numbers.load(p, g, b, query, factors);
-  }
-  // Bits of this thread's largest number of queries, or gradients.
-  __device__ __forceinline__ uint32_t largest(int of) const {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      if (which(i) == of)
-#pragma unroll
-        for (int k = 0; k < 8; ++k) bits = larger(bits, piece[i].number_at(k));
-    return bits;
-  }
-  __device__ __forceinline__ void store(const float (&scale)[2], char* queries, char* grads,
-                                        int apart) const {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      store_eight<N>(piece[i], which(i) ? scale[1] : scale[0],
-                     (which(i) ? grads : queries) + piece_place<D>(row_of(i), column_of(i) / 8), apart);
-  }
-};
-
 // Of all tensors that a block reads.
 template <class T>
 __device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const GradientArgs<T>& g,
@@ -456,11 +424,12 @@ __device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const Gra
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
 // can keep them.
 template <class T, class N, int D, int Step, class Have>
-__global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
+__global__ void __launch_bounds__(kBackwardWarps<N, D>* kWarp, kBackwardBlocks<N, D>)
     backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout, Blocks blocks,
                     const int64_t* bias_at, Wide wide, float* sums) {
   using Layout = BackwardMemory<N, D, Step>;
   constexpr int kStep = Step, kUnits = Step / 8;
+  constexpr bool kCopies = Layout::kStages == 2;
   char* const memory = block_memory();
   const TileBlock b = tile_block(p, blocks, bias_at);
   const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp;
@@ -468,7 +437,7 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
   char *const keys = memory, *const values = memory + layout.values();
   char* const slopes = memory + layout.slopes();
   float* const scales = reinterpret_cast<float*>(memory + layout.scales());
-  uint32_t* const largest = reinterpret_cast<uint32_t*>(scales + 3 * kMostWarps);
+  float* const query_scales = reinterpret_cast<float*>(memory + layout.query_scales());
   float* const key_factors = reinterpret_cast<float*>(memory + layout.key_factors());
   float* const key_sums = reinterpret_cast<float*>(memory + layout.key_sums());
   float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums());
@@ -487,29 +456,31 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     delta_of_rows<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, wide.values),
                         rows_of(p, b, g.out, p.value_width, wide.values));
   if constexpr (D > 64) ask_for_coming(p, g, b);
-  // Queries and gradients of a step, and what belongs to their rows, by copies.
-  const auto copy_step = [&](int query, int stage) {
+  // Queries and gradients from `query` on, and what belongs to their rows.
+  const auto bring_queries = [&](int query, int stage) {
     const TileBlock at_rows = here();
     const auto of_q = rows_of(p, at_rows, p.q, p.width, wide.keys);
     const auto of_grad = rows_of(p, at_rows, g.grad_out, p.value_width, wide.values);
-
-    for (int task = warp; task < 2 * Layout::kStepGroups; task += warps) {
+    const int groups = min(layout.queries, round_up(length - query, kStep)) / kGroup;
+    for (int task = warp; task < 2 * groups; task += warps) {
       const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
       bring_group<T, N, D>(
-          memory + (is_grad ? layout.grads(stage) : layout.queries(stage)) + group * kGroup * 2 * D,
-          Layout::kApart, of_q.or_else(is_grad, of_grad), first, length - first, nullptr);
+          memory + (is_grad ? layout.grad_rows(stage) : layout.query_rows(stage)) + group * kGroup * 2 * D,
+          layout.queries_apart(), of_q.or_else(is_grad, of_grad), first, length - first,
+          query_scales + is_grad * Layout::kQueryGroups + group);
     }
-    float* const rows = reinterpret_cast<float*>(memory + layout.rows()) + stage * 2 * kStep;
-    if (threadIdx.x < 2 * kStep) {
-      const int j = query + threadIdx.x % kStep;
+    const int room = layout.queries;
+    float* const rows = reinterpret_cast<float*>(memory + layout.rows()) + stage * 2 * room;
+    for (int k = threadIdx.x; k < 2 * room; k += blockDim.x) {
+      const int j = query + k % room;
       const int64_t at = static_cast<int64_t>(at_rows.item.begin + min(j, length - 1)) * p.heads + b.head;
-      copy_to_shared<4>(rows + threadIdx.x, (threadIdx.x < kStep ? g.logsumexp : g.delta) + at, j < length);
+      copy_to_shared<4>(rows + k, (k < room ? g.logsumexp : g.delta) + at, j < length);
     }
     if (has_factors) {
       float* const factors =
-          reinterpret_cast<float*>(memory + layout.query_factors()) + stage * columns * kStep;
-      load_factors(p, at_rows.item.begin + query, min(kStep, length - query), kStep,
-                   factors + p.gates * kStep, factors);
+          reinterpret_cast<float*>(memory + layout.query_factors()) + stage * columns * room;
+      load_factors(p, at_rows.item.begin + query, min(room, length - query), room, factors + p.gates * room,
+                   factors);
     }
   };
 
@@ -536,120 +507,118 @@ __global__ void __launch_bounds__(backward_warps(D) * kWarp, D <= 64 ? 3 : 1)
     const bool active = warp < groups;
     float value_sums[D / 8][4] = {}, key_grads[D / 8][4] = {};
 
-    StepLoad<T, N, D, Step> next;
-    float q_inverse = 1, grad_inverse = 1;
-    if constexpr (N::kSplit)
-      next.load(p, g, here(), wide, 0, has_factors);
-    else
-      copy_step(0, 0);
-    for (int query = 0; query < length; query += kStep) {
-      const int stage = Layout::kStages == 2 ? query / kStep % 2 : 0;
-      if constexpr (N::kSplit) {
-        const uint32_t of_queries = warp_largest(next.largest(0)), of_grads = warp_largest(next.largest(1));
-        if (lane == 0) largest[warp] = of_queries, largest[warps + warp] = of_grads;
-        __syncthreads();  // nobody needs the step before any more
-        uint32_t most[2] = {};
-        for (int w = 0; w < warps; ++w) {
-          most[0] = max(most[0], largest[w]);
-          most[1] = max(most[1], largest[warps + w]);
-        }
-        const float step_scales[2] = {scale_of_bits(most[0]), scale_of_bits(most[1])};
-        q_inverse = inverse_power(step_scales[0]), grad_inverse = inverse_power(step_scales[1]);
-        next.store(step_scales, memory + layout.queries(0), memory + layout.grads(0), Layout::kApart);
-        next.numbers.store(reinterpret_cast<float*>(memory + layout.rows()),
-                           has_factors ? reinterpret_cast<float*>(memory + layout.query_factors()) : nullptr,
-                           columns);
-        __syncthreads();
-      } else {
-        wait_for_copies();
-        __syncthreads();  // the step has come, and nobody needs the one before any more
-        if (query + kStep < length) copy_step(query + kStep, 1 - stage);
+    if (kCopies) bring_queries(0, 0);
+    for (int begin = 0; begin < length; begin += layout.queries) {
+      const int stage = kCopies ? begin / kStep % 2 : 0, end = min(begin + layout.queries, length);
+      if (!kCopies && (first_tile || length > layout.queries)) {
+        if (begin > 0) __syncthreads();  // nobody needs those before any more
+        bring_queries(begin, 0);
       }
-      const char *const queries = memory + layout.queries(stage), *const grads = memory + layout.grads(stage);
-      const float* const logsumexp =
-          reinterpret_cast<const float*>(memory + layout.rows()) + stage * 2 * kStep;
-      const float* const delta = logsumexp + kStep;
-      const float* const query_factors =
-          reinterpret_cast<const float*>(memory + layout.query_factors()) + stage * columns * kStep;
-
-      uint32_t slope_parts[Layout::kStepGroups][N::kParts][4];  // X as an operand
-      float slope_inverse = 1;
-      const auto multiply = [&] {
-        float s[kUnits][4], t[kUnits][4];
-        product_of_rows<N, D>(s, keys, apart, row, queries, Layout::kApart);
-        product_of_rows<N, D>(t, values, apart, row, grads, Layout::kApart);
-        step_gradients<Have>(p, g, b,
-                             {logsumexp, delta, query_factors, key_factors,
-                              query_sums + warp * columns * kStep, key_sums, layout.keys},
-                             tile, row, query, p.scale * inverse_of<N>(scales + warp) * q_inverse,
-                             inverse_of<N>(scales + kMostWarps + warp) * grad_inverse, s, t);
-        const float scale = scale_of_units<N>(t);
-        slope_inverse = inverse_power(scale);
-        if (lane == 0) scales[2 * kMostWarps + warp] = slope_inverse;
-#pragma unroll
-        for (int group = 0; group < Layout::kStepGroups; ++group) {
-          as_operand<N>(t[2 * group], t[2 * group + 1], scale, slope_parts[group]);
-#pragma unroll
-          for (int part = 0; part < N::kParts; ++part)
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-              *reinterpret_cast<uint32_t*>(slopes + part * layout.slopes_apart() +
-                                           piece_place<kStep>(row + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
-                                           lane % 4 * 4) = slope_parts[group][part][k];
-          if (query + kGroup * group < length)
-            add_product<N, D>(key_grads, slope_parts[group], queries, Layout::kApart, kGroup * group,
-                              slope_inverse * q_inverse);
-        }
-        float value_scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
-        if (has_factors) value_scale = scale_of_units<N>(s);
-        const float inverse = inverse_power(value_scale);
-#pragma unroll
-        for (int group = 0; group < Layout::kStepGroups; ++group) {
-          if (query + kGroup * group >= length) continue;
-          uint32_t left[N::kParts][4];
-          as_operand<N>(s[2 * group], s[2 * group + 1], value_scale, left);
-          add_product<N, D>(value_sums, left, grads, Layout::kApart, kGroup * group, inverse * grad_inverse);
-        }
-      };
-      if (active) multiply();
-      // The next step's numbers are on their way while this one's are summed.
-      if constexpr (N::kSplit)
-        if (query + kStep < length) next.load(p, g, here(), wide, query + kStep, has_factors);
+      wait_for_copies();
       __syncthreads();
-
-      const auto put_query_gradient = [&](int row, int pair, float (&unit)[2][4]) {
+      if (kCopies && end < length) bring_queries(end, 1 - stage);
+      for (int query = begin; query < end; query += kStep) {
+        const int in_room = query - begin;
+        if (in_room > 0) __syncthreads();  // nobody needs the slopes before any more
+        const char* const queries = memory + layout.query_rows(stage) + in_room * 2 * D;
+        const char* const grads = memory + layout.grad_rows(stage) + in_room * 2 * D;
+        const float* const logsumexp =
+            reinterpret_cast<const float*>(memory + layout.rows()) + stage * 2 * layout.queries + in_room;
+        const float* const query_factors = reinterpret_cast<const float*>(memory + layout.query_factors()) +
+                                           stage * columns * layout.queries + in_room;
+        float q_factor[Layout::kStepGroups], grad_factor[Layout::kStepGroups];
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int j = query + row + lane / 4 + 8 * h;
-          if (j >= length) continue;
-          const int64_t at = p.row(opaque(b.item.begin) + j, b.head, p.width);
-          float* const kept = std::is_same_v<T, float> ? reinterpret_cast<float*>(g.grad_q) + at : sums + at;
-          if (!first_tile) add_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h);
-          if (last_tile)
-            put_row_of_units(g.grad_q + at, 16 * pair, p.width, wide.keys, unit, h, p.scale);
-          else
-            put_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h, 1.0f);
+        for (int group = 0; group < Layout::kStepGroups; ++group) {
+          const float* const inverse = query_scales + in_room / kGroup + group;
+          q_factor[group] = inverse_of<N>(inverse),
+          grad_factor[group] = inverse_of<N>(inverse + Layout::kQueryGroups);
         }
-      };
-      constexpr int pairs = D / 16;
-      const auto some_queries = [&]<int Groups>(int row, int pair) {
-        float sum[Groups][2][4];
-        query_gradient<N, D, kStep, Groups>(slopes, layout.slopes_apart(), keys, apart,
-                                            scales + 2 * kMostWarps, scales, groups, row, pair, sum);
+
+        uint32_t slope_parts[Layout::kStepGroups][N::kParts][4];  // X as an operand
+        float slope_inverse = 1;
+        const auto multiply = [&] {
+          float s[kUnits][4], t[kUnits][4];
+          product_of_rows<N, D>(s, keys, apart, row, queries, layout.queries_apart());
+          product_of_rows<N, D>(t, values, apart, row, grads, layout.queries_apart());
+          const float key_factor = p.scale * inverse_of<N>(scales + warp);
+          const float value_factor = inverse_of<N>(scales + kMostWarps + warp);
+          float of_s[Layout::kStepGroups], of_t[Layout::kStepGroups];
 #pragma unroll
-        for (int m = 0; m < Groups; ++m) put_query_gradient(row + kGroup * m, pair, sum[m]);
-      };
-      for (int pair = warp; pair < pairs; pair += warps)
-        some_queries.template operator()<Layout::kStepGroups>(0, pair);
-      if (has_factors) {
-        for (int k = threadIdx.x; k < columns * kStep; k += blockDim.x) {
-          const int column = k / kStep, j = query + k % kStep;
-          if (j >= length || (column == p.gates && !switched)) continue;
-          float* const to =
-              g.parts + (static_cast<int64_t>(b.head) * p.rows + opaque(b.item.begin) + j) * columns + column;
-          float sum = first_tile ? 0.0f : *to;
-          for (int w = 0; w < groups; ++w) sum += query_sums[(w * columns + column) * kStep + j - query];
-          *to = sum;
+          for (int group = 0; group < Layout::kStepGroups; ++group)
+            of_s[group] = key_factor * q_factor[group], of_t[group] = value_factor * grad_factor[group];
+          step_gradients<Have>(p, g, b,
+                               {logsumexp, logsumexp + layout.queries, query_factors, key_factors,
+                                query_sums + warp * columns * kStep, key_sums, layout.keys, layout.queries},
+                               tile, row, query, of_s, of_t, s, t);
+          const float scale = scale_of_units<N>(t);
+          slope_inverse = inverse_power(scale);
+          if (lane == 0) scales[2 * kMostWarps + warp] = slope_inverse;
+#pragma unroll
+          for (int group = 0; group < Layout::kStepGroups; ++group) {
+            as_operand<N>(t[2 * group], t[2 * group + 1], scale, slope_parts[group]);
+#pragma unroll
+            for (int part = 0; part < N::kParts; ++part)
+#pragma unroll
+              for (int k = 0; k < 4; ++k)
+                *reinterpret_cast<uint32_t*>(
+                    slopes + part * layout.slopes_apart() +
+                    piece_place<kStep>(row + lane / 4 + k % 2 * 8, 2 * group + k / 2) + lane % 4 * 4) =
+                    slope_parts[group][part][k];
+            if (query + kGroup * group < length)
+              add_product<N, D>(key_grads, slope_parts[group], queries, layout.queries_apart(),
+                                kGroup * group, slope_inverse * q_factor[group]);
+          }
+          float value_scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
+          if (has_factors) value_scale = scale_of_units<N>(s);
+          const float inverse = inverse_power(value_scale);
+#pragma unroll
+          for (int group = 0; group < Layout::kStepGroups; ++group) {
+            if (query + kGroup * group >= length) continue;
+            uint32_t left[N::kParts][4];
+            as_operand<N>(s[2 * group], s[2 * group + 1], value_scale, left);
+            add_product<N, D>(value_sums, left, grads, layout.queries_apart(), kGroup * group,
+                              inverse * grad_factor[group]);
+          }
+        };
+        if (active) multiply();
+        __syncthreads();
+
+        const auto put_query_gradient = [&](int row, int pair, float (&unit)[2][4]) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int j = query + row + lane / 4 + 8 * h;
+            if (j >= length) continue;
+            const int64_t at = p.row(opaque(b.item.begin) + j, b.head, p.width);
+            float* const kept =
+                std::is_same_v<T, float> ? reinterpret_cast<float*>(g.grad_q) + at : sums + at;
+            if (!first_tile) add_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h);
+            if (last_tile)
+              put_row_of_units(g.grad_q + at, 16 * pair, p.width, wide.keys, unit, h, p.scale);
+            else
+              put_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h, 1.0f);
+          }
+        };
+        constexpr int kPairs = D / 16, kAtOnce = kPairs < kBackwardWarps<N, D> ? 1 : Layout::kStepGroups;
+        for (int task = warp; task < kPairs * (Layout::kStepGroups / kAtOnce); task += warps) {
+          const int pair = task % kPairs, row = task / kPairs * kGroup;
+          float sum[kAtOnce][2][4];
+          query_gradient<N, D, kStep, kAtOnce>(slopes, layout.slopes_apart(), keys, apart,
+                                               scales + 2 * kMostWarps, scales, groups, row, pair, sum);
+#pragma unroll
+          for (int m = 0; m < kAtOnce; ++m) put_query_gradient(row + kGroup * m, pair, sum[m]);
+        }
+        if (has_factors) {
+          // By the last warps first, which have the fewest sums else.
+          for (int k = blockDim.x - 1 - threadIdx.x; k < columns * kStep; k += blockDim.x) {
+            const int column = k / kStep, j = query + k % kStep;
+            if (j >= length || (column == p.gates && !switched)) continue;
+            float* const to = g.parts +
+                              (static_cast<int64_t>(b.head) * p.rows + opaque(b.item.begin) + j) * columns +
+                              column;
+            float sum = first_tile ? 0.0f : *to;
+            for (int w = 0; w < groups; ++w) sum += query_sums[(w * columns + column) * kStep + j - query];
+            *to = sum;
+          }
         }
       }
     }

@@ -205,12 +205,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
       }
       float scale = 1;
       if constexpr (N::kSplit) {
-        uint32_t largest = 0;
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-          for (int k = 0; k < 8; ++k) largest = larger(largest, x[step][k]);
-        scale = scale_of_bits(warp_largest(largest));
+        scale = scale_of_bits(warp_largest(largest_of<8 * kSteps>([&](int k) { return x[k / 8][k % 8]; })));
         q_inverse *= inverse_power(scale);
       }
 #pragma unroll

@@ -57,20 +57,6 @@ __device__ __forceinline__ int place_in_blocks(int block_bytes, int row, int pie
   return piece / 8 * block_bytes + piece_place<kBlockColumns>(row, piece % 8);
 }
 
-// Finite numbers' largest magnitude, by its bits.
-template <int Size>
-__device__ __forceinline__ uint32_t largest_of(const float (&x)[Size]) {
-  float most = 0;
-#pragma unroll
-  for (int k = 0; k < Size; ++k) most = fmaxf(most, fabsf(x[k]));
-  uint32_t bits = __float_as_uint(most);
-  if (bits < 0x7f800000u) return bits;
-  bits = 0;
-#pragma unroll
-  for (int k = 0; k < Size; ++k) bits = larger(bits, x[k]);
-  return bits;
-}
-
 // The next step's rows of one tensor, on their way to shared memory as they are: row w + 8 i by warp w, of
 // each row numbers 4 l .. 4 l + 3 by lane l, who alone reads them.
 struct RawRows {
@@ -242,7 +228,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
       if (active) {
         const PairFactors factors{
             rows,     rows + kStep, query_factors, key_factors, query_sums + warp * columns * kStep,
-            key_sums, kKeys};
+            key_sums, kKeys,        kStep};
         step_gradients<Have>(p, g, b, factors, tile, row, query, p.scale * scales[warp] * q_inverse,
                              scales[kMostWarps + warp] * grad_inverse, s, t);
       } else {

@@ -240,8 +240,14 @@ class Attention {
 
   template <class N, int D>
   BackwardMemory<N, D, kQueryStep<N, D>> backward_layout() const {
-    BackwardMemory<N, D, kQueryStep<N, D>> layout{kGroup * backward_warps(D), p_.gates};
-    while (layout.keys > kGroup && layout.size(has_factors()) > limits_.shared_bytes) layout.keys -= kGroup;
+    using Layout = BackwardMemory<N, D, kQueryStep<N, D>>;
+    const int queries = Layout::kStages == 2 ? Layout::kStep : kMostQueries;
+    Layout layout{kGroup * kBackwardWarps<N, D>, queries, p_.gates};
+    const auto fit = [&](int64_t bytes, int& room, int step) {
+      while (room > step && layout.size(has_factors()) > bytes) room -= step;
+    };
+    fit(limits_.shared_bytes / kBackwardBlocks<N, D> - kAlignment, layout.queries, Layout::kStep);
+    fit(limits_.shared_bytes, layout.keys, kGroup);
     return layout;
   }
 
@@ -275,9 +281,9 @@ class Attention {
     if (layout.size(has_factors()) > limits_.shared_bytes) return false;
     const auto by_warps = [&]<class Have>() {
       gpu_.launch(backward_kernel<T, N, D, BackwardMemory<N, D, kQueryStep<N, D>>::kStep, Have>,
-                  static_cast<int64_t>(p_.sequences) * p_.heads, backward_warps(D) * kWarp,
+                  static_cast<int64_t>(p_.sequences) * p_.heads, kBackwardWarps<N, D> * kWarp,
                   layout.size(has_factors()), p_, g, layout,
-                  blocks_of(true, backward_warps(D), layout.size(has_factors())), bias_at_,
+                  blocks_of(true, kBackwardWarps<N, D>, layout.size(has_factors())), bias_at_,
                   wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
       return true;
     };

@@ -41,6 +41,24 @@ __device__ __forceinline__ uint32_t larger(uint32_t so_far, float x) {
   return bits < 0x7f800000u && bits > so_far ? bits : so_far;
 }
 
+// That of number(0) .. number(Count - 1): what is not finite is looked for where there is any.
+template <int Count, class F>
+__device__ __forceinline__ uint32_t largest_of(const F& number) {
+  float most = 0;
+#pragma unroll
+  for (int k = 0; k < Count; ++k) most = fmaxf(most, fabsf(number(k)));
+  uint32_t bits = __float_as_uint(most);
+  if (bits < 0x7f800000u) return bits;
+  bits = 0;
+#pragma unroll
+  for (int k = 0; k < Count; ++k) bits = larger(bits, number(k));
+  return bits;
+}
+template <int Size>
+__device__ __forceinline__ uint32_t largest_of(const float (&x)[Size]) {
+  return largest_of<Size>([&](int k) { return x[k]; });
+}
+
 __device__ __forceinline__ float scale_of_bits(uint32_t bits) {
   return scale_for(__uint_as_float(bits));
 }
@@ -195,12 +213,8 @@ struct GroupLoad {
     float scale = 1;
     bool zeros = false;
     if constexpr (N::kSplit) {
-      uint32_t largest = 0;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i)
-#pragma unroll
-        for (int k = 0; k < 8; ++k) largest = larger(largest, eight[i].number_at(k));
-      largest = warp_largest(largest);
+      const uint32_t largest =
+          warp_largest(largest_of<8 * kEach>([&](int k) { return eight[k / 8].number_at(k % 8); }));
       scale = scale_of_bits(largest), zeros = largest == 0;
     }
 #pragma unroll
@@ -295,12 +309,7 @@ __device__ __forceinline__ void as_operand(const float (&first)[4], const float 
 template <class N, int Units>
 __device__ __forceinline__ float scale_of_units(const float (&x)[Units][4]) {
   if constexpr (N::kBfloat) return 1;
-  uint32_t largest = 0;
-#pragma unroll
-  for (int n = 0; n < Units; ++n)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) largest = larger(largest, x[n][k]);
-  return scale_of_bits(warp_largest(largest));
+  return scale_of_bits(warp_largest(largest_of<4 * Units>([&](int k) { return x[k / 4][k % 4]; })));
 }
 
 // sum[n] += factor A B for a step of depth 16 and all D columns of B, whose depth are the rows of a tile.
