@@ -119,7 +119,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     ]
     distances = 1 + 6 * numbers(14)(3, 4).sigmoid()
     samples += [Sample("switch_curve", (distances, 1.5, 6.0, order), (0,)) for order in range(7)]
-    samples += _norm_samples(numbers(12)) + _layer_output_samples(numbers(15))
+    samples += _norm_samples(numbers(12)) + _layer_output_samples(numbers(15)) + _linear_samples(numbers(16))
     numbers_of_t = numbers(10)
     for width, axis in ((5, 3), (4, 4), (1, 1)):
         t = numbers_of_t(3, 4, width)
@@ -614,6 +614,20 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
     samples.append(Sample("row_moments", summed, (0, 1), bad=bad))
     bad = {name: (3, value) for name, value in falls.items()}
     samples.append(Sample("row_moments_backward", (random(4, 4, channels), *summed), (0, 1, 2), bad=bad))
+    return samples
+
+
+def _linear_samples(random: Callable[..., Any]) -> list[Sample]:
+    """With a bias and without."""
+    samples = []
+    for n, inputs, outputs in ((5, 3, 4), (4, 8, 1)):
+        x, weight, bias = random(n, inputs), random(inputs, outputs), random(outputs if inputs == 3 else 0)
+        grad = random(n, outputs)
+        wrong = {"inputs": (1, random(inputs + 1, outputs)), "bias": (2, random(outputs + 1))}
+        samples.append(Sample("linear", (x, weight, bias), (0, 1, 2) if inputs == 3 else (0, 1), bad=wrong))
+        wrong = {"outputs": (1, random(inputs, outputs + 1))}
+        samples.append(Sample("linear_input", (grad, weight), (0, 1), bad=wrong))
+        samples.append(Sample("linear_weight", (x, grad), (0, 1), bad={"rows": (1, random(n + 1, outputs))}))
     return samples
 
 

@@ -11,6 +11,7 @@ import torch
 
 from mdops.models.ener import EnergyFitting
 from mdops.nn.net import Layer, Net
+from mdops.ops.linear import linear, linear_input, linear_weight
 
 
 def supports(fitting: EnergyFitting) -> bool:
@@ -77,8 +78,7 @@ class _LayerPasses:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """y."""
-        z = x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
-        self.x, self.h = x, z.tanh_()
+        self.x, self.h = x, linear(x, self.weight, self.bias).tanh_()
         return self._output(self.h, x)
 
     def backward(self, grad_y: torch.Tensor) -> torch.Tensor:
@@ -92,7 +92,7 @@ class _LayerPasses:
 
     def tangent(self, dx: torch.Tensor) -> torch.Tensor:
         """y' from x'."""
-        self.dx, self.dh = dx, (dx @ self.weight).mul_(self.slope)
+        self.dx, self.dh = dx, linear(dx, self.weight).mul_(self.slope)
         return self._output(self.dh, dx)
 
     def adjoint(self, adjoint_y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
@@ -105,9 +105,10 @@ class _LayerPasses:
         if self.timestep is not None:
             adjoint_z *= self.timestep
             grad_timestep = (adjoint_y * self.h).addcmul_(self.grad_y, self.dh).sum(0)
-        grad_weight = (self.x.t() @ adjoint_z).addmm_(self.dx.t(), self.delta)
-        grad_bias = None if self.bias is None else adjoint_z.sum(0)
-        return self._input_gradient(adjoint_z, adjoint_y), [grad_weight, grad_bias, grad_timestep]
+        grad_weight, grad_bias = linear_weight(self.x, adjoint_z)
+        grad_weight += linear_weight(self.dx, self.delta)[0]
+        grads = [grad_weight, None if self.bias is None else grad_bias, grad_timestep]
+        return self._input_gradient(adjoint_z, adjoint_y), grads
 
     def _output(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         y = h.clone() if self.timestep is None else h * self.timestep
@@ -116,7 +117,7 @@ class _LayerPasses:
         return y
 
     def _input_gradient(self, delta: torch.Tensor, grad_y: torch.Tensor) -> torch.Tensor:
-        grad_x = delta @ self.weight.t()
+        grad_x = linear_input(delta, self.weight)
         if self.repeats:
             grad_x += grad_y.unflatten(1, (self.repeats, -1)).sum(1)
         return grad_x

@@ -467,12 +467,12 @@ class AtomicModel(Kind, ABC):
     def finish(self, responses: dict[str, torch.Tensor], types: torch.Tensor) -> dict[str, torch.Tensor]:
         """What `forward` returns, of what `respond` did."""
         kind = types.long().clamp(min=0)
-        counted = self.has_energy[kind] & (types >= 0)
+        left_out = ~self.has_energy[kind] | (types < 0)
         result = {}
         for output in self.outputs:
             value = responses[output.name] + (self.out_bias[kind] if output is self.outputs[0] else 0.0)
-            mask = counted.view(-1, *(1 for _ in output.shape))
-            result[f"atom_{output.name}"] = torch.where(mask, value, 0.0)
+            mask = left_out.view(-1, *(1 for _ in output.shape))
+            result[f"atom_{output.name}"] = value.masked_fill(mask, 0.0)
         return result
 
     @abstractmethod

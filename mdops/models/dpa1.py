@@ -29,6 +29,7 @@ from mdops.ops import (
 )
 from mdops.ops.add_norm import add_norm
 from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
+from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import attention_scale, unit_three
 from mdops.ops.neighbor_rows import NeighborRows
 from mdops.options import from_definition, key, saved_precision
@@ -171,8 +172,7 @@ class AttentionLayer(nn.Module):
         """(E, M), of rows of the neighbours."""
         if near.fused:
             return self.as_one_op(g, near, self.weights())
-        weight, bias = self._projection()
-        x = torch.addmm(bias, g, weight)
+        x = linear(g, self.project.weight, self.project.bias)
         q, k, v = unit_three(x) if self.normalize else (part.contiguous() for part in x.chunk(3, dim=1))
         o = neighbor_attention(
             q[:, None],
@@ -186,7 +186,7 @@ class AttentionLayer(nn.Module):
             temperature=self.scale,
             plan=near.plan,
         )
-        x = torch.addmm(_bias(self.out), o.flatten(1), self.out.weight)
+        x = linear(o.flatten(1), self.out.weight, self.out.bias)
         return add_norm(x, g, self.norm_weight, self.norm_bias, self.eps)
 
     def as_one_op(self, g: torch.Tensor, near: Neighbors, weights: AttentionWeights) -> torch.Tensor:

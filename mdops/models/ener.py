@@ -217,9 +217,9 @@ class EnergyFitting(Kind):
         system = near.system
         extra = self.extra_inputs(system.batch, system.count, fparam, aparam)
         if self.shared and not any(self.vacuum):
-            energy = self.net(0)(torch.cat([features, extra], dim=1))[:, 0].double()
+            energy = self.net(0)(_beside(features, extra)).squeeze(1).double()
             energy = energy + self.bias[near.centers]
-            return {"energy": torch.where(system.types >= 0, energy, 0.0)}
+            return {"energy": energy.masked_fill(system.types < 0, 0.0)}
         energy = torch.zeros(system.atoms, dtype=torch.float64, device=features.device)
         if system.known_kinds() is None and features.is_cuda and torch.cuda.is_current_stream_capturing():
             # Nobody can be asked which atoms are of which type.
@@ -233,10 +233,10 @@ class EnergyFitting(Kind):
     def energy(self, kind: int, features: torch.Tensor, extra: torch.Tensor) -> torch.Tensor:
         """(n,) in eV, float64, of atoms of one type with these features (n, D) and `extra_inputs`."""
         net = self.net(kind)
-        out = net(torch.cat([features, extra], dim=1))[:, 0].double()
+        out = net(_beside(features, extra)).squeeze(1).double()
         if self.vacuum[kind]:
             nothing = features.new_zeros(features.shape[0], features.shape[1])
-            out = out - net(torch.cat([nothing, extra], dim=1))[:, 0].double()
+            out = out - net(_beside(nothing, extra)).squeeze(1).double()
         return out + self.bias[kind]
 
     def value_and_gradient(
@@ -356,6 +356,11 @@ class EnergyFitting(Kind):
             "fitting nets": f"{hidden}, {'one for all types' if self.shared else 'one a type'}{scheme}",
             "frame, atomic": f"{sizes['fparam']} frame and {sizes['aparam']} atomic parameters",
         }
+
+
+def _beside(features: torch.Tensor, extra: torch.Tensor) -> torch.Tensor:
+    """What a net takes. A model without other inputs is spared copies in each derivative."""
+    return torch.cat([features, extra], dim=1) if extra.shape[1] else features
 
 
 def _round_nets(nets: NetCollection, node: Tree) -> None:

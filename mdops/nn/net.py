@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from mdops.errors import UnsupportedModelError
 from mdops.nn.activation import activation, identity
 from mdops.ops.layer_output import layer_output
+from mdops.ops.linear import linear
 from mdops.ops.mlp import mlp_value_and_gradient
 from mdops.options import saved_precision
 from mdops.tracing import is_exported
@@ -156,7 +157,7 @@ class Layer(nn.Module):
 
     def _by_op(self, x: torch.Tensor) -> torch.Tensor:
         """The same of rows in fewer passes, and in far fewer backwards."""
-        z = x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
+        z = linear(x, self.weight, self.bias)
         if self._activation is identity and self.timestep is None and not self.adds_input:
             return z
         if self.timestep is None:

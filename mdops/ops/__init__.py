@@ -12,6 +12,7 @@ from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step, next_step
 from mdops.ops.env_mat import env_mat
 from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
+from mdops.ops.linear import linear
 from mdops.ops.lowbit import (
     fake_quantize,
     gemm_lowbit,
@@ -59,6 +60,7 @@ __all__ = [
     "gemm_lowbit",
     "hybrid_potential",
     "hybrid_potential_pack",
+    "linear",
     "lowbit_linear",
     "mlp",
     "mlp_value_and_gradient",

@@ -121,6 +121,28 @@ def _no_autocast(grads: Sequence[torch.Tensor | None]) -> Any:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
+def asked(weight: torch.Tensor) -> torch.Tensor:
+    """The tensor, in a form of which a backward pass can tell whether it wants its gradient: of leaves it cannot."""
+    return weight.view_as(weight) if weight.is_leaf and weight.requires_grad else weight
+
+
+def _needed(ctx: Any, places: Sequence[int]) -> tuple[bool, ...]:
+    """Whether the pass under way wants the gradients to the arguments at these places: one by positions alone, as of
+    forces, spares those of weights that are `asked`, of ops whose arguments are tensors alone."""
+    needs = tuple(ctx.needs_input_grad[k] for k in places)
+    behind = getattr(ctx, "next_functions", None)
+    if behind is None or len(behind) != len(ctx.needs_input_grad):  # others, or torch.func's own passes
+        return needs
+    return tuple(need and _is_wanted(behind[k][0]) for k, need in zip(places, needs, strict=True))
+
+
+def _is_wanted(node: Any) -> bool:
+    if node is None or not node.next_functions:  # of a leaf the engine does not tell
+        return True
+    wanted: bool = torch._C._will_engine_execute_node(node)
+    return wanted
+
+
 def register_formula(
     name: str,
     backward: Callable[..., Any],
@@ -148,7 +170,7 @@ def register_formula(
     def formula(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         kept = ctx.saved_tensors
         args = [_restored(value, kept) for value in ctx.others]
-        needs = tuple(ctx.needs_input_grad[k] for k in differentiable)
+        needs = _needed(ctx, differentiable)
         result: list[Any] = [[] if isinstance(value, list) and not value else None for value in args]
         last = kept[len(kept) - len(saved) :]
         with _no_autocast(grads):

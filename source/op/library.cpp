@@ -184,8 +184,10 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "unit_three_backward_backward(Tensor direction, Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor x) "
       "-> (Tensor grad_grad_q, Tensor grad_grad_k, Tensor grad_grad_v, Tensor grad_x)");
 
-  // The switch between two cutoffs, or its derivative of that order.
-  // What a dense layer makes of its product.
+  // The product of a dense layer and its adjoints; what the layer makes of it.
+  m.def("linear(Tensor x, Tensor weight, Tensor bias) -> Tensor");
+  m.def("linear_input(Tensor grad, Tensor weight) -> Tensor");
+  m.def("linear_weight(Tensor x, Tensor grad) -> (Tensor weight, Tensor bias)");
   m.def("layer_output(Tensor z, Tensor x, int activation, float threshold) -> Tensor");
   m.def(
       "layer_output_backward(Tensor grad, Tensor z, SymInt inputs, int activation, float threshold) -> "
@@ -194,6 +196,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "layer_output_backward_backward(Tensor along_z, Tensor along_x, Tensor grad, Tensor z, SymInt inputs, "
       "int activation, float threshold) -> (Tensor grad_grad, Tensor grad_z)");
   m.def("ragged_plan(Tensor offsets, SymInt max_total, SymInt max_batch, SymInt max_length) -> Tensor");
+
+  // The switch between two cutoffs, or its derivative of that order.
   m.def("switch_curve(Tensor r, float cutoff_smooth, float cutoff, int order) -> Tensor");
 
   // LayerNorm of a sum.

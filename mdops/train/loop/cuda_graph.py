@@ -15,6 +15,7 @@ from mdops.train.data.dataset import Dataset
 from mdops.train.data.device_frames import DeviceFrames, alike
 from mdops.train.data.neighbor_lists import PairLists
 from mdops.train.loop.loss import EnergyLoss
+from mdops.train.loop.pieces import adam_step
 from mdops.train.loop.prediction import check_frames, predict
 from mdops.train.loop.schedule import Joined, WeightAverage
 
@@ -155,7 +156,7 @@ class StepGraphs:
         with torch.cuda.graph(graph, capture_error_mode=_OWN_THREAD):
             if self._max_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self._weights, self._max_norm)
-            self.optimizer.step()
+            adam_step(self.optimizer)
             if self._average is not None:
                 self._average.take_in(self._share)
         return graph

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/warpgroup.h"
 #include "gemm/gpu_tile.h"
 
 namespace mdops {
@@ -42,11 +43,6 @@ __device__ __forceinline__ void copy_bulk(uint32_t shared, const void* from, int
       : "memory");
 }
 
-// Ordinary stores to shared memory before it are seen by the tensor cores after it.
-__device__ __forceinline__ void fence_shared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // All threads of both of the block's warpgroups that multiply.
 __device__ __forceinline__ void sync_groups() {
   asm volatile("bar.sync 3, %0;" ::"n"(2 * kGroupThreads) : "memory");
@@ -60,10 +56,6 @@ __device__ __forceinline__ void sync_group(int group) {
 // Rows of 128 bytes from `shared` on, swizzled, eight of them 1,024 bytes apart from the next eight.
 __device__ __forceinline__ uint64_t wide_matrix(uint32_t shared) {
   return 1ull << 62 | 64ull << 32 | 1ull << 16 | (shared & 0x3ffff) >> 4;
-}
-
-__device__ __forceinline__ void begin_products() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
 // Waits for the products; the numbers are not looked at before.

@@ -47,7 +47,8 @@ Tensor make_plan(const O& op, const Tensor& offsets_, int64_t max_total, int64_t
   if (sequences < 0 || sequences > max_batch)
     fail(op, "argument `offsets` is of " + std::to_string(sequences) + " sequences, expected 0 to " +
                  std::to_string(max_batch));
-  if (max_total < 0 || max_total > INT32_MAX || max_batch > INT32_MAX || max_length < 0)
+  if (max_total < 0 || max_total > INT32_MAX || max_batch > INT32_MAX || max_length < 0 ||
+      max_length > INT32_MAX)
     fail(op, "arguments `max_total`, `max_batch` and `max_length` are " + std::to_string(max_total) + ", " +
                  std::to_string(max_batch) + " and " + std::to_string(max_length) +
                  ", expected numbers that 32 bits count");

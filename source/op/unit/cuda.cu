@@ -11,8 +11,26 @@ struct UnitOnGpu {
 
   template <class T>
   static void run(const CudaOp& op, const UnitArgs<T>& args) {
+    using gpu_unit::Pass;
+    if (args.direction)
+      in_pass<T, Pass::second>(op, args);
+    else if (args.grad[0])
+      in_pass<T, Pass::backward>(op, args);
+    else
+      in_pass<T, Pass::forward>(op, args);
+  }
+
+ private:
+  template <class T, gpu_unit::Pass pass>
+  static void in_pass(const CudaOp& op, const UnitArgs<T>& args) {
     using namespace gpu_unit;
-    op.launch(unit_kernel<T>, blocks_for(args.rows * args.parts, kWarps), kWarps * kWarp, 0, args);
+    const auto& g = args.grad;
+    const auto& y = args.of_y;
+    with_vector<T>({args.width}, {args.x, args.direction, args.of_x, g[0], g[1], g[2], y[0], y[1], y[2]},
+                   [&]<int size>() {
+                     op.launch(unit_kernel<T, pass, size>, blocks_for(args.rows, kWarps), kWarps * kWarp, 0,
+                               args);
+                   });
   }
 };
 

@@ -1,7 +1,8 @@
-// The kernel on rows of length 1: a warp a row.
+// The kernels on rows of length 1: a warp a row.
 #pragma once
 
 #include "common/rows.h"
+#include "common/vector.h"
 #include "unit/unit.h"
 
 namespace mdops {
@@ -9,6 +10,8 @@ namespace mdops {
 namespace gpu_unit {
 
 constexpr int kWarps = 8;
+
+enum class Pass { forward, backward, second };
 
 // One of a kernel's arguments, which would else be copied to be indexed.
 template <class T>
@@ -23,34 +26,47 @@ __device__ __forceinline__ T sum_of_warp(T value) {
   return value;
 }
 
-template <class T>
-__global__ void unit_kernel(UnitArgs<T> args) {
-  const int64_t n = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;  // of a row's part
-  if (n >= args.rows * args.parts) return;
-  const int part = static_cast<int>(n % args.parts);
-  const int64_t of_y = n / args.parts * args.width, of_x = n * args.width;
-  const T* x = args.x + of_x;
-  const T* g = pick(args.grad, part);
-  const T* u = args.direction ? args.direction + of_x : nullptr;
-  if (g) g += of_y;
+// One part of a row, `size` numbers at once.
+template <class T, Pass pass, int size>
+__device__ __forceinline__ void unit_part(const UnitArgs<T>& args, int64_t n, int part) {
+  using Numbers = Vector<T, size>;
+  const int64_t of_y = n * args.width, of_x = (n * args.parts + part) * args.width;
+  const T *x = args.x + of_x, *g = pass == Pass::forward ? nullptr : pick(args.grad, part) + of_y;
+  const T* u = pass == Pass::second ? args.direction + of_x : nullptr;
   T xx = 0, x_g = 0, x_u = 0, u_g = 0;
-  for (int64_t k = lane_index(); k < args.width; k += kWarp) {
-    const T a = x[k], b = g ? g[k] : T(0), c = u ? u[k] : T(0);
-    xx += a * a, x_g += a * b, x_u += a * c, u_g += b * c;
+  for (int64_t k = size * lane_index(); k < args.width; k += size * kWarp) {
+    const Numbers a(x + k), b = g ? Numbers(g + k) : Numbers(), c = u ? Numbers(u + k) : Numbers();
+#pragma unroll
+    for (int j = 0; j < size; ++j)
+      xx += a[j] * a[j], x_g += a[j] * b[j], x_u += a[j] * c[j], u_g += b[j] * c[j];
   }
-  xx = sum_of_warp(xx), x_g = sum_of_warp(x_g), x_u = sum_of_warp(x_u), u_g = sum_of_warp(u_g);
+  xx = sum_of_warp(xx);
+  if (pass != Pass::forward) x_g = sum_of_warp(x_g);
+  if (pass == Pass::second) x_u = sum_of_warp(x_u), u_g = sum_of_warp(u_g);
   const UnitRow<T> row(xx);
   const UnitCurve<T> curve(row, x_u, x_g, u_g);
-  const T by = row.of_x(u ? x_u : x_g);
-  T* const to = g && !u ? args.of_x + of_x : pick(args.of_y, part) + of_y;
-  for (int64_t k = lane_index(); k < args.width; k += kWarp) {
-    if (!g) {
-      to[k] = x[k] * row.inverse;
-    } else {
-      to[k] = row.inverse * (u ? u[k] : g[k]) + by * x[k];
-      if (u) args.of_x[of_x + k] = curve.x * x[k] + curve.u * u[k] + curve.g * g[k];
+  const T by = row.of_x(pass == Pass::second ? x_u : x_g);
+  T* const to = pass == Pass::backward ? args.of_x + of_x : pick(args.of_y, part) + of_y;
+  for (int64_t k = size * lane_index(); k < args.width; k += size * kWarp) {
+    const Numbers a(x + k), b = g ? Numbers(g + k) : Numbers(), c = u ? Numbers(u + k) : Numbers();
+    Numbers first, second;
+#pragma unroll
+    for (int j = 0; j < size; ++j) {
+      first[j] = pass == Pass::forward ? a[j] * row.inverse : row.inverse * (u ? c[j] : b[j]) + by * a[j];
+      second[j] = curve.x * a[j] + curve.u * c[j] + curve.g * b[j];
     }
+    first.store(to + k);
+    if (pass == Pass::second) second.store(args.of_x + of_x + k);
   }
+}
+
+template <class T, Pass pass, int size>
+__global__ void __launch_bounds__(kWarps* kWarp) unit_kernel(UnitArgs<T> args) {
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (n >= args.rows) return;
+#pragma unroll
+  for (int part = 0; part < kMostUnitParts; ++part)
+    if (part < args.parts) unit_part<T, pass, size>(args, n, part);
 }
 
 }  // namespace gpu_unit

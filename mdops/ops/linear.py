@@ -1,0 +1,80 @@
+"""The product of a dense layer, to float32's accuracy by a GPU's tensor cores, and its derivatives."""
+
+from typing import Any
+
+import torch
+
+from mdops.ops._register import asked, register_fake, register_formula
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x W + b. Differentiable any number of times, by products of the same kind (`linear_input`, `linear_weight`).
+
+    On a GPU products of float32 are of two parts of each number in TF32, three products of parts, and as accurate as
+    PyTorch's in float32, whose settings for TF32 they do not follow; an infinity becomes NaN there. Other products are
+    PyTorch's.
+
+    Args:
+        x: (N, I), float32 or float64. weight: (I, O), of x's dtype. bias: (O,).
+
+    Returns:
+        (N, O).
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match.
+    """
+    added = x.new_empty(0) if bias is None else asked(bias)
+    y: torch.Tensor = torch.ops.mdops.linear(x, asked(weight), added)
+    return y
+
+
+def linear_input(grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """grad W^T, (N, O) and (I, O) to (N, I): `linear`'s gradient by x. Everything else as there."""
+    by_x: torch.Tensor = torch.ops.mdops.linear_input(grad, weight)
+    return by_x
+
+
+def linear_weight(x: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x^T grad and grad's sums over its rows, (N, I) and (N, O) to (I, O) and (O,): `linear`'s gradients by weight and
+    bias. Everything else as there."""
+    by_weight, by_bias = torch.ops.mdops.linear_weight(x, grad)
+    return by_weight, by_bias
+
+
+@register_fake("linear")
+def _(x: Any, weight: Any, bias: Any) -> torch.Tensor:
+    return x.new_empty(x.shape[0], weight.shape[1])
+
+
+@register_fake("linear_input")
+def _(grad: Any, weight: Any) -> torch.Tensor:
+    return grad.new_empty(grad.shape[0], weight.shape[0])
+
+
+@register_fake("linear_weight")
+def _(x: Any, grad: Any) -> tuple[torch.Tensor, ...]:
+    return x.new_empty(x.shape[1], grad.shape[1]), x.new_empty(grad.shape[1])
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    x, weight, bias = args
+    by_x = linear_input(grads[0], weight) if needs[0] else None
+    by_weight, by_bias = linear_weight(x, grads[0]) if needs[1] or needs[2] else (None, None)
+    return by_x, by_weight, by_bias if bias.numel() else None
+
+
+def _input_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    grad, weight = args
+    by_grad = linear(grads[0], weight) if needs[0] else None
+    return by_grad, linear_weight(grads[0], grad)[0] if needs[1] else None
+
+
+def _weight_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    x, grad = args
+    by_x = linear_input(grad, grads[0]) if needs[0] else None
+    return by_x, linear(x, grads[0], grads[1]) if needs[1] else None
+
+
+register_formula("linear", _formula, (0, 1, 2))
+register_formula("linear_input", _input_formula, (0, 1))
+register_formula("linear_weight", _weight_formula, (0, 1))

@@ -1,0 +1,50 @@
+"""Adam's step for a few large weights on a GPU: in pieces, which keep it busy."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+# Numbers of a piece. A block takes up to 65,536 numbers of a tensor, so that some dozen would do all of a model's work.
+_PIECE = 8192
+
+
+@torch.no_grad()
+def adam_step(optimizer: torch.optim.Optimizer) -> None:
+    """What `optimizer.step()` does of a fused Adam or AdamW whose state is there, and whose weights have gradients."""
+    for group in optimizer.param_groups:
+        states = [optimizer.state[p] for p in group["params"]]
+        torch._foreach_add_([state["step"] for state in states], 1)
+        weights, gradients, means, squares, steps = _columns(
+            (*row, state["step"])
+            for p, state in zip(group["params"], states, strict=True)
+            for row in _pieces((p, p.grad, state["exp_avg"], state["exp_avg_sq"]))
+        )
+        update: Any = torch._fused_adamw_ if isinstance(optimizer, torch.optim.AdamW) else torch._fused_adam_
+        beta1, beta2 = group["betas"]
+        update(
+            weights,
+            gradients,
+            means,
+            squares,
+            [],
+            steps,
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def _pieces(alike: Sequence[torch.Tensor]) -> Iterable[tuple[torch.Tensor, ...]]:
+    whole = tuple(tensor.detach() for tensor in alike)
+    if all(tensor.is_contiguous() for tensor in whole):
+        return zip(*(tensor.view(-1).split(_PIECE) for tensor in whole), strict=True)
+    return [whole]
+
+
+def _columns(rows: Iterable[tuple[torch.Tensor, ...]]) -> list[list[torch.Tensor]]:
+    return [list(column) for column in zip(*rows, strict=True)]
