@@ -24,7 +24,7 @@ SHAPES = [
     (200, 72, 48),
 ]
 # What a GPU may choose for a product, by the name that forces it.
-WAYS = ["small", "middle", "large", "split_64", "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"]
+WAYS = ["small", "middle", "large", "thin", "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"]
 FLOAT8_BOUND = 2.0**-10
 
 
@@ -131,6 +131,8 @@ def test_every_kernel_of_a_gpu_gives_the_same(way, monkeypatch):
         (257, 33, 4096),
         (1000, 1000, 1000),
         (3, 700, 640),
+        (20, 304, 1030),
+        (130, 400, 3090),
     ]:
         a, b = numbers(m, k), numbers(k, n, seed=9)
         ternary = numbers(k, n, low=-1, high=2)

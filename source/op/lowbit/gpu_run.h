@@ -6,7 +6,7 @@
 
 #include "lowbit/gpu_mma.h"
 #include "lowbit/gpu_quantize.h"
-#include "lowbit/gpu_split.h"
+#include "lowbit/gpu_thin.h"
 #include "lowbit/gpu_wgmma.h"
 
 namespace mdops {
@@ -18,12 +18,12 @@ using SmallGroupsTile = MmaTile<2, 1, 1, 1, 1, 8>;  // whose sums of groups must
 using MiddleTile = MmaTile<2, 2, 1, 2, 1, 4>;       // 64 x 64
 using LargeTile = MmaTile<2, 4, 1, 4, 1, 3>;        // 128 x 128
 
-enum class Way : int { small, middle, large, split_64, wide_64, wide_128, wide_256, pair_128, pair_256 };
-constexpr const char* kWays[] = {"small",    "middle",   "large",    "split_64", "wide_64",
+enum class Way : int { small, middle, large, thin, wide_64, wide_128, wide_256, pair_128, pair_256 };
+constexpr const char* kWays[] = {"small",    "middle",   "large",    "thin",    "wide_64",
                                  "wide_128", "wide_256", "pair_128", "pair_256"};
 
 inline bool is_wide(Way way) {
-  return way >= Way::split_64;
+  return way >= Way::thin;
 }
 
 // How a call goes, and the bytes of copies of its factors (0: they are read as they are).
@@ -41,8 +41,24 @@ inline bool named_way(Way* way) {
   return false;
 }
 
-// What makes up for the blocks' waiting for each other, where two share a tile's depth.
-constexpr int kMuchDepth = 3072;
+// How thin_kernel takes a product: rows of a tile, and blocks that share its depth. The least rows with which
+// the device holds all blocks at once; two share a depth that makes up for their waiting for each other.
+// `fits`: whether thin_kernel pays. Tiles of ternary numbers do twice as long, because others want a copy of
+// them.
+struct ThinShape {
+  int rows, blocks;
+  bool fits;
+};
+
+inline ThinShape thin_shape(const Gpu& gpu, const Product& p) {
+  const bool ternary = p.b.layout == Layout::ternary;
+  const int64_t chip = gpu.limits().multiprocessors, cols = blocks_for(p.cols, ternary ? 128 : 64);
+  const int most = p.rows <= 16 ? 16 : p.rows <= 32 ? 32 : 64;
+  for (int blocks = p.depth >= (ternary ? 1024 : 3072) ? 2 : 1; blocks > 0; --blocks)
+    for (int rows = 16; rows <= most; rows *= 2)
+      if (blocks_for(p.rows, rows) * cols * blocks <= chip) return {rows, blocks, true};
+  return {most, 1, ternary && blocks_for(p.rows, most) * cols <= 2 * chip};
+}
 
 // By the device: the largest tiles that give most of its multiprocessors one. Hopper's warpgroups want B by
 // lines: where it lies otherwise they take it from a copy, which pays from some hundred rows on. Float8 goes
@@ -62,14 +78,14 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
     const int64_t wide_64 = tiles(kWideRows, 64), wide_128 = tiles(kWideRows, 128),
                   wide_256 = tiles(kWideRows, 256);
     const bool by_line = p.b.layout == Layout::by_line, is_fed = by_line || p.rows >= 64;
-    const int64_t few = by_line ? 8 : p.is_float() ? 24 : 48;  // tiles of 64 columns
-    if (wide && is_fed && p.groups <= 1 && 4 * wide_256 > 3 * chip)
+    const bool is_read = by_line || (p.b.layout == Layout::ternary && is_aligned(p.b));  // by thin_kernel
+    const int64_t few = is_read ? 8 : p.is_float() ? 24 : 48;  // tiles of 64 columns
+    if (wide && (is_read || is_fed) && p.groups <= 1 && wide_64 >= few && thin_shape(gpu, p).fits)
+      way = Way::thin;
+    else if (wide && is_fed && p.groups <= 1 && 4 * wide_256 > 3 * chip)
       way = wide_256 > 4 * chip ? Way::pair_256 : Way::wide_256;
     else if (wide && is_fed && 5 * wide_128 > 3 * chip)
       way = wide_128 > 8 * chip ? Way::pair_128 : Way::wide_128;
-    else if (wide && is_fed && wide_64 >= few && 2 * wide_64 <= chip && p.depth >= kMuchDepth &&
-             p.groups <= 1)
-      way = Way::split_64;
     else if (wide && is_fed && wide_64 >= few)
       way = Way::wide_64;
     else if (tiles(128, 128) > chip && !parts)
@@ -78,7 +94,7 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
       way = Way::middle;
   }
   if (is_wide(way) && !wide) way = Way::large;
-  if (way == Way::split_64 && p.groups > 1) way = Way::wide_64;  // whose order of roundings is stated
+  if (way == Way::thin && p.groups > 1) way = Way::wide_64;  // whose order of roundings is stated
   if (way == Way::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float())))
     way = Way::middle;
   if (way == Way::middle && MiddleTile::kShared > limits.shared_bytes) way = Way::small;
@@ -94,7 +110,8 @@ inline Plan plan_product(const Gpu& gpu, const Product& p) {
   const int64_t stride = p.groups * plan.filled;
   const bool cut = p.groups > 1 && p.group % 16 != 0;
   if (cut || !is_aligned(p.a)) plan.a_bytes = p.rows * stride;
-  if (cut || !is_aligned(p.b) || (is_wide(plan.way) && p.b.layout != Layout::by_line))
+  const bool packed = plan.way == Way::thin && p.b.layout == Layout::ternary;
+  if (cut || !is_aligned(p.b) || (is_wide(plan.way) && p.b.layout != Layout::by_line && !packed))
     plan.b_bytes = p.cols * stride;
   return plan;
 }
@@ -125,17 +142,12 @@ void multiply_by_mma(const Gpu& gpu, const Product& p) {
   launch_mma<T, int, Layout::ternary, false>(gpu, p);
 }
 
-// What a block fetches at once of each factor: a tile's rows, and so many columns.
-inline void map_factors(const Gpu& gpu, const Product& p, int columns, CUtensorMap* a, CUtensorMap* b) {
-  if (!map_factor(p.a, p.depth, kWideRows, a) || !map_factor(p.b, p.depth, columns, b))
-    gpu.refuse("the driver maps no tensor for the copy engine");
-}
-
 template <LowBit A, LowBit B, int Columns, bool InParts, int Cluster>
 void launch_wide(const Gpu& gpu, const Product& p) {
   using T = WideTile8<Columns>;
   CUtensorMap a, b;
-  map_factors(gpu, p, Columns / Cluster, &a, &b);
+  map_factor(gpu, p.a, p.depth, kWideRows, &a);
+  map_factor(gpu, p.b, p.depth, Columns / Cluster, &b);
   const int64_t tiles = blocks_for(p.rows, kWideRows * Cluster) * blocks_for(p.cols, Columns) * Cluster;
   const int64_t most = gpu.limits().multiprocessors / Cluster * Cluster;
   gpu.launch_clusters(wide_kernel<A, B, Columns, InParts, Cluster>, tiles < most ? tiles : most, Cluster,
@@ -158,23 +170,40 @@ void multiply_wide_product(const Gpu& gpu, const Product& p) {
   launch_wide<kE5, kE5, Columns, true, Cluster>(gpu, p);
 }
 
-template <LowBit A, LowBit B>
-void launch_split(const Gpu& gpu, const Product& p) {
-  constexpr int kColumns = 64, kBlocks = 2;
+template <LowBit A, LowBit B, int Rows, int Blocks>
+void launch_thin(const Gpu& gpu, const Product& p) {
+  using T = ThinTile<B, Rows, Blocks>;
+  // Ternary numbers lie in lines of columns, four of the depth each.
+  const Factor lines{p.b.data, p.b.layout, p.b.stride, T::kTernary ? blocks_for(p.depth, 4) : p.b.lines};
   CUtensorMap a, b;
-  map_factors(gpu, p, kColumns, &a, &b);
-  const int64_t tiles = blocks_for(p.rows, kWideRows) * blocks_for(p.cols, kColumns);
-  gpu.launch_clusters(split_kernel<A, B, kColumns, kBlocks>, kBlocks * tiles, kBlocks, kWideThreads,
-                      WideTile8<kColumns>::kShared, true, a, b, p);
+  map_factor(gpu, p.a, p.depth, Rows, &a);
+  map_factor(gpu, lines, T::kTernary ? p.cols : p.depth, T::kTernary ? kStageDepth / 4 : T::kColumns, &b);
+  const int64_t blocks = blocks_for(p.rows, Rows) * blocks_for(p.cols, T::kColumns) * Blocks;
+  gpu.launch_clusters(thin_kernel<A, B, T>, blocks, Blocks, T::kThreads + 32, T::kShared, true, a, b, p);
 }
 
-inline void multiply_split_product(const Gpu& gpu, const Product& p) {
+template <LowBit A, LowBit B, int Rows>
+void launch_thin(const Gpu& gpu, const Product& p, int blocks) {
+  if (blocks == 1) return launch_thin<A, B, Rows, 1>(gpu, p);
+  launch_thin<A, B, Rows, 2>(gpu, p);
+}
+
+template <LowBit A, LowBit B>
+void launch_thin(const Gpu& gpu, const Product& p) {
+  const ThinShape shape = thin_shape(gpu, p);
+  if (shape.rows == 16) return launch_thin<A, B, 16>(gpu, p, shape.blocks);
+  if (shape.rows == 32) return launch_thin<A, B, 32>(gpu, p, shape.blocks);
+  launch_thin<A, B, 64>(gpu, p, shape.blocks);
+}
+
+inline void multiply_thin_product(const Gpu& gpu, const Product& p) {
   constexpr LowBit kInt8 = LowBit::int8, kE4 = LowBit::e4m3, kE5 = LowBit::e5m2;
-  if (!p.is_float()) return launch_split<kInt8, kInt8>(gpu, p);
-  if (p.a_kind == kE4 && p.b_kind == kE4) return launch_split<kE4, kE4>(gpu, p);
-  if (p.a_kind == kE4) return launch_split<kE4, kE5>(gpu, p);
-  if (p.b_kind == kE4) return launch_split<kE5, kE4>(gpu, p);
-  launch_split<kE5, kE5>(gpu, p);
+  if (p.b.layout == Layout::ternary) return launch_thin<kInt8, LowBit::ternary>(gpu, p);
+  if (!p.is_float()) return launch_thin<kInt8, kInt8>(gpu, p);
+  if (p.a_kind == kE4 && p.b_kind == kE4) return launch_thin<kE4, kE4>(gpu, p);
+  if (p.a_kind == kE4) return launch_thin<kE4, kE5>(gpu, p);
+  if (p.b_kind == kE4) return launch_thin<kE5, kE4>(gpu, p);
+  launch_thin<kE5, kE5>(gpu, p);
 }
 
 inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_copy, uint8_t* b_copy) {
@@ -193,8 +222,8 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
     case Way::large:
       return multiply_by_mma<LargeTile>(gpu, p);
 #ifdef MDOPS_HOPPER
-    case Way::split_64:
-      return multiply_split_product(gpu, p);
+    case Way::thin:
+      return multiply_thin_product(gpu, p);
     case Way::wide_64:
       return multiply_wide_product<64, 1>(gpu, p);
     case Way::wide_128:

@@ -578,9 +578,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 #endif
 }
 
-// Lines of a factor as the copy engine reads them: boxes of kStageDepth by `lines`, swizzled. False where it
-// cannot.
-inline bool map_factor(const Factor& f, int64_t depth, int lines, CUtensorMap* map) {
+// Lines of a factor as the copy engine reads them: boxes of kStageDepth by `lines`, swizzled.
+inline void map_factor(const Gpu& gpu, const Factor& f, int64_t depth, int lines, CUtensorMap* map) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -592,13 +591,14 @@ inline bool map_factor(const Factor& f, int64_t depth, int lines, CUtensorMap* m
     return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found)
                                                                          : nullptr;
   }();
-  if (encode == nullptr) return false;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(depth), static_cast<cuuint64_t>(f.lines)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(f.stride)};
   const cuuint32_t box[2] = {kStageDepth, static_cast<cuuint32_t>(lines)}, steps[2] = {1, 1};
-  return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<uint8_t*>(f.data), sizes, strides, box,
-                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  if (encode == nullptr ||
+      encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<uint8_t*>(f.data), sizes, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+    gpu.refuse("the driver maps no tensor for the copy engine");
 }
 
 }  // namespace gpu_lowbit

@@ -1,0 +1,424 @@
+// Low-bit products of few rows, or small ones, which are bound by fetching B and by the latency of what is
+// done one after the other, by Hopper's warpgroups. A block multiplies C^T = B^T A^T: 64 columns of C are the
+// rows of a product, so that 16 rows of A cost no more than that. Its warpgroups take the stages of the depth
+// in turn and add up what they have in their order. Where the depth is much, two blocks (a cluster) share it,
+// and then the rows, of which each adds up what both have: the bits are the same in every run.
+//
+// B is int8 or float8 by lines, or ternary numbers as they are packed: a byte, four of the depth of a column,
+// becomes a register of the left factor.
+#pragma once
+
+#include "lowbit/gpu_wgmma.h"
+
+namespace mdops {
+namespace gpu_lowbit {
+
+// Warpgroups multiply in turn, each whole stages; a warp more fetches.
+template <LowBit B, int Rows, int Blocks>
+struct ThinTile {
+  static constexpr bool kTernary = B == LowBit::ternary;
+  static constexpr int kRows = Rows, kBlocks = Blocks, kUnits = kTernary ? 2 : 1, kColumns = 64 * kUnits;
+  static constexpr int kGroups = kTernary ? 3 : 4, kThreads = kGroups * kGroupThreads;
+  static constexpr int kBBytes = kColumns * (kTernary ? kStageDepth / 4 : kStageDepth);
+  static constexpr int kStageBytes = kBBytes + kRows * kStageDepth;
+  static constexpr int kMost = (184 << 10) / kStageBytes, kStages = kMost < 16 ? kMost : 16;
+  static constexpr int kPitch = 4 * (kColumns + 4), kSumBytes = kRows * kPitch;  // of a warpgroup
+  static constexpr int kShare = kRows / kBlocks;                                 // rows of a block in the end
+  static constexpr int kReceived = kStages * kStageBytes;                        // the sums that others send
+  static constexpr int kBarriers = kReceived + (kBlocks > 1 ? kRows * kColumns * 4 : 0);
+  static constexpr int kShared = kBarriers + 16 * kStages + 1024;  // lines begin on 1,024 bytes
+  static_assert(kGroups * kSumBytes <= kReceived);
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+#define MDOPS_D8(c, i) \
+  c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
+#define MDOPS_D16(c, i) MDOPS_D8(c, i), MDOPS_D8(c, i + 8)
+#define MDOPS_D32(c, i) MDOPS_D16(c, i), MDOPS_D16(c, i + 16)
+#define MDOPS_INT(x) "+r"(x)
+#define MDOPS_FLOAT(x) "+f"(x)
+#define MDOPS_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define MDOPS_NAMES_16 MDOPS_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define MDOPS_NAMES_32 \
+  MDOPS_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+
+// d (+)= A B, 64 x 32 times 32 x (2 Size), both in shared memory. The order of d is that of `multiply_wide`.
+#define MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, C, TYPES, SCALES)                                         \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD_AT ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
+               "k32." TYPES " {" MDOPS_NAMES_##SIZE "}, " A_AT ", " B_AT ", add" SCALES ";\n}"            \
+               : MDOPS_D##SIZE(C, 0)                                                                      \
+               : "l"(a), "l"(b), "r"(add))
+#define MDOPS_THIN_KINDS(SIZE, N, A_AT, B_AT, ADD_AT)                                                \
+  template <LowBit A, LowBit B>                                                                      \
+  __device__ __forceinline__ void multiply_thin(int (&d)[SIZE], uint64_t a, uint64_t b, int add) {   \
+    MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, MDOPS_INT, "s32.s8.s8", "");                             \
+  }                                                                                                  \
+  template <LowBit A, LowBit B>                                                                      \
+  __device__ __forceinline__ void multiply_thin(float (&d)[SIZE], uint64_t a, uint64_t b, int add) { \
+    if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3)                                            \
+      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, MDOPS_FLOAT, "f32.e4m3.e4m3", ", 1, 1");               \
+    else if constexpr (A == LowBit::e4m3)                                                            \
+      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, MDOPS_FLOAT, "f32.e4m3.e5m2", ", 1, 1");               \
+    else if constexpr (B == LowBit::e4m3)                                                            \
+      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, MDOPS_FLOAT, "f32.e5m2.e4m3", ", 1, 1");               \
+    else                                                                                             \
+      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, MDOPS_FLOAT, "f32.e5m2.e5m2", ", 1, 1");               \
+  }
+MDOPS_THIN_KINDS(8, "16", "%8", "%9", "%10")
+MDOPS_THIN_KINDS(16, "32", "%16", "%17", "%18")
+MDOPS_THIN_KINDS(32, "64", "%32", "%33", "%34")
+#undef MDOPS_THIN_KINDS
+#undef MDOPS_THIN
+
+// The same of integers with A in registers, those of `mma.sync` for each warp's 16 rows.
+#define MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT)                                                             \
+  __device__ __forceinline__ void multiply_thin(int (&d)[SIZE], const uint32_t (&a)[4], uint64_t b,         \
+                                                int add) {                                                  \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD_AT ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
+                 "k32.s32.s8.s8 {" MDOPS_NAMES_##SIZE "}, {" A_AT "}, " B_AT ", add;\n}"                    \
+                 : MDOPS_D##SIZE(MDOPS_INT, 0)                                                              \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                           \
+  }
+MDOPS_THIN(8, "16", "%8, %9, %10, %11", "%12", "%13")
+MDOPS_THIN(16, "32", "%16, %17, %18, %19", "%20", "%21")
+MDOPS_THIN(32, "64", "%32, %33, %34, %35", "%36", "%37")
+#undef MDOPS_THIN
+#undef MDOPS_NAMES_32
+#undef MDOPS_NAMES_16
+#undef MDOPS_NAMES_8
+#undef MDOPS_FLOAT
+#undef MDOPS_INT
+#undef MDOPS_D32
+#undef MDOPS_D16
+#undef MDOPS_D8
+
+// Eight ternary numbers, those of two bytes of `packed`: a selector of four bits for each, which picks it.
+template <int First>
+__device__ __forceinline__ void spread_two(uint32_t packed, uint32_t& low, uint32_t& high) {
+  constexpr uint32_t kNumbers = 0xfffe0100u;  // by their codes
+  uint32_t x = __byte_perm(packed, 0, First == 0 ? 0x4140 : 0x4342);
+  x = (x | x << 4) & 0x0f0f0f0fu;
+  x = (x | x << 2) & 0x33333333u;
+  low = __byte_perm(kNumbers, kNumbers, x);
+  high = __byte_perm(kNumbers, kNumbers, x >> 16);
+}
+
+// Where a block is in its ring of stages: B's columns, then A's rows.
+template <class T>
+struct ThinRing {
+  uint32_t shared;
+  int slot = 0;
+  uint32_t phase = 0;
+
+  __device__ uint32_t stage() const { return shared + slot * T::kStageBytes; }
+  __device__ uint32_t full(int s) const { return shared + T::kBarriers + 8 * s; }
+  __device__ uint32_t empty(int s) const { return full(s) + 8 * T::kStages; }
+  __device__ void advance(int stages) {
+    slot += stages;
+    if (slot >= T::kStages) slot -= T::kStages, phase ^= 1;
+  }
+  __device__ void make() const {
+    for (int s = 0; s < T::kStages; ++s) {
+      init_barrier(full(s), 1);
+      init_barrier(empty(s), 4);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __device__ void fill(const CUtensorMap& a, const CUtensorMap& b, int k, int row, int col) {
+    wait_for(empty(slot), phase ^ 1);
+    expect_bytes(full(slot), T::kStageBytes);
+    if constexpr (T::kTernary)
+      fetch(stage(), &b, col, k / 4, full(slot));
+    else
+      fetch(stage(), &b, k, col, full(slot));
+    fetch(stage() + T::kBBytes, &a, k, row, full(slot));
+    advance(1);
+  }
+  __device__ void release() const {
+    if (threadIdx.x % 32 == 0) arrive(empty(slot));
+  }
+  __device__ uint64_t rows() const { return wide_matrix(stage() + T::kBBytes); }
+};
+
+// d (+)= the products of this stage.
+template <LowBit A, LowBit B, class Ring, class Number, int Units, int Size>
+__device__ __forceinline__ void multiply_stage(const Ring& ring, int add, Number (&d)[Units][Size]) {
+  const uint64_t a = ring.rows();
+  begin_products();
+#pragma unroll
+  for (int u = 0; u < Units; ++u) {
+    const uint64_t b = wide_matrix(ring.stage() + 64 * u * kStageDepth);
+    multiply_thin<B, A>(d[u], b, a, add);
+#pragma unroll
+    for (int step = 1; step < kStageDepth / 32; ++step)
+      multiply_thin<B, A>(d[u], b + 2 * step, a + 2 * step, 1);
+  }
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  wait_products<0>();
+#pragma unroll
+  for (int u = 0; u < Units; ++u) hold(d[u]);
+  ring.release();
+}
+
+// A warpgroup's sums of every T::kGroups-th stage. Float8: what a stage gives is added up in float32.
+template <LowBit A, LowBit B, class T, int Units, int Size>
+__device__ __forceinline__ void sum_thin(ThinRing<T>& ring, int group, int count,
+                                         float (&sums)[Units][Size]) {
+  float d[Units][Size];
+  for (int stage = group; stage < count; stage += T::kGroups, ring.advance(T::kGroups)) {
+    wait_for(ring.full(ring.slot), ring.phase);
+    multiply_stage<A, B>(ring, 0, d);
+#pragma unroll
+    for (int u = 0; u < Units; ++u)
+#pragma unroll
+      for (int k = 0; k < Size; ++k) sums[u][k] = __fadd_rn(sums[u][k], d[u][k]);
+  }
+}
+
+template <LowBit A, LowBit B, class T, int Units, int Size>
+__device__ __forceinline__ void sum_thin(ThinRing<T>& ring, int group, int count, int (&sums)[Units][Size]) {
+  for (int stage = group; stage < count; stage += T::kGroups, ring.advance(T::kGroups)) {
+    wait_for(ring.full(ring.slot), ring.phase);
+    multiply_stage<A, B>(ring, 1, sums);
+  }
+}
+
+// Ternary. A lane has columns 4 (lane / 4) .. + 3 of its warp's 32: byte 2 u + h of a word is row 8 h + lane
+// / 4 of the warp's 16 of unit u.
+template <class T, int Size>
+__device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int count, int (&sums)[2][Size]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32;
+  const int quad = lane % 4, piece = 2 * warp + lane / 16;
+  const uint32_t own = quad * 128 + lane / 4 % 4 * 4;
+  const uint32_t near = 16 * (piece ^ quad), far = 16 * (piece ^ (quad + 4)) + 4 * 128;
+  constexpr int kSteps = Size < 32 ? 4 : 2;  // at once, by the registers that there are
+  for (int stage = group; stage < count; stage += T::kGroups, ring.advance(T::kGroups)) {
+    wait_for(ring.full(ring.slot), ring.phase);
+#pragma unroll
+    for (int begin = 0; begin < kStageDepth / 32; begin += kSteps) {
+      uint32_t b[kSteps][2][4];
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const uint32_t at = ring.stage() + own + (begin + step) * 8 * 128;
+        const uint32_t first = shared_word(at + near), second = shared_word(at + far);
+        spread_two<0>(first, b[step][0][0], b[step][0][1]);
+        spread_two<0>(second, b[step][0][2], b[step][0][3]);
+        spread_two<2>(first, b[step][1][0], b[step][1][1]);
+        spread_two<2>(second, b[step][1][2], b[step][1][3]);
+      }
+      const uint64_t a = ring.rows() + 2 * begin;
+      begin_products();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+        for (int u = 0; u < 2; ++u) multiply_thin(sums[u], b[step][u], a + 2 * step, 1);
+      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      wait_products<0>();
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        hold(sums[u]);
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+          for (int k = 0; k < 4; ++k) asm volatile("" ::"r"(b[step][u][k]) : "memory");
+      }
+    }
+    ring.release();
+  }
+}
+
+__device__ __forceinline__ void put_number(uint32_t at, int x) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+__device__ __forceinline__ void put_number(uint32_t at, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+
+// The warpgroups that multiply.
+template <int Threads>
+__device__ __forceinline__ void sync_all() {
+  asm volatile("bar.sync 3, %0;" ::"n"(Threads) : "memory");
+}
+
+// A warpgroup's sums to its part of the block's memory, rows of A by columns of B.
+template <class T, class Number, int Size>
+__device__ __forceinline__ void put_thin(uint32_t shared, int group, const Number (&sums)[T::kUnits][Size]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32, row = 2 * (lane % 4);
+#pragma unroll
+  for (int j = 0; j < Size / 4; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const uint32_t at = shared + group * T::kSumBytes + (8 * j + row + c) * T::kPitch;
+      if constexpr (T::kTernary) {
+        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at + 4 * (32 * warp + 4 * (lane / 4))),
+                     "r"(sums[0][4 * j + c]), "r"(sums[0][4 * j + 2 + c]), "r"(sums[1][4 * j + c]),
+                     "r"(sums[1][4 * j + 2 + c])
+                     : "memory");
+      } else {
+#pragma unroll
+        for (int u = 0; u < T::kUnits; ++u)
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            put_number(at + 4 * (64 * u + 16 * warp + 8 * h + lane / 4), sums[u][4 * j + 2 * h + c]);
+      }
+    }
+}
+
+// Four numbers to a block of the cluster, at the address that they would have here.
+__device__ __forceinline__ void send_words(uint32_t at, int block, const int (&x)[4]) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "st.shared::cluster.v4.b32 [there], {%2, %3, %4, %5};\n}" ::"r"(at),
+      "r"(block), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+      : "memory");
+}
+__device__ __forceinline__ void send_words(uint32_t at, int block, const float (&x)[4]) {
+  const int bits[4] = {__float_as_int(x[0]), __float_as_int(x[1]), __float_as_int(x[2]),
+                       __float_as_int(x[3])};
+  send_words(at, block, bits);
+}
+__device__ __forceinline__ void add_words(int (&sums)[4], const uint4& w) {
+  sums[0] += static_cast<int>(w.x), sums[1] += static_cast<int>(w.y);
+  sums[2] += static_cast<int>(w.z), sums[3] += static_cast<int>(w.w);
+}
+__device__ __forceinline__ void add_words(float (&sums)[4], const uint4& w) {
+  sums[0] = __fadd_rn(sums[0], __uint_as_float(w.x)), sums[1] = __fadd_rn(sums[1], __uint_as_float(w.y));
+  sums[2] = __fadd_rn(sums[2], __uint_as_float(w.z)), sums[3] = __fadd_rn(sums[3], __uint_as_float(w.w));
+}
+__device__ __forceinline__ void store_one(float* out, float x) {
+  *out = x;
+}
+__device__ __forceinline__ void store_one(__half* out, float x) {
+  *out = __float2half_rn(x);
+}
+__device__ __forceinline__ void store_one(__nv_bfloat16* out, float x) {
+  *reinterpret_cast<uint16_t*>(out) = bfloat16_bits(__float_as_uint(x));
+}
+template <class Out>
+__device__ __forceinline__ void store_four(const Product& p, int row, int col, const float (&x)[4]) {
+  Out four[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) store_one(four + k, x[k]);
+  Out* to = static_cast<Out*>(p.out) + static_cast<int64_t>(row) * p.cols + col;
+  using Words = std::conditional_t<sizeof(Out) == 4, uint4, uint2>;
+  if (p.cols % 4 == 0) {
+    *reinterpret_cast<Words*>(to) = *reinterpret_cast<const Words*>(four);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (col + k < p.cols) to[k] = four[k];
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void store_scaled(const Product& p, int row, int col, const float (&b)[4],
+                                             const T (&sums)[4]) {
+  const float a = p.a_scale[p.a_step * row];
+  float x[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) x[k] = __fmul_rn(__fmul_rn(as_float(sums[k]), b[k]), a);
+  if (p.out_kind == LowBitOut::float32)
+    store_four<float>(p, row, col, x);
+  else if (p.out_kind == LowBitOut::bfloat16)
+    store_four<__nv_bfloat16>(p, row, col, x);
+  else
+    store_four<__half>(p, row, col, x);
+}
+
+// Four columns of C of each kApart-th row of a tile: the sums of `Parts` of them, `apart` bytes from each
+// other, in their order, and what is done with them.
+template <class T, class Number, int Parts, int Rows, class Use>
+__device__ __forceinline__ void sum_parts(uint32_t shared, int pitch, int apart, const Use& use) {
+  constexpr int kPieces = T::kColumns / 4, kApart = T::kThreads / kPieces;
+  const int piece = threadIdx.x % kPieces;
+#pragma unroll
+  for (int i = 0; i < (Rows + kApart - 1) / kApart; ++i) {
+    const int row = threadIdx.x / kPieces + i * kApart;
+    if (Rows % kApart != 0 && row >= Rows) continue;
+    Number sums[4] = {};
+#pragma unroll
+    for (int part = 0; part < Parts; ++part)
+      add_words(sums, shared_words(shared + part * apart + row * pitch + 16 * piece));
+    use(row, sums);
+  }
+}
+
+#endif
+
+template <LowBit A, LowBit B, class T>
+__global__ void __launch_bounds__(T::kThreads + 32, 1)
+    thin_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+                const Product p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using Number = std::conditional_t<A == LowBit::int8, int, float>;
+  constexpr bool kShares = T::kBlocks > 1;
+  extern __shared__ __align__(128) uint8_t memory[];
+  ThinRing<T> ring{(shared_address(memory) + 1023) & ~1023u};
+  const int role = threadIdx.x / kGroupThreads, rank = kShares ? cluster_rank() : 0;
+  if (threadIdx.x == 0) {
+    prefetch_map(&a_map), prefetch_map(&b_map);
+    ring.make();
+  }
+  __syncthreads();
+  if constexpr (kShares) asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+  follow_kernels();
+
+  const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
+  const int first = stages * rank / T::kBlocks, count = stages * (rank + 1) / T::kBlocks - first;
+  const int row_tiles = (p.rows + T::kRows - 1) / T::kRows, index = blockIdx.x / T::kBlocks;
+  const int row0 = index % row_tiles * T::kRows, col0 = index / row_tiles * T::kColumns;
+  const int col = col0 + 4 * (threadIdx.x % (T::kColumns / 4));
+  float b_scale[4];
+  if (role == T::kGroups) {
+    if (threadIdx.x % 32 == 0)
+      for (int stage = first; stage < first + count; ++stage)
+        ring.fill(a_map, b_map, stage * kStageDepth, row0, col0);
+    __syncwarp();
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) b_scale[k] = p.b_scale[p.b_step * min(col + k, p.cols - 1)];
+    Number sums[T::kUnits][T::kRows / 2];
+#pragma unroll
+    for (int u = 0; u < T::kUnits; ++u)
+#pragma unroll
+      for (int k = 0; k < T::kRows / 2; ++k) sums[u][k] = 0;
+    ring.advance(role);
+    if constexpr (T::kTernary)
+      sum_ternary(ring, role, count, sums);
+    else
+      sum_thin<A, B>(ring, role, count, sums);
+    sync_all<T::kThreads>();  // all have read the stages
+    put_thin<T>(ring.shared, role, sums);
+    sync_all<T::kThreads>();
+  }
+  const auto store = [&](int row, const Number(&sums)[4]) {
+    if (row0 + row < p.rows && col < p.cols) store_scaled(p, row0 + row, col, b_scale, sums);
+  };
+  if constexpr (!kShares) {
+    if (role < T::kGroups)
+      sum_parts<T, Number, T::kGroups, T::kRows>(ring.shared, T::kPitch, T::kSumBytes, store);
+  } else {
+    constexpr int kLine = 4 * T::kColumns;
+    const uint32_t received = ring.shared + T::kReceived;
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // all blocks are there
+    if (role < T::kGroups)
+      sum_parts<T, Number, T::kGroups, T::kRows>(
+          ring.shared, T::kPitch, T::kSumBytes, [&](int row, const Number(&sums)[4]) {
+            send_words(received + (rank * T::kShare + row % T::kShare) * kLine + 4 * (col - col0),
+                       row / T::kShare, sums);
+          });
+    __syncwarp();
+    sync_blocks<T::kBlocks>();
+    if (role < T::kGroups)
+      sum_parts<T, Number, T::kBlocks, T::kShare>(
+          received, kLine, T::kShare * kLine,
+          [&](int row, const Number(&sums)[4]) { store(rank * T::kShare + row, sums); });
+  }
+#else
+  static_cast<void>(p);
+#endif
+}
+
+}  // namespace gpu_lowbit
+}  // namespace mdops
