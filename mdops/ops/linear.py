@@ -1,4 +1,4 @@
-"""The product of a dense layer, to float32's accuracy by a GPU's tensor cores, and its derivatives."""
+"""The product of a dense layer and its derivatives."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from mdops.ops._register import asked, register_fake, register_formula
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x W + b. Differentiable any number of times, by products of the same kind (`linear_input`, `linear_weight`).
 
-    On a GPU products of float32 are of two parts of each number in TF32, three products of parts, and as accurate as
-    PyTorch's in float32, whose settings for TF32 they do not follow; an infinity becomes NaN there. Other products are
+    On a Hopper GPU larger products of float32 are three of two parts of each number in TF32, as accurate as PyTorch's
+    in float32, whose settings for TF32 they do not follow; numbers beyond 2^114 become NaN there. Other products are
     PyTorch's.
 
     Args:

@@ -141,51 +141,31 @@ struct ThinRing {
   __device__ uint64_t rows() const { return wide_matrix(stage() + T::kBBytes); }
 };
 
-// d (+)= the products of this stage.
-template <LowBit A, LowBit B, class Ring, class Number, int Units, int Size>
-__device__ __forceinline__ void multiply_stage(const Ring& ring, int add, Number (&d)[Units][Size]) {
-  const uint64_t a = ring.rows();
-  begin_products();
-#pragma unroll
-  for (int u = 0; u < Units; ++u) {
-    const uint64_t b = wide_matrix(ring.stage() + 64 * u * kStageDepth);
-    multiply_thin<B, A>(d[u], b, a, add);
-#pragma unroll
-    for (int step = 1; step < kStageDepth / 32; ++step)
-      multiply_thin<B, A>(d[u], b + 2 * step, a + 2 * step, 1);
-  }
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  wait_products<0>();
-#pragma unroll
-  for (int u = 0; u < Units; ++u) hold(d[u]);
-  ring.release();
-}
-
 // A warpgroup's sums of every T::kGroups-th stage. Float8: what a stage gives is added up in float32.
-template <LowBit A, LowBit B, class T, int Units, int Size>
-__device__ __forceinline__ void sum_thin(ThinRing<T>& ring, int group, int count,
-                                         float (&sums)[Units][Size]) {
-  float d[Units][Size];
+template <LowBit A, LowBit B, class T, class Number, int Size>
+__device__ __forceinline__ void sum_bytes(ThinRing<T>& ring, int group, int count, Number (&sums)[Size]) {
+  constexpr bool kFloat = std::is_same_v<Number, float>;
   for (int stage = group; stage < count; stage += T::kGroups, ring.advance(T::kGroups)) {
     wait_for(ring.full(ring.slot), ring.phase);
-    multiply_stage<A, B>(ring, 0, d);
+    Number own[Size];
+    Number(&d)[Size] = kFloat ? own : sums;
+    const uint64_t a = ring.rows(), b = wide_matrix(ring.stage());
+    begin_products();
+    multiply_thin<B, A>(d, b, a, !kFloat);
 #pragma unroll
-    for (int u = 0; u < Units; ++u)
+    for (int step = 1; step < kStageDepth / 32; ++step) multiply_thin<B, A>(d, b + 2 * step, a + 2 * step, 1);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    wait_products<0>();
+    hold(d);
+    ring.release();
+    if constexpr (kFloat)
 #pragma unroll
-      for (int k = 0; k < Size; ++k) sums[u][k] = __fadd_rn(sums[u][k], d[u][k]);
+      for (int k = 0; k < Size; ++k) sums[k] = __fadd_rn(sums[k], d[k]);
   }
 }
 
-template <LowBit A, LowBit B, class T, int Units, int Size>
-__device__ __forceinline__ void sum_thin(ThinRing<T>& ring, int group, int count, int (&sums)[Units][Size]) {
-  for (int stage = group; stage < count; stage += T::kGroups, ring.advance(T::kGroups)) {
-    wait_for(ring.full(ring.slot), ring.phase);
-    multiply_stage<A, B>(ring, 1, sums);
-  }
-}
-
-// Ternary. A lane has columns 4 (lane / 4) .. + 3 of its warp's 32: byte 2 u + h of a word is row 8 h + lane
-// / 4 of the warp's 16 of unit u.
+// Ternary. A lane has columns 4 (lane / 4) .. + 3 of its warp's 32: byte 2 u + h of a word is
+// row 8 h + lane / 4 of the warp's 16 of unit u.
 template <class T, int Size>
 __device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int count, int (&sums)[2][Size]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32;
@@ -257,10 +237,8 @@ __device__ __forceinline__ void put_thin(uint32_t shared, int group, const Numbe
                      : "memory");
       } else {
 #pragma unroll
-        for (int u = 0; u < T::kUnits; ++u)
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-            put_number(at + 4 * (64 * u + 16 * warp + 8 * h + lane / 4), sums[u][4 * j + 2 * h + c]);
+        for (int h = 0; h < 2; ++h)
+          put_number(at + 4 * (16 * warp + 8 * h + lane / 4), sums[0][4 * j + 2 * h + c]);
       }
     }
 }
@@ -387,7 +365,7 @@ __global__ void __launch_bounds__(T::kThreads + 32, 1)
     if constexpr (T::kTernary)
       sum_ternary(ring, role, count, sums);
     else
-      sum_thin<A, B>(ring, role, count, sums);
+      sum_bytes<A, B>(ring, role, count, sums[0]);
     sync_all<T::kThreads>();  // all have read the stages
     put_thin<T>(ring.shared, role, sums);
     sync_all<T::kThreads>();
