@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
 from attention_training import configured, seconds_a_step
+from kernels import kernels_of
 from machine import machine
 
 from mdops.train.loop.trainer import Trainer
@@ -21,7 +21,7 @@ _STEPS = 4  # that are profiled
 
 
 def kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Of a step: name, count and microseconds of all of its kernels with that name, the longest first."""
+    """Of a step, as `kernels_of` gives them."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(configured(arguments, 10**6), folder, device=arguments.device)
         for _ in range(5):
@@ -30,18 +30,7 @@ def kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         def step() -> None:
             trainer._step(trainer.frames.share(0, trainer.processes), 1e-9, 1.0)
 
-        step()
-        torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            for _ in range(_STEPS):
-                step()
-            torch.cuda.synchronize()
-    rows = [
-        {"name": row.key[:200], "count": row.count / _STEPS, "us": row.device_time_total / _STEPS}
-        for row in profile.key_averages()
-        if row.device_time_total > 0
-    ]
-    return sorted(rows, key=lambda row: -row["us"])
+        return kernels_of(step, _STEPS)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Time of the descriptors on spline moments: on the CPU beside autograd and DeePMD-kit, on a GPU by the engine.
 
     python benchmarks/descriptors.py [--atoms 192 1536] [--deepmd PYTHON] [--processor] [--json FILE]
-    python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--deepmd PYTHON] [--json FILE]
+    python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--profile] [--deepmd PYTHON] [--json FILE]
 
 Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
 without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
@@ -39,6 +39,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk
 from beside_deepmd import DeePMDKit
+from kernels import kernels_of
 from machine import machine
 
 import mdops
@@ -227,8 +228,8 @@ def in_turn(names: list[str], atoms: int, rounds: int, clock: str) -> dict[str, 
     return {name: {"ms": value, "ratio": value / found[names[0]]} for name, value in found.items()}
 
 
-def graph_microseconds(potential: Potential, box: Atoms) -> float:
-    """Of the kernels of a step, by a list with a skin of 1 A."""
+def kernels_alone(potential: Potential, box: Atoms, profiled: bool) -> dict[str, Any]:
+    """Microseconds of the kernels of a step, by a list with a skin of 1 A; `profiled`: of each of them, too."""
     system = from_atoms([box], potential.type_map, potential.device)
     pairs = mdops.ops.neighbor_list(
         system.positions,
@@ -259,7 +260,8 @@ def graph_microseconds(potential: Potential, box: Atoms) -> float:
         end.record()
         end.synchronize()
         times.append(1e3 * start.elapsed_time(end) / steps)
-    return statistics.median(times)
+    each = {"kernels": kernels_of(graph.replay, 3)} if profiled else {}
+    return {"kernels_us": statistics.median(times), **each}
 
 
 def deepmd_microseconds(
@@ -276,18 +278,18 @@ def deepmd_microseconds(
         return {"deepmd": f"none: {error}"}
 
 
-def on_gpu(potential: Potential, box: Atoms) -> dict[str, float | str]:
-    """Microseconds of an NVT step by the engine, and of the potential's kernels."""
+def on_gpu(potential: Potential, box: Atoms, profiled: bool) -> dict[str, Any]:
+    """Microseconds of an NVT step by the engine, and of `kernels_alone`."""
     n = len(box)
     torch.cuda.reset_peak_memory_stats()
     with torch.no_grad():
         captures = potential.evaluator().captures
-        kernels = graph_microseconds(potential, box) if captures else float("nan")
+        kernels = kernels_alone(potential, box, profiled) if captures else {"kernels_us": float("nan")}
     physics, moving = Physics("nvt", 300, 0.5), box.copy()
     if not isinstance(potential.model, ZBLModel):
         set_velocities(moving, physics, np.random.default_rng(0), anew=True)
     engine = Engine(moving, potential, physics)
-    steps = max(10, min(80, int(3e6 / kernels / _PIECES))) if captures else 20
+    steps = max(10, min(80, int(3e6 / kernels["kernels_us"] / _PIECES))) if captures else 20
     list(engine.run(min(60, steps)))
     # By the median no piece counts in which a row outgrew the list, and graphs were captured anew.
     builds, times = engine.builds, []
@@ -299,7 +301,7 @@ def on_gpu(potential: Potential, box: Atoms) -> dict[str, float | str]:
     return {
         "atoms": n,
         "step_us": step,
-        "kernels_us": kernels,
+        **kernels,
         "steps_per_list": _PIECES * steps / (engine.builds - builds),
         "repeats": engine.repeats,
         "us_per_atom": step / n,
@@ -326,6 +328,7 @@ def main() -> None:
     parser.add_argument("--deepmd-models", type=Path, metavar="FOLDER", help="where their files stay")
     parser.add_argument("--processor", action="store_true")
     parser.add_argument("--in-turn", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="on a GPU, each kernel's time, too")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -348,7 +351,7 @@ def main() -> None:
             if gpu:
                 known, present = elements_of(name)
                 potential, box = model_of(name, known).to(args.device), sample_box(atoms, present)
-                found: Any = on_gpu(potential, box)
+                found: Any = on_gpu(potential, box, args.profile)
                 if args.deepmd:
                     found |= deepmd_microseconds(args.deepmd, potential, box, folder, args.rounds)
             else:
@@ -357,7 +360,7 @@ def main() -> None:
             print(f"{name}, {atoms} atoms:", json.dumps(found), flush=True)
     if gpu:
         for name in {"concat", "strip"} & set(args.models) if args.atoms is None else ():
-            found = on_gpu(model_of(name, ["C"]).to(args.device), diamond(97_336))
+            found = on_gpu(model_of(name, ["C"]).to(args.device), diamond(97_336), args.profile)
             results["runs"][f"{name}, diamond"] = found
             print(f"{name}, diamond:", json.dumps(found), flush=True)
     if args.json:

@@ -117,6 +117,12 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         Sample("unit_three_backward", (*of_three, rows), (0, 1, 2, 3)),
         Sample("unit_three_backward_backward", (random(4, 21), *of_three, rows)),
     ]
+    wide = numbers(17)(3, 24)  # whose parts a GPU reads 16 bytes at a time
+    samples += [
+        Sample("unit_three", (wide,), (0,)),
+        Sample("unit_three_backward", (*wide.chunk(3, 1), wide), (0, 1, 2, 3)),
+        Sample("unit_three_backward_backward", (2 - wide, *wide.chunk(3, 1), wide)),
+    ]
     distances = 1 + 6 * numbers(14)(3, 4).sigmoid()
     samples += [Sample("switch_curve", (distances, 1.5, 6.0, order), (0,)) for order in range(7)]
     samples += _norm_samples(numbers(12)) + _layer_output_samples(numbers(15)) + _linear_samples(numbers(16))

@@ -121,19 +121,21 @@ def _no_autocast(grads: Sequence[torch.Tensor | None]) -> Any:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-def asked(weight: torch.Tensor) -> torch.Tensor:
+def as_non_leaf(weight: torch.Tensor) -> torch.Tensor:
     """The tensor, in a form of which a backward pass can tell whether it wants its gradient: of leaves it cannot."""
     return weight.view_as(weight) if weight.is_leaf and weight.requires_grad else weight
 
 
 def _needed(ctx: Any, places: Sequence[int]) -> tuple[bool, ...]:
     """Whether the pass under way wants the gradients to the arguments at these places: one by positions alone, as of
-    forces, spares those of weights that are `asked`, of ops whose arguments are tensors alone."""
+    forces, spares those of weights that are no leaves. Lists of tensors count as wanted if they have a gradient."""
     needs = tuple(ctx.needs_input_grad[k] for k in places)
-    behind = getattr(ctx, "next_functions", None)
-    if behind is None or len(behind) != len(ctx.needs_input_grad):  # others, or torch.func's own passes
+    behind = getattr(ctx, "next_functions", ())  # of each tensor; not there in torch.func's own passes
+    tensors = [k for k, value in enumerate(ctx.others) if isinstance(value, _Kept)]
+    if len(behind) != len(tensors):
         return needs
-    return tuple(need and _is_wanted(behind[k][0]) for k, need in zip(places, needs, strict=True))
+    nodes = dict(zip(tensors, (node for node, _ in behind), strict=True))
+    return tuple(need and _is_wanted(nodes.get(k)) for k, need in zip(places, needs, strict=True))
 
 
 def _is_wanted(node: Any) -> bool:

@@ -370,46 +370,6 @@ __device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const Gradi
   }
 }
 
-// What belongs to a step's queries besides their rows, in registers on its way to shared memory, by a block
-// of so many threads.
-template <class T, int Step, int Threads>
-struct StepNumbers {
-  static constexpr int kFactors = ((kMostGate + 1) * Step + Threads - 1) / Threads;
-  static_assert(2 * Step <= Threads);
-  float row_number;        // of the thread's row: logsumexp, or delta
-  float factor[kFactors];  // of gate and switch
-
-  __device__ __forceinline__ void load(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
-                                       int query, bool factors) {
-    row_number = 0;
-    const int j = query + threadIdx.x % Step;
-    if (threadIdx.x < 2 * Step && j < b.last)
-      row_number = (threadIdx.x < Step ? g.logsumexp
-                                       : g.delta)[static_cast<int64_t>(b.item.begin + j) * p.heads + b.head];
-    if (!factors) return;
-#pragma unroll
-    for (int i = 0; i < kFactors; ++i) {
-      const int k = i * Threads + threadIdx.x, column = k / Step, row = query + k % Step;
-      factor[i] = 0;
-      if (column > p.gates || row >= b.last) continue;
-      const int64_t at = b.item.begin + row;
-      if (column < p.gates)
-        factor[i] = number(p.gate[at * p.gates + column]);
-      else if (p.switches)
-        factor[i] = number(p.switches[at]);
-    }
-  }
-  // `factors` null if there are none.
-  __device__ __forceinline__ void store(float* rows, float* factors, int columns) const {
-    if (threadIdx.x < 2 * Step) rows[threadIdx.x] = row_number;
-    if (factors == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < kFactors; ++i)
-      if (i * Threads + static_cast<int>(threadIdx.x) < columns * Step)
-        factors[i * Threads + threadIdx.x] = factor[i];
-  }
-};
-
 // Of all tensors that a block reads.
 template <class T>
 __device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const GradientArgs<T>& g,

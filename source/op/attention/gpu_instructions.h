@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/gpu_args.h"
+#include "common/copy_async.h"
 #include "common/warpgroup.h"
 #include "gemm/gpu_parts.h"
 #include "gemm/gpu_tile.h"
@@ -51,32 +52,6 @@ __device__ __forceinline__ void multiply_16(float (&c)[4], const uint32_t (&a)[4
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Bytes (4 or 16) from device to shared memory, without registers between; zeros if not `there`.
-template <int Bytes>
-__device__ __forceinline__ void copy_to_shared(void* shared, const void* from, bool there) {
-  if constexpr (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(from),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(from),
-                 "r"(there ? 4 : 0)
-                 : "memory");
-}
-// This thread's copies have come.
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
-// This thread's copies so far are one group;
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// all of its groups but the last `Pending` have come.
-template <int Pending>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
 __device__ __forceinline__ float power_of_two(float x) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 
 namespace mdops {
 
@@ -23,23 +22,13 @@ struct alignas(sizeof(T) * size) Vector {
   __device__ __forceinline__ const T& operator[](int k) const { return numbers[k]; }
 };
 
-// f.operator()<size>() with the numbers that rows of these widths, from these places on, may be read by at
-// once. A place may be null.
+// f.operator()<size>() with the numbers that rows so wide, the first on 16 bytes, may be read by at once.
 template <class T, class F>
-void with_vector(std::initializer_list<int64_t> widths, std::initializer_list<const T*> places, const F& f) {
-  bool fits = true;
-  for (const int64_t width : widths) fits &= width % kVectorSize<T> == 0;
-  for (const T* place : places) fits &= reinterpret_cast<uintptr_t>(place) % 16 == 0;
-  if (fits)
+void with_vector(int64_t width, const F& f) {
+  if (width % kVectorSize<T> == 0)
     f.template operator()<kVectorSize<T>>();
   else
     f.template operator()<1>();
-}
-
-// a / b, in 32 bits if it may be, which a GPU does much sooner. Neither is negative.
-__host__ __device__ __forceinline__ int64_t quotient(int64_t a, int b) {
-  const uint64_t whole = static_cast<uint64_t>(a);
-  return whole >> 32 ? a / b : static_cast<uint32_t>(whole) / static_cast<uint32_t>(b);
 }
 
 }  // namespace mdops

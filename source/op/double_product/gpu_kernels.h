@@ -150,7 +150,7 @@ class Fetch {
       k0_ += kStageDepth;
       if (k0_ >= p_.depth) k0_ = 0, item_ = Work::after(item_);
     }
-    end_of_stage();
+    commit_copies();
     slot_ = slot_ + 1 == T::kStages ? 0 : slot_ + 1;
   }
 
@@ -179,7 +179,8 @@ class Fetch {
       const int line = thread_ / kPieces + n * apart;
       if (Lines % apart && line >= Lines) break;
       if (line >= lo && line < hi)
-        copy_async<Two>(to + line * kStageDepth + (k / 2 ^ 4 * (line & 1)) * 2 + k % 2, own, k < left);
+        copy_to_shared<Two ? 16 : 8>(to + line * kStageDepth + (k / 2 ^ 4 * (line & 1)) * 2 + k % 2, own,
+                                     k < left);
       own += static_cast<int64_t>(apart) * p_.depth;
     }
   }
@@ -192,7 +193,8 @@ class Fetch {
       if (all % T::kThreads && at >= all) break;
       const int k = at / across, col = at % across * kSize;
       const bool there = k < left && col < cols;
-      copy_async<Two>(to + k * T::kBApart + col, b_ + static_cast<int64_t>(k) * p_.cols + col, there);
+      copy_to_shared<Two ? 16 : 8>(to + k * T::kBApart + col, b_ + static_cast<int64_t>(k) * p_.cols + col,
+                                   there);
     }
   }
 
@@ -258,7 +260,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) product_kernel(Kernel
     double sum[T::kRowUnits][T::kColUnits][4] = {};
     const bool low = work.at[item].low;
     for (int k0 = 0; k0 < p.depth; k0 += kStageDepth) {
-      wait_stages<T::kStages - 2>();
+      wait_for_copies<T::kStages - 2>();
       __syncthreads();  // this stage has come for all, and the one before is done with
       ahead.next();
       if (low)
@@ -297,7 +299,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) product_kernel(Kernel
         }
       }
   }
-  wait_stages<0>();
+  wait_for_copies<0>();
 }
 
 // 128 x 80; with fewer stages where a GPU has less shared memory.

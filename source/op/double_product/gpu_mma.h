@@ -1,30 +1,9 @@
-// What products in float64 by the tensor cores are made of: copies on the way, and sums of 16 x 8.
+// What products in float64 by the tensor cores are made of: sums of 16 x 8.
 #pragma once
 
-#include <cstdint>
+#include "common/copy_async.h"
 
 namespace mdops {
-
-// One number or two to shared memory; zeros if not `there`.
-template <bool Two>
-__device__ __forceinline__ void copy_async(double* shared, const double* from, bool there) {
-  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  if constexpr (Two)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(there ? 8 : 0)
-                 : "memory");
-}
-
-__device__ __forceinline__ void end_of_stage() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits for all stages of this thread but the last `Left`.
-template <int Left>
-__device__ __forceinline__ void wait_stages() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
-}
 
 // d += a b: a has rows l / 4 and l / 4 + 8 of number l % 4 of the depth, then of l % 4 + 4; b these two
 // numbers of column l / 4.

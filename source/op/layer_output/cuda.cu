@@ -1,5 +1,4 @@
 #include "common/cuda.h"
-#include "common/vector.h"
 #include "layer_output/ops.h"
 
 namespace mdops {
@@ -13,10 +12,8 @@ template <class T, Activation kind>
 __global__ void __launch_bounds__(kThreads) layer_output_kernel(LayerOutputArgs<T> args) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= args.rows * args.columns) return;
-  const int columns = static_cast<int>(args.columns), inputs = static_cast<int>(args.inputs);
-  const int64_t n = quotient(at, columns);
-  const int c = static_cast<int>(at - n * columns);
-  layer_output<kind>(args, at, inputs ? n * inputs + c % inputs : 0, c < inputs);
+  const int64_t n = at / args.columns;
+  layer_output<kind>(args, n * args.columns, n * args.inputs, at - n * args.columns);
 }
 
 struct LayerOutputOnGpu {
@@ -25,7 +22,6 @@ struct LayerOutputOnGpu {
   template <class T>
   static void run(const CudaOp& op, const LayerOutputArgs<T>& args) {
     with_activation(args.activation, [&]<Activation kind>() {
-      op.int32_of("z", args.columns);
       op.launch(layer_output_kernel<T, kind>, blocks_for(args.rows * args.columns, kThreads), kThreads, 0,
                 args);
     });

@@ -22,23 +22,23 @@ struct LayerOutputArgs {
   T *y, *by_z, *by_x;  // y, or the gradient by G
 };
 
-// Number `at` of z, in a row's column c, beside number `input` of x; `first`: c is one of the first I
-// columns.
+// Column c of a row whose numbers begin at `row` (of z) and `input` (of x).
 template <Activation kind, class T>
-MDOPS_HD void layer_output(const LayerOutputArgs<T>& args, int64_t at, int64_t input, bool first) {
+MDOPS_HD void layer_output(const LayerOutputArgs<T>& args, int64_t row, int64_t input, int64_t c) {
+  const int64_t at = row + c;
   T f, slope, curve;
   activate_twice<kind>(args.z[at], args.threshold, &f, &slope, &curve);
   if (args.u) {
-    args.y[at] = slope * args.u[at] + (args.inputs ? args.w[input] : T(0));
+    args.y[at] = slope * args.u[at] + (args.inputs ? args.w[input + c % args.inputs] : T(0));
     args.by_z[at] = curve * args.u[at] * args.grad[at];
   } else if (args.grad) {
     args.by_z[at] = slope * args.grad[at];
-    if (!first) return;
+    if (c >= args.inputs) return;
     T sum = 0;
-    for (int64_t k = 0; k < args.columns; k += args.inputs) sum += args.grad[at + k];
-    args.by_x[input] = sum;
+    for (int64_t k = c; k < args.columns; k += args.inputs) sum += args.grad[row + k];
+    args.by_x[input + c] = sum;
   } else {
-    args.y[at] = f + (args.inputs ? args.x[input] : T(0));
+    args.y[at] = f + (args.inputs ? args.x[input + c % args.inputs] : T(0));
   }
 }
 

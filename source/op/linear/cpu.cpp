@@ -14,7 +14,7 @@ Tensor on_a_line(const Tensor& tensor) {
 }
 
 struct LinearOnCpu {
-  static Op make(const char* name, const Tensor&) { return Op(name); }
+  static Op make(const char* name, const char*, const Tensor&) { return Op(name); }
 
   static Tensor product(const Op& op, ProductForm form, const Tensor& a_, const Tensor& b_,
                         const Tensor* bias, Tensor* sums) {

@@ -18,7 +18,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct LinearOnGpu {
-  static CudaOp make(const char* name, const Tensor& x) { return CudaOp(name, "x", x); }
+  static CudaOp make(const char* name, const char* argument, const Tensor& on) {
+    return CudaOp(name, argument, on);
+  }
 
   static Tensor product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
                         const Tensor* bias, Tensor* sums) {

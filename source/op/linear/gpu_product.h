@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/copy_async.h"
 #include "common/gpu.h"
 #include "common/warpgroup.h"
 #include "linear/forms.h"
@@ -62,27 +63,6 @@ struct Args {
   float *c, *sums;            // sums of B's columns, or null; of several parts, part after part
 };
 
-// So many floats to shared memory; zeros if not `there`.
-template <int kVector>
-__device__ __forceinline__ void copy_async(float* shared, const float* from, bool there) {
-  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  constexpr int kBytes = 4 * kVector;
-  if constexpr (kVector == 4)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(from),
-                 "r"(there ? kBytes : 0), "n"(kBytes)
-                 : "memory");
-}
-
-__device__ __forceinline__ void end_of_stage() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-__device__ __forceinline__ void wait_for_stage() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
-}
-
 // Two parts of a number, as the tensor cores take them: of the low one's 12 bits and sign they drop one. By
 // Dekker's splitting (doi.org/10.1007/BF01397083), because conversions to TF32 take many instructions.
 struct Split {
@@ -118,7 +98,7 @@ __device__ __forceinline__ void copy_tile(float* tile, const float* from, int64_
     const int64_t line = first + (along_depth ? outer : inner), k = at + (along_depth ? inner : outer);
     const bool there = line < lines && k < depth;
     const float* place = from + (there ? (along_depth ? line * depth + k : k * lines + line) : 0);
-    copy_async<kVector>(tile + outer * kLine + inner, place, there);
+    copy_to_shared<4 * kVector>(tile + outer * kLine + inner, place, there);
   }
 }
 
@@ -236,14 +216,14 @@ __global__ void __launch_bounds__(kThreads, 2) product_kernel(const __grid_const
       copy_tile<kVector, Own::kAlongB, kColumns>(stage + Own::A::kFloats, args.b, column, s.columns, s.depth,
                                                  from + n * kDepth);
     }
-    end_of_stage();
+    commit_copies();
   };
   const int down = static_cast<int>(threadIdx.x) / 32 * 16;
   GroupProduct<Own::kAlongA> product;
   float sum = 0;
   for (int n = 0; n < kStages - 1; ++n) copy(n);
   for (int n = 0; n < stages; ++n) {
-    wait_for_stage();
+    wait_for_copies<kStages - 2>();
     __syncthreads();  // the stage is there, and the one before, with its parts of B, is done
     const float* const stage = raw + n % kStages * Own::kStage;
     sum += split_columns<Own::kAlongB>(stage + Own::A::kFloats, parts);

@@ -30,7 +30,7 @@ inline Tensor product_by_pytorch(ProductForm form, const Tensor& a, const Tensor
 template <class Device>
 struct LinearOps {
   static Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
-    const auto op = Device::make("linear", x_);
+    const auto op = Device::make("linear", "x", x_);
     const Tensor x = float_input(op, "x", x_, {kAny, kAny});
     const Tensor weight = input(op, "weight", weight_, x.scalar_type(), {x.size(1), kAny});
     const int64_t biases = bias_.numel() ? weight.size(1) : 0;
@@ -39,14 +39,14 @@ struct LinearOps {
   }
 
   static Tensor linear_input(const Tensor& grad_, const Tensor& weight_) {
-    const auto op = Device::make("linear_input", grad_);
+    const auto op = Device::make("linear_input", "grad", grad_);
     const Tensor grad = float_input(op, "grad", grad_, {kAny, kAny});
     const Tensor weight = input(op, "weight", weight_, grad.scalar_type(), {kAny, grad.size(1)});
     return Device::product(op, ProductForm::b_transposed, grad, weight, nullptr, nullptr);
   }
 
   static std::tuple<Tensor, Tensor> linear_weight(const Tensor& x_, const Tensor& grad_) {
-    const auto op = Device::make("linear_weight", x_);
+    const auto op = Device::make("linear_weight", "x", x_);
     const Tensor x = float_input(op, "x", x_, {kAny, kAny});
     const Tensor grad = input(op, "grad", grad_, x.scalar_type(), {x.size(0), kAny});
     Tensor sums = empty(op, {grad.size(1)}, x.scalar_type());

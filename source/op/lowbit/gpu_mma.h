@@ -17,6 +17,7 @@
 
 #include <type_traits>
 
+#include "common/copy_async.h"
 #include "gemm/gpu_tile.h"
 #include "lowbit/gpu_operands.h"
 
@@ -359,15 +360,15 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
   for (int stage = 0; stage < T::kStages - 1; ++stage) {
     if (stage < stages.count)
       copy_stage<T, Number, Side>(p, stages, stage, row0, col0, shared + stage * kStageBytes);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
   }
   for (int stage = 0; stage < stages.count; ++stage) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(T::kStages - 2) : "memory");
+    wait_for_copies<T::kStages - 2>();
     __syncthreads();
     const int next = stage + T::kStages - 1;
     if (next < stages.count)
       copy_stage<T, Number, Side>(p, stages, next, row0, col0, shared + next % T::kStages * kStageBytes);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
 
     const uint32_t a_at = shared + stage % T::kStages * kStageBytes, b_at = a_at + T::kABytes;
     const int k0 = stages.first(stage), end = stages.end(stage);
@@ -411,7 +412,7 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
     else
       own = &sum[0][0][0][0];
     Shared* all = reinterpret_cast<Shared*>(memory) + warp % kPlaces * 32 + lane;
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    wait_for_copies<0>();
     __syncthreads();
     if (warp_step > 0)
 #pragma unroll

@@ -104,26 +104,19 @@ __device__ __forceinline__ void spread_two(uint32_t packed, uint32_t& low, uint3
   high = __byte_perm(kNumbers, kNumbers, x >> 16);
 }
 
-// Where a block is in its ring of stages: B's columns, then A's rows.
+// Of stages of B's columns, then A's rows.
 template <class T>
-struct ThinRing {
-  uint32_t shared;
-  int slot = 0;
-  uint32_t phase = 0;
+struct ThinRing : StageRing<T, 4> {
+  using Base = StageRing<T, 4>;
+  using Base::empty;
+  using Base::full;
+  using Base::phase;
+  using Base::slot;
+  using Base::stage;
 
-  __device__ uint32_t stage() const { return shared + slot * T::kStageBytes; }
-  __device__ uint32_t full(int s) const { return shared + T::kBarriers + 8 * s; }
-  __device__ uint32_t empty(int s) const { return full(s) + 8 * T::kStages; }
   __device__ void advance(int stages) {
     slot += stages;
     if (slot >= T::kStages) slot -= T::kStages, phase ^= 1;
-  }
-  __device__ void make() const {
-    for (int s = 0; s < T::kStages; ++s) {
-      init_barrier(full(s), 1);
-      init_barrier(empty(s), 4);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __device__ void fill(const CUtensorMap& a, const CUtensorMap& b, int k, int row, int col) {
     wait_for(empty(slot), phase ^ 1);
@@ -154,8 +147,8 @@ __device__ __forceinline__ void sum_bytes(ThinRing<T>& ring, int group, int coun
     multiply_thin<B, A>(d, b, a, !kFloat);
 #pragma unroll
     for (int step = 1; step < kStageDepth / 32; ++step) multiply_thin<B, A>(d, b + 2 * step, a + 2 * step, 1);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    wait_products<0>();
+    commit_products();
+    wait_for_products<0>();
     hold(d);
     ring.release();
     if constexpr (kFloat)
@@ -193,8 +186,8 @@ __device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int co
       for (int step = 0; step < kSteps; ++step)
 #pragma unroll
         for (int u = 0; u < 2; ++u) multiply_thin(sums[u], b[step][u], a + 2 * step, 1);
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-      wait_products<0>();
+      commit_products();
+      wait_for_products<0>();
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
         hold(sums[u]);

@@ -82,11 +82,6 @@ __device__ __forceinline__ void sync_blocks() {
   }
 }
 
-template <int Left>
-__device__ __forceinline__ void wait_products() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
-}
-
 #define MDOPS_D4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define MDOPS_D16(c, i) MDOPS_D4(c, i), MDOPS_D4(c, i + 4), MDOPS_D4(c, i + 8), MDOPS_D4(c, i + 12)
 #define MDOPS_D32(c, i) MDOPS_D16(c, i), MDOPS_D16(c, i + 16)
@@ -251,7 +246,7 @@ __device__ __forceinline__ void store_tile(const Product& p, uint32_t shared, in
   const int lane = threadIdx.x % 32, row = lane / 4, col = 2 * (lane % 4);
   const uint32_t scales = shared + T::kPatchBytes + 4 * col;
   const bool whole = p.cols % kPiece == 0;
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  wait_for_copies();
 #pragma unroll
   for (int begin = 0; begin < Columns; begin += kWidth) {
     __syncwarp();
@@ -340,11 +335,10 @@ __device__ __forceinline__ void add_group(const Product& p, int stage, int col0,
     add_scaled<false>(p, g, own_col, sums, parts);
 }
 
-// Where a block is in its ring of stages. `Sharers`: the blocks of a cluster that fetch parts of B for each
-// other.
-template <int Columns, int Sharers>
-struct Ring {
-  using T = WideTile8<Columns>;
+// Where a block is in its ring of stages. Each has a barrier that counts the bytes that come, and one that
+// counts the `Readers` that are done with it.
+template <class T, int Readers>
+struct StageRing {
   uint32_t shared;
   int slot = 0;
   uint32_t phase = 0;
@@ -352,15 +346,29 @@ struct Ring {
   __device__ uint32_t stage() const { return shared + slot * T::kStageBytes; }
   __device__ uint32_t full(int s) const { return shared + T::kBarriers + 8 * s; }
   __device__ uint32_t empty(int s) const { return full(s) + 8 * T::kStages; }
-  __device__ void advance() {
-    if (++slot == T::kStages) slot = 0, phase ^= 1;
-  }
   __device__ void make() const {
     for (int s = 0; s < T::kStages; ++s) {
       init_barrier(full(s), 1);
-      init_barrier(empty(s), 8 * Sharers);  // warps that read the stage, or its part elsewhere
+      init_barrier(empty(s), Readers);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+};
+
+// `Sharers`: the blocks of a cluster that fetch parts of B for each other. The readers are the warps that
+// read the stage, or its part elsewhere.
+template <int Columns, int Sharers>
+struct Ring : StageRing<WideTile8<Columns>, 8 * Sharers> {
+  using T = WideTile8<Columns>;
+  using Base = StageRing<T, 8 * Sharers>;
+  using Base::empty;
+  using Base::full;
+  using Base::phase;
+  using Base::slot;
+  using Base::stage;
+
+  __device__ void advance() {
+    if (++slot == T::kStages) slot = 0, phase ^= 1;
   }
   __device__ void fill(const CUtensorMap& a, const CUtensorMap& b, int k, int row, int col, int rank) {
     wait_for(empty(slot), phase ^ 1);
@@ -394,7 +402,7 @@ struct Ring {
 #pragma unroll
     for (int step = 1; step < kStageDepth / 32; ++step)
       multiply_wide<A, B>(sums, a + 2 * step, b + 2 * step, 1);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    commit_products();
   }
 };
 
@@ -433,23 +441,23 @@ __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int g
   ring.advance();
   for (; stage + 1 < count; stage += 2) {
     issue(other);
-    wait_products<1>();
+    wait_for_products<1>();
     finish(d, stage - 1, done);
     done = ring.slot, ring.advance();
     issue(d);
-    wait_products<1>();
+    wait_for_products<1>();
     finish(other, stage, done);
     done = ring.slot, ring.advance();
   }
   if (stage < count) {
     issue(other);
-    wait_products<1>();
+    wait_for_products<1>();
     finish(d, stage - 1, done);
-    wait_products<0>();
+    wait_for_products<0>();
     finish(other, stage, ring.slot);
     ring.advance();
   } else {
-    wait_products<0>();
+    wait_for_products<0>();
     finish(d, stage - 1, done);
   }
 }
@@ -464,7 +472,7 @@ __device__ __forceinline__ void sum_in_halves(Ring& ring, int group, int count, 
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       ring.template multiply<A, B>(d, group, half * Size, 0);
-      wait_products<0>();
+      wait_for_products<0>();
       hold(d);
       if (half == 1) ring.release(ring.slot);
 #pragma unroll
@@ -483,7 +491,7 @@ __device__ __forceinline__ void sum_groups(Ring& ring, const Product& p, int gro
   for (int stage = 0; stage < count; ++stage, ring.advance()) {
     wait_for(ring.full(ring.slot), ring.phase);
     ring.template multiply<LowBit::int8, LowBit::int8>(d, group, 0, add);
-    wait_products<0>();
+    wait_for_products<0>();
     hold(d);
     ring.release(ring.slot);
     add = 1;
@@ -500,11 +508,11 @@ __device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int 
   for (int stage = 0; stage < count; ++stage) {
     wait_for(ring.full(ring.slot), ring.phase);
     ring.template multiply<LowBit::int8, LowBit::int8>(d, group, 0, stage > 0);
-    wait_products<1>();
+    wait_for_products<1>();
     if (before >= 0) ring.release(before);
     before = ring.slot, ring.advance();
   }
-  wait_products<0>();
+  wait_for_products<0>();
   hold(d);
   if (before >= 0) ring.release(before);
 }

@@ -74,24 +74,25 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
         const int a = within % 4, k = within / 4;
         const bool there = same >> r & 1 && kind >= 0 && k0 + k < p.depth;
         const int64_t place = (atoms[r] * p.depth + k0 + k) * 4 + a;
-        copy_async<false>(to + (4 * r + a) * kApart + k, there ? p.in + place : p.table, there);
+        copy_to_shared<8>(to + (4 * r + a) * kApart + k, there ? p.in + place : p.table, there);
       }
       constexpr int size = Two ? 2 : 1, across = Tile::kCols / size;
       for (int at = threadIdx.x; at < kStageDepth * across; at += kDoubleThreads) {
         const int k = at / across, n = at % across * size;
         const bool there = n < columns && k0 + k < p.depth;
         const int64_t place = static_cast<int64_t>(k0 + k) * p.width + col0 + n;
-        copy_async<Two>(to + Tile::kA + k * Tile::kBApart + n, there ? table + place : p.table, there);
+        copy_to_shared<Two ? 16 : 8>(to + Tile::kA + k * Tile::kBApart + n, there ? table + place : p.table,
+                                     there);
       }
     };
 
     double sum[Units][4] = {};
     for (int stage = 0; stage < kStages - 1; ++stage) {
       if (stage < stages) fetch(stage);
-      end_of_stage();
+      commit_copies();
     }
     for (int stage = 0; stage < stages; ++stage) {
-      wait_stages<kStages - 2>();
+      wait_for_copies<kStages - 2>();
       const double* const rows = shared + stage % kStages * Tile::kStage;
       const double* const cols = rows + Tile::kA;
       bool any = false;
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
       }
       any = __syncthreads_or(any);
       if (stage + kStages - 1 < stages) fetch(stage + kStages - 1);
-      end_of_stage();
+      commit_copies();
       if (!any) continue;
       const double* const own = rows + (16 * (warp / 2) + g) * kApart + t;
 #pragma unroll
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
         }
       }
     }
-    wait_stages<0>();
+    wait_for_copies<0>();
     __syncthreads();
 #pragma unroll
     for (int u = 0; u < Units; ++u)

@@ -6,6 +6,7 @@ namespace {
 
 struct UnitOnCpu {
   static Op make(const char* name, const Tensor&) { return Op(name); }
+  static Tensor placed(const Tensor& tensor) { return tensor; }
 
   template <class T>
   static void run(const Op&, const UnitArgs<T>& args) {

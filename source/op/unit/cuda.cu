@@ -8,6 +8,7 @@ namespace {
 
 struct UnitOnGpu {
   static CudaOp make(const char* name, const Tensor& x) { return CudaOp(name, "x", x); }
+  static Tensor placed(const Tensor& tensor) { return aligned(tensor); }
 
   template <class T>
   static void run(const CudaOp& op, const UnitArgs<T>& args) {
@@ -24,13 +25,9 @@ struct UnitOnGpu {
   template <class T, gpu_unit::Pass pass>
   static void in_pass(const CudaOp& op, const UnitArgs<T>& args) {
     using namespace gpu_unit;
-    const auto& g = args.grad;
-    const auto& y = args.of_y;
-    with_vector<T>({args.width}, {args.x, args.direction, args.of_x, g[0], g[1], g[2], y[0], y[1], y[2]},
-                   [&]<int size>() {
-                     op.launch(unit_kernel<T, pass, size>, blocks_for(args.rows, kWarps), kWarps * kWarp, 0,
-                               args);
-                   });
+    with_vector<T>(args.width, [&]<int size>() {
+      op.launch(unit_kernel<T, pass, size>, blocks_for(args.rows, kWarps), kWarps * kWarp, 0, args);
+    });
   }
 };
 

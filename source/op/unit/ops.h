@@ -1,4 +1,5 @@
-// The ops on rows of length 1. A device has `make(name, x)`, a call of an op, and `run`, which does it.
+// The ops on rows of length 1. A device has `make(name, x)`, a call of an op, `placed(tensor)`, an input
+// where its kernels read it with the same bits, and `run`, which does it.
 #pragma once
 
 #include <tuple>
@@ -39,14 +40,14 @@ struct UnitOps {
  private:
   static UnitParts forward(const char* name, int64_t parts, const Tensor& x) {
     const auto op = Device::make(name, x);
-    const UnitInputs in(op, parts, x);
+    const UnitInputs in = inputs(op, parts, x);
     UnitParts y = in.of_y(op);
     run(op, in, &y, nullptr);
     return y;
   }
   static Tensor backward(const char* name, int64_t parts, const UnitParts& grads, const Tensor& x) {
     const auto op = Device::make(name, x);
-    const UnitInputs in(op, parts, x, grads);
+    const UnitInputs in = inputs(op, parts, x, grads);
     Tensor by_x = in.of_x(op);
     run(op, in, nullptr, &by_x);
     return by_x;
@@ -55,12 +56,20 @@ struct UnitOps {
   static UnitParts second(const char* name, int64_t parts, const Tensor& direction, const UnitParts& grads,
                           const Tensor& x) {
     const auto op = Device::make(name, x);
-    const UnitInputs in(op, parts, x, grads, &direction);
+    const UnitInputs in = inputs(op, parts, x, grads, &direction);
     UnitParts all = in.of_y(op);
     Tensor by_x = in.of_x(op);
     run(op, in, &all, &by_x);
     all.push_back(by_x);
     return all;
+  }
+
+  template <class... Args>
+  static UnitInputs inputs(const Args&... args) {
+    UnitInputs in(args...);
+    in.x = Device::placed(in.x), in.direction = Device::placed(in.direction);
+    for (Tensor& grad : in.grads) grad = Device::placed(grad);
+    return in;
   }
 
   template <class O>
