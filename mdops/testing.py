@@ -117,11 +117,12 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         Sample("unit_three_backward", (*of_three, rows), (0, 1, 2, 3)),
         Sample("unit_three_backward_backward", (random(4, 21), *of_three, rows)),
     ]
-    wide = numbers(17)(3, 24)  # whose parts a GPU reads 16 bytes at a time
+    numbers_of_wide = numbers(17)  # whose parts a GPU reads 16 bytes at a time
+    wide, of_parts = numbers_of_wide(3, 24), [numbers_of_wide(3, 8) for _ in range(3)]
     samples += [
         Sample("unit_three", (wide,), (0,)),
-        Sample("unit_three_backward", (*wide.chunk(3, 1), wide), (0, 1, 2, 3)),
-        Sample("unit_three_backward_backward", (2 - wide, *wide.chunk(3, 1), wide)),
+        Sample("unit_three_backward", (*of_parts, wide), (0, 1, 2, 3)),
+        Sample("unit_three_backward_backward", (numbers_of_wide(3, 24), *of_parts, wide)),
     ]
     distances = 1 + 6 * numbers(14)(3, 4).sigmoid()
     samples += [Sample("switch_curve", (distances, 1.5, 6.0, order), (0,)) for order in range(7)]
@@ -522,7 +523,8 @@ def _attention_samples(random: Callable[..., Any], device: torch.device | str) -
 
 
 def _attention_layer_samples(random: Callable[..., Any], device: torch.device | str) -> list[Sample]:
-    """A layer of DPA-1, smooth and by angles, and without either; the same of coordinates."""
+    """A layer of DPA-1, smooth and by angles, and without either; the same of coordinates, and of such as attention
+    takes where they stand."""
     if not has_kernel("attention_layer", device):
         return []
     from mdops.ops.attention import plan_of
@@ -531,11 +533,12 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
     rows, features = 8, 6
     plan = plan_of(offsets, rows)
     samples = []
-    for smooth, normalize, width in (
-        (True, True, 4),
-        (False, False, 4),
-        (True, True, 16),
-        (False, False, 16),
+    for smooth, normalize, width, scaled in (
+        (True, True, 4, False),
+        (False, False, 4, False),
+        (True, True, 16, True),
+        (False, False, 16, True),
+        (True, False, 16, False),
     ):
         given = width == 16
         g = random(rows, features + 2 + 3 * width if given else features)
@@ -544,7 +547,7 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
             None if given else random(3 * width),
             random(width, features),
             *(random(features) for _ in range(3)),
-            random(width).cos() if given else None,
+            random(width).cos() if scaled else None,
         )
         directions = torch.nn.functional.normalize(random(rows, 3), dim=1)
         keys = (

@@ -11,6 +11,7 @@ never written.
 """
 
 import dataclasses
+import itertools
 import os
 import sys
 from typing import Any
@@ -20,7 +21,9 @@ import torch
 import mdops  # noqa: F401  (registers the ops)
 from mdops.cli.sample_model import sample_box, sample_model
 from mdops.evaluators.spline import SplineGrid
-from mdops.ops import ragged_plan
+from mdops.ops import gemm_lowbit, linear, pack_ternary, quantize, ragged_plan
+from mdops.ops.attention import RaggedPlan
+from mdops.ops.attention_layer import AttentionWeights, attention_layer
 from mdops.system import from_atoms
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH, Sample, has_kernel, op_samples
 
@@ -170,15 +173,19 @@ def attention() -> None:
     memory; few sequences and many."""
     gen = torch.Generator().manual_seed(0)
     for dtype, heads, width, lengths, options, shared in (
-        (torch.float32, 1, 128, (70, 0, 33), True, ""),
-        (torch.float32, 1, 128, (70, 0, 33), False, "101376"),
-        (torch.float32, 3, 50, (70, 1, 16), True, ""),
-        (torch.float32, 1, 200, (30, 17), True, ""),
-        (torch.bfloat16, 4, 64, (70, 1, 130), False, ""),
-        (torch.bfloat16, 1, 128, (70, 0, 130), False, ""),
-        (torch.bfloat16, 1, 64, (5,) * 150, True, ""),
-        (torch.float16, 2, 100, (70, 33), True, ""),
-        (torch.float64, 2, 20, (40, 33), True, ""),
+        (torch.float32, 1, 128, (70, 0, 33), "all", ""),
+        (torch.float32, 1, 128, (70, 0, 33), "", "101376"),
+        (torch.float32, 1, 128, (70, 0, 130), "gates", ""),
+        (torch.float32, 1, 128, (5,) * 600, "gates", ""),
+        (torch.float32, 1, 32, (90, 0, 110), "gates", ""),
+        (torch.float32, 1, 64, (90, 1, 110), "gates", ""),
+        (torch.float32, 3, 50, (70, 1, 16), "all", ""),
+        (torch.float32, 1, 200, (30, 17), "all", ""),
+        (torch.bfloat16, 4, 64, (70, 1, 130), "", ""),
+        (torch.bfloat16, 1, 128, (70, 0, 130), "", ""),
+        (torch.bfloat16, 1, 64, (5,) * 150, "all", ""),
+        (torch.float16, 2, 100, (70, 33), "all", ""),
+        (torch.float64, 2, 20, (40, 33), "all", ""),
     ):
         os.environ["MDOPS_GPU_SHARED_BYTES"] = shared
         ends = torch.tensor([0, *lengths]).cumsum(0).int()
@@ -189,7 +196,9 @@ def attention() -> None:
             return torch.randn(*shape, generator=gen).to(dtype).cuda()
 
         q, k, v, grad, *along = (random(rows, heads, width) for _ in range(7))
-        optional = [random(heads, squares), random(rows, 3), random(rows).abs()] if options else [None] * 3
+        optional = [random(heads, squares) if options == "all" else None, *[None] * 2]
+        if options:
+            optional[1:] = random(rows, 3), random(rows).abs()
         sums = torch.float64 if dtype == torch.float64 else torch.float32
         absent = torch.ones(len(lengths), dtype=sums).cuda() if options else None
         rest = (ends.cuda(), plan.items.cuda(), *optional, absent, 0.1, 0.5, plan.max_length)
@@ -198,6 +207,60 @@ def attention() -> None:
             OPS.ragged_attention_backward(grad, q, k, v, *saved, *rest, matmul)
             OPS.ragged_attention_backward_backward(*along, *optional, grad, q, k, v, *saved, *rest, matmul)
     os.environ.pop("MDOPS_GPU_SHARED_BYTES")
+
+
+def attention_layers() -> None:
+    """Layers of simulations: with weights for q, k and v, and given these with lengths to take and without; rows that
+    are read two numbers at a time, and others; rows of no atom."""
+    gen = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=gen).cuda()
+
+    ends = torch.tensor([0, 70, 70, 170, 260]).int()
+    plan = ragged_plan(ends, max_total=300, max_batch=5, max_length=100)
+    for features, width, given, ready in (
+        (100, 64, False, False),
+        (100, 32, True, False),
+        (100, 32, True, True),
+        (33, 128, False, False),
+        (99, 48, True, True),
+        (128, 112, True, False),
+    ):
+        columns = features + 3 * width + features % 8 if given else features
+        weights = AttentionWeights(
+            None if given else random(features, 3 * width) / features**0.5,
+            None if given else random(3 * width),
+            random(width, features) / width**0.5,
+            *(random(features) for _ in range(3)),
+            None if ready else random(width).cos(),
+        )
+        g = random(300, columns).requires_grad_()
+        keys = {"directions": random(300, 3), "switch": random(300).sigmoid(), "empty": random(4).abs()}
+        how = {
+            "scale": 0.5,
+            "eps": 1e-5,
+            "normalize": not ready,
+            "plan": RaggedPlan(plan.items.cuda(), plan.max_length),
+        }
+        out = attention_layer(g, ends.cuda(), weights, **keys, **how)
+        assert torch.isfinite(torch.autograd.grad(out.square().sum(), g)[0]).all()
+
+
+def large_products() -> None:
+    """Products of layers that warpgroups make, forward and both adjoints, and low-bit ones of few rows."""
+    gen = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=gen).cuda().requires_grad_()
+
+    for rows, inputs, outputs in ((17_298, 100, 40), (54_001, 25, 50), (6_000, 33, 350)):
+        x, w, b = random(rows, inputs), random(inputs, outputs), random(outputs)
+        torch.autograd.grad(linear(x, w, b).square().sum(), (x, w, b))
+    for rows, kind in itertools.product((16, 64, 130), ("int8", "ternary", "e4m3")):
+        a, a_scale = quantize(random(rows, 1024), "int8" if kind == "ternary" else kind, per="row")
+        b, b_scale = quantize(random(1024, 520), kind, per="column")
+        gemm_lowbit(a, pack_ternary(b) if kind == "ternary" else b, a_scale, b_scale)
 
 
 def wrong_indices(dtype: torch.dtype) -> None:
@@ -235,6 +298,10 @@ def main() -> None:
         fused_steps()
     if not sys.argv[1:] or "ragged_attention".startswith(tuple(sys.argv[1:])):
         attention()
+    if not sys.argv[1:] or "attention_layer".startswith(tuple(sys.argv[1:])):
+        attention_layers()
+    if not sys.argv[1:] or "large_products".startswith(tuple(sys.argv[1:])):
+        large_products()
     torch.cuda.synchronize()
     print("all ops ran")
 

@@ -107,7 +107,7 @@ def _attention(
     if grid is None:
         raise UnsupportedModelError(problem or "")
     splines = SplineSum(model, d, grid, kinds.numbers)
-    table, weights = in_coordinates(d, grid, kinds, getattr(torch, to.precision))
+    table, forms = in_coordinates(d, grid, kinds, getattr(torch, to.precision))
     to.arrays.update(
         {
             f"{to.prefix}{to.precision}.tables": array(table, to.precision),
@@ -117,11 +117,11 @@ def _attention(
         }
     )
     layers = []
-    for n, (layer, own) in enumerate(zip(d.layers, weights, strict=True)):
-        for name, value in own._asdict().items():
+    for n, (layer, form) in enumerate(zip(d.layers, forms, strict=True)):
+        for name, value in form.weights._asdict().items():
             if value is not None:
                 to.arrays[f"{to.prefix}{to.precision}.layer.{n}.{name}"] = array(value, to.precision)
-        layers.append({"scale": layer.scale, "eps": layer.eps, "normalize": bool(layer.normalize)})
+        layers.append({"scale": layer.scale, "eps": layer.eps, "normalize": bool(form.normalize)})
     return {
         "grid": {"s_max": grid.s_max, "r_min": grid.r_min, "error": grid.error},
         "axis": d.axis_neuron,

@@ -28,7 +28,7 @@ class AttentionTables:
     """What is of the weights, for some of the types.
 
     Attributes:
-        splines: the types and statistics; table: of `spline_rows`; layers: weights of each; absent:
+        splines: the types and statistics; table: of `spline_rows`; layers: the form of each; absent:
             `SeAttenV2.absent_rows`.
     """
 
@@ -126,8 +126,8 @@ class AttentionSums:
         switch, directions = rows.switch if o.is_smooth else None, rows.directions if o.attn_dotr else None
         known = Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
         g = rows.g
-        for layer, weights in zip(d.layers, tables.layers, strict=True):
-            g = layer.as_one_op(g, known, weights)
+        for layer, form in zip(d.layers, tables.layers, strict=True):
+            g = layer.as_one_op(g, known, *form)
         t = row_moments(rows.environment, g, found.offsets)
         if s.has_mean:
             places = (d.slots - found.taken).clamp(min=0).to(t.dtype)

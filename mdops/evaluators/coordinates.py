@@ -5,10 +5,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.evaluators.spline import SplineGrid, coefficients
+from mdops.evaluators.spline import (
+    TOLERANCE,
+    SplineGrid,
+    between_knots,
+    coefficients,
+    embed,
+    evaluate,
+    interpolate,
+    value_and_slope,
+)
 from mdops.models.dpa1 import AttentionLayer, SeAttenV2
 from mdops.models.moments import TypeChoice
 from mdops.ops.attention_layer import LANES, AttentionWeights
+from mdops.ops.neighbor_attention import unit
 from mdops.ops.switch_curve import switch_curve
 
 # The longest part of q, k or v that may be left out, in parts of the longest of them.
@@ -18,27 +28,39 @@ _SECTOR = 8  # numbers that a GPU's memory is read by: rows and what they are ma
 _SHARE = 0.75  # of the width: where less is not saved, a layer stays as it is
 
 
+class LayerForm(NamedTuple):
+    """How a layer is evaluated: its weights, and whether q, k and v have to be brought to the length 1."""
+
+    weights: AttentionWeights
+    normalize: bool
+
+
 def in_coordinates(
     descriptor: SeAttenV2, grid: SplineGrid, kinds: TypeChoice, dtype: torch.dtype
-) -> tuple[torch.Tensor, list[AttentionWeights]]:
+) -> tuple[torch.Tensor, list[LayerForm]]:
     """For systems of these types: the table (n, F, B, .) of `mdops.ops.spline_rows`, of g and, where the first layer
-    takes coordinates, behind it those of q, k and v; and the weights of each layer. Formed in float64, to the
-    accuracy of `dtype`, which they have."""
+    takes coordinates, behind it those of q, k and v; and each layer's form. Formed in float64, to the accuracy of
+    `dtype`, which they have."""
     double = copy.deepcopy(descriptor).double()
     table = coefficients(double, grid, types=kinds)
     rows: _Rows | None = _Rows.of_pairs(double, grid, kinds)
-    weights = []
+    forms = []
     for k, layer in enumerate(double.layers):
-        own = layer.weights()
+        own, normalize = layer.weights(), layer.normalize
         if rows is not None:
             found = _in_bases(own, rows, _TOLERANCE[dtype])
             rows = None if found is None else rows.behind(layer)
             own = own if found is None else found
         if k == 0 and own.factors is not None:
-            table, own = _with_parts(table, own, gated=double.gated)
+            made = None if double.gated else _made_of_s(double, grid, kinds, own, normalize, TOLERANCE[dtype])
+            if made is None:
+                parts = _splines_of_parts(table, own, gated=double.gated)
+            else:
+                parts, own, normalize = made, own._replace(factors=None), False
+            table, own = _behind(table, parts), own._replace(project=None, project_bias=None)
         cast: list[Any] = [w if w is None else w.to(dtype).contiguous() for w in own]
-        weights.append(AttentionWeights(*cast))
-    return table.to(dtype), weights
+        forms.append(LayerForm(AttentionWeights(*cast), normalize))
+    return table.to(dtype), forms
 
 
 class _Rows(NamedTuple):
@@ -112,13 +134,47 @@ def _principal(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return outside / outside[0].clamp(min=torch.finfo(x.dtype).tiny), basis
 
 
-def _with_parts(
-    table: torch.Tensor, weights: AttentionWeights, *, gated: bool
-) -> tuple[torch.Tensor, AttentionWeights]:
-    """q, k and v as columns of the table behind those of g, and the weights without the products for them."""
+def _made_of_s(
+    descriptor: SeAttenV2,
+    grid: SplineGrid,
+    kinds: TypeChoice,
+    weights: AttentionWeights,
+    normalize: bool,
+    tolerance: float,
+) -> torch.Tensor | None:
+    """Coefficients of q, k and v as attention takes them, with length and factors; None where these bend so much that
+    their splines, or the slopes of these, are off by more than `tolerance` of the largest."""
+    project, bias, factors = weights.project, weights.project_bias, weights.factors
+    assert project is not None and bias is not None and factors is not None
+
+    def function(s: torch.Tensor) -> torch.Tensor:
+        q, k, v = (embed(descriptor, s, types=kinds) @ project + bias).chunk(3, dim=-1)
+        if normalize:
+            q, k, v = unit(q), unit(k), unit(v)
+        return torch.cat([q * factors, k, v], dim=-1)
+
+    table = interpolate(function, grid, descriptor.mean)
+    step = grid.s_max / grid.intervals
+    sizes, errors = [], []
+    for fraction, s in between_knots(grid, table.device):
+        exact = value_and_slope(function, s, step / 64)
+        found = evaluate(table, fraction), evaluate(table, fraction, 1) / step
+        sizes.append([x.abs().max() for x in exact])
+        errors.append([(x - y).abs().max() for x, y in zip(found, exact, strict=True)])
+    size, error = (torch.tensor(x).amax(0) for x in (sizes, errors))
+    return table if bool((error <= tolerance * size).all()) else None
+
+
+def _splines_of_parts(table: torch.Tensor, weights: AttentionWeights, *, gated: bool) -> torch.Tensor:
+    """Coefficients of q, k and v before that, from those of g (n, F, B, M)."""
     assert weights.project is not None and weights.project_bias is not None
     parts = table @ weights.project
     # B-splines add up to 1. A bias is of the function, not of what is multiplied with the switch.
     (parts[:, :1] if gated else parts).add_(weights.project_bias)
+    return parts
+
+
+def _behind(table: torch.Tensor, parts: torch.Tensor) -> torch.Tensor:
+    """The columns of q, k and v behind those of g."""
     between = parts.new_zeros(*table.shape[:3], -table.shape[3] % _SECTOR)
-    return torch.cat([table, between, parts], dim=-1), weights._replace(project=None, project_bias=None)
+    return torch.cat([table, between, parts], dim=-1)

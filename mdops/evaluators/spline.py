@@ -1,6 +1,7 @@
 """Embedding nets, functions of s, as splines (docs/mathematics.md)."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -14,6 +15,7 @@ DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 # Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
 # would lose more by rounding, which grows with their number, than it gains.
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-8}
+Functions = Callable[[torch.Tensor], torch.Tensor]  # (n, F, P, M) of s (P,) in 1/A
 _FIRST_INTERVALS, _MOST_INTERVALS = 32, 2048
 _BETWEEN, _FAR_POINTS = (0.125, 0.375, 0.625, 0.875), 128  # where errors and sizes are looked at
 
@@ -105,14 +107,18 @@ def coefficients(
 ) -> torch.Tensor:
     """C (n, F, B, M) of every function; arguments as of `embed`; differentiable in the nets' weights, whose gradients
     get those of the nets' bending, too, with the weight `smoothing`."""
-    mean, step = descriptor.mean, grid.s_max / grid.intervals
-    x, inverse = collocation_on(grid.intervals, mean.device, mean.dtype)
-    table = torch.einsum("bp,ctpm->ctbm", inverse, embed(descriptor, x * step, mask, types))
+    table = interpolate(lambda s: embed(descriptor, s, mask, types), grid, descriptor.mean)
     if smoothing and table.requires_grad:
-        weights = bending_weights(descriptor, step, types, table.shape[1])
+        weights = bending_weights(descriptor, grid.s_max / grid.intervals, types, table.shape[1])
         bent: torch.Tensor = _Bent.apply(table, weights * smoothing)
         return bent
     return table
+
+
+def interpolate(function: Functions, grid: SplineGrid, like: torch.Tensor) -> torch.Tensor:
+    """C (n, F, B, M) of functions of s, (n, F, P, M) at s (P,); of the device and dtype of `like`."""
+    x, inverse = collocation_on(grid.intervals, like.device, like.dtype)
+    return torch.einsum("bp,ctpm->ctbm", inverse, function(x * (grid.s_max / grid.intervals)))
 
 
 def bending_weights(
@@ -172,18 +178,18 @@ def _weights(fraction: float, derivative: int) -> list[float]:
     return found
 
 
-def _value_and_slope(
-    descriptor: MomentDescriptor,
-    s: torch.Tensor,
-    h: float,
-    mask: torch.Tensor | None,
-    types: TypeChoice,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`embed` and its derivative in s, by the five-point formula with the step h: forward-mode autograd would load
-    a second's worth of modules."""
+def value_and_slope(function: Functions, s: torch.Tensor, h: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of functions as of `interpolate`, and their derivative in s, by the five-point formula with the step h:
+    forward-mode autograd would load a second's worth of modules."""
     near = torch.cat([s + k * h for k in (0, 1, -1, 2, -2)])
-    there, ahead, behind, far_ahead, far_behind = embed(descriptor, near, mask, types).chunk(5, dim=2)
+    there, ahead, behind, far_ahead, far_behind = function(near).chunk(5, dim=2)
     return there, (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
+
+
+def between_knots(grid: SplineGrid, device: torch.device) -> list[tuple[float, torch.Tensor]]:
+    """Where errors are looked at: fractions of an interval, and the s (P,) in all intervals."""
+    interval = torch.arange(grid.intervals, dtype=torch.float64, device=device)
+    return [(fraction, (interval + fraction) * (grid.s_max / grid.intervals)) for fraction in _BETWEEN]
 
 
 def _fall(descriptor: MomentDescriptor, s: torch.Tensor) -> torch.Tensor:
@@ -254,21 +260,25 @@ def spline_error(
     forms = [descriptor.plain] if descriptor.is_sum else [False, True]
     step, device = s_max / intervals, descriptor.mean.device
     types = all_types(descriptor) if types is None else types
-    table = coefficients(descriptor, SplineGrid(s_max, intervals, 0.0, 0.0), mask, types=types).double()
-    interval = torch.arange(intervals, dtype=torch.float64, device=device)
-    places = torch.cat([(interval + fraction) * step for fraction in _BETWEEN])
-    falls = _fall(descriptor, places).chunk(len(_BETWEEN))
+    grid = SplineGrid(s_max, intervals, 0.0, 0.0)
+
+    def function(s: torch.Tensor) -> torch.Tensor:
+        return embed(descriptor, s, mask, types)
+
+    table = interpolate(function, grid, descriptor.mean).double()
+    places = between_knots(grid, device)
+    falls = _fall(descriptor, torch.cat([s for _, s in places])).chunk(len(places))
     errors: list[torch.Tensor] = []  # (forms, P) each
     sizes: list[torch.Tensor] = []
-    for fraction, s, fall in zip(_BETWEEN, places.chunk(len(_BETWEEN)), falls, strict=True):
-        value, slope = _value_and_slope(descriptor, s, step / 64, mask, types)
+    for (fraction, s), fall in zip(places, falls, strict=True):
+        value, slope = value_and_slope(function, s, step / 64)
         off = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
         for found, parts in ((sizes, (value, slope)), (errors, off)):
             forces = [_pair_forces(descriptor, types, s, fall, *parts, plain) for plain in forms]
             found.append(torch.stack(forces))
     r = torch.linspace(0.5, 1.0, _FAR_POINTS, dtype=torch.float64, device=device) * descriptor.cutoff
     s, rise = _s(descriptor, r)
-    value, slope = _value_and_slope(descriptor, s, step / 64, mask, types)
+    value, slope = value_and_slope(function, s, step / 64)
     far = torch.stack([_pair_forces(descriptor, types, s, -rise, value, slope, p).max() for p in forms])
     size = torch.stack(sizes, 2).flatten(1).cummax(1).values.clamp(min=far.clamp(min=1e-30)[:, None])
     return float((torch.stack(errors, 2).flatten(1) / size).max())

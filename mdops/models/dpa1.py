@@ -171,7 +171,7 @@ class AttentionLayer(nn.Module):
     def forward(self, g: torch.Tensor, near: Neighbors) -> torch.Tensor:
         """(E, M), of rows of the neighbours."""
         if near.fused:
-            return self.as_one_op(g, near, self.weights())
+            return self.as_one_op(g, near, self.weights(), self.normalize)
         x = linear(g, self.project.weight, self.project.bias)
         q, k, v = unit_three(x) if self.normalize else (part.contiguous() for part in x.chunk(3, dim=1))
         o = neighbor_attention(
@@ -189,8 +189,11 @@ class AttentionLayer(nn.Module):
         x = linear(o.flatten(1), self.out.weight, self.out.bias)
         return add_norm(x, g, self.norm_weight, self.norm_bias, self.eps)
 
-    def as_one_op(self, g: torch.Tensor, near: Neighbors, weights: AttentionWeights) -> torch.Tensor:
-        """The same, with `weights` of the layer or of coordinates behind g."""
+    def as_one_op(
+        self, g: torch.Tensor, near: Neighbors, weights: AttentionWeights, normalize: bool
+    ) -> torch.Tensor:
+        """The same, with `weights` of the layer or of coordinates behind g; `normalize`: whether q, k and v have to be
+        brought to the length 1."""
         return attention_layer(
             g,
             near.offsets,
@@ -200,7 +203,7 @@ class AttentionLayer(nn.Module):
             empty=near.empty,
             scale=self.scale,
             eps=self.eps,
-            normalize=self.normalize,
+            normalize=normalize,
             plan=near.plan,
         )
 

@@ -53,7 +53,8 @@ def attention_layer(
 
     q, k and v may be coordinates in orthonormal bases of spaces that they do not leave; `factors` are then the cosines
     of the angles between the bases of q and of k (docs/mathematics.md). Without `project` they are given, A numbers
-    each, a multiple of 16, as the last columns of rows that begin with g.
+    each, a multiple of 16, as the last columns of rows that begin with g; if they have length and factors already,
+    without `normalize` and factors, they are neither copied nor kept.
 
     Args:
         g: (E, M), or (E, at least M + 3 A) without `project`, float32 or float64, rows of the neighbours of atom after
@@ -103,17 +104,18 @@ def _reference(g: Any, offsets: Any, *args: Any) -> torch.Tensor:
     return F.layer_norm(g + o[:, 0] @ out + out_bias, norm.shape, norm, norm_bias, eps)
 
 
-def _saved_width(features: int, width: int, factors: bool) -> int:
-    vectors = (3 + factors) * ((width + LANES - 1) // LANES) + (features + LANES - 1) // LANES
-    return vectors * LANES + 6
+def _saved_width(features: int, width: int, parts: int) -> int:
+    vectors = parts * ((width + LANES - 1) // LANES) + (features + LANES - 1) // LANES
+    return vectors * LANES + (6 if parts else 3)
 
 
 @register_fake("attention_layer")
 def _(
     g: Any, offsets: Any, project: Any, project_bias: Any, out: Any, *args: Any
 ) -> tuple[torch.Tensor, ...]:
-    (width, features), factors = out.shape, args[3]
-    kept = _saved_width(features, width, factors is not None)
+    (width, features), factors, normal = out.shape, args[3], args[10]
+    in_place = project is None and factors is None and not normal
+    kept = _saved_width(features, width, 0 if in_place else 3 + (factors is not None))
     return g.new_empty(g.shape[0], features), g.new_empty(g.shape[0], kept)
 
 

@@ -15,6 +15,7 @@ from mdops import Potential
 from mdops.evaluators import Autograd
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.grids import attentions_of
+from mdops.evaluators.spline import embed
 from mdops.io import read_model
 from mdops.models import DescriptorFitting, dpa1
 from mdops.models.dpa1 import SeAttenV2
@@ -167,12 +168,31 @@ def test_layers_in_coordinates_are_the_layers(case, device):
     found = potential.evaluate(system if device == "cpu" else moved(system), atom_virial=True)
     assert_close(found, wanted, SPLINES if device == "cpu" else FLOAT32, case)
     (tables,) = potential.evaluator()._alone._tables.values()
-    first, second, third = tables.layers
+    first, second, third = (form.weights for form in tables.layers)
+    gated = case == "strip"
+    assert tables.layers[0].normalize == (gated and potential.model.descriptor.options.normalize)
+    assert (first.factors is None) == (not gated)
     assert (
         first.project is None and len(first.out) <= 64 and tables.table.shape[3] == 104 + 3 * len(first.out)
     )
     assert second.factors is not None and len(first.out) < len(second.out) <= 96
     assert third.project.shape[0] == 100 and len(third.out) >= len(second.out)
+
+
+def test_directions_that_bend_too_much_are_made_in_the_layer():
+    """Where q goes almost through zero its direction turns at once, which no spline follows."""
+    potential = random_model(7, elements=("O", "H"), **WIDE, **COORDINATES["concat"])
+    layer = potential.model.descriptor.layers[0]
+    with torch.no_grad():
+        g = embed(potential.model.descriptor, torch.tensor([0.3]))[0, 0]
+        layer.project.bias[:128] = -(g @ layer.project.weight[:, :128])[0] + 1e-4
+    system = from_atoms([box("OH")], potential.type_map)
+    wanted, _ = exactly(potential, system)
+    potential.use_spline()
+    assert_close(potential.evaluate(system), wanted, SPLINES)
+    (tables,) = potential.evaluator()._alone._tables.values()
+    first = tables.layers[0]
+    assert first.normalize and first.weights.project is None and first.weights.factors is not None
 
 
 def test_rows_of_many_types_stay_as_wide_as_they_are():
@@ -181,7 +201,7 @@ def test_rows_of_many_types_stay_as_wide_as_they_are():
     system = from_atoms([box(elements)], potential.type_map)
     assert_close(potential.evaluate(system), exactly(potential, system)[0], SPLINES)
     (tables,) = potential.evaluator()._alone._tables.values()
-    assert all(weights.factors is None for weights in tables.layers) and tables.table.shape[3] == 100
+    assert all(form.weights.factors is None for form in tables.layers) and tables.table.shape[3] == 100
 
 
 def test_virtual_atoms_and_neighbours_beyond_the_cutoff():

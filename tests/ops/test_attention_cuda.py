@@ -196,3 +196,49 @@ def test_second_derivatives_in_16_bits_and_wide():
     case = Case((20, 3), 1, 200, 130, dtype=torch.bfloat16, device="cuda", **OPTIONS["all"])
     double = case.as_double()
     assert_near(results(case, case.op), results(double, double.reference), 5e-2)
+
+
+@pytest.mark.parametrize("width", [32, 64, 128])
+@pytest.mark.parametrize("name", ["bare", "gate of three", "gate, switch and absent", "all"])
+@pytest.mark.parametrize(
+    "lengths",
+    [(200, 90, 0, 3), (520, 65), (513, 64), (70, 130, 1) * 200],
+    ids=["tiles", "nine", "8", "whole"],
+)
+def test_second_derivatives_over_tiles_of_keys(lengths, name, width):
+    """With a block for each tile, and where sequences are many or long with one for all."""
+    case = Case(lengths, 1, width, width, dtype=torch.float32, device="cuda", **OPTIONS[name])
+    got = results(case, case.op)
+    double = case.as_double()
+    assert_near(got, results(double, double.reference), 5e-5)
+    assert all(torch.equal(a, b) for a, b in zip(got, results(case, case.op), strict=True))
+
+
+def test_second_derivatives_replay_in_a_cuda_graph_while_lengths_change():
+    room = {"max_total": 300, "max_batch": 3, "max_length": 150}
+    case = Case(
+        (100, 150, 50), 1, 128, 128, dtype=torch.float32, device="cuda", **OPTIONS["gate, switch and absent"]
+    )
+    plan = ragged_plan(case.offsets, **room)
+    tensors = [None if x is None else x.detach() for x in (case.bias, case.gate, case.switch, case.absent)]
+    q, k, v = (x.detach() for x in (case.q, case.k, case.v))
+    along = [None if x is None else torch.randn_like(x) for x in (q, k, v, *tensors[:3])]
+    grad = torch.randn_like(v)
+
+    def run(offsets, items):
+        rest = (offsets, items, *tensors, case.scale, case.shift, 150, "float32")
+        saved = OPS.ragged_attention(q, k, v, *rest)
+        return OPS.ragged_attention_backward_backward(*along, grad, q, k, v, *saved, *rest)
+
+    run(case.offsets, plan.items)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = run(case.offsets, plan.items)
+    for lengths in ((100, 150, 50), (1, 0, 149), (0, 0, 0), (33, 64, 80)):
+        offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
+        case.offsets.copy_(offsets)
+        plan.copy_(ragged_plan(offsets, **room))
+        graph.replay()
+        want = run(offsets, ragged_plan(offsets, **room).items)
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))

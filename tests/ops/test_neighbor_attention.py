@@ -89,7 +89,7 @@ def test_second_derivatives(device):
 
 
 def layer(features, width, how="", dtype=torch.float64):
-    """With "factors", and where q, k and v are "given", without the products for them."""
+    """With "factors", and where q, k and v are "given", without the products for them; "ready": without both."""
     generator = torch.Generator().manual_seed(features)
 
     def random(*shape):
@@ -101,9 +101,9 @@ def layer(features, width, how="", dtype=torch.float64):
         random(width, features) / width**0.5,
         *(0.5 + random(features) for _ in range(3)),
         # Cosines; that of one direction is zero.
-        random(width).cos() * (torch.arange(width) > 0) if how else None,
+        random(width).cos() * (torch.arange(width) > 0) if how in ("factors", "given") else None,
     )
-    return weights._replace(project=None, project_bias=None) if how == "given" else weights
+    return weights._replace(project=None, project_bias=None) if how in ("given", "ready") else weights
 
 
 def moved(weights, **to):
@@ -157,6 +157,8 @@ def by_parts(g, weights, offsets, directions, switch, empty, normalize):
         ((90, 3), 100, 64, "factors"),
         (COUNTS, 33, 16, "given"),
         ((90, 0, 3), 100, 48, "given"),
+        (COUNTS, 33, 16, "ready"),
+        ((90, 0, 3), 100, 48, "ready"),
     ],
     ids=str,
 )
@@ -191,6 +193,10 @@ SHAPES = [
     ((16, 17), 128, 32, "given"),
     ((140, 90), 128, 48, "given"),
     ((140, 90), 99, 128, "given"),
+    ((90, 30), 100, 32, "ready"),
+    ((70, 0, 1), 33, 16, "ready"),
+    ((140, 90), 128, 48, "ready"),
+    ((140, 90), 99, 128, "ready"),
 ]
 
 
@@ -233,11 +239,12 @@ def test_a_layer_with_little_shared_memory(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("counts", [(90, 30, 7), (5,), (0, 0)], ids=str)
-@pytest.mark.parametrize("weights", ["", "factors", "given"])
-def test_rows_of_no_atom_change_nothing_and_are_answered_with_zeros(counts, weights):
+@pytest.mark.parametrize("kind", ["", "factors", "given", "ready"])
+def test_rows_of_no_atom_change_nothing_and_are_answered_with_zeros(counts, kind):
     """As where a CUDA graph has room for more rows than there are; NaN stands in them."""
-    weights = moved(layer(100, 32 if weights else 128, weights), device="cuda", dtype=torch.float32)
-    leaves, offsets, how = layer_arguments("smooth", counts, 100 if weights.project is not None else 200)
+    weights = moved(layer(100, 32 if kind else 128, kind), device="cuda", dtype=torch.float32)
+    options = "not normalised" if kind == "ready" else "smooth"
+    leaves, offsets, how = layer_arguments(options, counts, 100 if weights.project is not None else 200)
     keys = {name: x.detach().cuda().float() if isinstance(x, torch.Tensor) else x for name, x in how.items()}
     total, results = sum(counts), []
     for spare in (0, 75):

@@ -50,6 +50,7 @@ TensorArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, const Tensor&
   p.offsets = data<int32_t>(in.offsets), p.plan = data<int32_t>(plan);
   p.rows = op.int32_of("q", in.rows), p.heads = op.int32_of("q", in.heads);
   p.width = static_cast<int>(in.width), p.value_width = static_cast<int>(in.value_width);
+  p.key_stride = p.heads * p.width, p.value_stride = p.heads * p.value_width;
   p.sequences = op.int32_of("offsets", in.sequences), p.gates = static_cast<int>(in.gates);
   p.items = op.int32_of("plan", plan.size(0) - 1);
   const int longest = op.int32_of("max_length", in.max_length);
@@ -201,9 +202,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attent
       with_memory<T>(op, in, saved, to, true,
                      [&](const TensorArgs<T>& p, int32_t* bad, int64_t* bias_at, GradientArgs<T> g) {
                        g.grad_grad_out = data<T>(grad_grad_out);
-                       Attention<T>(op, p, parts_of(in), bad, bias_at)
-                           .backward_backward(g, u, data_if<T>(in.gate.has_value(), to.gate),
-                                              data_if<T>(in.switches.has_value(), to.switches));
+                       const Attention<T> attention(op, p, parts_of(in), bad, bias_at);
+                       Tensor sums = empty(op, {attention.second_sums_size()}, ScalarType::Float);
+                       attention.backward_backward(g, u, data_if<T>(in.gate.has_value(), to.gate),
+                                                   data_if<T>(in.switches.has_value(), to.switches),
+                                                   data<float>(sums));
                      });
     });
   return {grad_grad_out, to.q, to.k, to.v, to.bias, to.gate, to.switches};

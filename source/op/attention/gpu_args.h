@@ -55,11 +55,21 @@ struct TensorArgs {
   const A* absent;
   const int32_t *offsets, *plan, *bad;
   int rows, heads, width, value_width, sequences, gates, items, max_length;
+  // From a row of q or k to the next, and of v; those of their gradients and directions are as far apart.
+  int key_stride, value_stride;
   int64_t bias_size;
   A scale, shift;
   // Whether rows of no sequence may be left as they are, of which the caller reads none.
   bool leaves_rest;
 
+  // Where a row of one head begins in q and what lies as it does, in v, and in tensors (rows, heads,
+  // columns).
+  __device__ int64_t key(int t, int head) const {
+    return static_cast<int64_t>(t) * key_stride + head * width;
+  }
+  __device__ int64_t value(int t, int head) const {
+    return static_cast<int64_t>(t) * value_stride + head * value_width;
+  }
   __device__ int64_t row(int t, int head, int columns) const {
     return (static_cast<int64_t>(t) * heads + head) * columns;
   }
@@ -77,6 +87,13 @@ struct Directions {
   const T *q, *k, *v, *bias, *gate, *switches;
 };
 
+// An array of (rows, columns) of which the kernels write the rows of sequences alone.
+template <class T>
+struct RowsToFill {
+  T* to;
+  int64_t columns;
+};
+
 template <class T>
 struct GradientArgs {
   using A = Sums<T>;
@@ -85,7 +102,24 @@ struct GradientArgs {
   A *delta, *mean, *delta_change;  // (rows, heads): G.o, sum_l p z', G.o'
   T *grad_q, *grad_k, *grad_v, *grad_bias;
   T* grad_grad_out;
-  A* parts;  // of the gradients of gate and switch: (2 heads, rows, gates + 1)
+  A* parts;              // of the gradients of gate and switch: (2 heads, rows, gates + 1)
+  RowsToFill<T> around;  // the rows that those of grad_q, grad_k and grad_v are pieces of, if they are
+};
+
+// With a block for each tile of a sequence's keys, sums over keys of what belongs to queries: those of the
+// first tile are in the results, of each other one here, as far apart. Null where a block has all keys.
+template <class T>
+struct TileSums {
+  T* rows;           // as the results' rows
+  Sums<T>* numbers;  // as the mean, or a head's part of the gradients of gate and switch
+  int64_t rows_apart, numbers_apart;
+
+  // Of tile 1, 2, ... of a sequence.
+  __device__ T* rows_of(int tile) const { return rows + (tile - 1) * rows_apart; }
+  __device__ Sums<T>* numbers_of(int tile) const { return numbers + (tile - 1) * numbers_apart; }
+  __device__ int count(int length) const {
+    return rows ? (length + static_cast<int>(kPlanTile) - 1) / static_cast<int>(kPlanTile) : 1;
+  }
 };
 
 constexpr int kPrepareBlocks = 64, kPrepareThreads = 256;
@@ -152,13 +186,6 @@ __global__ void __launch_bounds__(kPrepareThreads)
   wrong = __syncthreads_or(wrong);
   if (threadIdx.x == 0) bad[blockIdx.x] = wrong;
 }
-
-// An array of (rows, columns) of which the kernels write the rows of sequences alone.
-template <class T>
-struct RowsToFill {
-  T* to;
-  int64_t columns;
-};
 
 // After the other kernels, or before them: zeros in rows of no sequence; NaN everywhere if arguments are
 // wrong.

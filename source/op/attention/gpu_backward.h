@@ -344,15 +344,14 @@ __device__ __forceinline__ void delta_of_rows(const TensorArgs<T>& p, const Grad
   __syncthreads();
 }
 
-// Sums of a warp's 16 rows from `first` on, times a factor, to a tensor of (rows, heads, width).
+// Sums of a warp's 16 rows from `first` on, times a factor, to a sequence's rows of a gradient.
 template <class T, int Units>
-__device__ __forceinline__ void put_rows(const TensorArgs<T>& p, const TileBlock& b, T* to, int width,
-                                         bool wide, int first, const float (&sums)[Units][4], float factor) {
+__device__ __forceinline__ void put_rows(const TileBlock& b, T* to, int stride, int width, bool wide,
+                                         int first, const float (&sums)[Units][4], float factor) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int l = first + lane_index() / 4 + 8 * h;
-    if (l < b.last)
-      put_row_of_units(to + p.row(b.item.begin + l, b.head, width), 0, width, wide, sums, h, factor);
+    if (l < b.last) put_row_of_units(to + static_cast<int64_t>(l) * stride, 0, width, wide, sums, h, factor);
   }
 }
 
@@ -373,12 +372,12 @@ __device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const Gradi
 // Of all tensors that a block reads.
 template <class T>
 __device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const GradientArgs<T>& g,
-                                               const TileBlock& b) {
-  ask_for_coming(p, b, p.q, p.width);
-  ask_for_coming(p, b, p.k, p.width);
-  ask_for_coming(p, b, p.v, p.value_width);
-  ask_for_coming(p, b, g.grad_out, p.value_width);
-  if (g.out) ask_for_coming(p, b, g.out, p.value_width);
+                                               const TileBlock& b, Wide wide) {
+  ask_for_coming(b, keys_of(p, b, p.q, wide));
+  ask_for_coming(b, keys_of(p, b, p.k, wide));
+  ask_for_coming(b, values_of(p, b, p.v, wide));
+  ask_for_coming(b, outs_of(p, b, g.grad_out, wide));
+  if (g.out) ask_for_coming(b, outs_of(p, b, g.out, wide));
 }
 
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
@@ -412,15 +411,13 @@ __global__ void __launch_bounds__(kBackwardWarps<N, D>* kWarp, kBackwardBlocks<N
     return same;
   };
 
-  if (g.out)
-    delta_of_rows<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, wide.values),
-                        rows_of(p, b, g.out, p.value_width, wide.values));
-  if constexpr (D > 64) ask_for_coming(p, g, b);
+  if (g.out) delta_of_rows<T, D>(p, g, b, outs_of(p, b, g.grad_out, wide), outs_of(p, b, g.out, wide));
+  if constexpr (D > 64) ask_for_coming(p, g, b, wide);
   // Queries and gradients from `query` on, and what belongs to their rows.
   const auto bring_queries = [&](int query, int stage) {
     const TileBlock at_rows = here();
-    const auto of_q = rows_of(p, at_rows, p.q, p.width, wide.keys);
-    const auto of_grad = rows_of(p, at_rows, g.grad_out, p.value_width, wide.values);
+    const auto of_q = keys_of(p, at_rows, p.q, wide);
+    const auto of_grad = outs_of(p, at_rows, g.grad_out, wide);
     const int groups = min(layout.queries, round_up(length - query, kStep)) / kGroup;
     for (int task = warp; task < 2 * groups; task += warps) {
       const int group = task / 2, is_grad = task % 2, first = query + group * kGroup;
@@ -453,8 +450,7 @@ __global__ void __launch_bounds__(kBackwardWarps<N, D>* kWarp, kBackwardBlocks<N
     for (int task = warp; task < 2 * groups; task += warps) {
       const int group = task / 2, is_value = task % 2;
       bring_group<T, N, D>(memory + is_value * layout.values() + group * kGroup * 2 * D, apart,
-                           rows_of(p, at_tile, p.k, p.width, wide.keys)
-                               .or_else(is_value, rows_of(p, at_tile, p.v, p.value_width, wide.values)),
+                           keys_of(p, at_tile, p.k, wide).or_else(is_value, values_of(p, at_tile, p.v, wide)),
                            tile + group * kGroup, count - group * kGroup,
                            scales + is_value * kMostWarps + group);
     }
@@ -548,7 +544,7 @@ __global__ void __launch_bounds__(kBackwardWarps<N, D>* kWarp, kBackwardBlocks<N
           for (int h = 0; h < 2; ++h) {
             const int j = query + row + lane / 4 + 8 * h;
             if (j >= length) continue;
-            const int64_t at = p.row(opaque(b.item.begin) + j, b.head, p.width);
+            const int64_t at = p.key(opaque(b.item.begin) + j, b.head);
             float* const kept =
                 std::is_same_v<T, float> ? reinterpret_cast<float*>(g.grad_q) + at : sums + at;
             if (!first_tile) add_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h);
@@ -584,8 +580,10 @@ __global__ void __launch_bounds__(kBackwardWarps<N, D>* kWarp, kBackwardBlocks<N
     }
 
     if (active) {
-      put_rows(p, b, g.grad_v, p.value_width, wide.values, tile + row, value_sums, 1.0f);
-      put_rows(p, b, g.grad_k, p.width, wide.keys, tile + row, key_grads, p.scale);
+      put_rows(b, g.grad_v + p.value(b.item.begin, b.head), p.value_stride, p.value_width, wide.values,
+               tile + row, value_sums, 1.0f);
+      put_rows(b, g.grad_k + p.key(b.item.begin, b.head), p.key_stride, p.width, wide.keys, tile + row,
+               key_grads, p.scale);
     }
     if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, key_sums);
   }

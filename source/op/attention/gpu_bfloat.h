@@ -258,8 +258,8 @@ template <class T, int D>
 __global__ void __launch_bounds__(BfloatMemory<D>::kThreads)
     bfloat_delta_kernel(TensorArgs<T> p, GradientArgs<T> g) {
   const TileBlock b = tile_block(p, {}, nullptr);
-  delta_of_rows<T, D>(p, g, b, rows_of(p, b, g.grad_out, p.value_width, true),
-                      rows_of(p, b, g.out, p.value_width, true));
+  constexpr Wide all{true, true};
+  delta_of_rows<T, D>(p, g, b, outs_of(p, b, g.grad_out, all), outs_of(p, b, g.out, all));
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

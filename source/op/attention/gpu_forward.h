@@ -72,28 +72,39 @@ __device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, Blocks b
   return b;
 }
 
-template <class T>
-__device__ __forceinline__ RowsOf<T> rows_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
-                                             int width, bool wide) {
-  return {tensor + p.row(b.item.begin, b.head, width), static_cast<int64_t>(p.heads) * width, width, wide};
-}
-
-// Asks for a tensor's rows of the sequence to come, while this one's are multiplied.
-template <class T>
-__device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
-                                               int width) {
-  const int lines = (width * static_cast<int>(sizeof(T)) + 127) / 128;
-  const T* const first = tensor + p.row(b.coming, b.head, width);
-  for (int k = threadIdx.x; k < b.coming_rows * lines; k += blockDim.x)
-    prefetch_line(first + static_cast<int64_t>(k / lines) * p.heads * width +
-                  k % lines * (128 / static_cast<int>(sizeof(T))));
-}
-
 // Which tensors may be read and written 16 bytes at once: those of the queries' and keys' width, of the
 // values'.
 struct Wide {
   bool keys, values;
 };
+
+// A sequence's rows of q, k, or what lies as they do; of v; of o.
+template <class T>
+__device__ __forceinline__ RowsOf<T> keys_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
+                                             Wide wide) {
+  return {tensor + p.key(b.item.begin, b.head), p.key_stride, p.width, wide.keys};
+}
+template <class T>
+__device__ __forceinline__ RowsOf<T> values_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
+                                               Wide wide) {
+  return {tensor + p.value(b.item.begin, b.head), p.value_stride, p.value_width, wide.values};
+}
+template <class T>
+__device__ __forceinline__ RowsOf<T> outs_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
+                                             Wide wide) {
+  return {tensor + p.row(b.item.begin, b.head, p.value_width), p.heads * p.value_width, p.value_width,
+          wide.values};
+}
+
+// Asks for a tensor's rows of the sequence to come, while this one's are multiplied.
+template <class T>
+__device__ __forceinline__ void ask_for_coming(const TileBlock& b, const RowsOf<T>& own) {
+  const int lines = (own.width * static_cast<int>(sizeof(T)) + 127) / 128;
+  const T* const first = own.first + static_cast<int64_t>(b.coming - b.item.begin) * own.stride;
+  for (int k = threadIdx.x; k < b.coming_rows * lines; k += blockDim.x)
+    prefetch_line(first + static_cast<int64_t>(k / lines) * own.stride +
+                  k % lines * (128 / static_cast<int>(sizeof(T))));
+}
 
 // What keys count besides their products: switch and gate, for 0 <= l < rows.
 template <class T>
@@ -170,8 +181,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
   const int gates = Have::gates(p);
   const bool has_factors = switched || gated;
   const float lowest = __int_as_float(0xff800000);
-  const auto queries = rows_of(p, b, p.q, p.width, wide.keys), of_k = rows_of(p, b, p.k, p.width, wide.keys);
-  const auto of_v = rows_of(p, b, p.v, p.value_width, wide.values);
+  const auto queries = keys_of(p, b, p.q, wide), of_k = keys_of(p, b, p.k, wide);
+  const auto of_v = values_of(p, b, p.v, wide);
 
   for (int strip0 = b.first; strip0 < b.last; strip0 += kGroup * warps) {
     const int strip = strip0 + kGroup * warp;
@@ -252,9 +263,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         if constexpr (Groups) fence_shared();
         __syncthreads();
         if (strip0 == b.first && chunk == 0) {
-          ask_for_coming(p, b, p.q, p.width);
-          ask_for_coming(p, b, p.k, p.width);
-          ask_for_coming(p, b, p.v, p.value_width);
+          ask_for_coming(b, queries);
+          ask_for_coming(b, of_k);
+          ask_for_coming(b, of_v);
         }
       }
       if (!active) continue;

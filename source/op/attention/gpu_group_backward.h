@@ -170,12 +170,11 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
   float *const query_factors = floats(layout.query_factors()), *const query_sums =
                                                                    floats(layout.query_sums());
   const bool switched = Have::switches(p), has_factors = switched || Have::gates(p) > 0;
-  const auto of_q = [&] { return rows_of(p, b, p.q, p.width, wide.keys); };
-  const auto of_grad = [&] { return rows_of(p, b, g.grad_out, p.value_width, wide.values); };
+  const auto of_q = [&] { return keys_of(p, b, p.q, wide); };
+  const auto of_grad = [&] { return outs_of(p, b, g.grad_out, wide); };
 
-  if (g.out)
-    delta_of_rows<float, kTileWidth>(p, g, b, of_grad(), rows_of(p, b, g.out, p.value_width, wide.values));
-  ask_for_coming(p, g, b);
+  if (g.out) delta_of_rows<float, kTileWidth>(p, g, b, of_grad(), outs_of(p, b, g.out, wide));
+  ask_for_coming(p, g, b, wide);
 
   for (int tile = 0; tile < length; tile += kKeys) {
     const int count = min(kKeys, length - tile);  // of its keys
@@ -196,9 +195,8 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
       const int group = task % kMostWarps, is_value = task / kMostWarps;
       if (is_value && group >= groups) break;
       GroupLoad<float, kTileWidth> load;
-      load.load(rows_of(p, b, p.k, p.width, wide.keys)
-                    .or_else(is_value, rows_of(p, b, p.v, p.value_width, wide.values)),
-                tile + group * kGroup, count - group * kGroup);
+      load.load(keys_of(p, b, p.k, wide).or_else(is_value, values_of(p, b, p.v, wide)), tile + group * kGroup,
+                count - group * kGroup);
       char* const to = memory + is_value * M::kValues;
       const float inverse = load.template store_at<N>(M::kKeyPart, [&](int r, int piece) {
         return to + place_in_blocks(M::kKeyBlock, group * kGroup + r, piece);
@@ -337,9 +335,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
         const float by = slope_inverse * most_inverse * (last_tile ? p.scale : 1.0f),
                     earlier = last_tile ? p.scale : 1.0f;
         const int column = kBlockColumns * half + warp % 4 * kGroup + lane / 4;
-        const int64_t stride = static_cast<int64_t>(p.heads) * p.width;
-        float* const first =
-            g.grad_q + p.row(b.item.begin + query + 2 * (lane % 4), b.head, p.width) + column;
+        float* const first = g.grad_q + p.key(b.item.begin + query + 2 * (lane % 4), b.head) + column;
         const int rows_left = length - query - 2 * (lane % 4);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -349,7 +345,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
 #pragma unroll
             for (int k = 0; k < 2; ++k) {
               if (8 * n + k >= rows_left) continue;
-              float* const to = first + (8 * n + k) * stride + 8 * h;
+              float* const to = first + static_cast<int64_t>(8 * n + k) * p.key_stride + 8 * h;
               float sum = by * of_queries[n][2 * h + k];
               if (!first_tile) sum += earlier * *to;
               *to = sum;
@@ -397,8 +393,10 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
     }
 
     if (active) {
-      put_rows(p, b, g.grad_v, p.value_width, wide.values, tile + row, value_sums, 1.0f);
-      put_rows(p, b, g.grad_k, p.width, wide.keys, tile + row, key_grads, p.scale);
+      put_rows(b, g.grad_v + p.value(b.item.begin, b.head), p.value_stride, p.value_width, wide.values,
+               tile + row, value_sums, 1.0f);
+      put_rows(b, g.grad_k + p.key(b.item.begin, b.head), p.key_stride, p.width, wide.keys, tile + row,
+               key_grads, p.scale);
     }
     if (has_factors) put_key_sums(p, g, b, tile, count, kKeys, key_sums);
   }

@@ -56,25 +56,28 @@ struct TileRows {
   int first, count;
 };
 
-// The products of a pair over a width: x_j.y_l, and if there are directions how it changes; one of them may
-// be null, as if it were zero.
+// The products of a pair, q_j.k_l or G_j.v_l, and if there are directions how it changes; one of them may be
+// null, as if it were zero.
 template <bool Second, class T, class A>
-__device__ __forceinline__ void products(const TensorArgs<T>& p, const PlainBlock& b, int width, const T* x,
-                                         const T* y, const T* x1, const T* y1, TileRows queries,
+__device__ __forceinline__ void products(const TensorArgs<T>& p, const PlainBlock& b, bool of_values,
+                                         const T* x, const T* y, const T* x1, const T* y1, TileRows queries,
                                          TileRows keys, int j, int l, PlainMemory<A>& memory, A* product,
                                          A* change) {
-  const int64_t stride = static_cast<int64_t>(p.heads) * width;
-  const int64_t query = p.row(b.item.begin + queries.first, b.head, width);
-  const int64_t key = p.row(b.item.begin + keys.first, b.head, width);
+  const int first = b.item.begin + queries.first, first_key = b.item.begin + keys.first;
+  const int width = of_values ? p.value_width : p.width;
+  const int64_t query = of_values ? p.row(first, b.head, width) : p.key(first, b.head);
+  const int64_t key = of_values ? p.value(first_key, b.head) : p.key(first_key, b.head);
+  const int stride = of_values ? p.heads * width : p.key_stride,
+            key_stride = of_values ? p.value_stride : p.key_stride;
   A sum = 0, sum1 = 0;
   for (int d0 = 0; d0 < width; d0 += kChunk) {
     const int columns = min(kChunk, width - d0);
     __syncthreads();
     load_chunk(memory.tile[0], x + query + d0, stride, queries.count, columns);
-    load_chunk(memory.tile[1], y + key + d0, stride, keys.count, columns);
+    load_chunk(memory.tile[1], y + key + d0, key_stride, keys.count, columns);
     if constexpr (Second) {
       if (x1) load_chunk(memory.tile[2], x1 + query + d0, stride, queries.count, columns);
-      if (y1) load_chunk(memory.tile[3], y1 + key + d0, stride, keys.count, columns);
+      if (y1) load_chunk(memory.tile[3], y1 + key + d0, key_stride, keys.count, columns);
     }
     __syncthreads();
     for (int d = 0; d < columns; ++d) sum += memory.tile[0][j][d] * memory.tile[1][l][d];
@@ -170,7 +173,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   for (int other = 0; other < b.item.length; other += kSide) {
     const TileRows keys{other, min(kSide, b.item.length - other)};
     PairInputs<A> i{};
-    products<false>(p, b, p.width, p.q, p.k, static_cast<const T*>(nullptr), static_cast<const T*>(nullptr),
+    products<false>(p, b, false, p.q, p.k, static_cast<const T*>(nullptr), static_cast<const T*>(nullptr),
                     {b.own, b.count}, keys, r, c, memory, &i.s, &i.s1);
     const bool real = r < b.count && c < keys.count;
     A z = lowest;
@@ -186,8 +189,8 @@ __global__ void __launch_bounds__(kPlainThreads)
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < kColumnsEach; ++n) sum[n] *= old;
-    add_rows(memory.coefficient[0][r], p.v + p.row(b.item.begin + other, b.head, p.value_width),
-             static_cast<int64_t>(p.heads) * p.value_width, keys.count, p.value_width, sum);
+    add_rows(memory.coefficient[0][r], p.v + p.value(b.item.begin + other, b.head), p.value_stride,
+             keys.count, p.value_width, sum);
   }
   if (r >= b.count) return;
   const int row = b.item.begin + b.own + r;
@@ -225,7 +228,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   for (int other = 0; other < b.item.length; other += kSide) {
     const TileRows keys{other, min(kSide, b.item.length - other)};
     PairInputs<A> i{};
-    products<true>(p, b, p.width, p.q, p.k, u.q, u.k, {b.own, b.count}, keys, r, c, memory, &i.s, &i.s1);
+    products<true>(p, b, false, p.q, p.k, u.q, u.k, {b.own, b.count}, keys, r, c, memory, &i.s, &i.s1);
     A of_v = 0, of_change = 0;
     if (r < b.count && c < keys.count) {
       finish_inputs<true>(p, u, b, b.own + r, other + c, &i);
@@ -234,8 +237,7 @@ __global__ void __launch_bounds__(kPlainThreads)
     }
     memory.coefficient[0][r][c] = of_v, memory.coefficient[1][r][c] = of_change;
     __syncthreads();
-    const int64_t at = p.row(b.item.begin + other, b.head, p.value_width);
-    const int64_t stride = static_cast<int64_t>(p.heads) * p.value_width;
+    const int64_t at = p.value(b.item.begin + other, b.head), stride = p.value_stride;
     add_rows(memory.coefficient[0][r], p.v + at, stride, keys.count, p.value_width, sum);
     add_rows(memory.coefficient[1][r], p.v + at, stride, keys.count, p.value_width, out);
     if (u.v) add_rows(memory.coefficient[1][r], u.v + at, stride, keys.count, p.value_width, sum);
@@ -271,7 +273,6 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (b.count == 0) return;
   const int r = threadIdx.x / kSide, c = threadIdx.x % kSide;
   const int64_t value_stride = static_cast<int64_t>(p.heads) * p.value_width;
-  const int64_t stride = static_cast<int64_t>(p.heads) * p.width;
   const bool switched = p.switches != nullptr;
   A sum[kColumnsEach] = {}, value_sum[kQueries ? 1 : kColumnsEach] = {}, part[kMostGate + 1] = {};
   for (int other = 0; other < b.item.length; other += kSide) {
@@ -279,9 +280,9 @@ __global__ void __launch_bounds__(kPlainThreads)
     const TileRows queries = kQueries ? own : others, keys = kQueries ? others : own;
     const int j = kQueries ? r : c, l = kQueries ? c : r;
     PairInputs<A> i{};
-    products<Second>(p, b, p.width, p.q, p.k, u.q, u.k, queries, keys, j, l, memory, &i.s, &i.s1);
-    products<Second>(p, b, p.value_width, g.grad_out, p.v, static_cast<const T*>(nullptr), u.v, queries, keys,
-                     j, l, memory, &i.t, &i.t1);
+    products<Second>(p, b, false, p.q, p.k, u.q, u.k, queries, keys, j, l, memory, &i.s, &i.s1);
+    products<Second>(p, b, true, g.grad_out, p.v, static_cast<const T*>(nullptr), u.v, queries, keys, j, l,
+                     memory, &i.t, &i.t1);
     PairGradients<A> pair{};
     if (r < b.count && c < others.count) {
       const int row_j = queries.first + j, row_l = keys.first + l;
@@ -314,7 +315,7 @@ __global__ void __launch_bounds__(kPlainThreads)
     if (Second) memory.coefficient[1][r][c] = pair.x;
     if (!kQueries) memory.coefficient[2][r][c] = Second ? pair.pm1 : pair.pm;
     __syncthreads();
-    const int64_t at = p.row(b.item.begin + other, b.head, p.width);
+    const int64_t at = p.key(b.item.begin + other, b.head), stride = p.key_stride;
     add_rows(memory.coefficient[0][r], (kQueries ? p.k : p.q) + at, stride, others.count, p.width, sum);
     if constexpr (Second) {
       const T* direction = kQueries ? u.k : u.q;
@@ -336,9 +337,8 @@ __global__ void __launch_bounds__(kPlainThreads)
     }
   }
   if (r >= b.count) return;
-  put_row((kQueries ? g.grad_q : g.grad_k) + p.row(row, b.head, p.width), p.width, sum, p.scale);
-  if constexpr (!kQueries)
-    put_row(g.grad_v + p.row(row, b.head, p.value_width), p.value_width, value_sum, A(1));
+  put_row((kQueries ? g.grad_q : g.grad_k) + p.key(row, b.head), p.width, sum, p.scale);
+  if constexpr (!kQueries) put_row(g.grad_v + p.value(row, b.head), p.value_width, value_sum, A(1));
 }
 
 // The gradients of gate and switch: their parts of both sides and all heads, in order.

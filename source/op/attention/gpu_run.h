@@ -16,6 +16,10 @@ constexpr bool kHasTiles = !std::is_same_v<T, double>;
 
 constexpr int kWidestTile = kTileWidth;
 
+// Of the second derivative: up to how many sequences a multiprocessor tiles of keys have blocks of their own,
+// and how many of a sequence.
+constexpr int kFewRounds = 4, kMostTiles = 8;
+
 inline bool is_aligned(const void* memory) {
   return reinterpret_cast<uintptr_t>(memory) % 16 == 0;
 }
@@ -64,13 +68,21 @@ class Attention {
       gradients<false>(g, {});
     }
     finish(g, grad_gate, grad_switch);
-    fill({g.grad_q, of_keys()}, {g.grad_k, of_keys()}, {g.grad_v, of_values()}, {}, {}, whole_bias(g));
+    if (g.around.to)
+      fill(g.around, {}, {}, {}, {});
+    else
+      fill({g.grad_q, of_keys()}, {g.grad_k, of_keys()}, {g.grad_v, of_values()}, {}, {}, whole_bias(g));
   }
 
-  void backward_backward(const GradientArgs<T>& g, const Directions<T>& u, T* grad_gate,
-                         T* grad_switch) const {
+  // Numbers of float32 that `backward_backward` needs for its sums over tiles of keys.
+  int64_t second_sums_size() const {
+    return (second_tiles() - 1) * static_cast<int64_t>(p_.rows) * p_.heads * second_columns();
+  }
+
+  void backward_backward(const GradientArgs<T>& g, const Directions<T>& u, T* grad_gate, T* grad_switch,
+                         float* sums) const {
     const bool done = std::is_same_v<T, float> && with_tiles([&]<class N, int D, bool Options>() {
-                        return second_by_tiles<Numbers<float, 2>, D>(g, u);
+                        return second_by_tiles<Numbers<float, 2>, D>(g, u, sums);
                       });
     if (!done) {
       gpu_.launch(plain_change_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, g, u);
@@ -149,7 +161,8 @@ class Attention {
     bool all = true;
     for (const void* tensor : tensors) all &= is_aligned(tensor);
     constexpr int each = 16 / sizeof(T);
-    return {all && p_.width % each == 0, all && p_.value_width % each == 0};
+    return {all && (p_.width | p_.key_stride) % each == 0,
+            all && (p_.value_width | p_.value_stride) % each == 0};
   }
 
   // Blocks of whole sequences that the chip holds at once, by their shared memory and a guess at their
@@ -290,34 +303,63 @@ class Attention {
     return with_known<N, D>(by_warps) || by_warps.template operator()<GivenFactors<Options>>();
   }
 
+  template <class N, int D>
+  SecondMemory<N, D> second_layout() const {
+    SecondMemory<N, D> layout{4 * kGroup, p_.gates};
+    while (layout.keys > kGroup && layout.size() > limits_.shared_bytes) layout.keys -= kGroup;
+    return layout;
+  }
+
+  // Tiles of keys of the longest sequence that have a block each: one of all keys where sequences are enough
+  // for the chip, which would otherwise wait for the last of them.
+  int64_t second_tiles() const {
+    int64_t tiles = 1;
+    if constexpr (std::is_same_v<T, float>)
+      with_tiles([&]<class N, int D, bool Options>() {
+        const bool few =
+            static_cast<int64_t>(p_.sequences) * p_.heads <= kFewRounds * limits_.multiprocessors;
+        if (few && second_layout<Numbers<float, 2>, D>().keys == kPlanTile)
+          tiles = std::max<int64_t>(1, blocks_for(p_.max_length, kPlanTile));
+        return true;
+      });
+    return tiles <= kMostTiles ? tiles : 1;
+  }
+  int64_t second_columns() const { return std::max(p_.width, p_.value_width) + p_.gates + 1; }
+
   // Always to the accuracy of float32's products; those of 16-bit tensors, which nothing trains with, without
   // tiles.
   template <class N, int D>
-  bool second_by_tiles(const GradientArgs<T>& g, const Directions<T>& u) const {
+  bool second_by_tiles(const GradientArgs<T>& g, const Directions<T>& u, float* sums) const {
     if constexpr (std::is_same_v<T, float>) {
-      SecondMemory<N, D> layout{4 * kGroup, p_.gates};
-      while (layout.keys > kGroup && layout.size() > limits_.shared_bytes) layout.keys -= kGroup;
+      const auto layout = second_layout<N, D>();
       if (layout.size() > limits_.shared_bytes) return false;
-      const int64_t blocks = static_cast<int64_t>(p_.sequences) * p_.heads;
+      const bool split = second_tiles() > 1;
+      const int64_t each = static_cast<int64_t>(p_.rows) * p_.heads,
+                    blocks = split ? items() : int64_t{p_.sequences} * p_.heads;
+      TileSums<T> change{}, second{};
+      if (split) {
+        float* const numbers = sums + (second_tiles() - 1) * each * std::max(p_.width, p_.value_width);
+        change = {sums, numbers, each * p_.value_width, each};
+        second = {sums, numbers, each * p_.width, each * (p_.gates + 1)};
+      }
       const int threads = layout.kTeams * (layout.keys / kGroup) * kWarp;
-      const Blocks one_each{true, limits_.multiprocessors};
+      const Blocks blocks_each{!split, limits_.multiprocessors};
       const Wide all = wide({p_.q, p_.k, p_.v, u.q, u.k, u.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v,
                              g.grad_grad_out});
       const auto passes = [&]<class Have>() {
         gpu_.launch(second_kernel<T, N, D, SecondPass::change, Have>, blocks, threads, layout.size(), p_, g,
-                    u, layout, one_each, bias_at_, all);
-        gpu_.launch(finish_change_kernel<T>,
-                    blocks_for(static_cast<int64_t>(p_.rows) * p_.heads * kWarp, kPlainThreads),
-                    kPlainThreads, 0, p_, g);
+                    u, layout, change, blocks_each, bias_at_, all);
+        gpu_.launch(finish_change_kernel<T>, kRowBlocks * items(), kPlainThreads, 0, p_, g, change);
         gpu_.launch(second_kernel<T, N, D, SecondPass::second, Have>, blocks, threads, layout.size(), p_, g,
-                    u, layout, one_each, bias_at_, all);
+                    u, layout, second, blocks_each, bias_at_, all);
+        if (split) gpu_.launch(add_tiles_kernel<T>, kRowBlocks * items(), kPlainThreads, 0, p_, g, second);
         return true;
       };
       if constexpr (D == kWidestTile)  // that of DPA-1's trainings
         if (with_known<N, D, kWidestTile>(passes)) return true;
       return passes.template operator()<GivenFactors<true>>();
     } else {
-      return static_cast<void>(g), static_cast<void>(u), false;
+      return static_cast<void>(g), static_cast<void>(u), static_cast<void>(sums), false;
     }
   }
 

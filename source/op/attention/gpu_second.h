@@ -1,9 +1,10 @@
 // The second derivative by tensor cores, for heads up to 128 wide, in float32.
 //
 // The two passes are the first derivative's (gpu_backward.h) with directions beside the tensors: a block has
-// one head of one sequence, and two teams of warps, each warp 16 keys. Queries come 16 for each team at a
-// time; what belongs to queries, and the sums over them, each team has for itself. At the end of a tile of
-// keys the first team adds the second one's sums to its own.
+// one head of one sequence, or of a tile of its keys where sequences are few, and two teams of warps, each
+// warp 16 keys. Queries come 16 for each team at a time; what belongs to queries, and the sums over them,
+// each team has for itself. At the end of a tile of keys the first team adds the second one's sums to its
+// own.
 //
 //   K, V and their directions    (keys, D) parts       Q, its direction, G    (16, D) parts, twice
 //
@@ -70,14 +71,14 @@ __device__ __forceinline__ void add_second_team(float (&sum)[Units][4], float* m
 template <class T, class N, int D, SecondPass Pass, class Have>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     second_kernel(TensorArgs<T> p, GradientArgs<T> g, Directions<T> u, SecondMemory<N, D> layout,
-                  Blocks blocks, const int64_t* bias_at, Wide wide) {
+                  TileSums<T> sums_of_tiles, Blocks blocks, const int64_t* bias_at, Wide wide) {
   using Layout = SecondMemory<N, D>;
   static_assert(std::is_same_v<T, float>, "sums over tiles of keys are kept in the results");
   constexpr bool kSecond = Pass == SecondPass::second;
   constexpr int kStep = Layout::kStep, kQueryApart = Layout::kQueryApart, kTeams = Layout::kTeams;
   char* const memory = block_memory();
   const TileBlock b = tile_block(p, blocks, bias_at);
-  const int length = b.last, lane = lane_index();
+  const int length = b.item.length, lane = lane_index();
   // Of the team: its warps, and this one; its threads.
   const int warps = blockDim.x / kWarp / kTeams, team = threadIdx.x / kWarp / warps,
             warp = threadIdx.x / kWarp % warps, threads = warps * kWarp, thread = threadIdx.x % threads;
@@ -103,12 +104,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   float* const key_sums = all_key_sums + team * columns * layout.keys;
   float* const query_sums = reinterpret_cast<float*>(memory + layout.query_sums()) +
                             team * columns * kStep * (layout.keys / kGroup);
-  const RowsOf<T> of_keys[] = {rows_of(p, b, p.k, p.width, wide.keys), rows_of(p, b, u.k, p.width, wide.keys),
-                               rows_of(p, b, p.v, p.value_width, wide.values),
-                               rows_of(p, b, u.v, p.value_width, wide.values)};
-  const RowsOf<T> of_queries[] = {rows_of(p, b, p.q, p.width, wide.keys),
-                                  rows_of(p, b, u.q, p.width, wide.keys),
-                                  rows_of(p, b, g.grad_out, p.value_width, wide.values)};
+  const RowsOf<T> of_keys[] = {keys_of(p, b, p.k, wide), keys_of(p, b, u.k, wide), values_of(p, b, p.v, wide),
+                               values_of(p, b, u.v, wide)};
+  const RowsOf<T> of_queries[] = {keys_of(p, b, p.q, wide), keys_of(p, b, u.q, wide),
+                                  outs_of(p, b, g.grad_out, wide)};
   // Factors and, `columns` further on, their directions, where there are any.
   const auto load_all_factors = [&](int first, int rows, int room, float* to) {
     load_factors(p, first, rows, room, to + gates * room, to);
@@ -121,9 +120,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     load_factors(directions, first, rows, room, changes + gates * room, changes);
   };
 
-  for (int tile = 0; tile < length; tile += layout.keys) {
-    const int count = min(layout.keys, length - tile), groups = (count + kGroup - 1) / kGroup;
-    const bool first_tile = tile == 0, last_tile = tile + layout.keys >= length, active = warp < groups;
+  // Where sums over this block's keys go.
+  const int part = b.first / static_cast<int>(kPlanTile);
+  T* const of_rows = part ? sums_of_tiles.rows_of(part) : kSecond ? g.grad_q : g.grad_grad_out;
+  float* const numbers = part ? sums_of_tiles.numbers_of(part) : kSecond ? g.parts : g.mean;
+
+  for (int tile = b.first; tile < b.last; tile += layout.keys) {
+    const int count = min(layout.keys, b.last - tile), groups = (count + kGroup - 1) / kGroup;
+    const bool first_tile = tile == b.first, last_tile = tile + layout.keys >= b.last, active = warp < groups;
     __syncthreads();
     for (int task = threadIdx.x / kWarp; task < 4 * groups; task += kTeams * warps) {
       const int group = task / 4, which = task % 4;
@@ -303,7 +307,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 
       // Sums over the keys: of o' or of the gradient of q.
       const int width = kSecond ? p.width : p.value_width;
-      T* const to = kSecond ? g.grad_q : g.grad_grad_out;
       const float factor = kSecond && last_tile ? p.scale : 1.0f;
       for (int pair = warp; pair < D / 16 && query < length; pair += warps) {
         float sum[1][2][4], more[1][2][4];
@@ -321,7 +324,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         for (int h = 0; h < 2; ++h) {
           const int j = query + lane / 4 + 8 * h;
           if (j >= length) continue;
-          T* const row = to + p.row(b.item.begin + j, b.head, width);
+          T* const row =
+              of_rows + (kSecond ? p.key(b.item.begin + j, b.head) : p.row(b.item.begin + j, b.head, width));
           const bool at_once = kSecond ? wide.keys : wide.values;
           if (!first_tile) add_row_of_units(row, 16 * pair, width, at_once, sum[0], h);
           put_row_of_units(row, 16 * pair, width, at_once, sum[0], h, factor);
@@ -332,8 +336,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         const int column = k / kStep, j = query + k % kStep;
         if (j >= length || (kSecond && column == gates && !switched)) continue;
         const int64_t row = b.item.begin + j;
-        float* const at = kSecond ? g.parts + (static_cast<int64_t>(b.head) * p.rows + row) * columns + column
-                                  : g.mean + row * p.heads + b.head;
+        float* const at =
+            numbers + (kSecond ? (static_cast<int64_t>(b.head) * p.rows + row) * columns + column
+                               : row * p.heads + b.head);
         float sum = first_tile ? 0.0f : *at;
         for (int w = 0; w < groups; ++w) sum += query_sums[(w * sums + column) * kStep + j - query];
         *at = sum;
@@ -348,37 +353,99 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         all_key_sums[k] += all_key_sums[columns * layout.keys + k];
       __syncthreads();
       if (active && team == 0) {
-        put_rows(p, b, g.grad_k, p.width, wide.keys, tile + kGroup * warp, dk, p.scale);
-        put_rows(p, b, g.grad_v, p.value_width, wide.values, tile + kGroup * warp, dv, 1.0f);
+        put_rows(b, g.grad_k + p.key(b.item.begin, b.head), p.key_stride, p.width, wide.keys,
+                 tile + kGroup * warp, dk, p.scale);
+        put_rows(b, g.grad_v + p.value(b.item.begin, b.head), p.value_stride, p.value_width, wide.values,
+                 tile + kGroup * warp, dv, 1.0f);
       }
       if (has_factors) put_key_sums(p, g, b, tile, count, layout.keys, all_key_sums);
     }
   }
 }
 
-// o' from its sums, which stand in its place: less the mean of z' times o. And G.o, G.o'. A warp a row and
-// head.
+// A warp for each row of a tile: kRowBlocks blocks. `own` is this warp's.
+constexpr int kRowBlocks = kPlanTile / (kPlainThreads / kWarp);
+
 template <class T>
-__global__ void __launch_bounds__(kPlainThreads) finish_change_kernel(TensorArgs<T> p, GradientArgs<T> g) {
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kPlainThreads + threadIdx.x) / kWarp;
-  if (is_bad(p.bad) || row >= static_cast<int64_t>(p.rows) * p.heads) return;
-  const int t = static_cast<int>(row / p.heads);
-  if (p.sequences == 0 || t < p.offsets[0] || t >= p.offsets[p.sequences]) return;
-  const float mean = g.mean[row];
-  float delta = 0, change = 0;
-  for (int e = lane_index(); e < p.value_width; e += kWarp) {
-    const int64_t at = row * p.value_width + e;
-    const float out = number(g.out[at]), grad = number(g.grad_out[at]),
-                x = number(g.grad_grad_out[at]) - mean * out;
-    put(g.grad_grad_out + at, x);
-    delta += grad * out, change += grad * x;
+__device__ __forceinline__ TileBlock row_block(const TensorArgs<T>& p, int* own) {
+  const TileBlock b = tile_block(p, {}, nullptr, blockIdx.x / kRowBlocks);
+  *own = b.first + blockIdx.x % kRowBlocks * (kPlainThreads / kWarp) + threadIdx.x / kWarp;
+  return b;
+}
+
+// What a lane has of a row up to 128 wide: each 32nd number. All are asked for before one is waited for.
+struct LaneNumbers {
+  static constexpr int kEach = kTileWidth / kWarp;
+  float x[kEach];
+
+  __device__ __forceinline__ LaneNumbers(const float* row, int width) {
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      const int e = lane_index() + k * kWarp;
+      x[k] = e < width ? row[e] : 0.0f;
+    }
   }
+  __device__ __forceinline__ void put(float* row, int width) const {
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      const int e = lane_index() + k * kWarp;
+      if (e < width) row[e] = x[k];
+    }
+  }
+  // And those of a sequence's other tiles, from the same place on.
+  __device__ __forceinline__ void add_tiles(const TileSums<float>& sums, int tiles, int64_t at, int width) {
+    for (int tile = 1; tile < tiles; ++tile) {
+      const LaneNumbers more(sums.rows_of(tile) + at, width);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) x[k] += more.x[k];
+    }
+  }
+};
+
+// o' from its sums, which stand in its place: less the mean of z' times o. And G.o, G.o'.
+template <class T>
+__global__ void __launch_bounds__(kPlainThreads)
+    finish_change_kernel(TensorArgs<T> p, GradientArgs<T> g, TileSums<T> sums) {
+  int j;
+  const TileBlock b = row_block(p, &j);
+  if (j >= b.last) return;
+  const int tiles = sums.count(b.item.length), width = p.value_width;
+  const int64_t row = p.row(b.item.begin + j, b.head, 1), at = row * width;
+  const LaneNumbers out(g.out + at, width), grad(g.grad_out + at, width);
+  LaneNumbers x(g.grad_grad_out + at, width);
+  float mean = g.mean[row], delta = 0, change = 0;
+  for (int tile = 1; tile < tiles; ++tile) mean += sums.numbers_of(tile)[row];
+  x.add_tiles(sums, tiles, at, width);
+#pragma unroll
+  for (int k = 0; k < LaneNumbers::kEach; ++k) {
+    x.x[k] -= mean * out.x[k];
+    delta += grad.x[k] * out.x[k], change += grad.x[k] * x.x[k];
+  }
+  x.put(g.grad_grad_out + at, width);
 #pragma unroll
   for (int k = kWarp / 2; k > 0; k /= 2) {
     delta += __shfl_xor_sync(kAllLanes, delta, k);
     change += __shfl_xor_sync(kAllLanes, change, k);
   }
-  if (lane_index() == 0) g.delta[row] = delta, g.delta_change[row] = change;
+  if (lane_index() == 0) g.mean[row] = mean, g.delta[row] = delta, g.delta_change[row] = change;
+}
+
+// The sums of tiles added to the gradient of q and the queries' part of those of gate and switch.
+template <class T>
+__global__ void __launch_bounds__(kPlainThreads)
+    add_tiles_kernel(TensorArgs<T> p, GradientArgs<T> g, TileSums<T> sums) {
+  int j;
+  const TileBlock b = row_block(p, &j);
+  const int tiles = sums.count(b.item.length);
+  if (tiles == 1 || j >= b.last) return;
+  const int64_t row = p.key(b.item.begin + j, b.head);
+  LaneNumbers x(g.grad_q + row, p.width);
+  x.add_tiles(sums, tiles, row, p.width);
+  x.put(g.grad_q + row, p.width);
+  const int column = lane_index();
+  if (!g.parts || column > p.gates || (column == p.gates && !p.switches)) return;
+  const int64_t at = (static_cast<int64_t>(b.head) * p.rows + b.item.begin + j) * (p.gates + 1) + column;
+  for (int tile = 1; tile < tiles; ++tile) g.parts[at] += sums.numbers_of(tile)[at];
 }
 
 }  // namespace gpu_attention

@@ -16,7 +16,7 @@
 // `factors`, the cosines of the angles between the bases of q and of k. In the first layer the coordinates
 // are functions of the distance, as g is: without W they are the last 3 A columns of rows that begin with g,
 // and so are the gradients by them. What columns are between, for rows to begin where memory likes it, does
-// not matter.
+// not matter. If they have their lengths and factors, too, they are taken as they stand there, and not kept.
 //
 // On the CPU the atom's rows and scores stay in cache from the first product to the last. On a GPU the
 // products with the weights are kernels on rows (gpu_rows.h), between which attention's own run.
@@ -31,12 +31,16 @@ namespace mdops {
 
 constexpr int64_t kLayerLanes = 16;  // numbers of a row in `saved` are padded to whole vectors of any set
 
-// Numbers a row that the forward pass keeps: q, k, v, with factors q once more, and h padded, three lengths,
-// the norm's deviation, logsumexp, and on a GPU the norm's mean.
-MDOPS_HD int64_t attention_layer_saved(int64_t features, int64_t width, bool factors) {
-  const int64_t vectors =
-      (3 + factors) * ((width + kLayerLanes - 1) / kLayerLanes) + (features + kLayerLanes - 1) / kLayerLanes;
-  return vectors * kLayerLanes + 6;
+// How many of q, k and v, and with factors q once more, are kept: none that attention takes where they stand.
+MDOPS_HD int attention_layer_parts(bool projects, bool factors, bool normalize) {
+  return projects || factors || normalize ? 3 + factors : 0;
+}
+
+// Numbers a row that the forward pass keeps: those parts and h, padded, three lengths if there are parts, the
+// norm's deviation, logsumexp, and on a GPU the norm's mean.
+MDOPS_HD int64_t attention_layer_saved(int64_t features, int64_t width, int parts) {
+  const auto lanes = [](int64_t count) { return (count + kLayerLanes - 1) / kLayerLanes * kLayerLanes; };
+  return parts * lanes(width) + lanes(features) + (parts ? 6 : 3);
 }
 
 template <class T>
@@ -55,7 +59,9 @@ struct AttentionLayerArgs {
 
   // Where q begins in a row of g, without W.
   MDOPS_HD int64_t parts_begin() const { return columns - 3 * attention.width; }
-  MDOPS_HD int64_t kept() const { return attention_layer_saved(features, attention.width, factors); }
+  MDOPS_HD int kept_parts() const { return attention_layer_parts(project, factors, normalize); }
+  MDOPS_HD bool in_place() const { return kept_parts() == 0; }
+  MDOPS_HD int64_t kept() const { return attention_layer_saved(features, attention.width, kept_parts()); }
 };
 
 // Of the backward pass: by g (E, columns), gate (E, C) and switch (E,).

@@ -51,7 +51,8 @@ std::tuple<Tensor, Tensor> attention_layer(
   const Op op("attention_layer");
   const LayerInputs in(op, g, offsets, project_weight, project_bias, out_weight, out_bias, norm_weight,
                        norm_bias, factors, gate, switches, absent, plan, max_length);
-  Tensor result = empty({in.rows, in.features}, in.dtype), saved = empty(in.saved_shape(), in.dtype);
+  Tensor result = empty({in.rows, in.features}, in.dtype);
+  Tensor saved = empty({in.rows, in.kept(normalize)}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     AttentionLayerArgs<T> args = in.args<T>(scale, shift, eps, normalize);
@@ -74,7 +75,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_layer_backward(
   const LayerInputs in(op, g, offsets, project_weight, project_bias, out_weight, out_bias, norm_weight,
                        norm_bias, factors, gate, switches, absent, plan, max_length);
   const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.features});
-  const Tensor kept = input(op, "saved", saved, in.dtype, {in.saved_shape()[0], in.saved_shape()[1]});
+  const Tensor kept = input(op, "saved", saved, in.dtype, {in.rows, in.kept(normalize)});
   Tensor grad_g = empty({in.rows, in.columns}, in.dtype);
   Tensor grad_gate = in.gate ? empty({in.rows, 3}, in.dtype) : empty({0}, in.dtype);
   Tensor grad_switch = in.switches ? empty({in.rows}, in.dtype) : empty({0}, in.dtype);

@@ -54,7 +54,7 @@ void pack(const AttentionLayerArgs<T>& args, bool backward, T* base) {
 // What an atom keeps from the forward pass to the backward pass.
 template <class T>
 struct LayerSaved {
-  Panels<T> part[3], h;      // q, k, v, and the normalised h
+  Panels<T> part[3], h;      // q, k, v, if they are kept, and the normalised h
   T *shrink[3], *deviation;  // 1 / |x| of q, k and v; 1 / sqrt(var + eps)
   T *logsumexp, *rest;
 
@@ -66,9 +66,9 @@ struct LayerSaved {
       if (at) at += count;
       return piece;
     };
-    for (int k = 0; k < 3; ++k) part[k] = {take(n * width), n, width};
+    for (int k = 0; k < 3 && !args.in_place(); ++k) part[k] = {take(n * width), n, width};
     h = {take(n * features), n, features};
-    for (int k = 0; k < 3; ++k) shrink[k] = take(n);
+    for (int k = 0; k < 3 && !args.in_place(); ++k) shrink[k] = take(n);
     deviation = take(n), logsumexp = take(n);
     rest = at;
   }
@@ -85,7 +85,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
 
   const AttentionLayerArgs<T>& layer;
   const int64_t width, features, columns, wide, wide_features;
-  const LayerSaved<T> saved;
+  LayerSaved<T> saved;
 
   LayerPasses(const AttentionLayerArgs<T>& layer_, int64_t neighbors, int64_t atom, void* scratch)
       : Base(layer_.attention, neighbors, atom, 0, scratch),
@@ -95,7 +95,10 @@ struct LayerPasses : AttentionPasses<T, kGates> {
         columns(layer.columns),
         wide(padded<T>(width)),
         wide_features(padded<T>(features)),
-        saved(layer, this->begin, n) {}
+        saved(layer, this->begin, n) {
+    for (int k = 0; k < 3 && layer.in_place(); ++k)
+      saved.part[k] = take_panels<T>(arena, n, wide), saved.shrink[k] = this->numbers(n);
+  }
 
   // `count` numbers, and zeros up to whole vectors.
   T* padded_copy(const T* from, int64_t count) {
@@ -310,6 +313,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
       for (int64_t c = 0; c < features; ++c) row[c] = grad[c];
       norm_gradient(dh, j, row, norm, inside);
     }
+    for (int k = 0; k < 3 && layer.in_place(); ++k) take_part(k, saved.part[k], saved.shrink[k]);
     gemm(n, features, InLanes<T>{dh}, weights.out, d_o, false);
     turn_keys(room, kt), turn(saved.part[2], room, vt);
     this->clear(d[1]), this->clear(d[2]);

@@ -41,7 +41,8 @@ std::tuple<Tensor, Tensor> attention_layer(
   const LayerInputs in(op, g, offsets, project_weight, project_bias, out_weight, out_bias, norm_weight,
                        norm_bias, factors, gate, switches, absent, plan, max_length);
   check(op, in);
-  Tensor result = empty(op, {in.rows, in.features}, in.dtype), saved = empty(op, in.saved_shape(), in.dtype);
+  Tensor result = empty(op, {in.rows, in.features}, in.dtype);
+  Tensor saved = empty(op, {in.rows, in.kept(normalize)}, in.dtype);
   AttentionLayerArgs<float> args = in.args<float>(scale, shift, eps, normalize);
   args.saved = numbers(saved);
   const Tensor items = aligned(*in.plan);
@@ -61,7 +62,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_layer_backward(
                        norm_bias, factors, gate, switches, absent, plan, max_length);
   check(op, in);
   const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.features});
-  const Tensor kept = input(op, "saved", saved, in.dtype, {in.saved_shape()[0], in.saved_shape()[1]});
+  const Tensor kept = input(op, "saved", saved, in.dtype, {in.rows, in.kept(normalize)});
   Tensor grad_g = empty(op, {in.rows, in.columns}, in.dtype);
   Tensor grad_gate = in.gate ? empty(op, {in.rows, 3}, in.dtype) : empty(op, {0}, in.dtype);
   Tensor grad_switch = empty(op, {in.switches ? in.rows : 0}, in.dtype);

@@ -15,17 +15,19 @@ namespace {
 
 constexpr int kParts = 2;  // of a number, for the accuracy of float32's products
 
-// f<F, W>(), the widths in units of 16; coordinates are often few.
+// f<Even, F, W>(), the widths in units of 16 (`FeatureRows`); coordinates are often few. Odd rows, which are
+// rare, all take the widest kernels.
 constexpr int kFew = 2, kSome = 4;
 
 template <class Work>
-auto with_widths(const RowArgs& p, const Work& work) {
-  if (p.width <= 64 && p.features <= 64) return work.template operator()<4, 4>();
+auto with_widths(const RowArgs& p, bool even, const Work& work) {
+  if (!even) return work.template operator()<false, 8, 8>();
   const auto of_features = [&]<int F>() {
-    if (!p.project && p.width <= 16 * kFew) return work.template operator()<F, kFew>();
-    if (p.width <= 16 * kSome) return work.template operator()<F, kSome>();
-    return work.template operator()<F, 8>();
+    if (!p.project && p.width <= 16 * kFew) return work.template operator()<true, F, kFew>();
+    if (p.width <= 16 * kSome) return work.template operator()<true, F, kSome>();
+    return work.template operator()<true, F, 8>();
   };
+  if (p.features <= 64) return of_features.template operator()<4>();
   return p.features <= 112 ? of_features.template operator()<7>() : of_features.template operator()<8>();
 }
 
@@ -44,8 +46,10 @@ struct PassMemory {
     }
     dh = args.project ? space.take<float>(a.rows * args.features) : nullptr;
     grad_o = space.take<float>(a.rows * a.width), grads.delta = space.take<float>(a.rows);
-    grads.grad_q = space.take<float>(a.rows * a.width), grads.grad_k = space.take<float>(a.rows * a.width);
-    grads.grad_v = space.take<float>(a.rows * a.width);
+    if (!args.in_place()) {
+      grads.grad_q = space.take<float>(a.rows * a.width), grads.grad_k = space.take<float>(a.rows * a.width);
+      grads.grad_v = space.take<float>(a.rows * a.width);
+    }
     if (a.in.gate || a.in.switches) grads.parts = space.take<float>(2 * a.rows * (a.gates + 1));
   }
 };
@@ -59,6 +63,7 @@ class Layer {
     r_.columns = static_cast<int>(args.columns);
     r_.parts_begin = static_cast<int>(args.parts_begin());
     r_.width = static_cast<int>(a.width), r_.normalize = args.normalize, r_.eps = args.eps;
+    r_.in_place = args.in_place();
     r_.project = args.project, r_.project_bias = args.project_bias;
     r_.factors = args.factors, r_.out = args.out, r_.out_bias = args.out_bias;
     r_.norm = args.norm, r_.norm_bias = args.norm_bias, r_.g = args.g;
@@ -68,14 +73,21 @@ class Layer {
       saved += count;
       return piece;
     };
-    for (float*& part : r_.part) part = take(a.rows * a.width);
+    if (!args.in_place())
+      for (float*& part : r_.part) part = take(a.rows * a.width);
     if (args.factors) r_.unit_q = take(a.rows * a.width);
     r_.o_out = take(a.rows * args.features);
-    for (float*& shrink : r_.shrink) shrink = take(a.rows);
+    if (!args.in_place())
+      for (float*& shrink : r_.shrink) shrink = take(a.rows);
     r_.deviation = take(a.rows), r_.mean = take(a.rows), logsumexp_ = take(a.rows);
     rest_ = saved;
-    rest_size_ = a.rows * (args.kept() - (args.factors ? 4 : 3) * a.width - args.features - 6);
+    rest_size_ = a.rows * args.kept() - (rest_ - args.saved);
     a_.q = r_.part[0], a_.k = r_.part[1], a_.v = r_.part[2];
+    a_.key_stride = a_.value_stride = r_.width;
+    if (r_.in_place) {
+      a_.q = r_.g + r_.parts_begin, a_.k = a_.q + r_.width, a_.v = a_.k + r_.width;
+      a_.key_stride = a_.value_stride = r_.columns;
+    }
     a_.gate = static_cast<const float*>(a.in.gate), a_.absent = a.absent;
     a_.switches = static_cast<const float*>(a.in.switches);
     r_.last = a.offsets + a.sequences;
@@ -91,30 +103,35 @@ class Layer {
   void forward(const PassMemory& m, float* result) {
     r_.bad = m.bad;
     gpu_.clear(rest_, rest_size_ * static_cast<int64_t>(sizeof(float)));
-    with_widths(r_, [&]<int F, int W>() {
-      if (!r_.project) launch(take_kernel<W>, 0);
+    with_widths(r_, is_even({result}), [&]<bool Even, int F, int W>() {
+      if (!r_.project && !r_.in_place) launch(take_kernel<Even, W>, 0);
       if constexpr (W > kFew)
         if (r_.project)
-          each_part(Factor<F, 2 * W>::kBytes, [&](int64_t bytes) { launch(project_kernel<F, W>, bytes); });
+          each_part(Factor<F, 2 * W>::kBytes,
+                    [&](int64_t bytes) { launch(project_kernel<Even, F, W>, bytes); });
       forward_pass(gpu_, a_, kParts, m.bad, nullptr, {m.o, logsumexp_});
-      launch(finish_kernel<F, W>, Factor<W, 2 * F>::kBytes, m.o, result);
+      launch(finish_kernel<Even, F, W>, Factor<W, 2 * F>::kBytes, m.o, result);
     });
   }
 
   void backward(const PassMemory& m, const float* grad, const AttentionLayerResults<float>& out) {
     gpu_attention::GradientArgs<float> g = m.grads;
     g.grad_out = m.grad_o, g.logsumexp = logsumexp_, r_.bad = m.bad;
-    with_widths(r_, [&]<int F, int W>() {
+    if (r_.in_place) {
+      g.around = {out.g, r_.columns};
+      g.grad_q = out.g + r_.parts_begin, g.grad_k = g.grad_q + r_.width, g.grad_v = g.grad_k + r_.width;
+    }
+    with_widths(r_, is_even({grad, out.g}), [&]<bool Even, int F, int W>() {
       float* const dh = r_.project ? m.dh : out.g;
-      launch(begin_kernel<F, W>, Factor<F, 2 * W>::kBytes, grad, dh, r_.columns, m.grad_o, g.delta);
+      launch(begin_kernel<Even, F, W>, Factor<F, 2 * W>::kBytes, grad, dh, r_.columns, m.grad_o, g.delta);
       backward_pass(gpu_, a_, kParts, m.bad, nullptr, g, out.gate, out.switches);
       const PartGradients parts{g.grad_q, g.grad_k, g.grad_v};
-      if (!r_.project) launch(give_kernel<F, W>, 0, parts, out.g);
+      if (!r_.project && !r_.in_place) launch(give_kernel<Even, W>, 0, parts, out.g);
       if constexpr (W > kFew) {
         const float* from = dh;
         if (r_.project)
           each_part(Factor<W, 2 * F>::kBytes, [&](int64_t bytes) {
-            launch(collect_kernel<F, W>, bytes, parts, from, out.g);
+            launch(collect_kernel<Even, F, W>, bytes, parts, from, out.g);
             from = out.g;
           });
       }
@@ -122,6 +139,14 @@ class Layer {
   }
 
  private:
+  // Whether rows of g, of the result and of the gradients begin on 8 bytes; this layer's own memory does
+  // where numbers of columns are even.
+  bool is_even(std::initializer_list<const float*> tensors) const {
+    uintptr_t places = reinterpret_cast<uintptr_t>(r_.g);
+    for (const float* tensor : tensors) places |= reinterpret_cast<uintptr_t>(tensor);
+    return places % 8 == 0 && (r_.features | r_.width | r_.columns) % 2 == 0;
+  }
+
   // Launches for the weights of q, k and v: all three at once where shared memory holds them, else one by
   // one.
   template <class F>

@@ -7,8 +7,9 @@
 //   backward   begin_kernel     dh of LayerNorm's gradient; do = dh W_o^T; delta = do.o
 //              collect_kernel   dg = dh + sum over q, k and v of (dx - x x.dx) / |x| W^T
 //
-// Where q, k and v stand behind g, take_kernel is in the place of the first and give_kernel of the last; dh
-// is then where dg is to be.
+// Where q, k and v stand behind g, attention reads them and writes their gradients there, and dh is where dg
+// is to be. If they still have to be brought to length 1 or multiplied with factors, take_kernel is in the
+// place of the first and give_kernel of the last.
 //
 // A block stays with its multiprocessor. It brings the weights to shared memory as parts of float16 once, as
 // a lane takes them (16 bytes a lane for each 16 of the depth and 8 columns), and its warps take 16 rows
@@ -37,7 +38,7 @@ struct RowArgs {
   // Rows from the last of the atoms' offsets on are of no atom, and answered with zeros; with `bad` of
   // attention's kernels, none is.
   const int32_t *last, *bad;
-  bool normalize;
+  bool normalize, in_place;
   float eps;
   const float *project, *project_bias, *factors, *out, *out_bias, *norm, *norm_bias, *g;
   // Kept from forward to backward; the three are (rows, width), o W_o (rows, features), the others (rows,).
@@ -56,86 +57,94 @@ __device__ __forceinline__ int column_of(int unit, int number) {
   return 8 * unit + 2 * (lane_index() % 4) + number % 2;
 }
 
-// Whether two numbers of a row may be read at once.
-__device__ __forceinline__ bool in_pairs(const float* rows, int columns, int stride) {
-  return (columns | stride) % 2 == 0 && reinterpret_cast<uintptr_t>(rows) % 8 == 0;
+// Rows lie so that two numbers may be read at once (Even), and of so many units of 8 columns the first Sure
+// have no column beyond the last: then nothing is asked about them, and no branch is between reads.
+template <bool Even_, int Units_, int Sure_>
+struct RowShape {
+  static constexpr bool kEven = Even_;
+  static constexpr int kUnits = Units_, kSure = Sure_;
+  static __device__ __forceinline__ bool has(int unit, int number, int columns) {
+    return unit < kSure || column_of(unit, number) < columns;
+  }
+};
+
+// `count` of 16 rows, `stride` numbers apart, zeros beyond the columns. In the place of rows that are not
+// there stands the last one.
+template <class Shape>
+__device__ __forceinline__ void load_rows(Rows<Shape::kUnits>& x, const float* from, int columns, int count,
+                                          int64_t stride) {
+#pragma unroll
+  for (int k = 0; k < 4; k += 2) {
+    const float* const row = from + min(row_of(k), count - 1) * stride;
+#pragma unroll
+    for (int unit = 0; unit < Shape::kUnits; ++unit) {
+      const float* const at = row + column_of(unit, k);
+      float2 two = make_float2(0, 0);
+      if constexpr (Shape::kEven) {
+        if (Shape::has(unit, k, columns)) two = *reinterpret_cast<const float2*>(at);
+      } else {
+        if (Shape::has(unit, k, columns)) two.x = at[0];
+        if (Shape::has(unit, k + 1, columns)) two.y = at[1];
+      }
+      x[unit][k] = two.x, x[unit][k + 1] = two.y;
+    }
+  }
 }
 
-// `count` of 16 rows, `stride` numbers apart, zeros where nothing is.
-template <int Units>
-__device__ __forceinline__ void load_rows(Rows<Units>& x, const float* from, int columns, int count,
-                                          int stride) {
-  const bool pairs = in_pairs(from, columns, stride);
+template <class Shape>
+__device__ __forceinline__ void store_rows(const Rows<Shape::kUnits>& x, float* to, int columns, int count,
+                                           int64_t stride) {
 #pragma unroll
-  for (int unit = 0; unit < Units; ++unit)
+  for (int k = 0; k < 4; k += 2) {
+    float* const row = to + row_of(k) * stride;
+    const bool there = row_of(k) < count;
 #pragma unroll
-    for (int k = 0; k < 4; k += 2) {
-      const int column = column_of(unit, k);
-      const float* const at = from + static_cast<int64_t>(row_of(k)) * stride + column;
-      const bool there = row_of(k) < count;
-      x[unit][k] = x[unit][k + 1] = 0;
-      if (pairs) {
-        if (there && column < columns) {
-          const float2 two = *reinterpret_cast<const float2*>(at);
-          x[unit][k] = two.x, x[unit][k + 1] = two.y;
-        }
+    for (int unit = 0; unit < Shape::kUnits; ++unit) {
+      float* const at = row + column_of(unit, k);
+      if constexpr (Shape::kEven) {
+        if (there && Shape::has(unit, k, columns))
+          *reinterpret_cast<float2*>(at) = make_float2(x[unit][k], x[unit][k + 1]);
       } else {
-        if (there && column < columns) x[unit][k] = at[0];
-        if (there && column + 1 < columns) x[unit][k + 1] = at[1];
+        if (there && Shape::has(unit, k, columns)) at[0] = x[unit][k];
+        if (there && Shape::has(unit, k + 1, columns)) at[1] = x[unit][k + 1];
       }
     }
+  }
 }
 
-template <int Units>
-__device__ __forceinline__ void load_rows(Rows<Units>& x, const float* from, int columns, int count) {
-  load_rows<Units>(x, from, columns, count, columns);
-}
-
-template <int Units>
-__device__ __forceinline__ void store_rows(const Rows<Units>& x, float* to, int columns, int count,
-                                           int stride) {
-  const bool pairs = in_pairs(to, columns, stride);
-#pragma unroll
-  for (int unit = 0; unit < Units; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; k += 2) {
-      const int column = column_of(unit, k);
-      float* const at = to + static_cast<int64_t>(row_of(k)) * stride + column;
-      if (row_of(k) >= count) continue;
-      if (pairs) {
-        if (column < columns) *reinterpret_cast<float2*>(at) = make_float2(x[unit][k], x[unit][k + 1]);
-      } else {
-        if (column < columns) at[0] = x[unit][k];
-        if (column + 1 < columns) at[1] = x[unit][k + 1];
-      }
-    }
-}
-
-template <int Units>
-__device__ __forceinline__ void store_rows(const Rows<Units>& x, float* to, int columns, int count) {
-  store_rows<Units>(x, to, columns, count, columns);
-}
-
-// One number of each of a lane's two rows.
+// One number of each of a lane's two rows: the sum of number(unit, k), 0 beyond the columns.
 template <int Units, class F>
-__device__ __forceinline__ void sum_rows(float (&sum)[2], int columns, const F& number) {
+__device__ __forceinline__ void sum_rows(float (&sum)[2], const F& number) {
   sum[0] = sum[1] = 0;
 #pragma unroll
   for (int unit = 0; unit < Units; ++unit)
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-      if (column_of(unit, k) < columns) sum[k / 2] += number(unit, k);
+    for (int k = 0; k < 4; ++k) sum[k / 2] += number(unit, k);
   sum[0] = gpu_attention::quad_sum(sum[0]), sum[1] = gpu_attention::quad_sum(sum[1]);
 }
 
 __device__ __forceinline__ void load_numbers(float (&x)[2], const float* from, int count) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) x[h] = row_of(2 * h) < count ? from[row_of(2 * h)] : 0.0f;
+  for (int h = 0; h < 2; ++h) x[h] = from[min(row_of(2 * h), count - 1)];
 }
 __device__ __forceinline__ void store_numbers(const float (&x)[2], float* to, int count) {
 #pragma unroll
   for (int h = 0; h < 2; ++h)
     if (lane_index() % 4 == 0 && row_of(2 * h) < count) to[row_of(2 * h)] = x[h];
+}
+
+// Asks for 16 rows from `first` on, of so many, that this warp will read next, `stride` numbers apart. What a
+// multiprocessor's warps ask for has to stay in the L2 cache until they read it, beside what they read and
+// write meanwhile: of long rows of many tensors it does not.
+__device__ __forceinline__ void ask_for_rows(const float* from, int64_t first, int rows, int columns,
+                                             int64_t stride) {
+  constexpr int kLine = 128 / sizeof(float);
+  if (first >= rows) return;
+  int count = min(kGroup, static_cast<int>(rows - first));
+  if (stride == columns) columns *= count, count = 1;
+  const int lines = (columns + kLine - 1) / kLine;
+  for (int k = lane_index(); k < lines * count; k += kWarp)
+    gpu_attention::prefetch_line(from + (first + k / lines) * stride + k % lines * kLine);
 }
 
 // A factor of products in shared memory: 16 Steps deep, 8 Units columns.
@@ -144,14 +153,34 @@ struct Factor {
   static constexpr int kBytes = Steps * Units * kWarp * 16;
 };
 
-// After the factors in shared memory.
+// After the factors in shared memory. Numbers of columns are zero beyond the last one.
 struct BlockNumbers {
   uint32_t largest;
   float inverse[3];
+  float of_columns[4][kWidestRow];
 };
 
 __device__ __forceinline__ BlockNumbers& block_numbers(int factors) {
   return *reinterpret_cast<BlockNumbers*>(gpu_attention::block_memory() + factors);
+}
+
+// `which` of the block's numbers of columns, or `otherwise` for all if there are none.
+__device__ __forceinline__ void fill_columns(BlockNumbers& numbers, int which, const float* from, int columns,
+                                             float otherwise = 0) {
+  for (int k = threadIdx.x; k < kWidestRow; k += kRowThreads)
+    numbers.of_columns[which][k] = k >= columns ? 0.0f : from ? from[k] : otherwise;
+}
+
+// f(x, number of its column) for all numbers of rows.
+template <int Units, class F>
+__device__ __forceinline__ void with_columns(Rows<Units>& x, const float (&of_columns)[kWidestRow],
+                                             const F& f) {
+#pragma unroll
+  for (int unit = 0; unit < Units; ++unit) {
+    const float2 two = *reinterpret_cast<const float2*>(of_columns + column_of(unit, 0));
+#pragma unroll
+    for (int k = 0; k < 4; ++k) f(x[unit][k], k % 2 ? two.y : two.x);
+  }
 }
 
 // Fills one with number(k, n) of `depth` rows and `columns` columns, zeros beyond, by all threads of the
@@ -186,12 +215,11 @@ __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* lar
   return inverse_power(scale);
 }
 
-// sum += inverse x B, of x times a power of two in parts. What tensor cores add they round towards zero, so
-// the sums over the depth are made outside of them.
+// sum += inverse x B, of x times a power of two, `scale`, in parts. What tensor cores add they round towards
+// zero, so the sums over the depth are made outside of them.
 template <int Steps, int Units>
-__device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, const char* factor,
-                                            float inverse) {
-  const float scale = gpu_attention::scale_of_units<Parts>(x);
+__device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, float scale,
+                                            const char* factor, float inverse) {
   const float by = inverse * inverse_power(scale);
 #pragma unroll
   for (int step = 0; step < Steps; ++step) {
@@ -210,24 +238,46 @@ __device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Ste
   }
 }
 
-// f(first row, how many of 16 are there) for the groups of rows of this warp.
+template <int Steps, int Units>
+__device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, const char* factor,
+                                            float inverse) {
+  add_product<Steps, Units>(sum, x, gpu_attention::scale_of_units<Parts>(x), factor, inverse);
+}
+
+// f(first row, how many of 16 are there, the first row of the next group) for the groups of rows of this
+// warp; there may be no such row.
 template <class F>
 __device__ __forceinline__ void each_group(int rows, const F& f) {
-  const int groups = (rows + kGroup - 1) / kGroup;
-  for (int group = blockIdx.x * kRowWarps + threadIdx.x / kWarp; group < groups;
-       group += gridDim.x * kRowWarps)
-    f(static_cast<int64_t>(group) * kGroup, min(kGroup, rows - group * kGroup));
+  const int groups = (rows + kGroup - 1) / kGroup, apart = gridDim.x * kRowWarps;
+  for (int group = blockIdx.x * kRowWarps + threadIdx.x / kWarp; group < groups; group += apart)
+    f(static_cast<int64_t>(group) * kGroup, min(kGroup, rows - group * kGroup),
+      static_cast<int64_t>(group + apart) * kGroup);
 }
 
 // How many rows are of an atom. All threads of a block must call it.
 __device__ __forceinline__ int rows_of_atoms(const RowArgs& p) {
   return gpu_attention::is_bad(p.bad) ? p.rows : min(max(*p.last, 0), p.rows);
 }
+// And how many of `count` from `first` on.
+__device__ __forceinline__ int rows_there(int rows, int64_t first, int count) {
+  return static_cast<int>(max(int64_t{0}, min(int64_t{count}, rows - first)));
+}
 
-template <int Units>
-__device__ __forceinline__ void store_zeros(float* to, int columns, int count, int stride) {
-  const Rows<Units> zeros{};
-  store_rows<Units>(zeros, to, columns, count, stride);
+// Zeros in `count` rows from a pointer on, all of their columns.
+__device__ __forceinline__ void clear_rows(float* to, int64_t columns, int count) {
+  const int64_t numbers = columns * count;
+  if (columns % 4 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0)
+    for (int64_t k = 4 * lane_index(); k < numbers; k += 4 * kWarp)
+      *reinterpret_cast<float4*>(to + k) = make_float4(0, 0, 0, 0);
+  else
+    for (int64_t k = lane_index(); k < numbers; k += kWarp) to[k] = 0;
+}
+
+// And in the columns [begin, end) of rows.
+__device__ __forceinline__ void clear_columns(float* to, int begin, int end, int64_t stride, int count) {
+  const int columns = end - begin;
+  for (int k = lane_index(); k < columns * count; k += kWarp)
+    to[k / columns * stride + begin + k % columns] = 0;
 }
 
 // x to length 1, if it is to be; by what it was multiplied.
@@ -236,7 +286,7 @@ __device__ __forceinline__ void shorten(Rows<Units>& x, const RowArgs& p, float 
   shrink[0] = shrink[1] = 1;
   if (!p.normalize) return;
   float squares[2];
-  sum_rows<Units>(squares, p.width, [&](int unit, int k) { return x[unit][k] * x[unit][k]; });
+  sum_rows<Units>(squares, [&](int unit, int k) { return x[unit][k] * x[unit][k]; });
 #pragma unroll
   for (int h = 0; h < 2; ++h) shrink[h] = UnitRow<float>(squares[h]).inverse;
 #pragma unroll
@@ -247,10 +297,9 @@ __device__ __forceinline__ void shorten(Rows<Units>& x, const RowArgs& p, float 
 
 // dx of x = h / |h| to that of h.
 template <int Units>
-__device__ __forceinline__ void lengthen(Rows<Units>& dx, const Rows<Units>& x, const RowArgs& p,
-                                         const float (&shrink)[2]) {
+__device__ __forceinline__ void lengthen(Rows<Units>& dx, const Rows<Units>& x, const float (&shrink)[2]) {
   float along[2];
-  sum_rows<Units>(along, p.width, [&](int unit, int k) { return dx[unit][k] * x[unit][k]; });
+  sum_rows<Units>(along, [&](int unit, int k) { return dx[unit][k] * x[unit][k]; });
 #pragma unroll
   for (int h = 0; h < 2; ++h)
     if (shrink[h] >= static_cast<float>(1 / kShortest)) along[h] = 0;
@@ -260,52 +309,72 @@ __device__ __forceinline__ void lengthen(Rows<Units>& dx, const Rows<Units>& x, 
     for (int k = 0; k < 4; ++k) dx[unit][k] = (dx[unit][k] - along[k / 2] * x[unit][k]) * shrink[k / 2];
 }
 
-// q, or the gradient by it, times the factors.
-template <int Units>
-__device__ __forceinline__ void multiply_factors(Rows<Units>& x, const RowArgs& p, int part) {
-  if (part != 0 || !p.factors) return;
-#pragma unroll
-  for (int unit = 0; unit < Units; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-      if (column_of(unit, k) < p.width) x[unit][k] *= p.factors[column_of(unit, k)];
-}
+// The factors are the last of a block's numbers of columns.
+constexpr int kFactors = 3;
 
 // q, k or v of 16 rows as attention takes them and as the backward pass does.
-template <int Units>
-__device__ __forceinline__ void keep_part(Rows<Units>& x, const RowArgs& p, int part, int64_t first,
-                                          int count) {
+template <class Shape>
+__device__ __forceinline__ void keep_part(Rows<Shape::kUnits>& x, const RowArgs& p, int part,
+                                          const BlockNumbers& numbers, int64_t first, int count) {
   float shrink[2];
-  shorten<Units>(x, p, shrink);
+  shorten<Shape::kUnits>(x, p, shrink);
   if (part == 0 && p.factors) {
-    store_rows<Units>(x, p.unit_q + first * p.width, p.width, count);
-    multiply_factors<Units>(x, p, part);
+    store_rows<Shape>(x, p.unit_q + first * p.width, p.width, count, p.width);
+    with_columns<Shape::kUnits>(x, numbers.of_columns[kFactors], [](float& y, float by) { y *= by; });
   }
-  store_rows<Units>(x, p.part[part] + first * p.width, p.width, count);
+  store_rows<Shape>(x, p.part[part] + first * p.width, p.width, count, p.width);
   store_numbers(shrink, p.shrink[part] + first, count);
 }
 
-// The gradient by what was kept to that by what it was made of.
-template <int Units>
-__device__ __forceinline__ void part_gradient(Rows<Units>& dx, const RowArgs& p, int part, int64_t first,
-                                              int count) {
-  multiply_factors<Units>(dx, p, part);
-  if (!p.normalize) return;
-  float shrink[2];
-  Rows<Units> x;
-  const float* const kept = part == 0 && p.factors ? p.unit_q : p.part[part];
-  load_rows<Units>(x, kept + first * p.width, p.width, count);
-  load_numbers(shrink, p.shrink[part] + first, count);
-  lengthen<Units>(dx, x, p, shrink);
-}
+struct PartGradients {
+  const float* of[3];  // of q, k and v, (rows, width)
+};
 
-// Features and width in units of 16: F and W.
-template <int F, int W>
+// The gradients by q, k or v, and what of the forward pass brings them to those of what these were made of.
+template <class Shape>
+struct PartRows {
+  Rows<Shape::kUnits> dx, x;
+  float shrink[2];
+
+  __device__ __forceinline__ void load(const RowArgs& p, const PartGradients& d, int part, int64_t first,
+                                       int count) {
+    load_rows<Shape>(dx, d.of[part] + first * p.width, p.width, count, p.width);
+    if (!p.normalize) return;
+    load_rows<Shape>(x, kept(p, part) + first * p.width, p.width, count, p.width);
+    load_numbers(shrink, p.shrink[part] + first, count);
+  }
+  __device__ __forceinline__ void finish(const RowArgs& p, int part, const BlockNumbers& numbers) {
+    if (part == 0 && p.factors)
+      with_columns<Shape::kUnits>(dx, numbers.of_columns[kFactors], [](float& y, float by) { y *= by; });
+    if (p.normalize) lengthen<Shape::kUnits>(dx, x, shrink);
+  }
+
+  static __device__ __forceinline__ const float* kept(const RowArgs& p, int part) {
+    return part == 0 && p.factors ? p.unit_q : p.part[part];
+  }
+};
+
+// Of F units of 16 features, or W of the width. Even rows have more of them than the next smaller unit takes
+// (`with_widths` of gpu_loops.cu): 7, 4 and none below 8, 7 and 4, and 4 below 8.
+template <bool Even, int F>
+using FeatureRows = RowShape<Even, 2 * F,
+                             !Even    ? 0
+                             : F == 8 ? 14
+                             : F == 7 ? 8
+                                      : 0>;
+template <bool Even, int W>
+using PartShape = RowShape<Even, 2 * W, Even && W == 8 ? 8 : 0>;
+
+template <bool Even, int F, int W>
 __global__ void __launch_bounds__(kRowThreads, 1) project_kernel(RowArgs p) {
+  using Features = FeatureRows<Even, F>;
+  using Part = PartShape<Even, W>;
   char* const memory = gpu_attention::block_memory();
   constexpr int kBytes = Factor<F, 2 * W>::kBytes;
   BlockNumbers& numbers = block_numbers((p.end - p.begin) * kBytes);
+  fill_columns(numbers, kFactors, p.factors, p.width, 1);
   for (int part = p.begin; part < p.end; ++part) {
+    fill_columns(numbers, part, p.project_bias + part * p.width, p.width);
     const float found =
         fill_factor<F, 2 * W>(memory + (part - p.begin) * kBytes, p.features, p.width, &numbers.largest,
                               [&](int k, int n) { return p.project[(k * 3 + part) * p.width + n]; });
@@ -313,206 +382,221 @@ __global__ void __launch_bounds__(kRowThreads, 1) project_kernel(RowArgs p) {
   }
   __syncthreads();
   const int rows = min(max(*p.last, 0), p.rows);
-  each_group(rows, [&](int64_t first, int count) {
+  each_group(rows, [&](int64_t first, int count, int64_t next) {
+    ask_for_rows(p.g, next, rows, p.features, p.features);
     Rows<2 * F> g;
-    load_rows<2 * F>(g, p.g + first * p.features, p.features, count);
+    load_rows<Features>(g, p.g + first * p.features, p.features, count, p.features);
+    const float scale = gpu_attention::scale_of_units<Parts>(g);
 #pragma unroll 1
     for (int part = p.begin; part < p.end; ++part) {
       Rows<2 * W> x{};
-      add_product<F, 2 * W>(x, g, memory + (part - p.begin) * kBytes, numbers.inverse[part]);
-      const float* const bias = p.project_bias + part * p.width;
-#pragma unroll
-      for (int unit = 0; unit < 2 * W; ++unit)
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          if (column_of(unit, k) < p.width) x[unit][k] += bias[column_of(unit, k)];
-      keep_part<2 * W>(x, p, part, first, count);
+      add_product<F, 2 * W>(x, g, scale, memory + (part - p.begin) * kBytes, numbers.inverse[part]);
+      with_columns<2 * W>(x, numbers.of_columns[part], [](float& y, float bias) { y += bias; });
+      keep_part<Part>(x, p, part, numbers, first, count);
     }
   });
 }
 
-template <int W>
+template <bool Even, int W>
 __global__ void __launch_bounds__(kRowThreads, kLightBlocks) take_kernel(RowArgs p) {
-  const int rows = min(max(*p.last, 0), p.rows);
-  each_group(rows, [&](int64_t first, int count) {
+  using Part = PartShape<Even, W>;
+  BlockNumbers& numbers = block_numbers(0);
+  fill_columns(numbers, kFactors, p.factors, p.width, 1);
+  __syncthreads();
+  each_group(min(max(*p.last, 0), p.rows), [&](int64_t first, int count, int64_t) {
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
       Rows<2 * W> x;
       const float* const from = p.g + first * p.columns + p.parts_begin + part * p.width;
-      load_rows<2 * W>(x, from, p.width, count, p.columns);
-      keep_part<2 * W>(x, p, part, first, count);
+      load_rows<Part>(x, from, p.width, count, p.columns);
+      keep_part<Part>(x, p, part, numbers, first, count);
     }
   });
 }
 
+// What columns a block has numbers of besides `kFactors`.
+enum OfColumns { kOutBias, kNorm, kNormBias };
+
 // x + g + b_o of 16 rows.
-template <int Units>
-__device__ __forceinline__ void add_input(Rows<Units>& x, const RowArgs& p, int64_t first, int count) {
-  Rows<Units> g;
-  load_rows<Units>(g, p.g + first * p.columns, p.features, count, p.columns);
+template <class Shape>
+__device__ __forceinline__ void add_input(Rows<Shape::kUnits>& x, const Rows<Shape::kUnits>& g,
+                                          const BlockNumbers& numbers) {
 #pragma unroll
-  for (int unit = 0; unit < Units; ++unit)
+  for (int unit = 0; unit < Shape::kUnits; ++unit) {
+    const float2 bias = *reinterpret_cast<const float2*>(numbers.of_columns[kOutBias] + column_of(unit, 0));
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-      if (column_of(unit, k) < p.features) x[unit][k] += g[unit][k] + p.out_bias[column_of(unit, k)];
+    for (int k = 0; k < 4; ++k) x[unit][k] += g[unit][k] + (k % 2 ? bias.y : bias.x);
+  }
 }
 
 // `o` (rows, width) to `result` (rows, features).
-template <int F, int W>
+template <bool Even, int F, int W>
 __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, const float* o, float* result) {
+  using Features = FeatureRows<Even, F>;
+  using Part = PartShape<Even, W>;
   char* const memory = gpu_attention::block_memory();
   BlockNumbers& numbers = block_numbers(Factor<W, 2 * F>::kBytes);
+  fill_columns(numbers, kOutBias, p.out_bias, p.features);
+  fill_columns(numbers, kNorm, p.norm, p.features), fill_columns(numbers, kNormBias, p.norm_bias, p.features);
   const float inverse = fill_factor<W, 2 * F>(memory, p.width, p.features, &numbers.largest,
                                               [&](int k, int n) { return p.out[k * p.features + n]; });
   const int rows = rows_of_atoms(p);
-  each_group(p.rows, [&](int64_t first, int count) {
+  each_group(p.rows, [&](int64_t first, int count, int64_t next) {
+    ask_for_rows(o, next, rows, p.width, p.width), ask_for_rows(p.g, next, rows, p.features, p.columns);
     const int in_group = count;
-    count = static_cast<int>(max(int64_t{0}, min(int64_t{count}, rows - first)));  // of atoms
-    if (count < in_group)
-      store_zeros<2 * F>(result + (first + count) * p.features, p.features, in_group - count, p.features);
+    count = rows_there(rows, first, count);
+    clear_rows(result + (first + count) * p.features, p.features, in_group - count);
     if (count == 0) return;
-    Rows<2 * F> x{};
-    {
-      Rows<2 * W> in;
-      load_rows<2 * W>(in, o + first * p.width, p.width, count);
-      add_product<W, 2 * F>(x, in, memory, inverse);
-    }
-    store_rows<2 * F>(x, p.o_out + first * p.features, p.features, count);
-    add_input<2 * F>(x, p, first, count);
+    Rows<2 * F> x{}, g;
+    Rows<2 * W> in;
+    load_rows<Part>(in, o + first * p.width, p.width, count, p.width);
+    load_rows<Features>(g, p.g + first * p.columns, p.features, count, p.columns);
+    add_product<W, 2 * F>(x, in, memory, inverse);
+    store_rows<Features>(x, p.o_out + first * p.features, p.features, count, p.features);
+    add_input<Features>(x, g, numbers);
     float mean[2], deviation[2];
-    sum_rows<2 * F>(mean, p.features, [&](int unit, int k) { return x[unit][k]; });
+    sum_rows<2 * F>(mean, [&](int unit, int k) { return x[unit][k]; });
     mean[0] /= p.features, mean[1] /= p.features;
-    sum_rows<2 * F>(deviation, p.features, [&](int unit, int k) {
+    sum_rows<2 * F>(deviation, [&](int unit, int k) {
       const float from = x[unit][k] - mean[k / 2];
-      return from * from;
+      return Features::has(unit, k, p.features) ? from * from : 0.0f;
     });
 #pragma unroll
     for (int h = 0; h < 2; ++h) deviation[h] = 1 / sqrtf(deviation[h] / p.features + p.eps);
-#pragma unroll
-    for (int unit = 0; unit < 2 * F; ++unit)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) x[unit][k] = (x[unit][k] - mean[k / 2]) * deviation[k / 2];
     store_numbers(mean, p.mean + first, count), store_numbers(deviation, p.deviation + first, count);
 #pragma unroll
     for (int unit = 0; unit < 2 * F; ++unit)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int column = column_of(unit, k);
-        if (column < p.features) x[unit][k] = x[unit][k] * p.norm[column] + p.norm_bias[column];
-      }
-    store_rows<2 * F>(x, result + first * p.features, p.features, count);
+      for (int k = 0; k < 4; ++k) x[unit][k] = (x[unit][k] - mean[k / 2]) * deviation[k / 2];
+    with_columns<2 * F>(x, numbers.of_columns[kNorm], [](float& y, float by) { y *= by; });
+    with_columns<2 * F>(x, numbers.of_columns[kNormBias], [](float& y, float bias) { y += bias; });
+    store_rows<Features>(x, result + first * p.features, p.features, count, p.features);
   });
 }
 
 // `grad` (rows, features) to `dh` (rows, features), which are `columns` apart in memory, `grad_o` (rows,
 // width) and `delta` (rows,). o itself is not kept: do.o = dh.(o W_o), and o W_o is what h came from without
 // g and b_o.
-template <int F, int W>
+template <bool Even, int F, int W>
 __global__ void __launch_bounds__(kRowThreads, 1)
     begin_kernel(RowArgs p, const float* grad, float* dh, int columns, float* grad_o, float* delta) {
+  using Features = FeatureRows<Even, F>;
+  using Part = PartShape<Even, W>;
   char* const memory = gpu_attention::block_memory();
   BlockNumbers& numbers = block_numbers(Factor<F, 2 * W>::kBytes);
+  fill_columns(numbers, kOutBias, p.out_bias, p.features), fill_columns(numbers, kNorm, p.norm, p.features);
   const float inverse = fill_factor<F, 2 * W>(memory, p.features, p.width, &numbers.largest,
                                               [&](int k, int n) { return p.out[n * p.features + k]; });
-  each_group(min(max(*p.last, 0), p.rows), [&](int64_t first, int count) {
-    Rows<2 * F> x;
-    float deviation[2], mean[2], along[2], whole[2], sum[2];
-    load_rows<2 * F>(x, grad + first * p.features, p.features, count);
-    load_numbers(deviation, p.deviation + first, count), load_numbers(mean, p.mean + first, count);
-    {
-      Rows<2 * F> product, h;
-      load_rows<2 * F>(product, p.o_out + first * p.features, p.features, count);
-#pragma unroll
-      for (int unit = 0; unit < 2 * F; ++unit)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          h[unit][k] = product[unit][k];
-          if (column_of(unit, k) < p.features) x[unit][k] *= p.norm[column_of(unit, k)];
-        }
-      add_input<2 * F>(h, p, first, count);
-#pragma unroll
-      for (int unit = 0; unit < 2 * F; ++unit)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) h[unit][k] = (h[unit][k] - mean[k / 2]) * deviation[k / 2];
-      sum_rows<2 * F>(whole, p.features, [&](int unit, int k) { return x[unit][k]; });
-      sum_rows<2 * F>(along, p.features, [&](int unit, int k) { return x[unit][k] * h[unit][k]; });
-#pragma unroll
-      for (int unit = 0; unit < 2 * F; ++unit)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int i = k / 2;
-          const float rest = x[unit][k] - whole[i] / p.features - h[unit][k] * (along[i] / p.features);
-          x[unit][k] = column_of(unit, k) < p.features ? rest * deviation[i] : 0.0f;
-        }
-      sum_rows<2 * F>(sum, p.features, [&](int unit, int k) { return x[unit][k] * product[unit][k]; });
+  const int rows = min(max(*p.last, 0), p.rows);
+  // Where attention writes its gradients in place, the columns before them and rows of no atom are left.
+  const int stored = p.in_place ? min(p.parts_begin, 16 * F) : p.features;
+  each_group(p.in_place ? p.rows : rows, [&](int64_t first, int count, int64_t) {
+    if (p.in_place) {
+      const int in_group = count;
+      count = rows_there(rows, first, count);
+      clear_rows(dh + (first + count) * columns, columns, in_group - count);
+      clear_columns(dh + first * columns, stored, p.parts_begin, columns, count);
+      if (count == 0) return;
     }
-    store_rows<2 * F>(x, dh + first * columns, p.features, count, columns);
+    Rows<2 * F> x, product, h;
+    float deviation[2], mean[2], along[2], whole[2], sum[2];
+    load_rows<Features>(x, grad + first * p.features, p.features, count, p.features);
+    load_rows<Features>(product, p.o_out + first * p.features, p.features, count, p.features);
+    load_rows<Features>(h, p.g + first * p.columns, p.features, count, p.columns);
+    load_numbers(deviation, p.deviation + first, count), load_numbers(mean, p.mean + first, count);
+    with_columns<2 * F>(x, numbers.of_columns[kNorm], [](float& y, float by) { y *= by; });
+    with_columns<2 * F>(h, numbers.of_columns[kOutBias], [](float& y, float bias) { y += bias; });
+#pragma unroll
+    for (int unit = 0; unit < 2 * F; ++unit)
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        h[unit][k] = (product[unit][k] + h[unit][k] - mean[k / 2]) * deviation[k / 2];
+    sum_rows<2 * F>(whole, [&](int unit, int k) { return x[unit][k]; });
+    sum_rows<2 * F>(along, [&](int unit, int k) { return x[unit][k] * h[unit][k]; });
+#pragma unroll
+    for (int unit = 0; unit < 2 * F; ++unit)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = k / 2;
+        const float rest = x[unit][k] - whole[i] / p.features - h[unit][k] * (along[i] / p.features);
+        x[unit][k] = Features::has(unit, k, p.features) ? rest * deviation[i] : 0.0f;
+      }
+    sum_rows<2 * F>(sum, [&](int unit, int k) { return x[unit][k] * product[unit][k]; });
+    store_rows<Features>(x, dh + first * columns, stored, count, columns);
     store_numbers(sum, delta + first, count);
     Rows<2 * W> o{};
     add_product<F, 2 * W>(o, x, memory, inverse);
-    store_rows<2 * W>(o, grad_o + first * p.width, p.width, count);
+    store_rows<Part>(o, grad_o + first * p.width, p.width, count, p.width);
   });
 }
 
-struct PartGradients {
-  const float* of[3];  // of q, k and v, (rows, width)
-};
-
 // `from` (rows, features) and what the parts of this launch add, to `result`.
-template <int F, int W>
+template <bool Even, int F, int W>
 __global__ void __launch_bounds__(kRowThreads, 1)
     collect_kernel(RowArgs p, PartGradients d, const float* from, float* result) {
+  using Features = FeatureRows<Even, F>;
+  using Part = PartShape<Even, W>;
   char* const memory = gpu_attention::block_memory();
   constexpr int kBytes = Factor<W, 2 * F>::kBytes;
   BlockNumbers& numbers = block_numbers((p.end - p.begin) * kBytes);
+  fill_columns(numbers, kFactors, p.factors, p.width, 1);
   for (int part = p.begin; part < p.end; ++part) {
     const float found =
         fill_factor<W, 2 * F>(memory + (part - p.begin) * kBytes, p.width, p.features, &numbers.largest,
                               [&](int k, int n) { return p.project[(n * 3 + part) * p.width + k]; });
     if (threadIdx.x == 0) numbers.inverse[part] = found;
   }
+  __syncthreads();
   const int rows = rows_of_atoms(p);
-  each_group(p.rows, [&](int64_t first, int count) {
+  // Of the part that comes next.
+  const auto ask = [&](int part, int64_t at) {
+    ask_for_rows(d.of[part], at, rows, p.width, p.width);
+    if (p.normalize) ask_for_rows(PartRows<Part>::kept(p, part), at, rows, p.width, p.width);
+  };
+  each_group(p.rows, [&](int64_t first, int count, int64_t next) {
     const int in_group = count;
-    count = static_cast<int>(max(int64_t{0}, min(int64_t{count}, rows - first)));  // of atoms
-    if (count < in_group)
-      store_zeros<2 * F>(result + (first + count) * p.features, p.features, in_group - count, p.features);
+    count = rows_there(rows, first, count);
+    clear_rows(result + (first + count) * p.features, p.features, in_group - count);
     if (count == 0) return;
     Rows<2 * F> sum;
-    load_rows<2 * F>(sum, from + first * p.features, p.features, count);
+    load_rows<Features>(sum, from + first * p.features, p.features, count, p.features);
 #pragma unroll 1
     for (int part = p.begin; part < p.end; ++part) {
-      Rows<2 * W> dx;
-      load_rows<2 * W>(dx, d.of[part] + first * p.width, p.width, count);
-      part_gradient<2 * W>(dx, p, part, first, count);
-      add_product<W, 2 * F>(sum, dx, memory + (part - p.begin) * kBytes, numbers.inverse[part]);
+      PartRows<Part> own;
+      own.load(p, d, part, first, count);
+      if (part + 1 < p.end)
+        ask(part + 1, first);
+      else
+        ask(p.begin, next);
+      own.finish(p, part, numbers);
+      add_product<W, 2 * F>(sum, own.dx, memory + (part - p.begin) * kBytes, numbers.inverse[part]);
     }
-    store_rows<2 * F>(sum, result + first * p.features, p.features, count);
+    store_rows<Features>(sum, result + first * p.features, p.features, count, p.features);
   });
 }
 
 // The columns of the coordinates in `result` (rows, columns), whose others are there, but for rows of no
 // atom.
-template <int F, int W>
+template <bool Even, int W>
 __global__ void __launch_bounds__(kRowThreads, kLightBlocks)
     give_kernel(RowArgs p, PartGradients d, float* result) {
-  const int rows = rows_of_atoms(p), there = min(max(*p.last, 0), p.rows);
-  each_group(p.rows, [&](int64_t first, int count) {
-    const auto of = [&](int most) {
-      return static_cast<int>(max(int64_t{0}, min(int64_t{count}, most - first)));
-    };
+  using Part = PartShape<Even, W>;
+  BlockNumbers& numbers = block_numbers(0);
+  fill_columns(numbers, kFactors, p.factors, p.width, 1);
+  const int rows = rows_of_atoms(p);
+  each_group(p.rows, [&](int64_t first, int count, int64_t) {
+    const int in_group = count;
+    count = rows_there(rows, first, count);
     float* const to = result + first * p.columns;
-    if (of(there) < count)
-      store_zeros<2 * F>(to + of(there) * p.columns, p.features, count - of(there), p.columns);
-    const int between = p.parts_begin - p.features;
-    for (int k = lane_index(); k < between * count; k += kWarp)
-      to[k / between * p.columns + p.features + k % between] = 0;
+    clear_rows(to + count * static_cast<int64_t>(p.columns), p.columns, in_group - count);
+    clear_columns(to, p.features, p.parts_begin, p.columns, count);
+    if (count == 0) return;
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
-      Rows<2 * W> dx;
-      load_rows<2 * W>(dx, d.of[part] + first * p.width, p.width, of(rows));
-      part_gradient<2 * W>(dx, p, part, first, of(rows));
-      store_rows<2 * W>(dx, to + p.parts_begin + part * p.width, p.width, count, p.columns);
+      PartRows<Part> own;
+      own.load(p, d, part, first, count);
+      own.finish(p, part, numbers);
+      store_rows<Part>(own.dx, to + p.parts_begin + part * p.width, p.width, count, p.columns);
     }
   });
 }

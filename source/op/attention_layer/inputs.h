@@ -68,8 +68,9 @@ struct LayerInputs {
       if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom " + std::to_string(i));
   }
 
-  std::vector<int64_t> saved_shape() const {
-    return {rows, attention_layer_saved(features, width, factors.has_value())};
+  int64_t kept(bool normalize) const {
+    const int parts = attention_layer_parts(project.has_value(), factors.has_value(), normalize);
+    return attention_layer_saved(features, width, parts);
   }
 
   template <class T>
