@@ -206,11 +206,12 @@ def test_second_derivatives_in_16_bits_and_wide():
     ids=["tiles", "nine", "8", "whole"],
 )
 def test_second_derivatives_over_tiles_of_keys(lengths, name, width):
-    """With a block for each tile, and where sequences are many or long with one for all."""
+    """With a block for each tile, and where sequences are many or long with one for all. Switches multiply
+    logits, here to some tens, whose rounding second derivatives have many times over, on a CPU in float32, too."""
     case = Case(lengths, 1, width, width, dtype=torch.float32, device="cuda", **OPTIONS[name])
     got = results(case, case.op)
     double = case.as_double()
-    assert_near(got, results(double, double.reference), 5e-5)
+    assert_near(got, results(double, double.reference), 6e-6 if case.switch is None else 3e-4)
     assert all(torch.equal(a, b) for a, b in zip(got, results(case, case.op), strict=True))
 
 
