@@ -50,7 +50,8 @@ TensorArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, const Tensor&
   p.offsets = data<int32_t>(in.offsets), p.plan = data<int32_t>(plan);
   p.rows = op.int32_of("q", in.rows), p.heads = op.int32_of("q", in.heads);
   p.width = static_cast<int>(in.width), p.value_width = static_cast<int>(in.value_width);
-  p.key_stride = p.heads * p.width, p.value_stride = p.heads * p.value_width;
+  p.key_stride = op.int32_of("q", in.heads * in.width);
+  p.value_stride = op.int32_of("v", in.heads * in.value_width);
   p.sequences = op.int32_of("offsets", in.sequences), p.gates = static_cast<int>(in.gates);
   p.items = op.int32_of("plan", plan.size(0) - 1);
   const int longest = op.int32_of("max_length", in.max_length);

@@ -18,7 +18,7 @@ constexpr int kWidestTile = kTileWidth;
 
 // Of the second derivative: up to how many sequences a multiprocessor tiles of keys have blocks of their own,
 // and how many of a sequence.
-constexpr int kFewRounds = 4, kMostTiles = 8;
+constexpr int kFewRounds = 2, kMostTiles = 8;
 
 inline bool is_aligned(const void* memory) {
   return reinterpret_cast<uintptr_t>(memory) % 16 == 0;
