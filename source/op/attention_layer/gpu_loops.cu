@@ -17,18 +17,17 @@ constexpr int kParts = 2;  // of a number, for the accuracy of float32's product
 
 // f<Even, F, W>(), the widths in units of 16 (`FeatureRows`); coordinates are often few. Odd rows, which are
 // rare, all take the widest kernels.
-constexpr int kFew = 2, kSome = 4;
-
 template <class Work>
 auto with_widths(const RowArgs& p, bool even, const Work& work) {
-  if (!even) return work.template operator()<false, 8, 8>();
+  if (!even) return work.template operator()<false, kMost, kMost>();
   const auto of_features = [&]<int F>() {
     if (!p.project && p.width <= 16 * kFew) return work.template operator()<true, F, kFew>();
     if (p.width <= 16 * kSome) return work.template operator()<true, F, kSome>();
-    return work.template operator()<true, F, 8>();
+    return work.template operator()<true, F, kMost>();
   };
-  if (p.features <= 64) return of_features.template operator()<4>();
-  return p.features <= 112 ? of_features.template operator()<7>() : of_features.template operator()<8>();
+  if (p.features <= 16 * kSome) return of_features.template operator()<kSome>();
+  return p.features <= 16 * kMany ? of_features.template operator()<kMany>()
+                                  : of_features.template operator()<kMost>();
 }
 
 // Memory of a pass.
@@ -139,10 +138,10 @@ class Layer {
   }
 
  private:
-  // Whether rows of g, of the result and of the gradients begin on 8 bytes; this layer's own memory does
-  // where numbers of columns are even.
+  // Whether rows of g, of what is kept, of the result and of the gradients begin on 8 bytes; this layer's own
+  // memory does where numbers of columns are even.
   bool is_even(std::initializer_list<const float*> tensors) const {
-    uintptr_t places = reinterpret_cast<uintptr_t>(r_.g);
+    uintptr_t places = reinterpret_cast<uintptr_t>(r_.g) | reinterpret_cast<uintptr_t>(r_.o_out);
     for (const float* tensor : tensors) places |= reinterpret_cast<uintptr_t>(tensor);
     return places % 8 == 0 && (r_.features | r_.width | r_.columns) % 2 == 0;
   }

@@ -164,11 +164,12 @@ __device__ __forceinline__ BlockNumbers& block_numbers(int factors) {
   return *reinterpret_cast<BlockNumbers*>(gpu_attention::block_memory() + factors);
 }
 
-// `which` of the block's numbers of columns, or `otherwise` for all if there are none.
-__device__ __forceinline__ void fill_columns(BlockNumbers& numbers, int which, const float* from, int columns,
-                                             float otherwise = 0) {
-  for (int k = threadIdx.x; k < kWidestRow; k += kRowThreads)
-    numbers.of_columns[which][k] = k >= columns ? 0.0f : from ? from[k] : otherwise;
+// `which` of the block's numbers of columns, if there are any.
+__device__ __forceinline__ void fill_columns(BlockNumbers& numbers, int which, const float* from,
+                                             int columns) {
+  static_assert(kWidestRow <= kRowThreads);
+  const int k = threadIdx.x;
+  if (from && k < kWidestRow) numbers.of_columns[which][k] = k < columns ? from[k] : 0.0f;
 }
 
 // f(x, number of its column) for all numbers of rows.
@@ -354,16 +355,18 @@ struct PartRows {
   }
 };
 
-// Of F units of 16 features, or W of the width. Even rows have more of them than the next smaller unit takes
-// (`with_widths` of gpu_loops.cu): 7, 4 and none below 8, 7 and 4, and 4 below 8.
+// Kernels take rows of F units of 16 features and W of the width (`with_widths` of gpu_loops.cu), those of
+// even rows no fewer features than the next smaller F leaves over. A W below 8 may be far from full.
+constexpr int kFew = 2, kSome = 4, kMany = 7, kMost = 8;
+
 template <bool Even, int F>
 using FeatureRows = RowShape<Even, 2 * F,
-                             !Even    ? 0
-                             : F == 8 ? 14
-                             : F == 7 ? 8
-                                      : 0>;
+                             Even ? 2 * (F == kMost   ? kMany
+                                         : F == kMany ? kSome
+                                                      : 0)
+                                  : 0>;
 template <bool Even, int W>
-using PartShape = RowShape<Even, 2 * W, Even && W == 8 ? 8 : 0>;
+using PartShape = RowShape<Even, 2 * W, Even && W == kMost ? 2 * kSome : 0>;
 
 template <bool Even, int F, int W>
 __global__ void __launch_bounds__(kRowThreads, 1) project_kernel(RowArgs p) {
@@ -372,7 +375,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) project_kernel(RowArgs p) {
   char* const memory = gpu_attention::block_memory();
   constexpr int kBytes = Factor<F, 2 * W>::kBytes;
   BlockNumbers& numbers = block_numbers((p.end - p.begin) * kBytes);
-  fill_columns(numbers, kFactors, p.factors, p.width, 1);
+  fill_columns(numbers, kFactors, p.factors, p.width);
   for (int part = p.begin; part < p.end; ++part) {
     fill_columns(numbers, part, p.project_bias + part * p.width, p.width);
     const float found =
@@ -401,7 +404,7 @@ template <bool Even, int W>
 __global__ void __launch_bounds__(kRowThreads, kLightBlocks) take_kernel(RowArgs p) {
   using Part = PartShape<Even, W>;
   BlockNumbers& numbers = block_numbers(0);
-  fill_columns(numbers, kFactors, p.factors, p.width, 1);
+  fill_columns(numbers, kFactors, p.factors, p.width);
   __syncthreads();
   each_group(min(max(*p.last, 0), p.rows), [&](int64_t first, int count, int64_t) {
 #pragma unroll 1
@@ -416,18 +419,6 @@ __global__ void __launch_bounds__(kRowThreads, kLightBlocks) take_kernel(RowArgs
 
 // What columns a block has numbers of besides `kFactors`.
 enum OfColumns { kOutBias, kNorm, kNormBias };
-
-// x + g + b_o of 16 rows.
-template <class Shape>
-__device__ __forceinline__ void add_input(Rows<Shape::kUnits>& x, const Rows<Shape::kUnits>& g,
-                                          const BlockNumbers& numbers) {
-#pragma unroll
-  for (int unit = 0; unit < Shape::kUnits; ++unit) {
-    const float2 bias = *reinterpret_cast<const float2*>(numbers.of_columns[kOutBias] + column_of(unit, 0));
-#pragma unroll
-    for (int k = 0; k < 4; ++k) x[unit][k] += g[unit][k] + (k % 2 ? bias.y : bias.x);
-  }
-}
 
 // `o` (rows, width) to `result` (rows, features).
 template <bool Even, int F, int W>
@@ -453,7 +444,11 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, const
     load_rows<Features>(g, p.g + first * p.columns, p.features, count, p.columns);
     add_product<W, 2 * F>(x, in, memory, inverse);
     store_rows<Features>(x, p.o_out + first * p.features, p.features, count, p.features);
-    add_input<Features>(x, g, numbers);
+    with_columns<2 * F>(g, numbers.of_columns[kOutBias], [](float& y, float bias) { y += bias; });
+#pragma unroll
+    for (int unit = 0; unit < 2 * F; ++unit)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) x[unit][k] += g[unit][k];
     float mean[2], deviation[2];
     sum_rows<2 * F>(mean, [&](int unit, int k) { return x[unit][k]; });
     mean[0] /= p.features, mean[1] /= p.features;
@@ -539,7 +534,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   char* const memory = gpu_attention::block_memory();
   constexpr int kBytes = Factor<W, 2 * F>::kBytes;
   BlockNumbers& numbers = block_numbers((p.end - p.begin) * kBytes);
-  fill_columns(numbers, kFactors, p.factors, p.width, 1);
+  fill_columns(numbers, kFactors, p.factors, p.width);
   for (int part = p.begin; part < p.end; ++part) {
     const float found =
         fill_factor<W, 2 * F>(memory + (part - p.begin) * kBytes, p.width, p.features, &numbers.largest,
@@ -582,7 +577,7 @@ __global__ void __launch_bounds__(kRowThreads, kLightBlocks)
     give_kernel(RowArgs p, PartGradients d, float* result) {
   using Part = PartShape<Even, W>;
   BlockNumbers& numbers = block_numbers(0);
-  fill_columns(numbers, kFactors, p.factors, p.width, 1);
+  fill_columns(numbers, kFactors, p.factors, p.width);
   const int rows = rows_of_atoms(p);
   each_group(p.rows, [&](int64_t first, int count, int64_t) {
     const int in_group = count;
