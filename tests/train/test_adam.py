@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from mdops.train.loop.pieces import _PIECE, adam_step
+from mdops.train.loop.pieces import PIECE, adam_step
 
-SHAPES = (3 * _PIECE + 5,), (_PIECE // 16, 16), (7, 3), (1,)
+SHAPES = (3 * PIECE + 5,), (PIECE // 16, 16), (7, 3), (1,)
 
 
 def weights(seed=0):

@@ -132,7 +132,7 @@ class StepGraphs:
         result = predict(self.potential, batch)
         value = self.loss(result, batch, self._fraction, counts)
         found = torch.autograd.grad(value, self._weights, allow_unused=True, materialize_grads=True)
-        torch.cat(self._joined.pieces(found), out=self._joined.whole)
+        self._joined.take(found)
         return value.detach(), {name: tensor.detach() for name, tensor in result.items()}, batch
 
     def _capture(

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-# Numbers of a piece. A block takes up to 65,536 numbers of a tensor, so that some dozen would do all of a model's work.
-_PIECE = 8192
+# Numbers of a piece. Of operations on lists a block takes up to 65,536 numbers of a tensor, so that some dozen would do
+# all of a model's work.
+PIECE = 8192
 
 
 @torch.no_grad()
@@ -42,7 +43,7 @@ def adam_step(optimizer: torch.optim.Optimizer) -> None:
 def _pieces(alike: Sequence[torch.Tensor]) -> Iterable[tuple[torch.Tensor, ...]]:
     whole = tuple(tensor.detach() for tensor in alike)
     if all(tensor.is_contiguous() for tensor in whole):
-        return zip(*(tensor.view(-1).split(_PIECE) for tensor in whole), strict=True)
+        return zip(*(tensor.view(-1).split(PIECE) for tensor in whole), strict=True)
     return [whole]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from mdops.errors import ConfigError
+from mdops.train.loop.pieces import PIECE
 
 _ALIGNED = 4  # numbers: 16 bytes of float32
 
@@ -85,11 +86,12 @@ class Joined:
         self.whole = tensors[0].new_zeros(sum(places), requires_grad=False)
         split = zip(self.whole.split(places), sizes, tensors, strict=True)
         self.parts = [part[:size].view(t.shape) for part, size, t in split]
-        self._gaps = [self.whole.new_zeros(-size % _ALIGNED) for size in sizes]
+        self._pieces = [piece for part in self.parts for piece in part.view(-1).split(PIECE)]
 
-    def pieces(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors of those shapes and what is between them: `torch.cat` of it is like `whole`."""
-        return [piece for t, gap in zip(tensors, self._gaps, strict=True) for piece in (t.flatten(), gap)]
+    def take(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Copies tensors of those shapes and that dtype into the parts."""
+        pieces = [piece for t in tensors for piece in t.detach().reshape(-1).split(PIECE)]
+        torch._foreach_copy_(self._pieces, pieces)
 
 
 class WeightAverage:
@@ -109,9 +111,9 @@ class WeightAverage:
             raise ConfigError(f"the decay of the weights' average is {decay}, expected 0 .. 1")
         self.decay, self.updates = decay, 0
         self._parameters: list[torch.Tensor] = list(parameters)
-        self._joined = Joined(self._parameters)
-        self.values = self._joined.parts
-        torch._foreach_copy_(self.values, [p.detach() for p in self._parameters])
+        self._averages, self._now = Joined(self._parameters), Joined(self._parameters)
+        self.values = self._averages.parts
+        self._averages.take(self._parameters)
 
     def next_share(self) -> float:
         """The part that the next weights have in the average; counts them as seen."""
@@ -124,8 +126,8 @@ class WeightAverage:
         if isinstance(share, float):
             torch._foreach_lerp_(self.values, self._parameters, share)
             return
-        now = torch.cat(self._joined.pieces(self._parameters))
-        self._joined.whole.lerp_(now, share.to(now.dtype))
+        self._now.take(self._parameters)
+        self._averages.whole.lerp_(self._now.whole, share.to(self._now.whole.dtype))
 
     def update(self) -> None:
         """Takes in the weights of now."""
