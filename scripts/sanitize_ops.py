@@ -254,7 +254,7 @@ def large_products() -> None:
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=gen).cuda().requires_grad_()
 
-    for rows, inputs, outputs in ((17_298, 100, 40), (54_001, 25, 50), (6_000, 33, 350)):
+    for rows, inputs, outputs in ((17_298, 100, 40), (54_001, 25, 50), (6_000, 33, 350), (6_000, 128, 100)):
         x, w, b = random(rows, inputs), random(inputs, outputs), random(outputs)
         torch.autograd.grad(linear(x, w, b).square().sum(), (x, w, b))
     for rows, kind in itertools.product((16, 64, 130), ("int8", "ternary", "e4m3")):

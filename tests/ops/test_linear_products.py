@@ -5,7 +5,8 @@ import torch
 
 from mdops.ops.linear import linear, linear_input, linear_weight
 
-# Of rows, inputs and outputs: of one, odd, even, of four; several tiles each way; depths that several blocks share.
+# Of rows, inputs and outputs: of one, odd, even, of four; several tiles each way; depths that several blocks share; and
+# depths of one to four eights behind the last 32, with a B that stays in shared memory.
 # From 2^26 multiply-adds on Hopper's tensor cores take all of them, below that the products for weights alone.
 SIZES = [
     (1, 1, 1),
@@ -18,8 +19,10 @@ SIZES = [
     (5000, 120, 116),
     (4100, 130, 126),
     (3001, 129, 175),
+    (7001, 110, 98),
+    (2300, 384, 100),
 ]
-LARGE = SIZES[-3:]
+LARGE = SIZES[-5:]
 
 
 def _numbers(size, dtype=torch.float64):

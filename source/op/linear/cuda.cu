@@ -51,15 +51,16 @@ struct LinearOnGpu {
     const gpu_product::Shape shape =
         gpu_product::shape_of(op, a.size(of_a ? 1 : 0), b.size(of_b ? 0 : 1), a.size(of_a ? 0 : 1));
     Tensor c = empty(op, {shape.rows, shape.columns}, ScalarType::Float);
-    Tensor memory = empty(op, {gpu_product::workspace(shape)}, ScalarType::Float);
     const bool biased = bias && bias->numel();
-    const gpu_product::Args args{shape,
-                                 a.const_data_ptr<float>(),
-                                 b.const_data_ptr<float>(),
-                                 biased ? bias->const_data_ptr<float>() : nullptr,
-                                 c.mutable_data_ptr<float>(),
-                                 sums ? sums->mutable_data_ptr<float>() : nullptr};
-    gpu_product::multiply(op, form, args, memory.mutable_data_ptr<float>());
+    const gpu_product::Args args{
+        shape,
+        {a.const_data_ptr<float>(), of_a ? 1 : shape.depth, of_a ? shape.rows : 1},
+        {b.const_data_ptr<float>(), of_b ? shape.depth : 1, of_b ? 1 : shape.columns},
+        biased ? bias->const_data_ptr<float>() : nullptr,
+        c.mutable_data_ptr<float>(),
+        sums ? sums->mutable_data_ptr<float>() : nullptr};
+    Tensor memory = empty(op, {gpu_product::workspace(op, args)}, ScalarType::Float);
+    gpu_product::multiply(op, args, memory.mutable_data_ptr<float>());
     return c;
   }
 

@@ -1,0 +1,172 @@
+// Numbers of float32 as Hopper's tensor cores multiply them to float32's accuracy: what gpu_rows.h and
+// gpu_tiles.h share.
+//
+// Each number is the sum of two of TF32, 11 bits each: a b is then three products (that of the two small
+// parts is below 2^-24 of the whole). A warpgroup has 64 rows of C and up to 64 columns. A's numbers come
+// from memory straight to the registers of the lanes that multiply them, rows l / 4 and l / 4 + 8 of a warp's
+// 16; B's columns lie in shared memory as rows of 128 bytes, 32 of the depth, swizzled, the high parts and
+// the low.
+//
+// Which numbers of the depth meet in one instruction is free, as long as they are the same for A and B: of
+// each eight, place t is number 2 t and place t + 4 the next, which are one read where the depth lies side by
+// side. Tensor cores round every sum towards zero: so a stage's sums begin at zero, the small products first,
+// and are added to the rest in the usual way.
+#pragma once
+
+#include <cstdint>
+
+#include "common/gpu.h"
+#include "common/warpgroup.h"
+
+namespace mdops {
+namespace gpu_product {
+
+constexpr int kAlignment = 1024, kGroup = 128, kGroupRows = 64;
+constexpr int kRow = 32, kRowEights = kRow / 8;  // numbers of B in 128 bytes
+
+// Number k of line n is data[n * line + k * deep]: of A lines are C's rows, of B its columns.
+struct Matrix {
+  const float* data;
+  int64_t line, deep;
+};
+
+// Two parts of a number, as the tensor cores take them: of the low one's 12 bits and sign they drop one. By
+// Dekker's splitting (doi.org/10.1007/BF01397083), because conversions to TF32 take many instructions.
+struct Split {
+  uint32_t high, low;
+};
+
+__device__ __forceinline__ Split split(float x) {
+  const float scaled = __fmul_rn(x, 8193.f), high = __fsub_rn(scaled, __fsub_rn(scaled, x));
+  return {__float_as_uint(high), __float_as_uint(__fsub_rn(x, high))};
+}
+
+// A number, or two side by side, or zeros: volatile, so that it is asked for where this stands.
+__device__ __forceinline__ float load_one(const float* from, bool there) {
+  float x;
+  asm volatile(
+      "{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\nmov.f32 %0, 0f00000000;\n"
+      "@there ld.global.nc.f32 %0, [%1];\n}"
+      : "=f"(x)
+      : "l"(from), "r"(static_cast<int>(there)));
+  return x;
+}
+
+__device__ __forceinline__ float2 load_two(const float* from, bool there) {
+  float2 both;
+  asm volatile(
+      "{\n.reg .pred there;\nsetp.ne.b32 there, %3, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\n"
+      "@there ld.global.nc.v2.f32 {%0, %1}, [%2];\n}"
+      : "=f"(both.x), "=f"(both.y)
+      : "l"(from), "r"(static_cast<int>(there)));
+  return both;
+}
+
+// A lane's share of a warp's 16 rows of A, of some eights of the depth: of rows g and g + 8 two numbers each.
+template <int kEights>
+struct RowsOfA {
+  float2 numbers[kEights][2];
+};
+
+template <int kEights>
+struct SplitRows {
+  uint32_t high[kEights][4], low[kEights][4];
+
+  __device__ __forceinline__ explicit SplitRows(const RowsOfA<kEights>& rows) {
+#pragma unroll
+    for (int eight = 0; eight < kEights; ++eight)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const Split first = split(rows.numbers[eight][h].x), second = split(rows.numbers[eight][h].y);
+        high[eight][h] = first.high, low[eight][h] = first.low;
+        high[eight][h + 2] = second.high, low[eight][h + 2] = second.low;
+      }
+  }
+};
+
+// Numbers 2 t and 2 t + 1 of an eight to where products find them: `row` is that of B's column n, the low
+// parts stand `low` floats behind the high ones.
+__device__ __forceinline__ void split_pair(float* row, int low, int eight, int n, int t, float2 both) {
+  const Split first = split(both.x), second = split(both.y);
+  const int place = 4 * ((2 * eight) ^ n % 8) + t, next = 4 * ((2 * eight + 1) ^ n % 8) + t;
+  row[place] = __uint_as_float(first.high), row[low + place] = __uint_as_float(first.low);
+  row[next] = __uint_as_float(second.high), row[low + next] = __uint_as_float(second.low);
+}
+
+// d (+)= A B, 64 x 8 times 8 x 8 kUnits: of A each warp has 16 rows in registers, as of m16n8k8, of d the
+// same.
+template <int kUnits>
+__device__ __forceinline__ void multiply_add(float (&d)[kUnits][4], const uint32_t (&a)[4], uint64_t b,
+                                             bool add) {
+  static_assert(kUnits == 8 || kUnits == 7);
+  if constexpr (kUnits == 8)
+    MDOPS_ON_HOPPER(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" MDOPS_REGISTERS_32
+        "}, {%32, %33, %34, %35}, %36, add, 1, 1;\n}" : MDOPS_4_UNITS(0),
+        MDOPS_4_UNITS(4) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
+  else
+    MDOPS_ON_HOPPER(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %33, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n56k8.f32.tf32.tf32 {" MDOPS_REGISTERS_16
+        ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27}, {%28, %29, %30, %31}, %32, add, 1, "
+        "1;\n}" : MDOPS_4_UNITS(0),
+        MDOPS_UNIT(4), MDOPS_UNIT(5), MDOPS_UNIT(6) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+        "r"(static_cast<int>(add)));
+}
+
+// Products of a stage's first eights, into sums of their own.
+template <int count, int kEights, int kUnits>
+__device__ __forceinline__ void begin_stage(float (&now)[kUnits][4], const SplitRows<kEights>& a,
+                                            uint64_t high_b, uint64_t low_b) {
+  begin_products();
+#pragma unroll
+  for (int eight = 0; eight < count; ++eight) {
+    multiply_add(now, a.low[eight], high_b + 2 * eight, eight > 0);
+    multiply_add(now, a.high[eight], low_b + 2 * eight, true);
+  }
+#pragma unroll
+  for (int eight = 0; eight < count; ++eight) multiply_add(now, a.high[eight], high_b + 2 * eight, true);
+  commit_products();
+}
+
+// c += the stage's sums.
+template <int kUnits>
+__device__ __forceinline__ void finish_stage(float (&c)[kUnits][4], float (&now)[kUnits][4]) {
+  wait_for_products<0>();
+  settle(now);
+#pragma unroll
+  for (int n = 0; n < kUnits; ++n)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) c[n][k] += now[n][k];
+}
+
+// To memory, with the bias or null; `row` and `column` are the warp's in C.
+template <int kUnits>
+__device__ __forceinline__ void store(const float (&c)[kUnits][4], const float* bias, float* to, int64_t rows,
+                                      int64_t columns, int64_t row, int64_t column) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const bool pairs = columns % 2 == 0;
+#pragma unroll
+  for (int n = 0; n < kUnits; ++n) {
+    const int64_t at = column + 8 * n + 2 * t;
+    const bool first = at < columns, second = at + 1 < columns;
+    const float b0 = bias && first ? bias[at] : 0.f, b1 = bias && second ? bias[at + 1] : 0.f;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int64_t line = row + 8 * h + g;
+      if (line >= rows || !first) continue;
+      float* place = to + line * columns + at;
+      const float2 own{c[n][2 * h] + b0, c[n][2 * h + 1] + b1};
+      if (pairs) {
+        *reinterpret_cast<float2*>(place) = own;
+      } else {
+        place[0] = own.x;
+        if (second) place[1] = own.y;
+      }
+    }
+  }
+}
+
+}  // namespace gpu_product
+}  // namespace mdops

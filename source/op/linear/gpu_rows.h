@@ -1,0 +1,96 @@
+// C = A B for many rows of A and a B of which whole columns, in their two parts, fit into shared memory.
+//
+// A block has up to 64 columns of B and takes 64 rows of A after the other by each of its warpgroups, which
+// ask for a stage ahead and, once B is there, wait for nobody else.
+#pragma once
+
+#include "linear/gpu_parts.h"
+
+namespace mdops {
+namespace gpu_product {
+
+constexpr int kRowThreads = 512;
+
+struct RowArgs {
+  int64_t rows, columns, depth;
+  int wide;           // blocks side by side
+  Matrix a, b;        // A's lines are of even length, its depth side by side
+  const float* bias;  // or null
+  float* c;
+};
+
+using RowStage = RowsOfA<kRowEights>;
+
+__device__ __forceinline__ void load_rows(RowStage& stage, const RowArgs& args, int64_t row, int at) {
+  const int lane = threadIdx.x % 32, depth = static_cast<int>(args.depth);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float* const line = args.a.data + min(row + lane / 4 + 8 * h, args.rows - 1) * args.a.line;
+#pragma unroll
+    for (int eight = 0; eight < kRowEights; ++eight) {
+      const int k = at + 8 * eight + lane % 4 * 2;
+      stage.numbers[eight][h] = load_two(line + k, k < depth);
+    }
+  }
+}
+
+// B's columns from `column` on: stages of the depth after each other, the low parts behind all high ones.
+template <int kUnits>
+__device__ __forceinline__ void split_columns(const RowArgs& args, int64_t column, int low, float* parts) {
+  const int lane = threadIdx.x % 32, t = lane / 8;
+  const int depth = static_cast<int>(args.depth), eights = (depth + 7) / 8;
+#pragma unroll 4
+  for (int at = threadIdx.x / 32; at < eights * kUnits; at += kRowThreads / 32) {
+    const int eight = at / kUnits, n = at % kUnits * 8 + lane % 8, k = 8 * eight + 2 * t;
+    const bool there = column + n < args.columns;
+    const float* const from = args.b.data + (column + n) * args.b.line + k * args.b.deep;
+    float* const row = parts + (eight / kRowEights * 8 * kUnits + n) * kRow;
+    split_pair(row, low, eight % kRowEights, n, t,
+               {load_one(from, there && k < depth), load_one(from + args.b.deep, there && k + 1 < depth)});
+  }
+}
+
+template <int kUnits>
+__global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_constant__ RowArgs args) {
+  constexpr int kStage = 8 * kUnits * kRow;
+  extern __shared__ char memory[];
+  float* const parts =
+      reinterpret_cast<float*>(memory + (-reinterpret_cast<uintptr_t>(memory) & (kAlignment - 1)));
+  const int depth = static_cast<int>(args.depth), stages = (depth + kRow - 1) / kRow;
+  const int64_t column = static_cast<int64_t>(blockIdx.x % args.wide) * (8 * kUnits);
+  const int blocks = static_cast<int>(gridDim.x) / args.wide,
+            group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0);
+  const int64_t step = int64_t{kRowThreads / kGroup} * blocks * kGroupRows;
+  const int down = static_cast<int>(threadIdx.x) % kGroup / 32 * 16;
+  int64_t first = (static_cast<int64_t>(group) * blocks + blockIdx.x / args.wide) * kGroupRows;
+  RowStage next;
+  load_rows(next, args, first + down, 0);
+  split_columns<kUnits>(args, column, stages * kStage, parts);
+  fence_shared();
+  __syncthreads();
+  const uint64_t b = matrix_of_rows<128>(parts);
+  for (; first < args.rows; first += step) {
+    float c[kUnits][4] = {};
+    for (int n = 0; n < stages; ++n) {
+      const SplitRows<kRowEights> own(next);
+      const bool last = n + 1 == stages;
+      load_rows(next, args, first + down + (last ? step : 0), last ? 0 : (n + 1) * kRow);
+      const uint64_t high = b + n * (kStage / 4), low = high + stages * (kStage / 4);
+      const int eights = (depth - n * kRow + 7) / 8;
+      float now[kUnits][4];
+      if (eights >= 4)
+        begin_stage<4>(now, own, high, low);
+      else if (eights == 3)
+        begin_stage<3>(now, own, high, low);
+      else if (eights == 2)
+        begin_stage<2>(now, own, high, low);
+      else
+        begin_stage<1>(now, own, high, low);
+      finish_stage(c, now);
+    }
+    store(c, args.bias, args.c, args.rows, args.columns, first + down, column);
+  }
+}
+
+}  // namespace gpu_product
+}  // namespace mdops
