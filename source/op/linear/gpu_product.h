@@ -11,11 +11,14 @@
 namespace mdops {
 namespace gpu_product {
 
+constexpr int64_t kMostStages = 320;  // of a part: each one's sum is rounded
+
 // Blocks that fill the chip, of at least four stages each.
 inline Shape shape_of(const Gpu& gpu, int64_t rows, int64_t columns, int64_t depth) {
   const int64_t tiles = std::max<int64_t>(blocks_for(rows, kTileRows) * blocks_for(columns, kTileColumns), 1);
   const int64_t stages = blocks_for(depth, kDepth), chip = gpu.limits().multiprocessors;
-  const int64_t parts = std::max<int64_t>(std::min({2 * chip / tiles, chip, stages / 4}), 1);
+  const int64_t filling = std::min({2 * chip / tiles, chip, stages / 4});
+  const int64_t parts = std::max({filling, blocks_for(stages, kMostStages), int64_t{1}});
   const int64_t each = std::max<int64_t>(blocks_for(stages, parts), 1);
   return {rows, columns, depth, static_cast<int>(std::max<int64_t>(blocks_for(stages, each), 1)),
           gpu.int32_of("x", each)};
