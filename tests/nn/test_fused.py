@@ -191,9 +191,12 @@ MANY += ["activation_gelu", "widths"]
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("rows", [None, 32, 64, 96, 128])
 @pytest.mark.parametrize("case", MANY)
-def test_gpu_is_the_float64_cpu_for_many_atoms(case):
-    """Enough atoms for large tiles, several blocks of every type, the last ones not full."""
+def test_gpu_is_the_float64_cpu_for_many_atoms(case, rows, monkeypatch):
+    """Enough atoms for large tiles, several blocks of every type, the last ones not full; and by each kind of chain."""
+    if rows:
+        monkeypatch.setenv("MDOPS_CHAIN_ROWS", str(rows))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         double = load(model_path(case), dtype=torch.float64, overflow="extend")
@@ -466,6 +469,18 @@ def test_nets_of_many_shapes_on_a_gpu(widths, activation, atoms):
     """As one kernel on Hopper, of clusters or of each kind of chain, or a kernel a product: layers twice as wide as
     their input, and many layers."""
     check_net(widths, activation, atoms)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [32, 64, 96, 128])
+@pytest.mark.parametrize(
+    "widths", [(120, 240, 240), (24, 48, 48, 96), (240,) * 16, (128, 256, 250), (192, 384, 80), (512, 128, 256)]
+)
+@pytest.mark.parametrize("activation", ["tanh", "silu"])
+def test_nets_by_every_kind_of_chain(widths, activation, rows, monkeypatch):
+    """With as many rows a block as are named, where there is such a kernel for the widths; otherwise another way."""
+    monkeypatch.setenv("MDOPS_CHAIN_ROWS", str(rows))
+    check_net(widths, activation, 300)
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ template <int Parts>
 __device__ __forceinline__ InputRow<Parts> begin_row(const NetArgs& p, int64_t row, float bound) {
   for (int k = lane_index(); k < 1 + 2 * p.net.layers; k += kWarp)
     p.bounds[k * static_cast<int64_t>(p.rows) + row] = k == 0 ? bound : 0.0f;
-  return InputRow<Parts>(p.inputs, p.net.inputs, row, bound);
+  return InputRow<Parts>(p.inputs, p.net.inputs, p.tile_rows, row, bound);
 }
 
 }  // namespace mdops

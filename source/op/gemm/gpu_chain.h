@@ -1,44 +1,28 @@
-// A whole net on Hopper in one kernel: 128 rows a block, from their input to its gradient. A producer warp
-// streams the weights of all products through shared memory, in the order of `NetChain`; two warpgroups of 64
-// rows each follow it. What a layer leaves is split into the parts of float16 where it arises and stays in
-// shared memory for the next product.
+// A whole net on Hopper in one kernel: so many rows a block, from their input to its gradient. One lane
+// streams the weights of all products through shared memory, in the order of `NetChain`; two warpgroups
+// follow it. What a layer leaves is split into the parts of float16 where it arises and stays in shared
+// memory for the next product. There are two ways to multiply, of which a kind of chain has one:
 //
-// Who holds what in a block of 384 threads (sizes for layers of up to 240 numbers and two parts; with one a
-// block of A or a unit is twice as deep):
+//   gpu_chain_rows.h      128 rows a block, of which each group has 64: what takes the least time a row, for
+//                         layers of up to 256 numbers and as many rows as are some rounds of blocks
+//   gpu_chain_columns.h   32, 64 or 96 rows, of which each group has half of a layer's columns: so many as
+//   fill
+//                         the multiprocessors in a round or two; and wider layers
 //
-//   warps 0-3    group 0, rows 0-63       sums 64 x 240 in float32, 120 of a thread
-//   warps 4-7    group 1, rows 64-127     the same
-//   warp 8       one lane: asks for copies and waits for slots
+// In shared memory are blocks of A, all rows x 32 numbers, and units of B, 32 numbers x 120 or 128 columns
+// (both are twice as deep where there is one part). The units go round as a ring. A's blocks do so for the
+// input alone, which is deeper than they hold; a layer's numbers stay: numbers 32 b .. 32 b + 31 of all rows
+// are block b. The products of a layer of 240 columns take the units in this order, a pair of blocks of the
+// depth with all columns before the next pair:
 //
-//   shared memory    kA      group 0: 8 blocks of A, 64 rows x 32 numbers, 8 KiB each; group 1: the same
-//                    kUnits  6 units of B, 32 numbers x 120 columns, 15 KiB each
-//                    kSteep  the largest slope of every layer but the last in every row
-//                    kFull, kEmpty, kFullA, kEmptyA   a barrier for each unit and each block of A
-//
-// Layers of up to 256 numbers have 5 units of 128 columns. Those of up to 384 and 512 are too wide for the
-// sums and the A of 128 rows: a block has 64 rows, which both groups share (`ChainKind::shares`). A is one,
-// of 12 or 16 blocks; units are 96 or 128 columns wide, and group 0 multiplies with the even ones of a layer,
-// group 1 with the odd ones:
-//
-//   columns of a layer of 512     0-127    128-255    256-383    384-511
-//                                 group 0  group 1    group 0    group 1
-//
-// What a row's numbers have in common (the largest, the largest slope, the output) is put together from both.
-//
-//   device memory    slopes of all layers but the last, numbers of a thread side by side with its neighbours'
-//
-// The units go round as a ring of six. A's blocks do so for the input alone, which is deeper than they hold;
-// a layer's 240 numbers a row stay: numbers 32 b .. 32 b + 31 are block b. The products of a layer of 240
-// columns take the units in this order, a pair of blocks of the depth with all columns before the next pair:
-//
-//                  columns 0-119   120-239
+//                  columns 0-127   128-255
 //   depth  0-31       unit 0        unit 2
 //          32-63      unit 1        unit 3
 //          64-95      unit 4        unit 6
 //          96-127     unit 5        unit 7  ...
 //
-// so 64 products deep are summed by the tensor cores into 64 x 120 `part`, then added to `sum` in float32.
-// gpu_shape.h draws a row of A, or of a unit, whose rows are B's columns.
+// so 64 products deep are summed by the tensor cores into `part`, then added to `sum` in float32. gpu_shape.h
+// draws a row of A, or of a unit, whose rows are B's columns.
 #pragma once
 
 #include "common/profiler.h"
@@ -61,22 +45,33 @@ struct ChainArgs {
 
 constexpr int kAnyActivation = -1;  // of a kernel: the net's, which it looks at
 constexpr int kChainThreads = 3 * kGroupThreads;
-constexpr int kMostRegisters = 240;  // of a thread that multiplies
-constexpr int kFewRegisters = 24;    // of one that fetches
-constexpr int kAhead = 5;            // blocks of the input under way
+constexpr int kChainWarps = 2 * kGroupThreads / kWarp;  // that multiply
+constexpr int kMostRegisters = 240;                     // of a thread that multiplies
+constexpr int kFewRegisters = 24;                       // of one that fetches
+constexpr int kAhead = 5;                               // blocks of the input under way
+constexpr int kStageRows = 16;                          // of each group, on their way to device memory
+constexpr int kChainShared = 227 << 10;                 // what a block may have
 
-// Shared memory of a kind of chain, from an address that is a multiple of 1,024 on.
+// Shared memory of a kind of chain, from an address that is a multiple of 1,024 on: A, the slots for units,
+// and of every row the largest slope of every layer but the last; where groups share rows also a row's
+// largest number, the power of two that it is multiplied with, the inverse, and that times the weights' own.
 template <int Kind>
 struct ChainMemory {
   static constexpr ChainKind kKind = kChainKinds[Kind];
-  static constexpr int kSlots = kKind.unit_cols == 96 ? 8 : kKind.unit_cols == 120 ? 6 : 5;  // for units
-  static constexpr int kUnitBytes = kKind.unit_bytes();
-  static constexpr int kBlocks = (kKind.cols() + 31) / 32;                 // of A for each group, or for both
-  static constexpr int kBlockBytes = (kKind.shares ? 1 : 2) * kWideBlock;  // of one, of both groups
+  static constexpr int kRows = kKind.rows, kUnitBytes = kKind.unit_cols * kWideRow;
+  static constexpr int kBlocks = round_up(kKind.cols(), 64) / 32, kBlockBytes = kRows * kWideRow;  // of A
+  static constexpr int kSteepBytes = 4 * (kChainLayers - 1) * kRows;
+  static constexpr int kRowBytes = kKind.by_rows() ? 0 : 4 * kRows;
+  static constexpr int kStageBytes = kKind.by_rows() ? 0 : 2 * kStageRows * 64 * 4;
+  static constexpr int kMostSlots = 12, kBarrierBytes = 16 * (kMostSlots + kBlocks);
+  static constexpr int kOther = kSteepBytes + 4 * kRowBytes + kStageBytes + kBarrierBytes + 1024;
+  static constexpr int kSlots = (kChainShared - kOther - kBlocks * kBlockBytes) / kUnitBytes;  // for units
+  static_assert(kSlots >= 4 && kSlots <= kMostSlots);
   static constexpr int kA = 0, kUnits = kBlocks * kBlockBytes;
-  static constexpr int kSteep = kUnits + kSlots * kUnitBytes;  // [layer][group][row], but for the last layer
-  static constexpr int kLargest = kSteep + 4 * (kChainLayers - 1) * kChainRows;  // [group][row]
-  static constexpr int kBarriers = kLargest + (kKind.shares ? 4 * kChainRows : 0);
+  static constexpr int kSteep = kUnits + kSlots * kUnitBytes;  // [layer][row], but for the last layer
+  static constexpr int kLargest = kSteep + kSteepBytes, kScale = kLargest + kRowBytes;
+  static constexpr int kUnscale = kScale + kRowBytes, kFactor = kUnscale + kRowBytes;
+  static constexpr int kStage = kFactor + kRowBytes, kBarriers = kStage + kStageBytes;
   static constexpr int kFull = kBarriers, kEmpty = kFull + 8 * kSlots;
   static constexpr int kFullA = kEmpty + 8 * kSlots, kEmptyA = kFullA + 8 * kBlocks;
   static constexpr int kBytes = kEmptyA + 8 * kBlocks + 1024;
@@ -94,27 +89,30 @@ struct Ring {
   __device__ __forceinline__ void next() {
     if (++slot == Slots) slot = 0, round ^= 1;
   }
-  // Waits for the slot, and for the next one if `two`. Returns the next one.
-  __device__ __forceinline__ int wait_full(bool two) const {
+  // Waits for the slot and for the next one, and returns that.
+  __device__ __forceinline__ int wait_for_two() const {
     Ring after = *this;
     after.next();
     wait_for(full + 8 * slot, round);
-    if (two) wait_for(full + 8 * after.slot, after.round);
+    wait_for(full + 8 * after.slot, after.round);
     return after.slot;
+  }
+  __device__ __forceinline__ void release_two() {
+#pragma unroll
+    for (int k = 0; k < 2; ++k, next())
+      if (lane_index() == 0) arrive(empty + 8 * slot);
   }
   __device__ __forceinline__ void wait_empty() const { wait_for(empty + 8 * slot, round ^ 1); }
 };
 
-// One lane that fetches.
+// One lane.
 template <int Kind, int Parts>
-__device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* net, uint32_t shared) {
+__device__ __forceinline__ void fetch(const ChainArgs& p, const float* weights, uint32_t shared) {
   using Memory = ChainMemory<Kind>;
   const NetChain chain{p.net, Parts, Memory::kKind};
   const int blocks = chain.blocks(0), chunks = chain.chunks(0), units = chain.units();
-  constexpr int groups = Memory::kKind.shares ? 1 : 2;                // of rows
-  const int64_t of_group = int64_t{4} * kGroupRows * chain.depth(0);  // bytes
-  const char* inputs = reinterpret_cast<const char*>(p.inputs) + groups * blockIdx.x * of_group;
-  const char* weights = reinterpret_cast<const char*>(net + p.units);
+  const char* inputs =
+      reinterpret_cast<const char*>(p.inputs + int64_t{blockIdx.x} * Memory::kRows * chain.depth(0));
   Ring<Memory::kBlocks> a{shared + Memory::kFullA, shared + Memory::kEmptyA};
   Ring<Memory::kSlots> b{shared + Memory::kFull, shared + Memory::kEmpty};
   int block = 0;
@@ -123,9 +121,8 @@ __device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* 
       a.wait_empty();
       const uint32_t full = a.full + 8 * a.slot;
       expect_bytes(full, Memory::kBlockBytes);
-      for (int group = 0; group < groups; ++group)
-        copy_bulk(shared + (group * Memory::kBlocks + a.slot) * kWideBlock,
-                  inputs + group * of_group + block * kWideBlock, kWideBlock, full);
+      copy_bulk(shared + a.slot * Memory::kBlockBytes, inputs + block * Memory::kBlockBytes,
+                Memory::kBlockBytes, full);
     }
   };
   for (int unit = 0; unit < units; ++unit, b.next()) {
@@ -133,420 +130,11 @@ __device__ __forceinline__ void stream_weights(const ChainArgs& p, const float* 
     b.wait_empty();
     const uint32_t full = b.full + 8 * b.slot, to = shared + Memory::kUnits + b.slot * Memory::kUnitBytes;
     expect_bytes(full, Memory::kUnitBytes);
-    copy_bulk(to, weights + static_cast<int64_t>(unit) * Memory::kUnitBytes, Memory::kUnitBytes, full);
+    copy_bulk(to, reinterpret_cast<const char*>(weights) + int64_t{unit} * Memory::kUnitBytes,
+              Memory::kUnitBytes, full);
   }
 }
 
-// A thread of a warpgroup: its numbers of a tile of 64 x 240 are those of rows row and row + 8 in columns
-// 8 e + column and the next, for e < 30; sum[4 e + 2 h + c] is that of row + 8 h and column 8 e + column + c.
-// Where groups share rows, e counts the columns of a thread's own units, and `eight(e)` is e in all columns.
-// `Fixed`: the activation function, or kAnyActivation.
-template <int Kind, int Fixed, int Parts>
-class ChainThread {
- public:
-  __device__ __forceinline__ ChainThread(const ChainArgs& p, const float* net, float scale, char* memory)
-      : p_(p),
-        net_(net),
-        scale_(scale),
-        group_(threadIdx.x / kGroupThreads),
-        row_(threadIdx.x % kGroupThreads / kWarp * 16 + lane_index() / 4),
-        column_(2 * (lane_index() % 4)),
-        first_row_(
-            (kShares ? static_cast<int64_t>(blockIdx.x) : 2 * static_cast<int64_t>(blockIdx.x) + group_) *
-                kGroupRows +
-            row_),
-        shared_(shared_address(memory)),
-        a_(memory + (kShares ? 0 : group_ * Memory::kBlocks * kWideBlock)),
-        steep_(reinterpret_cast<float*>(memory + Memory::kSteep) + group_ * kGroupRows + row_),
-        largest_(reinterpret_cast<float*>(memory + Memory::kLargest) + group_ * kGroupRows + row_),
-        ring_{shared_ + Memory::kFull, shared_ + Memory::kEmpty},
-        ring_a_{shared_ + Memory::kFullA, shared_ + Memory::kEmptyA} {}
-
-  __device__ __forceinline__ void run() {
-    const NetChain chain{p_.net, Parts, Memory::kKind};
-    float sum[4 * kColumns];
-    for (int h = 0; h < 2; ++h) unscale_[h] = inverse_power(scale_for(p_.bound[first_row_ + 8 * h]));
-    for (int m = 0; m < chain.products(); ++m) {
-      MDOPS_STAGE_IF(chain.is_backward(m), net_down, net_up);
-      const int n = chain.layer(m), steps = chain.depth(m) / kStepDepth, width = chain.width(m);
-      const float weight = net_[p_.unit_scales + m];
-      const float by[2] = {unscale_[0] * weight, unscale_[1] * weight};
-      for (int chunk = 0; chunk < chain.chunks(m); chunk += width) {
-        start(m, n, sum);
-        multiply(m == 0, steps, width, by, sum);
-        if (chain.is_last(m))
-          store_gradient((chunk + (kShares ? group_ : 0)) * kUnitCols, chain.columns(m), sum);
-      }
-      if (!chain.is_backward(m))
-        activate_layer(n, sum);
-      else if (n > 0)
-        pass_back(n - 1, sum);
-    }
-  }
-
- private:
-  using Memory = ChainMemory<Kind>;
-  static constexpr bool kShares = Memory::kKind.shares;
-  static constexpr int kUnitCols = Memory::kKind.unit_cols, kUnitEights = kUnitCols / 8;
-  static constexpr int kColumns = 2 * kUnitEights;              // eights of a thread
-  static constexpr int kAllColumns = Memory::kKind.cols() / 8;  // of a layer
-  static constexpr int kTurn = kUnitEights % 5 == 0 ? 5 : 4;    // see for_columns
-  static constexpr int kLongTurn = (kShares ? 1 : 2) * kTurn;
-  static_assert(!kShares || kUnitEights % kTurn == 0);
-  // In units of 16 bytes: from 16 numbers of a row to the next 16, and from the high parts to the low ones.
-  static constexpr int kNextStep = 2, kLowParts = 4;
-  static constexpr int kBlockDepth = unit_depth(Parts), kBlockSteps = kBlockDepth / kStepDepth;
-
-  // Calls f(e, x) for x = sum + 4 e, for `Turn` columns e at a time, with the numbers moved to where the code
-  // expects them: registers have no index, and thirty copies of the code would be slow to fetch. `columns`
-  // are filled up to whole turns. A turn is within a unit where groups share rows.
-  template <int Turn, class F>
-  __device__ __forceinline__ void for_columns(int columns, float (&sum)[4 * kColumns], const F& f) const {
-    static_assert(kColumns % Turn == 0);
-#pragma unroll 1
-    for (int first = 0; first < kColumns; first += Turn) {
-      if (8 * eight(first) < columns)
-#pragma unroll
-        for (int e = 0; e < Turn; ++e) f(eight(first) + e, sum + 4 * e);
-      float turned[4 * Turn];
-#pragma unroll
-      for (int k = 0; k < 4 * Turn; ++k) turned[k] = sum[k];
-#pragma unroll
-      for (int k = 0; k < 4 * (kColumns - Turn); ++k) sum[k] = sum[k + 4 * Turn];
-#pragma unroll
-      for (int k = 0; k < 4 * Turn; ++k) sum[k + 4 * (kColumns - Turn)] = turned[k];
-    }
-  }
-
-  __device__ __forceinline__ int eight(int e) const {
-    return kShares ? e + (e / kUnitEights + group_) * kUnitEights : e;
-  }
-
-  __device__ __forceinline__ float2 constants(int64_t at, int e) const {
-    return __ldg(reinterpret_cast<const float2*>(net_ + at + 8 * e + column_));
-  }
-
-  // Where the high parts of two numbers of A stand, and the low ones: beside them, or, where they are no part
-  // of the product, in the blocks that are free behind the layer.
-  __device__ __forceinline__ int place(int e, int h) const {
-    constexpr int eights = kBlockDepth / 8;
-    return e / eights * kWideBlock + wide_place(row_ + 8 * h, 8 * (e % eights) + column_);
-  }
-  static __device__ __forceinline__ int low_place(int at) {
-    static_assert(Memory::kBlocks % 2 == 0 && Memory::kBlocks * unit_depth(2) >= 8 * kAllColumns);
-    return Parts == 2 ? at ^ 64 : at + Memory::kBlocks / 2 * kWideBlock;
-  }
-  __device__ __forceinline__ float2 halves(int at) const {
-    return __half22float2(*reinterpret_cast<const __half2*>(a_ + at));
-  }
-
-  // Where groups share rows, all columns of a row are reached from a thread of either.
-  __device__ __forceinline__ float2* slopes(int n, int e, int h) const {
-    const int64_t layer = static_cast<int64_t>(blockIdx.x) * (p_.net.layers - 1) + n;
-    if constexpr (kShares)
-      return p_.slopes + (layer * (2 * kAllColumns) + 2 * e + h) * kGroupThreads +
-             threadIdx.x % kGroupThreads;
-    else
-      return p_.slopes + (layer * (2 * kColumns) + 2 * e + h) * (2 * kGroupThreads) + threadIdx.x;
-  }
-
-  // Of a residual layer twice as wide as its input, column e + shift adds the same of it as column e.
-  __device__ __forceinline__ int input_shift(int n) const {
-    return p_.net.neurons[n] > p_.net.neurons[n - 1] ? p_.net.neurons[n - 1] / 8 : kAllColumns;
-  }
-
-  // What the product is added to: zero; or the gradient that comes round a residual layer, which the sums are
-  // if it is not the last. That of both halves of a layer twice as wide goes through the place of its slopes,
-  // which no one needs any more.
-  __device__ __forceinline__ void start(int m, int n, float (&sum)[4 * kColumns]) const {
-    const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
-    const bool last = n == p_.net.layers - 1;
-    const int shift = residual ? input_shift(n) : kAllColumns;
-    if (residual && !last) {
-      if (shift == kAllColumns) return;
-      for_columns<kLongTurn>(8 * kAllColumns, sum, [&](int e, float* x) {
-        for (int h = 0; h < 2; ++h) *slopes(n, e, h) = make_float2(x[2 * h], x[2 * h + 1]);
-      });
-      if constexpr (kShares) sync_groups();
-      for_columns<kLongTurn>(8 * kAllColumns, sum, [&](int e, float* x) {
-        for (int h = 0; h < 2; ++h) {
-          float2 a = make_float2(0, 0), b = a;
-          if (e < shift) a = *slopes(n, e, h), b = *slopes(n, e + shift, h);
-          x[2 * h] = a.x + b.x, x[2 * h + 1] = a.y + b.y;
-        }
-      });
-      return;
-    }
-#pragma unroll
-    for (int k = 0; k < 4 * kColumns; ++k) sum[k] = 0;
-    if (!residual) return;
-    for_columns<kLongTurn>(8 * kAllColumns, sum, [&](int e, float* x) {
-      float2 c = constants(p_.out_weight, e);
-      if (shift < kAllColumns) {
-        const float2 d = constants(p_.out_weight, e < shift ? e + shift : e);
-        c = e < shift ? make_float2(c.x + d.x, c.y + d.y) : make_float2(0, 0);
-      }
-      x[0] = x[2] = scale_ * c.x, x[1] = x[3] = scale_ * c.y;
-    });
-  }
-
-  // sum += A B, for B the next blocks of one or two units. The tensor cores add up two blocks, 64 products of
-  // two parts or 128 of one, which they round towards zero; the rest is added in float32.
-  __device__ __forceinline__ void multiply(bool streamed, int steps, int width, const float (&by)[2],
-                                           float (&sum)[4 * kColumns]) {
-    constexpr int pair = 2 * kBlockSteps;
-    for (int step = 0; step < steps; step += pair) {
-      const int block = step / kBlockSteps, now = min(pair, steps - step);
-      const bool two = now > kBlockSteps;
-      const uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
-      if (streamed) ring_a_.wait_full(two);
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        if (kShares && group_ == 1 && 2 * c < width) pass(two);
-        if ((kShares ? 2 * c + group_ : c) >= width) break;
-        const int next = ring_.wait_full(two);
-        float part[2 * kColumns];
-        multiply_blocks<pair>(now, part, a0, a1, unit_of_b(ring_.slot), unit_of_b(next));
-        release(ring_, two);
-#pragma unroll
-        for (int k = 0; k < 2 * kColumns; ++k) sum[2 * kColumns * c + k] += part[k] * by[k / 2 % 2];
-        if (kShares && group_ == 0 && 2 * c + 1 < width) pass(two);
-      }
-      if (streamed) release(ring_a_, two);
-    }
-  }
-
-  // Lets the other group have its unit, or two. It must have come: a barrier that waits for one round cannot
-  // tell the round before.
-  __device__ __forceinline__ void pass(bool two) {
-    ring_.wait_full(two);
-    release(ring_, two);
-  }
-
-  __device__ __forceinline__ uint64_t block_of_a(int block) const {
-    return wide_matrix(shared_address(a_) + block % Memory::kBlocks * kWideBlock);
-  }
-  __device__ __forceinline__ uint64_t unit_of_b(int slot) const {
-    return wide_matrix(shared_ + Memory::kUnits + slot * Memory::kUnitBytes);
-  }
-
-  // part = A B of `now` times 16 columns of A, at most `Steps`, in one block or two; the small parts first.
-  template <int Steps>
-  static __device__ __forceinline__ void multiply_blocks(int now, float (&part)[2 * kColumns], uint64_t a0,
-                                                         uint64_t a1, uint64_t b0, uint64_t b1) {
-    if constexpr (Steps > 1)
-      if (now < Steps) return multiply_blocks<Steps - 1>(now, part, a0, a1, b0, b1);
-    const auto step_of = [](uint64_t block0, uint64_t block1, int k) {
-      return (k < kBlockSteps ? block0 : block1) + k % kBlockSteps * kNextStep;
-    };
-    begin_products();
-    if constexpr (Parts == 2) {
-#pragma unroll
-      for (int k = 0; k < Steps; ++k) {
-        multiply_unit(part, step_of(a0, a1, k) + kLowParts, step_of(b0, b1, k), k > 0);
-        multiply_unit(part, step_of(a0, a1, k), step_of(b0, b1, k) + kLowParts, 1);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < Steps; ++k)
-      multiply_unit(part, step_of(a0, a1, k), step_of(b0, b1, k), Parts == 2 || k > 0);
-    end_products(part);
-  }
-
-  // Gives a slot back, or two.
-  template <int Slots>
-  __device__ __forceinline__ void release(Ring<Slots>& ring, bool two) {
-    if (lane_index() == 0) arrive(ring.empty + 8 * ring.slot);
-    ring.next();
-    if (!two) return;
-    if (lane_index() == 0) arrive(ring.empty + 8 * ring.slot);
-    ring.next();
-  }
-
-  // x of layer n becomes f(x) and the next product's A; of the last layer the output, and the gradient
-  // before its activation.
-  __device__ __forceinline__ void activate_layer(int n, float (&sum)[4 * kColumns]) {
-    float largest[2] = {0, 0};
-    if constexpr (Fixed == kAnyActivation)
-      with_activation(p_.net.activation, [&]<Activation kind>() { activate_as<kind>(n, sum, largest); });
-    else
-      activate_as<static_cast<Activation>(Fixed)>(n, sum, largest);
-    const bool added_later = n + 1 < p_.net.layers && p_.net.residual[n + 1];
-    write_a(p_.net.cols(n), largest, sum, added_later, [](int, int, float2 x) { return x; });
-  }
-
-  // With many activation functions there is one copy for layers that add their input and those that do not.
-  template <Activation kind>
-  __device__ __forceinline__ void activate_as(int n, float (&sum)[4 * kColumns], float (&largest)[2]) {
-    const bool last = n == p_.net.layers - 1;
-    if (Fixed == kAnyActivation || (n > 0 && p_.net.residual[n]))
-      last ? activate_columns<kind, true, true>(n, sum, largest)
-           : activate_columns<kind, false, true>(n, sum, largest);
-    else if constexpr (Fixed != kAnyActivation)
-      last ? activate_columns<kind, true, false>(n, sum, largest)
-           : activate_columns<kind, false, false>(n, sum, largest);
-  }
-
-  template <Activation kind, bool Last, bool Residual>
-  __device__ __forceinline__ void activate_columns(int n, float (&sum)[4 * kColumns], float (&largest)[2]) {
-    float steepest[2] = {0, 0};
-    double output[2] = {0, 0};
-    const bool residual = Residual && n > 0 && p_.net.residual[n];
-    const int shift = residual ? input_shift(n) : 0;
-    for_columns<kTurn>(p_.net.cols(n), sum, [&](int e, float* x) {
-      const float2 bias = constants(p_.bias[n], e), timestep = constants(p_.timestep[n], e);
-      const float2 out = Last ? constants(p_.out_weight, e) : make_float2(0, 0);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float2 value, slope, other = make_float2(0, 0);
-        if constexpr (Residual) {
-          if (e < 2 * shift) {  // beyond stands what was there before
-            const int at = place(e < shift ? e : e - shift, h);
-            const float2 high = halves(at), low = halves(low_place(at));
-            other = make_float2(unscale_[h] * (high.x + low.x), unscale_[h] * (high.y + low.y));
-          }
-        }
-        layer_value<kind>(x[2 * h], bias.x, timestep.x, other.x, p_.net.threshold, &value.x, &slope.x);
-        layer_value<kind>(x[2 * h + 1], bias.y, timestep.y, other.y, p_.net.threshold, &value.y, &slope.y);
-        if constexpr (Last) {
-          value = make_float2(end_of_net(value.x, slope.x, out.x, scale_, output + h),
-                              end_of_net(value.y, slope.y, out.y, scale_, output + h));
-        } else {
-          *slopes(n, e, h) = slope;
-          steepest[h] = fmaxf(steepest[h], fmaxf(fabsf(slope.x), fabsf(slope.y)));
-        }
-        x[2 * h] = value.x, x[2 * h + 1] = value.y;
-        largest[h] = fmaxf(largest[h], fmaxf(fabsf(value.x), fabsf(value.y)));
-      }
-    });
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int d = 1; d < 4; d *= 2) {
-        largest[h] = fmaxf(largest[h], __shfl_xor_sync(kAllLanes, largest[h], d));
-        steepest[h] = fmaxf(steepest[h], __shfl_xor_sync(kAllLanes, steepest[h], d));
-        if (Last) output[h] += __shfl_xor_sync(kAllLanes, output[h], d);
-      }
-      if (Last && column_ == 0)
-        p_.output[kShares ? 2 * (first_row_ + 8 * h) + group_ : first_row_ + 8 * h] = output[h];
-      if (!Last && column_ == 0) steep_[n * kChainRows + 8 * h] = steepest[h];
-    }
-  }
-
-  // From the gradient of layer n's values to that before its activation. It is bounded by the product of
-  // bounds: too large a bound by a factor of up to 2^10 costs nothing.
-  __device__ __forceinline__ void pass_back(int n, float (&sum)[4 * kColumns]) {
-    float largest[2] = {0, 0};
-#pragma unroll
-    for (int k = 0; k < 4 * kColumns; ++k) largest[k / 2 % 2] = fmaxf(largest[k / 2 % 2], fabsf(sum[k]));
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int d = 1; d < 4; d *= 2)
-        largest[h] = fmaxf(largest[h], __shfl_xor_sync(kAllLanes, largest[h], d));
-      largest[h] *= of_groups(steep_ + n * kChainRows + 8 * h);
-    }
-    write_a(p_.net.cols(n), largest, sum, false, [&](int e, int h, float2 x) {
-      const float2 slope = *slopes(n, e, h);
-      return make_float2(before_activation(x.x, slope.x), before_activation(x.y, slope.y));
-    });
-  }
-
-  // f of the sums as the next product's A, once no thread of the group needs the last one's. The low parts
-  // are kept for a residual layer even where the product does without.
-  template <class F>
-  __device__ __forceinline__ void write_a(int columns, const float (&largest)[2], float (&sum)[4 * kColumns],
-                                          bool keep_low, const F& f) {
-    float scales[2];
-    if constexpr (kShares) {
-      if (column_ == 0) largest_[0] = largest[0], largest_[8] = largest[1];
-      sync_groups();
-    } else {
-      sync_group(group_);
-    }
-    for (int h = 0; h < 2; ++h) {
-      scales[h] = scale_for(kShares ? of_groups(largest_ + 8 * h) : largest[h]);
-      unscale_[h] = inverse_power(scales[h]);
-    }
-    for_columns<kTurn>(columns, sum, [&](int e, float* x) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float2 v = f(e, h, make_float2(x[2 * h], x[2 * h + 1]));
-        uint32_t parts[2];
-        split(scales[h] * v.x, scales[h] * v.y, parts);
-        *reinterpret_cast<uint32_t*>(a_ + place(e, h)) = parts[0];
-        if (Parts == 2 || keep_low) *reinterpret_cast<uint32_t*>(a_ + low_place(place(e, h))) = parts[1];
-      }
-    });
-    fence_shared();
-    kShares ? sync_groups() : sync_group(group_);
-  }
-
-  // The larger of the numbers that both groups have of a row that they share, from the place of this one's.
-  __device__ __forceinline__ float of_groups(const float* own) const {
-    return kShares ? fmaxf(own[0], own[group_ ? -kGroupRows : kGroupRows]) : own[0];
-  }
-
-  __device__ __forceinline__ void store_gradient(int first, int columns, float (&sum)[4 * kColumns]) const {
-    float* const to = p_.inputs + first_row_ * columns + first + column_;
-#pragma unroll
-    for (int e = 0; e < kUnitCols / 8; ++e) {
-      if (first + 8 * e >= columns) break;
-      __stcg(reinterpret_cast<float2*>(to + 8 * e), make_float2(sum[4 * e], sum[4 * e + 1]));
-      __stcg(reinterpret_cast<float2*>(to + 8 * columns + 8 * e),
-             make_float2(sum[4 * e + 2], sum[4 * e + 3]));
-    }
-  }
-
-  const ChainArgs& p_;
-  const float* const net_;
-  const float scale_;
-  const int group_, row_, column_;
-  const int64_t first_row_;
-  const uint32_t shared_;
-  char* const a_;
-  float *const steep_, *const largest_;
-  Ring<Memory::kSlots> ring_;
-  Ring<Memory::kBlocks> ring_a_;
-  float unscale_[2];  // of A's rows
-};
-
 #endif
-
-template <int Kind, int Fixed, int Parts>
-__global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_constant__ ChainArgs p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) char unaligned[];
-  char* const memory = unaligned + (-shared_address(unaligned) & 1023);
-  using Memory = ChainMemory<Kind>;
-  const uint32_t shared = shared_address(memory);
-  const int type = p.tile_type[Memory::kKind.shares ? blockIdx.x / 2 : blockIdx.x];
-  const int warp = threadIdx.x / kWarp;
-  if (type < 0) return;
-  if (threadIdx.x == 0) {
-    constexpr int consumers = 2 * kGroupThreads / kWarp;
-    for (int k = 0; k < Memory::kSlots; ++k) {
-      init_barrier(shared + Memory::kFull + 8 * k, 1);
-      init_barrier(shared + Memory::kEmpty + 8 * k, consumers);
-    }
-    for (int k = 0; k < Memory::kBlocks; ++k) {
-      init_barrier(shared + Memory::kFullA + 8 * k, 1);
-      init_barrier(shared + Memory::kEmptyA + 8 * k, consumers);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    fence_shared();
-  }
-  __syncthreads();
-  const float* net = p.nets + type * p.net_size;
-  if (warp >= 2 * kGroupThreads / kWarp) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFewRegisters));
-    if (threadIdx.x == 2 * kGroupThreads) stream_weights<Kind, Parts>(p, net, shared);
-    __syncwarp();
-  } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMostRegisters));
-    ChainThread<Kind, Fixed, Parts>(p, net, static_cast<float>(p.scale[type]), memory).run();
-  }
-#endif
-}
 
 }  // namespace mdops

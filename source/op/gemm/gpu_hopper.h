@@ -66,18 +66,36 @@ __device__ __forceinline__ void end_products(float (&d)[Size]) {
   for (int k = 0; k < Size; ++k) asm volatile("" : "+f"(d[k])::"memory");
 }
 
-// d (+)= A B, 64 x 16 times 16 x 96, 120 or 128. Of d thread t has, for its warp w (of four) and lane l of
-// it, d[4 j + 2 h + c]: row 16 w + 8 h + l / 4, column 8 j + 2 (l % 4) + c.
+// d (+)= A B, 64 x 16 times 16 x 32, 64, 96, 120 or 128. Of d thread t has, for its warp w (of four) and lane
+// l of it, d[4 j + 2 h + c]: row 16 w + 8 h + l / 4, column 8 j + 2 (l % 4) + c.
 #define MDOPS_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MDOPS_SIXTEEN(i) MDOPS_FOUR(i), MDOPS_FOUR(i + 4), MDOPS_FOUR(i + 8), MDOPS_FOUR(i + 12)
+
+__device__ __forceinline__ void multiply_unit(float (&d)[16], uint64_t a, uint64_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {" MDOPS_REGISTERS_16
+      "}, "
+      "%16, %17, add, 1, 1, 0, 0;\n}"
+      : MDOPS_SIXTEEN(0)
+      : "l"(a), "l"(b), "r"(add));
+}
+
+__device__ __forceinline__ void multiply_unit(float (&d)[32], uint64_t a, uint64_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" MDOPS_REGISTERS_32
+      "}, "
+      "%32, %33, add, 1, 1, 0, 0;\n}"
+      : MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16)
+      : "l"(a), "l"(b), "r"(add));
+}
 
 __device__ __forceinline__ void multiply_unit(float (&d)[48], uint64_t a, uint64_t b, int add) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %50, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47}, "
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {" MDOPS_REGISTERS_32
+      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
       "%48, %49, add, 1, 1, 0, 0;\n}"
       : MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16), MDOPS_SIXTEEN(32)
       : "l"(a), "l"(b), "r"(add));
@@ -86,11 +104,9 @@ __device__ __forceinline__ void multiply_unit(float (&d)[48], uint64_t a, uint64
 __device__ __forceinline__ void multiply_unit(float (&d)[60], uint64_t a, uint64_t b, int add) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %62, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n120k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-      "%59}, "
+      "wgmma.mma_async.sync.aligned.m64n120k16.f32.f16.f16 {" MDOPS_REGISTERS_32
+      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, "
+      "%52, %53, %54, %55, %56, %57, %58, %59}, "
       "%60, %61, add, 1, 1, 0, 0;\n}"
       : MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16), MDOPS_SIXTEEN(32), MDOPS_FOUR(48), MDOPS_FOUR(52), MDOPS_FOUR(56)
       : "l"(a), "l"(b), "r"(add));
@@ -99,11 +115,8 @@ __device__ __forceinline__ void multiply_unit(float (&d)[60], uint64_t a, uint64
 __device__ __forceinline__ void multiply_unit(float (&d)[64], uint64_t a, uint64_t b, int add) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-      "%59, %60, %61, %62, %63}, "
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" MDOPS_REGISTERS_64
+      "}, "
       "%64, %65, add, 1, 1, 0, 0;\n}"
       : MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16), MDOPS_SIXTEEN(32), MDOPS_SIXTEEN(48)
       : "l"(a), "l"(b), "r"(add));

@@ -79,11 +79,10 @@ template <int Parts>
 __global__ void units_kernel(LayerMatrix matrix, int depth, int columns, int unit_cols, int width,
                              const float* inverse, char* units) {
   constexpr int unit_rows = unit_depth(Parts);
-  const int blocks = (depth + unit_rows - 1) / unit_rows, tile = blockIdx.x / (width * blocks);
+  const int blocks = round_up(depth, 2 * unit_rows) / unit_rows, tile = blockIdx.x / (width * blocks);
   const int in_tile = blockIdx.x % (width * blocks), pair = in_tile / (2 * width);
-  const int in_pair = in_tile % (2 * width), deep = min(2, blocks - 2 * pair);
-  const int first_row = (2 * pair + in_pair % deep) * unit_rows;
-  const int first_col = (tile * width + in_pair / deep) * unit_cols;
+  const int in_pair = in_tile % (2 * width), first_row = (2 * pair + in_pair % 2) * unit_rows;
+  const int first_col = (tile * width + in_pair / 2) * unit_cols;
   const float scale = inverse_power(*inverse);
   char* const unit = units + static_cast<int64_t>(blockIdx.x) * unit_cols * kWideRow;
   for (int k = threadIdx.x; k < unit_cols * unit_rows / 2; k += blockDim.x) {

@@ -60,18 +60,19 @@ __device__ __forceinline__ void store_four(float* to, float a, float b, float c,
 
 // A row of the net's input on its way to memory: as floats, row after row, if `Parts` is 0; or for the chain
 // (gpu_chain.h), times a power of two that follows from a bound of the row's numbers, in so many parts of
-// float16: kGroupRows rows after as many others, of these block after block of unit_depth(Parts) columns. The
-// gradient of so many rows takes the same memory, so that a warpgroup writes over its own input alone.
+// float16: tile after tile of rows, of each block after block of unit_depth(Parts) columns. The gradient of a
+// tile takes the same memory, so that a block writes over its own input alone.
 template <int Parts>
 struct InputRow {
   char* to;
   float scale;
-  int in_group;  // of the warpgroup's rows
+  int in_tile, tile_rows;
 
-  __device__ __forceinline__ InputRow(float* inputs, int columns, int64_t row, float bound) {
-    const int64_t first = Parts ? row / kGroupRows * kGroupRows : row;
-    to = reinterpret_cast<char*>(inputs + first * columns);
-    scale = scale_for(bound), in_group = row % kGroupRows;
+  __device__ __forceinline__ InputRow(float* inputs, int columns, int tile_rows, int64_t row, float bound)
+      : scale(scale_for(bound)),
+        in_tile(Parts ? static_cast<int>(row % tile_rows) : 0),
+        tile_rows(tile_rows) {
+    to = reinterpret_cast<char*>(inputs + (row - in_tile) * columns);
   }
   // Numbers k .. k + 3, k a multiple of four.
   __device__ __forceinline__ void store(int k, float a, float b, float c, float d) const {
@@ -79,10 +80,10 @@ struct InputRow {
       constexpr int depth = unit_depth(Parts);
       uint2 parts[Parts];
       split(make_float4(scale * a, scale * b, scale * c, scale * d), parts);
-      char* const block = to + k / depth * kWideBlock;
+      char* const block = to + k / depth * (tile_rows * kWideRow);
 #pragma unroll
       for (int part = 0; part < Parts; ++part)
-        __stcg(reinterpret_cast<uint2*>(block + wide_place(in_group, k % depth, part)), parts[part]);
+        __stcg(reinterpret_cast<uint2*>(block + wide_place(in_tile, k % depth, part)), parts[part]);
     } else {
       store_four(reinterpret_cast<float*>(to) + k, a, b, c, d);
     }

@@ -2,11 +2,12 @@
 // memory, their launches.
 #pragma once
 
+#include <cstdlib>
 #include <vector>
 
 #include "common/gpu.h"
 #include "gemm/gpu_args.h"
-#include "gemm/gpu_chain.h"
+#include "gemm/gpu_chain_kernel.h"
 #include "gemm/gpu_cluster.h"
 #include "gemm/gpu_layers.h"
 #include "gemm/gpu_pack.h"
@@ -29,8 +30,8 @@ using MediumTile = Tile<Parts, 4, 2, 1, 2, 5, 2, 3>;  // 128 x 80, for chips wit
 template <int Parts>
 using SmallTile = Tile<Parts, 1, 1, 8, 1, 5, 8, 3>;  // 16 x 40, the depth shared by 8 warps
 
-// The rows of whatever tile.
-constexpr int kMostTileRows = 128;
+// The most rows of a tile, and for each multiprocessor of a chunk that is in memory at a time.
+constexpr int kMostTileRows = 128, kChunkRows = 4 * kMostTileRows;
 
 template <class T>
 bool tile_fits(const GpuLimits& limits) {
@@ -43,39 +44,48 @@ NetWay way_of(NetWay::Kind kind, const GpuNetShape& net) {
   return {kind, T::kRows, 0, (net.cols(net.layers - 1) + T::kCols - 1) / T::kCols};
 }
 
-// f<kind>() for a kind of chain known at run time.
-template <class F>
-void with_chain(int kind, const F& f) {
-#ifdef MDOPS_MODEL_NEURONS  // the only one of a library that is rebuilt for a model
+// Whether a library has a kind of chain: one that is rebuilt for a model has those that take that model.
+constexpr bool is_built(const ChainKind& kind) {
+#ifdef MDOPS_MODEL_NEURONS
   constexpr int neurons[] = {MDOPS_MODEL_NEURONS};
-  constexpr int only = chain_kind(sizeof(neurons) / sizeof(int), neurons);
-  if constexpr (only < kChains) f.template operator()<only>();
+  return takes(kind, sizeof(neurons) / sizeof(int), neurons);
 #else
-  switch (kind) {
-    case 0:
-      return f.template operator()<0>();
-    case 1:
-      return f.template operator()<1>();
-    case 2:
-      return f.template operator()<2>();
-    case 3:
-      return f.template operator()<3>();
-  }
-  static_assert(kChains == 4);
+  return static_cast<void>(kind), true;
 #endif
 }
 
-// Whether the chip has the instructions of the chain, this library code for them, and the kernel takes the
-// net.
-inline bool has_chain(const GpuNetShape& net, const GpuLimits& limits) {
+// f<kind>() for the chain of so many rows a block for the net, if there is one.
+template <int Kind = 0, class F>
+void with_chain(const GpuNetShape& net, int rows, const F& f) {
+  if constexpr (Kind < kChains) {
+    constexpr ChainKind own = kChainKinds[Kind];
+    if (own.rows != rows || !takes(own, net)) return with_chain<Kind + 1>(net, rows, f);
+    if constexpr (is_built(own)) f.template operator()<Kind>();
+  }
+}
+
+// For tests: the rows of a block that the chain shall have, whatever takes the least time; 0: none named.
+inline int wanted_rows() {
+  const char* const wanted = std::getenv("MDOPS_CHAIN_ROWS");
+  return wanted ? std::atoi(wanted) : 0;
+}
+
+// The kind of chain with which so many rows take the least time; kChains if the chip has not the instructions
+// of the chain, this library no code for them, or no kernel takes the net.
+inline int choose_chain(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
+  int best = kChains;
 #ifdef MDOPS_HOPPER
-  const int kind = chain_kind(net);
-  bool good = limits.capability == 90 && kind < kChains && residuals_fit_chain(net);
-  if (good) with_chain(kind, [&]<int Kind>() { good = ChainMemory<Kind>::kBytes <= limits.shared_bytes; });
-  return good;
-#else
-  return static_cast<void>(net), static_cast<void>(limits), false;
+  if (limits.capability != 90 || limits.shared_bytes < kChainShared || !residuals_fit_chain(net)) return best;
+  int64_t least = 0;
+  for (int kind = 0; kind < kChains; ++kind) {
+    const ChainKind& own = kChainKinds[kind];
+    if (!is_built(own) || !takes(own, net)) continue;
+    if (wanted_rows() && wanted_rows() != own.rows) continue;
+    const int64_t time = blocks_for(blocks_for(rows, own.rows), limits.multiprocessors) * own.time;
+    if (best == kChains || time < least) best = kind, least = time;
+  }
 #endif
+  return static_cast<void>(net), static_cast<void>(rows), static_cast<void>(limits), best;
 }
 
 inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limits) {
@@ -86,20 +96,19 @@ inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limi
 #endif
 }
 
-// Up to so many rounds of blocks on the multiprocessors clusters are quicker than any other way.
-constexpr int kClusterRounds = 6;
+// Up to so many rows for each multiprocessor clusters are quicker than any other way, and small tiles are,
+// where there are no clusters.
+constexpr int kFewRows = 6;
 
-// By the device: clusters where they are few; then large tiles where there are enough of them for its
-// multiprocessors (the smallest tile shares its depth among warps, so it is quicker where there are few), and
-// the largest that its shared memory holds.
+// By the device: clusters, or small tiles, for few rows (the smallest tile shares its depth among warps);
+// then the chain; then the largest tiles that its shared memory holds.
 template <int Parts>
 NetWay choose_way(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
   const int64_t tiles = blocks_for(rows, kMostTileRows);
-  if (blocks_for(rows, kClusterRows) * kClusterBlocks <= kClusterRounds * int64_t{limits.multiprocessors} &&
-      has_cluster(net, Parts, limits))
-    return {NetWay::cluster, kClusterRows, 0, kClusterBlocks};
-  if (11 * tiles > limits.multiprocessors && has_chain(net, limits))
-    return {NetWay::chain, kChainRows, Parts, kChainKinds[chain_kind(net)].groups_of_rows()};
+  const bool few = rows <= int64_t{kFewRows} * limits.multiprocessors && !wanted_rows();
+  if (few && has_cluster(net, Parts, limits)) return {NetWay::cluster, kClusterRows, 0, kClusterBlocks};
+  if (const int kind = choose_chain(net, rows, limits); kind < kChains && !few)
+    return {NetWay::chain, kChainKinds[kind].rows, Parts, kChainKinds[kind].by_rows() ? 1 : kChainWarps};
   if (4 * tiles > limits.multiprocessors) {
     if (tile_fits<WideTile<Parts>>(limits)) return way_of<WideTile<Parts>>(NetWay::wide, net);
     if (tile_fits<MediumTile<Parts>>(limits)) return way_of<MediumTile<Parts>>(NetWay::medium, net);
@@ -122,7 +131,7 @@ class NetPacker {
 
   void pack() const {
     gpu_.clear(packed_, 4 * to_.size);
-    if (chain_kind(net_) < kChains) pack_chain();
+    for (int kind = 0; kind < kChains; ++kind) pack_chain(kind);
     for (int n = 0; n < net_.layers; ++n) {
       for (const bool backward : {false, true}) {
         const PackedMatrix& place = backward ? to_.backward[n] : to_.forward[n];
@@ -143,9 +152,13 @@ class NetPacker {
     return {layers_[n].weight, n ? net_.neurons[n - 1] : net_.inputs, net_.neurons[n], backward};
   }
 
-  void pack_chain() const {
-    const NetChain chain{net_, Parts, kChainKinds[chain_kind(net_)]};
-    char* units = reinterpret_cast<char*>(packed_ + to_.units);
+  // The units of a kind of chain, if no kind before it has the same.
+  void pack_chain(int kind) const {
+    for (int other = 0; other < kind; ++other)
+      if (to_.units[other] == to_.units[kind]) return;
+    if (to_.units[kind] < 0) return;
+    const NetChain chain{net_, Parts, kChainKinds[kind]};
+    char* units = reinterpret_cast<char*>(packed_ + to_.units[kind]);
     for (int m = 0; m < chain.products(); ++m) {
       const LayerMatrix of_product = matrix(chain.layer(m), chain.is_backward(m));
       const int depth = chain.depth(m), columns = chain.columns(m);
@@ -153,7 +166,7 @@ class NetPacker {
       gpu_.launch(unit_scale_kernel, 1, 1024, 0, of_product, depth, columns, scale);
       gpu_.launch(units_kernel<Parts>, chain.units(m), 256, 0, of_product, depth, columns,
                   chain.kind.unit_cols, chain.width(m), scale, units);
-      units += static_cast<int64_t>(chain.units(m)) * chain.kind.unit_bytes();
+      units += int64_t{chain.units(m)} * chain.kind.unit_cols * kWideRow;
     }
   }
 
@@ -181,7 +194,9 @@ struct NetMemory {
   void take(Workspace& space, const NetWay& way, const GpuNetShape& net, int64_t rows) {
     if (way.kind == NetWay::cluster) return;
     if (way.kind == NetWay::chain) {
-      slopes = space.take<float2>(rows * (net.layers - 1) * (kChainKinds[chain_kind(net)].cols() / 2));
+      with_chain(net, way.tile_rows, [&]<int Kind>() {
+        slopes = space.take<float2>(rows * (net.layers - 1) * (kChainKinds[Kind].cols() / 2));
+      });
       return;
     }
     for (int n = 0; n < net.layers; ++n) {
@@ -227,16 +242,19 @@ class NetCall {
   void chain() const {
     ChainArgs a{};
     a.tile_type = p_.tile_type, a.nets = p_.nets, a.net_size = p_.net_size;
-    a.units = packed_.units, a.unit_scales = packed_.unit_scales, a.out_weight = packed_.out_weight;
+    a.unit_scales = packed_.unit_scales, a.out_weight = packed_.out_weight;
     for (int n = 0; n < p_.net.layers; ++n) a.bias[n] = packed_.bias[n], a.timestep[n] = packed_.timestep[n];
     a.net = p_.net, a.scale = p_.scale, a.inputs = p_.inputs, a.bound = p_.bounds;
     a.slopes = memory_.slopes, a.output = p_.output;
     with_activation(p_.net.activation, [&]<Activation kind>() {
-      with_chain(chain_kind(p_.net), [&]<int Kind>() {
+      with_chain(p_.net, p_.tile_rows, [&]<int Kind>() {
         // A kernel with all functions is as quick, and compiles once for all; the usual one has its own.
-        constexpr int fixed = Kind == 0 && kind == Activation::tanh ? static_cast<int>(kind) : kAnyActivation;
-        gpu_.launch(chain_kernel<Kind, fixed, Parts>, kChainKinds[Kind].groups_of_rows() * tiles_,
-                    kChainThreads, ChainMemory<Kind>::kBytes, a);
+        constexpr ChainKind own = kChainKinds[Kind];
+        constexpr bool usual = own.units == 2 && kind == Activation::tanh;
+        constexpr auto kernel = chain_kernel < Kind, usual ? static_cast<int>(kind) : kAnyActivation,
+                       Parts > ;
+        a.units = packed_.units[Kind];
+        gpu_.launch(kernel, tiles_, kChainThreads, ChainMemory<Kind>::kBytes, a);
       });
     });
   }

@@ -22,23 +22,19 @@ constexpr int kLargest = 12;    // the largest number of a row or a column is br
 // where the high parts stand alone.
 constexpr int kWideRow = 128;  // bytes of a unit's column: unit_depth numbers
 constexpr int kChainLayers = 16;
-constexpr int kGroupRows = 64;                     // of A in one product of a warpgroup
-constexpr int kWideBlock = kGroupRows * kWideRow;  // bytes of unit_depth columns of a warpgroup's A
-constexpr int kChainRows = 2 * kGroupRows;         // of a tile
 
-// How a block's two warpgroups stand to a tile: each has 64 rows of its own, and layers are at most two units
-// wide; or both share 64 rows, and each has every other unit of a layer of at most four.
+// A block's rows; how many units wide the layers are at most, and a unit's columns; and what a round of
+// blocks took on an H100, in microseconds for three layers of 240, 384 or 512.
 struct ChainKind {
-  int unit_cols;
-  bool shares;
+  int rows, units, unit_cols, time;
 
-  MDOPS_HD constexpr int unit_bytes() const { return unit_cols * kWideRow; }
-  MDOPS_HD constexpr int groups_of_rows() const { return shares ? 2 : 1; }
-  MDOPS_HD constexpr int cols() const { return 2 * groups_of_rows() * unit_cols; }  // of the widest layer
+  MDOPS_HD constexpr int cols() const { return units * unit_cols; }
+  MDOPS_HD constexpr bool by_rows() const { return rows == 128; }
 };
 
-// The first that is wide enough is taken.
-constexpr ChainKind kChainKinds[] = {{120, false}, {128, false}, {96, true}, {128, true}};
+constexpr ChainKind kChainKinds[] = {{128, 2, 120, 190}, {128, 2, 128, 205}, {96, 2, 128, 175},
+                                     {64, 2, 128, 128},  {32, 2, 128, 98},   {96, 3, 128, 305},
+                                     {64, 3, 128, 215},  {64, 4, 128, 300}};
 constexpr int kChains = sizeof(kChainKinds) / sizeof(ChainKind);
 
 MDOPS_HD constexpr int unit_depth(int parts) {
@@ -63,7 +59,8 @@ MDOPS_HD constexpr int wide_place(int row, int k, int part = 0) {
   return row * kWideRow + (((k / 8 + 4 * part) ^ (row & 7)) << 4) + 2 * (k % 8);
 }
 
-MDOPS_HD constexpr int round_up(int n, int unit) {
+template <class T>
+MDOPS_HD constexpr T round_up(T n, int unit) {
   return (n + unit - 1) / unit * unit;
 }
 
@@ -71,7 +68,7 @@ MDOPS_HD constexpr int round_up(int n, int unit) {
 // residual layer as wide as its input, x; of one twice as wide, [x, x]. The output layer is linear.
 struct GpuNetShape {
   static constexpr int kMostLayers = 16;
-  static constexpr int kInputUnit = 64;  // inputs are filled up with zeros to a multiple: unit_depth(1)
+  static constexpr int kInputUnit = 128;  // inputs are filled up with zeros to a multiple: 2 unit_depth(1)
   int inputs;
   int layers;  // hidden ones
   int neurons[kMostLayers];
@@ -95,16 +92,18 @@ struct PackedMatrix {
   MDOPS_HD int64_t end() const { return columns_at() + tiles * kTileCols; }
 };
 
-// Which kind of chain can take the net, kChains if none can: rows of a layer must lie in one tile. Residual
-// layers are not known where nets are packed: those twice as wide as their input are refused later.
-constexpr int chain_kind(int layers, const int* neurons) {
-  int widest = 0, kind = 0;
+// Whether a kind of chain takes the net: a row of a layer must lie in one block, and no narrower kind of as
+// many rows take it. Residual layers are not known where nets are packed: those twice as wide as their input
+// are refused later.
+constexpr bool takes(const ChainKind& kind, int layers, const int* neurons) {
+  int widest = 0;
   for (int n = 0; n < layers; ++n) widest = neurons[n] > widest ? neurons[n] : widest;
-  while (kind < kChains && widest > kChainKinds[kind].cols()) ++kind;
-  return layers <= kChainLayers ? kind : kChains;
+  const int units = widest > 256 ? (widest + 127) / 128 : 2;
+  return layers <= kChainLayers && kind.units == units && widest <= kind.cols() &&
+         (!kind.by_rows() || (widest <= 240) == (kind.unit_cols == 120));
 }
-constexpr int chain_kind(const GpuNetShape& net) {
-  return chain_kind(net.layers, net.neurons);
+constexpr bool takes(const ChainKind& kind, const GpuNetShape& net) {
+  return takes(kind, net.layers, net.neurons);
 }
 
 inline bool residuals_fit_chain(const GpuNetShape& net) {
@@ -115,9 +114,9 @@ inline bool residuals_fit_chain(const GpuNetShape& net) {
 }
 
 // The products of a net in the order in which a row needs them: the layers forward, then those backward,
-// down to the gradient of the input. Each is a number of units of B, in this order: tiles of columns, as
-// wide as the layer or, of the input, a unit wide for each group that shares rows; in a tile pairs of blocks
-// of rows; in a pair the units' columns; then its blocks.
+// down to the gradient of the input. Each is a number of units of B, in this order: tiles of columns, as wide
+// as the layer or, of the input, a unit wide; in a tile pairs of blocks of rows, filled up with zeros; in a
+// pair the units' columns; then its blocks.
 struct NetChain {
   const GpuNetShape& net;
   int parts;
@@ -128,14 +127,11 @@ struct NetChain {
   MDOPS_HD int layer(int m) const { return is_backward(m) ? 2 * net.layers - 1 - m : m; }
   MDOPS_HD int depth(int m) const { return is_backward(m) ? net.cols(layer(m)) : net.depth(m); }
   MDOPS_HD int columns(int m) const { return is_backward(m) ? net.depth(layer(m)) : net.cols(m); }
-  MDOPS_HD int blocks(int m) const { return (depth(m) + unit_depth(parts) - 1) / unit_depth(parts); }
+  MDOPS_HD int blocks(int m) const { return round_up(depth(m), 2 * unit_depth(parts)) / unit_depth(parts); }
   MDOPS_HD bool is_last(int m) const { return m == products() - 1; }
-  // Units side by side: in whole tiles.
-  MDOPS_HD int chunks(int m) const {
-    const int unit = is_last(m) ? kind.groups_of_rows() : 1;
-    return (columns(m) + unit * kind.unit_cols - 1) / (unit * kind.unit_cols) * unit;
-  }
-  MDOPS_HD int width(int m) const { return is_last(m) ? kind.groups_of_rows() : chunks(m); }  // of a tile
+  // Units side by side, and of a tile.
+  MDOPS_HD int chunks(int m) const { return (columns(m) + kind.unit_cols - 1) / kind.unit_cols; }
+  MDOPS_HD int width(int m) const { return is_last(m) ? 1 : chunks(m); }
   MDOPS_HD int units(int m) const { return blocks(m) * chunks(m); }
   MDOPS_HD int units() const {
     int sum = 0;
@@ -148,7 +144,7 @@ struct NetChain {
 struct GpuNet {
   PackedMatrix forward[GpuNetShape::kMostLayers], backward[GpuNetShape::kMostLayers];
   int64_t bias[GpuNetShape::kMostLayers], timestep[GpuNetShape::kMostLayers], out_weight, out_bias;
-  int64_t units, unit_scales;  // of the chain, if the net fits: its units, 1 / scale of each product
+  int64_t units[kChains], unit_scales;  // of kinds of chain that take the net; 1 / scale of each product
   int64_t size;
 
   GpuNet(const GpuNetShape& net, int parts) : size(0), parts_(parts) {
@@ -160,15 +156,26 @@ struct GpuNet {
     }
     out_weight = columns(net, net.layers - 1);
     out_bias = vector(4);
-    units = size, unit_scales = size;
-    const int kind = chain_kind(net);
-    if (kind == kChains) return;
-    const NetChain chain{net, parts, kChainKinds[kind]};
-    size += static_cast<int64_t>(chain.units()) * (chain.kind.unit_bytes() / 4);
-    unit_scales = vector(chain.products());
+    size = round_up(size, kLine);
+    for (int kind = 0; kind < kChains; ++kind) {
+      units[kind] = -1;
+      if (!takes(kChainKinds[kind], net)) continue;
+      const int columns = kChainKinds[kind].unit_cols;
+      for (int other = 0; other < kind; ++other)
+        if (units[other] >= 0 && kChainKinds[other].unit_cols == columns) units[kind] = units[other];
+      if (units[kind] >= 0) continue;
+      units[kind] = size;
+      size +=
+          static_cast<int64_t>(NetChain{net, parts, kChainKinds[kind]}.units()) * (columns * kWideRow / 4);
+    }
+    unit_scales = vector(2 * net.layers);
+    size = round_up(size, kLine);
   }
 
  private:
+  // Floats of a line of the cache: copies of units that begin with one ask for half as many.
+  static constexpr int64_t kLine = 32;
+
   PackedMatrix matrix(int rows, int columns) {
     const PackedMatrix result{size, parts_, rows / kStepDepth, columns / kTileCols};
     size = result.end();
@@ -176,8 +183,10 @@ struct GpuNet {
   }
   // A number for each column, zero beyond the last one.
   int64_t columns(const GpuNetShape& net, int n) {
-    const int kind = chain_kind(net), cols = kind < kChains ? kChainKinds[kind].cols() : 0;
-    return vector(net.cols(n) < cols ? cols : net.cols(n));
+    int most = net.cols(n);
+    for (const ChainKind& kind : kChainKinds)
+      if (takes(kind, net) && kind.cols() > most) most = kind.cols();
+    return vector(most);
   }
   int64_t vector(int n) {
     const int64_t at = size;
@@ -206,6 +215,7 @@ struct NetArgs {
   int64_t net_size;
   const double* scale;  // (types,): the gradient is that of scale * output
   GpuNetShape net;
+  int tile_rows;
   int rows;        // at most, whole tiles: what the arrays below have
   float* inputs;   // (rows, net.inputs), as InputRow<input_parts> writes them; then their gradient, as floats
   float* bounds;   // (1 + 2 layers, rows) of the numbers of every product's A: the input's; zeros at first

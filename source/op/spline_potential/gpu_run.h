@@ -38,14 +38,14 @@ std::string step_refusal(const GpuLimits& limits, const GpuNetShape& net, int nt
 // Sets the rows of a call, and the bounds of its sums.
 template <int Parts>
 void set_rows(const Gpu& gpu, const GpuLimits& limits, const NetWay& way, StepArgs& p) {
-  p.tile_rows = way.tile_rows, p.output_parts = way.output_parts;
+  p.tile_rows = p.net.tile_rows = way.tile_rows, p.output_parts = way.output_parts;
   gpu.int32_of("positions",
                (p.atom_virial ? 9 : 4) * int64_t{p.atoms} + kOrderBlock);  // what kernels count with
   gpu.int32_of("cell", 2 * kVirialSums * int64_t{p.systems});
   p.rows =
       p.atoms ? gpu.int32_of("positions", (blocks_for(p.atoms, p.tile_rows) + p.nets - 1) * p.tile_rows) : 0;
-  // Four rounds of a block of the chain on each multiprocessor have T, D and layers in memory at a time.
-  p.net.rows = std::min(p.rows, 4 * limits.multiprocessors * kMostTileRows);
+  // Whole rounds of tiles on the multiprocessors have T, D and layers in memory at a time.
+  p.net.rows = std::min(p.rows, kChunkRows / p.tile_rows * p.tile_rows * limits.multiprocessors);
   p.out_bias = GpuNet(p.net.net, Parts).out_bias;
   p.most_force = std::min(kMostForce, kMostForceOfRow / std::max(p.list_width, 1));
   p.most_virial = static_cast<float>(kMostVirial) / static_cast<float>(std::max(p.list_width, 1));

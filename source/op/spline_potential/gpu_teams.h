@@ -228,8 +228,9 @@ __global__ void __launch_bounds__(kTeamWarps* kWarp, 1) team_moments_kernel(Step
   float4* const narrow = memories.of(team.rank).own.narrow;
   const float bound = bound_with_extra(p, i, narrow_columns(p, t, narrow));
   const Features features = p.features();
-  const InputRow<0> out = team.rank == 0 ? begin_row<0>(p.net, row, bound)
-                                         : InputRow<0>(p.net.inputs, p.net.net.inputs, row, bound);
+  const InputRow<0> out = team.rank == 0
+                              ? begin_row<0>(p.net, row, bound)
+                              : InputRow<0>(p.net.inputs, p.net.net.inputs, p.net.tile_rows, row, bound);
   write_d(features, 0, t, p.table_width, narrow, out, team);
   if (team.rank == team.size - 1) write_extra(p, i, features.count(), out);
 }

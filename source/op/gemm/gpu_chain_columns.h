@@ -1,0 +1,525 @@
+// The chain by columns of layers (gpu_chain.h): products are of transposes, layer^T = W^T A^T, as
+// instructions take 64 columns of a layer by any number of rows that is a multiple of eight.
+//
+// Who holds what in a block of 384 threads (sizes for 96 rows, layers of up to 256 numbers and two parts):
+//
+//   warps 0-3    group 0   columns 0-63 and 128-191 of a layer in all rows: sums 2 x 64 x 96, 96 of a thread
+//   warps 4-7    group 1   columns 64-127 and 192-255
+//   warp 8                 a lane: `fetch`
+//
+//   shared memory   8 blocks of A, 96 rows x 32 numbers, 12 KiB each; 7 units of B, 16 KiB each
+//   device memory   slopes of all layers but the last, numbers of a thread side by side with its neighbours'
+#pragma once
+
+#include "gemm/gpu_chain.h"
+
+namespace mdops {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// The sum or the largest of eight numbers each over the lanes whose l % 4 is the same: lane l gets that of
+// number l / 4.
+template <class T, class Join>
+__device__ __forceinline__ T over_lanes(T (&x)[8], const Join& join) {
+#pragma unroll
+  for (int half = 4; half > 0; half /= 2) {
+    const bool upper = lane_index() / 4 & half;
+#pragma unroll
+    for (int k = 0; k < half; ++k) {
+      const T other = __shfl_xor_sync(kAllLanes, upper ? x[k] : x[k + half], 4 * half);
+      x[k] = join(upper ? x[k + half] : x[k], other);
+    }
+  }
+  return x[0];
+}
+
+__device__ __forceinline__ float larger(float a, float b) {
+  return fmaxf(a, b);
+}
+__device__ __forceinline__ double added(double a, double b) {
+  return a + b;
+}
+
+// A thread of a warpgroup has two columns in each of its units, `column(c)` and eight more, in a fourth of
+// the block's rows, two of each eight: sum[16 (units q + c) + 4 k + 2 h + r] is column 8 h of unit c in row
+// 32 q + 8 k + row_ + r. `Fixed`: the activation function, or kAnyActivation.
+template <int Kind, int Fixed, int Parts>
+class ColumnThread {
+ public:
+  __device__ __forceinline__ ColumnThread(const ChainArgs& p, const float* net, float scale, char* memory)
+      : p_(p),
+        net_(net),
+        scale_(scale),
+        warp_(threadIdx.x / kWarp),
+        group_(threadIdx.x / kGroupThreads),
+        row_(2 * (lane_index() % 4)),
+        first_row_(int64_t{blockIdx.x} * kRows),
+        shared_(shared_address(memory)),
+        memory_(memory),
+        ring_{shared_ + Memory::kFull, shared_ + Memory::kEmpty},
+        ring_a_{shared_ + Memory::kFullA, shared_ + Memory::kEmptyA} {}
+
+  __device__ __forceinline__ void run() {
+    const NetChain chain{p_.net, Parts, Memory::kKind};
+    float sum[kNumbers];
+    begin_rows();
+    for (int m = 0; !chain.is_last(m); ++m) {
+      MDOPS_STAGE_IF(chain.is_backward(m), net_down, net_up);
+      const int n = chain.layer(m);
+      start(m, n, sum);
+      multiply(m == 0, chain.blocks(m), chain.chunks(m), sum);
+      if (!chain.is_backward(m))
+        activate_layer(m, sum);
+      else
+        pass_back(m, n - 1, sum);
+    }
+    input_gradient(chain, sum);
+  }
+
+ private:
+  using Memory = ChainMemory<Kind>;
+  static constexpr int kRows = Memory::kRows, kUnits = Memory::kKind.units;
+  static constexpr int kQuarters = kRows / 32, kNumbers = 16 * kUnits * kQuarters;
+  static constexpr int kUnitCols = Memory::kKind.unit_cols, kUnitBytes = Memory::kUnitBytes;
+  static constexpr int kAllEights = Memory::kKind.cols() / 8;  // of a layer
+  static constexpr int kTurn = kUnits == 3 ? 1 : 2;            // units, see for_numbers
+  // In units of 16 bytes: from 16 numbers of a row to the next 16, and from the high parts to the low ones.
+  static constexpr int kNextStep = 2, kLowParts = 4;
+  static constexpr int kBlockDepth = unit_depth(Parts), kBlockSteps = kBlockDepth / kStepDepth;
+
+  // Calls f(q, c, x) for x = sum + 16 (units q + c) where unit c has columns of the warp's, for `kTurn` units
+  // at a time, with the numbers moved to where the code expects them: registers have no index, and as many
+  // copies of the code would be slow to fetch. Before and after all units of 32 rows begin() and end(q).
+  template <class Begin, class F, class End>
+  __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const Begin& begin,
+                                              const F& f, const End& end) const {
+    static_assert(kUnits % kTurn == 0);
+    constexpr int turn = 16 * kTurn;
+#pragma unroll 1
+    for (int q = 0; q < kQuarters; ++q) {
+      begin();
+#pragma unroll 1
+      for (int c = 0; c < kUnits; c += kTurn) {
+#pragma unroll
+        for (int k = 0; k < kTurn; ++k)
+          if (8 * eight(c + k) < columns) f(q, c + k, sum + 16 * k);
+        float turned[turn];
+#pragma unroll
+        for (int k = 0; k < turn; ++k) turned[k] = sum[k];
+#pragma unroll
+        for (int k = 0; k < kNumbers - turn; ++k) sum[k] = sum[k + turn];
+#pragma unroll
+        for (int k = 0; k < turn; ++k) sum[k + kNumbers - turn] = turned[k];
+      }
+      end(q);
+    }
+  }
+  template <class F>
+  __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const F& f) const {
+    for_numbers(columns, sum, [] {}, f, [](int) {});
+  }
+
+  // Columns of a layer in eights: of the warp's sixteen in unit c the first, of which `column` is this
+  // thread's.
+  __device__ __forceinline__ int eight(int c) const { return 16 * c + 2 * warp_; }
+  __device__ __forceinline__ int column(int c) const { return 8 * eight(c) + lane_index() / 4; }
+
+  // The numbers of this thread's two columns of unit c.
+  __device__ __forceinline__ float2 constants(int64_t at, int c) const {
+    const float* own = net_ + at + column(c);
+    return make_float2(__ldg(own), __ldg(own + 8));
+  }
+
+  // What rows have in common, and of it the two numbers of a thread.
+  __device__ __forceinline__ float* of_rows(int at) const { return reinterpret_cast<float*>(memory_ + at); }
+  __device__ __forceinline__ float2 own_rows(int at, int q, int k) const {
+    return *reinterpret_cast<const float2*>(of_rows(at) + 32 * q + 8 * k + row_);
+  }
+  // The row whose number `over_lanes` gives this lane.
+  __device__ __forceinline__ int row_of_lane(int q) const {
+    return 32 * q + 8 * (lane_index() / 8) + row_ + lane_index() / 4 % 2;
+  }
+  static __device__ __forceinline__ void raise(float* to, float x) {
+    atomicMax(reinterpret_cast<int*>(to), __float_as_int(x));  // no number is below zero
+  }
+
+  // Where this lane's row of the four matrices of 8 x 8 stands in A that are two eights of columns in eight
+  // rows: their high parts, then their low ones, which where they are no part of the product stand in the
+  // blocks that are free behind the layer. The next eight rows are kEightRows on.
+  static constexpr int kEightRows = 8 * kWideRow;
+  __device__ __forceinline__ int place(int first, int shift = kAllEights) const {
+    constexpr int eights = kBlockDepth / 8;
+    const int row = lane_index() % 8, part = lane_index() / 16;
+    int e = first + lane_index() / 8 % 2;
+    e -= e < shift ? 0 : shift;
+    const int at =
+        e / eights * Memory::kBlockBytes + wide_place(row, 8 * (e % eights), Parts == 2 ? part : 0);
+    static_assert(Memory::kBlocks % 2 == 0);
+    return Parts == 2 ? at : at + part * (Memory::kBlocks / 2 * Memory::kBlockBytes);
+  }
+
+  // A number for each pair of rows of a column.
+  __device__ __forceinline__ float2* slopes(int n, int eight, int q, int k) const {
+    const int64_t layer = static_cast<int64_t>(blockIdx.x) * (p_.net.layers - 1) + n;
+    return p_.slopes + ((layer * kAllEights + eight) * (kRows / 8) + 4 * q + k) * kWarp + lane_index();
+  }
+
+  // Of a residual layer twice as wide as its input, column e + shift (in eights) adds the same of it as e.
+  __device__ __forceinline__ int input_shift(int n) const {
+    return p_.net.neurons[n] > p_.net.neurons[n - 1] ? p_.net.neurons[n - 1] / 8 : kAllEights;
+  }
+
+  // The scales of the input's rows, and nothing met in any row.
+  __device__ __forceinline__ void begin_rows() const {
+    const int row = threadIdx.x;
+    if (row < kRows) {
+      set_scales(row, p_.bound[first_row_ + row], 0);
+      for (int n = 0; n < p_.net.layers - 1; ++n) of_rows(Memory::kSteep)[n * kRows + row] = 0;
+    }
+    sync_groups();
+  }
+  __device__ __forceinline__ void set_scales(int row, float largest, int product) const {
+    const float scale = scale_for(largest), inverse = inverse_power(scale);
+    of_rows(Memory::kScale)[row] = scale;
+    of_rows(Memory::kUnscale)[row] = inverse;
+    of_rows(Memory::kFactor)[row] = inverse * net_[p_.unit_scales + product];
+    of_rows(Memory::kLargest)[row] = 0;
+  }
+
+  // What the product is added to: zero; or the gradient that comes round a residual layer, which the sums are
+  // if it is not the last. That of both halves of a layer twice as wide goes through the place of its slopes,
+  // which no one needs any more.
+  __device__ __forceinline__ void start(int m, int n, float (&sum)[kNumbers]) const {
+    const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
+    const bool last = n == p_.net.layers - 1;
+    const int shift = residual ? input_shift(n) : kAllEights;
+    if (residual && !last) {
+      if (shift < kAllEights) add_halves(n, shift, sum);
+      return;
+    }
+#pragma unroll
+    for (int c = 0; c < kUnits; ++c) {
+      float2 x = make_float2(0, 0);
+      if (residual) {
+        const float2 w = constants(p_.out_weight, c);
+        x = make_float2(scale_ * w.x, scale_ * w.y);
+        if (shift < kAllEights) {
+          const bool in[2] = {eight(c) < shift, eight(c) + 1 < shift};
+          const float* other = net_ + p_.out_weight + column(c) + 8 * shift;
+          x.x = in[0] ? scale_ * (w.x + __ldg(other)) : 0;
+          x.y = in[1] ? scale_ * (w.y + __ldg(other + 8)) : 0;
+        }
+      }
+#pragma unroll
+      for (int q = 0; q < kQuarters; ++q)
+#pragma unroll
+        for (int k = 0; k < 16; ++k) sum[16 * (kUnits * q + c) + k] = k / 2 % 2 ? x.y : x.x;
+    }
+  }
+  __device__ __forceinline__ void add_halves(int n, int shift, float (&sum)[kNumbers]) const {
+    for_numbers(8 * kAllEights, sum, [&](int q, int c, float* x) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k)
+        *slopes(n, eight(c) + k % 2, q, k / 2) = make_float2(x[2 * k], x[2 * k + 1]);
+    });
+    sync_groups();
+    for_numbers(8 * kAllEights, sum, [&](int q, int c, float* x) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int e = eight(c) + k % 2;
+        float2 a = make_float2(0, 0), b = a;
+        if (e < shift) a = *slopes(n, e, q, k / 2), b = *slopes(n, e + shift, q, k / 2);
+        x[2 * k] = a.x + b.x, x[2 * k + 1] = a.y + b.y;
+      }
+    });
+  }
+
+  // sum += A B, for B the next blocks of `width` units. The tensor cores add up two blocks, 64 products of
+  // two parts or 128 of one, which they round towards zero; the rest is added in float32.
+  __device__ __forceinline__ void multiply(bool streamed, int blocks, int width, float (&sum)[kNumbers]) {
+#pragma unroll 1
+    for (int block = 0; block < blocks; block += 2) {
+      if (streamed) ring_a_.wait_for_two();
+#pragma unroll
+      for (int c = 0; c < kUnits; ++c) {
+        if (c >= width) break;
+        float part[kRows / 2];
+        begin_unit(block, part);
+        end_unit(c, part, sum);
+      }
+      if (streamed) ring_a_.release_two();
+    }
+  }
+
+  // part = B^T A^T of 16 columns of A at a time, of two blocks; the small parts first.
+  __device__ __forceinline__ void begin_unit(int block, float (&part)[kRows / 2]) const {
+    const int next = ring_.wait_for_two();
+    const uint64_t b0 = unit_of_b(ring_.slot), b1 = unit_of_b(next);
+    const uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
+    const auto step_of = [](uint64_t block0, uint64_t block1, int k) {
+      return (k < kBlockSteps ? block0 : block1) + k % kBlockSteps * kNextStep;
+    };
+    begin_products();
+    if constexpr (Parts == 2) {
+#pragma unroll
+      for (int k = 0; k < 2 * kBlockSteps; ++k) {
+        multiply_unit(part, step_of(b0, b1, k), step_of(a0, a1, k) + kLowParts, k > 0);
+        multiply_unit(part, step_of(b0, b1, k) + kLowParts, step_of(a0, a1, k), 1);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 2 * kBlockSteps; ++k)
+      multiply_unit(part, step_of(b0, b1, k), step_of(a0, a1, k), Parts == 2 || k > 0);
+  }
+
+  // Adds it to unit c's sums.
+  __device__ __forceinline__ void end_unit(int c, float (&part)[kRows / 2], float (&sum)[kNumbers]) {
+    end_products(part);
+    ring_.release_two();
+#pragma unroll
+    for (int e = 0; e < kRows / 8; ++e) {
+      const float2 by = own_rows(Memory::kFactor, e / 4, e % 4);
+      float* const to = sum + 16 * (kUnits * (e / 4) + c) + 4 * (e % 4);
+      to[0] += part[4 * e] * by.x, to[1] += part[4 * e + 1] * by.y;
+      to[2] += part[4 * e + 2] * by.x, to[3] += part[4 * e + 3] * by.y;
+    }
+  }
+
+  // The last product, a unit at a time: while products of one are under way, the one before is stored from
+  // the sums of another, a quarter for each two blocks. (No branch there: the compiler would wait for them.)
+  __device__ __forceinline__ void input_gradient(const NetChain& chain, float (&sum)[kNumbers]) {
+    const int m = chain.products() - 1, units = chain.chunks(m), blocks = chain.blocks(m);
+    const int columns = chain.columns(m);
+    int stored = kQuarters;  // of the unit before
+#pragma unroll 1
+    for (int first = 0; first < units; first += 2) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int unit = first + c;
+        if (unit >= units) break;
+#pragma unroll
+        for (int k = 0; k < 16 * kQuarters; ++k) sum[16 * (kUnits * (k / 16) + c) + k % 16] = 0;
+        int block = 0;
+#pragma unroll 1
+        for (; block < min(blocks, 2 * kQuarters); block += 2) {
+          float part[kRows / 2];
+          begin_unit(block, part);
+          store_quarter(1 - c, unit - 1, stored++, columns, sum);
+          end_unit(c, part, sum);
+        }
+        while (stored < kQuarters) store_quarter(1 - c, unit - 1, stored++, columns, sum);
+#pragma unroll 1
+        for (; block < blocks; block += 2) {
+          float part[kRows / 2];
+          begin_unit(block, part);
+          end_unit(c, part, sum);
+        }
+        stored = 0;
+      }
+    }
+    for (; stored < kQuarters; ++stored)
+      units % 2 ? store_quarter(0, units - 1, stored, columns, sum)
+                : store_quarter(1, units - 1, stored, columns, sum);
+  }
+
+  // Quarter q of a unit of the gradient, if there is one, from sums of c, which the next quarter's take the
+  // place of; 16 rows of a group at a time by way of shared memory, so that lanes side by side write columns
+  // side by side. Piece k of a row, 16 bytes, stands at k ^ 2 (row / 2 % 4).
+  __device__ __forceinline__ void store_quarter(int c, int unit, int q, int columns,
+                                                float (&sum)[kNumbers]) const {
+    float* const stage = of_rows(Memory::kStage) + group_ * (kStageRows * 64);
+    const int lane = lane_index(), thread = threadIdx.x % kGroupThreads;
+    const int column = kUnitCols * unit + 64 * group_ + 4 * (thread % 16);
+    const bool counts = q < kQuarters && column < columns;
+    float* const to = p_.inputs + (first_row_ + 32 * q + thread / 16) * columns + column;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int row = k / 4 * 8 + row_ + k % 2, at = 16 * (warp_ % 4) + 8 * (k / 2 % 2) + lane / 4;
+        stage[64 * row + (at ^ row / 2 % 4 * 8)] = sum[16 * c + 8 * half + k];
+      }
+      sync_group(group_);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int row = 8 * k + thread / 16;
+        const float4 x =
+            *reinterpret_cast<const float4*>(stage + 64 * row + (4 * (thread % 16) ^ row / 2 % 4 * 8));
+        if (counts)
+          __stcg(reinterpret_cast<float4*>(to + (16 * half + 8 * k) * static_cast<int64_t>(columns)), x);
+      }
+      sync_group(group_);
+    }
+#pragma unroll
+    for (int k = 0; k < 16 * (kQuarters - 1); ++k)
+      sum[16 * (kUnits * (k / 16) + c) + k % 16] = sum[16 * (kUnits * (k / 16 + 1) + c) + k % 16];
+  }
+
+  __device__ __forceinline__ uint64_t block_of_a(int block) const {
+    return wide_matrix(shared_ + block % Memory::kBlocks * Memory::kBlockBytes);
+  }
+  __device__ __forceinline__ uint64_t unit_of_b(int slot) const {
+    return wide_matrix(shared_ + Memory::kUnits + slot * kUnitBytes + group_ * (kUnitBytes / 2));
+  }
+
+  // x of layer n, product n, becomes f(x) and the next product's A; of the last layer the output, and the
+  // gradient before its activation.
+  __device__ __forceinline__ void activate_layer(int n, float (&sum)[kNumbers]) {
+    if constexpr (Fixed == kAnyActivation)
+      with_activation(p_.net.activation, [&]<Activation kind>() { activate_as<kind>(n, sum); });
+    else
+      activate_as<static_cast<Activation>(Fixed)>(n, sum);
+    const bool added_later = n + 1 < p_.net.layers && p_.net.residual[n + 1];
+    write_a(n, n, nullptr, sum, added_later, [](int, int, int, float2 x) { return x; });
+  }
+
+  // With many activation functions there is one copy for layers that add their input and those that do not.
+  template <Activation kind>
+  __device__ __forceinline__ void activate_as(int n, float (&sum)[kNumbers]) {
+    const bool last = n == p_.net.layers - 1;
+    if (Fixed == kAnyActivation || (n > 0 && p_.net.residual[n]))
+      last ? activate_columns<kind, true, true>(n, sum) : activate_columns<kind, false, true>(n, sum);
+    else if constexpr (Fixed != kAnyActivation)
+      last ? activate_columns<kind, true, false>(n, sum) : activate_columns<kind, false, false>(n, sum);
+  }
+
+  // The residual layer's input in two eights of columns and eight rows, from A: each pair of rows of a
+  // thread.
+  __device__ __forceinline__ void read_input(int at, float2 unscale, float2 (&input)[2]) const {
+    uint32_t x[4];
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared_ + at));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float2 high = __half22float2(*reinterpret_cast<const __half2*>(x + h));
+      const float2 low = __half22float2(*reinterpret_cast<const __half2*>(x + 2 + h));
+      input[h] = make_float2(unscale.x * (high.x + low.x), unscale.y * (high.y + low.y));
+    }
+  }
+
+  template <Activation kind, bool Last, bool Residual>
+  __device__ __forceinline__ void activate_columns(int n, float (&sum)[kNumbers]) const {
+    const bool residual = Residual && n > 0 && p_.net.residual[n];
+    const int shift = residual ? input_shift(n) : 0;
+    float largest[8], steepest[8];
+    double output[8];
+    const auto begin = [&] {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) largest[k] = steepest[k] = 0, output[k] = 0;
+    };
+    const auto turn = [&](int q, int c, float* x) {
+      const float2 both_bias = constants(p_.bias[n], c), both_timesteps = constants(p_.timestep[n], c);
+      const float2 both_out = Last ? constants(p_.out_weight, c) : make_float2(0, 0);
+      const int from = Residual ? place(eight(c), shift) + 4 * q * kEightRows : 0;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        float2 input[2] = {};
+        if (Residual && residual) read_input(from + k * kEightRows, own_rows(Memory::kUnscale, q, k), input);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float bias = h ? both_bias.y : both_bias.x,
+                      timestep = h ? both_timesteps.y : both_timesteps.x;
+          const float out = h ? both_out.y : both_out.x;
+          if (Residual && eight(c) + h >= 2 * shift) input[h] = make_float2(0, 0);  // not of that layer
+          float2 value, slope;
+          float* const own = x + 4 * k + 2 * h;
+          layer_value<kind>(own[0], bias, timestep, input[h].x, p_.net.threshold, &value.x, &slope.x);
+          layer_value<kind>(own[1], bias, timestep, input[h].y, p_.net.threshold, &value.y, &slope.y);
+          if constexpr (Last) {
+            value = make_float2(end_of_net(value.x, slope.x, out, scale_, output + 2 * k),
+                                end_of_net(value.y, slope.y, out, scale_, output + 2 * k + 1));
+          } else {
+            *slopes(n, eight(c) + h, q, k) = slope;
+            steepest[2 * k] = fmaxf(steepest[2 * k], fabsf(slope.x));
+            steepest[2 * k + 1] = fmaxf(steepest[2 * k + 1], fabsf(slope.y));
+          }
+          own[0] = value.x, own[1] = value.y;
+          largest[2 * k] = fmaxf(largest[2 * k], fabsf(value.x));
+          largest[2 * k + 1] = fmaxf(largest[2 * k + 1], fabsf(value.y));
+        }
+      }
+    };
+    for_numbers(p_.net.cols(n), sum, begin, turn, [&](int q) {
+      const int row = row_of_lane(q);
+      raise(of_rows(Memory::kLargest) + row, over_lanes(largest, larger));
+      if constexpr (Last)
+        p_.output[kChainWarps * (first_row_ + row) + warp_] = over_lanes(output, added);
+      else
+        raise(of_rows(Memory::kSteep) + n * kRows + row, over_lanes(steepest, larger));
+    });
+  }
+
+  // From the gradient of layer n's values to that before its activation. It is bounded by the product of
+  // bounds: too large a bound by a factor of up to 2^10 costs nothing.
+  __device__ __forceinline__ void pass_back(int m, int n, float (&sum)[kNumbers]) {
+#pragma unroll
+    for (int q = 0; q < kQuarters; ++q) {
+      float largest[8] = {};
+#pragma unroll
+      for (int k = 0; k < 16 * kUnits; ++k) {
+        float& of_row = largest[k / 4 % 4 * 2 + k % 2];
+        of_row = fmaxf(of_row, fabsf(sum[16 * kUnits * q + k]));
+      }
+      raise(of_rows(Memory::kLargest) + row_of_lane(q), over_lanes(largest, larger));
+    }
+    write_a(m, n, of_rows(Memory::kSteep) + n * kRows, sum, false, [&](int e, int q, int k, float2 x) {
+      const float2 slope = *slopes(n, e, q, k);
+      return make_float2(before_activation(x.x, slope.x), before_activation(x.y, slope.y));
+    });
+  }
+
+  // f of product m's sums, layer n, as the next product's A, once no thread needs the last one's. Rows'
+  // largest numbers are raised; `times`: by what they may grow, or null. The low parts are kept for a
+  // residual layer even where the product does without.
+  template <class F>
+  __device__ __forceinline__ void write_a(int m, int n, const float* times, float (&sum)[kNumbers],
+                                          bool keep_low, const F& f) {
+    sync_groups();
+    if (const int row = threadIdx.x; row < kRows)
+      set_scales(row, of_rows(Memory::kLargest)[row] * (times ? times[row] : 1.f), m + 1);
+    sync_groups();
+    const int columns = p_.net.cols(n);
+    for_numbers(round_up(columns, 2 * kBlockDepth), sum, [&](int q, int c, float* x) {
+      const bool counts = 8 * eight(c) < columns;  // zeros fill two blocks up
+      const uint32_t to = shared_ + place(eight(c)) + 4 * q * kEightRows;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float2 scale = own_rows(Memory::kScale, q, k);
+        uint32_t parts[2][2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          float2 v = make_float2(0, 0);
+          if (counts) v = f(eight(c) + h, q, k, make_float2(x[4 * k + 2 * h], x[4 * k + 2 * h + 1]));
+          split(scale.x * v.x, scale.y * v.y, parts[h]);
+        }
+        if (Parts == 2 || keep_low)
+          asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                           to + k * kEightRows),
+                       "r"(parts[0][0]), "r"(parts[1][0]), "r"(parts[0][1]), "r"(parts[1][1])
+                       : "memory");
+        else
+          asm volatile(
+              "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to + k * kEightRows),
+              "r"(parts[0][0]), "r"(parts[1][0])
+              : "memory");
+      }
+    });
+    fence_shared();
+    sync_groups();
+  }
+
+  const ChainArgs& p_;
+  const float* const net_;
+  const float scale_;
+  const int warp_, group_, row_;
+  const int64_t first_row_;
+  const uint32_t shared_;
+  char* const memory_;
+  Ring<Memory::kSlots> ring_;
+  Ring<Memory::kBlocks> ring_a_;
+};
+
+#endif
+
+}  // namespace mdops
