@@ -63,17 +63,23 @@ class ColumnThread {
     const NetChain chain{p_.net, Parts, Memory::kKind};
     float sum[kNumbers];
     begin_rows();
-    for (int m = 0; !chain.is_last(m); ++m) {
+    for (int m = 0; m < chain.products() - (kStoresEarlier ? 1 : 0); ++m) {
       MDOPS_STAGE_IF(chain.is_backward(m), net_down, net_up);
-      const int n = chain.layer(m);
-      start(m, n, sum);
-      multiply(m == 0, chain.blocks(m), chain.chunks(m), sum);
+      const int n = chain.layer(m), chunks = chain.chunks(m);
+      for (int chunk = 0; chunk < chunks; chunk += kUnits) {
+        start(m, n, sum);
+        multiply(m == 0, chain.blocks(m), min(kUnits, chunks - chunk), sum);
+        if (!kStoresEarlier && chain.is_last(m)) store_units(chunk, chain.columns(m), sum);
+      }
       if (!chain.is_backward(m))
         activate_layer(m, sum);
-      else
+      else if (n > 0)
         pass_back(m, n - 1, sum);
     }
-    input_gradient(chain, sum);
+    if constexpr (kStoresEarlier) {
+      MDOPS_STAGE(net_down);
+      input_gradient(chain, sum);
+    }
   }
 
  private:
@@ -81,6 +87,9 @@ class ColumnThread {
   static constexpr int kRows = Memory::kRows, kUnits = Memory::kKind.units;
   static constexpr int kQuarters = kRows / 32, kNumbers = 16 * kUnits * kQuarters;
   static constexpr int kUnitCols = Memory::kKind.unit_cols, kUnitBytes = Memory::kUnitBytes;
+  // The last product a unit at a time, and stored while the next one is multiplied; of wider layers, whose
+  // units take longer, as many at a time as sums are for.
+  static constexpr bool kStoresEarlier = Memory::kKind.last_units() == 1;
   static constexpr int kAllEights = Memory::kKind.cols() / 8;  // of a layer
   static constexpr int kTurn = kUnits == 3 ? 1 : 2;            // units, see for_numbers
   // In units of 16 bytes: from 16 numbers of a row to the next 16, and from the high parts to the low ones.
@@ -255,7 +264,10 @@ class ColumnThread {
   __device__ __forceinline__ void begin_unit(int block, float (&part)[kRows / 2]) const {
     const int next = ring_.wait_for_two();
     const uint64_t b0 = unit_of_b(ring_.slot), b1 = unit_of_b(next);
-    const uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
+    uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
+    asm volatile(""
+                 : "+l"(a0),
+                   "+l"(a1));  // or registers would hold all that follows from them, from unit to unit
     const auto step_of = [](uint64_t block0, uint64_t block1, int k) {
       return (k < kBlockSteps ? block0 : block1) + k % kBlockSteps * kNextStep;
     };
@@ -323,36 +335,50 @@ class ColumnThread {
   }
 
   // Quarter q of a unit of the gradient, if there is one, from sums of c, which the next quarter's take the
-  // place of; 16 rows of a group at a time by way of shared memory, so that lanes side by side write columns
-  // side by side. Piece k of a row, 16 bytes, stands at k ^ 2 (row / 2 % 4).
+  // place of.
   __device__ __forceinline__ void store_quarter(int c, int unit, int q, int columns,
                                                 float (&sum)[kNumbers]) const {
-    float* const stage = of_rows(Memory::kStage) + group_ * (kStageRows * 64);
-    const int lane = lane_index(), thread = threadIdx.x % kGroupThreads;
-    const int column = kUnitCols * unit + 64 * group_ + 4 * (thread % 16);
-    const bool counts = q < kQuarters && column < columns;
-    float* const to = p_.inputs + (first_row_ + 32 * q + thread / 16) * columns + column;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const int row = k / 4 * 8 + row_ + k % 2, at = 16 * (warp_ % 4) + 8 * (k / 2 % 2) + lane / 4;
-        stage[64 * row + (at ^ row / 2 % 4 * 8)] = sum[16 * c + 8 * half + k];
-      }
-      sync_group(group_);
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int row = 8 * k + thread / 16;
-        const float4 x =
-            *reinterpret_cast<const float4*>(stage + 64 * row + (4 * (thread % 16) ^ row / 2 % 4 * 8));
-        if (counts)
-          __stcg(reinterpret_cast<float4*>(to + (16 * half + 8 * k) * static_cast<int64_t>(columns)), x);
-      }
-      sync_group(group_);
-    }
+    for (int half = 0; half < 2; ++half)
+      store_rows(sum + 16 * c + 8 * half, unit, 32 * q + 16 * half, q < kQuarters, columns);
 #pragma unroll
     for (int k = 0; k < 16 * (kQuarters - 1); ++k)
       sum[16 * (kUnits * (k / 16) + c) + k % 16] = sum[16 * (kUnits * (k / 16 + 1) + c) + k % 16];
+  }
+
+  // The units of the gradient from `first` on.
+  __device__ __forceinline__ void store_units(int first, int columns, const float (&sum)[kNumbers]) const {
+#pragma unroll
+    for (int c = 0; c < kUnits; ++c) {
+      if (kUnitCols * (first + c) + 64 * group_ >= columns) return;
+#pragma unroll
+      for (int k = 0; k < 2 * kQuarters; ++k)
+        store_rows(sum + 16 * (kUnits * (k / 2) + c) + 8 * (k % 2), first + c, 16 * k, true, columns);
+    }
+  }
+
+  // 16 rows of the group's columns of a unit of the gradient, eight numbers of each thread, by way of shared
+  // memory, so that lanes side by side write columns side by side. Piece k of a row, 16 bytes, stands at k ^
+  // 2 (row / 2 % 4).
+  __device__ __forceinline__ void store_rows(const float* own, int unit, int first, bool counts,
+                                             int columns) const {
+    float* const stage = of_rows(Memory::kStage) + group_ * (kStageRows * 64);
+    const int lane = lane_index(), thread = threadIdx.x % kGroupThreads, piece = 4 * (thread % 16);
+    const int column = kUnitCols * unit + 64 * group_ + piece;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const int row = k / 4 * 8 + row_ + k % 2, at = 16 * (warp_ % 4) + 8 * (k / 2 % 2) + lane / 4;
+      stage[64 * row + (at ^ row / 2 % 4 * 8)] = own[k];
+    }
+    sync_group(group_);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int row = 8 * k + thread / 16;
+      const float4 x = *reinterpret_cast<const float4*>(stage + 64 * row + (piece ^ row / 2 % 4 * 8));
+      if (counts && column < columns)
+        __stcg(reinterpret_cast<float4*>(p_.inputs + (first_row_ + first + row) * columns + column), x);
+    }
+    sync_group(group_);
   }
 
   __device__ __forceinline__ uint64_t block_of_a(int block) const {

@@ -1,6 +1,8 @@
 // The kernel of a net as one chain (gpu_chain.h), of whatever kind.
 #pragma once
 
+#include <type_traits>
+
 #include "gemm/gpu_chain_columns.h"
 #include "gemm/gpu_chain_rows.h"
 

@@ -80,8 +80,9 @@ __global__ void units_kernel(LayerMatrix matrix, int depth, int columns, int uni
                              const float* inverse, char* units) {
   constexpr int unit_rows = unit_depth(Parts);
   const int blocks = round_up(depth, 2 * unit_rows) / unit_rows, tile = blockIdx.x / (width * blocks);
-  const int in_tile = blockIdx.x % (width * blocks), pair = in_tile / (2 * width);
-  const int in_pair = in_tile % (2 * width), first_row = (2 * pair + in_pair % 2) * unit_rows;
+  const int own = min(width, (columns + unit_cols - 1) / unit_cols - tile * width);
+  const int in_tile = blockIdx.x % (width * blocks), pair = in_tile / (2 * own);
+  const int in_pair = in_tile % (2 * own), first_row = (2 * pair + in_pair % 2) * unit_rows;
   const int first_col = (tile * width + in_pair / 2) * unit_cols;
   const float scale = inverse_power(*inverse);
   char* const unit = units + static_cast<int64_t>(blockIdx.x) * unit_cols * kWideRow;

@@ -30,6 +30,7 @@ struct ChainKind {
 
   MDOPS_HD constexpr int cols() const { return units * unit_cols; }
   MDOPS_HD constexpr bool by_rows() const { return rows == 128; }
+  MDOPS_HD constexpr int last_units() const { return units > 2 ? units : 1; }  // see NetChain
 };
 
 constexpr ChainKind kChainKinds[] = {{128, 2, 120, 190}, {128, 2, 128, 205}, {96, 2, 128, 175},
@@ -115,8 +116,8 @@ inline bool residuals_fit_chain(const GpuNetShape& net) {
 
 // The products of a net in the order in which a row needs them: the layers forward, then those backward,
 // down to the gradient of the input. Each is a number of units of B, in this order: tiles of columns, as wide
-// as the layer or, of the input, a unit wide; in a tile pairs of blocks of rows, filled up with zeros; in a
-// pair the units' columns; then its blocks.
+// as the layer or, of the input, `last_units`, or as many as are left; in a tile pairs of blocks of rows,
+// filled up with zeros; in a pair the units' columns; then its blocks.
 struct NetChain {
   const GpuNetShape& net;
   int parts;
@@ -131,7 +132,7 @@ struct NetChain {
   MDOPS_HD bool is_last(int m) const { return m == products() - 1; }
   // Units side by side, and of a tile.
   MDOPS_HD int chunks(int m) const { return (columns(m) + kind.unit_cols - 1) / kind.unit_cols; }
-  MDOPS_HD int width(int m) const { return is_last(m) ? 1 : chunks(m); }
+  MDOPS_HD int width(int m) const { return is_last(m) ? kind.last_units() : chunks(m); }
   MDOPS_HD int units(int m) const { return blocks(m) * chunks(m); }
   MDOPS_HD int units() const {
     int sum = 0;
