@@ -6,7 +6,8 @@ import torch
 from mdops.ops.linear import linear, linear_input, linear_weight
 
 # Of rows, inputs and outputs: of one, odd, even, of four; several tiles each way; depths that several blocks share; and
-# depths of one to four eights behind the last 32, with a B that stays in shared memory.
+# depths of one to four eights behind the last 32, with a B that stays in shared memory; weights of one input, whose
+# gradients lie as if they were of many rows, but come with sums for biases.
 # From 2^26 multiply-adds on Hopper's tensor cores take all of them, below that the products for weights alone.
 SIZES = [
     (1, 1, 1),
@@ -16,6 +17,7 @@ SIZES = [
     (192, 1601, 240),
     (9000, 36, 100),
     (129, 70, 3),
+    (64, 1, 8500),
     (5000, 120, 116),
     (4100, 130, 126),
     (3001, 129, 175),

@@ -33,11 +33,11 @@ inline int64_t shared_for_rows(int units, int64_t depth) {
   return 8 * blocks_for(depth, kRow) * (8 * units * kRow) + kAlignment;
 }
 
-// If they keep half of the chip busy.
+// If they keep half of the chip busy, and no sums are wanted, which they do not make.
 inline bool by_rows(const Gpu& gpu, const Args& args) {
   const Shape& s = args.shape;
   const int units = units_of(s.columns);
-  return args.a.deep == 1 && s.depth % 2 == 0 && s.depth > 0 &&
+  return !args.sums && args.a.deep == 1 && s.depth % 2 == 0 && s.depth > 0 &&
          shared_for_rows(units, s.depth) <= gpu.limits().shared_bytes &&
          blocks_for(s.rows, kGroupRows) * blocks_for(s.columns, 8 * units) >=
              gpu.limits().multiprocessors / 2;
