@@ -66,7 +66,7 @@ struct ChainMemory {
   static constexpr int kOther = kSteepBytes + 4 * kRowBytes + kStageBytes + kBarrierBytes + 1024;
   static constexpr int kSlots = (kChainShared - kOther - kBlocks * kBlockBytes) / kUnitBytes;  // for units
   static_assert(kSlots >= 4 && kSlots <= kMostSlots);
-  static constexpr int kA = 0, kUnits = kBlocks * kBlockBytes;
+  static constexpr int kUnits = kBlocks * kBlockBytes;         // behind A
   static constexpr int kSteep = kUnits + kSlots * kUnitBytes;  // [layer][row], but for the last layer
   static constexpr int kLargest = kSteep + kSteepBytes, kScale = kLargest + kRowBytes;
   static constexpr int kUnscale = kScale + kRowBytes, kFactor = kUnscale + kRowBytes;
@@ -103,6 +103,58 @@ struct Ring {
   }
   __device__ __forceinline__ void wait_empty() const { wait_for(empty + 8 * slot, round ^ 1); }
 };
+
+// The way of a product through two blocks of A and two of B, 16 of the depth a step.
+template <int Parts>
+struct ChainSteps {
+  static constexpr int kDepth = unit_depth(Parts), kOfBlock = kDepth / kStepDepth;
+  // In units of 16 bytes: from 16 numbers of a row to the next 16, and from the high parts to the low ones.
+  static constexpr int kNext = 2, kLowParts = 4;
+
+  static __device__ __forceinline__ uint64_t at(uint64_t block0, uint64_t block1, int step) {
+    return (step < kOfBlock ? block0 : block1) + step % kOfBlock * kNext;
+  }
+};
+
+// Of a residual layer twice as wide as its input, column e + shift (in eights) adds the same of it as column
+// e; of others a shift beyond all columns.
+__device__ __forceinline__ int input_shift(const GpuNetShape& net, int n, int beyond) {
+  return net.neurons[n] > net.neurons[n - 1] ? net.neurons[n - 1] / 8 : beyond;
+}
+
+// The first `Turn` numbers go behind the others.
+template <int Turn, int Numbers>
+__device__ __forceinline__ void turn_round(float (&x)[Numbers]) {
+  float turned[Turn];
+#pragma unroll
+  for (int k = 0; k < Turn; ++k) turned[k] = x[k];
+#pragma unroll
+  for (int k = 0; k < Numbers - Turn; ++k) x[k] = x[k + Turn];
+#pragma unroll
+  for (int k = 0; k < Turn; ++k) x[k + Numbers - Turn] = turned[k];
+}
+
+// f<kind, last, residual>() for layer n. With many activation functions there is one copy for layers that add
+// their input and those that do not.
+template <int Fixed, class F>
+__device__ __forceinline__ void with_layer(const GpuNetShape& net, int n, const F& f) {
+  const auto as = [&]<Activation kind>() {
+    const bool last = n == net.layers - 1;
+    if (Fixed == kAnyActivation || (n > 0 && net.residual[n]))
+      last ? f.template operator()<kind, true, true>() : f.template operator()<kind, false, true>();
+    else if constexpr (Fixed != kAnyActivation)
+      last ? f.template operator()<kind, true, false>() : f.template operator()<kind, false, false>();
+  };
+  if constexpr (Fixed == kAnyActivation)
+    with_activation(net.activation, as);
+  else
+    as.template operator()<static_cast<Activation>(Fixed)>();
+}
+
+// Whether the next layer adds layer n's values.
+__device__ __forceinline__ bool added_later(const GpuNetShape& net, int n) {
+  return n + 1 < net.layers && net.residual[n + 1];
+}
 
 // One lane.
 template <int Kind, int Parts>

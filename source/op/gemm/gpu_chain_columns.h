@@ -92,9 +92,8 @@ class ColumnThread {
   static constexpr bool kStoresEarlier = Memory::kKind.last_units() == 1;
   static constexpr int kAllEights = Memory::kKind.cols() / 8;  // of a layer
   static constexpr int kTurn = kUnits == 3 ? 1 : 2;            // units, see for_numbers
-  // In units of 16 bytes: from 16 numbers of a row to the next 16, and from the high parts to the low ones.
-  static constexpr int kNextStep = 2, kLowParts = 4;
-  static constexpr int kBlockDepth = unit_depth(Parts), kBlockSteps = kBlockDepth / kStepDepth;
+  using Steps = ChainSteps<Parts>;
+  static constexpr int kBlockDepth = Steps::kDepth, kBlockSteps = Steps::kOfBlock;
 
   // Calls f(q, c, x) for x = sum + 16 (units q + c) where unit c has columns of the warp's, for `kTurn` units
   // at a time, with the numbers moved to where the code expects them: registers have no index, and as many
@@ -103,7 +102,6 @@ class ColumnThread {
   __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const Begin& begin,
                                               const F& f, const End& end) const {
     static_assert(kUnits % kTurn == 0);
-    constexpr int turn = 16 * kTurn;
 #pragma unroll 1
     for (int q = 0; q < kQuarters; ++q) {
       begin();
@@ -112,13 +110,7 @@ class ColumnThread {
 #pragma unroll
         for (int k = 0; k < kTurn; ++k)
           if (8 * eight(c + k) < columns) f(q, c + k, sum + 16 * k);
-        float turned[turn];
-#pragma unroll
-        for (int k = 0; k < turn; ++k) turned[k] = sum[k];
-#pragma unroll
-        for (int k = 0; k < kNumbers - turn; ++k) sum[k] = sum[k + turn];
-#pragma unroll
-        for (int k = 0; k < turn; ++k) sum[k + kNumbers - turn] = turned[k];
+        turn_round<16 * kTurn>(sum);
       }
       end(q);
     }
@@ -173,11 +165,6 @@ class ColumnThread {
     return p_.slopes + ((layer * kAllEights + eight) * (kRows / 8) + 4 * q + k) * kWarp + lane_index();
   }
 
-  // Of a residual layer twice as wide as its input, column e + shift (in eights) adds the same of it as e.
-  __device__ __forceinline__ int input_shift(int n) const {
-    return p_.net.neurons[n] > p_.net.neurons[n - 1] ? p_.net.neurons[n - 1] / 8 : kAllEights;
-  }
-
   // The scales of the input's rows, and nothing met in any row.
   __device__ __forceinline__ void begin_rows() const {
     const int row = threadIdx.x;
@@ -201,7 +188,7 @@ class ColumnThread {
   __device__ __forceinline__ void start(int m, int n, float (&sum)[kNumbers]) const {
     const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
     const bool last = n == p_.net.layers - 1;
-    const int shift = residual ? input_shift(n) : kAllEights;
+    const int shift = residual ? input_shift(p_.net, n, kAllEights) : kAllEights;
     if (residual && !last) {
       if (shift < kAllEights) add_halves(n, shift, sum);
       return;
@@ -265,23 +252,19 @@ class ColumnThread {
     const int next = ring_.wait_for_two();
     const uint64_t b0 = unit_of_b(ring_.slot), b1 = unit_of_b(next);
     uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
-    asm volatile(""
-                 : "+l"(a0),
-                   "+l"(a1));  // or registers would hold all that follows from them, from unit to unit
-    const auto step_of = [](uint64_t block0, uint64_t block1, int k) {
-      return (k < kBlockSteps ? block0 : block1) + k % kBlockSteps * kNextStep;
-    };
+    // What follows from them is found for each unit anew.
+    asm volatile("" : "+l"(a0), "+l"(a1));
     begin_products();
     if constexpr (Parts == 2) {
 #pragma unroll
       for (int k = 0; k < 2 * kBlockSteps; ++k) {
-        multiply_unit(part, step_of(b0, b1, k), step_of(a0, a1, k) + kLowParts, k > 0);
-        multiply_unit(part, step_of(b0, b1, k) + kLowParts, step_of(a0, a1, k), 1);
+        multiply_unit(part, Steps::at(b0, b1, k), Steps::at(a0, a1, k) + Steps::kLowParts, k > 0);
+        multiply_unit(part, Steps::at(b0, b1, k) + Steps::kLowParts, Steps::at(a0, a1, k), 1);
       }
     }
 #pragma unroll
     for (int k = 0; k < 2 * kBlockSteps; ++k)
-      multiply_unit(part, step_of(b0, b1, k), step_of(a0, a1, k), Parts == 2 || k > 0);
+      multiply_unit(part, Steps::at(b0, b1, k), Steps::at(a0, a1, k), Parts == 2 || k > 0);
   }
 
   // Adds it to unit c's sums.
@@ -391,22 +374,10 @@ class ColumnThread {
   // x of layer n, product n, becomes f(x) and the next product's A; of the last layer the output, and the
   // gradient before its activation.
   __device__ __forceinline__ void activate_layer(int n, float (&sum)[kNumbers]) {
-    if constexpr (Fixed == kAnyActivation)
-      with_activation(p_.net.activation, [&]<Activation kind>() { activate_as<kind>(n, sum); });
-    else
-      activate_as<static_cast<Activation>(Fixed)>(n, sum);
-    const bool added_later = n + 1 < p_.net.layers && p_.net.residual[n + 1];
-    write_a(n, n, nullptr, sum, added_later, [](int, int, int, float2 x) { return x; });
-  }
-
-  // With many activation functions there is one copy for layers that add their input and those that do not.
-  template <Activation kind>
-  __device__ __forceinline__ void activate_as(int n, float (&sum)[kNumbers]) {
-    const bool last = n == p_.net.layers - 1;
-    if (Fixed == kAnyActivation || (n > 0 && p_.net.residual[n]))
-      last ? activate_columns<kind, true, true>(n, sum) : activate_columns<kind, false, true>(n, sum);
-    else if constexpr (Fixed != kAnyActivation)
-      last ? activate_columns<kind, true, false>(n, sum) : activate_columns<kind, false, false>(n, sum);
+    with_layer<Fixed>(p_.net, n, [&]<Activation kind, bool Last, bool Residual>() {
+      activate_columns<kind, Last, Residual>(n, sum);
+    });
+    write_a(n, n, nullptr, sum, added_later(p_.net, n), [](int, int, int, float2 x) { return x; });
   }
 
   // The residual layer's input in two eights of columns and eight rows, from A: each pair of rows of a
@@ -427,7 +398,7 @@ class ColumnThread {
   template <Activation kind, bool Last, bool Residual>
   __device__ __forceinline__ void activate_columns(int n, float (&sum)[kNumbers]) const {
     const bool residual = Residual && n > 0 && p_.net.residual[n];
-    const int shift = residual ? input_shift(n) : 0;
+    const int shift = residual ? input_shift(p_.net, n, kAllEights) : 0;
     float largest[8], steepest[8];
     double output[8];
     const auto begin = [&] {

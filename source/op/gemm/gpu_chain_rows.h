@@ -67,9 +67,8 @@ class RowThread {
   static constexpr int kColumns = 2 * kUnitEights;            // eights of a layer
   static constexpr int kTurn = kUnitEights % 5 == 0 ? 5 : 4;  // see for_columns
   static constexpr int kLongTurn = 2 * kTurn;
-  // In units of 16 bytes: from 16 numbers of a row to the next 16, and from the high parts to the low ones.
-  static constexpr int kNextStep = 2, kLowParts = 4;
-  static constexpr int kBlockDepth = unit_depth(Parts), kBlockSteps = kBlockDepth / kStepDepth;
+  using Steps = ChainSteps<Parts>;
+  static constexpr int kBlockDepth = Steps::kDepth, kBlockSteps = Steps::kOfBlock;
 
   // Calls f(e, x) for x = sum + 4 e, for `Turn` columns e at a time, with the numbers moved to where the code
   // expects them: registers have no index, and thirty copies of the code would be slow to fetch. `columns`
@@ -82,13 +81,7 @@ class RowThread {
       if (8 * first < columns)
 #pragma unroll
         for (int e = 0; e < Turn; ++e) f(first + e, sum + 4 * e);
-      float turned[4 * Turn];
-#pragma unroll
-      for (int k = 0; k < 4 * Turn; ++k) turned[k] = sum[k];
-#pragma unroll
-      for (int k = 0; k < 4 * (kColumns - Turn); ++k) sum[k] = sum[k + 4 * Turn];
-#pragma unroll
-      for (int k = 0; k < 4 * Turn; ++k) sum[k + 4 * (kColumns - Turn)] = turned[k];
+      turn_round<4 * Turn>(sum);
     }
   }
 
@@ -115,18 +108,13 @@ class RowThread {
     return p_.slopes + (layer * (2 * kColumns) + 2 * e + h) * (2 * kGroupThreads) + threadIdx.x;
   }
 
-  // Of a residual layer twice as wide as its input, column e + shift adds the same of it as column e.
-  __device__ __forceinline__ int input_shift(int n) const {
-    return p_.net.neurons[n] > p_.net.neurons[n - 1] ? p_.net.neurons[n - 1] / 8 : kColumns;
-  }
-
   // What the product is added to: zero; or the gradient that comes round a residual layer, which the sums are
   // if it is not the last. That of both halves of a layer twice as wide goes through the place of its slopes,
   // which no one needs any more.
   __device__ __forceinline__ void start(int m, int n, float (&sum)[4 * kColumns]) const {
     const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
     const bool last = n == p_.net.layers - 1;
-    const int shift = residual ? input_shift(n) : kColumns;
+    const int shift = residual ? input_shift(p_.net, n, kColumns) : kColumns;
     if (residual && !last) {
       if (shift == kColumns) return;
       for_columns<kLongTurn>(8 * kColumns, sum, [&](int e, float* x) {
@@ -184,26 +172,23 @@ class RowThread {
     return wide_matrix(shared_ + Memory::kUnits + slot * Memory::kUnitBytes);
   }
 
-  // part = A B of `now` times 16 columns of A, at most `Steps`, in one block or two; the small parts first.
-  template <int Steps>
+  // part = A B of `now` times 16 columns of A, at most `Most`, in one block or two; the small parts first.
+  template <int Most>
   static __device__ __forceinline__ void multiply_blocks(int now, float (&part)[2 * kColumns], uint64_t a0,
                                                          uint64_t a1, uint64_t b0, uint64_t b1) {
-    if constexpr (Steps > 1)
-      if (now < Steps) return multiply_blocks<Steps - 1>(now, part, a0, a1, b0, b1);
-    const auto step_of = [](uint64_t block0, uint64_t block1, int k) {
-      return (k < kBlockSteps ? block0 : block1) + k % kBlockSteps * kNextStep;
-    };
+    if constexpr (Most > 1)
+      if (now < Most) return multiply_blocks<Most - 1>(now, part, a0, a1, b0, b1);
     begin_products();
     if constexpr (Parts == 2) {
 #pragma unroll
-      for (int k = 0; k < Steps; ++k) {
-        multiply_unit(part, step_of(a0, a1, k) + kLowParts, step_of(b0, b1, k), k > 0);
-        multiply_unit(part, step_of(a0, a1, k), step_of(b0, b1, k) + kLowParts, 1);
+      for (int k = 0; k < Most; ++k) {
+        multiply_unit(part, Steps::at(a0, a1, k) + Steps::kLowParts, Steps::at(b0, b1, k), k > 0);
+        multiply_unit(part, Steps::at(a0, a1, k), Steps::at(b0, b1, k) + Steps::kLowParts, 1);
       }
     }
 #pragma unroll
-    for (int k = 0; k < Steps; ++k)
-      multiply_unit(part, step_of(a0, a1, k), step_of(b0, b1, k), Parts == 2 || k > 0);
+    for (int k = 0; k < Most; ++k)
+      multiply_unit(part, Steps::at(a0, a1, k), Steps::at(b0, b1, k), Parts == 2 || k > 0);
     end_products(part);
   }
 
@@ -211,24 +196,10 @@ class RowThread {
   // before its activation.
   __device__ __forceinline__ void activate_layer(int n, float (&sum)[4 * kColumns]) {
     float largest[2] = {0, 0};
-    if constexpr (Fixed == kAnyActivation)
-      with_activation(p_.net.activation, [&]<Activation kind>() { activate_as<kind>(n, sum, largest); });
-    else
-      activate_as<static_cast<Activation>(Fixed)>(n, sum, largest);
-    const bool added_later = n + 1 < p_.net.layers && p_.net.residual[n + 1];
-    write_a(p_.net.cols(n), largest, sum, added_later, [](int, int, float2 x) { return x; });
-  }
-
-  // With many activation functions there is one copy for layers that add their input and those that do not.
-  template <Activation kind>
-  __device__ __forceinline__ void activate_as(int n, float (&sum)[4 * kColumns], float (&largest)[2]) {
-    const bool last = n == p_.net.layers - 1;
-    if (Fixed == kAnyActivation || (n > 0 && p_.net.residual[n]))
-      last ? activate_columns<kind, true, true>(n, sum, largest)
-           : activate_columns<kind, false, true>(n, sum, largest);
-    else if constexpr (Fixed != kAnyActivation)
-      last ? activate_columns<kind, true, false>(n, sum, largest)
-           : activate_columns<kind, false, false>(n, sum, largest);
+    with_layer<Fixed>(p_.net, n, [&]<Activation kind, bool Last, bool Residual>() {
+      activate_columns<kind, Last, Residual>(n, sum, largest);
+    });
+    write_a(p_.net.cols(n), largest, sum, added_later(p_.net, n), [](int, int, float2 x) { return x; });
   }
 
   template <Activation kind, bool Last, bool Residual>
@@ -236,7 +207,7 @@ class RowThread {
     float steepest[2] = {0, 0};
     double output[2] = {0, 0};
     const bool residual = Residual && n > 0 && p_.net.residual[n];
-    const int shift = residual ? input_shift(n) : 0;
+    const int shift = residual ? input_shift(p_.net, n, kColumns) : 0;
     for_columns<kTurn>(p_.net.cols(n), sum, [&](int e, float* x) {
       const float2 bias = constants(p_.bias[n], e), timestep = constants(p_.timestep[n], e);
       const float2 out = Last ? constants(p_.out_weight, e) : make_float2(0, 0);

@@ -71,57 +71,31 @@ __device__ __forceinline__ void end_products(float (&d)[Size]) {
 #define MDOPS_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MDOPS_SIXTEEN(i) MDOPS_FOUR(i), MDOPS_FOUR(i + 4), MDOPS_FOUR(i + 8), MDOPS_FOUR(i + 12)
 
-__device__ __forceinline__ void multiply_unit(float (&d)[16], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {" MDOPS_REGISTERS_16
-      "}, "
-      "%16, %17, add, 1, 1, 0, 0;\n}"
-      : MDOPS_SIXTEEN(0)
-      : "l"(a), "l"(b), "r"(add));
-}
+// Operands `A`, `B` and `Add` stand behind d's registers, whose names and operands the last two are.
+#define MDOPS_MULTIPLY_UNIT(Columns, A, B, Add, Names, ...)                                                 \
+  __device__ __forceinline__ void multiply_unit(float (&d)[Columns / 2], uint64_t a, uint64_t b, int add) { \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #Add                                              \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #Columns "k16.f32.f16.f16 {" Names "}, %" #A     \
+                 ", %" #B ", add, 1, 1, 0, 0;\n}"                                                           \
+                 : __VA_ARGS__                                                                              \
+                 : "l"(a), "l"(b), "r"(add));                                                               \
+  }
+#define MDOPS_REGISTERS_48 \
+  MDOPS_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define MDOPS_REGISTERS_60 MDOPS_REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
 
-__device__ __forceinline__ void multiply_unit(float (&d)[32], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" MDOPS_REGISTERS_32
-      "}, "
-      "%32, %33, add, 1, 1, 0, 0;\n}"
-      : MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16)
-      : "l"(a), "l"(b), "r"(add));
-}
+MDOPS_MULTIPLY_UNIT(32, 16, 17, 18, MDOPS_REGISTERS_16, MDOPS_SIXTEEN(0))
+MDOPS_MULTIPLY_UNIT(64, 32, 33, 34, MDOPS_REGISTERS_32, MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16))
+MDOPS_MULTIPLY_UNIT(96, 48, 49, 50, MDOPS_REGISTERS_48, MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16),
+                    MDOPS_SIXTEEN(32))
+MDOPS_MULTIPLY_UNIT(120, 60, 61, 62, MDOPS_REGISTERS_60, MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16),
+                    MDOPS_SIXTEEN(32), MDOPS_FOUR(48), MDOPS_FOUR(52), MDOPS_FOUR(56))
+MDOPS_MULTIPLY_UNIT(128, 64, 65, 66, MDOPS_REGISTERS_64, MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16),
+                    MDOPS_SIXTEEN(32), MDOPS_SIXTEEN(48))
 
-__device__ __forceinline__ void multiply_unit(float (&d)[48], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %50, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {" MDOPS_REGISTERS_32
-      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-      "%48, %49, add, 1, 1, 0, 0;\n}"
-      : MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16), MDOPS_SIXTEEN(32)
-      : "l"(a), "l"(b), "r"(add));
-}
-
-__device__ __forceinline__ void multiply_unit(float (&d)[60], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %62, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n120k16.f32.f16.f16 {" MDOPS_REGISTERS_32
-      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, "
-      "%52, %53, %54, %55, %56, %57, %58, %59}, "
-      "%60, %61, add, 1, 1, 0, 0;\n}"
-      : MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16), MDOPS_SIXTEEN(32), MDOPS_FOUR(48), MDOPS_FOUR(52), MDOPS_FOUR(56)
-      : "l"(a), "l"(b), "r"(add));
-}
-
-__device__ __forceinline__ void multiply_unit(float (&d)[64], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" MDOPS_REGISTERS_64
-      "}, "
-      "%64, %65, add, 1, 1, 0, 0;\n}"
-      : MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16), MDOPS_SIXTEEN(32), MDOPS_SIXTEEN(48)
-      : "l"(a), "l"(b), "r"(add));
-}
-
+#undef MDOPS_REGISTERS_60
+#undef MDOPS_REGISTERS_48
+#undef MDOPS_MULTIPLY_UNIT
 #undef MDOPS_SIXTEEN
 #undef MDOPS_FOUR
 

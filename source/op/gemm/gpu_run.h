@@ -76,11 +76,11 @@ inline int choose_chain(const GpuNetShape& net, int64_t rows, const GpuLimits& l
   int best = kChains;
 #ifdef MDOPS_HOPPER
   if (limits.capability != 90 || limits.shared_bytes < kChainShared || !residuals_fit_chain(net)) return best;
+  const int wanted = wanted_rows();
   int64_t least = 0;
   for (int kind = 0; kind < kChains; ++kind) {
     const ChainKind& own = kChainKinds[kind];
-    if (!is_built(own) || !takes(own, net)) continue;
-    if (wanted_rows() && wanted_rows() != own.rows) continue;
+    if (!is_built(own) || !takes(own, net) || (wanted && wanted != own.rows)) continue;
     const int64_t time = blocks_for(blocks_for(rows, own.rows), limits.multiprocessors) * own.time;
     if (best == kChains || time < least) best = kind, least = time;
   }
@@ -249,12 +249,10 @@ class NetCall {
     with_activation(p_.net.activation, [&]<Activation kind>() {
       with_chain(p_.net, p_.tile_rows, [&]<int Kind>() {
         // A kernel with all functions is as quick, and compiles once for all; the usual one has its own.
-        constexpr ChainKind own = kChainKinds[Kind];
-        constexpr bool usual = own.units == 2 && kind == Activation::tanh;
-        constexpr auto kernel = chain_kernel < Kind, usual ? static_cast<int>(kind) : kAnyActivation,
-                       Parts > ;
+        constexpr bool usual = kChainKinds[Kind].units == 2 && kind == Activation::tanh;
+        constexpr int fixed = usual ? static_cast<int>(kind) : kAnyActivation;
         a.units = packed_.units[Kind];
-        gpu_.launch(kernel, tiles_, kChainThreads, ChainMemory<Kind>::kBytes, a);
+        gpu_.launch(chain_kernel<Kind, fixed, Parts>, tiles_, kChainThreads, ChainMemory<Kind>::kBytes, a);
       });
     });
   }
