@@ -1,6 +1,6 @@
 """Fitting nets of all kinds: what their kernels take beside the floors of their products.
 
-    python benchmarks/nets.py [--device cpu] [--atoms 12288] [--only TEXT] [--training] [--json FILE] [--commit HASH]
+    python benchmarks/nets.py [--device cpu] [--atoms N ...] [--only TEXT] [--training] [--json FILE] [--commit HASH]
 
 On the CPU: `mlp_value_and_gradient` of water's fitting net against its products by torch.mm, in one run, and the net
 and the whole step with products of each accuracy that the CPU has. On a GPU:
@@ -211,13 +211,13 @@ def cases(only: str = "") -> list[tuple[str, tuple[int, ...], int]]:
     return [case for case in found if re.search(only, " ".join(map(str, (case[0], *case[1]))))]
 
 
-def on_gpu(atoms: int, only: str) -> list[dict[str, Any]]:
+def on_gpu(sizes: list[int], only: str) -> list[dict[str, Any]]:
     from cuda_inference import captured, listed, matrix_operations, milliseconds, repeated
 
     beside = BesideProducts()
-    frames = [repeated(sample_box(192, ["O", "H"]), atoms)]
     rows = []
-    for activation, widths, fparam in cases(only):
+    for atoms, (activation, widths, fparam) in itertools.product(sizes, cases(only)):
+        frames = [repeated(sample_box(192, ["O", "H"]), atoms)]
         model = sample_model((46, 92), 6.0, (25, 50, 100), 16, widths, activation=activation, fparam=fparam)
         model.use_spline(DEFAULT_R_MIN)
         model = model.to("cuda")
@@ -227,12 +227,13 @@ def on_gpu(atoms: int, only: str) -> list[dict[str, Any]]:
         step = captured(functools.partial(with_parameters, fused, more), system, pairs)
         ms, spread = milliseconds(step, 50)
         times, rate = beside.kernels(step)
-        net = sum(us for name, us in times.items() if "chain_kernel" in name or "layer_kernel" in name)
+        net = sum(us for name, us in times.items() if re.search("(chain|layer|cluster)_kernel", name))
         products = 1e9 * 3 * matrix_operations(model) / rate
         features = 1600 - 16 * 15 // 2
         bytes_floor = 1e9 * 4 * 4 * features / MEMORY_RATE
         rows.append(
             {
+                "atoms": atoms,
                 "activation": activation,
                 "widths": list(widths),
                 "fparam": fparam,
@@ -247,7 +248,7 @@ def on_gpu(atoms: int, only: str) -> list[dict[str, Any]]:
         )
         r = rows[-1]
         print(
-            f"{activation:9} {'-'.join(map(str, widths))[:24]:25} {fparam} step {r['step_ns']:7.1f} "
+            f"{atoms:6} {activation:9} {'-'.join(map(str, widths))[:24]:25} {fparam} step {r['step_ns']:7.1f} "
             f"net {r['net_ns']:7.1f} floors {products:6.1f} {bytes_floor:5.1f} ratio {r['ratio']:.2f} "
             f"at {1e-12 * rate:.0f} TFLOP/s",
             flush=True,
@@ -293,18 +294,19 @@ def float64_on_gpu(atoms: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--atoms", type=int, default=0)
+    parser.add_argument("--atoms", type=int, nargs="+", help="on a GPU: of several sizes")
     parser.add_argument("--only", default="", help="on a GPU: rows that match this expression")
     parser.add_argument("--training", action="store_true", help="what a training asks of a net, alone")
     parser.add_argument("--commit", default=None)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    atoms = arguments.atoms or (12288 if arguments.device == "cuda" else 1536)
+    sizes: list[int] = arguments.atoms or [12288 if arguments.device == "cuda" else 1536]
+    atoms = sizes[-1]
     report: dict[str, Any] = {"machine": machine(arguments.device, arguments.commit)}
     if arguments.training:
         report["training"] = in_training(arguments.device)
     elif arguments.device == "cuda":
-        report["nets"] = on_gpu(atoms, arguments.only)
+        report["nets"] = on_gpu(sizes, arguments.only)
         if re.search(arguments.only, "float64"):
             report["float64"] = float64_on_gpu(atoms)
     else:
