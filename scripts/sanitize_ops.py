@@ -157,6 +157,7 @@ def fused_steps() -> None:
         (300, (150, 300), "tanh", "", "64"),
         (300, (300, 40), "silu", "", "96"),
         (200, (400, 40), "tanh", "", "64"),
+        (200, (400, 40), "gelu", "", "48"),
         (4300, (40, 40), "tanh", "101376", ""),
     ):
         os.environ["MDOPS_GPU_SHARED_BYTES"], os.environ["MDOPS_CHAIN_ROWS"] = shared, rows

@@ -472,7 +472,7 @@ def test_nets_of_many_shapes_on_a_gpu(widths, activation, atoms):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", [32, 64, 96, 128])
+@pytest.mark.parametrize("rows", [32, 48, 64, 96, 128])
 @pytest.mark.parametrize(
     "widths",
     [(120, 240, 240), (24, 48, 48, 96), (240,) * 16, (128, 256, 250), (192, 384, 80), (512, 128, 256)],

@@ -18,6 +18,13 @@ __device__ __forceinline__ int lane_index() {
   return threadIdx.x % kWarp;
 }
 
+// The thread's warp, as the compiler sees one number of all lanes: where they go by it they go together, and
+// what follows from it (above all where a warpgroup's operands stand) is computed once for the warp, in
+// registers that `wgmma` reads without a detour. All lanes must call it.
+__device__ __forceinline__ int warp_index() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+}
+
 // out[3 k + a] = v[a] of lane k, for k < lanes, as consecutive stores; `buffer` holds 3 * kWarp numbers of
 // this warp in shared memory. All lanes must call it.
 template <class T>

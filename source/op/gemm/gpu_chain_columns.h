@@ -17,19 +17,21 @@ namespace mdops {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The sum or the largest of eight numbers each over the lanes whose l % 4 is the same: lane l gets that of
-// number l / 4.
-template <class T, class Join>
-__device__ __forceinline__ T over_lanes(T (&x)[8], const Join& join) {
+// The sum or the largest of eight or four numbers each over the lanes whose l % 4 is the same: lane l gets
+// that of number l / 4, or l / 8.
+template <int Numbers, class T, class Join>
+__device__ __forceinline__ T over_lanes(T (&x)[Numbers], const Join& join) {
+  constexpr int lanes = kWarp / Numbers;  // to a number
 #pragma unroll
-  for (int half = 4; half > 0; half /= 2) {
-    const bool upper = lane_index() / 4 & half;
+  for (int half = Numbers / 2; half > 0; half /= 2) {
+    const bool upper = lane_index() / lanes & half;
 #pragma unroll
     for (int k = 0; k < half; ++k) {
-      const T other = __shfl_xor_sync(kAllLanes, upper ? x[k] : x[k + half], 4 * half);
+      const T other = __shfl_xor_sync(kAllLanes, upper ? x[k] : x[k + half], lanes * half);
       x[k] = join(upper ? x[k + half] : x[k], other);
     }
   }
+  if (lanes == 8) x[0] = join(x[0], __shfl_xor_sync(kAllLanes, x[0], 4));
   return x[0];
 }
 
@@ -41,17 +43,19 @@ __device__ __forceinline__ double added(double a, double b) {
 }
 
 // A thread of a warpgroup has two columns in each of its units, `column(c)` and eight more, in a fourth of
-// the block's rows, two of each eight: sum[16 (units q + c) + 4 k + 2 h + r] is column 8 h of unit c in row
-// 32 q + 8 k + row_ + r. `Fixed`: the activation function, or kAnyActivation.
+// the block's rows, two of each eight. They are passed in turns of 32 rows, or of 16 where a block has 48:
+// sum[of_turn (units q + c) + 4 k + 2 h + r] is column 8 h of unit c in row turn_rows q + 8 k + row_ + r.
+// `Fixed`: the activation function, or kAnyActivation.
 template <int Kind, int Fixed, int Parts>
 class ColumnThread {
  public:
-  __device__ __forceinline__ ColumnThread(const ChainArgs& p, const float* net, float scale, char* memory)
+  __device__ __forceinline__ ColumnThread(const ChainArgs& p, const float* net, float scale, char* memory,
+                                          int warp)
       : p_(p),
         net_(net),
         scale_(scale),
-        warp_(threadIdx.x / kWarp),
-        group_(threadIdx.x / kGroupThreads),
+        warp_(warp),
+        group_(warp / kGroupWarps),
         row_(2 * (lane_index() % 4)),
         first_row_(int64_t{blockIdx.x} * kRows),
         shared_(shared_address(memory)),
@@ -85,32 +89,36 @@ class ColumnThread {
  private:
   using Memory = ChainMemory<Kind>;
   static constexpr int kRows = Memory::kRows, kUnits = Memory::kKind.units;
-  static constexpr int kQuarters = kRows / 32, kNumbers = 16 * kUnits * kQuarters;
+  static constexpr int kTurnRows = kRows % 32 ? 16 : 32, kTurns = kRows / kTurnRows;
+  static constexpr int kEights = kTurnRows / 8;  // of a turn's rows
+  static constexpr int kOfTurn = kTurnRows / 2;  // numbers of a unit
+  static constexpr int kNumbers = kOfTurn * kUnits * kTurns;
   static constexpr int kUnitCols = Memory::kKind.unit_cols, kUnitBytes = Memory::kUnitBytes;
   // The last product a unit at a time, and stored while the next one is multiplied; of wider layers, whose
   // units take longer, as many at a time as sums are for.
   static constexpr bool kStoresEarlier = Memory::kKind.last_units() == 1;
-  static constexpr int kAllEights = Memory::kKind.cols() / 8;  // of a layer
-  static constexpr int kTurn = kUnits == 3 ? 1 : 2;            // units, see for_numbers
+  static constexpr int kAllEights = Memory::kKind.cols() / 8;       // of a layer
+  static constexpr int kAtOnce = kUnits == 3 ? 1 : 64 / kTurnRows;  // units, see for_numbers
   using Steps = ChainSteps<Parts>;
   static constexpr int kBlockDepth = Steps::kDepth, kBlockSteps = Steps::kOfBlock;
 
-  // Calls f(q, c, x) for x = sum + 16 (units q + c) where unit c has columns of the warp's, for `kTurn` units
-  // at a time, with the numbers moved to where the code expects them: registers have no index, and as many
-  // copies of the code would be slow to fetch. Before and after all units of 32 rows begin() and end(q).
+  // Calls f(q, c, x) for x = sum + of_turn (units q + c) where unit c has columns of the warp's, for
+  // `kAtOnce` units at a time, with the numbers moved to where the code expects them: registers have no
+  // index, and as many copies of the code would be slow to fetch. Before and after all units of a turn
+  // begin() and end(q).
   template <class Begin, class F, class End>
   __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const Begin& begin,
                                               const F& f, const End& end) const {
-    static_assert(kUnits % kTurn == 0);
+    static_assert(kUnits % kAtOnce == 0);
 #pragma unroll 1
-    for (int q = 0; q < kQuarters; ++q) {
+    for (int q = 0; q < kTurns; ++q) {
       begin();
 #pragma unroll 1
-      for (int c = 0; c < kUnits; c += kTurn) {
+      for (int c = 0; c < kUnits; c += kAtOnce) {
 #pragma unroll
-        for (int k = 0; k < kTurn; ++k)
-          if (8 * eight(c + k) < columns) f(q, c + k, sum + 16 * k);
-        turn_round<16 * kTurn>(sum);
+        for (int k = 0; k < kAtOnce; ++k)
+          if (8 * eight(c + k) < columns) f(q, c + k, sum + kOfTurn * k);
+        turn_round<kOfTurn * kAtOnce>(sum);
       }
       end(q);
     }
@@ -134,11 +142,12 @@ class ColumnThread {
   // What rows have in common, and of it the two numbers of a thread.
   __device__ __forceinline__ float* of_rows(int at) const { return reinterpret_cast<float*>(memory_ + at); }
   __device__ __forceinline__ float2 own_rows(int at, int q, int k) const {
-    return *reinterpret_cast<const float2*>(of_rows(at) + 32 * q + 8 * k + row_);
+    return *reinterpret_cast<const float2*>(of_rows(at) + kTurnRows * q + 8 * k + row_);
   }
   // The row whose number `over_lanes` gives this lane.
   __device__ __forceinline__ int row_of_lane(int q) const {
-    return 32 * q + 8 * (lane_index() / 8) + row_ + lane_index() / 4 % 2;
+    const int number = lane_index() * 2 * kEights / kWarp;
+    return kTurnRows * q + 8 * (number / 2) + row_ + number % 2;
   }
   static __device__ __forceinline__ void raise(float* to, float x) {
     atomicMax(reinterpret_cast<int*>(to), __float_as_int(x));  // no number is below zero
@@ -162,7 +171,7 @@ class ColumnThread {
   // A number for each pair of rows of a column.
   __device__ __forceinline__ float2* slopes(int n, int eight, int q, int k) const {
     const int64_t layer = static_cast<int64_t>(blockIdx.x) * (p_.net.layers - 1) + n;
-    return p_.slopes + ((layer * kAllEights + eight) * (kRows / 8) + 4 * q + k) * kWarp + lane_index();
+    return p_.slopes + ((layer * kAllEights + eight) * (kRows / 8) + kEights * q + k) * kWarp + lane_index();
   }
 
   // The scales of the input's rows, and nothing met in any row.
@@ -207,21 +216,21 @@ class ColumnThread {
         }
       }
 #pragma unroll
-      for (int q = 0; q < kQuarters; ++q)
+      for (int q = 0; q < kTurns; ++q)
 #pragma unroll
-        for (int k = 0; k < 16; ++k) sum[16 * (kUnits * q + c) + k] = k / 2 % 2 ? x.y : x.x;
+        for (int k = 0; k < kOfTurn; ++k) sum[kOfTurn * (kUnits * q + c) + k] = k / 2 % 2 ? x.y : x.x;
     }
   }
   __device__ __forceinline__ void add_halves(int n, int shift, float (&sum)[kNumbers]) const {
     for_numbers(8 * kAllEights, sum, [&](int q, int c, float* x) {
 #pragma unroll
-      for (int k = 0; k < 8; ++k)
+      for (int k = 0; k < 2 * kEights; ++k)
         *slopes(n, eight(c) + k % 2, q, k / 2) = make_float2(x[2 * k], x[2 * k + 1]);
     });
     sync_groups();
     for_numbers(8 * kAllEights, sum, [&](int q, int c, float* x) {
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
+      for (int k = 0; k < 2 * kEights; ++k) {
         const int e = eight(c) + k % 2;
         float2 a = make_float2(0, 0), b = a;
         if (e < shift) a = *slopes(n, e, q, k / 2), b = *slopes(n, e + shift, q, k / 2);
@@ -251,9 +260,7 @@ class ColumnThread {
   __device__ __forceinline__ void begin_unit(int block, float (&part)[kRows / 2]) const {
     const int next = ring_.wait_for_two();
     const uint64_t b0 = unit_of_b(ring_.slot), b1 = unit_of_b(next);
-    uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
-    // What follows from them is found for each unit anew.
-    asm volatile("" : "+l"(a0), "+l"(a1));
+    const uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
     begin_products();
     if constexpr (Parts == 2) {
 #pragma unroll
@@ -273,19 +280,20 @@ class ColumnThread {
     ring_.release_two();
 #pragma unroll
     for (int e = 0; e < kRows / 8; ++e) {
-      const float2 by = own_rows(Memory::kFactor, e / 4, e % 4);
-      float* const to = sum + 16 * (kUnits * (e / 4) + c) + 4 * (e % 4);
+      const float2 by = own_rows(Memory::kFactor, e / kEights, e % kEights);
+      float* const to = sum + kOfTurn * (kUnits * (e / kEights) + c) + 4 * (e % kEights);
       to[0] += part[4 * e] * by.x, to[1] += part[4 * e + 1] * by.y;
       to[2] += part[4 * e + 2] * by.x, to[3] += part[4 * e + 3] * by.y;
     }
   }
 
   // The last product, a unit at a time: while products of one are under way, the one before is stored from
-  // the sums of another, a quarter for each two blocks. (No branch there: the compiler would wait for them.)
+  // the sums of another, a turn's rows for each two blocks. (No branch there: the compiler would wait for
+  // them.)
   __device__ __forceinline__ void input_gradient(const NetChain& chain, float (&sum)[kNumbers]) {
     const int m = chain.products() - 1, units = chain.chunks(m), blocks = chain.blocks(m);
     const int columns = chain.columns(m);
-    int stored = kQuarters;  // of the unit before
+    int stored = kTurns;  // of the unit before
 #pragma unroll 1
     for (int first = 0; first < units; first += 2) {
 #pragma unroll
@@ -293,16 +301,17 @@ class ColumnThread {
         const int unit = first + c;
         if (unit >= units) break;
 #pragma unroll
-        for (int k = 0; k < 16 * kQuarters; ++k) sum[16 * (kUnits * (k / 16) + c) + k % 16] = 0;
+        for (int k = 0; k < kOfTurn * kTurns; ++k)
+          sum[kOfTurn * (kUnits * (k / kOfTurn) + c) + k % kOfTurn] = 0;
         int block = 0;
 #pragma unroll 1
-        for (; block < min(blocks, 2 * kQuarters); block += 2) {
+        for (; block < min(blocks, 2 * kTurns); block += 2) {
           float part[kRows / 2];
           begin_unit(block, part);
-          store_quarter(1 - c, unit - 1, stored++, columns, sum);
+          store_turn(1 - c, unit - 1, stored++, columns, sum);
           end_unit(c, part, sum);
         }
-        while (stored < kQuarters) store_quarter(1 - c, unit - 1, stored++, columns, sum);
+        while (stored < kTurns) store_turn(1 - c, unit - 1, stored++, columns, sum);
 #pragma unroll 1
         for (; block < blocks; block += 2) {
           float part[kRows / 2];
@@ -312,21 +321,23 @@ class ColumnThread {
         stored = 0;
       }
     }
-    for (; stored < kQuarters; ++stored)
-      units % 2 ? store_quarter(0, units - 1, stored, columns, sum)
-                : store_quarter(1, units - 1, stored, columns, sum);
+    for (; stored < kTurns; ++stored)
+      units % 2 ? store_turn(0, units - 1, stored, columns, sum)
+                : store_turn(1, units - 1, stored, columns, sum);
   }
 
-  // Quarter q of a unit of the gradient, if there is one, from sums of c, which the next quarter's take the
-  // place of.
-  __device__ __forceinline__ void store_quarter(int c, int unit, int q, int columns,
-                                                float (&sum)[kNumbers]) const {
+  // Turn q of a unit of the gradient, if there is one, from sums of c, which the next turn's take the place
+  // of.
+  __device__ __forceinline__ void store_turn(int c, int unit, int q, int columns,
+                                             float (&sum)[kNumbers]) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      store_rows(sum + 16 * c + 8 * half, unit, 32 * q + 16 * half, q < kQuarters, columns);
+    for (int k = 0; k < kTurnRows / 16; ++k)
+      store_rows(sum + kOfTurn * c + 8 * k, unit, kTurnRows * q + 16 * k, q < kTurns, columns);
 #pragma unroll
-    for (int k = 0; k < 16 * (kQuarters - 1); ++k)
-      sum[16 * (kUnits * (k / 16) + c) + k % 16] = sum[16 * (kUnits * (k / 16 + 1) + c) + k % 16];
+    for (int k = 0; k < kOfTurn * (kTurns - 1); ++k) {
+      const int at = kOfTurn * (kUnits * (k / kOfTurn) + c) + k % kOfTurn;
+      sum[at] = sum[at + kOfTurn * kUnits];
+    }
   }
 
   // The units of the gradient from `first` on.
@@ -335,8 +346,9 @@ class ColumnThread {
     for (int c = 0; c < kUnits; ++c) {
       if (kUnitCols * (first + c) + 64 * group_ >= columns) return;
 #pragma unroll
-      for (int k = 0; k < 2 * kQuarters; ++k)
-        store_rows(sum + 16 * (kUnits * (k / 2) + c) + 8 * (k % 2), first + c, 16 * k, true, columns);
+      for (int k = 0; k < kRows; k += 16)
+        store_rows(sum + kOfTurn * (kUnits * (k / kTurnRows) + c) + k % kTurnRows / 2, first + c, k, true,
+                   columns);
     }
   }
 
@@ -399,18 +411,18 @@ class ColumnThread {
   __device__ __forceinline__ void activate_columns(int n, float (&sum)[kNumbers]) const {
     const bool residual = Residual && n > 0 && p_.net.residual[n];
     const int shift = residual ? input_shift(p_.net, n, kAllEights) : 0;
-    float largest[8], steepest[8];
-    double output[8];
+    float largest[2 * kEights], steepest[2 * kEights];
+    double output[2 * kEights];
     const auto begin = [&] {
 #pragma unroll
-      for (int k = 0; k < 8; ++k) largest[k] = steepest[k] = 0, output[k] = 0;
+      for (int k = 0; k < 2 * kEights; ++k) largest[k] = steepest[k] = 0, output[k] = 0;
     };
     const auto turn = [&](int q, int c, float* x) {
       const float2 both_bias = constants(p_.bias[n], c), both_timesteps = constants(p_.timestep[n], c);
       const float2 both_out = Last ? constants(p_.out_weight, c) : make_float2(0, 0);
-      const int from = Residual ? place(eight(c), shift) + 4 * q * kEightRows : 0;
+      const int from = Residual ? place(eight(c), shift) + kEights * q * kEightRows : 0;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
+      for (int k = 0; k < kEights; ++k) {
         float2 input[2] = {};
         if (Residual && residual) read_input(from + k * kEightRows, own_rows(Memory::kUnscale, q, k), input);
 #pragma unroll
@@ -451,12 +463,12 @@ class ColumnThread {
   // bounds: too large a bound by a factor of up to 2^10 costs nothing.
   __device__ __forceinline__ void pass_back(int m, int n, float (&sum)[kNumbers]) {
 #pragma unroll
-    for (int q = 0; q < kQuarters; ++q) {
-      float largest[8] = {};
+    for (int q = 0; q < kTurns; ++q) {
+      float largest[2 * kEights] = {};
 #pragma unroll
-      for (int k = 0; k < 16 * kUnits; ++k) {
-        float& of_row = largest[k / 4 % 4 * 2 + k % 2];
-        of_row = fmaxf(of_row, fabsf(sum[16 * kUnits * q + k]));
+      for (int k = 0; k < kOfTurn * kUnits; ++k) {
+        float& of_row = largest[k / 4 % kEights * 2 + k % 2];
+        of_row = fmaxf(of_row, fabsf(sum[kOfTurn * kUnits * q + k]));
       }
       raise(of_rows(Memory::kLargest) + row_of_lane(q), over_lanes(largest, larger));
     }
@@ -479,9 +491,9 @@ class ColumnThread {
     const int columns = p_.net.cols(n);
     for_numbers(round_up(columns, 2 * kBlockDepth), sum, [&](int q, int c, float* x) {
       const bool counts = 8 * eight(c) < columns;  // zeros fill two blocks up
-      const uint32_t to = shared_ + place(eight(c)) + 4 * q * kEightRows;
+      const uint32_t to = shared_ + place(eight(c)) + kEights * q * kEightRows;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
+      for (int k = 0; k < kEights; ++k) {
         const float2 scale = own_rows(Memory::kScale, q, k);
         uint32_t parts[2][2];
 #pragma unroll

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
   using Thread = std::conditional_t<Memory::kKind.by_rows(), RowThread<Kind, Fixed, Parts>,
                                     ColumnThread<Kind, Fixed, Parts>>;
   const uint32_t shared = shared_address(memory);
-  const int type = p.tile_type[blockIdx.x], warp = threadIdx.x / kWarp;
+  const int type = p.tile_type[blockIdx.x], warp = warp_index();
   if (type < 0) return;
   if (threadIdx.x == 0) {
     for (int k = 0; k < Memory::kSlots; ++k) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
     __syncwarp();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMostRegisters));
-    Thread(p, net, static_cast<float>(p.scale[type]), memory).run();
+    Thread(p, net, static_cast<float>(p.scale[type]), memory, warp).run();
   }
 #endif
 }

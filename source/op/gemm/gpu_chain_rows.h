@@ -24,12 +24,13 @@ namespace mdops {
 template <int Kind, int Fixed, int Parts>
 class RowThread {
  public:
-  __device__ __forceinline__ RowThread(const ChainArgs& p, const float* net, float scale, char* memory)
+  __device__ __forceinline__ RowThread(const ChainArgs& p, const float* net, float scale, char* memory,
+                                       int warp)
       : p_(p),
         net_(net),
         scale_(scale),
-        group_(threadIdx.x / kGroupThreads),
-        row_(threadIdx.x % kGroupThreads / kWarp * 16 + lane_index() / 4),
+        group_(warp / kGroupWarps),
+        row_(warp % kGroupWarps * 16 + lane_index() / 4),
         column_(2 * (lane_index() % 4)),
         first_row_(int64_t{blockIdx.x} * kRows + group_ * kGroupRows + row_),
         shared_(shared_address(memory)),

@@ -10,7 +10,7 @@
 
 namespace mdops {
 
-constexpr int kGroupThreads = 128;  // of a warpgroup
+constexpr int kGroupThreads = 128, kGroupWarps = 4;  // of a warpgroup
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -66,8 +66,8 @@ __device__ __forceinline__ void end_products(float (&d)[Size]) {
   for (int k = 0; k < Size; ++k) asm volatile("" : "+f"(d[k])::"memory");
 }
 
-// d (+)= A B, 64 x 16 times 16 x 32, 64, 96, 120 or 128. Of d thread t has, for its warp w (of four) and lane
-// l of it, d[4 j + 2 h + c]: row 16 w + 8 h + l / 4, column 8 j + 2 (l % 4) + c.
+// d (+)= A B, 64 x 16 times 16 x 32, 48, 64, 96, 120 or 128. Of d thread t has, for its warp w (of four) and
+// lane l of it, d[4 j + 2 h + c]: row 16 w + 8 h + l / 4, column 8 j + 2 (l % 4) + c.
 #define MDOPS_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MDOPS_SIXTEEN(i) MDOPS_FOUR(i), MDOPS_FOUR(i + 4), MDOPS_FOUR(i + 8), MDOPS_FOUR(i + 12)
 
@@ -80,11 +80,13 @@ __device__ __forceinline__ void end_products(float (&d)[Size]) {
                  : __VA_ARGS__                                                                              \
                  : "l"(a), "l"(b), "r"(add));                                                               \
   }
+#define MDOPS_REGISTERS_24 MDOPS_REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define MDOPS_REGISTERS_48 \
   MDOPS_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define MDOPS_REGISTERS_60 MDOPS_REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
 
 MDOPS_MULTIPLY_UNIT(32, 16, 17, 18, MDOPS_REGISTERS_16, MDOPS_SIXTEEN(0))
+MDOPS_MULTIPLY_UNIT(48, 24, 25, 26, MDOPS_REGISTERS_24, MDOPS_SIXTEEN(0), MDOPS_FOUR(16), MDOPS_FOUR(20))
 MDOPS_MULTIPLY_UNIT(64, 32, 33, 34, MDOPS_REGISTERS_32, MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16))
 MDOPS_MULTIPLY_UNIT(96, 48, 49, 50, MDOPS_REGISTERS_48, MDOPS_SIXTEEN(0), MDOPS_SIXTEEN(16),
                     MDOPS_SIXTEEN(32))
@@ -94,6 +96,7 @@ MDOPS_MULTIPLY_UNIT(128, 64, 65, 66, MDOPS_REGISTERS_64, MDOPS_SIXTEEN(0), MDOPS
                     MDOPS_SIXTEEN(32), MDOPS_SIXTEEN(48))
 
 #undef MDOPS_REGISTERS_60
+#undef MDOPS_REGISTERS_24
 #undef MDOPS_REGISTERS_48
 #undef MDOPS_MULTIPLY_UNIT
 #undef MDOPS_SIXTEEN

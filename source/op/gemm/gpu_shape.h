@@ -35,8 +35,8 @@ struct ChainKind {
 };
 
 constexpr ChainKind kChainKinds[] = {{128, 2, 120, 190}, {128, 2, 128, 205}, {96, 2, 128, 175},
-                                     {64, 2, 128, 128},  {32, 2, 128, 98},   {96, 3, 128, 320},
-                                     {64, 3, 128, 210},  {64, 4, 128, 315}};
+                                     {64, 2, 128, 128},  {32, 2, 128, 98},   {96, 3, 128, 307},
+                                     {64, 3, 128, 204},  {64, 4, 128, 300},  {48, 4, 128, 282}};
 constexpr int kChains = sizeof(kChainKinds) / sizeof(ChainKind);
 
 MDOPS_HD constexpr int unit_depth(int parts) {

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "common/gpu.h"
+#include "common/rows.h"
 #include "common/warpgroup.h"
 
 namespace mdops {

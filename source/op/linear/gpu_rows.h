@@ -58,8 +58,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_const
       reinterpret_cast<float*>(memory + (-reinterpret_cast<uintptr_t>(memory) & (kAlignment - 1)));
   const int depth = static_cast<int>(args.depth), stages = (depth + kRow - 1) / kRow;
   const int64_t column = static_cast<int64_t>(blockIdx.x % args.wide) * (8 * kUnits);
-  const int blocks = static_cast<int>(gridDim.x) / args.wide,
-            group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0);
+  const int blocks = static_cast<int>(gridDim.x) / args.wide, group = warp_index() / (kGroup / kWarp);
   const int64_t step = int64_t{kRowThreads / kGroup} * blocks * kGroupRows;
   const int down = static_cast<int>(threadIdx.x) % kGroup / 32 * 16;
   int64_t first = (static_cast<int64_t>(group) * blocks + blockIdx.x / args.wide) * kGroupRows;

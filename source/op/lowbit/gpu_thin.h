@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(T::kThreads + 32, 1)
   constexpr bool kShares = T::kBlocks > 1;
   extern __shared__ __align__(128) uint8_t memory[];
   ThinRing<T> ring{(shared_address(memory) + 1023) & ~1023u};
-  const int role = threadIdx.x / kGroupThreads, rank = kShares ? cluster_rank() : 0;
+  const int role = warp_index() / kGroupWarps, rank = kShares ? cluster_rank() : 0;
   if (threadIdx.x == 0) {
     prefetch_map(&a_map), prefetch_map(&b_map);
     ring.make();

@@ -528,7 +528,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   using Number = std::conditional_t<InParts, float, int>;
   extern __shared__ __align__(128) uint8_t memory[];
   Ring<Columns, Cluster> ring{(shared_address(memory) + 1023) & ~1023u};
-  const int role = threadIdx.x / kGroupThreads, rank = Cluster > 1 ? cluster_rank() : 0;
+  const int role = warp_index() / kGroupWarps, rank = Cluster > 1 ? cluster_rank() : 0;
   if (threadIdx.x == 0) {
     prefetch_map(&a_map), prefetch_map(&b_map);
     ring.make();
