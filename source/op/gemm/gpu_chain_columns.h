@@ -242,6 +242,8 @@ class ColumnThread {
   // sum += A B, for B the next blocks of `width` units. The tensor cores add up two blocks, 64 products of
   // two parts or 128 of one, which they round towards zero; the rest is added in float32.
   __device__ __forceinline__ void multiply(bool streamed, int blocks, int width, float (&sum)[kNumbers]) {
+    RowFactors by;
+    load_factors(by);
 #pragma unroll 1
     for (int block = 0; block < blocks; block += 2) {
       if (streamed) ring_a_.wait_for_two();
@@ -250,7 +252,7 @@ class ColumnThread {
         if (c >= width) break;
         float part[kRows / 2];
         begin_unit(block, part);
-        end_unit(c, part, sum);
+        end_unit(c, by, part, sum);
       }
       if (streamed) ring_a_.release_two();
     }
@@ -274,16 +276,23 @@ class ColumnThread {
       multiply_unit(part, Steps::at(b0, b1, k), Steps::at(a0, a1, k), Parts == 2 || k > 0);
   }
 
+  // What a product's sums are multiplied with in the thread's rows; they stay while it takes its blocks.
+  using RowFactors = float2[kRows / 8];
+  __device__ __forceinline__ void load_factors(RowFactors& by) const {
+#pragma unroll
+    for (int e = 0; e < kRows / 8; ++e) by[e] = own_rows(Memory::kFactor, e / kEights, e % kEights);
+  }
+
   // Adds it to unit c's sums.
-  __device__ __forceinline__ void end_unit(int c, float (&part)[kRows / 2], float (&sum)[kNumbers]) {
+  __device__ __forceinline__ void end_unit(int c, const RowFactors& by, float (&part)[kRows / 2],
+                                           float (&sum)[kNumbers]) {
     end_products(part);
     ring_.release_two();
 #pragma unroll
     for (int e = 0; e < kRows / 8; ++e) {
-      const float2 by = own_rows(Memory::kFactor, e / kEights, e % kEights);
       float* const to = sum + kOfTurn * (kUnits * (e / kEights) + c) + 4 * (e % kEights);
-      to[0] += part[4 * e] * by.x, to[1] += part[4 * e + 1] * by.y;
-      to[2] += part[4 * e + 2] * by.x, to[3] += part[4 * e + 3] * by.y;
+      to[0] += part[4 * e] * by[e].x, to[1] += part[4 * e + 1] * by[e].y;
+      to[2] += part[4 * e + 2] * by[e].x, to[3] += part[4 * e + 3] * by[e].y;
     }
   }
 
@@ -294,6 +303,8 @@ class ColumnThread {
     const int m = chain.products() - 1, units = chain.chunks(m), blocks = chain.blocks(m);
     const int columns = chain.columns(m);
     int stored = kTurns;  // of the unit before
+    RowFactors by;
+    load_factors(by);
 #pragma unroll 1
     for (int first = 0; first < units; first += 2) {
 #pragma unroll
@@ -309,14 +320,14 @@ class ColumnThread {
           float part[kRows / 2];
           begin_unit(block, part);
           store_turn(1 - c, unit - 1, stored++, columns, sum);
-          end_unit(c, part, sum);
+          end_unit(c, by, part, sum);
         }
         while (stored < kTurns) store_turn(1 - c, unit - 1, stored++, columns, sum);
 #pragma unroll 1
         for (; block < blocks; block += 2) {
           float part[kRows / 2];
           begin_unit(block, part);
-          end_unit(c, part, sum);
+          end_unit(c, by, part, sum);
         }
         stored = 0;
       }

@@ -34,9 +34,9 @@ struct ChainKind {
   MDOPS_HD constexpr int last_units() const { return units > 2 ? units : 1; }  // see NetChain
 };
 
-constexpr ChainKind kChainKinds[] = {{128, 2, 120, 190}, {128, 2, 128, 205}, {96, 2, 128, 175},
-                                     {64, 2, 128, 128},  {32, 2, 128, 98},   {96, 3, 128, 307},
-                                     {64, 3, 128, 204},  {64, 4, 128, 300},  {48, 4, 128, 282}};
+constexpr ChainKind kChainKinds[] = {{128, 2, 120, 190}, {128, 2, 128, 205}, {96, 2, 128, 166},
+                                     {64, 2, 128, 124},  {32, 2, 128, 94},   {96, 3, 128, 304},
+                                     {64, 3, 128, 201},  {64, 4, 128, 300},  {48, 4, 128, 280}};
 constexpr int kChains = sizeof(kChainKinds) / sizeof(ChainKind);
 
 MDOPS_HD constexpr int unit_depth(int parts) {
