@@ -475,7 +475,15 @@ def test_nets_of_many_shapes_on_a_gpu(widths, activation, atoms):
 @pytest.mark.parametrize("rows", [32, 48, 64, 96, 128])
 @pytest.mark.parametrize(
     "widths",
-    [(120, 240, 240), (24, 48, 48, 96), (240,) * 16, (128, 256, 250), (192, 384, 80), (512, 128, 256)],
+    [
+        (120, 240, 240),
+        (24, 48, 48, 96),
+        (240,) * 16,
+        (128, 256, 250),
+        (192, 384, 80),
+        (256, 512, 80),
+        (512, 128, 256),
+    ],
 )
 @pytest.mark.parametrize("activation", ["tanh", "silu"])
 def test_nets_by_every_kind_of_chain(widths, activation, rows, monkeypatch):

@@ -192,14 +192,17 @@ class ColumnThread {
   }
 
   // What the product is added to: zero; or the gradient that comes round a residual layer, which the sums are
-  // if it is not the last. That of both halves of a layer twice as wide goes through the place of its slopes,
-  // which no one needs any more.
+  // if it is not the last. Of a layer twice as wide a thread has both halves where they are whole units; else
+  // they go through the place of its slopes, which no one needs any more.
   __device__ __forceinline__ void start(int m, int n, float (&sum)[kNumbers]) const {
     const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
     const bool last = n == p_.net.layers - 1;
     const int shift = residual ? input_shift(p_.net, n, kAllEights) : kAllEights;
     if (residual && !last) {
-      if (shift < kAllEights) add_halves(n, shift, sum);
+      if (kUnits % 2 == 0 && shift == kAllEights / 2)
+        add_own_halves(sum);
+      else if (shift < kAllEights)
+        add_halves(n, shift, sum);
       return;
     }
 #pragma unroll
@@ -220,6 +223,16 @@ class ColumnThread {
 #pragma unroll
         for (int k = 0; k < kOfTurn; ++k) sum[kOfTurn * (kUnits * q + c) + k] = k / 2 % 2 ? x.y : x.x;
     }
+  }
+  __device__ __forceinline__ void add_own_halves(float (&sum)[kNumbers]) const {
+    constexpr int half = kUnits / 2 * kOfTurn;
+#pragma unroll
+    for (int q = 0; q < kTurns; ++q)
+#pragma unroll
+      for (int k = 0; k < half; ++k) {
+        float* const x = sum + kOfTurn * kUnits * q + k;
+        x[0] += x[half], x[half] = 0;
+      }
   }
   __device__ __forceinline__ void add_halves(int n, int shift, float (&sum)[kNumbers]) const {
     for_numbers(8 * kAllEights, sum, [&](int q, int c, float* x) {
