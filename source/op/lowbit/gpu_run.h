@@ -80,7 +80,8 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
     const bool by_line = p.b.layout == Layout::by_line, is_fed = by_line || p.rows >= 64;
     const bool is_read = by_line || (p.b.layout == Layout::ternary && is_aligned(p.b));  // by thin_kernel
     const int64_t few = is_read ? 8 : p.is_float() ? 24 : 48;  // tiles of 64 columns
-    if (wide && (is_read || is_fed) && p.groups <= 1 && wide_64 >= few && thin_shape(gpu, p).fits)
+    const bool is_thin = is_read || (is_fed && wide_64 >= few);
+    if (wide && is_thin && p.groups <= 1 && thin_shape(gpu, p).fits)
       way = Way::thin;
     else if (wide && is_fed && p.groups <= 1 && 4 * wide_256 > 3 * chip)
       way = wide_256 > 4 * chip ? Way::pair_256 : Way::wide_256;
