@@ -107,7 +107,11 @@ def test_a_layer_multiplies_low_bit_numbers(scheme, dtype, device):
     wanted = wanted * full.timestep.detach().cpu().double().numpy()
     found = low(x)
     assert found.dtype == dtype
-    np.testing.assert_allclose(found.detach().cpu().double().numpy(), wanted, atol=3e-5)
+    # A GPU sums float8 with fewer bits (docs/ops.md).
+    fewer = 2.0**-10 if kinds.inputs == kinds.weights == "e4m3" and device == "cuda" else 0.0
+    size = np.abs(rows) @ np.abs(weight) * np.abs(full.timestep.detach().cpu().double().numpy())
+    off = np.abs(found.detach().cpu().double().numpy() - wanted)
+    assert (off <= 3e-5 + 1e-7 * np.abs(wanted) + fewer * size).all()
     np.testing.assert_allclose(
         low.frozen()(x).detach().cpu().numpy(), found.detach().cpu().numpy(), atol=1e-7
     )
