@@ -5,7 +5,7 @@
 //
 //   gpu_chain_rows.h      128 rows a block, of which each group has 64: what takes the least time a row, for
 //                         layers of up to 256 numbers and as many rows as are some rounds of blocks
-//   gpu_chain_columns.h   32, 48, 64 or 96 rows, of which each group has half of a layer's columns: so many as
+//   gpu_chain_columns.h   32 to 96 rows, of which each group has half of a layer's columns: so many as
 //                         fill the multiprocessors in a round or two; and wider layers
 //
 // In shared memory are blocks of A, all rows x 32 numbers, and units of B, 32 numbers x 120 or 128 columns

@@ -454,8 +454,6 @@ class ClusterBlock {
       float residual = 0, value, slope;
       if (n > 0 && net_.residual[n] && column < net_.neurons[n])
         residual = before[column >= net_.neurons[n - 1] ? column - net_.neurons[n - 1] : column];
-      const float bias = weights_[p_.packed.bias[n] + column],
-                  timestep = weights_[p_.packed.timestep[n] + column];
       with_activation(net_.activation, [&]<Activation kind>() {
         layer_value<kind>(x, c.bias, c.timestep, residual, net_.threshold, &value, &slope);
       });
