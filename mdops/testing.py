@@ -805,7 +805,36 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         Sample("hybrid_potential_pack", packs[0], opaque=(0,), bad=bad_pack),
         Sample("hybrid_potential", typed, bad=bad),
         Sample("hybrid_potential", mixed),
+        *_fitting_samples(p, random),
     ]
+
+
+def _fitting_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """A net for each type, and one for all with weights of the atoms."""
+    layers = [(13, 5), (5, 10), (10, 10), (10, 1)]
+
+    def net() -> torch.Tensor:
+        weights = [0.5 * random(*shape) for shape in layers]
+        vectors = ([0.5 * random(shape[1]) for shape in layers] for _ in range(2))
+        packed: torch.Tensor = torch.ops.mdops.hybrid_potential_pack(weights, *vectors, [], [])
+        return packed
+
+    scale, shift = random(2, like=torch.float64), random(2, like=torch.float64)
+    of_net = ([5, 10, 10], [0, 1, 1], 1, 3.0)
+    nets, no_weight = torch.stack([net(), net()]), scale[:0]
+    args = (random(5, 13), p["types"], nets, no_weight, scale, shift, *of_net)
+    bad = {
+        "features": (0, random(5, 0)),
+        "types": (1, p["types"] + 1),
+        "nets": (2, nets[:, 1:]),
+        "weight": (3, scale),
+        "scale": (4, scale[:1]),
+        "neurons": (6, []),
+        "residual": (7, [1, 1, 1]),
+        "activation": (8, 99),
+    }
+    one = (random(5, 13), p["types"], nets[:1], random(5, like=torch.float64), scale[:1], shift, *of_net)
+    return [Sample("fitting_energy", args, bad=bad), Sample("fitting_energy", one)]
 
 
 def _potential_samples(

@@ -31,8 +31,9 @@ OPS = torch.ops.mdops
 
 
 NETS = 14  # the place of `nets` among the arguments of spline_potential
-# Places among those of hybrid_potential.
+# Places among those of hybrid_potential, and of fitting_energy.
 HYBRID_NETS, HYBRID_EXTRA, HYBRID_WIDTH, HYBRID_AXIS, HYBRID_NEURONS = 15, 16, 24, 25, 27
+FITTING_NETS, FITTING_NEURONS = 2, 6
 
 
 def samples(dtype: torch.dtype) -> list[Sample]:
@@ -48,9 +49,10 @@ def samples(dtype: torch.dtype) -> list[Sample]:
     own, others = [], made[False]
     if dtype == torch.float32:
         own = [s for matmul in ("float32", "tf32") for s in packed_samples(made[True], matmul)]
-        others = [packed_hybrid(s) if s.op == "hybrid_potential" else s for s in others]
+        packing = {"hybrid_potential": packed_hybrid, "fitting_energy": packed_fitting}
+        others = [packing.get(s.op, lambda s: s)(s) for s in others]
     else:
-        others = [s for s in others if not s.op.startswith("hybrid_potential")]
+        others = [s for s in others if not s.op.startswith(("hybrid_potential", "fitting_energy"))]
     return [s for s in own + others if s.op.startswith(tuple(sys.argv[1:]) or "")]
 
 
@@ -73,14 +75,27 @@ def packed_hybrid(sample: Sample) -> Sample:
     args = list(sample.args)
     width, axis, inputs = args[HYBRID_WIDTH], args[HYBRID_AXIS], args[HYBRID_EXTRA].shape[1]
     inputs += sum(m * max(k, 1) for m, k in zip(width, axis, strict=True))
+    args[HYBRID_NETS] = packed_nets(args[HYBRID_NETS], inputs, args[HYBRID_NEURONS], width, axis)
+    return dataclasses.replace(sample, args=tuple(args))
+
+
+def packed_fitting(sample: Sample) -> Sample:
+    args = list(sample.args)
+    args[FITTING_NETS] = packed_nets(args[FITTING_NETS], args[0].shape[1], args[FITTING_NEURONS], [], [])
+    return dataclasses.replace(sample, args=tuple(args))
+
+
+def packed_nets(
+    like: torch.Tensor, inputs: int, neurons: list[int], width: list[int], axis: list[int]
+) -> torch.Tensor:
+    """As many as `like` has."""
     gen, weights = torch.Generator().manual_seed(0), []
-    for neurons in (*args[HYBRID_NEURONS], 1):
-        weights.append(0.5 * torch.randn(inputs, neurons, generator=gen))
-        inputs = neurons
+    for outputs in (*neurons, 1):
+        weights.append(0.5 * torch.randn(inputs, outputs, generator=gen))
+        inputs = outputs
     rows = [0.5 * torch.randn(w.shape[1], generator=gen) for w in weights]
     net = OPS.hybrid_potential_pack(copied(weights), copied(rows), copied(rows), width, axis)
-    args[HYBRID_NETS] = net.expand(len(args[HYBRID_NETS]), -1).contiguous()
-    return dataclasses.replace(sample, args=tuple(args))
+    return net.expand(len(like), -1).contiguous()
 
 
 def copied(value: Any) -> Any:

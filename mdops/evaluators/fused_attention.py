@@ -9,6 +9,7 @@ from mdops.evaluators.autograd import Autograd, forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.grids import attentions_of, sums_of
 from mdops.evaluators.other_parts import OtherParts
+from mdops.evaluators.packed_nets import PackedNets
 from mdops.evaluators.splined import SplineHybrid, SplineModels, SplineSum
 from mdops.models.contract import Descriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport
@@ -43,6 +44,7 @@ class FusedAttention(Evaluator):
         super().__init__(potential)
         model: Any = potential.model
         self._model, self.others = model, OtherParts(potential, _others(potential))
+        self._nets = PackedNets(potential) if PackedNets.why_not(potential) is None else None
         self._models = SplineModels(potential) if sums_of(model) else None
         self._splines: dict[tuple[int, ...] | None, _Splines] = {}
         self._alone = self.others.sums_alone()
@@ -94,7 +96,7 @@ class FusedAttention(Evaluator):
             # Which drops neighbours.
             exact = Autograd(self.potential)
             return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial, weight=weight)
-        parts: list[Answers] = []
+        energies: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
         sums = None if self._models is None else _Sums(self._splines_of(system), near)
         slices = self.others.runs(near)
@@ -105,16 +107,16 @@ class FusedAttention(Evaluator):
                 d = part.displacements.detach().requires_grad_()
                 known = rows if len(slices) == 1 else None
                 features = self._features(part.with_pairs(d), types, known, sums, run)
-                energy = self._model.fitting(features, part, fparam, own)["energy"]
-                counted = torch.where(self._counted(part), energy, 0.0)
-                summed = counted if weight is None else counted * weight[run]
-                leaves = d, *(() if sums is None else sums.leaves)
-                gradient, *of_sums = torch.autograd.grad(summed.sum(), leaves, materialize_grads=True)
-            parts.append(self._model.finish({"energy": energy.detach()}, part.types))
+            energy, by_features = self._energies(
+                features.detach(), part, fparam, own, None if weight is None else weight[run]
+            )
+            leaves = d, *(() if sums is None else sums.leaves)
+            gradient, *of_sums = torch.autograd.grad(features, leaves, by_features, materialize_grads=True)
+            energies.append(energy)
             gradients.append(gradient)
             if sums is not None:
                 sums.gradients.append(of_sums)
-        answers = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        answers = {"atom_energy": energies[0] if len(energies) == 1 else torch.cat(energies)}
         gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
         if sums is not None:
             gradient = gradient + sums.gradient()
@@ -164,6 +166,25 @@ class FusedAttention(Evaluator):
             ],
             1,
         )
+
+    def _energies(
+        self,
+        features: torch.Tensor,
+        near: Neighborhood,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+        weight: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Energies (N,) as answers have them, and the gradient of their weighted sum by the features."""
+        if self._nets is not None:
+            return self._nets.energies(features, near.system, fparam, aparam, weight)
+        with torch.enable_grad(), input_gradient_alone():
+            leaf = features.requires_grad_()
+            energy = self._model.fitting(leaf, near, fparam, aparam)["energy"]
+            counted = torch.where(self._counted(near), energy, 0.0)
+            summed = counted if weight is None else counted * weight
+            (gradient,) = torch.autograd.grad(summed.sum(), leaf)
+        return self._model.finish({"energy": energy.detach()}, near.types)["atom_energy"], gradient
 
     def _counted(self, near: Neighborhood) -> torch.Tensor:
         """(N,) bool: atoms that have an energy."""

@@ -333,7 +333,8 @@ class SeAttenV2(MomentDescriptor):
             return None
         if near.displacements.device.type == "cpu":
             return _ATOMS_IN_CACHE
-        return max(1, _NUMBERS_ON_GPU // max(1, self._numbers(near.neighbors.shape[1])))
+        rows = min(near.neighbors.shape[1], self.slots)
+        return max(1, _NUMBERS_ON_GPU // max(1, self._numbers(rows)))
 
     def forward(self, near: Neighborhood) -> Features:
         return self.contract(self.moments(near, self.type_embedding()), near)

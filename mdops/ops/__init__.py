@@ -11,6 +11,7 @@ from mdops.ops.axis_product import axis_product
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step, next_step
 from mdops.ops.env_mat import env_mat
+from mdops.ops.fitting_energy import fitting_energy
 from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
 from mdops.ops.linear import linear
 from mdops.ops.lowbit import (
@@ -58,6 +59,7 @@ __all__ = [
     "environment_rows",
     "fake_quantize",
     "gemm_lowbit",
+    "fitting_energy",
     "hybrid_potential",
     "hybrid_potential_pack",
     "linear",

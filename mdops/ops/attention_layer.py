@@ -105,8 +105,8 @@ def _reference(g: Any, offsets: Any, *args: Any) -> torch.Tensor:
 
 
 def _saved_width(features: int, width: int, parts: int) -> int:
-    vectors = parts * ((width + LANES - 1) // LANES) + (features + LANES - 1) // LANES
-    return vectors * LANES + (6 if parts else 3)
+    vectors = (parts + 1) * ((width + LANES - 1) // LANES) + (features + LANES - 1) // LANES
+    return vectors * LANES + (5 if parts else 2)
 
 
 @register_fake("attention_layer")

@@ -291,6 +291,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
       "Tensor grad_extra, Tensor atom_virial, Tensor near_weight)");
 
+  // The packed net of such a model alone, for rows of features that are there.
+  m.def(
+      "fitting_energy(Tensor features, Tensor types, Tensor nets, Tensor weight, Tensor scale, Tensor shift, "
+      "int[] neurons, int[] residual, int activation, float threshold) "
+      "-> (Tensor atom_energy, Tensor gradient)");
+
   // The same with the gradients that a loss on its results has by the tables and the nets, for training.
   m.def(
       "spline_training(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "

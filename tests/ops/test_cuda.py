@@ -17,7 +17,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}  # of the largest number
 # Their shapes follow from values, or their results are of one device alone.
 DYNAMIC, HOST = ("neighbor_pairs",), ("spline_potential_pack", "hybrid_potential_pack")
 # Where an op has an argument that only another op can make.
-PACKED = {"spline_potential": 14, "hybrid_potential": 15}
+PACKED = {"spline_potential": 14, "hybrid_potential": 15, "fitting_energy": 2}
 
 
 def on_gpu(value):

@@ -38,7 +38,16 @@ template <class N, int D>
 constexpr int kBackwardBlocks = D > 64      ? 1
                                 : N::kSplit ? 2
                                             : 3;
+// And of tiles for sequences of a little more keys than that, for which a second tile would take as long as
+// the first.
+template <class N, int D>
+constexpr int kLongerWarps = D <= 64 && N::kSplit ? 7 : kBackwardWarps<N, D>;
 constexpr int kMostQueries = 128;  // in shared memory at a time
+
+// The sequences that a launch is for; blocks of others end at once.
+struct Lengths {
+  int above = -1, most = INT32_MAX;
+};
 
 template <class N, int D, int Step>
 struct BackwardMemory {
@@ -382,16 +391,17 @@ __device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const Gra
 
 // `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
 // can keep them.
-template <class T, class N, int D, int Step, class Have>
-__global__ void __launch_bounds__(kBackwardWarps<N, D>* kWarp, kBackwardBlocks<N, D>)
+template <class T, class N, int D, int Warps, int Step, class Have>
+__global__ void __launch_bounds__(Warps* kWarp, kBackwardBlocks<N, D>)
     backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout, Blocks blocks,
-                    const int64_t* bias_at, Wide wide, float* sums) {
+                    const int64_t* bias_at, Wide wide, float* sums, Lengths lengths) {
   using Layout = BackwardMemory<N, D, Step>;
   constexpr int kStep = Step, kUnits = Step / 8;
   constexpr bool kCopies = Layout::kStages == 2;
   char* const memory = block_memory();
   const TileBlock b = tile_block(p, blocks, bias_at);
   const int length = b.last, lane = lane_index(), warp = threadIdx.x / kWarp;
+  if (length <= lengths.above || length > lengths.most) return;
   const int warps = blockDim.x / kWarp, apart = layout.apart(), columns = layout.columns();
   char *const keys = memory, *const values = memory + layout.values();
   char* const slopes = memory + layout.slopes();
@@ -554,7 +564,7 @@ __global__ void __launch_bounds__(kBackwardWarps<N, D>* kWarp, kBackwardBlocks<N
               put_row_of_units(kept, 16 * pair, p.width, wide.keys, unit, h, 1.0f);
           }
         };
-        constexpr int kPairs = D / 16, kAtOnce = kPairs < kBackwardWarps<N, D> ? 1 : Layout::kStepGroups;
+        constexpr int kPairs = D / 16, kAtOnce = kPairs < Warps ? 1 : Layout::kStepGroups;
         for (int task = warp; task < kPairs * (Layout::kStepGroups / kAtOnce); task += warps) {
           const int pair = task % kPairs, row = task / kPairs * kGroup;
           float sum[kAtOnce][2][4];

@@ -251,11 +251,11 @@ class Attention {
     return by_groups || with_known<N, D>(by_warps) || by_warps.template operator()<GivenFactors<Options>>();
   }
 
-  template <class N, int D>
+  template <class N, int D, int Warps = kBackwardWarps<N, D>>
   BackwardMemory<N, D, kQueryStep<N, D>> backward_layout() const {
     using Layout = BackwardMemory<N, D, kQueryStep<N, D>>;
     const int queries = Layout::kStages == 2 ? Layout::kStep : kMostQueries;
-    Layout layout{kGroup * kBackwardWarps<N, D>, queries, p_.gates};
+    Layout layout{kGroup * Warps, queries, p_.gates};
     const auto fit = [&](int64_t bytes, int& room, int step) {
       while (room > step && layout.size(has_factors()) > bytes) room -= step;
     };
@@ -292,15 +292,23 @@ class Attention {
     if (backward_by_groups<N, D>(g)) return true;
     const auto layout = backward_layout<N, D>();
     if (layout.size(has_factors()) > limits_.shared_bytes) return false;
-    const auto by_warps = [&]<class Have>() {
-      gpu_.launch(backward_kernel<T, N, D, BackwardMemory<N, D, kQueryStep<N, D>>::kStep, Have>,
-                  static_cast<int64_t>(p_.sequences) * p_.heads, kBackwardWarps<N, D> * kWarp,
-                  layout.size(has_factors()), p_, g, layout,
-                  blocks_of(true, kBackwardWarps<N, D>, layout.size(has_factors())), bias_at_,
-                  wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums);
-      return true;
+    const auto launch = [&]<class Have, int Warps>(const auto& own, Lengths lengths) {
+      const int shared = own.size(has_factors());
+      gpu_.launch(backward_kernel<T, N, D, Warps, kQueryStep<N, D>, Have>,
+                  static_cast<int64_t>(p_.sequences) * p_.heads, Warps * kWarp, shared, p_, g, own,
+                  blocks_of(true, Warps, shared), bias_at_,
+                  wide({p_.q, p_.k, p_.v, g.out, g.grad_out, g.grad_q, g.grad_k, g.grad_v}), sums, lengths);
     };
-    return with_known<N, D>(by_warps) || by_warps.template operator()<GivenFactors<Options>>();
+    const bool known = with_known<N, D>([&]<class Have>() {
+      constexpr int few = kBackwardWarps<N, D>, more = kLongerWarps<N, D>;
+      const auto longer = backward_layout<N, D, more>();
+      const bool both = p_.max_length > layout.keys && longer.keys > layout.keys;
+      launch.template operator()<Have, few>(layout, both ? Lengths{-1, layout.keys} : Lengths{});
+      if (both) launch.template operator()<Have, more>(longer, {layout.keys});
+      return true;
+    });
+    if (!known) launch.template operator()<GivenFactors<Options>, kBackwardWarps<N, D>>(layout, {});
+    return true;
   }
 
   template <class N, int D>

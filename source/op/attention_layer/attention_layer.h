@@ -37,10 +37,10 @@ MDOPS_HD int attention_layer_parts(bool projects, bool factors, bool normalize) 
 }
 
 // Numbers a row that the forward pass keeps: those parts and h, padded, three lengths if there are parts, the
-// norm's deviation, logsumexp, and on a GPU the norm's mean.
+// norm's deviation, logsumexp, and on a GPU o.
 MDOPS_HD int64_t attention_layer_saved(int64_t features, int64_t width, int parts) {
   const auto lanes = [](int64_t count) { return (count + kLayerLanes - 1) / kLayerLanes * kLayerLanes; };
-  return parts * lanes(width) + lanes(features) + (parts ? 6 : 3);
+  return (parts + 1) * lanes(width) + lanes(features) + (parts ? 5 : 2);
 }
 
 template <class T>

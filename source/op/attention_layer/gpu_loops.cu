@@ -33,16 +33,13 @@ auto with_widths(const RowArgs& p, bool even, const Work& work) {
 // Memory of a pass.
 struct PassMemory {
   int32_t* bad;
-  float *o, *dh, *grad_o;
+  float *dh, *grad_o;
   gpu_attention::GradientArgs<float> grads{};
 
   PassMemory(Workspace& space, const AttentionLayerArgs<float>& args, bool backward) {
     const AttentionArgs<float>& a = args.attention;
     bad = space.take<int32_t>(kPrepareBlocks);
-    if (!backward) {
-      o = space.take<float>(a.rows * a.width);
-      return;
-    }
+    if (!backward) return;
     dh = args.project ? space.take<float>(a.rows * args.features) : nullptr;
     grad_o = space.take<float>(a.rows * a.width), grads.delta = space.take<float>(a.rows);
     if (!args.in_place()) {
@@ -75,10 +72,10 @@ class Layer {
     if (!args.in_place())
       for (float*& part : r_.part) part = take(a.rows * a.width);
     if (args.factors) r_.unit_q = take(a.rows * a.width);
-    r_.o_out = take(a.rows * args.features);
+    r_.o = take(a.rows * a.width), r_.normed = take(a.rows * args.features);
     if (!args.in_place())
       for (float*& shrink : r_.shrink) shrink = take(a.rows);
-    r_.deviation = take(a.rows), r_.mean = take(a.rows), logsumexp_ = take(a.rows);
+    r_.deviation = take(a.rows), logsumexp_ = take(a.rows);
     rest_ = saved;
     rest_size_ = a.rows * args.kept() - (rest_ - args.saved);
     a_.q = r_.part[0], a_.k = r_.part[1], a_.v = r_.part[2];
@@ -108,8 +105,8 @@ class Layer {
         if (r_.project)
           each_part(Factor<F, 2 * W>::kBytes,
                     [&](int64_t bytes) { launch(project_kernel<Even, F, W>, bytes); });
-      forward_pass(gpu_, a_, kParts, m.bad, nullptr, {m.o, logsumexp_});
-      launch(finish_kernel<Even, F, W>, Factor<W, 2 * F>::kBytes, m.o, result);
+      forward_pass(gpu_, a_, kParts, m.bad, nullptr, {r_.o, logsumexp_});
+      launch(finish_kernel<Even, F, W>, Factor<W, 2 * F>::kBytes, result);
     });
   }
 
@@ -141,7 +138,7 @@ class Layer {
   // Whether rows of g, of what is kept, of the result and of the gradients begin on 8 bytes; this layer's own
   // memory does where numbers of columns are even.
   bool is_even(std::initializer_list<const float*> tensors) const {
-    uintptr_t places = reinterpret_cast<uintptr_t>(r_.g) | reinterpret_cast<uintptr_t>(r_.o_out);
+    uintptr_t places = reinterpret_cast<uintptr_t>(r_.g) | reinterpret_cast<uintptr_t>(r_.normed);
     for (const float* tensor : tensors) places |= reinterpret_cast<uintptr_t>(tensor);
     return places % 8 == 0 && (r_.features | r_.width | r_.columns) % 2 == 0;
   }

@@ -41,8 +41,9 @@ struct RowArgs {
   bool normalize, in_place;
   float eps;
   const float *project, *project_bias, *factors, *out, *out_bias, *norm, *norm_bias, *g;
-  // Kept from forward to backward; the three are (rows, width), o W_o (rows, features), the others (rows,).
-  float *part[3], *shrink[3], *o_out, *deviation, *mean;
+  // Kept from forward to backward; the three and o are (rows, width), the normalised h (rows, features), the
+  // others (rows,).
+  float *part[3], *shrink[3], *o, *normed, *deviation;
   float* unit_q;  // (rows, width), with factors: q without them
 };
 
@@ -420,9 +421,9 @@ __global__ void __launch_bounds__(kRowThreads, kLightBlocks) take_kernel(RowArgs
 // What columns a block has numbers of besides `kFactors`.
 enum OfColumns { kOutBias, kNorm, kNormBias };
 
-// `o` (rows, width) to `result` (rows, features).
+// o to `result` (rows, features).
 template <bool Even, int F, int W>
-__global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, const float* o, float* result) {
+__global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, float* result) {
   using Features = FeatureRows<Even, F>;
   using Part = PartShape<Even, W>;
   char* const memory = gpu_attention::block_memory();
@@ -433,17 +434,16 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, const
                                               [&](int k, int n) { return p.out[k * p.features + n]; });
   const int rows = rows_of_atoms(p);
   each_group(p.rows, [&](int64_t first, int count, int64_t next) {
-    ask_for_rows(o, next, rows, p.width, p.width), ask_for_rows(p.g, next, rows, p.features, p.columns);
+    ask_for_rows(p.o, next, rows, p.width, p.width), ask_for_rows(p.g, next, rows, p.features, p.columns);
     const int in_group = count;
     count = rows_there(rows, first, count);
     clear_rows(result + (first + count) * p.features, p.features, in_group - count);
     if (count == 0) return;
     Rows<2 * F> x{}, g;
     Rows<2 * W> in;
-    load_rows<Part>(in, o + first * p.width, p.width, count, p.width);
+    load_rows<Part>(in, p.o + first * p.width, p.width, count, p.width);
     load_rows<Features>(g, p.g + first * p.columns, p.features, count, p.columns);
     add_product<W, 2 * F>(x, in, memory, inverse);
-    store_rows<Features>(x, p.o_out + first * p.features, p.features, count, p.features);
     with_columns<2 * F>(g, numbers.of_columns[kOutBias], [](float& y, float bias) { y += bias; });
 #pragma unroll
     for (int unit = 0; unit < 2 * F; ++unit)
@@ -458,11 +458,12 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, const
     });
 #pragma unroll
     for (int h = 0; h < 2; ++h) deviation[h] = 1 / sqrtf(deviation[h] / p.features + p.eps);
-    store_numbers(mean, p.mean + first, count), store_numbers(deviation, p.deviation + first, count);
+    store_numbers(deviation, p.deviation + first, count);
 #pragma unroll
     for (int unit = 0; unit < 2 * F; ++unit)
 #pragma unroll
       for (int k = 0; k < 4; ++k) x[unit][k] = (x[unit][k] - mean[k / 2]) * deviation[k / 2];
+    store_rows<Features>(x, p.normed + first * p.features, p.features, count, p.features);
     with_columns<2 * F>(x, numbers.of_columns[kNorm], [](float& y, float by) { y *= by; });
     with_columns<2 * F>(x, numbers.of_columns[kNormBias], [](float& y, float bias) { y += bias; });
     store_rows<Features>(x, result + first * p.features, p.features, count, p.features);
@@ -470,8 +471,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, const
 }
 
 // `grad` (rows, features) to `dh` (rows, features), which are `columns` apart in memory, `grad_o` (rows,
-// width) and `delta` (rows,). o itself is not kept: do.o = dh.(o W_o), and o W_o is what h came from without
-// g and b_o.
+// width) and `delta` (rows,).
 template <bool Even, int F, int W>
 __global__ void __launch_bounds__(kRowThreads, 1)
     begin_kernel(RowArgs p, const float* grad, float* dh, int columns, float* grad_o, float* delta) {
@@ -479,7 +479,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   using Part = PartShape<Even, W>;
   char* const memory = gpu_attention::block_memory();
   BlockNumbers& numbers = block_numbers(Factor<F, 2 * W>::kBytes);
-  fill_columns(numbers, kOutBias, p.out_bias, p.features), fill_columns(numbers, kNorm, p.norm, p.features);
+  fill_columns(numbers, kNorm, p.norm, p.features);
   const float inverse = fill_factor<F, 2 * W>(memory, p.features, p.width, &numbers.largest,
                                               [&](int k, int n) { return p.out[n * p.features + k]; });
   const int rows = min(max(*p.last, 0), p.rows);
@@ -493,19 +493,12 @@ __global__ void __launch_bounds__(kRowThreads, 1)
       clear_columns(dh + first * columns, stored, p.parts_begin, columns, count);
       if (count == 0) return;
     }
-    Rows<2 * F> x, product, h;
-    float deviation[2], mean[2], along[2], whole[2], sum[2];
+    Rows<2 * F> x, h;
+    float deviation[2], along[2], whole[2], sum[2];
     load_rows<Features>(x, grad + first * p.features, p.features, count, p.features);
-    load_rows<Features>(product, p.o_out + first * p.features, p.features, count, p.features);
-    load_rows<Features>(h, p.g + first * p.columns, p.features, count, p.columns);
-    load_numbers(deviation, p.deviation + first, count), load_numbers(mean, p.mean + first, count);
+    load_rows<Features>(h, p.normed + first * p.features, p.features, count, p.features);
+    load_numbers(deviation, p.deviation + first, count);
     with_columns<2 * F>(x, numbers.of_columns[kNorm], [](float& y, float by) { y *= by; });
-    with_columns<2 * F>(h, numbers.of_columns[kOutBias], [](float& y, float bias) { y += bias; });
-#pragma unroll
-    for (int unit = 0; unit < 2 * F; ++unit)
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        h[unit][k] = (product[unit][k] + h[unit][k] - mean[k / 2]) * deviation[k / 2];
     sum_rows<2 * F>(whole, [&](int unit, int k) { return x[unit][k]; });
     sum_rows<2 * F>(along, [&](int unit, int k) { return x[unit][k] * h[unit][k]; });
 #pragma unroll
@@ -516,12 +509,13 @@ __global__ void __launch_bounds__(kRowThreads, 1)
         const float rest = x[unit][k] - whole[i] / p.features - h[unit][k] * (along[i] / p.features);
         x[unit][k] = Features::has(unit, k, p.features) ? rest * deviation[i] : 0.0f;
       }
-    sum_rows<2 * F>(sum, [&](int unit, int k) { return x[unit][k] * product[unit][k]; });
     store_rows<Features>(x, dh + first * columns, stored, count, columns);
+    Rows<2 * W> grad_rows{}, o;
+    load_rows<Part>(o, p.o + first * p.width, p.width, count, p.width);
+    add_product<F, 2 * W>(grad_rows, x, memory, inverse);
+    store_rows<Part>(grad_rows, grad_o + first * p.width, p.width, count, p.width);
+    sum_rows<2 * W>(sum, [&](int unit, int k) { return grad_rows[unit][k] * o[unit][k]; });
     store_numbers(sum, delta + first, count);
-    Rows<2 * W> o{};
-    add_product<F, 2 * W>(o, x, memory, inverse);
-    store_rows<Part>(o, grad_o + first * p.width, p.width, count, p.width);
   });
 }
 

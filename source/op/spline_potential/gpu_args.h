@@ -101,7 +101,7 @@ struct StepArgs : StepInputs<float, int>, StepSizes {
   NetArgs net;        // its input is D and the extra inputs
   int64_t out_bias;   // of a packed net
   NearAtoms near;
-  float* grad_extra;  // (N, extra), which is cleared; null: nobody asks for it
+  float* grad_extra;  // (N, extra), zero for virtual atoms; null: nobody asks for it
 
   // A sector of memory each: the force, and the rows of the virial, if that is asked for. Of four the last is
   // unused.

@@ -73,8 +73,6 @@ __device__ __forceinline__ void begin_block(const StepArgs& p, int32_t* type_cou
   for (int k = i; k < kVirialSums * p.systems; k += threads) p.virial_sums[k] = 0;
   for (int k = i; k < p.systems; k += threads) p.failed[k] = 0;
   for (int k = i; k < p.rows; k += threads) p.row_atom[k] = -1;
-  if (p.grad_extra)
-    for (int64_t k = i; k < int64_t{p.extra_size} * p.atoms; k += threads) p.grad_extra[k] = 0;
   if (p.near.c) {
     for (int k = i; k < p.atoms; k += threads) p.near.c[k] = 0;
     for (int64_t k = i; k * p.net.rows < p.rows; k += threads) p.near.counts[k] = 0;
@@ -145,6 +143,8 @@ static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
     p.energy[i] = 0;
     p.nearest[i] = p.cutoff.cutoff;
     for (int t = 0; t < p.ntypes; ++t) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
+    for (int k = 0; p.grad_extra && k < p.extra_size; ++k)
+      p.grad_extra[static_cast<int64_t>(i) * p.extra_size + k] = 0;
   }
   for (int tile = i; tile < p.rows / p.tile_rows; tile += gridDim.x * blockDim.x) {
     int t = 0;

@@ -1,0 +1,54 @@
+#include "common/cuda.h"
+#include "common/math.h"
+#include "common/rows.h"
+#include "fitting_energy/inputs.h"
+#include "hybrid_potential/gpu_loops.h"
+
+namespace mdops {
+
+namespace {
+
+// Energies of atoms of no type that there is, which the step marks in their system and leaves.
+__global__ void refuse_kernel(const int32_t* types, int64_t atoms, int ntypes, double* energy) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < atoms && (types[i] < -1 || types[i] >= ntypes)) energy[i] = not_a_number<double>();
+}
+
+std::tuple<Tensor, Tensor> fitting_energy(const Tensor& features, const Tensor& types, const Tensor& nets,
+                                          const Tensor& weight, const Tensor& scale, const Tensor& shift,
+                                          std::vector<int64_t> neurons, std::vector<int64_t> residual,
+                                          int64_t activation, double threshold) {
+  const CudaOp op("fitting_energy", "features", features);
+  FittingInputs in(op, features, types, nets, weight, scale, shift, neurons, residual, activation, threshold);
+  if (in.dtype != ScalarType::Float) fail(op, "argument `features` must be of float32 on a GPU");
+  in.nets = aligned(in.nets);
+  op.int32_of("features", in.atoms), op.int32_of("features", in.inputs);
+  Tensor energy = empty(op, {in.atoms}, ScalarType::Double);
+  Tensor gradient = empty(op, {in.atoms, in.inputs}, in.dtype);
+  // Where nobody asks, of a step that takes them for its order.
+  const Tensor places = zeros(op, {in.atoms, 3}, ScalarType::Double),
+               batch = zeros(op, {in.atoms}, ScalarType::Int);
+  std::vector<StepArgs> parts(1);
+  StepArgs& p = parts[0];
+  in.fill(p);
+  p.positions = places.const_data_ptr<double>(), p.batch = batch.const_data_ptr<int32_t>();
+  p.extra_size = static_cast<int>(in.inputs);
+  p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
+  p.net.net = hybrid_net({}, in.net), p.energy = energy.mutable_data_ptr<double>();
+  const std::string refusal = hybrid_refusal(op.limits(), p.net.net, parts);
+  if (!refusal.empty()) fail(op, refusal);
+  check_packed(op, in.nets, hybrid_packed_size(p.net.net));
+  const HybridOut out{in.weights(), gradient.mutable_data_ptr<float>(), nullptr};
+  Tensor memory = empty(op, {hybrid_bytes(op, parts, 0, out)}, ScalarType::Byte);
+  run_hybrid(op, parts, 0, out, memory.mutable_data_ptr());
+  op.launch(refuse_kernel, blocks_for(in.atoms, 256), 256, 0, p.types, in.atoms, p.ntypes, p.energy);
+  return {energy, gradient};
+}
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
+  m.impl("fitting_energy", TORCH_BOX(&mdops::fitting_energy));
+}
