@@ -9,6 +9,8 @@ import torch.nn.functional as F
 
 from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood
+from mdops.nn.net import is_input_gradient_alone
+from mdops.ops.axis_product import axis_product
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,12 @@ class MomentDescriptor(EnvironmentDescriptor):
 
     def contract(self, t: torch.Tensor, near: Neighborhood) -> Features:
         """D (N, width), and x, y, z of T as axes, from T (N, 4, M); of a plain sum, without axes, from (N, 1, M)."""
-        d = t[:, 0] if self.plain else (t.transpose(1, 2) @ t[:, :, : self.axis_neuron]).flatten(1)
+        if self.plain:
+            d = t[:, 0]
+        elif t.is_cuda and is_input_gradient_alone():
+            d = axis_product(t, self.axis_neuron)  # one op each way, where nobody asks for more
+        else:
+            d = (t.transpose(1, 2) @ t[:, :, : self.axis_neuron]).flatten(1)
         constants = self.constants()
         if constants is not None:
             d = torch.cat([d, F.embedding(near.centers, constants)], dim=1)

@@ -41,6 +41,11 @@ def input_gradient_alone() -> Iterator[None]:
         _needs_input_gradient_alone.reset(token)
 
 
+def is_input_gradient_alone() -> bool:
+    """Whether this lasts."""
+    return _needs_input_gradient_alone.get()
+
+
 def _is_differentiated_eagerly() -> bool:
     """Whether autograd records operations, and no compiler that would fuse them itself."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_exported()
@@ -253,7 +258,7 @@ class Net(nn.Sequential):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., inputs) to (..., outputs)."""
-        if _needs_input_gradient_alone.get() and x.requires_grad and self._is_for_op(x):
+        if is_input_gradient_alone() and x.requires_grad and self._is_for_op(x):
             return _ValueAndGradient.apply(x, self)
         value: torch.Tensor = super().forward(x)
         return value

@@ -35,7 +35,7 @@ struct RowArgs {
   int rows, features, width;
   int columns, parts_begin;  // of g; where q begins in it, without weights for it
   int begin, end;            // of q, k and v, the weights that one launch takes
-  // Rows from the last of the atoms' offsets on are of no atom, and answered with zeros; with `bad` of
+  // Rows from the last of the atoms' offsets on are of no atom, and left as they are; with `bad` of
   // attention's kernels, none is.
   const int32_t *last, *bad;
   bool normalize, in_place;
@@ -260,22 +260,7 @@ __device__ __forceinline__ void each_group(int rows, const F& f) {
 __device__ __forceinline__ int rows_of_atoms(const RowArgs& p) {
   return gpu_attention::is_bad(p.bad) ? p.rows : min(max(*p.last, 0), p.rows);
 }
-// And how many of `count` from `first` on.
-__device__ __forceinline__ int rows_there(int rows, int64_t first, int count) {
-  return static_cast<int>(max(int64_t{0}, min(int64_t{count}, rows - first)));
-}
-
-// Zeros in `count` rows from a pointer on, all of their columns.
-__device__ __forceinline__ void clear_rows(float* to, int64_t columns, int count) {
-  const int64_t numbers = columns * count;
-  if (columns % 4 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0)
-    for (int64_t k = 4 * lane_index(); k < numbers; k += 4 * kWarp)
-      *reinterpret_cast<float4*>(to + k) = make_float4(0, 0, 0, 0);
-  else
-    for (int64_t k = lane_index(); k < numbers; k += kWarp) to[k] = 0;
-}
-
-// And in the columns [begin, end) of rows.
+// Zeros in the columns [begin, end) of `count` rows from a pointer on.
 __device__ __forceinline__ void clear_columns(float* to, int begin, int end, int64_t stride, int count) {
   const int columns = end - begin;
   for (int k = lane_index(); k < columns * count; k += kWarp)
@@ -433,12 +418,8 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, float
   const float inverse = fill_factor<W, 2 * F>(memory, p.width, p.features, &numbers.largest,
                                               [&](int k, int n) { return p.out[k * p.features + n]; });
   const int rows = rows_of_atoms(p);
-  each_group(p.rows, [&](int64_t first, int count, int64_t next) {
+  each_group(rows, [&](int64_t first, int count, int64_t next) {
     ask_for_rows(p.o, next, rows, p.width, p.width), ask_for_rows(p.g, next, rows, p.features, p.columns);
-    const int in_group = count;
-    count = rows_there(rows, first, count);
-    clear_rows(result + (first + count) * p.features, p.features, in_group - count);
-    if (count == 0) return;
     Rows<2 * F> x{}, g;
     Rows<2 * W> in;
     load_rows<Part>(in, p.o + first * p.width, p.width, count, p.width);
@@ -483,16 +464,10 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   const float inverse = fill_factor<F, 2 * W>(memory, p.features, p.width, &numbers.largest,
                                               [&](int k, int n) { return p.out[n * p.features + k]; });
   const int rows = min(max(*p.last, 0), p.rows);
-  // Where attention writes its gradients in place, the columns before them and rows of no atom are left.
+  // Where attention writes its gradients in place, the columns before them are left.
   const int stored = p.in_place ? min(p.parts_begin, 16 * F) : p.features;
-  each_group(p.in_place ? p.rows : rows, [&](int64_t first, int count, int64_t) {
-    if (p.in_place) {
-      const int in_group = count;
-      count = rows_there(rows, first, count);
-      clear_rows(dh + (first + count) * columns, columns, in_group - count);
-      clear_columns(dh + first * columns, stored, p.parts_begin, columns, count);
-      if (count == 0) return;
-    }
+  each_group(rows, [&](int64_t first, int count, int64_t) {
+    if (p.in_place) clear_columns(dh + first * columns, stored, p.parts_begin, columns, count);
     Rows<2 * F> x, h;
     float deviation[2], along[2], whole[2], sum[2];
     load_rows<Features>(x, grad + first * p.features, p.features, count, p.features);
@@ -542,11 +517,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     ask_for_rows(d.of[part], at, rows, p.width, p.width);
     if (p.normalize) ask_for_rows(PartRows<Part>::kept(p, part), at, rows, p.width, p.width);
   };
-  each_group(p.rows, [&](int64_t first, int count, int64_t next) {
-    const int in_group = count;
-    count = rows_there(rows, first, count);
-    clear_rows(result + (first + count) * p.features, p.features, in_group - count);
-    if (count == 0) return;
+  each_group(rows, [&](int64_t first, int count, int64_t next) {
     Rows<2 * F> sum;
     load_rows<Features>(sum, from + first * p.features, p.features, count, p.features);
 #pragma unroll 1
@@ -564,8 +535,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   });
 }
 
-// The columns of the coordinates in `result` (rows, columns), whose others are there, but for rows of no
-// atom.
+// The columns of the coordinates in `result` (rows, columns), whose others are there.
 template <bool Even, int W>
 __global__ void __launch_bounds__(kRowThreads, kLightBlocks)
     give_kernel(RowArgs p, PartGradients d, float* result) {
@@ -573,13 +543,9 @@ __global__ void __launch_bounds__(kRowThreads, kLightBlocks)
   BlockNumbers& numbers = block_numbers(0);
   fill_columns(numbers, kFactors, p.factors, p.width);
   const int rows = rows_of_atoms(p);
-  each_group(p.rows, [&](int64_t first, int count, int64_t) {
-    const int in_group = count;
-    count = rows_there(rows, first, count);
+  each_group(rows, [&](int64_t first, int count, int64_t) {
     float* const to = result + first * p.columns;
-    clear_rows(to + count * static_cast<int64_t>(p.columns), p.columns, in_group - count);
     clear_columns(to, p.features, p.parts_begin, p.columns, count);
-    if (count == 0) return;
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
       PartRows<Part> own;

@@ -6,7 +6,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kEach = 4;  // sequences of a thread: all wait for each other a turn
 
 // The sum of all threads' numbers before this one's; `all` gets that of all. Every thread must call it.
 __device__ int64_t sum_before(int64_t mine, int64_t* of_warps, int64_t& all) {
@@ -33,16 +33,23 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(PlanArgs args) {
   __shared__ int64_t of_warps[kThreads / kWarp];
   int64_t place = 0, of_bias = 0;
   bool fits = true;
-  for (int64_t first = 0; first < args.sequences; first += kThreads) {
-    const int64_t b = first + threadIdx.x;
-    int64_t tiles = 0, squares = 0, all_tiles, all_squares;
-    if (b < args.sequences) {
-      const PlanSequence own(args, b);
-      tiles = own.tiles, squares = own.squares, fits &= own.fits;
+  for (int64_t first = 0; first < args.sequences; first += kThreads * kEach) {
+    const int64_t begin = first + kEach * threadIdx.x;
+    int64_t tiles[kEach] = {}, squares[kEach] = {}, own_tiles = 0, own_squares = 0, all_tiles, all_squares;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      if (begin + k >= args.sequences) continue;
+      const PlanSequence own(args, begin + k);
+      tiles[k] = own.tiles, squares[k] = own.squares, fits &= own.fits;
+      own_tiles += own.tiles, own_squares += own.squares;
     }
-    const int64_t at = place + sum_before(tiles, of_warps, all_tiles);
-    const int64_t bias_at = of_bias + sum_before(squares, of_warps, all_squares);
-    write_pieces(args, b, tiles, at, bias_at);
+    int64_t at = place + sum_before(own_tiles, of_warps, all_tiles);
+    int64_t bias_at = of_bias + sum_before(own_squares, of_warps, all_squares);
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      write_pieces(args, begin + k, tiles[k], at, bias_at);
+      at += tiles[k], bias_at += squares[k];
+    }
     place += all_tiles, of_bias += all_squares;
   }
   fits = __syncthreads_and(fits);
