@@ -1,7 +1,8 @@
 // A whole net on Hopper in one kernel: so many rows a block, from their input to its gradient. One lane
-// streams the weights of all products through shared memory, in the order of `NetChain`; two warpgroups
-// follow it. What a layer leaves is split into the parts of float16 where it arises and stays in shared
-// memory for the next product. There are two ways to multiply, of which a kind of chain has one:
+// streams the weights of all products through shared memory, in the order of `NetChain`, and another one the
+// input; two warpgroups follow them. What a layer leaves is split into the parts of float16 where it arises
+// and stays in shared memory for the next product. There are two ways to multiply, of which a kind of chain
+// has one:
 //
 //   gpu_chain_rows.h      128 rows a block, of which each group has 64: what takes the least time a row, for
 //                         layers of up to 256 numbers and as many rows as are some rounds of blocks
@@ -9,10 +10,10 @@
 //                         fill the multiprocessors in a round or two; and wider layers
 //
 // In shared memory are blocks of A, all rows x 32 numbers, and units of B, 32 numbers x 120 or 128 columns
-// (both are twice as deep where there is one part). The units go round as a ring. A's blocks do so for the
-// input alone, which is deeper than they hold; a layer's numbers stay: numbers 32 b .. 32 b + 31 of all rows
-// are block b. The products of a layer of 240 columns take the units in this order, a pair of blocks of the
-// depth with all columns before the next pair:
+// (both are twice as deep where there is one part), which come in pairs, a copy each. Pairs of units go round
+// as a ring. A's blocks do so for the input alone, which is deeper than they hold; a layer's numbers stay:
+// numbers 32 b .. 32 b + 31 of all rows are block b. The products of a layer of 240 columns take the units in
+// this order, a pair of blocks of the depth with all columns before the next pair:
 //
 //                  columns 0-127   128-255
 //   depth  0-31       unit 0        unit 2
@@ -47,12 +48,11 @@ constexpr int kChainThreads = 3 * kGroupThreads;
 constexpr int kChainWarps = 2 * kGroupThreads / kWarp;  // that multiply
 constexpr int kMostRegisters = 240;                     // of a thread that multiplies
 constexpr int kFewRegisters = 24;                       // of one that fetches
-constexpr int kAhead = 5;                               // blocks of the input under way
 constexpr int kStageRows = 16;                          // of each group, on their way to device memory
 constexpr int kChainShared = 227 << 10;                 // what a block may have
 
-// Shared memory of a kind of chain, from an address that is a multiple of 1,024 on: A, the slots for units,
-// and of every row the largest slope of every layer but the last; where groups share rows also a row's
+// Shared memory of a kind of chain, from an address that is a multiple of 1,024 on: A, the slots for pairs of
+// units, and of every row the largest slope of every layer but the last; where groups share rows also a row's
 // largest number, the power of two that it is multiplied with, the inverse, and that times the weights' own.
 template <int Kind>
 struct ChainMemory {
@@ -62,18 +62,19 @@ struct ChainMemory {
   static constexpr int kSteepBytes = 4 * (kChainLayers - 1) * kRows;
   static constexpr int kRowBytes = kKind.by_rows() ? 0 : 4 * kRows;
   static constexpr int kStageBytes = kKind.by_rows() ? 0 : 2 * kStageRows * 64 * 4;
-  static constexpr int kMostSlots = 12, kBarrierBytes = 16 * (kMostSlots + kBlocks);
+  static constexpr int kPairBytes = 2 * kUnitBytes, kPairBytesA = 2 * kBlockBytes, kSlotsA = kBlocks / 2;
+  static constexpr int kMostSlots = 6, kBarrierBytes = 16 * (kMostSlots + kSlotsA);
   static constexpr int kOther = kSteepBytes + 4 * kRowBytes + kStageBytes + kBarrierBytes + 1024;
-  static constexpr int kSlots = (kChainShared - kOther - kBlocks * kBlockBytes) / kUnitBytes;  // for units
-  static_assert(kSlots >= 4 && kSlots <= kMostSlots);
+  static constexpr int kSlots = (kChainShared - kOther - kBlocks * kBlockBytes) / kPairBytes;
+  static_assert(kSlots >= 2 && kSlots <= kMostSlots);
   static constexpr int kUnits = kBlocks * kBlockBytes;         // behind A
-  static constexpr int kSteep = kUnits + kSlots * kUnitBytes;  // [layer][row], but for the last layer
+  static constexpr int kSteep = kUnits + kSlots * kPairBytes;  // [layer][row], but for the last layer
   static constexpr int kLargest = kSteep + kSteepBytes, kScale = kLargest + kRowBytes;
   static constexpr int kUnscale = kScale + kRowBytes, kFactor = kUnscale + kRowBytes;
   static constexpr int kStage = kFactor + kRowBytes, kBarriers = kStage + kStageBytes;
   static constexpr int kFull = kBarriers, kEmpty = kFull + 8 * kSlots;
-  static constexpr int kFullA = kEmpty + 8 * kSlots, kEmptyA = kFullA + 8 * kBlocks;
-  static constexpr int kBytes = kEmptyA + 8 * kBlocks + 1024;
+  static constexpr int kFullA = kEmpty + 8 * kSlots, kEmptyA = kFullA + 8 * kSlotsA;
+  static constexpr int kBytes = kEmptyA + 8 * kSlotsA + 1024;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -88,18 +89,10 @@ struct Ring {
   __device__ __forceinline__ void next() {
     if (++slot == Slots) slot = 0, round ^= 1;
   }
-  // Waits for the slot and for the next one, and returns that.
-  __device__ __forceinline__ int wait_for_two() const {
-    Ring after = *this;
-    after.next();
-    wait_for(full + 8 * slot, round);
-    wait_for(full + 8 * after.slot, after.round);
-    return after.slot;
-  }
-  __device__ __forceinline__ void release_two() {
-#pragma unroll
-    for (int k = 0; k < 2; ++k, next())
-      if (lane_index() == 0) arrive(empty + 8 * slot);
+  __device__ __forceinline__ void wait() const { wait_for(full + 8 * slot, round); }
+  __device__ __forceinline__ void release() {
+    if (lane_index() == 0) arrive(empty + 8 * slot);
+    next();
   }
   __device__ __forceinline__ void wait_empty() const { wait_for(empty + 8 * slot, round ^ 1); }
 };
@@ -156,34 +149,33 @@ __device__ __forceinline__ bool added_later(const GpuNetShape& net, int n) {
   return n + 1 < net.layers && net.residual[n + 1];
 }
 
-// One lane.
+// One lane: so many pieces of `Bytes` that follow each other, into a ring's slots from `to` on. It has
+// kFewRegisters. What a turn of its loop takes, all products wait for: nothing else belongs there.
+template <int Bytes, int Slots>
+__device__ __forceinline__ void fetch(Ring<Slots> ring, uint32_t to, const char* from, int pieces) {
+#pragma unroll 1
+  for (; pieces > 0; --pieces, from += Bytes, ring.next()) {
+    ring.wait_empty();
+    const uint32_t full = ring.full + 8 * ring.slot;
+    expect_bytes(full, Bytes);
+    copy_bulk(to + ring.slot * Bytes, from, Bytes, full);
+  }
+}
 template <int Kind, int Parts>
-__device__ __forceinline__ void fetch(const ChainArgs& p, const float* weights, uint32_t shared) {
+__device__ __forceinline__ void fetch_weights(const ChainArgs& p, const float* weights, uint32_t shared) {
+  using Memory = ChainMemory<Kind>;
+  fetch<Memory::kPairBytes, Memory::kSlots>({shared + Memory::kFull, shared + Memory::kEmpty},
+                                            shared + Memory::kUnits, reinterpret_cast<const char*>(weights),
+                                            NetChain{p.net, Parts, Memory::kKind}.units() / 2);
+}
+template <int Kind, int Parts>
+__device__ __forceinline__ void fetch_inputs(const ChainArgs& p, uint32_t shared) {
   using Memory = ChainMemory<Kind>;
   const NetChain chain{p.net, Parts, Memory::kKind};
-  const int blocks = chain.blocks(0), chunks = chain.chunks(0), units = chain.units();
-  const char* inputs =
-      reinterpret_cast<const char*>(p.inputs + int64_t{blockIdx.x} * Memory::kRows * chain.depth(0));
-  Ring<Memory::kBlocks> a{shared + Memory::kFullA, shared + Memory::kEmptyA};
-  Ring<Memory::kSlots> b{shared + Memory::kFull, shared + Memory::kEmpty};
-  int block = 0;
-  const auto copy_inputs = [&](int end) {
-    for (; block < end && block < blocks; ++block, a.next()) {
-      a.wait_empty();
-      const uint32_t full = a.full + 8 * a.slot;
-      expect_bytes(full, Memory::kBlockBytes);
-      copy_bulk(shared + a.slot * Memory::kBlockBytes, inputs + block * Memory::kBlockBytes,
-                Memory::kBlockBytes, full);
-    }
-  };
-  for (int unit = 0; unit < units; ++unit, b.next()) {
-    copy_inputs(unit / chunks + kAhead);  // far enough for both blocks of a pair
-    b.wait_empty();
-    const uint32_t full = b.full + 8 * b.slot, to = shared + Memory::kUnits + b.slot * Memory::kUnitBytes;
-    expect_bytes(full, Memory::kUnitBytes);
-    copy_bulk(to, reinterpret_cast<const char*>(weights) + int64_t{unit} * Memory::kUnitBytes,
-              Memory::kUnitBytes, full);
-  }
+  fetch<Memory::kPairBytesA, Memory::kSlotsA>(
+      {shared + Memory::kFullA, shared + Memory::kEmptyA}, shared,
+      reinterpret_cast<const char*>(p.inputs + int64_t{blockIdx.x} * Memory::kRows * chain.depth(0)),
+      chain.blocks(0) / 2);
 }
 
 #endif

@@ -5,9 +5,9 @@
 //
 //   warps 0-3    group 0   columns 0-63 and 128-191 of a layer in all rows: sums 2 x 64 x 96, 96 of a thread
 //   warps 4-7    group 1   columns 64-127 and 192-255
-//   warp 8                 a lane: `fetch`
+//   warps 8, 9             a lane each: `fetch_weights`, `fetch_inputs`
 //
-//   shared memory   8 blocks of A, 96 rows x 32 numbers, 12 KiB each; 7 units of B, 16 KiB each
+//   shared memory   8 blocks of A, 96 rows x 32 numbers, 12 KiB each; 3 pairs of units of B, 32 KiB each
 //   device memory   slopes of all layers but the last, numbers of a thread side by side with its neighbours'
 #pragma once
 
@@ -259,7 +259,7 @@ class ColumnThread {
     load_factors(by);
 #pragma unroll 1
     for (int block = 0; block < blocks; block += 2) {
-      if (streamed) ring_a_.wait_for_two();
+      if (streamed) ring_a_.wait();
 #pragma unroll
       for (int c = 0; c < kUnits; ++c) {
         if (c >= width) break;
@@ -267,14 +267,14 @@ class ColumnThread {
         begin_unit(block, part);
         end_unit(c, by, part, sum);
       }
-      if (streamed) ring_a_.release_two();
+      if (streamed) ring_a_.release();
     }
   }
 
   // part = B^T A^T of 16 columns of A at a time, of two blocks; the small parts first.
   __device__ __forceinline__ void begin_unit(int block, float (&part)[kRows / 2]) const {
-    const int next = ring_.wait_for_two();
-    const uint64_t b0 = unit_of_b(ring_.slot), b1 = unit_of_b(next);
+    ring_.wait();
+    const uint64_t b0 = unit_of_b(0), b1 = unit_of_b(1);
     const uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
     begin_products();
     if constexpr (Parts == 2) {
@@ -300,7 +300,7 @@ class ColumnThread {
   __device__ __forceinline__ void end_unit(int c, const RowFactors& by, float (&part)[kRows / 2],
                                            float (&sum)[kNumbers]) {
     end_products(part);
-    ring_.release_two();
+    ring_.release();
 #pragma unroll
     for (int e = 0; e < kRows / 8; ++e) {
       float* const to = sum + kOfTurn * (kUnits * (e / kEights) + c) + 4 * (e % kEights);
@@ -403,8 +403,10 @@ class ColumnThread {
   __device__ __forceinline__ uint64_t block_of_a(int block) const {
     return wide_matrix(shared_ + block % Memory::kBlocks * Memory::kBlockBytes);
   }
-  __device__ __forceinline__ uint64_t unit_of_b(int slot) const {
-    return wide_matrix(shared_ + Memory::kUnits + slot * kUnitBytes + group_ * (kUnitBytes / 2));
+  // Of the pair at hand.
+  __device__ __forceinline__ uint64_t unit_of_b(int block) const {
+    const int at = ring_.slot * Memory::kPairBytes + block * kUnitBytes + group_ * (kUnitBytes / 2);
+    return wide_matrix(shared_ + Memory::kUnits + at);
   }
 
   // x of layer n, product n, becomes f(x) and the next product's A; of the last layer the output, and the
@@ -550,7 +552,7 @@ class ColumnThread {
   const uint32_t shared_;
   char* const memory_;
   Ring<Memory::kSlots> ring_;
-  Ring<Memory::kBlocks> ring_a_;
+  Ring<Memory::kSlotsA> ring_a_;
 };
 
 #endif

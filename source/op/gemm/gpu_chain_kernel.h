@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
       init_barrier(shared + Memory::kFull + 8 * k, 1);
       init_barrier(shared + Memory::kEmpty + 8 * k, kChainWarps);
     }
-    for (int k = 0; k < Memory::kBlocks; ++k) {
+    for (int k = 0; k < Memory::kSlotsA; ++k) {
       init_barrier(shared + Memory::kFullA + 8 * k, 1);
       init_barrier(shared + Memory::kEmptyA + 8 * k, kChainWarps);
     }
@@ -35,7 +35,10 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
   const float* net = p.nets + type * p.net_size;
   if (warp >= kChainWarps) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFewRegisters));
-    if (threadIdx.x == 2 * kGroupThreads) fetch<Kind, Parts>(p, net + p.units, shared);
+    if (lane_index() == 0) {
+      if (warp == kChainWarps) fetch_weights<Kind, Parts>(p, net + p.units, shared);
+      if (warp == kChainWarps + 1) fetch_inputs<Kind, Parts>(p, shared);
+    }
     __syncwarp();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMostRegisters));

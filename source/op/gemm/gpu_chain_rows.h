@@ -4,12 +4,12 @@
 //
 //   warps 0-3    group 0, rows 0-63       sums 64 x 240 in float32, 120 of a thread
 //   warps 4-7    group 1, rows 64-127     the same
-//   warp 8       a lane: `fetch`
+//   warps 8, 9   a lane each: `fetch_weights`, `fetch_inputs`
 //
-//   shared memory   8 blocks of A, 128 rows x 32 numbers, 16 KiB each; 6 units of B, 15 KiB each
+//   shared memory   8 blocks of A, 128 rows x 32 numbers, 16 KiB each; 3 pairs of units of B, 30 KiB each
 //   device memory   slopes of all layers but the last, numbers of a thread side by side with its neighbours'
 //
-// Layers of up to 256 numbers have 5 units of 128 columns.
+// Layers of up to 256 numbers have 2 pairs of units of 128 columns.
 #pragma once
 
 #include "gemm/gpu_chain.h"
@@ -151,26 +151,28 @@ class RowThread {
     for (int step = 0; step < steps; step += pair) {
       const int block = step / kBlockSteps, now = min(pair, steps - step);
       const uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
-      if (streamed) ring_a_.wait_for_two();
+      if (streamed) ring_a_.wait();
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         if (c >= width) break;
-        const int next = ring_.wait_for_two();
+        ring_.wait();
         float part[2 * kColumns];
-        multiply_blocks<pair>(now, part, a0, a1, unit_of_b(ring_.slot), unit_of_b(next));
-        ring_.release_two();
+        multiply_blocks<pair>(now, part, a0, a1, unit_of_b(0), unit_of_b(1));
+        ring_.release();
 #pragma unroll
         for (int k = 0; k < 2 * kColumns; ++k) sum[2 * kColumns * c + k] += part[k] * by[k / 2 % 2];
       }
-      if (streamed) ring_a_.release_two();
+      if (streamed) ring_a_.release();
     }
   }
 
   __device__ __forceinline__ uint64_t block_of_a(int block) const {
     return wide_matrix(shared_address(a_) + block % Memory::kBlocks * Memory::kBlockBytes);
   }
-  __device__ __forceinline__ uint64_t unit_of_b(int slot) const {
-    return wide_matrix(shared_ + Memory::kUnits + slot * Memory::kUnitBytes);
+  // Of the pair at hand.
+  __device__ __forceinline__ uint64_t unit_of_b(int block) const {
+    const int at = ring_.slot * Memory::kPairBytes + block * Memory::kUnitBytes;
+    return wide_matrix(shared_ + Memory::kUnits + at);
   }
 
   // part = A B of `now` times 16 columns of A, at most `Most`, in one block or two; the small parts first.
@@ -312,7 +314,7 @@ class RowThread {
   char* const a_;
   float* const steep_;
   Ring<Memory::kSlots> ring_;
-  Ring<Memory::kBlocks> ring_a_;
+  Ring<Memory::kSlotsA> ring_a_;
   float unscale_[2];  // of A's rows
 };
 

@@ -98,7 +98,7 @@ inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limi
 
 // Up to so many rows for each multiprocessor clusters are quicker than any other way, and small tiles are,
 // where there are no clusters.
-constexpr int kFewRows = 6;
+constexpr int kFewRows = 3;
 
 // By the device: clusters, or small tiles, for few rows (the smallest tile shares its depth among warps);
 // then the chain; then the largest tiles that its shared memory holds.
