@@ -15,6 +15,7 @@ from mdops import Potential
 from mdops.evaluators import Autograd
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.grids import attentions_of
+from mdops.evaluators.packed_nets import PackedNets
 from mdops.evaluators.spline import embed
 from mdops.io import read_model
 from mdops.models import DescriptorFitting, dpa1
@@ -385,3 +386,20 @@ def test_a_step_in_a_graph_is_the_step(case):
         graph.replay()
     for name in ("atom_energy", "forces", "virial"):
         torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-5)
+
+
+def test_nets_that_cannot_be_packed_answer_the_same(device, monkeypatch):
+    """With weights of atoms, too."""
+    potential = mdops.load(KINDS / "dpa1_attn2" / "model.dp", dtype="float32", overflow="error", device=device)
+    assert PackedNets.why_not(potential) is None
+    packed = FusedAttention(potential)
+    monkeypatch.setattr(PackedNets, "why_not", lambda potential: "it is not to be")
+    plain = FusedAttention(potential)
+    one = next(iter(references(KINDS / "dpa1_attn2")))
+    system = one.system if device == "cpu" else moved(one.system)
+    pairs = potential.neighbor_list(system)
+    weight = torch.linspace(0.5, 1.5, system.atoms, dtype=torch.float64, device=device)
+    for keys in ({}, {"weight": weight}):
+        found, wanted = (evaluate(system, pairs, **keys)[0] for evaluate in (packed, plain))
+        assert {"atom_energy", "forces", "virial"} <= found.keys()
+        assert_close(found, wanted, FLOAT32)

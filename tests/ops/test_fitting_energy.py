@@ -1,0 +1,68 @@
+"""What `fitting_energy` computes; the battery has the rest."""
+
+import pytest
+import torch
+
+from mdops.nn.activation import CODES
+from mdops.ops import fitting_energy, hybrid_potential_pack, mlp_value_and_gradient
+
+NEURONS, RESIDUAL = [24, 24, 48], [0, 1, 1]
+TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
+
+
+def nets(count, inputs, device, dtype):
+    """Weights, biases and timesteps of the layers of so many nets."""
+    gen = torch.Generator().manual_seed(0)
+
+    def random(*shape):
+        return (torch.randn(shape, generator=gen, dtype=torch.float64) / shape[0] ** 0.5).to(device, dtype)
+
+    shapes = list(zip([inputs, *NEURONS], [*NEURONS, 1], strict=True))
+    return [
+        ([random(*s) for s in shapes], [random(s[1]) for s in shapes], [random(s[1]) for s in shapes])
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("activation", ["tanh", "silu"])
+@pytest.mark.parametrize("shared", [True, False], ids=["one net", "a net a type"])
+@pytest.mark.parametrize(("atoms", "inputs"), [(0, 40), (7, 33), (1_700, 200)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_energies_and_gradient_are_those_of_the_nets(device, dtype, atoms, inputs, shared, activation):
+    """Of virtual atoms both are zero."""
+    if device == "cuda" and dtype == torch.float64:
+        pytest.skip("on a GPU in float32")
+    of_types = nets(1 if shared else 2, inputs, device, dtype)
+    gen = torch.Generator().manual_seed(1)
+    x = torch.randn(atoms, inputs, generator=gen, dtype=torch.float64).to(device, dtype)
+    types = torch.randint(-1, 2, (atoms,), generator=gen).int().to(device)
+    weight = torch.rand(atoms, generator=gen, dtype=torch.float64).to(device)
+    scale = torch.tensor([1.5, 0.5][: len(of_types)], dtype=torch.float64, device=device)
+    shift = torch.tensor([3.0, -2.0], dtype=torch.float64, device=device)
+    packed = torch.stack([hybrid_potential_pack(*net, [], []) for net in of_types])
+    energy, gradient = fitting_energy(
+        x, types, packed, weight, scale, shift, NEURONS, RESIDUAL, CODES[activation]
+    )
+    wanted, slopes = torch.zeros_like(weight), torch.zeros_like(x, dtype=torch.float64)
+    for t in range(2):
+        k, rows = 0 if shared else t, types == t
+        w, b, timesteps = ([v.double() for v in values] for values in of_types[k])
+        value, slope = mlp_value_and_gradient(
+            x[rows].double(), w, b, activation=activation, timesteps=timesteps[:-1], residual=[False, True, True]
+        )
+        wanted[rows] = scale[k] * value[:, 0] + shift[t]
+        slopes[rows] = scale[k] * weight[rows, None] * slope
+    for a, b in ((energy, wanted), (gradient.double(), slopes)):
+        assert not b.numel() or (a - b).abs().max() <= TOLERANCE[dtype] * b.abs().max()
+
+
+@pytest.mark.gpu
+def test_an_atom_of_no_type_has_no_energy_on_a_gpu():
+    (net,) = nets(1, 8, "cuda", torch.float32)
+    types = torch.tensor([0, 7, 1], dtype=torch.int32, device="cuda")
+    ends = torch.ones(1, dtype=torch.float64, device="cuda"), torch.ones(2, dtype=torch.float64, device="cuda")
+    packed = hybrid_potential_pack(*net, [], [])[None]
+    energy, _ = fitting_energy(
+        torch.ones(3, 8, device="cuda"), types, packed, ends[0][:0], *ends, NEURONS, RESIDUAL, CODES["tanh"]
+    )
+    assert energy.isnan().tolist() == [False, True, False]
