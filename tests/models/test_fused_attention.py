@@ -390,7 +390,9 @@ def test_a_step_in_a_graph_is_the_step(case):
 
 def test_nets_that_cannot_be_packed_answer_the_same(device, monkeypatch):
     """With weights of atoms, too."""
-    potential = mdops.load(KINDS / "dpa1_attn2" / "model.dp", dtype="float32", overflow="error", device=device)
+    potential = mdops.load(
+        KINDS / "dpa1_attn2" / "model.dp", dtype="float32", overflow="error", device=device
+    )
     assert PackedNets.why_not(potential) is None
     packed = FusedAttention(potential)
     monkeypatch.setattr(PackedNets, "why_not", lambda potential: "it is not to be")

@@ -48,7 +48,12 @@ def test_energies_and_gradient_are_those_of_the_nets(device, dtype, atoms, input
         k, rows = 0 if shared else t, types == t
         w, b, timesteps = ([v.double() for v in values] for values in of_types[k])
         value, slope = mlp_value_and_gradient(
-            x[rows].double(), w, b, activation=activation, timesteps=timesteps[:-1], residual=[False, True, True]
+            x[rows].double(),
+            w,
+            b,
+            activation=activation,
+            timesteps=timesteps[:-1],
+            residual=[False, True, True],
         )
         wanted[rows] = scale[k] * value[:, 0] + shift[t]
         slopes[rows] = scale[k] * weight[rows, None] * slope
@@ -60,7 +65,10 @@ def test_energies_and_gradient_are_those_of_the_nets(device, dtype, atoms, input
 def test_an_atom_of_no_type_has_no_energy_on_a_gpu():
     (net,) = nets(1, 8, "cuda", torch.float32)
     types = torch.tensor([0, 7, 1], dtype=torch.int32, device="cuda")
-    ends = torch.ones(1, dtype=torch.float64, device="cuda"), torch.ones(2, dtype=torch.float64, device="cuda")
+    ends = (
+        torch.ones(1, dtype=torch.float64, device="cuda"),
+        torch.ones(2, dtype=torch.float64, device="cuda"),
+    )
     packed = hybrid_potential_pack(*net, [], [])[None]
     energy, _ = fitting_energy(
         torch.ones(3, 8, device="cuda"), types, packed, ends[0][:0], *ends, NEURONS, RESIDUAL, CODES["tanh"]
