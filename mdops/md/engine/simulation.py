@@ -52,8 +52,7 @@ class _QueuedSteps(NamedTuple):
     steps: int
     start: _Snapshot
     recordings: list[Recording]
-    tally: torch.Tensor
-    needed: torch.Tensor
+    told: torch.Tensor
     done: torch.cuda.Event | None
 
     def read(self) -> tuple[dict[str, np.ndarray], int]:
@@ -61,7 +60,8 @@ class _QueuedSteps(NamedTuple):
         input; waits for the block."""
         if self.done is not None:
             self.done.synchronize()
-        return dict(zip(TALLY, self.tally.numpy().T, strict=True)), int(self.needed[0])
+        tally = self.told[:-2].reshape(-1, len(TALLY)).numpy()
+        return dict(zip(TALLY, tally.T, strict=True)), int(self.told[-2:].view(torch.int64)[0])
 
 
 class Simulation(ABC, Generic[G, F]):
@@ -141,6 +141,7 @@ class Simulation(ABC, Generic[G, F]):
         self._stride, self._first = 1, step
         self._heat = np.zeros(len(frames))  # eV, sums over the steps
         self._surface: Any = None
+        self._aside: torch.cuda.Stream | None = None
         self._warned = False
         s = self._structures
         with refused_as_input():
@@ -334,7 +335,6 @@ class Simulation(ABC, Generic[G, F]):
         if self._propagator.aim(first):
             self._graphs.clear()  # goals are constants there
         self._prepare()
-        self._state.clear_tally()
         try:
             k = 0
             while k < steps:
@@ -353,12 +353,23 @@ class Simulation(ABC, Generic[G, F]):
                 raise
             self._restore(start)
             return None
-        tally, needed, done = to_host(self._state.tally), to_host(self._surface.needed), None
-        if self.potential.device.type == "cuda":
-            done = torch.cuda.Event()
-            done.record()
         self.builds += 1
-        return _QueuedSteps(first, steps, start, recordings, tally, needed, done)
+        return _QueuedSteps(first, steps, start, recordings, *self._tell())
+
+    def _tell(self) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+        """The tally and the length of the longest row, on their way to the host beside what is queued next: it would
+        wait for a copy some 15 us."""
+        told = torch.cat([self._state.tally.reshape(-1), self._surface.needed.view(torch.float64)])
+        if told.device.type == "cpu":
+            return told, None
+        if self._aside is None:
+            self._aside = torch.cuda.Stream()
+        self._aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._aside):
+            host, done = to_host(told), torch.cuda.Event()
+            done.record()
+        told.record_stream(self._aside)
+        return host, done
 
     def _flags(self, tally: dict[str, np.ndarray], longest: int) -> Flags:
         worst = {name: float(np.max(tally[name])) for name in ("moved2", "overflow", "closeness", "energy")}
@@ -454,10 +465,11 @@ class Simulation(ABC, Generic[G, F]):
             self._steps(count, rebuild=rebuild)
 
     def _steps(self, count: int, *, rebuild: bool) -> None:
-        """So many steps, of which the first makes a list if told."""
+        """So many steps, of which the first makes a list if told, and begins a tally."""
         state, surface = self._state, self._surface
         moved = self._propagator.first_half(state)
         if rebuild:
+            state.clear_tally()
             surface.rebuild(moved.positions, moved.cell)
         result = self._forces(moved.positions, moved.cell)
         for _ in range(count - 1):

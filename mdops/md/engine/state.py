@@ -73,7 +73,8 @@ class State:
             momenta times `scale`: see `mdops.ops.begin_cell_step`. They have no columns where cells do not move,
             but `flow`, which is of the start then.
         forces_std, model_energy, atom_virial: as of `ForceResult`.
-        inverse_mass: (N,); batch: (N,) int32, the system of each atom. They do not change.
+        inverse_mass: (N,); batch: (N,) int32, the system of each atom; empty_tally: (S, 6), of no steps. They do not
+            change.
         memory: all that moves, of which the tensors above are views.
         moving: names of what is there, in its order.
     """
@@ -99,6 +100,7 @@ class State:
     atom_virial: torch.Tensor
     inverse_mass: torch.Tensor
     batch: torch.Tensor
+    empty_tally: torch.Tensor
     memory: torch.Tensor
     moving: tuple[str, ...]
 
@@ -119,10 +121,12 @@ class State:
         inverse_mass, count = 1 / masses, system.count
         kinetic, flow = _heat(momenta, inverse_mass, system.batch, count)
         zeros = system.positions.new_zeros
+        empty_tally = zeros(count, len(TALLY)).fill_(-torch.inf)
+        empty_tally[:, TALLY.index("heat")] = 0
         values = {
             "positions": system.positions, "momenta": momenta, "forces": zeros(momenta.shape),
             "atom_energy": zeros(masses.shape), "energy": zeros(count), "kinetic": kinetic,
-            "scale": 1 + zeros(count), "virial": zeros(count, 3, 3), "tally": zeros(count, len(TALLY)),
+            "scale": 1 + zeros(count), "virial": zeros(count, 3, 3), "tally": empty_tally,
             "cell": system.cell, "flow": flow, "forces_std": zeros(len(masses), min(compared, 1)),
             "model_energy": zeros(len(masses), compared),
             "atom_virial": zeros(len(masses) if atom_virial else 0, 3, 3), **bath,
@@ -134,11 +138,10 @@ class State:
         views = memory.split([tensor.numel() for tensor in parts])
         for name, view in zip(moving, views, strict=True):
             values[name] = view.view(values[name].shape)
-        state = cls(
-            **values, inverse_mass=inverse_mass, batch=system.batch, memory=memory, moving=moving
+        return cls(
+            **values, inverse_mass=inverse_mass, batch=system.batch, empty_tally=empty_tally, memory=memory,
+            moving=moving,
         )  # fmt: skip
-        state.clear_tally()
-        return state
 
     def after(self, new: Mapping[str, torch.Tensor]) -> "State":
         """The state after a step, of which `new` has all that moves, beside this one, whose memory it does not share;
@@ -151,8 +154,7 @@ class State:
         torch.cat([new[name].reshape(-1) for name in self.moving], out=self.memory)
 
     def clear_tally(self) -> None:
-        self.tally.fill_(-torch.inf)
-        self.tally[:, TALLY.index("heat")] = 0
+        self.tally.copy_(self.empty_tally)
 
 
 def _heat(

@@ -8,7 +8,7 @@
 namespace mdops {
 
 // To be raised with every change of these structs, and of what their functions are called with.
-constexpr uint32_t kTableVersion = 2;
+constexpr uint32_t kTableVersion = 3;
 
 // A stage of a kernel, from begin to end in ns.
 struct StageEvent {

@@ -40,18 +40,35 @@ struct ThermostatArgs {
   double kT, tau, time;
 };
 
+// A system's chain, and its degrees of freedom.
+template <int Links>
+struct ReadChain {
+  Chain<Links> chain;
+  double freedom;
+};
+
 // A system as both devices go through it: its chain, and what the measures of its atoms become.
 template <int Links>
 struct Thermostats : ThermostatArgs {
   // Moves the chain of a system, and stores it if told; the factor of its atoms' momenta.
   MDOPS_HD double advance(int64_t system, double kinetic, bool store) const {
+    ReadChain<Links> chain = read(system);
+    return advance(system, kinetic, store, chain);
+  }
+  // The same in two parts.
+  MDOPS_HD ReadChain<Links> read(int64_t system) const {
+    if constexpr (Links == 0)
+      return {};
+    else
+      return {load_chain<Links>(eta + system * Links, p + system * Links), freedom[system]};
+  }
+  MDOPS_HD double advance(int64_t system, double kinetic, bool store, ReadChain<Links>& read) const {
     if constexpr (Links == 0) {
       return 1;
     } else {
-      Chain<Links> chain = load_chain<Links>(eta + system * Links, p + system * Links);
-      const double g = freedom[system] > 0 ? freedom[system] : NAN;
-      const double scale = chain.advance({kT, g, tau}, 2 * kinetic, time);
-      if (store) store_chain<Links>(chain, new_eta + system * Links, new_p + system * Links);
+      const double g = read.freedom > 0 ? read.freedom : NAN;
+      const double scale = read.chain.advance({kT, g, tau}, 2 * kinetic, time);
+      if (store) store_chain<Links>(read.chain, new_eta + system * Links, new_p + system * Links);
       return scale;
     }
   }

@@ -77,14 +77,18 @@ struct SecondHalf {
 
   // p += F dt/2 of atom i.
   MDOPS_HD Measures kick(int64_t i) const {
-    double p2 = 0, moved2 = 0;
-    for (int64_t k = 3 * i; k < 3 * i + 3; ++k) {
-      const double p = momenta[k] + dt / 2 * forces[k], way = positions[k] - reference[k];
-      new_momenta[k] = p;
-      p2 += p * p;
+    double p[3], p2 = 0, moved2 = 0;
+    for (int c = 0; c < 3; ++c) {
+      const int64_t k = 3 * i + c;
+      const double way = positions[k] - reference[k];
+      p[c] = momenta[k] + dt / 2 * forces[k];
+      p2 += p[c] * p[c];
       moved2 += way * way;
     }
-    return measured(i, inverse_mass[i] * p2 / 2, moved2);
+    const Measures m = measured(i, inverse_mass[i] * p2 / 2, moved2);
+    // Written last: nothing could be read ahead of a write.
+    for (int c = 0; c < 3; ++c) new_momenta[3 * i + c] = p[c];
+    return m;
   }
 
   MDOPS_HD void spoil(int64_t i) const {

@@ -195,7 +195,8 @@ __global__ void finish_systems(const Measured* parts, const int32_t* batch, int3
   finish_system(finish, batch, s, of, threadIdx.x, sum);
 }
 
-// The second half for few atoms, by a block of kThreads: a kernel less to wait for.
+// The second half for few atoms, by a block of kThreads: a kernel less to wait for. `finish(s)` ends the step
+// of system s.
 template <class Half, class Finish>
 __device__ __forceinline__ void end_by_block(const Half& half, const int32_t* batch, int32_t atoms,
                                              int32_t systems, const Finish& finish) {
@@ -207,7 +208,7 @@ __device__ __forceinline__ void end_by_block(const Half& half, const int32_t* ba
   __syncthreads();
   for (int32_t s = warp; s < systems; s += warps) {
     const AtomsOf of(batch, atoms, systems, s);
-    finish_system(finish, batch, s, of, lane,
+    finish_system(finish(s), batch, s, of, lane,
                   warp_sum(share_of_parts(parts, batch, atoms, s, of, lane, kWarp)));
   }
 }
@@ -216,19 +217,52 @@ template <class Half, class Finish>
 __global__ void __launch_bounds__(kThreads)
     end_few(Half half, const int32_t* batch, int32_t atoms, int32_t systems, Finish finish) {
   follow_kernels();
-  end_by_block(half, batch, atoms, systems, finish);
+  end_by_block(half, batch, atoms, systems, [&](int32_t) -> const Finish& { return finish; });
 }
+
+// The end of a system's step, and the factor that its atoms' momenta begin the next one with: both of its
+// chain's moves one after the other in one thread. It has read the chain before the measures were there.
+template <int Links>
+struct FinishAndBegin {
+  static constexpr int kThreads = 1;
+  const Finish<Links>& finish;
+  const Thermostats<Links>& bath;
+  ReadChain<Links>& chain;
+  double* factors;  // of the systems
+
+  __device__ __forceinline__ void set(int, int64_t system, const Measures& sum, bool occupied) const {
+    if (!occupied) {
+      factors[system] = not_a_number<double>();  // of atoms that are not sorted
+      finish.bath.keep(system);
+      for (int64_t j = system * Links; j < (system + 1) * Links; ++j)
+        bath.new_eta[j] = finish.bath.eta[j], bath.new_p[j] = finish.bath.p[j];
+      return finish.results.set(system, sum, 1.0);
+    }
+    const double factor = finish.bath.advance(system, sum.kinetic, true, chain);
+    factors[system] = factor * bath.advance(system, sum.kinetic * factor * factor, true, chain);
+    finish.results.set(system, sum, factor);
+  }
+};
 
 // And the first half of the next step.
 template <class Half, int Links>
 __global__ void __launch_bounds__(kThreads)
     next_few(Half half, Finish<Links> finish, FirstHalfArgs a, Thermostats<Links> bath) {
   follow_kernels();
+  __shared__ double factors[kFewSystems];
   const SortedAtoms& of = a.sorted;
-  end_by_block(half, of.batch, of.atoms, of.systems, finish);
+  const int warp = threadIdx.x / kWarp;
+  ReadChain<Links> chain{};
+  if (warp < of.systems) chain = finish.bath.read(warp);
+  end_by_block(half, of.batch, of.atoms, of.systems, [&](int32_t s) {
+    if (s != warp) chain = finish.bath.read(s);
+    return FinishAndBegin<Links>{finish, bath, chain, factors};
+  });
   __syncthreads();
-  if (Links > 0 && static_cast<int32_t>(threadIdx.x) < of.systems) keep_if_empty(a, bath, threadIdx.x);
-  for (int32_t i = threadIdx.x; i < of.atoms; i += kThreads) move_atom(a, bath, i);
+  for (int32_t i = threadIdx.x; i < of.atoms; i += kThreads) {
+    const int32_t s = system_of(of.batch, i, of.systems);
+    a.move(i, s >= 0 ? factors[s] : not_a_number<double>());
+  }
 }
 
 }  // namespace gpu_dynamics

@@ -89,12 +89,15 @@ struct StepArgs : StepInputs<float, int>, StepSizes {
   int64_t* virial_sums;  // (systems, kVirialSums)
   int32_t* type_counts;  // (blocks of kOrderBlock atoms, ntypes)
   int32_t* row_atom;     // (rows,): -1 in the rows that fill up a tile
+  int32_t* atom_row;     // (atoms,), of those with a type, if `by_atom`
   int32_t* tile_net;     // (tiles,): -1 where there are no atoms
   int32_t* failed;       // (systems,)
   int rows, tile_rows;
 
   // For the chunk of rows [first_row, first_row + net.rows): row after row.
   int first_row, output_parts;
+  // Or, `by_atom`, atom after atom: before it is known which row is whose (gpu_teams.h).
+  bool by_atom;
   float4* pairs;      // (net.rows, list_width): pair vector, and the neighbour's index as an integer
   uint32_t* touched;  // (net.rows, words): first rows of the moments that neighbours add to, a bit each
   float* t;           // (net.rows, 4, table_width)

@@ -55,29 +55,23 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
                                               float weight, const Who& who, const ForceMemory& m) {
   const int lane = lane_index();
   const Features features = p.features();
-  for (int l = lane; l < round_up(p.axis, 8); l += kWarp) {
-    m.grad[l] = m.narrow[l] = make_float4(0, 0, 0, 0);
-    if (l < p.axis)
-      m.narrow[l] =
-          p.plain ? make_float4(weight, 0, 0, 0)
-                  : make_float4(weight * t_row[l], weight * t_row[p.table_width + l],
-                                weight * t_row[2 * p.table_width + l], weight * t_row[3 * p.table_width + l]);
-  }
-  __syncwarp();
+  const auto begin = [&] {
+    for (int l = lane; l < round_up(p.axis, 8); l += kWarp) {
+      m.grad[l] = m.narrow[l] = make_float4(0, 0, 0, 0);
+      if (l < p.axis)
+        m.narrow[l] = p.plain ? make_float4(weight, 0, 0, 0)
+                              : make_float4(weight * t_row[l], weight * t_row[p.table_width + l],
+                                            weight * t_row[2 * p.table_width + l],
+                                            weight * t_row[3 * p.table_width + l]);
+    }
+    __syncwarp();
+  };
+  if constexpr (Who::kAlone) begin();
   for (int from = 0; from < p.table_width; from += 4 * kWarp) {
     const int column = from + 4 * lane;
     const bool mine = column < features.width;
-    float4 t[4], grad[4];
-#pragma unroll
-    for (int a = 0; a < 4; ++a) {
-      grad[a] = t[a] = make_float4(0, 0, 0, 0);
-      if (!mine) continue;
-      const float4 v = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
-      t[a] = make_float4(weight * v.x, weight * v.y, weight * v.z, weight * v.w);
-    }
-    for (int first = Together * who.rank; first < p.axis; first += Together * who.size) {
-      float own[4 * Together];
-      float4 d[Together];
+    float4 t[4], grad[4], d[Together];
+    const auto load = [&](int first) {
 #pragma unroll
       for (int k = 0; k < Together; ++k) {  // all loads first: they take long
         const int l = first + k;
@@ -85,6 +79,19 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
         if (l < p.axis && mine && column >= Features::first(l))
           d[k] = *reinterpret_cast<const float4*>(d_row + features.row(l) + column);
       }
+    };
+    if constexpr (!Who::kAlone) load(Together * who.rank);
+#pragma unroll
+    for (int a = 0; a < 4; ++a) {
+      grad[a] = t[a] = make_float4(0, 0, 0, 0);
+      if (!mine) continue;
+      const float4 v = *reinterpret_cast<const float4*>(t_row + a * p.table_width + column);
+      t[a] = make_float4(weight * v.x, weight * v.y, weight * v.z, weight * v.w);
+    }
+    if (!Who::kAlone && from == 0) begin();
+    for (int first = Together * who.rank; first < p.axis; first += Together * who.size) {
+      float own[4 * Together];
+      if (Who::kAlone || first > Together * who.rank) load(first);
 #pragma unroll
       for (int k = 0; k < Together; ++k) {
         const float4 c = m.narrow[first + k];
@@ -112,30 +119,37 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
 }
 
 // dA[b][a] = C[b] . dT[a] in the warp's share of the listed rows: eight lanes a row, four rows at a time, the
-// next ones under way.
-template <class Who>
+// next ones under way. `follow` waits for dT.
+template <class Who, class Follow>
 __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* table, int count, const Who& who,
-                                             const ForceMemory& m) {
+                                             const ForceMemory& m, const Follow& follow) {
   constexpr int lanes = 8, blocks = 4, rows = kWarp / lanes;
   const int group = lane_index() / lanes, u = lane_index() % lanes, begin = rows * who.rank;
   const bool upper4 = u & 4, upper2 = u & 2;
   for (int from = 0; from < p.table_width; from += 4 * kWarp) {
-    float4 grad[blocks][4];
+    float4 grad[blocks][4], c[blocks];
     int at[blocks];  // columns that are not there count zero, whatever the table has in their place
+    int row = 0;
+    const auto load = [&] {
+      row = Who::kAlone || begin < count ? m.rows[begin + group] : 0;
+#pragma unroll
+      for (int b = 0; b < blocks; ++b) {
+        at[b] = from + 4 * (b * lanes + u) < p.table_width ? from + 4 * (b * lanes + u) : 0;
+        c[b] = coefficients(table, row * p.table_width + at[b]);
+      }
+    };
+    if constexpr (!Who::kAlone) load();
+    if (from == 0) follow();
 #pragma unroll
     for (int b = 0; b < blocks; ++b) {
       const int column = from + 4 * (b * lanes + u);
       const bool there = column < p.table_width;
-      at[b] = there ? column : 0;
 #pragma unroll
       for (int a = 0; a < 4; ++a)
         grad[b][a] = there ? *reinterpret_cast<const float4*>(m.t + a * p.table_width + column)
                            : make_float4(0, 0, 0, 0);
     }
-    int row = Who::kAlone || begin < count ? m.rows[begin + group] : 0;
-    float4 c[blocks];
-#pragma unroll
-    for (int b = 0; b < blocks; ++b) c[b] = coefficients(table, row * p.table_width + at[b]);
+    if constexpr (Who::kAlone) load();
     for (int k = begin; k < count; k += rows * who.size) {
       const int apart = rows * who.size, next_row = k + apart < count ? m.rows[k + apart + group] : row;
       float sum[4] = {};
@@ -188,18 +202,34 @@ __device__ __forceinline__ void keep_virial(const StepArgs& p, int i, float sum,
   }
 }
 
+// An atom's pairs within the cutoff: how many, and the first of a lane's.
+struct KeptPairs {
+  const float4* pairs;
+  int count = 0;
+  float4 first = {0, 0, 0, 0};
+
+  template <class Who>
+  __device__ __forceinline__ KeptPairs(const StepArgs& p, int i, int type, const float4* pairs_,
+                                       const Who& who)
+      : pairs(pairs_) {
+    for (int t = 0; t < p.ntypes; ++t)
+      count += p.places.masked(type, t) ? 0 : p.within[static_cast<int64_t>(i) * p.ntypes + t];
+    const int k = kWarp * who.rank + lane_index();
+    if (!Who::kAlone && k < count) first = pairs[k];
+  }
+};
+
 // The forces of the warp's share of the kept pairs: on the neighbours, on the atom itself; with `Virials`
 // also the pairs' own virials, -g (x) d, on the neighbours. Exact sums of rounded pair forces: those on all
 // atoms add up to zero. Returns the share of the atom's virial W = -sum d (x) g, a number in each of nine
 // lanes; one warp alone keeps it itself.
 template <bool Gated, bool Virials, class Who>
-__device__ __forceinline__ float scatter_forces(const StepArgs& p, int i, int type, const float4* pairs,
+__device__ __forceinline__ float scatter_forces(const StepArgs& p, int i, int type, const KeptPairs& pairs,
                                                 const Who& who, const ForceMemory& m) {
   const int lane = lane_index();
   const Normalisation<float> norm = p.normalisation(type);
   const int32_t* within = p.within + static_cast<int64_t>(i) * p.ntypes;
-  int kept = 0;
-  for (int t = 0; t < p.ntypes; ++t) kept += p.places.masked(type, t) ? 0 : within[t];
+  const int kept = pairs.count;
   int64_t own[3] = {0, 0, 0};
   float w[16] = {};
   for (int k = kWarp * who.rank; k < kept; k += kWarp * who.size) {
@@ -212,7 +242,7 @@ __device__ __forceinline__ float scatter_forces(const StepArgs& p, int i, int ty
         end += p.places.masked(type, t) ? 0 : within[t];
         if (k + lane >= end) table += p.basis();
       }
-      const float4 pair = pairs[k + lane];
+      const float4 pair = !Who::kAlone && k == kWarp * who.rank ? pairs.first : pairs.pairs[k + lane];
       d[0] = pair.x, d[1] = pair.y, d[2] = pair.z;
       const float* grad = reinterpret_cast<const float*>(m.moments + table);
       pull<4, Gated ? Gate::beside : Gate::none, false, true>(
@@ -273,9 +303,10 @@ __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int 
   {
     MDOPS_STAGE(uncontract);
     const int count = touched_rows(p, row, m);
-    t_to_moments(p, table_of(p, type), count, OneWarp{}, m);
+    t_to_moments(p, table_of(p, type), count, OneWarp{}, m, [] {});
   }
-  scatter_forces<Gated, Virials>(p, i, type, p.pairs + row * p.list_width, OneWarp{}, m);
+  const KeptPairs pairs(p, i, type, p.pairs + row * p.list_width, OneWarp{});
+  scatter_forces<Gated, Virials>(p, i, type, pairs, OneWarp{}, m);
 }
 
 // For one lane.
@@ -292,19 +323,19 @@ __device__ __forceinline__ int real_atom_of(const StepArgs& p, int64_t row) {
   return i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems ? i : -1;
 }
 
-// Adds the virials of a block's rows, -1 in the place of the system where there is none. All threads must
-// call it.
-__device__ __forceinline__ void add_virials(const StepArgs& p, char* shared) {
+// Adds the virials of a block's rows, -1 in the place of the system where there is none; the warps that have
+// them are `apart` apart. All threads must call it.
+__device__ __forceinline__ void add_virials(const StepArgs& p, char* shared, int apart = 1) {
   __syncthreads();
   // The virials of neighbouring rows of one system go to memory as one.
   if (threadIdx.x >= kVirialSums) return;
   const int warps = blockDim.x / kWarp;
   int64_t sum = 0;
-  for (int w = 0; w < warps; ++w) {
+  for (int w = 0; w < warps; w += apart) {
     const int64_t* virial = ForceMemory(shared, w, p).virial;
     if (virial[9] < 0) continue;
     sum += virial_part(virial[threadIdx.x % 9], threadIdx.x);
-    const int64_t next = w + 1 < warps ? ForceMemory(shared, w + 1, p).virial[9] : -1;
+    const int64_t next = w + apart < warps ? ForceMemory(shared, w + apart, p).virial[9] : -1;
     if (next == virial[9]) continue;
     atomic_add(p.virial_sums + kVirialSums * virial[9] + threadIdx.x, sum);
     sum = 0;

@@ -94,6 +94,7 @@ struct Centre {
         cell(p.cell + 9 * static_cast<int64_t>(p.batch[i])),
         cutoff2(p.cutoff.cutoff * p.cutoff.cutoff) {}
 
+  static __device__ __forceinline__ Place place(const StepArgs& p, int j) { return p.at[j]; }
   // A position that is not a number counts without neighbours, too.
   __device__ __forceinline__ bool good() const {
     const double all = here.x[0] + here.x[1] + here.x[2];
@@ -102,11 +103,12 @@ struct Centre {
 };
 
 // The pair with neighbour j; whether it is within the cutoff. `good` becomes false if there is no such atom.
+template <class Centre>
 __device__ __forceinline__ bool read_pair(const StepArgs& p, const Centre& centre, int j, int image,
                                           float4& pair, float& nearest, bool& good) {
   bool inside = false;
   if (j >= 0 && j < p.atoms) {
-    const Place there = p.at[j];
+    const Place there = Centre::place(p, j);
     double d[3];
     displacement(centre.here.x, there.x, centre.cell, image, d);
     pair = make_float4(d[0], d[1], d[2], __int_as_float(j));

@@ -60,6 +60,7 @@ inline void take_call(Workspace& space, StepArgs& p) {
   p.virial_sums = space.take<int64_t>(kVirialSums * systems);
   p.type_counts = space.take<int32_t>(blocks_for(n + 1, kOrderBlock) * p.ntypes);
   p.row_atom = space.take<int32_t>(p.rows);
+  p.atom_row = space.take<int32_t>(n);
   p.tile_net = space.take<int32_t>(p.rows / p.tile_rows);
   p.failed = space.take<int32_t>(systems);
 }
@@ -122,9 +123,14 @@ inline int team_size(const GpuLimits& limits, int64_t rows, int bytes) {
   return team;
 }
 
+// How many warps form an atom's moments.
+inline int moments_team(const Gpu& gpu, const NetWay& way, int64_t rows, const StepArgs& p) {
+  return way.input_parts ? 1 : team_size(gpu.limits(), rows, TeamMemory::bytes(p));
+}
+
 template <bool Gated, int Parts>
 void launch_moments_of(const Gpu& gpu, const NetWay& way, int64_t rows, const StepArgs& p) {
-  const int bytes = TeamMemory::bytes(p), team = way.input_parts ? 1 : team_size(gpu.limits(), rows, bytes);
+  const int bytes = TeamMemory::bytes(p), team = moments_team(gpu, way, rows, p);
   if (team > 1)
     launch_teams(gpu, team_moments_kernel<Gated>, rows, team, bytes, p, team);
   else
@@ -137,9 +143,14 @@ void launch_moments(const Gpu& gpu, const NetWay& way, int64_t rows, const StepA
           : launch_moments_of<false, Parts>(gpu, way, rows, p);
 }
 
+// And how many lead back from them.
+inline int forces_team(const Gpu& gpu, int64_t rows, const StepArgs& p) {
+  return team_size(gpu.limits(), rows, ForceMemory::bytes(p));
+}
+
 template <bool Gated, bool Virials>
 void launch_forces_of(const Gpu& gpu, int64_t rows, const StepArgs& p) {
-  const int bytes = ForceMemory::bytes(p), team = team_size(gpu.limits(), rows, bytes);
+  const int bytes = ForceMemory::bytes(p), team = forces_team(gpu, rows, p);
   if (team > 1)
     launch_teams(gpu, team_forces_kernel<Gated, Virials>, rows, team, bytes, p, team);
   else
@@ -166,6 +177,8 @@ class StepCall {
         way_(choose_way<Parts>(args.net.net, args.atoms, limits_)),
         p_(args) {
     set_rows<Parts>(gpu, limits_, way_, p_);
+    p_.by_atom = p_.rows == p_.net.rows && moments_team(gpu, way_, p_.rows, p_) > 1 &&
+                 forces_team(gpu, p_.rows, p_) > 1;
   }
 
   int64_t bytes() {

@@ -137,7 +137,9 @@ static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
   }
   __syncthreads();
   if (is_real(p, type)) {
-    p.row_atom[of_warp[warp * p.ntypes + type] + rank] = i;
+    const int row = of_warp[warp * p.ntypes + type] + rank;
+    p.row_atom[row] = i;
+    if (p.by_atom) p.atom_row[i] = row;
   } else if (i < p.atoms) {
     if (type != -1) fail_system_of(p, i);
     p.energy[i] = 0;

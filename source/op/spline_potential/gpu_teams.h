@@ -8,6 +8,11 @@
 //
 // Each has its memory as if it were alone. Sums are put together in the order of the warps, by all threads,
 // in the memory of the first.
+//
+// What takes long here is waiting: for memory, and for the one warp that has something of its own to do. So
+// numbers are asked for side by side, and what is not of all warps is done by one without a share of its own.
+// `by_atom` a team goes from an atom's list to T while the kernel before it finds the atoms' rows, of which
+// only D needs to know.
 #pragma once
 
 #include "spline_potential/gpu_forces.h"
@@ -51,12 +56,14 @@ struct TeamMemories {
   template <class Term, class Sum>
   __device__ __forceinline__ void add_up(int count, const Term& term, const Sum& sum) const {
     for (int k = team.thread(); k < count; k += team.threads()) {
-      float4 all = term(of(0), k);
-      for (int r = 1; r < team.size; ++r) {
-        const float4 x = term(of(r), k);
-        all.x += x.x, all.y += x.y, all.z += x.z, all.w += x.w;
-      }
-      sum(k, all);
+      float4 x[kMostTeam];
+#pragma unroll
+      for (int r = 0; r < kMostTeam; ++r)
+        if (r < team.size) x[r] = term(of(r), k);
+#pragma unroll
+      for (int r = 1; r < kMostTeam; ++r)
+        if (r < team.size) x[0].x += x[r].x, x[0].y += x[r].y, x[0].z += x[r].z, x[0].w += x[r].w;
+      sum(k, x[0]);
     }
   }
 };
@@ -89,9 +96,68 @@ struct ListRuns {
   }
 };
 
-// The warp's share of what `atom_moments` does.
+// A lane's word of so many.
+__device__ __forceinline__ uint32_t word_of(const uint32_t* touched, int words) {
+  return lane_index() < words ? touched[lane_index()] : 0;
+}
+
+// As `list_rows`, by fewer steps that wait for each other, and more exchanges between lanes, of which many
+// atoms would have too many. `first`: the lane's of the first words.
+__device__ __forceinline__ int list_rows_soon(const uint32_t* touched, int words, int16_t* rows,
+                                              uint32_t first) {
+  const int lane = lane_index();
+  int count = 0;
+  uint32_t last = 0;
+  for (int from = 0; from < words; from += kWarp) {  // a lane a word
+    const uint32_t own = from == 0 ? first : word_of(touched + from, words - from);
+    const uint32_t below = __shfl_up_sync(kAllLanes, own, 1), before = lane ? below : last;
+    uint32_t all = own;
+#pragma unroll
+    for (int b = 1; b < kSplineSupport; ++b) all |= __funnelshift_l(before, own, b);
+    int end = __popc(all);
+    for (int d = 1; d < kWarp; d *= 2) {
+      const int other = __shfl_up_sync(kAllLanes, end, d);
+      end += lane >= d ? other : 0;
+    }
+    for (int w = 0; w < kWarp && from + w < words; ++w) {
+      const uint32_t now = __shfl_sync(kAllLanes, all, w);
+      const int begin = count + __shfl_sync(kAllLanes, end, w) - __popc(now);
+      if (now >> lane & 1)
+        rows[begin + __popc(now & ((1u << lane) - 1))] = static_cast<int16_t>(32 * (from + w) + lane);
+    }
+    count += __shfl_sync(kAllLanes, end, kWarp - 1), last = __shfl_sync(kAllLanes, own, kWarp - 1);
+  }
+  if (lane < 4) rows[count + lane] = 0;
+  __syncwarp();
+  return count;
+}
+
+// Where an atom is, as a `Centre` that waits for nothing but the op's input; in system -1 there is no cell.
+struct TeamCentre {
+  Place here;
+  double cell[9];
+  float cutoff2;
+
+  __device__ __forceinline__ TeamCentre(const StepArgs& p, int i, int system)
+      : here(place(p, i)), cutoff2(p.cutoff.cutoff * p.cutoff.cutoff) {
+#pragma unroll
+    for (int k = 0; k < 9; ++k) cell[k] = system < 0 ? 0 : p.cell[9 * static_cast<int64_t>(system) + k];
+  }
+  static __device__ __forceinline__ Place place(const StepArgs& p, int j) {
+    const double* x = p.positions + 3 * static_cast<int64_t>(j);
+    return {{x[0], x[1], x[2]}, 0};
+  }
+  __device__ __forceinline__ bool good() const {
+    const double all = here.x[0] + here.x[1] + here.x[2];
+    return all == all;
+  }
+};
+
+// The warp's share of what `atom_moments` does; false for a list that cannot be. `counted`: the lane's of the
+// first types' counts.
 template <bool Gated>
-__device__ __forceinline__ bool share_moments(const StepArgs& p, int i, int type, float4* pairs,
+__device__ __forceinline__ bool share_moments(const StepArgs& p, int i, int type, const TeamCentre& centre,
+                                              int counted, float4* pairs,
                                               const TeamMemories<TeamMemory>& memories) {
   const Team& team = memories.team;
   const int lane = lane_index();
@@ -99,11 +165,11 @@ __device__ __forceinline__ bool share_moments(const StepArgs& p, int i, int type
   const Normalisation<float> norm = p.normalisation(type);
   int runs = 0, places = 0;
   for (int t = 0; t < p.ntypes; ++t) {
-    const int count = p.counts[static_cast<int64_t>(i) * p.ntypes + t];
+    const int count =
+        t < kWarp ? __shfl_sync(kAllLanes, counted, t) : p.counts[static_cast<int64_t>(i) * p.ntypes + t];
     if (count < 0 || count > p.list_width - places) return false;
     runs += ListRuns::of(count), places += count;
   }
-  const Centre centre(p, i);
   float nearest = centre.cutoff2;
   bool good = centre.good();
   ListRuns at(p, i, team.rank);
@@ -131,41 +197,42 @@ __device__ __forceinline__ bool share_moments(const StepArgs& p, int i, int type
     }
     kept += __reduce_add_sync(kAllLanes, of_lane);
   }
-  if (team.rank == 0) {
-    Uncounted<Gated> uncounted{p, norm, m.own, i, type};
-    for (int t = 0; t < p.ntypes; ++t) uncounted.of(t, m.within[t]);
-    if (!uncounted.end()) return false;
-  }
   for (int d = 16; d > 0; d /= 2) nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
   if (lane == 0) *m.nearest = nearest;
+  if (team.rank == team.size - 1) {
+    Uncounted<Gated> uncounted{p, norm, m.own, i, type};
+    for (int t = 0; t < p.ntypes; ++t) uncounted.of(t, first.within[t]);
+    good &= uncounted.end();
+  }
   return __all_sync(kAllLanes, good);
 }
 
-// From an atom's list to T in the first warp's `part`.
+// From an atom's list to T in the first warp's `part`. Whether the list and the atom's place can be.
 template <bool Gated>
-__device__ __forceinline__ void team_t(const StepArgs& p, int i, int64_t row,
+__device__ __forceinline__ bool team_t(const StepArgs& p, int i, int64_t place,
                                        const TeamMemories<TeamMemory>& memories) {
   const Team& team = memories.team;
-  const int lane = lane_index(), type = p.types[i];
-  const bool inside = in_system(p, i);  // asked for before the team waits
+  const int lane = lane_index(), type = p.types[i], system = p.batch[i];
+  // Asked for before the team waits.
+  const bool inside = system >= 0 && system < p.systems;
+  const int counted = lane < p.ntypes ? p.counts[static_cast<int64_t>(i) * p.ntypes + lane] : 0;
+  const TeamCentre centre(p, i, inside ? system : -1);
   const TeamMemory m = memories.of(team.rank), first = memories.of(0);
   clear(p, m.own);
   for (int t = lane; t < p.ntypes; t += kWarp) m.within[t] = 0;
   if (lane == 0) *m.nearest = p.cutoff.cutoff * p.cutoff.cutoff;
   team.sync();
-  const bool good = inside && share_moments<Gated>(p, i, type, p.pairs + row * p.list_width, memories);
-  if (lane == 0) *m.good = good;
+  const bool own_good =
+      inside && share_moments<Gated>(p, i, type, centre, counted, p.pairs + place * p.list_width, memories);
+  if (lane == 0) *m.good = own_good;
   team.sync();
+  const TeamMemory other = memories.of(lane < team.size ? lane : 0);
+  const bool good = __all_sync(kAllLanes, *other.good != 0);
   if (team.rank == 0) {
-    bool all_good = true;
-    float nearest = *m.nearest;
-    for (int r = 0; r < team.size; ++r) {
-      all_good &= *memories.of(r).good != 0;
-      nearest = nearest_of(nearest, *memories.of(r).nearest);
-    }
-    if (lane == 0 && all_good) p.nearest[i] = sqrtf(nearest);
-    if (!all_good) fail_atom(p, i);
-    if (lane == 0) list_near(p, i);
+    float nearest = *other.nearest;
+    for (int d = kMostTeam / 2; d > 0; d /= 2)
+      nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
+    if (lane == 0 && good) p.nearest[i] = sqrtf(nearest);
   }
   memories.add_up(
       p.moment_rows(), [](const TeamMemory& of, int k) { return of.own.moments[k]; },
@@ -173,11 +240,12 @@ __device__ __forceinline__ void team_t(const StepArgs& p, int i, int64_t row,
   for (int w = team.thread(); w < p.words(); w += team.threads()) {
     uint32_t all = 0;
     for (int r = 0; r < team.size; ++r) all |= memories.of(r).own.touched[w];
-    first.own.touched[w] = p.touched[row * p.words() + w] = all;
+    first.own.touched[w] = p.touched[place * p.words() + w] = all;
   }
   team.sync();
   MDOPS_STAGE(contract);
-  const int count = list_rows(first.own.touched, p.words(), m.own.rows);
+  const int count =
+      list_rows_soon(first.own.touched, p.words(), m.own.rows, word_of(first.own.touched, p.words()));
   for (int column = 4 * lane; column < p.table_width; column += 4 * kWarp) {
     float4 t[4];
     contract(p, table_of(p, type), column, count, team, first.own.moments, m.own.rows, t);
@@ -185,7 +253,7 @@ __device__ __forceinline__ void team_t(const StepArgs& p, int i, int64_t row,
     for (int a = 0; a < 4; ++a) m.part[(a * p.table_width + column) / 4] = t[a];
   }
   team.sync();
-  float* const t_row = p.t + row * 4 * p.table_width;
+  float* const t_row = p.t + place * 4 * p.table_width;
   memories.add_up(
       p.table_width, [](const TeamMemory& of, int k) { return of.part[k]; },
       [&](int k, float4 sum) {
@@ -193,6 +261,7 @@ __device__ __forceinline__ void team_t(const StepArgs& p, int i, int64_t row,
         store_four(t_row + 4 * k, sum.x, sum.y, sum.z, sum.w);
       });
   team.sync();
+  return good;
 }
 
 // The columns of T that D takes twice, in this warp's memory, and the bound that this lane knows of D's
@@ -208,25 +277,35 @@ __device__ __forceinline__ float narrow_columns(const StepArgs& p, const float* 
   return bound;
 }
 
+// The atom of a team's place that has a type, or -1.
+__device__ __forceinline__ int typed_atom(const StepArgs& p, int64_t place) {
+  return place < p.atoms && is_real(p, p.types[place]) ? static_cast<int>(place) : -1;
+}
+
+// `by_atom` waits for the order of the atoms only before D, which its kernel has no part in till then: it was
+// begun by that of the order, when all that came before was done.
 template <bool Gated>
 __global__ void __launch_bounds__(kTeamWarps* kWarp, 1) team_moments_kernel(StepArgs p, int warps) {
-  follow_kernels();
+  if (!p.by_atom) follow_kernels();
   extern __shared__ __align__(16) char shared[];
   const Team team(warps);
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / team.threads()) + team.number;
-  const int i = atom_of(p, row);
-  if (i == -2) return;
-  if (i < 0) {
-    if (team.rank == 0) write_empty_row<0>(p, row);
-    return;
-  }
-  MDOPS_STAGE(moments);
+  const int64_t place = static_cast<int64_t>(blockIdx.x) * (blockDim.x / team.threads()) + team.number;
   const TeamMemories<TeamMemory> memories{shared, p, team};
-  team_t<Gated>(p, i, row, memories);
+  const int i = p.by_atom ? typed_atom(p, place) : atom_of(p, place);
+  MDOPS_STAGE(moments);
+  const bool good = i >= 0 && team_t<Gated>(p, i, place, memories);
   MDOPS_STAGE(features);
   const float* const t = reinterpret_cast<const float*>(memories.of(0).part);
   float4* const narrow = memories.of(team.rank).own.narrow;
-  const float bound = bound_with_extra(p, i, narrow_columns(p, t, narrow));
+  const float bound = i >= 0 ? bound_with_extra(p, i, narrow_columns(p, t, narrow)) : 0;
+  if (p.by_atom) follow_kernels();
+  if (team.rank == team.size - 1 && atom_of(p, place) == -1) write_empty_row<0>(p, place);
+  if (i < 0) return;
+  if (team.rank == 0) {
+    if (!good) fail_atom(p, i);
+    if (lane_index() == 0) list_near(p, i);
+  }
+  const int64_t row = p.by_atom ? p.atom_row[i] : place;
   const Features features = p.features();
   const InputRow<0> out = team.rank == 0
                               ? begin_row<0>(p.net, row, bound)
@@ -235,33 +314,35 @@ __global__ void __launch_bounds__(kTeamWarps* kWarp, 1) team_moments_kernel(Step
   if (team.rank == team.size - 1) write_extra(p, i, features.count(), out);
 }
 
-// What `atom_forces` does. The first warp keeps the virial.
+// What `atom_forces` does. The first warp keeps the virial, the last one writes the energy.
 template <bool Gated, bool Virials>
-__device__ __forceinline__ void team_forces(const StepArgs& p, int64_t row, int i, const float* d_row,
-                                            const TeamMemories<ForceMemory>& memories) {
+__device__ __forceinline__ void team_forces(const StepArgs& p, int64_t place, int64_t row, int i, int type,
+                                            uint32_t touched, const TeamMemories<ForceMemory>& memories) {
   const Team& team = memories.team;
-  const int type = p.types[i], lane = lane_index();
+  const int lane = lane_index();
   ForceMemory m = memories.of(team.rank);
   const ForceMemory first = memories.of(0);
-  const int count = touched_rows(p, row, m);
+  const int count = list_rows_soon(p.touched + place * p.words(), p.words(), m.rows, touched);
   {
     MDOPS_STAGE(feature_gradient);
-    features_to_t<2>(p, d_row, p.t + row * 4 * p.table_width, 1.0f, team, m);
+    features_to_t<2>(p, p.net.inputs + row * p.net.net.inputs, p.t + place * 4 * p.table_width, 1.0f, team,
+                     m);
     team.sync();
     memories.add_up(
         p.table_width, [](const ForceMemory& of, int k) { return reinterpret_cast<const float4*>(of.t)[k]; },
         [&](int k, float4 sum) { reinterpret_cast<float4*>(first.t)[k] = sum; });
-    team.sync();
   }
   m.t = first.t, m.moments = first.moments;
   {
     MDOPS_STAGE(uncontract);
-    t_to_moments(p, table_of(p, type), count, team, m);
-    team.sync();
+    t_to_moments(p, table_of(p, type), count, team, m, [&] { team.sync(); });
   }
-  const float virial = scatter_forces<Gated, Virials>(p, i, type, p.pairs + row * p.list_width, team, m);
+  const KeptPairs pairs(p, i, type, p.pairs + place * p.list_width, team);
+  team.sync();
+  const float virial = scatter_forces<Gated, Virials>(p, i, type, pairs, team, m);
   float* const share = reinterpret_cast<float*>(m.sums);
   if (lane < 9) share[lane] = virial;
+  if (team.rank == team.size - 1 && lane == 0) write_energy(p, row, i);
   team.sync();
   if (team.rank != 0) return;
   float sum = 0;
@@ -276,16 +357,21 @@ __global__ void __launch_bounds__(kTeamWarps* kWarp, 1) team_forces_kernel(StepA
   extern __shared__ __align__(16) char shared[];
   MDOPS_STAGE(forces);
   const Team team(warps);
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / team.threads()) + team.number;
+  const int64_t place = static_cast<int64_t>(blockIdx.x) * (blockDim.x / team.threads()) + team.number;
   const TeamMemories<ForceMemory> memories{shared, p, team};
-  const int i = real_atom_of(p, row);
-  if (i >= 0) team_forces<Gated, Virials>(p, row, i, p.net.inputs + row * p.net.net.inputs, memories);
-  if (lane_index() == 0) {
-    const bool counts = team.rank == 0 && i >= 0;
-    memories.of(team.rank).virial[9] = counts ? p.batch[i] : -1;
-    if (counts) write_energy(p, row, i);
+  const int atom = p.by_atom ? (place < p.atoms ? static_cast<int>(place) : -1) : atom_of(p, place);
+  int type = -1, system = -1;
+  int64_t row = place;
+  uint32_t touched = 0;
+  if (atom >= 0) {  // side by side
+    type = p.types[atom], system = p.batch[atom];
+    touched = word_of(p.touched + place * p.words(), p.words());
+    if (p.by_atom) row = p.atom_row[atom];
   }
-  add_virials(p, shared);
+  const bool counts = is_real(p, type) && system >= 0 && system < p.systems;
+  if (counts) team_forces<Gated, Virials>(p, place, row, atom, type, touched, memories);
+  if (team.rank == 0 && lane_index() == 0) memories.of(0).virial[9] = counts ? system : -1;
+  add_virials(p, shared, team.size);
 }
 
 }  // namespace mdops
