@@ -13,20 +13,28 @@
 namespace mdops {
 namespace gpu_lowbit {
 
-// Warpgroups multiply in turn, each whole stages; a warp more fetches.
+// Warpgroups multiply in turn, each whole stages; a warp more fetches. Bytes of a shared depth are multiplied
+// by one warpgroup, in blocks of which a multiprocessor holds two: so the next kernel's are there before this
+// one's end. A stage's place in memory is always the same warpgroup's: another one's might take the parity of
+// its barrier for that of the bytes before.
 template <LowBit B, int Rows, int Blocks>
 struct ThinTile {
   static constexpr bool kTernary = B == LowBit::ternary;
   static constexpr int kRows = Rows, kBlocks = Blocks, kUnits = kTernary ? 2 : 1, kColumns = 64 * kUnits;
-  static constexpr int kGroups = kTernary ? 3 : 4, kThreads = kGroups * kGroupThreads;
+  static constexpr int kResident = !kTernary && kBlocks > 1 ? 2 : 1;
+  static constexpr int kGroups = kTernary ? 3 : kResident > 1 ? 1 : 4, kThreads = kGroups * kGroupThreads;
   static constexpr int kBBytes = kColumns * (kTernary ? kStageDepth / 4 : kStageDepth);
   static constexpr int kStageBytes = kBBytes + kRows * kStageDepth;
-  static constexpr int kMost = (184 << 10) / kStageBytes, kStages = kMost < 16 ? kMost : 16;
+  static constexpr int kShare = kRows / kBlocks;  // rows of a block in the end
+  static constexpr int kSent = kBlocks > 1 ? kShare * kColumns * 4 : 0;
+  static constexpr int kMost = ((kResident > 1 ? 111 << 10 : 200 << 10) - kSent) / kStageBytes;
+  static constexpr int kStages = (kMost < 16 ? kMost : 16) / kGroups * kGroups;
   static constexpr int kPitch = 4 * (kColumns + 4), kSumBytes = kRows * kPitch;  // of a warpgroup
-  static constexpr int kShare = kRows / kBlocks;                                 // rows of a block in the end
   static constexpr int kReceived = kStages * kStageBytes;                        // the sums that others send
-  static constexpr int kBarriers = kReceived + (kBlocks > 1 ? kRows * kColumns * 4 : 0);
-  static constexpr int kShared = kBarriers + 16 * kStages + 1024;  // lines begin on 1,024 bytes
+  static constexpr int kBarriers = kReceived + kSent;
+  static constexpr int kArrived = kBarriers + 16 * kStages;  // a barrier that counts them
+  static constexpr int kShared = kArrived + 8 + 1024;        // lines begin on 1,024 bytes
+  static_assert(kBlocks <= 2);
   static_assert(kGroups * kSumBytes <= kReceived);
 };
 
@@ -114,7 +122,7 @@ struct ThinRing : StageRing<T, 4> {
   using Base::slot;
   using Base::stage;
 
-  __device__ void advance(int stages) {
+  __device__ void advance(int stages = 1) {
     slot += stages;
     if (slot >= T::kStages) slot -= T::kStages, phase ^= 1;
   }
@@ -126,12 +134,24 @@ struct ThinRing : StageRing<T, 4> {
     else
       fetch(stage(), &b, k, col, full(slot));
     fetch(stage() + T::kBBytes, &a, k, row, full(slot));
-    advance(1);
+    advance();
   }
-  __device__ void release() const {
-    if (threadIdx.x % 32 == 0) arrive(empty(slot));
+  __device__ void release(int done) const {
+    if (threadIdx.x % 32 == 0) arrive(empty(done));
   }
   __device__ uint64_t rows() const { return wide_matrix(stage() + T::kBBytes); }
+
+  // sums (+)= the products of this stage.
+  template <LowBit A, LowBit B, class Number, int Size>
+  __device__ __forceinline__ void multiply(Number (&sums)[Size], int, int, int add) const {
+    const uint64_t a = rows(), b = wide_matrix(stage());
+    begin_products();
+    multiply_thin<B, A>(sums, b, a, add);
+#pragma unroll
+    for (int step = 1; step < kStageDepth / 32; ++step)
+      multiply_thin<B, A>(sums, b + 2 * step, a + 2 * step, 1);
+    commit_products();
+  }
 };
 
 // A warpgroup's sums of every T::kGroups-th stage. Float8: what a stage gives is added up in float32.
@@ -142,15 +162,10 @@ __device__ __forceinline__ void sum_bytes(ThinRing<T>& ring, int group, int coun
     wait_for(ring.full(ring.slot), ring.phase);
     Number own[Size];
     Number(&d)[Size] = kFloat ? own : sums;
-    const uint64_t a = ring.rows(), b = wide_matrix(ring.stage());
-    begin_products();
-    multiply_thin<B, A>(d, b, a, !kFloat);
-#pragma unroll
-    for (int step = 1; step < kStageDepth / 32; ++step) multiply_thin<B, A>(d, b + 2 * step, a + 2 * step, 1);
-    commit_products();
+    ring.template multiply<A, B>(d, 0, 0, !kFloat);
     wait_for_products<0>();
     hold(d);
-    ring.release();
+    ring.release(ring.slot);
     if constexpr (kFloat)
 #pragma unroll
       for (int k = 0; k < Size; ++k) sums[k] = __fadd_rn(sums[k], d[k]);
@@ -197,7 +212,7 @@ __device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int co
           for (int k = 0; k < 4; ++k) asm volatile("" ::"r"(b[step][u][k]) : "memory");
       }
     }
-    ring.release();
+    ring.release(ring.slot);
   }
 }
 
@@ -236,18 +251,29 @@ __device__ __forceinline__ void put_thin(uint32_t shared, int group, const Numbe
     }
 }
 
-// Four numbers to a block of the cluster, at the address that they would have here.
-__device__ __forceinline__ void send_words(uint32_t at, int block, const int (&x)[4]) {
+// Four numbers to a block of the cluster, at the address that they would have here, counted by its barrier: a
+// barrier of the cluster would wait for all that its threads have written.
+__device__ __forceinline__ void send_words(uint32_t at, uint32_t barrier, int block, const int (&x)[4]) {
   asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "st.shared::cluster.v4.b32 [there], {%2, %3, %4, %5};\n}" ::"r"(at),
-      "r"(block), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+      "{\n.reg .b32 there, counted;\nmapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 counted, %1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [there], {%3, %4, %5, %6}, "
+      "[counted];\n}" ::"r"(at),
+      "r"(barrier), "r"(block), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
       : "memory");
 }
-__device__ __forceinline__ void send_words(uint32_t at, int block, const float (&x)[4]) {
+__device__ __forceinline__ void send_words(uint32_t at, uint32_t barrier, int block, const float (&x)[4]) {
   const int bits[4] = {__float_as_int(x[0]), __float_as_int(x[1]), __float_as_int(x[2]),
                        __float_as_int(x[3])};
-  send_words(at, block, bits);
+  send_words(at, barrier, block, bits);
+}
+// What other blocks send has come.
+__device__ __forceinline__ void wait_for_others(uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+      "@done bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(barrier)
+      : "memory");
 }
 __device__ __forceinline__ void add_words(int (&sums)[4], const uint4& w) {
   sums[0] += static_cast<int>(w.x), sums[1] += static_cast<int>(w.y);
@@ -318,18 +344,20 @@ __device__ __forceinline__ void sum_parts(uint32_t shared, int pitch, int apart,
 #endif
 
 template <LowBit A, LowBit B, class T>
-__global__ void __launch_bounds__(T::kThreads + 32, 1)
+__global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
     thin_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
                 const Product p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using Number = std::conditional_t<A == LowBit::int8, int, float>;
-  constexpr bool kShares = T::kBlocks > 1;
+  constexpr bool kShares = T::kBlocks > 1, kInTurns = T::kGroups > 1;
   extern __shared__ __align__(128) uint8_t memory[];
   ThinRing<T> ring{(shared_address(memory) + 1023) & ~1023u};
   const int role = warp_index() / kGroupWarps, rank = kShares ? cluster_rank() : 0;
   if (threadIdx.x == 0) {
     prefetch_map(&a_map), prefetch_map(&b_map);
+    if constexpr (kShares) init_barrier(ring.shared + T::kArrived, 1);
     ring.make();
+    if constexpr (kShares) expect_bytes(ring.shared + T::kArrived, T::kShare * T::kColumns * 4);
   }
   __syncthreads();
   if constexpr (kShares) asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
@@ -350,15 +378,20 @@ __global__ void __launch_bounds__(T::kThreads + 32, 1)
 #pragma unroll
     for (int k = 0; k < 4; ++k) b_scale[k] = p.b_scale[p.b_step * min(col + k, p.cols - 1)];
     Number sums[T::kUnits][T::kRows / 2];
+    if constexpr (kInTurns || A != LowBit::int8)  // sum_whole begins with a product
 #pragma unroll
-    for (int u = 0; u < T::kUnits; ++u)
+      for (int u = 0; u < T::kUnits; ++u)
 #pragma unroll
-      for (int k = 0; k < T::kRows / 2; ++k) sums[u][k] = 0;
-    ring.advance(role);
+        for (int k = 0; k < T::kRows / 2; ++k) sums[u][k] = 0;
+    if constexpr (kInTurns) ring.advance(role);
     if constexpr (T::kTernary)
       sum_ternary(ring, role, count, sums);
-    else
+    else if constexpr (kInTurns)
       sum_bytes<A, B>(ring, role, count, sums[0]);
+    else if constexpr (A == LowBit::int8)
+      sum_whole(ring, 0, count, sums[0]);
+    else
+      sum_in_turns<A, B, false>(ring, p, 0, count, col0, sums[0]);
     sync_all<T::kThreads>();  // all have read the stages
     put_thin<T>(ring.shared, role, sums);
     sync_all<T::kThreads>();
@@ -371,20 +404,23 @@ __global__ void __launch_bounds__(T::kThreads + 32, 1)
       sum_parts<T, Number, T::kGroups, T::kRows>(ring.shared, T::kPitch, T::kSumBytes, store);
   } else {
     constexpr int kLine = 4 * T::kColumns;
-    const uint32_t received = ring.shared + T::kReceived;
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // all blocks are there
-    if (role < T::kGroups)
-      sum_parts<T, Number, T::kGroups, T::kRows>(
-          ring.shared, T::kPitch, T::kSumBytes, [&](int row, const Number(&sums)[4]) {
-            send_words(received + (rank * T::kShare + row % T::kShare) * kLine + 4 * (col - col0),
-                       row / T::kShare, sums);
-          });
-    __syncwarp();
-    sync_blocks<T::kBlocks>();
-    if (role < T::kGroups)
-      sum_parts<T, Number, T::kBlocks, T::kShare>(
-          received, kLine, T::kShare * kLine,
-          [&](int row, const Number(&sums)[4]) { store(rank * T::kShare + row, sums); });
+    const uint32_t received = ring.shared + T::kReceived, arrived = ring.shared + T::kArrived;
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // both blocks are there
+    if (role < T::kGroups) {
+      const int other = rank ^ 1;
+      const auto sum_share = [&](int block, const auto& use) {
+        sum_parts<T, Number, T::kGroups, T::kShare>(ring.shared + block * T::kShare * T::kPitch, T::kPitch,
+                                                    T::kSumBytes, use);
+      };
+      const auto place = [&](int row) { return received + row * kLine + 4 * (col - col0); };
+      sum_share(other,
+                [&](int row, const Number(&sums)[4]) { send_words(place(row), arrived, other, sums); });
+      sum_share(rank, [&](int row, Number(&sums)[4]) {
+        wait_for_others(arrived);
+        add_words(sums, shared_words(place(row)));
+        store(rank * T::kShare + row, sums);
+      });
+    }
   }
 #else
   static_cast<void>(p);

@@ -420,7 +420,7 @@ __device__ __forceinline__ void hold(float (&d)[Size]) {
 
 // A warpgroup's sums of a tile over `count` stages, float8: what a stage gives is added up in float32, while
 // the products of the next, in other registers, are under way.
-template <LowBit A, LowBit B, class Ring, int Size>
+template <LowBit A, LowBit B, bool Groups, class Ring, int Size>
 __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int group, int count, int col0,
                                              float (&parts)[Size]) {
   float d[Size], other[Size];
@@ -431,7 +431,7 @@ __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int g
   const auto finish = [&](float (&sums)[Size], int stage, int done) {
     hold(sums);
     ring.release(done);
-    if (p.groups > 1) return add_group(p, stage, col0, sums, parts);
+    if (Groups && p.groups > 1) return add_group(p, stage, col0, sums, parts);
 #pragma unroll
     for (int k = 0; k < Size; ++k) parts[k] = __fadd_rn(parts[k], sums[k]);
   };
@@ -574,7 +574,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       else if constexpr (Columns > 128)
         sum_in_halves<A, B>(ring, role - 1, stages, sums);
       else
-        sum_in_turns<A, B>(ring, p, role - 1, stages, col0, sums);
+        sum_in_turns<A, B, true>(ring, p, role - 1, stages, col0, sums);
       store_sums<Columns>(p, own, row0, col0, a_scale, sums);
     }
   }
