@@ -228,7 +228,6 @@ def layer_errors(
     for name, value in {**x, **found, "last": counted}.items():
         setattr(call, name, value.data_ptr())
     library.run_layer(ctypes.byref(call))
-    assert not found["result"][last:].any() and not found["grad_g"][last:].any()
 
     own = {n: value[:last] if n in inputs else value for n, value in x.items()}
     y = {n: value.double().requires_grad_(n in ("g", "o")) for n, value in own.items()}
@@ -257,6 +256,8 @@ def cases() -> dict[str, tuple[list[Any], dict[str, Any]]]:
         "float32, all options": ([[5, 0, 1, 19, 40], 2, 20, 7, f32, "bgsa"], {}),
         "float32, 64 wide": ([[70, 33], 1, 64, 64, f32], {}),
         "float32, 64 wide, gate": ([[70, 33], 1, 64, 64, f32, "gsa"], {}),
+        "float32, 64 wide, longer": ([[97, 96, 112, 113], 1, 64, 64, f32, "gsa"], {}),
+        "float32, 32 wide, longer": ([[100, 33], 1, 32, 32, f32, "gs"], {}),
         "float32, 128 wide": ([[140, 33], 1, 128, 128, f32], {}),
         "float32, 128 wide, gate": ([[50, 33], 1, 128, 128, f32, "gsa"], {}),
         "float32, 100 wide, all options": ([[139, 1, 20], 2, 100, 71, f32, "bgsa"], {}),

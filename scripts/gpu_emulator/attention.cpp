@@ -167,6 +167,7 @@ void run(int derivative, const Call& c) {
   p.rows = as_int(c.rows), p.heads = as_int(c.heads), p.width = as_int(c.width);
   p.value_width = as_int(c.value_width), p.sequences = as_int(c.sequences), p.gates = as_int(c.gates);
   p.items = as_int(c.items), p.max_length = as_int(c.max_length), p.bias_size = c.bias_size;
+  p.key_stride = p.heads * p.width, p.value_stride = p.heads * p.value_width;
   p.scale = static_cast<A>(c.scale), p.shift = static_cast<A>(c.shift);
   std::vector<int32_t> bad(kPrepareBlocks, -1);
   std::vector<int64_t> bias_at(c.sequences + 1, -1);
@@ -188,7 +189,8 @@ void run(int derivative, const Call& c) {
   }
   const Directions<T> along{as(c.along_q),    as(c.along_k),    as(c.along_v),
                             as(c.along_bias), as(c.along_gate), as(c.along_switch)};
-  attention.backward_backward(g, along, as(c.grad_gate), as(c.grad_switch));
+  std::vector<float> sums(attention.second_sums_size() + 1, NAN);
+  attention.backward_backward(g, along, as(c.grad_gate), as(c.grad_switch), sums.data());
 }
 
 }  // namespace
@@ -211,8 +213,7 @@ struct LayerCall {
 extern "C" void run_layer(const LayerCall* c) {
   using namespace mdops::gpu_attention_layer;
   std::vector<int32_t> bad(kPrepareBlocks, 0);
-  std::vector<float> shrink[3], deviation(c->rows), mean(c->rows), o_out(c->rows * c->features),
-      dh(c->rows * c->features);
+  std::vector<float> shrink[3], deviation(c->rows), normed(c->rows * c->features), dh(c->rows * c->features);
   RowArgs p{};
   p.rows = static_cast<int>(c->rows), p.features = p.columns = static_cast<int>(c->features);
   p.width = static_cast<int>(c->width), p.begin = 0, p.end = 3, p.last = c->last, p.bad = bad.data();
@@ -224,21 +225,22 @@ extern "C" void run_layer(const LayerCall* c) {
     shrink[part].resize(c->rows);
     p.part[part] = parts[part], p.shrink[part] = shrink[part].data();
   }
-  p.o_out = o_out.data(), p.deviation = deviation.data(), p.mean = mean.data();
+  p.o = c->o, p.normed = normed.data(), p.deviation = deviation.data();
   const mdops::Gpu gpu({2, 90, 232448});
-  const auto run = [&]<int F, int W>() {
-    gpu.launch(project_kernel<F, W>, 2, kRowThreads,
+  const auto run = [&]<bool Even, int F, int W>() {
+    gpu.launch(project_kernel<Even, F, W>, 2, kRowThreads,
                3 * Factor<F, 2 * W>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p);
-    gpu.launch(finish_kernel<F, W>, 2, kRowThreads,
-               Factor<W, 2 * F>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p, c->o, c->result);
-    gpu.launch(begin_kernel<F, W>, 2, kRowThreads,
+    gpu.launch(finish_kernel<Even, F, W>, 2, kRowThreads,
+               Factor<W, 2 * F>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p, c->result);
+    gpu.launch(begin_kernel<Even, F, W>, 2, kRowThreads,
                Factor<F, 2 * W>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p, c->grad, dh.data(),
                p.columns, c->grad_o, c->delta);
-    gpu.launch(collect_kernel<F, W>, 2, kRowThreads,
+    gpu.launch(collect_kernel<Even, F, W>, 2, kRowThreads,
                3 * Factor<W, 2 * F>::kBytes + static_cast<int>(sizeof(BlockNumbers)), p,
                PartGradients{c->grad_q, c->grad_k, c->grad_v}, dh.data(), c->grad_g);
   };
-  if (c->width <= 64 && c->features <= 64) return run.template operator()<4, 4>();
-  if (c->features <= 112) return run.template operator()<7, 8>();
-  run.template operator()<8, 8>();
+  if (c->width % 2 || c->features % 2) return run.template operator()<false, 8, 8>();
+  if (c->width <= 64 && c->features <= 64) return run.template operator()<true, 4, 4>();
+  if (c->features <= 112) return run.template operator()<true, 7, 8>();
+  run.template operator()<true, 8, 8>();
 }

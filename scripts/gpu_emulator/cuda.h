@@ -65,6 +65,10 @@ template <class T>
 T __shfl_xor_sync(unsigned, T x, int mask) {
   return emulated_lane<T>(emulated_exchange(&x, sizeof(T)), threadIdx.x % 32 ^ mask);
 }
+template <class T>
+T __shfl_sync(unsigned, T x, int lane) {
+  return emulated_lane<T>(emulated_exchange(&x, sizeof(T)), lane);
+}
 inline int __any_sync(unsigned, int x) {
   const char* all = emulated_exchange(&x, sizeof(x));
   int any = 0;
