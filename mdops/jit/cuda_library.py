@@ -14,7 +14,8 @@ NAME = "mdops_cuda"
 # As source/cuda.cmake and CMakeLists.txt have them.
 _DEFINES = ("-DTORCH_TARGET_VERSION=0x020b000000000000", "-DTORCH_STABLE_ONLY", "-DUSE_CUDA")
 _OF_THE_CPU = ("isa.cpp", "cpu.cpp")
-_EXACT = "neighbor/cuda.cu"  # a pair at the cutoff is decided as on the CPU, which contracts nothing
+# A pair at the cutoff is decided as on the CPU, which contracts nothing; a step has the same bits in one kernel as in two.
+_EXACT = ("neighbor/cuda.cu", "dynamics/cuda.cu")
 _STAND_IN = 'extern "C" void aoti_torch_get_current_cuda_stream() {}\n'
 
 
@@ -52,7 +53,7 @@ def cuda_recipe(architectures: list[str]) -> Recipe:
         {"torch": _series()},
         compile=(*_DEFINES, f"-isystem={torch_folder / 'include'}"),
         link=(f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-Xlinker=-z,defs,--as-needed"),
-        flags_of={_EXACT: ("--fmad=false",)},
+        flags_of=dict.fromkeys(_EXACT, ("--fmad=false",)),
         stand_in=("torch_cuda", _STAND_IN),
     )
 

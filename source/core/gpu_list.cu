@@ -62,6 +62,9 @@ void GpuSearch::run(const mdops_input& input, const double* positions, double cu
                        centers};
   SortedCells sorted(gpu, atoms);
   sorted.sort(cells_.resize(sorted.bytes()));
+  // Before what is waited for below: other models read the list in streams of their own.
+  gpu.launch(centers_kernel, blocks_for(all, kThreads), kThreads, 0, types, centers, all,
+             rows.types.resize(all));
   Word* const longest = longest_.resize(1);
   int64_t *const needed = needed_.resize(2), *const told = needed_here_.resize(3);
   for (;;) {
@@ -84,8 +87,6 @@ void GpuSearch::run(const mdops_input& input, const double* positions, double cu
     if (told[0] <= rows.width) break;
     rows.width = told[0] + 4;  // which may do for the steps to come, too
   }
-  gpu.launch(centers_kernel, blocks_for(all, kThreads), kThreads, 0, types, centers, all,
-             rows.types.resize(all));
 }
 
 }  // namespace mdops::core

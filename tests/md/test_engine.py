@@ -266,6 +266,25 @@ def test_graphs_change_nothing(models, name):
 
 
 @pytest.mark.gpu
+def test_a_slow_capture_leaves_the_noise(models, monkeypatch):
+    """To begin a capture is to clear the place of the random numbers in the capture's stream: the first replay, in
+    another stream, fills it after that."""
+    begin = torch.cuda.CUDAGraph.capture_begin
+
+    def slowly(graph, *args, **kwargs):
+        torch.cuda._sleep(200_000_000)  # cycles of the GPU, in the capture's stream
+        begin(graph, *args, **kwargs)
+
+    physics, ends = PHYSICS["langevin"], []
+    for graphs in (False, True):
+        if graphs:
+            monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", slowly)
+        engine = Engine(alloy(physics), models("cuda"), physics, graphs=graphs)
+        ends += list(engine.run(30, every=30))
+    assert np.array_equal(ends[0].positions, ends[1].positions)
+
+
+@pytest.mark.gpu
 def test_float64_runs_in_graphs(models):
     physics = PHYSICS["nve"]
     engine = Engine(alloy(physics), load(MODEL, device="cuda", dtype="float64"), physics)

@@ -456,6 +456,8 @@ class Simulation(ABC, Generic[G, F]):
             with torch.cuda.graph(graph, pool=pool, stream=stream):
                 self._steps(count, rebuild=rebuild)
             self._graphs[rebuild, count] = graph
+        # Each capture begins with the random numbers' place set to 0, in `stream`: not after a replay has set its own.
+        torch.cuda.current_stream().wait_stream(stream)
         self._restore(start)
 
     def _replay(self, count: int, *, rebuild: bool) -> None:

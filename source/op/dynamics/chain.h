@@ -1,5 +1,7 @@
 // A Nose-Hoover chain: G. J. Martyna, M. L. Klein and M. Tuckerman, J. Chem. Phys. 97, 2635 (1992),
-// factorised as M. E. Tuckerman et al., J. Phys. A 39, 5629 (2006).
+// factorised as M. E. Tuckerman et al., J. Phys. A 39, 5629 (2006). Its products and sums that are rounded
+// once are written as std::fma: the compiler contracts no others (source/cuda.cmake), so that a chain has the
+// same bits in every kernel.
 #pragma once
 
 #include <cmath>
@@ -16,7 +18,11 @@ struct Bath {
   // 1 / Q_0 and the other 1 / Q_j: divisions are slow on a GPU.
   double first = 1 / (freedom * kT * tau * tau), other = 1 / (kT * tau * tau);
 
-  MDOPS_HD double goal(int j) const { return j == 0 ? freedom * kT : kT; }
+  // The force on the first link, of 2 E_kin, and on link j, of the momentum of the one before.
+  MDOPS_HD double force(double twice_kinetic) const { return std::fma(-freedom, kT, twice_kinetic); }
+  MDOPS_HD double force(int j, double before) const {
+    return std::fma(before * before, inverse_mass(j - 1), -kT);
+  }
   MDOPS_HD double inverse_mass(int j) const { return j == 0 ? first : other; }
 };
 
@@ -25,9 +31,10 @@ struct Bath {
 MDOPS_HD double chain_exp(double x) {
   if (!(std::fabs(x) < 0.0625)) return std::exp(x);
   const double x2 = x * x, x4 = x2 * x2;
-  const double low = (1.0 / 2 + x * (1.0 / 6)) + x2 * (1.0 / 24 + x * (1.0 / 120));
-  const double high = (1.0 / 720 + x * (1.0 / 5040)) + x2 * (1.0 / 40320 + x * (1.0 / 362880));
-  return 1 + (x + x2 * (low + x4 * high));
+  const double low = std::fma(x2, std::fma(x, 1.0 / 120, 1.0 / 24), std::fma(x, 1.0 / 6, 1.0 / 2));
+  const double top = std::fma(x, 1.0 / 362880, 1.0 / 40320);
+  const double high = std::fma(x2, top, std::fma(x, 1.0 / 5040, 1.0 / 720));
+  return 1 + std::fma(x2, std::fma(x4, high, low), x);
 }
 
 template <int Links>
@@ -37,8 +44,8 @@ struct Chain {
   // p_j after h/2 of its force G_j = (p_{j-1}^2 / Q_{j-1}, for j = 0 sum p^2/m) - g_j kT, between two
   // quarters of the drag of the next in the chain.
   MDOPS_HD void kick(const Bath& bath, int j, double drag, double twice_kinetic, double h) {
-    const double drive = j == 0 ? twice_kinetic : p[j - 1] * p[j - 1] * bath.inverse_mass(j - 1);
-    p[j] = (p[j] * drag + h / 2 * (drive - bath.goal(j))) * drag;
+    const double force = j == 0 ? bath.force(twice_kinetic) : bath.force(j, p[j - 1]);
+    p[j] = std::fma(p[j], drag, h / 2 * force) * drag;
   }
 
   // Moves the thermostats through `time`, in three parts that make it fourth order (M. Suzuki, J. Math. Phys.
@@ -55,7 +62,7 @@ struct Chain {
         drag[j] = j == Links - 1 ? 1.0 : chain_exp(-h / 4 * p[j + 1] * bath.inverse_mass(j + 1));
         kick(bath, j, drag[j], twice_kinetic, h);
       }
-      for (int j = 0; j < Links; ++j) eta[j] += h * p[j] * bath.inverse_mass(j);
+      for (int j = 0; j < Links; ++j) eta[j] = std::fma(h * p[j], bath.inverse_mass(j), eta[j]);
       const double factor = chain_exp(-h * p[0] * bath.inverse_mass(0));
       scale *= factor;
       twice_kinetic *= factor * factor;

@@ -16,14 +16,14 @@ struct FirstHalf {
 
   MDOPS_HD void move(double factor, double force, double inverse_mass, const double* xi, double* x,
                      double* p) const {
-    *p = factor * *p + dt / 2 * force;
+    *p = std::fma(factor, *p, dt / 2 * force);
     if (xi == nullptr) {
       *x += dt * inverse_mass * *p;
       return;
     }
     const double half = dt / 2 * inverse_mass;
     *x += half * *p;
-    *p = keep * *p + width / std::sqrt(inverse_mass) * *xi;
+    *p = std::fma(keep, *p, width / std::sqrt(inverse_mass) * *xi);
     *x += half * *p;
   }
 };
