@@ -104,6 +104,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
     if torch.device(device).type == "cpu" or dtype == torch.float32:  # on a GPU in that alone
         samples += _attention_layer_samples(numbers(7), device)
+        samples += _attention_moments_samples(numbers(8), device, dtype)
     samples += _row_samples(p, numbers(10))
     rows = random(4, 21)
     samples += [
@@ -519,6 +520,60 @@ def _attention_samples(random: Callable[..., Any], device: torch.device | str) -
         directions = [None if x is None else random(*x.shape) for x in optional[:3]]
         along = (random(*q.shape), random(*k.shape), random(*v.shape), *directions, *saved)
         samples.append(Sample("ragged_attention_backward_backward", along, bad=moved(bad, 7, 9)))
+    return samples
+
+
+def _attention_moments_samples(
+    random: Callable[..., Any], device: torch.device | str, dtype: torch.dtype
+) -> list[Sample]:
+    """Two layers of coordinates, smooth and by angles, and one without either."""
+    from mdops.ops.attention import plan_of
+    from mdops.ops.attention_moments import WIDTHS, has_moments
+
+    features, width = 6, WIDTHS[0]
+    if not has_moments(torch.device(device), dtype, WIDTHS, features):
+        return []
+    offsets = torch.tensor([0, 2, 2, 3], dtype=torch.int32, device=device)
+    rows, plan = 3, plan_of(offsets, 3)
+    samples = []
+    for smooth, layers in ((True, 2), (False, 1)):
+        behind, later = [width] * (layers - 1) + [features], range(layers - 1)
+        lists = (
+            [0.3 * random(width, m) for m in behind],
+            [0.3 * random(width, m) for m in behind],
+            [random(m) for m in behind],
+            [0.3 * random(width, 3 * width) for _ in later],
+            [random(3 * width) for _ in later],
+            [random(width).cos() for _ in later],
+        )
+        directions = torch.nn.functional.normalize(random(rows, 3), dim=1)
+        keys = (directions, (0.2 + random(rows).abs()).clamp(max=1), 3 * random(3).abs())
+        fixed = (random(features), random(features), *(keys if smooth else (None, None, None)))
+        scalars = ([0.7] * layers, 20.0, 1e-5, smooth, plan.items, plan.max_length)
+        args = (0.5 * random(rows, 4 * width), random(rows, 4), offsets, *lists, *fixed, *scalars)
+        bad = {
+            "falls": (2, offsets[[0, 3, 1, 2]]),
+            "width": (0, random(rows, 4 * width + 1)),
+            "no layers": (3, []),
+            "a bias less": (5, lists[2][1:]),
+            "environment": (1, random(rows, 3)),
+        }
+        if smooth:
+            bad |= {
+                "short": (2, offsets[:-1]),
+                "directions": (11, random(rows, 4)),
+                "factors": (8, [random(2)]),
+            }
+        samples.append(
+            Sample("attention_moments", args, (0, 1, 11, 12) if smooth else (0, 1), opaque=(1,), bad=bad)
+        )
+        saved = torch.ops.mdops.attention_moments(*args)[1]
+        shifted = {name: (k + 2, value) for name, (k, value) in bad.items()}
+        # `saved` is what the forward pass made of the same arguments: nothing of theirs may change alone.
+        backward = (random(3, 4, features), saved, *args)
+        samples.append(
+            Sample("attention_moments_backward", backward, bad={**shifted, "saved": (1, saved[:-1])})
+        )
     return samples
 
 

@@ -89,6 +89,24 @@ class LayerCall(ctypes.Structure):
     ]
 
 
+MOMENTS = [
+    *("rows", "environment", "norm", "norm_bias", "gate", "switch", "absent", "grad"),
+    *(f"{name}_{k}" for name in ("inner", "out", "bias") for k in range(2)),
+    *("project", "project_bias", "factors", "offsets", "plan", "moments", "saved"),
+    *("grad_rows", "grad_environment", "grad_gate", "grad_switch"),
+]
+
+
+class MomentsCall(ctypes.Structure):
+    """MomentsCall of scripts/gpu_emulator/attention.cpp."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in MOMENTS),
+        *((n, ctypes.c_int64) for n in ("count", "atoms", "layers", "features", "width_0", "width_1")),
+        *((n, ctypes.c_int64) for n in ("normalize", "items", "max_length")),
+    ]
+
+
 def build(headers: Path, folder: Path) -> ctypes.CDLL:
     emulator, library = ROOT / "scripts" / "gpu_emulator", folder / "libattention.so"
     flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-include", "cuda.h"]
@@ -246,6 +264,71 @@ def layer_errors(
     ]
 
 
+def moments_errors(
+    library: ctypes.CDLL, lengths: list[int], widths: list[int], features: int, *, smooth: bool
+) -> list[float]:
+    """Of the sums behind layers, and of the gradients by rows, environment, directions and switch, of rows that are an
+    atom's, against the op on the CPU in float64."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    atoms, total, spare = len(lengths), sum(lengths), 37
+    behind = [*widths[1:], features]
+    weights = {
+        name: [random(n, m) / n**0.5 for n, m in zip(widths, behind, strict=True)]
+        for name in ("inner", "out")
+    }
+    weights["bias"] = [random(m) for m in behind]
+    later = {"project": [random(n, 3 * n) / n**0.5 for n in widths[1:]]}
+    later |= {
+        "project_bias": [random(3 * n) for n in widths[1:]],
+        "factors": [random(n).cos() for n in widths[1:]],
+    }
+    rows = {"rows": random(total, 4 * widths[0]), "environment": random(total, 4)}
+    rows["gate"] = torch.nn.functional.normalize(random(total, 3), dim=1)
+    if smooth:
+        rows["switch"] = random(total).abs().clamp(max=1)
+    norm, norm_bias, absent = random(features), random(features), 5 * random(atoms).abs()
+    offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    plan = ragged_plan(offsets, max_total=total + spare, max_batch=atoms, max_length=max(lengths))
+    grad, moments = random(atoms, 4, features), torch.full((atoms, 4, features), torch.nan)
+
+    double = {name: x.double() for name, x in rows.items()}
+    lists = [[x.double() for x in xs] for xs in (*weights.values(), *later.values())]
+    of_pairs = (double["gate"], double.get("switch"), absent.double() if smooth else None)
+    scalars = ([0.7] * len(widths), 20.0, 1e-5, True, plan.items, plan.max_length)
+    args = (double["rows"], double["environment"], offsets, *lists, norm.double(), norm_bias.double())
+    want, kept = torch.ops.mdops.attention_moments(*args, *of_pairs, *scalars)
+    of_grad = torch.ops.mdops.attention_moments_backward(grad.double(), kept, *args, *of_pairs, *scalars)
+
+    # There is room for more rows than atoms have; what stands there is no number.
+    given = {n: torch.cat([x, torch.full((spare, *x.shape[1:]), torch.nan)]) for n, x in rows.items()}
+    found = {f"grad_{name}": torch.full_like(x, torch.nan) for name, x in given.items()}
+    saved = torch.full((total + spare, kept.shape[1]), torch.nan)
+    call = MomentsCall(
+        count=total + spare, atoms=atoms, layers=len(widths), features=features, normalize=True
+    )
+    call.items, call.max_length, call.width_0, call.width_1 = (
+        len(plan.items) - 1,
+        max(lengths),
+        widths[0],
+        widths[-1],
+    )
+    tensors = {**given, **found, "norm": norm, "norm_bias": norm_bias, "offsets": offsets, "plan": plan.items}
+    tensors |= {"moments": moments, "saved": saved, "grad": grad}
+    tensors |= {f"{name}_{k}": x for name, xs in weights.items() for k, x in enumerate(xs)}
+    tensors |= {name: xs[0] for name, xs in later.items() if xs}
+    if smooth:
+        tensors["absent"] = absent
+    for name, value in tensors.items():
+        setattr(call, name, value.data_ptr())
+    library.run_moments(ctypes.byref(call))
+    got = [moments, *(x[:total] for x in found.values())]
+    return [float((a.double() - b).norm() / b.norm()) for a, b in zip(got, [want, *of_grad], strict=False)]
+
+
 def cases() -> dict[str, tuple[list[Any], dict[str, Any]]]:
     f32, f64, f16, bf16 = DTYPES[0], DTYPES[1], DTYPES[2], DTYPES[3]
     return {
@@ -309,6 +392,16 @@ def main() -> None:
             name = f"layer, {rows} rows, {sizes[1]} to {sizes[2]}"
             if args.only in name:
                 judge(name, layer_errors(library, rows, *sizes), TOLERANCE[torch.float32])
+        for lengths, widths, features, smooth in (
+            ([40, 0, 33, 1], [32, 64], 100, False),
+            ([17, 70], [32, 64], 100, True),
+            ([20, 3], [64, 64], 120, True),
+            ([16], [32, 32], 50, False),
+            ([5, 90], [64], 128, True),
+        ):
+            name = f"moments, {lengths} rows, {widths} to {features}"
+            if args.only in name:
+                judge(name, moments_errors(library, lengths, widths, features, smooth=smooth), 2e-5)
     if wrong:
         raise SystemExit(f"wrong: {', '.join(wrong)}")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from mdops.evaluators.coordinates import in_coordinates
+from mdops.evaluators.coordinates import in_coordinates, joined
 from mdops.evaluators.grids import Sum, attentions_of, finer_grid, grid_types
 from mdops.evaluators.spline import TOLERANCE, SplineGrid
 from mdops.evaluators.splined import SplineSum
@@ -16,7 +16,8 @@ from mdops.models.dpa1 import Neighbors, rows_in
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import neighbor_rows, ragged_plan, row_moments, spline_rows
 from mdops.ops.attention_layer import has_layer
-from mdops.ops.neighbor_rows import NeighborRows
+from mdops.ops.attention_moments import attention_moments
+from mdops.ops.neighbor_rows import NeighborRows, SplineRows
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -28,15 +29,19 @@ class AttentionTables:
     """What is of the weights, for some of the types.
 
     Attributes:
-        splines: the types and statistics; table: of `spline_rows`; layers: the form of each; absent:
-            `SeAttenV2.absent_rows`.
+        splines: the types and statistics; table: of `spline_rows`; joined: the layers with the sums behind them, which
+            are one op on GPUs, or None; layers: the form of each else; absent: `SeAttenV2.absent_rows`.
     """
 
     def __init__(self, splines: SplineSum) -> None:
         d: Any = splines.descriptor
-        self.splines = splines
+        self.splines, form = splines, (d, splines.grid, splines.kinds, d.mean.dtype)
         with torch.no_grad():
-            self.table, self.layers = in_coordinates(d, splines.grid, splines.kinds, d.mean.dtype)
+            self.joined = joined(*form) if d.mean.is_cuda else None
+            if self.joined is None:
+                self.table, self.layers = in_coordinates(*form)
+            else:
+                self.table, self.layers = self.joined.table, []
             embedded = F.embedding(splines.kinds.index, d.type_embedding())
             self.absent = d.absent_rows(splines.kinds, embedded)
 
@@ -125,16 +130,35 @@ class AttentionSums:
             plan = ragged_plan(found.offsets, **room, longest_first=False)
         switch, directions = rows.switch if o.is_smooth else None, rows.directions if o.attn_dotr else None
         known = Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
-        g = rows.g
-        for layer, form in zip(d.layers, tables.layers, strict=True):
-            g = layer.as_one_op(g, known, *form)
-        t = row_moments(rows.environment, g, found.offsets)
+        t = self._sums_of(rows, known, tables)
         if s.has_mean:
             places = (d.slots - found.taken).clamp(min=0).to(t.dtype)
             of_pair = types.long().clamp(min=0) * s.ntypes + s.padding(near.system).long()
             added = places[:, None] * F.embedding(of_pair, tables.absent)
             t = t + F.pad(added[:, None], (0, 0, 0, 3))
         return t / d.slots
+
+    def _sums_of(self, rows: SplineRows, near: Neighbors, tables: AttentionTables) -> torch.Tensor:
+        """(N, 4, M), of the rows behind the layers."""
+        form = tables.joined
+        if form is None:
+            g = rows.g
+            for layer, own in zip(self._descriptor.layers, tables.layers, strict=True):
+                g = layer.as_one_op(g, near, *own)
+            return row_moments(rows.environment, g, near.offsets)
+        return attention_moments(
+            rows.g,
+            rows.environment,
+            near.offsets,
+            form.layers,
+            form.norm,
+            directions=near.directions,
+            switch=near.switch,
+            empty=near.empty,
+            eps=form.eps,
+            normalize=form.normalize,
+            plan=near.plan,
+        )
 
 
 def attention_sums(potential: "Potential") -> dict[Descriptor, AttentionSums]:

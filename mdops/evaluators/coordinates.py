@@ -1,6 +1,7 @@
 """Layers of attention in the few dimensions that their rows have (docs/mathematics.md, "Layers in coordinates")."""
 
 import copy
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from mdops.evaluators.spline import (
 from mdops.models.dpa1 import AttentionLayer, SeAttenV2
 from mdops.models.moments import TypeChoice
 from mdops.ops.attention_layer import LANES, AttentionWeights
+from mdops.ops.attention_moments import WIDTHS, JoinedLayer, has_moments
 from mdops.ops.neighbor_attention import unit
 from mdops.ops.switch_curve import switch_curve
 
@@ -48,7 +50,7 @@ def in_coordinates(
     for k, layer in enumerate(double.layers):
         own, normalize = layer.weights(), layer.normalize
         if rows is not None:
-            found = _in_bases(own, rows, _TOLERANCE[dtype])
+            found = _in_bases(own, rows, _TOLERANCE[dtype], _fewer_than(len(own.out)))
             rows = None if found is None else rows.behind(layer)
             own = own if found is None else found
         if k == 0 and own.factors is not None:
@@ -61,6 +63,80 @@ def in_coordinates(
         cast: list[Any] = [w if w is None else w.to(dtype).contiguous() for w in own]
         forms.append(LayerForm(AttentionWeights(*cast), normalize))
     return table.to(dtype), forms
+
+
+class JoinedForm(NamedTuple):
+    """Layers and the sums behind them as `mdops.ops.attention_moments` takes them.
+
+    Attributes:
+        table: of `mdops.ops.spline_rows`, x of the first layer and behind it q, k and v.
+        norm: w and b of the last layer's norm; normalize: whether later layers' q, k and v are made of length 1.
+    """
+
+    table: torch.Tensor
+    layers: list[JoinedLayer]
+    norm: tuple[torch.Tensor, torch.Tensor]
+    eps: float
+    normalize: bool
+
+
+def joined(
+    descriptor: SeAttenV2, grid: SplineGrid, kinds: TypeChoice, dtype: torch.dtype
+) -> JoinedForm | None:
+    """For systems of these types, where the op has kernels for it: None where a layer has too many dimensions, where
+    the first one's q, k and v are no smooth functions of s, and where layers differ in `eps`. Accuracy as of
+    `in_coordinates`."""
+    double, device = copy.deepcopy(descriptor).double(), descriptor.mean.device
+    layers, table = double.layers, coefficients(double, grid, types=kinds)
+    if double.gated or any(layer.eps != layers[0].eps for layer in layers):
+        return None
+    rows, tolerance = _Rows.of_pairs(double, grid, kinds), _TOLERANCE[dtype]
+    # Rows of g are x E + b, and x are sums of what `around` has.
+    around, e, b = _centred(rows.values), torch.eye(table.shape[-1], dtype=table.dtype, device=device), None
+    forms: list[JoinedLayer] = []
+    for layer in layers:
+        if not bool(around.isfinite().all()):
+            return None  # answers shall tell
+        outside, basis = _principal(around)
+        found = _in_bases(layer.weights(), rows, tolerance, _of_kernels(int((outside > tolerance).sum())))
+        if found is None or basis.shape[1] < len(found.out):
+            return None
+        assert found.project is not None and found.project_bias is not None and found.factors is not None
+        basis = basis[:, : len(found.out)]
+        inner, project = basis.T @ e, None
+        if b is None:
+            parts = _made_of_s(double, grid, kinds, found, layer.normalize, TOLERANCE[dtype])
+            if parts is None:
+                return None
+            table, b = torch.cat([_centred(table) @ basis, parts], dim=-1), torch.zeros_like(found.out_bias)
+        else:
+            forms[-1] = _behind_in(forms[-1], basis)
+            project = inner @ found.project, b @ found.project + found.project_bias, found.factors
+        last = JoinedLayer(
+            _centred(inner), _centred(found.out), _centred(b + found.out_bias), layer.scale, *(project or ())
+        )
+        forms.append(last)
+        around, rows = _centred(rows.sums(layer)), rows.behind(layer)
+        e, b = torch.diag(layer.norm_weight), layer.norm_bias
+    if not has_moments(device, dtype, [len(form.inner) for form in forms], len(layers[-1].norm_bias)):
+        return None
+
+    def cast(x: Any) -> Any:
+        return x.detach().to(dtype).contiguous() if isinstance(x, torch.Tensor) else x
+
+    norm = cast(layers[-1].norm_weight), cast(layers[-1].norm_bias)
+    made = [JoinedLayer(*map(cast, form)) for form in forms]
+    return JoinedForm(cast(table), made, norm, layers[0].eps, layers[0].normalize)
+
+
+def _centred(x: torch.Tensor) -> torch.Tensor:
+    """Numbers less their mean along the last axis."""
+    return x - x.mean(-1, keepdim=True)
+
+
+def _behind_in(layer: JoinedLayer, basis: torch.Tensor) -> JoinedLayer:
+    """What is behind a layer in coordinates of an orthonormal basis (M, D')."""
+    return layer._replace(inner=layer.inner @ basis, out=layer.out @ basis, bias=layer.bias @ basis)
 
 
 class _Rows(NamedTuple):
@@ -92,29 +168,48 @@ class _Rows(NamedTuple):
         assert weights.project is not None and weights.project_bias is not None
         return list((self.values @ weights.project + self.ones * weights.project_bias).chunk(3, dim=1))
 
-    def behind(self, layer: AttentionLayer) -> "_Rows":
-        """Of what the layer gives: norm(g + o W_o + b_o), where o is a sum of rows of v."""
+    def sums(self, layer: AttentionLayer) -> torch.Tensor:
+        """(., M), what g + o W_o + b_o is a sum of, where o is a sum of rows of v."""
         w = layer.weights()
-        of_v = self.parts(w)[2] @ w.out
+        return torch.cat([self.values, self.parts(w)[2] @ w.out, w.out_bias[None]])
+
+    def behind(self, layer: AttentionLayer) -> "_Rows":
+        """Of what the layer gives: norm(g + o W_o + b_o)."""
+        w = layer.weights()
         deviation = (self.values.var(1, correction=0).median() + layer.eps).rsqrt()
-        inside = torch.cat([self.values, of_v, w.out_bias[None]])
-        inside = (inside - inside.mean(1, keepdim=True)) * deviation * w.norm
+        inside = _centred(self.sums(layer)) * deviation * w.norm
         values = torch.cat([inside, w.norm_bias[None]])
         ones = torch.zeros_like(values[:, :1])
         ones[-1] = 1
         return _Rows(values, ones)
 
 
-def _in_bases(weights: AttentionWeights, rows: _Rows, tolerance: float) -> AttentionWeights | None:
-    """The weights for coordinates in the spaces of q, k and v; None where these are not much smaller, or where a number
-    is not finite, of which answers shall tell."""
+def _fewer_than(width: int) -> Callable[[int], int | None]:
+    """For so many dimensions how many columns are taken; None where that would save little of a width."""
+
+    def choose(dimensions: int) -> int | None:
+        columns = -(-max(dimensions, 1) // LANES) * LANES
+        return columns if columns <= _SHARE * width else None
+
+    return choose
+
+
+def _of_kernels(least: int) -> Callable[[int], int | None]:
+    """The same for what `attention_moments` has kernels for, of so many dimensions at least."""
+    return lambda dimensions: next((width for width in WIDTHS if max(dimensions, least) <= width), None)
+
+
+def _in_bases(
+    weights: AttentionWeights, rows: _Rows, tolerance: float, choose: Callable[[int], int | None]
+) -> AttentionWeights | None:
+    """The weights for coordinates in the spaces of q, k and v, in as many columns as `choose` says for the dimensions
+    of these; None where it says so, or where a number is not finite, of which answers shall tell."""
     parts = rows.parts(weights)
     if not all(bool(part.isfinite().all()) for part in parts):
         return None
     found = [_principal(part) for part in parts]
-    width = max(int((outside > tolerance).sum()) for outside, _ in found)
-    width = -(-max(width, 1) // LANES) * LANES
-    if width > _SHARE * len(weights.out):
+    width = choose(max(int((outside > tolerance).sum()) for outside, _ in found))
+    if width is None or width > len(weights.out):
         return None
     assert weights.project is not None and weights.project_bias is not None
     of_q, of_k, of_v = (basis[:, :width] for _, basis in found)

@@ -14,7 +14,8 @@ NAME = "mdops_cuda"
 # As source/cuda.cmake and CMakeLists.txt have them.
 _DEFINES = ("-DTORCH_TARGET_VERSION=0x020b000000000000", "-DTORCH_STABLE_ONLY", "-DUSE_CUDA")
 _OF_THE_CPU = ("isa.cpp", "cpu.cpp")
-# A pair at the cutoff is decided as on the CPU, which contracts nothing; a step has the same bits in one kernel as in two.
+# A pair at the cutoff is decided as on the CPU, which contracts nothing; a step has the same bits in one kernel as in
+# two.
 _EXACT = ("neighbor/cuda.cu", "dynamics/cuda.cu")
 _STAND_IN = 'extern "C" void aoti_torch_get_current_cuda_stream() {}\n'
 

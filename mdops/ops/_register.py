@@ -95,6 +95,13 @@ def _one_by_one(name: str, info: Any, in_dims: tuple[Any, ...], *args: Any) -> t
     return tuple(together), tuple(dims)
 
 
+def _no_gradient(value: Any) -> Any:
+    """What a formula returns for an argument that has none: of a list of tensors a list."""
+    if _is_list_of_tensors(value):
+        return [None] * len(value)
+    return [] if isinstance(value, list) and not value else None
+
+
 class _Kept(int):
     """The place of a tensor among those that a context keeps."""
 
@@ -173,7 +180,7 @@ def register_formula(
         kept = ctx.saved_tensors
         args = [_restored(value, kept) for value in ctx.others]
         needs = _needed(ctx, differentiable)
-        result: list[Any] = [[] if isinstance(value, list) and not value else None for value in args]
+        result: list[Any] = [_no_gradient(value) for value in args]
         last = kept[len(kept) - len(saved) :]
         with _no_autocast(grads):
             found = backward(needs, grads, [*args, *last])

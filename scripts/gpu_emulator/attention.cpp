@@ -6,8 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "attention/gpu_run.h"
+#include "attention/gpu_loops.cu"
 #include "attention_layer/gpu_rows.h"
+#include "attention_moments/gpu_loops.cu"
 
 EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
 
@@ -243,4 +244,46 @@ extern "C" void run_layer(const LayerCall* c) {
   if (c->width <= 64 && c->features <= 64) return run.template operator()<true, 4, 4>();
   if (c->features <= 112) return run.template operator()<true, 7, 8>();
   run.template operator()<true, 8, 8>();
+}
+
+// A call of the op on sums behind layers, and of its gradients.
+struct MomentsCall {
+  float *rows, *environment, *norm, *norm_bias, *gate, *switches, *absent, *grad;
+  float *inner[2], *out[2], *bias[2], *project, *project_bias, *factors;
+  int32_t *offsets, *plan;
+  float *moments, *saved, *grad_rows, *grad_environment, *grad_gate, *grad_switch;
+  int64_t count, atoms, layers, features, width[2], normalize, items, max_length;
+};
+
+extern "C" void run_moments(const MomentsCall* c) {
+  mdops::AttentionMomentsArgs<float> args{};
+  mdops::AttentionArgs<float>& a = args.attention;
+  a.rows = c->count, a.heads = 1, a.sequences = c->atoms, a.gates = c->gate ? 3 : 0;
+  a.offsets = c->offsets, a.shift = c->switches ? 20.0f : 0.0f;
+  a.in.gate = c->gate, a.in.switches = c->switches, a.absent = c->absent;
+  args.layers = static_cast<int>(c->layers), args.features = c->features, args.normalize = c->normalize != 0;
+  args.eps = 1e-5f, args.norm = c->norm, args.norm_bias = c->norm_bias, args.rows = c->rows;
+  args.environment = c->environment, args.saved = c->saved, args.grad = c->grad;
+  for (int l = 0; l < args.layers; ++l)
+    args.layer[l] = {c->width[l],
+                     c->width[l],
+                     0.7f,
+                     c->inner[l],
+                     c->out[l],
+                     c->bias[l],
+                     l ? c->project : nullptr,
+                     l ? c->project_bias : nullptr,
+                     l ? c->factors : nullptr};
+  const mdops::Gpu gpu({2, 90, 232448});
+  const mdops::AttentionPlan plan{c->plan, c->items, c->max_length};
+  const auto memory = [&](bool backward) {
+    return std::vector<char>(mdops::attention_moments_bytes(args, backward) + 256, '\xff');
+  };
+  const auto begin = [](std::vector<char>& bytes) {
+    return bytes.data() + 256 - reinterpret_cast<uintptr_t>(bytes.data()) % 256;
+  };
+  std::vector<char> forward = memory(false), backward = memory(true);
+  mdops::run_attention_moments(gpu, args, plan, begin(forward), c->moments);
+  mdops::run_attention_moments_gradients(gpu, args, plan, begin(backward),
+                                         {c->grad_rows, c->grad_environment, c->grad_gate, c->grad_switch});
 }

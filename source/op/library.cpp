@@ -223,6 +223,21 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor? gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, "
       "Tensor? plan, SymInt max_length) -> (Tensor grad_g, Tensor grad_gate, Tensor grad_switch)");
 
+  // The sums behind layers of DPA-1's attention, from rows of coordinates, for simulation.
+  m.def(
+      "attention_moments(Tensor rows, Tensor environment, Tensor offsets, Tensor[] inner, Tensor[] out, "
+      "Tensor[] bias, Tensor[] project, Tensor[] project_bias, Tensor[] factors, Tensor norm_weight, "
+      "Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, float[] scale, float shift, float "
+      "eps, "
+      "bool normalize, Tensor? plan, SymInt max_length) -> (Tensor moments, Tensor saved)");
+  m.def(
+      "attention_moments_backward(Tensor grad, Tensor saved, Tensor rows, Tensor environment, Tensor "
+      "offsets, "
+      "Tensor[] inner, Tensor[] out, Tensor[] bias, Tensor[] project, Tensor[] project_bias, "
+      "Tensor[] factors, Tensor norm_weight, Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, "
+      "float[] scale, float shift, float eps, bool normalize, Tensor? plan, SymInt max_length) -> "
+      "(Tensor grad_rows, Tensor grad_environment, Tensor grad_gate, Tensor grad_switch)");
+
   // The neighbours that count as rows of numbers, atom after atom, and sums over them.
   m.def(
       "neighbor_rows(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, Tensor zeroed, "

@@ -214,7 +214,14 @@ def test_no_atoms(sample):
         return  # an op without atoms
     if sample.op == "unpack_ternary":
         return  # how many rows are packed is an argument
-    told = ("ragged_", "attention_layer", "spline_rows", "environment_rows", "row_moments")
+    told = (
+        "ragged_",
+        "attention_layer",
+        "attention_moments",
+        "spline_rows",
+        "environment_rows",
+        "row_moments",
+    )
     if sample.op.startswith(told):
         return  # how many rows there are is told: tests/ops/test_attention.py and test_neighbor_rows.py have none
     if sample.op.startswith("moment_product"):
@@ -260,7 +267,9 @@ def is_of_fewer(sample, args):
         return args[5].is_cuda and len(args[2]) == 1 and has_one_less(5)
     if sample.op == "ragged_plan":
         return has_one_less(0)
-    return sample.op == "row_moments" and args[2].is_cuda and has_one_less(2)
+    if sample.op == "attention_moments" and args[13] is not None:  # `absent` says how many atoms there are
+        return False
+    return sample.op in ("row_moments", "attention_moments") and args[2].is_cuda and has_one_less(2)
 
 
 @cases()

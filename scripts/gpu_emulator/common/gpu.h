@@ -5,6 +5,8 @@
 #include <cstring>
 #include <functional>
 
+#include "common/workspace.h"
+
 namespace mdops {
 
 struct GpuLimits {
@@ -28,6 +30,7 @@ class Gpu {
   }
   void clear(void* memory, int64_t bytes) const { std::memset(memory, 0, static_cast<size_t>(bytes)); }
   GpuLimits limits() const { return limits_; }
+  int32_t int32_of(const char*, int64_t value) const { return static_cast<int32_t>(value); }
 
  private:
   void run(const std::function<void()>& thread, int64_t blocks, int threads, int64_t shared) const;

@@ -17,5 +17,11 @@ void forward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int3
 void backward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int32_t* bad, int64_t* bias_at,
                    const GradientArgs<float>& grads, float* grad_gate, float* grad_switch);
 
+// Adds up `count` parts (rows, gates + 1) of the gradients by gate and switch, of several passes, two for
+// each head, which these left in `GradientArgs::parts`; null where one is not asked for. `bad` as of the
+// passes.
+void add_gate_parts(const Gpu& gpu, const TensorArgs<float>& args, const int32_t* bad, const float* parts,
+                    int count, float* grad_gate, float* grad_switch);
+
 }  // namespace gpu_attention
 }  // namespace mdops

@@ -24,6 +24,16 @@ inline bool is_aligned(const void* memory) {
   return reinterpret_cast<uintptr_t>(memory) % 16 == 0;
 }
 
+// The gradients by gate and switch from their parts; null where one is not asked for.
+template <class T>
+void launch_sum_of_parts(const Gpu& gpu, const TensorArgs<T>& p, const Sums<T>* parts, int count,
+                         T* grad_gate, T* grad_switch) {
+  if (!grad_gate && !grad_switch) return;
+  const int64_t numbers = static_cast<int64_t>(p.rows) * (p.gates + 1);
+  gpu.launch(sum_parts_kernel<T>, blocks_for(numbers, kPlainThreads), kPlainThreads, 0, p, parts, count,
+             grad_gate, grad_switch);
+}
+
 // The memory that the passes need: floats where dQ is summed over tiles of keys, and so on.
 template <class T>
 class Attention {
@@ -118,10 +128,7 @@ class Attention {
   }
 
   void finish(const GradientArgs<T>& g, T* grad_gate, T* grad_switch) const {
-    if (grad_gate || grad_switch)
-      gpu_.launch(sum_parts_kernel<T>,
-                  blocks_for(static_cast<int64_t>(p_.rows) * (p_.gates + 1), kPlainThreads), kPlainThreads, 0,
-                  p_, g.parts, 2 * p_.heads, grad_gate, grad_switch);
+    launch_sum_of_parts(gpu_, p_, g.parts, 2 * p_.heads, grad_gate, grad_switch);
   }
 
   bool uses_tiles() const {

@@ -10,26 +10,15 @@
 // Where q, k and v stand behind g, attention reads them and writes their gradients there, and dh is where dg
 // is to be. If they still have to be brought to length 1 or multiplied with factors, take_kernel is in the
 // place of the first and give_kernel of the last.
-//
-// A block stays with its multiprocessor. It brings the weights to shared memory as parts of float16 once, as
-// a lane takes them (16 bytes a lane for each 16 of the depth and 8 columns), and its warps take 16 rows
-// after 16 rows. A lane has, of rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of each unit of 8:
-// the sums of a product, and, two units together, the operand of the next. So rows never pass through shared
-// memory.
 #pragma once
 
-#include "attention/gpu_tiles.h"
 #include "attention_layer/attention_layer.h"
+#include "attention_layer/gpu_row_tiles.h"
 
 namespace mdops {
 namespace gpu_attention_layer {
 
-using gpu_attention::kGroup;
-using Parts = gpu_attention::Numbers<float, 2>;
-
-constexpr int kRowWarps = 8, kRowThreads = kRowWarps * kWarp;
 constexpr int kLightBlocks = 4;  // a multiprocessor, of kernels without factors
-constexpr int kWidestRow = 128;  // the most features, and the most columns of q, k and v
 
 struct RowArgs {
   int rows, features, width;
@@ -47,253 +36,9 @@ struct RowArgs {
   float* unit_q;  // (rows, width), with factors: q without them
 };
 
-// A lane's numbers of 16 rows, as the top of this file has them.
-template <int Units>
-using Rows = float[Units][4];
-
-__device__ __forceinline__ int row_of(int number) {
-  return lane_index() / 4 + number / 2 * 8;
-}
-__device__ __forceinline__ int column_of(int unit, int number) {
-  return 8 * unit + 2 * (lane_index() % 4) + number % 2;
-}
-
-// Rows lie so that two numbers may be read at once (Even), and of so many units of 8 columns the first Sure
-// have no column beyond the last: then nothing is asked about them, and no branch is between reads.
-template <bool Even_, int Units_, int Sure_>
-struct RowShape {
-  static constexpr bool kEven = Even_;
-  static constexpr int kUnits = Units_, kSure = Sure_;
-  static __device__ __forceinline__ bool has(int unit, int number, int columns) {
-    return unit < kSure || column_of(unit, number) < columns;
-  }
-};
-
-// `count` of 16 rows, `stride` numbers apart, zeros beyond the columns. In the place of rows that are not
-// there stands the last one.
-template <class Shape>
-__device__ __forceinline__ void load_rows(Rows<Shape::kUnits>& x, const float* from, int columns, int count,
-                                          int64_t stride) {
-#pragma unroll
-  for (int k = 0; k < 4; k += 2) {
-    const float* const row = from + min(row_of(k), count - 1) * stride;
-#pragma unroll
-    for (int unit = 0; unit < Shape::kUnits; ++unit) {
-      const float* const at = row + column_of(unit, k);
-      float2 two = make_float2(0, 0);
-      if constexpr (Shape::kEven) {
-        if (Shape::has(unit, k, columns)) two = *reinterpret_cast<const float2*>(at);
-      } else {
-        if (Shape::has(unit, k, columns)) two.x = at[0];
-        if (Shape::has(unit, k + 1, columns)) two.y = at[1];
-      }
-      x[unit][k] = two.x, x[unit][k + 1] = two.y;
-    }
-  }
-}
-
-template <class Shape>
-__device__ __forceinline__ void store_rows(const Rows<Shape::kUnits>& x, float* to, int columns, int count,
-                                           int64_t stride) {
-#pragma unroll
-  for (int k = 0; k < 4; k += 2) {
-    float* const row = to + row_of(k) * stride;
-    const bool there = row_of(k) < count;
-#pragma unroll
-    for (int unit = 0; unit < Shape::kUnits; ++unit) {
-      float* const at = row + column_of(unit, k);
-      if constexpr (Shape::kEven) {
-        if (there && Shape::has(unit, k, columns))
-          *reinterpret_cast<float2*>(at) = make_float2(x[unit][k], x[unit][k + 1]);
-      } else {
-        if (there && Shape::has(unit, k, columns)) at[0] = x[unit][k];
-        if (there && Shape::has(unit, k + 1, columns)) at[1] = x[unit][k + 1];
-      }
-    }
-  }
-}
-
-// One number of each of a lane's two rows: the sum of number(unit, k), 0 beyond the columns.
-template <int Units, class F>
-__device__ __forceinline__ void sum_rows(float (&sum)[2], const F& number) {
-  sum[0] = sum[1] = 0;
-#pragma unroll
-  for (int unit = 0; unit < Units; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) sum[k / 2] += number(unit, k);
-  sum[0] = gpu_attention::quad_sum(sum[0]), sum[1] = gpu_attention::quad_sum(sum[1]);
-}
-
-__device__ __forceinline__ void load_numbers(float (&x)[2], const float* from, int count) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) x[h] = from[min(row_of(2 * h), count - 1)];
-}
-__device__ __forceinline__ void store_numbers(const float (&x)[2], float* to, int count) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-    if (lane_index() % 4 == 0 && row_of(2 * h) < count) to[row_of(2 * h)] = x[h];
-}
-
-// Asks for 16 rows from `first` on, of so many, that this warp will read next, `stride` numbers apart. What a
-// multiprocessor's warps ask for has to stay in the L2 cache until they read it, beside what they read and
-// write meanwhile: of long rows of many tensors it does not.
-__device__ __forceinline__ void ask_for_rows(const float* from, int64_t first, int rows, int columns,
-                                             int64_t stride) {
-  constexpr int kLine = 128 / sizeof(float);
-  if (first >= rows) return;
-  int count = min(kGroup, static_cast<int>(rows - first));
-  if (stride == columns) columns *= count, count = 1;
-  const int lines = (columns + kLine - 1) / kLine;
-  for (int k = lane_index(); k < lines * count; k += kWarp)
-    gpu_attention::prefetch_line(from + (first + k / lines) * stride + k % lines * kLine);
-}
-
-// A factor of products in shared memory: 16 Steps deep, 8 Units columns.
-template <int Steps, int Units>
-struct Factor {
-  static constexpr int kBytes = Steps * Units * kWarp * 16;
-};
-
-// After the factors in shared memory. Numbers of columns are zero beyond the last one.
-struct BlockNumbers {
-  uint32_t largest;
-  float inverse[3];
-  float of_columns[4][kWidestRow];
-};
-
-__device__ __forceinline__ BlockNumbers& block_numbers(int factors) {
-  return *reinterpret_cast<BlockNumbers*>(gpu_attention::block_memory() + factors);
-}
-
-// `which` of the block's numbers of columns, if there are any.
-__device__ __forceinline__ void fill_columns(BlockNumbers& numbers, int which, const float* from,
-                                             int columns) {
-  static_assert(kWidestRow <= kRowThreads);
-  const int k = threadIdx.x;
-  if (from && k < kWidestRow) numbers.of_columns[which][k] = k < columns ? from[k] : 0.0f;
-}
-
-// f(x, number of its column) for all numbers of rows.
-template <int Units, class F>
-__device__ __forceinline__ void with_columns(Rows<Units>& x, const float (&of_columns)[kWidestRow],
-                                             const F& f) {
-#pragma unroll
-  for (int unit = 0; unit < Units; ++unit) {
-    const float2 two = *reinterpret_cast<const float2*>(of_columns + column_of(unit, 0));
-#pragma unroll
-    for (int k = 0; k < 4; ++k) f(x[unit][k], k % 2 ? two.y : two.x);
-  }
-}
-
-// Fills one with number(k, n) of `depth` rows and `columns` columns, zeros beyond, by all threads of the
-// block; returns by what products with it are to be multiplied. `largest` is shared.
-template <int Steps, int Units, class F>
-__device__ float fill_factor(char* factor, int depth, int columns, uint32_t* largest, const F& number) {
-  __syncthreads();
-  if (threadIdx.x == 0) *largest = 0;
-  __syncthreads();
-  uint32_t most = 0;
-  for (int k = threadIdx.x; k < depth * columns; k += kRowThreads)
-    most = gpu_attention::larger(most, number(k / columns, k % columns));
-  most = gpu_attention::warp_largest(most);
-  if (lane_index() == 0) atomicMax(largest, most);
-  __syncthreads();
-  const float scale = gpu_attention::scale_of_bits(*largest);
-  for (int place = threadIdx.x; place < Steps * Units * kWarp; place += kRowThreads) {
-    const int lane = place % kWarp, unit = place / kWarp % Units, step = place / kWarp / Units;
-    const int n = 8 * unit + lane / 4, k = 16 * step + 2 * (lane % 4);
-    float x[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = k + i / 2 * 8 + i % 2;
-      x[i] = row < depth && n < columns ? scale * number(row, n) : 0.0f;
-    }
-    uint32_t first[2], second[2];
-    gpu_attention::split_pair<Parts>(x[0], x[1], first);
-    gpu_attention::split_pair<Parts>(x[2], x[3], second);
-    reinterpret_cast<uint4*>(factor)[place] = make_uint4(first[0], second[0], first[1], second[1]);
-  }
-  __syncthreads();
-  return inverse_power(scale);
-}
-
-// sum += inverse x B, of x times a power of two, `scale`, in parts. What tensor cores add they round towards
-// zero, so the sums over the depth are made outside of them.
-template <int Steps, int Units>
-__device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, float scale,
-                                            const char* factor, float inverse) {
-  const float by = inverse * inverse_power(scale);
-#pragma unroll
-  for (int step = 0; step < Steps; ++step) {
-    uint32_t a[2][4];
-    gpu_attention::as_operand<Parts>(x[2 * step], x[2 * step + 1], scale, a);
-#pragma unroll
-    for (int unit = 0; unit < Units; ++unit) {
-      const uint4 b = reinterpret_cast<const uint4*>(factor)[(step * Units + unit) * kWarp + lane_index()];
-      float c[4] = {};
-      gpu_attention::multiply_16<false>(c, a[1], b.x, b.y);
-      gpu_attention::multiply_16<false>(c, a[0], b.z, b.w);
-      gpu_attention::multiply_16<false>(c, a[0], b.x, b.y);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) sum[unit][k] += by * c[k];
-    }
-  }
-}
-
-template <int Steps, int Units>
-__device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, const char* factor,
-                                            float inverse) {
-  add_product<Steps, Units>(sum, x, gpu_attention::scale_of_units<Parts>(x), factor, inverse);
-}
-
-// f(first row, how many of 16 are there, the first row of the next group) for the groups of rows of this
-// warp; there may be no such row.
-template <class F>
-__device__ __forceinline__ void each_group(int rows, const F& f) {
-  const int groups = (rows + kGroup - 1) / kGroup, apart = gridDim.x * kRowWarps;
-  for (int group = blockIdx.x * kRowWarps + threadIdx.x / kWarp; group < groups; group += apart)
-    f(static_cast<int64_t>(group) * kGroup, min(kGroup, rows - group * kGroup),
-      static_cast<int64_t>(group + apart) * kGroup);
-}
-
 // How many rows are of an atom. All threads of a block must call it.
 __device__ __forceinline__ int rows_of_atoms(const RowArgs& p) {
-  return gpu_attention::is_bad(p.bad) ? p.rows : min(max(*p.last, 0), p.rows);
-}
-// Zeros in the columns [begin, end) of `count` rows from a pointer on.
-__device__ __forceinline__ void clear_columns(float* to, int begin, int end, int64_t stride, int count) {
-  const int columns = end - begin;
-  for (int k = lane_index(); k < columns * count; k += kWarp)
-    to[k / columns * stride + begin + k % columns] = 0;
-}
-
-// x to length 1, if it is to be; by what it was multiplied.
-template <int Units>
-__device__ __forceinline__ void shorten(Rows<Units>& x, const RowArgs& p, float (&shrink)[2]) {
-  shrink[0] = shrink[1] = 1;
-  if (!p.normalize) return;
-  float squares[2];
-  sum_rows<Units>(squares, [&](int unit, int k) { return x[unit][k] * x[unit][k]; });
-#pragma unroll
-  for (int h = 0; h < 2; ++h) shrink[h] = UnitRow<float>(squares[h]).inverse;
-#pragma unroll
-  for (int unit = 0; unit < Units; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) x[unit][k] *= shrink[k / 2];
-}
-
-// dx of x = h / |h| to that of h.
-template <int Units>
-__device__ __forceinline__ void lengthen(Rows<Units>& dx, const Rows<Units>& x, const float (&shrink)[2]) {
-  float along[2];
-  sum_rows<Units>(along, [&](int unit, int k) { return dx[unit][k] * x[unit][k]; });
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-    if (shrink[h] >= static_cast<float>(1 / kShortest)) along[h] = 0;
-#pragma unroll
-  for (int unit = 0; unit < Units; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) dx[unit][k] = (dx[unit][k] - along[k / 2] * x[unit][k]) * shrink[k / 2];
+  return rows_of_atoms(p.last, p.bad, p.rows);
 }
 
 // The factors are the last of a block's numbers of columns.
@@ -304,7 +49,7 @@ template <class Shape>
 __device__ __forceinline__ void keep_part(Rows<Shape::kUnits>& x, const RowArgs& p, int part,
                                           const BlockNumbers& numbers, int64_t first, int count) {
   float shrink[2];
-  shorten<Shape::kUnits>(x, p, shrink);
+  shorten<Shape::kUnits>(x, p.normalize, shrink);
   if (part == 0 && p.factors) {
     store_rows<Shape>(x, p.unit_q + first * p.width, p.width, count, p.width);
     with_columns<Shape::kUnits>(x, numbers.of_columns[kFactors], [](float& y, float by) { y *= by; });
@@ -341,16 +86,6 @@ struct PartRows {
   }
 };
 
-// Kernels take rows of F units of 16 features and W of the width (`with_widths` of gpu_loops.cu), those of
-// even rows no fewer features than the next smaller F leaves over. A W below 8 may be far from full.
-constexpr int kFew = 2, kSome = 4, kMany = 7, kMost = 8;
-
-template <bool Even, int F>
-using FeatureRows = RowShape<Even, 2 * F,
-                             Even ? 2 * (F == kMost   ? kMany
-                                         : F == kMany ? kSome
-                                                      : 0)
-                                  : 0>;
 template <bool Even, int W>
 using PartShape = RowShape<Even, 2 * W, Even && W == kMost ? 2 * kSome : 0>;
 

@@ -15,6 +15,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "common/workspace.h"
+
 namespace mdops {
 
 // What tiles are chosen by.
@@ -188,24 +190,6 @@ class Gpu {
   const char* op_;
   int index_;
   cudaStream_t stream_;
-};
-
-// Device memory of one call, given out in pieces on 256 bytes. Two passes: without memory it only counts.
-class Workspace {
- public:
-  explicit Workspace(char* memory) : memory_(memory) {}
-
-  template <class T>
-  T* take(int64_t n) {
-    T* piece = reinterpret_cast<T*>(memory_ == nullptr ? nullptr : memory_ + size_);
-    size_ += (n * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-    return piece;
-  }
-  int64_t size() const { return size_; }
-
- private:
-  char* memory_;
-  int64_t size_ = 0;
 };
 
 // Blocks of `size` for n items.

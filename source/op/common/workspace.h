@@ -1,0 +1,26 @@
+// Memory that the kernels of a call share out.
+#pragma once
+
+#include <cstdint>
+
+namespace mdops {
+
+// Device memory of one call, given out in pieces on 256 bytes. Two passes: without memory it only counts.
+class Workspace {
+ public:
+  explicit Workspace(char* memory) : memory_(memory) {}
+
+  template <class T>
+  T* take(int64_t n) {
+    T* piece = reinterpret_cast<T*>(memory_ == nullptr ? nullptr : memory_ + size_);
+    size_ += (n * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    return piece;
+  }
+  int64_t size() const { return size_; }
+
+ private:
+  char* memory_;
+  int64_t size_ = 0;
+};
+
+}  // namespace mdops
