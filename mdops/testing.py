@@ -617,7 +617,7 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
     samples.append(Sample("environment_rows_backward_backward", second, bad=moved))
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=p["d"].device)
     samples.append(Sample("ragged_plan", (offsets, 20, 6, 5), bad={"batch": (2, 3), "total": (1, -1)}))
-    summed = (random(8, 4), random(8, channels), offsets)
+    summed = (random(8, 4), random(8, channels), offsets, False)
     falls = {"falls": offsets.flip(0), "beyond": offsets + 2}
     bad = {name: (2, value) for name, value in falls.items()}
     samples.append(Sample("row_moments", summed, (0, 1), bad=bad))

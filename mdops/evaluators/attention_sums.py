@@ -128,7 +128,8 @@ class AttentionSums:
         g = rows.g
         for layer, form in zip(d.layers, tables.layers, strict=True):
             g = layer.as_one_op(g, known, *form)
-        t = row_moments(rows.environment, g, found.offsets)
+        # Neither the layers nor `spline_rows` read gradients by rows of no atom.
+        t = row_moments(rows.environment, g, found.offsets, leaves_rest=True)
         if s.has_mean:
             places = (d.slots - found.taken).clamp(min=0).to(t.dtype)
             of_pair = types.long().clamp(min=0) * s.ntypes + s.padding(near.system).long()

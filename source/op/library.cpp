@@ -252,10 +252,10 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor std, float cutoff, float cutoff_smooth, float protection, SymInt rows) -> (Tensor "
       "grad_grad_environment, Tensor grad_grad_switch, Tensor grad_grad_directions, Tensor "
       "grad_displacements)");
-  m.def("row_moments(Tensor environment, Tensor g, Tensor offsets) -> Tensor");
+  m.def("row_moments(Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> Tensor");
   m.def(
-      "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets) -> (Tensor "
-      "grad_environment, Tensor grad_g)");
+      "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> "
+      "(Tensor grad_environment, Tensor grad_g)");
 
   // A whole model with splines: energies, forces and virials in one pass, for simulation.
   m.def(

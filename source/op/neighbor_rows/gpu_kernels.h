@@ -3,6 +3,7 @@
 // of one row after the other. Sums go in one order whatever runs when.
 #pragma once
 
+#include "common/early.h"
 #include "common/rows.h"
 #include "neighbor_rows/neighbor_rows.h"
 
@@ -360,7 +361,7 @@ __global__ void __launch_bounds__(kAtomWarps* kWarp) moments_kernel(RowMomentArg
   }
 }
 
-// A block an atom; the results are zero at entry.
+// A block an atom, which writes the rows that it has.
 template <class T, int V>
 __global__ void __launch_bounds__(kAtomWarps* kWarp)
     moments_backward_kernel(RowMomentArgs<T> args, const T* grad, T* by_environment, T* by_g) {
@@ -407,9 +408,11 @@ __global__ void __launch_bounds__(kAtomWarps* kWarp)
 // a number.
 template <class T>
 __global__ void clear_rows_kernel(RowMomentArgs<T> args, T* by_environment, T* by_g) {
+  follow_kernels();
   bool is_wrong = args.offsets[0] != 0;
   for (int64_t i = threadIdx.x; i < args.atoms; i += blockDim.x) is_wrong |= RowRange(args, i).is_wrong;
   is_wrong = __syncthreads_or(is_wrong);
+  if (args.leaves_rest && !is_wrong) return;
   const int64_t begin = is_wrong ? 0 : args.offsets[args.atoms];
   const T value = is_wrong ? not_a_number<T>() : T(0);
   const int64_t numbers = (args.rows - begin) * args.channels, environments = 4 * (args.rows - begin);

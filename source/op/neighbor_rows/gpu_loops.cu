@@ -97,8 +97,9 @@ void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out) {
 template <class T>
 void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, const T* grad, T* environment,
                               T* g) {
-  gpu.launch(clear_rows_kernel<T>, args.rows > 0 ? 2 * gpu.limits().multiprocessors : 0, 256, 0, args,
-             environment, g);
+  // Where it has offsets to judge alone, blocks are few enough to begin early.
+  const int64_t blocks = (args.leaves_rest ? 1 : 2) * gpu.limits().multiprocessors;
+  gpu.launch_early(clear_rows_kernel<T>, args.rows > 0 ? blocks : 0, 256, 0, args, environment, g);
   with_numbers<T>(args.channels, {args.g, grad, g}, [&](auto at_once) {
     gpu.launch(moments_backward_kernel<T, at_once()>, args.atoms, kAtomWarps * kWarp, 0, args, grad,
                environment, g);
