@@ -130,8 +130,11 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     numbers_of_t = numbers(10)
     for width, axis in ((5, 3), (4, 4), (1, 1)):
         t = numbers_of_t(3, 4, width)
-        samples.append(Sample("axis_product", (t, axis), (0,)))
-        samples.append(Sample("axis_product_backward", (numbers_of_t(3, width * axis), t), (0, 1)))
+        samples.append(Sample("axis_product", (t, axis, None), (0,)))
+        samples.append(Sample("axis_product", (t, axis, numbers_of_t(3, 2)), (0, 2)))
+        for more in (0, 2):
+            grad = numbers_of_t(3, width * axis + more)
+            samples.append(Sample("axis_product_backward", (grad, t, axis), (0, 1)))
     samples += _product_samples(numbers(11))
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("hybrid_potential", device)

@@ -166,8 +166,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "grad_v, Tensor grad_bias, Tensor grad_gate, Tensor grad_switch)");
 
   // The features T^T T_< of a descriptor.
-  m.def("axis_product(Tensor t, int axis) -> Tensor");
-  m.def("axis_product_backward(Tensor grad, Tensor t) -> Tensor");
+  m.def("axis_product(Tensor t, int axis, Tensor? behind) -> Tensor");
+  m.def("axis_product_backward(Tensor grad, Tensor t, int axis) -> Tensor");
 
   // Spline moments times their tables.
   m.def("moment_product(Tensor moments, Tensor tables, Tensor rows, Tensor kinds) -> Tensor");
