@@ -36,7 +36,6 @@ void with_gate(bool gated, const Work& work) {
 template <class T>
 void run_row_list(const Gpu& gpu, const RowListArgs<T>& args, const RowListResults<T>& out) {
   const int64_t atoms = args.list.atoms, blocks = blocks_for(atoms, kWarps);
-  gpu.check(cudaMemsetAsync(out.slots, 0xff, sizeof(int32_t) * atoms * args.list.width, gpu.stream()));
   gpu.launch(count_kernel<T>, blocks, kWarps * kWarp, 0, args, out);
   gpu.launch(scan_kernel, 1, kScanThreads, 0, out.offsets, atoms);
   gpu.launch(fill_kernel<T>, blocks, kWarps * kWarp, 0, args, out);
