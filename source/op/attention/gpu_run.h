@@ -119,9 +119,8 @@ class Attention {
 
   void finish(const GradientArgs<T>& g, T* grad_gate, T* grad_switch) const {
     if (grad_gate || grad_switch)
-      gpu_.launch(sum_parts_kernel<T>,
-                  blocks_for(static_cast<int64_t>(p_.rows) * (p_.gates + 1), kPlainThreads), kPlainThreads, 0,
-                  p_, g.parts, 2 * p_.heads, grad_gate, grad_switch);
+      gpu_.launch(sum_parts_kernel<T>, blocks_for(p_.rows, kPlainThreads), kPlainThreads, 0, p_, g.parts,
+                  2 * p_.heads, grad_gate, grad_switch);
   }
 
   bool uses_tiles() const {
