@@ -131,8 +131,11 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     numbers_of_t = numbers(10)
     for width, axis in ((5, 3), (4, 4), (1, 1)):
         t = numbers_of_t(3, 4, width)
-        samples.append(Sample("axis_product", (t, axis), (0,)))
-        samples.append(Sample("axis_product_backward", (numbers_of_t(3, width * axis), t), (0, 1)))
+        samples.append(Sample("axis_product", (t, axis, None), (0,)))
+        samples.append(Sample("axis_product", (t, axis, numbers_of_t(3, 2)), (0, 2)))
+        for more in (0, 2):
+            grad = numbers_of_t(3, width * axis + more)
+            samples.append(Sample("axis_product_backward", (grad, t, axis), (0, 1)))
     samples += _product_samples(numbers(11))
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("hybrid_potential", device)
@@ -672,7 +675,7 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
     samples.append(Sample("environment_rows_backward_backward", second, bad=moved))
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=p["d"].device)
     samples.append(Sample("ragged_plan", (offsets, 20, 6, 5), bad={"batch": (2, 3), "total": (1, -1)}))
-    summed = (random(8, 4), random(8, channels), offsets)
+    summed = (random(8, 4), random(8, channels), offsets, False)
     falls = {"falls": offsets.flip(0), "beyond": offsets + 2}
     bad = {name: (2, value) for name, value in falls.items()}
     samples.append(Sample("row_moments", summed, (0, 1), bad=bad))

@@ -145,7 +145,8 @@ class AttentionSums:
             g = rows.g
             for layer, own in zip(self._descriptor.layers, tables.layers, strict=True):
                 g = layer.as_one_op(g, near, *own)
-            return row_moments(rows.environment, g, near.offsets)
+            # Neither the layers nor `spline_rows` read gradients by rows of no atom.
+            return row_moments(rows.environment, g, near.offsets, leaves_rest=True)
         return attention_moments(
             rows.g,
             rows.environment,

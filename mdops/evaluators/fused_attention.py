@@ -1,5 +1,6 @@
 """DPA-1 with layers of attention: splines of the embedding nets, layers and sums as one op each; hybrids with it."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,7 +92,9 @@ class FusedAttention(Evaluator):
         types = self.potential.present(system)
         near = Neighborhood.of(system, neighbors, self._model.cutoff, self.potential.dtype)
         near = near.without(self._model.absent_pairs)
-        report, rows = self._report(near, types)
+        slices = self.others.runs(near)
+        parts = [near if len(slices) == 1 else near.of_atoms(run) for run in slices]
+        report, rows = self._report(near, parts, types)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
             exact = Autograd(self.potential)
@@ -99,13 +102,10 @@ class FusedAttention(Evaluator):
         energies: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
         sums = None if self._models is None else _Sums(self._splines_of(system), near)
-        slices = self.others.runs(near)
-        for run in slices:
-            part = near if len(slices) == 1 else near.of_atoms(run)
+        for run, part, known in zip(slices, parts, rows, strict=True):
             own = aparam[run] if aparam is not None and aparam.dim() > 1 else aparam
             with torch.enable_grad(), input_gradient_alone():
                 d = part.displacements.detach().requires_grad_()
-                known = rows if len(slices) == 1 else None
                 features = self._features(part.with_pairs(d), types, known, sums, run)
             energy, by_features = self._energies(
                 features.detach(), part, fparam, own, None if weight is None else weight[run]
@@ -136,14 +136,18 @@ class FusedAttention(Evaluator):
         return self._models is None or SplineHybrid(self.potential, None, self.potential.grids).counts_none
 
     def _report(
-        self, near: Neighborhood, types: tuple[int, ...] | None
-    ) -> tuple[NeighborReport, NeighborRows | None]:
-        """And the rows of the only part, which it is made of then."""
+        self, near: Neighborhood, parts: Sequence[Neighborhood], types: tuple[int, ...] | None
+    ) -> tuple[NeighborReport, list[NeighborRows] | list[None]]:
+        """And, for each run of atoms, the rows of the descriptor's only part, which it is made of then."""
         tables = None if self._alone is None else self._alone.tables_of(types)
         if self._alone is None or tables is None:
-            return near.report(self.potential.neighbors), None
-        rows = self._alone.rows(near, tables)
-        return NeighborReport((rows.within[:, None],), rows.nearest), rows
+            return near.report(self.potential.neighbors), [None for _ in parts]
+        rows = [self._alone.rows(part, tables) for part in parts]
+        within, nearest = (
+            found[0] if len(rows) == 1 else torch.cat(found)
+            for found in ([of.within for of in rows], [of.nearest for of in rows])
+        )
+        return NeighborReport((within[:, None],), nearest), rows
 
     def _features(
         self,

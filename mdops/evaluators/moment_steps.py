@@ -141,13 +141,12 @@ class _Constants:
 
     def _net(self, n: int, t: torch.Tensor, extra: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """The outputs of one net, and their gradients by T."""
-        features = axis_product(t, self.splines.descriptor.axis_neuron)
-        width, layers = features.shape[1], self.nets[n]
+        axis, layers = self.splines.descriptor.axis_neuron, self.nets[n]
         value, grad = mlp_value_and_gradient(
-            features if extra is None else torch.cat([features, extra], 1),
+            axis_product(t, axis, extra),
             [layer.weight for layer in layers],
             [layer.bias for layer in layers],
             timesteps=[layer.timestep for layer in layers[:-1]],
             **self.options,
         )
-        return value, torch.ops.mdops.axis_product_backward(grad[:, :width].contiguous(), t)
+        return value, torch.ops.mdops.axis_product_backward(grad, t, axis)

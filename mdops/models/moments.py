@@ -79,15 +79,14 @@ class MomentDescriptor(EnvironmentDescriptor):
 
     def contract(self, t: torch.Tensor, near: Neighborhood) -> Features:
         """D (N, width), and x, y, z of T as axes, from T (N, 4, M); of a plain sum, without axes, from (N, 1, M)."""
-        if self.plain:
-            d = t[:, 0]
-        elif t.is_cuda and is_input_gradient_alone():
-            d = axis_product(t, self.axis_neuron)  # one op each way, where nobody asks for more
-        else:
-            d = (t.transpose(1, 2) @ t[:, :, : self.axis_neuron]).flatten(1)
         constants = self.constants()
-        if constants is not None:
-            d = torch.cat([d, F.embedding(near.centers, constants)], dim=1)
+        of_atoms = None if constants is None else F.embedding(near.centers, constants)
+        if not self.plain and t.is_cuda and is_input_gradient_alone():
+            # One op each way, where nobody asks for more.
+            return Features(axis_product(t, self.axis_neuron, of_atoms), t[:, 1:])
+        d = t[:, 0] if self.plain else (t.transpose(1, 2) @ t[:, :, : self.axis_neuron]).flatten(1)
+        if of_atoms is not None:
+            d = torch.cat([d, of_atoms], dim=1)
         return Features(d, None if self.plain else t[:, 1:])
 
     def scaled(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:

@@ -3,47 +3,52 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from mdops.ops._register import register_fake, register_formula
 
 
-def axis_product(t: torch.Tensor, axis: int) -> torch.Tensor:
+def axis_product(t: torch.Tensor, axis: int, behind: torch.Tensor | None = None) -> torch.Tensor:
     """D[n, k * axis + l] = sum_a t[n, a, k] t[n, a, l] for l < axis: products of T with its first columns.
 
     Args:
         t: (N, rows, M), float32 or float64.
         axis: M2, 1 to M.
+        behind: (N, E), further numbers of each row of features; None: there are none.
 
     Returns:
-        (N, M * axis), of t's dtype.
+        (N, M * axis), of t's dtype; (N, M * axis + E) with those of `behind` as the last columns.
 
     Raises:
         RuntimeError: `axis` is out of range, or a shape or dtype is wrong.
     """
-    return torch.ops.mdops.axis_product(t, axis)
+    return torch.ops.mdops.axis_product(t, axis, behind)
 
 
 @register_fake("axis_product")
-def _(t: Any, axis: int) -> torch.Tensor:
-    return t.new_empty(t.shape[0], t.shape[2] * axis)
+def _(t: Any, axis: int, behind: Any) -> torch.Tensor:
+    more = 0 if behind is None else behind.shape[1]
+    return t.new_empty(t.shape[0], t.shape[2] * axis + more)
 
 
 @register_fake("axis_product_backward")
-def _(grad: Any, t: Any) -> torch.Tensor:
+def _(grad: Any, t: Any, axis: int) -> torch.Tensor:
     return t.new_empty(t.shape)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (torch.ops.mdops.axis_product_backward(grads[0], args[0]),)
+    (grad,), (t, axis, _) = grads, args
+    by_t = torch.ops.mdops.axis_product_backward(grad, t, axis) if needs[0] else None
+    return by_t, grad[:, t.shape[2] * axis :] if needs[1] else None
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     """Of <u, dT>, in which dT is linear in G and in T. By G it is the change of D along u, by T dT at u."""
-    (u,), (grad, t) = grads, args
-    axis = grad.shape[1] // t.shape[2]
+    (u,), (grad, t, axis) = grads, args
     change = (axis_product(t + u, axis) - axis_product(t - u, axis)) / 2  # exact: D is quadratic
-    return change, torch.ops.mdops.axis_product_backward(grad, u)
+    change = F.pad(change, (0, grad.shape[1] - change.shape[1]))
+    return change, torch.ops.mdops.axis_product_backward(grad, u, axis)
 
 
-register_formula("axis_product", _formula, (0,))
+register_formula("axis_product", _formula, (0, 2))
 register_formula("axis_product_backward", _backward_formula, (0, 1))

@@ -130,12 +130,16 @@ def environment_rows(
     return EnvironmentRows(*torch.ops.mdops.environment_rows(*given, cutoff, cutoff_smooth, protection, rows))
 
 
-def row_moments(environment: torch.Tensor, g: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+def row_moments(
+    environment: torch.Tensor, g: torch.Tensor, offsets: torch.Tensor, *, leaves_rest: bool = False
+) -> torch.Tensor:
     """T[n, a] = sum over the rows j of atom n of environment[j, a] g[j]. Twice differentiable in both.
 
     Args:
         environment: (E, 4) float32 or float64; g: (E, M).
         offsets: (N + 1,) int32, from 0 to E; on a GPU there may be rows behind the last atom's.
+        leaves_rest: whether the gradients by those may be whatever memory has there, for one who reads none of them;
+            they are zero else.
 
     Returns:
         (N, 4, M).
@@ -143,7 +147,7 @@ def row_moments(environment: torch.Tensor, g: torch.Tensor, offsets: torch.Tenso
     Raises:
         RuntimeError: a shape, dtype or device does not match, or (on the CPU) `offsets` falls or does not end at E.
     """
-    return torch.ops.mdops.row_moments(environment, g, offsets)
+    return torch.ops.mdops.row_moments(environment, g, offsets, leaves_rest)
 
 
 @register_fake("neighbor_rows")
@@ -186,12 +190,14 @@ def _blank_rows(displacements: Any, rows: int) -> list[torch.Tensor]:
 
 
 @register_fake("row_moments")
-def _(environment: Any, g: Any, offsets: Any) -> torch.Tensor:
+def _(environment: Any, g: Any, offsets: Any, leaves_rest: bool) -> torch.Tensor:
     return g.new_empty(offsets.shape[0] - 1, 4, g.shape[1])
 
 
 @register_fake("row_moments_backward")
-def _(grad: Any, environment: Any, g: Any, offsets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _(
+    grad: Any, environment: Any, g: Any, offsets: Any, leaves_rest: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     return environment.new_empty(environment.shape), g.new_empty(g.shape)
 
 
@@ -213,11 +219,11 @@ def _moments_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 def _moments_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     """The sums are linear in either of their arguments."""
-    (u, v), (grad, environment, g, offsets) = grads, args
+    (u, v), (grad, environment, g, offsets, leaves_rest) = grads, args
     by_grad = row_moments(u, g, offsets) + row_moments(environment, v, offsets) if needs[0] else None
     if not (needs[1] or needs[2]):
         return by_grad, None, None
-    return by_grad, *torch.ops.mdops.row_moments_backward(grad, u, v, offsets)
+    return by_grad, *torch.ops.mdops.row_moments_backward(grad, u, v, offsets, leaves_rest)
 
 
 register_formula("spline_rows", _rows_formula, (0,))

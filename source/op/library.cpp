@@ -166,8 +166,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "grad_v, Tensor grad_bias, Tensor grad_gate, Tensor grad_switch)");
 
   // The features T^T T_< of a descriptor.
-  m.def("axis_product(Tensor t, int axis) -> Tensor");
-  m.def("axis_product_backward(Tensor grad, Tensor t) -> Tensor");
+  m.def("axis_product(Tensor t, int axis, Tensor? behind) -> Tensor");
+  m.def("axis_product_backward(Tensor grad, Tensor t, int axis) -> Tensor");
 
   // Spline moments times their tables.
   m.def("moment_product(Tensor moments, Tensor tables, Tensor rows, Tensor kinds) -> Tensor");
@@ -267,10 +267,10 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor std, float cutoff, float cutoff_smooth, float protection, SymInt rows) -> (Tensor "
       "grad_grad_environment, Tensor grad_grad_switch, Tensor grad_grad_directions, Tensor "
       "grad_displacements)");
-  m.def("row_moments(Tensor environment, Tensor g, Tensor offsets) -> Tensor");
+  m.def("row_moments(Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> Tensor");
   m.def(
-      "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets) -> (Tensor "
-      "grad_environment, Tensor grad_g)");
+      "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> "
+      "(Tensor grad_environment, Tensor grad_g)");
 
   // A whole model with splines: energies, forces and virials in one pass, for simulation.
   m.def(

@@ -341,24 +341,33 @@ __global__ void __launch_bounds__(kPlainThreads)
   if constexpr (!kQueries) put_row(g.grad_v + p.value(row, b.head), p.value_width, value_sum, A(1));
 }
 
-// The gradients of gate and switch: their parts of both sides and all heads, in order.
+// The gradients of gate and switch: their parts of both sides and all heads, in order. A thread a row.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     sum_parts_kernel(TensorArgs<T> p, const Sums<T>* parts, int count, T* grad_gate, T* grad_switch) {
   const bool bad = is_bad(p.bad);
   const int columns = p.gates + 1;
-  const int64_t k = static_cast<int64_t>(blockIdx.x) * kPlainThreads + threadIdx.x;
-  if (k >= static_cast<int64_t>(p.rows) * columns) return;
-  const int row = static_cast<int>(k / columns), column = static_cast<int>(k % columns);
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kPlainThreads + threadIdx.x;
+  if (row >= p.rows) return;
   const bool real = p.sequences > 0 && !bad && row >= p.offsets[0] && row < p.offsets[p.sequences];
-  Sums<T> sum = bad ? not_a_number<Sums<T>>() : Sums<T>(0);
-  if (real && (column < p.gates ? grad_gate : grad_switch))
-    for (int n = 0; n < count; ++n) sum += parts[static_cast<int64_t>(n) * p.rows * columns + k];
-  if (column < p.gates) {
-    if (grad_gate) put(grad_gate + static_cast<int64_t>(row) * p.gates + column, sum);
-  } else if (grad_switch) {
-    put(grad_switch + row, sum);
+  if (p.leaves_rest && !bad && !real) return;
+  const auto is_asked = [&](int column) {
+    return column < p.gates ? grad_gate != nullptr : column == p.gates && grad_switch != nullptr;
+  };
+  Sums<T> sum[kMostGate + 1];
+#pragma unroll
+  for (int column = 0; column <= kMostGate; ++column)
+    sum[column] = bad ? not_a_number<Sums<T>>() : Sums<T>(0);
+  for (int n = 0; real && n < count; ++n) {
+    const Sums<T>* const part = parts + (static_cast<int64_t>(n) * p.rows + row) * columns;
+#pragma unroll
+    for (int column = 0; column <= kMostGate; ++column)
+      if (is_asked(column)) sum[column] += part[column];
   }
+#pragma unroll
+  for (int column = 0; column <= kMostGate; ++column)
+    if (is_asked(column))
+      put(column < p.gates ? grad_gate + row * p.gates + column : grad_switch + row, sum[column]);
 }
 
 }  // namespace gpu_attention

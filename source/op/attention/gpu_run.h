@@ -29,8 +29,7 @@ template <class T>
 void launch_sum_of_parts(const Gpu& gpu, const TensorArgs<T>& p, const Sums<T>* parts, int count,
                          T* grad_gate, T* grad_switch) {
   if (!grad_gate && !grad_switch) return;
-  const int64_t numbers = static_cast<int64_t>(p.rows) * (p.gates + 1);
-  gpu.launch(sum_parts_kernel<T>, blocks_for(numbers, kPlainThreads), kPlainThreads, 0, p, parts, count,
+  gpu.launch(sum_parts_kernel<T>, blocks_for(p.rows, kPlainThreads), kPlainThreads, 0, p, parts, count,
              grad_gate, grad_switch);
 }
 

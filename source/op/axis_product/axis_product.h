@@ -3,6 +3,8 @@
 //
 //   D[k][l] = sum_a T[a][k] T[a][l],  k < M, l < M2
 //   dT[a][k] = sum_l G[k][l] T[a][l]  +  sum_k' G[k'][k] T[a][k']  (the latter for k < M2)
+//
+// Behind D a row of features may have numbers that are not of T, as nets take them.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +16,15 @@ namespace mdops {
 template <class T>
 struct AxisArgs {
   int64_t atoms;
-  int rows, width, axis;  // of T, and M2
-  const T *t, *grad;      // (atoms, rows, width); (atoms, width, axis), null forward
-  T* out;                 // (atoms, width, axis), or as t
+  int rows, width, axis;      // of T, and M2
+  const T *t, *grad;          // (atoms, rows, width); (atoms, row_size()), null forward
+  T* out;                     // (atoms, row_size()), or as t
+  int64_t more = 0;           // numbers behind D
+  const T* behind = nullptr;  // (atoms, more), null backward
 
   MDOPS_HD int64_t t_size() const { return static_cast<int64_t>(rows) * width; }
   MDOPS_HD int64_t d_size() const { return static_cast<int64_t>(width) * axis; }
+  MDOPS_HD int64_t row_size() const { return d_size() + more; }
 };
 
 // Of one atom: D[k][l].
@@ -49,13 +54,14 @@ MDOPS_HD T axis_column_gradient(const AxisArgs<T>& p, const T* t, const T* g, in
 // All of atom i, by one thread.
 template <class T>
 void axis_features(const AxisArgs<T>& p, int64_t i) {
-  T* d = p.out + i * p.d_size();
+  T* d = p.out + i * p.row_size();
   for (int k = 0; k < p.width; ++k)
     for (int l = 0; l < p.axis; ++l) *d++ = axis_feature(p, p.t + i * p.t_size(), k, l);
+  for (int64_t k = 0; k < p.more; ++k) *d++ = p.behind[i * p.more + k];
 }
 template <class T>
 void axis_gradients(const AxisArgs<T>& p, int64_t i) {
-  const T *t = p.t + i * p.t_size(), *g = p.grad + i * p.d_size();
+  const T *t = p.t + i * p.t_size(), *g = p.grad + i * p.row_size();
   T* out = p.out + i * p.t_size();
   for (int a = 0; a < p.rows; ++a)
     for (int k = 0; k < p.width; ++k) {

@@ -6,10 +6,10 @@ namespace {
 
 constexpr int64_t kAtoms = 16;  // that a thread takes at once
 
-Tensor axis_product(const Tensor& t, int64_t axis) {
+Tensor axis_product(const Tensor& t, int64_t axis, const std::optional<Tensor>& behind) {
   const Op op("axis_product");
-  const AxisInputs in(op, t, axis);
-  Tensor out = empty(op, {in.atoms, in.width * in.axis}, in.dtype);
+  const AxisInputs in(op, t, axis, behind);
+  Tensor out = empty(op, {in.atoms, in.row_size()}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     const AxisArgs<decltype(zero)> p = in.args<decltype(zero)>(out, false);
     parallel(in.atoms, kAtoms, [&](int64_t begin, int64_t end) {
@@ -19,9 +19,9 @@ Tensor axis_product(const Tensor& t, int64_t axis) {
   return out;
 }
 
-Tensor axis_product_backward(const Tensor& grad, const Tensor& t) {
+Tensor axis_product_backward(const Tensor& grad, const Tensor& t, int64_t axis) {
   const Op op("axis_product_backward");
-  const AxisInputs in(op, grad, t);
+  const AxisInputs in(op, grad, t, axis);
   Tensor out = empty(op, {in.atoms, in.rows, in.width}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     const AxisArgs<decltype(zero)> p = in.args<decltype(zero)>(out, true);

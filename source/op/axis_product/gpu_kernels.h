@@ -25,6 +25,14 @@ MDOPS_HD int shared_stride(int axis) {
   return axis | 1;
 }
 
+// What stands behind an atom's D.
+template <class T>
+__device__ __forceinline__ void copy_behind(const AxisArgs<T>& p, int threads) {
+  const T* const from = p.behind + blockIdx.x * p.more;
+  T* const to = p.out + blockIdx.x * p.row_size() + p.d_size();
+  for (int64_t k = threadIdx.x; k < p.more; k += threads) to[k] = from[k];
+}
+
 template <class T>
 __device__ __forceinline__ T* block_memory() {
   extern __shared__ __align__(16) char axis_memory[];
@@ -36,14 +44,15 @@ __global__ void __launch_bounds__(kThreads) features_kernel(AxisArgs<T> p) {
   const T* t = p.t + blockIdx.x * p.t_size();
   if (Copies) t = shared_copy(t, p.t_size(), block_memory<T>());
   __syncthreads();
-  T* const out = p.out + blockIdx.x * p.d_size();
+  T* const out = p.out + blockIdx.x * p.row_size();
   for (int at = threadIdx.x; at < p.d_size(); at += kThreads)
     out[at] = axis_feature(p, t, at / p.axis, at % p.axis);
+  copy_behind(p, kThreads);
 }
 
 template <class T, bool Copies>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(AxisArgs<T> p) {
-  const T *t = p.t + blockIdx.x * p.t_size(), *g = p.grad + blockIdx.x * p.d_size();
+  const T *t = p.t + blockIdx.x * p.t_size(), *g = p.grad + blockIdx.x * p.row_size();
   const int stride = Copies ? shared_stride(p.axis) : p.axis;
   if (Copies) {
     T* const memory = block_memory<T>();
@@ -95,11 +104,12 @@ template <class T>
 __global__ void __launch_bounds__(kFourThreads) four_features_kernel(AxisArgs<T> p) {
   FourRows<T>* columns;
   columns_of(p, &columns);
+  copy_behind(p, kFourThreads);
   __syncthreads();
   const int together = kFourThreads / p.axis, l = threadIdx.x % p.axis;
   if (static_cast<int>(threadIdx.x) >= together * p.axis) return;
   const FourRows<T> own = columns[l];
-  T* const out = p.out + blockIdx.x * p.d_size() + l;
+  T* const out = p.out + blockIdx.x * p.row_size() + l;
 #pragma unroll 4
   for (int k = threadIdx.x / p.axis; k < p.width; k += together) {
     const FourRows<T> t = columns[k];
@@ -114,7 +124,7 @@ __global__ void __launch_bounds__(kFourThreads) four_gradient_kernel(AxisArgs<T>
   T* const g = columns_of(p, &columns);
   const int stride = shared_stride(p.axis), together = kFourThreads / p.axis;
   FourRows<T>* const parts = reinterpret_cast<FourRows<T>*>(g + whole_fours(p.width * stride));
-  const T* const from = p.grad + blockIdx.x * p.d_size();
+  const T* const from = p.grad + blockIdx.x * p.row_size();
   for (int at = threadIdx.x; at < p.d_size(); at += kFourThreads)
     g[at / p.axis * stride + at % p.axis] = from[at];
   __syncthreads();

@@ -1,6 +1,9 @@
 // The arguments of the ops, checked at entry; for the CPU and for GPUs.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "axis_product/axis_product.h"
 #include "common/tensor.h"
 
@@ -10,10 +13,11 @@ struct AxisInputs {
   static constexpr int64_t kMost = 1 << 24;  // numbers of an atom: what kernels count
 
   Tensor t, grad;
+  std::optional<Tensor> behind;
   ScalarType dtype;
-  int64_t atoms, rows, width, axis;
+  int64_t atoms, rows, width, axis, more = 0;  // `more`: numbers of a row of features behind D
 
-  AxisInputs(const Op& op, const Tensor& t_, int64_t axis_)
+  AxisInputs(const Op& op, const Tensor& t_, int64_t axis_, const std::optional<Tensor>& behind_ = {})
       : t(float_input(op, "t", t_, {kAny, kAny, kAny})),
         grad(t),
         dtype(t.scalar_type()),
@@ -26,11 +30,21 @@ struct AxisInputs {
                    std::to_string(width));
     if (rows > kMost || width > kMost || rows * width > kMost || width * axis > kMost)
       fail(op, "argument `t` has too many numbers for an atom");
+    if (!behind_) return;
+    behind = input(op, "behind", *behind_, dtype, {atoms, kAny});
+    more = behind->size(1);
+    if (more > kMost) fail(op, "argument `behind` has too many numbers for an atom");
   }
-  AxisInputs(const Op& op, const Tensor& grad_, const Tensor& t_)
-      : AxisInputs(op, t_, of_gradient(op, grad_, t_)) {
-    grad = input(op, "grad", grad_, dtype, {atoms, width * axis});
+  AxisInputs(const Op& op, const Tensor& grad_, const Tensor& t_, int64_t axis_) : AxisInputs(op, t_, axis_) {
+    grad = input(op, "grad", grad_, dtype, {atoms, kAny});
+    more = grad.size(1) - width * axis;
+    if (more < 0)
+      fail(op, "argument `grad` has " + std::to_string(grad.size(1)) + " columns, expected at least " +
+                   std::to_string(width * axis));
+    if (more > kMost) fail(op, "argument `grad` has too many numbers for an atom");
   }
+
+  int64_t row_size() const { return width * axis + more; }
 
   template <class T>
   AxisArgs<T> args(Tensor& out, bool backward) const {
@@ -40,14 +54,9 @@ struct AxisInputs {
             static_cast<int>(axis),
             t.const_data_ptr<T>(),
             backward ? grad.const_data_ptr<T>() : nullptr,
-            out.mutable_data_ptr<T>()};
-  }
-
- private:
-  static int64_t of_gradient(const Op& op, const Tensor& grad, const Tensor& t) {
-    if (grad.dim() != 2 || t.dim() != 3 || t.size(2) < 1 || grad.size(1) % t.size(2) != 0)
-      fail(op, "argument `grad` has another shape than (N, M * axis), for t of (N, rows, M)");
-    return grad.size(1) / t.size(2);
+            out.mutable_data_ptr<T>(),
+            more,
+            behind ? behind->const_data_ptr<T>() : nullptr};
   }
 };
 

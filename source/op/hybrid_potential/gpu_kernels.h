@@ -18,7 +18,7 @@ struct PartFeatures {
 };
 
 struct HybridFeatures {
-  const float* bounds;  // of the rows' features
+  const float* bounds;  // of the rows' features; null where there are none
   int count, first_extra, most_axis;
   PartFeatures parts[kMostParts];
 };
@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kAtomThreads) features_kernel(StepArgs p, Hybr
   if (i < 0) return write_empty_row<Parts>(p, row);
   MDOPS_STAGE(features);
   float4* const narrow = reinterpret_cast<float4*>(shared) + threadIdx.x / kWarp * h.most_axis;
-  const InputRow<Parts> out = begin_row<Parts>(p.net, row, bound_with_extra(p, i, h.bounds[row]));
+  const InputRow<Parts> out =
+      begin_row<Parts>(p.net, row, bound_with_extra(p, i, h.bounds ? h.bounds[row] : 0.0f));
   for (int k = 0; k < h.count; ++k) {
     const PartFeatures& part = h.parts[k];
     const float* t_row = part.t + row * 4 * part.table_width;
@@ -94,12 +95,41 @@ __global__ void __launch_bounds__(kAtomThreads) features_kernel(StepArgs p, Hybr
   write_extra(p, i, h.first_extra, out);
 }
 
+__device__ __forceinline__ float times(float weight, float x) {
+  return weight * x;
+}
+__device__ __forceinline__ float4 times(float weight, const float4& x) {
+  return {weight * x.x, weight * x.y, weight * x.z, weight * x.w};
+}
+
+// By a warp: a weight times so many numbers, or fours of them. Several are on their way at once: the compiler
+// does not know that what is written is not what is read next.
+template <class Four>
+__device__ __forceinline__ void put_weighted(float weight, const Four* from, int count, Four* to) {
+  constexpr int kAtOnce = 4;
+  for (int first = lane_index(); first < count; first += kAtOnce * kWarp) {
+    Four x[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (first + k * kWarp < count) x[k] = from[first + k * kWarp];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (first + k * kWarp < count) to[first + k * kWarp] = times(weight, x[k]);
+  }
+}
+
 // By a warp: the energy of a row's atom, and the gradient of its further inputs.
 __device__ __forceinline__ void end_row(const StepArgs& p, const PartForces& h, int64_t row, int i,
                                         float weight) {
-  const float* gradient = p.net.inputs + row * p.net.net.inputs + h.first_extra;
-  for (int k = lane_index(); k < p.extra_size; k += kWarp)
-    h.grad_extra[static_cast<int64_t>(i) * p.extra_size + k] = weight * gradient[k];
+  const float* const from = p.net.inputs + row * p.net.net.inputs + h.first_extra;
+  float* const to = h.grad_extra + static_cast<int64_t>(i) * p.extra_size;
+  const bool wide = p.extra_size % 4 == 0 &&
+                    (reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % 16 == 0;
+  if (wide)
+    put_weighted(weight, reinterpret_cast<const float4*>(from), p.extra_size / 4,
+                 reinterpret_cast<float4*>(to));
+  else
+    put_weighted(weight, from, p.extra_size, to);
   if (lane_index() == 0) write_energy(p, row, i);
 }
 

@@ -57,7 +57,8 @@ class HybridCall {
     if (out_.near.c)
       first.near = {out_.near.c, out_.near.far, space.take<int32_t>(first.rows),
                     space.take<int32_t>(blocks_for(first.rows, std::max(first.net.rows, 1)))};
-    features_.bounds = bounds_, features_.count = features_.first_extra = features_.most_axis = 0;
+    features_.bounds = is_net() ? nullptr : bounds_,
+    features_.count = features_.first_extra = features_.most_axis = 0;
     if (is_net()) {
       first.within = space.take<int32_t>(static_cast<int64_t>(first.atoms) * first.ntypes);
       first.nearest = space.take<float>(first.atoms);
@@ -93,7 +94,6 @@ class HybridCall {
     StepArgs& one = parts_[widest_];
     const int64_t rows = std::min(one.rows - first, one.net.rows);
     if (is_net()) {
-      gpu_.clear(bounds_, 4 * rows);
       launch_warps(gpu_, features(), rows, 0, one, features_);
     } else if (alone()) {
       launch_moments<kHybridParts>(gpu_, way_, rows, one);

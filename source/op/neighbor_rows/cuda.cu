@@ -117,9 +117,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> environment_rows_backward_backward(
   return {out.environment, out.switches, out.directions, by_d};
 }
 
-Tensor row_moments(const Tensor& environment, const Tensor& g, const Tensor& offsets) {
+Tensor row_moments(const Tensor& environment, const Tensor& g, const Tensor& offsets, bool leaves_rest) {
   const CudaOp op("row_moments", "environment", environment);
-  const RowMomentInputs in(op, environment, g, offsets);
+  const RowMomentInputs in(op, environment, g, offsets, leaves_rest);
   Tensor out = empty(op, {in.atoms, 4, in.channels}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -129,9 +129,9 @@ Tensor row_moments(const Tensor& environment, const Tensor& g, const Tensor& off
 }
 
 std::tuple<Tensor, Tensor> row_moments_backward(const Tensor& grad_, const Tensor& environment,
-                                                const Tensor& g, const Tensor& offsets) {
+                                                const Tensor& g, const Tensor& offsets, bool leaves_rest) {
   const CudaOp op("row_moments_backward", "environment", environment);
-  const RowMomentInputs in(op, environment, g, offsets);
+  const RowMomentInputs in(op, environment, g, offsets, leaves_rest);
   const Tensor grad = in.grad(op, grad_);
   Tensor by_environment = empty(op, {in.rows, 4}, in.dtype),
          by_g = empty(op, {in.rows, in.channels}, in.dtype);

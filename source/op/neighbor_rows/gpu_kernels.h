@@ -3,6 +3,7 @@
 // of one row after the other. Sums go in one order whatever runs when.
 #pragma once
 
+#include "common/early.h"
 #include "common/rows.h"
 #include "neighbor_rows/neighbor_rows.h"
 
@@ -11,6 +12,7 @@ namespace mdops {
 namespace gpu_neighbor_rows {
 
 constexpr int kWarps = 8, kScanThreads = 1024;
+constexpr int kScanEach = 4;   // numbers of a thread: all wait for each other a turn
 constexpr int kAtomWarps = 4;  // of a block that has one atom
 constexpr int kRowThreads = 128;
 
@@ -70,7 +72,7 @@ __global__ void count_kernel(RowListArgs<T> args, RowListResults<T> out) {
   out.nearest[i] = kind == RowKind::wrong ? not_a_number<T>() : sqrt(nearest);
 }
 
-// Sums up to each of n numbers, in their place behind a zero; by one block.
+// The sum of all threads' numbers before this one's, and that of all.
 __device__ __forceinline__ int sum_before(int mine, int* of_warps, int* total) {
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
   int sum = mine;
@@ -90,23 +92,36 @@ __device__ __forceinline__ int sum_before(int mine, int* of_warps, int* total) {
   return before + sum - mine;
 }
 
+// Sums up to each of n numbers, in their place behind a zero; by one block.
 inline __global__ void __launch_bounds__(kScanThreads) scan_kernel(int32_t* offsets, int64_t n) {
   __shared__ int of_warps[kScanThreads / kWarp];
   if (threadIdx.x == 0) offsets[0] = 0;
   int so_far = 0;
-  for (int64_t first = 0; first < n; first += kScanThreads) {
-    const int64_t at = first + threadIdx.x;
-    const int mine = at < n ? offsets[at + 1] : 0;
-    int total = 0;
-    const int before = sum_before(mine, of_warps, &total);
-    if (at < n) offsets[at + 1] = so_far + before + mine;
+  for (int64_t first = 0; first < n; first += kScanThreads * kScanEach) {
+    const int64_t at = first + kScanEach * threadIdx.x;
+    int mine[kScanEach], sum = 0, total = 0;
+#pragma unroll
+    for (int k = 0; k < kScanEach; ++k) mine[k] = at + k < n ? offsets[at + k + 1] : 0;
+#pragma unroll
+    for (int k = 0; k < kScanEach; ++k) sum += mine[k];
+    int up_to = so_far + sum_before(sum, of_warps, &total);
+#pragma unroll
+    for (int k = 0; k < kScanEach; ++k) {
+      up_to += mine[k];
+      if (at + k < n) offsets[at + k + 1] = up_to;
+    }
     so_far += total;
   }
 }
 
+// The slots that are rows, and -1 behind the last.
 template <class T>
 __global__ void fill_kernel(RowListArgs<T> args, RowListResults<T> out) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * (kWarps * kWarp) + threadIdx.x;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * (kWarps * kWarp);
+  for (int64_t k = out.offsets[args.list.atoms] + thread; k < args.list.atoms * args.list.width; k += threads)
+    out.slots[k] = -1;
+  const int64_t i = thread / kWarp;
   if (i >= args.list.atoms) return;
   int32_t* at = out.slots + out.offsets[i];
   each_slot(args, i, [&](const LaneSlot<T>& lane, int type) {
@@ -360,7 +375,7 @@ __global__ void __launch_bounds__(kAtomWarps* kWarp) moments_kernel(RowMomentArg
   }
 }
 
-// A block an atom; the results are zero at entry.
+// A block an atom, which writes the rows that it has.
 template <class T, int V>
 __global__ void __launch_bounds__(kAtomWarps* kWarp)
     moments_backward_kernel(RowMomentArgs<T> args, const T* grad, T* by_environment, T* by_g) {
@@ -407,9 +422,11 @@ __global__ void __launch_bounds__(kAtomWarps* kWarp)
 // a number.
 template <class T>
 __global__ void clear_rows_kernel(RowMomentArgs<T> args, T* by_environment, T* by_g) {
+  follow_kernels();
   bool is_wrong = args.offsets[0] != 0;
   for (int64_t i = threadIdx.x; i < args.atoms; i += blockDim.x) is_wrong |= RowRange(args, i).is_wrong;
   is_wrong = __syncthreads_or(is_wrong);
+  if (args.leaves_rest && !is_wrong) return;
   const int64_t begin = is_wrong ? 0 : args.offsets[args.atoms];
   const T value = is_wrong ? not_a_number<T>() : T(0);
   const int64_t numbers = (args.rows - begin) * args.channels, environments = 4 * (args.rows - begin);

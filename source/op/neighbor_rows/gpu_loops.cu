@@ -36,7 +36,6 @@ void with_gate(bool gated, const Work& work) {
 template <class T>
 void run_row_list(const Gpu& gpu, const RowListArgs<T>& args, const RowListResults<T>& out) {
   const int64_t atoms = args.list.atoms, blocks = blocks_for(atoms, kWarps);
-  gpu.check(cudaMemsetAsync(out.slots, 0xff, sizeof(int32_t) * atoms * args.list.width, gpu.stream()));
   gpu.launch(count_kernel<T>, blocks, kWarps * kWarp, 0, args, out);
   gpu.launch(scan_kernel, 1, kScanThreads, 0, out.offsets, atoms);
   gpu.launch(fill_kernel<T>, blocks, kWarps * kWarp, 0, args, out);
@@ -97,8 +96,9 @@ void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out) {
 template <class T>
 void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, const T* grad, T* environment,
                               T* g) {
-  gpu.launch(clear_rows_kernel<T>, args.rows > 0 ? 2 * gpu.limits().multiprocessors : 0, 256, 0, args,
-             environment, g);
+  // Where it has offsets to judge alone, blocks are few enough to begin early.
+  const int64_t blocks = (args.leaves_rest ? 1 : 2) * gpu.limits().multiprocessors;
+  gpu.launch_early(clear_rows_kernel<T>, args.rows > 0 ? blocks : 0, 256, 0, args, environment, g);
   with_numbers<T>(args.channels, {args.g, grad, g}, [&](auto at_once) {
     gpu.launch(moments_backward_kernel<T, at_once()>, args.atoms, kAtomWarps * kWarp, 0, args, grad,
                environment, g);

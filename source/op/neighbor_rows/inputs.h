@@ -202,13 +202,16 @@ struct RowMomentInputs {
   Tensor environment, g, offsets;
   ScalarType dtype;
   int64_t rows, channels, atoms;
+  bool leaves_rest;
 
-  RowMomentInputs(const Op& op, const Tensor& environment_, const Tensor& g_, const Tensor& offsets_)
+  RowMomentInputs(const Op& op, const Tensor& environment_, const Tensor& g_, const Tensor& offsets_,
+                  bool leaves_rest_)
       : environment(float_input(op, "environment", environment_, {kAny, 4})),
         g(environment),
         offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
         dtype(environment.scalar_type()),
-        rows(environment.size(0)) {
+        rows(environment.size(0)),
+        leaves_rest(leaves_rest_) {
     g = input(op, "g", g_, dtype, {rows, kAny});
     channels = g.size(1);
     if (offsets.size(0) < 1) fail(op, "argument `offsets` is empty, expected one more than there are atoms");
@@ -233,7 +236,8 @@ struct RowMomentInputs {
             offsets.const_data_ptr<int32_t>(),
             rows,
             channels,
-            atoms};
+            atoms,
+            leaves_rest};
   }
 };
 

@@ -220,6 +220,8 @@ struct RowMomentArgs {
   const T *environment, *g;  // (E, 4), (E, M)
   const int32_t* offsets;    // (N + 1,)
   int64_t rows, channels, atoms;
+  // Whether the gradients by rows of no atom may be left as they are, of which the caller reads none.
+  bool leaves_rest = false;
 };
 
 // Of row n: R, w and u with the types of centre and neighbour; zeros where there is no slot.

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "common/cuda.h"
 #include "common/rows.h"
 #include "ragged_plan/ragged_plan.h"
@@ -6,7 +8,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int kThreads = 256, kEach = 4;  // sequences of a thread: all wait for each other a turn
+constexpr int kThreads = 512;
 
 // The sum of all threads' numbers before this one's; `all` gets that of all. Every thread must call it.
 __device__ int64_t sum_before(int64_t mine, int64_t* of_warps, int64_t& all) {
@@ -28,40 +30,46 @@ __device__ int64_t sum_before(int64_t mine, int64_t* of_warps, int64_t& all) {
   return before;
 }
 
-// One block.
+__device__ int64_t sum_of_block(int64_t mine, int64_t* of_warps) {
+  int64_t all;
+  sum_before(mine, of_warps, all);
+  return all;
+}
+
+// A thread a sequence. Each block adds up all sequences for itself: what stands before its own, and how many
+// items there are.
 __global__ void __launch_bounds__(kThreads) plan_kernel(PlanArgs args) {
   __shared__ int64_t of_warps[kThreads / kWarp];
-  int64_t place = 0, of_bias = 0;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads, b = first + threadIdx.x;
+  int64_t count = 0, place = 0, of_bias = 0;
   bool fits = true;
-  for (int64_t first = 0; first < args.sequences; first += kThreads * kEach) {
-    const int64_t begin = first + kEach * threadIdx.x;
-    int64_t tiles[kEach] = {}, squares[kEach] = {}, own_tiles = 0, own_squares = 0, all_tiles, all_squares;
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      if (begin + k >= args.sequences) continue;
-      const PlanSequence own(args, begin + k);
-      tiles[k] = own.tiles, squares[k] = own.squares, fits &= own.fits;
-      own_tiles += own.tiles, own_squares += own.squares;
-    }
-    int64_t at = place + sum_before(own_tiles, of_warps, all_tiles);
-    int64_t bias_at = of_bias + sum_before(own_squares, of_warps, all_squares);
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      write_pieces(args, begin + k, tiles[k], at, bias_at);
-      at += tiles[k], bias_at += squares[k];
-    }
-    place += all_tiles, of_bias += all_squares;
+#pragma unroll 4
+  for (int64_t k = threadIdx.x; k < args.sequences; k += kThreads) {
+    const PlanSequence each(args, k);
+    fits &= each.fits, count += each.tiles;
+    if (k < first) place += each.tiles, of_bias += each.squares;
   }
   fits = __syncthreads_and(fits);
-  if (threadIdx.x == 0) write_item(args, 0, fits ? place : -1, 0, 0, 0);
-  for (int64_t n = place + threadIdx.x; n < args.items; n += kThreads)
-    write_item(args, 1 + n, -1, -1, -1, -1);
+  count = sum_of_block(count, of_warps);
+  place = sum_of_block(place, of_warps), of_bias = sum_of_block(of_bias, of_warps);
+
+  int64_t tiles = 0, squares = 0, all;
+  if (b < args.sequences) {
+    const PlanSequence own(args, b);
+    tiles = own.tiles, squares = own.squares;
+  }
+  place += sum_before(tiles, of_warps, all), of_bias += sum_before(squares, of_warps, all);
+  write_pieces(args, b, tiles, place, of_bias);
+  if (b == 0) write_item(args, 0, fits ? count : -1, 0, 0, 0);
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t n = count + b; n < args.items; n += threads) write_item(args, 1 + n, -1, -1, -1, -1);
 }
 
 Tensor ragged_plan(const Tensor& offsets, int64_t max_total, int64_t max_batch, int64_t max_length) {
   const CudaOp op("ragged_plan", "offsets", offsets);
-  return make_plan(op, offsets, max_total, max_batch, max_length,
-                   [&](const PlanArgs& args) { op.launch(plan_kernel, 1, kThreads, 0, args); });
+  return make_plan(op, offsets, max_total, max_batch, max_length, [&](const PlanArgs& args) {
+    op.launch(plan_kernel, std::max<int64_t>(1, blocks_for(args.sequences, kThreads)), kThreads, 0, args);
+  });
 }
 
 }  // namespace

@@ -8,10 +8,15 @@
 
 namespace mdops {
 
+// A row of the plan, which is written at once.
+struct alignas(4 * kPlanColumns) PlanRow {
+  int32_t of[kPlanColumns];
+};
+
 struct PlanArgs {
   const int32_t* offsets;  // (sequences + 1,)
   int64_t sequences, items, max_total, max_length;
-  int32_t* plan;
+  PlanRow* plan;
 };
 
 // A sequence's pieces, and the numbers of its bias.
@@ -27,9 +32,8 @@ struct PlanSequence {
 };
 
 MDOPS_HD void write_item(const PlanArgs& args, int64_t row, int64_t a, int64_t b, int64_t c, int64_t d) {
-  int32_t* const to = args.plan + kPlanColumns * row;
-  to[0] = static_cast<int32_t>(a), to[1] = static_cast<int32_t>(b);
-  to[2] = static_cast<int32_t>(c), to[3] = static_cast<int32_t>(d);
+  args.plan[row] = {
+      {static_cast<int32_t>(a), static_cast<int32_t>(b), static_cast<int32_t>(c), static_cast<int32_t>(d)}};
 }
 
 // The pieces of a sequence, from `place` on as far as there is room.
@@ -55,7 +59,7 @@ Tensor make_plan(const O& op, const Tensor& offsets_, int64_t max_total, int64_t
   const int64_t items = max_batch + max_total / kPlanTile;
   Tensor plan = empty(op, {1 + items, kPlanColumns}, ScalarType::Int);
   run(PlanArgs{offsets.const_data_ptr<int32_t>(), sequences, items, max_total, max_length,
-               plan.mutable_data_ptr<int32_t>()});
+               reinterpret_cast<PlanRow*>(plan.mutable_data_ptr<int32_t>())});
   return plan;
 }
 
