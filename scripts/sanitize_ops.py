@@ -24,6 +24,7 @@ from mdops.evaluators.spline import SplineGrid
 from mdops.ops import gemm_lowbit, linear, pack_ternary, quantize, ragged_plan
 from mdops.ops.attention import RaggedPlan
 from mdops.ops.attention_layer import AttentionWeights, attention_layer
+from mdops.ops.attention_moments import JoinedLayer, attention_moments
 from mdops.system import from_atoms
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH, Sample, has_kernel, op_samples
 
@@ -41,7 +42,7 @@ def samples(dtype: torch.dtype) -> list[Sample]:
     our kernels, but not PyTorch's; only packed weights are the GPU's own, and float32 alone."""
     made = {True: [], False: []}
     for s in op_samples("cpu", dtype):
-        in_float32_alone = s.op.startswith("attention_layer")
+        in_float32_alone = s.op.startswith(("attention_layer", "attention_moments"))
         if has_kernel(s.op, "cuda") and not (in_float32_alone and dtype == torch.float64):
             made[s.op.startswith("spline_potential")].append(
                 dataclasses.replace(s, args=tuple(map(copied, s.args)))
@@ -269,6 +270,35 @@ def attention_layers() -> None:
         assert torch.isfinite(torch.autograd.grad(out.square().sum(), g)[0]).all()
 
 
+def joined_layers() -> None:
+    """Layers of coordinates with the sums behind them, narrow and wide, and rows of no atom."""
+    gen = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=gen).cuda()
+
+    ends = torch.tensor([0, 70, 70, 170, 260]).int()
+    plan = ragged_plan(ends, max_total=300, max_batch=5, max_length=113)
+    for widths, features in (
+        ((32, 64), 100),
+        ((64, 32), 50),
+        ((32, 32), 128),
+        ((64, 64), 122),
+        ((32,), 64),
+        ((64,), 100),
+    ):
+        layers = []
+        for n, m in zip(widths, [*widths[1:], features], strict=True):
+            own = (random(n, 3 * n) / n**0.5, random(3 * n), random(n).cos()) if layers else ()
+            layers.append(JoinedLayer(random(n, m) / n**0.5, random(n, m) / n**0.5, random(m), 0.5, *own))
+        rows = random(300, 4 * widths[0]).requires_grad_()
+        keys = {"directions": random(300, 3), "switch": random(300).sigmoid(), "empty": random(4).abs()}
+        how = {"eps": 1e-5, "normalize": True, "plan": RaggedPlan(plan.items.cuda(), plan.max_length)}
+        norm = random(features), random(features)
+        t = attention_moments(rows, random(300, 4), ends.cuda(), layers, norm, **keys, **how)
+        assert torch.isfinite(torch.autograd.grad(t.square().sum(), rows)[0][:260]).all()
+
+
 def large_products() -> None:
     """Products of layers that warpgroups make, forward and both adjoints, and low-bit ones of few rows."""
     gen = torch.Generator().manual_seed(0)
@@ -322,6 +352,8 @@ def main() -> None:
         attention()
     if not sys.argv[1:] or "attention_layer".startswith(tuple(sys.argv[1:])):
         attention_layers()
+    if not sys.argv[1:] or "attention_moments".startswith(tuple(sys.argv[1:])):
+        joined_layers()
     if not sys.argv[1:] or "large_products".startswith(tuple(sys.argv[1:])):
         large_products()
     torch.cuda.synchronize()
