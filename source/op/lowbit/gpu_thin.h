@@ -31,7 +31,8 @@ struct ThinTile {
   static constexpr int kStages = (kMost < 16 ? kMost : 16) / kGroups * kGroups;
   static constexpr int kPitch = 4 * (kColumns + 4), kSumBytes = kRows * kPitch;  // of a warpgroup
   static constexpr int kReceived = kStages * kStageBytes;                        // the sums that others send
-  static constexpr int kBarriers = kReceived + kSent;
+  static constexpr int kScales = kReceived + kSent;                              // of its rows, then columns
+  static constexpr int kBarriers = kScales + 4 * (kShare + kColumns);
   static constexpr int kArrived = kBarriers + 16 * kStages;  // a barrier that counts them
   static constexpr int kShared = kArrived + 8 + 1024;        // lines begin on 1,024 bytes
   static_assert(kBlocks <= 2);
@@ -112,6 +113,17 @@ __device__ __forceinline__ void spread_two(uint32_t packed, uint32_t& low, uint3
   high = __byte_perm(kNumbers, kNumbers, x >> 16);
 }
 
+// sums (+)= the products of a stage of A's rows and B's columns.
+template <LowBit A, LowBit B, class Number, int Size>
+__device__ __forceinline__ void multiply_stage(Number (&sums)[Size], uint64_t a, uint64_t b, int add) {
+  begin_products();
+  multiply_thin<B, A>(sums, b, a, add);
+#pragma unroll
+  for (int step = 1; step < kStageDepth / 32; ++step)
+    multiply_thin<B, A>(sums, b + 2 * step, a + 2 * step, 1);
+  commit_products();
+}
+
 // Of stages of B's columns, then A's rows.
 template <class T>
 struct ThinRing : StageRing<T, 4> {
@@ -140,17 +152,9 @@ struct ThinRing : StageRing<T, 4> {
     if (threadIdx.x % 32 == 0) arrive(empty(done));
   }
   __device__ uint64_t rows() const { return wide_matrix(stage() + T::kBBytes); }
-
-  // sums (+)= the products of this stage.
   template <LowBit A, LowBit B, class Number, int Size>
   __device__ __forceinline__ void multiply(Number (&sums)[Size], int, int, int add) const {
-    const uint64_t a = rows(), b = wide_matrix(stage());
-    begin_products();
-    multiply_thin<B, A>(sums, b, a, add);
-#pragma unroll
-    for (int step = 1; step < kStageDepth / 32; ++step)
-      multiply_thin<B, A>(sums, b + 2 * step, a + 2 * step, 1);
-    commit_products();
+    multiply_stage<A, B>(sums, rows(), wide_matrix(stage()), add);
   }
 };
 
@@ -308,13 +312,31 @@ __device__ __forceinline__ void store_four(const Product& p, int row, int col, c
   }
 }
 
+// The scales of a block's rows and columns to its shared memory.
 template <class T>
-__device__ __forceinline__ void store_scaled(const Product& p, int row, int col, const float (&b)[4],
-                                             const T (&sums)[4]) {
-  const float a = p.a_scale[p.a_step * row];
+__device__ __forceinline__ void copy_scales(const Product& p, int row0, int col0, uint32_t shared) {
+  for (int k = threadIdx.x; k < T::kShare + T::kColumns; k += T::kThreads) {
+    if (k < T::kShare)
+      copy_scale(shared + 4 * k, p.a_scale, p.a_step, row0 + k, p.rows);
+    else
+      copy_scale(shared + 4 * k, p.b_scale, p.b_step, col0 + k - T::kShare, p.cols);
+  }
+}
+
+// Four columns of row `first_row` + i of C, those that `sum_parts` gives this thread, with the scales that
+// `copy_scales` copied.
+template <class T, class Number>
+__device__ __forceinline__ void store_scaled(const Product& p, uint32_t scales, int first_row, int col0,
+                                             int i, const Number (&sums)[4]) {
+  const int piece = 4 * (threadIdx.x % (T::kColumns / 4)), row = first_row + i, col = col0 + piece;
+  if (row >= p.rows || col >= p.cols) return;
+  const float a = __uint_as_float(shared_word(scales + 4 * i));
+  const uint4 b = shared_words(scales + 4 * (T::kShare + piece));
+  const float columns[4] = {__uint_as_float(b.x), __uint_as_float(b.y), __uint_as_float(b.z),
+                            __uint_as_float(b.w)};
   float x[4];
 #pragma unroll
-  for (int k = 0; k < 4; ++k) x[k] = __fmul_rn(__fmul_rn(as_float(sums[k]), b[k]), a);
+  for (int k = 0; k < 4; ++k) x[k] = __fmul_rn(__fmul_rn(as_float(sums[k]), columns[k]), a);
   if (p.out_kind == LowBitOut::float32)
     store_four<float>(p, row, col, x);
   else if (p.out_kind == LowBitOut::bfloat16)
@@ -360,23 +382,21 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
     if constexpr (kShares) expect_bytes(ring.shared + T::kArrived, T::kShare * T::kColumns * 4);
   }
   __syncthreads();
-  if constexpr (kShares) asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+  if constexpr (kShares) arrive_in_cluster();
   follow_kernels();
 
   const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
   const int first = stages * rank / T::kBlocks, count = stages * (rank + 1) / T::kBlocks - first;
   const int row_tiles = (p.rows + T::kRows - 1) / T::kRows, index = blockIdx.x / T::kBlocks;
   const int row0 = index % row_tiles * T::kRows, col0 = index / row_tiles * T::kColumns;
-  const int col = col0 + 4 * (threadIdx.x % (T::kColumns / 4));
-  float b_scale[4];
+  const int own_row0 = row0 + rank * T::kShare;
   if (role == T::kGroups) {
     if (threadIdx.x % 32 == 0)
       for (int stage = first; stage < first + count; ++stage)
         ring.fill(a_map, b_map, stage * kStageDepth, row0, col0);
     __syncwarp();
   } else {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) b_scale[k] = p.b_scale[p.b_step * min(col + k, p.cols - 1)];
+    copy_scales<T>(p, own_row0, col0, ring.shared + T::kScales);
     Number sums[T::kUnits][T::kRows / 2];
     if constexpr (kInTurns || A != LowBit::int8)  // sum_whole begins with a product
 #pragma unroll
@@ -392,12 +412,13 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
       sum_whole(ring, 0, count, sums[0]);
     else
       sum_in_turns<A, B, false>(ring, p, 0, count, col0, sums[0]);
+    wait_for_copies();
     sync_all<T::kThreads>();  // all have read the stages
     put_thin<T>(ring.shared, role, sums);
     sync_all<T::kThreads>();
   }
   const auto store = [&](int row, const Number(&sums)[4]) {
-    if (row0 + row < p.rows && col < p.cols) store_scaled(p, row0 + row, col, b_scale, sums);
+    store_scaled<T>(p, ring.shared + T::kScales, own_row0, col0, row, sums);
   };
   if constexpr (!kShares) {
     if (role < T::kGroups)
@@ -405,20 +426,20 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
   } else {
     constexpr int kLine = 4 * T::kColumns;
     const uint32_t received = ring.shared + T::kReceived, arrived = ring.shared + T::kArrived;
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // both blocks are there
+    wait_for_cluster();  // both blocks are there
     if (role < T::kGroups) {
       const int other = rank ^ 1;
       const auto sum_share = [&](int block, const auto& use) {
         sum_parts<T, Number, T::kGroups, T::kShare>(ring.shared + block * T::kShare * T::kPitch, T::kPitch,
                                                     T::kSumBytes, use);
       };
-      const auto place = [&](int row) { return received + row * kLine + 4 * (col - col0); };
+      const auto place = [&](int row) { return received + row * kLine + 16 * (threadIdx.x % (kLine / 16)); };
       sum_share(other,
                 [&](int row, const Number(&sums)[4]) { send_words(place(row), arrived, other, sums); });
       sum_share(rank, [&](int row, Number(&sums)[4]) {
         wait_for_others(arrived);
         add_words(sums, shared_words(place(row)));
-        store(rank * T::kShare + row, sums);
+        store(row, sums);
       });
     }
   }

@@ -73,13 +73,12 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, int block) {
       : "memory");
 }
 
-template <int Cluster>
-__device__ __forceinline__ void sync_blocks() {
-  if constexpr (Cluster > 1) {
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-  } else {
-    __syncthreads();
-  }
+// A barrier of all threads of a cluster: its blocks are there, and what was written before is seen.
+__device__ __forceinline__ void arrive_in_cluster() {
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
 #define MDOPS_D4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
@@ -174,18 +173,22 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// The scales of a tile's columns to a warp's shared memory, zeros beyond the last. `store_tile` waits for
-// them.
+// Scale `index` of `count`, or zero beyond the last, to shared memory, by a copy that `wait_for_copies` waits
+// for.
+__device__ __forceinline__ void copy_scale(uint32_t shared, const float* scales, int step, int index,
+                                           int count) {
+  const bool is_there = index < count;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared),
+               "l"(scales + (is_there ? static_cast<int64_t>(step) * index : 0)), "r"(is_there ? 4 : 0)
+               : "memory");
+}
+
+// Those of a tile's columns to a warp's shared memory. `store_tile` waits for them.
 template <int Columns>
 __device__ __forceinline__ void fetch_scales(const Product& p, int col0, uint32_t shared) {
 #pragma unroll
-  for (int c = threadIdx.x % 32; c < Columns; c += 32) {
-    const bool is_there = col0 + c < p.cols;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared + 4 * c),
-                 "l"(p.b_scale + (is_there ? static_cast<int64_t>(p.b_step) * (col0 + c) : 0)),
-                 "r"(is_there ? 4 : 0)
-                 : "memory");
-  }
+  for (int c = threadIdx.x % 32; c < Columns; c += 32)
+    copy_scale(shared + 4 * c, p.b_scale, p.b_step, col0 + c, p.cols);
 }
 
 // Two columns side by side, to shared memory.
@@ -382,6 +385,10 @@ struct Ring : StageRing<WideTile8<Columns>, 8 * Sharers> {
     }
     advance();
   }
+  // Waits until all has been read that was fetched: nobody arrives at these barriers after that.
+  __device__ void drain() {
+    for (int s = 0; s < T::kStages; ++s, advance()) wait_for(empty(slot), phase ^ 1);
+  }
   __device__ void release(int done) const {
     const int lane = threadIdx.x % 32;
     if (lane >= Sharers) return;
@@ -501,13 +508,14 @@ __device__ __forceinline__ void sum_groups(Ring& ring, const Product& p, int gro
   }
 }
 
-// Integers of one group.
+// Integers of one group. `add`: to what d has.
 template <class Ring, int Size>
-__device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int (&d)[Size]) {
+__device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int (&d)[Size], int add = 0) {
   int before = -1;  // the slot that the products before these read
   for (int stage = 0; stage < count; ++stage) {
     wait_for(ring.full(ring.slot), ring.phase);
-    ring.template multiply<LowBit::int8, LowBit::int8>(d, group, 0, stage > 0);
+    ring.template multiply<LowBit::int8, LowBit::int8>(d, group, 0, add);
+    add = 1;
     wait_for_products<1>();
     if (before >= 0) ring.release(before);
     before = ring.slot, ring.advance();
@@ -534,8 +542,9 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     ring.make();
   }
   __syncthreads();
-  sync_blocks<Cluster>();
+  if constexpr (Cluster > 1) arrive_in_cluster();
   follow_kernels();
+  if constexpr (Cluster > 1) wait_for_cluster();
 
   const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
   const int row_tiles = (p.rows + kWideRows * Cluster - 1) / (kWideRows * Cluster);
@@ -550,6 +559,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         for (int stage = 0; stage < stages; ++stage)
           ring.fill(a_map, b_map, stage * kStageDepth, row0, col0, rank);
       }
+      // No block ends while another may arrive at its barriers.
+      if constexpr (Cluster > 1) ring.drain();
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
@@ -578,9 +589,6 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       store_sums<Columns>(p, own, row0, col0, a_scale, sums);
     }
   }
-  // No block ends while another may write to its memory.
-  __syncwarp();
-  if constexpr (Cluster > 1) sync_blocks<Cluster>();
 #else
   static_cast<void>(p);
 #endif
