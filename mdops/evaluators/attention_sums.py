@@ -134,19 +134,19 @@ class AttentionSums:
         if s.has_mean:
             places = (d.slots - found.taken).clamp(min=0).to(t.dtype)
             of_pair = types.long().clamp(min=0) * s.ntypes + s.padding(near.system).long()
-            added = places[:, None] * F.embedding(of_pair, tables.absent)
+            added = places[:, None] / d.slots * F.embedding(of_pair, tables.absent)
             t = t + F.pad(added[:, None], (0, 0, 0, 3))
-        return t / d.slots
+        return t
 
     def _sums_of(self, rows: SplineRows, near: Neighbors, tables: AttentionTables) -> torch.Tensor:
-        """(N, 4, M), of the rows behind the layers."""
-        form = tables.joined
+        """(N, 4, M), of the rows behind the layers, over the number of places."""
+        form, d = tables.joined, self._descriptor
         if form is None:
             g = rows.g
-            for layer, own in zip(self._descriptor.layers, tables.layers, strict=True):
+            for layer, own in zip(d.layers, tables.layers, strict=True):
                 g = layer.as_one_op(g, near, *own)
             # Neither the layers nor `spline_rows` read gradients by rows of no atom.
-            return row_moments(rows.environment, g, near.offsets, leaves_rest=True)
+            return row_moments(rows.environment, g, near.offsets, leaves_rest=True) / d.slots
         return attention_moments(
             rows.g,
             rows.environment,

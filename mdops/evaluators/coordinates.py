@@ -70,7 +70,8 @@ class JoinedForm(NamedTuple):
 
     Attributes:
         table: of `mdops.ops.spline_rows`, x of the first layer and behind it q, k and v.
-        norm: w and b of the last layer's norm; normalize: whether later layers' q, k and v are made of length 1.
+        norm: w and b of the last layer's norm, over the number of places; normalize: whether later layers' q, k and v
+            are made of length 1.
     """
 
     table: torch.Tensor
@@ -124,7 +125,7 @@ def joined(
     def cast(x: Any) -> Any:
         return x.detach().to(dtype).contiguous() if isinstance(x, torch.Tensor) else x
 
-    norm = cast(layers[-1].norm_weight), cast(layers[-1].norm_bias)
+    norm = cast(layers[-1].norm_weight / double.slots), cast(layers[-1].norm_bias / double.slots)
     made = [JoinedLayer(*map(cast, form)) for form in forms]
     return JoinedForm(cast(table), made, norm, layers[0].eps, layers[0].normalize)
 
