@@ -27,6 +27,7 @@ from mdops.ops.switch_curve import switch_curve
 _TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-10}
 _DISTANCES, _ROWS = 400, 40_000  # looked at for each pair of types, and at most
 _SECTOR = 8  # numbers that a GPU's memory is read by: rows and what they are made of begin with one
+_LEAST_COSINE = 1e-12  # less changes no logit; kernels divide by it
 _SHARE = 0.75  # of the width: where less is not saved, a layer stays as it is
 
 
@@ -112,7 +113,8 @@ def joined(
             table, b = torch.cat([_centred(table) @ basis, parts], dim=-1), torch.zeros_like(found.out_bias)
         else:
             forms[-1] = _behind_in(forms[-1], basis)
-            project = inner @ found.project, b @ found.project + found.project_bias, found.factors
+            factors = found.factors.clamp(min=_LEAST_COSINE)
+            project = inner @ found.project, b @ found.project + found.project_bias, factors
         last = JoinedLayer(
             _centred(inner), _centred(found.out), _centred(b + found.out_bias), layer.scale, *(project or ())
         )

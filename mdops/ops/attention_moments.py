@@ -24,7 +24,8 @@ class JoinedLayer(NamedTuple):
         inner, out, bias: (D, D'), (A, D'), (D',).
         scale: of q.k.
         project, project_bias: (D, 3 A), (3 A,): to q, k and v; None in the first layer, whose rows come with them.
-        factors: (A,), by which the columns of q are multiplied after q has the length 1; None in the first layer.
+        factors: (A,), not 0, by which the columns of q are multiplied after q has the length 1; None in the first
+            layer.
     """
 
     inner: torch.Tensor
@@ -126,7 +127,7 @@ def _saved_width(inner: Any, out: Any, features: int) -> int:
     behind = [*(len(weight) for weight in inner[1:]), features]
     of_layers = zip(out, behind, strict=True)
     return 1 + sum(
-        len(weight) + columns + 2 + (4 * len(weight) + 3 if k else 0)
+        len(weight) + columns + 2 + (3 * len(weight) + 3 if k else 0)
         for k, (weight, columns) in enumerate(of_layers)
     )
 

@@ -43,7 +43,7 @@ def case(counts, widths, features, way):
     rest = {
         "offsets": torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32),
         "layers": layers,
-        "norm": (random(features), random(features)),
+        "norm": [random(features), random(features)],
         "empty": 3 * torch.rand(len(counts), dtype=torch.float64) if options["switch"] else None,
         "eps": 1e-5,
         "normalize": options["normalize"],
@@ -64,7 +64,7 @@ def moved(value, **to):
         return value.to(to["device"]) if value.dtype == torch.int32 else value.to(**to)
     if isinstance(value, JoinedLayer):
         return JoinedLayer(*(moved(x, **to) for x in value))
-    return type(value)(moved(x, **to) for x in value) if isinstance(value, (list, tuple)) else value
+    return [moved(x, **to) for x in value] if isinstance(value, list) else value
 
 
 def run(leaves, rest, **to):

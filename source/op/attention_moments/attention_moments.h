@@ -5,7 +5,7 @@
 //
 //   y = x_l X_l + o_l O_l + c_l          (E, D'), D' columns of the next layer, or M behind the last
 //   x_(l+1) = r y,  r = (|y|^2 / M + eps)^-1/2
-//   q, k, v = x_(l+1) W + b, of length 1 where `normalize`, and q times the factors
+//   q, k, v = x_(l+1) W + b, of length 1 where `normalize`, and q times the factors, of which none is 0
 //   T_na = sum_j R_ja (w x_L + b)_j      R the environment matrix, j the rows of atom n: (N, 4, M)
 //
 // X, O and c are such that y has the length of LayerNorm's h - mean(h), whose M numbers its columns stand
@@ -58,15 +58,14 @@ struct AttentionMomentsArgs {
 // numbers last. `take(columns)` gives the next.
 template <class T>
 struct JoinedRows {
-  // Of a layer: q, k and v and q without its factors, but for the first layer; o; and x behind it.
-  T *part[3], *unit_q, *o, *x;
+  // Of a layer: q, k and v, but for the first layer; o; and x behind it.
+  T *part[3], *o, *x;
   T *shrink[3], *logsumexp, *deviation;  // of q, k and v; of the softmax; r
 
   template <class Take>
   void take_rows(const AttentionMomentsArgs<T>& args, int l, const Take& take) {
     const int64_t width = args.layer[l].width;
     for (T*& p : part) p = l ? take(width) : nullptr;
-    unit_q = l ? take(width) : nullptr;
     o = take(width), x = take(args.behind(l));
   }
   template <class Take>

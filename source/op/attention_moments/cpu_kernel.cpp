@@ -138,7 +138,6 @@ struct AtomPasses {
         saved.layer[l].shrink[k][begin + j] = shrink;
         for (int64_t i = 0; i < width; ++i) {
           to[j][i] *= shrink;
-          if (k == 0) saved.layer[l].unit_q[(begin + j) * width + i] = to[j][i];
           if (k == 0) to[j][i] *= layer.factors[i];
         }
       }
@@ -200,13 +199,15 @@ struct AtomPasses {
     for (int k = 0; k < 3; ++k)
       for (int64_t j = 0; j < n; ++j) {
         T* const own = d.part[k][j];
-        if (k == 0)
-          for (int64_t i = 0; i < width; ++i) own[i] *= layer.factors[i];
-        const T* unit = (k ? saved.layer[l].part[k] : saved.layer[l].unit_q) + (begin + j) * width;
+        const T *x = saved.layer[l].part[k] + (begin + j) * width, *factors = k ? nullptr : layer.factors;
+        // Of what has the length 1: x without the factors, and the gradient by that.
+        const auto unit = [&](int64_t i) { return factors ? x[i] / factors[i] : x[i]; };
+        for (int64_t i = 0; factors && i < width; ++i) own[i] *= factors[i];
         const T shrink = saved.layer[l].shrink[k][begin + j];
-        const bool changes = args.normalize && shrink < T(1 / kShortest);
-        const T along = changes ? dot(own, unit, width) : T(0);
-        for (int64_t i = 0; i < width; ++i) own[i] = (own[i] - along * unit[i]) * shrink;
+        T along = 0;
+        if (args.normalize && shrink < T(1 / kShortest))
+          for (int64_t i = 0; i < width; ++i) along += own[i] * unit(i);
+        for (int64_t i = 0; i < width; ++i) own[i] = (own[i] - along * unit(i)) * shrink;
         add_column_product(own, width, layer.project + k * width, 3 * width, layer.columns, dx[j]);
       }
   }

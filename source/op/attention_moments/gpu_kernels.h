@@ -64,11 +64,11 @@ struct JoinArgs {
   float *next, *deviation;
   // Of the layer behind it, if there is one.
   const float *project, *project_bias, *factors;
-  float *part[3], *unit_q, *shrink[3];
+  float *part[3], *shrink[3];
 };
 
 // Which numbers of columns a block has.
-enum OfColumns { kJoinBias, kPartBias, kPartFactors = 4, kNorm = 1, kNormBias };
+enum OfColumns { kJoinBias, kPartBias, kPartFactors = 4, kNorm = 1, kNormBias, kInverseFactors = 0 };
 
 // Bytes of the factors in shared memory; of the joint ones X is first, then O.
 template <int I, int Units>
@@ -151,10 +151,8 @@ __global__ void __launch_bounds__(kRowThreads, 2) join_kernel(JoinArgs p) {
       with_columns<2 * N>(own, numbers.of_columns[kPartBias + part], [](float& y, float by) { y += by; });
       shorten<2 * N>(own, p.normalize, shrink);
       store_numbers(shrink, p.shrink[part] + first, count);
-      if (part == 0) {
-        store_rows<Next>(own, p.unit_q + first * 16 * N, 16 * N, count, 16 * N);
+      if (part == 0)
         with_columns<2 * N>(own, numbers.of_columns[kPartFactors], [](float& y, float by) { y *= by; });
-      }
       store_rows<Next>(own, p.part[part] + first * 16 * N, 16 * N, count, 16 * N);
     }
   });
@@ -286,6 +284,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
   BlockNumbers& numbers = block_numbers(kBack + kProjectBytes<N>);
   fill_back<N, I>(p, memory, numbers);
   fill_columns(numbers, kPartFactors, p.factors, 16 * N);
+  if (threadIdx.x < 16 * N) numbers.of_columns[kInverseFactors][threadIdx.x] = 1 / p.factors[threadIdx.x];
   for (int part = 0; part < 3; ++part) {
     const float found =
         fill_factor<N, 2 * N>(memory + kBack + part * kPart, 16 * N, 16 * N, &numbers.largest,
@@ -294,11 +293,9 @@ __global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
   }
   __syncthreads();
   const int rows = rows_of_atoms(p.last, p.bad, p.rows);
-  // q without its factors.
-  const auto unit_of = [&](int part) { return part == 0 ? p.unit_q : p.part[part]; };
   const auto ask = [&](int part, int64_t at) {
     ask_for_rows(p.of_part[part], at, rows, 16 * N, 16 * N);
-    if (p.normalize) ask_for_rows(unit_of(part), at, rows, 16 * N, 16 * N);
+    if (p.normalize) ask_for_rows(p.part[part], at, rows, 16 * N, 16 * N);
   };
   each_group(rows, [&](int64_t first, int count, int64_t next) {
     const int64_t at = first * 16 * N;
@@ -310,12 +307,15 @@ __global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
       float shrink[2] = {1, 1};
       load_rows<Next>(dx, p.of_part[part] + at, 16 * N, count, 16 * N);
       if (p.normalize) {
-        load_rows<Next>(unit, unit_of(part) + at, 16 * N, count, 16 * N);
+        load_rows<Next>(unit, p.part[part] + at, 16 * N, count, 16 * N);
         load_numbers(shrink, p.shrink[part] + first, count);
       }
       ask(part == 2 ? 0 : part + 1, part == 2 ? next : first);
-      if (part == 0)
+      if (part == 0) {
         with_columns<2 * N>(dx, numbers.of_columns[kPartFactors], [](float& y, float by) { y *= by; });
+        // What has the length 1.
+        with_columns<2 * N>(unit, numbers.of_columns[kInverseFactors], [](float& y, float by) { y *= by; });
+      }
       if (p.normalize) lengthen<2 * N>(dx, unit, shrink);
       add_product<N, 2 * N>(sum, dx, memory + kBack + part * kPart, numbers.inverse[2 + part]);
     }

@@ -155,7 +155,6 @@ class Moments {
     const JoinedLayer<float>& behind = args_.layer[l + 1];
     const JoinedRows<float>& rows = saved_.layer[l + 1];
     p.project = behind.project, p.project_bias = behind.project_bias, p.factors = behind.factors;
-    p.unit_q = rows.unit_q;
     for (int k = 0; k < 3; ++k) p.part[k] = rows.part[k], p.shrink[k] = rows.shrink[k];
     return p;
   }
