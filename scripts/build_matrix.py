@@ -4,7 +4,8 @@
 
 The libraries of the ops, with the profiler and without, with CUDA and without, run on every instruction set; the
 kernels that mdops.jit rebuilds, for every instruction set and precision; the GPU's, as PTX for every generation.
-Uses ccache where it is installed. Exits with 1 if a combination fails.
+Uses ccache where it is installed. Exits with 1 if a combination fails. The table ends with the commit that it is of,
+and whether there were changes since.
 """
 
 import argparse
@@ -191,6 +192,19 @@ def combinations(cuda: bool) -> Iterator[Combination]:
             yield gpu("op/spline_potential/rebuilt.cu", "90a", "tf32", profiler)
 
 
+def sources(root: Path = ROOT) -> str:
+    """The commit that is checked out, and what differs from it, but for results of measurements."""
+    git = ("git", "-C", root)
+    try:
+        commit = run(*git, "rev-parse", "HEAD").strip()
+        changed = run(*git, "status", "--porcelain", "--", ".", ":(exclude)benchmarks/results").splitlines()
+    except (FailedError, FileNotFoundError):
+        return "of no commit: there is no git, or this is no checkout"
+    if not changed:
+        return f"of commit {commit}, without changes"
+    return f"of commit {commit} and changes since: {', '.join(line[3:] for line in changed)}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -200,6 +214,7 @@ def main() -> int:
     args = parser.parse_args()
 
     cuda = shutil.which("nvcc") is not None
+    about = sources()  # before it begins: the work takes half an hour
     failed = 0
 
     def build(combination: Combination) -> str:
@@ -225,8 +240,9 @@ def main() -> int:
     lines += [
         "",
         f"{len(lines)} combinations, {failed} failed, {time.perf_counter() - begin:.0f} s; {'; '.join(compilers)}",
+        about,
     ]
-    print(lines[-1])
+    print(*lines[-2:], sep="\n")
     if args.out:
         args.out.write_text("\n".join(lines) + "\n")
     return 1 if failed else 0

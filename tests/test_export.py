@@ -133,9 +133,11 @@ QUICKLY = {"aot_inductor.precompile_headers": False, "aot_inductor.compile_wrapp
 
 @pytest.mark.long
 @torch._inductor.config.patch(QUICKLY)
-def test_a_compiled_package_runs_in_a_process_without_mdops(tmp_path, device, capsys):
-    """AOTInductor's, which the command writes; there the library of the ops is all that is loaded."""
-    folder = DATA / "reference" / "base"
+@pytest.mark.parametrize("case", ["reference/base", "reference_kinds/dpa1_smooth"])
+def test_a_compiled_package_runs_in_a_process_without_mdops(case, tmp_path, device, capsys):
+    """AOTInductor's, which the command writes; there the library of the ops is all that is loaded. Of one op, and of
+    layers of attention with the operations of both passes."""
+    folder = DATA / case
     package = tmp_path / "model.pt2"
     dtype = "float64" if device == "cpu" else "float32"
     command = ["export", str(folder / "model.dp"), str(package), "--dtype", dtype, "--device", device]
@@ -154,4 +156,5 @@ def test_a_compiled_package_runs_in_a_process_without_mdops(tmp_path, device, ca
     assert done.returncode == 0, done.stderr
     for system, got in zip(systems, torch.load(tmp_path / "answers.pt"), strict=True):
         for name, value in potential.evaluate(system).items():
-            torch.testing.assert_close(got[name], value, rtol=1e-12 if device == "cpu" else 1e-4, atol=1e-5)
+            tolerance = {"rtol": 1e-12, "atol": 1e-12} if device == "cpu" else {"rtol": 1e-4, "atol": 1e-5}
+            torch.testing.assert_close(got[name], value, **tolerance)

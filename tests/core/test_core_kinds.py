@@ -172,7 +172,7 @@ def test_a_gpu_as_the_cpu(case, precision, tmp_path):
         )
         return
     here, there = Model(path, "float64", EXTEND), Model(path, precision, EXTEND, device="cuda")
-    limits = {"energy": 5e-6, "other": 5e-5} if precision == "float32" else {"energy": 1e-11, "other": 1e-10}
+    limits = {"energy": 5e-6, "other": 3e-5} if precision == "float32" else {"energy": 1e-11, "other": 1e-10}
     if case == "se_atten_v2_davg_zero":
         limits["energy"] = 5e-5  # of one system it is the small rest of its atoms' energies
     for given, _ in systems(KINDS / case):

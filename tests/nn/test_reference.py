@@ -20,18 +20,21 @@ from mdops import load
 from mdops.io import read_model
 
 # Largest error of energies, and of what is differentiated.
-EXACT, SPLINE, FLOAT32 = (1e-9, 1e-9), (1e-7, 1e-7), (5e-6, 5e-5)
+EXACT, SPLINE, FLOAT32 = (1e-9, 1e-9), (1e-7, 1e-7), (5e-6, 3e-5)
+# Of one system no force is above 0.005 eV/A, while its atoms' energies are some eV: it is off by 3.4e-5 of that.
+CANCELLING = {("base", "tiny_cell"): (5e-6, 5e-5)}
 
 
 def check(potential, folder, tolerance):
     """With and without the atomic virial: without it, one op may do the whole step."""
     for case in references(folder):
+        limits = CANCELLING.get((folder.name, case.name), tolerance) if tolerance == FLOAT32 else tolerance
         for atom_virial in (False, True):
             result = potential.evaluate(case.system, None, case.fparam, case.aparam, atom_virial=atom_virial)
             for name in result.keys() & case.answers.keys():
                 assert result[name].dtype == torch.float64
                 error = relative_error(result[name], case.answers[name])
-                assert error < tolerance["energy" not in name], f"{case.name}: {name} is off by {error:.1e}"
+                assert error < limits["energy" not in name], f"{case.name}: {name} is off by {error:.1e}"
 
 
 @pytest.mark.parametrize("spline", [False, True])

@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from op_cases import each_tensor, samples, tensors
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from mdops import ops
 
 CUTOFF = 3.0
 MODES = ("default", "reduce-overhead", "max-autotune")
+# Its shapes follow from the data: no part of a CUDA graph.
+DYNAMIC = ("neighbor_pairs",)
 
 
 def atoms(count, systems, device, dtype=torch.float64):
@@ -48,6 +51,70 @@ def step(positions, cell, pbc, batch, types, net, capacity):
 def energy_of(positions, cell, batch, types, near, images, counts, net):
     d = ops.displacements(positions, cell, batch, near, images, net[0].dtype)
     return ops.mlp(rows(d, counts, types).sum(1), net, [None, None]).sum()
+
+
+def one_of_each(device):
+    """A sample of every op, with gradients where an op has them; in float32 where it computes in that alone."""
+    found = {}
+    for dtype in (torch.float64, torch.float32):
+        own = {}
+        for sample in sorted(samples(device, dtype), key=lambda s: not s.differentiable):
+            own.setdefault(sample.op, sample)
+        found = {**own, **found}
+    return list(found.values())
+
+
+def by_one_function(chosen, compiler):
+    """The results of samples' ops, all called in one function that `compiler` makes another of; and their gradients,
+    for made-up gradients of the results."""
+    given = [
+        [
+            each_tensor(lambda x: x.clone().requires_grad_(), a) if k in s.differentiable else a
+            for k, a in enumerate(s.args)
+        ]
+        for s in chosen
+    ]
+    free = [
+        x for s, args in zip(chosen, given, strict=True) for k in s.differentiable for x in tensors(args[k])
+    ]
+
+    def called(arguments):
+        return [s.function(*args) for s, args in zip(chosen, arguments, strict=True)]
+
+    function = compiler(called)
+    for _ in range(3):  # graphs of CUDA are recorded in the second call, and replayed in the third
+        torch.compiler.cudagraph_mark_step_begin()
+        results = [
+            r
+            for s, result in zip(chosen, function(given), strict=True)
+            for k, r in enumerate(tensors(result))
+            if k not in s.opaque
+        ]
+        ends = [r for r in results if r.requires_grad]
+        shares = [
+            torch.linspace(0.5, 1.5, r.numel(), dtype=r.dtype, device=r.device).view_as(r) for r in ends
+        ]
+        gradients = torch.autograd.grad(ends, free, shares) if free else ()
+        found = [x.detach().clone() for x in results], [x.clone() for x in gradients]
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
+def test_every_op_compiles_in_every_mode(mode, device):
+    """Whole, by the compiler people use, and backward where there is a formula: all ops in one function, for an op is a
+    call in what is compiled, whatever is beside it."""
+    groups = {"alone": [], "together": []}
+    for sample in one_of_each(device):
+        groups["alone" if sample.op in DYNAMIC else "together"].append(sample)
+    assert len(groups["alone"]) == 1 and len(groups["together"]) > 60
+    for chosen in groups.values():
+        torch._dynamo.reset()
+        got = by_one_function(chosen, lambda f: torch.compile(f, fullgraph=True, mode=mode))
+        want = by_one_function(chosen, lambda f: f)
+        for found, expected in zip(got, want, strict=True):
+            for a, b in zip(found, expected, strict=True):
+                torch.testing.assert_close(a, b, equal_nan=True)
 
 
 @pytest.mark.parametrize("mode", MODES)
