@@ -24,7 +24,7 @@ def add_matmul(parser: argparse.ArgumentParser) -> None:
         choices=("float32", "tf32", "bf16x6", "bf16x3", "bf16"),
         default="float32",
         help="accuracy of matrix products; faster and less accurate: tf32 on a GPU, bf16x3 and bf16 on a CPU with "
-        "AMX or AVX512-BF16, with AMX also bf16x6, as accurate as float32",
+        "AMX or AVX512-BF16; bf16x6 is as accurate as float32",
     )
 
 
