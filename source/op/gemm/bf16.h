@@ -56,6 +56,8 @@ struct Bf16Weights {
 // What a kind of units does. Sizes in elements are bf16_size(), of a right factor with lanes for rows.
 struct Bf16Units {
   const char* name;
+  int64_t at_once;  // the features of the first layer that are multiplied at once, or one group: kBf16AtOnce
+                    // at most
   // A right factor, the first `depth` rows of panels of whole tiles of lanes.
   void (*split)(const Bf16Panels& from, int64_t depth, int parts, uint16_t* to);
   // The same from `count` rows of `depth` numbers, `stride` apart, a row a lane; zero in the lanes beyond.
@@ -80,7 +82,6 @@ struct Bf16Net {
   const uint16_t *up[17], *down[17];  // of the layers after the first (kMaxLayers)
 };
 
-// The features of the first layer that are multiplied at once: so many, or one group.
 constexpr int64_t kBf16AtOnce = 384;
 
 #if defined(__x86_64__)

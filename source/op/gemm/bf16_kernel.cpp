@@ -437,9 +437,9 @@ void pack(const Bf16Weights& from, int64_t begin, int64_t end, int parts, uint16
 }  // namespace
 
 #if defined(MDOPS_AMX)
-extern const Bf16Units bf16_units = {"amx", split, split_rows, multiply, pack};
+extern const Bf16Units bf16_units = {"amx", kBf16AtOnce, split, split_rows, multiply, pack};
 #else
-extern const Bf16Units bf16_units = {"avx512_bf16", split, split_rows, multiply, pack};
+extern const Bf16Units bf16_units = {"avx512_bf16", 128, split, split_rows, multiply, pack};
 #endif
 
 }  // namespace MDOPS_ISA
