@@ -309,11 +309,11 @@ inline void multiply_rows(const Block& block, int tile, int first) {
     if constexpr (SecondColumn)
       sum[1][r] = block.accumulate ? _mm512_loadu_ps(place(1, r)) : _mm512_setzero_ps();
   }
-  const auto all_steps = [&](int most, int least) {
+  const auto all_steps = [&]<int most, int least>() __attribute__((always_inline)) {
     for (const Bf16Piece* piece = block.pieces; piece < block.pieces + block.count; ++piece) {
       const int64_t steps = tiles_of(piece->depth, kBf16Depth), next = steps * kBf16Tile * Parts;
       const uint16_t *a = piece->a + (block.row + tile) * next, *b = piece->b + block.column * next;
-      const auto products = [&](const uint16_t* left, const uint16_t* right) {
+      const auto products = [&](const uint16_t* left, const uint16_t* right) __attribute__((always_inline)) {
         for (int pair = 0; pair < kBf16Depth / 2; ++pair) {
           const __m512bh b0 = reinterpret_cast<__m512bh>(_mm512_load_si512(right + 32 * pair));
           const __m512bh b1 =
@@ -327,16 +327,25 @@ inline void multiply_rows(const Block& block, int tile, int first) {
           }
         }
       };
-      for (int64_t step = 0; step < steps; ++step, a += kBf16Tile * Parts, b += kBf16Tile * Parts)
-        for (int both = most; both >= least; --both)
-          for (int part = 0; part <= both; ++part)
-            products(a + part * kBf16Tile, b + (both - part) * kBf16Tile);
+      for (int64_t step = 0; step < steps; ++step, a += kBf16Tile * Parts, b += kBf16Tile * Parts) {
+        if constexpr (most == 2) {
+          products(a, b + 2 * kBf16Tile);
+          products(a + kBf16Tile, b + kBf16Tile);
+          products(a + 2 * kBf16Tile, b);
+        }
+        if constexpr (most >= 1) {
+          products(a, b + kBf16Tile);
+          products(a + kBf16Tile, b);
+        }
+        if constexpr (least == 0) products(a, b);
+      }
     }
   };
   if constexpr (Parts == 3)
-    all_steps(2, 1), all_steps(0, 0);  // the small products first, for the whole depth
+    all_steps.template operator()<2, 1>(),
+        all_steps.template operator()<0, 0>();  // the small products first, for the whole depth
   else
-    all_steps(Parts - 1, 0);
+    all_steps.template operator()<Parts - 1, 0>();
   for (int r = 0; r < rows; ++r) {
     _mm512_storeu_ps(place(0, r), sum[0][r]);
     if constexpr (SecondColumn) _mm512_storeu_ps(place(1, r), sum[1][r]);
