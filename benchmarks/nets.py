@@ -85,7 +85,7 @@ def on_cpu(atoms: int) -> list[dict[str, Any]]:
 
 def by_matmul(atoms: int) -> list[dict[str, Any]]:
     """The net and the whole step with each kind of product, in turn, and the forces' errors (rms, eV/A)."""
-    choices: list[Matmul] = ["float32", *(["bf16x3", "bf16"] if torch.ops.mdops.cpu_bf16() else [])]  # type: ignore[list-item]
+    choices: list[Matmul] = ["float32", *(["bf16x6", "bf16x3", "bf16"] if torch.ops.mdops.cpu_bf16() else [])]  # type: ignore[list-item]
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(a, b, generator=generator) / a**0.5 for a, b in itertools.pairwise(WATER)]
     x = torch.randn(atoms, WATER[0], generator=generator)

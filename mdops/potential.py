@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 Overflow = Literal["error", "truncate", "extend"]
-Matmul = Literal["float32", "tf32", "bf16x3", "bf16"]
+Matmul = Literal["float32", "tf32", "bf16x6", "bf16x3", "bf16"]
 Use = Literal["simulate", "differentiate", "train"]
 T = TypeVar("T")
 
@@ -296,9 +296,9 @@ class Potential(nn.Module):
         """Choose the accuracy of the fitting net's matrix products in `evaluate` and all that uses it.
 
         "float32" is that of float32 (22 bits on a GPU). Others are for simulation, faster and less accurate; all sum in
-        float32: "tf32" keeps 11 bits of each factor, on a GPU; "bf16x3" 16 bits and "bf16" 8, on a CPU with AMX or
-        AVX512-BF16 (docs/matmul.md has their errors, and what they gain where). The choice goes with the model when
-        that is copied, pickled or moved; `save` does not write it.
+        float32: "tf32" keeps 11 bits of each factor, on a GPU; "bf16x6" all 24, "bf16x3" 16 and "bf16" 8, on a CPU
+        with AMX or AVX512-BF16 (docs/matmul.md has their errors, and what they gain where). The choice goes with the
+        model when that is copied, pickled or moved; `save` does not write it.
 
         Raises:
             InputError: none of these; or one that has no effect: on a device without such products, in float64, with

@@ -21,10 +21,10 @@ def add_matmul(parser: argparse.ArgumentParser) -> None:
     """--matmul, which `mdops.load` takes as `matmul`."""
     parser.add_argument(
         "--matmul",
-        choices=("float32", "tf32", "bf16x3", "bf16"),
+        choices=("float32", "tf32", "bf16x6", "bf16x3", "bf16"),
         default="float32",
         help="accuracy of matrix products; faster and less accurate: tf32 on a GPU, bf16x3 and bf16 on a CPU with "
-        "AMX or AVX512-BF16",
+        "AMX or AVX512-BF16; bf16x6 is as accurate as float32",
     )
 
 

@@ -231,7 +231,8 @@ def why_not_matmul(potential: "Potential", matmul: str) -> str | None:
         return f"the model is on {potential.device}, and only GPUs have such products"
     if matmul != "tf32" and on_gpu:
         return (
-            "a GPU has no such products: 'tf32' is as quick as bf16 and more accurate, and float32 as bf16x3"
+            "a GPU has no such products: 'tf32' is as quick as bf16 and more accurate, and float32 as bf16x3 and "
+            "bf16x6"
         )
     if matmul != "tf32" and not torch.ops.mdops.cpu_bf16():
         return "this CPU has neither AMX nor AVX512-BF16, or its kernels for AVX-512 are switched off"

@@ -31,9 +31,9 @@ def mlp(
         activation: f by DeePMD-kit's name (`mdops.nn.activation`), of all hidden layers or of each.
         timesteps: t of each hidden layer, (outputs,), or None for 1; None: of none.
         residual: of all hidden layers, or of each.
-        matmul: the least accuracy of float32's products: "float32", "bf16x3" or "bf16", on a GPU also "tf32". A device
-            without such units takes the next better way; a GPU takes cuBLAS' float32 always, to which PyTorch's own
-            setting for TF32 applies (torch.set_float32_matmul_precision).
+        matmul: the least accuracy of float32's products: "float32", "bf16x6", "bf16x3" or "bf16", on a GPU also "tf32".
+            A device without such units takes the next better way; a GPU takes cuBLAS' float32 always, to which
+            PyTorch's own setting for TF32 applies (torch.set_float32_matmul_precision).
 
     Returns:
         (N, outputs of the last layer), of x's dtype.

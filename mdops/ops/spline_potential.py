@@ -63,7 +63,7 @@ def spline_potential_pack(
             inputs, in DeePMD-kit's order, and then the extra ones.
         biases, timesteps: (outputs,) of each layer.
         width, axis: M and M2; with axis 0, of a plain sum, there are `width` inputs.
-        matmul: the least accuracy of products: "float32", "bf16x3", "bf16", or on a GPU alone "tf32".
+        matmul: the least accuracy of products: "float32", "bf16x6", "bf16x3", "bf16", or on a GPU alone "tf32".
     """
     return torch.ops.mdops.spline_potential_pack(weights, biases, timesteps, width, axis, matmul)
 

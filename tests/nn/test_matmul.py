@@ -57,7 +57,9 @@ def test_a_cpu_refuses_it():
 
 def test_other_names_are_refused():
     for ask in (lambda: load(ALLOY, matmul="high"), lambda: MDOps(ALLOY, matmul="high")):
-        with pytest.raises(InputError, match="matmul is 'high', expected one of float32, tf32, bf16x3, bf16"):
+        with pytest.raises(
+            InputError, match="matmul is 'high', expected one of float32, tf32, bf16x6, bf16x3, bf16"
+        ):
             ask()
 
 
@@ -134,7 +136,7 @@ BF16 = pytest.mark.skipif(not torch.ops.mdops.cpu_bf16(), reason="this CPU has n
 
 
 def test_a_gpu_refuses_what_a_cpu_has(seems_on_gpu):
-    for matmul in ("bf16x3", "bf16"):
+    for matmul in ("bf16x6", "bf16x3", "bf16"):
         with pytest.raises(InputError, match=f"matmul is '{matmul}', and a GPU has no such products"):
             load(ALLOY).use_matmul(matmul)
 
@@ -163,7 +165,9 @@ def test_a_named_instruction_set_is_all_there_is():
 
 
 @BF16
-@pytest.mark.parametrize(("matmul", "low", "high"), [("bf16x3", 1e-7, 3e-5), ("bf16", 1e-5, 2e-2)])
+@pytest.mark.parametrize(
+    ("matmul", "low", "high"), [("bf16x6", 1e-9, 1e-5), ("bf16x3", 1e-7, 3e-5), ("bf16", 1e-5, 2e-2)]
+)
 @pytest.mark.parametrize(
     "case", ["se_a_alloy", "se_a_oneside", "three_types", "fitting_resnet_dt", "fparam_aparam", "widths"]
 )

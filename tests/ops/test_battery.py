@@ -312,7 +312,7 @@ NAN, LAST_BIT = torch.tensor([0x7FC00000, 0x7F800001], dtype=torch.int32).view(t
 
 @pytest.mark.skipif(not torch.ops.mdops.cpu_bf16(), reason="this CPU has no bfloat16 units")
 @pytest.mark.parametrize("nan", [NAN, LAST_BIT], ids=["nan", "last-bit"])
-@pytest.mark.parametrize("matmul", ["bf16x3", "bf16"])
+@pytest.mark.parametrize("matmul", ["bf16x6", "bf16x3", "bf16"])
 @pytest.mark.parametrize("k", [k for k, s in enumerate(samples("cpu")) if s.op.startswith("mlp")])
 def test_nan_in_nan_out_of_bfloat16_units(k, matmul, nan):
     sample = find("cpu", k, torch.float32)
@@ -322,7 +322,7 @@ def test_nan_in_nan_out_of_bfloat16_units(k, matmul, nan):
 
 @pytest.mark.skipif(not torch.ops.mdops.cpu_bf16(), reason="this CPU has no bfloat16 units")
 @pytest.mark.parametrize("nan", [NAN, LAST_BIT], ids=["nan", "last-bit"])
-@pytest.mark.parametrize("matmul", ["bf16x3", "bf16"])
+@pytest.mark.parametrize("matmul", ["bf16x6", "bf16x3", "bf16"])
 def test_nan_passes_a_step_of_bfloat16_units(matmul, nan):
     """From parameters, and from each weight of a net, to the energies and forces of its atoms."""
     pack, step = (

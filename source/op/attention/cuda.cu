@@ -73,7 +73,7 @@ AttentionSaved aligned_rows(AttentionSaved saved) {
 
 // Of how many parts of 16 bits the tensor cores' products are.
 int parts_of(const AttentionInputs& in) {
-  return in.matmul == Matmul::float32 || in.matmul == Matmul::bf16x3 ? 2 : 1;
+  return in.matmul == Matmul::tf32 || in.matmul == Matmul::bf16 ? 1 : 2;
 }
 
 Tensor like(const CudaOp& op, const AttentionInputs& in, const MaybeTensor& tensor) {

@@ -1,17 +1,23 @@
 // The products of bf16.h, compiled once for AMX (with MDOPS_AMX) and once for AVX512-BF16: what no compiler
-// makes of a loop. The way of B is the same.
+// makes of a loop. The way of the factors is the same.
 #if defined(__x86_64__)
 
 #include "gemm/bf16.h"
 
 #include <immintrin.h>
 
+#if defined(MDOPS_AMX)
+#include "gemm/tiles.h"
+#endif
+
 namespace mdops {
 namespace MDOPS_ISA {
 
 namespace {
 
-constexpr int kTileBytes = kBf16Tile * 2;
+int64_t tiles_of(int64_t count, int tile) {
+  return (count + tile - 1) / tile;
+}
 
 // The vector of lanes `lane` of a row.
 struct Lanes {
@@ -23,241 +29,427 @@ struct Lanes {
     stride = of.cols - col < of.panel ? of.cols - col : of.panel;
     base = of.base + col * of.rows + of.first * stride + (lane - col);
   }
-  Lanes from(int64_t row) const {
-    Lanes rest = *this;
-    rest.base += row * stride;
-    return rest;
-  }
 };
 
-inline __m512i rounded(__m512 x) {
-  // Of two vectors the instruction makes one of bfloat16 numbers; here each in the upper half of its place.
-  return _mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x))), 16);
+// Takes the next part off sixteen numbers, each in the upper half of its place: the nearest bfloat16, of two
+// as near the larger. What is no number has to come as `whole` gives it.
+inline __m512i next_part(__m512& x) {
+  const __m512i near = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+  const __m512i part = _mm512_and_si512(near, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+  x = _mm512_sub_ps(x, _mm512_castsi512_ps(part));
+  return part;
 }
 
+// The numbers, but one and the same for what is none: adding to the bits of another could make zero of it.
+inline __m512 whole(__m512 x) {
+  constexpr int kNoNumbersAlike = 0x11111133;
+  return _mm512_fixupimm_ps(x, x, _mm512_set1_epi32(kNoNumbersAlike), 0);
+}
+
+// Of numbers in upper halves, two a place.
 inline __m512i side_by_side(__m512i even, __m512i odd) {
-  return _mm512_or_si512(_mm512_srli_epi32(even, 16), odd);
+  return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(even, 16), odd);
 }
 
-// Sixteen lanes of B, split, to [k / 32][part][k % 32 / 2][lane][2].
-inline void split_lanes(const Lanes& from, int64_t depth, int parts, uint16_t* to) {
-  for (int64_t k = 0; k < depth; k += kBf16Depth, to += kBf16Tile * parts)
+// Of numbers in upper halves, first all of one, then all of the other.
+inline __m512i one_after_other(__m512i first, __m512i second) {
+  const __m512bh both = _mm512_cvtne2ps_pbh(_mm512_castsi512_ps(second), _mm512_castsi512_ps(first));
+  return reinterpret_cast<__m512i>(both);
+}
+
+inline void transpose(const __m512i (&from)[16], __m512i (&to)[16]) {
+  __m512i a[16], b[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; r += 2) {
+    a[r] = _mm512_unpacklo_epi32(from[r], from[r + 1]);
+    a[r + 1] = _mm512_unpackhi_epi32(from[r], from[r + 1]);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; r += 4) {
+    b[r] = _mm512_unpacklo_epi64(a[r], a[r + 2]);
+    b[r + 1] = _mm512_unpackhi_epi64(a[r], a[r + 2]);
+    b[r + 2] = _mm512_unpacklo_epi64(a[r + 1], a[r + 3]);
+    b[r + 3] = _mm512_unpackhi_epi64(a[r + 1], a[r + 3]);
+  }
+  // b[4 i + j] has of rows 4 i to 4 i + 3 the columns j, j + 4, j + 8, j + 12, a quarter each.
+#pragma GCC unroll 16
+  for (int j = 0; j < 4; ++j) {
+    const __m512i low = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);
+    const __m512i high = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
+    const __m512i low_odd = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
+    const __m512i high_odd = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
+    to[j] = _mm512_shuffle_i32x4(low, high, 0x88);
+    to[j + 8] = _mm512_shuffle_i32x4(low, high, 0xdd);
+    to[j + 4] = _mm512_shuffle_i32x4(low_odd, high_odd, 0x88);
+    to[j + 12] = _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd);
+  }
+}
+
+// Sixteen lanes of a right factor.
+template <int Parts>
+inline void split_lanes(const float* from, int64_t stride, int64_t rows, uint16_t* to) {
+  for (int64_t k = 0; k < rows; k += kBf16Depth, to += kBf16Tile * Parts)
     for (int pair = 0; pair < kBf16Depth / 2; ++pair) {
       const int64_t row = k + 2 * pair;
-      const __m512 x0 = row < depth ? _mm512_loadu_ps(from.base + row * from.stride) : _mm512_setzero_ps();
-      const __m512 x1 =
-          row + 1 < depth ? _mm512_loadu_ps(from.base + (row + 1) * from.stride) : _mm512_setzero_ps();
-      const __m512i high0 = rounded(x0), high1 = rounded(x1);
-      _mm512_store_si512(to + pair * 32, side_by_side(high0, high1));
-      if (parts == 1) continue;
-      const __m512i low0 = rounded(_mm512_sub_ps(x0, _mm512_castsi512_ps(high0)));
-      const __m512i low1 = rounded(_mm512_sub_ps(x1, _mm512_castsi512_ps(high1)));
-      _mm512_store_si512(to + kBf16Tile + pair * 32, side_by_side(low0, low1));
+      __m512 x0 = _mm512_setzero_ps(), x1 = x0;
+      if (row < rows) x0 = whole(_mm512_loadu_ps(from + row * stride));
+      if (row + 1 < rows) x1 = whole(_mm512_loadu_ps(from + (row + 1) * stride));
+#pragma GCC unroll 3
+      for (int part = 0; part < Parts; ++part) {
+        const __m512i even = next_part(x0), odd = next_part(x1);
+        _mm512_store_si512(to + part * kBf16Tile + pair * 32, side_by_side(even, odd));
+      }
     }
 }
 
-// Where 16 rows of C stand, from `row` on: in C, or beside it, as rows beyond the last one have no place
-// there.
+constexpr int kAhead = 128;  // numbers of a row
+
+inline __mmask16 first_of(int64_t count) {
+  return count >= 16 ? 0xffff : count <= 0 ? 0 : (1u << count) - 1;
+}
+
+// Sixteen rows of numbers along the depth, of which `count` are there: the k-th pair of each in the k-th row
+// of a tile, or in its own.
+template <int Parts>
+inline void tile_of_rows(const float* from, int64_t stride, int64_t count, int64_t depth, bool across,
+                         uint16_t* to) {
+  const __mmask16 low = first_of(depth), high = first_of(depth - 16);
+  __m512i row[Parts][16];
+  for (int r = 0; r < 16; ++r) {
+    __m512 x0 = _mm512_setzero_ps(), x1 = x0;
+    if (r < count) {
+      if (across) {
+        // Rows are far apart, and a group of columns takes few lines of each: too few for the processor to
+        // see what comes next.
+        const char* ahead = reinterpret_cast<const char*>(from + r * stride + kAhead);
+        _mm_prefetch(ahead, _MM_HINT_T1), _mm_prefetch(ahead + 64, _MM_HINT_T1);
+      }
+      x0 = whole(_mm512_maskz_loadu_ps(low, from + r * stride));
+      if (high) x1 = whole(_mm512_maskz_loadu_ps(high, from + r * stride + 16));
+    }
+#pragma GCC unroll 3
+    for (int part = 0; part < Parts; ++part) {
+      const __m512i first = next_part(x0), second = next_part(x1);
+      row[part][r] = one_after_other(first, second);
+    }
+  }
+  for (int part = 0; part < Parts; ++part) {
+    __m512i turned[16];
+    if (across) transpose(row[part], turned);
+    for (int r = 0; r < 16; ++r)
+      _mm512_store_si512(to + part * kBf16Tile + r * 32, across ? turned[r] : row[part][r]);
+  }
+}
+
+// A left factor's tile of a matrix that is given by the depth: 16 numbers of each row.
+template <int Parts>
+inline void tile_by_depth(const float* from, int64_t stride, int64_t count, int64_t depth, uint16_t* to) {
+  const __mmask16 there = first_of(count);
+  __m512i pairs[Parts][16];
+  for (int pair = 0; pair < 16; ++pair) {
+    __m512 x0 = _mm512_setzero_ps(), x1 = x0;
+    if (2 * pair < depth) x0 = whole(_mm512_maskz_loadu_ps(there, from + 2 * pair * stride));
+    if (2 * pair + 1 < depth) x1 = whole(_mm512_maskz_loadu_ps(there, from + (2 * pair + 1) * stride));
+#pragma GCC unroll 3
+    for (int part = 0; part < Parts; ++part) {
+      const __m512i even = next_part(x0), odd = next_part(x1);
+      pairs[part][pair] = side_by_side(even, odd);
+    }
+  }
+  for (int part = 0; part < Parts; ++part) {
+    __m512i turned[16];
+    transpose(pairs[part], turned);
+    for (int r = 0; r < 16; ++r) _mm512_store_si512(to + part * kBf16Tile + r * 32, turned[r]);
+  }
+}
+
+// Where the sums of 16 rows of C are made, from `row` on: in C; or beside it, as rows beyond the last one
+// have no place there, and as sums of three parts are made by themselves before they are added to C. (Of all
+// bits, most are lost where a small product is added to a large sum.)
 class Sums {
  public:
   float* at;
   int64_t stride;
 
-  Sums(const Lanes& c, int64_t row, int64_t rows, bool accumulate)
-      : at(c.base + row * c.stride), stride(c.stride), c_(at), left_(rows - row), c_stride_(stride) {
-    if (left_ >= kBf16Rows) return;
+  Sums(const Lanes& c, int64_t row, int64_t rows, bool accumulate, bool apart)
+      : at(c.base + row * c.stride),
+        stride(c.stride),
+        c_(at),
+        c_stride_(stride),
+        left_(rows - row < kBf16Rows ? rows - row : kBf16Rows),
+        adds_(accumulate && apart),
+        beside_c_(left_ < kBf16Rows || adds_) {
+    if (!beside_c_) return;
     at = &beside_[0][0], stride = kBf16Lanes;
-    if (accumulate) copy(c_, c_stride_, at, stride);
+    for (int64_t r = 0; accumulate && !apart && r < left_; ++r)
+      _mm512_store_ps(beside_[r], _mm512_loadu_ps(c_ + r * c_stride_));
   }
   void finish() const {
-    if (left_ < kBf16Rows) copy(at, stride, c_, c_stride_);
+    if (!beside_c_) return;
+    for (int64_t r = 0; r < left_; ++r) {
+      __m512 sum = _mm512_load_ps(beside_[r]);
+      if (adds_) sum = _mm512_add_ps(sum, _mm512_loadu_ps(c_ + r * c_stride_));
+      _mm512_storeu_ps(c_ + r * c_stride_, sum);
+    }
   }
 
  private:
-  void copy(const float* from, int64_t from_stride, float* to, int64_t to_stride) const {
-    for (int64_t r = 0; r < left_; ++r)
-      _mm512_storeu_ps(to + r * to_stride, _mm512_loadu_ps(from + r * from_stride));
-  }
-
   float* c_;
-  int64_t left_, c_stride_;
+  int64_t c_stride_, left_;
+  bool adds_, beside_c_;
   alignas(64) float beside_[kBf16Rows][kBf16Lanes];
+};
+
+// The pieces of a product for one or two rows of tiles and as many columns of them.
+struct Block {
+  const Bf16Piece* pieces;
+  int count;
+  int64_t row, column;  // of tiles
+  Sums* const* sums;    // [2 * (second row) + (second column)]
+  bool accumulate;
+  int64_t turn, turns;  // of those that take the same rows of A, which are read for the first time at turn 0
+  bool more_rows;       // after these, of which each turn fetches a share
 };
 
 #if defined(MDOPS_AMX)
 
-struct alignas(64) TileShapes {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t bytes[16] = {};
-  uint8_t rows[16] = {};
-
-  TileShapes() {
-    for (int t = 0; t < 8; ++t) bytes[t] = 64, rows[t] = 16;
-  }
-};
-
-// 32 rows of A (or 16) with 32 lanes of B (or 16): tiles 0 to 3 are the sums, 4 and 5 A, 6 and 7 B. High
-// times low, low times high, then high times high.
-template <bool SecondRows, bool SecondLanes>
-inline void multiply_tiles(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next,
-                           int64_t steps, int parts, Sums* const* sums, bool accumulate) {
-  if (accumulate) {
-    _tile_loadd(0, sums[0]->at, 4 * sums[0]->stride);
-    if constexpr (SecondLanes) _tile_loadd(1, sums[1]->at, 4 * sums[1]->stride);
-    if constexpr (SecondRows) _tile_loadd(2, sums[2]->at, 4 * sums[2]->stride);
-    if constexpr (SecondRows && SecondLanes) _tile_loadd(3, sums[3]->at, 4 * sums[3]->stride);
-  } else {
-    _tile_zero(0);
-    if constexpr (SecondLanes) _tile_zero(1);
-    if constexpr (SecondRows) _tile_zero(2);
-    if constexpr (SecondRows && SecondLanes) _tile_zero(3);
-  }
-  const auto products = [] {
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (SecondLanes) _tile_dpbf16ps(1, 4, 7);
-    if constexpr (SecondRows) _tile_dpbf16ps(2, 5, 6);
-    if constexpr (SecondRows && SecondLanes) _tile_dpbf16ps(3, 5, 7);
+// Tiles 0 to 3 are the sums, 4 and 5 A, 6 and 7 B. Each tile of A and B is loaded once for all its products;
+// of three parts the small products come first for the whole depth, and the high parts are loaded again.
+template <int Parts, bool SecondRow, bool SecondColumn>
+inline void multiply_tiles(const Block& block) {
+  // A compiler that takes tile loads for no reads of memory must not move writes past them.
+  asm volatile("" ::: "memory");
+  const auto each_sum = [&](const auto& work) __attribute__((always_inline)) {
+    work.template operator()<0>();
+    if constexpr (SecondColumn) work.template operator()<1>();
+    if constexpr (SecondRow) work.template operator()<2>();
+    if constexpr (SecondRow && SecondColumn) work.template operator()<3>();
   };
-  const auto load_a = [&](const uint16_t* from) {
-    _tile_loadd(4, from, 64);
-    if constexpr (SecondRows) _tile_loadd(5, from + a_next, 64);
-  };
-  const auto load_b = [&](const uint16_t* from) {
-    _tile_loadd(6, from, 64);
-    if constexpr (SecondLanes) _tile_loadd(7, from + b_next, 64);
-  };
-  for (int64_t step = 0; step < steps; ++step, a += kBf16Tile * parts, b += kBf16Tile * parts) {
-    load_a(a);
-    if (parts == 2) {
-      load_b(b + kBf16Tile);
-      products();
-      load_b(b);
-      products();
-      load_a(a + kBf16Tile);
-      products();
-    } else {
-      load_b(b);
-      products();
+  each_sum([&]<int k>() __attribute__((always_inline)) {
+    if (block.accumulate)
+      tile_load<k>(block.sums[k]->at, 4 * block.sums[k]->stride);
+    else
+      tile_zero<k>();
+  });
+  constexpr int64_t line = 32, lines = Parts * kBf16Rows;
+  const int64_t share = (lines + block.turns - 1) / block.turns, skip = block.turn * share * line;
+  const bool fetches = block.more_rows || block.count == 1;
+  const auto each_step = [&](bool first, const auto& work) __attribute__((always_inline)) {
+    for (const Bf16Piece* piece = block.pieces; piece < block.pieces + block.count; ++piece) {
+      constexpr int64_t whole_step = kBf16Tile * Parts;
+      const int64_t steps = tiles_of(piece->depth, kBf16Depth), next = steps * whole_step;
+      const uint16_t *a = piece->a + block.row * next, *b = piece->b + block.column * next;
+      for (int64_t step = 0; step < steps; ++step, a += whole_step, b += whole_step) {
+        if (first && fetches)
+          for (int64_t k = 0; k < share; ++k) {
+            const uint16_t* ahead = a + (SecondRow ? 2 : 1) * next + skip + k * line;
+            _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
+            if constexpr (SecondRow) _mm_prefetch(reinterpret_cast<const char*>(ahead + next), _MM_HINT_T1);
+          }
+        const auto load_a = [&](int part) __attribute__((always_inline)) {
+          tile_load<4>(a + part * kBf16Tile, 64);
+          if constexpr (SecondRow) tile_load<5>(a + next + part * kBf16Tile, 64);
+        };
+        const auto load_b = [&](int part) __attribute__((always_inline)) {
+          tile_load<6>(b + part * kBf16Tile, 64);
+          if constexpr (SecondColumn) tile_load<7>(b + next + part * kBf16Tile, 64);
+        };
+        work(load_a, load_b);
+      }
     }
-  }
-  _tile_stored(0, sums[0]->at, 4 * sums[0]->stride);
-  if constexpr (SecondLanes) _tile_stored(1, sums[1]->at, 4 * sums[1]->stride);
-  if constexpr (SecondRows) _tile_stored(2, sums[2]->at, 4 * sums[2]->stride);
-  if constexpr (SecondRows && SecondLanes) _tile_stored(3, sums[3]->at, 4 * sums[3]->stride);
+  };
+  const auto products = [&]() __attribute__((always_inline)) {
+    each_sum([&]<int k>() __attribute__((always_inline)) { tile_product<k, 4 + k / 2, 6 + k % 2>(); });
+  };
+  if constexpr (Parts == 3)
+    each_step(true, [&](const auto& load_a, const auto& load_b) __attribute__((always_inline)) {
+      load_a(0), load_b(2), products();
+      load_b(1), products();
+      load_a(1), products();
+      load_b(0), products();
+      load_a(2), products();
+    });
+  each_step(Parts < 3, [&](const auto& load_a, const auto& load_b) __attribute__((always_inline)) {
+    load_a(0);
+    if constexpr (Parts == 2) load_b(1), products();
+    load_b(0), products();
+    if constexpr (Parts == 2) load_a(1), products();
+  });
+  each_sum([&]<int k>() __attribute__((always_inline)) {
+    tile_store<k>(block.sums[k]->at, 4 * block.sums[k]->stride);
+  });
 }
 
-class Units {
- public:
-  Units() { _tile_loadconfig(&shapes_); }
-  ~Units() { _tile_release(); }
+using Setting = Tiles;
+constexpr bool kRowsOutside = true;
 
-  // 16 rows of A or 32 with 16 lanes of B or 32, into sums[2 * (second rows) + (second lanes)].
-  static void multiply(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int64_t steps,
-                       int parts, Sums* const* sums, bool accumulate) {
-    const auto run = [&]<bool SecondRows, bool SecondLanes>() {
-      multiply_tiles<SecondRows, SecondLanes>(a, a_next, b, b_next, steps, parts, sums, accumulate);
-    };
-    if (sums[3])
-      run.template operator()<true, true>();
-    else if (sums[2])
-      run.template operator()<true, false>();
-    else if (sums[1])
-      run.template operator()<false, true>();
-    else
-      run.template operator()<false, false>();
-  }
-
- private:
-  TileShapes shapes_;
-};
+template <int Parts>
+inline void multiply_block(const Block& block) {
+  if (block.sums[3])
+    multiply_tiles<Parts, true, true>(block);
+  else if (block.sums[2])
+    multiply_tiles<Parts, true, false>(block);
+  else if (block.sums[1])
+    multiply_tiles<Parts, false, true>(block);
+  else
+    multiply_tiles<Parts, false, false>(block);
+}
 
 #else
 
 // Eight rows of A with one or two vectors of B in registers.
-template <bool SecondLanes>
-inline void multiply_rows(const uint16_t* a, const uint16_t* b, int64_t b_next, int64_t steps, int parts,
-                          int first, Sums* const* sums, bool accumulate) {
+template <int Parts, bool SecondColumn>
+inline void multiply_rows(const Block& block, int tile, int first) {
   constexpr int rows = 8;
+  Sums* const* const sums = block.sums + 2 * tile;
   const auto place = [&](int lanes, int r) { return sums[lanes]->at + (first + r) * sums[lanes]->stride; };
   __m512 sum[2][rows];
   for (int r = 0; r < rows; ++r) {
-    sum[0][r] = accumulate ? _mm512_loadu_ps(place(0, r)) : _mm512_setzero_ps();
-    if constexpr (SecondLanes) sum[1][r] = accumulate ? _mm512_loadu_ps(place(1, r)) : _mm512_setzero_ps();
+    sum[0][r] = block.accumulate ? _mm512_loadu_ps(place(0, r)) : _mm512_setzero_ps();
+    if constexpr (SecondColumn)
+      sum[1][r] = block.accumulate ? _mm512_loadu_ps(place(1, r)) : _mm512_setzero_ps();
   }
-  const auto products = [&](const uint16_t* left, const uint16_t* right) {
-    for (int pair = 0; pair < kBf16Depth / 2; ++pair) {
-      const __m512bh b0 = reinterpret_cast<__m512bh>(_mm512_load_si512(right + 32 * pair));
-      const __m512bh b1 =
-          SecondLanes ? reinterpret_cast<__m512bh>(_mm512_load_si512(right + b_next + 32 * pair)) : b0;
-      for (int r = 0; r < rows; ++r) {
-        int both;
-        __builtin_memcpy(&both, left + (first + r) * kBf16Depth + 2 * pair, sizeof(both));
-        const __m512bh x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(both));
-        sum[0][r] = _mm512_dpbf16_ps(sum[0][r], x, b0);
-        if constexpr (SecondLanes) sum[1][r] = _mm512_dpbf16_ps(sum[1][r], x, b1);
+  const auto all_steps = [&]<int most, int least>() __attribute__((always_inline)) {
+    for (const Bf16Piece* piece = block.pieces; piece < block.pieces + block.count; ++piece) {
+      const int64_t steps = tiles_of(piece->depth, kBf16Depth), next = steps * kBf16Tile * Parts;
+      const uint16_t *a = piece->a + (block.row + tile) * next, *b = piece->b + block.column * next;
+      const auto products = [&](const uint16_t* left, const uint16_t* right) __attribute__((always_inline)) {
+        for (int pair = 0; pair < kBf16Depth / 2; ++pair) {
+          const __m512bh b0 = reinterpret_cast<__m512bh>(_mm512_load_si512(right + 32 * pair));
+          const __m512bh b1 =
+              SecondColumn ? reinterpret_cast<__m512bh>(_mm512_load_si512(right + next + 32 * pair)) : b0;
+          for (int r = 0; r < rows; ++r) {
+            int both;
+            __builtin_memcpy(&both, left + (first + r) * kBf16Depth + 2 * pair, sizeof(both));
+            const __m512bh x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(both));
+            sum[0][r] = _mm512_dpbf16_ps(sum[0][r], x, b0);
+            if constexpr (SecondColumn) sum[1][r] = _mm512_dpbf16_ps(sum[1][r], x, b1);
+          }
+        }
+      };
+      for (int64_t step = 0; step < steps; ++step, a += kBf16Tile * Parts, b += kBf16Tile * Parts) {
+        if constexpr (most == 2) {
+          products(a, b + 2 * kBf16Tile);
+          products(a + kBf16Tile, b + kBf16Tile);
+          products(a + 2 * kBf16Tile, b);
+        }
+        if constexpr (most >= 1) {
+          products(a, b + kBf16Tile);
+          products(a + kBf16Tile, b);
+        }
+        if constexpr (least == 0) products(a, b);
       }
     }
   };
-  for (int64_t step = 0; step < steps; ++step, a += kBf16Tile * parts, b += kBf16Tile * parts) {
-    if (parts == 2) {
-      products(a, b + kBf16Tile);
-      products(a + kBf16Tile, b);
-    }
-    products(a, b);
-  }
+  if constexpr (Parts == 3)
+    all_steps.template operator()<2, 1>(),
+        all_steps.template operator()<0, 0>();  // the small products first, for the whole depth
+  else
+    all_steps.template operator()<Parts - 1, 0>();
   for (int r = 0; r < rows; ++r) {
     _mm512_storeu_ps(place(0, r), sum[0][r]);
-    if constexpr (SecondLanes) _mm512_storeu_ps(place(1, r), sum[1][r]);
+    if constexpr (SecondColumn) _mm512_storeu_ps(place(1, r), sum[1][r]);
   }
 }
 
-struct Units {
-  static void multiply(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int64_t steps,
-                       int parts, Sums* const* sums, bool accumulate) {
-    for (int tile = 0; tile < (sums[2] ? 2 : 1); ++tile)
-      for (int first = 0; first < kBf16Rows; first += 8) {
-        const auto run = sums[1] ? multiply_rows<true> : multiply_rows<false>;
-        run(a + tile * a_next, b, b_next, steps, parts, first, sums + 2 * tile, accumulate);
-      }
-  }
+struct Setting {
+  Setting() {}
 };
+constexpr bool kRowsOutside = false;
+
+template <int Parts>
+inline void multiply_block(const Block& block) {
+  for (int tile = 0; tile < (block.sums[2] ? 2 : 1); ++tile)
+    for (int first = 0; first < kBf16Rows; first += 8)
+      block.sums[1] ? multiply_rows<Parts, true>(block, tile, first)
+                    : multiply_rows<Parts, false>(block, tile, first);
+}
 
 #endif
 
-constexpr int64_t kMostAtOnce = 512;  // of the depth: B's parts of 32 lanes are 128 KiB then
+// `rows` and lanes in blocks of two tiles each way. AMX takes the rows' tiles, read from far away, through
+// all lanes at once; the vector units keep the lanes near.
+template <int Parts>
+void multiply_all(const Bf16Piece* pieces, int count, int64_t rows, const Bf16Panels& c, bool accumulate) {
+  const Setting setting;
+  const int64_t tiles = tiles_of(rows, kBf16Rows), columns = tiles_of(c.cols, kBf16Lanes);
+  const auto work = [&](int64_t row, int64_t column) {
+    const bool two_rows = row + 1 < tiles, two_columns = column + 1 < columns;
+    const Lanes c0(c, column * kBf16Lanes), c1(c, (two_columns ? column + 1 : column) * kBf16Lanes);
+    const int64_t from = row * kBf16Rows, second = two_rows ? from + kBf16Rows : from;
+    constexpr bool apart = Parts == 3;
+    Sums s00(c0, from, rows, accumulate, apart), s01(c1, from, rows, accumulate, apart),
+        s10(c0, second, rows, accumulate, apart), s11(c1, second, rows, accumulate, apart);
+    Sums* const sums[4] = {&s00, two_columns ? &s01 : nullptr, two_rows ? &s10 : nullptr,
+                           two_rows && two_columns ? &s11 : nullptr};
+    multiply_block<Parts>({pieces, count, row, column, sums, accumulate && !apart, column / 2,
+                           (columns + 1) / 2, row + 2 < tiles});
+    for (const Sums* sum : sums)
+      if (sum) sum->finish();
+  };
+  if (kRowsOutside) {
+    for (int64_t row = 0; row < tiles; row += 2)
+      for (int64_t column = 0; column < columns; column += 2) work(row, column);
+  } else {
+    for (int64_t column = 0; column < columns; column += 2)
+      for (int64_t row = 0; row < tiles; row += 2) work(row, column);
+  }
+}
+
+// Calls work.template operator()<parts>().
+template <class Work>
+inline void with_parts(int parts, const Work& work) {
+  if (parts == 1) return work.template operator()<1>();
+  if (parts == 2) return work.template operator()<2>();
+  work.template operator()<3>();
+}
+
+void split(const Bf16Panels& from, int64_t depth, int parts, uint16_t* to) {
+  with_parts(parts, [&]<int Parts>() {
+    const int64_t size = tiles_of(depth, kBf16Depth) * kBf16Tile * Parts;
+    for (int64_t lane = 0; lane < from.cols; lane += kBf16Lanes, to += size) {
+      const Lanes lanes(from, lane);
+      split_lanes<Parts>(lanes.base, lanes.stride, depth, to);
+    }
+  });
+}
+
+void split_rows(const float* from, int64_t stride, int64_t count, int64_t depth, int64_t lanes, int parts,
+                uint16_t* to) {
+  with_parts(parts, [&]<int Parts>() {
+    for (int64_t lane = 0; lane < lanes; lane += kBf16Lanes)
+      for (int64_t k = 0; k < depth; k += kBf16Depth, to += kBf16Tile * Parts)
+        tile_of_rows<Parts>(from + lane * stride + k, stride, count - lane, depth - k, true, to);
+  });
+}
+
+void multiply(const Bf16Piece* pieces, int count, int parts, int64_t rows, const Bf16Panels& c,
+              bool accumulate) {
+  with_parts(parts, [&]<int Parts>() { multiply_all<Parts>(pieces, count, rows, c, accumulate); });
+}
+
+void pack(const Bf16Weights& from, int64_t begin, int64_t end, int parts, uint16_t* to) {
+  with_parts(parts, [&]<int Parts>() {
+    const int64_t steps = tiles_of(from.depth(), kBf16Depth);
+    for (int64_t tile = begin; tile < end; ++tile) {
+      const int64_t row = tile / steps * kBf16Rows, k = tile % steps * kBf16Depth;
+      const int64_t rows = from.rows() - row, depth = from.depth() - k;
+      uint16_t* const at = to + tile * kBf16Tile * Parts;
+      if (from.up)
+        tile_by_depth<Parts>(from.weights + k * from.outputs + row, from.outputs, rows, depth, at);
+      else
+        tile_of_rows<Parts>(from.weights + row * from.outputs + k, from.outputs, rows, depth, false, at);
+    }
+  });
+}
 
 }  // namespace
 
-void multiply_bf16(const uint16_t* a, int parts, int64_t rows, int64_t depth, const Bf16Panels& b,
-                   const Bf16Panels& c, bool accumulate) {
-  alignas(64) static thread_local uint16_t split[2 * kMostAtOnce * kBf16Lanes * 2];
-  const int64_t all_steps = (depth + kBf16Depth - 1) / kBf16Depth, a_next = all_steps * kBf16Tile * parts;
-  const Units units;
-  for (int64_t lane = 0; lane < c.cols; lane += 2 * kBf16Lanes) {
-    const bool two_lanes = lane + kBf16Lanes < c.cols;
-    const int64_t second_lane = two_lanes ? lane + kBf16Lanes : lane;
-    const Lanes b0(b, lane), b1(b, second_lane), c0(c, lane), c1(c, second_lane);
-    for (int64_t from = 0; from < depth; from += kMostAtOnce) {
-      const int64_t deep = depth - from < kMostAtOnce ? depth - from : kMostAtOnce;
-      const int64_t steps = (deep + kBf16Depth - 1) / kBf16Depth, b_next = steps * kBf16Tile * parts;
-      split_lanes(b0.from(from), deep, parts, split);
-      if (two_lanes) split_lanes(b1.from(from), deep, parts, split + b_next);
-      const uint16_t* left = a + from / kBf16Depth * kBf16Tile * parts;
-      const bool add = accumulate || from > 0;
-      for (int64_t row = 0; row < rows; row += 2 * kBf16Rows, left += 2 * a_next) {
-        const bool two_rows = row + kBf16Rows < rows;
-        const int64_t second = two_rows ? row + kBf16Rows : row;
-        Sums s00(c0, row, rows, add), s01(c1, row, rows, add), s10(c0, second, rows, add),
-            s11(c1, second, rows, add);
-        Sums* const sums[4] = {&s00, two_lanes ? &s01 : nullptr, two_rows ? &s10 : nullptr,
-                               two_rows && two_lanes ? &s11 : nullptr};
-        units.multiply(left, a_next, split, b_next, steps, parts, sums, add);
-        for (const Sums* sum : sums)
-          if (sum) sum->finish();
-      }
-    }
-  }
-}
+#if defined(MDOPS_AMX)
+extern const Bf16Units bf16_units = {"amx", kBf16AtOnce, split, split_rows, multiply, pack};
+#else
+extern const Bf16Units bf16_units = {"avx512_bf16", 128, split, split_rows, multiply, pack};
+#endif
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

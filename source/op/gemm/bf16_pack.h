@@ -8,26 +8,15 @@
 
 namespace mdops {
 
-// One of them: weights (inputs, outputs) themselves, or transposed, on the way up.
-template <class T>
-struct Bf16Matrix {
-  const T* weights;
-  int64_t inputs, outputs;
-  bool up;
+// One of them.
+struct Bf16Matrix : Bf16Weights {
   uint16_t* to;
-
-  void pack(int parts) const {
-    const auto at = [&](int64_t row, int64_t k) {
-      return static_cast<float>(up ? weights[k * outputs + row] : weights[row * outputs + k]);
-    };
-    up ? pack_bf16(outputs, inputs, parts, at, to) : pack_bf16(inputs, outputs, parts, at, to);
-  }
 };
 
 // Where the matrices of a net stand in an array, and how to fill it.
 template <class T>
 struct Bf16Layout {
-  std::vector<Bf16Matrix<T>> matrices;
+  std::vector<Bf16Matrix> matrices;
   int64_t size = 0;
 
   // groups(work) calls work(features, weights) for the groups of features of the first layer, weights
@@ -36,8 +25,11 @@ struct Bf16Layout {
   Bf16Layout(const NetShape& shape, const DenseLayer<T>* layers, int parts, const Groups& groups,
              uint16_t* memory, Bf16Net* net) {
     const auto place = [&](const T* weights, int64_t inputs, int64_t outputs, bool up) {
-      matrices.push_back({weights, inputs, outputs, up, memory ? memory + size : nullptr});
-      size += up ? bf16_size(outputs, inputs, parts) : bf16_size(inputs, outputs, parts);
+      if constexpr (sizeof(T) == 4)  // of others there are none
+        matrices.push_back({{weights, inputs, outputs, up}, memory ? memory + size : nullptr});
+      else
+        matrices.push_back({{nullptr, inputs, outputs, up}, nullptr});
+      size += kBf16Tile * parts * matrices.back().tiles();
       return static_cast<const uint16_t*>(matrices.back().to);
     };
     const int64_t cols = shape.neurons[0];
@@ -52,7 +44,23 @@ struct Bf16Layout {
       net->up[n] = place(layers[n].weight, shape.neurons[n - 1], shape.neurons[n], true);
       net->down[n] = place(layers[n].weight, shape.neurons[n - 1], shape.neurons[n], false);
     }
-    net->parts = parts, net->multiply = bf16_multiply();
+    net->parts = parts, net->units = bf16_units();
+  }
+
+  // Tiles [begin, end) of all matrices.
+  void pack(int64_t begin, int64_t end, int parts) const {
+    int64_t first = 0;
+    for (const Bf16Matrix& matrix : matrices) {
+      const int64_t count = matrix.tiles(), from = begin > first ? begin - first : 0;
+      const int64_t to = end - first < count ? end - first : count;
+      if (from < to) bf16_units()->pack(matrix, from, to, parts, matrix.to);
+      first += count;
+    }
+  }
+  int64_t tiles() const {
+    int64_t count = 0;
+    for (const Bf16Matrix& matrix : matrices) count += matrix.tiles();
+    return count;
   }
 };
 

@@ -15,6 +15,9 @@ enum class Units { none, avx512_bf16, amx };
 constexpr const char* kNames[] = {"none", "avx512_bf16", "amx"};
 
 Units best() {
+#if defined(MDOPS_TILES_EMULATED)
+  return Units::amx;
+#endif
   return isa_has_amx_bf16() ? Units::amx : isa_has_bf16() ? Units::avx512_bf16 : Units::none;
 }
 
@@ -36,14 +39,10 @@ Units units() {
 
 }  // namespace
 
-const char* bf16_units() {
-  return units() == Units::none ? "" : kNames[static_cast<int>(units())];
-}
-
-Bf16Multiply bf16_multiply() {
+const Bf16Units* bf16_units() {
 #if defined(__x86_64__)
-  if (units() == Units::amx) return isa_amx::multiply_bf16;
-  if (units() == Units::avx512_bf16) return isa_avx512_bf16::multiply_bf16;
+  if (units() == Units::amx) return &isa_amx::bf16_units;
+  if (units() == Units::avx512_bf16) return &isa_avx512_bf16::bf16_units;
 #endif
   return nullptr;
 }

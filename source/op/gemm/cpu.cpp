@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <vector>
 
+#include "common/large_pages.h"
 #include "common/scratch.h"
 #include "gemm/bf16_pack.h"
 #include "gemm/inputs.h"
@@ -11,16 +13,17 @@ namespace mdops {
 namespace {
 
 struct MlpScratch;
+struct PackedMemory;
 
 // The layers in memory, with zeros and ones where biases and timesteps are absent.
 template <class T>
 struct MlpLayers {
   std::vector<T> zeros, ones;
-  std::vector<uint16_t> packed;
+  std::optional<ScratchMemory<PackedMemory>> packed;
   Bf16Net bf16{};
   MlpArgs<T> args{};
 
-  explicit MlpLayers(const MlpInputs& in) {
+  MlpLayers(const Op& op, const MlpInputs& in) {
     const int64_t widest = *std::max_element(in.shape.neurons, in.shape.neurons + in.shape.layers);
     zeros.assign(widest, T(0)), ones.assign(widest, T(1));
     args.shape = in.shape;
@@ -32,25 +35,22 @@ struct MlpLayers {
                         bias.numel() ? bias.const_data_ptr<T>() : zeros.data(),
                         timestep.numel() ? timestep.const_data_ptr<T>() : ones.data()};
     }
-    if (const int parts = bf16_parts(in.matmul, kDtype<T>)) pack(parts);
+    if (const int parts = bf16_parts(in.matmul, kDtype<T>)) pack(op, parts);
   }
 
  private:
-  void pack(int parts) {
+  void pack(const Op& op, int parts) {
     const auto groups = [&](const auto& work) {
       const int64_t features = args.shape.features;
       for (int64_t from = 0; from < features; from += kMlpGroup)
         work(std::min(kMlpGroup, features - from), args.layers[0].weight + from * args.shape.neurons[0]);
     };
-    constexpr int64_t line = 64 / sizeof(uint16_t);
-    packed.resize(Bf16Layout<T>(args.shape, args.layers, parts, groups, nullptr, &bf16).size + line);
-    const uintptr_t at = reinterpret_cast<uintptr_t>(packed.data());
-    const Bf16Layout<T> layout(args.shape, args.layers, parts, groups,
-                               packed.data() + (-at % 64) / sizeof(uint16_t), &bf16);
-    const int64_t count = static_cast<int64_t>(layout.matrices.size());
-    parallel(count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) layout.matrices[k].pack(parts);
-    });
+    const int64_t size = Bf16Layout<T>(args.shape, args.layers, parts, groups, nullptr, &bf16).size;
+    packed.emplace(op, size * sizeof(uint16_t));
+    const Bf16Layout<T> layout(args.shape, args.layers, parts, groups, static_cast<uint16_t*>(packed->data()),
+                               &bf16);
+    constexpr int64_t grain = 16;
+    parallel(layout.tiles(), grain, [&](int64_t begin, int64_t end) { layout.pack(begin, end, parts); });
     args.bf16 = &bf16;
   }
 };
@@ -58,7 +58,7 @@ struct MlpLayers {
 // Every thread takes an equal part of the rows, so that sums over them depend on the number of threads alone.
 template <class T>
 void run(const Op& op, const MlpInputs& in, MlpTask<T> task, MlpGradients* grads) {
-  const MlpLayers<T> layers(in);
+  const MlpLayers<T> layers(op, in);
   const MlpArgs<T>& args = layers.args;
   const int64_t threads =
       std::min<int64_t>(torch::stable::get_num_threads(), std::max<int64_t>(1, in.rows / 16));
@@ -104,7 +104,9 @@ MlpInputs inputs_on_cpu(const Op& op, const Tensor& x, std::vector<Tensor> weigh
 
 // The results are rows of the inputs' dtype.
 Tensor rows_of(const MlpInputs& in, int64_t columns) {
-  return empty({in.rows, columns}, in.dtype);
+  Tensor rows = empty({in.rows, columns}, in.dtype);
+  use_large_pages(rows.mutable_data_ptr(), in.rows * columns * (in.dtype == ScalarType::Float ? 4 : 8));
+  return rows;
 }
 
 Tensor mlp(const Tensor& x, std::vector<Tensor> weights, std::vector<Tensor> biases,
@@ -189,7 +191,7 @@ std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
 
 // Which of bf16.h's kernels run.
 std::string cpu_bf16() {
-  return bf16_units();
+  return bf16_units() ? bf16_units()->name : "";
 }
 
 }  // namespace

@@ -13,16 +13,19 @@ struct NetBlock {
   Panels<T> value[kMaxLayers];  // after activation, timestep and residual
   Panels<T> slope[kMaxLayers];  // timestep * f'
   T* work;                      // a group of features
+  uint16_t* split;              // for products of `parts` bfloat16 parts
   int64_t lanes;
 
   // For groups of at most `features`.
-  NetBlock(const NetShape& net, int64_t features, int64_t lanes_, Arena& arena) : lanes(lanes_) {
+  NetBlock(const NetShape& net, int64_t features, int64_t lanes_, Arena& arena, int parts = 0)
+      : lanes(lanes_) {
     extra = take_panels<T>(arena, net.extra, lanes);
     for (int n = 0; n < net.layers; ++n) {
       value[n] = take_panels<T>(arena, net.neurons[n], lanes);
       slope[n] = take_panels<T>(arena, net.neurons[n], lanes);
     }
     work = arena.take<T>(features * lanes);
+    split = arena.take<uint16_t>(parts ? bf16_split_size(net, features, lanes, parts) : 0);
   }
 };
 

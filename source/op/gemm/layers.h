@@ -19,39 +19,127 @@ struct Net {
   const NetShape& shape;
   const DenseLayer<T>* layers;    // the last one is the output layer
   const Bf16Net* bf16 = nullptr;  // the matrices for products by bfloat16 units, if those are asked for
+  uint16_t* split = nullptr;      // memory for the right factor of those
 
   int last() const { return shape.layers - 1; }
   int64_t neurons(int n) const { return shape.neurons[n]; }
 };
 
+// Elements of the memory for right factors: of hidden layers, and of groups of at most `features`.
+inline int64_t bf16_split_size(const NetShape& net, int64_t features, int64_t lanes, int parts) {
+  int64_t depth = features > kBf16AtOnce ? features : kBf16AtOnce;
+  if (net.extra > depth) depth = net.extra;
+  for (int n = 0; n < net.layers; ++n)
+    if (net.neurons[n] > depth) depth = net.neurons[n];
+  return bf16_size(lanes, depth, parts);
+}
+
+inline Bf16Panels bf16_panels(const Panels<float>& of) {
+  return {of.base, of.rows, of.cols, of.first, Panels<float>::kWide};
+}
+
+// The first `depth` rows of panels as a right factor, split once for all products by bfloat16 units that take
+// it: until there is another one.
+template <class T>
+struct Right {
+  Panels<T> panels;
+  int64_t depth;
+
+  Right(const Net<T>& net, const Panels<T>& panels_, int64_t depth_) : panels(panels_), depth(depth_) {
+    if constexpr (sizeof(T) == 4)
+      if (net.bf16) net.bf16->units->split(bf16_panels(panels), depth, net.bf16->parts, net.split);
+  }
+};
+
 // C (+)= A B for a matrix of the net, A as the instruction set takes it from the weights, or `tiles`, the
 // same packed for bfloat16 units. Returns what follows those.
 template <class T, class A>
-inline const uint16_t* product(const Net<T>& net, const uint16_t* tiles, int64_t rows, int64_t depth,
-                               const A& a, const Panels<T>& b, const Panels<T>& c, bool accumulate) {
+inline const uint16_t* product(const Net<T>& net, const uint16_t* tiles, int64_t rows, const A& a,
+                               const Right<T>& b, const Panels<T>& c, bool accumulate) {
   if constexpr (sizeof(T) == 4) {
     if (net.bf16) {
-      constexpr int64_t wide = Panels<T>::kWide;
-      net.bf16->multiply(tiles, net.bf16->parts, rows, depth, {b.base, b.rows, b.cols, b.first, wide},
-                         {c.base, c.rows, c.cols, c.first, wide}, accumulate);
-      return tiles + bf16_size(rows, depth, net.bf16->parts);
+      const Bf16Piece whole{tiles, net.split, b.depth};
+      net.bf16->units->multiply(&whole, 1, net.bf16->parts, rows, bf16_panels(c), accumulate);
+      return tiles + bf16_size(rows, b.depth, net.bf16->parts);
     }
   }
-  gemm(rows, depth, a, b, c, accumulate);
+  gemm(rows, b.depth, a, b.panels, c, accumulate);
   return tiles;
 }
+
+// The first layer's product, which takes its features a group at a time; by bfloat16 units, as many groups
+// together as the memory has room for.
+template <class T>
+class FirstProduct {
+ public:
+  FirstProduct(const Net<T>& net, const Panels<T>& out)
+      : net_(net), out_(out), tiles_(net.bf16 ? net.bf16->groups_up : nullptr) {}
+
+  // The next group, in panels, and its weights.
+  template <class A>
+  void add(const A& weights, const Panels<T>& features) {
+    if constexpr (sizeof(T) == 4) {
+      if (net_.bf16) {
+        uint16_t* const to = place(features.rows);
+        net_.bf16->units->split(bf16_panels(features), features.rows, net_.bf16->parts, to);
+        return;
+      }
+    }
+    gemm(out_.rows, features.rows, weights, features, out_, begun_);
+    begun_ = true;
+  }
+  // The next `features` of rows of numbers, a row a lane; by bfloat16 units.
+  void add_rows(const T* rows, int64_t stride, int64_t count, int64_t features) {
+    if constexpr (sizeof(T) == 4) {
+      uint16_t* const to = place(features);
+      net_.bf16->units->split_rows(rows, stride, count, features, out_.cols, net_.bf16->parts, to);
+    }
+  }
+  void finish() {
+    if constexpr (sizeof(T) == 4) {
+      if (count_ == 0) return;
+      net_.bf16->units->multiply(pieces_, count_, net_.bf16->parts, net_.neurons(0), bf16_panels(out_),
+                                 begun_);
+      begun_ = true, count_ = 0, used_ = 0;
+    }
+  }
+
+ private:
+  // Where a group's part of the right factor goes.
+  uint16_t* place(int64_t features) {
+    const int parts = net_.bf16->parts;
+    const int64_t size = bf16_size(out_.cols, features, parts);
+    if (count_ == kMostPieces || used_ + size > bf16_size(out_.cols, net_.bf16->units->at_once, parts)) finish();
+    pieces_[count_++] = {tiles_, net_.split + used_, features};
+    tiles_ += bf16_size(net_.neurons(0), features, parts);
+    used_ += size;
+    return net_.split + used_ - size;
+  }
+
+  static constexpr int kMostPieces = kBf16AtOnce / kBf16Depth;
+
+  const Net<T>& net_;
+  const Panels<T> out_;
+  const uint16_t* tiles_;
+  Bf16Piece pieces_[kMostPieces];
+  int count_ = 0;
+  int64_t used_ = 0;
+  bool begun_ = false;
+};
 
 // Layer n, after the first: up from its inputs to its products, and down from their gradient.
 template <class T>
 inline void product_up(const Net<T>& net, int n, const Panels<T>& from, const Panels<T>& to) {
-  product(net, net.bf16 ? net.bf16->up[n] : nullptr, net.neurons(n), net.neurons(n - 1),
-          ByDepth<T>{net.layers[n].weight, net.neurons(n)}, from, to, false);
+  product(net, net.bf16 ? net.bf16->up[n] : nullptr, net.neurons(n),
+          ByDepth<T>{net.layers[n].weight, net.neurons(n)}, Right<T>(net, from, net.neurons(n - 1)), to,
+          false);
 }
 template <class T>
 inline void product_down(const Net<T>& net, int n, const Panels<T>& from, const Panels<T>& to,
                          bool accumulate) {
-  product(net, net.bf16 ? net.bf16->down[n] : nullptr, net.neurons(n - 1), net.neurons(n),
-          ByRow<T>{net.layers[n].weight, net.neurons(n)}, from, to, accumulate);
+  product(net, net.bf16 ? net.bf16->down[n] : nullptr, net.neurons(n - 1),
+          ByRow<T>{net.layers[n].weight, net.neurons(n)}, Right<T>(net, from, net.neurons(n)), to,
+          accumulate);
 }
 
 // The product of the first layer's weights with the features, which form(group, out) makes a group at a time
@@ -59,21 +147,22 @@ inline void product_down(const Net<T>& net, int n, const Panels<T>& from, const 
 template <class T, class Source, class Form>
 inline void first_product(const Net<T>& net, const Source& source, const Form& form, T* work,
                           const Panels<T>& out) {
-  const uint16_t* tiles = net.bf16 ? net.bf16->groups_up : nullptr;
-  source.each([&](const auto& group, int64_t before, const T* weights) {
+  FirstProduct<T> first(net, out);
+  source.each([&](const auto& group, int64_t, const T* weights) {
     const Panels<T> features{work, group.features, out.cols};
     form(group, features);
-    tiles = product(net, tiles, net.neurons(0), group.features, ByDepth<T>{weights, net.neurons(0)}, features,
-                    out, before > 0);
+    first.add(ByDepth<T>{weights, net.neurons(0)}, features);
   });
+  first.finish();
 }
 
 template <class T>
 inline void add_extra(const Net<T>& net, const Panels<T>& extra, const Panels<T>& out) {
   const int64_t cols = net.neurons(0);
   if (net.shape.extra)
-    product(net, net.bf16 ? net.bf16->extra_up : nullptr, cols, net.shape.extra,
-            ByDepth<T>{net.layers[0].weight + net.shape.features * cols, cols}, extra, out, true);
+    product(net, net.bf16 ? net.bf16->extra_up : nullptr, cols,
+            ByDepth<T>{net.layers[0].weight + net.shape.features * cols, cols},
+            Right<T>(net, extra, net.shape.extra), out, true);
 }
 
 // The features' gradient from that of the first product, a group at a time: to(group, before) is where, and
@@ -82,10 +171,10 @@ template <class T, class Source, class To, class Use>
 inline void first_backward(const Net<T>& net, const Source& source, const Panels<T>& grad, const To& to,
                            const Use& use) {
   const uint16_t* tiles = net.bf16 ? net.bf16->groups_down : nullptr;
+  const Right<T> right(net, grad, net.neurons(0));
   source.each([&](const auto& group, int64_t before, const T* weights) {
     const Panels<T> features = to(group, before);
-    tiles = product(net, tiles, group.features, net.neurons(0), ByRow<T>{weights, net.neurons(0)}, grad,
-                    features, false);
+    tiles = product(net, tiles, group.features, ByRow<T>{weights, net.neurons(0)}, right, features, false);
     use(group, before, features);
   });
 }

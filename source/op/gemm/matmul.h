@@ -9,20 +9,22 @@
 namespace mdops {
 
 // How accurate the products of a net are at least: a device without such units takes the next better way.
-enum class Matmul { float32, tf32, bf16x3, bf16 };
+enum class Matmul { float32, tf32, bf16x6, bf16x3, bf16 };
 
 inline Matmul matmul_of(const Op& op, const std::string& name) {
   if (name == "float32") return Matmul::float32;
   if (name == "tf32") return Matmul::tf32;
+  if (name == "bf16x6") return Matmul::bf16x6;
   if (name == "bf16x3") return Matmul::bf16x3;
   if (name == "bf16") return Matmul::bf16;
-  fail(op, "argument `matmul` is \"" + name + "\", expected \"float32\", \"tf32\", \"bf16x3\" or \"bf16\"");
+  fail(op, "argument `matmul` is \"" + name +
+               "\", expected \"float32\", \"tf32\", \"bf16x6\", \"bf16x3\" or \"bf16\"");
 }
 
 // Of how many bfloat16 parts the CPU makes a number of a product in float32; 0: none, it is float32's.
 inline int bf16_parts(Matmul matmul, ScalarType dtype) {
-  if (dtype != ScalarType::Float || !bf16_multiply()) return 0;
-  return matmul == Matmul::bf16x3 ? 2 : matmul == Matmul::bf16 ? 1 : 0;
+  if (dtype != ScalarType::Float || !bf16_units()) return 0;
+  return matmul == Matmul::bf16x6 ? 3 : matmul == Matmul::bf16x3 ? 2 : matmul == Matmul::bf16 ? 1 : 0;
 }
 
 // Refuses other products than float32's on the CPU, which has none.

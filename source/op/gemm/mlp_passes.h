@@ -18,6 +18,7 @@ struct MlpMemory {
   Panels<T> grad[kMaxLayers] = {}, grad_dy[kMaxLayers] = {};  // of L by y and dy; then by z and dz
   Panels<T> input{};                                          // of a first layer that adds it
   T *work, *across;
+  uint16_t* split;
 
   MlpMemory(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t lanes, Arena& arena) {
     const bool down = task.differentiates(), second = task.direction;
@@ -44,6 +45,8 @@ struct MlpMemory {
     if (args.shape.residual[0]) input = take_panels<T>(arena, args.shape.features, lanes);
     work = arena.take<T>(kMlpGroup * lanes);
     across = arena.take<T>(task.sums ? widest * lanes : 0);
+    split =
+        arena.take<uint16_t>(args.bf16 ? bf16_split_size(args.shape, kMlpGroup, lanes, args.bf16->parts) : 0);
   }
 };
 
@@ -57,21 +60,21 @@ template <class T>
 struct MlpBlock {
   const MlpArgs<T>& args;
   const MlpTask<T>& task;
-  const Net<T> net;
   int64_t first, count, lanes;  // rows [first, first + count) in so many lanes
   Arena arena;
   MlpMemory<T> m;
+  const Net<T> net;
 
   MlpBlock(const MlpArgs<T>& args_, const MlpTask<T>& task_, int64_t first_, int64_t count_, int64_t lanes_,
            T* scratch)
       : args(args_),
         task(task_),
-        net{args.shape, args.layers, args.bf16},
         first(first_),
         count(count_),
         lanes(lanes_),
         arena{reinterpret_cast<char*>(scratch)},
-        m(args, task, lanes, arena) {}
+        m(args, task, lanes, arena),
+        net{args.shape, args.layers, args.bf16, m.split} {}
 
   int64_t features() const { return args.shape.features; }
   int last() const { return args.last(); }
@@ -79,13 +82,18 @@ struct MlpBlock {
   // out = first matrix^T * rows of x, or of a direction of it, a group of columns at a time.
   void first_product(const T* rows, const Panels<T>& out) const {
     const int64_t cols = net.neurons(0);
-    const uint16_t* tiles = net.bf16 ? net.bf16->groups_up : nullptr;
+    FirstProduct<T> product(net, out);
     for (int64_t from = 0; from < features(); from += kMlpGroup) {
       const Panels<T> group{m.work, features() - from < kMlpGroup ? features() - from : kMlpGroup, lanes};
-      rows_to_lanes(rows + first * features() + from, features(), count, group.rows, group);
-      tiles = product(net, tiles, cols, group.rows, ByDepth<T>{args.layers[0].weight + from * cols, cols},
-                      group, out, from > 0);
+      const T* own = rows + first * features() + from;
+      if (net.bf16) {
+        product.add_rows(own, features(), count, group.rows);
+        continue;
+      }
+      rows_to_lanes(own, features(), count, group.rows, group);
+      product.add(ByDepth<T>{args.layers[0].weight + from * cols, cols}, group);
     }
+    product.finish();
   }
 
   // Adds to the first layer's output what it adds of its input: rows of x, or of a direction.
@@ -268,10 +276,11 @@ struct MlpBlock {
   void write_input_gradient() const {
     const int64_t cols = net.neurons(0);
     const uint16_t* tiles = net.bf16 ? net.bf16->groups_down : nullptr;
+    const Right<T> right(net, m.grad[0], cols);
     for (int64_t from = 0; from < features(); from += kMlpGroup) {
       const Panels<T> group{m.work, features() - from < kMlpGroup ? features() - from : kMlpGroup, lanes};
-      tiles = product(net, tiles, group.rows, cols, ByRow<T>{args.layers[0].weight + from * cols, cols},
-                      m.grad[0], group, false);
+      tiles = product(net, tiles, group.rows, ByRow<T>{args.layers[0].weight + from * cols, cols}, right,
+                      group, false);
       if (args.shape.residual[0])
         for (int64_t row = 0; row < group.rows; ++row)
           group.each(

@@ -168,8 +168,8 @@ void block(const HybridArgs<T>& args, const DenseLayer<T>* layers, const int32_t
                });
   if (extra) {
     const int64_t cols = net.neurons(0);
-    product(net, nullptr, extra, cols, ByRow<T>{layers[0].weight + args.net.features * cols, cols},
-            s.net.slope[0], s.grad_extra, false);
+    product(net, nullptr, extra, ByRow<T>{layers[0].weight + args.net.features * cols, cols},
+            Right<T>(net, s.net.slope[0], cols), s.grad_extra, false);
     each_added(args.net, s.net.value[0], s.grad_extra,
                [](const T* grad, T* to) { store(to, vector_at(to) + vector_at(grad)); });
     lanes_to_rows(s.grad_extra, count, extra, s.rows, extra);

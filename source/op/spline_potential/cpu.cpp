@@ -43,7 +43,7 @@ struct CpuCall : Op {
       const int parts = bf16_parts(in.matmul, kDtype<T>);
       check_packed(*this, in.nets, PackedNet(in.net, parts).size);
       PotentialArgs<T> args = arguments<T>(in, places.data());
-      if (parts) args.block = 2 * kBlock;
+      if (parts) args.block = 2 * kBlock, args.parts = parts;
       potential_step(*this, kernels_for<T>(in.net), args, in.nets.const_data_ptr<T>(), in.nets.size(1), parts,
                      answer.results<T>());
     });

@@ -26,7 +26,7 @@ struct Scratch {
         t_lanes(take_panels<T>(arena, t_rows(args), lanes)),
         grad_t_lanes(take_panels<T>(arena, t_rows(args), lanes)),
         energy(arena.take<double>(lanes)),
-        net(args.net, most_features(args.net, kGroup), lanes, arena) {}
+        net(args.net, most_features(args.net, kGroup), lanes, arena, args.parts) {}
 
   static int64_t t_rows(const PotentialArgs<T>& args) { return 4 * t_width<T>(args.net); }
 
@@ -41,7 +41,7 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
   const double scale = args.scale[args.net_of(args.types[ids[0]])];
   const int64_t t_rows = s.t_lanes.rows;
   const FittingShape& shape = args.net;
-  const Net<T> net{shape, weights.layer, weights.bf16.multiply ? &weights.bf16 : nullptr};
+  const Net<T> net{shape, weights.layer, weights.bf16.units ? &weights.bf16 : nullptr, s.net.split};
   const Features<T> features{shape, weights};
   for (int64_t a = 0; a < count; ++a) {
     const int64_t i = ids[a];

@@ -78,8 +78,7 @@ NetWeights<T> packed_weights(const FittingShape& net, int parts, T* packed, bool
   if (!parts) return weights;
   const Bf16Layout<T> layout(net, weights.layer, parts, FeatureGroups<T>{net, weights},
                              reinterpret_cast<uint16_t*>(packed + at.bf16), &weights.bf16);
-  if (write)
-    for (const Bf16Matrix<T>& matrix : layout.matrices) matrix.pack(parts);
+  if (write) layout.pack(0, layout.tiles(), parts);
   return weights;
 }
 

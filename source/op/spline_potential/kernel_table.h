@@ -22,7 +22,7 @@ template <class T>
 constexpr int64_t arguments_size() {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
-  return offsetof(PotentialArgs<T>, block) + sizeof(int);  // the last member before it
+  return offsetof(PotentialArgs<T>, parts) + sizeof(int);  // the last member before it
 #pragma GCC diagnostic pop
 }
 

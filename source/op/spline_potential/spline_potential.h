@@ -39,13 +39,14 @@ struct NetWeights {
   const T*
       head;  // (head_rows, neurons[0]): those of the features (k, l), l <= k < axis, the two equal ones added
   DenseLayer<T> layer[kMaxLayers];  // the last one is the output layer
-  Bf16Net bf16;                     // its `multiply` null: not asked for
+  Bf16Net bf16;                     // its `units` null: not asked for
 };
 
 // What kernels of the CPU take.
 template <class T>
 struct PotentialArgs : StepInputs<T, int64_t> {
   int block = kBlock;  // atoms at once
+  int parts = 0;       // of products by bfloat16 units
   FittingShape net;
 };
 

@@ -1,0 +1,115 @@
+// AMX's tiles: eight of 16 rows of 64 bytes. With MDOPS_TILES_EMULATED they are arrays, so that what is made
+// of them runs on a processor without (tests/ops/test_tiles.py).
+#pragma once
+
+#include <cstdint>
+
+#if defined(MDOPS_TILES_EMULATED)
+#include <cstring>
+#else
+#include <immintrin.h>
+#endif
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+namespace {
+
+#if defined(MDOPS_TILES_EMULATED)
+
+thread_local float emulated_tiles[8][16][16];
+
+struct Tiles {};
+
+template <int Tile>
+inline void tile_zero() {
+  std::memset(emulated_tiles[Tile], 0, sizeof(emulated_tiles[Tile]));
+}
+template <int Tile>
+inline void tile_load(const void* from, int64_t stride) {
+  for (int r = 0; r < 16; ++r)
+    std::memcpy(emulated_tiles[Tile][r], static_cast<const char*>(from) + r * stride, 64);
+}
+template <int Tile>
+inline void tile_store(void* to, int64_t stride) {
+  for (int r = 0; r < 16; ++r) std::memcpy(static_cast<char*>(to) + r * stride, emulated_tiles[Tile][r], 64);
+}
+template <int Sum, int A, int B>
+inline void tile_product() {
+  const auto half = [](const float& pair, int k) {
+    uint32_t bits;
+    std::memcpy(&bits, &pair, sizeof(bits));
+    bits = k ? bits & 0xffff0000 : bits << 16;
+    float x;
+    std::memcpy(&x, &bits, sizeof(x));
+    return x;
+  };
+  for (int r = 0; r < 16; ++r)
+    for (int pair = 0; pair < 16; ++pair)
+      for (int k = 0; k < 2; ++k) {
+        const float a = half(emulated_tiles[A][r][pair], k);
+        for (int lane = 0; lane < 16; ++lane)
+          emulated_tiles[Sum][r][lane] += a * half(emulated_tiles[B][pair][lane], k);
+      }
+}
+
+#else
+
+// There are tiles while one of these lives.
+class Tiles {
+ public:
+  Tiles() {
+    struct alignas(64) Shapes {
+      uint8_t palette = 1, start = 0, reserved[14] = {};
+      uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    };
+    const Shapes shapes;
+    asm volatile("" ::"m"(shapes));
+    _tile_loadconfig(&shapes);
+  }
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+};
+
+// A tile's number stands in the instruction. GCC's intrinsics do not say that a load reads memory.
+#define MDOPS_EACH_TILE(work) work(0) work(1) work(2) work(3) work(4) work(5) work(6) work(7)
+
+template <int Tile>
+inline __attribute__((always_inline)) void tile_zero() {
+#define MDOPS_TILE(n) \
+  if constexpr (Tile == n) _tile_zero(n);
+  MDOPS_EACH_TILE(MDOPS_TILE)
+#undef MDOPS_TILE
+}
+template <int Tile>
+inline __attribute__((always_inline)) void tile_load(const void* from, int64_t stride) {
+#define MDOPS_TILE(n) \
+  if constexpr (Tile == n) _tile_loadd(n, from, stride);
+  MDOPS_EACH_TILE(MDOPS_TILE)
+#undef MDOPS_TILE
+}
+template <int Tile>
+inline __attribute__((always_inline)) void tile_store(void* to, int64_t stride) {
+#define MDOPS_TILE(n) \
+  if constexpr (Tile == n) _tile_stored(n, to, stride);
+  MDOPS_EACH_TILE(MDOPS_TILE)
+#undef MDOPS_TILE
+}
+#undef MDOPS_EACH_TILE
+// Sums are tiles 0 to 3, of a row of tiles of A and a column of B: 4 and 5 are A's, 6 and 7 B's.
+template <int Sum, int A, int B>
+inline __attribute__((always_inline)) void tile_product() {
+  static_assert(Sum == 2 * (A - 4) + (B - 6));
+  if constexpr (Sum == 0) _tile_dpbf16ps(0, 4, 6);
+  if constexpr (Sum == 1) _tile_dpbf16ps(1, 4, 7);
+  if constexpr (Sum == 2) _tile_dpbf16ps(2, 5, 6);
+  if constexpr (Sum == 3) _tile_dpbf16ps(3, 5, 7);
+}
+
+#endif
+
+}  // namespace
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops
