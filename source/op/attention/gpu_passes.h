@@ -8,7 +8,8 @@ namespace mdops {
 namespace gpu_attention {
 
 // `parts`: 2 for the accuracy of float32's products, 1 for that of tf32's. `bad`: memory for kPrepareBlocks
-// integers; `bias_at`: for one a sequence where there is a bias.
+// integers, which are judged anew unless `args` has them; `bias_at`: for one a sequence where there is a
+// bias.
 void forward_pass(const Gpu& gpu, const TensorArgs<float>& args, int parts, int32_t* bad, int64_t* bias_at,
                   const ForwardResults<float>& results);
 

@@ -39,13 +39,16 @@ class Attention {
  public:
   using A = Sums<T>;
 
-  // `bad`: kPrepareBlocks integers; `bias_at`: an integer a sequence where there is a bias. `parts`: 2 for
-  // the accuracy of float32's products, 1 for that of tf32's; of 16-bit tensors 1.
+  // `bad`: kPrepareBlocks integers, which `args` has where a pass before has judged the same offsets and
+  // plan; `bias_at`: an integer a sequence where there is a bias. `parts`: 2 for the accuracy of float32's
+  // products, 1 for that of tf32's; of 16-bit tensors 1.
   Attention(const Gpu& gpu, const TensorArgs<T>& args, int parts, int32_t* bad, int64_t* bias_at)
       : gpu_(gpu), p_(args), parts_(sizeof(T) == 2 ? 1 : parts), bias_at_(bias_at), limits_(gpu.limits()) {
-    if (p_.bias) gpu_.clear(bias_at, p_.sequences * sizeof(int64_t));  // of those that are empty, or wrong
-    gpu_.launch_early(prepare_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, bad,
-                      p_.bias ? bias_at : nullptr);
+    if (p_.bad == nullptr) {
+      if (p_.bias) gpu_.clear(bias_at, p_.sequences * sizeof(int64_t));  // of those that are empty, or wrong
+      gpu_.launch_early(prepare_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, bad,
+                        p_.bias ? bias_at : nullptr);
+    }
     p_.bad = bad;
   }
 

@@ -74,7 +74,7 @@ class Moments {
 
   void forward(float* moments) const {
     for (int l = 0; l < args_.layers; ++l) {
-      forward_pass(gpu_, attention(l), kParts, memory_.bad, nullptr,
+      forward_pass(gpu_, attention(l, l > 0), kParts, memory_.bad, nullptr,
                    {saved_.layer[l].o, saved_.layer[l].logsumexp});
       const JoinArgs p = join_args(l);
       with_columns_of(args_.layer[l].width, [&]<int I>() {
@@ -122,7 +122,8 @@ class Moments {
   }
 
  private:
-  TensorArgs<float> attention(int l) const {
+  // `judged`: whether a pass before has looked at offsets and plan.
+  TensorArgs<float> attention(int l, bool judged) const {
     const AttentionArgs<float>& a = args_.attention;
     const JoinedLayer<float>& layer = args_.layer[l];
     TensorArgs<float> p{};
@@ -134,7 +135,7 @@ class Moments {
     }
     p.gate = static_cast<const float*>(a.in.gate), p.absent = a.absent;
     p.switches = static_cast<const float*>(a.in.switches);
-    p.offsets = a.offsets, p.plan = plan_.rows;
+    p.offsets = a.offsets, p.plan = plan_.rows, p.bad = judged ? memory_.bad : nullptr;
     p.rows = rows_, p.heads = 1, p.sequences = atoms_, p.gates = static_cast<int>(a.gates);
     p.items = gpu_.int32_of("plan", plan_.items);
     p.max_length = std::min(gpu_.int32_of("max_length", plan_.max_length), rows_);
@@ -183,9 +184,10 @@ class Moments {
     }
     g.parts = memory_.parts;
     if (memory_.parts) g.parts += l * PassMemory::size_of_parts(args_);
-    backward_pass(gpu_, attention(l), kParts, memory_.bad, nullptr, g, nullptr, nullptr);
+    backward_pass(gpu_, attention(l, l + 1 < args_.layers), kParts, memory_.bad, nullptr, g, nullptr,
+                  nullptr);
     if (l == 0 && memory_.parts)
-      gpu_attention::add_gate_parts(gpu_, attention(0), memory_.bad, memory_.parts, 2 * args_.layers,
+      gpu_attention::add_gate_parts(gpu_, attention(0, true), memory_.bad, memory_.parts, 2 * args_.layers,
                                     out.gate, out.switches);
   }
 
