@@ -32,10 +32,7 @@ from machine import machine
 from mdops import ops
 
 PEAK = {"NVIDIA H100 80GB HBM3": 1979e12}
-TILES = [
-    *("small", "middle", "large", "thin", "halves", "halves_deep"),
-    *("wide_64", "wide_128", "wide_256", "pair_128", "pair_256"),
-]
+TILES = ["small", "middle", "large", "thin", "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"]
 WIDE = 4096
 ROUNDS = 5
 

@@ -24,10 +24,7 @@ SHAPES = [
     (200, 72, 48),
 ]
 # What a GPU may choose for a product, by the name that forces it.
-WAYS = [
-    *("small", "middle", "large", "thin", "halves", "halves_deep"),
-    *("wide_64", "wide_128", "wide_256", "pair_128", "pair_256"),
-]
+WAYS = ["small", "middle", "large", "thin", "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"]
 FLOAT8_BOUND = 2.0**-10
 
 

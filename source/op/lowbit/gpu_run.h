@@ -5,7 +5,6 @@
 #include <cstring>
 #include <iterator>
 
-#include "lowbit/gpu_halves.h"
 #include "lowbit/gpu_mma.h"
 #include "lowbit/gpu_quantize.h"
 #include "lowbit/gpu_thin.h"
@@ -20,21 +19,9 @@ using SmallGroupsTile = MmaTile<2, 1, 1, 1, 1, 8>;  // whose sums of groups must
 using MiddleTile = MmaTile<2, 2, 1, 2, 1, 4>;       // 64 x 64
 using LargeTile = MmaTile<2, 4, 1, 4, 1, 3>;        // 128 x 128
 
-enum class Way : int {
-  small,
-  middle,
-  large,
-  thin,
-  halves,
-  halves_deep,
-  wide_64,
-  wide_128,
-  wide_256,
-  pair_128,
-  pair_256
-};
-constexpr const char* kWays[] = {"small",   "middle",   "large",    "thin",     "halves",  "halves_deep",
-                                 "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"};
+enum class Way : int { small, middle, large, thin, wide_64, wide_128, wide_256, pair_128, pair_256 };
+constexpr const char* kWays[] = {"small",    "middle",   "large",    "thin",    "wide_64",
+                                 "wide_128", "wide_256", "pair_128", "pair_256"};
 
 inline bool is_wide(Way way) {
   return way >= Way::thin;
@@ -74,16 +61,10 @@ inline ThinShape thin_shape(const Gpu& gpu, const Product& p) {
   return {most, 1, ternary && blocks_for(p.rows, most) * cols <= 2 * chip};
 }
 
-// Whether halves_kernel takes a product of so much depth, whose tiles of 64 rows leave no blocks to share it.
-inline bool halves_pay(const Gpu& gpu, const Product& p) {
-  return p.b.layout != Layout::ternary && p.depth >= 3072 && thin_shape(gpu, p).blocks == 1 &&
-         2 * blocks_for(p.rows, 128) * blocks_for(p.cols, 64) <= gpu.limits().multiprocessors;
-}
-
 // By the device: the largest tiles that give most of its multiprocessors one. Two blocks share columns where
-// the device holds all blocks at once, or where there are very many. Hopper's warpgroups want B by lines:
-// where it lies otherwise they take it from a copy, which pays from some hundred rows on. Float8 goes to them
-// early, because `mma.sync` makes float16 of it there.
+// there are very many tiles, or, if 128 columns wide, where the device holds all at once. Hopper's warpgroups
+// want B by lines: where it lies otherwise they take it from a copy, which pays from some hundred rows on.
+// Float8 goes to them early, because `mma.sync` makes float16 of it there.
 inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
   const GpuLimits limits = gpu.limits();
   const int64_t chip = limits.multiprocessors;
@@ -94,10 +75,6 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
 #ifdef MDOPS_HOPPER
   wide = limits.capability == 90 && p.depth > 0 && (p.groups <= 1 || p.group % kStageDepth == 0);
 #endif
-  const auto in_pairs = [&](int64_t cols, int64_t many) {
-    const int64_t paired = 2 * tiles(2 * kWideRows, cols);
-    return (p.rows > kWideRows && paired <= chip) || tiles(kWideRows, cols) > many * chip;
-  };
   Way way = Way::small;
   if (!named_way(&way)) {
     const int64_t wide_64 = tiles(kWideRows, 64), wide_128 = tiles(kWideRows, 128),
@@ -106,12 +83,13 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
     const bool is_read = by_line || (p.b.layout == Layout::ternary && is_aligned(p.b));  // by thin_kernel
     const int64_t few = is_read ? 8 : p.is_float() ? 24 : 48;  // tiles of 64 columns
     const bool is_thin = is_read || (is_fed && wide_64 >= few);
+    const bool one_wave = p.rows > kWideRows && 2 * tiles(2 * kWideRows, 128) <= chip;  // of pairs
     if (wide && is_thin && p.groups <= 1 && thin_shape(gpu, p).fits)
-      way = halves_pay(gpu, p) ? Way::halves : Way::thin;
+      way = Way::thin;
     else if (wide && is_fed && p.groups <= 1 && 4 * wide_256 > 3 * chip)
-      way = in_pairs(256, 4) ? Way::pair_256 : Way::wide_256;
+      way = wide_256 > 4 * chip ? Way::pair_256 : Way::wide_256;
     else if (wide && is_fed && 5 * wide_128 > 3 * chip)
-      way = in_pairs(128, 8) ? Way::pair_128 : Way::wide_128;
+      way = one_wave || wide_128 > 8 * chip ? Way::pair_128 : Way::wide_128;
     else if (wide && is_fed && wide_64 >= few)
       way = Way::wide_64;
     else if (tiles(128, 128) > chip && !parts)
@@ -120,9 +98,7 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
       way = Way::middle;
   }
   if (is_wide(way) && !wide) way = Way::large;
-  const bool shares = way == Way::halves || way == Way::halves_deep;
-  if (shares && p.depth <= kStageDepth) way = Way::thin;                 // nothing to share
-  if ((way == Way::thin || shares) && p.groups > 1) way = Way::wide_64;  // whose order of roundings is stated
+  if (way == Way::thin && p.groups > 1) way = Way::wide_64;  // whose order of roundings is stated
   if (way == Way::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float())))
     way = Way::middle;
   if (way == Way::middle && MiddleTile::kShared > limits.shared_bytes) way = Way::small;
@@ -236,19 +212,6 @@ inline void multiply_thin_product(const Gpu& gpu, const Product& p) {
   with_kinds(p, [&]<LowBit A, LowBit B>() { launch_thin<A, B>(gpu, p); });
 }
 
-template <int Rows, int Resident>
-void multiply_halves_product(const Gpu& gpu, const Product& p) {
-  using T = HalvesTile<Rows, Resident>;
-  CUtensorMap a, b;
-  map_factor(gpu, p.a, p.depth, T::kShare, &a);
-  map_factor(gpu, p.b, p.depth, T::kColumns, &b);
-  const int64_t blocks = blocks_for(p.rows, Rows) * blocks_for(p.cols, T::kColumns) * T::kBlocks;
-  with_kinds(p, [&]<LowBit A, LowBit B>() {
-    gpu.launch_clusters(halves_kernel<A, B, T>, blocks, T::kBlocks, T::kThreads + 32, T::kShared, true, a, b,
-                        p);
-  });
-}
-
 inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_copy, uint8_t* b_copy) {
   const Depth depth{p.depth, p.group, plan.filled, p.groups};
   if (plan.a_bytes > 0) p.a = copy_factor(gpu, p.a, depth, a_copy);
@@ -267,12 +230,6 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
 #ifdef MDOPS_HOPPER
     case Way::thin:
       return multiply_thin_product(gpu, p);
-    case Way::halves:
-      if (p.rows <= 32) return multiply_halves_product<32, 2>(gpu, p);
-      if (p.rows <= 64) return multiply_halves_product<64, 2>(gpu, p);
-      return multiply_halves_product<128, 2>(gpu, p);
-    case Way::halves_deep:
-      return multiply_halves_product<128, 1>(gpu, p);
     case Way::wide_64:
       return multiply_wide_product<64, 1>(gpu, p);
     case Way::wide_128:

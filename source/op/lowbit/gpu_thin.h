@@ -113,17 +113,6 @@ __device__ __forceinline__ void spread_two(uint32_t packed, uint32_t& low, uint3
   high = __byte_perm(kNumbers, kNumbers, x >> 16);
 }
 
-// sums (+)= the products of a stage of A's rows and B's columns.
-template <LowBit A, LowBit B, class Number, int Size>
-__device__ __forceinline__ void multiply_stage(Number (&sums)[Size], uint64_t a, uint64_t b, int add) {
-  begin_products();
-  multiply_thin<B, A>(sums, b, a, add);
-#pragma unroll
-  for (int step = 1; step < kStageDepth / 32; ++step)
-    multiply_thin<B, A>(sums, b + 2 * step, a + 2 * step, 1);
-  commit_products();
-}
-
 // Of stages of B's columns, then A's rows.
 template <class T>
 struct ThinRing : StageRing<T, 4> {
@@ -152,9 +141,17 @@ struct ThinRing : StageRing<T, 4> {
     if (threadIdx.x % 32 == 0) arrive(empty(done));
   }
   __device__ uint64_t rows() const { return wide_matrix(stage() + T::kBBytes); }
+
+  // sums (+)= the products of this stage.
   template <LowBit A, LowBit B, class Number, int Size>
   __device__ __forceinline__ void multiply(Number (&sums)[Size], int, int, int add) const {
-    multiply_stage<A, B>(sums, rows(), wide_matrix(stage()), add);
+    const uint64_t a = rows(), b = wide_matrix(stage());
+    begin_products();
+    multiply_thin<B, A>(sums, b, a, add);
+#pragma unroll
+    for (int step = 1; step < kStageDepth / 32; ++step)
+      multiply_thin<B, A>(sums, b + 2 * step, a + 2 * step, 1);
+    commit_products();
   }
 };
 

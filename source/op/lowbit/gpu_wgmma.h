@@ -508,14 +508,13 @@ __device__ __forceinline__ void sum_groups(Ring& ring, const Product& p, int gro
   }
 }
 
-// Integers of one group. `add`: to what d has.
+// Integers of one group.
 template <class Ring, int Size>
-__device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int (&d)[Size], int add = 0) {
+__device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int (&d)[Size]) {
   int before = -1;  // the slot that the products before these read
   for (int stage = 0; stage < count; ++stage) {
     wait_for(ring.full(ring.slot), ring.phase);
-    ring.template multiply<LowBit::int8, LowBit::int8>(d, group, 0, add);
-    add = 1;
+    ring.template multiply<LowBit::int8, LowBit::int8>(d, group, 0, stage > 0);
     wait_for_products<1>();
     if (before >= 0) ring.release(before);
     before = ring.slot, ring.advance();
