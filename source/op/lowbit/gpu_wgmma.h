@@ -426,7 +426,8 @@ __device__ __forceinline__ void hold(float (&d)[Size]) {
 }
 
 // A warpgroup's sums of a tile over `count` stages, float8: what a stage gives is added up in float32, while
-// the products of the next, in other registers, are under way.
+// the products of the next, in other registers, are under way. `Groups`: with the scales of its group. A
+// branch around the sums would put off the question for the next stage until after them, so both have loops.
 template <LowBit A, LowBit B, bool Groups, class Ring, int Size>
 __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int group, int count, int col0,
                                              float (&parts)[Size]) {
@@ -438,9 +439,11 @@ __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int g
   const auto finish = [&](float (&sums)[Size], int stage, int done) {
     hold(sums);
     ring.release(done);
-    if (Groups && p.groups > 1) return add_group(p, stage, col0, sums, parts);
+    if constexpr (Groups)
+      add_group(p, stage, col0, sums, parts);
+    else
 #pragma unroll
-    for (int k = 0; k < Size; ++k) parts[k] = __fadd_rn(parts[k], sums[k]);
+      for (int k = 0; k < Size; ++k) parts[k] = __fadd_rn(parts[k], sums[k]);
   };
   // No branch between what is issued and what is waited for: the compiler would wait after each product.
   issue(d);
@@ -583,8 +586,10 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         sum_groups(ring, p, role - 1, stages, col0, sums);
       else if constexpr (Columns > 128)
         sum_in_halves<A, B>(ring, role - 1, stages, sums);
-      else
+      else if (p.groups > 1)
         sum_in_turns<A, B, true>(ring, p, role - 1, stages, col0, sums);
+      else
+        sum_in_turns<A, B, false>(ring, p, role - 1, stages, col0, sums);
       store_sums<Columns>(p, own, row0, col0, a_scale, sums);
     }
   }
