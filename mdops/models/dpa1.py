@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _LN_EPS = 1e-5
 # Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
 # tensor on a GPU, which is busy with them, and has memory for many of them.
-_ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 9 * 2**25
+_ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 7 * 2**25
 _SMALL_TABLE = 16  # rows
 
 

@@ -203,22 +203,6 @@ __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* lar
   return inverse_power(scale);
 }
 
-// sum += by A B, of 16 of the depth: A in parts.
-template <int Units>
-__device__ __forceinline__ void add_step(Rows<Units>& sum, const uint32_t (&a)[2][4], const char* factor,
-                                         int step, float by) {
-#pragma unroll
-  for (int unit = 0; unit < Units; ++unit) {
-    const uint4 b = reinterpret_cast<const uint4*>(factor)[(step * Units + unit) * kWarp + lane_index()];
-    float c[4] = {};
-    gpu_attention::multiply_16<false>(c, a[1], b.x, b.y);
-    gpu_attention::multiply_16<false>(c, a[0], b.z, b.w);
-    gpu_attention::multiply_16<false>(c, a[0], b.x, b.y);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) sum[unit][k] += by * c[k];
-  }
-}
-
 // sum += inverse x B, of x times a power of two, `scale`, in parts. What tensor cores add they round towards
 // zero, so the sums over the depth are made outside of them.
 template <int Steps, int Units>
@@ -229,7 +213,16 @@ __device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Ste
   for (int step = 0; step < Steps; ++step) {
     uint32_t a[2][4];
     gpu_attention::as_operand<Parts>(x[2 * step], x[2 * step + 1], scale, a);
-    add_step<Units>(sum, a, factor, step, by);
+#pragma unroll
+    for (int unit = 0; unit < Units; ++unit) {
+      const uint4 b = reinterpret_cast<const uint4*>(factor)[(step * Units + unit) * kWarp + lane_index()];
+      float c[4] = {};
+      gpu_attention::multiply_16<false>(c, a[1], b.x, b.y);
+      gpu_attention::multiply_16<false>(c, a[0], b.z, b.w);
+      gpu_attention::multiply_16<false>(c, a[0], b.x, b.y);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sum[unit][k] += by * c[k];
+    }
   }
 }
 

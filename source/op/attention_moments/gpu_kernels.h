@@ -22,7 +22,6 @@ namespace mdops {
 namespace gpu_attention_moments {
 
 using gpu_attention_layer::add_product;
-using gpu_attention_layer::add_step;
 using gpu_attention_layer::ask_for_rows;
 using gpu_attention_layer::block_numbers;
 using gpu_attention_layer::BlockNumbers;
@@ -90,20 +89,24 @@ __device__ __forceinline__ void fill_join(const JoinArgs& p, char* memory, Block
   }
 }
 
-// x behind a layer, of 16 rows.
-template <int I, class To>
+// x behind a layer, of 16 rows. `Spares` registers: o is read when the product with x is done.
+template <int I, class To, bool Spares>
 __device__ __forceinline__ void join(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
                                      int64_t first, int count, Rows<To::kUnits>& y) {
   constexpr int kUnits = To::kUnits;
+  Rows<2 * I> x, o;
+  const auto load_o = [&] { load_rows<FullRows<I>>(o, p.o + first * 16 * I, 16 * I, count, 16 * I); };
+  load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
+  if constexpr (!Spares) load_o();
 #pragma unroll
   for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
     for (int k = 0; k < 4; ++k) y[unit][k] = 0;
-  Rows<2 * I> x, o;
-  load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
   add_product<I, kUnits>(y, x, memory, numbers.inverse[0]);
-  asm volatile("" ::: "memory");  // o has the registers of x
-  load_rows<FullRows<I>>(o, p.o + first * 16 * I, 16 * I, count, 16 * I);
+  if constexpr (Spares) {
+    asm volatile("" ::: "memory");
+    load_o();
+  }
   add_product<I, kUnits>(y, o, memory + Factor<I, kUnits>::kBytes, numbers.inverse[1]);
   with_columns<kUnits>(y, numbers.of_columns[kJoinBias], [](float& z, float bias) { z += bias; });
   float deviation[2];
@@ -143,7 +146,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) join_kernel(JoinArgs p) {
   each_group(rows, [&](int64_t first, int count, int64_t next) {
     ask_for_join<I>(p, next, rows);
     Rows<2 * N> x;
-    join<I, Next>(p, memory, numbers, first, count, x);
+    join<I, Next, true>(p, memory, numbers, first, count, x);
     const float scale = gpu_attention::scale_of_units<Parts>(x);
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) join_kernel(JoinArgs p) {
 }
 
 template <int I, int F>
-__global__ void __launch_bounds__(kRowThreads, 2) end_kernel(JoinArgs p) {
+__global__ void __launch_bounds__(kRowThreads, 1) end_kernel(JoinArgs p) {
   char* const memory = gpu_attention::block_memory();
   BlockNumbers& numbers = block_numbers(kJoinBytes<I, 2 * F>);
   fill_join<I, 2 * F>(p, memory, numbers);
@@ -170,7 +173,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) end_kernel(JoinArgs p) {
   each_group(rows, [&](int64_t first, int count, int64_t next) {
     ask_for_join<I>(p, next, rows);
     Rows<2 * F> x;
-    join<I, FeatureRows<true, F>>(p, memory, numbers, first, count, x);
+    join<I, FeatureRows<true, F>, false>(p, memory, numbers, first, count, x);
   });
 }
 
@@ -251,24 +254,31 @@ __device__ __forceinline__ void fill_back(const BackArgs& p, char* memory, Block
   }
 }
 
-// The gradients by x before a layer and by o, and delta.
-template <int I>
-__device__ __forceinline__ void store_back(const BackArgs& p, int64_t first, int count, Rows<2 * I>& by_x,
-                                           const Rows<2 * I>& by_o) {
+// The gradient by x behind a layer, in `dx`, to those by x before it and by o.
+template <int Steps, int I, class From>
+__device__ __forceinline__ void join_back(const BackArgs& p, const char* memory, const BlockNumbers& numbers,
+                                          int64_t first, int count, Rows<From::kUnits>& dx,
+                                          const Rows<From::kUnits>& x) {
   using Before = FullRows<I>;
-  store_rows<Before>(by_x, p.by_x + first * p.back_stride, 16 * I, count, p.back_stride);
-  store_rows<Before>(by_o, p.by_o + first * 16 * I, 16 * I, count, 16 * I);
-  Rows<2 * I>& o = by_x;
-  float delta[2];
+  float along[2], deviation[2];
+  load_numbers(deviation, p.deviation + first, count);
+  sum_rows<From::kUnits>(along, [&](int unit, int k) { return dx[unit][k] * x[unit][k]; });
+#pragma unroll
+  for (int unit = 0; unit < From::kUnits; ++unit)
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      dx[unit][k] = deviation[k / 2] * (dx[unit][k] - x[unit][k] * (along[k / 2] / p.features));
+  const float scale = gpu_attention::scale_of_units<Parts>(dx);
+  Rows<2 * I> o, by_o{};
   load_rows<Before>(o, p.o + first * 16 * I, 16 * I, count, 16 * I);
+  add_product<Steps, 2 * I>(by_o, dx, scale, memory + Factor<Steps, 2 * I>::kBytes, numbers.inverse[1]);
+  store_rows<Before>(by_o, p.by_o + first * 16 * I, 16 * I, count, 16 * I);
+  float delta[2];
   sum_rows<2 * I>(delta, [&](int unit, int k) { return by_o[unit][k] * o[unit][k]; });
   store_numbers(delta, p.delta + first, count);
-}
-
-// The gradient by y, of x = r y, of which `along` is x.dx of the row.
-__device__ __forceinline__ float back_to_y(const BackArgs& p, float deviation, float along, float dx,
-                                           float x) {
-  return deviation * (dx - x * (along / p.features));
+  Rows<2 * I> by_x{};
+  add_product<Steps, 2 * I>(by_x, dx, scale, memory, numbers.inverse[0]);
+  store_rows<Before>(by_x, p.by_x + first * p.back_stride, 16 * I, count, p.back_stride);
 }
 
 template <int I, int N>
@@ -315,20 +325,8 @@ __global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
       add_product<N, 2 * N>(sum, dx, memory + kBack + part * kPart, numbers.inverse[2 + part]);
     }
     Rows<2 * N> x;
-    float along[2], deviation[2];
-    load_rows<Next>(x, p.next + at, 16 * N, count, 16 * N),
-        load_numbers(deviation, p.deviation + first, count);
-    sum_rows<2 * N>(along, [&](int unit, int k) { return sum[unit][k] * x[unit][k]; });
-#pragma unroll
-    for (int unit = 0; unit < 2 * N; ++unit)
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        sum[unit][k] = back_to_y(p, deviation[k / 2], along[k / 2], sum[unit][k], x[unit][k]);
-    const float scale = gpu_attention::scale_of_units<Parts>(sum);
-    Rows<2 * I> by_x{}, by_o{};
-    add_product<N, 2 * I>(by_x, sum, scale, memory, numbers.inverse[0]);
-    add_product<N, 2 * I>(by_o, sum, scale, memory + Factor<N, 2 * I>::kBytes, numbers.inverse[1]);
-    store_back<I>(p, first, count, by_x, by_o);
+    load_rows<Next>(x, p.next + at, 16 * N, count, 16 * N);
+    join_back<N, I, Next>(p, memory, numbers, first, count, sum, x);
   });
 }
 
@@ -337,92 +335,45 @@ __device__ __forceinline__ float pick(const float (&x)[4], int k) {
   return k == 0 ? x[0] : k == 1 ? x[1] : k == 2 ? x[2] : x[3];
 }
 
-// Of a lane's two of 16 rows, what T's gradient is led back by: x is read where it is wanted, twice, so that
-// registers suffice for two blocks a multiprocessor.
-template <class Features>
-struct SumRows {
-  const BackArgs& p;
-  const BlockNumbers& numbers;
-  const float *x[2], *grad[2];  // x behind the last layer; T's gradient (4, M) of the row's atom
-  float r[2][4];
-
-  __device__ __forceinline__ SumRows(const BackArgs& args, const BlockNumbers& numbers_, int64_t first,
-                                     int count)
-      : p(args), numbers(numbers_) {
+// The gradient by x behind the last layer, of 16 rows, and by R.
+template <int F>
+__device__ __forceinline__ void from_sums(const BackArgs& p, const BlockNumbers& numbers, int64_t first,
+                                          int count, const Rows<2 * F>& x, Rows<2 * F>& dx) {
+  using Features = FeatureRows<true, F>;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int64_t row = first + min(row_of(2 * h), count - 1);
-      const float4 of_row = *reinterpret_cast<const float4*>(p.environment + 4 * row);
-      const int atom = min(max(__float_as_int(p.atom[row]), 0), p.atoms - 1);
-      r[h][0] = of_row.x, r[h][1] = of_row.y, r[h][2] = of_row.z, r[h][3] = of_row.w;
-      grad[h] = p.grad + 4 * static_cast<int64_t>(atom) * p.features, x[h] = p.next + row * p.features;
-    }
-  }
-
-  // dx and x of two numbers of row h; use(a, g) with those of the gradient by T.
-  template <class Use>
-  __device__ __forceinline__ void read(int unit, int h, float2& dx, float2& own, const Use& use) const {
-    const int column = column_of(unit, 0);
-    const bool there = Features::has(unit, 0, p.features);
-    own = there ? *reinterpret_cast<const float2*>(x[h] + column) : make_float2(0, 0);
-    const float2 w = *reinterpret_cast<const float2*>(numbers.of_columns[kNorm] + column);
-    float2 sum = make_float2(0, 0);
+  for (int h = 0; h < 2; ++h) {
+    const int64_t row = first + min(row_of(2 * h), count - 1);
+    const float4 of_row = *reinterpret_cast<const float4*>(p.environment + 4 * row);
+    const int atom = min(max(__float_as_int(p.atom[row]), 0), p.atoms - 1);
+    const float r[4] = {of_row.x, of_row.y, of_row.z, of_row.w};
+    const float* const grad = p.grad + 4 * static_cast<int64_t>(atom) * p.features;
+    float by_r[4] = {};
 #pragma unroll
-    for (int a = 0; a < 4; ++a) {
-      float2 g = make_float2(0, 0);
-      if (there) g = *reinterpret_cast<const float2*>(grad[h] + a * p.features + column);
-      sum.x += r[h][a] * g.x, sum.y += r[h][a] * g.y;
-      use(a, g);
-    }
-    dx = make_float2(w.x * sum.x, w.y * sum.y);
-  }
-
-  // x.dx of both rows, and the gradient by R.
-  __device__ __forceinline__ void sum_up(int64_t first, int count, float (&along)[2]) const {
+    for (int unit = 0; unit < 2 * F; ++unit) {
+      const int column = column_of(unit, 0);
+      const float2 w = *reinterpret_cast<const float2*>(numbers.of_columns[kNorm] + column);
+      const float2 b = *reinterpret_cast<const float2*>(numbers.of_columns[kNormBias] + column);
+      const float one = w.x * x[unit][2 * h] + b.x, two = w.y * x[unit][2 * h + 1] + b.y;
+      float2 sum = make_float2(0, 0);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float by_r[4] = {}, sum = 0;
-#pragma unroll
-      for (int unit = 0; unit < Features::kUnits; ++unit) {
-        const int column = column_of(unit, 0);
-        const float2 w = *reinterpret_cast<const float2*>(numbers.of_columns[kNorm] + column);
-        const float2 b = *reinterpret_cast<const float2*>(numbers.of_columns[kNormBias] + column);
-        float2 dx, own, g[4];
-        read(unit, h, dx, own, [&](int a, const float2& of_a) { g[a] = of_a; });
-        const float one = w.x * own.x + b.x, two = w.y * own.y + b.y;
-#pragma unroll
-        for (int a = 0; a < 4; ++a) by_r[a] += g[a].x * one + g[a].y * two;
-        sum += dx.x * own.x + dx.y * own.y;
+      for (int a = 0; a < 4; ++a) {
+        float2 g = make_float2(0, 0);
+        if (Features::has(unit, 0, p.features))
+          g = *reinterpret_cast<const float2*>(grad + a * p.features + column);
+        by_r[a] += g.x * one + g.y * two;
+        sum.x += r[a] * g.x, sum.y += r[a] * g.y;
       }
-      along[h] = gpu_attention::quad_sum(sum);
-#pragma unroll
-      for (int a = 0; a < 4; ++a) by_r[a] = gpu_attention::quad_sum(by_r[a]);
-      if (row_of(2 * h) < count)
-        p.by_environment[4 * (first + row_of(2 * h)) + lane_index() % 4] = pick(by_r, lane_index() % 4);
+      dx[unit][2 * h] = w.x * sum.x, dx[unit][2 * h + 1] = w.y * sum.y;
     }
-  }
-
-  // The gradient by y, of 16 columns, as an operand; by what products with it are to be multiplied.
-  __device__ __forceinline__ float operand(int step, const float (&deviation)[2], const float (&along)[2],
-                                           uint32_t (&a)[2][4]) const {
-    Rows<2> y;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float2 dx, own;
-        read(2 * step + half, h, dx, own, [](int, const float2&) {});
-        y[half][2 * h] = back_to_y(p, deviation[h], along[h], dx.x, own.x);
-        y[half][2 * h + 1] = back_to_y(p, deviation[h], along[h], dx.y, own.y);
-      }
-    const float scale = gpu_attention::scale_of_units<Parts>(y);
-    gpu_attention::as_operand<Parts>(y[0], y[1], scale, a);
-    return inverse_power(scale);
+    for (int a = 0; a < 4; ++a) by_r[a] = gpu_attention::quad_sum(by_r[a]);
+    if (row_of(2 * h) < count) p.by_environment[4 * row + lane_index() % 4] = pick(by_r, lane_index() % 4);
   }
-};
+}
 
 template <int I, int F>
-__global__ void __launch_bounds__(kRowThreads, 2) end_back_kernel(BackArgs p) {
+__global__ void __launch_bounds__(kRowThreads, 1) end_back_kernel(BackArgs p) {
+  using Features = FeatureRows<true, F>;
   char* const memory = gpu_attention::block_memory();
   BlockNumbers& numbers = block_numbers(kJoinBytes<F, 2 * I>);
   fill_columns(numbers, kNorm, p.norm, p.features), fill_columns(numbers, kNormBias, p.norm_bias, p.features);
@@ -431,19 +382,10 @@ __global__ void __launch_bounds__(kRowThreads, 2) end_back_kernel(BackArgs p) {
   const int rows = min(max(*p.last, 0), p.rows);
   each_group(rows, [&](int64_t first, int count, int64_t next) {
     ask_for_rows(p.next, next, rows, p.features, p.features), ask_for_rows(p.o, next, rows, 16 * I, 16 * I);
-    const SumRows<FeatureRows<true, F>> sums(p, numbers, first, count);
-    float along[2], deviation[2];
-    load_numbers(deviation, p.deviation + first, count);
-    sums.sum_up(first, count, along);
-    Rows<2 * I> by_x{}, by_o{};
-#pragma unroll 1
-    for (int step = 0; step < F; ++step) {
-      uint32_t a[2][4];
-      const float by = sums.operand(step, deviation, along, a);
-      add_step<2 * I>(by_x, a, memory, step, by * numbers.inverse[0]);
-      add_step<2 * I>(by_o, a, memory + Factor<F, 2 * I>::kBytes, step, by * numbers.inverse[1]);
-    }
-    store_back<I>(p, first, count, by_x, by_o);
+    Rows<2 * F> x, dx;
+    load_rows<Features>(x, p.next + first * p.features, p.features, count, p.features);
+    from_sums<F>(p, numbers, first, count, x, dx);
+    join_back<F, I, Features>(p, memory, numbers, first, count, dx, x);
   });
 }
 

@@ -14,7 +14,7 @@ using gpu_attention::TensorArgs;
 namespace {
 
 constexpr int kParts = 2;              // of a number, for the accuracy of float32's products
-constexpr int kBlocks = 2;             // a multiprocessor, of all but `join_back_kernel`
+constexpr int kJoinBlocks = 2;         // a multiprocessor, of `join_kernel`
 constexpr int kNarrow = 2, kWide = 4;  // units of 16 columns of a layer
 using gpu_attention_layer::kMany;
 using gpu_attention_layer::kMost;
@@ -80,9 +80,9 @@ class Moments {
       with_columns_of(args_.layer[l].width, [&]<int I>() {
         if (l + 1 == args_.layers)
           return with_features(args_.features,
-                               [&]<int F>() { launch(end_kernel<I, F>, kBlocks, kJoinBytes<I, 2 * F>, p); });
+                               [&]<int F>() { launch(end_kernel<I, F>, 1, kJoinBytes<I, 2 * F>, p); });
         with_columns_of(p.columns, [&]<int N>() {
-          launch(join_kernel<I, N>, kBlocks, kJoinBytes<I, 2 * N> + kProjectBytes<N>, p);
+          launch(join_kernel<I, N>, kJoinBlocks, kJoinBytes<I, 2 * N> + kProjectBytes<N>, p);
         });
       });
     }
@@ -109,9 +109,8 @@ class Moments {
       p.by_x = l ? by_x : out.rows, p.back_stride = l ? args_.layer[l].columns : args_.columns();
       with_columns_of(args_.layer[l].width, [&]<int I>() {
         if (l + 1 == args_.layers)
-          return with_features(args_.features, [&]<int F>() {
-            launch(end_back_kernel<I, F>, kBlocks, kJoinBytes<F, 2 * I>, p);
-          });
+          return with_features(args_.features,
+                               [&]<int F>() { launch(end_back_kernel<I, F>, 1, kJoinBytes<F, 2 * I>, p); });
         with_columns_of(p.columns, [&]<int N>() {
           launch(join_back_kernel<I, N>, 1, kJoinBytes<N, 2 * I> + kProjectBytes<N>, p);
         });
