@@ -104,6 +104,8 @@ def by_one_function(chosen, compiler):
 def test_every_op_compiles_in_every_mode(mode, device):
     """Whole, by the compiler people use, and backward where there is a formula: all ops in one function, for an op is a
     call in what is compiled, whatever is beside it."""
+    if device == "cuda" and mode != "default":
+        pytest.skip("PyTorch finds results outside of its graphs' memory there (docs/compile.md)")
     groups = {"alone": [], "together": []}
     for sample in one_of_each(device):
         groups["alone" if sample.op in DYNAMIC else "together"].append(sample)

@@ -109,7 +109,8 @@ class FirstProduct {
   uint16_t* place(int64_t features) {
     const int parts = net_.bf16->parts;
     const int64_t size = bf16_size(out_.cols, features, parts);
-    if (count_ == kMostPieces || used_ + size > bf16_size(out_.cols, net_.bf16->units->at_once, parts)) finish();
+    if (count_ == kMostPieces || used_ + size > bf16_size(out_.cols, net_.bf16->units->at_once, parts))
+      finish();
     pieces_[count_++] = {tiles_, net_.split + used_, features};
     tiles_ += bf16_size(net_.neurons(0), features, parts);
     used_ += size;
