@@ -62,7 +62,7 @@ def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
 
 def attentions_of(model: AtomicModel) -> list[Sum]:
     """The descriptors with layers of attention."""
-    return _of_parts(model, lambda d: isinstance(d, SeAttenV2) and not d.is_sum)
+    return _of_parts(model, lambda d: isinstance(d, SeAttenV2) and d.has_fused_layers)
 
 
 def attention_grids(

@@ -134,7 +134,6 @@ _ATTENTION: Keys = {
     "attn_mask": (boolean, False),
     "attention_layers": part,
     "type_embedding": part,
-    "lmax": (optional(count), None),  # 1 where it is absent, as in what versions before 3.2 can read
 }
 _MODEL: Keys = {
     "type_map": (list_of(text), REQUIRED),

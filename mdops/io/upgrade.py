@@ -85,7 +85,7 @@ def _fill(node: dict[str, Any], keys: schema.Keys, place: str) -> dict[str, Any]
             node[key] = copy.copy(default)
         elif not check(node[key]):
             raise ModelFileError(f"{place}.{key} cannot be {_short(node[key])}")
-    for key in ("compress", "embeddings_strip", "env_mat", "ntypes", "quantized", "use_tebd_bias", "lmax"):
+    for key in ("compress", "embeddings_strip", "env_mat", "ntypes", "quantized", "use_tebd_bias"):
         if key in keys and (node[key] is None or key == "compress"):
             del node[key]
     if "env_mat" in node:

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mdops.errors import UnsupportedModelError
+from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.models.contract import Features, Tree, environment_node
 from mdops.models.environment import check_axis, in_chunks
+from mdops.models.harmonics import MOST_DEGREES, solid_harmonics
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -31,7 +32,7 @@ from mdops.ops.add_norm import add_norm
 from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
 from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import attention_scale, unit_three
-from mdops.ops.neighbor_rows import NeighborRows
+from mdops.ops.neighbor_rows import EnvironmentRows, NeighborRows
 from mdops.options import from_definition, key, saved_precision
 from mdops.tracing import is_exported, is_recorded
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from mdops.io.torch.state import State
 
 _LN_EPS = 1e-5
+_GAIN_DEVIATION = 0.1  # of new weights of degrees, DeePMD-kit's
 # Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
 # tensor on a GPU, which is busy with them, and has memory for many of them.
 _ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 7 * 2**25
@@ -49,7 +51,7 @@ _SMALL_TABLE = 16  # rows
 class SeAttenV2Options(MixedTypesOptions):
     KIND = "se_atten_v2"
     NAMES: ClassVar[tuple[str, ...]] = ("se_atten_v2",)
-    NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False, "lmax": 1}
+    NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False}
 
     axis_neuron: int = key(
         4,
@@ -73,6 +75,11 @@ class SeAttenV2Options(MixedTypesOptions):
         None, "added to variances in norms; 1e-5 unless given", above=0, absent=_LN_EPS
     )
     set_davg_zero: bool = key(False, "take the mean of the environment matrix as zero", implied=True)
+    lmax: int = key(
+        1,
+        "up to which degree the directions to neighbours are taken to moments, 1 to 4",
+        choices=range(1, MOST_DEGREES + 1),
+    )
 
     def __post_init__(self) -> None:
         self.ln_eps = _LN_EPS if self.ln_eps is None else self.ln_eps
@@ -148,6 +155,13 @@ class Neighbors(NamedTuple):
     directions: torch.Tensor | None
     empty: torch.Tensor
     fused: bool
+
+
+def _sums_of_columns(rows: torch.Tensor, g: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """(N, columns, M): as `row_moments`, of rows (E, columns), four at a time."""
+    padded = F.pad(rows, (0, -rows.shape[1] % 4))
+    found = [row_moments(four.contiguous(), g, offsets) for four in padded.split(4, dim=1)]
+    return torch.cat(found, dim=1)[:, : rows.shape[1]]
 
 
 def _bias(layer: Layer) -> torch.Tensor:
@@ -307,9 +321,12 @@ class SeAttenV2(MomentDescriptor):
         std: torch.Tensor,
         nets: Nets,
         attention: Sequence[AttentionLayer],
+        degree_gain: torch.Tensor | None = None,
     ) -> None:
-        """Takes one net of distances and, where types are stripped, one of types."""
+        """Takes one net of distances and, where types are stripped, one of types; and, for `lmax` above 1, the roots of
+        the weights of the degrees from 2 on, (lmax - 1,)."""
         super().__init__(options, type_map, mean, std)
+        self.degree_gain = None if degree_gain is None else nn.Parameter(degree_gain)
         self.embeddings, self.type_nets, self.type_embedding = nets
         self.attention = nn.ModuleList(attention)
         self._known_mean: tuple[torch.Tensor, int, bool] | None = None
@@ -349,7 +366,20 @@ class SeAttenV2(MomentDescriptor):
 
     @property
     def is_sum(self) -> bool:
-        return len(self.attention) == 0
+        return len(self.attention) == 0 and self.options.lmax == 1
+
+    @property
+    def has_fused_layers(self) -> bool:
+        """Whether it is layers of attention and the sums T of four rows behind them, for which there are fast ways."""
+        return len(self.attention) > 0 and self.options.lmax == 1
+
+    def row_weights(self) -> torch.Tensor | None:
+        if self.degree_gain is None:
+            return None
+        of_degree = torch.cat([self.degree_gain.new_ones(1), self.degree_gain.square()])
+        counts = torch.tensor([4, *range(5, 2 * self.options.lmax + 2, 2)], device=of_degree.device)
+        rows = (self.options.lmax + 1) ** 2
+        return of_degree.repeat_interleave(counts, output_size=rows)
 
     @property
     def gated(self) -> bool:
@@ -383,7 +413,7 @@ class SeAttenV2(MomentDescriptor):
         )
 
     def moments(self, near: Neighborhood, types: torch.Tensor) -> torch.Tensor:
-        """T (N, 4, M), from the embedding of the types (ntypes, tebd_dim)."""
+        """T (N, (lmax + 1)^2, M), from the embedding of the types (ntypes, tebd_dim)."""
         products = self._type_products(types)
 
         def of_atoms(chunk: slice) -> torch.Tensor:
@@ -414,7 +444,11 @@ class SeAttenV2(MomentDescriptor):
                 known = self._neighbors(found.offsets, count, slots, sw, directions, fused)
                 for layer in self.layers:
                     g = layer(g, known)
-            return row_moments(rows.environment, g, found.offsets)
+            t = row_moments(rows.environment, g, found.offsets)
+            if self.options.lmax == 1:
+                return t
+            higher = self._higher_rows(d, found.slots[:count], rows)
+            return torch.cat([t, _sums_of_columns(higher, g, found.offsets)], dim=1)
 
         atoms, slots = near.neighbors.shape
         run = self.atoms_at_once(near) if near.once else None
@@ -425,7 +459,20 @@ class SeAttenV2(MomentDescriptor):
         if not self._has_mean():
             return t / self.slots  # rows of empty places are zero
         taken = self._listed(near, slice(None)).taken
-        return (t + F.pad(self._padding(near, taken, types)[:, None], (0, 0, 0, 3))) / self.slots
+        return (t + F.pad(self._padding(near, taken, types)[:, None], (0, 0, 0, t.shape[1] - 1))) / self.slots
+
+    def _higher_rows(self, d: torch.Tensor, slots: torch.Tensor, rows: EnvironmentRows) -> torch.Tensor:
+        """(E, (lmax + 1)^2 - 4): sw / (r + p) Y_lm(d / (r + p)) / std of the centre, of degrees from 2 on; zeros in
+        rows of no neighbour."""
+        real = (slots >= 0)[:, None]
+        pairs = d.reshape(-1, 3)[slots.clamp(min=0).long()]
+        r2 = pairs.square().sum(1, keepdim=True)
+        real = real & (r2 > 0)
+        inverse = 1 / (torch.where(real, r2, 1.0).sqrt() + self.protection)
+        # Of a row that is none the types are out of range.
+        std = self.std[rows.kinds[:, 0].long().clamp(0, self.ntypes - 1), :1]
+        radial = torch.where(real, rows.switch[:, None] * inverse / std, 0.0)
+        return radial * solid_harmonics(pairs * inverse, self.options.lmax)
 
     def _listed(self, near: Neighborhood, atoms: slice) -> NeighborRows:
         """Which slots of these atoms are rows, and the places that neighbours take."""
@@ -533,15 +580,14 @@ class SeAttenV2(MomentDescriptor):
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> Self:
         cls.refuse_unsupported(tree)
-        if (tree.get("lmax") or 1) != 1:
-            raise UnsupportedModelError(f"{tree['type']} with lmax = {tree['lmax']} is not supported; 1 is")
         if tree.get("attn_mask"):
             raise UnsupportedModelError(f"{tree['type']} with attn_mask is not supported")
         options = cls.Options.from_tree(tree)
         layers = tree["attention_layers"]["attention_layers"]
         attention = [AttentionLayer.from_tree(layer, options, dtype) for layer in layers]
         nets = nets_of_tree(tree, options, type_map, dtype)
-        return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets, attention)
+        statistics, gain = cls.statistics_of_tree(tree, dtype), _degree_gain(tree, options.lmax, dtype)
+        return cls(options, type_map, *statistics, nets, attention, gain)
 
     def to_tree(self) -> Tree:
         o = self.options
@@ -549,7 +595,7 @@ class SeAttenV2(MomentDescriptor):
         shared = _shared(dataclasses.asdict(o), self.slots)
         norm = {"trainable_ln": o.trainable_ln, "ln_eps": o.ln_eps, "precision": precision}
         tree = {
-            **self.head(2),
+            **self.head(2 if self.degree_gain is None else 4),
             "sel": self.sel,
             "ntypes": self.ntypes,
             "attn_mask": False,
@@ -567,22 +613,26 @@ class SeAttenV2(MomentDescriptor):
         }
         if self.type_nets is not None:
             tree["embeddings_strip"] = self.type_nets.to_tree(precision, o.resnet_dt)
+        if self.degree_gain is None:
+            del tree["lmax"]  # which versions of DeePMD-kit before 3.2 do not know
+        else:
+            tree["@variables"]["degree_gain_raw"] = array(self.degree_gain, precision)
         return tree
 
     @classmethod
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
         nets = random_nets(options, 1 if options.type_one_side else 2, type_map, seed, dtype)
         attention = [AttentionLayer.random(options, [*seed, 3, i], dtype) for i in range(options.attn_layer)]
-        return cls(options, type_map, *cls.no_statistics(len(type_map), dtype), nets, attention)
+        gain = None
+        if options.lmax > 1:
+            drawn = np.random.default_rng([*seed, 4]).normal(scale=_GAIN_DEVIATION, size=options.lmax - 1)
+            gain = torch.as_tensor(drawn, dtype=dtype)
+        return cls(options, type_map, *cls.no_statistics(len(type_map), dtype), nets, attention, gain)
 
     @classmethod
     def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
         from mdops.io.torch.nets import embedding_collection, is_trainable
 
-        if params.get("lmax", 1) != 1:
-            raise UnsupportedModelError(
-                f"the option lmax = {params['lmax']} of the descriptor is not supported"
-            )
         found, block, ntypes = from_definition(cls.Options, params), state.below("se_atten"), len(type_map)
         found["sel"] = [found["sel"]] if isinstance(found["sel"], int) else found["sel"]
         found["ln_eps"] = _LN_EPS if found["ln_eps"] is None else found["ln_eps"]
@@ -614,6 +664,8 @@ class SeAttenV2(MomentDescriptor):
         }
         if found.get("tebd_input_mode", "strip") == "strip":
             tree["embeddings_strip"] = nets("filter_layers_strip")
+        if found.get("lmax", 1) > 1:
+            tree["@variables"]["degree_gain_raw"] = block.required("adam_degree_gain_raw")
         return tree
 
     def summary(self) -> dict[str, str]:
@@ -629,6 +681,7 @@ class SeAttenV2(MomentDescriptor):
             "embedding nets": f"{widths}, axis {o.axis_neuron}",
             "type embedding": f"of width {o.tebd_dim}, {'stripped' if o.strips_types else 'beside the distance'}",
             "attention": layers.rstrip(", ") if len(self.attention) else "none",
+            **({} if o.lmax == 1 else {"moments": f"to degree {o.lmax}"}),
         }
 
 
@@ -667,6 +720,22 @@ def _shared(options: Mapping[str, Any], slots: int) -> Tree:
         "normalize": options["normalize"],
         "temperature": options["temperature"],
     }
+
+
+def _degree_gain(tree: Tree, lmax: int, dtype: torch.dtype) -> torch.Tensor | None:
+    """Raises UnsupportedModelError for degrees that there are not, ModelFileError for weights that do not fit."""
+    if not 1 <= lmax <= MOST_DEGREES:
+        raise UnsupportedModelError(
+            f"{tree['type']} with lmax = {lmax} is not supported; 1 to {MOST_DEGREES} are"
+        )
+    if lmax == 1:
+        return None
+    if "degree_gain_raw" not in tree["@variables"]:
+        raise ModelFileError(f"{tree['type']} with lmax = {lmax} lacks 'degree_gain_raw'")
+    gain = tensor(tree["@variables"]["degree_gain_raw"], dtype)
+    if gain.shape != (lmax - 1,):
+        raise ModelFileError(f"'degree_gain_raw' has the shape {tuple(gain.shape)}, expected ({lmax - 1},)")
+    return gain
 
 
 def _attention_of_state(state: "State", options: Mapping[str, Any], trainable: bool) -> Tree:

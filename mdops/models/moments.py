@@ -77,17 +77,26 @@ class MomentDescriptor(EnvironmentDescriptor):
         """k (ntypes, E); None if there are none."""
         return None
 
+    def row_weights(self) -> torch.Tensor | None:
+        """By which the rows of T are multiplied in D; None: 1."""
+        return None
+
     def contract(self, t: torch.Tensor, near: Neighborhood) -> Features:
-        """D (N, width), and x, y, z of T as axes, from T (N, 4, M); of a plain sum, without axes, from (N, 1, M)."""
-        constants = self.constants()
+        """D (N, width), and x, y, z of T as axes, from T (N, 4, M); of a plain sum, without axes, from (N, 1, M). T may
+        have rows of higher degrees behind these."""
+        constants, weights = self.constants(), self.row_weights()
         of_atoms = None if constants is None else F.embedding(near.centers, constants)
-        if not self.plain and t.is_cuda and is_input_gradient_alone():
+        if not self.plain and weights is None and t.is_cuda and is_input_gradient_alone():
             # One op each way, where nobody asks for more.
             return Features(axis_product(t, self.axis_neuron, of_atoms), t[:, 1:])
-        d = t[:, 0] if self.plain else (t.transpose(1, 2) @ t[:, :, : self.axis_neuron]).flatten(1)
+        if self.plain:
+            d = t[:, 0]
+        else:
+            few = t[:, :, : self.axis_neuron]
+            d = (t.transpose(1, 2) @ (few if weights is None else weights[:, None] * few)).flatten(1)
         if of_atoms is not None:
             d = torch.cat([d, of_atoms], dim=1)
-        return Features(d, None if self.plain else t[:, 1:])
+        return Features(d, None if self.plain else t[:, 1:4])
 
     def scaled(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
         """(n, P): what the nets of centres of these types take for s (P,)."""

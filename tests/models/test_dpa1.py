@@ -290,7 +290,7 @@ def test_old_names_of_options():
     ("keys", "message"),
     [
         ({"attn_mask": True}, "attn_mask: is True; this is not supported"),
-        ({"lmax": 2}, "lmax: is 2; this is not supported"),
+        ({"lmax": 5}, "lmax: is 5, expected 1 or 2 or 3 or 4"),
         ({"tebd_input_mode": "stripped"}, "tebd_input_mode: is 'stripped', expected 'concat' or 'strip'"),
         ({"sel": [0, -1]}, "sel: is"),
         ({"axis_neuron": 41}, "more than the last of neuron"),
@@ -331,7 +331,7 @@ def test_only_the_sum_of_sel_counts():
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda d: d.update(lmax=2), "lmax = 2"),
+        (lambda d: d.update(lmax=5), "lmax = 5"),
         (lambda d: d.update(attn_mask=True), "attn_mask"),
         (
             lambda d: d["attention_layers"]["attention_layers"][0]["attention_layer"].update(num_heads=5),
@@ -384,6 +384,7 @@ TRAINED = {
     "smooth_strip": {"attn_layer": 2, "smooth_type_embedding": True, "tebd_input_mode": "strip"},
     "no_attention": {"attn_layer": 0, "type_one_side": True, "use_tebd_bias": True},
     "v2": {"type": "se_atten_v2", "attn_layer": 1, "use_econf_tebd": True},
+    "degrees": {"attn_layer": 1, "smooth_type_embedding": True, "lmax": 3},
 }
 
 
@@ -391,9 +392,12 @@ TRAINED = {
 def test_training_reduces_the_loss(name, tmp_path):
     trainer = Trainer(config(**TRAINED[name]), tmp_path)
     before = evaluate(trainer.potential, trainer.frames.data).errors()["forces"].rmse
+    gain = copy.deepcopy(trainer.potential.model.descriptor.degree_gain)
     potential = trainer.run()
     assert evaluate(potential, trainer.frames.data).errors()["forces"].rmse < 0.9 * before
     assert len(potential.model.fitting.nets) == 1  # for all types
+    if name == "degrees":
+        assert not torch.equal(potential.model.descriptor.degree_gain, gain)
     again = mdops.load(tmp_path / "model.safetensors", dtype="float64")
     wanted = potential.double().eval()
     for a, b in zip(wanted.state_dict().values(), again.state_dict().values(), strict=True):
