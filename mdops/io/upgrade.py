@@ -88,6 +88,8 @@ def _fill(node: dict[str, Any], keys: schema.Keys, place: str) -> dict[str, Any]
     for key in ("compress", "embeddings_strip", "env_mat", "ntypes", "quantized", "use_tebd_bias"):
         if key in keys and (node[key] is None or key == "compress"):
             del node[key]
+    if node.get("lmax") == 1:
+        del node["lmax"]  # which versions before 3.2 do not have
     if "env_mat" in node:
         # Some descriptors are written with 0 there; DeePMD-kit itself goes by env_protection.
         node["env_mat"] = {**node["env_mat"], "protection": node["env_protection"]}

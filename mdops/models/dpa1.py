@@ -376,10 +376,8 @@ class SeAttenV2(MomentDescriptor):
     def row_weights(self) -> torch.Tensor | None:
         if self.degree_gain is None:
             return None
-        of_degree = torch.cat([self.degree_gain.new_ones(1), self.degree_gain.square()])
-        counts = torch.tensor([4, *range(5, 2 * self.options.lmax + 2, 2)], device=of_degree.device)
-        rows = (self.options.lmax + 1) ** 2
-        return of_degree.repeat_interleave(counts, output_size=rows)
+        degrees = enumerate(self.degree_gain.square(), 2)
+        return torch.cat([self.degree_gain.new_ones(4), *(w.expand(2 * degree + 1) for degree, w in degrees)])
 
     @property
     def gated(self) -> bool:
@@ -664,7 +662,9 @@ class SeAttenV2(MomentDescriptor):
         }
         if found.get("tebd_input_mode", "strip") == "strip":
             tree["embeddings_strip"] = nets("filter_layers_strip")
-        if found.get("lmax", 1) > 1:
+        if found["lmax"] == 1:
+            del tree["lmax"]
+        else:
             tree["@variables"]["degree_gain_raw"] = block.required("adam_degree_gain_raw")
         return tree
 
