@@ -147,9 +147,6 @@ __device__ __forceinline__ void multiply_group(float (&d)[Units][4], const uint3
 #undef MDOPS_MULTIPLY_32
 #undef MDOPS_MULTIPLY_64
 #undef MDOPS_MULTIPLY_128
-#undef MDOPS_REGISTERS_16
-#undef MDOPS_REGISTERS_32
-#undef MDOPS_REGISTERS_64
 #undef MDOPS_4_UNITS
 #undef MDOPS_UNIT
 #undef MDOPS_ON_HOPPER
