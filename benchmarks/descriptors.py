@@ -2,6 +2,7 @@
 
     python benchmarks/descriptors.py [--atoms 192 1536] [--deepmd PYTHON] [--processor] [--json FILE]
     python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--profile] [--deepmd PYTHON] [--json FILE]
+                                     [--numbers-at-once N] [--layers]
 
 Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
 without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
@@ -17,7 +18,9 @@ time of the processors instead of the clock's, for busy machines, on one thread;
 after that of another, by the evaluators that are used, for their ratios. On a GPU a time is that of an NVT step
 of 0.5 fs at 300 K, lists included (of ZBL from rest: a gas at 300 K does not survive a switch as narrow), the median of
 five pieces of a run, and that of the step's kernels alone by a CUDA graph, if one can have them, of the box as it is;
-last, diamond with 158 neighbours an atom. Memory is the most that PyTorch had at a time.
+last, diamond with 158 neighbours an atom. Memory is the most that PyTorch had at a time. --numbers-at-once says how
+many numbers the largest tensor of attention has, and so how many atoms go at a time, and --layers that each layer of
+attention is an op of its own.
 """
 
 import argparse
@@ -45,11 +48,11 @@ from machine import machine
 import mdops
 from mdops import Potential, zbl
 from mdops.cli.sample_model import sample_box, water_model
-from mdops.evaluators import SIMULATE, TRAIN, Autograd
+from mdops.evaluators import SIMULATE, TRAIN, Autograd, attention_sums
 from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.md.motion import set_velocities
-from mdops.models import DescriptorFitting
+from mdops.models import DescriptorFitting, dpa1
 from mdops.models.pairtab import PairTable, PairTableOptions
 from mdops.models.standard import StandardOptions
 from mdops.models.zbl import ZBLModel, ZBLOptions
@@ -329,8 +332,13 @@ def main() -> None:
     parser.add_argument("--processor", action="store_true")
     parser.add_argument("--in-turn", action="store_true")
     parser.add_argument("--profile", action="store_true", help="on a GPU, each kernel's time, too")
+    parser.add_argument("--numbers-at-once", type=int, default=dpa1._NUMBERS_ON_GPU)
+    parser.add_argument("--layers", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    dpa1._NUMBERS_ON_GPU = args.numbers_at_once
+    if args.layers:
+        attention_sums.joined = lambda *_: None
     warnings.simplefilter("ignore")
     clock = "process_time" if args.processor else "perf_counter"
     if args.processor:

@@ -465,7 +465,7 @@ class SeAttenV2(MomentDescriptor):
         real = (slots >= 0)[:, None]
         pairs = d.reshape(-1, 3)[slots.clamp(min=0).long()]
         r2 = pairs.square().sum(1, keepdim=True)
-        real = real & (r2 > 0)
+        real = real & (r2 != 0)  # NaN stays NaN
         inverse = 1 / (torch.where(real, r2, 1.0).sqrt() + self.protection)
         # Of a row that is none the types are out of range.
         std = self.std[rows.kinds[:, 0].long().clamp(0, self.ntypes - 1), :1]
