@@ -72,7 +72,7 @@ wheel: $(SETUP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --exclude 'libtorch*.so' -w dist build/wheel/mdops-*.whl
 
 matrix: $(BUILD)
-	PATH="$(CURDIR)/$(BIN):$$PATH" nice $(BIN)/python scripts/build_matrix.py --out benchmarks/results/build_matrix.txt
+	PATH="$(CURDIR)/$(BIN):$$PATH" nice $(BIN)/python scripts/build_matrix.py --out benchmarks/results/build_matrix.txt $(ARGS)
 
 clean:
 	rm -rf build demo dist .mypy_cache .pytest_cache .ruff_cache $(BUILD)

@@ -1,16 +1,20 @@
-"""What rebuilding kernels for a model and a machine saves (docs/jit.md): steps of water's standard net by the prebuilt
-and by the rebuilt kernels, in turns of one run."""
+"""What rebuilding kernels for a model and a machine saves (docs/jit.md): steps by the prebuilt and by the rebuilt
+kernels, in turns of one run, of untrained models of water's standard size, by their names in descriptors.py."""
 
 import argparse
+import itertools
 import json
 import statistics
 import time
 from pathlib import Path
 
 import torch
+from ase import Atoms
+from descriptors import elements_of, model_of
 from machine import machine
 
-from mdops.cli.sample_model import sample_box, sample_model, water_model
+from mdops import Potential
+from mdops.cli.sample_model import sample_box, sample_model
 from mdops.jit import kernels
 from mdops.system import from_atoms
 
@@ -20,7 +24,17 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536])
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        default=["se_e2_a"],
+        choices=("se_e2_a", "radial", "concat", "strip", "many"),
+        help="radial: se_e2_r; concat, strip, many: DPA-1 without attention, many of them with 20 elements",
+    )
     parser.add_argument("--activations", nargs="+", default=["tanh"])
+    parser.add_argument(
+        "--matmul", choices=("float32", "tf32", "bf16x6", "bf16x3", "bf16"), default="float32"
+    )
     parser.add_argument(
         "--small", action="store_true", help="also a small net: 8-16-32, axis 4, fitting 32-32"
     )
@@ -28,40 +42,47 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
 
-    dtype = getattr(torch, args.dtype)
-    models = {name: (lambda: water_model(dtype)) for name in args.activations}
-    if args.small:
-        models["tanh, small"] = lambda: sample_model((30, 60), 5.0, (8, 16, 32), 4, (32, 32), dtype)
     rows = []
-    for name, make in models.items():
-        model = make().to(args.device)
-        if model.grid is None:
-            model.use_spline()
-        set_activation(model, name.partition(",")[0])
+    sizes = ["standard", *(["small"] if args.small else [])]
+    for name, activation, size in itertools.product(args.models, args.activations, sizes):
+        if size == "small" and name != "se_e2_a":
+            continue
+        model = made(name, activation, size, getattr(torch, args.dtype)).to(args.device)
+        model.use_matmul(args.matmul)
         entry = kernels.entry_for(model)
         kernels.install(model, entry)
         for atoms in args.atoms:
-            times = measure(model, entry.key, atoms, args.rounds)
-            rows.append({"net": name, "atoms": atoms, **times})
+            times = measure(model, entry.key, sample_box(atoms, elements_of(name)[1]), args.rounds)
+            rows.append({"model": name, "net": f"{activation}, {size}", "atoms": atoms, **times})
             print(json.dumps(rows[-1]), flush=True)
     result = {
-        "machine": machine(args.device), "device": args.device, "dtype": args.dtype, "rows": rows
+        "machine": machine(args.device), "device": args.device, "dtype": args.dtype, "matmul": args.matmul,
+        "threads": torch.get_num_threads(), "rows": rows,
     }  # fmt: skip
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
+def made(name: str, activation: str, size: str, dtype: torch.dtype) -> Potential:
+    """With splines for its dtype."""
+    small = (30, 60), 5.0, (8, 16, 32), 4, (32, 32)
+    model = sample_model(*small) if size == "small" else model_of(name, elements_of(name)[0])
+    model.to(dtype).use_spline()
+    set_activation(model, activation)
+    return model
+
+
 def set_activation(model: torch.nn.Module, name: str) -> None:
     """Of the fitting nets; what they answer does not matter here."""
-    for kind in range(len(model.type_map)):
-        for layer in model.model.fitting.net(kind).layers[:-1]:
+    for net in model.model.fitting.nets.nets:
+        for layer in net.layers[:-1]:
             layer.activation_name = name
 
 
 @torch.no_grad()
-def measure(model, key: str, atoms: int, rounds: int) -> dict[str, float]:
+def measure(model, key: str, box: Atoms, rounds: int) -> dict[str, float]:
     """Medians over rounds, us an atom, and the median ratio of neighbours in time."""
-    system = from_atoms([sample_box(atoms, model.type_map)], model.type_map, model.device)
+    atoms, system = len(box), from_atoms([box], model.type_map, model.device)
     near, evaluator = model.neighbor_list(system), model.evaluator()
     step = {}
     for rebuilt in (False, True):

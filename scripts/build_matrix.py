@@ -1,11 +1,15 @@
 """Compiles every combination of the build's flags and loads what comes out, so that no flag's code goes uncompiled.
 
-    .venv/bin/python scripts/build_matrix.py [--out benchmarks/results/build_matrix.txt] [--jobs 2]
+    .venv/bin/python scripts/build_matrix.py [--out benchmarks/results/build_matrix.txt] [--jobs 2] [--only TEXT ...]
 
 The libraries of the ops, with the profiler and without, with CUDA and without, run on every instruction set; the
-kernels that mdops.jit rebuilds, for every instruction set and precision; the GPU's, as PTX for every generation.
-Uses ccache where it is installed. Exits with 1 if a combination fails. The table ends with the commit that it is of,
-and whether there were changes since.
+kernels that mdops.jit rebuilds, for every instruction set and precision, and for other models than se_e2_a on the best
+one; the GPU's, as PTX for every generation. Uses ccache where it is installed. Exits with 1 if a combination fails.
+
+A line of the table names the commit that it is of, and ends with + if there were changes since. It is written after
+every combination, so what is cut off is what was not done. With --only the combinations whose names hold one of the
+texts are built, and take their lines in the table that is there: `--only "CUDA ON"`, then `--only "sm_90a tf32"`.
+--missing builds those that have no line.
 """
 
 import argparse
@@ -17,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from matrix_table import Line, Table, shown
 
+from mdops.io.atomic import replace_file
 from mdops.jit import models, toolchain
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,8 +39,11 @@ OP = ROOT / "source/op"
 LEVELS = ("v2", "v3", "v4")
 GENERATIONS = ("80", "86", "89", "90", "90a", "100", "120")
 PROFILER = {"off": (), "on": ("-DMDOPS_PROFILER",)}
-SIZES = {"width": 100, "axis": 16, "neurons": [240, 240, 240], "residual": [0, 1, 1], "activation": 1, "threshold": 3.0,
-         "extra": 0, "types": 2, "intervals": 72}  # fmt: skip
+SIZES = {"width": 100, "axis": 16, "neurons": [240, 240, 240], "residual": [0, 1, 1], "gated": False, "activation": 1,
+         "threshold": 3.0, "matmul": "float32"}  # fmt: skip
+OF_TYPES = {"extra": 0, "types": 2, "intervals": 72}  # no constants where types share places
+OTHER_KINDS = ("plain", "mixed", "gated")
+KINDS = {"se_e2_a": OF_TYPES, "plain": {**OF_TYPES, "axis": 0}, "mixed": {}, "gated": {"gated": True}}
 
 RUN_OPS = """
 import sys, torch
@@ -115,28 +125,35 @@ def library(cuda: str, profiler: str) -> Combination:
     return Combination(f"libraries           CUDA {cuda:<4} profiler {profiler}", work)
 
 
-def rebuilt(level: str, dtype: str, profiler: str) -> Combination:
+def rebuilt(level: str, dtype: str, profiler: str, kind: str = "se_e2_a") -> Combination:
     """The CPU's kernels for one model, loaded."""
 
     def work(folder: Path) -> str:
         machine = ("-march=native", "-mtune=generic") if level == "native" else (f"-march=x86-64-{level}",)
         isa = "v4" if level == "native" else level
-        sizes = {**SIZES, "dtype": dtype}
+        sizes = {**SIZES, **KINDS[kind], "dtype": dtype}
+        sizes = {name: size for name, size in sizes.items() if name not in ("types", "intervals")}
         flags = (*models.CPU_FLAGS, *machine, f"-DMDOPS_ISA=isa_{isa}", f"-DMDOPS_ISA_LEVEL_{isa}")
         made = folder / "library.so"
         run(toolchain.host_compiler().path, *flags, *models.model_defines(sizes), *PROFILER[profiler], f"-I{OP}",
             "-Werror", "-Wall", "-Wextra", "-shared", OP / "spline_potential/rebuilt.cpp", "-o", made)  # fmt: skip
         return f"{run(sys.executable, '-c', LOAD_TABLE, made, profiler).strip()} loaded"
 
-    return Combination(f"rebuilt, CPU        {level:<6} {dtype} profiler {profiler}", work)
+    return Combination(
+        f"rebuilt, CPU        {level:<6} {dtype} profiler {profiler} {of(kind)}".rstrip(), work
+    )
 
 
-def gpu(source: str, generation: str, matmul: str, profiler: str) -> Combination:
+def of(kind: str) -> str:
+    return "" if kind == "se_e2_a" else kind
+
+
+def gpu(source: str, generation: str, matmul: str, profiler: str, kind: str = "se_e2_a") -> Combination:
     """A source with the GPU's kernels as PTX."""
 
     def work(folder: Path) -> str:
         hopper = ("-DMDOPS_HOPPER",) if generation == "90a" else ()
-        sizes = {**SIZES, "dtype": "float32", "matmul": matmul}
+        sizes = {**SIZES, **KINDS[kind], "dtype": "float32", "matmul": matmul}
         defines = models.model_defines(sizes, f"sm_{generation.rstrip('a')}") if "rebuilt" in source else ()
         made, nvcc = folder / "made.ptx", toolchain.cuda_compiler().path
         flags = (
@@ -159,9 +176,8 @@ def gpu(source: str, generation: str, matmul: str, profiler: str) -> Combination
         return f"{len(kernels)} kernels; as machine code, too: {told} loaded"
 
     what = "rebuilt, GPU" if "rebuilt" in source else "all headers, GPU"
-    return Combination(
-        f"{what:<19} sm_{generation:<4} {matmul if 'rebuilt' in source else '':<8} profiler {profiler}", work
-    )
+    name = f"{what:<19} sm_{generation:<4} {matmul:<8} profiler {profiler} {of(kind)}"
+    return Combination(name.rstrip(), work)
 
 
 def cmake() -> str:
@@ -183,6 +199,9 @@ def combinations(cuda: bool) -> Iterator[Combination]:
     native = ["native"] if torch.ops.mdops.cpu_isa() == "v4" else []
     for parts in itertools.product([*levels, *native], ("float32", "float64"), PROFILER):
         yield rebuilt(*parts)
+    best = [*levels, *native][-1:]
+    for parts in itertools.product(best, ("float32", "float64"), PROFILER, OTHER_KINDS):
+        yield rebuilt(*parts)
     if cuda:
         for generation, profiler in itertools.product(GENERATIONS, PROFILER):
             yield gpu("op/spline_potential/rebuilt.cu", generation, "float32", profiler)
@@ -190,19 +209,26 @@ def combinations(cuda: bool) -> Iterator[Combination]:
         for profiler in PROFILER:
             yield library("ON", profiler)
             yield gpu("op/spline_potential/rebuilt.cu", "90a", "tf32", profiler)
+        for kind in OTHER_KINDS:
+            yield gpu("op/spline_potential/rebuilt.cu", "80", "float32", "off", kind)
+        yield gpu("op/spline_potential/rebuilt.cu", "90a", "float32", "on", "gated")
 
 
-def sources(root: Path = ROOT) -> str:
-    """The commit that is checked out, and what differs from it, but for results of measurements."""
+def sources(root: Path = ROOT) -> tuple[str, str]:
+    """The commit that is checked out, and what differs from it, but for results of measurements: by a short name, and
+    in words."""
     git = ("git", "-C", root)
     try:
         commit = run(*git, "rev-parse", "HEAD").strip()
         changed = run(*git, "status", "--porcelain", "--", ".", ":(exclude)benchmarks/results").splitlines()
     except (FailedError, FileNotFoundError):
-        return "of no commit: there is no git, or this is no checkout"
+        return "none", "of no commit: there is no git, or this is no checkout"
     if not changed:
-        return f"of commit {commit}, without changes"
-    return f"of commit {commit} and changes since: {', '.join(line[3:] for line in changed)}"
+        return commit[:7], f"of commit {commit}, without changes"
+    return (
+        f"{commit[:7]}+",
+        f"of commit {commit} and changes since: {', '.join(line[3:] for line in changed)}",
+    )
 
 
 def main() -> int:
@@ -211,41 +237,56 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="of names, blanks as one; adds to OUT")
+    parser.add_argument("--missing", action="store_true", help="only those without a line in OUT; adds to it")
     args = parser.parse_args()
+    if args.missing and args.out is None:
+        parser.error("--missing looks into OUT: give --out")
 
-    cuda = shutil.which("nvcc") is not None
-    about = sources()  # before it begins: the work takes half an hour
-    failed = 0
+    chosen = list(combinations(shutil.which("nvcc") is not None))
+    adds = args.only is not None or args.missing
+    table = Table.read(args.out) if adds and args.out else Table()
+    if args.only is not None:
+        chosen = [c for c in chosen if any(text in " ".join(c.name.split()) for text in args.only)]
+    if args.missing:
+        chosen = [c for c in chosen if c.name not in table.lines]
+    if not chosen:
+        parser.error("there is nothing to build: no combination is meant")
+    return 1 if build_all(chosen, table, args.out, args.jobs) else 0
 
-    def build(combination: Combination) -> str:
-        nonlocal failed
+
+def build_all(chosen: list[Combination], table: Table, out: Path | None, jobs: int) -> int:
+    """Builds them, with a line of each in the table, and that in the file. Returns how many failed."""
+    short, words = sources()  # before it begins: the work takes half an hour
+    table.sources[short] = words
+    names, compilers = [c.name for c in combinations(cuda=True)], compilers_here()
+    lock, begin = threading.Lock(), time.perf_counter()
+
+    def build(combination: Combination) -> bool:
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             try:
                 told = f"ok      {combination.work(Path(folder))}"
             except FailedError as error:
-                failed += 1
                 told = f"FAILED\n{error}"
-        line = f"{combination.name:<48} {time.perf_counter() - begin:6.1f} s  {told}"
-        print(line, flush=True)
-        return line
+        line = Line(time.perf_counter() - begin, short, told)
+        with lock:
+            print(shown(combination.name, line), flush=True)
+            table.lines[combination.name] = line
+            if out is not None:
+                replace_file(out, table.text(names, compilers).encode())
+        return line.failed
 
-    begin = time.perf_counter()
-    with ThreadPoolExecutor(args.jobs) as pool:
-        lines = list(pool.map(build, combinations(cuda)))
-    compilers = [
-        toolchain.host_compiler().version.split(" Copyright")[0],
-        *([toolchain.cuda_compiler().version] if cuda else []),
-    ]
-    lines += [
-        "",
-        f"{len(lines)} combinations, {failed} failed, {time.perf_counter() - begin:.0f} s; {'; '.join(compilers)}",
-        about,
-    ]
-    print(*lines[-2:], sep="\n")
-    if args.out:
-        args.out.write_text("\n".join(lines) + "\n")
-    return 1 if failed else 0
+    with ThreadPoolExecutor(jobs) as pool:
+        failed = sum(pool.map(build, chosen))
+    seconds = time.perf_counter() - begin
+    print(f"{len(chosen)} combinations, {failed} failed, {seconds:.0f} s; {compilers}", words, sep="\n")
+    return failed
+
+
+def compilers_here() -> str:
+    cuda = [toolchain.cuda_compiler().version] if shutil.which("nvcc") else []
+    return "; ".join([toolchain.host_compiler().version.split(" Copyright")[0], *cuda])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ wheel without CUDA lacks. What is built stands in a cache (docs/jit.md)."""
 import argparse
 from typing import TYPE_CHECKING
 
+from mdops.cli.arguments import add_matmul
+
 if TYPE_CHECKING:
     from mdops.jit import Entry
 
@@ -20,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--clear", action="store_true", help="empty the cache")
     add("--device", default="cpu", help="where the model is to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
-    add("--matmul", choices=("float32", "tf32"), default="float32", help="accuracy of matrix products")
+    add_matmul(parser)
 
 
 def run(args: argparse.Namespace) -> int:

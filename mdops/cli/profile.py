@@ -1,10 +1,12 @@
-"""Where the time of a step goes: kernels are built once more with a profiler, atoms fly along thermal velocities, and a
-trace for ui.perfetto.dev and a table of stages tell what took how long. Needs a compiler (docs/jit.md)."""
+"""Where the time of a step goes: atoms fly along thermal velocities, and a trace for ui.perfetto.dev and a table tell
+what took how long. Of models whose kernels can be rebuilt these are stages of kernels that are built once more with a
+profiler, which needs a compiler; of others ops and kernels, by PyTorch's profiler (docs/jit.md)."""
 
 import argparse
+import os
 from pathlib import Path
 
-from mdops.cli.arguments import add_spline_options
+from mdops.cli.arguments import add_matmul, add_spline_options
 
 HELP = "show where the time of a step goes"
 
@@ -23,19 +25,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", "-o", type=Path, default=Path("profile.json"), help="the trace")
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
-    add("--matmul", choices=("float32", "tf32"), default="float32", help="accuracy of matrix products")
+    add("--ops", action="store_true", help="record ops by PyTorch's profiler, whatever the model")
+    add_matmul(parser)
     add("--skin", type=float, default=1.0, help="of the neighbour list, A")
     add_spline_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch's profiler says on the terminal when it begins
     import torch
 
     from mdops import load
     from mdops.cli.md import read_structure
-    from mdops.cli.sample_model import sample_box
+    from mdops.cli.sample_model import sample_box, sample_elements
     from mdops.errors import InputError
     from mdops.jit.profile import profile
+    from mdops.progress import StepProgress
 
     if args.steps < 1 or args.atoms < 1:
         raise InputError(f"--steps {args.steps}, --atoms {args.atoms}: expected 1 or more")
@@ -44,13 +49,24 @@ def run(args: argparse.Namespace) -> int:
         matmul=args.matmul,
     )  # fmt: skip
     atoms = (
-        sample_box(args.atoms, model.type_map) if args.structure is None else read_structure(args.structure)
+        sample_box(args.atoms, sample_elements(model))
+        if args.structure is None
+        else read_structure(args.structure)
     )
-    found = profile(model, atoms, args.steps, skin=args.skin)
+    with StepProgress(0, args.steps) as progress:
+
+        def on_step(step: int) -> None:
+            if progress.is_due(step):
+                progress.show(step, f"{step / progress.seconds:.3g} steps/s")
+
+        found = profile(model, atoms, args.steps, skin=args.skin, ops=args.ops, on_step=on_step)
     found.write(args.out)
+    precision = args.dtype if args.matmul == "float32" else args.matmul
     print(
-        f"{len(atoms)} atoms, {args.steps} steps, {args.dtype}, {args.device}, {torch.get_num_threads()} threads"
+        f"{len(atoms)} atoms of {', '.join(dict.fromkeys(atoms.symbols))}, {args.steps} steps, {precision}, "
+        f"{args.device}, {torch.get_num_threads()} threads"
     )
+    print(found.way)
     print(found.table())
-    print(f"{args.out}: open it in https://ui.perfetto.dev ({len(found.spans)} spans, kernels {found.key})")
+    print(f"{args.out}: open it in https://ui.perfetto.dev ({len(found.spans)} spans)")
     return 0

@@ -3,8 +3,10 @@
 import numpy as np
 import torch
 from ase import Atoms
+from ase.data import atomic_numbers
 
 from mdops import Potential
+from mdops.errors import InputError
 from mdops.evaluators.spline import DEFAULT_R_MIN
 from mdops.models import DescriptorFitting
 from mdops.models.ener import EnergyFitting, EnergyFittingOptions, Parameters
@@ -12,6 +14,7 @@ from mdops.models.se_e2_a import SeE2A, SeE2AOptions
 from mdops.models.standard import StandardOptions
 from mdops.nn.net import Layer, Net, NetCollection
 
+_MOST_ELEMENTS = 4
 DENSITY = 0.1  # atoms/A^3, about that of water and of many solids
 
 
@@ -85,6 +88,14 @@ def water_model(dtype: torch.dtype, *, spline: bool = True, r_min: float | None 
     if spline:
         model.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
     return model
+
+
+def sample_elements(model: Potential) -> list[str]:
+    """Those of a box for a model: all that it knows, but few of many that share places for neighbours."""
+    known = [name for name in model.type_map if name in atomic_numbers]
+    if not known:
+        raise InputError(f"no type of the model is a chemical element: {', '.join(model.type_map)}")
+    return known[:_MOST_ELEMENTS] if all(spec.mixed for spec in model.neighbors) else known
 
 
 def sample_box(count: int, elements: list[str]) -> Atoms:

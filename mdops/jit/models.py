@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _CPU, _GPU = "spline_potential", "spline_potential_gpu"
 _SOURCES = {_CPU: ("spline_potential/rebuilt.cpp",), _GPU: ("spline_potential/rebuilt.cu",)}
+# Of float16 or bfloat16 numbers that one of the net's products is made of; 0: it is float32's own.
+_GPU_PARTS = {"float32": 2, "tf32": 1}
+_CPU_PARTS = {"float32": 0, "bf16": 1, "bf16x3": 2, "bf16x6": 3}
 # As CMakeLists.txt has them for the prebuilt kernels.
 CPU_FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
              "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi")  # fmt: skip
@@ -33,13 +36,13 @@ def why_not(potential: "Potential") -> str | None:
     """Why there are no kernels to rebuild for a model; None if there are."""
     from mdops.evaluators.fused import Fused
 
+    if not Fused.knows(potential):
+        return (
+            "kernels are rebuilt for the evaluator `fused`, which has models of one descriptor of sums over "
+            f"neighbours, and this is {potential.kind}"
+        )
     problem = Fused.why_not(potential)
-    if problem is not None:
-        return f"kernels are rebuilt for the evaluator `fused`: {problem}"
-    descriptor: Any = potential.model.descriptor
-    if descriptor.mixed or descriptor.plain:
-        return f"kernels are rebuilt for se_e2_a, and this is {potential.kind}"
-    return None
+    return None if problem is None else f"kernels are rebuilt for the evaluator `fused`: {problem}"
 
 
 @dataclass(frozen=True)
@@ -95,27 +98,30 @@ def architecture_of(device: torch.device) -> str:
 
 
 def _sizes(potential: "Potential", *, gpu: bool) -> dict[str, Any]:
+    """Where neighbours of all types share places, the numbers of types, of knots and of the net's further inputs depend
+    on which types a system has: those are no constants, and not here."""
     from mdops.evaluators.fused import op_scalars
     from mdops.evaluators.splined import SplineModel
 
-    scalars = op_scalars(SplineModel(potential), potential.matmul)
-    width, axis, neurons, residual, _, activation, threshold, matmul = scalars[4:]
-    fitting: Any = potential.model.fitting
+    splines = SplineModel(potential)
+    width, axis, neurons, residual, gated, activation, threshold, matmul = op_scalars(
+        splines, potential.matmul
+    )[4:]
     found: dict[str, Any] = {
         "dtype": str(potential.dtype).removeprefix("torch."),
         "width": width,
         "axis": axis,
         "neurons": neurons,
         "residual": [n > 0 and bool(adds) for n, adds in enumerate(residual)],
+        "gated": bool(gated),
         "activation": activation,
         "threshold": threshold,
-        "extra": fitting.extra_size,
+        "matmul": matmul,
     }
-    if not gpu:
+    if splines.descriptor.mixed:
         return found
-    assert potential.grid is not None
-    types = len(potential.type_map)
-    return {**found, "matmul": matmul, "types": types, "intervals": potential.grid.intervals}
+    found["extra"] = splines.extra_size
+    return {**found, "types": splines.ntypes, "intervals": splines.grid.intervals} if gpu else found
 
 
 def recipe(kernels: Wanted, *, profiler: bool = False) -> Recipe:
@@ -140,24 +146,23 @@ def _digest(name: str) -> str:
 
 
 def model_defines(sizes: dict[str, Any], place: str | None = None) -> tuple[str, ...]:
-    """The sizes as the sources want them (source/op/gemm/net.h, on a GPU spline_potential/rebuilt.cu, too)."""
+    """The sizes as the sources want them (source/op/gemm/net.h, spline_potential/args.h and rebuilt.cu)."""
+    parts = _GPU_PARTS if place is not None else _CPU_PARTS
     values = {
         "FLOAT": {"float32": "float", "float64": "double"}[sizes["dtype"]],
         "WIDTH": sizes["width"],
-        "AXIS": sizes["axis"],
-        "EXTRA": sizes["extra"],
+        "AXIS": sizes["axis"] or 1,
+        "PLAIN": int(sizes["axis"] == 0),
+        "GATED": int(sizes["gated"]),
         "NEURONS": ",".join(map(str, sizes["neurons"])),
         "RESIDUAL": ",".join(str(int(adds)) for adds in sizes["residual"]),
         "ACTIVATION": sizes["activation"],
         "THRESHOLD": sizes["threshold"],
+        "PARTS": parts[sizes["matmul"]],
     }
+    values |= {name.upper(): sizes[name] for name in ("extra", "types", "intervals") if name in sizes}
     if place is not None:
-        values |= {
-            "TYPES": sizes["types"],
-            "INTERVALS": sizes["intervals"],
-            "PARTS": {"float32": 2, "tf32": 1}[sizes["matmul"]],
-            "CAPABILITY": place.removeprefix("sm_"),
-        }
+        values["CAPABILITY"] = place.removeprefix("sm_")
     comma = "," if place is None else "\\,"  # which nvcc takes for the end of an option otherwise
     return tuple(f"-DMDOPS_MODEL_{name}={str(value).replace(',', comma)}" for name, value in values.items())
 

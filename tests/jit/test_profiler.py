@@ -4,18 +4,22 @@ import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
-from statistics import median
 
 import pytest
+import torch
+from parts_cases import ATTENTIVE, A, R, hybrid, potential_of
 from test_rebuilt import as_before, small_model  # noqa: F401  (a fixture)
+from traces import covered, spans_of
 
 from mdops.cli import main
 from mdops.cli.sample_model import sample_box
 from mdops.jit import JitError, kernels, models, recipe, toolchain
-from mdops.jit.profile import OUTSIDE, profile
+from mdops.jit.by_stages import OUTSIDE
+from mdops.jit.profile import profile
 from mdops.jit.stages import Stages
-from mdops.jit.trace import Span, shares, table
+from mdops.jit.trace import AROUND, GPU, HOST, Span, shares, table
 
 ON_CPU = {"pairs within the cutoff", "moments", "moments to T", "features", "net up", "net down", "features back",
           "T to moments", "forces"}  # fmt: skip
@@ -42,35 +46,41 @@ def test_tracks_that_are_busy_at_once_share_the_time():
     assert table(spans, 1, 110).splitlines()[-3].split() == ["all", "0.0001", "100.0%"]
 
 
+def test_a_gpus_kernels_have_the_time_of_the_ops_that_wait_for_them():
+    spans = [
+        Span("around", 0, 100, (AROUND, 1)),
+        Span("op", 10, 90, (HOST, 1)),
+        Span("backward", 50, 70, (HOST, 2)),  # another thread
+        Span("kernel", 60, 100, (GPU, 7)),
+    ]
+    assert shares(spans) == {"around": 10, "op": 45, "backward": 5, "kernel": 40}
+
+
+def test_names_beyond_the_first_share_a_line():
+    spans = [Span(f"op {k}", 100 * k, 100 * k + 90, (HOST, 1)) for k in range(40)]
+    lines = table(spans, 1, 4000, "op").splitlines()
+    assert lines[0].split()[0] == "op" and len(lines) == 1 + 30 + 1 + 3
+    assert lines[31].split() == ["10", "others", "0.0009", "22.5%", "10.0"]
+    assert lines[32].split() == ["all", "0.0036", "90.0%"]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_stages_add_up_to_the_step(kept_cache, tmp_path, threads):
     """Within 5% of the time by the clock around a step, in the file as it was written."""
-    import torch
-
     torch.set_num_threads(threads)
     model, steps = small_model(), 5
     found = profile(model, sample_box(600, model.type_map), steps)
     assert kernels.in_use(model) is None, "the prebuilt kernels run again"
-    found.write(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    spans = [
-        Span(e["name"], round(1000 * e["ts"]), round(1000 * (e["ts"] + e["dur"])), (e["pid"], e["tid"]))
-        for e in events
-        if e["ph"] == "X"
-    ]
+    path = tmp_path / "trace.json"
+    found.write(path)
+    spans = spans_of(path)
     assert len(spans) == len(found.spans)
-    names = {span.name for span in spans} - {"neighbour search"}
-    assert names == {*ON_CPU, OUTSIDE, "neighbour list checked", "sums over atoms"}
+    assert {span.name for span in spans} == {*ON_CPU, OUTSIDE, "neighbour list", "sums over atoms"}
     assert sum(span.name == "moments" for span in spans) == steps * 600
-    start = min(span.begin for span in found.spans)
-    ratios, of_kernels = [], []
-    for begin, end in found.windows:
-        of = shares([s for s in spans if begin - start <= s.begin and s.end <= end - start])
-        ratios.append(sum(of.values()) / (end - begin))
-        of_kernels.append(sum(time for name, time in of.items() if name in ON_CPU) / (end - begin))
-    assert median(ratios) == pytest.approx(1, rel=0.05)
-    if threads == 1:  # no step is mostly what is around the kernels, unless the machine is busy otherwise
-        assert max(of_kernels) > 0.5
+    assert covered(found, path) == pytest.approx(1, rel=0.05)
+    if threads == 1:  # steps are not mostly what is around the kernels
+        of = shares(found.spans)
+        assert sum(time for name, time in of.items() if name in ON_CPU) > 0.5 * sum(of.values())
 
 
 def test_the_command_writes_a_trace_and_a_table(kept_cache, tmp_path, capsys):
@@ -78,19 +88,54 @@ def test_the_command_writes_a_trace_and_a_table(kept_cache, tmp_path, capsys):
     out = tmp_path / "out.json"
     assert main(["profile", str(tmp_path / "model.dp"), "--atoms", "96", "--steps", "2", "-o", str(out)]) == 0
     told = capsys.readouterr().out
-    assert (
-        "net up" in told
-        and "a step" in told
-        and "a neighbour search takes" in told
-        and f"{out}: open it in" in told
-    )
+    for words in ("stages, by kernels rebuilt with", "net up", "a step", "a neighbour search takes",
+                  f"{out}: open it in"):  # fmt: skip
+        assert words in told
     assert json.loads(out.read_text())["traceEvents"]
-    assert main(["profile", str(tmp_path / "model.dp"), "--no-spline", "-o", str(out)]) == 2
-    assert "kernels are rebuilt for the evaluator `fused`" in capsys.readouterr().err
+
+
+def test_ops_of_a_model_without_rebuilt_kernels_add_up_to_the_step(tmp_path):
+    """Within 5% of the time by Python's clock around a step, in the file as it was written."""
+    model, steps = potential_of(ATTENTIVE, dtype=torch.float32, overflow="extend"), 3
+    done = []
+    found = profile(model, sample_box(96, model.type_map), steps, on_step=done.append)
+    path = tmp_path / "trace.json"
+    found.write(path)
+    assert done[-1] == steps and found.key is None
+    assert found.way.startswith(
+        "ops by PyTorch's profiler, not stages: kernels are rebuilt for the evaluator `fused`"
+    )
+    counts = Counter(span.name for span in found.spans)
+    assert {counts["evaluation"], counts["around the ops"]} == {steps}
+    assert counts["mdops::spline_rows"] == counts["mdops::spline_rows_backward"] >= steps
+    assert covered(found, path) == pytest.approx(1, rel=0.05)
+    lines = found.table().splitlines()
+    assert lines[0].split() == ["op", "ms/step", "share", "times/step"]
+    assert [line.split()[0] for line in lines[-5:]] == ["all", "between", "a", "a", "a"]
+    assert "when nobody watches" in lines[-2]
+
+
+def test_the_command_says_which_profile_it_is_and_why(kept_cache, tmp_path, monkeypatch, capsys):
+    def told(model, *options):
+        model.save(tmp_path / "model.dp")
+        out = tmp_path / "out.json"
+        command = ["profile", str(tmp_path / "model.dp"), "--atoms", "48", "--steps", "1", "-o", str(out)]
+        assert main([*command, *options]) == 0 and json.loads(out.read_text())["traceEvents"]
+        return re.search("ops by PyTorch's profiler, not stages: (.*)", capsys.readouterr().out)[1]
+
+    assert "`fused`: the embedding nets are evaluated exactly" in told(small_model(), "--no-spline")
+    assert told(small_model(), "--ops") == "--ops asks for that"
+    joined = potential_of(hybrid(A, R), dtype=torch.float32, overflow="extend")
+    assert "one descriptor of sums over neighbours, and this is a standard model of se_e2_a, se_r" in told(
+        joined
+    )
+    monkeypatch.setenv("MDOPS_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("MDOPS_JIT", "0")
+    assert told(small_model()).startswith("MDOPS_JIT=0 forbids compiling")
 
 
 def test_kernels_without_the_profiler_have_no_stages(kept_cache):
-    from test_rebuilt import built_for, torch
+    from test_rebuilt import built_for
 
     with pytest.raises(JitError, match="was built without the profiler"):
         Stages(built_for(small_model(torch.float64)).path)

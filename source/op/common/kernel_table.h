@@ -8,7 +8,13 @@
 namespace mdops {
 
 // To be raised with every change of these structs, and of what their functions are called with.
-constexpr uint32_t kTableVersion = 3;
+constexpr uint32_t kTableVersion = 4;
+
+// In place of a size that a library has no constant for: it depends on the atoms, and comes with each call.
+constexpr int32_t kAnySize = -1;
+inline bool takes_size(int32_t built, int64_t wanted) {
+  return built == kAnySize || built == wanted;
+}
 
 // A stage of a kernel, from begin to end in ns.
 struct StageEvent {

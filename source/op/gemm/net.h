@@ -13,8 +13,14 @@ constexpr int kMaxHidden = 16, kMaxLayers = kMaxHidden + 1;  // the last one: an
 #ifdef MDOPS_MODEL_WIDTH
 // Those of the one model that a library is rebuilt for (docs/jit.md), as constants with the same names.
 struct NetSizes {
+#ifdef MDOPS_MODEL_EXTRA
+  static constexpr int extra = MDOPS_MODEL_EXTRA;
+#else  // known at each call alone, and where it is in other libraries
+  int64_t unused_features;
+  int extra;
+#endif
   static constexpr int64_t features = int64_t{MDOPS_MODEL_WIDTH} * MDOPS_MODEL_AXIS;
-  static constexpr int extra = MDOPS_MODEL_EXTRA, neurons[] = {MDOPS_MODEL_NEURONS};
+  static constexpr int neurons[] = {MDOPS_MODEL_NEURONS};
   static constexpr int layers = sizeof(neurons) / sizeof(int);
   static constexpr bool residual[] = {MDOPS_MODEL_RESIDUAL};
   static constexpr struct {

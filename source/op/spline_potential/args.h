@@ -10,16 +10,28 @@
 
 namespace mdops {
 
-// Sizes of the tables. A GPU's library that is rebuilt for one model (docs/jit.md) has them as constants, and
-// the others in the same places.
+// Sizes of the tables. A library that is rebuilt for one model (docs/jit.md) has those that it knows as
+// constants, and the others in the same places.
 template <class Size>
 struct TableSizes {
-#ifdef MDOPS_MODEL_TYPES
-  static constexpr int ntypes = MDOPS_MODEL_TYPES, table_width = (MDOPS_MODEL_WIDTH + 15) / 16 * 16;
-  Size unused[2];
+#ifdef MDOPS_MODEL_WIDTH
+  static constexpr Size table_width = (MDOPS_MODEL_WIDTH + 15) / 16 * 16;
+  Size unused_width;
 #else
   Size table_width;
+#endif
+#ifdef MDOPS_MODEL_TYPES
+  static constexpr int ntypes = MDOPS_MODEL_TYPES;
+  int unused_types;
+#else
   int ntypes;
+#endif
+  // Whether the tables of the types are of moments with a gate, beside a plain one.
+#ifdef MDOPS_MODEL_GATED
+  static constexpr bool gated = MDOPS_MODEL_GATED;
+  bool unused_gated;
+#else
+  bool gated;
 #endif
 };
 
@@ -27,6 +39,7 @@ struct TableSizes {
 template <class T, class Size>
 struct StepInputs : TableSizes<Size> {
   using TableSizes<Size>::ntypes;
+  using TableSizes<Size>::gated;
 
   const double* positions;   // (N, 3); on the CPU (N, 4), the fourth unused: one vector load an atom
   const double* cell;        // (S, 3, 3)
@@ -43,8 +56,7 @@ struct StepInputs : TableSizes<Size> {
   const double* scale;       // (nets,): e = scale * net + shift
   const double* shift;       // (ntypes,)
   Size atoms, systems, list_width;
-  int nets;    // one a type, or one for all
-  bool gated;  // the tables of the types are of moments with a gate, beside a plain one
+  int nets;  // one a type, or one for all
   Cutoff<T> cutoff;
   SplineGrid<T> grid;
 

@@ -22,12 +22,12 @@ Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> bi
   });
 }
 
-// The kernels rebuilt for a net of this shape, if a library with them is in use; those of this processor's
+// The kernels rebuilt for such a model, if a library with them is in use; those of this processor's
 // instruction set otherwise.
 template <class T>
-PotentialKernels<T> kernels_for(const FittingShape& net) {
+PotentialKernels<T> kernels_for(const PotentialArgs<T>& args) {
   const PotentialTable* table =
-      rebuilt_table<PotentialTable>([&](const PotentialTable& t) { return t.fits<T>(net); });
+      rebuilt_table<PotentialTable>([&](const PotentialTable& t) { return t.fits(args); });
   return table ? table->kernels<T>() : prebuilt_kernels<T>();
 }
 
@@ -44,7 +44,7 @@ struct CpuCall : Op {
       check_packed(*this, in.nets, PackedNet(in.net, parts).size);
       PotentialArgs<T> args = arguments<T>(in, places.data());
       if (parts) args.block = 2 * kBlock, args.parts = parts;
-      potential_step(*this, kernels_for<T>(in.net), args, in.nets.const_data_ptr<T>(), in.nets.size(1), parts,
+      potential_step(*this, kernels_for(args), args, in.nets.const_data_ptr<T>(), in.nets.size(1), parts,
                      answer.results<T>());
     });
     return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest, answer.atom_virial};

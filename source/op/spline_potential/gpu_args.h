@@ -54,12 +54,21 @@ struct Features {
 // Sizes of the descriptor. A library that is rebuilt for a model has them as constants, as those of the
 // tables.
 struct StepSizes {
-#ifdef MDOPS_MODEL_WIDTH
+#ifdef MDOPS_MODEL_EXTRA
   static constexpr int extra_size = MDOPS_MODEL_EXTRA;
-  static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
-  int unused_sizes[3];
+  int unused_extra;
 #else
-  int extra_size, width, axis;
+  int extra_size;
+#endif
+  // `plain`: D = T's first row, T_< being (1, 0, 0, 0), and axis 1.
+#ifdef MDOPS_MODEL_WIDTH
+  static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
+  static constexpr bool plain = MDOPS_MODEL_PLAIN;
+  int unused_sizes[2];
+  bool unused_plain;
+#else
+  int width, axis;
+  bool plain;
 #endif
 };
 
@@ -73,7 +82,6 @@ struct NearAtoms {
 
 // What all kernels of a step take. The results are the op's (docs/ops.md).
 struct StepArgs : StepInputs<float, int>, StepSizes {
-  bool plain;                     // D = T's first row, T_< being (1, 0, 0, 0), and axis 1
   float most_force, most_virial;  // of a pair
 
   double* energy;

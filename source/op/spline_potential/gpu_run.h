@@ -137,10 +137,19 @@ void launch_moments_of(const Gpu& gpu, const NetWay& way, int64_t rows, const St
     launch_warps(gpu, way.input_parts ? moments_kernel<Parts, Gated> : moments_kernel<0, Gated>, rows,
                  AtomMemory::bytes(p), p);
 }
+// work<gated>(); a library that is rebuilt for a model has kernels for one of the two.
+template <class Work>
+void with_gate(const StepArgs& p, const Work& work) {
+#ifdef MDOPS_MODEL_GATED
+  static_cast<void>(p), work.template operator()<StepArgs::gated>();
+#else
+  p.gated ? work.template operator()<true>() : work.template operator()<false>();
+#endif
+}
+
 template <int Parts>
 void launch_moments(const Gpu& gpu, const NetWay& way, int64_t rows, const StepArgs& p) {
-  p.gated ? launch_moments_of<true, Parts>(gpu, way, rows, p)
-          : launch_moments_of<false, Parts>(gpu, way, rows, p);
+  with_gate(p, [&]<bool Gated>() { launch_moments_of<Gated, Parts>(gpu, way, rows, p); });
 }
 
 // And how many lead back from them.
@@ -159,11 +168,10 @@ void launch_forces_of(const Gpu& gpu, int64_t rows, const StepArgs& p) {
 // A template, so that only sources that call it compile its kernels.
 template <class = void>
 void launch_forces(const Gpu& gpu, int64_t rows, const StepArgs& p) {
-  if (p.gated)
-    p.atom_virial ? launch_forces_of<true, true>(gpu, rows, p) : launch_forces_of<true, false>(gpu, rows, p);
-  else
-    p.atom_virial ? launch_forces_of<false, true>(gpu, rows, p)
-                  : launch_forces_of<false, false>(gpu, rows, p);
+  with_gate(p, [&]<bool Gated>() {
+    p.atom_virial ? launch_forces_of<Gated, true>(gpu, rows, p)
+                  : launch_forces_of<Gated, false>(gpu, rows, p);
+  });
 }
 
 // A call: `memory()` of so many bytes is asked for once, then `run` launches the kernels.

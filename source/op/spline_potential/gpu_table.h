@@ -28,9 +28,9 @@ struct StepTable : KernelTable {
     return table.size == sizeof(StepTable) && std::strcmp(table.family, kFamily) == 0;
   }
 
-  // What it was built for.
+  // What it was built for; ntypes, basis and extra may be kAnySize.
   int64_t arguments;  // bytes
-  int32_t capability, parts, ntypes, basis, extra, width, axis, activation, layers;
+  int32_t capability, parts, ntypes, basis, extra, width, axis, plain, gated, activation, layers;
   int32_t neurons[GpuNetShape::kMostLayers], residual[GpuNetShape::kMostLayers];
   float threshold;
 
@@ -41,8 +41,8 @@ struct StepTable : KernelTable {
   bool fits(const StepArgs& p, int net_parts, int device_capability) const {
     const GpuNetShape& net = p.net.net;
     if (arguments != sizeof(StepArgs) || capability != device_capability || parts != net_parts ||
-        ntypes != p.ntypes || basis != p.basis() || extra != p.extra_size || width != p.width ||
-        axis != p.axis || p.plain || layers != net.layers ||
+        !takes_size(ntypes, p.ntypes) || !takes_size(basis, p.basis()) || !takes_size(extra, p.extra_size) ||
+        width != p.width || axis != p.axis || plain != p.plain || gated != p.gated || layers != net.layers ||
         activation != static_cast<int32_t>(net.activation) ||
         (net.activation == Activation::silut && threshold != net.threshold))
       return false;

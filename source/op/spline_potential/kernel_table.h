@@ -16,15 +16,24 @@ struct PotentialKernels {
                     int64_t count, T* scratch, PotentialResults<T>& out);
 };
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
 // Bytes of a call's arguments up to the net's shape, which rebuilt kernels do not look at: they have it as
 // constants, and it may begin elsewhere there.
 template <class T>
 constexpr int64_t arguments_size() {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"
   return offsetof(PotentialArgs<T>, parts) + sizeof(int);  // the last member before it
-#pragma GCC diagnostic pop
 }
+// But for this one, where its number is no constant: where they look for it.
+template <class T>
+constexpr int64_t place_of_extra() {
+#ifdef MDOPS_MODEL_EXTRA
+  return 0;
+#else
+  return offsetof(PotentialArgs<T>, net.extra);
+#endif
+}
+#pragma GCC diagnostic pop
 
 struct PotentialTable : KernelTable {
   static constexpr const char* kFamily = "spline_potential";
@@ -33,8 +42,10 @@ struct PotentialTable : KernelTable {
   }
 
   // What it was built for.
-  int64_t arguments, weights, results;  // bytes
-  int32_t width, axis, extra, activation, layers, neurons[kMaxHidden], residual[kMaxHidden];
+  int64_t arguments, extra_at, weights, results;  // bytes
+  int32_t width, axis, plain, gated, parts;
+  int32_t extra;  // or kAnySize
+  int32_t activation, layers, neurons[kMaxHidden], residual[kMaxHidden];
   double threshold;
 
   PotentialKernels<float> of_float;  // null where the model computes in the other
@@ -53,18 +64,24 @@ struct PotentialTable : KernelTable {
   }
 
   template <class T>
-  void set_sizes(const FittingShape& net) {
-    arguments = arguments_size<T>(), weights = sizeof(NetWeights<T>), results = sizeof(PotentialResults<T>);
-    width = net.width, axis = net.axis, extra = net.extra, layers = net.layers;
+  void set_sizes(const PotentialArgs<T>& args) {
+    const FittingShape& net = args.net;
+    arguments = arguments_size<T>(), extra_at = place_of_extra<T>();
+    weights = sizeof(NetWeights<T>), results = sizeof(PotentialResults<T>);
+    width = net.width, axis = net.axis, plain = net.plain, gated = args.gated, parts = args.parts;
+    extra = extra_at ? kAnySize : net.extra, layers = net.layers;
     activation = static_cast<int32_t>(net.activation[0]), threshold = net.threshold[0];
     for (int n = 0; n < layers; ++n) neurons[n] = net.neurons[n], residual[n] = net.adds_input(n);
   }
 
   template <class T>
-  bool fits(const FittingShape& net) const {
+  bool fits(const PotentialArgs<T>& args) const {
+    const FittingShape& net = args.net;
     if (!kernels<T>().potential || arguments != arguments_size<T>() || weights != sizeof(NetWeights<T>) ||
-        results != sizeof(PotentialResults<T>) || width != net.width || axis != net.axis || net.plain ||
-        extra != net.extra || layers != net.layers || activation != static_cast<int32_t>(net.activation[0]) ||
+        results != sizeof(PotentialResults<T>) || (extra_at && extra_at != place_of_extra<T>()) ||
+        width != net.width || axis != net.axis || plain != net.plain || gated != args.gated ||
+        parts != args.parts || !takes_size(extra, net.extra) || layers != net.layers ||
+        activation != static_cast<int32_t>(net.activation[0]) ||
         (net.activation[0] == Activation::silut && threshold != net.threshold[0]))
       return false;
     for (int n = 0; n < layers; ++n)

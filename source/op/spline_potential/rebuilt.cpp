@@ -11,7 +11,9 @@ namespace {
 PotentialTable table() {
   PotentialTable table{};
   table.version = kTableVersion, table.size = sizeof(PotentialTable), table.family = PotentialTable::kFamily;
-  table.set_sizes<MDOPS_MODEL_FLOAT>(FittingShape{});
+  PotentialArgs<MDOPS_MODEL_FLOAT> sizes{};
+  sizes.parts = MDOPS_MODEL_PARTS;
+  table.set_sizes(sizes);
   table.kernels<MDOPS_MODEL_FLOAT>() = {scratch_size, potential};
 #ifdef MDOPS_PROFILER
   table.stages = kStageNames, table.record = record_stages, table.events = stage_events;

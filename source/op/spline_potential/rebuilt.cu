@@ -44,9 +44,19 @@ StepTable table() {
   StepTable table{};
   table.version = kTableVersion, table.size = sizeof(StepTable), table.family = StepTable::kFamily;
   table.arguments = sizeof(StepArgs), table.capability = MDOPS_MODEL_CAPABILITY;
-  table.parts = MDOPS_MODEL_PARTS, table.ntypes = StepArgs::ntypes;
-  table.basis = MDOPS_MODEL_INTERVALS + 5, table.extra = StepSizes::extra_size;
-  table.width = StepSizes::width, table.axis = StepSizes::axis, table.activation = MDOPS_MODEL_ACTIVATION;
+  table.parts = MDOPS_MODEL_PARTS;
+  table.ntypes = table.basis = table.extra = kAnySize;
+#ifdef MDOPS_MODEL_TYPES
+  table.ntypes = MDOPS_MODEL_TYPES;
+#endif
+#ifdef MDOPS_MODEL_INTERVALS
+  table.basis = MDOPS_MODEL_INTERVALS + 5;
+#endif
+#ifdef MDOPS_MODEL_EXTRA
+  table.extra = MDOPS_MODEL_EXTRA;
+#endif
+  table.width = StepSizes::width, table.axis = StepSizes::axis, table.plain = StepSizes::plain;
+  table.gated = StepArgs::gated, table.activation = MDOPS_MODEL_ACTIVATION;
   table.threshold = static_cast<float>(MDOPS_MODEL_THRESHOLD), table.layers = sizeof(neurons) / sizeof(int);
   for (int n = 0; n < table.layers; ++n) table.neurons[n] = neurons[n], table.residual[n] = residual[n];
   table.bytes = step_bytes, table.run = run_step;

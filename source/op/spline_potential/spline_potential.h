@@ -22,7 +22,7 @@ struct FittingShape : NetShape {
   // M and M2
 #ifdef MDOPS_MODEL_WIDTH
   static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
-  static constexpr bool plain = false;
+  static constexpr bool plain = MDOPS_MODEL_PLAIN;
 #else
   int width, axis;
   bool plain;

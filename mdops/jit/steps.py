@@ -1,0 +1,128 @@
+"""Steps to profile: atoms that fly along thermal velocities, over a list that is checked in each."""
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mdops.jit import kernels
+from mdops.jit.trace import HOST, Span
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+    from mdops.potential import Potential
+
+TIMESTEP, TEMPERATURE = 0.5, 300.0  # fs, K
+_BACK_AFTER = 40  # steps
+
+Part = Callable[[str], AbstractContextManager[Any]]  # notes, by a name, what is done in a `with`
+
+
+class Steps:
+    """Atoms on their way, a step a call.
+
+    Attributes:
+        system: the atoms.
+        spans: what `span` noted.
+        captures: whether the evaluation can be a CUDA graph.
+    """
+
+    def __init__(self, model: "Potential", atoms: "Atoms", skin: float) -> None:
+        from ase import units
+
+        from mdops.system import from_atoms
+        from mdops.verlet import VerletList
+
+        self.model, self.system = model, from_atoms([atoms], model.type_map, model.device)
+        speed = np.sqrt(units.kB * TEMPERATURE / atoms.get_masses())[:, None]
+        move = speed * np.random.default_rng(0).standard_normal((len(atoms), 3)) * TIMESTEP * units.fs
+        self._move = self.system.positions.new_tensor(move)
+        self._skin = skin
+        self._lists = VerletList(model.cutoff, skin, ntypes=len(model.type_map))
+        self._evaluator = model.evaluator()
+        self._parameters = kernels.blank_parameters(model, len(atoms))
+        self.captures = model.device.type == "cuda" and bool(self._evaluator.captures)
+        if self.captures:  # nobody can look for them then
+            self.system.learn_kinds(len(model.type_map))
+        self.spans: list[Span] = []
+        self._done = 0
+
+    @contextlib.contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Notes when this began and ended."""
+        begin = time.perf_counter_ns()
+        yield
+        self.spans.append(Span(name, begin, time.perf_counter_ns(), (HOST, threading.get_native_id())))
+
+    def move(self) -> None:
+        """Back and forth, so that the structure stays as it is however many steps there are."""
+        self.system.positions += self._move if self._done // _BACK_AFTER % 2 == 0 else -self._move
+        self._done += 1
+
+    def neighbors(self) -> Any:
+        s = self.system
+        return self._lists.update(s.positions, s.cell, s.pbc, s.types, s.batch)
+
+    def evaluate(self, near: Any) -> Any:
+        with torch.no_grad():
+            return self._evaluator(self.system, near, **self._parameters, check=False)[0]
+
+    def step(self, part: Part, evaluation: str) -> None:
+        """With its parts noted, the evaluation by that name."""
+        with part("neighbour list"):
+            near = self.neighbors()
+        with part(evaluation):
+            answers = self.evaluate(near)
+        with part("sums over atoms"):
+            self.model.with_sums(answers, self.system)
+
+    def search(self) -> float:
+        """The time of a neighbour search, ns: all atoms move so far together that the list no longer holds."""
+        times = []
+        for _ in range(3):
+            self.system.positions += max(1.0, self._skin)
+            self.synchronize()
+            begin = time.perf_counter_ns()
+            self.neighbors()
+            self.synchronize()
+            times.append(time.perf_counter_ns() - begin)
+        return statistics.median(times)
+
+    def synchronize(self) -> None:
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)
+
+
+def captured(work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    """The work as a CUDA graph of the current device, replayed once."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        work()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+def replayed(graph: torch.cuda.CUDAGraph, steps: int, on_step: Callable[[int], None]) -> float:
+    """The time of so many replays, one behind the other, ns by CUDA's events."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for step in range(steps):
+        graph.replay()
+        on_step(step + 1)
+    end.record()
+    torch.cuda.synchronize()
+    return 1e6 * begin.elapsed_time(end)
