@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import statistics
 import tempfile
 import time
@@ -21,6 +22,8 @@ OUTSIDE = "around the ops"  # of a step: Python and PyTorch's calls
 _PROCESSES = {
     "user_annotation": AROUND, "cpu_op": HOST, "kernel": GPU, "gpu_memcpy": GPU, "gpu_memset": GPU,
 }  # fmt: skip
+# What PyTorch notes within an op of ours that has an autograd formula: the op itself, and a node of the formula.
+_WITHIN_OP = re.compile(r"GeneratedBackwardFor_mdops_(\w+?)_default(Backward)?")
 
 
 def record(run: Steps, steps: int, on_step: Callable[[int], None]) -> Record:
@@ -105,10 +108,21 @@ class _Kept:
         events: list[dict[str, Any]] = json.loads(self.text)["traceEvents"]
         for event in events:
             process = _PROCESSES.get(event.get("cat", ""))
-            if event["ph"] == "X" and process is not None and not event["name"].startswith("ProfilerStep#"):
+            name = _name(event["name"])
+            if event["ph"] == "X" and process is not None and name is not None:
                 begin, time = round(1000 * event["ts"]), round(1000 * event["dur"])
-                found.append(Span(event["name"], begin, begin + time, (process, event["tid"])))
+                found.append(Span(name, begin, begin + time, (process, event["tid"])))
         return found
+
+
+def _name(told: str) -> str | None:
+    """Of an event in tables; None of one that is only another one's inside, or its outside."""
+    within = _WITHIN_OP.fullmatch(told)
+    if within is not None:
+        return f"mdops::{within[1]}, autograd" if within[2] else None
+    if told.startswith("autograd::engine::"):
+        return "autograd's engine"
+    return None if told.startswith("ProfilerStep#") else told
 
 
 @contextlib.contextmanager
