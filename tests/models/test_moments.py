@@ -233,10 +233,11 @@ def test_what_runs_is_told():
     potential = potential_of()
     assert potential.explain() == "fused: one op a step"
     assert potential.explain("train").startswith("fused training: ")
-    assert "rebuilt for se_e2_a" in (mdops.jit.models.why_not(potential) or "")
+    assert mdops.jit.models.why_not(potential) is None
     attentive = potential_of(spline=False, attn_layer=1)
     attentive.use_spline()
     assert attentive.grid is None and attentive.explain().startswith("fused attention: ")
+    assert "one descriptor of sums over neighbours" in (mdops.jit.models.why_not(attentive) or "")
 
 
 def test_values_before_the_knots_are_the_nets():
