@@ -64,6 +64,11 @@ void with_chain(const GpuNetShape& net, int rows, const F& f) {
   }
 }
 
+// Rows that are in memory at a time: whole rounds of tiles on the multiprocessors.
+inline int rows_at_once(const NetWay& way, const GpuLimits& limits) {
+  return kChunkRows / way.tile_rows * way.tile_rows * limits.multiprocessors;
+}
+
 // For tests: the rows of a block that the chain shall have, whatever takes the least time; 0: none named.
 inline int wanted_rows() {
   const char* const wanted = std::getenv("MDOPS_CHAIN_ROWS");
@@ -117,68 +122,65 @@ NetWay choose_way(const GpuNetShape& net, int64_t rows, const GpuLimits& limits)
   return {NetWay::none, 1, 0, 1};
 }
 
-// Packs a net, weights (inputs, neurons) of all hidden layers: those of the first have net.inputs rows.
-// `layers` end with the output layer.
-struct LayerWeights {
-  const float *weight, *bias, *timestep;
-};
-
+// Packs a net, weights (inputs, neurons) of all hidden layers: those of the first have `inputs` rows,
+// net.inputs if nobody says else. `layers` end with the output layer.
 template <int Parts>
 class NetPacker {
  public:
-  NetPacker(const Gpu& gpu, const GpuNetShape& net, const std::vector<LayerWeights>& layers, float* packed)
-      : gpu_(gpu), net_(net), to_(net, Parts), layers_(layers), packed_(packed) {}
+  NetPacker(const Gpu& gpu, const GpuNetShape& net, const std::vector<LayerWeights>& layers, float* packed,
+            int inputs = 0)
+      : gpu_(gpu), args_{net, GpuNet(net, Parts), {}, inputs ? inputs : net.inputs, {}, 0, {}, packed} {
+    for (int n = 0; n <= net.layers; ++n) args_.layers[n] = layers[n];
+    for (int n = 0; n < net.layers; ++n) args_.padded[n] = GpuNet::vector_columns(net, n);
+  }
 
-  void pack() const {
-    gpu_.clear(packed_, 4 * to_.size);
-    for (int kind = 0; kind < kChains; ++kind) pack_chain(kind);
-    for (int n = 0; n < net_.layers; ++n) {
-      for (const bool backward : {false, true}) {
-        const PackedMatrix& place = backward ? to_.backward[n] : to_.forward[n];
-        gpu_.launch(column_scales_kernel, place.tiles * kTileCols, kWarp, 0, matrix(n, backward), place,
-                    packed_);
-        gpu_.launch(fragments_kernel<Parts>, static_cast<int64_t>(place.steps) * place.tiles, kWarp, 0,
-                    matrix(n, backward), place, packed_);
-      }
-      copy(layers_[n].bias, to_.bias[n], net_.neurons[n]);
-      copy(layers_[n].timestep, to_.timestep[n], net_.neurons[n]);
+  // For calls of any way.
+  void pack() {
+    gpu_.clear(args_.packed, 4 * args_.to.size);
+    fragments();
+    bool met = false;
+    for (int kind = 0; kind < kChains; ++kind) {
+      if (args_.to.units[kind] < 0 || is_earlier(kind)) continue;
+      if (!met) largest(0), met = true;
+      units(kind);
     }
-    copy(layers_[net_.layers].weight, to_.out_weight, net_.neurons[net_.layers - 1]);
-    copy(layers_[net_.layers].bias, to_.out_bias, 1);
+  }
+
+  // For a call of one way, with this net alone: no more than it reads.
+  void pack_for(const NetWay& way, const AloneNet& alone) {
+    args_.alone = alone;
+    if (way.kind != NetWay::chain) return fragments();
+    largest(args_.net.layers + 1);
+    with_chain(args_.net, way.tile_rows, [&]<int Kind>() { units(Kind); });
   }
 
  private:
-  LayerMatrix matrix(int n, bool backward) const {
-    return {layers_[n].weight, n ? net_.neurons[n - 1] : net_.inputs, net_.neurons[n], backward};
+  void fragments() {
+    int64_t blocks = args_.vectors = args_.net.layers + 1;
+    for (int n = 0; n < args_.net.layers; ++n)
+      blocks += args_.to.forward[n].tiles + args_.to.backward[n].tiles;
+    gpu_.launch(fragments_kernel<Parts>, blocks, kPackThreads, 0, args_);
   }
 
-  // The units of a kind of chain, if no kind before it has the same.
-  void pack_chain(int kind) const {
-    for (int other = 0; other < kind; ++other)
-      if (to_.units[other] == to_.units[kind]) return;
-    if (to_.units[kind] < 0) return;
-    const NetChain chain{net_, Parts, kChainKinds[kind]};
-    char* units = reinterpret_cast<char*>(packed_ + to_.units[kind]);
-    for (int m = 0; m < chain.products(); ++m) {
-      const LayerMatrix of_product = matrix(chain.layer(m), chain.is_backward(m));
-      const int depth = chain.depth(m), columns = chain.columns(m);
-      float* const scale = packed_ + to_.unit_scales + m;
-      gpu_.launch(unit_scale_kernel, 1, 1024, 0, of_product, depth, columns, scale);
-      gpu_.launch(units_kernel<Parts>, chain.units(m), 256, 0, of_product, depth, columns,
-                  chain.kind.unit_cols, chain.width(m), scale, units);
-      units += int64_t{chain.units(m)} * chain.kind.unit_cols * kWideRow;
-    }
+  void largest(int vectors) {
+    args_.vectors = vectors;
+    gpu_.launch(largest_kernel, vectors + args_.net.layers * kLargestParts, kPackThreads, 0, args_);
   }
 
-  void copy(const float* from, int64_t at, int count) const {
-    gpu_.check(cudaMemcpyAsync(packed_ + at, from, 4 * count, cudaMemcpyDeviceToDevice, gpu_.stream()));
+  void units(int kind) const {
+    const int64_t count = NetChain{args_.net, Parts, kChainKinds[kind]}.units();
+    gpu_.launch(units_kernel<Parts>, count, kPackThreads, 0, args_, kChainKinds[kind], args_.to.units[kind]);
+  }
+
+  // Whether a kind before it has the same units.
+  bool is_earlier(int kind) const {
+    bool earlier = false;
+    for (int other = 0; other < kind; ++other) earlier |= args_.to.units[other] == args_.to.units[kind];
+    return earlier;
   }
 
   const Gpu& gpu_;
-  const GpuNetShape net_;
-  const GpuNet to_;
-  const std::vector<LayerWeights>& layers_;
-  float* const packed_;
+  PackArgs args_;
 };
 
 // The arrays of one layer: values and slopes, then their gradients.

@@ -141,11 +141,14 @@ struct NetChain {
   }
 };
 
+constexpr int kLargestParts = 32;  // of a layer's weights, of which packing looks for the largest
+
 // Where the parts of a packed net stand, in floats.
 struct GpuNet {
   PackedMatrix forward[GpuNetShape::kMostLayers], backward[GpuNetShape::kMostLayers];
   int64_t bias[GpuNetShape::kMostLayers], timestep[GpuNetShape::kMostLayers], out_weight, out_bias;
   int64_t units[kChains], unit_scales;  // of kinds of chain that take the net; 1 / scale of each product
+  int64_t largest;                      // what packing finds of the layers' weights (gpu_pack.h)
   int64_t size;
 
   GpuNet(const GpuNetShape& net, int parts) : size(0), parts_(parts) {
@@ -170,7 +173,16 @@ struct GpuNet {
           static_cast<int64_t>(NetChain{net, parts, kChainKinds[kind]}.units()) * (columns * kWideRow / 4);
     }
     unit_scales = vector(2 * net.layers);
+    largest = vector(2 * kLargestParts * net.layers);
     size = round_up(size, kLine);
+  }
+
+  // Numbers of a vector of layer n: one for each column, zero beyond the last one.
+  static int vector_columns(const GpuNetShape& net, int n) {
+    int most = net.cols(n);
+    for (const ChainKind& kind : kChainKinds)
+      if (takes(kind, net) && kind.cols() > most) most = kind.cols();
+    return most;
   }
 
  private:
@@ -182,13 +194,7 @@ struct GpuNet {
     size = result.end();
     return result;
   }
-  // A number for each column, zero beyond the last one.
-  int64_t columns(const GpuNetShape& net, int n) {
-    int most = net.cols(n);
-    for (const ChainKind& kind : kChainKinds)
-      if (takes(kind, net) && kind.cols() > most) most = kind.cols();
-    return vector(most);
-  }
+  int64_t columns(const GpuNetShape& net, int n) { return vector(vector_columns(net, n)); }
   int64_t vector(int n) {
     const int64_t at = size;
     size += round_up(n, 4);

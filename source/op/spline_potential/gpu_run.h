@@ -44,8 +44,7 @@ void set_rows(const Gpu& gpu, const GpuLimits& limits, const NetWay& way, StepAr
   gpu.int32_of("cell", 2 * kVirialSums * int64_t{p.systems});
   p.rows =
       p.atoms ? gpu.int32_of("positions", (blocks_for(p.atoms, p.tile_rows) + p.nets - 1) * p.tile_rows) : 0;
-  // Whole rounds of tiles on the multiprocessors have T, D and layers in memory at a time.
-  p.net.rows = std::min(p.rows, kChunkRows / p.tile_rows * p.tile_rows * limits.multiprocessors);
+  p.net.rows = std::min(p.rows, rows_at_once(way, limits));  // with T and D
   p.out_bias = GpuNet(p.net.net, Parts).out_bias;
   p.most_force = std::min(kMostForce, kMostForceOfRow / std::max(p.list_width, 1));
   p.most_virial = static_cast<float>(kMostVirial) / static_cast<float>(std::max(p.list_width, 1));
