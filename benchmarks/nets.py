@@ -1,6 +1,7 @@
 """Fitting nets of all kinds: what their kernels take beside the floors of their products.
 
-    python benchmarks/nets.py [--device cpu] [--atoms N ...] [--only TEXT] [--training] [--json FILE] [--commit HASH]
+    python benchmarks/nets.py [--device cpu] [--atoms N ...] [--only TEXT] [--training] [--ops] [--json FILE]
+                              [--commit HASH]
 
 On the CPU: `mlp_value_and_gradient` of water's fitting net against its products by torch.mm, in one run, and the net
 and the whole step with products of each accuracy that the CPU has. On a GPU:
@@ -10,6 +11,8 @@ in turn with the step, and beside the floor of its input's bytes, which are writ
 
 With --training: what a training asks of a net, values, gradients by the input, and the weights' gradients of a loss on
 both, by the op `mlp` and by PyTorch's operations on its layers, in turn.
+
+With --ops, on a GPU: the ops on nets beside the products that they are made of by torch.mm, in turn (net_ops.py).
 """
 
 import argparse
@@ -297,14 +300,21 @@ def main() -> None:
     parser.add_argument("--atoms", type=int, nargs="+", help="on a GPU: of several sizes")
     parser.add_argument("--only", default="", help="on a GPU: rows that match this expression")
     parser.add_argument("--training", action="store_true", help="what a training asks of a net, alone")
+    parser.add_argument("--ops", action="store_true", help="on a GPU: the ops on nets, alone")
     parser.add_argument("--commit", default=None)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.ops and arguments.device != "cuda":
+        parser.error("--ops is of a GPU: --device cuda")
     sizes: list[int] = arguments.atoms or [12288 if arguments.device == "cuda" else 1536]
     atoms = sizes[-1]
     report: dict[str, Any] = {"machine": machine(arguments.device, arguments.commit)}
     if arguments.training:
         report["training"] = in_training(arguments.device)
+    elif arguments.ops:
+        from net_ops import ops_on_gpu
+
+        report["ops"] = ops_on_gpu(arguments.atoms)
     elif arguments.device == "cuda":
         report["nets"] = on_gpu(sizes, arguments.only)
         if re.search(arguments.only, "float64"):

@@ -417,8 +417,8 @@ def _low_bit_samples(random: Callable[..., Any]) -> list[Sample]:
 
 
 def _net_samples(random: Callable[..., Any]) -> list[Sample]:
-    """A net on 4 rows: a layer twice as wide as its input, one as wide, with two activations; and one that lacks what
-    may be absent."""
+    """A net on 4 rows: a layer twice as wide as its input, one as wide, with two activations; one that lacks what
+    may be absent; and one as models' fitting nets are."""
     widths = (3, 6, 6, 2)
     weights = [0.7 * random(a, b) for a, b in itertools.pairwise(widths)]
     biases, timesteps = ([random(n) for n in widths[1:]] for _ in range(2))
@@ -440,11 +440,21 @@ def _net_samples(random: Callable[..., Any]) -> list[Sample]:
     def shifted(places: int) -> dict[str, tuple[int, Any]]:
         return {name: (k + places, value) for name, (k, value) in bad.items()}
 
+    fitting = (
+        [*weights[:2], weights[2][:, :1].contiguous()],
+        [*biases[:2], biases[2][:0]],
+        timesteps,
+        [0, 1],
+        [1, 1],
+        [3.0, 3.0],
+        "float32",
+    )
     lists = (0, 1, 2, 3)
     return [
         Sample("mlp", (x, *net), lists, bad=bad),
         Sample("mlp", (x, *bare), (0, 1), bad=bad),
         Sample("mlp_value_and_gradient", (x, *net), lists, bad=bad),
+        Sample("mlp_value_and_gradient", (x, *fitting), lists),
         Sample("mlp_backward", (grad, x, *net, True), (0, *(k + 1 for k in lists)), bad=shifted(1)),
         Sample(
             "mlp_backward_backward",

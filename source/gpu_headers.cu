@@ -10,6 +10,7 @@
 #include "dynamics/gpu_kernels.h"
 #include "env_mat/gpu_kernels.h"
 #include "gemm/gpu_mlp.h"
+#include "gemm/gpu_own_rows.h"
 #include "gemm/gpu_run.h"
 #include "hybrid_potential/gpu_run.h"
 #include "lowbit/gpu_run.h"

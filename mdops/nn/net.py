@@ -32,8 +32,8 @@ _needs_input_gradient_alone = ContextVar("needs_input_gradient_alone", default=F
 @contextmanager
 def input_gradient_alone() -> Iterator[None]:
     """While this lasts, nets of one output give no derivatives but the first by their input, which an op finds in the
-    same pass as the value (`mdops.ops.mlp_value_and_gradient`). In trainings, which need more, it would not pay:
-    docs/models.md has the figures."""
+    same pass as the value (`mdops.ops.mlp_value_and_gradient`; not on a GPU in float64, where its products are those of
+    the layers). In trainings, which need more, it would not pay: docs/models.md has the figures."""
     token = _needs_input_gradient_alone.set(True)
     try:
         yield
@@ -49,6 +49,11 @@ def is_input_gradient_alone() -> bool:
 def _is_differentiated_eagerly() -> bool:
     """Whether autograd records operations, and no compiler that would fuse them itself."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_exported()
+
+
+def _is_for_kernels_of_nets(x: torch.Tensor) -> bool:
+    """Whether a GPU has kernels of whole nets for such rows, and no compiler makes its own."""
+    return x.is_cuda and x.dtype == torch.float32 and _is_differentiated_eagerly()
 
 
 class Layer(nn.Module):
@@ -266,7 +271,7 @@ class Net(nn.Sequential):
     def _is_for_op(self, x: torch.Tensor) -> bool:
         last = self.layers[-1]
         return (
-            x.device.type == "cpu"
+            (x.device.type == "cpu" or _is_for_kernels_of_nets(x))
             and x.dim() == 2
             and self.outputs == 1
             and len(self) <= _MOST_LAYERS

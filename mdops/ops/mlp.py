@@ -32,8 +32,9 @@ def mlp(
         timesteps: t of each hidden layer, (outputs,), or None for 1; None: of none.
         residual: of all hidden layers, or of each.
         matmul: the least accuracy of float32's products: "float32", "bf16x6", "bf16x3" or "bf16", on a GPU also "tf32".
-            A device without such units takes the next better way; a GPU takes cuBLAS' float32 always, to which
-            PyTorch's own setting for TF32 applies (torch.set_float32_matmul_precision).
+            A device without such units takes the next better way. On a GPU this op and its derivatives have float32's
+            accuracy by any name: large products by tensor cores in two parts (`mdops.ops.linear`), others by cuBLAS, to
+            which PyTorch's own setting for TF32 applies (torch.set_float32_matmul_precision).
 
     Returns:
         (N, outputs of the last layer), of x's dtype.
@@ -57,7 +58,13 @@ def mlp_value_and_gradient(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`mlp`, and the gradient by x of the sum of its first output over all rows: one pass, for energies and forces.
 
-    Arguments and errors are `mlp`'s.
+    Arguments and errors are `mlp`'s. On a GPU in float32 a net of one output, with one activation function and a first
+    layer that does not add its input, goes by the kernels of models' nets, its weights packed in the call: on Hopper
+    one kernel from x to the gradient up to 512 neurons a layer, or of few rows as far as they fit a cluster's shared
+    memory; wider, or on other chips, one kernel a product. Where that would take longer, by a count of bytes and
+    operations, as for many rows of a few columns or few rows of very large weights, and for all other nets, it goes as
+    `mlp` does. Those kernels multiply in two parts of float16 (22 bits) for "float32", "bf16x6" and "bf16x3", in one
+    (11 bits) for "tf32" and "bf16". A row with a number that is none, or infinite, has NaN for an answer there.
 
     Returns:
         value (N, outputs), gradient (N, D); both differentiable.

@@ -400,3 +400,23 @@ def test_the_nets_of_an_evaluation_are_one_op_and_those_of_a_graph_are_not(case,
     assert not calls and graph["forces"].requires_grad
     for name in ("atom_energy", "forces", "virial"):
         assert relative_error(found[name], graph[name].detach()) < 1e-13
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "is_op"), [("float32", True), ("float64", False)])
+def test_on_a_gpu_the_nets_of_an_evaluation_are_one_op_in_float32(dtype, is_op, monkeypatch):
+    calls = []
+
+    def counted(*args, **kwargs):
+        calls.append(args[0].shape)
+        return mlp_value_and_gradient(*args, **kwargs)
+
+    monkeypatch.setattr(net, "mlp_value_and_gradient", counted)
+    model = load(model_path("base"), dtype=dtype, spline=False, device="cuda")
+    of_cpu = references(model_path("base").parent)[0].system
+    inputs = [getattr(of_cpu, name).cuda() for name in ("positions", "types", "cell", "pbc", "batch")]
+    found = model.evaluate(System(*inputs))
+    assert bool(calls) == is_op
+    graph = model(*inputs, forces=True, create_graph=True)
+    for name in ("atom_energy", "forces", "virial"):
+        assert relative_error(found[name], graph[name].detach()) < (1e-5 if is_op else 1e-13)

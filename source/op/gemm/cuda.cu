@@ -1,11 +1,16 @@
-// Nets on a GPU by cuBLAS' products, which PyTorch calls, and our kernels between them: any shape, float32
-// and float64, every derivative. (Whole models have kernels of their own: gpu_run.h.)
+// Nets on a GPU. A value and its gradient in float32 go by the kernels of whole models' nets (gpu_own_rows.h)
+// where these take the net and are sooner done. Everything else, of any shape, float32 and float64, every
+// derivative, is products of layers (linear/gpu_call.h) with a kernel behind each.
+#include <optional>
 #include <tuple>
 #include <vector>
 
 #include "common/cuda.h"
 #include "gemm/gpu_mlp.h"
+#include "gemm/gpu_own_rows.h"
 #include "gemm/inputs.h"
+#include "linear/gpu_call.h"
+#include "linear/ops.h"
 
 namespace mdops {
 
@@ -25,10 +30,6 @@ T* data(Tensor& tensor) {
 template <class T>
 const T* data(const Tensor& tensor) {
   return tensor.numel() ? tensor.const_data_ptr<T>() : nullptr;
-}
-
-Tensor transposed(const Tensor& matrix) {
-  return torch::stable::transpose(matrix, 0, 1);
 }
 
 // The arguments on a GPU: the same bits wherever their memory begins.
@@ -59,7 +60,7 @@ class MlpCall {
   void forward() {
     for (int n = 0; n <= last(); ++n) {
       const Tensor& x = n ? arrays_.y[n - 1] : in_.x;
-      Tensor y = torch::stable::matmul(x, in_.weights[n]);
+      Tensor y = layer_product(op_, ProductForm::plain, x, in_.weights[n]);
       const bool timed = wanted_.weights && in_.has_timestep(n);
       Tensor slope = like(y, wanted_.slopes), curve = like(y, wanted_.second), f = like(y, timed),
              df = like(y, timed && wanted_.second);
@@ -76,7 +77,7 @@ class MlpCall {
     direction_ = &direction;
     for (int n = 0; n <= last(); ++n) {
       const Tensor& dx = n ? arrays_.dy[n - 1] : direction;
-      Tensor dz = torch::stable::matmul(dx, in_.weights[n]), dy = like(dz, true);
+      Tensor dz = layer_product(op_, ProductForm::plain, dx, in_.weights[n]), dy = like(dz, true);
       op_.launch(mlp_tangent_kernel<T>, blocks(n), kMlpThreads, 0, layer(n), data<T>(dz),
                  data<T>(arrays_.slope[n]), data<T>(dx), data<T>(dy));
       arrays_.dz.push_back(dz), arrays_.dy.push_back(dy);
@@ -121,7 +122,7 @@ class MlpCall {
   }
 
   Tensor input_gradient(int n, const Tensor& delta, const Tensor& grad) const {
-    Tensor to = torch::stable::matmul(delta, transposed(in_.weights[n]));
+    Tensor to = layer_product(op_, ProductForm::b_transposed, delta, in_.weights[n]);
     const int64_t numbers = in_.rows * inputs(n);
     if (in_.shape.residual[n])
       op_.launch(mlp_around_kernel<T>, (numbers + kMlpThreads - 1) / kMlpThreads, kMlpThreads, 0, layer(n),
@@ -129,28 +130,18 @@ class MlpCall {
     return to;
   }
 
-  // Sums over rows as products with ones, which take them in a fixed order.
-  Tensor column_sums(const Tensor& rows) {
-    if (!ones_.numel() && in_.rows) {
-      ones_ = empty(op_, {1, in_.rows}, in_.dtype);
-      torch::stable::fill_(ones_, 1.0);
-    }
-    const Tensor left = in_.rows ? ones_ : empty(op_, {1, 0}, in_.dtype);
-    return torch::stable::view(torch::stable::matmul(left, rows), {rows.size(1)});
-  }
-
   void weight_gradients(int n, const Tensor& delta, const Tensor& delta_dz, const Tensor& steps,
                         MlpGradients& grads) {
     const Tensor& x = n ? arrays_.y[n - 1] : in_.x;
-    grads.weights[n] = torch::stable::matmul(transposed(x), delta);
+    Tensor* const sums = in_.biases[n].numel() ? &grads.biases[n] : nullptr;
+    grads.weights[n] = layer_product(op_, ProductForm::a_transposed, x, delta, nullptr, sums);
     if (wanted_.second) {
       const Tensor& dx = n ? arrays_.dy[n - 1] : *direction_;
-      Tensor other = torch::stable::matmul(transposed(dx), delta_dz);
+      const Tensor other = layer_product(op_, ProductForm::a_transposed, dx, delta_dz);
       const int64_t count = other.numel();
       op_.launch(mlp_sum_kernel<T>, (count + kMlpThreads - 1) / kMlpThreads, kMlpThreads, 0, count,
-                 data<T>(std::as_const(other)), data<T>(grads.weights[n]));
+                 data<T>(other), data<T>(grads.weights[n]));
     }
-    if (in_.biases[n].numel()) grads.biases[n] = column_sums(delta);
     if (in_.has_timestep(n)) grads.timesteps[n] = column_sums(steps);
   }
 
@@ -158,7 +149,6 @@ class MlpCall {
   const MlpInputs& in_;
   const MlpWanted wanted_;
   const Tensor nothing_;
-  Tensor ones_ = nothing_;
   const Tensor* direction_ = nullptr;
   MlpArrays arrays_;
 };
@@ -172,6 +162,36 @@ auto for_dtype(const CudaOp& op, const MlpInputs& in, MlpWanted wanted, const F&
   });
 }
 
+using ValueAndGradient = std::tuple<Tensor, Tensor>;
+
+// By the kernels of models' nets, if they run and pay.
+template <int Parts>
+std::optional<ValueAndGradient> by_models_kernels(const CudaOp& op, const MlpInputs& in,
+                                                  const GpuNetShape& net) {
+  if (!own_rows_pay(net, in.shape.features, in.rows, Parts)) return std::nullopt;
+  Tensor value = empty(op, {in.rows, 1}, in.dtype),
+         gradient = empty(op, {in.rows, in.shape.features}, in.dtype);
+  OwnRows rows{};
+  rows.x = data<float>(in.x), rows.rows = in.rows, rows.columns = static_cast<int>(in.shape.features);
+  rows.value = data<float>(value), rows.gradient = data<float>(gradient);
+  OwnRowsCall<Parts> call(op, net, rows);
+  if (!call.runs()) return std::nullopt;
+  std::vector<LayerWeights> layers;
+  for (size_t n = 0; n < in.weights.size(); ++n)
+    layers.push_back({data<float>(in.weights[n]), data<float>(in.biases[n]), data<float>(in.timesteps[n])});
+  Tensor memory = empty(op, {call.bytes()}, ScalarType::Byte);
+  call.run(layers, memory.mutable_data_ptr());
+  return ValueAndGradient(value, gradient);
+}
+
+std::optional<ValueAndGradient> by_models_kernels(const CudaOp& op, const MlpInputs& in) {
+  if (in.dtype != ScalarType::Float || in.rows == 0) return std::nullopt;
+  const std::optional<GpuNetShape> net = own_net(in.shape);
+  if (!net) return std::nullopt;
+  const bool one_part = in.matmul == Matmul::tf32 || in.matmul == Matmul::bf16;
+  return one_part ? by_models_kernels<1>(op, in, *net) : by_models_kernels<2>(op, in, *net);
+}
+
 Tensor mlp(const Tensor& x, Lists weights, Lists biases, Lists timesteps, std::vector<int64_t> residual,
            std::vector<int64_t> activations, std::vector<double> thresholds, std::string matmul) {
   const CudaOp op("mlp", "x", x);
@@ -179,16 +199,16 @@ Tensor mlp(const Tensor& x, Lists weights, Lists biases, Lists timesteps, std::v
   return for_dtype(op, in, {}, [](auto& call) { return call.value(); });
 }
 
-std::tuple<Tensor, Tensor> mlp_value_and_gradient(const Tensor& x, Lists weights, Lists biases,
-                                                  Lists timesteps, std::vector<int64_t> residual,
-                                                  std::vector<int64_t> activations,
-                                                  std::vector<double> thresholds, std::string matmul) {
+ValueAndGradient mlp_value_and_gradient(const Tensor& x, Lists weights, Lists biases, Lists timesteps,
+                                        std::vector<int64_t> residual, std::vector<int64_t> activations,
+                                        std::vector<double> thresholds, std::string matmul) {
   const CudaOp op("mlp_value_and_gradient", "x", x);
   const GpuInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+  if (const auto found = by_models_kernels(op, in)) return *found;
   Tensor first = zeros(op, {in.rows, in.outputs}, in.dtype);
   Tensor column = torch::stable::narrow(first, 1, 0, 1);
   torch::stable::fill_(column, 1.0);
-  return for_dtype(op, in, {.slopes = true}, [&](auto& call) -> std::tuple<Tensor, Tensor> {
+  return for_dtype(op, in, {.slopes = true}, [&](auto& call) -> ValueAndGradient {
     MlpGradients none(op, in, false);
     const Tensor gradient = call.backward(first, first, none);
     return {call.value(), gradient};

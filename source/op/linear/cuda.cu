@@ -1,5 +1,5 @@
 // On Hopper float32 goes by the tensor cores; other products are PyTorch's.
-#include "common/cuda.h"
+#include "linear/gpu_call.h"
 #include "linear/gpu_product.h"
 #include "linear/ops.h"
 
@@ -17,6 +17,51 @@ __global__ void __launch_bounds__(kThreads)
   if (at < numbers) y[at] += bias[at % columns];
 }
 
+bool is_hopper(const CudaOp& op) {
+#ifdef MDOPS_HOPPER
+  return op.limits().capability == 90;
+#else
+  return static_cast<void>(op), false;
+#endif
+}
+
+// Smaller products PyTorch's are sooner done with, but for those with sums, which are kernels of their own
+// there (docs/cuda.md). None is empty.
+bool pays(ProductForm form, const Tensor& a, const Tensor& b) {
+  if (form == ProductForm::a_transposed) return a.numel() && b.numel();
+  return a.numel() * b.size(form == ProductForm::plain ? 1 : 0) >= kFewest;
+}
+
+Tensor in_parts(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
+                Tensor* sums) {
+  const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
+  const gpu_product::Shape shape =
+      gpu_product::shape_of(op, a.size(of_a ? 1 : 0), b.size(of_b ? 0 : 1), a.size(of_a ? 0 : 1));
+  Tensor c = empty(op, {shape.rows, shape.columns}, ScalarType::Float);
+  const bool biased = bias && bias->numel();
+  const gpu_product::Args args{shape,
+                               {a.const_data_ptr<float>(), of_a ? 1 : shape.depth, of_a ? shape.rows : 1},
+                               {b.const_data_ptr<float>(), of_b ? shape.depth : 1, of_b ? 1 : shape.columns},
+                               biased ? bias->const_data_ptr<float>() : nullptr,
+                               c.mutable_data_ptr<float>(),
+                               sums ? sums->mutable_data_ptr<float>() : nullptr};
+  Tensor memory = empty(op, {gpu_product::workspace(op, args)}, ScalarType::Float);
+  gpu_product::multiply(op, args, memory.mutable_data_ptr<float>());
+  return c;
+}
+
+Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
+                  Tensor* sums) {
+  Tensor c = product_by_pytorch(form, a, b, sums);
+  if (bias && bias->numel())
+    dispatch_float(op, a.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      op.launch(add_to_rows_kernel<T>, blocks_for(c.numel(), kThreads), kThreads, 0, c.numel(), c.size(1),
+                bias->const_data_ptr<T>(), c.mutable_data_ptr<T>());
+    });
+  return c;
+}
+
 struct LinearOnGpu {
   static CudaOp make(const char* name, const char* argument, const Tensor& on) {
     return CudaOp(name, argument, on);
@@ -24,62 +69,20 @@ struct LinearOnGpu {
 
   static Tensor product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
                         const Tensor* bias, Tensor* sums) {
-    const bool by_tensor_cores = a.scalar_type() == ScalarType::Float && is_hopper(op) && pays(form, a, b);
-    return by_tensor_cores ? in_parts(op, form, aligned(a), aligned(b), bias, sums)
-                           : by_pytorch(op, form, aligned(a), aligned(b), bias, sums);
-  }
-
- private:
-  static bool is_hopper(const CudaOp& op) {
-#ifdef MDOPS_HOPPER
-    return op.limits().capability == 90;
-#else
-    return static_cast<void>(op), false;
-#endif
-  }
-
-  // Smaller products PyTorch's are sooner done with, but for those with sums, which are kernels of their own
-  // there (docs/cuda.md). None is empty.
-  static bool pays(ProductForm form, const Tensor& a, const Tensor& b) {
-    if (form == ProductForm::a_transposed) return a.numel() && b.numel();
-    return a.numel() * b.size(form == ProductForm::plain ? 1 : 0) >= kFewest;
-  }
-
-  static Tensor in_parts(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
-                         const Tensor* bias, Tensor* sums) {
-    const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
-    const gpu_product::Shape shape =
-        gpu_product::shape_of(op, a.size(of_a ? 1 : 0), b.size(of_b ? 0 : 1), a.size(of_a ? 0 : 1));
-    Tensor c = empty(op, {shape.rows, shape.columns}, ScalarType::Float);
-    const bool biased = bias && bias->numel();
-    const gpu_product::Args args{
-        shape,
-        {a.const_data_ptr<float>(), of_a ? 1 : shape.depth, of_a ? shape.rows : 1},
-        {b.const_data_ptr<float>(), of_b ? shape.depth : 1, of_b ? 1 : shape.columns},
-        biased ? bias->const_data_ptr<float>() : nullptr,
-        c.mutable_data_ptr<float>(),
-        sums ? sums->mutable_data_ptr<float>() : nullptr};
-    Tensor memory = empty(op, {gpu_product::workspace(op, args)}, ScalarType::Float);
-    gpu_product::multiply(op, args, memory.mutable_data_ptr<float>());
-    return c;
-  }
-
-  static Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
-                           const Tensor* bias, Tensor* sums) {
-    Tensor c = product_by_pytorch(form, a, b, sums);
-    if (bias && bias->numel())
-      dispatch_float(op, a.scalar_type(), [&](auto zero) {
-        using T = decltype(zero);
-        op.launch(add_to_rows_kernel<T>, blocks_for(c.numel(), kThreads), kThreads, 0, c.numel(), c.size(1),
-                  bias->const_data_ptr<T>(), c.mutable_data_ptr<T>());
-      });
-    return c;
+    return layer_product(op, form, a, b, bias, sums);
   }
 };
 
 using Ops = LinearOps<LinearOnGpu>;
 
 }  // namespace
+
+Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
+                     Tensor* sums) {
+  const bool by_tensor_cores = a.scalar_type() == ScalarType::Float && is_hopper(op) && pays(form, a, b);
+  return by_tensor_cores ? in_parts(op, form, aligned(a), aligned(b), bias, sums)
+                         : by_pytorch(op, form, aligned(a), aligned(b), bias, sums);
+}
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
   m.impl("linear", TORCH_BOX(&Ops::linear));

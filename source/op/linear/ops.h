@@ -19,11 +19,16 @@ inline Tensor transposed(const Tensor& matrix) {
   return torch::stable::transpose(matrix, 0, 1);
 }
 
+// The sums of all rows, (rows, columns) to (columns,).
+inline Tensor column_sums(const Tensor& matrix) {
+  const int64_t rows = 0;
+  return torch::stable::sum(matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
+}
+
 // The product by PyTorch, without a bias, and B's sums.
 inline Tensor product_by_pytorch(ProductForm form, const Tensor& a, const Tensor& b, Tensor* sums) {
   const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
-  const int64_t rows = 0;
-  if (sums) *sums = torch::stable::sum(b, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
+  if (sums) *sums = column_sums(b);
   return torch::stable::matmul(of_a ? transposed(a) : a, of_b ? transposed(b) : b);
 }
 

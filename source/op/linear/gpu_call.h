@@ -1,0 +1,15 @@
+// A dense layer's product on a GPU, for every op that multiplies layers; linear/cuda.cu compiles its kernels.
+#pragma once
+
+#include "common/cuda.h"
+#include "linear/forms.h"
+
+namespace mdops {
+
+// C of the form's A and B (contiguous, of one dtype), with `bias` (columns,) added to its rows, and the sums
+// of B's columns in `sums` (columns,); either may be null. Float32 to its own accuracy by the tensor cores
+// where these are sooner done (docs/cuda.md, "Products of layers"); everything else is PyTorch's.
+Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
+                     const Tensor* bias = nullptr, Tensor* sums = nullptr);
+
+}  // namespace mdops
