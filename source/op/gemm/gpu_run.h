@@ -33,6 +33,11 @@ using SmallTile = Tile<Parts, 1, 1, 8, 1, 5, 8, 3>;  // 16 x 40, the depth share
 // The most rows of a tile, and for each multiprocessor of a chunk that is in memory at a time.
 constexpr int kMostTileRows = 128, kChunkRows = 4 * kMostTileRows;
 
+// Rows that are in memory at a time: whole rounds of tiles on the multiprocessors.
+inline int rows_at_once(const NetWay& way, const GpuLimits& limits) {
+  return kChunkRows / way.tile_rows * way.tile_rows * limits.multiprocessors;
+}
+
 template <class T>
 bool tile_fits(const GpuLimits& limits) {
   static_assert(kMostTileRows % T::kRows == 0);
@@ -62,11 +67,6 @@ void with_chain(const GpuNetShape& net, int rows, const F& f) {
     if (own.rows != rows || !takes(own, net)) return with_chain<Kind + 1>(net, rows, f);
     if constexpr (is_built(own)) f.template operator()<Kind>();
   }
-}
-
-// Rows that are in memory at a time: whole rounds of tiles on the multiprocessors.
-inline int rows_at_once(const NetWay& way, const GpuLimits& limits) {
-  return kChunkRows / way.tile_rows * way.tile_rows * limits.multiprocessors;
 }
 
 // For tests: the rows of a block that the chain shall have, whatever takes the least time; 0: none named.
