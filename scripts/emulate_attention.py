@@ -10,8 +10,6 @@ folder. What it does not see: races, and what only the chip's arithmetic does.
 import argparse
 import ctypes
 import itertools
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,9 +18,10 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "ops"))
+sys.path[:0] = [str(ROOT / "tests" / "ops"), str(ROOT / "scripts" / "gpu_emulator")]
 
 from attention_reference import attention  # noqa: E402
+from compile import compiled, cuda_headers  # noqa: E402
 
 from mdops.ops import ragged_plan  # noqa: E402
 
@@ -105,15 +104,6 @@ class MomentsCall(ctypes.Structure):
         *((n, ctypes.c_int64) for n in ("count", "atoms", "layers", "features", "width_0", "width_1")),
         *((n, ctypes.c_int64) for n in ("normalize", "items", "max_length")),
     ]
-
-
-def build(headers: Path, folder: Path) -> ctypes.CDLL:
-    emulator, library = ROOT / "scripts" / "gpu_emulator", folder / "libattention.so"
-    flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-include", "cuda.h"]
-    flags += ["-DMDOPS_HOPPER", "-D__CUDA_ARCH_FEAT_SM90_ALL"]
-    paths = [f"-I{emulator}", f"-I{ROOT / 'source' / 'op'}", "-isystem", str(headers)]
-    subprocess.run(["g++", *flags, *paths, str(emulator / "attention.cpp"), "-o", str(library)], check=True)
-    return ctypes.CDLL(str(library))
 
 
 def errors(
@@ -366,15 +356,6 @@ def main() -> None:
     parser.add_argument("--cuda", type=Path, help="the folder of cuda_fp16.h")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     args = parser.parse_args()
-    nvcc = Path(shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc").resolve()
-    places = (
-        [args.cuda]
-        if args.cuda
-        else [nvcc.parent.parent / "include", *Path("/usr/local").glob("cuda*/include")]
-    )
-    headers = next((place for place in places if (place / "cuda_fp16.h").is_file()), None)
-    if headers is None:
-        parser.error("no headers of CUDA: name their folder by --cuda")
     wrong = []
 
     def judge(name: str, found: list[float], tolerance: float) -> None:
@@ -383,7 +364,8 @@ def main() -> None:
         print(f"{'ok   ' if good else 'WRONG'} {name:32s}", " ".join(f"{e:.0e}" for e in found), flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        library = build(headers, Path(folder))
+        hopper = ("-DMDOPS_HOPPER", "-D__CUDA_ARCH_FEAT_SM90_ALL")
+        library = compiled("attention", cuda_headers(args.cuda), Path(folder), *hopper)
         for name, (arguments, named) in cases().items():
             if args.only not in name:
                 continue

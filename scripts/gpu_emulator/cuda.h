@@ -26,6 +26,8 @@
 #define __forceinline__ inline
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __grid_constant__
+#define __grid_constant__
 #undef __align__
 #define __align__(n) alignas(n)
 
@@ -44,6 +46,15 @@ int emulated_barrier(int number);
 // What each lane of the warp gives, kLaneBytes apart, after all have given theirs.
 constexpr int kLaneBytes = 64;
 const char* emulated_exchange(const void* given, int bytes);
+
+// The block's shared memory, and a check that so many bytes are of it and aligned.
+char* emulated_memory();
+void emulated_check(const void* at, int bytes);
+// Copies of the thread that go on by themselves, of zeros if there is no `from`: their place has nothing of use
+// until the thread has waited for all of its groups but the last `pending` (-1: for all copies).
+void emulated_copy(void* to, const void* from, int bytes);
+void emulated_commit();
+void emulated_wait(int pending);
 
 template <class T>
 T emulated_lane(const char* all, int lane) {

@@ -3,24 +3,22 @@
 #pragma once
 
 #include "attention/gpu_args.h"
+#include "common/copy_async.h"
 #include "gemm/gpu_parts.h"
+#include "warp.h"
 
 namespace mdops {
 namespace gpu_attention {
 
-char* block_memory();
-void check_shared(const void* at, int bytes);
-
-// Of matrix n of `ldmatrix`: where lane 8 n + row said that its row is.
-inline const char* matrix_row(const char* all, int n, int row) {
-  return emulated_lane<const char*>(all, 8 * n + row);
+inline char* block_memory() {
+  return emulated_memory();
+}
+inline void check_shared(const void* at, int bytes) {
+  emulated_check(at, bytes);
 }
 
 inline void load_four(uint32_t (&r)[4], const char* shared) {
-  check_shared(shared, 16);
-  const char* all = emulated_exchange(&shared, sizeof(shared));
-  const int lane = threadIdx.x % 32;
-  for (int n = 0; n < 4; ++n) std::memcpy(&r[n], matrix_row(all, n, lane / 4) + 4 * (lane % 4), 4);
+  emulated_load_matrices(r, shared);
 }
 
 inline void load_four_transposed(uint32_t (&r)[4], const char* shared) {
@@ -30,52 +28,19 @@ inline void load_four_transposed(uint32_t (&r)[4], const char* shared) {
   for (int n = 0; n < 4; ++n) {
     uint16_t half[2];
     for (int k = 0; k < 2; ++k)
-      std::memcpy(&half[k], matrix_row(all, n, 2 * (lane % 4) + k) + 2 * (lane / 4), 2);
+      std::memcpy(&half[k], emulated_matrix_row(all, n, 2 * (lane % 4) + k) + 2 * (lane / 4), 2);
     r[n] = half[0] | static_cast<uint32_t>(half[1]) << 16;
   }
 }
 
 template <bool Bfloat>
 float half_of(uint32_t word, int k) {
-  const uint16_t bits = static_cast<uint16_t>(word >> 16 * k);
-  if (Bfloat) return __uint_as_float(static_cast<uint32_t>(bits) << 16);
-  __half_raw raw;
-  raw.x = bits;
-  return __half2float(__half(raw));
+  return emulated_half<Bfloat>(word, k);
 }
-
 template <bool Bfloat>
 void multiply_16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  struct Operands {
-    uint32_t a[4], b[2];
-  } const given{{a[0], a[1], a[2], a[3]}, {b0, b1}};
-  const char* all = emulated_exchange(&given, sizeof(given));
-  const int lane = threadIdx.x % 32;
-  for (int n = 0; n < 4; ++n) {
-    const int row = lane / 4 + n / 2 * 8, column = 2 * (lane % 4) + n % 2;
-    double sum = c[n];
-    for (int k = 0; k < 16; ++k) {
-      const auto left = emulated_lane<Operands>(all, row % 8 * 4 + k % 8 / 2);
-      const auto right = emulated_lane<Operands>(all, column * 4 + k % 8 / 2);
-      sum += static_cast<double>(half_of<Bfloat>(left.a[row / 8 + k / 8 * 2], k % 2)) *
-             half_of<Bfloat>(right.b[k / 8], k % 2);
-    }
-    c[n] = static_cast<float>(sum);
-  }
+  emulated_multiply<Bfloat>(c, a, b0, b1);
 }
-
-template <int Bytes>
-void copy_to_shared(void* shared, const void* from, bool there) {
-  check_shared(shared, Bytes);
-  if (there)
-    std::memcpy(shared, from, Bytes);
-  else
-    std::memset(shared, 0, Bytes);
-}
-inline void wait_for_copies() {}
-inline void commit_copies() {}
-template <int Pending>
-void wait_for_copies() {}
 
 constexpr int kAlignment = 1024;
 inline char* aligned_memory() {
@@ -92,7 +57,9 @@ void each_product(const F& f) {
 
 // Products of warpgroups: each thread finds its own numbers. A matrix is its place in shared memory and the
 // bytes of a row.
-const char* shared_start();
+inline const char* shared_start() {
+  return emulated_memory();
+}
 
 template <int RowBytes>
 uint64_t matrix_of_rows(const char* shared, int block_bytes = 0) {

@@ -1,0 +1,169 @@
+// The emulated GPU: a block of threads at a time, each a fiber. Of a program's one source. A deadlock, and shared
+// memory used beyond what a launch asked for, end the process with a message. Other mistakes show in results:
+// shared memory begins as NaN.
+#pragma once
+
+#include <ucontext.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "common/gpu.h"
+
+EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
+
+namespace {
+
+[[noreturn]] void stop(const char* message) {
+  std::fprintf(stderr, "emulated GPU, block %u, thread %u: %s\n", blockIdx.x, threadIdx.x, message);
+  std::abort();
+}
+
+enum class State { ready, at_barrier, in_warp, done };
+
+struct Copy {
+  char* to;
+  const char* from;
+  int bytes;
+};
+
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack = std::vector<char>(256 << 10);
+  State state;
+  int turn;  // of the two places for what is exchanged
+  std::vector<Copy> copies;
+  std::vector<size_t> groups;  // how many copies there were when each was committed
+};
+
+std::vector<std::unique_ptr<Fiber>> fibers;
+ucontext_t scheduler;
+const std::function<void()>* body;
+int barrier_number, barrier_result;
+std::vector<char> exchanged;
+char* shared_memory;
+int64_t shared_size;
+
+constexpr int kWarpBytes = 32 * kLaneBytes;
+
+void wait_as(State state) {
+  Fiber& own = *fibers[threadIdx.x];
+  own.state = state;
+  swapcontext(&own.context, &scheduler);
+}
+
+void run_thread() {
+  (*body)();
+  wait_as(State::done);
+}
+
+// Lets threads first .. last of a warp or block go on if all of them that are not done wait in that state.
+bool release(int first, int last, State state) {
+  bool any = false;
+  for (int t = first; t < last; ++t) {
+    if (fibers[t]->state != state && fibers[t]->state != State::done) return false;
+    any |= fibers[t]->state == state;
+  }
+  for (int t = first; t < last; ++t)
+    if (fibers[t]->state == state) fibers[t]->state = State::ready;
+  return any;
+}
+
+void run_block(int threads) {
+  std::memset(shared_memory, 0xff, shared_size);
+  for (int t = 0; t < threads; ++t) {
+    Fiber& fiber = *fibers[t];
+    fiber.state = State::ready, fiber.turn = 0;
+    fiber.copies.clear(), fiber.groups.clear();
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data();
+    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    makecontext(&fiber.context, run_thread, 0);
+  }
+  for (int left = threads; left > 0;) {
+    bool moved = false;
+    for (int t = 0; t < threads; ++t) {
+      if (fibers[t]->state != State::ready) continue;
+      threadIdx.x = t;
+      swapcontext(&scheduler, &fibers[t]->context);
+      left -= fibers[t]->state == State::done;
+      moved = true;
+    }
+    for (int warp = 0; warp < threads; warp += 32) moved |= release(warp, warp + 32, State::in_warp);
+    if (release(0, threads, State::at_barrier)) {
+      barrier_result = barrier_number, barrier_number = 0;
+      moved = true;
+    }
+    if (!moved && left > 0) stop("some threads wait for others for ever");
+  }
+}
+
+}  // namespace
+
+int emulated_barrier(int number) {
+  barrier_number |= number;
+  wait_as(State::at_barrier);
+  return barrier_result;
+}
+
+const char* emulated_exchange(const void* given, int bytes) {
+  Fiber& own = *fibers[threadIdx.x];
+  char* const all = exchanged.data() + (threadIdx.x / 32 * 2 + own.turn) * kWarpBytes;
+  own.turn ^= 1;
+  std::memcpy(all + threadIdx.x % 32 * kLaneBytes, given, bytes);
+  wait_as(State::in_warp);
+  return all;
+}
+
+void mdops::Gpu::run(const std::function<void()>& thread, int64_t blocks, int threads, int64_t shared) const {
+  if (threads % 32 != 0 || shared > limits_.shared_bytes) stop("a launch that no GPU takes");
+  while (static_cast<int>(fibers.size()) < threads) fibers.push_back(std::make_unique<Fiber>());
+  body = &thread;
+  exchanged.assign(threads / 32 * 2 * kWarpBytes, 0);
+  std::vector<char> memory(shared + 1024);
+  shared_memory = memory.data() + 1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024,
+  shared_size = shared;
+  blockDim.x = threads, gridDim.x = static_cast<unsigned>(blocks);
+  for (int64_t block = 0; block < blocks; ++block) {
+    blockIdx.x = static_cast<unsigned>(block);
+    run_block(threads);
+  }
+}
+
+char* emulated_memory() {
+  return shared_memory;
+}
+
+void emulated_check(const void* at, int bytes) {
+  const char* const first = static_cast<const char*>(at);
+  if (first < shared_memory || first + bytes > shared_memory + shared_size) stop("beyond its shared memory");
+  if (reinterpret_cast<uintptr_t>(at) % bytes != 0) stop("shared memory at an address that is not aligned");
+}
+
+void emulated_copy(void* to, const void* from, int bytes) {
+  std::memset(to, 0xff, bytes);
+  fibers[threadIdx.x]->copies.push_back({static_cast<char*>(to), static_cast<const char*>(from), bytes});
+}
+
+void emulated_commit() {
+  Fiber& own = *fibers[threadIdx.x];
+  own.groups.push_back(own.copies.size());
+}
+
+void emulated_wait(int pending) {
+  Fiber& own = *fibers[threadIdx.x];
+  const size_t groups = own.groups.size(), left = pending < 0 ? 0 : pending;
+  const size_t done = pending < 0 ? own.copies.size() : groups > left ? own.groups[groups - left - 1] : 0;
+  for (size_t k = 0; k < done; ++k) {
+    const Copy& copy = own.copies[k];
+    if (copy.from)
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    else
+      std::memset(copy.to, 0, copy.bytes);
+  }
+  own.copies.erase(own.copies.begin(), own.copies.begin() + done);
+  std::vector<size_t> rest;
+  for (size_t k = groups - std::min(groups, left); k < groups; ++k) rest.push_back(own.groups[k] - done);
+  own.groups = rest;
+}
