@@ -1,6 +1,6 @@
 """Fitting nets of all kinds: what their kernels take beside the floors of their products.
 
-    python benchmarks/nets.py [--device cpu] [--atoms N ...] [--only TEXT] [--training] [--ops] [--json FILE]
+    python benchmarks/nets.py [--device cpu] [--atoms N ...] [--only TEXT] [--training] [--ways] [--ops] [--json FILE]
                               [--commit HASH]
 
 On the CPU: `mlp_value_and_gradient` of water's fitting net against its products by torch.mm, in one run, and the net
@@ -8,6 +8,9 @@ and the whole step with products of each accuracy that the CPU has. On a GPU:
 whole steps of water with nets of every activation function, width and depth, and the part of the net's kernels, beside
 the floor of its products, three of float16 numbers for one of float32 numbers, at the rate that torch.mm reaches
 in turn with the step, and beside the floor of its input's bytes, which are written and read twice.
+
+With --ways, on a GPU: the steps with each way of the net in turn: the one that is chosen, a block by mma.sync of 32 and
+of 64 rows, and a kernel a product.
 
 With --training: what a training asks of a net, values, gradients by the input, and the weights' gradients of a loss on
 both, by the op `mlp` and by PyTorch's operations on its layers, in turn.
@@ -19,6 +22,7 @@ import argparse
 import functools
 import itertools
 import json
+import os
 import re
 import statistics
 import time
@@ -41,6 +45,8 @@ from mdops.system import from_atoms
 WATER = (1600, 240, 240, 240, 1)
 DEEP = [(240,) * n for n in (2, 4, 6, 9, 12, 16)]
 WIDE = [(n,) * 3 for n in (64, 128, 192, 256, 384, 512)]
+NET_KERNELS = "(chain|layer|cluster|block)_kernel"
+BLOCK_ROWS = {"chosen": "", "block 32": "32", "block 64": "64", "products": "1"}  # ways: of MDOPS_BLOCK_ROWS
 MEMORY_RATE = 3.0e12  # bytes a second of an H100's memory, as copies reach it
 
 
@@ -230,7 +236,7 @@ def on_gpu(sizes: list[int], only: str) -> list[dict[str, Any]]:
         step = captured(functools.partial(with_parameters, fused, more), system, pairs)
         ms, spread = milliseconds(step, 50)
         times, rate = beside.kernels(step)
-        net = sum(us for name, us in times.items() if re.search("(chain|layer|cluster)_kernel", name))
+        net = sum(us for name, us in times.items() if re.search(NET_KERNELS, name))
         products = 1e9 * 3 * matrix_operations(model) / rate
         features = 1600 - 16 * 15 // 2
         bytes_floor = 1e9 * 4 * 4 * features / MEMORY_RATE
@@ -256,6 +262,39 @@ def on_gpu(sizes: list[int], only: str) -> list[dict[str, Any]]:
             f"at {1e-12 * rate:.0f} TFLOP/s",
             flush=True,
         )
+    return rows
+
+
+def ways_on_gpu(sizes: list[int], only: str) -> list[dict[str, Any]]:
+    """Microseconds of a step, median of five in turn, and of the net's kernels in it, by each way."""
+    from cuda_inference import captured, kernels, listed, milliseconds, repeated
+
+    rows, model = [], None
+    for (activation, widths, fparam), atoms in itertools.product(cases(only), sizes):
+        if fparam:
+            continue
+        if model is None or atoms == sizes[0]:
+            model = sample_model((46, 92), 6.0, (25, 50, 100), 16, widths, activation=activation)
+            model.use_spline(DEFAULT_R_MIN)
+            model = model.to("cuda")
+        system, pairs = listed(model, [repeated(sample_box(192, ["O", "H"]), atoms)])
+        fused: Any = model.evaluator()
+        steps = {}
+        for name, block_rows in BLOCK_ROWS.items():
+            os.environ["MDOPS_BLOCK_ROWS"] = block_rows
+            steps[name] = captured(fused, system, pairs)
+        os.environ.pop("MDOPS_BLOCK_ROWS")
+        times: dict[str, list[float]] = {name: [] for name in steps}
+        for _, (name, step) in itertools.product(range(5), steps.items()):
+            times[name].append(1e3 * milliseconds(step, max(1, min(20, 200_000 // atoms)))[0])
+        row: dict[str, Any] = {"atoms": atoms, "activation": activation, "widths": list(widths), "ways": {}}
+        for name, step in steps.items():
+            of_net = {k: us for k, us in kernels(step).items() if re.search(NET_KERNELS, k)}
+            row["ways"][name] = {"step_us": statistics.median(times[name]), "net_us": sum(of_net.values())}
+            row["ways"][name]["kernels"] = len(of_net)
+        rows.append(row)
+        told = "  ".join(f"{n} {w['step_us']:.0f} ({w['net_us']:.0f})" for n, w in row["ways"].items())
+        print(f"{atoms:6} {activation:9} {'-'.join(map(str, widths))[:24]:25} us: {told}", flush=True)
     return rows
 
 
@@ -300,17 +339,22 @@ def main() -> None:
     parser.add_argument("--atoms", type=int, nargs="+", help="on a GPU: of several sizes")
     parser.add_argument("--only", default="", help="on a GPU: rows that match this expression")
     parser.add_argument("--training", action="store_true", help="what a training asks of a net, alone")
+    parser.add_argument(
+        "--ways", action="store_true", help="on a GPU: steps with each way of the net in turn"
+    )
     parser.add_argument("--ops", action="store_true", help="on a GPU: the ops on nets, alone")
     parser.add_argument("--commit", default=None)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    if arguments.ops and arguments.device != "cuda":
-        parser.error("--ops is of a GPU: --device cuda")
+    if (arguments.ways or arguments.ops) and arguments.device != "cuda":
+        parser.error("--ways and --ops are a GPU's: name it by --device cuda")
     sizes: list[int] = arguments.atoms or [12288 if arguments.device == "cuda" else 1536]
     atoms = sizes[-1]
     report: dict[str, Any] = {"machine": machine(arguments.device, arguments.commit)}
     if arguments.training:
         report["training"] = in_training(arguments.device)
+    elif arguments.ways:
+        report["ways"] = ways_on_gpu(sizes, arguments.only)
     elif arguments.ops:
         from net_ops import ops_on_gpu
 

@@ -160,23 +160,33 @@ def whole_steps() -> None:
 
 
 def fused_steps() -> None:
-    """The fitting net by every kind of tile: few atoms, in one kernel with so many rows a block, large tiles, and those
-    for chips with little shared memory."""
-    for atoms, widths, activation, shared, rows in (
-        (200, (40, 40), "tanh", "", ""),
-        (300, (40, 40), "tanh", "", "32"),
-        (300, (40, 40), "tanh", "", "64"),
-        (300, (24, 48, 96), "gelu", "", "96"),
-        (300, (24, 48) + (48,) * 6, "softplus", "", "96"),
-        (300, (24, 48, 96), "gelu", "", "128"),
-        (300, (248, 40), "silu", "", "128"),
-        (300, (150, 300), "tanh", "", "64"),
-        (300, (300, 40), "silu", "", "96"),
-        (200, (400, 40), "tanh", "", "64"),
-        (200, (400, 40), "gelu", "", "48"),
-        (4300, (40, 40), "tanh", "101376", ""),
+    """The fitting net by every kind of tile: few atoms, in one kernel with so many rows a block (Hopper's, and that of
+    every chip), large tiles, and those for chips with little shared memory."""
+    for atoms, widths, activation, shared, chain, block in (
+        (200, (40, 40), "tanh", "", "", ""),
+        (300, (40, 40), "tanh", "", "32", ""),
+        (300, (40, 40), "tanh", "", "64", ""),
+        (300, (24, 48, 96), "gelu", "", "96", ""),
+        (300, (24, 48) + (48,) * 6, "softplus", "", "96", ""),
+        (300, (24, 48, 96), "gelu", "", "128", ""),
+        (300, (248, 40), "silu", "", "128", ""),
+        (300, (150, 300), "tanh", "", "64", ""),
+        (300, (300, 40), "silu", "", "96", ""),
+        (200, (400, 40), "tanh", "", "64", ""),
+        (200, (400, 40), "gelu", "", "48", ""),
+        (200, (40, 40), "tanh", "", "", "32"),
+        (300, (24, 48, 96), "gelu", "", "", "64"),
+        (300, (24, 48) + (48,) * 6, "softplus", "101376", "", "64"),
+        (200, (240, 240, 8), "tanh", "101376", "", "64"),
+        (200, (150, 300), "tanh", "", "", "32"),
+        (200, (300, 40), "silu", "", "", "64"),
+        (100, (512, 5), "tanh", "101376", "", "32"),
+        (4300, (40, 40), "tanh", "101376", "", ""),
+        (4300, (40, 40), "tanh", "101376", "", "1"),
+        (4300, (40, 40), "tanh", "", "", "1"),
     ):
-        os.environ["MDOPS_GPU_SHARED_BYTES"], os.environ["MDOPS_CHAIN_ROWS"] = shared, rows
+        os.environ["MDOPS_GPU_SHARED_BYTES"] = shared
+        os.environ["MDOPS_CHAIN_ROWS"], os.environ["MDOPS_BLOCK_ROWS"] = chain, block
         model = sample_model((40, 80), 4.0, (8, 16), 8, widths, torch.float32)
         for net in model.model.fitting.nets.nets:
             for layer in net.layers[:-1]:
@@ -187,7 +197,7 @@ def fused_steps() -> None:
         for matmul in ("float32", "tf32"):
             model.use_matmul(matmul)
             assert torch.isfinite(model.evaluate(system)["forces"]).all()
-    for name in ("MDOPS_GPU_SHARED_BYTES", "MDOPS_CHAIN_ROWS"):
+    for name in ("MDOPS_GPU_SHARED_BYTES", "MDOPS_CHAIN_ROWS", "MDOPS_BLOCK_ROWS"):
         os.environ.pop(name)
 
 

@@ -160,9 +160,11 @@ def test_gpu_is_the_float64_cpu(case):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("block", ["", "32", "64"])
 @pytest.mark.parametrize("times", [1, 120])
-def test_gpu_has_the_same_bits_every_time(times):
-    """Few atoms and many; eagerly and in a graph. All forces add up to zero exactly."""
+def test_gpu_has_the_same_bits_every_time(times, block, monkeypatch):
+    """Few atoms and many; eagerly and in a graph; also by blocks of mma.sync. All forces add up to zero exactly."""
+    monkeypatch.setenv("MDOPS_BLOCK_ROWS", block)
     gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")
     double = load(model_path("se_a_alloy"), dtype=torch.float64, overflow="extend")
     (reference, *_) = references(DATA / "se_a_alloy")
@@ -190,13 +192,17 @@ MANY = ["se_a_alloy", "se_a_oneside", "three_types", "fitting_resnet_dt", "fpara
 MANY += ["activation_gelu", "widths"]
 
 
+# Ways of the net: the one that is quickest here, kinds of chain, kinds of block by mma.sync, a kernel a product.
+WAYS = [None, *(("CHAIN", rows) for rows in (32, 64, 96, 128)), *(("BLOCK", rows) for rows in (32, 64, 1))]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", [None, 32, 64, 96, 128])
+@pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("case", MANY)
-def test_gpu_is_the_float64_cpu_for_many_atoms(case, rows, monkeypatch):
-    """Enough atoms for large tiles, several blocks of every type, the last ones not full; and by each kind of chain."""
-    if rows:
-        monkeypatch.setenv("MDOPS_CHAIN_ROWS", str(rows))
+def test_gpu_is_the_float64_cpu_for_many_atoms(case, way, monkeypatch):
+    """Enough atoms for large tiles, several blocks of every type, the last ones not full."""
+    if way:
+        monkeypatch.setenv(f"MDOPS_{way[0]}_ROWS", str(way[1]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         double = load(model_path(case), dtype=torch.float64, overflow="extend")
@@ -247,8 +253,10 @@ def test_gpu_with_one_or_several_warps_an_atom(case, atoms):
 
 
 @pytest.mark.gpu
-def test_gpu_answers_wrong_input_with_nan():
+@pytest.mark.parametrize("block", ["", "32", "64"])
+def test_gpu_answers_wrong_input_with_nan(block, monkeypatch):
     """In the systems that it is in, and in no others."""
+    monkeypatch.setenv("MDOPS_BLOCK_ROWS", block)
     gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")
     (reference, *_) = references(DATA / "se_a_alloy")
     many = repeated(reference, 3)
@@ -285,7 +293,9 @@ def test_gpu_answers_wrong_input_with_nan():
 
 
 @pytest.mark.gpu
-def test_gpu_answers_weights_that_are_no_numbers_with_nan():
+@pytest.mark.parametrize("block", ["", "32"])
+def test_gpu_answers_weights_that_are_no_numbers_with_nan(block, monkeypatch):
+    monkeypatch.setenv("MDOPS_BLOCK_ROWS", block)
     (reference, *_) = references(DATA / "se_a_alloy")
     for part in ("descriptor", "fitting"):
         gpu = load(model_path("se_a_alloy"), dtype=torch.float32, overflow="extend").to("cuda")
@@ -378,11 +388,14 @@ def test_gpu_goes_another_way_beyond_its_shared_memory(monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("block", ["", "1"], ids=["block", "product"])
 @pytest.mark.parametrize("matmul", ["float32", "tf32"])
 @pytest.mark.parametrize("case", ["se_a_alloy", "fparam_aparam", "activation_gelu", "widths"])
-def test_gpu_with_little_shared_memory(case, matmul, monkeypatch):
-    """As much as chips of compute capability 8.6, 8.9 and 12 have, and more atoms than small tiles are for."""
+def test_gpu_with_little_shared_memory(case, matmul, block, monkeypatch):
+    """As much as chips of compute capability 8.6, 8.9 and 12 have, and more atoms than small tiles are for; as one
+    kernel, and a kernel a product."""
     monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", str(99 * 1024))
+    monkeypatch.setenv("MDOPS_BLOCK_ROWS", block)
     double = load(model_path(case), dtype=torch.float64, overflow="extend")
     gpu = load(model_path(case), device="cuda", overflow="extend", matmul=matmul)
     (reference, *_) = references(DATA / case)
@@ -493,13 +506,46 @@ def test_nets_by_every_kind_of_chain(widths, activation, rows, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("weight", [1.0, 0.03])
+@pytest.mark.parametrize("shared", ["", str(99 * 1024)], ids=["all memory", "99 KiB"])
+@pytest.mark.parametrize("rows", ["32", "64"])
 @pytest.mark.parametrize(
-    "activation", ["linear", "relu", "relu6", "sigmoid", "silu", "silut", "silut:-1.0", "gelu"]
+    "widths",
+    [
+        (8,),
+        (5, 10),
+        (24, 48, 48, 96),
+        (120, 240, 240),
+        (240,) * 16,
+        (128, 256, 250),
+        (192, 384, 80),
+        (256, 512, 512),
+        (512, 128, 256),
+    ],
 )
+def test_nets_by_every_kind_of_block(widths, rows, shared, monkeypatch):
+    """By mma.sync, where the block fits: 64 rows of more than some 250 neurons do not in 99 KiB, and go another way."""
+    monkeypatch.setenv("MDOPS_BLOCK_ROWS", rows)
+    monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", shared)
+    check_net(widths, "tanh", 300)
+
+
+ACTIVATIONS = ["linear", "relu", "relu6", "sigmoid", "silu", "silut", "silut:-1.0", "gelu"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weight", [1.0, 0.03])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_nets_of_every_activation_on_a_gpu(activation, weight):
     """Also with small weights."""
     check_net((100, 200, 200, 240), activation, 1920, weight)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", ["32", "64"])
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, "softplus"])
+def test_nets_of_every_activation_by_blocks(activation, rows, monkeypatch):
+    monkeypatch.setenv("MDOPS_BLOCK_ROWS", rows)
+    check_net((100, 200, 200, 240), activation, 200)
 
 
 def check_net(widths, activation, atoms, weight=1.0):

@@ -75,3 +75,44 @@ def test_an_atom_of_no_type_has_no_energy_on_a_gpu():
         torch.ones(3, 8, device="cuda"), types, packed, ends[0][:0], *ends, NEURONS, RESIDUAL, CODES["tanh"]
     )
     assert energy.isnan().tolist() == [False, True, False]
+
+
+def on_gpu(atoms, inputs):
+    """Arguments of the op: as many atoms of two types with nets of their own."""
+    of_types = nets(2, inputs, "cuda", torch.float32)
+    gen = torch.Generator().manual_seed(2)
+    x = torch.randn(atoms, inputs, generator=gen).cuda()
+    types = torch.randint(-1, 2, (atoms,), generator=gen).int().cuda()
+    packed = torch.stack([hybrid_potential_pack(*net, [], []) for net in of_types])
+    ones = torch.ones(2, dtype=torch.float64, device="cuda")
+    return x, types, packed, ones[:0], ones, ones, NEURONS, RESIDUAL, CODES["tanh"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("atoms", [1, 31, 64, 65, 1000, 9000])
+@pytest.mark.parametrize("inputs", [3, 128, 1500])
+def test_every_way_of_a_net_on_a_gpu_is_the_same(atoms, inputs, monkeypatch):
+    """As a kernel a product, as blocks by mma.sync of 32 and of 64 rows, and the way that is chosen."""
+    args, found = on_gpu(atoms, inputs), []
+    for rows in ("1", "32", "64", ""):
+        monkeypatch.setenv("MDOPS_BLOCK_ROWS", rows)
+        found.append(fitting_energy(*args))
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            assert (a - b).abs().max() <= 1e-5 * a.abs().max()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", ["32", "64"])
+def test_a_feature_that_is_no_number_spoils_its_atom_alone(rows, monkeypatch):
+    monkeypatch.setenv("MDOPS_BLOCK_ROWS", rows)
+    x, types, *rest = on_gpu(200, 40)
+    types[7] = 1
+    energy, gradient = fitting_energy(x, types, *rest)
+    wrong = x.clone()
+    wrong[7, 3] = torch.nan
+    spoiled, spoiled_gradient = fitting_energy(wrong, types, *rest)
+    others = torch.arange(200, device="cuda") != 7
+    assert spoiled[7].isnan() and spoiled_gradient[7].isnan().all()
+    assert torch.equal(spoiled[others], energy[others])
+    assert torch.equal(spoiled_gradient[others], gradient[others])

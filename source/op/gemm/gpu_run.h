@@ -2,11 +2,13 @@
 // memory, their launches.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
 #include "common/gpu.h"
 #include "gemm/gpu_args.h"
+#include "gemm/gpu_block.h"
 #include "gemm/gpu_chain_kernel.h"
 #include "gemm/gpu_cluster.h"
 #include "gemm/gpu_layers.h"
@@ -16,7 +18,7 @@ namespace mdops {
 
 // The kernels for a call, and what they ask of its arrays.
 struct NetWay {
-  enum Kind { cluster, chain, wide, medium, small, none } kind;
+  enum Kind { cluster, chain, block, wide, medium, small, none } kind;
   int tile_rows, input_parts, output_parts;
 };
 
@@ -49,8 +51,10 @@ NetWay way_of(NetWay::Kind kind, const GpuNetShape& net) {
   return {kind, T::kRows, 0, (net.cols(net.layers - 1) + T::kCols - 1) / T::kCols};
 }
 
-// Whether a library has a kind of chain: one that is rebuilt for a model has those that take that model.
-constexpr bool is_built(const ChainKind& kind) {
+// Whether a library has a kind of chain, or of block: one that is rebuilt for a model has those that take
+// that model.
+template <class Kind>
+constexpr bool is_built(const Kind& kind) {
 #ifdef MDOPS_MODEL_NEURONS
   constexpr int neurons[] = {MDOPS_MODEL_NEURONS};
   return takes(kind, sizeof(neurons) / sizeof(int), neurons);
@@ -69,10 +73,28 @@ void with_chain(const GpuNetShape& net, int rows, const F& f) {
   }
 }
 
-// For tests: the rows of a block that the chain shall have, whatever takes the least time; 0: none named.
-inline int wanted_rows() {
-  const char* const wanted = std::getenv("MDOPS_CHAIN_ROWS");
+// f<kind>() for the block of so many rows for the net, if there is one.
+template <int Kind = 0, class F>
+void with_block(const GpuNetShape& net, int rows, const F& f) {
+  if constexpr (Kind < kBlocks) {
+    constexpr BlockKind own = kBlockKinds[Kind];
+    if (own.rows() != rows || !takes(own, net.layers, net.neurons)) return with_block<Kind + 1>(net, rows, f);
+    if constexpr (is_built(own)) f.template operator()<Kind>();
+  }
+}
+
+// For tests, the rows of a block, whatever takes the least time; 0: none named. MDOPS_CHAIN_ROWS: of the
+// chain. MDOPS_BLOCK_ROWS: of the block by mma.sync, whatever else there is; of a number that no block has, a
+// kernel a product.
+inline int named_rows(const char* variable) {
+  const char* const wanted = std::getenv(variable);
   return wanted ? std::atoi(wanted) : 0;
+}
+inline int chain_rows() {
+  return named_rows("MDOPS_CHAIN_ROWS");
+}
+inline int block_rows() {
+  return named_rows("MDOPS_BLOCK_ROWS");
 }
 
 // The kind of chain with which so many rows take the least time; kChains if the chip has not the instructions
@@ -81,7 +103,7 @@ inline int choose_chain(const GpuNetShape& net, int64_t rows, const GpuLimits& l
   int best = kChains;
 #ifdef MDOPS_HOPPER
   if (limits.capability != 90 || limits.shared_bytes < kChainShared || !residuals_fit_chain(net)) return best;
-  const int wanted = wanted_rows();
+  const int wanted = chain_rows();
   int64_t least = 0;
   for (int kind = 0; kind < kChains; ++kind) {
     const ChainKind& own = kChainKinds[kind];
@@ -91,6 +113,21 @@ inline int choose_chain(const GpuNetShape& net, int64_t rows, const GpuLimits& l
   }
 #endif
   return static_cast<void>(net), static_cast<void>(rows), static_cast<void>(limits), best;
+}
+
+// The kind of block with which so many rows take the least time; kBlocks if none takes the net, or fits.
+inline int choose_block(const GpuNetShape& net, int parts, int64_t rows, const GpuLimits& limits) {
+  int best = kBlocks;
+  const int wanted = block_rows();
+  int64_t least = 0;
+  for (int kind = 0; kind < kBlocks; ++kind) {
+    const BlockKind& own = kBlockKinds[kind];
+    if (!is_built(own) || !takes(own, net.layers, net.neurons) || (wanted && wanted != own.rows())) continue;
+    if (BlockMemory(net, own, parts, limits.shared_bytes).slots < kFewestSlots) continue;
+    const int64_t time = blocks_for(blocks_for(rows, own.rows()), limits.multiprocessors) * own.time(parts);
+    if (best == kBlocks || time < least) best = kind, least = time;
+  }
+  return best;
 }
 
 inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limits) {
@@ -106,14 +143,19 @@ inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limi
 constexpr int kFewRows = 3;
 
 // By the device: clusters, or small tiles, for few rows (the smallest tile shares its depth among warps);
-// then the chain; then the largest tiles that its shared memory holds.
+// then the chain; then the block by mma.sync; then the largest tiles that its shared memory holds.
 template <int Parts>
 NetWay choose_way(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
   const int64_t tiles = blocks_for(rows, kMostTileRows);
-  const bool few = rows <= int64_t{kFewRows} * limits.multiprocessors && !wanted_rows();
-  if (few && has_cluster(net, Parts, limits)) return {NetWay::cluster, kClusterRows, 0, kClusterBlocks};
-  if (const int kind = choose_chain(net, rows, limits); kind < kChains && !few)
-    return {NetWay::chain, kChainKinds[kind].rows, Parts, kChainKinds[kind].by_rows() ? 1 : kChainWarps};
+  const bool named = chain_rows() || block_rows();
+  const bool few = rows <= int64_t{kFewRows} * limits.multiprocessors && !named;
+  if (!block_rows()) {
+    if (few && has_cluster(net, Parts, limits)) return {NetWay::cluster, kClusterRows, 0, kClusterBlocks};
+    if (const int kind = choose_chain(net, rows, limits); kind < kChains && !few)
+      return {NetWay::chain, kChainKinds[kind].rows, Parts, kChainKinds[kind].by_rows() ? 1 : kChainWarps};
+  }
+  if (const int kind = choose_block(net, Parts, rows, limits); kind < kBlocks && !few)
+    return {NetWay::block, kBlockKinds[kind].rows(), 0, 1};
   if (4 * tiles > limits.multiprocessors) {
     if (tile_fits<WideTile<Parts>>(limits)) return way_of<WideTile<Parts>>(NetWay::wide, net);
     if (tile_fits<MediumTile<Parts>>(limits)) return way_of<MediumTile<Parts>>(NetWay::medium, net);
@@ -183,11 +225,6 @@ class NetPacker {
   PackArgs args_;
 };
 
-// The arrays of one layer: values and slopes, then their gradients.
-struct LayerRows {
-  float *value, *slope;
-};
-
 // Memory of the net's own for a chunk of rows.
 struct NetMemory {
   float2* slopes;  // of the chain
@@ -202,6 +239,8 @@ struct NetMemory {
       return;
     }
     for (int n = 0; n < net.layers; ++n) {
+      layers[n] = {};
+      if (way.kind == NetWay::block && n == net.layers - 1) continue;  // it goes back as it comes
       layers[n].value = space.take<float>(rows * net.cols(n));
       layers[n].slope = space.take<float>(rows * net.cols(n));
     }
@@ -221,6 +260,8 @@ class NetCall {
         return clusters();
       case NetWay::chain:
         return chain();
+      case NetWay::block:
+        return blocks();
       case NetWay::wide:
         return layers<WideTile<Parts>, NarrowTile<Parts>>();
       case NetWay::medium:
@@ -259,71 +300,24 @@ class NetCall {
     });
   }
 
+  // As one kernel by mma.sync.
+  void blocks() const {
+    with_block(p_.net, p_.tile_rows, [&]<int Kind>() {
+      BlockArgs a{p_, packed_, {}, BlockMemory(p_.net, kBlockKinds[Kind], Parts, gpu_.limits().shared_bytes)};
+      std::copy(memory_.layers, memory_.layers + p_.net.layers, a.layers);
+      gpu_.launch_early(block_kernel<Kind, Parts>, tiles_, kBlockThreads, a.memory.bytes, a);
+    });
+  }
+
   // As a kernel a product.
   template <class T, class Narrow>
   void layers() const {
-    const int last = p_.net.layers - 1;
-    for (int n = 0; n < last; ++n) forward<T, Narrow, LayerStep::forward>(n);
-    forward<T, Narrow, LayerStep::last>(last);
-    for (int n = last; n > 0; --n) backward<T, Narrow>(n);
-    input_gradient<T, Narrow>();
-  }
-
-  LayerArgs layer_args(const PackedMatrix& matrix) const {
-    LayerArgs a{};
-    a.tile_type = p_.tile_type, a.nets = p_.nets, a.net_size = p_.net_size, a.matrix = matrix;
-    a.scale = p_.scale, a.output = p_.output, a.out_weight = packed_.out_weight;
-    a.activation = p_.net.activation, a.threshold = p_.net.threshold;
-    return a;
-  }
-
-  // Row 0 of the bounds is the input's; then come the layers' values, then the gradients.
-  float* value_bound(int n) const { return p_.bounds + (1 + n) * int64_t{p_.rows}; }
-  float* grad_bound(int n) const { return value_bound(p_.net.layers + n); }
-
-  void write_to(LayerArgs& a, int n) const {
-    a.value = memory_.layers[n].value, a.slope = memory_.layers[n].slope;
-    a.stride = a.cols = p_.net.cols(n), a.neurons = p_.net.neurons[n];
-  }
-
-  template <class T, class Narrow, LayerStep Step>
-  void forward(int n) const {
-    LayerArgs a = layer_args(packed_.forward[n]);
-    a.in = n ? memory_.layers[n - 1].value : p_.inputs, a.in_stride = p_.net.depth(n);
-    a.in_largest = n ? value_bound(n - 1) : p_.bounds;
-    write_to(a, n);
-    a.largest = Step == LayerStep::last ? grad_bound(n) : value_bound(n);
-    a.bias = packed_.bias[n], a.timestep = packed_.timestep[n];
-    if (n && p_.net.residual[n]) {
-      a.residual = memory_.layers[n - 1].value;
-      a.residual_stride = p_.net.cols(n - 1), a.residual_cols = p_.net.neurons[n - 1];
-    }
-    launch<T, Narrow, Step>(a);
-  }
-
-  // From the gradient before the activation of layer n to that of layer n - 1.
-  template <class T, class Narrow>
-  void backward(int n) const {
-    LayerArgs a = layer_args(packed_.backward[n]);
-    a.in = memory_.layers[n].slope, a.in_stride = p_.net.cols(n), a.in_largest = grad_bound(n);
-    write_to(a, n - 1);
-    a.largest = grad_bound(n - 1);
-    a.keep_gradient = n > 1 && p_.net.residual[n - 1];
-    if (p_.net.residual[n]) {
-      a.residual_is_out_weight = n == p_.net.layers - 1;
-      if (!a.residual_is_out_weight) a.residual = memory_.layers[n].value;
-      a.residual_stride = p_.net.cols(n), a.residual_cols = p_.net.neurons[n];
-    }
-    launch<T, Narrow, LayerStep::backward>(a);
-  }
-
-  template <class T, class Narrow>
-  void input_gradient() const {
-    LayerArgs a = layer_args(packed_.backward[0]);
-    a.in = memory_.layers[0].slope, a.in_stride = p_.net.cols(0), a.in_largest = grad_bound(0);
-    a.value = p_.inputs;
-    a.stride = a.cols = a.neurons = p_.net.inputs;
-    launch<T, Narrow, LayerStep::input>(a);
+    const NetSteps steps{p_, packed_, memory_.layers, false};
+    const int last = steps.last();
+    for (int n = 0; n < last; ++n) launch<T, Narrow, LayerStep::forward>(steps.forward(n));
+    launch<T, Narrow, LayerStep::last>(steps.forward(last));
+    for (int n = last; n > 0; --n) launch<T, Narrow, LayerStep::backward>(steps.backward(n));
+    launch<T, Narrow, LayerStep::input>(steps.input_gradient());
   }
 
   // By the tile that leaves fewer columns idle.

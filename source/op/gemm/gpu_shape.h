@@ -93,15 +93,19 @@ struct PackedMatrix {
   MDOPS_HD int64_t end() const { return columns_at() + tiles * kTileCols; }
 };
 
+constexpr int widest(int layers, const int* neurons) {
+  int most = 0;
+  for (int n = 0; n < layers; ++n) most = neurons[n] > most ? neurons[n] : most;
+  return most;
+}
+
 // Whether a kind of chain takes the net: a row of a layer must lie in one block, and no narrower kind of as
 // many rows take it. Residual layers are not known where nets are packed: those twice as wide as their input
 // are refused later.
 constexpr bool takes(const ChainKind& kind, int layers, const int* neurons) {
-  int widest = 0;
-  for (int n = 0; n < layers; ++n) widest = neurons[n] > widest ? neurons[n] : widest;
-  const int units = widest > 256 ? (widest + 127) / 128 : 2;
-  return layers <= kChainLayers && kind.units == units && widest <= kind.cols() &&
-         (!kind.by_rows() || (widest <= 240) == (kind.unit_cols == 120));
+  const int most = widest(layers, neurons), units = most > 256 ? (most + 127) / 128 : 2;
+  return layers <= kChainLayers && kind.units == units && most <= kind.cols() &&
+         (!kind.by_rows() || (most <= 240) == (kind.unit_cols == 120));
 }
 constexpr bool takes(const ChainKind& kind, const GpuNetShape& net) {
   return takes(kind, net.layers, net.neurons);

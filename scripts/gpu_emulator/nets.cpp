@@ -1,0 +1,83 @@
+// A net as one block by mma.sync, its weights packed, launched as on a GPU, on the host.
+#include <vector>
+
+#include "fibers.h"
+#include "gemm/gpu_block.h"
+#include "gemm/gpu_pack.h"
+
+// As scripts/emulate_nets.py fills it. Layers end with the output's; rows are whole blocks.
+struct NetCall {
+  float *weight[17], *bias[17], *timestep[17], *inputs;
+  double* output;
+  int64_t neurons[16], residual[16], rows, columns, layers, activation, kind, parts, shared_bytes;
+  double threshold, scale;
+};
+
+namespace {
+
+using namespace mdops;
+
+template <int Parts>
+void pack(const Gpu& gpu, const GpuNetShape& net, const GpuNet& to, const NetCall& c, float* packed) {
+  for (int n = 0; n < net.layers; ++n) {
+    for (const bool backward : {false, true}) {
+      const LayerMatrix matrix{c.weight[n], n ? net.neurons[n - 1] : static_cast<int>(c.columns), net.neurons[n],
+                               backward};
+      const PackedMatrix& place = backward ? to.backward[n] : to.forward[n];
+      gpu.launch(column_scales_kernel, place.tiles * kTileCols, kWarp, 0, matrix, place, packed);
+      gpu.launch(fragments_kernel<Parts>, int64_t{place.steps} * place.tiles, kWarp, 0, matrix, place, packed);
+    }
+    std::copy(c.bias[n], c.bias[n] + net.neurons[n], packed + to.bias[n]);
+    std::copy(c.timestep[n], c.timestep[n] + net.neurons[n], packed + to.timestep[n]);
+  }
+  const int last = net.layers;
+  std::copy(c.weight[last], c.weight[last] + net.neurons[last - 1], packed + to.out_weight);
+}
+
+template <int Kind, int Parts>
+void run(const NetCall& c) {
+  const Gpu gpu({1, 80, static_cast<int>(c.shared_bytes)});
+  GpuNetShape net{round_up(static_cast<int>(c.columns), GpuNetShape::kInputUnit), static_cast<int>(c.layers)};
+  for (int n = 0; n < net.layers; ++n)
+    net.neurons[n] = static_cast<int>(c.neurons[n]), net.residual[n] = c.residual[n] != 0;
+  net.activation = static_cast<Activation>(c.activation), net.threshold = static_cast<float>(c.threshold);
+  const GpuNet to(net, Parts);
+  std::vector<float> packed(to.size + 64, 0.0f);
+  float* const weights = packed.data() + 64 - reinterpret_cast<uintptr_t>(packed.data()) / 4 % 64;
+  pack<Parts>(gpu, net, to, c, weights);
+  const int rows = static_cast<int>(c.rows), tile = kBlockKinds[Kind].rows();
+  std::vector<int32_t> types(rows / tile, 0);
+  std::vector<float> bounds((1 + 2 * net.layers) * rows, 0.0f), inputs(int64_t{rows} * net.inputs, 0.0f);
+  for (int r = 0; r < rows; ++r)
+    for (int k = 0; k < c.columns; ++k) {
+      const float x = c.inputs[r * c.columns + k];
+      inputs[int64_t{r} * net.inputs + k] = x, bounds[r] = std::max(bounds[r], std::fabs(x));
+    }
+  BlockArgs a{{types.data(), weights, to.size, &c.scale, net, tile, rows, inputs.data(), bounds.data(), c.output},
+              to,
+              {},
+              BlockMemory(net, kBlockKinds[Kind], Parts, static_cast<int>(c.shared_bytes))};
+  if (a.memory.slots < kFewestSlots) stop("a block that does not fit");
+  std::vector<std::vector<float>> layers(2 * net.layers);
+  for (int n = 0; n < net.layers - 1; ++n) {
+    for (int k = 0; k < 2; ++k) layers[2 * n + k].assign(rows * net.cols(n), NAN);
+    a.layers[n] = {layers[2 * n].data(), layers[2 * n + 1].data()};
+  }
+  gpu.launch(block_kernel<Kind, Parts>, rows / tile, kBlockThreads, a.memory.bytes, a);
+  for (int r = 0; r < rows; ++r)
+    for (int k = 0; k < c.columns; ++k) c.inputs[r * c.columns + k] = inputs[int64_t{r} * net.inputs + k];
+}
+
+template <int Kind = 0>
+void run_kind(const NetCall& c) {
+  if constexpr (Kind < kBlocks) {
+    if (c.kind != Kind) return run_kind<Kind + 1>(c);
+    c.parts == 1 ? run<Kind, 1>(c) : run<Kind, 2>(c);
+  }
+}
+
+}  // namespace
+
+extern "C" void run_net(const NetCall* call) {
+  run_kind(*call);
+}
