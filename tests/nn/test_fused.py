@@ -523,7 +523,7 @@ def test_nets_by_every_kind_of_chain(widths, activation, rows, monkeypatch):
     ],
 )
 def test_nets_by_every_kind_of_block(widths, rows, shared, monkeypatch):
-    """By mma.sync, where the block fits: 64 rows of more than some 250 neurons do not in 99 KiB, and go another way."""
+    """By mma.sync, where the block fits: 64 rows of more than 256 neurons do not in 99 KiB, and go another way."""
     monkeypatch.setenv("MDOPS_BLOCK_ROWS", rows)
     monkeypatch.setenv("MDOPS_GPU_SHARED_BYTES", shared)
     check_net(widths, "tanh", 300)
