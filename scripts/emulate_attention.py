@@ -379,6 +379,7 @@ def main() -> None:
             ([17, 70], [32, 64], 100, True),
             ([20, 3], [64, 64], 120, True),
             ([16], [32, 32], 50, False),
+            ([3, 1, 0, 2, 4, 1, 1, 9], [32, 64], 100, True),
             ([5, 90], [64], 128, True),
         ):
             name = f"moments, {lengths} rows, {widths} to {features}"

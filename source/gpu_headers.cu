@@ -3,7 +3,7 @@
 #include "angle_moment/gpu_memory.h"
 #include "attention/gpu_run.h"
 #include "attention_layer/gpu_rows.h"
-#include "attention_moments/gpu_kernels.h"
+#include "attention_moments/gpu_end.h"
 #include "displacements/gpu_kernels.h"
 #include "displacements/gpu_pair_sums.h"
 #include "double_product/gpu_kernels.h"

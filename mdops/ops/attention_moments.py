@@ -122,9 +122,9 @@ def _reference(rows: Any, environment: Any, offsets: Any, *args: Any) -> torch.T
     return row_moments(environment, w * x + b, offsets)
 
 
-def _saved_width(inner: Any, out: Any, features: int) -> int:
+def _saved_width(inner: Any, out: Any) -> int:
     """As of `JoinedSaved` in source/op/attention_moments/attention_moments.h."""
-    behind = [*(len(weight) for weight in inner[1:]), features]
+    behind = [*(len(weight) for weight in inner[1:]), 0]  # what is behind the last layer is not kept
     of_layers = zip(out, behind, strict=True)
     return 1 + sum(
         len(weight) + columns + 2 + (3 * len(weight) + 3 if k else 0)
@@ -138,7 +138,7 @@ def _(
 ) -> tuple[torch.Tensor, ...]:
     features = args[4].shape[0]
     moments = rows.new_empty(offsets.shape[0] - 1, 4, features)
-    return moments, rows.new_empty(rows.shape[0], _saved_width(inner, out, features))
+    return moments, rows.new_empty(rows.shape[0], _saved_width(inner, out))
 
 
 @register_fake("attention_moments_backward")

@@ -43,6 +43,8 @@ using std::min;
 
 // Waits for the block; whether any thread's number was not zero.
 int emulated_barrier(int number);
+// Waits for the threads of a team: each so many of the block, one after the other.
+void emulated_team_barrier(int threads);
 // What each lane of the warp gives, kLaneBytes apart, after all have given theirs.
 constexpr int kLaneBytes = 64;
 const char* emulated_exchange(const void* given, int bytes);

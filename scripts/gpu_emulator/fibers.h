@@ -20,7 +20,7 @@ namespace {
   std::abort();
 }
 
-enum class State { ready, at_barrier, in_warp, done };
+enum class State { ready, at_barrier, in_team, in_warp, done };
 
 struct Copy {
   char* to;
@@ -40,7 +40,7 @@ struct Fiber {
 std::vector<std::unique_ptr<Fiber>> fibers;
 ucontext_t scheduler;
 const std::function<void()>* body;
-int barrier_number, barrier_result;
+int barrier_number, barrier_result, team_threads;
 std::vector<char> exchanged;
 char* shared_memory;
 int64_t shared_size;
@@ -91,6 +91,8 @@ void run_block(int threads) {
       moved = true;
     }
     for (int warp = 0; warp < threads; warp += 32) moved |= release(warp, warp + 32, State::in_warp);
+    for (int team = 0; team_threads > 0 && team < threads; team += team_threads)
+      moved |= release(team, team + team_threads, State::in_team);
     if (release(0, threads, State::at_barrier)) {
       barrier_result = barrier_number, barrier_number = 0;
       moved = true;
@@ -105,6 +107,11 @@ int emulated_barrier(int number) {
   barrier_number |= number;
   wait_as(State::at_barrier);
   return barrier_result;
+}
+
+void emulated_team_barrier(int threads) {
+  team_threads = threads;
+  wait_as(State::in_team);
 }
 
 const char* emulated_exchange(const void* given, int bytes) {

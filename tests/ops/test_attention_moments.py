@@ -20,6 +20,7 @@ SHAPES = [
     ((70, 0, 1), (64, 64), 50),
     ((16, 113), (32,), 128),
     ((5, 40), (64, 32, 64), 122),
+    ((3, 1, 0, 2, 4, 1, 1, 9, 33, 2), (32, 64), 100),  # many atoms in 16 rows
 ]
 
 
@@ -131,6 +132,32 @@ def test_rows_of_no_atom_change_nothing(counts, way):
         results.append([found[0], *(x[:total] for x in found[1:])])
     for alone, among in zip(*results, strict=True):
         assert torch.equal(among, alone)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("of", ["rows", "environment", "gradient"])
+def test_nan_of_an_atom_stays_there(of, device):
+    """Its neighbours in memory, of which a GPU takes 16 rows at a time with its own, have what they have without."""
+    counts, broken = (5, 3, 20), slice(5, 8)
+    leaves, rest = case(counts, (32, 64), 100, "smooth")
+    how, results = {"device": device, "dtype": torch.float32}, []
+    for number in (0.5, torch.nan):
+        own = {name: x.clone() for name, x in leaves.items()}
+        if of != "gradient":
+            own[of][broken] = number
+        free = {name: x.to(**how).requires_grad_() for name, x in own.items()}
+        t = attention_moments(**free, **{name: moved(x, **how) for name, x in rest.items()})
+        grad = torch.ones_like(t)
+        grad[1] = number if of == "gradient" else 1
+        results.append([t, *torch.autograd.grad(t, list(free.values()), grad)])
+    for k, (good, bad) in enumerate(zip(*results, strict=True)):
+        others = [0, 2] if k == 0 else [*range(5), *range(8, 28)]
+        assert bool(good.isfinite().all())
+        assert (good - bad)[others].abs().max() < 1e-5 * good.abs().max()
+    touched = [
+        bad[1 if k == 0 else broken].isnan().any() for k, (_, bad) in enumerate(zip(*results, strict=True))
+    ]
+    assert bool(touched[1]) and bool(touched[0]) == (of != "gradient")
 
 
 @pytest.mark.gpu

@@ -139,6 +139,10 @@ inline int opaque(int x) {
 }
 inline void prefetch_line(const void*) {}
 
+inline void wait_for_team(int, int threads) {
+  emulated_team_barrier(threads);
+}
+
 inline uint32_t warp_largest(uint32_t x) {
   const char* all = emulated_exchange(&x, sizeof(x));
   uint32_t largest = 0;

@@ -71,6 +71,12 @@ __device__ __forceinline__ void prefetch_line(const void* memory) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(memory));
 }
 
+// Waits for the other threads of a team of the block's, so many, and sees what they have written. A block has
+// up to 15 teams.
+__device__ __forceinline__ void wait_for_team(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number + 1), "r"(threads) : "memory");
+}
+
 // d (+)= A B, 64 x 16 times 16 x 32 or 64, of float16 or bfloat16. Of d warp w of the group has rows 16 w ..
 // + 15, as of m16n8k16. The depth runs along the matrices' rows (of 16 numbers of a row), or where `Across`
 // from row to row. The macro takes the registers of d in the instruction, and the places of A, B, `add` and

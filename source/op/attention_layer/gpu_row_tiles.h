@@ -172,20 +172,22 @@ __device__ __forceinline__ void with_columns(Rows<Units>& x, const float (&of_co
 }
 
 // Fills one with number(k, n) of `depth` rows and `columns` columns, zeros beyond, by all threads of the
-// block; returns by what products with it are to be multiplied. `largest` is shared.
-template <int Steps, int Units, class F>
+// block; returns by what products with it are to be multiplied. `largest` is shared. A lane's 16 bytes are
+// both parts of B's operand of a unit; with `Across`, of two units one part of A's operand of the transposed
+// product, and in the next 16 bytes' place the other.
+template <int Steps, int Units, bool Across = false, class F>
 __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* largest, const F& number) {
   __syncthreads();
   if (threadIdx.x == 0) *largest = 0;
   __syncthreads();
   uint32_t most = 0;
-  for (int k = threadIdx.x; k < depth * columns; k += kRowThreads)
+  for (int k = threadIdx.x; k < depth * columns; k += blockDim.x)
     most = gpu_attention::larger(most, number(k / columns, k % columns));
   most = gpu_attention::warp_largest(most);
   if (lane_index() == 0) atomicMax(largest, most);
   __syncthreads();
   const float scale = gpu_attention::scale_of_bits(*largest);
-  for (int place = threadIdx.x; place < Steps * Units * kWarp; place += kRowThreads) {
+  for (int place = threadIdx.x; place < Steps * Units * kWarp; place += blockDim.x) {
     const int lane = place % kWarp, unit = place / kWarp % Units, step = place / kWarp / Units;
     const int n = 8 * unit + lane / 4, k = 16 * step + 2 * (lane % 4);
     float x[4];
@@ -197,7 +199,15 @@ __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* lar
     uint32_t first[2], second[2];
     gpu_attention::split_pair<Parts>(x[0], x[1], first);
     gpu_attention::split_pair<Parts>(x[2], x[3], second);
-    reinterpret_cast<uint4*>(factor)[place] = make_uint4(first[0], second[0], first[1], second[1]);
+    if constexpr (Across) {
+      uint32_t* const words =
+          reinterpret_cast<uint32_t*>(factor) + 4 * ((step * Units + unit / 2 * 2) * kWarp + lane) + unit % 2;
+#pragma unroll
+      for (int part = 0; part < 2; ++part)
+        words[4 * kWarp * part] = first[part], words[4 * kWarp * part + 2] = second[part];
+    } else {
+      reinterpret_cast<uint4*>(factor)[place] = make_uint4(first[0], second[0], first[1], second[1]);
+    }
   }
   __syncthreads();
   return inverse_power(scale);
@@ -236,8 +246,8 @@ __device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Ste
 // warp; there may be no such row.
 template <class F>
 __device__ __forceinline__ void each_group(int rows, const F& f) {
-  const int groups = (rows + kGroup - 1) / kGroup, apart = gridDim.x * kRowWarps;
-  for (int group = blockIdx.x * kRowWarps + threadIdx.x / kWarp; group < groups; group += apart)
+  const int groups = (rows + kGroup - 1) / kGroup, warps = blockDim.x / kWarp, apart = gridDim.x * warps;
+  for (int group = blockIdx.x * warps + threadIdx.x / kWarp; group < groups; group += apart)
     f(static_cast<int64_t>(group) * kGroup, min(kGroup, rows - group * kGroup),
       static_cast<int64_t>(group + apart) * kGroup);
 }

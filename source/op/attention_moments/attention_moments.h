@@ -14,6 +14,9 @@
 //   R_ja: G_na.(w x_L + b)_j             x_L: w sum_a R_ja G_na
 //   y: r (dx - x (x.dx) / M)             x_l: dy X^T,  o_l: dy O^T
 //   x_l, of its q, k and v too: + sum of them (dq - q q.dq) / |q| W^T, q the vector of length 1
+//
+// x_L, of M columns, is not kept: the way back makes it again on a CPU, and does without on a GPU
+// (gpu_end.h).
 #pragma once
 
 #include <algorithm>
@@ -58,7 +61,7 @@ struct AttentionMomentsArgs {
 // numbers last. `take(columns)` gives the next.
 template <class T>
 struct JoinedRows {
-  // Of a layer: q, k and v, but for the first layer; o; and x behind it.
+  // Of a layer: q, k and v, but for the first layer; o; and x behind it, but for the last layer.
   T *part[3], *o, *x;
   T *shrink[3], *logsumexp, *deviation;  // of q, k and v; of the softmax; r
 
@@ -66,7 +69,7 @@ struct JoinedRows {
   void take_rows(const AttentionMomentsArgs<T>& args, int l, const Take& take) {
     const int64_t width = args.layer[l].width;
     for (T*& p : part) p = l ? take(width) : nullptr;
-    o = take(width), x = take(args.behind(l));
+    o = take(width), x = l + 1 < args.layers ? take(args.behind(l)) : nullptr;
   }
   template <class Take>
   void take_numbers(int l, const Take& take) {
@@ -99,13 +102,13 @@ struct AttentionMomentsResults {
   T *rows, *environment, *gate, *switches;
 };
 
-#define MDOPS_ATTENTION_MOMENTS_KERNELS(T)                                                                \
-  /* Numbers of scratch memory that the backward pass needs for each of an atom's rows. */                \
-  MDOPS_DECLARE_KERNEL(int64_t attention_moments_scratch(const AttentionMomentsArgs<T>& args))            \
-  /* Of one atom: T (4, M), or the gradients. */                                                          \
-  MDOPS_DECLARE_KERNEL(                                                                                   \
-      void attention_moments_forward(const AttentionMomentsArgs<T>& args, int64_t atom, T* out))          \
-  MDOPS_DECLARE_KERNEL(void attention_moments_backward(const AttentionMomentsArgs<T>& args, int64_t atom, \
+#define MDOPS_ATTENTION_MOMENTS_KERNELS(T)                                                                   \
+  /* Numbers of scratch memory that a pass needs for each of an atom's rows. */                              \
+  MDOPS_DECLARE_KERNEL(int64_t attention_moments_scratch(const AttentionMomentsArgs<T>& args))               \
+  /* Of one atom: T (4, M), or the gradients. */                                                             \
+  MDOPS_DECLARE_KERNEL(                                                                                      \
+      void attention_moments_forward(const AttentionMomentsArgs<T>& args, int64_t atom, T* out, T* scratch)) \
+  MDOPS_DECLARE_KERNEL(void attention_moments_backward(const AttentionMomentsArgs<T>& args, int64_t atom,    \
                                                        const AttentionMomentsResults<T>& out, T* scratch))
 MDOPS_ATTENTION_MOMENTS_KERNELS(float)
 MDOPS_ATTENTION_MOMENTS_KERNELS(double)

@@ -15,6 +15,14 @@ struct AttentionMomentsScratch;
 using Optional = std::optional<Tensor>;
 using Tensors = std::vector<Tensor>;
 
+// For the rows of any of the atoms.
+template <class T>
+int64_t scratch_bytes(const AttentionMomentsArgs<T>& args) {
+  int64_t most = 0;
+  for (int64_t i = 0; i < args.attention.sequences; ++i) most = std::max(most, args.attention.length(i));
+  return most * MDOPS_RUN(attention_moments_scratch, args) * static_cast<int64_t>(sizeof(T));
+}
+
 std::tuple<Tensor, Tensor> attention_moments(const Tensor& rows, const Tensor& environment,
                                              const Tensor& offsets, Tensors inner, Tensors out, Tensors bias,
                                              Tensors project, Tensors project_bias, Tensors factors,
@@ -35,9 +43,12 @@ std::tuple<Tensor, Tensor> attention_moments(const Tensor& rows, const Tensor& e
     args.saved = saved.mutable_data_ptr<T>();
     T* const to = moments.mutable_data_ptr<T>();
     std::fill(args.saved, args.saved + in.count * in.kept(), T(0));
+    const int64_t bytes = scratch_bytes(args);
     parallel(in.atoms, 1, [&](int64_t begin, int64_t end) {
+      const ScratchMemory<AttentionMomentsScratch> memory(op, bytes);
       for (int64_t atom = begin; atom < end; ++atom)
-        MDOPS_RUN(attention_moments_forward, args, atom, to + 4 * atom * in.features);
+        MDOPS_RUN(attention_moments_forward, args, atom, to + 4 * atom * in.features,
+                  static_cast<T*>(memory.data()));
     });
   });
   return {moments, saved};
@@ -64,9 +75,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_moments_backward(
     args.saved = const_cast<T*>(kept.const_data_ptr<T>());  // which this pass reads alone
     args.grad = by.const_data_ptr<T>();
     const AttentionMomentsResults<T> results = found.results<T>(in);
-    int64_t most = 0;
-    for (int64_t i = 0; i < in.atoms; ++i) most = std::max(most, args.attention.length(i));
-    const int64_t bytes = most * MDOPS_RUN(attention_moments_scratch, args) * static_cast<int64_t>(sizeof(T));
+    const int64_t bytes = scratch_bytes(args);
     parallel(in.atoms, 1, [&](int64_t begin, int64_t end) {
       const ScratchMemory<AttentionMomentsScratch> memory(op, bytes);
       for (int64_t atom = begin; atom < end; ++atom)

@@ -110,19 +110,24 @@ struct AtomPasses {
     }
   }
 
-  void join(int l) const {
+  // x behind a layer, of row j; its r.
+  T join_row(int l, int64_t j, T* x) const {
     const JoinedLayer<T>& layer = args.layer[l];
     const int64_t columns = args.behind(l);
-    const Rows<T> x = rows_of(saved.layer[l].x, columns);
-    for (int64_t j = 0; j < n; ++j) {
-      std::copy(layer.bias, layer.bias + columns, x[j]);
-      add_row_product(inner(l)[j], layer.columns, layer.inner, columns, columns, x[j]);
-      add_row_product(saved.layer[l].o + (begin + j) * layer.width, layer.width, layer.out, columns, columns,
-                      x[j]);
-      const T r = T(1) / std::sqrt(dot(x[j], x[j], columns) / static_cast<T>(args.features) + args.eps);
-      saved.layer[l].deviation[begin + j] = r;
-      for (int64_t i = 0; i < columns; ++i) x[j][i] *= r;
-    }
+    std::copy(layer.bias, layer.bias + columns, x);
+    add_row_product(inner(l)[j], layer.columns, layer.inner, columns, columns, x);
+    add_row_product(saved.layer[l].o + (begin + j) * layer.width, layer.width, layer.out, columns, columns,
+                    x);
+    const T r = T(1) / std::sqrt(dot(x, x, columns) / static_cast<T>(args.features) + args.eps);
+    for (int64_t i = 0; i < columns; ++i) x[i] *= r;
+    return r;
+  }
+  void join(int l, const Rows<T>& x) const {
+    for (int64_t j = 0; j < n; ++j) saved.layer[l].deviation[begin + j] = join_row(l, j, x[j]);
+  }
+  // Where x behind a layer is; behind the last one it is in scratch memory.
+  Rows<T> behind(int l, const Rows<T>& last) const {
+    return l + 1 < args.layers ? rows_of(saved.layer[l].x, args.behind(l)) : last;
   }
 
   // q, k and v of a layer but the first.
@@ -144,13 +149,13 @@ struct AtomPasses {
     }
   }
 
-  void forward(T* out) const {
+  void forward(T* out, T* scratch) const {
+    const Rows<T> x{scratch, args.features};  // behind the last layer
     for (int l = 0; l < args.layers; ++l) {
       if (l) project(l);
-      attend(l), join(l);
+      attend(l), join(l, behind(l, x));
     }
     std::fill(out, out + 4 * args.features, T(0));
-    const Rows<T> x = rows_of(saved.layer[args.layers - 1].x, args.features);
     for (int64_t j = 0; j < n; ++j)
       for (int a = 0; a < 4; ++a) {
         const T r = args.environment[4 * (begin + j) + a];
@@ -213,10 +218,10 @@ struct AtomPasses {
   }
 
   // dx behind a layer, which becomes dy, to the gradients by x before it and by o.
-  void join_backward(int l, const Rows<T>& dx, const Rows<T>& before, const Rows<T>& o) const {
+  void join_backward(int l, const Rows<T>& x, const Rows<T>& dx, const Rows<T>& before,
+                     const Rows<T>& o) const {
     const JoinedLayer<T>& layer = args.layer[l];
     const int64_t columns = args.behind(l);
-    const Rows<T> x = rows_of(saved.layer[l].x, columns);
     for (int64_t j = 0; j < n; ++j) {
       const T along = dot(dx[j], x[j], columns) / static_cast<T>(args.features);
       const T r = saved.layer[l].deviation[begin + j];
@@ -227,8 +232,7 @@ struct AtomPasses {
     }
   }
 
-  void sums_backward(const T* grad, const Rows<T>& dx, T* environment) const {
-    const Rows<T> x = rows_of(saved.layer[args.layers - 1].x, args.features);
+  void sums_backward(const T* grad, const Rows<T>& x, const Rows<T>& dx, T* environment) const {
     for (int64_t j = 0; j < n; ++j) {
       std::fill(dx[j], dx[j] + args.features, T(0));
       for (int a = 0; a < 4; ++a) {
@@ -243,20 +247,23 @@ struct AtomPasses {
     }
   }
 
-  // Numbers of scratch memory a row.
+  // Numbers of scratch memory a row: pieces as wide as the widest array.
+  static constexpr int kPieces = 7;
   static int64_t scratch_columns(const AttentionMomentsArgs<T>& args) {
     int64_t most = args.features;
     for (int l = 0; l < args.layers; ++l) most = std::max({most, args.layer[l].columns, args.layer[l].width});
-    return 6 * most;
+    return kPieces * most;
   }
 
   void backward(const AttentionMomentsResults<T>& out, T* scratch) const {
-    const int64_t each = scratch_columns(args) / 6;
+    const int64_t each = scratch_columns(args) / kPieces;
     const auto piece = [&](int k) { return Rows<T>{scratch + k * n * each, each}; };
     Rows<T> dx = piece(0), before = piece(1);
+    const Rows<T> last = piece(6);
+    for (int64_t j = 0; j < n; ++j) join_row(args.layers - 1, j, last[j]);
     if (out.switches) std::fill(out.switches + begin, out.switches + begin + n, T(0));
     if (out.gate) std::fill_n(out.gate + begin * args.attention.gates, n * args.attention.gates, T(0));
-    sums_backward(args.grad + 4 * atom * args.features, dx, out.environment);
+    sums_backward(args.grad + 4 * atom * args.features, last, dx, out.environment);
     for (int l = args.layers - 1; l >= 0; --l) {
       Gradients d{piece(2), {piece(3), piece(4), piece(5)}};
       if (l == 0) {
@@ -264,7 +271,7 @@ struct AtomPasses {
         for (int k = 0; k < 3; ++k)
           d.part[k] = {before.first + args.layer[0].columns + k * args.layer[0].width, args.columns()};
       }
-      join_backward(l, dx, before, d.o);
+      join_backward(l, behind(l, last), dx, before, d.o);
       attend_backward(l, d, out);
       if (l) project_backward(l, d, before);
       std::swap(dx, before);
@@ -274,16 +281,16 @@ struct AtomPasses {
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                       \
-  int64_t attention_moments_scratch(const AttentionMomentsArgs<T>& args) {                    \
-    return AtomPasses<T>::scratch_columns(args);                                              \
-  }                                                                                           \
-  void attention_moments_forward(const AttentionMomentsArgs<T>& args, int64_t atom, T* out) { \
-    AtomPasses<T>(args, atom).forward(out);                                                   \
-  }                                                                                           \
-  void attention_moments_backward(const AttentionMomentsArgs<T>& args, int64_t atom,          \
-                                  const AttentionMomentsResults<T>& out, T* scratch) {        \
-    AtomPasses<T>(args, atom).backward(out, scratch);                                         \
+#define MDOPS_DEFINE(T)                                                                                   \
+  int64_t attention_moments_scratch(const AttentionMomentsArgs<T>& args) {                                \
+    return AtomPasses<T>::scratch_columns(args);                                                          \
+  }                                                                                                       \
+  void attention_moments_forward(const AttentionMomentsArgs<T>& args, int64_t atom, T* out, T* scratch) { \
+    AtomPasses<T>(args, atom).forward(out, scratch);                                                      \
+  }                                                                                                       \
+  void attention_moments_backward(const AttentionMomentsArgs<T>& args, int64_t atom,                      \
+                                  const AttentionMomentsResults<T>& out, T* scratch) {                    \
+    AtomPasses<T>(args, atom).backward(out, scratch);                                                     \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

@@ -1,18 +1,13 @@
-// What is between the attention of layers of coordinates, row by row, and the sums behind them: products by
-// tensor cores, to the accuracy of float32 (attention_layer/gpu_row_tiles.h). attention/gpu_forward.h and
-// gpu_backward.h are between.
+// What is between the attention of layers of coordinates, row by row, up to the last one (behind it:
+// gpu_end.h): products by tensor cores, to the accuracy of float32 (attention_layer/gpu_row_tiles.h).
+// attention/gpu_forward.h and gpu_backward.h are between.
 //
 //   forward    join_kernel       y = x X + o O + c, x of the next layer, and of that its q, k and v
-//              end_kernel        y, and x behind the last layer
-//              sums_kernel       T = sum_j R_j (w x + b)
-//   backward   end_back_kernel   from T's gradient by R and x to those by o and x of the last layer; delta =
-//                                do.o
-//              join_back_kernel  from those by x, q, k and v of a layer to those by o and x of the one
-//              before;
-//                                delta
+//   backward   join_back_kernel  from the gradients by x, q, k and v of a layer to those by o and x of the
+//   one
+//                                before; delta = do.o
 //
-// A layer's x and attention are 16 I columns wide, those of the next 16 N; M, of the last, is any even
-// number.
+// A layer's x and attention are 16 I columns wide, those of the next 16 N.
 #pragma once
 
 #include "attention_layer/gpu_row_tiles.h"
@@ -25,10 +20,8 @@ using gpu_attention_layer::add_product;
 using gpu_attention_layer::ask_for_rows;
 using gpu_attention_layer::block_numbers;
 using gpu_attention_layer::BlockNumbers;
-using gpu_attention_layer::column_of;
 using gpu_attention_layer::each_group;
 using gpu_attention_layer::Factor;
-using gpu_attention_layer::FeatureRows;
 using gpu_attention_layer::fill_columns;
 using gpu_attention_layer::fill_factor;
 using gpu_attention_layer::kRowThreads;
@@ -36,7 +29,6 @@ using gpu_attention_layer::lengthen;
 using gpu_attention_layer::load_numbers;
 using gpu_attention_layer::load_rows;
 using gpu_attention_layer::Parts;
-using gpu_attention_layer::row_of;
 using gpu_attention_layer::Rows;
 using gpu_attention_layer::rows_of_atoms;
 using gpu_attention_layer::RowShape;
@@ -45,8 +37,6 @@ using gpu_attention_layer::store_numbers;
 using gpu_attention_layer::store_rows;
 using gpu_attention_layer::sum_rows;
 using gpu_attention_layer::with_columns;
-
-constexpr int kSumWarps = 4;  // of a block that has one atom
 
 // Rows of 16 U columns, all there.
 template <int U>
@@ -65,10 +55,15 @@ struct JoinArgs {
   // Of the layer behind it, if there is one.
   const float *project, *project_bias, *factors;
   float *part[3], *shrink[3];
+  // Of the sums behind the last layer, if this is it; `atom` of each row is for the backward pass.
+  int atoms;
+  const int32_t* offsets;
+  const float *environment, *norm, *norm_bias;
+  float* atom;
 };
 
 // Which numbers of columns a block has.
-enum OfColumns { kJoinBias, kPartBias, kPartFactors = 4, kNorm = 1, kNormBias, kInverseFactors = 0 };
+enum OfColumns { kJoinBias, kPartBias, kPartFactors = 4, kInverseFactors = 0 };
 
 // Bytes of the factors in shared memory; of the joint ones X is first, then O.
 template <int I, int Units>
@@ -77,37 +72,33 @@ template <int N>
 constexpr int kProjectBytes = 3 * Factor<N, 2 * N>::kBytes;
 
 // X and O to shared memory, and c.
-template <int I, int Units>
+template <int I, int Units, bool Across = false>
 __device__ __forceinline__ void fill_join(const JoinArgs& p, char* memory, BlockNumbers& numbers) {
   fill_columns(numbers, kJoinBias, p.bias, p.columns);
   for (int k = 0; k < 2; ++k) {
     const float* const factor = k ? p.out : p.inner;
-    const float found =
-        fill_factor<I, Units>(memory + k * Factor<I, Units>::kBytes, 16 * I, p.columns, &numbers.largest,
-                              [&](int row, int n) { return factor[row * p.columns + n]; });
+    const float found = fill_factor<I, Units, Across>(
+        memory + k * Factor<I, Units>::kBytes, 16 * I, p.columns, &numbers.largest,
+        [&](int row, int n) { return factor[row * p.columns + n]; });
     if (threadIdx.x == 0) numbers.inverse[k] = found;
   }
 }
 
-// x behind a layer, of 16 rows. `Spares` registers: o is read when the product with x is done.
-template <int I, class To, bool Spares>
+// x behind a layer, of 16 rows. o is read when the product with x is done, which spares registers.
+template <int I, class To>
 __device__ __forceinline__ void join(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
                                      int64_t first, int count, Rows<To::kUnits>& y) {
   constexpr int kUnits = To::kUnits;
-  Rows<2 * I> x, o;
-  const auto load_o = [&] { load_rows<FullRows<I>>(o, p.o + first * 16 * I, 16 * I, count, 16 * I); };
+  Rows<2 * I> x;
   load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
-  if constexpr (!Spares) load_o();
 #pragma unroll
   for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
     for (int k = 0; k < 4; ++k) y[unit][k] = 0;
   add_product<I, kUnits>(y, x, memory, numbers.inverse[0]);
-  if constexpr (Spares) {
-    asm volatile("" ::: "memory");
-    load_o();
-  }
-  add_product<I, kUnits>(y, o, memory + Factor<I, kUnits>::kBytes, numbers.inverse[1]);
+  asm volatile("" ::: "memory");
+  load_rows<FullRows<I>>(x, p.o + first * 16 * I, 16 * I, count, 16 * I);
+  add_product<I, kUnits>(y, x, memory + Factor<I, kUnits>::kBytes, numbers.inverse[1]);
   with_columns<kUnits>(y, numbers.of_columns[kJoinBias], [](float& z, float bias) { z += bias; });
   float deviation[2];
   sum_rows<kUnits>(deviation, [&](int unit, int k) { return y[unit][k] * y[unit][k]; });
@@ -146,7 +137,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) join_kernel(JoinArgs p) {
   each_group(rows, [&](int64_t first, int count, int64_t next) {
     ask_for_join<I>(p, next, rows);
     Rows<2 * N> x;
-    join<I, Next, true>(p, memory, numbers, first, count, x);
+    join<I, Next>(p, memory, numbers, first, count, x);
     const float scale = gpu_attention::scale_of_units<Parts>(x);
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
@@ -163,71 +154,15 @@ __global__ void __launch_bounds__(kRowThreads, 2) join_kernel(JoinArgs p) {
   });
 }
 
-template <int I, int F>
-__global__ void __launch_bounds__(kRowThreads, 1) end_kernel(JoinArgs p) {
-  char* const memory = gpu_attention::block_memory();
-  BlockNumbers& numbers = block_numbers(kJoinBytes<I, 2 * F>);
-  fill_join<I, 2 * F>(p, memory, numbers);
-  __syncthreads();
-  const int rows = rows_of_atoms(p.last, p.bad, p.rows);
-  each_group(rows, [&](int64_t first, int count, int64_t next) {
-    ask_for_join<I>(p, next, rows);
-    Rows<2 * F> x;
-    join<I, FeatureRows<true, F>, false>(p, memory, numbers, first, count, x);
-  });
-}
-
-struct SumArgs {
-  int rows, features, atoms;
-  const int32_t *offsets, *bad;
-  const float *x, *environment, *norm, *norm_bias;
-  float* atom;  // of each row, for the backward pass
+// T's gradient G and the weights behind the last layer, for the columns of u = (x, o): H = w G Z^T of each
+// atom, as operands of products, scaled by powers of two; Q = Z Z^T and, its last row, q = c Z^T.
+struct TurnedGradient {
+  uint2 *of_r, *of_u;  // H as B of R H and of u.H: (atoms, steps, lanes)
+  float* numbers;      // (atoms, kTurnedNumbers)
+  float* square;       // (columns of u + 1, columns of u)
 };
-
-// A block an atom, a warp each fourth of its rows, a lane V columns of V kWarp.
-template <int V>
-__global__ void __launch_bounds__(kSumWarps* kWarp) sums_kernel(SumArgs p, float* out) {
-  using Vector = std::conditional_t<V == 4, float4, float2>;
-  __shared__ float sums[kSumWarps][4][V * kWarp], of_rows[kSumWarps][4];
-  const int atom = blockIdx.x, lane = lane_index(), warp = threadIdx.x / kWarp;
-  const bool bad = gpu_attention::is_bad(p.bad);
-  const int begin = bad ? 0 : p.offsets[atom], end = bad ? 0 : p.offsets[atom + 1];
-  for (int at = 0; at < p.features; at += V * kWarp) {
-    const int k = at + V * lane;
-    float sum[4][V] = {}, of_row[4] = {};
-#pragma unroll 4
-    for (int j = begin + warp; j < end; j += kSumWarps) {
-      const float4 r = *reinterpret_cast<const float4*>(p.environment + 4 * static_cast<int64_t>(j));
-      Vector x{};
-      if (k < p.features)
-        x = *reinterpret_cast<const Vector*>(p.x + static_cast<int64_t>(j) * p.features + k);
-      const float four[4] = {r.x, r.y, r.z, r.w}, *const numbers = reinterpret_cast<const float*>(&x);
-#pragma unroll
-      for (int a = 0; a < 4; ++a) {
-        of_row[a] += four[a];
-#pragma unroll
-        for (int v = 0; v < V; ++v) sum[a][v] += four[a] * numbers[v];
-      }
-      if (at == 0 && lane == 0) p.atom[j] = __int_as_float(atom);
-    }
-#pragma unroll
-    for (int a = 0; a < 4; ++a) {
-      if (lane == 0) of_rows[warp][a] = of_row[a];
-#pragma unroll
-      for (int v = 0; v < V; ++v) sums[warp][a][V * lane + v] = sum[a][v];
-    }
-    __syncthreads();
-    for (int n = threadIdx.x; n < 4 * V * kWarp; n += kSumWarps * kWarp) {
-      const int a = n / (V * kWarp), column = n % (V * kWarp);
-      if (at + column >= p.features) continue;
-      float total = bad ? not_a_number<float>() : 0.0f, whole = 0;
-      for (int w = 0; w < kSumWarps; ++w) total += sums[w][a][column], whole += of_rows[w][a];
-      out[(4 * static_cast<int64_t>(atom) + a) * p.features + at + column] =
-          p.norm[at + column] * total + p.norm_bias[at + column] * whole;
-    }
-    __syncthreads();
-  }
-}
+// Of an atom: h_a = c.(w G_a), g_a = b.G_a, and by what products with H are to be multiplied.
+enum OfTurned { kAlongBias = 0, kAlongNormBias = 4, kTurnedInverse = 8, kTurnedNumbers = 12 };
 
 // What a backward pass has besides: the gradients by x and o of the layer before, rows of the first
 // `back_stride` numbers apart.
@@ -236,9 +171,9 @@ struct BackArgs : JoinArgs {
   int64_t back_stride;
   // From the layer behind it: by its q, k and v, and by its x.
   const float *of_part[3], *of_next;
-  // From T behind the last one.
-  int atoms;
-  const float *environment, *norm, *norm_bias, *atom, *grad;
+  // From T behind the last one: its gradient, what `turn_kernel` makes of it (gpu_end.h), and by R.
+  const float* grad;
+  TurnedGradient turned;
   float* by_environment;
 };
 
@@ -327,65 +262,6 @@ __global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
     Rows<2 * N> x;
     load_rows<Next>(x, p.next + at, 16 * N, count, 16 * N);
     join_back<N, I, Next>(p, memory, numbers, first, count, sum, x);
-  });
-}
-
-// One of four, without an array that a lane's number would index.
-__device__ __forceinline__ float pick(const float (&x)[4], int k) {
-  return k == 0 ? x[0] : k == 1 ? x[1] : k == 2 ? x[2] : x[3];
-}
-
-// The gradient by x behind the last layer, of 16 rows, and by R.
-template <int F>
-__device__ __forceinline__ void from_sums(const BackArgs& p, const BlockNumbers& numbers, int64_t first,
-                                          int count, const Rows<2 * F>& x, Rows<2 * F>& dx) {
-  using Features = FeatureRows<true, F>;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int64_t row = first + min(row_of(2 * h), count - 1);
-    const float4 of_row = *reinterpret_cast<const float4*>(p.environment + 4 * row);
-    const int atom = min(max(__float_as_int(p.atom[row]), 0), p.atoms - 1);
-    const float r[4] = {of_row.x, of_row.y, of_row.z, of_row.w};
-    const float* const grad = p.grad + 4 * static_cast<int64_t>(atom) * p.features;
-    float by_r[4] = {};
-#pragma unroll
-    for (int unit = 0; unit < 2 * F; ++unit) {
-      const int column = column_of(unit, 0);
-      const float2 w = *reinterpret_cast<const float2*>(numbers.of_columns[kNorm] + column);
-      const float2 b = *reinterpret_cast<const float2*>(numbers.of_columns[kNormBias] + column);
-      const float one = w.x * x[unit][2 * h] + b.x, two = w.y * x[unit][2 * h + 1] + b.y;
-      float2 sum = make_float2(0, 0);
-#pragma unroll
-      for (int a = 0; a < 4; ++a) {
-        float2 g = make_float2(0, 0);
-        if (Features::has(unit, 0, p.features))
-          g = *reinterpret_cast<const float2*>(grad + a * p.features + column);
-        by_r[a] += g.x * one + g.y * two;
-        sum.x += r[a] * g.x, sum.y += r[a] * g.y;
-      }
-      dx[unit][2 * h] = w.x * sum.x, dx[unit][2 * h + 1] = w.y * sum.y;
-    }
-#pragma unroll
-    for (int a = 0; a < 4; ++a) by_r[a] = gpu_attention::quad_sum(by_r[a]);
-    if (row_of(2 * h) < count) p.by_environment[4 * row + lane_index() % 4] = pick(by_r, lane_index() % 4);
-  }
-}
-
-template <int I, int F>
-__global__ void __launch_bounds__(kRowThreads, 1) end_back_kernel(BackArgs p) {
-  using Features = FeatureRows<true, F>;
-  char* const memory = gpu_attention::block_memory();
-  BlockNumbers& numbers = block_numbers(kJoinBytes<F, 2 * I>);
-  fill_columns(numbers, kNorm, p.norm, p.features), fill_columns(numbers, kNormBias, p.norm_bias, p.features);
-  fill_back<F, I>(p, memory, numbers);
-  __syncthreads();
-  const int rows = min(max(*p.last, 0), p.rows);
-  each_group(rows, [&](int64_t first, int count, int64_t next) {
-    ask_for_rows(p.next, next, rows, p.features, p.features), ask_for_rows(p.o, next, rows, 16 * I, 16 * I);
-    Rows<2 * F> x, dx;
-    load_rows<Features>(x, p.next + first * p.features, p.features, count, p.features);
-    from_sums<F>(p, numbers, first, count, x, dx);
-    join_back<F, I, Features>(p, memory, numbers, first, count, dx, x);
   });
 }
 

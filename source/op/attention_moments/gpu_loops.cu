@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "attention/gpu_passes.h"
-#include "attention_moments/gpu_kernels.h"
+#include "attention_moments/gpu_end.h"
 
 namespace mdops {
 
@@ -16,8 +16,10 @@ namespace {
 constexpr int kParts = 2;              // of a number, for the accuracy of float32's products
 constexpr int kJoinBlocks = 2;         // a multiprocessor, of `join_kernel`
 constexpr int kNarrow = 2, kWide = 4;  // units of 16 columns of a layer
+using gpu_attention_layer::kGroup;
 using gpu_attention_layer::kMany;
 using gpu_attention_layer::kMost;
+using gpu_attention_layer::kRowWarps;
 using gpu_attention_layer::kSome;
 
 // f<I>() for a layer of 16 I columns.
@@ -39,6 +41,7 @@ struct PassMemory {
   // By o of a layer, by q, k and v of one, and by x of two; the parts of those by gate and switch, of all
   // layers.
   float *by_o, *of_part[3], *by_x[2], *delta, *parts = nullptr;
+  TurnedGradient turned;
 
   PassMemory(Workspace& space, const AttentionMomentsArgs<float>& args, bool backward) {
     const AttentionArgs<float>& a = args.attention;
@@ -50,6 +53,11 @@ struct PassMemory {
     const int64_t size = args.layers > 1 ? a.rows * widest : 0;
     for (float*& part : of_part) part = space.take<float>(size);
     by_x[0] = space.take<float>(size), by_x[1] = space.take<float>(args.layers > 2 ? size : 0);
+    const JoinedLayer<float>& last = args.layer[args.layers - 1];
+    const int64_t columns = last.columns + last.width, operands = a.sequences * columns / kGroup * kWarp;
+    turned.of_r = space.take<uint2>(operands), turned.of_u = space.take<uint2>(operands);
+    turned.numbers = space.take<float>(kTurnedNumbers * a.sequences);
+    turned.square = space.take<float>((columns + 1) * columns);
     if (a.in.gate || a.in.switches) parts = space.take<float>(args.layers * size_of_parts(args));
   }
   // Of a layer.
@@ -79,27 +87,15 @@ class Moments {
       const JoinArgs p = join_args(l);
       with_columns_of(args_.layer[l].width, [&]<int I>() {
         if (l + 1 == args_.layers)
-          return with_features(args_.features,
-                               [&]<int F>() { launch(end_kernel<I, F>, 1, kJoinBytes<I, 2 * F>, p); });
+          return with_features(args_.features, [&]<int F>() {
+            gpu_.launch(end_kernel<I, F>, blocks(1, blocks_for(atoms_, kTeams)), kEndThreads, kEndBytes<I, F>,
+                        p, moments);
+          });
         with_columns_of(p.columns, [&]<int N>() {
           launch(join_kernel<I, N>, kJoinBlocks, kJoinBytes<I, 2 * N> + kProjectBytes<N>, p);
         });
       });
     }
-    const SumArgs sums{rows_,
-                       static_cast<int>(args_.features),
-                       atoms_,
-                       args_.attention.offsets,
-                       memory_.bad,
-                       saved_.layer[args_.layers - 1].x,
-                       args_.environment,
-                       args_.norm,
-                       args_.norm_bias,
-                       saved_.atom};
-    if (args_.features % 4 == 0)
-      gpu_.launch(sums_kernel<4>, atoms_, kSumWarps * kWarp, 0, sums, moments);
-    else
-      gpu_.launch(sums_kernel<2>, atoms_, kSumWarps * kWarp, 0, sums, moments);
   }
 
   void backward(const AttentionMomentsResults<float>& out) const {
@@ -108,9 +104,7 @@ class Moments {
       BackArgs p = back_args(l, of_next, out);
       p.by_x = l ? by_x : out.rows, p.back_stride = l ? args_.layer[l].columns : args_.columns();
       with_columns_of(args_.layer[l].width, [&]<int I>() {
-        if (l + 1 == args_.layers)
-          return with_features(args_.features,
-                               [&]<int F>() { launch(end_back_kernel<I, F>, 1, kJoinBytes<F, 2 * I>, p); });
+        if (l + 1 == args_.layers) return end_back<I>(p);
         with_columns_of(p.columns, [&]<int N>() {
           launch(join_back_kernel<I, N>, 1, kJoinBytes<N, 2 * I> + kProjectBytes<N>, p);
         });
@@ -152,7 +146,11 @@ class Moments {
     p.o = saved_.layer[l].o, p.inner = layer.inner, p.out = layer.out, p.bias = layer.bias;
     p.columns = static_cast<int>(args_.behind(l));
     p.next = saved_.layer[l].x, p.deviation = saved_.layer[l].deviation;
-    if (l + 1 == args_.layers) return p;
+    if (l + 1 == args_.layers) {
+      p.atoms = atoms_, p.offsets = args_.attention.offsets, p.environment = args_.environment;
+      p.norm = args_.norm, p.norm_bias = args_.norm_bias, p.atom = saved_.atom;
+      return p;
+    }
     const JoinedLayer<float>& behind = args_.layer[l + 1];
     const JoinedRows<float>& rows = saved_.layer[l + 1];
     p.project = behind.project, p.project_bias = behind.project_bias, p.factors = behind.factors;
@@ -165,9 +163,19 @@ class Moments {
     static_cast<JoinArgs&>(p) = join_args(l);
     p.by_o = memory_.by_o, p.delta = memory_.delta, p.of_next = of_next;
     for (int k = 0; k < 3; ++k) p.of_part[k] = memory_.of_part[k];
-    p.atoms = atoms_, p.environment = args_.environment, p.norm = args_.norm, p.norm_bias = args_.norm_bias;
-    p.atom = saved_.atom, p.grad = args_.grad, p.by_environment = out.environment;
+    p.grad = args_.grad, p.turned = memory_.turned, p.by_environment = out.environment;
     return p;
+  }
+
+  template <int I>
+  void end_back(const BackArgs& p) const {
+    with_features(args_.features, [&]<int F>() {
+      const int64_t groups = blocks_for(atoms_, kGroup / kComponents) + 2 * I + 1;
+      gpu_.launch(turn_kernel<I, F>, blocks(1, blocks_for(groups, kRowWarps)), kRowThreads,
+                  Factor<F, 4 * I>::kBytes + static_cast<int64_t>(sizeof(BlockNumbers)), p);
+    });
+    gpu_.launch(end_back_kernel<I>, blocks(1, blocks_for(rows_, kGroup * kEndWarps)), kEndThreads,
+                Factor<2 * I, 4 * I>::kBytes + static_cast<int64_t>(sizeof(BlockNumbers)), p);
   }
 
   // Attention's gradients of a layer; those by gate and switch as parts, which are added up behind the first
@@ -192,11 +200,11 @@ class Moments {
 
   template <class Kernel, class... Args>
   void launch(Kernel* kernel, int each, int64_t factors, const Args&... args) const {
-    const int64_t blocks =
-        std::min<int64_t>(static_cast<int64_t>(each) * limits_.multiprocessors,
-                          blocks_for(rows_, gpu_attention::kGroup * gpu_attention_layer::kRowWarps));
-    gpu_.launch(kernel, blocks, kRowThreads, factors + static_cast<int64_t>(sizeof(BlockNumbers)), args...);
+    gpu_.launch(kernel, blocks(each, blocks_for(rows_, kGroup * kRowWarps)), kRowThreads,
+                factors + static_cast<int64_t>(sizeof(BlockNumbers)), args...);
   }
+  // As many as there is work for, up to `each` a multiprocessor.
+  int64_t blocks(int64_t each, int64_t work) const { return std::min(each * limits_.multiprocessors, work); }
 
   const Gpu& gpu_;
   const AttentionMomentsArgs<float>& args_;
