@@ -126,11 +126,16 @@ __device__ __forceinline__ void ask_for_rows(const float* from, int64_t first, i
                                              int64_t stride) {
   constexpr int kLine = 128 / sizeof(float);
   if (first >= rows) return;
-  int count = min(kGroup, static_cast<int>(rows - first));
-  if (stride == columns) columns *= count, count = 1;
+  const int count = min(kGroup, static_cast<int>(rows - first));
+  from += first * stride;
+  if (stride == columns) {  // one long row
+    for (int k = kLine * lane_index(); k < columns * count; k += kLine * kWarp)
+      gpu_attention::prefetch_line(from + k);
+    return;
+  }
   const int lines = (columns + kLine - 1) / kLine;
   for (int k = lane_index(); k < lines * count; k += kWarp)
-    gpu_attention::prefetch_line(from + (first + k / lines) * stride + k % lines * kLine);
+    gpu_attention::prefetch_line(from + k / lines * stride + k % lines * kLine);
 }
 
 // A factor of products in shared memory: 16 Steps deep, 8 Units columns.
@@ -213,8 +218,24 @@ __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* lar
   return inverse_power(scale);
 }
 
-// sum += inverse x B, of x times a power of two, `scale`, in parts. What tensor cores add they round towards
-// zero, so the sums over the depth are made outside of them.
+// sum += by A B of a step of the depth, A in parts. What tensor cores add they round towards zero, so the
+// sums over the depth are made outside of them.
+template <int Units>
+__device__ __forceinline__ void add_step(Rows<Units>& sum, const uint32_t (&a)[2][4], const char* factor,
+                                         int step, float by) {
+#pragma unroll
+  for (int unit = 0; unit < Units; ++unit) {
+    const uint4 b = reinterpret_cast<const uint4*>(factor)[(step * Units + unit) * kWarp + lane_index()];
+    float c[4] = {};
+    gpu_attention::multiply_16<false>(c, a[1], b.x, b.y);
+    gpu_attention::multiply_16<false>(c, a[0], b.z, b.w);
+    gpu_attention::multiply_16<false>(c, a[0], b.x, b.y);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) sum[unit][k] += by * c[k];
+  }
+}
+
+// sum += inverse x B, of x times a power of two, `scale`, in parts.
 template <int Steps, int Units>
 __device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, float scale,
                                             const char* factor, float inverse) {
@@ -223,17 +244,31 @@ __device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Ste
   for (int step = 0; step < Steps; ++step) {
     uint32_t a[2][4];
     gpu_attention::as_operand<Parts>(x[2 * step], x[2 * step + 1], scale, a);
-#pragma unroll
-    for (int unit = 0; unit < Units; ++unit) {
-      const uint4 b = reinterpret_cast<const uint4*>(factor)[(step * Units + unit) * kWarp + lane_index()];
-      float c[4] = {};
-      gpu_attention::multiply_16<false>(c, a[1], b.x, b.y);
-      gpu_attention::multiply_16<false>(c, a[0], b.z, b.w);
-      gpu_attention::multiply_16<false>(c, a[0], b.x, b.y);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) sum[unit][k] += by * c[k];
-    }
+    add_step<Units>(sum, a, factor, step, by);
   }
+}
+
+// Rows as operands of several products, and by what these are to be multiplied.
+template <int Steps>
+struct Operands {
+  uint32_t part[Steps][2][4];
+  float inverse;
+
+  Operands() = default;
+  explicit __device__ __forceinline__ Operands(const Rows<2 * Steps>& x) {
+    const float scale = gpu_attention::scale_of_units<Parts>(x);
+    inverse = inverse_power(scale);
+#pragma unroll
+    for (int step = 0; step < Steps; ++step)
+      gpu_attention::as_operand<Parts>(x[2 * step], x[2 * step + 1], scale, part[step]);
+  }
+};
+template <int Steps, int Units>
+__device__ __forceinline__ void add_product(Rows<Units>& sum, const Operands<Steps>& x, const char* factor,
+                                            float inverse) {
+#pragma unroll
+  for (int step = 0; step < Steps; ++step)
+    add_step<Units>(sum, x.part[step], factor, step, inverse * x.inverse);
 }
 
 template <int Steps, int Units>

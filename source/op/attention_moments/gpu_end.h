@@ -205,7 +205,8 @@ __global__ void __launch_bounds__(kEndThreads, 1) end_kernel(JoinArgs p, float* 
   const int team = threadIdx.x / kWarp / kTeam, member = threadIdx.x / kWarp % kTeam, lane = lane_index();
   const int rows = bad ? 0 : min(max(*p.last, 0), p.rows), apart = gridDim.x * kTeams;
   auto& own = others.number[team];
-  for (int64_t atom = blockIdx.x * kTeams + team; atom < p.atoms; atom += apart) {
+  // Few atoms are spread over all blocks.
+  for (int64_t atom = blockIdx.x + static_cast<int64_t>(gridDim.x) * team; atom < p.atoms; atom += apart) {
     const int end = bad ? 0 : p.offsets[atom + 1];
     const int following = bad || atom + apart >= p.atoms ? rows : p.offsets[atom + apart];
     AtomSums<F> sums{};
@@ -373,27 +374,19 @@ struct EnvironmentRows {
   }
 };
 
-// u of 16 rows as operands, and by what products with them are to be multiplied.
+// u of 16 rows.
 template <int I>
-struct JoinedOperands {
-  uint32_t part[2 * I][2][4];
-  float inverse;
-
-  __device__ __forceinline__ JoinedOperands(const BackArgs& p, int64_t first, int count) {
-    Rows<2 * I> x, o;
-    load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
-    load_rows<FullRows<I>>(o, p.o + first * 16 * I, 16 * I, count, 16 * I);
-    const float scale =
-        gpu_attention::scale_of_bits(gpu_attention::warp_largest(gpu_attention::largest_of<16 * I>(
-            [&](int k) { return k < 8 * I ? x[k / 4][k % 4] : o[k / 4 - 2 * I][k % 4]; })));
-    inverse = inverse_power(scale);
+__device__ __forceinline__ Operands<2 * I> joined_operands(const BackArgs& p, int64_t first, int count) {
+  Rows<2 * I> x, o;
+  load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
+  load_rows<FullRows<I>>(o, p.o + first * 16 * I, 16 * I, count, 16 * I);
+  Rows<4 * I> u;
 #pragma unroll
-    for (int step = 0; step < I; ++step) {
-      gpu_attention::as_operand<Parts>(x[2 * step], x[2 * step + 1], scale, part[step]);
-      gpu_attention::as_operand<Parts>(o[2 * step], o[2 * step + 1], scale, part[I + step]);
-    }
-  }
-};
+  for (int unit = 0; unit < 4 * I; ++unit)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) u[unit][k] = unit < 2 * I ? x[unit % (2 * I)][k] : o[unit % (2 * I)][k];
+  return Operands<2 * I>(u);
+}
 
 // Of a lane's two rows, by what R H and u Q + q are multiplied for the gradient by u.
 struct RowFactors {
@@ -403,7 +396,7 @@ struct RowFactors {
 // e, which makes them, and the gradient by R.
 template <int I>
 __device__ __forceinline__ RowFactors along_rows(const BackArgs& p, const GroupAtoms& atoms,
-                                                 const EnvironmentRows& r, const JoinedOperands<I>& u,
+                                                 const EnvironmentRows& r, const Operands<2 * I>& u,
                                                  int64_t first, int count) {
   const int lane = lane_index(), component = 2 * (lane % 2);
   float deviation[2];
@@ -453,7 +446,7 @@ template <int I>
 __device__ __forceinline__ void gradient_of_pair(Rows<2>& by_u, const BackArgs& p, const char* memory,
                                                  const BlockNumbers& numbers, int pair,
                                                  const GroupAtoms& atoms, const EnvironmentRows& r,
-                                                 const JoinedOperands<I>& u, const RowFactors& factors) {
+                                                 const Operands<2 * I>& u, const RowFactors& factors) {
   const uint4* const factor = reinterpret_cast<const uint4*>(memory) + 2 * pair * kWarp + lane_index();
   const float by = numbers.inverse[0] * u.inverse;
   Rows<2> sum{}, turned{};
@@ -506,7 +499,7 @@ __global__ void __launch_bounds__(kEndThreads, 1) end_back_kernel(BackArgs p) {
   each_group(rows, [&](int64_t first, int count, int64_t next) {
     const GroupAtoms atoms(p, first, count);
     const EnvironmentRows r(p.environment, first, count);
-    const JoinedOperands<I> u(p, first, count);
+    const Operands<2 * I> u = joined_operands<I>(p, first, count);
     ask_for_join<I>(p, next, rows);
     const RowFactors factors = along_rows<I>(p, atoms, r, u, first, count);
     Rows<2> by_u;

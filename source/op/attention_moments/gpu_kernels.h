@@ -28,6 +28,7 @@ using gpu_attention_layer::kRowThreads;
 using gpu_attention_layer::lengthen;
 using gpu_attention_layer::load_numbers;
 using gpu_attention_layer::load_rows;
+using gpu_attention_layer::Operands;
 using gpu_attention_layer::Parts;
 using gpu_attention_layer::Rows;
 using gpu_attention_layer::rows_of_atoms;
@@ -117,35 +118,53 @@ __device__ __forceinline__ void ask_for_join(const JoinArgs& p, int64_t next, in
   ask_for_rows(p.x, next, rows, 16 * I, p.stride), ask_for_rows(p.o, next, rows, 16 * I, 16 * I);
 }
 
+// The weights of q, k and v to shared memory, and their biases.
+template <int N>
+__device__ __forceinline__ void fill_project(const JoinArgs& p, char* memory, BlockNumbers& numbers) {
+  for (int part = 0; part < 3; ++part) {
+    fill_columns(numbers, kPartBias + part, p.project_bias + part * 16 * N, 16 * N);
+    const float found =
+        fill_factor<N, 2 * N>(memory + part * Factor<N, 2 * N>::kBytes, 16 * N, 16 * N, &numbers.largest,
+                              [&](int k, int n) { return p.project[(k * 3 + part) * 16 * N + n]; });
+    if (threadIdx.x == 0) numbers.inverse[2 + part] = found;
+  }
+}
+
+// q, k or v of 16 rows of x, q without its factors, and by what it was brought to its length.
+template <int N>
+__device__ __forceinline__ void project(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
+                                        int part, const Operands<N>& x, Rows<2 * N>& own,
+                                        float (&shrink)[2]) {
+#pragma unroll
+  for (int unit = 0; unit < 2 * N; ++unit)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) own[unit][k] = 0;
+  add_product(own, x, memory + part * Factor<N, 2 * N>::kBytes, numbers.inverse[2 + part]);
+  with_columns<2 * N>(own, numbers.of_columns[kPartBias + part], [](float& y, float by) { y += by; });
+  shorten<2 * N>(own, p.normalize, shrink);
+}
+
 template <int I, int N>
 __global__ void __launch_bounds__(kRowThreads, 2) join_kernel(JoinArgs p) {
   using Next = FullRows<N>;
-  constexpr int kJoin = kJoinBytes<I, 2 * N>, kPart = Factor<N, 2 * N>::kBytes;
+  constexpr int kJoin = kJoinBytes<I, 2 * N>;
   char* const memory = gpu_attention::block_memory();
   BlockNumbers& numbers = block_numbers(kJoin + kProjectBytes<N>);
   fill_join<I, 2 * N>(p, memory, numbers);
   fill_columns(numbers, kPartFactors, p.factors, 16 * N);
-  for (int part = 0; part < 3; ++part) {
-    fill_columns(numbers, kPartBias + part, p.project_bias + part * 16 * N, 16 * N);
-    const float found =
-        fill_factor<N, 2 * N>(memory + kJoin + part * kPart, 16 * N, 16 * N, &numbers.largest,
-                              [&](int k, int n) { return p.project[(k * 3 + part) * 16 * N + n]; });
-    if (threadIdx.x == 0) numbers.inverse[2 + part] = found;
-  }
+  fill_project<N>(p, memory + kJoin, numbers);
   __syncthreads();
   const int rows = rows_of_atoms(p.last, p.bad, p.rows);
   each_group(rows, [&](int64_t first, int count, int64_t next) {
     ask_for_join<I>(p, next, rows);
-    Rows<2 * N> x;
-    join<I, Next>(p, memory, numbers, first, count, x);
-    const float scale = gpu_attention::scale_of_units<Parts>(x);
+    Rows<2 * N> behind;
+    join<I, Next>(p, memory, numbers, first, count, behind);
+    const Operands<N> x(behind);
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
-      Rows<2 * N> own{};
+      Rows<2 * N> own;
       float shrink[2];
-      add_product<N, 2 * N>(own, x, scale, memory + kJoin + part * kPart, numbers.inverse[2 + part]);
-      with_columns<2 * N>(own, numbers.of_columns[kPartBias + part], [](float& y, float by) { y += by; });
-      shorten<2 * N>(own, p.normalize, shrink);
+      project<N>(p, memory + kJoin, numbers, part, x, own, shrink);
       store_numbers(shrink, p.shrink[part] + first, count);
       if (part == 0)
         with_columns<2 * N>(own, numbers.of_columns[kPartFactors], [](float& y, float by) { y *= by; });
@@ -216,15 +235,22 @@ __device__ __forceinline__ void join_back(const BackArgs& p, const char* memory,
   store_rows<Before>(by_x, p.by_x + first * p.back_stride, 16 * I, count, p.back_stride);
 }
 
-template <int I, int N>
-__global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
+template <bool Again>
+constexpr int kJoinBackThreads = Again ? 12 * kWarp : kRowThreads;
+template <int I, int N, bool Again>
+constexpr int kJoinBackBytes = kJoinBytes<N, 2 * I> + (Again ? 2 : 1) * kProjectBytes<N>;
+
+// `Again`: q, k and v are made again of x, which takes less time than to read them.
+template <int I, int N, bool Again>
+__global__ void __launch_bounds__(kJoinBackThreads<Again>, 1) join_back_kernel(BackArgs p) {
   using Next = FullRows<N>;
   constexpr int kBack = kJoinBytes<N, 2 * I>, kPart = Factor<N, 2 * N>::kBytes;
-  char* const memory = gpu_attention::block_memory();
-  BlockNumbers& numbers = block_numbers(kBack + kProjectBytes<N>);
+  char *const memory = gpu_attention::block_memory(), *const made = memory + kBack + kProjectBytes<N>;
+  BlockNumbers& numbers = block_numbers(kJoinBackBytes<I, N, Again>);
   fill_back<N, I>(p, memory, numbers);
   fill_columns(numbers, kPartFactors, p.factors, 16 * N);
   if (threadIdx.x < 16 * N) numbers.of_columns[kInverseFactors][threadIdx.x] = 1 / p.factors[threadIdx.x];
+  if constexpr (Again) fill_project<N>(p, made, numbers);
   for (int part = 0; part < 3; ++part) {
     const float found =
         fill_factor<N, 2 * N>(memory + kBack + part * kPart, 16 * N, 16 * N, &numbers.largest,
@@ -235,18 +261,23 @@ __global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
   const int rows = rows_of_atoms(p.last, p.bad, p.rows);
   const auto ask = [&](int part, int64_t at) {
     ask_for_rows(p.of_part[part], at, rows, 16 * N, 16 * N);
-    if (p.normalize) ask_for_rows(p.part[part], at, rows, 16 * N, 16 * N);
+    if (!Again && p.normalize) ask_for_rows(p.part[part], at, rows, 16 * N, 16 * N);
   };
   each_group(rows, [&](int64_t first, int count, int64_t next) {
     const int64_t at = first * 16 * N;
-    Rows<2 * N> sum;
+    Rows<2 * N> sum, x;
+    Operands<N> of_x;
     load_rows<Next>(sum, p.of_next + at, 16 * N, count, 16 * N);
+    if constexpr (Again) {
+      load_rows<Next>(x, p.next + at, 16 * N, count, 16 * N);
+      of_x = Operands<N>(x);
+    }
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
       Rows<2 * N> dx, unit;
       float shrink[2] = {1, 1};
       load_rows<Next>(dx, p.of_part[part] + at, 16 * N, count, 16 * N);
-      if (p.normalize) {
+      if (!Again && p.normalize) {
         load_rows<Next>(unit, p.part[part] + at, 16 * N, count, 16 * N);
         load_numbers(shrink, p.shrink[part] + first, count);
       }
@@ -254,12 +285,16 @@ __global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
       if (part == 0) {
         with_columns<2 * N>(dx, numbers.of_columns[kPartFactors], [](float& y, float by) { y *= by; });
         // What has the length 1.
-        with_columns<2 * N>(unit, numbers.of_columns[kInverseFactors], [](float& y, float by) { y *= by; });
+        if constexpr (!Again)
+          with_columns<2 * N>(unit, numbers.of_columns[kInverseFactors], [](float& y, float by) { y *= by; });
       }
-      if (p.normalize) lengthen<2 * N>(dx, unit, shrink);
+      if (p.normalize) {
+        if constexpr (Again) project<N>(p, made, numbers, part, of_x, unit, shrink);
+        lengthen<2 * N>(dx, unit, shrink);
+      }
       add_product<N, 2 * N>(sum, dx, memory + kBack + part * kPart, numbers.inverse[2 + part]);
     }
-    Rows<2 * N> x;
+    asm volatile("" ::: "memory");  // x is read here, again, which spares registers
     load_rows<Next>(x, p.next + at, 16 * N, count, 16 * N);
     join_back<N, I, Next>(p, memory, numbers, first, count, sum, x);
   });

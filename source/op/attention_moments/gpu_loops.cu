@@ -88,8 +88,7 @@ class Moments {
       with_columns_of(args_.layer[l].width, [&]<int I>() {
         if (l + 1 == args_.layers)
           return with_features(args_.features, [&]<int F>() {
-            gpu_.launch(end_kernel<I, F>, blocks(1, blocks_for(atoms_, kTeams)), kEndThreads, kEndBytes<I, F>,
-                        p, moments);
+            gpu_.launch(end_kernel<I, F>, blocks(1, atoms_), kEndThreads, kEndBytes<I, F>, p, moments);
           });
         with_columns_of(p.columns, [&]<int N>() {
           launch(join_kernel<I, N>, kJoinBlocks, kJoinBytes<I, 2 * N> + kProjectBytes<N>, p);
@@ -106,7 +105,10 @@ class Moments {
       with_columns_of(args_.layer[l].width, [&]<int I>() {
         if (l + 1 == args_.layers) return end_back<I>(p);
         with_columns_of(p.columns, [&]<int N>() {
-          launch(join_back_kernel<I, N>, 1, kJoinBytes<N, 2 * I> + kProjectBytes<N>, p);
+          constexpr int again = kJoinBackBytes<I, N, true>;
+          if (again + static_cast<int>(sizeof(BlockNumbers)) <= limits_.shared_bytes)
+            return launch<kJoinBackThreads<true>>(join_back_kernel<I, N, true>, 1, again, p);
+          launch(join_back_kernel<I, N, false>, 1, kJoinBackBytes<I, N, false>, p);
         });
       });
       attend_back(l, out);
@@ -174,8 +176,7 @@ class Moments {
       gpu_.launch(turn_kernel<I, F>, blocks(1, blocks_for(groups, kRowWarps)), kRowThreads,
                   Factor<F, 4 * I>::kBytes + static_cast<int64_t>(sizeof(BlockNumbers)), p);
     });
-    gpu_.launch(end_back_kernel<I>, blocks(1, blocks_for(rows_, kGroup * kEndWarps)), kEndThreads,
-                Factor<2 * I, 4 * I>::kBytes + static_cast<int64_t>(sizeof(BlockNumbers)), p);
+    launch<kEndThreads>(end_back_kernel<I>, 1, Factor<2 * I, 4 * I>::kBytes, p);
   }
 
   // Attention's gradients of a layer; those by gate and switch as parts, which are added up behind the first
@@ -198,9 +199,10 @@ class Moments {
                                     out.gate, out.switches);
   }
 
-  template <class Kernel, class... Args>
+  // A kernel that goes row by row.
+  template <int Threads = kRowThreads, class Kernel, class... Args>
   void launch(Kernel* kernel, int each, int64_t factors, const Args&... args) const {
-    gpu_.launch(kernel, blocks(each, blocks_for(rows_, kGroup * kRowWarps)), kRowThreads,
+    gpu_.launch(kernel, blocks(each, blocks_for(rows_, kGroup * Threads / kWarp)), Threads,
                 factors + static_cast<int64_t>(sizeof(BlockNumbers)), args...);
   }
   // As many as there is work for, up to `each` a multiprocessor.
