@@ -186,8 +186,8 @@ __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* lar
   if (threadIdx.x == 0) *largest = 0;
   __syncthreads();
   uint32_t most = 0;
-  for (int k = threadIdx.x; k < depth * columns; k += blockDim.x)
-    most = gpu_attention::larger(most, number(k / columns, k % columns));
+  for (int row = threadIdx.x / kWarp; row < depth; row += blockDim.x / kWarp)
+    for (int n = lane_index(); n < columns; n += kWarp) most = gpu_attention::larger(most, number(row, n));
   most = gpu_attention::warp_largest(most);
   if (lane_index() == 0) atomicMax(largest, most);
   __syncthreads();
