@@ -37,13 +37,14 @@ TENSOR_RATE = 989e12  # float16 operations a second of an H100 or H200, by its d
 MOLECULES, MOLECULE = 1024, 24
 
 
-def structure(arguments: argparse.Namespace, elements: list[str]) -> Atoms:
-    if arguments.structure is not None:
-        frame = read(arguments.structure)
+def structure(elements: list[str], file: Path | None = None, folder: Path | None = None) -> Atoms:
+    """The first frame of a file that ASE reads, or of DeePMD-kit's data in a folder; or an artificial box."""
+    if file is not None:
+        frame = read(file)
         assert isinstance(frame, Atoms)
         return frame
-    if arguments.system is not None:
-        folder, frames = arguments.system, sorted(arguments.system.glob("set.*"))[0]
+    if folder is not None:
+        frames = sorted(folder.glob("set.*"))[0]
         types = np.loadtxt(folder / "type.raw", dtype=int, ndmin=1)
         names = (folder / "type_map.raw").read_text().split()
         return Atoms(
@@ -65,14 +66,14 @@ def repeated(unit: Atoms, count: int) -> Atoms:
     return atoms
 
 
-def listed(model: Potential, frames: list[Atoms]) -> tuple[System, NeighborList]:
+def listed(model: Potential, frames: list[Atoms], skin: float = SKIN) -> tuple[System, NeighborList]:
     system = from_atoms(frames, model.type_map, model.device)
     pairs = neighbor_list(
         system.positions,
         system.cell,
         system.pbc,
         system.types,
-        model.cutoff + SKIN,
+        model.cutoff + skin,
         batch=system.batch,
         ntypes=len(model.type_map),
     )
@@ -201,7 +202,7 @@ def main() -> None:
     model = mdops.load(arguments.model, overflow="extend", device="cuda", matmul=arguments.matmul)
     fused = model.evaluator()
     assert fused is not None, "this model is not evaluated by the fused step"
-    unit = structure(arguments, model.type_map)
+    unit = structure(model.type_map, arguments.structure, arguments.system)
     results = []
     cases = [[repeated(unit, count)] for count in arguments.atoms]
     cases += [molecules(unit), [repeated(unit, MOLECULES * MOLECULE)]]

@@ -170,7 +170,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)
     model = mdops.load(arguments.model, overflow="extend", device="cuda", matmul=arguments.matmul)
-    unit = structure(arguments, model.type_map)
+    unit = structure(model.type_map, arguments.structure, arguments.system)
     cases = [[repeated(unit, count)] for count in arguments.atoms]
     if arguments.molecules:
         cases += [molecules(unit, arguments.molecules), [repeated(unit, MOLECULE * arguments.molecules)]]

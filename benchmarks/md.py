@@ -81,7 +81,8 @@ def main() -> None:
     arguments = parser.parse_args()
     pythons = arguments.python or [["now", sys.executable]]
     arguments.python = [(label, os.path.abspath(path)) for label, path in pythons]
-    atoms = repeated(structure(arguments, mdops.load(arguments.model).type_map), arguments.atoms)
+    elements = mdops.load(arguments.model).type_map
+    atoms = repeated(structure(elements, arguments.structure, arguments.system), arguments.atoms)
     results = []
     with tempfile.TemporaryDirectory() as folder:
         ase.io.write(Path(folder) / "start.extxyz", atoms)

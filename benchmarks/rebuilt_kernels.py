@@ -1,5 +1,6 @@
 """What rebuilding kernels for a model and a machine saves (docs/jit.md): steps by the prebuilt and by the rebuilt
-kernels, in turns of one run, of untrained models of water's standard size, by their names in descriptors.py."""
+kernels, in turns of one run, of untrained models of water's standard size, by their names in descriptors.py; or of a
+model file on a system of its data, which is repeated until there are as many atoms as asked for."""
 
 import argparse
 import itertools
@@ -11,13 +12,14 @@ from pathlib import Path
 
 import torch
 from ase import Atoms
+from cuda_inference import listed, repeated, structure
 from descriptors import elements_of, model_of
 from machine import machine
 
+import mdops
 from mdops import Potential
 from mdops.cli.sample_model import sample_box, sample_model
 from mdops.jit import kernels
-from mdops.system import from_atoms
 
 
 def main() -> None:
@@ -32,6 +34,9 @@ def main() -> None:
         choices=("se_e2_a", "radial", "concat", "strip", "many"),
         help="radial: se_e2_r; concat, strip, many: DPA-1 without attention, many of them with 20 elements",
     )
+    parser.add_argument("--file", type=Path, help="a model file, in the place of --models")
+    parser.add_argument("--system", type=Path, help="of --file: a folder of DeePMD-kit's data, with its box")
+    parser.add_argument("--skin", type=float, default=0.0, help="of the neighbour lists, A")
     parser.add_argument("--activations", nargs="+", default=["tanh"])
     parser.add_argument(
         "--matmul", choices=("float32", "tf32", "bf16x6", "bf16x3", "bf16"), default="float32"
@@ -51,21 +56,28 @@ def main() -> None:
     rows = []
     clock = time.process_time if args.processor else time.perf_counter
     sizes = ["standard", *(["small"] if args.small else [])]
-    for name, activation, size in itertools.product(args.models, args.activations, sizes):
+    cases = itertools.product(args.models, args.activations, sizes)
+    if args.file:
+        cases = itertools.product([args.file.parent.name], ["its own"], ["its own"])
+    for name, activation, size in cases:
         if size == "small" and name != "se_e2_a":
             continue
-        model = made(name, activation, size, getattr(torch, args.dtype)).to(args.device)
+        if args.file:
+            model = mdops.load(args.file, dtype=args.dtype, device=args.device, overflow="extend")
+            unit = structure(model.type_map, folder=args.system)
+        else:
+            model = made(name, activation, size, getattr(torch, args.dtype)).to(args.device)
         model.use_matmul(args.matmul)
         entry = kernels.entry_for(model)
         kernels.install(model, entry)
         for atoms in args.atoms:
-            box = sample_box(atoms, elements_of(name)[1])
-            times = measure(model, entry.key, box, args.rounds, clock)
-            rows.append({"model": name, "net": f"{activation}, {size}", "atoms": atoms, **times})
+            box = repeated(unit, atoms) if args.file else sample_box(atoms, elements_of(name)[1])
+            times = measure(model, entry.key, box, args.rounds, clock, args.skin)
+            rows.append({"model": name, "net": f"{activation}, {size}", "atoms": len(box), **times})
             print(json.dumps(rows[-1]), flush=True)
     result = {
         "machine": machine(args.device), "device": args.device, "dtype": args.dtype, "matmul": args.matmul,
-        "time": "processor" if args.processor else "clock", "rows": rows,
+        "time": "processor" if args.processor else "clock", "skin": args.skin, "rows": rows,
     }  # fmt: skip
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
@@ -88,10 +100,12 @@ def set_activation(model: torch.nn.Module, name: str) -> None:
 
 
 @torch.no_grad()
-def measure(model, key: str, box: Atoms, rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+def measure(
+    model: Potential, key: str, box: Atoms, rounds: int, clock: Callable[[], float], skin: float
+) -> dict[str, float]:
     """Medians over rounds, us an atom, and the median ratio of neighbours in time."""
-    atoms, system = len(box), from_atoms([box], model.type_map, model.device)
-    near, evaluator = model.neighbor_list(system), model.evaluator()
+    system, near = listed(model, [box], skin)
+    atoms, evaluator = len(box), model.evaluator()
     step = {}
     for rebuilt in (False, True):
         kernels.use(model, key, rebuilt)

@@ -54,7 +54,9 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     device, steps = arguments.device, arguments.steps
     potential = mdops.load(arguments.model, overflow="extend", device=device)
-    frames = molecules(structure(arguments, potential.type_map), arguments.molecules)
+    frames = molecules(
+        structure(potential.type_map, arguments.structure, arguments.system), arguments.molecules
+    )
     physics, random = Physics("nvt", 300, 0.5, "langevin"), np.random.default_rng(0)
     for atoms in frames:
         set_velocities(atoms, physics, random, anew=True)
