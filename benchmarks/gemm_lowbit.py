@@ -12,7 +12,7 @@ calls. All are timed in turn, round after round, so that a chip that slows down 
 
 "share" is that of the peak: on an H100 (SXM) 1,979 TOP/s in int8 and float8, by NVIDIA's data sheet; elsewhere --peak.
 "floor" is the larger of arithmetic at that peak and bytes at the memory's bandwidth, which is measured on a GPU.
-`--tiles` times every kernel that a GPU may choose.
+`--tiles` times every kernel that a GPU may choose, or those that it names, in turn with all else.
 """
 
 import argparse
@@ -32,7 +32,13 @@ from machine import machine
 from mdops import ops
 
 PEAK = {"NVIDIA H100 80GB HBM3": 1979e12}
-TILES = ["small", "middle", "large", "thin", "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"]
+NEIGHBORS = ["alone", "down", "across", "four"]
+THIN = [*NEIGHBORS, *(f"{name}_twice" for name in NEIGHBORS), "both", "tall"]
+TILES = [
+    *("small", "middle", "large", "thin"),
+    *(f"thin_{name}" for name in THIN),
+    *("wide_64", "wide_128", "wide_256", "side_64", "pair_128", "side_128", "four_128", "pair_256"),
+]
 WIDE = 4096
 ROUNDS = 5
 
@@ -89,6 +95,31 @@ def calls(f: dict[str, torch.Tensor]) -> dict[str, Callable[[], Any]]:
 
         others |= {"_scaled_mm, exact": lambda: scaled_mm(False), "_scaled_mm, fast": lambda: scaled_mm(True)}
     return ours | others
+
+
+def in_tile(tile: str, call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call with a tile of that name."""
+
+    def run() -> Any:
+        os.environ["MDOPS_LOWBIT_TILE"] = tile
+        try:
+            return call()
+        finally:
+            del os.environ["MDOPS_LOWBIT_TILE"]
+
+    return run
+
+
+def in_tiles(
+    named: dict[str, Callable[[], Any]], tiles: list[str], size: int
+) -> dict[str, Callable[[], Any]]:
+    """Our calls in each tile, but for large products in small ones."""
+    return {
+        f"{name} [{tile}]": in_tile(tile, call)
+        for tile in tiles
+        for name, call in named.items()
+        if name.startswith(("int8", "ternary", "float8")) and (tile != "small" or size < 2e11)
+    }
 
 
 def works(call: Callable[[], Any]) -> bool:
@@ -177,7 +208,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[64, 128, 256, 512, 1024, 2048, 4096, 8192])
     parser.add_argument("--rows", type=int, nargs="*", default=[16, 64, 256, 512, 1024])
     parser.add_argument("--peak", type=float, help="operations per second of the machine in int8 and float8")
-    parser.add_argument("--tiles", action="store_true", help="time every kernel of the GPU")
+    parser.add_argument("--tiles", nargs="*", choices=TILES, help="time every kernel of the GPU, or some")
     parser.add_argument("--commit", help="of the ops that are timed")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -192,23 +223,8 @@ def main() -> None:
         floor = floor_of(m, n, k, peak, speed)
         f = factors(m, n, k, device)
         named = calls(f)
-        if arguments.tiles and device == "cuda":
-            ways = [name for name in named if name.startswith(("int8", "ternary", "float8"))]
-            for tile in TILES:
-                os.environ["MDOPS_LOWBIT_TILE"] = tile
-                if tile == "small" and m * n * k > 2e11:
-                    continue
-                times = seconds_of({name: named[name] for name in ways}, floor, device)
-                print(
-                    f"{m} x {n} x {k} {tile:9}",
-                    *(f"{name} {1e6 * s:.1f}" for name, s in times.items()),
-                    sep="  ",
-                )
-                results += [
-                    {"m": m, "n": n, "k": k, "name": name, "tile": tile, "seconds": s}
-                    for name, s in times.items()
-                ]
-            del os.environ["MDOPS_LOWBIT_TILE"]
+        if arguments.tiles is not None and device == "cuda":
+            named |= in_tiles(named, arguments.tiles or TILES, m * n * k)
         seconds = seconds_of(named, floor, device)
         int8, float8 = best(seconds, "_int_mm"), best(seconds, "_scaled_mm, exact")
         fast, single = best(seconds, "_scaled_mm"), seconds["float32 mm"]
@@ -231,7 +247,7 @@ def main() -> None:
                 }
             )
             print(
-                f"{m} x {n} x {k}  {name:22}{1e6 * s:10.1f} us{rate / 1e12:9.2f} TOP/s"
+                f"{m} x {n} x {k}  {name:42}{1e6 * s:10.1f} us{rate / 1e12:9.2f} TOP/s"
                 + (f"{100 * rate / peak:7.1f}% of the peak{s / floor:8.2f} floors" if peak else "")
                 + f"{single / s:8.2f} times float32"
                 + (f"{peer / s:7.2f} times the best peer" if peer else ""),

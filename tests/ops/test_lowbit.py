@@ -24,7 +24,13 @@ SHAPES = [
     (200, 72, 48),
 ]
 # What a GPU may choose for a product, by the name that forces it.
-WAYS = ["small", "middle", "large", "thin", "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"]
+NEIGHBORS = ["alone", "down", "across", "four"]
+THIN = [*NEIGHBORS, *(f"{name}_twice" for name in NEIGHBORS), "both", "tall"]
+WAYS = [
+    *("small", "middle", "large", "thin"),
+    *(f"thin_{name}" for name in THIN),
+    *("wide_64", "wide_128", "wide_256", "side_64", "pair_128", "side_128", "four_128", "pair_256"),
+]
 FLOAT8_BOUND = 2.0**-10
 
 
@@ -163,6 +169,49 @@ def test_every_kernel_of_a_gpu_gives_the_same(way, monkeypatch):
                 for given in right_factors(y).values():
                     got = ops.gemm_lowbit(x.cuda(), given.cuda(), a_scale.cuda(), b_scale.cuda())
                     assert ((got.cpu().double() - exact).abs() <= FLOAT8_BOUND * size + 1e-7).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", WAYS)
+def test_every_kernel_of_a_gpu_keeps_nan_where_it_is(way, monkeypatch):
+    """Of scales and of numbers, in factors that are copied first."""
+    monkeypatch.setenv("MDOPS_LOWBIT_TILE", way)
+    m, n, k = 150, 270, 700
+    a, b = numbers(m, 2 * k).cuda()[:, ::2], numbers(n, k + 3, seed=9).cuda()[:, :k].t()
+    a_scale, b_scale = torch.ones(m, device="cuda"), torch.ones(n, device="cuda")
+    a_scale[[3, 140]], b_scale[[7, 201]] = torch.nan, torch.nan
+    for out in OUT:
+        got = ops.gemm_lowbit(a, b, a_scale, b_scale, out_dtype=out)
+        want = reference(a.cpu(), b.cpu(), a_scale.cpu(), b_scale.cpu(), out)
+        assert torch.equal(got.cpu().nan_to_num(0.5), want.nan_to_num(0.5))
+        assert torch.equal(got.isnan().cpu(), want.isnan())
+        x, y = a.div(64).to(FLOAT8[0]), b.div(64).to(FLOAT8[0])
+        x[5, 9], y[11, 13] = torch.nan, torch.nan
+        spoilt = ops.gemm_lowbit(x, y, a_scale, b_scale, out_dtype=out).isnan()
+        assert spoilt[[3, 5, 140]].all() and spoilt[:, [7, 13, 201]].all()
+        assert int(spoilt.sum()) == 3 * n + 3 * m - 9
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", WAYS)
+def test_every_kernel_of_a_gpu_gives_the_same_bits_behind_others(way, monkeypatch):
+    """Kernel after kernel in a graph, where blocks begin early and a ring of stages goes round many times."""
+    monkeypatch.setenv("MDOPS_LOWBIT_TILE", way)
+    for kind, (m, n, k) in itertools.product([torch.int8, FLOAT8[0]], [(128, 1000, 4112), (500, 2056, 1536)]):
+        a, b = numbers(m, k), numbers(n, k, seed=3)
+        a, b = (x.cuda() if kind == torch.int8 else x.div(16).to(kind).cuda() for x in (a, b))
+        a_scale, b_scale = scales(m).cuda(), scales(n).cuda()
+        want = ops.gemm_lowbit(a, b.t(), a_scale, b_scale)
+        x, y, both = a.float().double(), b.float().double().t(), b_scale * a_scale[:, None]
+        exact, size = (x @ y) * both, (x.abs() @ y.abs()) * both
+        assert ((want.double() - exact).abs() <= FLOAT8_BOUND * size).all()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = [ops.gemm_lowbit(a, b.t(), a_scale, b_scale) for _ in range(20)]
+        for _ in range(5):
+            graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(want, got) for got in results)
 
 
 @pytest.mark.gpu

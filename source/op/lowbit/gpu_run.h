@@ -19,9 +19,41 @@ using SmallGroupsTile = MmaTile<2, 1, 1, 1, 1, 8>;  // whose sums of groups must
 using MiddleTile = MmaTile<2, 2, 1, 2, 1, 4>;       // 64 x 64
 using LargeTile = MmaTile<2, 4, 1, 4, 1, 3>;        // 128 x 128
 
-enum class Way : int { small, middle, large, thin, wide_64, wide_128, wide_256, pair_128, pair_256 };
-constexpr const char* kWays[] = {"small",    "middle",   "large",    "thin",    "wide_64",
-                                 "wide_128", "wide_256", "pair_128", "pair_256"};
+enum class Way : int {
+  small,
+  middle,
+  large,
+  thin,
+  thin_alone,
+  thin_alone_twice,
+  thin_down,
+  thin_down_twice,
+  thin_across,
+  thin_across_twice,
+  thin_four,
+  thin_four_twice,
+  thin_both,
+  thin_tall,
+  wide_64,
+  wide_128,
+  wide_256,
+  side_64,
+  pair_128,
+  side_128,
+  four_128,
+  pair_256
+};
+constexpr const char* kWays[] = {"small",       "middle",
+                                 "large",       "thin",
+                                 "thin_alone",  "thin_alone_twice",
+                                 "thin_down",   "thin_down_twice",
+                                 "thin_across", "thin_across_twice",
+                                 "thin_four",   "thin_four_twice",
+                                 "thin_both",   "thin_tall",
+                                 "wide_64",     "wide_128",
+                                 "wide_256",    "side_64",
+                                 "pair_128",    "side_128",
+                                 "four_128",    "pair_256"};
 
 inline bool is_wide(Way way) {
   return way >= Way::thin;
@@ -42,12 +74,12 @@ inline bool named_way(Way* way) {
   return false;
 }
 
-// How thin_kernel takes a product: rows of a tile, and blocks that share its depth. The least rows with which
-// the device holds all blocks at once; two share a depth that makes up for their waiting for each other.
-// `fits`: whether thin_kernel pays. Tiles of ternary numbers do twice as long, because others want a copy of
-// them.
+// How thin_kernel takes a product: rows of a tile, and blocks that share its depth (`depths`). The least rows
+// with which the device holds all blocks at once; two share a depth that makes up for their waiting for each
+// other. `fits`: whether thin_kernel pays. Tiles of ternary numbers do twice as long, because others want a
+// copy of them.
 struct ThinShape {
-  int rows, blocks;
+  int rows, depths;
   bool fits;
 };
 
@@ -98,7 +130,8 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
       way = Way::middle;
   }
   if (is_wide(way) && !wide) way = Way::large;
-  if (way == Way::thin && p.groups > 1) way = Way::wide_64;  // whose order of roundings is stated
+  if (way >= Way::thin && way < Way::wide_64 && p.groups > 1)
+    way = Way::wide_64;  // whose order of roundings is stated
   if (way == Way::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float())))
     way = Way::middle;
   if (way == Way::middle && MiddleTile::kShared > limits.shared_bytes) way = Way::small;
@@ -157,59 +190,99 @@ void with_kinds(const Product& p, const Use& use) {
   use.template operator()<kE5, kE5>();
 }
 
-template <LowBit A, LowBit B, int Columns, bool InParts, int Cluster>
-void launch_wide(const Gpu& gpu, const Product& p) {
-  using T = WideTile8<Columns>;
-  CUtensorMap a, b;
-  map_factor(gpu, p.a, p.depth, kWideRows, &a);
-  map_factor(gpu, p.b, p.depth, Columns / Cluster, &b);
-  const int64_t tiles = blocks_for(p.rows, kWideRows * Cluster) * blocks_for(p.cols, Columns) * Cluster;
-  const int64_t most = gpu.limits().multiprocessors / Cluster * Cluster;
-  gpu.launch_clusters(wide_kernel<A, B, Columns, InParts, Cluster>, tiles < most ? tiles : most, Cluster,
-                      kWideThreads, T::kShared, tiles <= most, a, b, p);
+// How many clusters of a kernel the device holds at once. Multiprocessors come in even numbers; of more than
+// two blocks the device has to say.
+template <class T, class Near, class Kernel>
+int64_t clusters_at_once(const Gpu& gpu, Kernel kernel) {
+  if constexpr (Near::kBlocks <= 2) return gpu.limits().multiprocessors / Near::kBlocks;
+  gpu.check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kShared));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {Near::kBlocks, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(Near::kBlocks), config.blockDim = dim3(kWideThreads);
+  config.dynamicSmemBytes = T::kShared;
+  config.attrs = &attribute, config.numAttrs = 1;
+  int clusters = 0;
+  gpu.check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  return clusters > 0 ? clusters : 1;
 }
 
-template <int Columns, int Cluster>
+template <LowBit A, LowBit B, int Columns, bool InParts, class Near>
+void launch_wide(const Gpu& gpu, const Product& p) {
+  using T = WideTile8<Columns>;
+  constexpr int kCluster = Near::kBlocks;
+  constexpr auto kernel = wide_kernel<A, B, Columns, InParts, Near>;
+  CUtensorMap a, b;
+  map_factor(gpu, p.a, p.depth, kWideRows / Near::kAcross, &a);
+  map_factor(gpu, p.b, p.depth, Columns / Near::kDown, &b);
+  const int64_t tiles =
+      blocks_for(p.rows, kWideRows * Near::kDown) * blocks_for(p.cols, Columns * Near::kAcross) * kCluster;
+  const int64_t most = clusters_at_once<T, Near>(gpu, kernel) * kCluster;
+  gpu.launch_clusters(kernel, tiles < most ? tiles : most, kCluster, kWideThreads, T::kShared, tiles <= most,
+                      a, b, p);
+}
+
+template <int Columns, class Near = Neighbors<1, 1>>
 void multiply_wide_product(const Gpu& gpu, const Product& p) {
   if constexpr (Columns > 128)  // groups' sums and what they add up to take more registers
-    if (p.groups > 1) return multiply_wide_product<128, Cluster>(gpu, p);
+    if (p.groups > 1) return multiply_wide_product<128, Near>(gpu, p);
   with_kinds(p, [&]<LowBit A, LowBit B>() {
     constexpr bool kWhole = A == LowBit::int8;
     if constexpr (!kWhole || Columns <= 128)
-      if (!kWhole || p.groups > 1) return launch_wide<A, B, Columns, true, Cluster>(gpu, p);
-    if constexpr (kWhole) launch_wide<A, B, Columns, false, Cluster>(gpu, p);
+      if (!kWhole || p.groups > 1) return launch_wide<A, B, Columns, true, Near>(gpu, p);
+    if constexpr (kWhole) launch_wide<A, B, Columns, false, Near>(gpu, p);
   });
 }
 
-template <LowBit A, LowBit B, int Rows, int Blocks>
+template <LowBit A, LowBit B, class T>
 void launch_thin(const Gpu& gpu, const Product& p) {
-  using T = ThinTile<B, Rows, Blocks>;
+  using Near = typename T::Near;
   // Ternary numbers lie in lines of columns, four of the depth each.
   const Factor lines{p.b.data, p.b.layout, p.b.stride, T::kTernary ? blocks_for(p.depth, 4) : p.b.lines};
   CUtensorMap a, b;
-  map_factor(gpu, p.a, p.depth, Rows, &a);
-  map_factor(gpu, lines, T::kTernary ? p.cols : p.depth, T::kTernary ? kStageDepth / 4 : T::kColumns, &b);
-  const int64_t blocks = blocks_for(p.rows, Rows) * blocks_for(p.cols, T::kColumns) * Blocks;
-  gpu.launch_clusters(thin_kernel<A, B, T>, blocks, Blocks, T::kThreads + 32, T::kShared, true, a, b, p);
+  map_factor(gpu, p.a, p.depth, T::kRows / Near::kAcross, &a);
+  map_factor(gpu, lines, T::kTernary ? p.cols : p.depth,
+             T::kTernary ? kStageDepth / 4 : T::kColumns / Near::kDown, &b);
+  const int64_t blocks = blocks_for(p.rows, T::kRows * Near::kDown) *
+                         blocks_for(p.cols, T::kColumns * Near::kAcross) * T::kCluster;
+  gpu.launch_clusters(thin_kernel<A, B, T>, blocks, T::kCluster, T::kThreads + 32, T::kShared, true, a, b, p);
 }
 
+// Ternary numbers take three warpgroups, by the registers that there are. Where two blocks share a depth of
+// bytes, one warpgroup of each multiplies.
 template <LowBit A, LowBit B, int Rows>
-void launch_thin(const Gpu& gpu, const Product& p, int blocks) {
-  if (blocks == 1) return launch_thin<A, B, Rows, 1>(gpu, p);
-  launch_thin<A, B, Rows, 2>(gpu, p);
+void launch_thin(const Gpu& gpu, const Product& p, int depths) {
+  constexpr bool kTernary = B == LowBit::ternary;
+  if (depths == 1) return launch_thin<A, B, ThinTile<B, Rows, 1, kTernary ? 3 : 4, 1>>(gpu, p);
+  launch_thin<A, B, ThinTile<B, Rows, 2, kTernary ? 3 : 1, kTernary ? 1 : 2>>(gpu, p);
 }
 
 template <LowBit A, LowBit B>
 void launch_thin(const Gpu& gpu, const Product& p) {
   const ThinShape shape = thin_shape(gpu, p);
-  if (shape.rows == 16) return launch_thin<A, B, 16>(gpu, p, shape.blocks);
-  if (shape.rows == 32) return launch_thin<A, B, 32>(gpu, p, shape.blocks);
-  launch_thin<A, B, 64>(gpu, p, shape.blocks);
+  if (shape.rows == 16) return launch_thin<A, B, 16>(gpu, p, shape.depths);
+  if (shape.rows == 32) return launch_thin<A, B, 32>(gpu, p, shape.depths);
+  launch_thin<A, B, 64>(gpu, p, shape.depths);
 }
 
 inline void multiply_thin_product(const Gpu& gpu, const Product& p) {
   if (p.b.layout == Layout::ternary) return launch_thin<LowBit::int8, LowBit::ternary>(gpu, p);
   with_kinds(p, [&]<LowBit A, LowBit B>() { launch_thin<A, B>(gpu, p); });
+}
+
+// Bytes in tiles of 128 rows whose depth two blocks share.
+inline void multiply_tall_bytes(const Gpu& gpu, const Product& p) {
+  if (p.depth <= kStageDepth) return multiply_thin_product(gpu, p);  // one of them would have nothing
+  with_kinds(p, [&]<LowBit A, LowBit B>() { launch_thin<A, B, ThinTile<B, 128, 2, 1, 1>>(gpu, p); });
+}
+
+// Bytes in tiles of 64 rows that share no depth.
+template <int Down, int Across, int Groups, int Resident>
+void multiply_thin_bytes(const Gpu& gpu, const Product& p) {
+  with_kinds(p, [&]<LowBit A, LowBit B>() {
+    launch_thin<A, B, ThinTile<B, 64, 1, Groups, Resident, Neighbors<Down, Across>>>(gpu, p);
+  });
 }
 
 inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_copy, uint8_t* b_copy) {
@@ -230,16 +303,42 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
 #ifdef MDOPS_HOPPER
     case Way::thin:
       return multiply_thin_product(gpu, p);
+    case Way::thin_alone:
+      return multiply_thin_bytes<1, 1, 1, 1>(gpu, p);
+    case Way::thin_alone_twice:
+      return multiply_thin_bytes<1, 1, 1, 2>(gpu, p);
+    case Way::thin_down:
+      return multiply_thin_bytes<2, 1, 1, 1>(gpu, p);
+    case Way::thin_down_twice:
+      return multiply_thin_bytes<2, 1, 1, 2>(gpu, p);
+    case Way::thin_across:
+      return multiply_thin_bytes<1, 2, 1, 1>(gpu, p);
+    case Way::thin_across_twice:
+      return multiply_thin_bytes<1, 2, 1, 2>(gpu, p);
+    case Way::thin_four:
+      return multiply_thin_bytes<2, 2, 1, 1>(gpu, p);
+    case Way::thin_four_twice:
+      return multiply_thin_bytes<2, 2, 1, 2>(gpu, p);
+    case Way::thin_both:
+      return multiply_thin_bytes<2, 1, 2, 1>(gpu, p);
+    case Way::thin_tall:
+      return multiply_tall_bytes(gpu, p);
     case Way::wide_64:
-      return multiply_wide_product<64, 1>(gpu, p);
+      return multiply_wide_product<64>(gpu, p);
     case Way::wide_128:
-      return multiply_wide_product<128, 1>(gpu, p);
+      return multiply_wide_product<128>(gpu, p);
     case Way::wide_256:
-      return multiply_wide_product<256, 1>(gpu, p);
+      return multiply_wide_product<256>(gpu, p);
+    case Way::side_64:
+      return multiply_wide_product<64, Neighbors<1, 2>>(gpu, p);
     case Way::pair_128:
-      return multiply_wide_product<128, 2>(gpu, p);
+      return multiply_wide_product<128, Neighbors<2, 1>>(gpu, p);
+    case Way::side_128:
+      return multiply_wide_product<128, Neighbors<1, 2>>(gpu, p);
+    case Way::four_128:
+      return multiply_wide_product<128, Neighbors<2, 2>>(gpu, p);
     case Way::pair_256:
-      return multiply_wide_product<256, 2>(gpu, p);
+      return multiply_wide_product<256, Neighbors<2, 1>>(gpu, p);
 #endif
     default:
       gpu.refuse("the library has no kernel for it");

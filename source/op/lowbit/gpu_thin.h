@@ -2,7 +2,8 @@
 // done one after the other, by Hopper's warpgroups. A block multiplies C^T = B^T A^T: 64 columns of C are the
 // rows of a product, so that 16 rows of A cost no more than that. Its warpgroups take the stages of the depth
 // in turn and add up what they have in their order. Where the depth is much, two blocks (a cluster) share it,
-// and then the rows, of which each adds up what both have: the bits are the same in every run.
+// and then the rows, of which each adds up what both have: the bits are the same in every run. Or neighbors
+// (a cluster) fetch for each other what they share (gpu_ring.h).
 //
 // B is int8 or float8 by lines, or ternary numbers as they are packed: a byte, four of the depth of a column,
 // becomes a register of the left factor.
@@ -13,20 +14,21 @@
 namespace mdops {
 namespace gpu_lowbit {
 
-// Warpgroups multiply in turn, each whole stages; a warp more fetches. Bytes of a shared depth are multiplied
-// by one warpgroup, in blocks of which a multiprocessor holds two: so the next kernel's are there before this
-// one's end. A stage's place in memory is always the same warpgroup's: another one's might take the parity of
-// its barrier for that of the bytes before.
-template <LowBit B, int Rows, int Blocks>
+// `Groups` warpgroups multiply in turn, each whole stages; a warp more fetches. `Depths` blocks share the
+// depth. Where a multiprocessor holds two blocks (`Resident`), the next kernel's are there before this one's
+// end. A stage's place in memory is always the same warpgroup's: another one's might take the parity of its
+// barrier for that of the bytes before.
+template <LowBit B, int Rows, int Depths, int Groups, int Resident, class Neighborhood = Neighbors<1, 1>>
 struct ThinTile {
+  using Near = Neighborhood;
   static constexpr bool kTernary = B == LowBit::ternary;
-  static constexpr int kRows = Rows, kBlocks = Blocks, kUnits = kTernary ? 2 : 1, kColumns = 64 * kUnits;
-  static constexpr int kResident = !kTernary && kBlocks > 1 ? 2 : 1;
-  static constexpr int kGroups = kTernary ? 3 : kResident > 1 ? 1 : 4, kThreads = kGroups * kGroupThreads;
-  static constexpr int kBBytes = kColumns * (kTernary ? kStageDepth / 4 : kStageDepth);
-  static constexpr int kStageBytes = kBBytes + kRows * kStageDepth;
-  static constexpr int kShare = kRows / kBlocks;  // rows of a block in the end
-  static constexpr int kSent = kBlocks > 1 ? kShare * kColumns * 4 : 0;
+  static constexpr int kRows = Rows, kDepths = Depths, kUnits = kTernary ? 2 : 1, kColumns = 64 * kUnits;
+  static constexpr int kCluster = kDepths * Near::kBlocks, kResident = Resident;
+  static constexpr int kGroups = Groups, kThreads = kGroups * kGroupThreads;
+  static constexpr int kBPlace = 0, kAPlace = kColumns * (kTernary ? kStageDepth / 4 : kStageDepth);
+  static constexpr int kStageBytes = kAPlace + kRows * kStageDepth;
+  static constexpr int kShare = kRows / kDepths;  // rows of a block in the end
+  static constexpr int kSent = kDepths > 1 ? kShare * kColumns * 4 : 0;
   static constexpr int kMost = ((kResident > 1 ? 111 << 10 : 200 << 10) - kSent) / kStageBytes;
   static constexpr int kStages = (kMost < 16 ? kMost : 16) / kGroups * kGroups;
   static constexpr int kPitch = 4 * (kColumns + 4), kSumBytes = kRows * kPitch;  // of a warpgroup
@@ -35,7 +37,8 @@ struct ThinTile {
   static constexpr int kBarriers = kScales + 4 * (kShare + kColumns);
   static constexpr int kArrived = kBarriers + 16 * kStages;  // a barrier that counts them
   static constexpr int kShared = kArrived + 8 + 1024;        // lines begin on 1,024 bytes
-  static_assert(kBlocks <= 2);
+  static_assert(kDepths == 1 || (kDepths == 2 && Near::kBlocks == 1));
+  static_assert(Near::kDown == 1 || !kTernary);
   static_assert(kGroups * kSumBytes <= kReceived);
 };
 
@@ -80,6 +83,12 @@ MDOPS_THIN_KINDS(32, "64", "%32", "%33", "%34")
 #undef MDOPS_THIN_KINDS
 #undef MDOPS_THIN
 
+// 128 columns are the wide tiles' product.
+template <LowBit A, LowBit B, class Number>
+__device__ __forceinline__ void multiply_thin(Number (&d)[64], uint64_t a, uint64_t b, int add) {
+  multiply_wide<A, B>(d, a, b, add);
+}
+
 // The same of integers with A in registers, those of `mma.sync` for each warp's 16 rows.
 #define MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT)                                                             \
   __device__ __forceinline__ void multiply_thin(int (&d)[SIZE], const uint32_t (&a)[4], uint64_t b,         \
@@ -113,39 +122,16 @@ __device__ __forceinline__ void spread_two(uint32_t packed, uint32_t& low, uint3
   high = __byte_perm(kNumbers, kNumbers, x >> 16);
 }
 
-// Of stages of B's columns, then A's rows.
 template <class T>
-struct ThinRing : StageRing<T, 4> {
-  using Base = StageRing<T, 4>;
-  using Base::empty;
-  using Base::full;
-  using Base::phase;
-  using Base::slot;
-  using Base::stage;
+struct ThinRing : StageRing<T, typename T::Near, 4> {
+  using StageRing<T, typename T::Near, 4>::stage;
 
-  __device__ void advance(int stages = 1) {
-    slot += stages;
-    if (slot >= T::kStages) slot -= T::kStages, phase ^= 1;
-  }
-  __device__ void fill(const CUtensorMap& a, const CUtensorMap& b, int k, int row, int col) {
-    wait_for(empty(slot), phase ^ 1);
-    expect_bytes(full(slot), T::kStageBytes);
-    if constexpr (T::kTernary)
-      fetch(stage(), &b, col, k / 4, full(slot));
-    else
-      fetch(stage(), &b, k, col, full(slot));
-    fetch(stage() + T::kBBytes, &a, k, row, full(slot));
-    advance();
-  }
-  __device__ void release(int done) const {
-    if (threadIdx.x % 32 == 0) arrive(empty(done));
-  }
-  __device__ uint64_t rows() const { return wide_matrix(stage() + T::kBBytes); }
+  __device__ uint64_t rows() const { return wide_matrix(stage() + T::kAPlace); }
 
   // sums (+)= the products of this stage.
   template <LowBit A, LowBit B, class Number, int Size>
   __device__ __forceinline__ void multiply(Number (&sums)[Size], int, int, int add) const {
-    const uint64_t a = rows(), b = wide_matrix(stage());
+    const uint64_t a = rows(), b = wide_matrix(stage() + T::kBPlace);
     begin_products();
     multiply_thin<B, A>(sums, b, a, add);
 #pragma unroll
@@ -189,7 +175,7 @@ __device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int co
       uint32_t b[kSteps][2][4];
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        const uint32_t at = ring.stage() + own + (begin + step) * 8 * 128;
+        const uint32_t at = ring.stage() + T::kBPlace + own + (begin + step) * 8 * 128;
         const uint32_t first = shared_word(at + near), second = shared_word(at + far);
         spread_two<0>(first, b[step][0][0], b[step][0][1]);
         spread_two<0>(second, b[step][0][2], b[step][0][3]);
@@ -284,25 +270,23 @@ __device__ __forceinline__ void add_words(float (&sums)[4], const uint4& w) {
   sums[0] = __fadd_rn(sums[0], __uint_as_float(w.x)), sums[1] = __fadd_rn(sums[1], __uint_as_float(w.y));
   sums[2] = __fadd_rn(sums[2], __uint_as_float(w.z)), sums[3] = __fadd_rn(sums[3], __uint_as_float(w.w));
 }
-__device__ __forceinline__ void store_one(float* out, float x) {
-  *out = x;
+// Four numbers as they are written.
+__device__ __forceinline__ uint4 packed(float*, const float (&x)[4]) {
+  return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
+                    __float_as_uint(x[3]));
 }
-__device__ __forceinline__ void store_one(__half* out, float x) {
-  *out = __float2half_rn(x);
-}
-__device__ __forceinline__ void store_one(__nv_bfloat16* out, float x) {
-  *reinterpret_cast<uint16_t*>(out) = bfloat16_bits(__float_as_uint(x));
+template <class Out>
+__device__ __forceinline__ uint2 packed(Out* kind, const float (&x)[4]) {
+  return make_uint2(two_of(kind, x[0], x[1]), two_of(kind, x[2], x[3]));
 }
 template <class Out>
 __device__ __forceinline__ void store_four(const Product& p, int row, int col, const float (&x)[4]) {
-  Out four[4];
-#pragma unroll
-  for (int k = 0; k < 4; ++k) store_one(four + k, x[k]);
   Out* to = static_cast<Out*>(p.out) + static_cast<int64_t>(row) * p.cols + col;
-  using Words = std::conditional_t<sizeof(Out) == 4, uint4, uint2>;
+  const auto words = packed(static_cast<Out*>(nullptr), x);
   if (p.cols % 4 == 0) {
-    *reinterpret_cast<Words*>(to) = *reinterpret_cast<const Words*>(four);
+    *reinterpret_cast<std::remove_const_t<decltype(words)>*>(to) = words;
   } else {
+    const Out* four = reinterpret_cast<const Out*>(&words);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
       if (col + k < p.cols) to[k] = four[k];
@@ -312,53 +296,68 @@ __device__ __forceinline__ void store_four(const Product& p, int row, int col, c
 // The scales of a block's rows and columns to its shared memory.
 template <class T>
 __device__ __forceinline__ void copy_scales(const Product& p, int row0, int col0, uint32_t shared) {
-  for (int k = threadIdx.x; k < T::kShare + T::kColumns; k += T::kThreads) {
+  constexpr int kAll = T::kShare + T::kColumns;
+#pragma unroll
+  for (int i = 0; i < (kAll + T::kThreads - 1) / T::kThreads; ++i) {
+    const int k = threadIdx.x + i * T::kThreads;
     if (k < T::kShare)
       copy_scale(shared + 4 * k, p.a_scale, p.a_step, row0 + k, p.rows);
-    else
+    else if (k < kAll)
       copy_scale(shared + 4 * k, p.b_scale, p.b_step, col0 + k - T::kShare, p.cols);
   }
 }
 
-// Four columns of row `first_row` + i of C, those that `sum_parts` gives this thread, with the scales that
-// `copy_scales` copied.
-template <class T, class Number>
-__device__ __forceinline__ void store_scaled(const Product& p, uint32_t scales, int first_row, int col0,
-                                             int i, const Number (&sums)[4]) {
-  const int piece = 4 * (threadIdx.x % (T::kColumns / 4)), row = first_row + i, col = col0 + piece;
-  if (row >= p.rows || col >= p.cols) return;
-  const float a = __uint_as_float(shared_word(scales + 4 * i));
-  const uint4 b = shared_words(scales + 4 * (T::kShare + piece));
-  const float columns[4] = {__uint_as_float(b.x), __uint_as_float(b.y), __uint_as_float(b.z),
-                            __uint_as_float(b.w)};
-  float x[4];
-#pragma unroll
-  for (int k = 0; k < 4; ++k) x[k] = __fmul_rn(__fmul_rn(as_float(sums[k]), columns[k]), a);
-  if (p.out_kind == LowBitOut::float32)
-    store_four<float>(p, row, col, x);
-  else if (p.out_kind == LowBitOut::bfloat16)
-    store_four<__nv_bfloat16>(p, row, col, x);
-  else
-    store_four<__half>(p, row, col, x);
-}
+// This thread's numbers of `Rows` rows of a tile: four columns of each kApart-th one.
+template <class T, class Number, int Rows>
+struct ThinPart {
+  static constexpr int kPieces = T::kColumns / 4, kApart = T::kThreads / kPieces;
+  static constexpr int kCount = (Rows + kApart - 1) / kApart;
+  Number sums[kCount][4] = {};
 
-// Four columns of C of each kApart-th row of a tile: the sums of `Parts` of them, `apart` bytes from each
-// other, in their order, and what is done with them.
-template <class T, class Number, int Parts, int Rows, class Use>
-__device__ __forceinline__ void sum_parts(uint32_t shared, int pitch, int apart, const Use& use) {
-  constexpr int kPieces = T::kColumns / 4, kApart = T::kThreads / kPieces;
-  const int piece = threadIdx.x % kPieces;
+  __device__ static int piece() { return threadIdx.x % kPieces; }
+  __device__ static int row(int i) { return threadIdx.x / kPieces + i * kApart; }
+  __device__ static bool has(int i) { return Rows % kApart == 0 || row(i) < Rows; }
+
+  // The sums += what lies in shared memory, rows `pitch` bytes from each other.
+  __device__ __forceinline__ void add(uint32_t shared, int pitch) {
 #pragma unroll
-  for (int i = 0; i < (Rows + kApart - 1) / kApart; ++i) {
-    const int row = threadIdx.x / kPieces + i * kApart;
-    if (Rows % kApart != 0 && row >= Rows) continue;
-    Number sums[4] = {};
-#pragma unroll
-    for (int part = 0; part < Parts; ++part)
-      add_words(sums, shared_words(shared + part * apart + row * pitch + 16 * piece));
-    use(row, sums);
+    for (int i = 0; i < kCount; ++i)
+      if (has(i)) add_words(sums[i], shared_words(shared + row(i) * pitch + 16 * piece()));
   }
-}
+  // The same of all warpgroups, in their order.
+  __device__ __forceinline__ void add_groups(uint32_t shared) {
+#pragma unroll
+    for (int group = 0; group < T::kGroups; ++group) add(shared + group * T::kSumBytes, T::kPitch);
+  }
+  // C from row `first_row` on, with the scales that `copy_scales` copied.
+  template <class Out>
+  __device__ __forceinline__ void store(const Product& p, uint32_t scales, int first_row, int col0) const {
+    const int col = col0 + 4 * piece();
+    float a[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (has(i)) a[i] = __uint_as_float(shared_word(scales + 4 * row(i)));
+    const uint4 words = shared_words(scales + 4 * T::kShare + 16 * piece());
+    const float b[4] = {__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z),
+                        __uint_as_float(words.w)};
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (!has(i) || first_row + row(i) >= p.rows || col >= p.cols) continue;
+      float x[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) x[k] = __fmul_rn(__fmul_rn(as_float(sums[i][k]), b[k]), a[i]);
+      store_four<Out>(p, first_row + row(i), col, x);
+    }
+  }
+  __device__ __forceinline__ void store(const Product& p, uint32_t scales, int first_row, int col0) const {
+    if (p.out_kind == LowBitOut::float32)
+      store<float>(p, scales, first_row, col0);
+    else if (p.out_kind == LowBitOut::bfloat16)
+      store<__nv_bfloat16>(p, scales, first_row, col0);
+    else
+      store<__half>(p, scales, first_row, col0);
+  }
+};
 
 #endif
 
@@ -368,32 +367,40 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
                 const Product p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using Number = std::conditional_t<A == LowBit::int8, int, float>;
-  constexpr bool kShares = T::kBlocks > 1, kInTurns = T::kGroups > 1;
+  using Near = typename T::Near;
+  constexpr bool kShares = T::kDepths > 1, kInTurns = T::kGroups > 1;
   extern __shared__ __align__(128) uint8_t memory[];
-  ThinRing<T> ring{(shared_address(memory) + 1023) & ~1023u};
+  ThinRing<T> ring{(shared_address(memory) + 1023) & ~1023u, {Near::kBlocks > 1 ? cluster_rank() : 0}};
   const int role = warp_index() / kGroupWarps, rank = kShares ? cluster_rank() : 0;
+  const uint32_t scales = ring.shared + T::kScales, arrived = ring.shared + T::kArrived;
   if (threadIdx.x == 0) {
     prefetch_map(&a_map), prefetch_map(&b_map);
-    if constexpr (kShares) init_barrier(ring.shared + T::kArrived, 1);
+    if constexpr (kShares) init_barrier(arrived, 1);
     ring.make();
-    if constexpr (kShares) expect_bytes(ring.shared + T::kArrived, T::kShare * T::kColumns * 4);
+    if constexpr (kShares) expect_bytes(arrived, T::kShare * T::kColumns * 4);
   }
   __syncthreads();
-  if constexpr (kShares) arrive_in_cluster();
-  follow_kernels();
-
+  if constexpr (T::kCluster > 1) arrive_in_cluster();
+  // What needs no other kernel's results comes before the wait for them.
   const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
-  const int first = stages * rank / T::kBlocks, count = stages * (rank + 1) / T::kBlocks - first;
-  const int row_tiles = (p.rows + T::kRows - 1) / T::kRows, index = blockIdx.x / T::kBlocks;
-  const int row0 = index % row_tiles * T::kRows, col0 = index / row_tiles * T::kColumns;
+  const int first = stages * rank / T::kDepths, count = stages * (rank + 1) / T::kDepths - first;
+  constexpr int kTall = T::kRows * Near::kDown;
+  const int row_tiles = (p.rows + kTall - 1) / kTall, index = blockIdx.x / T::kCluster;
+  const int row0 = (index % row_tiles * Near::kDown + ring.near.down()) * T::kRows;
+  const int col0 = (index / row_tiles * Near::kAcross + ring.near.across()) * T::kColumns;
   const int own_row0 = row0 + rank * T::kShare;
+  follow_kernels();
+  if constexpr (Near::kBlocks > 1) wait_for_cluster();
+
   if (role == T::kGroups) {
-    if (threadIdx.x % 32 == 0)
+    if (threadIdx.x % 32 == 0) {
       for (int stage = first; stage < first + count; ++stage)
         ring.fill(a_map, b_map, stage * kStageDepth, row0, col0);
+      ring.drain();
+    }
     __syncwarp();
   } else {
-    copy_scales<T>(p, own_row0, col0, ring.shared + T::kScales);
+    copy_scales<T>(p, own_row0, col0, scales);
     Number sums[T::kUnits][T::kRows / 2];
     if constexpr (kInTurns || A != LowBit::int8)  // sum_whole begins with a product
 #pragma unroll
@@ -414,32 +421,26 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
     put_thin<T>(ring.shared, role, sums);
     sync_all<T::kThreads>();
   }
-  const auto store = [&](int row, const Number(&sums)[4]) {
-    store_scaled<T>(p, ring.shared + T::kScales, own_row0, col0, row, sums);
-  };
-  if constexpr (!kShares) {
-    if (role < T::kGroups)
-      sum_parts<T, Number, T::kGroups, T::kRows>(ring.shared, T::kPitch, T::kSumBytes, store);
+  if constexpr (kShares) wait_for_cluster();  // both blocks are there
+  if (role == T::kGroups) return;
+  ThinPart<T, Number, T::kShare> own;
+  if constexpr (kShares) {
+    constexpr int kLine = 4 * T::kColumns, kShareBytes = T::kShare * T::kPitch;
+    const int other = rank ^ 1;
+    const uint32_t received = ring.shared + T::kReceived;
+    ThinPart<T, Number, T::kShare> theirs;
+    theirs.add_groups(ring.shared + other * kShareBytes);
+#pragma unroll
+    for (int i = 0; i < theirs.kCount; ++i)
+      if (theirs.has(i))
+        send_words(received + theirs.row(i) * kLine + 16 * theirs.piece(), arrived, other, theirs.sums[i]);
+    own.add_groups(ring.shared + rank * kShareBytes);
+    wait_for_others(arrived);
+    own.add(received, kLine);
   } else {
-    constexpr int kLine = 4 * T::kColumns;
-    const uint32_t received = ring.shared + T::kReceived, arrived = ring.shared + T::kArrived;
-    wait_for_cluster();  // both blocks are there
-    if (role < T::kGroups) {
-      const int other = rank ^ 1;
-      const auto sum_share = [&](int block, const auto& use) {
-        sum_parts<T, Number, T::kGroups, T::kShare>(ring.shared + block * T::kShare * T::kPitch, T::kPitch,
-                                                    T::kSumBytes, use);
-      };
-      const auto place = [&](int row) { return received + row * kLine + 16 * (threadIdx.x % (kLine / 16)); };
-      sum_share(other,
-                [&](int row, const Number(&sums)[4]) { send_words(place(row), arrived, other, sums); });
-      sum_share(rank, [&](int row, Number(&sums)[4]) {
-        wait_for_others(arrived);
-        add_words(sums, shared_words(place(row)));
-        store(row, sums);
-      });
-    }
+    own.add_groups(ring.shared);
   }
+  own.store(p, scales, own_row0, col0);
 #else
   static_cast<void>(p);
 #endif

@@ -2,7 +2,7 @@
 //
 // A block has a tile of 128 x Columns of C; its two warpgroups of 64 rows each multiply (wgmma) what a third
 // one fetches by the tensor copy engine: stages of 128 of the depth, rows of A and columns of B in swizzled
-// lines of 128 bytes. Two blocks side by side in the rows (a cluster) fetch half of B's stage each, for both.
+// lines of 128 bytes. Neighbors (a cluster) fetch for each other what they share (gpu_ring.h).
 // Blocks are as many as the multiprocessors and take tile after tile; the fetching goes on while a tile is
 // written, by shared memory in whole lines.
 //
@@ -12,12 +12,10 @@
 //   sum_in_halves  float8 of one group, 256 columns         } float32
 #pragma once
 
-#include <cuda.h>
 #include <cuda_bf16.h>
 
 #include "common/early.h"
-#include "gemm/gpu_hopper.h"
-#include "lowbit/gpu_mma.h"
+#include "lowbit/gpu_ring.h"
 
 namespace mdops {
 namespace gpu_lowbit {
@@ -26,8 +24,10 @@ constexpr int kWideRows = 128, kWideThreads = 3 * kGroupThreads;
 
 template <int Columns>
 struct WideTile8 {
-  static constexpr int kABytes = kWideRows * kStageDepth, kBBytes = Columns * kStageDepth;
-  static constexpr int kStageBytes = kABytes + kBBytes;
+  static constexpr bool kTernary = false;
+  static constexpr int kRows = kWideRows, kColumns = Columns;
+  static constexpr int kAPlace = 0, kBPlace = kRows * kStageDepth;  // in a stage
+  static constexpr int kStageBytes = kBPlace + kColumns * kStageDepth;
   static constexpr int kStages = (192 << 10) / kStageBytes;
   static constexpr int kLineBytes = 128, kPatchBytes = 16 * kLineBytes;  // of the result, on its way out
   static constexpr int kWarpBytes = kPatchBytes + 4 * Columns;           // and the columns' scales
@@ -36,50 +36,6 @@ struct WideTile8 {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-__device__ __forceinline__ void fetch(uint32_t shared, const CUtensorMap* map, int k, int line,
-                                      uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
-      "[%4];" ::"r"(shared),
-      "l"(map), "r"(k), "r"(line), "r"(barrier)
-      : "memory");
-}
-
-// To the same place in all blocks of a cluster, counted by each one's barrier.
-template <int Cluster>
-__device__ __forceinline__ void fetch_for_all(uint32_t shared, const CUtensorMap* map, int k, int line,
-                                              uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-      "[%1, "
-      "{%2, %3}], [%4], %5;" ::"r"(shared),
-      "l"(map), "r"(k), "r"(line), "r"(barrier), "h"(static_cast<uint16_t>((1 << Cluster) - 1))
-      : "memory");
-}
-
-__device__ __forceinline__ int cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return static_cast<int>(rank);
-}
-
-// At a barrier of a block of the cluster that has the same address here.
-__device__ __forceinline__ void arrive_at(uint32_t barrier, int block) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
-      "r"(block)
-      : "memory");
-}
-
-// A barrier of all threads of a cluster: its blocks are there, and what was written before is seen.
-__device__ __forceinline__ void arrive_in_cluster() {
-  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void wait_for_cluster() {
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
 
 #define MDOPS_D4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define MDOPS_D16(c, i) MDOPS_D4(c, i), MDOPS_D4(c, i + 4), MDOPS_D4(c, i + 8), MDOPS_D4(c, i + 12)
@@ -169,10 +125,6 @@ __device__ __forceinline__ void multiply_wide(float (&d)[32], uint64_t a, uint64
 #undef MDOPS_D16
 #undef MDOPS_D4
 
-__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 // Scale `index` of `count`, or zero beyond the last, to shared memory, by a copy that `wait_for_copies` waits
 // for.
 __device__ __forceinline__ void copy_scale(uint32_t shared, const float* scales, int step, int index,
@@ -191,23 +143,24 @@ __device__ __forceinline__ void fetch_scales(const Product& p, int col0, uint32_
     copy_scale(shared + 4 * c, p.b_scale, p.b_step, col0 + c, p.cols);
 }
 
+// Two numbers of two bytes. A product that is NaN has the same bits on a GPU whatever it came from, and so
+// has its bfloat16.
+__device__ __forceinline__ uint32_t two_of(__half*, float x, float y) {
+  const __half2 two = __floats2half2_rn(x, y);
+  return *reinterpret_cast<const uint32_t*>(&two);
+}
+__device__ __forceinline__ uint32_t two_of(__nv_bfloat16*, float x, float y) {
+  const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
+  return *reinterpret_cast<const uint32_t*>(&two);
+}
+
 // Two columns side by side, to shared memory.
 __device__ __forceinline__ void put_pair(float*, uint32_t at, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
-__device__ __forceinline__ void put_word(uint32_t at, uint32_t word) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
-}
-__device__ __forceinline__ void put_pair(__half*, uint32_t at, float x, float y) {
-  const __half2 two = __floats2half2_rn(x, y);
-  put_word(at, *reinterpret_cast<const uint32_t*>(&two));
-}
-__device__ __forceinline__ void put_pair(__nv_bfloat16*, uint32_t at, float x, float y) {
-  const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
-  uint32_t word = *reinterpret_cast<const uint32_t*>(&two);
-  if (x != x || y != y)  // NaN has bits of its own
-    word = pair(bfloat16_bits(__float_as_uint(x)), bfloat16_bits(__float_as_uint(y)));
-  put_word(at, word);
+template <class Out>
+__device__ __forceinline__ void put_pair(Out* kind, uint32_t at, float x, float y) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(two_of(kind, x, y)) : "memory");
 }
 
 __device__ __forceinline__ uint4 shared_words(uint32_t at) {
@@ -253,28 +206,36 @@ __device__ __forceinline__ void store_tile(const Product& p, uint32_t shared, in
 #pragma unroll
   for (int begin = 0; begin < Columns; begin += kWidth) {
     __syncwarp();
+    float2 s[kWidth / 8];
 #pragma unroll
-    for (int j = begin / 8; j < (begin + kWidth) / 8; ++j) {
-      float2 s = make_float2(1.0f, 1.0f);
-      if (p.groups == 1) s = shared_pair(scales + 32 * j);
-      const int at = (8 * j - begin + col) * static_cast<int>(sizeof(Out));
+    for (int j = 0; j < kWidth / 8; ++j) s[j] = make_float2(1.0f, 1.0f);
+    if (p.groups == 1)
+#pragma unroll
+      for (int j = 0; j < kWidth / 8; ++j) s[j] = shared_pair(scales + 4 * begin + 32 * j);
+#pragma unroll
+    for (int j = 0; j < kWidth / 8; ++j)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Number* two = sums + 4 * j + 2 * h;
+        const int at = (8 * j + col) * static_cast<int>(sizeof(Out));
+        const Number* two = sums + begin / 2 + 4 * j + 2 * h;
         put_pair(static_cast<Out*>(nullptr),
                  shared + (row + 8 * h) * T::kLineBytes + 16 * (at / 16 ^ (kTurn * row & 7)) + at % 16,
-                 __fmul_rn(__fmul_rn(as_float(two[0]), s.x), a[h]),
-                 __fmul_rn(__fmul_rn(as_float(two[1]), s.y), a[h]));
+                 __fmul_rn(__fmul_rn(as_float(two[0]), s[j].x), a[h]),
+                 __fmul_rn(__fmul_rn(as_float(two[1]), s[j].y), a[h]));
       }
-    }
     __syncwarp();
+    uint4 words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int r = 4 * i + lane / 8, piece = lane % 8, c = col0 + begin + kPiece * piece;
-      const uint4 words = shared_words(shared + r * T::kLineBytes + 16 * (piece ^ (kTurn * r & 7)));
-      if (first_row + r < p.rows)
-        store_piece(static_cast<Out*>(p.out) + static_cast<int64_t>(first_row + r) * p.cols + c, words,
-                    p.cols - c, whole);
+      const int r = 4 * i + lane / 8;
+      words[i] = shared_words(shared + r * T::kLineBytes + 16 * (lane % 8 ^ (kTurn * r & 7)));
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = first_row + 4 * i + lane / 8, c = col0 + begin + kPiece * (lane % 8);
+      if (r < p.rows)
+        store_piece(static_cast<Out*>(p.out) + static_cast<int64_t>(r) * p.cols + c, words[i], p.cols - c,
+                    whole);
     }
   }
 }
@@ -338,72 +299,17 @@ __device__ __forceinline__ void add_group(const Product& p, int stage, int col0,
     add_scaled<false>(p, g, own_col, sums, parts);
 }
 
-// Where a block is in its ring of stages. Each has a barrier that counts the bytes that come, and one that
-// counts the `Readers` that are done with it.
-template <class T, int Readers>
-struct StageRing {
-  uint32_t shared;
-  int slot = 0;
-  uint32_t phase = 0;
-
-  __device__ uint32_t stage() const { return shared + slot * T::kStageBytes; }
-  __device__ uint32_t full(int s) const { return shared + T::kBarriers + 8 * s; }
-  __device__ uint32_t empty(int s) const { return full(s) + 8 * T::kStages; }
-  __device__ void make() const {
-    for (int s = 0; s < T::kStages; ++s) {
-      init_barrier(full(s), 1);
-      init_barrier(empty(s), Readers);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-};
-
-// `Sharers`: the blocks of a cluster that fetch parts of B for each other. The readers are the warps that
-// read the stage, or its part elsewhere.
-template <int Columns, int Sharers>
-struct Ring : StageRing<WideTile8<Columns>, 8 * Sharers> {
+template <int Columns, class Near>
+struct Ring : StageRing<WideTile8<Columns>, Near, 8> {
   using T = WideTile8<Columns>;
-  using Base = StageRing<T, 8 * Sharers>;
-  using Base::empty;
-  using Base::full;
-  using Base::phase;
-  using Base::slot;
-  using Base::stage;
-
-  __device__ void advance() {
-    if (++slot == T::kStages) slot = 0, phase ^= 1;
-  }
-  __device__ void fill(const CUtensorMap& a, const CUtensorMap& b, int k, int row, int col, int rank) {
-    wait_for(empty(slot), phase ^ 1);
-    expect_bytes(full(slot), T::kStageBytes);
-    fetch(stage(), &a, k, row, full(slot));
-    if constexpr (Sharers > 1) {
-      const int own = rank * (Columns / Sharers);
-      fetch_for_all<Sharers>(stage() + T::kABytes + own * kStageDepth, &b, k, col + own, full(slot));
-    } else {
-      fetch(stage() + T::kABytes, &b, k, col, full(slot));
-    }
-    advance();
-  }
-  // Waits until all has been read that was fetched: nobody arrives at these barriers after that.
-  __device__ void drain() {
-    for (int s = 0; s < T::kStages; ++s, advance()) wait_for(empty(slot), phase ^ 1);
-  }
-  __device__ void release(int done) const {
-    const int lane = threadIdx.x % 32;
-    if (lane >= Sharers) return;
-    if constexpr (Sharers > 1)
-      arrive_at(empty(done), lane);
-    else
-      arrive(empty(done));
-  }
+  using StageRing<T, Near, 8>::stage;
 
   // sums (+)= the products of 64 rows, those of warpgroup `group`, and the columns from `col` on of this
   // stage.
   template <LowBit A, LowBit B, class Number, int Size>
   __device__ __forceinline__ void multiply(Number (&sums)[Size], int group, int col, int add) const {
-    const uint64_t a = wide_matrix(stage() + 64 * kStageDepth * group),
-                   b = wide_matrix(stage() + T::kABytes + col * kStageDepth);
+    const uint64_t a = wide_matrix(stage() + T::kAPlace + 64 * kStageDepth * group),
+                   b = wide_matrix(stage() + T::kBPlace + col * kStageDepth);
     begin_products();
     multiply_wide<A, B>(sums, a, b, add);
 #pragma unroll
@@ -529,7 +435,7 @@ __device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int 
 
 #endif
 
-template <LowBit A, LowBit B, int Columns, bool InParts, int Cluster>
+template <LowBit A, LowBit B, int Columns, bool InParts, class Near>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
                 const Product p) {
@@ -537,41 +443,49 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   using T = WideTile8<Columns>;
   using Number = std::conditional_t<InParts, float, int>;
   extern __shared__ __align__(128) uint8_t memory[];
-  Ring<Columns, Cluster> ring{(shared_address(memory) + 1023) & ~1023u};
-  const int role = warp_index() / kGroupWarps, rank = Cluster > 1 ? cluster_rank() : 0;
+  Ring<Columns, Near> ring{(shared_address(memory) + 1023) & ~1023u,
+                           {Near::kBlocks > 1 ? cluster_rank() : 0}};
+  const int role = warp_index() / kGroupWarps;
   if (threadIdx.x == 0) {
     prefetch_map(&a_map), prefetch_map(&b_map);
     ring.make();
   }
   __syncthreads();
-  if constexpr (Cluster > 1) arrive_in_cluster();
-  follow_kernels();
-  if constexpr (Cluster > 1) wait_for_cluster();
+  if constexpr (Near::kBlocks > 1) arrive_in_cluster();
+  const auto follow = [] {
+    follow_kernels();
+    if constexpr (Near::kBlocks > 1) wait_for_cluster();
+  };
 
   const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
-  const int row_tiles = (p.rows + kWideRows * Cluster - 1) / (kWideRows * Cluster);
-  const int col_tiles = (p.cols + Columns - 1) / Columns;
-  const int first = blockIdx.x / Cluster, apart = gridDim.x / Cluster, tiles = row_tiles * col_tiles;
+  const int row_tiles = (p.rows + kWideRows * Near::kDown - 1) / (kWideRows * Near::kDown);
+  const int col_tiles = (p.cols + Columns * Near::kAcross - 1) / (Columns * Near::kAcross);
+  const int first = blockIdx.x / Near::kBlocks, apart = gridDim.x / Near::kBlocks;
+  const int tiles = row_tiles * col_tiles;
+  // The first row and column of this block's tile in a cluster's.
+  const auto place_of = [&](int index) {
+    const int2 tile = tile_of(index, row_tiles, col_tiles);
+    return make_int2((tile.x * Near::kDown + ring.near.down()) * kWideRows,
+                     (tile.y * Near::kAcross + ring.near.across()) * Columns);
+  };
   if (role == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    int2 place = place_of(first);
+    follow();
     if (threadIdx.x == 0) {
-      for (int index = first; index < tiles; index += apart) {
-        const int2 tile = tile_of(index, row_tiles, col_tiles);
-        const int row0 = (tile.x * Cluster + rank) * kWideRows, col0 = tile.y * Columns;
+      for (int index = first; index < tiles; place = place_of(index += apart))
         for (int stage = 0; stage < stages; ++stage)
-          ring.fill(a_map, b_map, stage * kStageDepth, row0, col0, rank);
-      }
-      // No block ends while another may arrive at its barriers.
-      if constexpr (Cluster > 1) ring.drain();
+          ring.fill(a_map, b_map, stage * kStageDepth, place.x, place.y);
+      ring.drain();
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    follow();
     const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32;
     const uint32_t own = ring.shared + T::kStages * T::kStageBytes + (4 * (role - 1) + warp) * T::kWarpBytes;
     for (int index = first; index < tiles; index += apart) {
-      const int2 tile = tile_of(index, row_tiles, col_tiles);
-      const int row0 = (tile.x * Cluster + rank) * kWideRows + 64 * (role - 1) + 16 * warp;
-      const int col0 = tile.y * Columns;
+      const int2 place = place_of(index);
+      const int row0 = place.x + 64 * (role - 1) + 16 * warp, col0 = place.y;
       if (p.groups == 1) fetch_scales<Columns>(p, col0, own + T::kPatchBytes);
       float a_scale[2];
 #pragma unroll
@@ -596,29 +510,6 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 #else
   static_cast<void>(p);
 #endif
-}
-
-// Lines of a factor as the copy engine reads them: boxes of kStageDepth by `lines`, swizzled.
-inline void map_factor(const Gpu& gpu, const Factor& f, int64_t depth, int lines, CUtensorMap* map) {
-  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  static const Encode encode = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found)
-                                                                         : nullptr;
-  }();
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(depth), static_cast<cuuint64_t>(f.lines)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(f.stride)};
-  const cuuint32_t box[2] = {kStageDepth, static_cast<cuuint32_t>(lines)}, steps[2] = {1, 1};
-  if (encode == nullptr ||
-      encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<uint8_t*>(f.data), sizes, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
-    gpu.refuse("the driver maps no tensor for the copy engine");
 }
 
 }  // namespace gpu_lowbit

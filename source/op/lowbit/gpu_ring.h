@@ -1,0 +1,169 @@
+// How Hopper's kernels of low-bit products are fed: a ring of stages in shared memory that the tensor copy
+// engine fills and warpgroups read, and clusters of blocks that fetch for each other.
+#pragma once
+
+#include <cuda.h>
+
+#include "gemm/gpu_hopper.h"
+#include "lowbit/gpu_mma.h"
+
+namespace mdops {
+namespace gpu_lowbit {
+
+// The blocks of a cluster by their tiles of C: `Down` along the rows share columns of B, `Across` along the
+// columns share rows of A. Each fetches its part of what it shares, for all that share it.
+template <int Down, int Across>
+struct Neighbors {
+  static constexpr int kDown = Down, kAcross = Across, kBlocks = Down * Across;
+  static constexpr int kSharers = Down + Across - 1;  // that read what one of them fetches; itself, too
+  static_assert(Down == 1 || Across == 1 || kBlocks == 4);
+  int rank;
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  __device__ int down() const { return rank / Across; }
+  __device__ int across() const { return rank % Across; }
+  // The blocks, as bits, that share rows of A with this one, and columns of B.
+  __device__ uint32_t sharers_of_rows() const { return ((1u << Across) - 1) << down() * Across; }
+  __device__ uint32_t sharers_of_columns() const {
+    uint32_t blocks = 0;
+    for (int k = 0; k < Down; ++k) blocks |= 1u << k * Across;
+    return blocks << across();
+  }
+  // Whether a block shares either: of four all but the one that is neither beside this one nor below.
+  __device__ bool shares(int block) const { return kSharers == kBlocks || (block ^ rank) != 3; }
+#endif
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+__device__ __forceinline__ void fetch(uint32_t shared, const CUtensorMap* map, int k, int line,
+                                      uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+      "[%4];" ::"r"(shared),
+      "l"(map), "r"(k), "r"(line), "r"(barrier)
+      : "memory");
+}
+
+// `Lines` lines of a stage, of which this block fetches its `part` of `Sharers` to the same place in all
+// `blocks`, counted by each one's barrier.
+template <int Sharers, int Lines>
+__device__ __forceinline__ void fetch_part(uint32_t shared, const CUtensorMap* map, int k, int line, int part,
+                                           uint32_t blocks, uint32_t barrier) {
+  if constexpr (Sharers == 1) return fetch(shared, map, k, line, barrier);
+  static_assert(Lines % (8 * Sharers) == 0);  // swizzled lines come in eights
+  const int own = part * (Lines / Sharers);
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2, %3}], [%4], %5;" ::"r"(shared + own * kStageDepth),
+      "l"(map), "r"(k), "r"(line + own), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
+      : "memory");
+}
+
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+
+// At a barrier of a block of the cluster that has the same address here.
+__device__ __forceinline__ void arrive_at(uint32_t barrier, int block) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+      "r"(block)
+      : "memory");
+}
+
+// A barrier of all threads of a cluster: its blocks are there. Of what they wrote before, the barriers that
+// `StageRing::make` made are seen; to wait for all else would take as long as a write to device memory.
+__device__ __forceinline__ void arrive_in_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Where a block is in its ring of stages of T. Each has a barrier that counts the bytes that come, and one
+// that counts the warps that are done with it: `Warps` in each block that reads what this one fetches.
+template <class T, class Near, int Warps>
+struct StageRing {
+  uint32_t shared;
+  Near near;
+  int slot = 0;
+  uint32_t phase = 0;
+
+  __device__ uint32_t stage() const { return shared + slot * T::kStageBytes; }
+  __device__ uint32_t full(int s) const { return shared + T::kBarriers + 8 * s; }
+  __device__ uint32_t empty(int s) const { return full(s) + 8 * T::kStages; }
+  __device__ void make() const {
+    for (int s = 0; s < T::kStages; ++s) {
+      init_barrier(full(s), 1);
+      init_barrier(empty(s), Warps * Near::kSharers);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __device__ void advance(int stages = 1) {
+    slot += stages;
+    if (slot >= T::kStages) slot -= T::kStages, phase ^= 1;
+  }
+  // Bytes of a neighbor may come before they are expected here: the barrier waits for this arrival, too.
+  __device__ void fill(const CUtensorMap& a, const CUtensorMap& b, int k, int row, int col) {
+    wait_for(empty(slot), phase ^ 1);
+    expect_bytes(full(slot), T::kStageBytes);
+    fetch_part<Near::kAcross, T::kRows>(stage() + T::kAPlace, &a, k, row, near.across(),
+                                        near.sharers_of_rows(), full(slot));
+    if constexpr (T::kTernary)
+      fetch(stage() + T::kBPlace, &b, col, k / 4, full(slot));
+    else
+      fetch_part<Near::kDown, T::kColumns>(stage() + T::kBPlace, &b, k, col, near.down(),
+                                           near.sharers_of_columns(), full(slot));
+    advance();
+  }
+  // Waits until all has been read that was fetched: nobody arrives at these barriers after that. So no block
+  // ends while another may.
+  __device__ void drain() {
+    if constexpr (Near::kBlocks > 1)
+      for (int s = 0; s < T::kStages; ++s, advance()) wait_for(empty(slot), phase ^ 1);
+  }
+  __device__ void release(int done) const {
+    const int lane = threadIdx.x % 32;
+    if (lane >= Near::kBlocks || !near.shares(lane)) return;
+    if constexpr (Near::kBlocks > 1)
+      arrive_at(empty(done), lane);
+    else
+      arrive(empty(done));
+  }
+};
+
+#endif
+
+// Lines of a factor as the copy engine reads them: boxes of kStageDepth by `lines`, swizzled.
+inline void map_factor(const Gpu& gpu, const Factor& f, int64_t depth, int lines, CUtensorMap* map) {
+  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  static const Encode encode = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found)
+                                                                         : nullptr;
+  }();
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(depth), static_cast<cuuint64_t>(f.lines)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(f.stride)};
+  const cuuint32_t box[2] = {kStageDepth, static_cast<cuuint32_t>(lines)}, steps[2] = {1, 1};
+  if (encode == nullptr ||
+      encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<uint8_t*>(f.data), sizes, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+    gpu.refuse("the driver maps no tensor for the copy engine");
+}
+
+}  // namespace gpu_lowbit
+}  // namespace mdops
