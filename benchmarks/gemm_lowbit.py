@@ -12,7 +12,8 @@ calls. All are timed in turn, round after round, so that a chip that slows down 
 
 "share" is that of the peak: on an H100 (SXM) 1,979 TOP/s in int8 and float8, by NVIDIA's data sheet; elsewhere --peak.
 "floor" is the larger of arithmetic at that peak and bytes at the memory's bandwidth, which is measured on a GPU.
-`--tiles` times every kernel that a GPU may choose, or those that it names, in turn with all else.
+`--tiles` times every kernel that a GPU may choose, or those that it names, in turn with all else: long files, which
+`--shorten FILE --json SHORT` writes again without what follows from the seconds, and times nothing.
 """
 
 import argparse
@@ -32,12 +33,9 @@ from machine import machine
 from mdops import ops
 
 PEAK = {"NVIDIA H100 80GB HBM3": 1979e12}
-NEIGHBORS = ["alone", "down", "across", "four"]
-THIN = [*NEIGHBORS, *(f"{name}_twice" for name in NEIGHBORS), "both", "tall"]
 TILES = [
-    *("small", "middle", "large", "thin"),
-    *(f"thin_{name}" for name in THIN),
-    *("wide_64", "wide_128", "wide_256", "side_64", "pair_128", "side_128", "four_128", "pair_256"),
+    *("small", "middle", "large", "thin", "thin_pair"),
+    *("wide_64", "wide_128", "wide_256", "pair_128", "pair_256"),
 ]
 WIDE = 4096
 ROUNDS = 5
@@ -196,6 +194,13 @@ def floor_of(m: int, n: int, k: int, peak: float | None, speed: float | None) ->
     return max(arithmetic, (m * k + k * n + 4 * m * n) / speed if speed else 0.0)
 
 
+def shortened(report: dict[str, Any]) -> str:
+    """The report as JSON, a result to a line, without what follows from its seconds, the peak and the bandwidth."""
+    results = [{key: r[key] for key in ("m", "n", "k", "name", "seconds")} for r in report["results"]]
+    lines = ",\n".join("  " + json.dumps(r) for r in results)
+    return json.dumps(report | {"results": []}, indent=1).replace("[]", f"[\n{lines}\n ]") + "\n"
+
+
 def best(seconds: dict[str, float], *begin: str) -> float | None:
     return min((s for name, s in seconds.items() if name.startswith(begin)), default=None)
 
@@ -210,8 +215,14 @@ def main() -> None:
     parser.add_argument("--peak", type=float, help="operations per second of the machine in int8 and float8")
     parser.add_argument("--tiles", nargs="*", choices=TILES, help="time every kernel of the GPU, or some")
     parser.add_argument("--commit", help="of the ops that are timed")
+    parser.add_argument("--shorten", type=Path, metavar="FILE", help="write the results of FILE to --json")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.shorten:
+        if not arguments.json:
+            parser.error("--shorten wants --json")
+        arguments.json.write_text(shortened(json.loads(arguments.shorten.read_text())))
+        return
     device = arguments.device
     found = machine(device, arguments.commit)
     peak = arguments.peak or PEAK.get(found.get("gpu", ""))

@@ -1,5 +1,6 @@
 // How Hopper's kernels of low-bit products are fed: a ring of stages in shared memory that the tensor copy
-// engine fills and warpgroups read, and clusters of blocks that fetch for each other.
+// engine fills and warpgroups read, and clusters of blocks, tiles of C below each other, that share columns
+// of B: each fetches its part of them for all.
 #pragma once
 
 #include <cuda.h>
@@ -9,30 +10,6 @@
 
 namespace mdops {
 namespace gpu_lowbit {
-
-// The blocks of a cluster by their tiles of C: `Down` along the rows share columns of B, `Across` along the
-// columns share rows of A. Each fetches its part of what it shares, for all that share it.
-template <int Down, int Across>
-struct Neighbors {
-  static constexpr int kDown = Down, kAcross = Across, kBlocks = Down * Across;
-  static constexpr int kSharers = Down + Across - 1;  // that read what one of them fetches; itself, too
-  static_assert(Down == 1 || Across == 1 || kBlocks == 4);
-  int rank;
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  __device__ int down() const { return rank / Across; }
-  __device__ int across() const { return rank % Across; }
-  // The blocks, as bits, that share rows of A with this one, and columns of B.
-  __device__ uint32_t sharers_of_rows() const { return ((1u << Across) - 1) << down() * Across; }
-  __device__ uint32_t sharers_of_columns() const {
-    uint32_t blocks = 0;
-    for (int k = 0; k < Down; ++k) blocks |= 1u << k * Across;
-    return blocks << across();
-  }
-  // Whether a block shares either: of four all but the one that is neither beside this one nor below.
-  __device__ bool shares(int block) const { return kSharers == kBlocks || (block ^ rank) != 3; }
-#endif
-};
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -49,18 +26,18 @@ __device__ __forceinline__ void fetch(uint32_t shared, const CUtensorMap* map, i
       : "memory");
 }
 
-// `Lines` lines of a stage, of which this block fetches its `part` of `Sharers` to the same place in all
-// `blocks`, counted by each one's barrier.
+// `Lines` lines of a stage, of which this block fetches its `part` of `Sharers` to the same place in all of
+// them, counted by each one's barrier.
 template <int Sharers, int Lines>
 __device__ __forceinline__ void fetch_part(uint32_t shared, const CUtensorMap* map, int k, int line, int part,
-                                           uint32_t blocks, uint32_t barrier) {
+                                           uint32_t barrier) {
   if constexpr (Sharers == 1) return fetch(shared, map, k, line, barrier);
   static_assert(Lines % (8 * Sharers) == 0);  // swizzled lines come in eights
   const int own = part * (Lines / Sharers);
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
       "[%1, {%2, %3}], [%4], %5;" ::"r"(shared + own * kStageDepth),
-      "l"(map), "r"(k), "r"(line + own), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
+      "l"(map), "r"(k), "r"(line + own), "r"(barrier), "h"(static_cast<uint16_t>((1 << Sharers) - 1))
       : "memory");
 }
 
@@ -89,11 +66,12 @@ __device__ __forceinline__ void wait_for_cluster() {
 }
 
 // Where a block is in its ring of stages of T. Each has a barrier that counts the bytes that come, and one
-// that counts the warps that are done with it: `Warps` in each block that reads what this one fetches.
-template <class T, class Near, int Warps>
+// that counts the warps that are done with it: `Warps` in each of the `Sharers` blocks that read what this
+// one, `part` of them, fetches.
+template <class T, int Sharers, int Warps>
 struct StageRing {
   uint32_t shared;
-  Near near;
+  int part;
   int slot = 0;
   uint32_t phase = 0;
 
@@ -103,7 +81,7 @@ struct StageRing {
   __device__ void make() const {
     for (int s = 0; s < T::kStages; ++s) {
       init_barrier(full(s), 1);
-      init_barrier(empty(s), Warps * Near::kSharers);
+      init_barrier(empty(s), Warps * Sharers);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -115,25 +93,23 @@ struct StageRing {
   __device__ void fill(const CUtensorMap& a, const CUtensorMap& b, int k, int row, int col) {
     wait_for(empty(slot), phase ^ 1);
     expect_bytes(full(slot), T::kStageBytes);
-    fetch_part<Near::kAcross, T::kRows>(stage() + T::kAPlace, &a, k, row, near.across(),
-                                        near.sharers_of_rows(), full(slot));
+    fetch(stage() + T::kAPlace, &a, k, row, full(slot));
     if constexpr (T::kTernary)
       fetch(stage() + T::kBPlace, &b, col, k / 4, full(slot));
     else
-      fetch_part<Near::kDown, T::kColumns>(stage() + T::kBPlace, &b, k, col, near.down(),
-                                           near.sharers_of_columns(), full(slot));
+      fetch_part<Sharers, T::kColumns>(stage() + T::kBPlace, &b, k, col, part, full(slot));
     advance();
   }
   // Waits until all has been read that was fetched: nobody arrives at these barriers after that. So no block
   // ends while another may.
   __device__ void drain() {
-    if constexpr (Near::kBlocks > 1)
+    if constexpr (Sharers > 1)
       for (int s = 0; s < T::kStages; ++s, advance()) wait_for(empty(slot), phase ^ 1);
   }
   __device__ void release(int done) const {
     const int lane = threadIdx.x % 32;
-    if (lane >= Near::kBlocks || !near.shares(lane)) return;
-    if constexpr (Near::kBlocks > 1)
+    if (lane >= Sharers) return;
+    if constexpr (Sharers > 1)
       arrive_at(empty(done), lane);
     else
       arrive(empty(done));

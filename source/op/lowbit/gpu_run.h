@@ -24,36 +24,15 @@ enum class Way : int {
   middle,
   large,
   thin,
-  thin_alone,
-  thin_alone_twice,
-  thin_down,
-  thin_down_twice,
-  thin_across,
-  thin_across_twice,
-  thin_four,
-  thin_four_twice,
-  thin_both,
-  thin_tall,
+  thin_pair,
   wide_64,
   wide_128,
   wide_256,
-  side_64,
   pair_128,
-  side_128,
-  four_128,
   pair_256
 };
-constexpr const char* kWays[] = {"small",       "middle",
-                                 "large",       "thin",
-                                 "thin_alone",  "thin_alone_twice",
-                                 "thin_down",   "thin_down_twice",
-                                 "thin_across", "thin_across_twice",
-                                 "thin_four",   "thin_four_twice",
-                                 "thin_both",   "thin_tall",
-                                 "wide_64",     "wide_128",
-                                 "wide_256",    "side_64",
-                                 "pair_128",    "side_128",
-                                 "four_128",    "pair_256"};
+constexpr const char* kWays[] = {"small",   "middle",   "large",    "thin",     "thin_pair",
+                                 "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"};
 
 inline bool is_wide(Way way) {
   return way >= Way::thin;
@@ -74,7 +53,7 @@ inline bool named_way(Way* way) {
   return false;
 }
 
-// How thin_kernel takes a product: rows of a tile, and blocks that share its depth (`depths`). The least rows
+// How `thin` takes a product: rows of a tile, and blocks that share its depth (`depths`). The least rows
 // with which the device holds all blocks at once; two share a depth that makes up for their waiting for each
 // other. `fits`: whether thin_kernel pays. Tiles of ternary numbers do twice as long, because others want a
 // copy of them.
@@ -91,6 +70,16 @@ inline ThinShape thin_shape(const Gpu& gpu, const Product& p) {
     for (int rows = 16; rows <= most; rows *= 2)
       if (blocks_for(p.rows, rows) * cols * blocks <= chip) return {rows, blocks, true};
   return {most, 1, ternary && blocks_for(p.rows, most) * cols <= 2 * chip};
+}
+
+// Whether a pair of tiles of 64 rows, which is all rows, fetches B once for both (thin_pair). It saves what
+// blocks wait for the second-level cache, which on less than three fifths of the multiprocessors they hardly
+// do, and has to make up for their waiting for each other, so there must be some depth. Ternary numbers are
+// fewer bytes.
+inline bool goes_in_thin_pairs(const Gpu& gpu, const Product& p, const ThinShape& shape) {
+  const int64_t blocks = 2 * blocks_for(p.cols, 64);
+  return p.b.layout != Layout::ternary && p.rows > 64 && p.rows <= 128 && p.depth >= 1024 &&
+         shape.rows == 64 && shape.depths == 1 && 5 * blocks > 3 * gpu.limits().multiprocessors;
 }
 
 // By the device: the largest tiles that give most of its multiprocessors one. Two blocks share columns where
@@ -116,8 +105,9 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
     const int64_t few = is_read ? 8 : p.is_float() ? 24 : 48;  // tiles of 64 columns
     const bool is_thin = is_read || (is_fed && wide_64 >= few);
     const bool one_wave = p.rows > kWideRows && 2 * tiles(2 * kWideRows, 128) <= chip;  // of pairs
-    if (wide && is_thin && p.groups <= 1 && thin_shape(gpu, p).fits)
-      way = Way::thin;
+    const ThinShape thin = thin_shape(gpu, p);
+    if (wide && is_thin && p.groups <= 1 && thin.fits)
+      way = goes_in_thin_pairs(gpu, p, thin) ? Way::thin_pair : Way::thin;
     else if (wide && is_fed && p.groups <= 1 && 4 * wide_256 > 3 * chip)
       way = wide_256 > 4 * chip ? Way::pair_256 : Way::wide_256;
     else if (wide && is_fed && 5 * wide_128 > 3 * chip)
@@ -130,7 +120,7 @@ inline Way choose_way(const Gpu& gpu, const Product& p, bool parts) {
       way = Way::middle;
   }
   if (is_wide(way) && !wide) way = Way::large;
-  if (way >= Way::thin && way < Way::wide_64 && p.groups > 1)
+  if ((way == Way::thin || way == Way::thin_pair) && p.groups > 1)
     way = Way::wide_64;  // whose order of roundings is stated
   if (way == Way::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float())))
     way = Way::middle;
@@ -190,72 +180,47 @@ void with_kinds(const Product& p, const Use& use) {
   use.template operator()<kE5, kE5>();
 }
 
-// How many clusters of a kernel the device holds at once. Multiprocessors come in even numbers; of more than
-// two blocks the device has to say.
-template <class T, class Near, class Kernel>
-int64_t clusters_at_once(const Gpu& gpu, Kernel kernel) {
-  if constexpr (Near::kBlocks <= 2) return gpu.limits().multiprocessors / Near::kBlocks;
-  gpu.check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kShared));
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {Near::kBlocks, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(Near::kBlocks), config.blockDim = dim3(kWideThreads);
-  config.dynamicSmemBytes = T::kShared;
-  config.attrs = &attribute, config.numAttrs = 1;
-  int clusters = 0;
-  gpu.check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-  return clusters > 0 ? clusters : 1;
-}
-
-template <LowBit A, LowBit B, int Columns, bool InParts, class Near>
+template <LowBit A, LowBit B, int Columns, bool InParts, int Cluster>
 void launch_wide(const Gpu& gpu, const Product& p) {
   using T = WideTile8<Columns>;
-  constexpr int kCluster = Near::kBlocks;
-  constexpr auto kernel = wide_kernel<A, B, Columns, InParts, Near>;
   CUtensorMap a, b;
-  map_factor(gpu, p.a, p.depth, kWideRows / Near::kAcross, &a);
-  map_factor(gpu, p.b, p.depth, Columns / Near::kDown, &b);
-  const int64_t tiles =
-      blocks_for(p.rows, kWideRows * Near::kDown) * blocks_for(p.cols, Columns * Near::kAcross) * kCluster;
-  const int64_t most = clusters_at_once<T, Near>(gpu, kernel) * kCluster;
-  gpu.launch_clusters(kernel, tiles < most ? tiles : most, kCluster, kWideThreads, T::kShared, tiles <= most,
-                      a, b, p);
+  map_factor(gpu, p.a, p.depth, kWideRows, &a);
+  map_factor(gpu, p.b, p.depth, Columns / Cluster, &b);
+  const int64_t tiles = blocks_for(p.rows, kWideRows * Cluster) * blocks_for(p.cols, Columns) * Cluster;
+  const int64_t most = gpu.limits().multiprocessors / Cluster * Cluster;
+  gpu.launch_clusters(wide_kernel<A, B, Columns, InParts, Cluster>, tiles < most ? tiles : most, Cluster,
+                      kWideThreads, T::kShared, tiles <= most, a, b, p);
 }
 
-template <int Columns, class Near = Neighbors<1, 1>>
+template <int Columns, int Cluster>
 void multiply_wide_product(const Gpu& gpu, const Product& p) {
   if constexpr (Columns > 128)  // groups' sums and what they add up to take more registers
-    if (p.groups > 1) return multiply_wide_product<128, Near>(gpu, p);
+    if (p.groups > 1) return multiply_wide_product<128, Cluster>(gpu, p);
   with_kinds(p, [&]<LowBit A, LowBit B>() {
     constexpr bool kWhole = A == LowBit::int8;
     if constexpr (!kWhole || Columns <= 128)
-      if (!kWhole || p.groups > 1) return launch_wide<A, B, Columns, true, Near>(gpu, p);
-    if constexpr (kWhole) launch_wide<A, B, Columns, false, Near>(gpu, p);
+      if (!kWhole || p.groups > 1) return launch_wide<A, B, Columns, true, Cluster>(gpu, p);
+    if constexpr (kWhole) launch_wide<A, B, Columns, false, Cluster>(gpu, p);
   });
 }
 
 template <LowBit A, LowBit B, class T>
 void launch_thin(const Gpu& gpu, const Product& p) {
-  using Near = typename T::Near;
   // Ternary numbers lie in lines of columns, four of the depth each.
   const Factor lines{p.b.data, p.b.layout, p.b.stride, T::kTernary ? blocks_for(p.depth, 4) : p.b.lines};
   CUtensorMap a, b;
-  map_factor(gpu, p.a, p.depth, T::kRows / Near::kAcross, &a);
+  map_factor(gpu, p.a, p.depth, T::kRows, &a);
   map_factor(gpu, lines, T::kTernary ? p.cols : p.depth,
-             T::kTernary ? kStageDepth / 4 : T::kColumns / Near::kDown, &b);
-  const int64_t blocks = blocks_for(p.rows, T::kRows * Near::kDown) *
-                         blocks_for(p.cols, T::kColumns * Near::kAcross) * T::kCluster;
+             T::kTernary ? kStageDepth / 4 : T::kColumns / T::kSharers, &b);
+  const int64_t blocks =
+      blocks_for(p.rows, T::kRows * T::kSharers) * blocks_for(p.cols, T::kColumns) * T::kCluster;
   gpu.launch_clusters(thin_kernel<A, B, T>, blocks, T::kCluster, T::kThreads + 32, T::kShared, true, a, b, p);
 }
 
-// Ternary numbers take three warpgroups, by the registers that there are. Where two blocks share a depth of
-// bytes, one warpgroup of each multiplies.
 template <LowBit A, LowBit B, int Rows>
 void launch_thin(const Gpu& gpu, const Product& p, int depths) {
-  constexpr bool kTernary = B == LowBit::ternary;
-  if (depths == 1) return launch_thin<A, B, ThinTile<B, Rows, 1, kTernary ? 3 : 4, 1>>(gpu, p);
-  launch_thin<A, B, ThinTile<B, Rows, 2, kTernary ? 3 : 1, kTernary ? 1 : 2>>(gpu, p);
+  if (depths == 1) return launch_thin<A, B, ThinTile<B, Rows, 1>>(gpu, p);
+  launch_thin<A, B, ThinTile<B, Rows, 2>>(gpu, p);
 }
 
 template <LowBit A, LowBit B>
@@ -271,18 +236,8 @@ inline void multiply_thin_product(const Gpu& gpu, const Product& p) {
   with_kinds(p, [&]<LowBit A, LowBit B>() { launch_thin<A, B>(gpu, p); });
 }
 
-// Bytes in tiles of 128 rows whose depth two blocks share.
-inline void multiply_tall_bytes(const Gpu& gpu, const Product& p) {
-  if (p.depth <= kStageDepth) return multiply_thin_product(gpu, p);  // one of them would have nothing
-  with_kinds(p, [&]<LowBit A, LowBit B>() { launch_thin<A, B, ThinTile<B, 128, 2, 1, 1>>(gpu, p); });
-}
-
-// Bytes in tiles of 64 rows that share no depth.
-template <int Down, int Across, int Groups, int Resident>
-void multiply_thin_bytes(const Gpu& gpu, const Product& p) {
-  with_kinds(p, [&]<LowBit A, LowBit B>() {
-    launch_thin<A, B, ThinTile<B, 64, 1, Groups, Resident, Neighbors<Down, Across>>>(gpu, p);
-  });
+inline void multiply_thin_pair(const Gpu& gpu, const Product& p) {
+  with_kinds(p, [&]<LowBit A, LowBit B>() { launch_thin<A, B, ThinTile<B, 64, 1, 2>>(gpu, p); });
 }
 
 inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_copy, uint8_t* b_copy) {
@@ -303,42 +258,18 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
 #ifdef MDOPS_HOPPER
     case Way::thin:
       return multiply_thin_product(gpu, p);
-    case Way::thin_alone:
-      return multiply_thin_bytes<1, 1, 1, 1>(gpu, p);
-    case Way::thin_alone_twice:
-      return multiply_thin_bytes<1, 1, 1, 2>(gpu, p);
-    case Way::thin_down:
-      return multiply_thin_bytes<2, 1, 1, 1>(gpu, p);
-    case Way::thin_down_twice:
-      return multiply_thin_bytes<2, 1, 1, 2>(gpu, p);
-    case Way::thin_across:
-      return multiply_thin_bytes<1, 2, 1, 1>(gpu, p);
-    case Way::thin_across_twice:
-      return multiply_thin_bytes<1, 2, 1, 2>(gpu, p);
-    case Way::thin_four:
-      return multiply_thin_bytes<2, 2, 1, 1>(gpu, p);
-    case Way::thin_four_twice:
-      return multiply_thin_bytes<2, 2, 1, 2>(gpu, p);
-    case Way::thin_both:
-      return multiply_thin_bytes<2, 1, 2, 1>(gpu, p);
-    case Way::thin_tall:
-      return multiply_tall_bytes(gpu, p);
+    case Way::thin_pair:
+      return multiply_thin_pair(gpu, p);
     case Way::wide_64:
-      return multiply_wide_product<64>(gpu, p);
+      return multiply_wide_product<64, 1>(gpu, p);
     case Way::wide_128:
-      return multiply_wide_product<128>(gpu, p);
+      return multiply_wide_product<128, 1>(gpu, p);
     case Way::wide_256:
-      return multiply_wide_product<256>(gpu, p);
-    case Way::side_64:
-      return multiply_wide_product<64, Neighbors<1, 2>>(gpu, p);
+      return multiply_wide_product<256, 1>(gpu, p);
     case Way::pair_128:
-      return multiply_wide_product<128, Neighbors<2, 1>>(gpu, p);
-    case Way::side_128:
-      return multiply_wide_product<128, Neighbors<1, 2>>(gpu, p);
-    case Way::four_128:
-      return multiply_wide_product<128, Neighbors<2, 2>>(gpu, p);
+      return multiply_wide_product<128, 2>(gpu, p);
     case Way::pair_256:
-      return multiply_wide_product<256, Neighbors<2, 1>>(gpu, p);
+      return multiply_wide_product<256, 2>(gpu, p);
 #endif
     default:
       gpu.refuse("the library has no kernel for it");

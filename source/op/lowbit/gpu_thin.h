@@ -2,8 +2,8 @@
 // done one after the other, by Hopper's warpgroups. A block multiplies C^T = B^T A^T: 64 columns of C are the
 // rows of a product, so that 16 rows of A cost no more than that. Its warpgroups take the stages of the depth
 // in turn and add up what they have in their order. Where the depth is much, two blocks (a cluster) share it,
-// and then the rows, of which each adds up what both have: the bits are the same in every run. Or neighbors
-// (a cluster) fetch for each other what they share (gpu_ring.h).
+// and then the rows, of which each adds up what both have: the bits are the same in every run. Or two blocks
+// fetch for each other what they share of B (gpu_ring.h).
 //
 // B is int8 or float8 by lines, or ternary numbers as they are packed: a byte, four of the depth of a column,
 // becomes a register of the left factor.
@@ -14,17 +14,19 @@
 namespace mdops {
 namespace gpu_lowbit {
 
-// `Groups` warpgroups multiply in turn, each whole stages; a warp more fetches. `Depths` blocks share the
-// depth. Where a multiprocessor holds two blocks (`Resident`), the next kernel's are there before this one's
-// end. A stage's place in memory is always the same warpgroup's: another one's might take the parity of its
-// barrier for that of the bytes before.
-template <LowBit B, int Rows, int Depths, int Groups, int Resident, class Neighborhood = Neighbors<1, 1>>
+// `Depths` blocks share the depth, or `Sharers` columns of B. Warpgroups multiply in turn, each whole stages;
+// a warp more fetches. Ternary numbers take three, by the registers that there are. Bytes of a shared depth
+// are multiplied by one, in blocks of which a multiprocessor holds two: so the next kernel's are there before
+// this one's end. A stage's place in memory is always the same warpgroup's: another one's might take the
+// parity of its barrier for that of the bytes before.
+template <LowBit B, int Rows, int Depths, int Sharers = 1>
 struct ThinTile {
-  using Near = Neighborhood;
   static constexpr bool kTernary = B == LowBit::ternary;
   static constexpr int kRows = Rows, kDepths = Depths, kUnits = kTernary ? 2 : 1, kColumns = 64 * kUnits;
-  static constexpr int kCluster = kDepths * Near::kBlocks, kResident = Resident;
-  static constexpr int kGroups = Groups, kThreads = kGroups * kGroupThreads;
+  static constexpr int kSharers = Sharers, kCluster = kDepths * kSharers;
+  static constexpr int kResident = !kTernary && kDepths > 1 ? 2 : 1;
+  static constexpr int kGroups = kTernary ? 3 : kResident > 1 ? 1 : kSharers > 1 ? 2 : 4;
+  static constexpr int kThreads = kGroups * kGroupThreads;
   static constexpr int kBPlace = 0, kAPlace = kColumns * (kTernary ? kStageDepth / 4 : kStageDepth);
   static constexpr int kStageBytes = kAPlace + kRows * kStageDepth;
   static constexpr int kShare = kRows / kDepths;  // rows of a block in the end
@@ -37,8 +39,8 @@ struct ThinTile {
   static constexpr int kBarriers = kScales + 4 * (kShare + kColumns);
   static constexpr int kArrived = kBarriers + 16 * kStages;  // a barrier that counts them
   static constexpr int kShared = kArrived + 8 + 1024;        // lines begin on 1,024 bytes
-  static_assert(kDepths == 1 || (kDepths == 2 && Near::kBlocks == 1));
-  static_assert(Near::kDown == 1 || !kTernary);
+  static_assert(kCluster <= 2);
+  static_assert(kSharers == 1 || !kTernary);
   static_assert(kGroups * kSumBytes <= kReceived);
 };
 
@@ -83,12 +85,6 @@ MDOPS_THIN_KINDS(32, "64", "%32", "%33", "%34")
 #undef MDOPS_THIN_KINDS
 #undef MDOPS_THIN
 
-// 128 columns are the wide tiles' product.
-template <LowBit A, LowBit B, class Number>
-__device__ __forceinline__ void multiply_thin(Number (&d)[64], uint64_t a, uint64_t b, int add) {
-  multiply_wide<A, B>(d, a, b, add);
-}
-
 // The same of integers with A in registers, those of `mma.sync` for each warp's 16 rows.
 #define MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT)                                                             \
   __device__ __forceinline__ void multiply_thin(int (&d)[SIZE], const uint32_t (&a)[4], uint64_t b,         \
@@ -123,8 +119,8 @@ __device__ __forceinline__ void spread_two(uint32_t packed, uint32_t& low, uint3
 }
 
 template <class T>
-struct ThinRing : StageRing<T, typename T::Near, 4> {
-  using StageRing<T, typename T::Near, 4>::stage;
+struct ThinRing : StageRing<T, T::kSharers, 4> {
+  using StageRing<T, T::kSharers, 4>::stage;
 
   __device__ uint64_t rows() const { return wide_matrix(stage() + T::kAPlace); }
 
@@ -367,11 +363,12 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
                 const Product p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using Number = std::conditional_t<A == LowBit::int8, int, float>;
-  using Near = typename T::Near;
   constexpr bool kShares = T::kDepths > 1, kInTurns = T::kGroups > 1;
   extern __shared__ __align__(128) uint8_t memory[];
-  ThinRing<T> ring{(shared_address(memory) + 1023) & ~1023u, {Near::kBlocks > 1 ? cluster_rank() : 0}};
-  const int role = warp_index() / kGroupWarps, rank = kShares ? cluster_rank() : 0;
+  // Of the blocks that share a depth, and of those that share columns.
+  const int rank = kShares ? cluster_rank() : 0, part = T::kSharers > 1 ? cluster_rank() : 0;
+  ThinRing<T> ring{(shared_address(memory) + 1023) & ~1023u, part};
+  const int role = warp_index() / kGroupWarps;
   const uint32_t scales = ring.shared + T::kScales, arrived = ring.shared + T::kArrived;
   if (threadIdx.x == 0) {
     prefetch_map(&a_map), prefetch_map(&b_map);
@@ -384,13 +381,12 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
   // What needs no other kernel's results comes before the wait for them.
   const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
   const int first = stages * rank / T::kDepths, count = stages * (rank + 1) / T::kDepths - first;
-  constexpr int kTall = T::kRows * Near::kDown;
+  constexpr int kTall = T::kRows * T::kSharers;
   const int row_tiles = (p.rows + kTall - 1) / kTall, index = blockIdx.x / T::kCluster;
-  const int row0 = (index % row_tiles * Near::kDown + ring.near.down()) * T::kRows;
-  const int col0 = (index / row_tiles * Near::kAcross + ring.near.across()) * T::kColumns;
-  const int own_row0 = row0 + rank * T::kShare;
+  const int row0 = (index % row_tiles * T::kSharers + part) * T::kRows;
+  const int col0 = index / row_tiles * T::kColumns, own_row0 = row0 + rank * T::kShare;
   follow_kernels();
-  if constexpr (Near::kBlocks > 1) wait_for_cluster();
+  if constexpr (T::kSharers > 1) wait_for_cluster();
 
   if (role == T::kGroups) {
     if (threadIdx.x % 32 == 0) {

@@ -2,7 +2,7 @@
 //
 // A block has a tile of 128 x Columns of C; its two warpgroups of 64 rows each multiply (wgmma) what a third
 // one fetches by the tensor copy engine: stages of 128 of the depth, rows of A and columns of B in swizzled
-// lines of 128 bytes. Neighbors (a cluster) fetch for each other what they share (gpu_ring.h).
+// lines of 128 bytes. Two blocks (a cluster) may fetch for each other what they share of B (gpu_ring.h).
 // Blocks are as many as the multiprocessors and take tile after tile; the fetching goes on while a tile is
 // written, by shared memory in whole lines.
 //
@@ -299,10 +299,10 @@ __device__ __forceinline__ void add_group(const Product& p, int stage, int col0,
     add_scaled<false>(p, g, own_col, sums, parts);
 }
 
-template <int Columns, class Near>
-struct Ring : StageRing<WideTile8<Columns>, Near, 8> {
+template <int Columns, int Sharers>
+struct Ring : StageRing<WideTile8<Columns>, Sharers, 8> {
   using T = WideTile8<Columns>;
-  using StageRing<T, Near, 8>::stage;
+  using StageRing<T, Sharers, 8>::stage;
 
   // sums (+)= the products of 64 rows, those of warpgroup `group`, and the columns from `col` on of this
   // stage.
@@ -435,7 +435,7 @@ __device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int 
 
 #endif
 
-template <LowBit A, LowBit B, int Columns, bool InParts, class Near>
+template <LowBit A, LowBit B, int Columns, bool InParts, int Cluster>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
                 const Product p) {
@@ -443,30 +443,28 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   using T = WideTile8<Columns>;
   using Number = std::conditional_t<InParts, float, int>;
   extern __shared__ __align__(128) uint8_t memory[];
-  Ring<Columns, Near> ring{(shared_address(memory) + 1023) & ~1023u,
-                           {Near::kBlocks > 1 ? cluster_rank() : 0}};
+  const int rank = Cluster > 1 ? cluster_rank() : 0;
+  Ring<Columns, Cluster> ring{(shared_address(memory) + 1023) & ~1023u, rank};
   const int role = warp_index() / kGroupWarps;
   if (threadIdx.x == 0) {
     prefetch_map(&a_map), prefetch_map(&b_map);
     ring.make();
   }
   __syncthreads();
-  if constexpr (Near::kBlocks > 1) arrive_in_cluster();
+  if constexpr (Cluster > 1) arrive_in_cluster();
   const auto follow = [] {
     follow_kernels();
-    if constexpr (Near::kBlocks > 1) wait_for_cluster();
+    if constexpr (Cluster > 1) wait_for_cluster();
   };
 
   const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
-  const int row_tiles = (p.rows + kWideRows * Near::kDown - 1) / (kWideRows * Near::kDown);
-  const int col_tiles = (p.cols + Columns * Near::kAcross - 1) / (Columns * Near::kAcross);
-  const int first = blockIdx.x / Near::kBlocks, apart = gridDim.x / Near::kBlocks;
-  const int tiles = row_tiles * col_tiles;
+  const int row_tiles = (p.rows + kWideRows * Cluster - 1) / (kWideRows * Cluster);
+  const int col_tiles = (p.cols + Columns - 1) / Columns;
+  const int first = blockIdx.x / Cluster, apart = gridDim.x / Cluster, tiles = row_tiles * col_tiles;
   // The first row and column of this block's tile in a cluster's.
   const auto place_of = [&](int index) {
     const int2 tile = tile_of(index, row_tiles, col_tiles);
-    return make_int2((tile.x * Near::kDown + ring.near.down()) * kWideRows,
-                     (tile.y * Near::kAcross + ring.near.across()) * Columns);
+    return make_int2((tile.x * Cluster + rank) * kWideRows, tile.y * Columns);
   };
   if (role == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
