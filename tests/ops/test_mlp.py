@@ -125,6 +125,29 @@ def test_any_number_of_rows_on_any_number_of_threads(rows, device):
         torch.set_num_threads(before)
 
 
+def products_of_cpu():
+    return ["float32", *(["bf16x3"] if torch.ops.mdops.cpu_bf16() else [])]
+
+
+@pytest.mark.parametrize("matmul", products_of_cpu())
+def test_a_row_does_not_depend_on_the_others_nor_on_threads(matmul):
+    """Threads take blocks of rows as they come."""
+    _, *layers = net((100, 24, 24, 1), dtype=torch.float32, timesteps=False)
+    x = torch.randn(1000, 100)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 3, 8):
+            torch.set_num_threads(threads)
+            found.append(mlp_value_and_gradient(x, *layers[:2], matmul=matmul))
+    finally:
+        torch.set_num_threads(before)
+    pieces = [mlp_value_and_gradient(p, *layers[:2], matmul=matmul) for p in x.split(37)]
+    found.append(tuple(torch.cat(of) for of in zip(*pieces, strict=True)))
+    for value, gradient in found[1:]:
+        assert torch.equal(value, found[0][0]) and torch.equal(gradient, found[0][1])
+
+
 def test_the_same_bits_in_every_run(device):
     x, *layers = net((100, 64, 64, 1), device, torch.float32)
     leaves = leaves_of(x, *layers)

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/large_pages.h"
+#include "common/row_blocks.h"
 #include "common/scratch.h"
 #include "gemm/bf16_pack.h"
 #include "gemm/inputs.h"
@@ -55,13 +56,15 @@ struct MlpLayers {
   }
 };
 
-// Every thread takes an equal part of the rows, so that sums over them depend on the number of threads alone.
+// What belongs to a row does not depend on who computes it. Where there are sums over rows, every thread
+// takes an equal part, so that they depend on the number of threads alone.
 template <class T>
 void run(const Op& op, const MlpInputs& in, MlpTask<T> task, MlpGradients* grads) {
   const MlpLayers<T> layers(op, in);
   const MlpArgs<T>& args = layers.args;
   const int64_t threads =
       std::min<int64_t>(torch::stable::get_num_threads(), std::max<int64_t>(1, in.rows / 16));
+  RowBlocks blocks(in.rows, threads, args.rows_at_once());
   std::vector<std::vector<T>> sums(grads ? threads : 0);
   parallel(threads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t thread = begin; thread < end; ++thread) {
@@ -71,8 +74,13 @@ void run(const Op& op, const MlpInputs& in, MlpTask<T> task, MlpGradients* grads
         own.sums = sums[thread].data();
       }
       const ScratchMemory<MlpScratch> memory(op, MDOPS_RUN(mlp_scratch_size, args, own) * sizeof(T));
-      MDOPS_RUN(mlp_rows, args, own, in.rows * thread / threads, in.rows * (thread + 1) / threads,
-                static_cast<T*>(memory.data()));
+      T* const scratch = static_cast<T*>(memory.data());
+      int64_t from = in.rows * thread / threads, to = in.rows * (thread + 1) / threads;
+      if (grads) {
+        MDOPS_RUN(mlp_rows, args, own, from, to, scratch);
+        continue;
+      }
+      while (blocks.next(&from, &to)) MDOPS_RUN(mlp_rows, args, own, from, to, scratch);
     }
   });
   if (!grads) return;
