@@ -148,6 +148,18 @@ def test_a_row_does_not_depend_on_the_others_nor_on_threads(matmul):
         assert torch.equal(value, found[0][0]) and torch.equal(gradient, found[0][1])
 
 
+@pytest.mark.parametrize("columns", [1600, 1601])  # whole lines of the cache, and not
+@pytest.mark.parametrize("matmul", products_of_cpu())
+def test_large_gradients_are_those_of_small_calls(matmul, columns):
+    """Beyond 32 MB they are written past the caches, and their pages are large ones."""
+    _, *layers = net((columns, 8, 1), dtype=torch.float32, timesteps=False)
+    x = torch.randn(5300, columns)
+    _, gradient = mlp_value_and_gradient(x, *layers[:2], matmul=matmul)
+    for from_, to in ((0, 64), (2650, 2667), (5269, 5300)):
+        _, expected = mlp_value_and_gradient(x[from_:to], *layers[:2], matmul=matmul)
+        assert torch.equal(gradient[from_:to], expected)
+
+
 def test_the_same_bits_in_every_run(device):
     x, *layers = net((100, 64, 64, 1), device, torch.float32)
     leaves = leaves_of(x, *layers)

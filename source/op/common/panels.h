@@ -112,14 +112,18 @@ inline void exchange(Vector<T>* row, std::integer_sequence<int, Lane...>) {
 }
 
 // to[c][r] = from[r][c] of kLanes x kLanes numbers.
-template <class T>
+template <bool Streams = false, class T>
 inline void transpose_tile(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
   Vector<T> row[kLanes<T>];
   MDOPS_UNROLL
   for (int r = 0; r < kLanes<T>; ++r) row[r] = vector_at(from + r * from_stride);
   exchange<T, kLanes<T> / 2>(row, std::make_integer_sequence<int, kLanes<T>>());
   MDOPS_UNROLL
-  for (int r = 0; r < kLanes<T>; ++r) store(to + r * to_stride, row[r]);
+  for (int r = 0; r < kLanes<T>; ++r)
+    if constexpr (Streams)
+      stream(to + r * to_stride, row[r]);
+    else
+      store(to + r * to_stride, row[r]);
 }
 
 // Rows of `stride`, one a column of `to`, into lanes; to.rows is in whole vectors.
@@ -149,14 +153,14 @@ inline void rows_to_lanes(const T* from, int64_t stride, int64_t count, int64_t 
   });
 }
 
-// The other way.
-template <class T>
+// The other way; by `stream` where that is asked for.
+template <bool Streams = false, class T>
 inline void lanes_to_rows(const Panels<T>& from, int64_t count, int64_t features, T* to, int64_t stride) {
   from.each([&](auto place) {
     const int64_t lane = place.lane();
     for (int64_t row = 0; row < features; row += kLanes<T>) {
       if (lane + kLanes<T> <= count && row + kLanes<T> <= features) {
-        transpose_tile(place.in(from, row), place.width, to + lane * stride + row, stride);
+        transpose_tile<Streams>(place.in(from, row), place.width, to + lane * stride + row, stride);
         continue;
       }
       for (int64_t r = row; r < features && r < row + kLanes<T>; ++r)

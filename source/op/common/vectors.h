@@ -3,6 +3,10 @@
 
 #include <cstdint>
 
+#if defined(MDOPS_ISA_LEVEL_v4)
+#include <immintrin.h>
+#endif
+
 #if defined(__clang__)
 // What follows is a loop whose turns do not depend on each other.
 #define MDOPS_INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
@@ -82,6 +86,31 @@ inline __attribute__((always_inline)) Vector<T> vector_at(const T* p) {
 template <class T>
 inline __attribute__((always_inline)) void add_to(T* p, const Vector<T>& v) {
   store(p, vector_at(p) + v);
+}
+
+// Whether `stream` takes rows of `bytes` from `p` on: where a vector is a line of the cache, and the rows are
+// whole ones.
+inline bool streams_to([[maybe_unused]] const void* p, [[maybe_unused]] int64_t bytes) {
+#if defined(MDOPS_ISA_LEVEL_v4)
+  return (reinterpret_cast<uintptr_t>(p) | static_cast<uintptr_t>(bytes)) % kVectorBytes == 0;
+#else
+  return false;
+#endif
+}
+
+// Writes a line past the caches: it is not read before it is written, and nothing makes room for it. Other
+// threads may read it once this one has called `finish_streams`.
+template <class T>
+inline __attribute__((always_inline)) void stream([[maybe_unused]] T* p,
+                                                  [[maybe_unused]] const Vector<T>& v) {
+#if defined(MDOPS_ISA_LEVEL_v4)
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), (__m512i)v);
+#endif
+}
+inline void finish_streams() {
+#if defined(MDOPS_ISA_LEVEL_v4)
+  _mm_sfence();
+#endif
 }
 
 template <class T>

@@ -62,6 +62,7 @@ template <class T>
 void run(const Op& op, const MlpInputs& in, MlpTask<T> task, MlpGradients* grads) {
   const MlpLayers<T> layers(op, in);
   const MlpArgs<T>& args = layers.args;
+  task.past_caches = in.rows * args.shape.features * static_cast<int64_t>(sizeof(T)) >= kLargeArray;
   const int64_t threads =
       std::min<int64_t>(torch::stable::get_num_threads(), std::max<int64_t>(1, in.rows / 16));
   RowBlocks blocks(in.rows, threads, args.rows_at_once());

@@ -50,6 +50,7 @@ struct MlpTask {
   const T *direction, *b;  // (N, features), (N, outputs)
   T* tangent;              // (N, outputs), with a direction
   T* grad_x;               // (N, features)
+  bool past_caches;        // writes grad_x so, where that is worth it
   T* sums;                 // this thread's, MlpSums: the gradients by weights, biases and timesteps
 
   bool differentiates() const { return grad_x || sums; }

@@ -274,7 +274,8 @@ struct MlpBlock {
   }
 
   void write_input_gradient() const {
-    const int64_t cols = net.neurons(0);
+    const int64_t cols = net.neurons(0), stride = features();
+    const bool streams = task.past_caches && streams_to(task.grad_x, stride * sizeof(T));
     const uint16_t* tiles = net.bf16 ? net.bf16->groups_down : nullptr;
     const Right<T> right(net, m.grad[0], cols);
     for (int64_t from = 0; from < features(); from += kMlpGroup) {
@@ -285,8 +286,13 @@ struct MlpBlock {
         for (int64_t row = 0; row < group.rows; ++row)
           group.each(
               [&](auto place) { add_to(place.in(group, row), vector_at(place.in(m.input, from + row))); });
-      lanes_to_rows(group, count, group.rows, task.grad_x + first * features() + from, features());
+      T* const to = task.grad_x + first * stride + from;
+      if (streams)
+        lanes_to_rows<true>(group, count, group.rows, to, stride);
+      else
+        lanes_to_rows(group, count, group.rows, to, stride);
     }
+    if (streams) finish_streams();
   }
 
   void run() const {
