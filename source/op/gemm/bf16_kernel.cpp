@@ -207,8 +207,6 @@ struct Block {
   int64_t row, column;  // of tiles
   Sums* const* sums;    // [2 * (second row) + (second column)]
   bool accumulate;
-  int64_t turn, turns;  // of those that take the same rows of A, which are read for the first time at turn 0
-  bool more_rows;       // after these, of which each turn fetches a share
 };
 
 #if defined(MDOPS_AMX)
@@ -231,21 +229,12 @@ inline void multiply_tiles(const Block& block) {
     else
       tile_zero<k>();
   });
-  constexpr int64_t line = 32, lines = Parts * kBf16Rows;
-  const int64_t share = (lines + block.turns - 1) / block.turns, skip = block.turn * share * line;
-  const bool fetches = block.more_rows || block.count == 1;
-  const auto each_step = [&](bool first, const auto& work) __attribute__((always_inline)) {
+  const auto each_step = [&](const auto& work) __attribute__((always_inline)) {
     for (const Bf16Piece* piece = block.pieces; piece < block.pieces + block.count; ++piece) {
       constexpr int64_t whole_step = kBf16Tile * Parts;
       const int64_t steps = tiles_of(piece->depth, kBf16Depth), next = steps * whole_step;
       const uint16_t *a = piece->a + block.row * next, *b = piece->b + block.column * next;
       for (int64_t step = 0; step < steps; ++step, a += whole_step, b += whole_step) {
-        if (first && fetches)
-          for (int64_t k = 0; k < share; ++k) {
-            const uint16_t* ahead = a + (SecondRow ? 2 : 1) * next + skip + k * line;
-            _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
-            if constexpr (SecondRow) _mm_prefetch(reinterpret_cast<const char*>(ahead + next), _MM_HINT_T1);
-          }
         const auto load_a = [&](int part) __attribute__((always_inline)) {
           tile_load<4>(a + part * kBf16Tile, 64);
           if constexpr (SecondRow) tile_load<5>(a + next + part * kBf16Tile, 64);
@@ -262,14 +251,14 @@ inline void multiply_tiles(const Block& block) {
     each_sum([&]<int k>() __attribute__((always_inline)) { tile_product<k, 4 + k / 2, 6 + k % 2>(); });
   };
   if constexpr (Parts == 3)
-    each_step(true, [&](const auto& load_a, const auto& load_b) __attribute__((always_inline)) {
+    each_step([&](const auto& load_a, const auto& load_b) __attribute__((always_inline)) {
       load_a(0), load_b(2), products();
       load_b(1), products();
       load_a(1), products();
       load_b(0), products();
       load_a(2), products();
     });
-  each_step(Parts < 3, [&](const auto& load_a, const auto& load_b) __attribute__((always_inline)) {
+  each_step([&](const auto& load_a, const auto& load_b) __attribute__((always_inline)) {
     load_a(0);
     if constexpr (Parts == 2) load_b(1), products();
     load_b(0), products();
@@ -382,8 +371,7 @@ void multiply_all(const Bf16Piece* pieces, int count, int64_t rows, const Bf16Pa
         s10(c0, second, rows, accumulate, apart), s11(c1, second, rows, accumulate, apart);
     Sums* const sums[4] = {&s00, two_columns ? &s01 : nullptr, two_rows ? &s10 : nullptr,
                            two_rows && two_columns ? &s11 : nullptr};
-    multiply_block<Parts>({pieces, count, row, column, sums, accumulate && !apart, column / 2,
-                           (columns + 1) / 2, row + 2 < tiles});
+    multiply_block<Parts>({pieces, count, row, column, sums, accumulate && !apart});
     for (const Sums* sum : sums)
       if (sum) sum->finish();
   };
