@@ -270,6 +270,10 @@ def moments_errors(
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator)
 
+    def anywhere(x: torch.Tensor) -> torch.Tensor:
+        """The same numbers, that begin one behind what is aligned: as weights may."""
+        return torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)
+
     atoms, total, spare = len(lengths), sum(lengths), 37
     behind = [*widths[1:], features]
     weights = {
@@ -321,6 +325,8 @@ def moments_errors(
     tensors |= {"moments": moments, "saved": saved, "grad": grad}
     tensors |= {f"{name}_{k}": x for name, xs in weights.items() for k, x in enumerate(xs)}
     tensors |= {name: xs[0] for name, xs in later.items() if xs}
+    begin_anywhere = ("norm", "norm_bias", *(f"{n}_{k}" for n in weights for k in range(len(widths))), *later)
+    tensors |= {name: anywhere(tensors[name]) for name in begin_anywhere if name in tensors}
     if smooth:
         tensors["absent"] = absent
     for name, value in tensors.items():

@@ -116,12 +116,7 @@ def neighbor_pairs(
     Raises:
         RuntimeError: as `neighbor_matrix`.
     """
-    i, j, shifts = torch.ops.mdops.neighbor_pairs(positions, cell, pbc, batch, types, cutoff)
-    if torch.compiler.is_compiling():
-        # The same numbers, as results of kernels: those of an op whose shapes follow from data Inductor (PyTorch 2.11)
-        # would look for in the memory of a CUDA graph that the op is no part of.
-        i, j, shifts = i.abs(), j.abs(), shifts.clamp(-512, 511)
-    return i, j, shifts
+    return torch.ops.mdops.neighbor_pairs(positions, cell, pbc, batch, types, cutoff)
 
 
 def neighbor_list(

@@ -128,9 +128,10 @@ def test_rebuilt_kernels_of_each_kind_answer_as_the_prebuilt_ones(gpu_cache, kin
 
 @pytest.mark.parametrize("kind", ["water", *KINDS])
 def test_the_stages_add_up_to_the_step(gpu_cache, tmp_path, kind):
-    """Within 5% of the time by CUDA's events, in the file as it was written."""
+    """Within 5% of the time by CUDA's events, in the file as it was written, of so many atoms that it does not show
+    that a step's kernels begin and end (of 24,576 these 40 us are 5 to 7%)."""
     model = water() if kind == "water" else of_kind(kind)
-    found = profile(model, sample_box(24576, model.type_map), 2)
+    found = profile(model, sample_box(98304, model.type_map), 2)
     found.write(tmp_path / "trace.json")
     of = shares(spans_of(tmp_path / "trace.json"))
     print(found.way, found.table(), sep="\n")

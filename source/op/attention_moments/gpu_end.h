@@ -279,7 +279,7 @@ __device__ __forceinline__ void store_turned(const BackArgs& p, int h, int64_t a
 // 16 rows a warp: of w G, four atoms', or of Z and c.
 template <int I, int F>
 __global__ void __launch_bounds__(kRowThreads, 1) turn_kernel(BackArgs p) {
-  using Features = FeatureRows<true, F>;
+  using Features = FeatureRows<true, F>;  // of T; weights may begin anywhere
   constexpr int kColumns = 32 * I, kAtoms = kGroup / kComponents;
   char* const memory = gpu_attention::block_memory();
   BlockNumbers& numbers = block_numbers(Factor<F, 4 * I>::kBytes);
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) turn_kernel(BackArgs p) {
     Rows<4 * I> y{};
     if (group >= of_atoms) {
       const int row = kGroup * (group - of_atoms), count = min(kGroup, kColumns + 1 - row);
-      load_rows<Features>(x, row_of_weights<I>(p, row), p.features, count, p.features);
+      load_rows<FeatureRows<false, F>>(x, row_of_weights<I>(p, row), p.features, count, p.features);
       add_product<F, 4 * I>(y, x, memory, inverse);
       store_rows<FullRows<2 * I>>(y, p.turned.square + row * kColumns, kColumns, count, kColumns);
       continue;

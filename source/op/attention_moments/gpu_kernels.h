@@ -235,22 +235,18 @@ __device__ __forceinline__ void join_back(const BackArgs& p, const char* memory,
   store_rows<Before>(by_x, p.by_x + first * p.back_stride, 16 * I, count, p.back_stride);
 }
 
-template <bool Again>
-constexpr int kJoinBackThreads = Again ? 12 * kWarp : kRowThreads;
-template <int I, int N, bool Again>
-constexpr int kJoinBackBytes = kJoinBytes<N, 2 * I> + (Again ? 2 : 1) * kProjectBytes<N>;
+template <int I, int N>
+constexpr int kJoinBackBytes = kJoinBytes<N, 2 * I> + kProjectBytes<N>;
 
-// `Again`: q, k and v are made again of x, which takes less time than to read them.
-template <int I, int N, bool Again>
-__global__ void __launch_bounds__(kJoinBackThreads<Again>, 1) join_back_kernel(BackArgs p) {
+template <int I, int N>
+__global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
   using Next = FullRows<N>;
   constexpr int kBack = kJoinBytes<N, 2 * I>, kPart = Factor<N, 2 * N>::kBytes;
-  char *const memory = gpu_attention::block_memory(), *const made = memory + kBack + kProjectBytes<N>;
-  BlockNumbers& numbers = block_numbers(kJoinBackBytes<I, N, Again>);
+  char* const memory = gpu_attention::block_memory();
+  BlockNumbers& numbers = block_numbers(kJoinBackBytes<I, N>);
   fill_back<N, I>(p, memory, numbers);
   fill_columns(numbers, kPartFactors, p.factors, 16 * N);
   if (threadIdx.x < 16 * N) numbers.of_columns[kInverseFactors][threadIdx.x] = 1 / p.factors[threadIdx.x];
-  if constexpr (Again) fill_project<N>(p, made, numbers);
   for (int part = 0; part < 3; ++part) {
     const float found =
         fill_factor<N, 2 * N>(memory + kBack + part * kPart, 16 * N, 16 * N, &numbers.largest,
@@ -261,23 +257,18 @@ __global__ void __launch_bounds__(kJoinBackThreads<Again>, 1) join_back_kernel(B
   const int rows = rows_of_atoms(p.last, p.bad, p.rows);
   const auto ask = [&](int part, int64_t at) {
     ask_for_rows(p.of_part[part], at, rows, 16 * N, 16 * N);
-    if (!Again && p.normalize) ask_for_rows(p.part[part], at, rows, 16 * N, 16 * N);
+    if (p.normalize) ask_for_rows(p.part[part], at, rows, 16 * N, 16 * N);
   };
   each_group(rows, [&](int64_t first, int count, int64_t next) {
     const int64_t at = first * 16 * N;
-    Rows<2 * N> sum, x;
-    Operands<N> of_x;
+    Rows<2 * N> sum;
     load_rows<Next>(sum, p.of_next + at, 16 * N, count, 16 * N);
-    if constexpr (Again) {
-      load_rows<Next>(x, p.next + at, 16 * N, count, 16 * N);
-      of_x = Operands<N>(x);
-    }
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
       Rows<2 * N> dx, unit;
       float shrink[2] = {1, 1};
       load_rows<Next>(dx, p.of_part[part] + at, 16 * N, count, 16 * N);
-      if (!Again && p.normalize) {
+      if (p.normalize) {
         load_rows<Next>(unit, p.part[part] + at, 16 * N, count, 16 * N);
         load_numbers(shrink, p.shrink[part] + first, count);
       }
@@ -285,16 +276,12 @@ __global__ void __launch_bounds__(kJoinBackThreads<Again>, 1) join_back_kernel(B
       if (part == 0) {
         with_columns<2 * N>(dx, numbers.of_columns[kPartFactors], [](float& y, float by) { y *= by; });
         // What has the length 1.
-        if constexpr (!Again)
-          with_columns<2 * N>(unit, numbers.of_columns[kInverseFactors], [](float& y, float by) { y *= by; });
+        with_columns<2 * N>(unit, numbers.of_columns[kInverseFactors], [](float& y, float by) { y *= by; });
       }
-      if (p.normalize) {
-        if constexpr (Again) project<N>(p, made, numbers, part, of_x, unit, shrink);
-        lengthen<2 * N>(dx, unit, shrink);
-      }
+      if (p.normalize) lengthen<2 * N>(dx, unit, shrink);
       add_product<N, 2 * N>(sum, dx, memory + kBack + part * kPart, numbers.inverse[2 + part]);
     }
-    asm volatile("" ::: "memory");  // x is read here, again, which spares registers
+    Rows<2 * N> x;
     load_rows<Next>(x, p.next + at, 16 * N, count, 16 * N);
     join_back<N, I, Next>(p, memory, numbers, first, count, sum, x);
   });

@@ -105,10 +105,7 @@ class Moments {
       with_columns_of(args_.layer[l].width, [&]<int I>() {
         if (l + 1 == args_.layers) return end_back<I>(p);
         with_columns_of(p.columns, [&]<int N>() {
-          constexpr int again = kJoinBackBytes<I, N, true>;
-          if (again + static_cast<int>(sizeof(BlockNumbers)) <= limits_.shared_bytes)
-            return launch<kJoinBackThreads<true>>(join_back_kernel<I, N, true>, 1, again, p);
-          launch(join_back_kernel<I, N, false>, 1, kJoinBackBytes<I, N, false>, p);
+          launch(join_back_kernel<I, N>, 1, kJoinBackBytes<I, N>, p);
         });
       });
       attend_back(l, out);

@@ -42,20 +42,17 @@ constexpr int kInputDepth = 32;  // numbers of a row of the input that come at a
 // A warp's sums: so many units of 16 rows by so many tiles of 8 columns.
 struct BlockKind {
   int row_units, col_units;
+  // For each block of a multiprocessor, us: the net of water (240 x 3) and one of 512 x 3 for 98,304 atoms on
+  // an H100, by what both take there. Not measured on other chips.
+  int time;
 
   MDOPS_HD constexpr int rows() const { return 16 * row_units; }
   MDOPS_HD constexpr int cols() const { return kBlockWarps * kTileCols * col_units; }
   // How many blocks a multiprocessor's registers hold.
   constexpr int resident(int parts) const { return row_units * col_units * parts <= 16 ? 2 : 1; }
-  // Of a turn, in cycles of an A100's multiprocessor for one tile of columns: products, of which its four
-  // tensor cores begin one every two cycles; or its weights, of which L2 gives it some 28 bytes a cycle.
-  constexpr int time(int parts) const {
-    const int products = 2 * row_units * (parts == 2 ? 3 : 1), weights = 9 * parts;
-    return products > weights ? products : weights;
-  }
 };
 
-constexpr BlockKind kBlockKinds[] = {{2, 4}, {4, 4}, {2, 8}, {4, 8}};
+constexpr BlockKind kBlockKinds[] = {{2, 4, 105}, {4, 4, 224}, {2, 8, 299}, {4, 8, 548}};
 constexpr int kBlocks = sizeof(kBlockKinds) / sizeof(BlockKind);
 
 // Whether a kind of block takes the net, and no narrower one does.
@@ -238,7 +235,7 @@ class BlockThread {
   using Weights = WarpWeights<ColUnits, Parts>;
   static constexpr int kProducts = Parts == 2 ? 3 : 1;
   static constexpr int kAtOnce =
-      BlockKind{RowUnits, ColUnits}.resident(Parts) == 1 ? 4 : 2;  // rows of a warp
+      BlockKind{RowUnits, ColUnits, 0}.resident(Parts) == 1 ? 4 : 2;  // rows of a warp
   static_assert(ColUnits % kTurnUnits == 0 && RowUnits % 2 == 0 && kRows % (kBlockWarps * kAtOnce) == 0);
 
   static __device__ __forceinline__ typename Weights::Piece* ring_of(const BlockArgs& p, char* shared,

@@ -124,7 +124,7 @@ inline int choose_block(const GpuNetShape& net, int parts, int64_t rows, const G
     const BlockKind& own = kBlockKinds[kind];
     if (!is_built(own) || !takes(own, net.layers, net.neurons) || (wanted && wanted != own.rows())) continue;
     if (BlockMemory(net, own, parts, limits.shared_bytes).slots < kFewestSlots) continue;
-    const int64_t time = blocks_for(blocks_for(rows, own.rows()), limits.multiprocessors) * own.time(parts);
+    const int64_t time = blocks_for(blocks_for(rows, own.rows()), limits.multiprocessors) * own.time;
     if (best == kBlocks || time < least) best = kind, least = time;
   }
   return best;
@@ -141,9 +141,12 @@ inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limi
 // Up to so many rows for each multiprocessor clusters are quicker than any other way, and small tiles are,
 // where there are no clusters.
 constexpr int kFewRows = 3;
+// Up to so many, a kernel a product is quicker than one block of many (240 x 3 on an H100: 176 and 214 us with
+// 1,536 rows, 317 and 219 with 3,072).
+constexpr int kFewRowsOfBlocks = 14;
 
-// By the device: clusters, or small tiles, for few rows (the smallest tile shares its depth among warps);
-// then the chain; then the block by mma.sync; then the largest tiles that its shared memory holds.
+// By the device: clusters for few rows; then the chain; then, for more than a few rows, the block by mma.sync;
+// then the largest tiles that its shared memory holds (the smallest shares its depth among warps).
 template <int Parts>
 NetWay choose_way(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
   const int64_t tiles = blocks_for(rows, kMostTileRows);
@@ -154,7 +157,8 @@ NetWay choose_way(const GpuNetShape& net, int64_t rows, const GpuLimits& limits)
     if (const int kind = choose_chain(net, rows, limits); kind < kChains && !few)
       return {NetWay::chain, kChainKinds[kind].rows, Parts, kChainKinds[kind].by_rows() ? 1 : kChainWarps};
   }
-  if (const int kind = choose_block(net, Parts, rows, limits); kind < kBlocks && !few)
+  const bool few_for_blocks = rows <= int64_t{kFewRowsOfBlocks} * limits.multiprocessors && !named;
+  if (const int kind = choose_block(net, Parts, rows, limits); kind < kBlocks && !few_for_blocks)
     return {NetWay::block, kBlockKinds[kind].rows(), 0, 1};
   if (4 * tiles > limits.multiprocessors) {
     if (tile_fits<WideTile<Parts>>(limits)) return way_of<WideTile<Parts>>(NetWay::wide, net);
