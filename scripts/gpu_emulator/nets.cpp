@@ -19,19 +19,14 @@ using namespace mdops;
 
 template <int Parts>
 void pack(const Gpu& gpu, const GpuNetShape& net, const GpuNet& to, const NetCall& c, float* packed) {
+  PackArgs p{net, to, {}, static_cast<int>(c.columns), {}, static_cast<int>(net.layers) + 1, {}, packed};
+  for (int n = 0; n <= net.layers; ++n) p.layers[n] = {c.weight[n], c.bias[n], c.timestep[n]};
+  int64_t blocks = p.vectors;
   for (int n = 0; n < net.layers; ++n) {
-    for (const bool backward : {false, true}) {
-      const LayerMatrix matrix{c.weight[n], n ? net.neurons[n - 1] : static_cast<int>(c.columns), net.neurons[n],
-                               backward};
-      const PackedMatrix& place = backward ? to.backward[n] : to.forward[n];
-      gpu.launch(column_scales_kernel, place.tiles * kTileCols, kWarp, 0, matrix, place, packed);
-      gpu.launch(fragments_kernel<Parts>, int64_t{place.steps} * place.tiles, kWarp, 0, matrix, place, packed);
-    }
-    std::copy(c.bias[n], c.bias[n] + net.neurons[n], packed + to.bias[n]);
-    std::copy(c.timestep[n], c.timestep[n] + net.neurons[n], packed + to.timestep[n]);
+    p.padded[n] = GpuNet::vector_columns(net, n);
+    blocks += to.forward[n].tiles + to.backward[n].tiles;
   }
-  const int last = net.layers;
-  std::copy(c.weight[last], c.weight[last] + net.neurons[last - 1], packed + to.out_weight);
+  gpu.launch(fragments_kernel<Parts>, blocks, kPackThreads, 0, p);
 }
 
 template <int Kind, int Parts>

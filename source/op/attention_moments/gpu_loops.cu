@@ -104,9 +104,8 @@ class Moments {
       p.by_x = l ? by_x : out.rows, p.back_stride = l ? args_.layer[l].columns : args_.columns();
       with_columns_of(args_.layer[l].width, [&]<int I>() {
         if (l + 1 == args_.layers) return end_back<I>(p);
-        with_columns_of(p.columns, [&]<int N>() {
-          launch(join_back_kernel<I, N>, 1, kJoinBackBytes<I, N>, p);
-        });
+        with_columns_of(p.columns,
+                        [&]<int N>() { launch(join_back_kernel<I, N>, 1, kJoinBackBytes<I, N>, p); });
       });
       attend_back(l, out);
       std::swap(by_x, of_next);

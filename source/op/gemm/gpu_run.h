@@ -141,12 +141,12 @@ inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limi
 // Up to so many rows for each multiprocessor clusters are quicker than any other way, and small tiles are,
 // where there are no clusters.
 constexpr int kFewRows = 3;
-// Up to so many, a kernel a product is quicker than one block of many (240 x 3 on an H100: 176 and 214 us with
-// 1,536 rows, 317 and 219 with 3,072).
+// Up to so many, a kernel a product is quicker than one block of many (240 x 3 on an H100: 176 and 214 us
+// with 1,536 rows, 317 and 219 with 3,072).
 constexpr int kFewRowsOfBlocks = 14;
 
-// By the device: clusters for few rows; then the chain; then, for more than a few rows, the block by mma.sync;
-// then the largest tiles that its shared memory holds (the smallest shares its depth among warps).
+// By the device: clusters for few rows; then the chain; then, for more than a few rows, the block by
+// mma.sync; then the largest tiles that its shared memory holds (the smallest shares its depth among warps).
 template <int Parts>
 NetWay choose_way(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
   const int64_t tiles = blocks_for(rows, kMostTileRows);
