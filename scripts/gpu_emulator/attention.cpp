@@ -117,7 +117,7 @@ struct MomentsCall {
   float *inner[2], *out[2], *bias[2], *project, *project_bias, *factors;
   int32_t *offsets, *plan;
   float *moments, *saved, *grad_rows, *grad_environment, *grad_gate, *grad_switch;
-  int64_t count, atoms, layers, features, width[2], normalize, items, max_length, shared_bytes;
+  int64_t count, atoms, layers, features, width[2], normalize, items, max_length;
 };
 
 extern "C" void run_moments(const MomentsCall* c) {
@@ -139,7 +139,7 @@ extern "C" void run_moments(const MomentsCall* c) {
                      l ? c->project : nullptr,
                      l ? c->project_bias : nullptr,
                      l ? c->factors : nullptr};
-  const mdops::Gpu gpu({2, 90, static_cast<int>(c->shared_bytes)});
+  const mdops::Gpu gpu({2, 90, 232448});
   const mdops::AttentionPlan plan{c->plan, c->items, c->max_length};
   const auto memory = [&](bool backward) {
     return std::vector<char>(mdops::attention_moments_bytes(args, backward) + 256, '\xff');

@@ -138,8 +138,7 @@ inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limi
 #endif
 }
 
-// Up to so many rows for each multiprocessor clusters are quicker than any other way, and small tiles are,
-// where there are no clusters.
+// Up to so many rows for each multiprocessor clusters are quicker than any other way.
 constexpr int kFewRows = 3;
 // Up to so many, a kernel a product is quicker than one block of many (240 x 3 on an H100: 176 and 214 us
 // with 1,536 rows, 317 and 219 with 3,072).
