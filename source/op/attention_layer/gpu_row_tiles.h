@@ -180,39 +180,64 @@ __device__ __forceinline__ void with_columns(Rows<Units>& x, const float (&of_co
 // block; returns by what products with it are to be multiplied. `largest` is shared. A lane's 16 bytes are
 // both parts of B's operand of a unit; with `Across`, of two units one part of A's operand of the transposed
 // product, and in the next 16 bytes' place the other.
-template <int Steps, int Units, bool Across = false, class F>
+//
+// The scale is known when all numbers have been read. A thread asks for many before it waits for one, and
+// keeps them where its registers hold all of its own: else they are read twice.
+template <int Steps, int Units, bool Across = false, int Threads = kRowThreads, class F>
 __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* largest, const F& number) {
+  constexpr int kPlaces = Steps * Units * kWarp, kMostAtOnce = 16;
+  constexpr int kTurns = (kPlaces + Threads * kMostAtOnce - 1) / (Threads * kMostAtOnce);
+  constexpr int kAtOnce = (kPlaces + Threads * kTurns - 1) / (Threads * kTurns);
+  float x[kAtOnce][4];
+  const auto each_place = [&](int turn, const auto& f) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int place = threadIdx.x + (turn * kAtOnce + i) * Threads;
+      f(x[i], place, place / kWarp % Units, place / kWarp / Units);
+    }
+  };
+  const auto read = [&](int turn) {
+    each_place(turn, [&](float (&four)[4], int place, int unit, int step) {
+      const int n = 8 * unit + lane_index() / 4, k = 16 * step + 2 * (lane_index() % 4);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = k + i / 2 * 8 + i % 2;
+        four[i] = place < kPlaces && row < depth && n < columns ? number(row, n) : 0.0f;
+      }
+    });
+  };
   __syncthreads();
   if (threadIdx.x == 0) *largest = 0;
   __syncthreads();
   uint32_t most = 0;
-  for (int row = threadIdx.x / kWarp; row < depth; row += blockDim.x / kWarp)
-    for (int n = lane_index(); n < columns; n += kWarp) most = gpu_attention::larger(most, number(row, n));
+  for (int turn = kTurns - 1; turn >= 0; --turn) {
+    read(turn);
+    each_place(turn, [&](float (&four)[4], int, int, int) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) most = gpu_attention::larger(most, four[i]);
+    });
+  }
   most = gpu_attention::warp_largest(most);
   if (lane_index() == 0) atomicMax(largest, most);
   __syncthreads();
   const float scale = gpu_attention::scale_of_bits(*largest);
-  for (int place = threadIdx.x; place < Steps * Units * kWarp; place += blockDim.x) {
-    const int lane = place % kWarp, unit = place / kWarp % Units, step = place / kWarp / Units;
-    const int n = 8 * unit + lane / 4, k = 16 * step + 2 * (lane % 4);
-    float x[4];
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (turn > 0) read(turn);
+    each_place(turn, [&](float (&four)[4], int place, int unit, int step) {
+      if (place >= kPlaces) return;
+      uint32_t first[2], second[2];
+      gpu_attention::split_pair<Parts>(scale * four[0], scale * four[1], first);
+      gpu_attention::split_pair<Parts>(scale * four[2], scale * four[3], second);
+      if constexpr (Across) {
+        uint32_t* const words = reinterpret_cast<uint32_t*>(factor) +
+                                4 * ((step * Units + unit / 2 * 2) * kWarp + lane_index()) + unit % 2;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = k + i / 2 * 8 + i % 2;
-      x[i] = row < depth && n < columns ? scale * number(row, n) : 0.0f;
-    }
-    uint32_t first[2], second[2];
-    gpu_attention::split_pair<Parts>(x[0], x[1], first);
-    gpu_attention::split_pair<Parts>(x[2], x[3], second);
-    if constexpr (Across) {
-      uint32_t* const words =
-          reinterpret_cast<uint32_t*>(factor) + 4 * ((step * Units + unit / 2 * 2) * kWarp + lane) + unit % 2;
-#pragma unroll
-      for (int part = 0; part < 2; ++part)
-        words[4 * kWarp * part] = first[part], words[4 * kWarp * part + 2] = second[part];
-    } else {
-      reinterpret_cast<uint4*>(factor)[place] = make_uint4(first[0], second[0], first[1], second[1]);
-    }
+        for (int part = 0; part < 2; ++part)
+          words[4 * kWarp * part] = first[part], words[4 * kWarp * part + 2] = second[part];
+      } else {
+        reinterpret_cast<uint4*>(factor)[place] = make_uint4(first[0], second[0], first[1], second[1]);
+      }
+    });
   }
   __syncthreads();
   return inverse_power(scale);

@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kEndThreads, 1) end_kernel(JoinArgs p, float* 
   BlockNumbers& numbers = block_numbers(kJoinBytes<I, 2 * F>);
   TeamSums<F>& others = *reinterpret_cast<TeamSums<F>*>(&numbers + 1);
   fill_columns(numbers, kNorm, p.norm, p.features), fill_columns(numbers, kNormBias, p.norm_bias, p.features);
-  fill_join<I, 2 * F, true>(p, memory, numbers);
+  fill_join<I, 2 * F, true, kEndThreads>(p, memory, numbers);
   __syncthreads();
   const bool bad = gpu_attention::is_bad(p.bad);
   const int team = threadIdx.x / kWarp / kTeam, member = threadIdx.x / kWarp % kTeam, lane = lane_index();
@@ -490,9 +490,9 @@ __global__ void __launch_bounds__(kEndThreads, 1) end_back_kernel(BackArgs p) {
   char* const memory = gpu_attention::block_memory();
   BlockNumbers& numbers = block_numbers(Factor<2 * I, 4 * I>::kBytes);
   fill_columns(numbers, kSquareBias, p.turned.square + kColumns * kColumns, kColumns);
-  const float inverse =
-      fill_factor<2 * I, 4 * I>(memory, kColumns, kColumns, &numbers.largest,
-                                [&](int k, int n) { return p.turned.square[k * kColumns + n]; });
+  const float inverse = fill_factor<2 * I, 4 * I, false, kEndThreads>(
+      memory, kColumns, kColumns, &numbers.largest,
+      [&](int k, int n) { return p.turned.square[k * kColumns + n]; });
   if (threadIdx.x == 0) numbers.inverse[0] = inverse;
   __syncthreads();
   const int rows = min(max(*p.last, 0), p.rows);

@@ -73,12 +73,12 @@ template <int N>
 constexpr int kProjectBytes = 3 * Factor<N, 2 * N>::kBytes;
 
 // X and O to shared memory, and c.
-template <int I, int Units, bool Across = false>
+template <int I, int Units, bool Across = false, int Threads = kRowThreads>
 __device__ __forceinline__ void fill_join(const JoinArgs& p, char* memory, BlockNumbers& numbers) {
   fill_columns(numbers, kJoinBias, p.bias, p.columns);
   for (int k = 0; k < 2; ++k) {
     const float* const factor = k ? p.out : p.inner;
-    const float found = fill_factor<I, Units, Across>(
+    const float found = fill_factor<I, Units, Across, Threads>(
         memory + k * Factor<I, Units>::kBytes, 16 * I, p.columns, &numbers.largest,
         [&](int row, int n) { return factor[row * p.columns + n]; });
     if (threadIdx.x == 0) numbers.inverse[k] = found;
