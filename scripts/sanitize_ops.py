@@ -277,7 +277,8 @@ def attention_layers() -> None:
             "plan": RaggedPlan(plan.items.cuda(), plan.max_length),
         }
         out = attention_layer(g, ends.cuda(), weights, **keys, **how)
-        assert torch.isfinite(torch.autograd.grad(out.square().sum(), g)[0]).all()
+        last = int(ends[-1])  # behind it rows are as memory has them
+        assert torch.isfinite(torch.autograd.grad(out[:last].square().sum(), g)[0][:last]).all()
 
 
 def joined_layers() -> None:

@@ -311,9 +311,13 @@ class Attention {
     const bool known = with_known<N, D>([&]<class Have>() {
       constexpr int few = kBackwardWarps<N, D>, more = kLongerWarps<N, D>;
       const auto longer = backward_layout<N, D, more>();
-      const bool both = p_.max_length > layout.keys && longer.keys > layout.keys;
-      launch.template operator()<Have, few>(layout, both ? Lengths{-1, layout.keys} : Lengths{});
-      if (both) launch.template operator()<Have, more>(longer, {layout.keys});
+      const bool some = p_.max_length > layout.keys && longer.keys > layout.keys;
+      // Where a multiprocessor has no more sequences than it holds at once, two launches would take as long
+      // as the longest sequence of each.
+      const bool all = some && static_cast<int64_t>(p_.sequences) * p_.heads <=
+                                   kBackwardBlocks<N, D> * int64_t{limits_.multiprocessors};
+      if (!all) launch.template operator()<Have, few>(layout, some ? Lengths{-1, layout.keys} : Lengths{});
+      if (some) launch.template operator()<Have, more>(longer, all ? Lengths{} : Lengths{layout.keys});
       return true;
     });
     if (!known) launch.template operator()<GivenFactors<Options>, kBackwardWarps<N, D>>(layout, {});
