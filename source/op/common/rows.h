@@ -36,6 +36,21 @@ __device__ __forceinline__ void store_triples(const T* v, T* buffer, T* out, int
   for (int k = lane; k < 3 * lanes; k += kWarp) out[k] = buffer[k];
 }
 
+// to[k] = f(from[k]) for k < count, by a warp. A lane has several numbers on their way at once: the compiler
+// does not know that what is written is not what is read next.
+template <int AtOnce, class T, class F>
+__device__ __forceinline__ void map_numbers(const T* from, int count, T* to, const F& f) {
+  for (int first = lane_index(); first < count; first += AtOnce * kWarp) {
+    T x[AtOnce];
+#pragma unroll
+    for (int k = 0; k < AtOnce; ++k)
+      if (first + k * kWarp < count) x[k] = from[first + k * kWarp];
+#pragma unroll
+    for (int k = 0; k < AtOnce; ++k)
+      if (first + k * kWarp < count) to[first + k * kWarp] = f(x[k]);
+  }
+}
+
 // One row of a pair list whose slots are ordered by type, as a kernel finds it: an atom that takes part, a
 // virtual one, or a row that cannot be used, because its type or counts are out of range.
 enum class RowKind { real, empty, wrong };

@@ -82,20 +82,6 @@ __global__ void __launch_bounds__(kOwnThreads)
   });
 }
 
-// By a warp, several numbers on their way at once.
-template <class T>
-__device__ __forceinline__ void copy_row(const T* from, int count, T* to) {
-  for (int first = lane_index(); first < count; first += kAtOnce * kWarp) {
-    T x[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)
-      if (first + k * kWarp < count) x[k] = from[first + k * kWarp];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)
-      if (first + k * kWarp < count) to[first + k * kWarp] = x[k];
-  }
-}
-
 static __global__ void __launch_bounds__(kOwnThreads)
     end_rows_kernel(const __grid_constant__ NetArgs net, OwnRows p) {
   follow_kernels();
@@ -103,10 +89,12 @@ static __global__ void __launch_bounds__(kOwnThreads)
   if (row >= net.rows || p.first + row >= p.rows) return;
   const float* const from = net.inputs + row * net.net.inputs;
   float* const to = p.gradient + (p.first + row) * p.columns;
+  const auto copied = [](const auto& x) { return x; };
   if (p.in_fours())
-    copy_row(reinterpret_cast<const float4*>(from), p.columns / 4, reinterpret_cast<float4*>(to));
+    map_numbers<kAtOnce>(reinterpret_cast<const float4*>(from), p.columns / 4, reinterpret_cast<float4*>(to),
+                         copied);
   else
-    copy_row(from, p.columns, to);
+    map_numbers<kAtOnce>(from, p.columns, to, copied);
   if (lane_index() > 0) return;
   double sum = net.nets[p.out_bias];
   for (int k = 0; k < p.output_parts; ++k) sum += net.output[row * p.output_parts + k];

@@ -102,22 +102,6 @@ __device__ __forceinline__ float4 times(float weight, const float4& x) {
   return {weight * x.x, weight * x.y, weight * x.z, weight * x.w};
 }
 
-// By a warp: a weight times so many numbers, or fours of them. Several are on their way at once: the compiler
-// does not know that what is written is not what is read next.
-template <class Four>
-__device__ __forceinline__ void put_weighted(float weight, const Four* from, int count, Four* to) {
-  constexpr int kAtOnce = 4;
-  for (int first = lane_index(); first < count; first += kAtOnce * kWarp) {
-    Four x[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)
-      if (first + k * kWarp < count) x[k] = from[first + k * kWarp];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)
-      if (first + k * kWarp < count) to[first + k * kWarp] = times(weight, x[k]);
-  }
-}
-
 // By a warp: the energy of a row's atom, and the gradient of its further inputs.
 __device__ __forceinline__ void end_row(const StepArgs& p, const PartForces& h, int64_t row, int i,
                                         float weight) {
@@ -125,11 +109,12 @@ __device__ __forceinline__ void end_row(const StepArgs& p, const PartForces& h, 
   float* const to = h.grad_extra + static_cast<int64_t>(i) * p.extra_size;
   const bool wide = p.extra_size % 4 == 0 &&
                     (reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % 16 == 0;
+  const auto weighted = [=](const auto& x) { return times(weight, x); };
   if (wide)
-    put_weighted(weight, reinterpret_cast<const float4*>(from), p.extra_size / 4,
-                 reinterpret_cast<float4*>(to));
+    map_numbers<4>(reinterpret_cast<const float4*>(from), p.extra_size / 4, reinterpret_cast<float4*>(to),
+                   weighted);
   else
-    put_weighted(weight, from, p.extra_size, to);
+    map_numbers<4>(from, p.extra_size, to, weighted);
   if (lane_index() == 0) write_energy(p, row, i);
 }
 
