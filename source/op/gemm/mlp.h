@@ -21,7 +21,7 @@
 namespace mdops {
 
 constexpr int64_t kMlpGroup = 64;  // inputs of the first layer at once: they stay in cache with their weights
-constexpr int kMlpRows = 64, kMostMlpRows = 128;  // of a block on the CPU
+constexpr int kMlpRows = 64, kMostMlpRows = 256;  // of a block on the CPU
 constexpr int kMlpTableEdge = 16;  // columns of a thread's sums are padded to whole vectors of any set
 
 // All layers, the linear output layer as the last of them.
