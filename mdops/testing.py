@@ -683,14 +683,27 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
     moved = {name: (k + 4, value) for name, (k, value) in bad.items()}
     second = (random(*p["d"].shape), *first)
     samples.append(Sample("environment_rows_backward_backward", second, bad=moved))
+    for degree in (2, 4):
+        components = (degree + 1) ** 2
+        of_degree = (*given, degree)
+        unknown = {**bad, "degree": (10, 5)}
+        samples.append(Sample("harmonic_rows", of_degree, (0,), bad=unknown))
+        first = (random(rows, components), *of_degree)
+        moved = {name: (k + 1, value) for name, (k, value) in unknown.items()}
+        samples.append(Sample("harmonic_rows_backward", first, (0, 1), bad=moved))
+        moved = {name: (k + 2, value) for name, (k, value) in unknown.items()}
+        second = (random(*p["d"].shape), *first)
+        samples.append(Sample("harmonic_rows_backward_backward", second, bad=moved))
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=p["d"].device)
     samples.append(Sample("ragged_plan", (offsets, 20, 6, 5), bad={"batch": (2, 3), "total": (1, -1)}))
-    summed = (random(8, 4), random(8, channels), offsets, False)
     falls = {"falls": offsets.flip(0), "beyond": offsets + 2}
-    bad = {name: (2, value) for name, value in falls.items()}
-    samples.append(Sample("row_moments", summed, (0, 1), bad=bad))
-    bad = {name: (3, value) for name, value in falls.items()}
-    samples.append(Sample("row_moments_backward", (random(4, 4, channels), *summed), (0, 1, 2), bad=bad))
+    for components in (4, 9):
+        summed = (random(8, components), random(8, channels), offsets, False)
+        bad = {name: (2, value) for name, value in falls.items()}
+        samples.append(Sample("row_moments", summed, (0, 1), bad=bad))
+        bad = {name: (3, value) for name, value in falls.items()}
+        first = (random(4, components, channels), *summed)
+        samples.append(Sample("row_moments_backward", first, (0, 1, 2), bad=bad))
     return samples
 
 

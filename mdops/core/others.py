@@ -30,7 +30,7 @@ def other_refusal(part: "Potential", other: Descriptor, cutoff: float, is_all: b
         if not other.mixed and not is_all:
             return "elements are chosen, and its neighbours of each type have places of their own"
         return None
-    if not (isinstance(other, SeAttenV2) and other.has_fused_layers):
+    if not (isinstance(other, SeAttenV2) and other.layers and other.options.lmax == 1):
         return f"of its descriptors {other.kind} goes by PyTorch's operations"
     if bool(other.mean.any()):
         return (

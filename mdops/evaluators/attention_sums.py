@@ -1,5 +1,5 @@
-"""The sums of a descriptor with layers of attention: splines of the embedding nets, a layer and the sums as one op
-each."""
+"""The sums of a descriptor with layers of attention or to higher degrees: splines of the embedding nets, a layer and the
+sums as one op each."""
 
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,8 @@ class AttentionTables:
         d: Any = splines.descriptor
         self.splines, form = splines, (d, splines.grid, splines.kinds, d.mean.dtype)
         with torch.no_grad():
-            self.joined = joined(*form) if d.mean.is_cuda else None
+            known = d.mean.is_cuda and d.layers and d.options.lmax == 1
+            self.joined = joined(*form) if known else None
             if self.joined is None:
                 self.table, self.layers = in_coordinates(*form)
             else:
@@ -59,7 +60,7 @@ class AttentionSums:
     def why_not(potential: "Potential", one: Sum) -> str | None:
         """Why a descriptor has none."""
         d: Any = one.descriptor
-        if not has_layer(potential.device, potential.dtype, d.channels, d.options.attn):
+        if d.layers and not has_layer(potential.device, potential.dtype, d.channels, d.options.attn):
             return "a layer is one op on GPUs in float32, and of rows and attention up to 128 wide"
         if d.cutoff < one.model.descriptor.cutoff:
             return f"neighbours beyond its cutoff, {d.cutoff:g} A, are rows of its layers in this hybrid"
@@ -101,45 +102,42 @@ class AttentionSums:
     def __call__(
         self, near: Neighborhood, tables: AttentionTables, found: NeighborRows | None = None
     ) -> torch.Tensor:
-        """T (N, 4, M), differentiable in the pair vectors; `found`: what `rows` says, where that is known."""
+        """T (N, (lmax + 1)^2, M), differentiable in the pair vectors; `found`: what `rows` says, where that is known."""
         s, d, displacements = tables.splines, self._descriptor, near.displacements
-        o, types = d.options, s.types(near.system)
+        types = s.types(near.system)
         atoms, slots = displacements.shape[:2]
         if found is None:
             found = self.rows(near, tables)
         total = rows_in(found.offsets, atoms * torch.sym_min(slots, d.slots))
+        listed = displacements, found.slots, s.counts(near.counts), types, s.mean, s.std
         rows = spline_rows(
-            displacements,
-            found.slots,
-            s.counts(near.counts),
-            types,
-            s.mean,
-            s.std,
-            tables.table,
-            cutoff=d.cutoff,
-            cutoff_smooth=d.cutoff_smooth,
-            protection=d.protection,
-            s_max=s.grid.s_max,
-            rows=total,
-            gated=d.gated,
+            *listed, tables.table, **d.row_settings, s_max=s.grid.s_max, rows=total, gated=d.gated
         )
-        empty = (d.slots - found.offsets.diff()).clamp(min=0).to(rows.g.dtype)
-        plan = None
-        if displacements.is_cuda:
-            room = {"max_total": total, "max_batch": atoms, "max_length": slots}
-            plan = ragged_plan(found.offsets, **room, longest_first=False)
-        switch, directions = rows.switch if o.is_smooth else None, rows.directions if o.attn_dotr else None
-        known = Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
-        t = self._sums_of(rows, known, tables)
+        rows = rows._replace(environment=d.all_rows(rows.environment, *listed))
+        if d.layers:
+            t = self._behind_layers(rows, self._neighbors(rows, found, atoms, slots), tables)
+        else:
+            t = row_moments(rows.environment, rows.g, found.offsets, leaves_rest=True) / d.slots
         if s.has_mean:
             places = (d.slots - found.taken).clamp(min=0).to(t.dtype)
             of_pair = types.long().clamp(min=0) * s.ntypes + s.padding(near.system).long()
             added = places[:, None] / d.slots * F.embedding(of_pair, tables.absent)
-            t = t + F.pad(added[:, None], (0, 0, 0, 3))
+            t = t + F.pad(added[:, None], (0, 0, 0, t.shape[1] - 1))
         return t
 
-    def _sums_of(self, rows: SplineRows, near: Neighbors, tables: AttentionTables) -> torch.Tensor:
-        """(N, 4, M), of the rows behind the layers, over the number of places."""
+    def _neighbors(self, rows: SplineRows, found: NeighborRows, atoms: int, slots: int) -> Neighbors:
+        """What the layers know."""
+        d, total = self._descriptor, rows.g.shape[0]
+        empty, plan = (d.slots - found.offsets.diff()).clamp(min=0).to(rows.g.dtype), None
+        if rows.g.is_cuda:
+            room = {"max_total": total, "max_batch": atoms, "max_length": slots}
+            plan = ragged_plan(found.offsets, **room, longest_first=False)
+        switch = rows.switch if d.options.is_smooth else None
+        directions = rows.directions if d.options.attn_dotr else None
+        return Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
+
+    def _behind_layers(self, rows: SplineRows, near: Neighbors, tables: AttentionTables) -> torch.Tensor:
+        """(N, (lmax + 1)^2, M), of the rows behind the layers, over the number of places."""
         form, d = tables.joined, self._descriptor
         if form is None:
             g = rows.g
@@ -163,7 +161,7 @@ class AttentionSums:
 
 
 def attention_sums(potential: "Potential") -> dict[Descriptor, AttentionSums]:
-    """Of each descriptor with layers of attention of a standard model, where it has them."""
+    """Of each of `attentions_of` of a standard model, where it has them."""
     pairs = zip(
         attentions_of(potential.model), potential.attention_grids, strict=False
     )  # there may be no grids

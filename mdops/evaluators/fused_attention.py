@@ -1,4 +1,5 @@
-"""DPA-1 with layers of attention: splines of the embedding nets, layers and sums as one op each; hybrids with it."""
+"""DPA-1 with layers of attention or sums to higher degrees: splines of the embedding nets, layers and sums as one op
+each; hybrids with it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ class FusedAttention(Evaluator):
     @classmethod
     def why_not(cls, potential: "Potential") -> str | None:
         if not cls.knows(potential):
-            return f"it is for models of dpa1 with layers of attention, and this is {potential.kind}"
+            return f"it is for models of dpa1 with layers of attention or lmax above 1, and this is {potential.kind}"
         problem = potential.why_no_attention_spline
         if problem is None and sums_of(potential.model):
             problem = potential.why_no_spline

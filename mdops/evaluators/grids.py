@@ -61,8 +61,8 @@ def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
 
 
 def attentions_of(model: AtomicModel) -> list[Sum]:
-    """The descriptors with layers of attention."""
-    return _of_parts(model, lambda d: isinstance(d, SeAttenV2) and d.has_fused_layers)
+    """The descriptors with layers of attention, or with sums of higher degrees, whose neighbours go the same way."""
+    return _of_parts(model, lambda d: isinstance(d, SeAttenV2) and d.goes_by_rows)
 
 
 def attention_grids(

@@ -13,7 +13,6 @@ from torch import nn
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.models.contract import Features, Tree, environment_node
 from mdops.models.environment import check_axis, in_chunks
-from mdops.models.harmonics import MOST_DEGREES, solid_harmonics
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -23,6 +22,7 @@ from mdops.nn.net import Layer, array, tensor
 from mdops.ops import (
     RaggedPlan,
     environment_rows,
+    harmonic_rows,
     neighbor_attention,
     neighbor_rows,
     ragged_plan,
@@ -32,7 +32,7 @@ from mdops.ops.add_norm import add_norm
 from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
 from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import attention_scale, unit_three
-from mdops.ops.neighbor_rows import EnvironmentRows, NeighborRows
+from mdops.ops.neighbor_rows import NeighborRows
 from mdops.options import from_definition, key, saved_precision
 from mdops.tracing import is_exported, is_recorded
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mdops.io.torch.state import State
 
 _LN_EPS = 1e-5
+MOST_DEGREES = 4
 _GAIN_DEVIATION = 0.1  # of new weights of degrees, DeePMD-kit's
 # Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
 # tensor on a GPU, which is busy with them, and has memory for many of them.
@@ -155,13 +156,6 @@ class Neighbors(NamedTuple):
     directions: torch.Tensor | None
     empty: torch.Tensor
     fused: bool
-
-
-def _sums_of_columns(rows: torch.Tensor, g: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """(N, columns, M): as `row_moments`, of rows (E, columns), four at a time."""
-    padded = F.pad(rows, (0, -rows.shape[1] % 4))
-    found = [row_moments(four.contiguous(), g, offsets) for four in padded.split(4, dim=1)]
-    return torch.cat(found, dim=1)[:, : rows.shape[1]]
 
 
 def _bias(layer: Layer) -> torch.Tensor:
@@ -346,7 +340,7 @@ class SeAttenV2(MomentDescriptor):
         return [layer for layer in self.attention if isinstance(layer, AttentionLayer)]
 
     def atoms_at_once(self, near: Neighborhood) -> int | None:
-        if not len(self.attention) or is_exported():
+        if not self.goes_by_rows or is_exported():
             return None
         if near.displacements.device.type == "cpu":
             return _ATOMS_IN_CACHE
@@ -369,9 +363,10 @@ class SeAttenV2(MomentDescriptor):
         return len(self.attention) == 0 and self.options.lmax == 1
 
     @property
-    def has_fused_layers(self) -> bool:
-        """Whether it is layers of attention and the sums T of four rows behind them, for which there are fast ways."""
-        return len(self.attention) > 0 and self.options.lmax == 1
+    def goes_by_rows(self) -> bool:
+        """Whether its neighbours are looked at one by one: layers of attention need their rows, and sums of higher
+        degrees have no spline moments."""
+        return not self.is_sum
 
     def row_weights(self) -> torch.Tensor | None:
         if self.degree_gain is None:
@@ -421,18 +416,8 @@ class SeAttenV2(MomentDescriptor):
             atoms, slots = d.shape[:2]
             room = atoms * torch.sym_min(slots, self.slots)
             count = rows_in(found.offsets, room if near.most is None else torch.sym_min(room, near.most))
-            rows = environment_rows(
-                d,
-                found.slots,
-                near.counts[chunk],
-                near.types[chunk],
-                self.mean,
-                self.std,
-                cutoff=self.cutoff,
-                cutoff_smooth=self.cutoff_smooth,
-                protection=self.protection,
-                rows=count,
-            )
+            listed = d, found.slots, near.counts[chunk], near.types[chunk], self.mean, self.std
+            rows = environment_rows(*listed, **self.row_settings, rows=count)
             centers, kinds = rows.kinds.unbind(1)
             sw = rows.switch if self.options.is_smooth else None
             g = self._embedding(rows.environment[:, :1], kinds, centers, types, products, sw)
@@ -442,11 +427,7 @@ class SeAttenV2(MomentDescriptor):
                 known = self._neighbors(found.offsets, count, slots, sw, directions, fused)
                 for layer in self.layers:
                     g = layer(g, known)
-            t = row_moments(rows.environment, g, found.offsets)
-            if self.options.lmax == 1:
-                return t
-            higher = self._higher_rows(d, found.slots[:count], rows)
-            return torch.cat([t, _sums_of_columns(higher, g, found.offsets)], dim=1)
+            return row_moments(self.all_rows(rows.environment, *listed), g, found.offsets)
 
         atoms, slots = near.neighbors.shape
         run = self.atoms_at_once(near) if near.once else None
@@ -459,18 +440,19 @@ class SeAttenV2(MomentDescriptor):
         taken = self._listed(near, slice(None)).taken
         return (t + F.pad(self._padding(near, taken, types)[:, None], (0, 0, 0, t.shape[1] - 1))) / self.slots
 
-    def _higher_rows(self, d: torch.Tensor, slots: torch.Tensor, rows: EnvironmentRows) -> torch.Tensor:
-        """(E, (lmax + 1)^2 - 4): sw / (r + p) Y_lm(d / (r + p)) / std of the centre, of degrees from 2 on; zeros in
-        rows of no neighbour."""
-        real = (slots >= 0)[:, None]
-        pairs = d.reshape(-1, 3)[slots.clamp(min=0).long()]
-        r2 = pairs.square().sum(1, keepdim=True)
-        real = real & (r2 != 0)  # NaN stays NaN
-        inverse = 1 / (torch.where(real, r2, 1.0).sqrt() + self.protection)
-        # Of a row that is none the types are out of range.
-        std = self.std[rows.kinds[:, 0].long().clamp(0, self.ntypes - 1), :1]
-        radial = torch.where(real, rows.switch[:, None] * inverse / std, 0.0)
-        return radial * solid_harmonics(pairs * inverse, self.options.lmax)
+    @property
+    def row_settings(self) -> dict[str, float]:
+        """Of the ops that make rows."""
+        lengths = {"cutoff": self.cutoff, "cutoff_smooth": self.cutoff_smooth}
+        return {**lengths, "protection": self.protection}
+
+    def all_rows(self, environment: torch.Tensor, *listed: torch.Tensor) -> torch.Tensor:
+        """(E, (lmax + 1)^2), what g is summed with, from the rows of the environment matrix (E, 4), and what these are
+        made of: pair vectors, slots, counts, types, mean and std."""
+        degree = self.options.lmax
+        if degree == 1:
+            return environment
+        return harmonic_rows(*listed, **self.row_settings, rows=environment.shape[0], degree=degree)
 
     def _listed(self, near: Neighborhood, atoms: slice) -> NeighborRows:
         """Which slots of these atoms are rows, and the places that neighbours take."""

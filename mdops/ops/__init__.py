@@ -33,7 +33,7 @@ from mdops.ops.neighbor import (
     unpack_images,
 )
 from mdops.ops.neighbor_attention import neighbor_attention
-from mdops.ops.neighbor_rows import environment_rows, neighbor_rows, row_moments, spline_rows
+from mdops.ops.neighbor_rows import environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
 from mdops.ops.pair_table import near_weight, pair_table
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
@@ -60,6 +60,7 @@ __all__ = [
     "fake_quantize",
     "fitting_energy",
     "gemm_lowbit",
+    "harmonic_rows",
     "hybrid_potential",
     "hybrid_potential_pack",
     "linear",

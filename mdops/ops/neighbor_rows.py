@@ -130,19 +130,54 @@ def environment_rows(
     return EnvironmentRows(*torch.ops.mdops.environment_rows(*given, cutoff, cutoff_smooth, protection, rows))
 
 
+def harmonic_rows(
+    displacements: torch.Tensor,
+    slots: torch.Tensor,
+    counts: torch.Tensor,
+    types: torch.Tensor,
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    *,
+    cutoff: float,
+    cutoff_smooth: float,
+    rows: int,
+    degree: int,
+    protection: float = 0.0,
+) -> torch.Tensor:
+    """Rows of the environment matrix with solid harmonics behind them,
+
+        w / (r + p) Y_lm(d / (r + p)) / std[c, 0]     of l = 2 to `degree`, m = -l to l,
+
+    with the switch w, p = `protection` and the type c of the centre. Y_lm are homogeneous polynomials with Racah's
+    normalisation, sum_m Y_lm(u)^2 = |u|^(2 l): T. Helgaker, P. Jorgensen and J. Olsen, Molecular Electronic-Structure
+    Theory (2000), 6.4. A pair without a distance has zeros there. Differentiable twice, in `displacements`.
+
+    Args:
+        degree: 2 to 4; the others: as for `spline_rows`.
+
+    Returns:
+        (E, (degree + 1)^2): R of `env_mat` first; zeros where a slot is -1.
+
+    Raises:
+        RuntimeError: as for `spline_rows`, or another degree.
+    """
+    given = displacements, slots, counts, types, mean, std
+    return torch.ops.mdops.harmonic_rows(*given, cutoff, cutoff_smooth, protection, rows, degree)
+
+
 def row_moments(
     environment: torch.Tensor, g: torch.Tensor, offsets: torch.Tensor, *, leaves_rest: bool = False
 ) -> torch.Tensor:
     """T[n, a] = sum over the rows j of atom n of environment[j, a] g[j]. Twice differentiable in both.
 
     Args:
-        environment: (E, 4) float32 or float64; g: (E, M).
+        environment: (E, C) float32 or float64, C up to 1,024; g: (E, M).
         offsets: (N + 1,) int32, from 0 to E; on a GPU there may be rows behind the last atom's.
         leaves_rest: whether the gradients by those may be whatever memory has there, for one who reads none of them;
             they are zero else.
 
     Returns:
-        (N, 4, M).
+        (N, C, M).
 
     Raises:
         RuntimeError: a shape, dtype or device does not match, or (on the CPU) `offsets` falls or does not end at E.
@@ -189,9 +224,25 @@ def _blank_rows(displacements: Any, rows: int) -> list[torch.Tensor]:
     return [displacements.new_empty(shape) for shape in ((rows, 4), (rows,), (rows, 3))]
 
 
+@register_fake("harmonic_rows")
+def _(displacements: Any, *args: Any) -> torch.Tensor:
+    rows, degree = args[-2:]
+    return displacements.new_empty(rows, (degree + 1) ** 2)
+
+
+@register_fake("harmonic_rows_backward")
+def _(grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
+    return displacements.new_empty(displacements.shape)
+
+
+@register_fake("harmonic_rows_backward_backward")
+def _(direction: Any, grad: Any, displacements: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return grad.new_empty(grad.shape), displacements.new_empty(displacements.shape)
+
+
 @register_fake("row_moments")
 def _(environment: Any, g: Any, offsets: Any, leaves_rest: bool) -> torch.Tensor:
-    return g.new_empty(offsets.shape[0] - 1, 4, g.shape[1])
+    return g.new_empty(offsets.shape[0] - 1, environment.shape[1], g.shape[1])
 
 
 @register_fake("row_moments_backward")
@@ -213,6 +264,14 @@ def _environment_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[An
     return torch.ops.mdops.environment_rows_backward_backward(grads[0], *args)
 
 
+def _harmonic_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (torch.ops.mdops.harmonic_rows_backward(grads[0], *args),)
+
+
+def _harmonic_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return torch.ops.mdops.harmonic_rows_backward_backward(grads[0], *args)
+
+
 def _moments_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return torch.ops.mdops.row_moments_backward(grads[0], *args)
 
@@ -229,5 +288,7 @@ def _moments_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, .
 register_formula("spline_rows", _rows_formula, (0,))
 register_formula("environment_rows", _environment_formula, (0,), constant=(3,))
 register_formula("environment_rows_backward", _environment_backward_formula, (0, 1, 2, 3))
+register_formula("harmonic_rows", _harmonic_formula, (0,))
+register_formula("harmonic_rows_backward", _harmonic_backward_formula, (0, 1))
 register_formula("row_moments", _moments_formula, (0, 1))
 register_formula("row_moments_backward", _moments_backward_formula, (0, 1, 2))

@@ -267,6 +267,19 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor std, float cutoff, float cutoff_smooth, float protection, SymInt rows) -> (Tensor "
       "grad_grad_environment, Tensor grad_grad_switch, Tensor grad_grad_directions, Tensor "
       "grad_displacements)");
+  m.def(
+      "harmonic_rows(Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor "
+      "std, "
+      "float cutoff, float cutoff_smooth, float protection, SymInt rows, int degree) -> Tensor");
+  m.def(
+      "harmonic_rows_backward(Tensor grad, Tensor displacements, Tensor slots, Tensor counts, Tensor types, "
+      "Tensor mean, Tensor std, float cutoff, float cutoff_smooth, float protection, SymInt rows, int "
+      "degree) "
+      "-> Tensor");
+  m.def(
+      "harmonic_rows_backward_backward(Tensor direction, Tensor grad, Tensor displacements, Tensor slots, "
+      "Tensor counts, Tensor types, Tensor mean, Tensor std, float cutoff, float cutoff_smooth, float "
+      "protection, SymInt rows, int degree) -> (Tensor grad_grad, Tensor grad_displacements)");
   m.def("row_moments(Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> Tensor");
   m.def(
       "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> "

@@ -11,8 +11,7 @@ import mdops
 from mdops.calculator import MDOps
 from mdops.errors import ModelFileError
 from mdops.io import read_model
-from mdops.models import model_of_tree
-from mdops.models.harmonics import solid_harmonics
+from mdops.models import dpa1, model_of_tree
 
 REFERENCE = Path(__file__).parents[1] / "data/reference_degrees"
 CASES = sorted(folder.name for folder in REFERENCE.iterdir())
@@ -35,10 +34,40 @@ def test_energies_are_deepmd_kits(case, device):
     """Its forces are differences of energies over 2e-4 A, good to 1e-7."""
     want = reference(case)
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
-        potential = mdops.load(REFERENCE / case / "model.dp", dtype=dtype, device=device)
+        potential = mdops.load(REFERENCE / case / "model.dp", dtype=dtype, device=device, spline=False)
+        assert potential.evaluator().name == "autograd"
         got = potential.compute(structure(potential, want))
         assert np.abs(got["atom_energy"] - want["atom_energy"]).max() < tolerance
         assert np.abs(got["forces"] - want["forces"]).max() < max(tolerance, 1e-7)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", CASES)
+def test_rows_of_splines_have_the_same_answers(case, device):
+    """Of the evaluator that simulations take, and of autograd."""
+    atoms = structure(mdops.load(REFERENCE / case / "model.dp"), reference(case))
+    exact = mdops.load(REFERENCE / case / "model.dp", dtype="float64", spline=False).compute(atoms)
+    size = np.abs(exact["forces"]).max()
+    for dtype, tolerance in (("float64", 1e-7), ("float32", 3e-5)):
+        potential = mdops.load(REFERENCE / case / "model.dp", dtype=dtype, device=device)
+        if device == "cuda" and dtype == "float64" and potential.model.descriptor.layers:
+            continue  # a layer is one op there in float32
+        assert potential.evaluator().name == "fused attention"
+        assert potential.evaluator().captures == (device == "cuda")
+        got = potential.compute(atoms)
+        for name in ("forces", "virial"):
+            off = np.abs(got[name] - exact[name]).max()
+            assert off < tolerance * max(size, np.abs(exact[name]).max())
+        assert np.abs(got["atom_energy"] - exact["atom_energy"]).max() < tolerance
+
+
+def test_runs_of_atoms_change_nothing(monkeypatch):
+    atoms = structure(mdops.load(REFERENCE / CASES[1] / "model.dp"), reference(CASES[1])).repeat((2, 2, 1))
+    want = mdops.load(REFERENCE / CASES[1] / "model.dp", dtype="float64").compute(atoms)
+    monkeypatch.setattr(dpa1, "_ATOMS_IN_CACHE", 7)
+    got = mdops.load(REFERENCE / CASES[1] / "model.dp", dtype="float64").compute(atoms)
+    for name in ("energy", "forces", "virial"):
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -75,16 +104,6 @@ def test_stress_is_the_slope_of_the_energy(case):
         atoms.set_cell(cell @ (np.eye(3) + np.diag([strain, 0, 0])), scale_atoms=True)
         energies.append(atoms.get_potential_energy())
     assert abs((energies[0] - energies[1]) / 2e-5 / cell.volume - stress[0, 0]) < 1e-8
-
-
-def test_harmonics_have_the_length_of_their_degree():
-    u = torch.randn(50, 3, dtype=torch.float64)
-    found, at = solid_harmonics(u, 4), 0
-    for degree in (2, 3, 4):
-        own = found[:, at : at + 2 * degree + 1]
-        torch.testing.assert_close(own.square().sum(1), u.square().sum(1) ** degree)
-        at += 2 * degree + 1
-    assert at == found.shape[1]
 
 
 @pytest.mark.parametrize("gain", [None, np.ones(2)])

@@ -18,6 +18,7 @@ LAST = (
     "angle_moment_backward",
     "env_mat_backward",
     "environment_rows_backward",
+    "harmonic_rows_backward",
     "spline_moment_backward",
     "spline_rows",
     "spline_training",
@@ -220,6 +221,7 @@ def test_no_atoms(sample):
         "attention_moments",
         "spline_rows",
         "environment_rows",
+        "harmonic_rows",
         "row_moments",
     )
     if sample.op.startswith(told):

@@ -1,11 +1,13 @@
 """Rows of the neighbours against the environment matrix and sums over basis functions by PyTorch's operations."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from mdops.evaluators.spline import basis_matrix
-from mdops.ops import env_mat, environment_rows, neighbor_rows, row_moments, spline_rows
+from mdops.ops import env_mat, environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
 from mdops.ops.switch_curve import switch_curve
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH
 
@@ -150,6 +152,61 @@ def test_rows_without_splines_and_both_derivatives(device):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
+def solid_harmonics(u, most):
+    """Of the degrees 2 to `most` of vectors (E, 3), m from -l to l, by the recurrences of Helgaker, Jorgensen and Olsen
+    (2000), 6.4.70 to 6.4.72."""
+    x, y, z = u.unbind(1)
+    r2, of = u.square().sum(1), {(0, 0): torch.ones_like(x)}
+    for n in range(most):
+        factor = math.sqrt((2 if n == 0 else 1) * (2 * n + 1) / (2 * n + 2))
+        mirrored = 0 if n == 0 else of[n, -n]
+        of[n + 1, n + 1] = factor * (x * of[n, n] - y * mirrored)
+        of[n + 1, -n - 1] = factor * (y * of[n, n] + x * mirrored)
+        for m in range(-n, n + 1):
+            before = math.sqrt((n + m) * (n - m)) * r2 * of[n - 1, m] if abs(m) < n else 0
+            of[n + 1, m] = ((2 * n + 1) * z * of[n, m] - before) / math.sqrt((n + m + 1) * (n - m + 1))
+    return torch.stack([of[n, m] for n in range(2, most + 1) for m in range(-n, n + 1)], dim=1)
+
+
+@pytest.mark.parametrize("degree", [2, 3, 4])
+def test_rows_of_harmonics_and_both_derivatives(degree, device):
+    p, gen = pairs(device)
+    p["d"][1, 3] = 0  # in the place of another pair: without a distance
+    found = listed(p)
+    last = int(found.offsets[-1])
+    slots, d = found.slots[:last].long(), p["d"].clone().requires_grad_()
+    keys = {"cutoff": CUTOFF, "cutoff_smooth": SMOOTH, "protection": PROTECTION, "rows": last + 5}
+    args = (found.slots, p["counts"], p["types"], p["mean"], p["std"])
+    got = harmonic_rows(d, *args, degree=degree, **keys)
+    assert got.shape == (last + 5, (degree + 1) ** 2) and not got[last:].any()
+    pair = d.flatten(0, 1)[slots]
+    near = pair.detach().square().sum(1) != 0
+    assert int((~near).sum()) == 1
+    pair, centers = pair[near], p["types"].long()[slots // d.shape[1]][near]
+    r = pair.norm(dim=1, keepdim=True)
+    radial = switch_curve(r, SMOOTH, CUTOFF) / (r + PROTECTION) / p["std"][centers, :1]
+    higher = radial * solid_harmonics(pair / (r + PROTECTION), degree)
+    torch.testing.assert_close(got[:last, 4:][near], higher, rtol=1e-11, atol=1e-12)
+    assert not got[:last, 4:][~near].any()
+    first = environment_rows(d, *args, **keys).environment
+    torch.testing.assert_close(got[:last, :4][near], first[:last][near], rtol=1e-13, atol=0)
+    want = torch.cat([first[:last][near], higher], dim=1)
+    grads = torch.randn(last, want.shape[1], generator=gen, dtype=torch.float64).to(device)[near]
+    along = torch.zeros_like(d)
+    along.view(-1, 3)[slots[near]] = torch.randn(len(grads), 3, generator=gen, dtype=torch.float64).to(device)
+    results = []
+    for rows in (got[:last][near], want):
+        leaf = grads.clone().requires_grad_()
+        (by_d,) = torch.autograd.grad(rows, d, leaf, create_graph=True)
+        second, by_leaf = torch.autograd.grad(by_d, [d, leaf], along)
+        results.append([*(x.flatten(0, 1)[slots[near]] for x in (by_d, second)), by_leaf])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+    low = harmonic_rows(p["d"].float(), *args[:3], *(x.float() for x in args[3:]), degree=degree, **keys)
+    there = near.nonzero()[:, 0]
+    torch.testing.assert_close(low[there].double(), got[there], rtol=1e-4, atol=1e-5)
+
+
 def test_directions_keep_their_digits_at_the_cutoff(device):
     """In float32 the rows themselves have lost them there; beyond, they fade within some 1e-4 A."""
     r = CUTOFF - torch.tensor([1e-2, 1e-3, 3e-4], dtype=torch.float64)
@@ -171,14 +228,15 @@ def test_directions_keep_their_digits_at_the_cutoff(device):
     torch.testing.assert_close(low.switch.double(), high.switch, rtol=1e-2, atol=0)
 
 
+@pytest.mark.parametrize("components", [4, 1, 9, 25])
 @pytest.mark.parametrize("channels", [1, 8, 100, 130])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_sums_over_rows(dtype, channels, device):
+def test_sums_over_rows(dtype, channels, components, device):
     lengths = torch.tensor([3, 0, 1, 200, 7])
     offsets = F.pad(lengths.cumsum(0), (1, 0)).int().to(device)
     more = 6 if device == "cuda" else 0  # rows of no atom
     rows, gen = int(lengths.sum()) + more, torch.Generator().manual_seed(2)
-    given = [torch.randn(rows, n, generator=gen, dtype=torch.float64) for n in (4, channels)]
+    given = [torch.randn(rows, n, generator=gen, dtype=torch.float64) for n in (components, channels)]
     environment, g = (x.to(device, dtype).requires_grad_() for x in given)
     got = row_moments(environment, g, offsets)
     parts = zip(environment.split([*lengths, more]), g.split([*lengths, more]), strict=True)

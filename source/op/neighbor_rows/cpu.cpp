@@ -151,10 +151,74 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> environment_rows_backward_backward(
   return {out.environment, out.switches, out.directions, by_d};
 }
 
+Tensor harmonic_rows(const Tensor& displacements, const Tensor& slots, const Tensor& counts,
+                     const Tensor& types, const Tensor& mean, const Tensor& std, double cutoff,
+                     double cutoff_smooth, double protection, int64_t rows, int64_t degree) {
+  const Op op("harmonic_rows");
+  const HarmonicRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                              protection, rows, degree);
+  Tensor out = empty({in.rows, in.components}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    T* const to = out.mutable_data_ptr<T>();
+    const auto args = in.args<T>();
+    parallel(in.rows, kRowGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) harmonic_row(args, in.degree, n, to + in.components * n);
+    });
+  });
+  return out;
+}
+
+Tensor harmonic_rows_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& slots,
+                              const Tensor& counts, const Tensor& types, const Tensor& mean,
+                              const Tensor& std, double cutoff, double cutoff_smooth, double protection,
+                              int64_t rows, int64_t degree) {
+  const Op op("harmonic_rows_backward");
+  const HarmonicRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                              protection, rows, degree);
+  const Tensor grad = in.grad(op, grad_);
+  Tensor out = zeros({in.list.atoms, in.list.width, 3}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* const by = grad.const_data_ptr<T>();
+    T* const to = out.mutable_data_ptr<T>();
+    const auto args = in.args<T>();
+    parallel(in.rows, kRowGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) harmonic_row_gradient(args, in.degree, n, by, to);
+    });
+  });
+  return out;
+}
+
+std::tuple<Tensor, Tensor> harmonic_rows_backward_backward(const Tensor& direction, const Tensor& grad_,
+                                                           const Tensor& displacements, const Tensor& slots,
+                                                           const Tensor& counts, const Tensor& types,
+                                                           const Tensor& mean, const Tensor& std,
+                                                           double cutoff, double cutoff_smooth,
+                                                           double protection, int64_t rows, int64_t degree) {
+  const Op op("harmonic_rows_backward_backward");
+  const HarmonicRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                              protection, rows, degree);
+  const Tensor grad = in.grad(op, grad_);
+  const Tensor u = input(op, "direction", direction, in.list.dtype, {in.list.atoms, in.list.width, 3});
+  Tensor out = empty({in.rows, in.components}, in.list.dtype);
+  Tensor by_d = zeros({in.list.atoms, in.list.width, 3}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T *const v = u.const_data_ptr<T>(), *const by = grad.const_data_ptr<T>();
+    T *const rows_of = out.mutable_data_ptr<T>(), *const to = by_d.mutable_data_ptr<T>();
+    const auto args = in.args<T>();
+    parallel(in.rows, kRowGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) harmonic_row_second(args, in.degree, n, v, by, rows_of, to);
+    });
+  });
+  return {out, by_d};
+}
+
 Tensor row_moments_op(const Tensor& environment, const Tensor& g, const Tensor& offsets, bool leaves_rest) {
   const Op op("row_moments");
   const RowMomentInputs in(op, environment, g, offsets, leaves_rest);
-  Tensor out = empty({in.atoms, 4, in.channels}, in.dtype);
+  Tensor out = empty({in.atoms, in.components, in.channels}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto args = in.args<T>();
@@ -170,7 +234,8 @@ std::tuple<Tensor, Tensor> row_moments_backward(const Tensor& grad_, const Tenso
   const Op op("row_moments_backward");
   const RowMomentInputs in(op, environment, g, offsets, leaves_rest);
   const Tensor grad = in.grad(op, grad_);
-  Tensor by_environment = zeros({in.rows, 4}, in.dtype), by_g = zeros({in.rows, in.channels}, in.dtype);
+  Tensor by_environment = empty({in.rows, in.components}, in.dtype),
+         by_g = empty({in.rows, in.channels}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto args = in.args<T>();
@@ -193,6 +258,9 @@ STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
   m.impl("environment_rows", TORCH_BOX(&mdops::environment_rows));
   m.impl("environment_rows_backward", TORCH_BOX(&mdops::environment_rows_backward));
   m.impl("environment_rows_backward_backward", TORCH_BOX(&mdops::environment_rows_backward_backward));
+  m.impl("harmonic_rows", TORCH_BOX(&mdops::harmonic_rows));
+  m.impl("harmonic_rows_backward", TORCH_BOX(&mdops::harmonic_rows_backward));
+  m.impl("harmonic_rows_backward_backward", TORCH_BOX(&mdops::harmonic_rows_backward_backward));
   m.impl("row_moments", TORCH_BOX(&mdops::row_moments_op));
   m.impl("row_moments_backward", TORCH_BOX(&mdops::row_moments_backward));
 }

@@ -108,44 +108,59 @@ void rows_backward(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,
   }
 }
 
+// f(first, how many, a constant) for all components of rows.
+template <class F>
+inline __attribute__((always_inline)) void each_components(int components, const F& f) {
+  int first = 0;
+  for (; first + 8 <= components; first += 8) f.template operator()<8>(first);
+  for (; first + 4 <= components; first += 4) f.template operator()<4>(first);
+  for (; first < components; ++first) f.template operator()<1>(first);
+}
+
 template <class T>
 void moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out) {
-  for (int64_t i = begin; i < end; ++i) {
-    T* t = out + 4 * args.channels * i;
-    each_column<T>(args.channels, [&](int64_t k, auto zero) {
-      using V = decltype(zero);
-      V sum[4] = {zero, zero, zero, zero};
-      for (int64_t j = args.offsets[i]; j < args.offsets[i + 1]; ++j) {
-        const V g = load<V>(args.g + args.channels * j + k);
-        for (int a = 0; a < 4; ++a) sum[a] += args.environment[4 * j + a] * g;
-      }
-      for (int a = 0; a < 4; ++a) store<V>(t + a * args.channels + k, sum[a]);
+  const int64_t components = args.components;
+  for (int64_t i = begin; i < end; ++i)
+    each_components(args.components, [&]<int Count>(int first) {
+      T* t = out + args.channels * (components * i + first);
+      const T* const rows = args.environment + first;
+      each_column<T>(args.channels, [&](int64_t k, auto zero) {
+        using V = decltype(zero);
+        V sum[Count];
+        for (V& x : sum) x = zero;
+        for (int64_t j = args.offsets[i]; j < args.offsets[i + 1]; ++j) {
+          const V g = load<V>(args.g + args.channels * j + k);
+          for (int a = 0; a < Count; ++a) sum[a] += rows[components * j + a] * g;
+        }
+        for (int a = 0; a < Count; ++a) store<V>(t + a * args.channels + k, sum[a]);
+      });
     });
-  }
 }
 
 template <class T>
 void moments_backward(const RowMomentArgs<T>& args, const T* grad, int64_t begin, int64_t end,
                       T* by_environment, T* by_g) {
-  for (int64_t i = begin; i < end; ++i) {
-    const T* t = grad + 4 * args.channels * i;
-    for (int64_t j = args.offsets[i]; j < args.offsets[i + 1]; ++j) {
-      const T *row = args.environment + 4 * j, *g = args.g + args.channels * j;
-      Sum<T> sum[4];
-      each_column<T>(args.channels, [&](int64_t k, auto zero) {
-        using V = decltype(zero);
-        const V of_g = load<V>(g + k);
-        V x = zero;
-        for (int a = 0; a < 4; ++a) {
-          const V u = load<V>(t + a * args.channels + k);
-          x += row[a] * u;
-          sum[a].add(u * of_g);
-        }
-        store<V>(by_g + args.channels * j + k, x);
+  const int64_t components = args.components;
+  for (int64_t i = begin; i < end; ++i)
+    for (int64_t j = args.offsets[i]; j < args.offsets[i + 1]; ++j)
+      each_components(args.components, [&]<int Count>(int first) {
+        const T *t = grad + args.channels * (components * i + first), *g = args.g + args.channels * j;
+        const T* row = args.environment + components * j + first;
+        T* const x_row = by_g + args.channels * j;
+        Sum<T> sum[Count];
+        each_column<T>(args.channels, [&](int64_t k, auto zero) {
+          using V = decltype(zero);
+          const V of_g = load<V>(g + k);
+          V x = first ? load<V>(x_row + k) : zero;
+          for (int a = 0; a < Count; ++a) {
+            const V u = load<V>(t + a * args.channels + k);
+            x += row[a] * u;
+            sum[a].add(u * of_g);
+          }
+          store<V>(x_row + k, x);
+        });
+        for (int a = 0; a < Count; ++a) by_environment[components * j + first + a] = sum[a].value();
       });
-      for (int a = 0; a < 4; ++a) by_environment[4 * j + a] = sum[a].value();
-    }
-  }
 }
 
 }  // namespace

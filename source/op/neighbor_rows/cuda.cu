@@ -117,10 +117,65 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> environment_rows_backward_backward(
   return {out.environment, out.switches, out.directions, by_d};
 }
 
+Tensor harmonic_rows(const Tensor& displacements, const Tensor& slots, const Tensor& counts,
+                     const Tensor& types, const Tensor& mean, const Tensor& std, double cutoff,
+                     double cutoff_smooth, double protection, int64_t rows, int64_t degree) {
+  const CudaOp op("harmonic_rows", "displacements", displacements);
+  const HarmonicRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                              protection, rows, degree);
+  Tensor out = empty(op, {in.rows, in.components}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    T* const to = out.mutable_data_ptr<T>();
+    run_harmonic_rows(op, in.args<T>(), in.degree, to);
+  });
+  return out;
+}
+
+Tensor harmonic_rows_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& slots,
+                              const Tensor& counts, const Tensor& types, const Tensor& mean,
+                              const Tensor& std, double cutoff, double cutoff_smooth, double protection,
+                              int64_t rows, int64_t degree) {
+  const CudaOp op("harmonic_rows_backward", "displacements", displacements);
+  const HarmonicRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                              protection, rows, degree);
+  const Tensor grad = in.grad(op, grad_);
+  Tensor out = empty(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* const by = grad.const_data_ptr<T>();
+    T* const to = out.mutable_data_ptr<T>();
+    run_harmonic_row_gradients(op, in.args<T>(), in.degree, by, to);
+  });
+  return out;
+}
+
+std::tuple<Tensor, Tensor> harmonic_rows_backward_backward(const Tensor& direction, const Tensor& grad_,
+                                                           const Tensor& displacements, const Tensor& slots,
+                                                           const Tensor& counts, const Tensor& types,
+                                                           const Tensor& mean, const Tensor& std,
+                                                           double cutoff, double cutoff_smooth,
+                                                           double protection, int64_t rows, int64_t degree) {
+  const CudaOp op("harmonic_rows_backward_backward", "displacements", displacements);
+  const HarmonicRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                              protection, rows, degree);
+  const Tensor grad = in.grad(op, grad_);
+  const Tensor u = input(op, "direction", direction, in.list.dtype, {in.list.atoms, in.list.width, 3});
+  Tensor out = empty(op, {in.rows, in.components}, in.list.dtype);
+  Tensor by_d = empty(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
+  dispatch_float(op, in.list.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T *const v = u.const_data_ptr<T>(), *const by = grad.const_data_ptr<T>();
+    T *const rows_of = out.mutable_data_ptr<T>(), *const to = by_d.mutable_data_ptr<T>();
+    run_harmonic_row_seconds(op, in.args<T>(), in.degree, v, by, rows_of, to);
+  });
+  return {out, by_d};
+}
+
 Tensor row_moments(const Tensor& environment, const Tensor& g, const Tensor& offsets, bool leaves_rest) {
   const CudaOp op("row_moments", "environment", environment);
   const RowMomentInputs in(op, environment, g, offsets, leaves_rest);
-  Tensor out = empty(op, {in.atoms, 4, in.channels}, in.dtype);
+  Tensor out = empty(op, {in.atoms, in.components, in.channels}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     run_row_moments(op, in.args<T>(), out.mutable_data_ptr<T>());
@@ -133,7 +188,7 @@ std::tuple<Tensor, Tensor> row_moments_backward(const Tensor& grad_, const Tenso
   const CudaOp op("row_moments_backward", "environment", environment);
   const RowMomentInputs in(op, environment, g, offsets, leaves_rest);
   const Tensor grad = in.grad(op, grad_);
-  Tensor by_environment = empty(op, {in.rows, 4}, in.dtype),
+  Tensor by_environment = empty(op, {in.rows, in.components}, in.dtype),
          by_g = empty(op, {in.rows, in.channels}, in.dtype);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -154,6 +209,9 @@ STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
   m.impl("environment_rows", TORCH_BOX(&mdops::environment_rows));
   m.impl("environment_rows_backward", TORCH_BOX(&mdops::environment_rows_backward));
   m.impl("environment_rows_backward_backward", TORCH_BOX(&mdops::environment_rows_backward_backward));
+  m.impl("harmonic_rows", TORCH_BOX(&mdops::harmonic_rows));
+  m.impl("harmonic_rows_backward", TORCH_BOX(&mdops::harmonic_rows_backward));
+  m.impl("harmonic_rows_backward_backward", TORCH_BOX(&mdops::harmonic_rows_backward_backward));
   m.impl("row_moments", TORCH_BOX(&mdops::row_moments));
   m.impl("row_moments_backward", TORCH_BOX(&mdops::row_moments_backward));
 }

@@ -5,6 +5,7 @@
 
 #include "common/early.h"
 #include "common/rows.h"
+#include "neighbor_rows/harmonics.h"
 #include "neighbor_rows/neighbor_rows.h"
 
 namespace mdops {
@@ -155,6 +156,37 @@ __global__ void __launch_bounds__(kRowThreads)
                               EnvironmentRows<T> out, T* by_d) {
   const int64_t n = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
   if (n < args.rows) environment_row_second(args, n, v, grad, out, by_d);
+}
+
+// Through shared memory, as a thread's numbers stand apart from its neighbours'.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    harmonic_kernel(EnvironmentRowsArgs<T> args, int degree, T* out) {
+  __shared__ T rows[kRowThreads * components_to(kMostDegrees)];
+  const int components = components_to(degree);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kRowThreads, n = first + threadIdx.x;
+  if (n < args.rows) harmonic_row(args, degree, n, rows + components * threadIdx.x);
+  __syncthreads();
+  const int64_t left = args.rows - first;
+  const int numbers = components * static_cast<int>(left < kRowThreads ? left : kRowThreads);
+  for (int k = threadIdx.x; k < numbers; k += kRowThreads) out[components * first + k] = rows[k];
+}
+
+// `out` is zero at entry.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    harmonic_gradient_kernel(EnvironmentRowsArgs<T> args, int degree, const T* grad, T* out) {
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (n < args.rows) harmonic_row_gradient(args, degree, n, grad, out);
+}
+
+// `by_d` is zero at entry.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    harmonic_second_kernel(EnvironmentRowsArgs<T> args, int degree, const T* v, const T* grad, T* rows,
+                           T* by_d) {
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (n < args.rows) harmonic_row_second(args, degree, n, v, grad, rows, by_d);
 }
 
 // V numbers side by side, which lie so that they may be read at once.
@@ -336,85 +368,127 @@ struct RowRange {
   }
 };
 
-// A block an atom, a warp each fourth of its rows.
-template <class T, int V>
-__global__ void __launch_bounds__(kAtomWarps* kWarp) moments_kernel(RowMomentArgs<T> args, T* out) {
-  __shared__ T sums[kAtomWarps][4][V * kWarp];
-  const int64_t atom = blockIdx.x;
-  const int lane = lane_index(), warp = threadIdx.x / kWarp;
-  const RowRange rows(args, atom);
-  for (int64_t at = 0; at < args.channels; at += V * kWarp) {
-    const int64_t k = at + V * lane;
-    const bool there = k < args.channels;
-    T sum[4][V] = {};
-    if (there) {
-#pragma unroll 4
-      for (int j = rows.begin + warp; j < rows.end; j += kAtomWarps) {
-        const auto g = Numbers<T, V>::load(args.g + j * args.channels + k);
-#pragma unroll
-        for (int a = 0; a < 4; ++a) {
-          const T r = args.environment[4 * static_cast<int64_t>(j) + a];
-#pragma unroll
-          for (int v = 0; v < V; ++v) sum[a][v] += r * g.x[v];
-        }
-      }
-    }
-#pragma unroll
-    for (int a = 0; a < 4; ++a)
-#pragma unroll
-      for (int v = 0; v < V; ++v) sums[warp][a][V * lane + v] = sum[a][v];
-    __syncthreads();
-    for (int n = threadIdx.x; n < 4 * V * kWarp; n += kAtomWarps * kWarp) {
-      const int a = n / (V * kWarp), column = n % (V * kWarp);
-      if (at + column >= args.channels) continue;
-      T total = rows.is_wrong ? not_a_number<T>() : T(0);
-      for (int w = 0; w < kAtomWarps; ++w) total += sums[w][a][column];
-      out[(4 * atom + a) * args.channels + at + column] = total;
-    }
-    __syncthreads();
-  }
+// Of C components Count at once: all four, or eight of any other number, of which those behind the last are
+// zeros.
+template <int Count>
+constexpr bool kIsAll = Count == 4;
+
+// f(first) for each of them.
+template <int Count, class F>
+__device__ __forceinline__ void each_components(int components, const F& f) {
+  if constexpr (kIsAll<Count>)
+    f(0);
+  else
+    for (int first = 0; first < components; first += Count) f(first);
 }
 
-// A block an atom, which writes the rows that it has.
-template <class T, int V>
-__global__ void __launch_bounds__(kAtomWarps* kWarp)
-    moments_backward_kernel(RowMomentArgs<T> args, const T* grad, T* by_environment, T* by_g) {
-  const int64_t atom = blockIdx.x;
+template <int Count, class T>
+__device__ __forceinline__ void load_components(const T* row, int first, int components, T (&r)[Count]) {
+#pragma unroll
+  for (int a = 0; a < Count; ++a) r[a] = kIsAll<Count> || first + a < components ? row[first + a] : T(0);
+}
+
+// A block an atom, a warp each fourth of its rows.
+template <class T, int V, int Count>
+__global__ void __launch_bounds__(kAtomWarps* kWarp) moments_kernel(RowMomentArgs<T> args, T* out) {
+  __shared__ T sums[kAtomWarps][Count][V * kWarp];
+  const int64_t atom = blockIdx.x, components = kIsAll<Count> ? Count : args.components;
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
   const RowRange rows(args, atom);
-  const T* const of_atom = grad + 4 * atom * args.channels;
-  const bool at_once = args.channels <= V * kWarp;
-  T t[4][V] = {};
-  const auto load = [&](int64_t k) {
+  each_components<Count>(components, [&](int first) {
+    for (int64_t at = 0; at < args.channels; at += V * kWarp) {
+      const int64_t k = at + V * lane;
+      const bool there = k < args.channels;
+      T sum[Count][V] = {};
+      if (there) {
+#pragma unroll 4
+        for (int j = rows.begin + warp; j < rows.end; j += kAtomWarps) {
+          const auto g = Numbers<T, V>::load(args.g + j * args.channels + k);
+          T r[Count];
+          load_components(args.environment + components * j, first, components, r);
 #pragma unroll
-    for (int a = 0; a < 4; ++a) {
-      const auto four = Numbers<T, V>::load(of_atom + a * args.channels + k);
+          for (int a = 0; a < Count; ++a)
+#pragma unroll
+            for (int v = 0; v < V; ++v) sum[a][v] += r[a] * g.x[v];
+        }
+      }
+#pragma unroll
+      for (int a = 0; a < Count; ++a)
+#pragma unroll
+        for (int v = 0; v < V; ++v) sums[warp][a][V * lane + v] = sum[a][v];
+      __syncthreads();
+      for (int n = threadIdx.x; n < Count * V * kWarp; n += kAtomWarps * kWarp) {
+        const int a = n / (V * kWarp), column = n % (V * kWarp);
+        if (at + column >= args.channels || (!kIsAll<Count> && first + a >= components)) continue;
+        T total = rows.is_wrong ? not_a_number<T>() : T(0);
+        for (int w = 0; w < kAtomWarps; ++w) total += sums[w][a][column];
+        out[(components * atom + first + a) * args.channels + at + column] = total;
+      }
+      __syncthreads();
+    }
+  });
+}
+
+// The sums over the warp of Count numbers of each lane: of number l % Count in lane l.
+template <int Count, class T>
+__device__ __forceinline__ T sums_of_warp(T (&x)[Count]) {
+  const int lane = lane_index();
+#pragma unroll
+  for (int step = Count / 2; step; step /= 2)
+#pragma unroll
+    for (int a = 0; a < step; ++a) {
+      const bool upper = lane & step;
+      const T sent = upper ? x[a] : x[a + step], kept = upper ? x[a + step] : x[a];
+      x[a] = kept + __shfl_xor_sync(kAllLanes, sent, step);
+    }
+#pragma unroll
+  for (int step = Count; step < kWarp; step *= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], step);
+  return x[0];
+}
+
+// A block an atom, which writes the rows that it has. The atom's gradient stays in registers where it is all
+// of four components of up to V x 32 channels, else it comes from the caches.
+template <class T, int V, int Count>
+__global__ void __launch_bounds__(kAtomWarps* kWarp)
+    moments_backward_kernel(RowMomentArgs<T> args, const T* grad, T* by_environment, T* by_g) {
+  const int64_t atom = blockIdx.x, components = kIsAll<Count> ? Count : args.components;
+  const int lane = lane_index(), warp = threadIdx.x / kWarp;
+  const RowRange rows(args, atom);
+  const T* const of_atom = grad + components * atom * args.channels;
+  const bool at_once = args.channels <= V * kWarp;
+  T t[Count][V] = {};
+  const auto load = [&](int first, int64_t k) {
+#pragma unroll
+    for (int a = 0; a < Count; ++a) {
+      if (!kIsAll<Count> && first + a >= components) break;  // by zeros
+      const auto four = Numbers<T, V>::load(of_atom + (first + a) * args.channels + k);
 #pragma unroll
       for (int v = 0; v < V; ++v) t[a][v] = four.x[v];
     }
   };
-  if (at_once && V * lane < args.channels) load(V * lane);
+  const bool stays = kIsAll<Count> && at_once;
+  if (stays && V * lane < args.channels) load(0, V * lane);
 #pragma unroll 2
   for (int j = rows.begin + warp; j < rows.end; j += kAtomWarps) {
-    T r[4], sum[4] = {};
+    Numbers<T, V> x{};
+    each_components<Count>(components, [&](int first) {
+      T r[Count], sum[Count] = {};
+      load_components(args.environment + components * j, first, components, r);
+      for (int64_t k = V * lane; k < args.channels; k += V * kWarp) {
+        if (!stays) load(first, k);
+        const auto g = Numbers<T, V>::load(args.g + j * args.channels + k);
+        T* const to = by_g + j * args.channels + k;
+        if (!at_once) x = first ? Numbers<T, V>::load(to) : Numbers<T, V>{};
 #pragma unroll
-    for (int a = 0; a < 4; ++a) r[a] = args.environment[4 * static_cast<int64_t>(j) + a];
-    for (int64_t k = V * lane; k < args.channels; k += V * kWarp) {
-      if (!at_once) load(k);
-      const auto g = Numbers<T, V>::load(args.g + j * args.channels + k);
-      Numbers<T, V> x{};
+        for (int a = 0; a < Count; ++a)
 #pragma unroll
-      for (int a = 0; a < 4; ++a)
-#pragma unroll
-        for (int v = 0; v < V; ++v) x.x[v] += r[a] * t[a][v], sum[a] += t[a][v] * g.x[v];
-      x.store(by_g + j * args.channels + k);
-    }
-#pragma unroll
-    for (int a = 0; a < 4; ++a) sum[a] = sum_of_warp(sum[a]);
-    if (lane < 4) {
-      const T mine = lane == 0 ? sum[0] : lane == 1 ? sum[1] : lane == 2 ? sum[2] : sum[3];
-      by_environment[4 * static_cast<int64_t>(j) + lane] = mine;
-    }
+          for (int v = 0; v < V; ++v) x.x[v] += r[a] * t[a][v], sum[a] += t[a][v] * g.x[v];
+        if (!at_once || first + Count >= components) x.store(to);
+      }
+      const T mine = sums_of_warp(sum);
+      if (lane < Count && (kIsAll<Count> || first + lane < components))
+        by_environment[components * j + first + lane] = mine;
+    });
   }
 }
 
@@ -429,11 +503,13 @@ __global__ void clear_rows_kernel(RowMomentArgs<T> args, T* by_environment, T* b
   if (args.leaves_rest && !is_wrong) return;
   const int64_t begin = is_wrong ? 0 : args.offsets[args.atoms];
   const T value = is_wrong ? not_a_number<T>() : T(0);
-  const int64_t numbers = (args.rows - begin) * args.channels, environments = 4 * (args.rows - begin);
+  const int64_t numbers = (args.rows - begin) * args.channels,
+                environments = args.components * (args.rows - begin);
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t k = thread; k < numbers; k += threads) by_g[begin * args.channels + k] = value;
-  for (int64_t k = thread; k < environments; k += threads) by_environment[4 * begin + k] = value;
+  for (int64_t k = thread; k < environments; k += threads)
+    by_environment[args.components * begin + k] = value;
 }
 
 }  // namespace gpu_neighbor_rows

@@ -22,13 +22,22 @@ void with_numbers(int64_t channels, std::initializer_list<const T*> rows, const 
   work(std::integral_constant<int, 1>{});
 }
 
-// work(gated), a constant.
+// work(is), a constant.
 template <class Work>
-void with_gate(bool gated, const Work& work) {
-  if (gated)
+void with_flag(bool is, const Work& work) {
+  if (is)
     work(std::true_type{});
   else
     work(std::false_type{});
+}
+
+// work(how many components at once), a constant.
+template <class Work>
+void with_components(int components, const Work& work) {
+  if (components == 4)
+    work(std::integral_constant<int, 4>{});
+  else
+    work(std::integral_constant<int, 8>{});
 }
 
 }  // namespace
@@ -44,7 +53,7 @@ void run_row_list(const Gpu& gpu, const RowListArgs<T>& args, const RowListResul
 template <class T>
 void run_spline_rows(const Gpu& gpu, const SplineRowsArgs<T>& args, const SplineRows<T>& out) {
   with_numbers<T>(args.channels, {args.table, out.g}, [&](auto at_once) {
-    with_gate(args.gated, [&](auto gate) {
+    with_flag(args.gated, [&](auto gate) {
       gpu.launch(rows_kernel<T, gate(), at_once()>, blocks_for(args.rows, kWarps * kWarp), kWarps * kWarp, 0,
                  args, out);
     });
@@ -56,7 +65,7 @@ void run_spline_row_gradients(const Gpu& gpu, const SplineRowsArgs<T>& args,
                               const SplineRows<T, const T*>& grad, T* out) {
   gpu.clear(out, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
   with_numbers<T>(args.channels, {args.table, grad.g}, [&](auto at_once) {
-    with_gate(args.gated, [&](auto gate) {
+    with_flag(args.gated, [&](auto gate) {
       gpu.launch(rows_backward_kernel<T, gate(), at_once()>, blocks_for(args.rows, kWarps * kWarp),
                  kWarps * kWarp, 0, args, grad, out);
     });
@@ -87,9 +96,32 @@ void run_environment_row_seconds(const Gpu& gpu, const EnvironmentRowsArgs<T>& a
 }
 
 template <class T>
+void run_harmonic_rows(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, int degree, T* out) {
+  gpu.launch(harmonic_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, degree, out);
+}
+
+template <class T>
+void run_harmonic_row_gradients(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, int degree, const T* grad,
+                                T* out) {
+  gpu.clear(out, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
+  gpu.launch(harmonic_gradient_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, degree,
+             grad, out);
+}
+
+template <class T>
+void run_harmonic_row_seconds(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, int degree, const T* v,
+                              const T* grad, T* rows, T* by_d) {
+  gpu.clear(by_d, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
+  gpu.launch(harmonic_second_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, degree, v,
+             grad, rows, by_d);
+}
+
+template <class T>
 void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out) {
   with_numbers<T>(args.channels, {args.g}, [&](auto at_once) {
-    gpu.launch(moments_kernel<T, at_once()>, args.atoms, kAtomWarps * kWarp, 0, args, out);
+    with_components(args.components, [&](auto count) {
+      gpu.launch(moments_kernel<T, at_once(), count()>, args.atoms, kAtomWarps * kWarp, 0, args, out);
+    });
   });
 }
 
@@ -100,24 +132,30 @@ void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, cons
   const int64_t blocks = (args.leaves_rest ? 1 : 2) * gpu.limits().multiprocessors;
   gpu.launch_early(clear_rows_kernel<T>, args.rows > 0 ? blocks : 0, 256, 0, args, environment, g);
   with_numbers<T>(args.channels, {args.g, grad, g}, [&](auto at_once) {
-    gpu.launch(moments_backward_kernel<T, at_once()>, args.atoms, kAtomWarps * kWarp, 0, args, grad,
-               environment, g);
+    with_components(args.components, [&](auto count) {
+      gpu.launch(moments_backward_kernel<T, at_once(), count()>, args.atoms, kAtomWarps * kWarp, 0, args,
+                 grad, environment, g);
+    });
   });
 }
 
-#define MDOPS_INSTANTIATE(T)                                                                                \
-  template void run_environment_rows(const Gpu&, const EnvironmentRowsArgs<T>&, const EnvironmentRows<T>&,  \
-                                     int32_t*);                                                             \
-  template void run_environment_row_gradients(const Gpu&, const EnvironmentRowsArgs<T>&,                    \
-                                              const EnvironmentRows<T, const T*>&, T*);                     \
-  template void run_environment_row_seconds(const Gpu&, const EnvironmentRowsArgs<T>&, const T*,            \
-                                            const EnvironmentRows<T, const T*>&, const EnvironmentRows<T>&, \
-                                            T*);                                                            \
-  template void run_row_list(const Gpu&, const RowListArgs<T>&, const RowListResults<T>&);                  \
-  template void run_spline_rows(const Gpu&, const SplineRowsArgs<T>&, const SplineRows<T>&);                \
-  template void run_spline_row_gradients(const Gpu&, const SplineRowsArgs<T>&,                              \
-                                         const SplineRows<T, const T*>&, T*);                               \
-  template void run_row_moments(const Gpu&, const RowMomentArgs<T>&, T*);                                   \
+#define MDOPS_INSTANTIATE(T)                                                                                 \
+  template void run_environment_rows(const Gpu&, const EnvironmentRowsArgs<T>&, const EnvironmentRows<T>&,   \
+                                     int32_t*);                                                              \
+  template void run_environment_row_gradients(const Gpu&, const EnvironmentRowsArgs<T>&,                     \
+                                              const EnvironmentRows<T, const T*>&, T*);                      \
+  template void run_environment_row_seconds(const Gpu&, const EnvironmentRowsArgs<T>&, const T*,             \
+                                            const EnvironmentRows<T, const T*>&, const EnvironmentRows<T>&,  \
+                                            T*);                                                             \
+  template void run_harmonic_rows(const Gpu&, const EnvironmentRowsArgs<T>&, int, T*);                       \
+  template void run_harmonic_row_gradients(const Gpu&, const EnvironmentRowsArgs<T>&, int, const T*, T*);    \
+  template void run_harmonic_row_seconds(const Gpu&, const EnvironmentRowsArgs<T>&, int, const T*, const T*, \
+                                         T*, T*);                                                            \
+  template void run_row_list(const Gpu&, const RowListArgs<T>&, const RowListResults<T>&);                   \
+  template void run_spline_rows(const Gpu&, const SplineRowsArgs<T>&, const SplineRows<T>&);                 \
+  template void run_spline_row_gradients(const Gpu&, const SplineRowsArgs<T>&,                               \
+                                         const SplineRows<T, const T*>&, T*);                                \
+  template void run_row_moments(const Gpu&, const RowMomentArgs<T>&, T*);                                    \
   template void run_row_moment_gradients(const Gpu&, const RowMomentArgs<T>&, const T*, T*, T*);
 MDOPS_INSTANTIATE(float)
 MDOPS_INSTANTIATE(double)

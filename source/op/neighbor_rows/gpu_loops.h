@@ -29,7 +29,18 @@ void run_environment_row_seconds(const Gpu& gpu, const EnvironmentRowsArgs<T>& a
                                  const EnvironmentRows<T, const T*>& grad, const EnvironmentRows<T>& out,
                                  T* by_d);
 
-// (N, 4, M); and from its gradient those of the rows.
+// All components to a degree (rows, C), the gradient by the pair vectors, and its second derivatives along v
+// (N, K, 3): by the gradients, (rows, C), and by the pair vectors.
+template <class T>
+void run_harmonic_rows(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, int degree, T* out);
+template <class T>
+void run_harmonic_row_gradients(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, int degree, const T* grad,
+                                T* out);
+template <class T>
+void run_harmonic_row_seconds(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, int degree, const T* v,
+                              const T* grad, T* rows, T* by_d);
+
+// (N, C, M); and from its gradient those of the rows.
 template <class T>
 void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out);
 template <class T>

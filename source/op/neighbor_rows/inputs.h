@@ -7,6 +7,7 @@
 #include "common/cutoff.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
+#include "neighbor_rows/harmonics.h"
 #include "neighbor_rows/neighbor_rows.h"
 
 namespace mdops {
@@ -107,6 +108,27 @@ struct EnvironmentRowsInputs {
   }
 };
 
+// Rows with harmonics to a degree.
+struct HarmonicRowsInputs : EnvironmentRowsInputs {
+  int degree, components;
+
+  HarmonicRowsInputs(const Op& op, const Tensor& displacements, const Tensor& slots_, const Tensor& counts,
+                     const Tensor& types, const Tensor& mean_, const Tensor& std_, double cutoff_,
+                     double cutoff_smooth_, double protection_, int64_t rows_, int64_t degree_)
+      : EnvironmentRowsInputs(op, displacements, slots_, counts, types, mean_, std_, cutoff_, cutoff_smooth_,
+                              protection_, rows_),
+        degree(degree_ < 2 || degree_ > kMostDegrees ? 0 : static_cast<int>(degree_)),
+        components(components_to(degree)) {
+    if (degree == 0)
+      fail(op, "argument `degree` is " + std::to_string(degree_) + ", expected 2 to " +
+                   std::to_string(kMostDegrees));
+  }
+
+  Tensor grad(const Op& op, const Tensor& grad_) const {
+    return input(op, "grad", grad_, list.dtype, {rows, components});
+  }
+};
+
 // Results of environment_rows, or gradients by them.
 struct EnvironmentRowsTensors {
   Tensor environment, switches, directions;
@@ -201,17 +223,21 @@ struct SplineRowsTensors {
 struct RowMomentInputs {
   Tensor environment, g, offsets;
   ScalarType dtype;
-  int64_t rows, channels, atoms;
+  int64_t rows, channels, atoms, components;
   bool leaves_rest;
 
   RowMomentInputs(const Op& op, const Tensor& environment_, const Tensor& g_, const Tensor& offsets_,
                   bool leaves_rest_)
-      : environment(float_input(op, "environment", environment_, {kAny, 4})),
+      : environment(float_input(op, "environment", environment_, {kAny, kAny})),
         g(environment),
         offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
         dtype(environment.scalar_type()),
         rows(environment.size(0)),
+        components(environment.size(1)),
         leaves_rest(leaves_rest_) {
+    if (components > kMostComponents)
+      fail(op, "argument `environment` has " + std::to_string(components) + " columns, expected up to " +
+                   std::to_string(kMostComponents));
     g = input(op, "g", g_, dtype, {rows, kAny});
     channels = g.size(1);
     if (offsets.size(0) < 1) fail(op, "argument `offsets` is empty, expected one more than there are atoms");
@@ -226,7 +252,7 @@ struct RowMomentInputs {
   }
 
   Tensor grad(const Op& op, const Tensor& grad_) const {
-    return input(op, "grad", grad_, dtype, {atoms, 4, channels});
+    return input(op, "grad", grad_, dtype, {atoms, components, channels});
   }
 
   template <class T>
@@ -237,7 +263,8 @@ struct RowMomentInputs {
             rows,
             channels,
             atoms,
-            leaves_rest};
+            leaves_rest,
+            static_cast<int>(components)};
   }
 };
 

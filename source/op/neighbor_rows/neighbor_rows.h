@@ -214,15 +214,18 @@ MDOPS_HD void row_second(const Row<T>& row, const RowTerms<T>& terms, const T* v
   }
 }
 
-// Rows (E, M) of atoms' neighbours, and the sums (N, 4, M).
+// Rows (E, M) of atoms' neighbours, and the sums (N, C, M).
 template <class T>
 struct RowMomentArgs {
-  const T *environment, *g;  // (E, 4), (E, M)
+  const T *environment, *g;  // (E, C), (E, M)
   const int32_t* offsets;    // (N + 1,)
   int64_t rows, channels, atoms;
   // Whether the gradients by rows of no atom may be left as they are, of which the caller reads none.
   bool leaves_rest = false;
+  int components = 4;  // C
 };
+
+constexpr int kMostComponents = 1024;
 
 // Of row n: R, w and u with the types of centre and neighbour; zeros where there is no slot.
 template <class T>
