@@ -113,11 +113,29 @@ inline void finish_streams() {
 #endif
 }
 
+// By halves: one number after the other would wait for each sum before the next.
+template <class T, int Lanes>
+struct LaneSum {
+  typedef T Whole __attribute__((vector_size(Lanes * sizeof(T))));
+  typedef T Half __attribute__((vector_size(Lanes / 2 * sizeof(T))));
+  struct Halves {
+    Half low, high;
+  };
+
+  static inline __attribute__((always_inline)) T of(const Whole& v) {
+    const Halves halves = __builtin_bit_cast(Halves, v);
+    return LaneSum<T, Lanes / 2>::of(halves.low + halves.high);
+  }
+};
 template <class T>
-inline T sum_lanes(const Vector<T>& v) {
-  T sum = 0;
-  for (int k = 0; k < kLanes<T>; ++k) sum += v[k];
-  return sum;
+struct LaneSum<T, 2> {
+  typedef T Whole __attribute__((vector_size(2 * sizeof(T))));
+  static inline __attribute__((always_inline)) T of(const Whole& v) { return v[0] + v[1]; }
+};
+
+template <class T>
+inline __attribute__((always_inline)) T sum_lanes(const Vector<T>& v) {
+  return LaneSum<T, kLanes<T>>::of(v);
 }
 
 // Sums of `width` numbers, and of products of two.

@@ -6,28 +6,36 @@ namespace MDOPS_ISA {
 
 namespace {
 
-// f(column, zero of the type that it computes with) for all columns: whole vectors, then single numbers.
+// f(column, zero of the type that it computes with) for all columns: whole vectors, then fours, of which rows
+// of 100 have one, then single numbers.
 template <class T, class F>
 inline __attribute__((always_inline)) void each_column(int64_t columns, const F& f) {
   int64_t k = 0;
   for (; k + kLanes<T> <= columns; k += kLanes<T>) f(k, Vector<T>{});
+  if constexpr (kLanes<T> > 4)
+    for (; k + 4 <= columns; k += 4) f(k, Vector4<T>{});
   for (; k < columns; ++k) f(k, T(0));
 }
 
-template <class T>
-inline __attribute__((always_inline)) T sum_of(const Vector<T>& whole, T rest) {
-  return sum_lanes<T>(whole) + rest;
-}
-
-// Sums of numbers that come as vectors or alone.
+// Sums of numbers that come so.
 template <class T>
 struct Sum {
   Vector<T> whole{};
+  Vector4<T> four{};
   T rest = 0;
 
-  inline __attribute__((always_inline)) void add(const Vector<T>& x) { whole += x; }
-  inline __attribute__((always_inline)) void add(T x) { rest += x; }
-  inline __attribute__((always_inline)) T value() const { return sum_of<T>(whole, rest); }
+  template <class V>
+  inline __attribute__((always_inline)) void add(const V& x) {
+    if constexpr (sizeof(V) == sizeof(T))
+      rest += x;
+    else if constexpr (sizeof(V) == sizeof(Vector<T>))
+      whole += x;
+    else
+      four += x;
+  }
+  inline __attribute__((always_inline)) T value() const {
+    return sum_lanes<T>(whole) + ((four[0] + four[1]) + (four[2] + four[3])) + rest;
+  }
 };
 
 // sum_m w[m] of the six rows of a table.
