@@ -7,8 +7,8 @@
 Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
 without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
 neighbours (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; `attention`
-is the first with two layers of attention, smooth; `degrees` and `attention_degrees` are these two with moments to degree
-3; `zbl` the first with a ZBL table, with the switch of DeePMD-kit's
+is the first with two layers of attention, smooth; `degrees` and `attention_degrees` are these two with moments to
+degree 3; `zbl` the first with a ZBL table, with the switch of DeePMD-kit's
 example for water, 0.9 to 1 A, and `zbl_near` with one that a quarter of the box's atoms are within; `hybrid` is
 `angular`, se_e2_a, and se_e2_r side by side, of that example: 6 A both, and one net; `attentive` is `angular` and
 `attention` side by side; `angles` is se_e3 of 2-4-8 at 6

@@ -688,12 +688,12 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
         of_degree = (*given, degree)
         unknown = {**bad, "degree": (10, 5)}
         samples.append(Sample("harmonic_rows", of_degree, (0,), bad=unknown))
-        first = (random(rows, components), *of_degree)
+        backward = (random(rows, components), *of_degree)
         moved = {name: (k + 1, value) for name, (k, value) in unknown.items()}
-        samples.append(Sample("harmonic_rows_backward", first, (0, 1), bad=moved))
+        samples.append(Sample("harmonic_rows_backward", backward, (0, 1), bad=moved))
         moved = {name: (k + 2, value) for name, (k, value) in unknown.items()}
-        second = (random(*p["d"].shape), *first)
-        samples.append(Sample("harmonic_rows_backward_backward", second, bad=moved))
+        along = (random(*p["d"].shape), *backward)
+        samples.append(Sample("harmonic_rows_backward_backward", along, bad=moved))
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=p["d"].device)
     samples.append(Sample("ragged_plan", (offsets, 20, 6, 5), bad={"batch": (2, 3), "total": (1, -1)}))
     falls = {"falls": offsets.flip(0), "beyond": offsets + 2}
@@ -702,8 +702,8 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
         bad = {name: (2, value) for name, value in falls.items()}
         samples.append(Sample("row_moments", summed, (0, 1), bad=bad))
         bad = {name: (3, value) for name, value in falls.items()}
-        first = (random(4, components, channels), *summed)
-        samples.append(Sample("row_moments_backward", first, (0, 1, 2), bad=bad))
+        of_sums = (random(4, components, channels), *summed)
+        samples.append(Sample("row_moments_backward", of_sums, (0, 1, 2), bad=bad))
     return samples
 
 

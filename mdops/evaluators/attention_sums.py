@@ -1,5 +1,5 @@
-"""The sums of a descriptor with layers of attention or to higher degrees: splines of the embedding nets, a layer and the
-sums as one op each."""
+"""The sums of a descriptor with layers of attention or to higher degrees: splines of the embedding nets, a layer and
+the sums as one op each."""
 
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ class AttentionTables:
 
 class AttentionSums:
     """T of a descriptor, of the neighbours within its cutoff. It must be the cutoff of the list's model: in a hybrid,
-    neighbours beyond that of a part count as rows of its layers (docs/models.md)."""
+    neighbours beyond that of a part count as rows of it (docs/models.md)."""
 
     def __init__(self, one: Sum, grid: SplineGrid, dtype: torch.dtype) -> None:
         self._one, self._grid, self._dtype = one, grid, dtype
@@ -63,7 +63,7 @@ class AttentionSums:
         if d.layers and not has_layer(potential.device, potential.dtype, d.channels, d.options.attn):
             return "a layer is one op on GPUs in float32, and of rows and attention up to 128 wide"
         if d.cutoff < one.model.descriptor.cutoff:
-            return f"neighbours beyond its cutoff, {d.cutoff:g} A, are rows of its layers in this hybrid"
+            return f"neighbours beyond its cutoff, {d.cutoff:g} A, are rows of its own in this hybrid"
         return None
 
     def has_tables_for_all(self) -> bool:
@@ -102,7 +102,7 @@ class AttentionSums:
     def __call__(
         self, near: Neighborhood, tables: AttentionTables, found: NeighborRows | None = None
     ) -> torch.Tensor:
-        """T (N, (lmax + 1)^2, M), differentiable in the pair vectors; `found`: what `rows` says, where that is known."""
+        """T (N, (lmax + 1)^2, M), differentiable in the pair vectors; `found`: what `rows` says, where it is known."""
         s, d, displacements = tables.splines, self._descriptor, near.displacements
         types = s.types(near.system)
         atoms, slots = displacements.shape[:2]

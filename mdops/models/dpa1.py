@@ -441,7 +441,7 @@ class SeAttenV2(MomentDescriptor):
         return (t + F.pad(self._padding(near, taken, types)[:, None], (0, 0, 0, t.shape[1] - 1))) / self.slots
 
     @property
-    def row_settings(self) -> dict[str, float]:
+    def row_settings(self) -> dict[str, Any]:
         """Of the ops that make rows."""
         lengths = {"cutoff": self.cutoff, "cutoff_smooth": self.cutoff_smooth}
         return {**lengths, "protection": self.protection}

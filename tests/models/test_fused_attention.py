@@ -120,11 +120,15 @@ OPTIONS = {
 }
 
 
+@pytest.mark.parametrize("degrees", [False, True])
 @pytest.mark.parametrize("seed", range(16))
-def test_random_options(seed):
-    """The nets themselves by autograd: values, and what is said of the neighbours."""
+def test_random_options(seed, degrees):
+    """The nets themselves by autograd: values, and what is said of the neighbours. With moments of higher degrees there
+    need be no layers."""
     random = np.random.default_rng(seed)
     keys = {name: choices[random.integers(2)] for name, choices in OPTIONS.items()}
+    if degrees:
+        keys |= {"attn_layer": int(random.integers(3)), "lmax": int(random.integers(2, 5))}
     potential = random_model(seed, **keys)
     system = from_atoms([box("OHC", seed=seed), box("OH", atoms=5, seed=seed)], potential.type_map)
     evaluator = potential.evaluator()
@@ -323,6 +327,10 @@ HYBRIDS = {
     "two": [{**ATTENTIVE, "attn_layer": 1}, {**ATTENTIVE, "attn_layer": 2, "set_davg_zero": False}],
     "shorter": [{**ATTENTIVE, "attn_layer": 1}, {**ATTENTIVE, "attn_layer": 1, "rcut": 2.8}],
     "angles": [ANGLES, {**ATTENTIVE, "attn_layer": 2, "exclude_types": [[0, 1]]}],
+    "degrees": [
+        {**ATTENTIVE, "attn_layer": 0, "lmax": 3},
+        {**ATTENTIVE, "attn_layer": 1, "lmax": 2, "set_davg_zero": False},
+    ],
 }
 
 
@@ -357,7 +365,7 @@ def test_hybrids_without_plain_sums(name, dtype, device, monkeypatch):
     potential, exact = hybrid_of(name, dtype).to(device), hybrid_of(name, spline=False)
     assert isinstance(potential.evaluator(), FusedAttention), potential.explain()
     assert "dpa1: splines, and one op a layer" in potential.explain()
-    assert ("its own operations" in potential.explain()) == (name != "two")
+    assert ("its own operations" in potential.explain()) == (name in ("shorter", "angles"))
     frames = [box("OHC", seed=2), box("OH", atoms=5, seed=3)]
     system = from_atoms(frames, exact.type_map)
     aparam = torch.randn(system.atoms, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
