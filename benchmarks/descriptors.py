@@ -295,7 +295,7 @@ def on_gpu(potential: Potential, box: Atoms, profiled: bool) -> dict[str, Any]:
     if not isinstance(potential.model, ZBLModel):
         set_velocities(moving, physics, np.random.default_rng(0), anew=True)
     engine = Engine(moving, potential, physics)
-    # Of few atoms enough for what a call of `run` takes at its ends not to count.
+    # Of few atoms more, as steps are short; random models of many leave their box's structure in so many.
     most = 400 if n < 1000 else 80
     steps = max(10, min(most, int(3e6 / kernels["kernels_us"] / _PIECES))) if captures else 20
     list(engine.run(min(60, steps)))

@@ -22,10 +22,10 @@ void with_numbers(int64_t channels, std::initializer_list<const T*> rows, const 
   work(std::integral_constant<int, 1>{});
 }
 
-// work(is), a constant.
+// work(gated), a constant.
 template <class Work>
-void with_flag(bool is, const Work& work) {
-  if (is)
+void with_gate(bool gated, const Work& work) {
+  if (gated)
     work(std::true_type{});
   else
     work(std::false_type{});
@@ -53,7 +53,7 @@ void run_row_list(const Gpu& gpu, const RowListArgs<T>& args, const RowListResul
 template <class T>
 void run_spline_rows(const Gpu& gpu, const SplineRowsArgs<T>& args, const SplineRows<T>& out) {
   with_numbers<T>(args.channels, {args.table, out.g}, [&](auto at_once) {
-    with_flag(args.gated, [&](auto gate) {
+    with_gate(args.gated, [&](auto gate) {
       gpu.launch(rows_kernel<T, gate(), at_once()>, blocks_for(args.rows, kWarps * kWarp), kWarps * kWarp, 0,
                  args, out);
     });
@@ -65,7 +65,7 @@ void run_spline_row_gradients(const Gpu& gpu, const SplineRowsArgs<T>& args,
                               const SplineRows<T, const T*>& grad, T* out) {
   gpu.clear(out, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
   with_numbers<T>(args.channels, {args.table, grad.g}, [&](auto at_once) {
-    with_flag(args.gated, [&](auto gate) {
+    with_gate(args.gated, [&](auto gate) {
       gpu.launch(rows_backward_kernel<T, gate(), at_once()>, blocks_for(args.rows, kWarps * kWarp),
                  kWarps * kWarp, 0, args, grad, out);
     });

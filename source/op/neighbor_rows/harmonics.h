@@ -5,17 +5,22 @@
 //
 // Y_lm are real solid harmonics, homogeneous polynomials of degree l with Racah's normalisation,
 // sum_m Y_lm(u)^2 = |u|^(2 l): T. Helgaker, P. Jorgensen and J. Olsen, Molecular Electronic-Structure Theory
-// (2000), 6.4; m goes from -l to l. With G the gradients, P = sum_m G_lm Y_lm, e = d / r, l_v = e.v, i = 1 /
-// (r + p),
+// (2000), 6.4; m goes from -l to l. With G the gradients, P_l = sum_m G_lm Y_lm, e = d / r, l_v = e.v,
+// i = 1 / (r + p) and
 //
-//   a = w i           b_l = i (w' - (l + 1) w i)           c_l = i (w'' - 2 (l + 1) w' i + (l + 1) (l + 2) w
-//   i^2) d0 by d           sum_l b_l P e + a i grad P
+//   a   = w i
+//   b_l = i (w' - (l + 1) w i)
+//   c_l = i (w'' - 2 (l + 1) w' i + (l + 1) (l + 2) w i^2)
 //
-// and of <v, gradient>
+// the gradient is
 //
-//   d0 by G_lm        b_l l_v Y_lm + a i v.grad Y_lm
-//   d0 by d           sum_l (c_l l_v P + b_l i v.grad P) e + b_l P (v - l_v e) / r + b_l i l_v grad P + a i^2
-//   H_P v
+//   d0 by d      sum_l b_l P_l e + a i grad P_l
+//
+// and the derivatives of <v, gradient>, with the Hessian H_l of P_l,
+//
+//   d0 by G_lm   b_l l_v Y_lm + a i v.grad Y_lm
+//   d0 by d      sum_l (c_l l_v P_l + b_l i v.grad P_l) e + b_l P_l (v - l_v e) / r
+//                + b_l i l_v grad P_l + a i^2 H_l v
 //
 // Derivatives of Y are those of its formula, by jets.
 #pragma once
