@@ -152,14 +152,9 @@ MDOPS_HD void harmonic_row(const EnvironmentRowsArgs<T>& args, int degree, int64
 template <class T>
 MDOPS_HD void harmonic_row_gradient(const EnvironmentRowsArgs<T>& args, int degree, int64_t n, const T* grad,
                                     T* out) {
-  const int64_t slot = args.slots[n], slots = args.list.atoms * args.list.width;
-  const Row<T> row = row_of_slot(args, slot);
-  if (slot == -1) return;
-  T* const to = out + 3 * (slot >= 0 && slot < slots ? slot : n);
-  if (row.is_wrong) {
-    for (int a = 0; a < 3; ++a) to[a] = static_cast<T>(NAN);
-    return;
-  }
+  const Row<T> row = row_of_slot(args, args.slots[n]);
+  T* const to = gradient_place(args, row, n, out);
+  if (!to) return;
   using Number = Jet<T, 3>;
   const T none[4] = {0, 0, 0, 0}, *by = grad + n * components_to(degree);
   const RowTerms<T> terms(row.d, args.cutoff);
@@ -178,16 +173,12 @@ MDOPS_HD void harmonic_row_gradient(const EnvironmentRowsArgs<T>& args, int degr
 template <class T>
 MDOPS_HD void harmonic_row_second(const EnvironmentRowsArgs<T>& args, int degree, int64_t n, const T* v,
                                   const T* grad, T* rows, T* by_d) {
-  const int64_t slot = args.slots[n], slots = args.list.atoms * args.list.width;
+  const int64_t slot = args.slots[n];
   const int components = components_to(degree);
   const Row<T> row = row_of_slot(args, slot);
-  T* const out = rows + n * components;
-  if (row.is_wrong)
+  T *const out = rows + n * components, *const to = gradient_place(args, row, n, by_d);
+  if (!to) {
     for (int k = 0; k < components; ++k) out[k] = slot != -1 ? static_cast<T>(NAN) : T(0);
-  if (slot == -1) return;
-  T* const to = by_d + 3 * (slot >= 0 && slot < slots ? slot : n);
-  if (row.is_wrong) {
-    for (int a = 0; a < 3; ++a) to[a] = static_cast<T>(NAN);
     return;
   }
   using Along = Jet<T, 1>;

@@ -245,19 +245,26 @@ MDOPS_HD void environment_row(const EnvironmentRowsArgs<T>& args, int64_t n, con
   for (int a = 0; a < 3; ++a) out.directions[3 * n + a] = direction[a];
 }
 
-// What row n adds to the gradient by d, (N, K, 3), which is zero at entry. Of a slot that is none the row has
-// no place, and takes that of a slot of its own number.
+// Where row n's part of a gradient by d, (N, K, 3), goes; null for a row of no slot, and for a wrong one,
+// whose part is made NaN here. Of a slot that is none the row has no place, and takes that of a slot of its
+// own number.
+template <class T>
+MDOPS_HD T* gradient_place(const EnvironmentRowsArgs<T>& args, const Row<T>& row, int64_t n, T* out) {
+  const int64_t slot = args.slots[n], slots = args.list.atoms * args.list.width;
+  if (slot == -1) return nullptr;
+  T* const to = out + 3 * (slot >= 0 && slot < slots ? slot : n);
+  if (!row.is_wrong) return to;
+  for (int a = 0; a < 3; ++a) to[a] = static_cast<T>(NAN);
+  return nullptr;
+}
+
+// What row n adds to the gradient by d, (N, K, 3), which is zero at entry.
 template <class T>
 MDOPS_HD void environment_row_gradient(const EnvironmentRowsArgs<T>& args, int64_t n,
                                        const EnvironmentRows<T, const T*>& grad, T* out) {
-  const int64_t slot = args.slots[n], slots = args.list.atoms * args.list.width;
-  const Row<T> row = row_of_slot(args, slot);
-  if (slot == -1) return;
-  T* const to = out + 3 * (slot >= 0 && slot < slots ? slot : n);
-  if (row.is_wrong) {
-    for (int a = 0; a < 3; ++a) to[a] = static_cast<T>(NAN);
-    return;
-  }
+  const Row<T> row = row_of_slot(args, args.slots[n]);
+  T* const to = gradient_place(args, row, n, out);
+  if (!to) return;
   row_gradient(row, RowTerms<T>(row.d, args.cutoff), grad.environment + 4 * n, grad.switches[n],
                grad.directions + 3 * n, T(0), to);
 }
@@ -267,24 +274,22 @@ template <class T>
 MDOPS_HD void environment_row_second(const EnvironmentRowsArgs<T>& args, int64_t n, const T* v,
                                      const EnvironmentRows<T, const T*>& grad, const EnvironmentRows<T>& out,
                                      T* by_d) {
-  const int64_t slot = args.slots[n], slots = args.list.atoms * args.list.width;
+  const int64_t slot = args.slots[n];
   const Row<T> row = row_of_slot(args, slot);
   T environment[4], direction[3], w, found[3];
   const T empty = slot != -1 ? static_cast<T>(NAN) : T(0);
-  if (row.is_wrong) {
-    w = empty;
-    for (int a = 0; a < 4; ++a) environment[a] = empty;
-    for (int a = 0; a < 3; ++a) direction[a] = found[a] = empty;
-  } else {
+  if (T* const to = gradient_place(args, row, n, by_d)) {
     row_second(row, RowTerms<T>(row.d, args.cutoff), v + 3 * slot, grad.environment + 4 * n, grad.switches[n],
                grad.directions + 3 * n, environment, &w, direction, found);
+    for (int a = 0; a < 3; ++a) to[a] = found[a];
+  } else {
+    w = empty;
+    for (int a = 0; a < 4; ++a) environment[a] = empty;
+    for (int a = 0; a < 3; ++a) direction[a] = empty;
   }
   out.switches[n] = w;
   for (int a = 0; a < 4; ++a) out.environment[4 * n + a] = environment[a];
   for (int a = 0; a < 3; ++a) out.directions[3 * n + a] = direction[a];
-  if (slot == -1) return;
-  T* const to = by_d + 3 * (slot >= 0 && slot < slots ? slot : n);
-  for (int a = 0; a < 3; ++a) to[a] = found[a];
 }
 
 #define MDOPS_NEIGHBOR_ROWS_KERNELS(T)                                                                       \
