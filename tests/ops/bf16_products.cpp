@@ -58,7 +58,9 @@ double error(const Case& of) {
   }
   std::vector<Tiles> tiles;
   std::vector<Bf16Piece> pieces;
-  const int64_t cut = depth > 40 ? 37 : depth;
+  const int64_t cut = depth > 256  ? 290
+                      : depth > 40 ? 37
+                                   : depth;  // pieces beyond what is multiplied at once, too
   for (int64_t from = 0; from < depth; from += cut) {
     const int64_t deep = std::min(cut, depth - from);
     std::vector<float> own(rows * deep);
@@ -101,7 +103,7 @@ int main() {
     double worst = 0;
     for (const int64_t rows : {1, 16, 17, 40, 80})
       for (const int64_t lanes : {16, 32, 48, 64, 112})
-        for (const int64_t depth : {1, 2, 31, 32, 33, 64, 100})
+        for (const int64_t depth : {1, 2, 31, 32, 33, 64, 100, 600})
           for (int mode = 0; mode < 8; ++mode)
             worst =
                 std::max(worst, error({parts, rows, lanes, depth, (mode & 1) > 0, (mode & 2) > 0, mode > 3}));

@@ -1,6 +1,9 @@
 """Nets of dense layers against PyTorch's own operations: every shape, activation function and derivative."""
 
 import itertools
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -158,6 +161,42 @@ def test_large_gradients_are_those_of_small_calls(matmul, columns):
     for from_, to in ((0, 64), (2650, 2667), (5269, 5300)):
         _, expected = mlp_value_and_gradient(x[from_:to], *layers[:2], matmul=matmul)
         assert torch.equal(gradient[from_:to], expected)
+
+
+def kept_bytes():
+    """What is this process's until the system is short of memory."""
+    return sum(
+        1024 * int(kb) for kb in re.findall(r"LazyFree:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text())
+    )
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="who frees memory lazily is told by Linux"
+)
+def test_large_results_leave_their_memory_to_later_ones():
+    _, *layers = net((1100, 4, 1), dtype=torch.float32, timesteps=False)
+    x = torch.randn(8192, 1100)  # 36 MB
+
+    def gradient(of=x):
+        return mlp_value_and_gradient(of, *layers[:2])[1]
+
+    first, expected = gradient(), gradient(-x)
+    place, before = first.data_ptr(), kept_bytes()
+    assert expected.data_ptr() != place  # both are there
+    del first
+    assert kept_bytes() - before >= x.nbytes
+    again = gradient(-x)
+    assert again.data_ptr() == place and kept_bytes() == before
+    assert torch.equal(again, expected)
+
+    def same(_):
+        return all(torch.equal(gradient(-x), expected) for _ in range(5))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(same, range(4)))
+    many = [gradient() for _ in range(33)]
+    del many
+    assert kept_bytes() <= 2**30
 
 
 def test_the_same_bits_in_every_run(device):

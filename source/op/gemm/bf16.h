@@ -82,7 +82,7 @@ struct Bf16Net {
   const uint16_t *up[17], *down[17];  // of the layers after the first (kMaxLayers)
 };
 
-constexpr int64_t kBf16AtOnce = 384;
+constexpr int64_t kBf16AtOnce = 256;
 
 #if defined(__x86_64__)
 namespace isa_amx {

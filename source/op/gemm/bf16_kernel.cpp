@@ -171,14 +171,11 @@ class Sums {
   float* at;
   int64_t stride;
 
-  Sums(const Lanes& c, int64_t row, int64_t rows, bool accumulate, bool apart)
-      : at(c.base + row * c.stride),
-        stride(c.stride),
-        c_(at),
-        c_stride_(stride),
-        left_(rows - row < kBf16Rows ? rows - row : kBf16Rows),
-        adds_(accumulate && apart),
-        beside_c_(left_ < kBf16Rows || adds_) {
+  void begin(const Lanes& c, int64_t row, int64_t rows, bool accumulate, bool apart) {
+    at = c_ = c.base + row * c.stride, stride = c_stride_ = c.stride;
+    left_ = rows - row < kBf16Rows ? rows - row : kBf16Rows;
+    adds_ = accumulate && apart;
+    beside_c_ = left_ < kBf16Rows || adds_;
     if (!beside_c_) return;
     at = &beside_[0][0], stride = kBf16Lanes;
     for (int64_t r = 0; accumulate && !apart && r < left_; ++r)
@@ -200,88 +197,120 @@ class Sums {
   alignas(64) float beside_[kBf16Rows][kBf16Lanes];
 };
 
-// The pieces of a product for one or two rows of tiles and as many columns of them.
+// A run of steps of a product's depth. `next` leads from a row of tiles, or a column, to the next.
+struct Run {
+  const uint16_t *a, *b;
+  int64_t steps, next;
+};
+
+// So many at a time, that two rows of A's tiles and a column of B's stay in the nearest cache.
+template <int Parts>
+constexpr int kMostSteps = Parts == 1 ? 8 : 4;
+
+// Runs of the pieces for one or two rows of tiles and as many columns of them.
 struct Block {
-  const Bf16Piece* pieces;
+  const Run* runs;
   int count;
-  int64_t row, column;  // of tiles
-  Sums* const* sums;    // [2 * (second row) + (second column)]
+  int64_t row, column, columns;  // of tiles: the first ones, and how many columns there are in all
+  int high, wide;                // rows and columns of this block
+  const Sums (*sums)[2];         // of each row the columns
   bool accumulate;
 };
 
 #if defined(MDOPS_AMX)
 
-// Tiles 0 to 3 are the sums, 4 and 5 A, 6 and 7 B. Each tile of A and B is loaded once for all its products;
-// of three parts the small products come first for the whole depth, and the high parts are loaded again.
-template <int Parts, bool SecondRow, bool SecondColumn>
+// Tiles 0 and 1 are the sums of two rows of A's tiles by a column of B's, 2 is A's and 3 is B's. Where
+// another thread shares the core, registers to rename tiles to are few: with all eight tiles in use each
+// instruction waits until the one before it is through, and a product with its loads takes four times as
+// long. So tiles are few, and each is zeroed, which gives its register back, before it is loaded again.
+
+// The two rows of A's tiles after these, asked for while these are multiplied, as they come from far away: a
+// part of them by each column of B's, and of that a part at each step.
+class NextRows {
+ public:
+  NextRows(const Block& block, const Run& run, int64_t step_size)
+      : part_((step_size / kLine + block.columns - 1) / block.columns * kLine),
+        row_(run.next),
+        at_(run.a + (block.row + 2) * row_ + block.column * part_ * run.steps) {}
+
+  void step() {
+    for (int64_t k = 0; k < part_; k += kLine) {
+      _mm_prefetch(reinterpret_cast<const char*>(at_ + k), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(at_ + row_ + k), _MM_HINT_T1);
+    }
+    at_ += part_;
+  }
+
+ private:
+  static constexpr int64_t kLine = 32;  // numbers
+
+  const int64_t part_, row_;
+  const uint16_t* at_;
+};
+
+// Calls work(b, first, second) for each step: b(part) loads B's tile; first(part) and second(part) load that
+// of a row of A, and multiply; first() multiplies the one that is there.
+template <int Parts, bool SecondRow, class Work>
+inline __attribute__((always_inline)) void each_step(const Block& block, const Work& work) {
+  constexpr int64_t size = kBf16Tile * Parts;
+  for (const Run* run = block.runs; run < block.runs + block.count; ++run) {
+    const uint16_t *a0 = run->a + block.row * run->next, *a1 = a0 + run->next;
+    const uint16_t* b0 = run->b + block.column * run->next;
+    NextRows next(block, *run, size);
+    for (int64_t step = 0; step < run->steps; ++step, a0 += size, a1 += size, b0 += size) {
+      const auto b = [&](int part)
+                         __attribute__((always_inline)) { tile_reload<kTileB>(b0 + part * kBf16Tile, 64); };
+      const auto first = [&](auto... part) __attribute__((always_inline)) {
+        (tile_reload<kTileA>(a0 + part * kBf16Tile, 64), ...);
+        tile_product<0>();
+      };
+      const auto second = [&](int part) __attribute__((always_inline)) {
+        if constexpr (SecondRow) tile_reload<kTileA>(a1 + part * kBf16Tile, 64), tile_product<1>();
+      };
+      next.step();
+      work(b, first, second);
+    }
+  }
+}
+
+// Of three parts the small products come first, for all steps, and the high parts are loaded again.
+template <int Parts, bool SecondRow>
 inline void multiply_tiles(const Block& block) {
   // A compiler that takes tile loads for no reads of memory must not move writes past them.
   asm volatile("" ::: "memory");
   const auto each_sum = [&](const auto& work) __attribute__((always_inline)) {
-    work.template operator()<0>();
-    if constexpr (SecondColumn) work.template operator()<1>();
-    if constexpr (SecondRow) work.template operator()<2>();
-    if constexpr (SecondRow && SecondColumn) work.template operator()<3>();
+    work.template operator()<0>(block.sums[0][0]);
+    if constexpr (SecondRow) work.template operator()<1>(block.sums[1][0]);
   };
-  each_sum([&]<int k>() __attribute__((always_inline)) {
-    if (block.accumulate)
-      tile_load<k>(block.sums[k]->at, 4 * block.sums[k]->stride);
-    else
-      tile_zero<k>();
+  each_sum([&]<int row>(const Sums& sum) __attribute__((always_inline)) {
+    tile_zero<row>();
+    if (block.accumulate) tile_load<row>(sum.at, 4 * sum.stride);
   });
-  const auto each_step = [&](const auto& work) __attribute__((always_inline)) {
-    for (const Bf16Piece* piece = block.pieces; piece < block.pieces + block.count; ++piece) {
-      constexpr int64_t whole_step = kBf16Tile * Parts;
-      const int64_t steps = tiles_of(piece->depth, kBf16Depth), next = steps * whole_step;
-      const uint16_t *a = piece->a + block.row * next, *b = piece->b + block.column * next;
-      for (int64_t step = 0; step < steps; ++step, a += whole_step, b += whole_step) {
-        const auto load_a = [&](int part) __attribute__((always_inline)) {
-          tile_load<4>(a + part * kBf16Tile, 64);
-          if constexpr (SecondRow) tile_load<5>(a + next + part * kBf16Tile, 64);
-        };
-        const auto load_b = [&](int part) __attribute__((always_inline)) {
-          tile_load<6>(b + part * kBf16Tile, 64);
-          if constexpr (SecondColumn) tile_load<7>(b + next + part * kBf16Tile, 64);
-        };
-        work(load_a, load_b);
-      }
-    }
-  };
-  const auto products = [&]() __attribute__((always_inline)) {
-    each_sum([&]<int k>() __attribute__((always_inline)) { tile_product<k, 4 + k / 2, 6 + k % 2>(); });
-  };
   if constexpr (Parts == 3)
-    each_step([&](const auto& load_a, const auto& load_b) __attribute__((always_inline)) {
-      load_a(0), load_b(2), products();
-      load_b(1), products();
-      load_a(1), products();
-      load_b(0), products();
-      load_a(2), products();
-    });
-  each_step([&](const auto& load_a, const auto& load_b) __attribute__((always_inline)) {
-    load_a(0);
-    if constexpr (Parts == 2) load_b(1), products();
-    load_b(0), products();
-    if constexpr (Parts == 2) load_a(1), products();
-  });
-  each_sum([&]<int k>() __attribute__((always_inline)) {
-    tile_store<k>(block.sums[k]->at, 4 * block.sums[k]->stride);
-  });
+    each_step<Parts, SecondRow>(
+        block, [](const auto& b, const auto& first, const auto& second) __attribute__((always_inline)) {
+          b(2), second(0), first(0);
+          b(1), first(), second(0), second(1), first(1);
+          b(0), first(), second(1), second(2), first(2);
+        });
+  each_step<Parts, SecondRow>(
+      block, [](const auto& b, const auto& first, const auto& second) __attribute__((always_inline)) {
+        b(0);
+        if constexpr (Parts == 2) first(1), second(1);
+        second(0), first(0);
+        if constexpr (Parts == 2) b(1), first(), second(0);
+      });
+  each_sum([&]<int row>(const Sums& sum)
+               __attribute__((always_inline)) { tile_store<row>(sum.at, 4 * sum.stride); });
 }
 
 using Setting = Tiles;
+constexpr int kMostWide = 1;
 constexpr bool kRowsOutside = true;
 
 template <int Parts>
 inline void multiply_block(const Block& block) {
-  if (block.sums[3])
-    multiply_tiles<Parts, true, true>(block);
-  else if (block.sums[2])
-    multiply_tiles<Parts, true, false>(block);
-  else if (block.sums[1])
-    multiply_tiles<Parts, false, true>(block);
-  else
-    multiply_tiles<Parts, false, false>(block);
+  block.high == 2 ? multiply_tiles<Parts, true>(block) : multiply_tiles<Parts, false>(block);
 }
 
 #else
@@ -290,8 +319,8 @@ inline void multiply_block(const Block& block) {
 template <int Parts, bool SecondColumn>
 inline void multiply_rows(const Block& block, int tile, int first) {
   constexpr int rows = 8;
-  Sums* const* const sums = block.sums + 2 * tile;
-  const auto place = [&](int lanes, int r) { return sums[lanes]->at + (first + r) * sums[lanes]->stride; };
+  const Sums* const sums = block.sums[tile];
+  const auto place = [&](int lanes, int r) { return sums[lanes].at + (first + r) * sums[lanes].stride; };
   __m512 sum[2][rows];
   for (int r = 0; r < rows; ++r) {
     sum[0][r] = block.accumulate ? _mm512_loadu_ps(place(0, r)) : _mm512_setzero_ps();
@@ -299,9 +328,9 @@ inline void multiply_rows(const Block& block, int tile, int first) {
       sum[1][r] = block.accumulate ? _mm512_loadu_ps(place(1, r)) : _mm512_setzero_ps();
   }
   const auto all_steps = [&]<int most, int least>() __attribute__((always_inline)) {
-    for (const Bf16Piece* piece = block.pieces; piece < block.pieces + block.count; ++piece) {
-      const int64_t steps = tiles_of(piece->depth, kBf16Depth), next = steps * kBf16Tile * Parts;
-      const uint16_t *a = piece->a + (block.row + tile) * next, *b = piece->b + block.column * next;
+    for (const Run* run = block.runs; run < block.runs + block.count; ++run) {
+      const int64_t next = run->next;
+      const uint16_t *a = run->a + (block.row + tile) * next, *b = run->b + block.column * next;
       const auto products = [&](const uint16_t* left, const uint16_t* right) __attribute__((always_inline)) {
         for (int pair = 0; pair < kBf16Depth / 2; ++pair) {
           const __m512bh b0 = reinterpret_cast<__m512bh>(_mm512_load_si512(right + 32 * pair));
@@ -316,7 +345,7 @@ inline void multiply_rows(const Block& block, int tile, int first) {
           }
         }
       };
-      for (int64_t step = 0; step < steps; ++step, a += kBf16Tile * Parts, b += kBf16Tile * Parts) {
+      for (int64_t step = 0; step < run->steps; ++step, a += kBf16Tile * Parts, b += kBf16Tile * Parts) {
         if constexpr (most == 2) {
           products(a, b + 2 * kBf16Tile);
           products(a + kBf16Tile, b + kBf16Tile);
@@ -344,44 +373,66 @@ inline void multiply_rows(const Block& block, int tile, int first) {
 struct Setting {
   Setting() {}
 };
+constexpr int kMostWide = 2;
 constexpr bool kRowsOutside = false;
 
 template <int Parts>
 inline void multiply_block(const Block& block) {
-  for (int tile = 0; tile < (block.sums[2] ? 2 : 1); ++tile)
+  for (int tile = 0; tile < block.high; ++tile)
     for (int first = 0; first < kBf16Rows; first += 8)
-      block.sums[1] ? multiply_rows<Parts, true>(block, tile, first)
-                    : multiply_rows<Parts, false>(block, tile, first);
+      block.wide == 2 ? multiply_rows<Parts, true>(block, tile, first)
+                      : multiply_rows<Parts, false>(block, tile, first);
 }
 
 #endif
 
-// `rows` and lanes in blocks of two tiles each way. AMX takes the rows' tiles, read from far away, through
-// all lanes at once; the vector units keep the lanes near.
+// Calls work(runs, count) with runs of at most kMostSteps steps together, through the depth of all pieces.
+template <int Parts, class Work>
+inline void each_depth(const Bf16Piece* pieces, int count, const Work& work) {
+  Run runs[kMostSteps<Parts>];
+  int used = 0;
+  int64_t room = kMostSteps<Parts>;
+  for (const Bf16Piece* piece = pieces; piece < pieces + count; ++piece) {
+    constexpr int64_t size = kBf16Tile * Parts;
+    const int64_t steps = tiles_of(piece->depth, kBf16Depth);
+    for (int64_t from = 0, taken; from < steps; from += taken, room -= taken) {
+      if (room == 0) work(runs, used), used = 0, room = kMostSteps<Parts>;
+      taken = steps - from < room ? steps - from : room;
+      runs[used++] = {piece->a + from * size, piece->b + from * size, taken, steps * size};
+    }
+  }
+  work(runs, used);
+}
+
+// Blocks of two rows of tiles. AMX takes the rows' tiles, read from far away, through all lanes at once; the
+// vector units, with two columns of lanes at a time, keep the lanes near.
 template <int Parts>
 void multiply_all(const Bf16Piece* pieces, int count, int64_t rows, const Bf16Panels& c, bool accumulate) {
   const Setting setting;
   const int64_t tiles = tiles_of(rows, kBf16Rows), columns = tiles_of(c.cols, kBf16Lanes);
-  const auto work = [&](int64_t row, int64_t column) {
-    const bool two_rows = row + 1 < tiles, two_columns = column + 1 < columns;
-    const Lanes c0(c, column * kBf16Lanes), c1(c, (two_columns ? column + 1 : column) * kBf16Lanes);
-    const int64_t from = row * kBf16Rows, second = two_rows ? from + kBf16Rows : from;
-    constexpr bool apart = Parts == 3;
-    Sums s00(c0, from, rows, accumulate, apart), s01(c1, from, rows, accumulate, apart),
-        s10(c0, second, rows, accumulate, apart), s11(c1, second, rows, accumulate, apart);
-    Sums* const sums[4] = {&s00, two_columns ? &s01 : nullptr, two_rows ? &s10 : nullptr,
-                           two_rows && two_columns ? &s11 : nullptr};
-    multiply_block<Parts>({pieces, count, row, column, sums, accumulate && !apart});
-    for (const Sums* sum : sums)
-      if (sum) sum->finish();
-  };
-  if (kRowsOutside) {
-    for (int64_t row = 0; row < tiles; row += 2)
-      for (int64_t column = 0; column < columns; column += 2) work(row, column);
-  } else {
-    for (int64_t column = 0; column < columns; column += 2)
-      for (int64_t row = 0; row < tiles; row += 2) work(row, column);
-  }
+  each_depth<Parts>(pieces, count, [&](const Run* runs, int used) {
+    const auto work = [&](int64_t row, int64_t column) {
+      constexpr bool apart = Parts == 3;
+      Sums sums[2][2];
+      const int high = row + 1 < tiles ? 2 : 1, wide = kMostWide == 2 && column + 1 < columns ? 2 : 1;
+      for (int k = 0; k < wide; ++k) {
+        const Lanes lanes(c, (column + k) * kBf16Lanes);
+        for (int r = 0; r < high; ++r)
+          sums[r][k].begin(lanes, (row + r) * kBf16Rows, rows, accumulate, apart);
+      }
+      multiply_block<Parts>({runs, used, row, column, columns, high, wide, sums, accumulate && !apart});
+      for (int k = 0; k < wide; ++k)
+        for (int r = 0; r < high; ++r) sums[r][k].finish();
+    };
+    if (kRowsOutside) {
+      for (int64_t row = 0; row < tiles; row += 2)
+        for (int64_t column = 0; column < columns; column += kMostWide) work(row, column);
+    } else {
+      for (int64_t column = 0; column < columns; column += kMostWide)
+        for (int64_t row = 0; row < tiles; row += 2) work(row, column);
+    }
+    accumulate = true;
+  });
 }
 
 // Calls work.template operator()<parts>().

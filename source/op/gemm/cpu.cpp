@@ -3,7 +3,7 @@
 #include <tuple>
 #include <vector>
 
-#include "common/large_pages.h"
+#include "common/large_results.h"
 #include "common/row_blocks.h"
 #include "common/scratch.h"
 #include "gemm/bf16_pack.h"
@@ -112,10 +112,8 @@ MlpInputs inputs_on_cpu(const Op& op, const Tensor& x, std::vector<Tensor> weigh
 }
 
 // The results are rows of the inputs' dtype.
-Tensor rows_of(const MlpInputs& in, int64_t columns) {
-  Tensor rows = empty({in.rows, columns}, in.dtype);
-  use_large_pages(rows.mutable_data_ptr(), in.rows * columns * (in.dtype == ScalarType::Float ? 4 : 8));
-  return rows;
+Tensor rows_of(const Op& op, const MlpInputs& in, int64_t columns) {
+  return empty_result(op, {in.rows, columns}, in.dtype);
 }
 
 Tensor mlp(const Tensor& x, std::vector<Tensor> weights, std::vector<Tensor> biases,
@@ -124,7 +122,7 @@ Tensor mlp(const Tensor& x, std::vector<Tensor> weights, std::vector<Tensor> bia
   const Op op("mlp");
   const MlpInputs in =
       inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
-  Tensor value = rows_of(in, in.outputs);
+  Tensor value = rows_of(op, in, in.outputs);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     MlpTask<T> task{};
@@ -142,7 +140,7 @@ std::tuple<Tensor, Tensor> mlp_value_and_gradient(const Tensor& x, std::vector<T
   const Op op("mlp_value_and_gradient");
   const MlpInputs in =
       inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
-  Tensor value = rows_of(in, in.outputs), gradient = rows_of(in, in.shape.features);
+  Tensor value = rows_of(op, in, in.outputs), gradient = rows_of(op, in, in.shape.features);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     MlpTask<T> task{};
@@ -163,7 +161,7 @@ std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(
   const MlpInputs in =
       inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
   const Tensor a = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
-  Tensor grad_x = rows_of(in, in.shape.features);
+  Tensor grad_x = rows_of(op, in, in.shape.features);
   MlpGradients grads(op, in, with_weights);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -185,7 +183,7 @@ std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
   const Tensor u = input(op, "direction", direction, in.dtype, {in.rows, in.shape.features});
   const Tensor b = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
   const Tensor a = input(op, "grad_value", grad_value, in.dtype, {in.rows, in.outputs});
-  Tensor tangent = rows_of(in, in.outputs), grad_x = rows_of(in, in.shape.features);
+  Tensor tangent = rows_of(op, in, in.outputs), grad_x = rows_of(op, in, in.shape.features);
   MlpGradients grads(op, in, with_weights);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);

@@ -1,5 +1,5 @@
-// AMX's tiles: eight of 16 rows of 64 bytes. With MDOPS_TILES_EMULATED they are arrays, so that what is made
-// of them runs on a processor without (tests/ops/test_tiles.py).
+// Four of AMX's tiles, of 16 rows of 64 bytes: 0 and 1 are sums. With MDOPS_TILES_EMULATED they are arrays,
+// so that what is made of them runs on a processor without (tests/ops/test_tiles.py).
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,11 @@ namespace MDOPS_ISA {
 
 namespace {
 
+constexpr int kTileA = 2, kTileB = 3;  // the factors
+
 #if defined(MDOPS_TILES_EMULATED)
 
-thread_local float emulated_tiles[8][16][16];
+thread_local float emulated_tiles[4][16][16];
 
 struct Tiles {};
 
@@ -34,7 +36,7 @@ template <int Tile>
 inline void tile_store(void* to, int64_t stride) {
   for (int r = 0; r < 16; ++r) std::memcpy(static_cast<char*>(to) + r * stride, emulated_tiles[Tile][r], 64);
 }
-template <int Sum, int A, int B>
+template <int Sum>
 inline void tile_product() {
   const auto half = [](const float& pair, int k) {
     uint32_t bits;
@@ -47,9 +49,9 @@ inline void tile_product() {
   for (int r = 0; r < 16; ++r)
     for (int pair = 0; pair < 16; ++pair)
       for (int k = 0; k < 2; ++k) {
-        const float a = half(emulated_tiles[A][r][pair], k);
+        const float a = half(emulated_tiles[kTileA][r][pair], k);
         for (int lane = 0; lane < 16; ++lane)
-          emulated_tiles[Sum][r][lane] += a * half(emulated_tiles[B][pair][lane], k);
+          emulated_tiles[Sum][r][lane] += a * half(emulated_tiles[kTileB][pair][lane], k);
       }
 }
 
@@ -61,8 +63,8 @@ class Tiles {
   Tiles() {
     struct alignas(64) Shapes {
       uint8_t palette = 1, start = 0, reserved[14] = {};
-      uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+      uint16_t bytes[16] = {64, 64, 64, 64};
+      uint8_t rows[16] = {16, 16, 16, 16};
     };
     const Shapes shapes;
     asm volatile("" ::"m"(shapes));
@@ -73,7 +75,7 @@ class Tiles {
 };
 
 // A tile's number stands in the instruction. GCC's intrinsics do not say that a load reads memory.
-#define MDOPS_EACH_TILE(work) work(0) work(1) work(2) work(3) work(4) work(5) work(6) work(7)
+#define MDOPS_EACH_TILE(work) work(0) work(1) work(2) work(3)
 
 template <int Tile>
 inline __attribute__((always_inline)) void tile_zero() {
@@ -97,17 +99,20 @@ inline __attribute__((always_inline)) void tile_store(void* to, int64_t stride) 
 #undef MDOPS_TILE
 }
 #undef MDOPS_EACH_TILE
-// Sums are tiles 0 to 3, of a row of tiles of A and a column of B: 4 and 5 are A's, 6 and 7 B's.
-template <int Sum, int A, int B>
+template <int Sum>
 inline __attribute__((always_inline)) void tile_product() {
-  static_assert(Sum == 2 * (A - 4) + (B - 6));
-  if constexpr (Sum == 0) _tile_dpbf16ps(0, 4, 6);
-  if constexpr (Sum == 1) _tile_dpbf16ps(1, 4, 7);
-  if constexpr (Sum == 2) _tile_dpbf16ps(2, 5, 6);
-  if constexpr (Sum == 3) _tile_dpbf16ps(3, 5, 7);
+  static_assert(Sum < kTileA && kTileA == 2 && kTileB == 3);
+  if constexpr (Sum == 0) _tile_dpbf16ps(0, 2, 3);
+  if constexpr (Sum == 1) _tile_dpbf16ps(1, 2, 3);
 }
 
 #endif
+
+template <int Tile>
+inline __attribute__((always_inline)) void tile_reload(const void* from, int64_t stride) {
+  tile_zero<Tile>();
+  tile_load<Tile>(from, stride);
+}
 
 }  // namespace
 
