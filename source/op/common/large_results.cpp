@@ -67,6 +67,10 @@ Kept& kept() {
   return *all;
 }
 
+int64_t size_of(ScalarType dtype) {
+  return dtype == ScalarType::Double ? 8 : dtype == ScalarType::Half || dtype == ScalarType::BFloat16 ? 2 : 4;
+}
+
 Block new_block(const Op& op, int64_t bytes) {
   const Block block{std::aligned_alloc(kLargePage, bytes), bytes};
   if (!block.data) fail(op, "out of memory for a result of " + std::to_string(bytes) + " bytes");
@@ -77,7 +81,7 @@ Block new_block(const Op& op, int64_t bytes) {
 }  // namespace
 
 Tensor empty_result(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
-  int64_t bytes = dtype == ScalarType::Double ? 8 : 4;
+  int64_t bytes = size_of(dtype);
   std::vector<int64_t> strides(shape.size());
   for (size_t d = shape.size(); d-- > 0;) {
     strides[d] = d + 1 < shape.size() ? strides[d + 1] * shape[d + 1] : 1;

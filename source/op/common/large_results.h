@@ -12,9 +12,10 @@ namespace mdops {
 // Bytes of an array that no cache keeps until somebody reads it.
 constexpr int64_t kLargeArray = int64_t{32} << 20;
 
-// A new tensor of float32 or float64 on the CPU. If it is large it takes the memory of an earlier one that is
-// no more, where there is such; and its own is kept when it goes, 1 GiB of all together, for the system to
-// take back when it is short of memory (MADV_FREE). Where the system has no such promise, nothing is kept.
+// A new tensor on the CPU, of numbers of 64, 32 or 16 bits. If it is large it takes the memory of an earlier
+// one that is no more, where there is such; and its own is kept when it goes, 1 GiB of all together, for the
+// system to take back when it is short of memory (MADV_FREE). Where the system has no such promise, nothing
+// is kept.
 Tensor empty_result(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype);
 
 }  // namespace mdops

@@ -1,5 +1,7 @@
 #include <vector>
 
+#include "common/large_results.h"
+#include "common/scratch.h"
 #include "lowbit/cpu_kernel.h"
 #include "lowbit/inputs.h"
 
@@ -13,15 +15,18 @@ const uint8_t* bytes(const Tensor& tensor) {
   return static_cast<const uint8_t*>(tensor.const_data_ptr());
 }
 
-LowBitChip best_chip() {
+LowBitChip best_chip(int64_t groups) {
   return isa() != Isa::v4 ? LowBitChip::plain
-         : isa_has_amx()  ? LowBitChip::amx
+         : isa_has_amx()  ? (groups == 1 ? LowBitChip::tiles : LowBitChip::amx)
          : isa_has_vnni() ? LowBitChip::vnni
                           : LowBitChip::plain;
 }
 
-Tensor product(const Op&, const LowBitInputs& in) {
-  Tensor result = empty({in.rows, in.cols}, in.out_dtype);
+struct PreparedRows;
+struct ThreadMemory;
+
+Tensor product(const Op& op, const LowBitInputs& in) {
+  Tensor result = empty_result(op, {in.rows, in.cols}, in.out_dtype);
   if (in.rows == 0 || in.cols == 0) return result;
   LowBitProduct p{};
   p.a_kind = in.a_kind, p.b_kind = in.b_kind, p.out_kind = in.out_kind;
@@ -31,26 +36,19 @@ Tensor product(const Op&, const LowBitInputs& in) {
   p.b_scale = in.b_scale.const_data_ptr<float>(), p.b_step = in.b_step();
   p.out = in.out_of(result);
 
-  const LowBitChip chip = best_chip();
-  const LowBitCut cut = MDOPS_RUN(cut_product, p, chip);
-  const Tensor prepared = empty({cut.prepared}, ScalarType::Byte);
-  void* a_ready = prepared.mutable_data_ptr();
-  parallel(p.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, p.depth)),
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(prepare_rows, p, chip, begin, end, a_ready); });
+  const LowBitChip chip = best_chip(in.groups);
+  const LowBitCut cut = MDOPS_RUN(cut_product, p, chip, thread_count());
+  const ScratchMemory<PreparedRows> prepared(op, cut.prepared);
+  void* const a_ready = prepared.data();
+  if (cut.prepared > 0)
+    parallel(p.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, p.depth)),
+             [&](int64_t begin, int64_t end) { MDOPS_RUN(prepare_rows, p, chip, begin, end, a_ready); });
 
-  // Blocks of rows as large as give each thread a piece: panels of B are packed for each.
-  const int64_t panels = (p.cols + cut.panel - 1) / cut.panel;
-  const int64_t threads = thread_count();
-  int64_t block = cut.block;
-  if (panels >= 2 * threads) block = std::max(block, (p.rows + block - 1) / block * block);
-  if (p.is_float()) block = cut.block;
-  const int64_t blocks = (p.rows + block - 1) / block;
-  const int64_t work = block * cut.panel * std::max<int64_t>(1, p.depth);
+  const int64_t panels = (p.cols + cut.panel - 1) / cut.panel, blocks = (p.rows + cut.block - 1) / cut.block;
+  const int64_t work = cut.block * cut.panel * std::max<int64_t>(1, p.depth);
   parallel(panels * blocks, std::max<int64_t>(1, (1 << 20) / work), [&](int64_t begin, int64_t end) {
-    const Tensor scratch = empty({cut.scratch + 64}, ScalarType::Byte);
-    const uintptr_t memory = reinterpret_cast<uintptr_t>(scratch.mutable_data_ptr());
-    MDOPS_RUN(multiply_pieces, p, chip, block, begin, end, a_ready,
-              reinterpret_cast<void*>((memory + 63) / 64 * 64));
+    const ScratchMemory<ThreadMemory> scratch(op, cut.scratch);
+    MDOPS_RUN(multiply_pieces, p, chip, cut, begin, end, a_ready, scratch.data());
   });
   return result;
 }

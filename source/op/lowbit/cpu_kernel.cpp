@@ -13,7 +13,8 @@
 //   plain   two int16 a word: the products of two pairs are summed exactly (pmaddwd)
 //   vnni    four bytes a word, those of B without sign (+ 128, ternary + 2: their part of the sum, that of
 //           the row's numbers, is taken off again; sums are right modulo 2^32, and so in the end)
-//   amx     four int8 a word, in tiles of 16 x 16 words
+//   amx     four int8 a word, in tiles of 16 x 16 words: of many groups, whose sums are short
+//   tiles   the same of one group, in an order of its own (cpu_tiles.h)
 //
 // Float8 is multiplied as float32, into which it is decoded.
 namespace mdops::MDOPS_ISA {
@@ -121,7 +122,7 @@ constexpr int deep(LowBitChip chip) {
   return chip == LowBitChip::plain ? 2 : 4;
 }
 int64_t padded_group(const LowBitProduct& p, LowBitChip chip) {
-  const int64_t of = chip == LowBitChip::amx ? kTileDepth : deep(chip);
+  const int64_t of = chip == LowBitChip::amx || chip == LowBitChip::tiles ? kTileDepth : deep(chip);
   return (p.group + of - 1) / of * of;
 }
 int64_t words_of(const LowBitProduct& p, LowBitChip chip) {
@@ -181,19 +182,28 @@ MDOPS_HD uint32_t spread(uint32_t packed) {
   return codes | (codes >> 1 & 0x01010101u) * 0xfcu;
 }
 
+// Columns of B whose words stand side by side; what follows is all words of the next ones.
+template <LowBitChip Chip>
+constexpr int kWide = Chip == LowBitChip::tiles ? kTile : kDotColumns;
+
 // A block of words of B given by columns; false where it lies otherwise.
 template <LowBitChip Chip>
 bool pack_square(const LowBitProduct& p, const uint8_t* from, int64_t columns, uint32_t flip, int32_t* to) {
   constexpr int n = kLanes<float>;
   if (Chip == LowBitChip::plain || columns < n || p.b_col % 4 || reinterpret_cast<uintptr_t>(from) % 4)
     return false;
+  const float* const rows = reinterpret_cast<const float*>(from);
+  if constexpr (Chip == LowBitChip::tiles) {
+    transpose_tile(rows, p.b_col / 4, reinterpret_cast<float*>(to), kWide<Chip>);
+    return true;
+  }
   float words[n * n];
-  transpose_tile(reinterpret_cast<const float*>(from), p.b_col / 4, words, n);
+  transpose_tile(rows, p.b_col / 4, words, n);
   for (int k = 0; k < n; ++k)
     for (int c = 0; c < n; ++c) {
       uint32_t word;
       std::memcpy(&word, words + k * n + c, 4);
-      to[k * kDotColumns + c] = static_cast<int32_t>(word ^ flip);
+      to[k * kWide<Chip> + c] = static_cast<int32_t>(word ^ flip);
     }
   return true;
 }
@@ -201,7 +211,15 @@ bool pack_square(const LowBitProduct& p, const uint8_t* from, int64_t columns, u
 // Columns [first, first + kDotColumns) of B, group after group, each filled up with zeros.
 template <LowBitChip Chip>
 void pack_panel(const LowBitProduct& p, int64_t first, int32_t* to) {
-  constexpr int kWords = 4 / deep(Chip);  // that four numbers take
+  constexpr int kWords = 4 / deep(Chip), kRow = kWide<Chip>;  // words of four numbers, and of a row of them
+  const int64_t words = words_of(p, Chip);
+  // fill(row) writes the words of four numbers of all columns, which go to `at`.
+  const auto put_row = [&](int32_t* at, const auto& fill) {
+    if constexpr (Chip != LowBitChip::tiles) return fill(at);
+    alignas(64) int32_t row[kDotColumns];
+    fill(row);
+    for (int n = 0; n < kDotColumns; n += kRow) std::memcpy(at + n * words, row + n, kRow * sizeof(int32_t));
+  };
   const int64_t columns = p.cols - first < kDotColumns ? p.cols - first : kDotColumns;
   // B without sign: int8 + 128 is int8 ^ 0x80; the bytes of a ternary number + 2 are its low two bits ^ 2.
   const bool is_ternary = p.b_kind == LowBit::ternary;
@@ -215,55 +233,55 @@ void pack_panel(const LowBitProduct& p, int64_t first, int32_t* to) {
       for (; square && k + 4 * kSide <= end; k += square ? 4 * kSide : 0)
         for (int64_t n = 0; square && n < kDotColumns; n += kSide)
           square = pack_square<Chip>(p, p.b + k + (first + n) * p.b_col, columns - n, flip,
-                                     to + (k - begin) / 4 * kDotColumns + n);
+                                     to + (k - begin) / 4 * kRow + n / kRow * kRow * words + n % kRow);
     }
     if (!is_ternary || begin % 4 == 0)
-      for (; k + 4 <= end; k += 4) {
-        int32_t* at = to + (k - begin) / 4 * kWords * kDotColumns;
-        if (is_ternary) {
-          const uint8_t* row = p.b + k / 4 * p.b_row + first * p.b_col;
-          for (int64_t n = 0; n < columns; ++n) {
-            uint32_t four = spread(row[n * p.b_col]);
-            if (Chip == LowBitChip::vnni) four = (four & 0x03030303u) ^ 0x02020202u;
-            put_words<Chip>(four, 0, at + n, kDotColumns);
-          }
-        } else if (p.b_row == 1) {
-          const uint8_t* row = p.b + k + first * p.b_col;
-          for (int64_t n = 0; n < columns; ++n) {
-            uint32_t four;
-            std::memcpy(&four, row + n * p.b_col, 4);
-            put_words<Chip>(four, flip, at + n, kDotColumns);
-          }
-        } else {
-          const uint8_t *row = p.b + k * p.b_row + first * p.b_col, *row1 = row + p.b_row,
-                        *row2 = row1 + p.b_row, *row3 = row2 + p.b_row;
-          if (p.b_col == 1) {
-            for (int64_t n = 0; n < columns; ++n)
-              put_words<Chip>(row[n] | row1[n] << 8 | row2[n] << 16 | static_cast<uint32_t>(row3[n]) << 24,
-                              flip, at + n, kDotColumns);
+      for (; k + 4 <= end; k += 4)
+        put_row(to + (k - begin) / 4 * kWords * kRow, [&](int32_t* at) {
+          if (is_ternary) {
+            const uint8_t* row = p.b + k / 4 * p.b_row + first * p.b_col;
+            for (int64_t n = 0; n < columns; ++n) {
+              uint32_t four = spread(row[n * p.b_col]);
+              if (Chip == LowBitChip::vnni) four = (four & 0x03030303u) ^ 0x02020202u;
+              put_words<Chip>(four, 0, at + n, kDotColumns);
+            }
+          } else if (p.b_row == 1) {
+            const uint8_t* row = p.b + k + first * p.b_col;
+            for (int64_t n = 0; n < columns; ++n) {
+              uint32_t four;
+              std::memcpy(&four, row + n * p.b_col, 4);
+              put_words<Chip>(four, flip, at + n, kDotColumns);
+            }
           } else {
-            for (int64_t n = 0; n < columns; ++n)
-              put_words<Chip>(four_of(p, k, first + n, end), flip, at + n, kDotColumns);
+            const uint8_t *row = p.b + k * p.b_row + first * p.b_col, *row1 = row + p.b_row,
+                          *row2 = row1 + p.b_row, *row3 = row2 + p.b_row;
+            if (p.b_col == 1) {
+              for (int64_t n = 0; n < columns; ++n)
+                put_words<Chip>(row[n] | row1[n] << 8 | row2[n] << 16 | static_cast<uint32_t>(row3[n]) << 24,
+                                flip, at + n, kDotColumns);
+            } else {
+              for (int64_t n = 0; n < columns; ++n)
+                put_words<Chip>(four_of(p, k, first + n, end), flip, at + n, kDotColumns);
+            }
           }
+          for (int64_t n = columns; n < kDotColumns; ++n)
+            for (int w = 0; w < kWords; ++w) at[n + w * kDotColumns] = 0;
+        });
+    for (; k < begin + filled; k += 4)
+      put_row(to + (k - begin) / 4 * kWords * kRow, [&](int32_t* at) {
+        const bool half = Chip == LowBitChip::plain && k + 2 >= begin + filled;  // one word is left
+        for (int64_t n = 0; n < kDotColumns; ++n) {
+          int32_t own[2] = {};
+          if (n < columns) {
+            uint32_t four = four_of(p, k, first + n, end);
+            if (Chip == LowBitChip::vnni && is_ternary) four = (four & 0x03030303u) ^ 0x02020202u;
+            put_words<Chip>(four, is_ternary ? 0 : flip, own, 1);
+          }
+          at[n] = own[0];
+          if (kWords == 2 && !half) at[n + kDotColumns] = own[1];
         }
-        for (int64_t n = columns; n < kDotColumns; ++n)
-          for (int w = 0; w < kWords; ++w) at[n + w * kDotColumns] = 0;
-      }
-    for (; k < begin + filled; k += 4) {
-      int32_t* at = to + (k - begin) / 4 * kWords * kDotColumns;
-      const bool half = Chip == LowBitChip::plain && k + 2 >= begin + filled;  // one word is left
-      for (int64_t n = 0; n < kDotColumns; ++n) {
-        int32_t words[2] = {};
-        if (n < columns) {
-          uint32_t four = four_of(p, k, first + n, end);
-          if (Chip == LowBitChip::vnni && is_ternary) four = (four & 0x03030303u) ^ 0x02020202u;
-          put_words<Chip>(four, is_ternary ? 0 : flip, words, 1);
-        }
-        at[n] = words[0];
-        if (kWords == 2 && !half) at[n + kDotColumns] = words[1];
-      }
-    }
-    to += words_of(p, Chip) * kDotColumns;
+      });
+    to += words * kDotColumns;
   }
 }
 
@@ -300,7 +318,11 @@ void finish_row(const LowBitProduct& p, int64_t row, int64_t first, float* sum) 
   const float scale = p.a_scale[row * p.a_step];
   for (int n = 0; n < kDotColumns; ++n) sum[n] *= scale;
   if (p.out_kind == LowBitOut::float32) {
-    std::memcpy(static_cast<float*>(p.out) + at, sum, count * sizeof(float));
+    float* const out = static_cast<float*>(p.out) + at;
+    if (count == kDotColumns)
+      std::memcpy(out, sum, kDotColumns * sizeof(float));
+    else
+      std::memcpy(out, sum, count * sizeof(float));
     return;
   }
   uint16_t halves[kDotColumns], *out = static_cast<uint16_t*>(p.out) + at;
@@ -373,6 +395,13 @@ MDOPS_AMX void tile_sums(int64_t words, const int32_t* a, int64_t stride, const 
 }
 #endif
 
+// Of columns [first, first + kDotColumns), group by group.
+void put_scales(const LowBitProduct& p, int64_t first, float* to) {
+  for (int64_t g = 0; g < p.groups; ++g)
+    for (int64_t n = 0; n < kDotColumns; ++n)
+      *to++ = p.b_step == 0 ? p.b_scale[0] : first + n < p.cols ? p.b_scale[g * p.cols + first + n] : 0.0f;
+}
+
 struct Scratch {
   int32_t* panel;
   float* scale;  // of the panel's columns, group by group
@@ -406,11 +435,7 @@ void integer_pieces(const LowBitProduct& p, int64_t block, int64_t begin, int64_
     const int64_t panel = piece / blocks, first = panel * kDotColumns;
     if (panel != packed) {
       pack_panel<Chip>(p, first, scratch.panel);
-      for (int64_t g = 0; g < p.groups; ++g)
-        for (int64_t n = 0; n < kDotColumns; ++n)
-          scratch.scale[g * kDotColumns + n] = p.b_step == 0        ? p.b_scale[0]
-                                               : first + n < p.cols ? p.b_scale[g * p.cols + first + n]
-                                                                    : 0.0f;
+      put_scales(p, first, scratch.scale);
       packed = panel;
     }
     const int64_t top = piece % blocks * block, bottom = top + block < p.rows ? top + block : p.rows;
@@ -439,6 +464,10 @@ void integer_pieces(const LowBitProduct& p, int64_t block, int64_t begin, int64_
   if (Chip == LowBitChip::amx) end_tiles();
 #endif
 }
+
+#if defined(MDOPS_ISA_LEVEL_v4)
+#include "lowbit/cpu_tiles.h"
+#endif
 
 // Float8.
 
@@ -530,7 +559,7 @@ void float_pieces(const LowBitProduct& p, int64_t block, int64_t begin, int64_t 
 
 }  // namespace
 
-LowBitCut cut_product(const LowBitProduct& p, LowBitChip chip) {
+LowBitCut cut_product(const LowBitProduct& p, LowBitChip chip, int64_t threads) {
   LowBitCut cut{kDotColumns, kBlockRows, 0, 0};
   if (p.is_float()) {
     cut.block = kFloatRows;
@@ -538,6 +567,12 @@ LowBitCut cut_product(const LowBitProduct& p, LowBitChip chip) {
     FloatScratch(nullptr, &cut.scratch);
     return cut;
   }
+#if defined(MDOPS_ISA_LEVEL_v4)
+  if (chip == LowBitChip::tiles) return cut_tiles(p, threads);
+#endif
+  // All rows where that leaves each thread a piece: panels of B are packed for each block.
+  const int64_t panels = (p.cols + kDotColumns - 1) / kDotColumns;
+  if (panels >= 2 * threads) cut.block = (p.rows + kBlockRows - 1) / kBlockRows * kBlockRows;
   cut.prepared = (is_in_place(p, chip) ? 0 : 4 * whole_rows(p) * row_words(p, chip)) +
                  (offset_of(p, chip) ? 4 * p.rows * p.groups : 0);
   Scratch(p, chip, nullptr, &cut.scratch);
@@ -551,6 +586,9 @@ void prepare_rows(const LowBitProduct& p, LowBitChip chip, int64_t begin, int64_
     for (int64_t k = begin * p.depth; k < end * p.depth; ++k) to[k] = table.value[p.a[k]];
     return;
   }
+#if defined(MDOPS_ISA_LEVEL_v4)
+  if (chip == LowBitChip::tiles) return prepare_tiles(p, 0, begin, end, prepared);
+#endif
   const int64_t words = row_words(p, chip), filled = padded_group(p, chip);
   int32_t* sums = row_sums(p, chip, prepared);
   for (int64_t row = begin; row < end; ++row) {
@@ -577,14 +615,16 @@ void prepare_rows(const LowBitProduct& p, LowBitChip chip, int64_t begin, int64_
   }
 }
 
-void multiply_pieces(const LowBitProduct& p, LowBitChip chip, int64_t block, int64_t begin, int64_t end,
-                     const void* prepared, void* scratch) {
+void multiply_pieces(const LowBitProduct& p, LowBitChip chip, const LowBitCut& cut, int64_t begin,
+                     int64_t end, const void* prepared, void* scratch) {
+  const int64_t block = cut.block;
   if (p.is_float()) return float_pieces(p, block, begin, end, prepared, scratch);
 #if defined(MDOPS_ISA_LEVEL_v4)
   if (chip == LowBitChip::vnni)
     return integer_pieces<LowBitChip::vnni>(p, block, begin, end, prepared, scratch);
   if (chip == LowBitChip::amx)
     return integer_pieces<LowBitChip::amx>(p, block, begin, end, prepared, scratch);
+  if (chip == LowBitChip::tiles) return tile_pieces(p, cut, begin, end, prepared, scratch);
 #endif
   static_cast<void>(chip);
   integer_pieces<LowBitChip::plain>(p, block, begin, end, prepared, scratch);

@@ -25,23 +25,23 @@ struct LowBitProduct {
   int64_t size(int64_t g) const { return depth - first(g) < group ? depth - first(g) : group; }
 };
 
-// How a kernel cuts its work: columns of C in a panel, rows in a block, bytes of A as the kernel wants it (0:
-// as it is), bytes of scratch memory a thread. `chip` says what of the processor it may use beyond its level.
+// How a kernel cuts its work among threads: columns of C and rows of a piece, bytes of A as the kernel wants
+// it (0: as it is), bytes of scratch memory a thread. `chip` says what of the processor it may use beyond its
+// level.
 struct LowBitCut {
   int64_t panel, block, prepared, scratch;
 };
-enum class LowBitChip : int { plain, vnni, amx };
+enum class LowBitChip : int { plain, vnni, amx, tiles };
 
-MDOPS_DECLARE_KERNEL(LowBitCut cut_product(const LowBitProduct& product, LowBitChip chip))
+MDOPS_DECLARE_KERNEL(LowBitCut cut_product(const LowBitProduct& product, LowBitChip chip, int64_t threads))
 
 // Rows [begin, end) of A, as the kernel wants them, to `prepared`.
 MDOPS_DECLARE_KERNEL(void prepare_rows(const LowBitProduct& product, LowBitChip chip, int64_t begin,
                                        int64_t end, void* prepared))
 
 // Pieces [begin, end) of the product; piece p is block p % blocks of panel p / blocks.
-MDOPS_DECLARE_KERNEL(void multiply_pieces(const LowBitProduct& product, LowBitChip chip,
-                                          int64_t rows_in_block, int64_t begin, int64_t end,
-                                          const void* prepared, void* scratch))
+MDOPS_DECLARE_KERNEL(void multiply_pieces(const LowBitProduct& product, LowBitChip chip, const LowBitCut& cut,
+                                          int64_t begin, int64_t end, const void* prepared, void* scratch))
 
 // max|x| and sum|x| of n numbers, `stride` apart; NaN if one is.
 MDOPS_DECLARE_KERNEL(float largest(const float* x, int64_t n))
