@@ -103,6 +103,21 @@ def test_ternary_has_the_bits_of_the_integer_reference(shape, device):
         assert torch.equal(got.cpu(), want), (tuple(b_scale.shape), out)
 
 
+@pytest.mark.parametrize("shape", [(1030, 600, 1100), (260, 1000, 4200), (700, 70, 333)], ids=str)
+def test_large_products_have_their_bits_on_any_number_of_threads(shape):
+    """What is cut into pieces, and whether rows are prepared for all threads or by each, depends on their number."""
+    m, n, k = shape
+    a, b, a_scale, b_scale = numbers(m, k), numbers(k, n, seed=9), scales(m), scales(n)
+    want = reference(a, b, a_scale, b_scale, torch.float32)
+    before = torch.get_num_threads()
+    try:
+        for threads, right in itertools.product((1, 2, 5), right_factors(b).values()):
+            torch.set_num_threads(threads)
+            assert torch.equal(ops.gemm_lowbit(a, right, a_scale, b_scale), want)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("out", OUT)
 @pytest.mark.parametrize(("left", "right"), list(itertools.product(FLOAT8, FLOAT8)))
 def test_float8_is_within_its_bound(left, right, out, device):
