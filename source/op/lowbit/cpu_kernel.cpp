@@ -13,7 +13,7 @@
 //   plain   two int16 a word: the products of two pairs are summed exactly (pmaddwd)
 //   vnni    four bytes a word, those of B without sign (+ 128, ternary + 2: their part of the sum, that of
 //           the row's numbers, is taken off again; sums are right modulo 2^32, and so in the end)
-//   amx     four int8 a word, in tiles of 16 x 16 words: of many groups, whose sums are short
+//   amx     four int8 a word, in tiles of 16 x 16 words: of several groups
 //   tiles   the same of one group, in an order of its own (cpu_tiles.h)
 //
 // Float8 is multiplied as float32, into which it is decoded.
