@@ -6,30 +6,22 @@ from typing import Any, NoReturn
 
 import torch
 
-import mdops
 from mdops.errors import InputError, LibraryError
+from mdops.files import package
+from mdops.files.cuda_library import cached_cuda_library
 
 OLDEST_GPU = (8, 0)  # compute capability: A100 and later
 _cuda_failure: str | None = None  # why the CUDA library did not load, once that was tried
 
 
 def library_path(name: str) -> pathlib.Path | None:
-    """The library `name` in the installed package, or None. An editable install has two package folders."""
-    for folder in mdops.__path__:
-        path = pathlib.Path(folder, "lib", name)
-        if path.is_file():
-            return path
-    return None
+    """The library `name` in the installed package, or None."""
+    return package.find("lib", name)
 
 
 def cuda_library_path() -> pathlib.Path | None:
     """The library of the GPU's ops: that of the package, or else one that `mdops build --cuda` made."""
-    path = library_path("libmdops_cuda.so")
-    if path is not None:
-        return path
-    from mdops.jit.cuda_library import cached_cuda_library
-
-    return cached_cuda_library()
+    return library_path("libmdops_cuda.so") or cached_cuda_library()
 
 
 def load() -> None:

@@ -5,6 +5,7 @@ __all__ = [
     "DataError",
     "DivergedError",
     "InputError",
+    "JitError",
     "LibraryError",
     "MDOpsError",
     "ModelFileError",
@@ -28,6 +29,10 @@ class UnsupportedModelError(MDOpsError, ValueError):
 
 class LibraryError(MDOpsError, ImportError):
     """The compiled ops cannot be loaded."""
+
+
+class JitError(MDOpsError):
+    """Kernels cannot be rebuilt, or a cache of them cannot be used; the message says why."""
 
 
 class InputError(MDOpsError, ValueError):

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mdops.core import get_include, link_flags
-from mdops.jit import cache, toolchain
+from mdops.errors import JitError
+from mdops.files import cache
+from mdops.files.package import source_folder
+from mdops.jit import toolchain
 from mdops.jit.builder import entry_of
-from mdops.jit.errors import JitError
-from mdops.jit.recipe import Recipe, source_folder
+from mdops.jit.recipe import Recipe
 
 _NAMES = ("lmp", "lmp_mpi", "lmp_serial")
 _PLUGIN = "mdopsplugin.so"  # LAMMPS loads what ends in plugin.so

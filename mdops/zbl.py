@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mdops.errors import InputError
-from mdops.io.atomic import replace_file
+from mdops.files.atomic import replace_file
 
 COULOMB = 14.3996454  # eV A
 BOHR = 0.52917721  # A

@@ -31,7 +31,7 @@ from pathlib import Path
 import torch
 from matrix_table import Line, Table, shown
 
-from mdops.io.atomic import replace_file
+from mdops.files.atomic import replace_file
 from mdops.jit import models, toolchain
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops import load
     from mdops._library import library_path
     from mdops.errors import InputError
-    from mdops.io.atomic import replace_file
+    from mdops.files.atomic import replace_file
     from mdops.tracing import exporting
 
     if args.output.suffix != ".pt2":

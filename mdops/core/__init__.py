@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import mdops
 from mdops.errors import LibraryError
+from mdops.files import package
 
 __all__ = ["compile_flags", "get_include", "library", "link_flags"]
 
@@ -32,8 +32,7 @@ def link_flags() -> list[str]:
 
 
 def _found(folder: str, name: str) -> Path:
-    for package in mdops.__path__:  # an editable install has two
-        path = Path(package, folder, name)
-        if path.is_file():
-            return path
-    raise LibraryError(f"{name} is not in the mdops package: install mdops again")
+    path = package.find(folder, name)
+    if path is None:
+        raise LibraryError(f"{name} is not in the mdops package: install mdops again")
+    return path

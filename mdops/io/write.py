@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mdops.errors import ModelFileError
-from mdops.io.atomic import replace_file
+from mdops.files.atomic import replace_file
 from mdops.io.hdf5 import encode_hdf5
 from mdops.io.safetensors_file import encode_safetensors
 from mdops.io.text import encode_json, encode_yaml

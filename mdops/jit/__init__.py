@@ -5,9 +5,9 @@
 Nothing is compiled unless `build` is called; what it built, models of the same sizes find in the cache by themselves.
 """
 
+from mdops.errors import JitError
+from mdops.files.cache import Entry, cache_folder, clear, entries
 from mdops.jit.builder import is_forbidden
-from mdops.jit.cache import Entry, cache_folder, clear, entries
-from mdops.jit.errors import JitError
 from mdops.jit.kernels import Build, build, in_use
 
 __all__ = [

@@ -6,8 +6,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from mdops.jit import cache, toolchain
-from mdops.jit.errors import JitError
+from mdops.errors import JitError
+from mdops.files import cache
+from mdops.jit import toolchain
 from mdops.jit.recipe import Recipe
 
 FORBID, STAND_IN = "MDOPS_JIT", "stand_in.cpp"

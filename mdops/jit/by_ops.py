@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, record_function, schedule
 
-from mdops.jit.errors import JitError
+from mdops.errors import JitError
 from mdops.jit.steps import Steps, captured, replayed
 from mdops.jit.trace import AROUND, GPU, HOST, Record, Span
 

@@ -1,30 +1,23 @@
 """libmdops_cuda.so built from the sources in the package, for a wheel that has none on a machine with nvcc."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from mdops.jit import builder, cache, toolchain
-from mdops.jit.errors import JitError
+from mdops.errors import JitError
+from mdops.files import cache
+from mdops.files.cuda_library import NAME, cuda_sources, torch_series
+from mdops.files.package import source_folder
+from mdops.jit import builder, toolchain
 from mdops.jit.models import GPU_FLAGS, architecture_of, gpu_flags
-from mdops.jit.recipe import Recipe, source_folder, sources_digest
+from mdops.jit.recipe import Recipe
 
-NAME = "mdops_cuda"
 # As source/cuda.cmake and CMakeLists.txt have them.
 _DEFINES = ("-DTORCH_TARGET_VERSION=0x020b000000000000", "-DTORCH_STABLE_ONLY", "-DUSE_CUDA")
-_OF_THE_CPU = ("isa.cpp", "cpu.cpp")
 # A pair at the cutoff is decided as on the CPU, which contracts nothing; a step has the same bits in one kernel as in
 # two.
 _EXACT = ("neighbor/cuda.cu", "dynamics/cuda.cu")
 _STAND_IN = 'extern "C" void aoti_torch_get_current_cuda_stream() {}\n'
-
-
-def cuda_sources(folder: Path) -> tuple[str, ...]:
-    """Those of the library: every op's cuda.cu and gpu_loops.cu, and what both libraries share."""
-    shared = [path for path in folder.glob("common/*.cpp") if path.name not in _OF_THE_CPU]
-    own = [*folder.glob("*/cuda.cu"), *folder.glob("*/gpu_loops.cu")]
-    return tuple(str(path.relative_to(folder)) for path in sorted([*own, *shared]))
 
 
 def build_cuda_library(architectures: list[str] | None = None) -> cache.Entry:
@@ -51,35 +44,12 @@ def cuda_recipe(architectures: list[str]) -> Recipe:
         toolchain.cuda_compiler(),
         (*GPU_FLAGS, *dict.fromkeys(flags)),
         "+".join(sorted(architectures)),
-        {"torch": _series()},
+        {"torch": torch_series()},
         compile=(*_DEFINES, f"-isystem={torch_folder / 'include'}"),
         link=(f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-Xlinker=-z,defs,--as-needed"),
         flags_of=dict.fromkeys(_EXACT, ("--fmad=false",)),
         stand_in=("torch_cuda", _STAND_IN),
     )
-
-
-def cached_cuda_library() -> Path | None:
-    """The library of the cache that fits these sources, this PyTorch and the GPUs here; None if there is none, or the
-    cache cannot be trusted."""
-    if torch.version.cuda is None:
-        return None
-    try:
-        folder = source_folder()
-        wanted: dict[str, Any] = {
-            "name": NAME,
-            "sources": sources_digest(folder, cuda_sources(folder)),
-            "about": {"torch": _series()},
-        }
-        found = cache.find_all(wanted)
-        return max((entry.path for entry in found), key=lambda path: path.stat().st_mtime_ns, default=None)
-    except JitError:
-        return None
-
-
-def _series() -> str:
-    """The library calls the stable ABI alone, so any PyTorch of the same CUDA will do."""
-    return f"CUDA {torch.version.cuda}"
 
 
 def _here() -> list[str]:

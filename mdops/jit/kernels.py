@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdops import _library
-from mdops.jit import builder, cache, models
-from mdops.jit.errors import JitError
+from mdops.errors import JitError
+from mdops.files import cache
+from mdops.jit import builder, models
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mdops.errors import JitError
+from mdops.files.package import source_folder, sources_digest
 from mdops.jit import toolchain
-from mdops.jit.errors import JitError
-from mdops.jit.recipe import Recipe, source_folder, sources_digest
+from mdops.jit.recipe import Recipe
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mdops.errors import JitError
+from mdops.files.atomic import replace_file
 from mdops.jit import by_ops, by_stages, kernels, trace
-from mdops.jit.errors import JitError
 from mdops.jit.stages import Stages
 from mdops.jit.steps import Steps
 from mdops.jit.trace import GPU, HOST, Record, Span
@@ -46,8 +47,6 @@ class Profile:
 
     def write(self, path: Path) -> None:
         """As a file that ui.perfetto.dev opens."""
-        from mdops.io.atomic import replace_file
-
         made = self.record.text or trace.as_text(self.record.spans, {HOST: "mdops", GPU: "GPU"})
         replace_file(path, made)
 

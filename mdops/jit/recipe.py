@@ -2,25 +2,12 @@
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import mdops
-from mdops.jit.errors import JitError
+from mdops.files.package import sources_digest
 from mdops.jit.toolchain import Tool
-
-_INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-
-
-def source_folder() -> Path:
-    """The C++ and CUDA sources in the installed package, those of its prebuilt libraries."""
-    for folder in mdops.__path__:
-        path = Path(folder, "source")
-        if path.is_dir():
-            return path
-    raise JitError("the package has no sources: install mdops again")
 
 
 @dataclass(frozen=True)
@@ -66,23 +53,3 @@ class Recipe:
     def key(self) -> str:
         told = json.dumps(self.configuration(), sort_keys=True).encode()
         return f"{self.name}-{hashlib.sha256(told).hexdigest()[:24]}"
-
-
-def sources_digest(folder: Path, sources: tuple[str, ...]) -> str:
-    """A number for the sources and all that they include from the folder."""
-    found = hashlib.sha256()
-    seen: set[str] = set()
-    waiting = list(sources)
-    while waiting:
-        name = waiting.pop()
-        path = folder / name
-        if name in seen or not path.is_file():  # another header of the same name may be the compiler's own
-            continue
-        seen.add(name)
-        text = path.read_bytes()
-        found.update(f"{name} {len(text)}\n".encode() + text)
-        waiting += sorted(m.decode() for m in _INCLUDE.findall(text))
-    missing = [name for name in sources if name not in seen]
-    if missing:
-        raise JitError(f"{folder} has no {missing[0]}: install mdops again")
-    return found.hexdigest()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mdops.jit.errors import JitError
+from mdops.errors import JitError
 
 _EVENT = np.dtype([("begin", "i8"), ("end", "i8"), ("stage", "i4"), ("thread", "i4")])
 _Record = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)

@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from mdops.jit.errors import JitError
+from mdops.errors import JitError
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from ase import Atoms
 
 from mdops.errors import InputError
-from mdops.io.atomic import replace_file
+from mdops.files.atomic import replace_file
 
 _VERSION = 4
 

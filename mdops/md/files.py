@@ -10,7 +10,7 @@ from typing import Any
 from ase import Atoms
 
 from mdops.errors import InputError
-from mdops.io.lock import BusyError, locked
+from mdops.files.lock import BusyError, locked
 from mdops.md import log
 from mdops.md.options import Output
 from mdops.md.outputs import AseTrajectory, ExtxyzTrajectory, TextFile, open_trajectory

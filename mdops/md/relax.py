@@ -15,7 +15,7 @@ from ase import Atoms, units
 
 from mdops import Potential
 from mdops.errors import InputError
-from mdops.io.atomic import replace_file
+from mdops.files.atomic import replace_file
 from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import BatchFrame, Minimizer

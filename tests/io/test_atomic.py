@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mdops.io.atomic import replace_file
+from mdops.files.atomic import replace_file
 
 
 def test_the_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):

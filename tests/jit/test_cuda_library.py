@@ -9,7 +9,9 @@ from children import python
 from recipes import tiny
 
 from mdops.cli import main
-from mdops.jit import JitError, builder, cuda_library, recipe, toolchain
+from mdops.files import package
+from mdops.files.cuda_library import cached_cuda_library
+from mdops.jit import JitError, builder, cuda_library, toolchain
 
 ROOT = Path(__file__).parents[2]
 WITHOUT = """
@@ -57,16 +59,16 @@ def test_the_recipe_is_that_of_the_build(stand_in):
 
 
 def test_a_library_in_the_cache_is_found(stand_in, tmp_path):
-    assert cuda_library.cached_cuda_library() is None
-    folder = recipe.source_folder()
+    assert cached_cuda_library() is None
+    folder = package.source_folder()
     wanted = cuda_library.cuda_recipe(["sm_90"])
     made = tiny(tmp_path / "source", name="mdops_cuda", about=wanted.about)
     entry = builder.entry_of(made)
-    assert cuda_library.cached_cuda_library() is None, "it is of other sources"
+    assert cached_cuda_library() is None, "it is of other sources"
     told = entry.path.with_name("entry.json")
-    digest = recipe.sources_digest(folder, wanted.sources)
+    digest = package.sources_digest(folder, wanted.sources)
     told.write_text(told.read_text().replace(entry.configuration["sources"], digest))
-    assert cuda_library.cached_cuda_library() == entry.path
+    assert cached_cuda_library() == entry.path
 
 
 def test_no_gpu_to_build_for_is_an_error(stand_in, monkeypatch):

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from recipes import calls, compiler_that, tiny
 
-from mdops.jit import JitError, builder, cache, entries
+from mdops.files import cache
+from mdops.jit import JitError, builder, entries
 from mdops.jit.builder import entry_of
 
 

@@ -9,7 +9,8 @@ from traces import covered
 
 from mdops.cli import main
 from mdops.cli.sample_model import sample_box
-from mdops.jit import cache, kernels, models
+from mdops.files import cache
+from mdops.jit import kernels, models
 from mdops.jit.profile import profile
 from mdops.system import from_atoms
 

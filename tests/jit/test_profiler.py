@@ -15,7 +15,8 @@ from traces import covered, spans_of
 
 from mdops.cli import main
 from mdops.cli.sample_model import sample_box
-from mdops.jit import JitError, kernels, models, recipe, toolchain
+from mdops.files import package
+from mdops.jit import JitError, kernels, models, toolchain
 from mdops.jit.by_stages import OUTSIDE
 from mdops.jit.profile import profile
 from mdops.jit.stages import Stages
@@ -160,7 +161,7 @@ def code(sources: Path, folder: Path, *flags: str) -> str:
 @pytest.fixture
 def without_profiler(tmp_path):
     """The sources with macros that are defined empty."""
-    shutil.copytree(recipe.source_folder(), tmp_path / "source")
+    shutil.copytree(package.source_folder(), tmp_path / "source")
     macros = "#define MDOPS_STAGE(id)\n#define MDOPS_STAGE_IF(condition, yes, no)\n"
     header = tmp_path / "source/common/profiler.h"
     header.write_text(f'#pragma once\n#include "common/kernel_table.h"\n{macros}')
@@ -168,7 +169,7 @@ def without_profiler(tmp_path):
 
 
 def test_off_the_code_is_what_it_is_with_empty_macros(tmp_path, without_profiler):
-    off = code(recipe.source_folder(), tmp_path)
+    off = code(package.source_folder(), tmp_path)
     assert len(off) > 10_000
     assert off == code(without_profiler, tmp_path)
 
@@ -197,9 +198,9 @@ def preprocessed(sources: Path, unit: Path, made: Path) -> str:
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="there is no nvcc")
 def test_the_gpus_kernels_compile_with_either_value_of_the_flag(pytestconfig, tmp_path, without_profiler):
     """What was compiled once is not compiled again while its sources are the same."""
-    sources = recipe.source_folder()
+    sources = package.source_folder()
     headers = sorted(str(path.relative_to(sources)) for path in sources.glob("*/gpu_*.h"))
-    digest = recipe.sources_digest(sources, tuple(headers))
+    digest = package.sources_digest(sources, tuple(headers))
     done = pytestconfig.cache.mkdir("mdops-ptx") / digest
     if done.exists():
         return

@@ -13,7 +13,8 @@ from recipes import tiny
 
 from mdops.cli import doctor, main
 from mdops.cli.sample_model import sample_box, sample_model
-from mdops.jit import JitError, builder, cache, kernels, models, recipe
+from mdops.files import cache, package
+from mdops.jit import JitError, builder, kernels, models
 from mdops.jit.stages import Stages
 from mdops.system import from_atoms
 
@@ -214,7 +215,7 @@ def test_another_library_is_refused(tmp_path, monkeypatch, source, message):
 
 
 def test_the_sources_in_the_package_are_those_of_the_library():
-    folder = recipe.source_folder()
+    folder = package.source_folder()
     for name in (
         "spline_potential/rebuilt.cpp",
         "spline_potential/cuda.cu",

@@ -17,7 +17,7 @@ from ase import Atoms
 
 import mdops
 from mdops import cli
-from mdops.jit.errors import JitError
+from mdops.errors import JitError
 from mdops.lammps import environment, find_lammps, find_program, plugin, recipe_for
 
 ROOT = Path(__file__).parents[2]

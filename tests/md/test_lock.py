@@ -70,7 +70,7 @@ def test_a_run_that_fails_gives_its_files_back(alloy, tmp_path):
 
 def test_a_lock_that_goes_while_another_waits_for_it_is_taken_anew(tmp_path, monkeypatch):
     """A file that its owner removes between the opening and the locking locks nothing."""
-    import mdops.io.lock as lock
+    import mdops.files.lock as lock
 
     path, opened = tmp_path / "lock", []
     real = os.open
@@ -98,7 +98,7 @@ def test_a_lock_that_goes_while_another_waits_for_it_is_taken_anew(tmp_path, mon
 def test_the_command_says_it_in_a_line(alloy, tmp_path, capsys):
     from engine_cases import MODEL
 
-    from mdops.io.lock import locked
+    from mdops.files.lock import locked
 
     atoms = alloy.copy()
     atoms.write(tmp_path / "start.xyz")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mdops.errors import InputError
-from mdops.io.atomic import replace_file
+from mdops.files.atomic import replace_file
 
 _FORMAT = "mdops training 3"
 

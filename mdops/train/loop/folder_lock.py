@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from mdops.errors import InputError
-from mdops.io.lock import BusyError, locked
+from mdops.files.lock import BusyError, locked
 from mdops.train.loop.distributed import Processes
 
 NAME = ".mdops-train.lock"
@@ -15,7 +15,7 @@ NAME = ".mdops-train.lock"
 def one_training(folder: Path, processes: Processes) -> Iterator[None]:
     """While this lasts, no other training can begin or run in the folder.
 
-    The first of the processes holds a lock on a file there (`mdops.io.lock`), which stays when it ends.
+    The first of the processes holds a lock on a file there (`mdops.files.lock`), which stays when it ends.
 
     Raises InputError, in all processes, if another training has the lock.
     """

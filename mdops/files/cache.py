@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mdops.jit.errors import JitError
+from mdops.errors import JitError
+from mdops.files.atomic import replace_file
+from mdops.files.lock import waiting
 
 LIBRARY, ENTRY, HOW = "library.so", "entry.json", "build.ninja"
 
@@ -162,8 +164,6 @@ def clear() -> int:
 def building(folder: Path, key: str) -> Iterator[None]:
     """While this lasts, no other process builds the entry. Says once where the file system has no locks: then several
     may build the same, and the last one's entry stays."""
-    from mdops.io.lock import waiting  # imports the ops, and those may come from this cache
-
     with waiting(folder / f"{key}.lock") as locks:
         if locks:
             _remove_unfinished(folder, key)
@@ -199,8 +199,6 @@ def workplace(folder: Path, key: str) -> Iterator[Path]:
 
 def publish(place: Path, folder: Path, key: str, configuration: dict[str, Any]) -> Entry:
     """Makes an entry of the workplace, in one step. What was broken in its place goes away."""
-    from mdops.io.atomic import replace_file
-
     library = place / LIBRARY
     about = {"digest": _digest(library), "configuration": configuration}
     replace_file(place / ENTRY, json.dumps(about, indent=1).encode())
@@ -228,8 +226,6 @@ def publish(place: Path, folder: Path, key: str, configuration: dict[str, Any]) 
 
 def keep_calibration(entry: Entry, measured: dict[str, Any]) -> Entry:
     """Stores what was measured beside the library, where the cache can be written to."""
-    from mdops.io.atomic import replace_file
-
     about = {"digest": _digest(entry.path), "configuration": entry.configuration, "calibration": measured}
     with contextlib.suppress(OSError):
         path = entry.path.with_name(ENTRY)
