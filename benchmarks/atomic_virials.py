@@ -18,7 +18,8 @@ import torch
 from machine import machine
 
 import mdops
-from mdops.cli.sample_model import sample_box, water_model
+from mdops.cli.sample_model import water_model
+from mdops.jit.sample_box import sample_box
 from mdops.system import from_atoms
 
 

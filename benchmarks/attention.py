@@ -31,8 +31,8 @@ import torch.nn.functional as F
 from machine import machine
 
 import mdops
-from mdops.cli.sample_model import sample_box
 from mdops.evaluators import Autograd
+from mdops.jit.sample_box import sample_box
 from mdops.ops import ragged_attention, ragged_plan
 from mdops.system import from_atoms
 

@@ -20,7 +20,8 @@ import torch
 
 import mdops
 from mdops import system as systems
-from mdops.cli.sample_model import sample_box, water_model
+from mdops.cli.sample_model import water_model
+from mdops.jit.sample_box import sample_box
 from mdops.ops import neighbor_list
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "core"))

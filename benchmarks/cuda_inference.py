@@ -25,8 +25,8 @@ from ase.io import read
 
 import mdops
 from mdops import Potential
-from mdops.cli.sample_model import sample_box
 from mdops.evaluators.fused import Fused
+from mdops.jit.sample_box import sample_box
 from mdops.ops import NeighborList, neighbor_list
 from mdops.potential import Matmul
 from mdops.system import System, from_atoms

@@ -31,7 +31,7 @@ from descriptors import on_gpu, timed, weaken
 from machine import machine
 
 from mdops import Potential
-from mdops.cli.sample_model import sample_box
+from mdops.jit.sample_box import sample_box
 from mdops.models import DescriptorFitting
 from mdops.models.registry import find
 from mdops.system import from_atoms

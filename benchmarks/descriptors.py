@@ -48,8 +48,9 @@ from machine import machine
 
 import mdops
 from mdops import Potential, zbl
-from mdops.cli.sample_model import sample_box, water_model
+from mdops.cli.sample_model import water_model
 from mdops.evaluators import SIMULATE, TRAIN, Autograd, attention_sums
+from mdops.jit.sample_box import sample_box
 from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.md.motion import set_velocities

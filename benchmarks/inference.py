@@ -29,7 +29,8 @@ from ase import Atoms, units
 import mdops
 from mdops import Potential
 from mdops.calculator import MDOps
-from mdops.cli.sample_model import sample_box, water_model
+from mdops.cli.sample_model import water_model
+from mdops.jit.sample_box import sample_box
 
 TIMESTEP, TEMPERATURE, SKIN = 0.5, 300.0, 1.0  # fs, K, A
 BLOCK, BASIS = 512, 77

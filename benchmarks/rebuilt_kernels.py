@@ -18,8 +18,9 @@ from machine import machine
 
 import mdops
 from mdops import Potential
-from mdops.cli.sample_model import sample_box, sample_model
+from mdops.cli.sample_model import sample_model
 from mdops.jit import kernels
+from mdops.jit.sample_box import sample_box
 
 
 def main() -> None:

@@ -28,7 +28,8 @@ SAMPLES = """
 import torch
 from mdops import Potential
 from mdops.calculator import MDOps
-from mdops.cli.sample_model import sample_box, water_model
+from mdops.cli.sample_model import water_model
+from mdops.jit.sample_box import sample_box
 from mdops.models import DescriptorFitting
 from mdops.models.standard import StandardOptions
 from mdops.options import parse

@@ -28,7 +28,8 @@ import torch
 from ase import Atoms, units
 
 import mdops
-from mdops.cli.sample_model import sample_box, water_model
+from mdops.cli.sample_model import water_model
+from mdops.jit.sample_box import sample_box
 from mdops.lammps import environment, find_lammps
 from mdops.md import Engine, Physics
 

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 import mdops  # noqa: F401  (registers the ops)
-from mdops.cli.sample_model import sample_box, sample_model
+from mdops.cli.sample_model import sample_model
 from mdops.evaluators.spline import SplineGrid
+from mdops.jit.sample_box import sample_box
 from mdops.ops import gemm_lowbit, linear, pack_ternary, quantize, ragged_plan
 from mdops.ops.attention import RaggedPlan
 from mdops.ops.attention_layer import AttentionWeights, attention_layer

@@ -7,7 +7,8 @@ import torch
 from ase import Atoms
 
 from mdops.calculator import MDOps
-from mdops.cli.sample_model import sample_box, water_model
+from mdops.cli.sample_model import water_model
+from mdops.jit.sample_box import sample_box
 
 ATOMS = 96
 

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"{'atoms':>8}{'ms/step':>12}{'us/atom/step':>14}{'ns/day':>10}{'steps/list':>12}{'neighbours':>12}"
     )
-    from mdops.cli.sample_model import sample_box
+    from mdops.jit.sample_box import sample_box
 
     # Atoms that fly freely come nearer to each other than atoms do; the time of a step does not depend on it.
     warnings.filterwarnings("ignore", message=".*have a neighbour nearer.*")

@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
 
     from mdops import load
     from mdops.cli.md import read_structure
-    from mdops.cli.sample_model import sample_box, sample_elements
     from mdops.errors import InputError
     from mdops.jit.profile import profile
+    from mdops.jit.sample_box import sample_box, sample_elements
     from mdops.progress import StepProgress
 
     if args.steps < 1 or args.atoms < 1:

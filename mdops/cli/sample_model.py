@@ -1,21 +1,14 @@
-"""Models without training, and boxes of atoms for them: for timings and self tests."""
+"""Models without training, for timings and self tests."""
 
-import numpy as np
 import torch
-from ase import Atoms
-from ase.data import atomic_numbers
 
 from mdops import Potential
-from mdops.errors import InputError
 from mdops.evaluators.spline import DEFAULT_R_MIN
 from mdops.models import DescriptorFitting
 from mdops.models.ener import EnergyFitting, EnergyFittingOptions, Parameters
 from mdops.models.se_e2_a import SeE2A, SeE2AOptions
 from mdops.models.standard import StandardOptions
 from mdops.nn.net import Layer, Net, NetCollection
-
-_MOST_ELEMENTS = 4
-DENSITY = 0.1  # atoms/A^3, about that of water and of many solids
 
 
 def sample_model(
@@ -88,24 +81,3 @@ def water_model(dtype: torch.dtype, *, spline: bool = True, r_min: float | None 
     if spline:
         model.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
     return model
-
-
-def sample_elements(model: Potential) -> list[str]:
-    """Those of a box for a model: all that it knows, but few of many that share places for neighbours."""
-    known = [name for name in model.type_map if name in atomic_numbers]
-    if not known:
-        raise InputError(f"no type of the model is a chemical element: {', '.join(model.type_map)}")
-    return known[:_MOST_ELEMENTS] if all(spec.mixed for spec in model.neighbors) else known
-
-
-def sample_box(count: int, elements: list[str]) -> Atoms:
-    """A periodic cube of `count` atoms, on a lattice that is disturbed by formula; of two elements a third
-    is the first one, of more each has its share."""
-    edge, side = (count / DENSITY) ** (1 / 3), int(np.ceil(count ** (1 / 3) - 1e-9))
-    lattice = np.stack(np.meshgrid(*[np.arange(side)] * 3), -1).reshape(-1, 3)
-    lattice = lattice[np.arange(count) * len(lattice) // max(count, 1)]
-    shifts = 0.3 * np.sin(np.arange(3 * count).reshape(-1, 3) ** 2 % 101)
-    numbers = np.arange(count)
-    kinds = (numbers % 3 > 0).astype(int) if len(elements) == 2 else numbers % len(elements)
-    symbols = [elements[kind] for kind in kinds]
-    return Atoms(symbols, lattice * (edge / side) + shifts, cell=[edge] * 3, pbc=True)

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from mdops.calculator import MDOps
-from mdops.cli.sample_model import sample_box, sample_model
+from mdops.cli.sample_model import sample_model
+from mdops.jit.sample_box import sample_box
 
 # Exact nets in float64 (tests/cli/test_self_test.py computes them again).
 ENERGY = -3.218401386615649  # eV

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from mdops import _library
 from mdops.errors import JitError
 from mdops.files import cache
 from mdops.jit import builder, models
+from mdops.jit.sample_box import sample_box, sample_elements
+from mdops.system import from_atoms
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
@@ -169,11 +173,6 @@ def _ops_library(model: "Potential") -> ctypes.CDLL:
 
 def _measure(model: "Potential", key: str) -> dict[str, Any]:
     """Times a step with and without the kernels, in turns, after a look at what they answer."""
-    import torch
-
-    from mdops.cli.sample_model import sample_box, sample_elements
-    from mdops.system import from_atoms
-
     count = 384 if model.device.type == "cpu" else 12288
     system = from_atoms([sample_box(count, sample_elements(model))], model.type_map, model.device)
     near = model.neighbor_list(system)
@@ -213,8 +212,6 @@ def _measure(model: "Potential", key: str) -> dict[str, Any]:
 
 def blank_parameters(model: "Potential", count: int) -> dict[str, Any]:
     """Frame and atomic parameters of a system of so many atoms, all zero, for models that take them."""
-    import torch
-
     shapes = {"fparam": (1,), "aparam": (count,)}
     sizes = {name: size for name, size in model.parameter_sizes.items() if size}
     return {

@@ -27,7 +27,8 @@ from core_library import (
 )
 from test_core import ANSWERS, KINDS, REFERENCE, assert_near, ghosts, rows_of, systems, without_mean, written
 
-from mdops.cli.sample_model import sample_box, sample_model
+from mdops.cli.sample_model import sample_model
+from mdops.jit.sample_box import sample_box
 
 NEAR = {"energy": 5e-6, "other": 2e-5}
 OF_SE_E2_A = (

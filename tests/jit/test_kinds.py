@@ -8,10 +8,10 @@ from test_rebuilt import as_before, built_for, called, use_cache_of  # noqa: F40
 from traces import covered
 
 from mdops.cli import main
-from mdops.cli.sample_model import sample_box
 from mdops.files import cache
 from mdops.jit import kernels, models
 from mdops.jit.profile import profile
+from mdops.jit.sample_box import sample_box
 from mdops.system import from_atoms
 
 # Of the same width and axis, as far as they have one, and of the same nets.

@@ -14,11 +14,11 @@ from test_rebuilt import as_before, small_model  # noqa: F401  (a fixture)
 from traces import covered, spans_of
 
 from mdops.cli import main
-from mdops.cli.sample_model import sample_box
 from mdops.files import package
 from mdops.jit import JitError, kernels, models, toolchain
 from mdops.jit.by_stages import OUTSIDE
 from mdops.jit.profile import profile
+from mdops.jit.sample_box import sample_box
 from mdops.jit.stages import Stages
 from mdops.jit.trace import AROUND, GPU, HOST, Span, shares, table
 

@@ -12,9 +12,10 @@ import torch
 from recipes import tiny
 
 from mdops.cli import doctor, main
-from mdops.cli.sample_model import sample_box, sample_model
+from mdops.cli.sample_model import sample_model
 from mdops.files import cache, package
 from mdops.jit import JitError, builder, kernels, models
+from mdops.jit.sample_box import sample_box
 from mdops.jit.stages import Stages
 from mdops.system import from_atoms
 

@@ -9,9 +9,10 @@ from parts_cases import ATTENTIVE, A, D, R, V, potential_of
 from test_rebuilt import as_before  # noqa: F401  (a fixture)
 from traces import spans_of
 
-from mdops.cli.sample_model import sample_box, sample_elements, water_model
+from mdops.cli.sample_model import water_model
 from mdops.jit import JitError, by_ops, kernels, toolchain
 from mdops.jit.profile import profile
+from mdops.jit.sample_box import sample_box, sample_elements
 from mdops.jit.steps import Steps
 from mdops.jit.trace import GPU, shares
 from mdops.system import from_atoms

@@ -26,12 +26,12 @@ from parts_cases import (
 from reference_cases import SHARED, references, relative_error
 
 import mdops
-from mdops.cli.sample_model import sample_box
 from mdops.evaluators import Autograd
 from mdops.evaluators.fused import Fused
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.splined import Splined
+from mdops.jit.sample_box import sample_box
 from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.models import se_e3

@@ -15,7 +15,6 @@ from reference_cases import SHARED, composed, references, relative_error
 import mdops
 from mdops import Potential
 from mdops.calculator import MDOps
-from mdops.cli.sample_model import sample_box
 from mdops.errors import InputError
 from mdops.evaluators import Autograd
 from mdops.evaluators.fused import Fused
@@ -23,6 +22,7 @@ from mdops.evaluators.fused_training import FusedTraining
 from mdops.evaluators.moment_steps import MomentSteps
 from mdops.evaluators.moment_training import MomentTraining
 from mdops.evaluators.splined import Splined, SplineModel
+from mdops.jit.sample_box import sample_box
 from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.models import DescriptorFitting, dpa1

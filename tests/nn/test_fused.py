@@ -17,11 +17,12 @@ from reference_cases import (
 )
 
 from mdops import Potential, load
-from mdops.cli.sample_model import sample_box, sample_model
+from mdops.cli.sample_model import sample_model
 from mdops.evaluators import Autograd
 from mdops.evaluators.fused import Fused
 from mdops.evaluators.moment_steps import MomentSteps
 from mdops.evaluators.spline import SplineGrid
+from mdops.jit.sample_box import sample_box
 from mdops.models import DescriptorFitting
 from mdops.models.ener import EnergyFitting
 from mdops.models.se_e2_a import SeE2A

@@ -8,10 +8,11 @@ import pytest
 import torch
 from reference_cases import CASES, DATA, composed, loaded, references, relative_error
 
-from mdops.cli.sample_model import sample_box, sample_model
+from mdops.cli.sample_model import sample_model
 from mdops.evaluators.fused import why_not_net
 from mdops.evaluators.moment_steps import MomentSteps
 from mdops.evaluators.splined import SplineModel, why_not_rows
+from mdops.jit.sample_box import sample_box
 from mdops.ops import axis_product, moment_product
 from mdops.system import from_atoms
 
