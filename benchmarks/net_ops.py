@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from cuda_inference import kernels
 
-from mdops.nn.activation import CODES
 from mdops.ops import mlp_value_and_gradient
+from mdops.ops.activation import CODES
 
 ROWS = (192, 1_536, 12_288, 98_304)
 WATER = (1600, 240, 240, 240, 1)

@@ -37,9 +37,9 @@ from mdops import Potential
 from mdops.cli.sample_model import sample_model
 from mdops.evaluators.spline import DEFAULT_R_MIN
 from mdops.jit.sample_box import sample_box
-from mdops.nn.activation import CODES
 from mdops.nn.net import Layer
 from mdops.ops import mlp, mlp_value_and_gradient
+from mdops.ops.activation import CODES
 from mdops.potential import Matmul
 from mdops.system import from_atoms
 

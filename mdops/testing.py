@@ -723,7 +723,7 @@ def _linear_samples(random: Callable[..., Any]) -> list[Sample]:
 
 def _layer_output_samples(random: Callable[..., Any]) -> list[Sample]:
     """Of layers that are twice as wide as their input, as wide, and that do not add it."""
-    from mdops.nn.activation import kernel_code
+    from mdops.ops.activation import kernel_code
 
     samples = []
     for inputs, name in ((5, "tanh"), (10, "silut:0.4"), (0, "gelu")):

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "gpu_emulator"))
 
 from compile import compiled, cuda_headers
 
-from mdops.nn.activation import CODES
 from mdops.ops import mlp_value_and_gradient
+from mdops.ops.activation import CODES
 
 BLOCKS = [(32, 256), (64, 256), (32, 512), (64, 512)]  # rows, and the widest layer: kBlockKinds
 H100, A100, LITTLE = 227 << 10, 163 << 10, 99 << 10  # bytes of shared memory: rings of 4, 3 and 2 slots

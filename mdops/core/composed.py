@@ -18,8 +18,8 @@ from mdops.models.linear import Blend, LinearModel
 from mdops.models.pairtab import PairTable
 from mdops.models.standard import DescriptorFitting
 from mdops.models.zbl import ZBLModel
-from mdops.nn.activation import CODES
 from mdops.ops import hybrid_potential_pack
+from mdops.ops.activation import CODES
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

@@ -11,8 +11,8 @@ from mdops.models.angles import AngleDescriptor, AngleKnots
 from mdops.models.contract import AtomicModel
 from mdops.models.standard import DescriptorFitting
 from mdops.nn import pieces
-from mdops.nn.activation import is_smooth
 from mdops.ops import AngleGrid
+from mdops.ops.activation import is_smooth
 
 _BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of a piece, where errors and sizes are looked at
 _SAMPLED = 6  # types whose pairs the knots are chosen by, of a model that knows more

@@ -15,8 +15,8 @@ from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels, Sp
 from mdops.jit.kernels import in_use, use_cached
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import NeighborReport
-from mdops.nn.activation import CODES
 from mdops.ops import NeighborList, spline_potential, spline_potential_pack, spline_potential_why_not
+from mdops.ops.activation import CODES
 from mdops.system import System
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from mdops.evaluators.splined import (
 )
 from mdops.models.moments import MomentDescriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
-from mdops.nn.activation import CODES
 from mdops.nn.net import input_gradient_alone
 from mdops.ops import NeighborList, hybrid_potential, hybrid_potential_pack, pair_forces
+from mdops.ops.activation import CODES
 from mdops.system import System
 
 if TYPE_CHECKING:

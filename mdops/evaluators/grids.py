@@ -13,7 +13,7 @@ from mdops.models.dpa1 import SeAttenV2
 from mdops.models.linear import Blend
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.standard import DescriptorFitting
-from mdops.nn.activation import is_smooth
+from mdops.ops.activation import is_smooth
 
 # Types whose pairs a grid is chosen by, of a model that knows more.
 _SAMPLED = 6

@@ -7,8 +7,8 @@ import torch
 from mdops.evaluators import fused
 from mdops.evaluators.splined import SplineNets
 from mdops.models.moments import TypeChoice
-from mdops.nn.activation import CODES
 from mdops.ops import fitting_energy, hybrid_potential_pack, spline_potential_why_not
+from mdops.ops.activation import CODES
 from mdops.system import System
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from mdops.errors import UnsupportedModelError
-from mdops.nn.activation import activation, identity
+from mdops.ops.activation import activation, identity
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.ops.mlp import mlp_value_and_gradient

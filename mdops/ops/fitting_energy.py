@@ -33,7 +33,7 @@ def fitting_energy(
         weight: (N,) float64, or (0,) for 1.
         scale, shift: (nets,), (ntypes,), float64, in eV.
         neurons, residual: width of each hidden layer, and whether it adds its input, which the first one cannot.
-        activation, threshold: of all hidden layers, the code of `mdops.nn.activation`.
+        activation, threshold: of all hidden layers, the code of `mdops.ops.activation`.
 
     Not differentiable. On a GPU an atom of a type that is not there has NaN as its energy.
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from mdops.nn.activation import kernel_code, of_code
 from mdops.ops._register import register_fake, register_formula
+from mdops.ops.activation import kernel_code, of_code
 
 
 def layer_output(z: torch.Tensor, x: torch.Tensor | None, activation: str) -> torch.Tensor:
@@ -14,7 +14,7 @@ def layer_output(z: torch.Tensor, x: torch.Tensor | None, activation: str) -> to
 
     Args:
         z: (N, C), float32 or float64. x: (N, I), I a divisor of C, of z's dtype; None: nothing is added.
-        activation: f, by DeePMD-kit's name (`mdops.nn.activation`).
+        activation: f, by DeePMD-kit's name (`mdops.ops.activation`).
 
     Returns:
         (N, C).

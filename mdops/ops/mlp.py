@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from mdops.nn.activation import kernel_code, of_code
 from mdops.ops._register import register_fake, register_formula
+from mdops.ops.activation import kernel_code, of_code
 
 
 def mlp(
@@ -28,7 +28,7 @@ def mlp(
         x: (N, D), float32 or float64.
         weights: of each layer, (inputs, outputs); 1 to 17 layers.
         biases: of each layer, (outputs,), or None for one that has none; None: of none.
-        activation: f by DeePMD-kit's name (`mdops.nn.activation`), of all hidden layers or of each.
+        activation: f by DeePMD-kit's name (`mdops.ops.activation`), of all hidden layers or of each.
         timesteps: t of each hidden layer, (outputs,), or None for 1; None: of none.
         residual: of all hidden layers, or of each.
         matmul: the least accuracy of float32's products: "float32", "bf16x6", "bf16x3" or "bf16", on a GPU also "tf32".

@@ -8,7 +8,7 @@ import pytest
 import torch
 from op_cases import each_tensor, find, is_list_of_tensors, samples, tensors, with_one_changed
 
-from mdops.nn.activation import CODES
+from mdops.ops.activation import CODES
 from mdops.testing import Sample
 
 DEVICES = {"cpu": (), "cuda": pytest.mark.gpu}

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from mdops.nn.activation import CODES
 from mdops.ops import fitting_energy, hybrid_potential_pack, mlp_value_and_gradient
+from mdops.ops.activation import CODES
 
 NEURONS, RESIDUAL = [24, 24, 48], [0, 1, 1]
 # Of the largest number; a GPU has 22 bits of what it multiplies.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mdops.nn.activation import CODES, activation
 from mdops.ops import mlp, mlp_value_and_gradient
+from mdops.ops.activation import CODES, activation
 
 SHAPES = [
     (5, 3),  # no hidden layer

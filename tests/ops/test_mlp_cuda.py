@@ -6,8 +6,8 @@ import itertools
 import pytest
 import torch
 
-from mdops.nn.activation import CODES
 from mdops.ops import mlp, mlp_value_and_gradient
+from mdops.ops.activation import CODES
 
 pytestmark = pytest.mark.gpu
 

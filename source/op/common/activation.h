@@ -10,7 +10,7 @@
 
 namespace mdops {
 
-// The order is that of mdops.nn.activation.CODES.
+// The order is that of mdops.ops.activation.CODES.
 enum class Activation : int { linear, tanh, gelu, relu, relu6, softplus, sigmoid, silu, silut };
 
 template <class T>

@@ -5,8 +5,8 @@ import torch
 from torch_reference import activation as formula
 
 from mdops.errors import UnsupportedModelError
-from mdops.nn.activation import activation
 from mdops.ops import mlp_value_and_gradient
+from mdops.ops.activation import activation
 
 NAMES = [
     "tanh", "gelu", "gelu_tf", "relu", "relu6", "softplus", "sigmoid", "linear", "none", "silu", "silut",
