@@ -12,9 +12,9 @@ from ase.outputs import Properties, all_outputs
 
 from mdops import Potential, load
 from mdops.errors import InputError
-from mdops.nn.quantized import Scheme
+from mdops.inputs import as_numbers, check_models, takes
 from mdops.potential import Matmul, Overflow
-from mdops.system import System, element_types
+from mdops.system import System, element_types, voigt
 from mdops.verlet import VerletList
 
 __all__ = ["MDOps"]
@@ -254,48 +254,8 @@ def _refuse_spline_options(ready: Sequence[Potential], spline: bool, r_min: floa
         )
 
 
-def check_models(models: Sequence[Potential]) -> None:
-    """Raises InputError unless there is a model, all know the same elements, and low-bit ones are allowed."""
-    if not models:
-        raise InputError("no model is given")
-    for model in models:
-        if model.scheme is not None and not model.allow_low_bit:
-            raise InputError(_low_bit_refusal(model.scheme))
-    for k, model in enumerate(models[1:], 2):
-        if sorted(model.type_map) != sorted(models[0].type_map):
-            raise InputError(
-                f"the models must know the same elements: the first has {', '.join(models[0].type_map)}, "
-                f"number {k} has {', '.join(model.type_map)}"
-            )
-
-
-def _low_bit_refusal(scheme: Scheme) -> str:
-    forces = (
-        "its forces are the derivatives of its energy, which differs from the full model's"
-        if scheme.has_exact_forces
-        else "its forces are not quite the derivatives of its energy, so that energy drifts"
-    )
-    return (
-        f"the model is low-bit ({scheme.name}: {scheme.words}): {forces}. `mdops quantize` reports by how much; to use "
-        "it for dynamics all the same, say so: allow_low_bit=True of mdops.load or MDOps, --allow-low-bit of mdops md"
-    )
-
-
-def takes(model: Potential, name: str) -> bool:
-    """Whether the model takes `name`, "fparam" or "aparam"."""
-    return model.parameter_sizes[name] > 0
-
-
 def _optional(name: str, value: Any) -> np.ndarray | None:
     return None if value is None else as_numbers(name, value)
-
-
-def as_numbers(name: str, value: Any) -> np.ndarray:
-    """float64, with at least one dimension. Raises InputError for what is no numbers."""
-    try:
-        return np.atleast_1d(np.asarray(value, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is {value!r}, expected numbers") from error
 
 
 def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
@@ -335,9 +295,3 @@ def _results(answers: Sequence[dict[str, np.ndarray]], volume: float) -> dict[st
         results["forces_std"] = np.sqrt((deviations**2).sum(-1).mean(0))
         results["energy_std"] = float(np.std([a["energy"][0] for a in answers]))
     return results
-
-
-def voigt(stress: np.ndarray) -> np.ndarray:
-    """(..., 6), the symmetric part in ASE's order xx, yy, zz, yz, xz, xy, of (..., 3, 3)."""
-    symmetric = (stress + stress.swapaxes(-1, -2)) / 2
-    return symmetric[..., [0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1]]

@@ -219,3 +219,9 @@ def _check_values(system: System, ntypes: int) -> None:
     periodic = system.cell.detach()[system.pbc]
     if not bool(torch.isfinite(periodic).all()):
         raise InputError(f"`cell` is not finite: {system.cell.tolist()}")
+
+
+def voigt(stress: np.ndarray) -> np.ndarray:
+    """(..., 6), the symmetric part in ASE's order xx, yy, zz, yz, xz, xy, of (..., 3, 3)."""
+    symmetric = (stress + stress.swapaxes(-1, -2)) / 2
+    return symmetric[..., [0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1]]

@@ -14,8 +14,8 @@ from torch_sim.models.interface import ModelInterface
 from torch_sim.state import SimState
 
 from mdops import Potential, load
-from mdops.calculator import as_numbers, check_models
 from mdops.errors import InputError
+from mdops.inputs import as_numbers, check_models
 from mdops.potential import Matmul, Overflow
 from mdops.system import System
 from mdops.verlet import VerletList

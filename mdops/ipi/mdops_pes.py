@@ -11,8 +11,8 @@ from ipi.pes.dummy import Dummy_driver
 from ipi.utils.units import unit_to_internal, unit_to_user
 
 from mdops import load
-from mdops.calculator import check_models
 from mdops.errors import InputError
+from mdops.inputs import check_models
 from mdops.system import System, element_types
 from mdops.verlet import VerletList
 

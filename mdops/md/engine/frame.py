@@ -9,8 +9,8 @@ import torch
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from mdops.calculator import voigt
 from mdops.md.engine.state import State
+from mdops.system import voigt
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 from ase import Atoms, units
 
 from mdops import Potential
-from mdops.calculator import check_models, takes
 from mdops.errors import InputError
+from mdops.inputs import check_models, takes
 from mdops.md.engine.committee import Committee
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
 from mdops.md.engine.propagators import Propagator, make_propagator

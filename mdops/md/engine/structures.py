@@ -9,8 +9,8 @@ from ase import Atoms
 from ase.constraints import FixAtoms
 
 from mdops import Potential
-from mdops.calculator import as_numbers
 from mdops.errors import InputError
+from mdops.inputs import as_numbers
 from mdops.md.engine.surface import spatial_order
 from mdops.md.motion import check_npt, degrees_of_freedom
 from mdops.md.options import Physics

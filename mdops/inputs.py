@@ -1,0 +1,50 @@
+"""What programs that simulate are given: models that go together, and numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mdops.errors import InputError
+from mdops.nn.quantized import Scheme
+from mdops.potential import Potential
+
+
+def check_models(models: Sequence[Potential]) -> None:
+    """Raises InputError unless there is a model, all know the same elements, and low-bit ones are allowed."""
+    if not models:
+        raise InputError("no model is given")
+    for model in models:
+        if model.scheme is not None and not model.allow_low_bit:
+            raise InputError(_low_bit_refusal(model.scheme))
+    for k, model in enumerate(models[1:], 2):
+        if sorted(model.type_map) != sorted(models[0].type_map):
+            raise InputError(
+                f"the models must know the same elements: the first has {', '.join(models[0].type_map)}, "
+                f"number {k} has {', '.join(model.type_map)}"
+            )
+
+
+def _low_bit_refusal(scheme: Scheme) -> str:
+    forces = (
+        "its forces are the derivatives of its energy, which differs from the full model's"
+        if scheme.has_exact_forces
+        else "its forces are not quite the derivatives of its energy, so that energy drifts"
+    )
+    return (
+        f"the model is low-bit ({scheme.name}: {scheme.words}): {forces}. `mdops quantize` reports by how much; to use "
+        "it for dynamics all the same, say so: allow_low_bit=True of mdops.load or MDOps, --allow-low-bit of mdops md"
+    )
+
+
+def takes(model: Potential, name: str) -> bool:
+    """Whether the model takes `name`, "fparam" or "aparam"."""
+    return model.parameter_sizes[name] > 0
+
+
+def as_numbers(name: str, value: Any) -> np.ndarray:
+    """float64, with at least one dimension. Raises InputError for what is no numbers."""
+    try:
+        return np.atleast_1d(np.asarray(value, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is {value!r}, expected numbers") from error
