@@ -10,10 +10,10 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
 from ase.outputs import Properties, all_outputs
 
-from mdops import Potential, load
 from mdops.errors import InputError
 from mdops.inputs import as_numbers, check_models, takes
-from mdops.potential import Matmul, Overflow
+from mdops.loading import load
+from mdops.potential import Matmul, Overflow, Potential
 from mdops.system import System, element_types, voigt
 from mdops.verlet import VerletList
 

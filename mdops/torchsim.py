@@ -13,10 +13,10 @@ from ase.data import chemical_symbols
 from torch_sim.models.interface import ModelInterface
 from torch_sim.state import SimState
 
-from mdops import Potential, load
 from mdops.errors import InputError
 from mdops.inputs import as_numbers, check_models
-from mdops.potential import Matmul, Overflow
+from mdops.loading import load
+from mdops.potential import Matmul, Overflow, Potential
 from mdops.system import System
 from mdops.verlet import VerletList
 

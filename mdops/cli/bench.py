@@ -11,7 +11,7 @@ from mdops.cli.arguments import add_matmul, add_spline_options
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from mdops import Potential
+    from mdops.potential import Potential
 
 HELP = "time the steps of a model"
 TIMESTEP, TEMPERATURE = 0.5, 300.0  # fs, K
@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
 def _model(args: argparse.Namespace) -> "Potential":
     import torch
 
-    from mdops import load
     from mdops._library import check_device
     from mdops.cli.sample_model import water_model
+    from mdops.loading import load
 
     if args.model is not None:
         return load(

@@ -55,8 +55,8 @@ def _cuda(args: argparse.Namespace) -> int:
 
 
 def _model(args: argparse.Namespace) -> int:
-    from mdops import load
     from mdops.jit.kernels import entry_for, rebuild
+    from mdops.loading import load
 
     model = load(args.model, device=args.device, dtype=args.dtype, overflow="extend", matmul=args.matmul)
     if args.arch or args.profiler:  # for elsewhere or for later: nothing to measure

@@ -8,7 +8,7 @@ from mdops.cli.arguments import add_systems, systems_of
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
-    from mdops import Potential
+    from mdops.potential import Potential
 
 HELP = "fit the energies of a model's elements to data"
 
@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mdops import load
     from mdops.io.write import SUFFIXES, require_writable
+    from mdops.loading import load
 
     kept = args.input.suffix if args.input.suffix in SUFFIXES else ".dp"
     output = args.output or args.input.with_name(f"{args.input.stem}_updated{kept}")

@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _core(args: argparse.Namespace) -> "dict[str, np.ndarray]":
     """What the C core needs."""
-    from mdops import load
     from mdops.core.export import PRECISIONS, core_arrays
+    from mdops.loading import load
 
     potential = load(args.input, dtype="float64", spline=False)
     return core_arrays(potential, args.core or tuple(PRECISIONS), args.elements)

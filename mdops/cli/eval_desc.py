@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from mdops import load
     from mdops.deepmd.descriptors import descriptors
+    from mdops.loading import load
     from mdops.train import load_dataset
 
     model = load(args.model, device=args.device, dtype="float64", spline=False, overflow=args.overflow)

@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import torch
 
-    from mdops import load
     from mdops._library import library_path
     from mdops.errors import InputError
     from mdops.files.atomic import replace_file
+    from mdops.loading import load
     from mdops.tracing import exporting
 
     if args.output.suffix != ".pt2":

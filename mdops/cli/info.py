@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mdops import Potential
+    from mdops.potential import Potential
 
 HELP = "what a model file holds"
 
@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mdops import load
     from mdops.errors import UnsupportedModelError
     from mdops.io import describe, read_model
+    from mdops.loading import load
 
     file = read_model(args.model)
     _show("file", args.model)

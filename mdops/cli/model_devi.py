@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mdops import load
     from mdops.deepmd.model_devi import model_deviation, write_model_devi
+    from mdops.loading import load
     from mdops.train import load_dataset
 
     if len(args.models) < 2 and not args.real_error:

@@ -35,11 +35,11 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch's profiler says on the terminal when it begins
     import torch
 
-    from mdops import load
     from mdops.cli.md import read_structure
     from mdops.errors import InputError
     from mdops.jit.profile import profile
     from mdops.jit.sample_box import sample_box, sample_elements
+    from mdops.loading import load
     from mdops.progress import StepProgress
 
     if args.steps < 1 or args.atoms < 1:

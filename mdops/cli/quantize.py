@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
-    from mdops import Potential
+    from mdops.potential import Potential
     from mdops.quantization import Cost
     from mdops.train import Dataset
 
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mdops import load
+    from mdops.loading import load
     from mdops.nn.quantized import SCHEMES as known
     from mdops.quantization import compare, quantize, table, verdict
 

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mdops import load
+    from mdops.loading import load
     from mdops.md import Output, Relaxation
     from mdops.md.relax import relax
 

@@ -11,8 +11,7 @@ from mdops.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from mdops import Potential
-    from mdops.potential import Matmul
+    from mdops.potential import Matmul, Potential
     from mdops.train.report.evaluation import Evaluation
 
 HELP = "errors of a model on reference data"
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mdops import load
+    from mdops.loading import load
     from mdops.train import load_dataset
     from mdops.train.report.evaluation import evaluate
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Self, overload
 import numpy as np
 import torch
 
-from mdops import Potential, load
 from mdops.errors import InputError
-from mdops.potential import Overflow
+from mdops.loading import load
+from mdops.potential import Overflow, Potential
 from mdops.system import System, from_tensors
 
 # Atoms of a batch where nobody tells: what fills the device, and needs little memory.

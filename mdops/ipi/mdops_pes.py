@@ -10,9 +10,9 @@ from ase import Atoms
 from ipi.pes.dummy import Dummy_driver
 from ipi.utils.units import unit_to_internal, unit_to_user
 
-from mdops import load
 from mdops.errors import InputError
 from mdops.inputs import check_models
+from mdops.loading import load
 from mdops.system import System, element_types
 from mdops.verlet import VerletList
 

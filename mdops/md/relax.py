@@ -13,7 +13,6 @@ import ase.io
 import numpy as np
 from ase import Atoms, units
 
-from mdops import Potential
 from mdops.errors import InputError
 from mdops.files.atomic import replace_file
 from mdops.md import checkpoint as checkpoints
@@ -25,6 +24,7 @@ from mdops.md.log import text
 from mdops.md.options import Output, Relaxation
 from mdops.md.outputs import TextFile, open_trajectory
 from mdops.md.run import check_same, last_checkpoint, models_identity
+from mdops.potential import Potential
 
 __all__ = ["Relaxed", "relax"]
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from ase import Atoms
 
-from mdops import Potential
 from mdops.digest import digest
 from mdops.errors import InputError
 from mdops.md import checkpoint as checkpoints
@@ -25,6 +24,7 @@ from mdops.md.log import LogState
 from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
 from mdops.md.options import Output, Physics
 from mdops.md.progress import Reporter, ns_per_day
+from mdops.potential import Potential
 
 
 @dataclasses.dataclass(frozen=True)

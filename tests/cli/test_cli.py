@@ -104,7 +104,7 @@ def test_too_little_memory_is_one_line(monkeypatch, capsys, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("mdops.load", fail)
+    monkeypatch.setattr("mdops.loading.load", fail)
     assert main(["bench", MODEL]) == 2
     shown = capsys.readouterr().err
     assert "fewer atoms or smaller batches" in shown and shown.count("\n") == 1
@@ -114,7 +114,7 @@ def test_other_failures_are_not_hidden(monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("a mistake of the program")
 
-    monkeypatch.setattr("mdops.load", fail)
+    monkeypatch.setattr("mdops.loading.load", fail)
     with pytest.raises(RuntimeError, match="a mistake of the program"):
         main(["bench", MODEL])
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from ase import Atoms
 
-from mdops import Potential
 from mdops.errors import InputError
 from mdops.md.engine.fire import DONE, FORCE, STEPS, Fire
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
@@ -18,6 +17,7 @@ from mdops.md.engine.simulation import Simulation
 from mdops.md.engine.state import State
 from mdops.md.guard import Guard, UnstableRunError
 from mdops.md.options import Physics, Relaxation
+from mdops.potential import Potential
 
 
 class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from ase import Atoms, units
 
-from mdops import Potential
 from mdops.errors import InputError
 from mdops.inputs import check_models, takes
 from mdops.md.engine.committee import Committee
@@ -23,7 +22,7 @@ from mdops.md.engine.structures import Structures
 from mdops.md.engine.surface import Flags, Surface
 from mdops.md.guard import Guard, is_refusal, refused_as_input
 from mdops.md.options import Physics
-from mdops.potential import warn_extrapolated
+from mdops.potential import Potential, warn_extrapolated
 
 # Of half the skin, how much a block should use up: atoms vary from block to block.
 _USE = 0.8

@@ -8,12 +8,12 @@ import torch
 from ase import Atoms
 from ase.constraints import FixAtoms
 
-from mdops import Potential
 from mdops.errors import InputError
 from mdops.inputs import as_numbers
 from mdops.md.engine.surface import spatial_order
 from mdops.md.motion import check_npt, degrees_of_freedom
 from mdops.md.options import Physics
+from mdops.potential import Potential
 from mdops.system import System, atom_types
 
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mdops import Potential
 from mdops.errors import InputError
 from mdops.md.engine.state import ForceResult, ListOrigin
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
+from mdops.potential import Potential
 from mdops.system import Kinds, System
 
 _ANY_NUMBER = torch.iinfo(torch.int32).max

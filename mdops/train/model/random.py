@@ -1,11 +1,11 @@
 """New models: random weights, and statistics of the data."""
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import torch
 
-import mdops
 from mdops.models import EnvironmentDescriptor
 from mdops.models.registry import find
 from mdops.potential import Potential
@@ -74,7 +74,7 @@ def origin(nearest: float, before: Mapping[str, Any] | None = None) -> dict[str,
 
     With `before`, the origin of the model that the training begins with, both have seen the smaller distance.
     """
-    found = {"software": "mdops", "version": mdops.__version__, "min_nbor_dist": nearest}
+    found = {"software": "mdops", "version": version("mdops"), "min_nbor_dist": nearest}
     if before:
         known = [before["min_nbor_dist"]] if before.get("min_nbor_dist") else []
         found["min_nbor_dist"] = min([nearest, *known])
