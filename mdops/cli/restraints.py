@@ -4,8 +4,6 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,10 +52,10 @@ def _group(text: str, atoms: "Atoms", option: str) -> list[int]:
     if text == "all":
         return list(range(len(atoms)))
     if text.isalpha():
-        found = np.flatnonzero(np.array(atoms.get_chemical_symbols()) == text)
-        if not len(found):
+        found = [k for k, symbol in enumerate(atoms.get_chemical_symbols()) if symbol == text]
+        if not found:
             raise InputError(f"{option}: the structure has no atoms of {text}")
-        return found.tolist()
+        return found
     group: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)

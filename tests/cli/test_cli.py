@@ -30,6 +30,19 @@ torch.ops.load_library = fail
 from mdops.cli import main
 sys.exit(main(sys.argv[1:]))
 """
+WITHOUT = """
+import sys
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "numpy", "ase"):
+            print("imports", name)
+            sys.exit(7)
+for name in [name for name in sys.modules if name.split(".")[0] in ("torch", "numpy", "ase")]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Finder)
+from mdops.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -47,6 +60,34 @@ def test_version(capsys):
         main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"mdops {mdops.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("--version", 0),
+        ("--help", 0),
+        ("md --help", 0),
+        ("relax --help", 0),
+        ("core --cflags", 0),
+        ("md --steps x", 2),
+    ],
+)
+def test_what_needs_no_model_does_not_wait_for_pytorch(command, status):
+    done = python("-c", WITHOUT, *command.split())
+    assert done.returncode == status, done.stdout + done.stderr
+
+
+def test_names_are_imported_when_they_are_used():
+    code = (
+        "import mdops; print(mdops.ops.mlp.__name__, mdops.errors.InputError.__name__, mdops.load.__module__)"
+    )
+    done = python("-c", code, check=True)
+    assert done.stdout.split() == ["mlp", "InputError", "mdops.loading"]
+    with pytest.raises(AttributeError, match="no attribute 'laod'"):
+        mdops.laod  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'laod'"):
+        from mdops import laod  # noqa: F401
 
 
 def test_info(capsys):
