@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
+from mdops.models import registry
+from mdops.nn.quantized import SCHEMES
 from mdops.options import Options
 
 Check = Callable[[Any], bool]
@@ -74,8 +76,6 @@ def one_of(*words: str) -> Check:
 
 def scheme(value: Any) -> bool:
     """Whether it is a scheme of low-bit numbers."""
-    from mdops.nn.quantized import SCHEMES  # which loads the ops
-
     return text(value) and value in SCHEMES
 
 
@@ -262,8 +262,6 @@ _NODES: dict[str, Keys] = {
 @lru_cache(maxsize=1)
 def nodes() -> Mapping[str, Keys]:
     """The keys of every known node, by "@class" and "type" joined by a space, or by "@class" alone."""
-    from mdops.models import registry  # which reads files of models itself
-
     found = dict(_NODES)
     for name, others in _KINDS.items():
         sort, kind = name.split()

@@ -1,26 +1,23 @@
 """What every model is made of: descriptors, fittings, and atomic models that answer for each atom.
 
-A kind is a class in a file of its own that gives `options`, how it is made from a serialised tree, from random numbers
-and from a PyTorch file's weights, how it is written, and `forward`. `register` (mdops.models.registry) makes it known;
-loading, saving, training, the calculator and the engine then work with it, by plain autograd until an evaluator
-(mdops.evaluators) learns something faster.
+A kind is a class in a file of its own that gives `options`, how it is made from a serialised tree and from random
+numbers, how it is written, and `forward`. `register` (mdops.models.registry) makes it known; loading, saving, training,
+the calculator and the engine then work with it, by plain autograd until an evaluator (mdops.evaluators) learns
+something faster.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from mdops.errors import InputError
+from mdops.errors import InputError, UnsupportedModelError
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.nn.net import NetCollection, array, tensor
 from mdops.options import Options, saved_precision
-
-if TYPE_CHECKING:
-    from mdops.io.torch.state import State
 
 Tree = dict[str, Any]
 
@@ -154,15 +151,6 @@ class Descriptor(Kind):
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
         """A new one, before training; `sel` is known. Statistics of the data come later."""
 
-    @classmethod
-    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
-        """The node from a PyTorch file: the definition of this part and the tensors below it."""
-        from mdops.errors import UnsupportedModelError
-
-        raise UnsupportedModelError(
-            f"the descriptor {cls.Options.KIND} cannot be read from a PyTorch file of DeePMD-kit"
-        )
-
 
 def environment_node(options: Mapping[str, Any]) -> Tree:
     """What the nodes of descriptors of the environment matrix say once more of their options."""
@@ -246,8 +234,6 @@ class EnvironmentDescriptor(Descriptor):
         DeePMD-kit stores them for every slot, but computes one value a type, one deviation for x, y and z, and a
         mean of zero for these. Only such models are rotation invariant and can take padding in closed form.
         """
-        from mdops.errors import UnsupportedModelError
-
         davg, dstd = tree["@variables"]["davg"], tree["@variables"]["dstd"]
         mean, std = davg[:, 0, 0], dstd[:, 0, [0, min(1, dstd.shape[2] - 1)]]
         same_mean = (davg[:, :, 0] == mean[:, None]).all() and (davg[:, :, 1:] == 0).all()
@@ -291,24 +277,9 @@ class EnvironmentDescriptor(Descriptor):
             "embedding nets": f"{len(nets)} of {layers}",
         }
 
-    @classmethod
-    def head_of_state(cls, version: int, found: Tree, state: "State", type_map: list[str]) -> Tree:
-        """The same for `tree_of_state`, from the keys that were found and the tensors."""
-        return {
-            "@class": "Descriptor",
-            "@version": version,
-            "type": cls.Options.KIND,
-            **found,
-            "env_mat": environment_node(found),
-            "type_map": type_map,
-            "@variables": {"davg": state.required("mean"), "dstd": state.required("stddev")},
-        }
-
     @staticmethod
     def refuse_unsupported(tree: Tree) -> None:
         """Raises UnsupportedModelError for the options of DeePMD-kit's descriptors that no kind has here."""
-        from mdops.errors import UnsupportedModelError
-
         if tree.get("spin") is not None:
             raise UnsupportedModelError("a model with spin is not supported")
         if (tree.get("env_mat") or {}).get("use_exp_switch"):
@@ -484,8 +455,6 @@ class AtomicModel(Kind, ABC):
     def describe(self, near: Neighborhood) -> torch.Tensor:
         """(N, D): the descriptor's numbers; `near` as of `forward`. Raises UnsupportedModelError where there is no one
         descriptor."""
-        from mdops.errors import UnsupportedModelError
-
         raise UnsupportedModelError(f"a {self.kind} model has no descriptor of its own")
 
     def refuse_untaken(self, fparam: torch.Tensor | None, aparam: torch.Tensor | None) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,13 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from mdops.errors import ModelFileError, UnsupportedModelError
-from mdops.models.contract import Features, Tree, environment_node
+from mdops.models.contract import Features, Tree
 from mdops.models.environment import check_axis, in_chunks
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
-from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import (
     RaggedPlan,
@@ -33,13 +32,10 @@ from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_lay
 from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import attention_scale, unit_three
 from mdops.ops.neighbor_rows import NeighborRows
-from mdops.options import from_definition, key, saved_precision
+from mdops.options import key, saved_precision
 from mdops.tracing import is_exported, is_recorded
 
-if TYPE_CHECKING:
-    from mdops.io.torch.state import State
-
-_LN_EPS = 1e-5
+LN_EPS = 1e-5
 MOST_DEGREES = 4
 _GAIN_DEVIATION = 0.1  # of new weights of degrees, DeePMD-kit's
 # Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
@@ -72,9 +68,7 @@ class SeAttenV2Options(MixedTypesOptions):
     temperature: float | None = key(None, "factor of the logits, in place of (attn x scaling_factor)^-1/2")
     scaling_factor: float = key(1.0, "see temperature", above=0)
     trainable_ln: bool = key(True, "whether the layers' norms are trained", of="training")
-    ln_eps: float | None = key(
-        None, "added to variances in norms; 1e-5 unless given", above=0, absent=_LN_EPS
-    )
+    ln_eps: float | None = key(None, "added to variances in norms; 1e-5 unless given", above=0, absent=LN_EPS)
     set_davg_zero: bool = key(False, "take the mean of the environment matrix as zero", implied=True)
     lmax: int = key(
         1,
@@ -83,7 +77,7 @@ class SeAttenV2Options(MixedTypesOptions):
     )
 
     def __post_init__(self) -> None:
-        self.ln_eps = _LN_EPS if self.ln_eps is None else self.ln_eps
+        self.ln_eps = LN_EPS if self.ln_eps is None else self.ln_eps
 
     @property
     def strips_types(self) -> bool:
@@ -260,7 +254,7 @@ class AttentionLayer(nn.Module):
             for inputs, outputs in ((width, 3 * options.attn), (options.attn, width))
         )
         norm = torch.ones(width, dtype=dtype), torch.zeros(width, dtype=dtype)
-        return cls(options, project, out, norm, options.ln_eps or _LN_EPS)
+        return cls(options, project, out, norm, options.ln_eps or LN_EPS)
 
     def to_tree(self, shared: Tree, options: SeAttenV2Options, precision: str) -> Tree:
         """The node; `shared` is what the options say at each of its levels."""
@@ -572,7 +566,7 @@ class SeAttenV2(MomentDescriptor):
     def to_tree(self) -> Tree:
         o = self.options
         precision = saved_precision(o.precision)
-        shared = _shared(dataclasses.asdict(o), self.slots)
+        shared = attention_node(dataclasses.asdict(o), self.slots)
         norm = {"trainable_ln": o.trainable_ln, "ln_eps": o.ln_eps, "precision": precision}
         tree = {
             **self.head(2 if self.degree_gain is None else 4),
@@ -608,47 +602,6 @@ class SeAttenV2(MomentDescriptor):
             drawn = np.random.default_rng([*seed, 4]).normal(scale=_GAIN_DEVIATION, size=options.lmax - 1)
             gain = torch.as_tensor(drawn, dtype=dtype)
         return cls(options, type_map, *cls.no_statistics(len(type_map), dtype), nets, attention, gain)
-
-    @classmethod
-    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
-        from mdops.io.torch.nets import embedding_collection, is_trainable
-
-        found, block, ntypes = from_definition(cls.Options, params), state.below("se_atten"), len(type_map)
-        found["sel"] = [found["sel"]] if isinstance(found["sel"], int) else found["sel"]
-        found["ln_eps"] = _LN_EPS if found["ln_eps"] is None else found["ln_eps"]
-        if params.get("stripped_type_embedding") is not None and "tebd_input_mode" in found:
-            found["tebd_input_mode"] = "strip" if params["stripped_type_embedding"] else "concat"
-        train = is_trainable(dict(params))
-
-        def nets(name: str) -> Tree:
-            return embedding_collection(block.below(name), found, 0, ntypes, train)
-
-        tree = {
-            "@class": "Descriptor",
-            "@version": 2,
-            "type": cls.Options.KIND,
-            **found,
-            "ntypes": ntypes,
-            "attn_mask": False,
-            "env_mat": environment_node(found),
-            "embeddings": nets("filter_layers"),
-            "attention_layers": _attention_of_state(
-                block.below("dpa1_attention.attention_layers"), found, train
-            ),
-            "type_embedding": type_embedding_of_state(
-                state.below("type_embedding.embedding"), found, type_map, train
-            ),
-            "@variables": {"davg": block.required("mean"), "dstd": block.required("stddev")},
-            "type_map": type_map,
-            "spin": None,
-        }
-        if found.get("tebd_input_mode", "strip") == "strip":
-            tree["embeddings_strip"] = nets("filter_layers_strip")
-        if found["lmax"] == 1:
-            del tree["lmax"]
-        else:
-            tree["@variables"]["degree_gain_raw"] = block.required("adam_degree_gain_raw")
-        return tree
 
     def summary(self) -> dict[str, str]:
         o = self.options
@@ -690,7 +643,7 @@ def rows_in(offsets: torch.Tensor, most: int) -> int:
     return found
 
 
-def _shared(options: Mapping[str, Any], slots: int) -> Tree:
+def attention_node(options: Mapping[str, Any], slots: int) -> Tree:
     """What each level of the serialised attention says."""
     return {
         "nnei": slots,
@@ -718,40 +671,3 @@ def _degree_gain(tree: Tree, lmax: int, dtype: torch.dtype) -> torch.Tensor | No
     if gain.shape != (lmax - 1,):
         raise ModelFileError(f"'degree_gain_raw' has the shape {tuple(gain.shape)}, expected ({lmax - 1},)")
     return gain
-
-
-def _attention_of_state(state: "State", options: Mapping[str, Any], trainable: bool) -> Tree:
-    """The node of the attention layers, from the tensors of a PyTorch file."""
-    from mdops.io.torch.nets import layer_tree
-
-    shared, precision = _shared(options, sum(options["sel"])), options["precision"]
-    norm = {"trainable_ln": options["trainable_ln"], "ln_eps": options["ln_eps"], "precision": precision}
-    linear: Tree = {"activation": "none", "resnet": False, "precision": precision, "trainable": trainable}
-
-    def layer(part: "State") -> Tree:
-        inner, layer_norm = part.below("attention_layer"), part.below("attn_layer_norm")
-        return {
-            **shared,
-            **norm,
-            "attention_layer": {
-                **shared,
-                "num_heads": 1,
-                "bias": "in_proj.bias" in inner.tensors,
-                "smooth": options.get("smooth_type_embedding", True),
-                "precision": precision,
-                "in_proj": layer_tree(inner.below("in_proj"), **linear),
-                "out_proj": layer_tree(inner.below("out_proj"), **linear),
-            },
-            "attn_layer_norm": {
-                "@class": "LayerNorm",
-                "@version": 1,
-                "eps": options["ln_eps"],
-                "trainable": options["trainable_ln"],
-                "precision": precision,
-                "@variables": {"w": layer_norm.required("matrix"), "b": layer_norm.array("bias")},
-            },
-        }
-
-    layers = [layer(state.below(str(i))) for i in range(options["attn_layer"])]
-    head = {"@class": "NeighborGatedAttention", "@version": 1, "layer_num": options["attn_layer"]}
-    return {**head, **shared, **norm, "attention_layers": layers}

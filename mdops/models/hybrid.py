@@ -1,9 +1,9 @@
 """The descriptor hybrid: several descriptors of the same neighbours, side by side."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -14,9 +14,6 @@ from mdops.models.contract import Descriptor, Features, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.options import Most, Options, variants
-
-if TYPE_CHECKING:
-    from mdops.io.torch.state import State
 
 _Parts = list[Any]  # `list` is the name of a key
 
@@ -122,17 +119,6 @@ class Hybrid(Descriptor):
             for i, part in enumerate(options.list)
         ]
         return cls(options, members)
-
-    @classmethod
-    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: "list[str]") -> Tree:
-        from mdops.io.torch.descriptors import descriptor_tree
-        from mdops.io.tree import mapping
-
-        parts = [
-            descriptor_tree(mapping(part, "a descriptor"), state.below(f"descrpt_list.{i}"), type_map)
-            for i, part in enumerate(params.get("list", []))
-        ]
-        return {"@class": "Descriptor", "type": cls.Options.KIND, "@version": 1, "list": parts}
 
     def summary(self) -> dict[str, str]:
         return {

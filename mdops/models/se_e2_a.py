@@ -1,8 +1,8 @@
 """The descriptor se_e2_a (DeepPot-SE with radial and angular information, two-body embedding)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,10 +12,7 @@ from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import Net, NetCollection
-from mdops.options import from_definition, key, saved_precision
-
-if TYPE_CHECKING:
-    from mdops.io.torch.state import State
+from mdops.options import key, saved_precision
 
 
 @dataclass(kw_only=True)
@@ -128,17 +125,6 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
     @classmethod
     def net_types(cls, options: Any) -> int:
         return 1 if options.type_one_side else 2
-
-    @classmethod
-    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
-        from mdops.io.torch.nets import embedding_collection, is_trainable
-
-        found, block = from_definition(SeE2AOptions, params), state.below("sea")
-        ndim, trains = 1 if found["type_one_side"] else 2, is_trainable(dict(params))
-        nets = embedding_collection(block.below("filter_layers"), found, ndim, len(type_map), trains)
-        head = cls.head_of_state(2, found, block, type_map)
-        # DeePMD-kit says of the nets alone whether they are trained.
-        return {**head, "trainable": True, "spin": None, "embeddings": nets}
 
     def summary(self) -> dict[str, str]:
         lines = self.sketch(self.embeddings)

@@ -1,8 +1,8 @@
 """The descriptor se_e2_r (DeepPot-SE of distances alone)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,10 +13,7 @@ from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import NetCollection
-from mdops.options import from_definition, saved_precision
-
-if TYPE_CHECKING:
-    from mdops.io.torch.state import State
+from mdops.options import saved_precision
 
 
 @dataclass(kw_only=True)
@@ -93,16 +90,6 @@ class SeE2R(TypedDescriptor, MomentDescriptor):
     @classmethod
     def net_types(cls, options: Any) -> int:
         return 1
-
-    @classmethod
-    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
-        from mdops.io.torch.nets import embedding_collection, is_trainable
-
-        found, trains = from_definition(SeE2ROptions, params), is_trainable(dict(params))
-        nets = embedding_collection(state.below("filter_layers"), found, 1, len(type_map), trains)
-        head = cls.head_of_state(2, found, state, type_map)
-        # DeePMD-kit says of the nets alone whether they are trained.
-        return {**head, "trainable": True, "type_one_side": True, "spin": None, "embeddings": nets}
 
     def summary(self) -> dict[str, str]:
         return self.sketch(self.embeddings)

@@ -1,8 +1,8 @@
 """The descriptor se_e3 (DeepPot-SE with an embedding of the angle between two neighbours)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,10 +12,7 @@ from mdops.models.environment import EnvironmentOptions, directions, in_chunks
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import NetCollection
-from mdops.options import from_definition, key, saved_precision
-
-if TYPE_CHECKING:
-    from mdops.io.torch.state import State
+from mdops.options import key, saved_precision
 
 
 @dataclass(kw_only=True)
@@ -96,15 +93,6 @@ class SeE3(AngleDescriptor, TypedDescriptor):
     @classmethod
     def net_types(cls, options: Any) -> int:
         return 2
-
-    @classmethod
-    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
-        from mdops.io.torch.nets import embedding_collection, is_trainable
-
-        found, block = from_definition(SeE3Options, params), state.below("seat")
-        trains = found["trainable"] = is_trainable(dict(params))
-        nets = embedding_collection(block.below("filter_layers"), found, 2, len(type_map), trains)
-        return {**cls.head_of_state(2, found, block, type_map), "embeddings": nets}
 
     def summary(self) -> dict[str, str]:
         return self.sketch(self.embeddings)

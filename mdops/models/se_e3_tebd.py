@@ -1,8 +1,8 @@
 """The descriptor se_e3_tebd (an embedding of the angle between two neighbours, and of their types)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +13,8 @@ from mdops.models.environment import Directions, directions, in_chunks
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
-from mdops.models.type_embedding import tree_of_state as type_embedding_of_state
 from mdops.ops.switch_curve import switch_curve
-from mdops.options import from_definition, key, saved_precision
-
-if TYPE_CHECKING:
-    from mdops.io.torch.state import State
+from mdops.options import key, saved_precision
 
 
 @dataclass(kw_only=True)
@@ -168,36 +164,6 @@ class SeE3Tebd(AngleDescriptor):
     ) -> "SeE3Tebd":
         nets = random_nets(options, 2, type_map, seed, dtype)
         return cls(options, type_map, *cls.no_statistics(len(type_map), dtype), nets)
-
-    @classmethod
-    def tree_of_state(cls, params: Mapping[str, Any], state: "State", type_map: list[str]) -> Tree:
-        from mdops.io.torch.nets import embedding_collection, is_trainable
-
-        found, block, ntypes = (
-            from_definition(SeE3TebdOptions, params),
-            state.below("se_ttebd"),
-            len(type_map),
-        )
-        found["sel"] = [found["sel"]] if isinstance(found["sel"], int) else found["sel"]
-        trains = found["trainable"] = is_trainable(dict(params))
-        part = state.below("type_embedding.embedding")
-        types = type_embedding_of_state(part, found, type_map, trains)
-        del found["use_tebd_bias"]
-
-        def nets(name: str) -> Tree:
-            return embedding_collection(block.below(name), found, 0, ntypes, trains)
-
-        return {
-            **cls.head_of_state(1, found, block, type_map),
-            "ntypes": ntypes,
-            "embeddings": nets("filter_layers"),
-            **(
-                {"embeddings_strip": nets("filter_layers_strip")}
-                if found["tebd_input_mode"] == "strip"
-                else {}
-            ),
-            "type_embedding": types,
-        }
 
     def summary(self) -> dict[str, str]:
         o = self.options

@@ -2,9 +2,9 @@
 else these share."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models.environment import EnvironmentOptions, rounded
 from mdops.nn.net import Net, NetCollection, Tree
 from mdops.options import key, saved_precision
-
-if TYPE_CHECKING:
-    from mdops.io.torch.state import State
 
 _ELEMENTS = chemical_symbols[1:119]
 # Shells in the order of the vectors, and how many spin orbitals each has.
@@ -180,30 +177,6 @@ class TypeEmbedding(nn.Module):
             bias=options.use_tebd_bias,
         )
         return cls(net, type_map, options.use_econf_tebd, dtype)
-
-
-def tree_of_state(state: "State", options: Mapping[str, Any], type_map: list[str], trainable: bool) -> Tree:
-    """The node from a PyTorch file: the keys of its descriptor, and the tensors below `type_embedding.embedding`."""
-    from mdops.io.torch.nets import embedding_net
-
-    net = {
-        "neuron": [options["tebd_dim"]],
-        "activation_function": "Linear",
-        "resnet_dt": False,
-        "precision": options["precision"],
-    }
-    return {
-        "@class": "TypeEmbedNet",
-        "@version": 2,
-        "ntypes": len(type_map),
-        **net,
-        "trainable": trainable,
-        "padding": True,
-        "use_econf_tebd": options["use_econf_tebd"],
-        "use_tebd_bias": options["use_tebd_bias"],
-        "type_map": type_map,
-        "embedding": embedding_net(state.below("embedding_net"), net, True),
-    }
 
 
 Nets = tuple[NetCollection, NetCollection | None, TypeEmbedding]

@@ -1,26 +1,48 @@
 """From a PyTorch state dict to the trees of descriptors."""
 
+from collections.abc import Callable
+
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.io.torch.attention import attention_tree
+from mdops.io.torch.nets import embedding_collection, is_trainable, type_embedding
 from mdops.io.torch.state import State, Tree
+from mdops.io.tree import mapping
 from mdops.models import registry
+from mdops.models.contract import environment_node
+from mdops.models.dpa1 import LN_EPS
+from mdops.options import Options, from_definition
+
+# From the options of the kind, the definition of this part and the tensors below it, and the elements of the types.
+Reader = Callable[[type[Options], Tree, State, list[str]], Tree]
+_READERS: dict[str, Reader] = {}
+
+
+def reads(*kinds: str) -> Callable[[Reader], Reader]:
+    """A decorator: the function reads descriptors of these kinds."""
+
+    def known(reader: Reader) -> Reader:
+        _READERS.update(dict.fromkeys(kinds, reader))
+        return reader
+
+    return known
 
 
 def descriptor_tree(params: Tree, state: State, type_map: list[str]) -> Tree:
-    """The node of a descriptor, by its kind (`Descriptor.tree_of_state`).
+    """The node of a descriptor, by its kind.
 
     Raises UnsupportedModelError for a kind that is not read, ModelFileError where definition and weights do not fit.
     """
     name, kinds = params.get("type", "se_e2_a"), registry.kinds("descriptor")
-    if name not in kinds:
-        known = ", ".join(dict.fromkeys(kind.Options.NAMES[0] for kind in kinds.values()))
+    read = _READERS.get(kinds[name].Options.KIND) if name in kinds else None
+    if read is None:
+        known = ", ".join(kinds[kind].Options.NAMES[0] for kind in _READERS)
         raise UnsupportedModelError(
             f"the descriptor {name} cannot be read from a PyTorch file (these can: {known})"
         )
     try:
-        tree: Tree = kinds[name].tree_of_state(params, state, type_map)
+        return read(kinds[name].Options, params, state, type_map)
     except ConfigError as error:
         raise ModelFileError(str(error)) from error
-    return tree
 
 
 def is_mixed(descriptor: Tree) -> bool:
@@ -28,3 +50,103 @@ def is_mixed(descriptor: Tree) -> bool:
     if descriptor["type"] == "hybrid":
         return any(map(is_mixed, descriptor["list"]))
     return bool(registry.find("descriptor", descriptor["type"]).mixed)
+
+
+@reads("se_e2_a")
+def _se_e2_a(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    found, block = from_definition(options, params), state.below("sea")
+    ndim, trains = 1 if found["type_one_side"] else 2, is_trainable(params)
+    nets = embedding_collection(block.below("filter_layers"), found, ndim, len(type_map), trains)
+    # DeePMD-kit says of the nets alone whether they are trained.
+    own = {"trainable": True, "spin": None, "embeddings": nets}
+    return {**_head(options, 2, found, block, type_map), **own}
+
+
+@reads("se_r")
+def _se_e2_r(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    found, trains = from_definition(options, params), is_trainable(params)
+    nets = embedding_collection(state.below("filter_layers"), found, 1, len(type_map), trains)
+    # DeePMD-kit says of the nets alone whether they are trained.
+    own = {"trainable": True, "type_one_side": True, "spin": None, "embeddings": nets}
+    return {**_head(options, 2, found, state, type_map), **own}
+
+
+@reads("se_e3")
+def _se_e3(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    found, block = from_definition(options, params), state.below("seat")
+    trains = found["trainable"] = is_trainable(params)
+    nets = embedding_collection(block.below("filter_layers"), found, 2, len(type_map), trains)
+    return {**_head(options, 2, found, block, type_map), "embeddings": nets}
+
+
+@reads("se_e3_tebd")
+def _se_e3_tebd(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    found, block = from_definition(options, params), state.below("se_ttebd")
+    found["sel"] = _one_sel(found["sel"])
+    trains = found["trainable"] = is_trainable(params)
+    types = type_embedding(state.below("type_embedding.embedding"), found, type_map, trains)
+    del found["use_tebd_bias"]
+    return {
+        **_head(options, 1, found, block, type_map),
+        "ntypes": len(type_map),
+        **_shared_nets(block, found, found["tebd_input_mode"] == "strip", len(type_map), trains),
+        "type_embedding": types,
+    }
+
+
+@reads("dpa1", "se_atten_v2")
+def _dpa1(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    found, block = from_definition(options, params), state.below("se_atten")
+    found["sel"] = _one_sel(found["sel"])
+    found["ln_eps"] = LN_EPS if found["ln_eps"] is None else found["ln_eps"]
+    if params.get("stripped_type_embedding") is not None and "tebd_input_mode" in found:
+        found["tebd_input_mode"] = "strip" if params["stripped_type_embedding"] else "concat"
+    trains, strips = is_trainable(params), found.get("tebd_input_mode", "strip") == "strip"
+    tree = {
+        **_head(options, 2, found, block, type_map),
+        "ntypes": len(type_map),
+        "attn_mask": False,
+        **_shared_nets(block, found, strips, len(type_map), trains),
+        "attention_layers": attention_tree(block.below("dpa1_attention.attention_layers"), found, trains),
+        "type_embedding": type_embedding(state.below("type_embedding.embedding"), found, type_map, trains),
+        "spin": None,
+    }
+    if found["lmax"] == 1:
+        del tree["lmax"]
+    else:
+        tree["@variables"]["degree_gain_raw"] = block.required("adam_degree_gain_raw")
+    return tree
+
+
+@reads("hybrid")
+def _hybrid(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    parts = [
+        descriptor_tree(mapping(part, "a descriptor"), state.below(f"descrpt_list.{i}"), type_map)
+        for i, part in enumerate(params.get("list", []))
+    ]
+    return {"@class": "Descriptor", "type": options.KIND, "@version": 1, "list": parts}
+
+
+def _head(options: type[Options], version: int, found: Tree, state: State, type_map: list[str]) -> Tree:
+    """The keys of the node but those of nets, from the keys that were found and the tensors."""
+    return {
+        "@class": "Descriptor",
+        "@version": version,
+        "type": options.KIND,
+        **found,
+        "env_mat": environment_node(found),
+        "type_map": type_map,
+        "@variables": {"davg": state.required("mean"), "dstd": state.required("stddev")},
+    }
+
+
+def _one_sel(sel: int | list[int]) -> list[int]:
+    return [sel] if isinstance(sel, int) else sel
+
+
+def _shared_nets(state: State, found: Tree, strips: bool, ntypes: int, trains: bool) -> Tree:
+    """The net of all types, and that of their embeddings where these are stripped."""
+    names = {"embeddings": "filter_layers", **({"embeddings_strip": "filter_layers_strip"} if strips else {})}
+    return {
+        key: embedding_collection(state.below(name), found, 0, ntypes, trains) for key, name in names.items()
+    }

@@ -95,3 +95,25 @@ def layer_tree(state: State, activation: str, resnet: bool, precision: str, trai
         "trainable": trainable,
         "@variables": weights,
     }
+
+
+def type_embedding(state: State, options: Tree, type_map: list[str], trainable: bool) -> Tree:
+    """The node of a type embedding, by the keys of its descriptor, and the tensors of `type_embedding.embedding`."""
+    net = {
+        "neuron": [options["tebd_dim"]],
+        "activation_function": "Linear",
+        "resnet_dt": False,
+        "precision": options["precision"],
+    }
+    return {
+        "@class": "TypeEmbedNet",
+        "@version": 2,
+        "ntypes": len(type_map),
+        **net,
+        "trainable": trainable,
+        "padding": True,
+        "use_econf_tebd": options["use_econf_tebd"],
+        "use_tebd_bias": options["use_tebd_bias"],
+        "type_map": type_map,
+        "embedding": embedding_net(state.below("embedding_net"), net, True),
+    }
