@@ -25,11 +25,11 @@ from learning_curve import shown
 from machine import machine
 
 import mdops
+from mdops.data.evaluation import evaluate
 from mdops.train import load_dataset
 from mdops.train.config.sections import Config, parse_config
 from mdops.train.loop.checkpoint import checkpoints
 from mdops.train.loop.trainer import Trainer
-from mdops.train.report.evaluation import evaluate
 from mdops.train.report.learning_curve import Report
 
 TIMED, SPARE = 60, 0.96  # steps that are timed, and the share of the time that they are planned for

@@ -25,10 +25,10 @@ import numpy as np
 from machine import machine
 
 import mdops
+from mdops.data.evaluation import evaluate
 from mdops.train import load_dataset
 from mdops.train.config.sections import Config, parse_config
 from mdops.train.loop.trainer import Trainer
-from mdops.train.report.evaluation import evaluate
 from mdops.train.report.learning_curve import Report, read_curve
 
 TIMED, SPARE = 60, 0.95  # steps that are timed, and the share of the time that they are planned for

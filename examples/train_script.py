@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mdops.data.evaluation import evaluate
 from mdops.train import PairLists, load_dataset, make_batch, parse_config
 from mdops.train.loop.update import use_training_spline
 from mdops.train.model.random import random_potential
-from mdops.train.report.evaluation import evaluate
 
 DATA = Path(__file__).parents[1] / "tests/data/training/emt"
 STEPS = 400

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from ase import Atoms
 
+from mdops.data.batch import make_batch
+from mdops.data.dataset import Dataset
+from mdops.data.evaluation import Evaluation, evaluate
+from mdops.data.neighbor_lists import PairLists
 from mdops.errors import InputError
 from mdops.models.ener import EnergyFitting
 from mdops.nn.quantized import SCHEMES, Scheme, calibrated_net, rounded_net
 from mdops.potential import Potential
-from mdops.train.data.batch import make_batch
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.neighbor_lists import PairLists
-from mdops.train.report.evaluation import Evaluation, evaluate
 
 __all__ = ["Cost", "compare", "energy_drift", "quantize"]
 

@@ -35,10 +35,10 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from check_training import VERSIONS, environment, shortened, some_frames  # noqa: E402
 from machine import machine  # noqa: E402
 
+from mdops.data.evaluation import evaluate  # noqa: E402
 from mdops.io import read_model  # noqa: E402
 from mdops.models import model_of_tree  # noqa: E402
 from mdops.train import Trainer, load_dataset, read_config  # noqa: E402
-from mdops.train.report.evaluation import evaluate  # noqa: E402
 
 FIRST_WEIGHTS = """
 import json, sys

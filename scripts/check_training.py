@@ -45,9 +45,9 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from machine import machine  # noqa: E402
 
 import mdops  # noqa: E402
+from mdops.data.evaluation import evaluate  # noqa: E402
 from mdops.errors import MDOpsError  # noqa: E402
 from mdops.train import load_dataset, read_config  # noqa: E402
-from mdops.train.report.evaluation import evaluate  # noqa: E402
 from mdops.train.report.learning_curve import read_curve  # noqa: E402
 
 # With the steps of each: with attention, or triples of atoms, one takes DeePMD-kit seconds.

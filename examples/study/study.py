@@ -14,8 +14,8 @@ from ase.calculators.calculator import Calculator
 
 from mdops import Potential
 from mdops.calculator import MDOps
+from mdops.data.evaluation import Errors, evaluate
 from mdops.train import load_dataset
-from mdops.train.report.evaluation import Errors, evaluate
 from mdops.train.report.learning_curve import read_curve
 from mdops.train.report.plots import learning_curve_plot, parity_plot
 from study.figures import conservation_plot, distribution_plot, structure_picture

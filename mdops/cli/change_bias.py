@@ -70,10 +70,10 @@ def _take(model: "Potential", values: list[float]) -> None:
 def _fit(model: "Potential", args: argparse.Namespace) -> None:
     import numpy as np
 
+    from mdops.data.neighbor_lists import PairLists
+    from mdops.data.statistics import spread_frames
     from mdops.errors import DataError
     from mdops.train import load_dataset
-    from mdops.train.data.neighbor_lists import PairLists
-    from mdops.train.data.statistics import spread_frames
     from mdops.train.model.initial import refit_bias, set_bias
     from mdops.train.model.statistics import fit_rcond, preset_energies
 

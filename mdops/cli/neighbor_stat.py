@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import numpy as np
 
+    from mdops.data.dataset import elements_of, load_dataset
+    from mdops.data.neighbor_lists import PairLists
+    from mdops.data.statistics import neighbor_statistics
     from mdops.errors import InputError
-    from mdops.train.data.dataset import elements_of, load_dataset
-    from mdops.train.data.neighbor_lists import PairLists
-    from mdops.train.data.statistics import neighbor_statistics
 
     if not 0 < args.rcut < np.inf:
         raise InputError(f"--rcut {args.rcut}: expected a positive distance, A")

@@ -11,8 +11,8 @@ from mdops.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
+    from mdops.data.evaluation import Evaluation
     from mdops.potential import Matmul, Potential
-    from mdops.train.report.evaluation import Evaluation
 
 HELP = "errors of a model on reference data"
 
@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mdops.data.evaluation import evaluate
     from mdops.loading import load
     from mdops.train import load_dataset
-    from mdops.train.report.evaluation import evaluate
 
     curve = _require_outputs(args)
     model = load(
@@ -62,7 +62,7 @@ def _cost_of_matmul(model: "Potential", evaluation: "Evaluation") -> str:
 
     import numpy as np
 
-    from mdops.train.report.evaluation import evaluate
+    from mdops.data.evaluation import evaluate
 
     asked, data = model.matmul, evaluation.data
     predictions, times = {}, {}
@@ -124,7 +124,7 @@ def _show(evaluation: "Evaluation") -> None:
 
 
 def _show_errors(title: str, evaluation: "Evaluation", frames: "np.ndarray | None") -> None:
-    from mdops.train.data.labels import LABELS
+    from mdops.data.labels import LABELS
 
     print(title)
     print(f"  {'':<18}{'MAE':>10}{'RMSE':>10}  {'unit':<10}{'values':>10}")

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from mdops.data.batch import make_batch
+from mdops.data.dataset import Dataset
+from mdops.data.neighbor_lists import PairLists
 from mdops.errors import DataError, InputError
 from mdops.potential import Potential
-from mdops.train.data.batch import make_batch
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.neighbor_lists import PairLists
 
 _BATCH_ATOMS = 1024
 

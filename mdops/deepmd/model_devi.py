@@ -7,11 +7,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from mdops.data.dataset import Dataset
+from mdops.data.evaluation import Evaluation, evaluate
 from mdops.deepmd.deep_pot import DeepPot
 from mdops.errors import DataError, InputError
 from mdops.potential import Potential
-from mdops.train.data.dataset import Dataset
-from mdops.train.report.evaluation import Evaluation, evaluate
 
 _COLUMNS = [f"{of}_devi_{what}" for what in "vf" for of in ("max", "min", "avg")]
 

@@ -3,21 +3,19 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
 from mdops.errors import ConfigError
+from mdops.models.contract import EnvironmentDescriptor
 from mdops.models.neighborhood import Neighborhood, longest_row
 from mdops.nn.net import NetCollection
 from mdops.ops.env_mat import env_mat
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key
 from mdops.tracing import is_exported
-
-if TYPE_CHECKING:
-    from mdops.models.contract import EnvironmentDescriptor
 
 # Numbers in the largest tensor of a run of atoms (`in_chunks`).
 CHUNK = 2**24
@@ -111,7 +109,7 @@ def check_axis(axis_neuron: int, neuron: Sequence[int], place: str) -> None:
 
 
 def environment(
-    descriptor: "EnvironmentDescriptor", near: Neighborhood, *, radial: bool = False
+    descriptor: EnvironmentDescriptor, near: Neighborhood, *, radial: bool = False
 ) -> torch.Tensor:
     """R (N, K, 4), or its first column alone (N, K, 1): the normalised rows of the neighbours (`mdops.ops.env_mat`).
 
@@ -170,7 +168,7 @@ class Directions(NamedTuple):
 
 
 def directions(
-    descriptor: "EnvironmentDescriptor", near: Neighborhood, types: Sequence[int] | None = None
+    descriptor: EnvironmentDescriptor, near: Neighborhood, types: Sequence[int] | None = None
 ) -> Directions:
     """Of the neighbours of these types, or of all."""
     d, near = descriptor, near.within(min(near.cutoff, descriptor.cutoff))

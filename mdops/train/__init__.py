@@ -1,10 +1,10 @@
 """Training of models: data, statistics, losses, schedules, the loop (docs/training.md)."""
 
+from mdops.data.batch import Batch, make_batch
+from mdops.data.dataset import Dataset, load_dataset
+from mdops.data.neighbor_lists import PairLists
+from mdops.data.storage import Storage
 from mdops.train.config.sections import parse_config, read_config
-from mdops.train.data.batch import Batch, make_batch
-from mdops.train.data.dataset import Dataset, load_dataset
-from mdops.train.data.neighbor_lists import PairLists
-from mdops.train.data.storage import Storage
 from mdops.train.loop.trainer import Trainer
 from mdops.train.report.learning_curve import Report
 

@@ -10,12 +10,12 @@ import torch
 
 import mdops
 from mdops.cli import main
+from mdops.data.evaluation import evaluate
 from mdops.io import read_model
 from mdops.quantization import quantize
 from mdops.train import load_dataset
 from mdops.train.loop import trainer
 from mdops.train.loop.checkpoint import load_checkpoint
-from mdops.train.report.evaluation import evaluate
 
 DATA = Path(__file__).parents[1] / "data"
 SYSTEM = str(DATA / "training" / "emt")  # 20 frames

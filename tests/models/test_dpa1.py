@@ -13,6 +13,8 @@ from small_systems import EMT
 
 import mdops
 from mdops.calculator import MDOps
+from mdops.data.evaluation import evaluate
+from mdops.data.statistics import environment_statistics
 from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.md import Physics
@@ -22,9 +24,7 @@ from mdops.models.type_embedding import electron_configurations
 from mdops.options import differences, parse
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.sections import parse_config
-from mdops.train.data.statistics import environment_statistics
 from mdops.train.loop.trainer import Trainer
-from mdops.train.report.evaluation import evaluate
 
 KINDS = Path(__file__).parents[1] / "data" / "reference_kinds"
 HYBRID = "dpa1_hybrid"

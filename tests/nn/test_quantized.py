@@ -453,7 +453,7 @@ def test_info_tells_the_scheme(data, tmp_path, capsys):
 
 
 def test_the_report_has_the_errors_of_evaluate_and_the_drift(data):
-    from mdops.train.report.evaluation import evaluate
+    from mdops.data.evaluation import evaluate
 
     full = small_model(data, "float32")
     models = {name: quantize(full, name, data) for name in ("w8a8", "ternary")}

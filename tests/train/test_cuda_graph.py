@@ -8,10 +8,10 @@ import torch
 from small_systems import EMT, alloy, small_config, write_system
 
 from mdops import zbl
+from mdops.data.device_frames import DeviceFrames, alike
 from mdops.evaluators.spline import collocation_on
 from mdops.train import load_dataset, make_batch
 from mdops.train.config.sections import parse_config
-from mdops.train.data.device_frames import DeviceFrames, alike
 from mdops.train.loop.cuda_graph import step_graphs
 from mdops.train.loop.factories import make_loss, make_optimizer, restore_optimizer
 from mdops.train.loop.loss import label_counts

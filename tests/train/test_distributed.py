@@ -17,9 +17,9 @@ from test_trainer import config, stop_after, tree
 
 import mdops
 from mdops.cli import main
+from mdops.data.dataset import load_dataset
 from mdops.errors import ConfigError, DataError, ParallelError
 from mdops.train.config.sections import parse_config
-from mdops.train.data.dataset import load_dataset
 from mdops.train.loop import trainer as training
 from mdops.train.loop.distributed import Processes
 from mdops.train.loop.frames import Frames

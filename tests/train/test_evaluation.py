@@ -10,12 +10,12 @@ from ase.io import write
 from small_systems import alloy, write_system
 
 import mdops
+from mdops.data import evaluation as evaluation_module
+from mdops.data.evaluation import evaluate
 from mdops.errors import DataError, InputError
 from mdops.train import PairLists, load_dataset, make_batch
 from mdops.train.loop.loss import squared_errors
 from mdops.train.loop.update import predict
-from mdops.train.report import evaluation as evaluation_module
-from mdops.train.report.evaluation import evaluate
 from mdops.train.report.frame_table import write_table
 from mdops.train.report.learning_curve import LearningCurve, read_curve
 from mdops.train.report.plots import learning_curve_plot, parity_plot

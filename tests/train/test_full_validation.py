@@ -9,11 +9,11 @@ from small_systems import EMT, alloy, write_system
 from test_trainer import config, stop_after, tree
 
 import mdops
+from mdops.data.evaluation import evaluate
 from mdops.errors import ConfigError, DivergedError
 from mdops.train import load_dataset
 from mdops.train.config.sections import parse_config
 from mdops.train.loop.trainer import Trainer
-from mdops.train.report.evaluation import evaluate
 
 EVERY_4 = {"full_validation": True, "validation_freq": 4, "full_val_start": 0}
 

@@ -10,13 +10,13 @@ from small_systems import EMT
 from test_trainer import tree
 
 import mdops
+from mdops.data.evaluation import evaluate
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model, write_model
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.sections import parse_config, read_config
 from mdops.train.loop.trainer import Trainer
 from mdops.train.model.initial import refit_bias
-from mdops.train.report.evaluation import evaluate
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 MODEL = FORMATS / "model.dp"  # trained by DeePMD-kit on EMT, with the input emt.json

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from small_systems import alloy, write_system
 
+from mdops.data.sampler import Sampler, batch_sizes
 from mdops.errors import ConfigError
 from mdops.train import load_dataset
-from mdops.train.data.sampler import Sampler, batch_sizes
 
 
 @pytest.fixture

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from small_systems import SHARED, alloy, write_system
 
-from mdops.errors import DataError
-from mdops.io import read_model
-from mdops.models.se_e2_a import SeE2AOptions
-from mdops.train import PairLists, load_dataset
-from mdops.train.data.statistics import (
+from mdops.data.statistics import (
     energy_statistics,
     environment_statistics,
     neighbor_statistics,
     parameter_statistics,
     spread_frames,
 )
+from mdops.errors import DataError
+from mdops.io import read_model
+from mdops.models.se_e2_a import SeE2AOptions
+from mdops.train import PairLists, load_dataset
 from mdops.train.model.statistics import NeighborCounts
 
 DATA = Path(__file__).parents[1] / "data"

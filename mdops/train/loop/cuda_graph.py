@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
+from mdops.data.batch import Batch
+from mdops.data.dataset import Dataset
+from mdops.data.device_frames import DeviceFrames, alike
+from mdops.data.neighbor_lists import PairLists
 from mdops.potential import Potential
-from mdops.train.data.batch import Batch
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.device_frames import DeviceFrames, alike
-from mdops.train.data.neighbor_lists import PairLists
 from mdops.train.loop.loss import EnergyLoss
 from mdops.train.loop.pieces import adam_step
 from mdops.train.loop.prediction import check_frames, predict

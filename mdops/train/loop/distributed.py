@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from mdops._library import check_device
+from mdops.data.dataset import Dataset
+from mdops.data.labels import FRAME_LABELS, LABELS
 from mdops.errors import InputError, MDOpsError, ParallelError
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.labels import FRAME_LABELS, LABELS
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from mdops.data.dataset import Dataset
+from mdops.data.labels import LABELS
+from mdops.data.sampler import Sampler
 from mdops.errors import ConfigError, DataError
 from mdops.train.config.sections import Config, DataConfig
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.labels import LABELS
-from mdops.train.data.sampler import Sampler
 from mdops.train.loop.loss import EnergyLoss, Prefactor
 from mdops.train.loop.schedule import LearningRate
 

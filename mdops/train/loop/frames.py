@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from mdops.data.batch import Batch, make_batch
+from mdops.data.dataset import Dataset, load_dataset
+from mdops.data.neighbor_lists import PairLists
 from mdops.train.config.sections import DataConfig
-from mdops.train.data.batch import Batch, make_batch
-from mdops.train.data.dataset import Dataset, load_dataset
-from mdops.train.data.neighbor_lists import PairLists
 from mdops.train.loop.distributed import Processes
 from mdops.train.loop.factories import make_sampler
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from mdops.data.batch import make_batch
+from mdops.data.dataset import Dataset
 from mdops.errors import ConfigError
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
-from mdops.train.data.batch import make_batch
-from mdops.train.data.dataset import Dataset
 from mdops.train.loop.distributed import Processes
 from mdops.train.loop.frames import Frames
 from mdops.train.loop.loss import label_errors

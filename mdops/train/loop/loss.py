@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mdops.data.batch import Batch
+from mdops.data.labels import LABELS
 from mdops.errors import ConfigError
-from mdops.train.data.batch import Batch
-from mdops.train.data.labels import LABELS
 
 
 class Prefactor(NamedTuple):

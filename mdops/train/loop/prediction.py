@@ -2,8 +2,8 @@
 
 import torch
 
+from mdops.data.batch import Batch
 from mdops.potential import Potential
-from mdops.train.data.batch import Batch
 
 
 def predict(potential: Potential, batch: Batch, create_graph: bool = True) -> dict[str, torch.Tensor]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from mdops.data.batch import Batch
 from mdops.potential import Potential
-from mdops.train.data.batch import Batch
 from mdops.train.loop.loss import EnergyLoss
 from mdops.train.loop.prediction import predict
 

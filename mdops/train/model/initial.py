@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from mdops.data.batch import make_batch
+from mdops.data.dataset import Dataset
+from mdops.data.neighbor_lists import PairLists
+from mdops.data.statistics import chunks, energy_statistics, parameter_statistics
 from mdops.errors import InputError
 from mdops.evaluators.spline import SplineGrid
 from mdops.io import read_model
@@ -17,10 +21,6 @@ from mdops.models import model_of_tree
 from mdops.models.angles import AngleKnots
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
-from mdops.train.data.batch import make_batch
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.neighbor_lists import PairLists
-from mdops.train.data.statistics import chunks, energy_statistics, parameter_statistics
 from mdops.train.loop.checkpoint import arrays
 from mdops.train.loop.update import use_training_spline
 from mdops.train.model.compatibility import require_same, require_types

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
+from mdops.data.dataset import Dataset
+from mdops.data.neighbor_lists import PairLists
+from mdops.data.statistics import environment_statistics
 from mdops.models import EnvironmentDescriptor
 from mdops.models.registry import find
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.neighbor_lists import PairLists
-from mdops.train.data.statistics import environment_statistics
 from mdops.train.model.statistics import (
     NeighborCounts,
     data_energies,

@@ -7,14 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from mdops.errors import ConfigError, DataError
-from mdops.models import AtomicModel, NeighborSpec
-from mdops.potential import Overflow
-from mdops.train.config.sections import Config
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.neighbor_lists import PairLists
-from mdops.train.data.sampler import batch_sizes
-from mdops.train.data.statistics import (
+from mdops.data.dataset import Dataset
+from mdops.data.neighbor_lists import PairLists
+from mdops.data.sampler import batch_sizes
+from mdops.data.statistics import (
     EnergyStatistics,
     NeighborStatistics,
     energy_statistics,
@@ -22,6 +18,10 @@ from mdops.train.data.statistics import (
     parameter_statistics,
     spread_frames,
 )
+from mdops.errors import ConfigError, DataError
+from mdops.models import AtomicModel, NeighborSpec
+from mdops.potential import Overflow
+from mdops.train.config.sections import Config
 
 
 class NeighborCounts:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mdops.train.report.evaluation import COMPARED, Evaluation
+from mdops.data.evaluation import COMPARED, Evaluation
 
 _COLUMNS = (
     *("source", "frame", "atoms", "energy/eV", "predicted_energy/eV", "energy_error/(eV/atom)"),

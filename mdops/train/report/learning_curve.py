@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mdops.data.labels import LABELS
 from mdops.errors import InputError
-from mdops.train.data.labels import LABELS
 
 _WIDTH = 12
 

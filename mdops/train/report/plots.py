@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mdops.data.evaluation import Errors, Evaluation
+from mdops.data.labels import LABELS
 from mdops.errors import InputError
-from mdops.train.data.labels import LABELS
-from mdops.train.report.evaluation import Errors, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from mdops.data.labels import LABELS
 from mdops.progress import StepProgress
-from mdops.train.data.labels import LABELS
 from mdops.train.report.learning_curve import Report
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mdops.data.labels import LABELS
 from mdops.errors import InputError
-from mdops.train.data.labels import LABELS
 
 _UNITS = {"loss": "loss"} | {
     # A slash would make a folder of charts.

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mdops.data.dataset import Dataset
 from mdops.errors import ConfigError
-from mdops.train.data.dataset import Dataset
 
 _AUTO_ATOMS = 32
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from mdops.data.batch import make_batch
+from mdops.data.dataset import Dataset
+from mdops.data.neighbor_lists import PairLists
 from mdops.errors import DataError
 from mdops.models.neighborhood import Neighborhood, pair_matrix
 from mdops.ops import env_mat
-from mdops.train.data.batch import make_batch
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.neighbor_lists import PairLists
 
 # DeePMD-kit's: the deviation of what no atom has, and the smallest one.
 _ABSENT_DEVIATION, _SMALLEST_DEVIATION = 0.1, 0.01

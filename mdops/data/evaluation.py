@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mdops.data.batch import make_batch
+from mdops.data.dataset import Dataset
+from mdops.data.labels import FRAME_LABELS
+from mdops.data.neighbor_lists import PairLists
 from mdops.errors import DataError, InputError
 from mdops.potential import Potential
-from mdops.train.data.batch import make_batch
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.labels import FRAME_LABELS
-from mdops.train.data.neighbor_lists import PairLists
 
 COMPARED = ("energy", "forces", "virial")
 _BATCH_ATOMS = 4096

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from mdops.data.dataset import Dataset
+from mdops.data.labels import PARAMETERS, is_of_frame
+from mdops.data.neighbor_lists import PairLists, frames_system
 from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import Kinds, System
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.labels import PARAMETERS, is_of_frame
-from mdops.train.data.neighbor_lists import PairLists, frames_system
 
 
 @dataclass

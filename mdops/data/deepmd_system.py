@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+from mdops.data.frame_set import FrameSet
+from mdops.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS
 from mdops.errors import DataError
-from mdops.train.data.frame_set import FrameSet
-from mdops.train.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS
 
 # DeePMD-kit's file names for our labels and parameters.
 _FILES = {label.name: label.files for label in LABELS.values()} | {name: (name,) for name in PARAMETERS}

@@ -9,10 +9,10 @@ from ase import Atoms
 from ase.io import iread
 from ase.stress import voigt_6_to_full_3x3_stress
 
+from mdops.data.frame_set import FrameSet
+from mdops.data.labels import ATOM_LABELS, LABELS, PARAMETERS
 from mdops.errors import DataError, InputError
 from mdops.system import element_types
-from mdops.train.data.frame_set import FrameSet
-from mdops.train.data.labels import ATOM_LABELS, LABELS, PARAMETERS
 
 # What the labels are called in a file, unless told.
 NAMES = {

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
+from mdops.data.dataset import Dataset
+from mdops.data.storage import Storage
 from mdops.errors import DataError, InputError
 from mdops.ops import NeighborList, neighbor_list
 from mdops.system import System
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.storage import Storage
 
 _CHUNK_ATOMS = 16384  # one set of arrays holds the rows of about so many atoms
 

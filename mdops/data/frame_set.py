@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from mdops.data.labels import ATOM_LABELS, LABELS
 from mdops.errors import DataError
-from mdops.train.data.labels import ATOM_LABELS, LABELS
 
 # A cell is taken as flat when its volume is below this fraction of the product of its edges: the neighbour
 # search refuses such a cell too.

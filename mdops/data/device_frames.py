@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from mdops.data.batch import Batch
+from mdops.data.dataset import Dataset
+from mdops.data.labels import ATOM_LABELS, LABELS, PARAMETERS, is_of_frame
+from mdops.data.neighbor_lists import PairLists
 from mdops.ops import NeighborList
 from mdops.system import Kinds, System
-from mdops.train.data.batch import Batch
-from mdops.train.data.dataset import Dataset
-from mdops.train.data.labels import ATOM_LABELS, LABELS, PARAMETERS, is_of_frame
-from mdops.train.data.neighbor_lists import PairLists
 
 
 def alike(data: Dataset) -> Iterator[np.ndarray]:

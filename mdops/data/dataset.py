@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from mdops.data.ase_file import NAMES, elements_of_file, read_file
+from mdops.data.deepmd_system import elements_of_system, is_system, read_system
+from mdops.data.frame_set import FrameSet, check, joined
+from mdops.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, is_of_frame
+from mdops.data.storage import Storage
+from mdops.data.units_check import units_warning
 from mdops.errors import DataError, InputError
-from mdops.train.data.ase_file import NAMES, elements_of_file, read_file
-from mdops.train.data.deepmd_system import elements_of_system, is_system, read_system
-from mdops.train.data.frame_set import FrameSet, check, joined
-from mdops.train.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, is_of_frame
-from mdops.train.data.storage import Storage
-from mdops.train.data.units_check import units_warning
 
 _CHUNK = 1024  # frames that are checked and copied at a time
 
@@ -107,7 +107,7 @@ def load_dataset(
         paths: each a system of DeePMD-kit (a folder with type.raw), a folder with such systems in it at any
             depth, or a file.
         type_map: the model's elements. Types of a system without type_map.raw are indices in it.
-        names: what files call the labels, see `mdops.train.data.ase_file.read_file`.
+        names: what files call the labels, see `mdops.data.ase_file.read_file`.
         storage: where the arrays go; in memory up to a share of it, mapped from temporary files beyond, unless
             told.
         leave_out: every so many-th frame of a system is left out; 0: none.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mdops.train.data.frame_set import FrameSet
+from mdops.data.frame_set import FrameSet
 
 _PAIRS = 64
 _PROBES, _SEARCHED = (

@@ -1,1 +1,0 @@
-"""Training data: files, datasets, neighbour lists, batches, and their statistics."""
