@@ -27,7 +27,8 @@ from machine import machine
 import mdops
 from mdops.data.evaluation import evaluate
 from mdops.train import load_dataset
-from mdops.train.config.sections import Config, parse_config
+from mdops.train.config.read import parse_config
+from mdops.train.config.sections import Config
 from mdops.train.loop.checkpoint import checkpoints
 from mdops.train.loop.trainer import Trainer
 from mdops.train.report.learning_curve import Report

@@ -35,7 +35,7 @@ from mdops.jit.sample_box import sample_box
 from mdops.models import DescriptorFitting
 from mdops.models.registry import find
 from mdops.system import from_atoms
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 
 INPUTS = {
     "se_e2_r": "se_e2_r/input.json",

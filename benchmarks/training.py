@@ -36,7 +36,7 @@ from machine import machine
 
 import mdops
 from mdops.evaluators import TRAIN
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 from mdops.train.loop.distributed import Processes, join_processes, leave_processes
 from mdops.train.loop.trainer import Trainer
 

@@ -6,7 +6,7 @@ python scripts/document_keys.py
 import re
 from pathlib import Path
 
-from mdops.train.config.sections import keys
+from mdops.train.config.read import keys
 
 PAGE = Path(__file__).parents[1] / "docs" / "training.md"
 HEAD = "| key | type | unit | default | meaning |\n|---|---|---|---|---|\n"

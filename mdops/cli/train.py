@@ -54,7 +54,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 def _keys() -> str:
     """Every key with its type, unit, default and meaning."""
-    from mdops.train.config.sections import keys
+    from mdops.train.config.read import keys
 
     width, lines = shutil.get_terminal_size().columns - 2, [_OWN, "keys of INPUT (type, unit; default):"]
     for key in keys():

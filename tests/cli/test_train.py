@@ -15,7 +15,7 @@ from ase.calculators.emt import EMT
 
 import mdops
 from mdops.cli import main
-from mdops.train.config.sections import keys
+from mdops.train.config.read import keys
 from mdops.train.loop import trainer
 
 DATA = Path(__file__).parents[1] / "data"

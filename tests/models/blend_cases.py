@@ -19,7 +19,7 @@ from mdops.md import Engine, Physics
 from mdops.md.motion import set_velocities
 from mdops.system import System
 from mdops.train import PairLists, load_dataset, make_batch
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 from mdops.train.loop.trainer import Trainer
 from mdops.train.model.random import random_potential
 

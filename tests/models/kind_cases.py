@@ -22,7 +22,7 @@ from mdops.md.engine import Engine
 from mdops.md.motion import set_velocities
 from mdops.models import model_of_tree
 from mdops.train import PairLists, load_dataset
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 from mdops.train.loop.trainer import Trainer
 from mdops.train.model.random import random_potential
 

@@ -23,7 +23,7 @@ from mdops.models import dpa1, environment, model_of_tree, registry
 from mdops.models.type_embedding import electron_configurations
 from mdops.options import differences, parse
 from mdops.train import PairLists, load_dataset
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 from mdops.train.loop.trainer import Trainer
 
 KINDS = Path(__file__).parents[1] / "data" / "reference_kinds"

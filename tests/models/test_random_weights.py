@@ -8,7 +8,7 @@ import torch
 from scipy.stats import kstest
 
 from mdops.models.registry import find
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 
 SEEDS = 40
 NEURON = {"neuron": [6, 12, 24], "resnet_dt": True, "sel": [10, 20]}

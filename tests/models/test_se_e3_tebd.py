@@ -20,7 +20,7 @@ from small_systems import EMT
 import mdops
 from mdops.errors import ConfigError
 from mdops.models import environment
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 
 CASES = [*cases("se_e3_tebd"), "se_t_tebd"]
 INPUT = {"type": "se_e3_tebd", "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8], "seed": 1}

@@ -7,7 +7,7 @@ import torch
 from ase.build import bulk
 from ase.calculators import emt
 
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 from mdops.train.model.random import random_potential
 
 SHARED = Path(__file__).parents[3] / "shared"

@@ -11,7 +11,7 @@ from mdops import zbl
 from mdops.data.device_frames import DeviceFrames, alike
 from mdops.evaluators.spline import collocation_on
 from mdops.train import load_dataset, make_batch
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 from mdops.train.loop.cuda_graph import step_graphs
 from mdops.train.loop.factories import make_loss, make_optimizer, restore_optimizer
 from mdops.train.loop.loss import label_counts

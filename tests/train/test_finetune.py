@@ -14,7 +14,7 @@ from mdops.models.standard import DescriptorFitting, StandardOptions
 from mdops.options import parse
 from mdops.potential import Potential
 from mdops.system import System
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 from mdops.train.loop.trainer import Trainer
 from mdops.train.model.types import with_elements
 

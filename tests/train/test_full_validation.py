@@ -12,7 +12,7 @@ import mdops
 from mdops.data.evaluation import evaluate
 from mdops.errors import ConfigError, DivergedError
 from mdops.train import load_dataset
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 from mdops.train.loop.trainer import Trainer
 
 EVERY_4 = {"full_validation": True, "validation_freq": 4, "full_val_start": 0}

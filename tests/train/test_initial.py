@@ -14,7 +14,7 @@ from mdops.data.evaluation import evaluate
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model, write_model
 from mdops.train import PairLists, load_dataset
-from mdops.train.config.sections import parse_config, read_config
+from mdops.train.config.read import parse_config, read_config
 from mdops.train.loop.trainer import Trainer
 from mdops.train.model.initial import refit_bias
 

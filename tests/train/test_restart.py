@@ -7,7 +7,7 @@ from small_systems import EMT
 from test_trainer import tree
 
 from mdops.errors import ConfigError, InputError
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 from mdops.train.loop import checkpoint
 from mdops.train.loop.trainer import Trainer
 

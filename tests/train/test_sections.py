@@ -11,7 +11,8 @@ import pytest
 from mdops.errors import ConfigError
 from mdops.models import registry
 from mdops.train.config import sections
-from mdops.train.config.sections import Config, keys, parse_config, read_config
+from mdops.train.config.read import keys, parse_config, read_config
+from mdops.train.config.sections import Config
 
 EMT = Path(__file__).parents[1] / "data" / "training" / "emt.json"
 SMALL = {

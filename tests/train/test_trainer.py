@@ -14,7 +14,7 @@ from mdops.data.evaluation import evaluate
 from mdops.errors import ConfigError, DivergedError, InputError
 from mdops.io import read_model
 from mdops.train import load_dataset
-from mdops.train.config.sections import parse_config
+from mdops.train.config.read import parse_config
 from mdops.train.loop import checkpoint
 from mdops.train.loop.trainer import Trainer
 

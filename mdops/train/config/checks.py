@@ -1,15 +1,12 @@
 """What no key of the training input can tell alone: whether they go together."""
 
 import warnings
-from typing import TYPE_CHECKING
 
 from mdops.errors import ConfigError
-
-if TYPE_CHECKING:
-    from mdops.train.config.sections import Config
+from mdops.train.config.sections import Config
 
 
-def check(config: "Config") -> None:
+def check(config: Config) -> None:
     """Raises ConfigError, which names the place, for keys that do not go together."""
     config.model.check("model", config.model.type_map)
     rate, training = config.learning_rate, config.training
@@ -28,7 +25,7 @@ METRICS = tuple(f"{quantity}:{kind}" for quantity in "EFSV" for kind in ("MAE", 
 _PREFACTORS = {"E": "pref_e", "F": "pref_f", "S": "pref_v", "V": "pref_v"}
 
 
-def _check_full_validation(config: "Config") -> None:
+def _check_full_validation(config: Config) -> None:
     """Its metric, in capitals from here on, and what it needs: data to validate on, and a loss on the metric."""
     full, training = config.validating, config.training
     full.validation_metric = metric = full.validation_metric.strip().upper()

@@ -1,17 +1,11 @@
 """The training input: DeePMD-kit's input.json for energy models. The section `model` is the options of a kind
 (mdops.models), with those of its parts in it."""
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mdops.errors import ConfigError
 from mdops.models import registry
-from mdops.options import KeyHelp, describe_keys, key, parse, read_json, section, variant
-from mdops.train.config.checks import check
-from mdops.train.config.defaults import completed
-from mdops.train.config.legacy import updated
+from mdops.options import key, section, variant
 
 
 @dataclass
@@ -197,37 +191,3 @@ class Config:
     loss: LossConfig = section(LossConfig)
     optimizer: OptimizerConfig = section(OptimizerConfig)
     validating: ValidatingConfig = section(ValidatingConfig)
-
-
-def read_config(path: str | os.PathLike[str]) -> Config:
-    """The training input of a JSON file. Raises ConfigError, which names the file and the place in it."""
-    tree = read_json(path)
-    try:
-        return parse_config(tree)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-
-
-def parse_config(tree: Mapping[str, Any]) -> Config:
-    """The training input of a tree of JSON, with mdops' own sections (`mdops.train.config.defaults`) where it has none.
-
-    Raises ConfigError, which names the path of the wrong key.
-    """
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"the input: is a {type(tree).__name__}, expected sections in braces")
-    config = parse(Config, completed(updated(tree)))
-    check(config)
-    if config.training.gradient_max_norm == 0:
-        config.training.gradient_max_norm = None  # 0 is DeePMD-kit's way to switch it off
-    return config
-
-
-def keys() -> list[KeyHelp]:
-    """Every key of the input with its type, unit, default and meaning; those of kinds of models and of their parts as
-    `model[standard].type_map`, `descriptor[se_e2_a].sel`."""
-    found = describe_keys(Config)
-    for sort in ("model", "descriptor", "fitting"):
-        for kind in dict.fromkeys(registry.kinds(sort).values()):
-            section = {"fitting": "fitting_net"}.get(sort, sort)
-            found += describe_keys(kind.Options, f"{section}[{kind.Options.NAMES[0]}]")
-    return found

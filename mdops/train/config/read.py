@@ -1,0 +1,47 @@
+"""Reads the training input, checked as a whole, and tells its keys."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mdops.errors import ConfigError
+from mdops.models import registry
+from mdops.options import KeyHelp, describe_keys, parse, read_json
+from mdops.train.config.checks import check
+from mdops.train.config.defaults import completed
+from mdops.train.config.legacy import updated
+from mdops.train.config.sections import Config
+
+
+def read_config(path: str | os.PathLike[str]) -> Config:
+    """The training input of a JSON file. Raises ConfigError, which names the file and the place in it."""
+    tree = read_json(path)
+    try:
+        return parse_config(tree)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse_config(tree: Mapping[str, Any]) -> Config:
+    """The training input of a tree of JSON, with mdops' own sections (`mdops.train.config.defaults`) where it has none.
+
+    Raises ConfigError, which names the path of the wrong key.
+    """
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"the input: is a {type(tree).__name__}, expected sections in braces")
+    config = parse(Config, completed(updated(tree)))
+    check(config)
+    if config.training.gradient_max_norm == 0:
+        config.training.gradient_max_norm = None  # 0 is DeePMD-kit's way to switch it off
+    return config
+
+
+def keys() -> list[KeyHelp]:
+    """Every key of the input with its type, unit, default and meaning; those of kinds of models and of their parts as
+    `model[standard].type_map`, `descriptor[se_e2_a].sel`."""
+    found = describe_keys(Config)
+    for sort in ("model", "descriptor", "fitting"):
+        for kind in dict.fromkeys(registry.kinds(sort).values()):
+            section = {"fitting": "fitting_net"}.get(sort, sort)
+            found += describe_keys(kind.Options, f"{section}[{kind.Options.NAMES[0]}]")
+    return found
