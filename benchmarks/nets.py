@@ -35,13 +35,13 @@ from machine import machine
 
 from mdops import Potential
 from mdops.cli.sample_model import sample_model
-from mdops.evaluators.spline import DEFAULT_R_MIN
 from mdops.jit.sample_box import sample_box
 from mdops.nn.net import Layer
 from mdops.ops import mlp, mlp_value_and_gradient
 from mdops.ops.activation import CODES
 from mdops.potential import Matmul
 from mdops.system import from_atoms
+from mdops.tables.spline import DEFAULT_R_MIN
 
 WATER = (1600, 240, 240, 240, 1)
 DEEP = [(240,) * n for n in (2, 4, 6, 9, 12, 16)]

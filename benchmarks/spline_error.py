@@ -4,7 +4,7 @@
         [--intervals 64 96 256 1024] [--frames 4]
 
 Largest errors over all atoms of some frames, in parts of the largest force; beside them the error that the number of
-knots is chosen by (`mdops.evaluators.spline.spline_error`) and that of the exact nets in float32.
+knots is chosen by (`mdops.tables.spline.spline_error`) and that of the exact nets in float32.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import mdops
-from mdops.evaluators.spline import DEFAULT_R_MIN, SplineGrid, spline_error
+from mdops.tables.spline import DEFAULT_R_MIN, SplineGrid, spline_error
 from mdops.train import PairLists, load_dataset, make_batch
 
 

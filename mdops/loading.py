@@ -6,10 +6,10 @@ import torch
 
 from mdops._library import check_device
 from mdops.errors import InputError
-from mdops.evaluators.spline import DEFAULT_R_MIN
 from mdops.io import read_model
 from mdops.models import model_of_tree
 from mdops.potential import Matmul, Overflow, Potential
+from mdops.tables.spline import DEFAULT_R_MIN
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

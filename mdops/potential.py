@@ -14,26 +14,9 @@ from torch import nn
 from mdops import evaluators
 from mdops import system as systems
 from mdops.errors import InputError
-from mdops.evaluators.angle_knots import (
-    angle_descriptors,
-    angle_error,
-    sampled_types,
-    use_angle_splines,
-)
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused import why_not_matmul
-from mdops.evaluators.grids import (
-    attention_grids,
-    attentions_of,
-    finer_grid,
-    grid_error,
-    grid_types,
-    new_grids,
-    sums_of,
-    together,
-)
-from mdops.evaluators.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid
 from mdops.evaluators.splined import PresentTypes
 from mdops.io import write_model
 from mdops.models.angles import AngleKnots
@@ -44,6 +27,23 @@ from mdops.nn.sums import sum_systems
 from mdops.nn.watch import Watch
 from mdops.ops import NeighborList, displacements, neighbor_list
 from mdops.system import System
+from mdops.tables.angle_knots import (
+    angle_descriptors,
+    angle_error,
+    sampled_types,
+    use_angle_splines,
+)
+from mdops.tables.grids import (
+    attention_grids,
+    attentions_of,
+    finer_grid,
+    grid_error,
+    grid_types,
+    new_grids,
+    sums_of,
+    together,
+)
+from mdops.tables.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -189,7 +189,7 @@ class Potential(nn.Module):
     ) -> None:
         """Evaluate the embedding nets as splines, with knots that keep the error bound down to r_min (A).
 
-        The bound (`mdops.evaluators.spline.spline_error`) is `tolerance`, or that of simulation: 2e-5 in float32 and
+        The bound (`mdops.tables.spline.spline_error`) is `tolerance`, or that of simulation: 2e-5 in float32 and
         1e-8 in float64. Nets that no spline follows (relu has kinks) go on to be evaluated exactly, with a warning;
         so do models of kinds that have no splines. `types` are those that there will be, of a model of many; others are
         looked at when they come. Without `attention` the nets in front of layers of attention stay exact, silently.

@@ -20,13 +20,13 @@ import torch
 
 import mdops  # noqa: F401  (registers the ops)
 from mdops.cli.sample_model import sample_model
-from mdops.evaluators.spline import SplineGrid
 from mdops.jit.sample_box import sample_box
 from mdops.ops import gemm_lowbit, linear, pack_ternary, quantize, ragged_plan
 from mdops.ops.attention import RaggedPlan
 from mdops.ops.attention_layer import AttentionWeights, attention_layer
 from mdops.ops.attention_moments import JoinedLayer, attention_moments
 from mdops.system import from_atoms
+from mdops.tables.spline import SplineGrid
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH, Sample, has_kernel, op_samples
 
 OPS = torch.ops.mdops

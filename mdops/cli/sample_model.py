@@ -2,13 +2,13 @@
 
 import torch
 
-from mdops.evaluators.spline import DEFAULT_R_MIN
 from mdops.models import DescriptorFitting
 from mdops.models.ener import EnergyFitting, EnergyFittingOptions, Parameters
 from mdops.models.se_e2_a import SeE2A, SeE2AOptions
 from mdops.models.standard import StandardOptions
 from mdops.nn.net import Layer, Net, NetCollection
 from mdops.potential import Potential
+from mdops.tables.spline import DEFAULT_R_MIN
 
 
 def sample_model(

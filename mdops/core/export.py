@@ -12,9 +12,9 @@ from mdops.core.arrays import array, description_array, descriptor_arrays, param
 from mdops.core.composed import composed_arrays, knows
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.fused import Fused, filled_in, op_scalars, scale_and_shift
-from mdops.evaluators.spline import DEFAULT_R_MIN, TOLERANCE
 from mdops.evaluators.splined import SplineModel
 from mdops.ops import spline_potential_why_not
+from mdops.tables.spline import DEFAULT_R_MIN, TOLERANCE
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from mdops.core.arrays import Arrays, array
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.coordinates import in_coordinates
-from mdops.evaluators.grids import Sum, grid_of
 from mdops.evaluators.splined import SplineSum
 from mdops.models.angles import AngleDescriptor
 from mdops.models.contract import Descriptor
@@ -17,6 +16,7 @@ from mdops.models.dpa1 import SeAttenV2
 from mdops.models.moments import TypeChoice
 from mdops.ops.angle_moment import POWERS, ROW
 from mdops.ops.neighbor_attention import SHIFT
+from mdops.tables.grids import Sum, grid_of
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

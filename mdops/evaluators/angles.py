@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mdops.evaluators.angle_knots import angle_descriptors
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
 from mdops.models.angles import AngleDescriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.ops import NeighborList
+from mdops.tables.angle_knots import angle_descriptors
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from mdops.evaluators.coordinates import in_coordinates, joined
-from mdops.evaluators.grids import Sum, attentions_of, finer_grid, grid_types
-from mdops.evaluators.spline import TOLERANCE, SplineGrid
 from mdops.evaluators.splined import SplineSum
 from mdops.models.contract import Descriptor
 from mdops.models.dpa1 import Neighbors, rows_in
@@ -18,6 +16,8 @@ from mdops.ops import neighbor_rows, ragged_plan, row_moments, spline_rows
 from mdops.ops.attention_layer import has_layer
 from mdops.ops.attention_moments import attention_moments
 from mdops.ops.neighbor_rows import NeighborRows, SplineRows
+from mdops.tables.grids import Sum, attentions_of, finer_grid, grid_types
+from mdops.tables.spline import TOLERANCE, SplineGrid
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

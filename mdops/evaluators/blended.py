@@ -11,7 +11,6 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
-from mdops.evaluators.grids import NO_SUMS, attentions_of, sums_of
 from mdops.evaluators.of_atoms import OfAtoms
 from mdops.evaluators.splined import Splined, composed
 from mdops.models.contract import AtomicModel
@@ -21,6 +20,7 @@ from mdops.models.pairtab import PairTable
 from mdops.models.zbl import ZBLModel
 from mdops.ops import NeighborList, near_weight, pair_table
 from mdops.system import System
+from mdops.tables.grids import NO_SUMS, attentions_of, sums_of
 from mdops.tracing import is_recorded
 
 if TYPE_CHECKING:

@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.evaluators.spline import (
+from mdops.models.dpa1 import AttentionLayer, SeAttenV2
+from mdops.models.moments import TypeChoice
+from mdops.ops.attention_layer import LANES, AttentionWeights
+from mdops.ops.attention_moments import WIDTHS, JoinedLayer, has_moments
+from mdops.ops.neighbor_attention import unit
+from mdops.ops.switch_curve import switch_curve
+from mdops.tables.spline import (
     TOLERANCE,
     SplineGrid,
     between_knots,
@@ -16,12 +22,6 @@ from mdops.evaluators.spline import (
     interpolate,
     value_and_slope,
 )
-from mdops.models.dpa1 import AttentionLayer, SeAttenV2
-from mdops.models.moments import TypeChoice
-from mdops.ops.attention_layer import LANES, AttentionWeights
-from mdops.ops.attention_moments import WIDTHS, JoinedLayer, has_moments
-from mdops.ops.neighbor_attention import unit
-from mdops.ops.switch_curve import switch_curve
 
 # The longest part of q, k or v that may be left out, in parts of the longest of them.
 _TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-10}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator
-from mdops.evaluators.grids import moment_descriptor
 from mdops.evaluators.low_bit import why_not_exact
 from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels, SplineNets, SplineSum, composed
 from mdops.jit.kernels import in_use, use_cached
@@ -18,6 +17,7 @@ from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList, spline_potential, spline_potential_pack, spline_potential_why_not
 from mdops.ops.activation import CODES
 from mdops.system import System
+from mdops.tables.grids import moment_descriptor
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

@@ -9,7 +9,6 @@ import torch
 from mdops.evaluators.attention_sums import AttentionSums
 from mdops.evaluators.autograd import Autograd, forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
-from mdops.evaluators.grids import attentions_of, sums_of
 from mdops.evaluators.other_parts import OtherParts
 from mdops.evaluators.packed_nets import PackedNets
 from mdops.evaluators.splined import SplineHybrid, SplineModels, SplineSum
@@ -20,6 +19,7 @@ from mdops.nn.net import input_gradient_alone
 from mdops.ops import NeighborList
 from mdops.ops.neighbor_rows import NeighborRows
 from mdops.system import System
+from mdops.tables.grids import attentions_of, sums_of
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

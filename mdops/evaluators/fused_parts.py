@@ -11,7 +11,6 @@ import torch
 from mdops.evaluators import fused
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused_attention import FusedAttention
-from mdops.evaluators.grids import moment_descriptor, sums_of
 from mdops.evaluators.other_parts import OtherParts
 from mdops.evaluators.splined import (
     SplineHybrid,
@@ -27,6 +26,7 @@ from mdops.nn.net import input_gradient_alone
 from mdops.ops import NeighborList, hybrid_potential, hybrid_potential_pack, pair_forces
 from mdops.ops.activation import CODES
 from mdops.system import System
+from mdops.tables.grids import moment_descriptor, sums_of
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

@@ -7,7 +7,6 @@ import torch
 
 from mdops.evaluators.autograd import forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
-from mdops.evaluators.grids import moment_descriptor, pair_masks
 from mdops.evaluators.moment_energy import DescriptorPasses, blank_moments, moment_rows
 from mdops.evaluators.splined import Splined, SplineModel
 from mdops.models.ener import EnergyFitting
@@ -16,6 +15,7 @@ from mdops.nn.net import Net
 from mdops.nn.quantized import LowBitLayer
 from mdops.ops import NeighborList
 from mdops.system import System
+from mdops.tables.grids import moment_descriptor, pair_masks
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

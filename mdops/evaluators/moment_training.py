@@ -11,12 +11,12 @@ from mdops.evaluators import moment_energy
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.fused_training import why_not_truncated
 from mdops.evaluators.low_bit import why_not_exact
-from mdops.evaluators.spline import collocation_on
 from mdops.evaluators.splined import Splined, SplineModel, trained_types
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.ops import NeighborList, pair_forces
 from mdops.system import System
+from mdops.tables.spline import collocation_on
 
 if TYPE_CHECKING:
     from mdops.potential import Potential

@@ -12,9 +12,7 @@ import torch
 
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
-from mdops.evaluators.grids import NO_SUMS, moment_descriptor, pair_masks, sums_of
 from mdops.evaluators.of_atoms import OfAtoms
-from mdops.evaluators.spline import SplineGrid, all_types, basis_matrix, coefficients, collocation_on
 from mdops.models.contract import Descriptor
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport
@@ -23,6 +21,8 @@ from mdops.nn.net import Net
 from mdops.ops import NeighborList
 from mdops.ops.spline_moment import spline_moment
 from mdops.system import System
+from mdops.tables.grids import NO_SUMS, moment_descriptor, pair_masks, sums_of
+from mdops.tables.spline import SplineGrid, all_types, basis_matrix, coefficients, collocation_on
 from mdops.tracing import is_recorded
 
 if TYPE_CHECKING:

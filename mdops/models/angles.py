@@ -27,7 +27,7 @@ class AngleKnots:
     Attributes:
         exponent, octaves, fineness: of the `AngleGrid`.
         r_min: the smallest distance that they reach, A; angles of nearer neighbours may be on the functions' tangents.
-        error: the largest relative error in the force of a pair of neighbours (`mdops.evaluators.angle_knots`).
+        error: the largest relative error in the force of a pair of neighbours (`mdops.tables.angle_knots`).
     """
 
     exponent: int

@@ -14,15 +14,15 @@ import mdops
 from mdops import Potential
 from mdops.evaluators import Autograd
 from mdops.evaluators.fused_attention import FusedAttention
-from mdops.evaluators.grids import attentions_of
 from mdops.evaluators.packed_nets import PackedNets
-from mdops.evaluators.spline import embed
 from mdops.io import read_model
 from mdops.models import DescriptorFitting, dpa1
 from mdops.models.dpa1 import SeAttenV2
 from mdops.models.standard import StandardOptions
 from mdops.options import parse
 from mdops.system import from_atoms
+from mdops.tables.grids import attentions_of
+from mdops.tables.spline import embed
 
 CASES = sorted(
     path.name

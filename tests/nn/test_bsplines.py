@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from mdops.evaluators.spline import basis_matrix, collocation
 from mdops.models.angles import AngleKnots
 from mdops.nn.bsplines import basis, inverse_basis
 from mdops.nn.pieces import spline
+from mdops.tables.spline import basis_matrix, collocation
 
 
 @pytest.mark.parametrize("intervals", [2, 3, 31, 32, 200])

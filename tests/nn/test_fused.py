@@ -21,7 +21,6 @@ from mdops.cli.sample_model import sample_model
 from mdops.evaluators import Autograd
 from mdops.evaluators.fused import Fused
 from mdops.evaluators.moment_steps import MomentSteps
-from mdops.evaluators.spline import SplineGrid
 from mdops.jit.sample_box import sample_box
 from mdops.models import DescriptorFitting
 from mdops.models.ener import EnergyFitting
@@ -30,6 +29,7 @@ from mdops.models.standard import StandardOptions
 from mdops.nn.net import Layer, NetCollection
 from mdops.ops import NeighborList, neighbor_list, spline_potential_why_not
 from mdops.system import System, from_atoms
+from mdops.tables.spline import SplineGrid
 
 # Vacuum energies that depend on further inputs, and a first fitting layer as wide as its input.
 COMPOSED_ONLY = ("atom_ener_shared", "axis_all")

@@ -5,7 +5,10 @@ import torch
 from reference_cases import model_path
 
 from mdops import load
-from mdops.evaluators.spline import (
+from mdops.evaluators.splined import SplineModel
+from mdops.models import Neighborhood
+from mdops.system import System
+from mdops.tables.spline import (
     TOLERANCE,
     SplineGrid,
     bending_weights,
@@ -14,9 +17,6 @@ from mdops.evaluators.spline import (
     embed,
     spline_error,
 )
-from mdops.evaluators.splined import SplineModel
-from mdops.models import Neighborhood
-from mdops.system import System
 
 S_MAX = 2.0
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mdops.evaluators.spline import basis_matrix
 from mdops.ops import env_mat, environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
 from mdops.ops.switch_curve import switch_curve
+from mdops.tables.spline import basis_matrix
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH
 
 S_MAX, INTERVALS = 1.2, 9  # below the largest s

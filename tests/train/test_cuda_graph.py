@@ -9,7 +9,7 @@ from small_systems import EMT, alloy, small_config, write_system
 
 from mdops import zbl
 from mdops.data.device_frames import DeviceFrames, alike
-from mdops.evaluators.spline import collocation_on
+from mdops.tables.spline import collocation_on
 from mdops.train import load_dataset, make_batch
 from mdops.train.config.read import parse_config
 from mdops.train.loop.cuda_graph import step_graphs

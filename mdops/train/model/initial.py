@@ -15,11 +15,11 @@ from mdops.data.dataset import Dataset
 from mdops.data.neighbor_lists import PairLists
 from mdops.data.statistics import chunks, energy_statistics, parameter_statistics
 from mdops.errors import InputError
-from mdops.evaluators.spline import SplineGrid
 from mdops.io import read_model
 from mdops.models import model_of_tree
 from mdops.models.angles import AngleKnots
 from mdops.potential import Potential
+from mdops.tables.spline import SplineGrid
 from mdops.train.config.sections import Config
 from mdops.train.loop.checkpoint import arrays
 from mdops.train.loop.update import use_training_spline

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import torch
 
-from mdops.evaluators.spline import SplineGrid, choose_grid, spline_error
 from mdops.models.contract import AtomicModel, Descriptor
 from mdops.models.dpa1 import SeAttenV2
 from mdops.models.linear import Blend
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.standard import DescriptorFitting
 from mdops.ops.activation import is_smooth
+from mdops.tables.spline import SplineGrid, choose_grid, spline_error
 
 # Types whose pairs a grid is chosen by, of a model that knows more.
 _SAMPLED = 6

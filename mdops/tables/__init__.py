@@ -1,0 +1,1 @@
+"""Splines that stand for nets of distances and of angles, and where their knots are."""
