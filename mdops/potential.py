@@ -29,7 +29,7 @@ from mdops.ops import NeighborList, displacements, neighbor_list
 from mdops.system import System
 from mdops.tables.angle_knots import (
     angle_descriptors,
-    angle_error,
+    knots_error,
     sampled_types,
     use_angle_splines,
 )
@@ -247,7 +247,7 @@ class Potential(nn.Module):
     def spline_error(self) -> float:
         """The error of the splines there are, with the weights of now; 0 without splines."""
         errors = [
-            angle_error(d, d.knots.grid, sampled_types(self.model, self.spline_types))
+            knots_error(d, d.knots, sampled_types(self.model, self.spline_types))
             for d in angle_descriptors(self.model)
             if d.knots is not None
         ]
@@ -256,6 +256,21 @@ class Potential(nn.Module):
         attention = zip(attentions_of(self.model), self.attention_grids, strict=False)
         errors += [grid_error(one, grid) for one, grid in attention if grid is not None]
         return max(errors, default=0.0)
+
+    def keep_spline(self, tolerance: float, room: float = 1.0) -> bool:
+        """Choose new knots, with an error of at most `room` times the tolerance, if the error of those there exceeds
+        it with the weights of now; returns whether it did so."""
+        if self.r_min is None or self.spline_error() <= tolerance:
+            return False
+        self.use_spline(self.r_min, room * tolerance, self.spline_types, attention=bool(self.attention_grids))
+        return True
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As PyTorch's. Splines whose knots do not suit the new weights get new ones."""
+        problems = super().load_state_dict(*args, **kwargs)
+        if self.knots:
+            self.keep_spline(max(TOLERANCE[self.dtype], *(knots.error for knots in self.knots)))
+        return problems
 
     def splines(self) -> str | None:
         """The splines there are, in words; None without."""
@@ -320,14 +335,16 @@ class Potential(nn.Module):
     def evaluator(self, use: Use = "simulate") -> Any:
         """The first evaluator that can have the model where and as it is now: to "simulate", to "differentiate" in
         positions and weights, or to "train" (differentiable in the weights)."""
-        watch, structure = self._watching(), self._structure()
-        kind = self._same(f"kind to {use}", (*structure, watch), lambda: self._first(use))
+        watch = self._watching()
+        # An evaluator may keep what it made of buffers, such as the statistics of the data, which no step changes.
+        state = (*self._structure(), watch, watch.buffers())
+        kind = self._same(f"kind to {use}", state, lambda: self._first(use))
         if use == "simulate" and self._matmul != "float32":
-            why_not = self._same("why not", (*structure, watch), lambda: why_not_matmul(self, self._matmul))
+            why_not = self._same("why not", state, lambda: why_not_matmul(self, self._matmul))
             self._refuse_matmul(self._matmul, why_not)
         if kind.packs_weights:
-            return self._same(kind.name, (*structure, watch.state()), lambda: kind(self))
-        return self._same(use, (kind, *structure), lambda: kind(self))
+            return self._same(kind.name, (*state, watch.parameters()), lambda: kind(self))
+        return self._same(use, (kind, *state), lambda: kind(self))
 
     def _first(self, use: Use) -> type[Evaluator]:
         return next(kind for kind in _EVALUATORS[use] if kind.why_not(self) is None)

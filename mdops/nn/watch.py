@@ -7,6 +7,7 @@ or another library writes to cannot be watched.
 """
 
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
@@ -60,15 +61,37 @@ def _count_fused_steps() -> None:
     register_optimizer_step_post_hook(count)
 
 
+_generations = itertools.count()
+
+
+class _Tensors:
+    """The tensors in some dicts that stay the same objects: walking over modules each time would cost more."""
+
+    def __init__(self, dicts: list[dict[str, Any]]) -> None:
+        self._dicts = dicts
+        # Held, as an object that takes the place of another may get its id.
+        self._held: list[torch.Tensor] = []
+        self._generation = -1
+
+    def now(self) -> list[torch.Tensor]:
+        return [value for tensors in self._dicts for value in tensors.values() if value is not None]
+
+    def state(self, now: list[torch.Tensor]) -> list[Hashable]:
+        """Differs from earlier ones if there are other tensors than then, or changed ones."""
+        if len(now) != len(self._held) or any(a is not b for a, b in zip(now, self._held, strict=True)):
+            self._held, self._generation = now, next(_generations)
+        return [self._generation, *(value._version for value in now)]
+
+
 class Watch:
-    """Tells by `state` whether a module's parameters, buffers or parts have changed."""
+    """Tells whether a module's parameters (`parameters`), buffers (`buffers`) or parts (`is_valid`) have changed."""
 
     def __init__(self, module: nn.Module) -> None:
         _count_fused_steps()
         self._has_new = False
-        # Lists of dicts that stay the same objects: walking over modules each time would cost more than this.
         self._modules = [(m._modules, tuple(m._modules.values())) for m in module.modules()]
-        self._tensors = [d for m in module.modules() for d in (m._parameters, m._buffers)]
+        self._parameters = _Tensors([m._parameters for m in module.modules()])
+        self._buffers = _Tensors([m._buffers for m in module.modules()])
         for parameter in module.parameters():
             if type(parameter) is nn.Parameter:
                 parameter.__class__ = WatchedParameter
@@ -78,15 +101,23 @@ class Watch:
         """False where modules or parameters were replaced: another Watch is due."""
         return not self._has_new and all(tuple(now.values()) == then for now, then in self._modules)
 
-    def state(self) -> tuple[Hashable, ...]:
-        """Differs from an earlier one if anything changed since, or may have."""
-        now = [value for tensors in self._tensors for value in tensors.values() if value is not None]
-        state: list[Hashable] = [*map(id, now), *(value._version for value in now)]
+    def buffers(self) -> tuple[Hashable, ...]:
+        """Differs from an earlier one if a buffer changed since."""
+        return tuple(self._buffers.state(self._buffers.now()))
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        """Differs from an earlier one if a parameter changed since, or may have."""
+        now = self._parameters.now()
+        state = self._parameters.state(now)
         for value in now:
             if type(value) is WatchedParameter:
                 # A fresh object is equal to nothing.
                 state.append(object() if value.has_alias else value.replaced)
-            elif isinstance(value, nn.Parameter):
+            else:
                 self._has_new = True
                 state.append(object())
         return tuple(state)
+
+    def state(self) -> tuple[Hashable, ...]:
+        """Of both."""
+        return *self.buffers(), *self.parameters()

@@ -23,6 +23,7 @@ _FIRST = (1, 2)  # exponent and fineness that are tried first
 _COARSEST = 2
 _FINEST = 12
 _MOST_INTERVALS = 2048  # on either side
+_ROUNDING = 1e-6  # of angles, in float32
 
 
 def angle_descriptors(model: AtomicModel) -> list[AngleDescriptor]:
@@ -68,6 +69,15 @@ def angle_error(descriptor: AngleDescriptor, grid: AngleGrid, types: Sequence[in
     error, size, place = (torch.stack(part, 1).flatten() for part in (errors, sizes, places))
     near = size[place <= half].max() if bool((place <= half).any()) else size[0]
     return float((error / size.cummax(0).values.clamp(min=near.clamp(min=1e-30))).max())
+
+
+def knots_error(descriptor: AngleDescriptor, knots: AngleKnots, types: Sequence[int] | None = None) -> float:
+    """The same of a descriptor's knots; infinite where they do not reach the angles that its deviations of now give at
+    their r_min."""
+    reach = float(knots.grid.knots()[-1])
+    if largest_angle(descriptor, knots.r_min) > (1 + _ROUNDING) * reach:
+        return math.inf
+    return angle_error(descriptor, knots.grid, types)
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """Knots of all sums over neighbours that a model is made of."""
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -158,7 +159,9 @@ def finer_grid(one: Sum, grid: SplineGrid, tolerance: float, types: Sequence[int
 
 
 def grid_error(one: Sum, grid: SplineGrid, types: Sequence[int] | None = None) -> float:
-    """The error of a sum's grid for the weights of now (`spline_error`)."""
+    """The error of a sum's grid for the weights of now (`spline_error`); infinite where no grid can stand for it."""
+    if has_value_before_knots(one):
+        return math.inf
     kinds = _kinds(one, types)
     with torch.no_grad():
         return spline_error(_double(one.descriptor), grid.s_max, grid.intervals, *_pairs(one, kinds))

@@ -28,13 +28,7 @@ def use_training_spline(potential: Potential, nearest: float, types: Sequence[in
 
 def keep_spline(potential: Potential) -> bool:
     """Choose new knots if those there no longer keep the error bound of training; returns whether it did so."""
-    r_min, tolerance = potential.r_min, TOLERANCE[potential.dtype]
-    if r_min is None:
-        return False
-    if potential.spline_error() <= tolerance:
-        return False
-    potential.use_spline(r_min, _ROOM * tolerance, potential.spline_types, attention=False)
-    return True
+    return potential.keep_spline(TOLERANCE[potential.dtype], _ROOM)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
