@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,13 +10,11 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mdops.errors import InputError, UnsupportedModelError
+from mdops.evaluators.context import EvaluationContext
 from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList, neighbor_matrix
 from mdops.system import System
 from mdops.tracing import exporting
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 _SYSTEMS, _ATOMS, _SLOTS = 5, 35, 11  # of the example: sizes that occur nowhere else
 
@@ -24,7 +22,7 @@ _SYSTEMS, _ATOMS, _SLOTS = 5, 35, 11  # of the example: sizes that occur nowhere
 class Step(nn.Module):
     """The answers of `Potential.evaluate` from tensors, NaN where that would refuse the atoms."""
 
-    def __init__(self, potential: "Potential", capacity: int | None, atom_virial: bool) -> None:
+    def __init__(self, potential: EvaluationContext, capacity: int | None, atom_virial: bool) -> None:
         super().__init__()
         # In a tuple: the program has what the evaluator uses as constants, and nothing else of the model.
         self._held = potential, potential.evaluator()
@@ -32,7 +30,7 @@ class Step(nn.Module):
         self.parameters_taken = [name for name, size in potential.parameter_sizes.items() if size]
 
     @property
-    def potential(self) -> "Potential":
+    def potential(self) -> EvaluationContext:
         return self._held[0]
 
     def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -79,7 +77,7 @@ class Step(nn.Module):
 
 
 def export_program(
-    potential: "Potential", *, capacity: int | None = None, atom_virial: bool = False
+    potential: EvaluationContext, *, capacity: int | None = None, atom_virial: bool = False
 ) -> ExportedProgram:
     """See `Potential.export`."""
     if potential.overflow == "truncate":
@@ -126,7 +124,7 @@ def _name_inputs(traced: torch.fx.GraphModule, names: Sequence[str]) -> None:
     traced.recompile()
 
 
-def _frozen(potential: "Potential") -> "Potential":
+def _frozen(potential: EvaluationContext) -> EvaluationContext:
     """A copy whose weights are plain tensors, which the program holds as constants."""
     own = copy.deepcopy(potential).eval()
     for module in own.modules():

@@ -11,6 +11,8 @@ import openmm
 from openmm import unit
 from openmmml.mlpotential import MLPotentialImpl, MLPotentialImplFactory
 
+from mdops.errors import InputError
+
 
 class MDOpsPotentialFactory(MLPotentialImplFactory):
     """What the entry point names."""
@@ -47,8 +49,6 @@ class MDOpsPotential(MLPotentialImpl):
     ) -> None:
         """A PythonForce of the model's energy. Raises InputError for an atom without an element, or of one that the
         model does not know."""
-        from mdops.errors import InputError
-
         chosen = list(topology.atoms())
         if atoms is not None:
             atoms = list(atoms)
@@ -76,8 +76,8 @@ class ModelForce:
 
     def __init__(self, symbols: list[str], periodic: bool, **arguments: Any) -> None:
         """Of atoms of these elements; `arguments` are those of `mdops.calculator.MDOps`."""
-        from mdops.calculator import MDOps
-        from mdops.system import element_types
+        from mdops.calculator import MDOps  # with PyTorch
+        from mdops.system import element_types  # with PyTorch
 
         self._symbols, self._periodic, self._arguments = symbols, periodic, arguments
         self.calculator = MDOps(**arguments)

@@ -16,9 +16,13 @@ from mdops.data.dataset import Dataset
 from mdops.data.evaluation import Evaluation, evaluate
 from mdops.data.neighbor_lists import PairLists
 from mdops.errors import InputError
+from mdops.md import Engine, Physics
+from mdops.md.guard import UnstableRunError
+from mdops.md.motion import set_velocities
 from mdops.models.ener import EnergyFitting
 from mdops.nn.quantized import SCHEMES, Scheme, calibrated_net, rounded_net
 from mdops.potential import Potential
+from mdops.system import from_atoms
 
 __all__ = ["Cost", "compare", "energy_drift", "quantize"]
 
@@ -182,8 +186,6 @@ def first_frame(data: Dataset) -> Atoms:
 
 def step_times(models: list[Potential], atoms: Atoms) -> list[float]:
     """Seconds of an evaluation of each, medians of several in turn."""
-    from mdops.system import from_atoms
-
     found: list[list[float]] = [[] for _ in models]
     calls = []
     for model in models:
@@ -216,10 +218,6 @@ def energy_drift(
         picoseconds: its length; a Nose-Hoover chain at `temperature` (K) runs before for `warm_up` times that.
         timestep: fs.
     """
-    from mdops.md import Engine, Physics
-    from mdops.md.guard import UnstableRunError
-    from mdops.md.motion import set_velocities
-
     model = copy.deepcopy(model)
     model.allow_low_bit, model.overflow, atoms = True, "extend", atoms.copy()
     steps = max(20, round(1000 * picoseconds / timestep))

@@ -8,6 +8,11 @@ from typing import Any
 
 import torch
 
+from mdops.ops.activation import kernel_code
+from mdops.ops.angle_moment import POWERS, ROW, AngleGrid
+from mdops.ops.attention import plan_of, ragged_plan
+from mdops.ops.attention_moments import WIDTHS, has_moments
+
 __all__ = ["Sample", "has_kernel", "op_samples"]
 
 
@@ -266,8 +271,6 @@ def _moment_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], radi
 
 def _angle_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
     """Moments of angles and features of them; the largest angles are beyond the last octave."""
-    from mdops.ops.angle_moment import POWERS, ROW, AngleGrid
-
     norm = (p["counts"], p["types"], 2.0 * p["std"], p["mask"])
     switch, grid = (CUTOFF, SMOOTH, PROTECTION), AngleGrid(-1, 2, 1)
     bad = {
@@ -486,8 +489,6 @@ def _product_samples(random: Callable[..., Any]) -> list[Sample]:
 def _attention_samples(random: Callable[..., Any], device: torch.device | str) -> list[Sample]:
     """Sequences of 3, 0, 1 and 4 rows, and a row that belongs to none: with all that attention may have, with a gate
     and a switch as DPA-1 has them, and bare but for absent keys."""
-    from mdops.ops.attention import ragged_plan
-
     if not has_kernel("ragged_attention", device):
         return []
     offsets = torch.tensor([0, 3, 3, 4, 8], dtype=torch.int32, device=device)
@@ -540,9 +541,6 @@ def _attention_moments_samples(
     random: Callable[..., Any], device: torch.device | str, dtype: torch.dtype
 ) -> list[Sample]:
     """Two layers of coordinates, smooth and by angles, and one without either."""
-    from mdops.ops.attention import plan_of
-    from mdops.ops.attention_moments import WIDTHS, has_moments
-
     features, width = 6, WIDTHS[0]
     if not has_moments(torch.device(device), dtype, WIDTHS, features):
         return []
@@ -595,8 +593,6 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
     takes where they stand."""
     if not has_kernel("attention_layer", device):
         return []
-    from mdops.ops.attention import plan_of
-
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=device)
     rows, features = 8, 6
     plan = plan_of(offsets, rows)
@@ -723,8 +719,6 @@ def _linear_samples(random: Callable[..., Any]) -> list[Sample]:
 
 def _layer_output_samples(random: Callable[..., Any]) -> list[Sample]:
     """Of layers that are twice as wide as their input, as wide, and that do not add it."""
-    from mdops.ops.activation import kernel_code
-
     samples = []
     for inputs, name in ((5, "tanh"), (10, "silut:0.4"), (0, "gelu")):
         z, x, kind = random(4, 10), random(4, inputs), kernel_code(name)

@@ -2,7 +2,7 @@
 of one descriptor that is no sum over neighbours (docs/formats.md)."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from mdops.core.arrays import Arrays, array, description_array, descriptor_array
 from mdops.core.others import other_member, other_refusal
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.blended import part_potentials
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused import cast, filled_in, scale_and_shift, why_not_net
 from mdops.evaluators.fused_parts import FusedParts, beyond_limits
 from mdops.evaluators.splined import SplineHybrid, SplineModel, SplineSum
@@ -21,19 +22,16 @@ from mdops.models.zbl import ZBLModel
 from mdops.ops import hybrid_potential_pack
 from mdops.ops.activation import CODES
 
-if TYPE_CHECKING:
-    from mdops.potential import Potential
-
 VERSION, VERSION_OF_OTHERS = 2, 4
 
 
-def knows(exact: "Potential") -> bool:
+def knows(exact: EvaluationContext) -> bool:
     """Whether a model is one of those that are composed for the core."""
     return isinstance(exact.model, Blend | PairTable | DescriptorFitting) and not SplineModel.knows(exact)
 
 
 def composed_arrays(
-    exact: "Potential",
+    exact: EvaluationContext,
     types: tuple[int, ...],
     r_min: float,
     tolerances: dict[str, float],
@@ -99,7 +97,9 @@ def _factors(model: Any) -> list[float]:
     return [1.0] * (len(model.models) if isinstance(model, Blend) else 1)
 
 
-def _parts(exact: "Potential", types: tuple[int, ...]) -> "list[tuple[Potential, tuple[int, ...]]]":
+def _parts(
+    exact: EvaluationContext, types: tuple[int, ...]
+) -> list[tuple[EvaluationContext, tuple[int, ...]]]:
     """Each with the numbers that the types have there."""
     model: Any = exact.model
     if not isinstance(model, Blend):
@@ -112,7 +112,7 @@ def _parts(exact: "Potential", types: tuple[int, ...]) -> "list[tuple[Potential,
 
 
 def _member(
-    part: "Potential",
+    part: EvaluationContext,
     types: tuple[int, ...],
     prefix: str,
     precision: str,
@@ -141,7 +141,7 @@ def _member(
     return about
 
 
-def _refusal(part: "Potential", splines: SplineHybrid, is_all: bool) -> str | None:
+def _refusal(part: EvaluationContext, splines: SplineHybrid, is_all: bool) -> str | None:
     for other in splines.others:
         problem = other_refusal(part, other, splines.spec.cutoff, is_all)
         if problem is not None:

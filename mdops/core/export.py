@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,13 +11,11 @@ import torch
 from mdops.core.arrays import array, description_array, descriptor_arrays, parameter_arrays
 from mdops.core.composed import composed_arrays, knows
 from mdops.errors import InputError, UnsupportedModelError
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused import Fused, filled_in, op_scalars, scale_and_shift
 from mdops.evaluators.splined import SplineModel
 from mdops.ops import spline_potential_why_not
 from mdops.tables.spline import DEFAULT_R_MIN, TOLERANCE
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 _VERSION = 1
@@ -26,7 +24,7 @@ _ELSEWHERE = "Python (`mdops.MDOps`, `mdops md`) runs it"
 
 @torch.no_grad()
 def core_arrays(
-    potential: "Potential",
+    potential: EvaluationContext,
     precisions: Sequence[str] = tuple(PRECISIONS),
     elements: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:
@@ -86,14 +84,14 @@ def core_arrays(
     return arrays
 
 
-def _use_spline(exact: "Potential", r_min: float, tolerance: float, types: tuple[int, ...]) -> None:
+def _use_spline(exact: EvaluationContext, r_min: float, tolerance: float, types: tuple[int, ...]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the same is raised as an error
         # Of layers of attention, the core's part of the file makes its own.
         exact.use_spline(r_min, tolerance, types, attention=False)
 
 
-def _types(potential: "Potential", elements: Sequence[str] | None) -> tuple[int, ...]:
+def _types(potential: EvaluationContext, elements: Sequence[str] | None) -> tuple[int, ...]:
     known = potential.type_map
     if elements is None:
         return tuple(range(len(known)))
@@ -105,7 +103,7 @@ def _types(potential: "Potential", elements: Sequence[str] | None) -> tuple[int,
     return tuple(known.index(name) for name in elements)
 
 
-def _splines(exact: "Potential", r_min: float, tolerance: float, types: tuple[int, ...]) -> SplineModel:
+def _splines(exact: EvaluationContext, r_min: float, tolerance: float, types: tuple[int, ...]) -> SplineModel:
     """Of the fused step, for these types; raises UnsupportedModelError."""
     _use_spline(exact, r_min, tolerance, types)
     problem = Fused.why_not(exact)
@@ -141,7 +139,7 @@ def _splines(exact: "Potential", r_min: float, tolerance: float, types: tuple[in
     return splines
 
 
-def _description(exact: "Potential", splines: SplineModel) -> dict[str, Any]:
+def _description(exact: EvaluationContext, splines: SplineModel) -> dict[str, Any]:
     cutoff, smooth, protection, _, width, axis, _, residual, gated, activation, threshold, _ = op_scalars(
         splines, "float32"
     )

@@ -1,13 +1,14 @@
 """What the C core reads of descriptors that are no sums over neighbours of functions of the distance: those of angles,
 and DPA-1 with layers of attention (docs/formats.md)."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from mdops.core.arrays import Arrays, array
 from mdops.errors import UnsupportedModelError
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.coordinates import in_coordinates
 from mdops.evaluators.splined import SplineSum
 from mdops.models.angles import AngleDescriptor
@@ -18,11 +19,8 @@ from mdops.ops.angle_moment import POWERS, ROW
 from mdops.ops.neighbor_attention import SHIFT
 from mdops.tables.grids import Sum, grid_of
 
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
-
-def other_refusal(part: "Potential", other: Descriptor, cutoff: float, is_all: bool) -> str | None:
+def other_refusal(part: EvaluationContext, other: Descriptor, cutoff: float, is_all: bool) -> str | None:
     """Why the core has not a descriptor of a model whose list reaches to the cutoff (A); None if it has."""
     if isinstance(other, AngleDescriptor):
         if other.knots is None:
@@ -43,7 +41,7 @@ def other_refusal(part: "Potential", other: Descriptor, cutoff: float, is_all: b
 
 
 def other_member(
-    part: "Potential",
+    part: EvaluationContext,
     other: Any,
     kinds: TypeChoice,
     prefix: str,

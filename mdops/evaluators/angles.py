@@ -1,20 +1,17 @@
 """Descriptors of pairs of neighbours, with their embedding nets as splines of the angle."""
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import torch
 
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
+from mdops.evaluators.context import EvaluationContext
 from mdops.models.angles import AngleDescriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.ops import NeighborList
 from mdops.tables.angle_knots import angle_descriptors
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 
 class AngleMoments(Autograd):
@@ -25,16 +22,16 @@ class AngleMoments(Autograd):
     summary = "sums over pairs of neighbours by splines of the angle, then PyTorch"
     cost = "the embedding nets run on every pair of neighbours instead, which takes ten to twenty-five times as long"
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self.r_min = max(d.knots.r_min for d in angle_descriptors(potential.model) if d.knots is not None)
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return 0 < len(angle_descriptors(potential.model)) == len(potential.model.descriptors)
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         if not cls.knows(potential):
             return f"it is for models of se_e3 or se_e3_tebd alone, and this is {potential.kind}"
         return potential.why_no_angle_spline

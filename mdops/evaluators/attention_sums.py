@@ -2,11 +2,12 @@
 the sums as one op each."""
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.coordinates import in_coordinates, joined
 from mdops.evaluators.splined import SplineSum
 from mdops.models.contract import Descriptor
@@ -18,9 +19,6 @@ from mdops.ops.attention_moments import attention_moments
 from mdops.ops.neighbor_rows import NeighborRows, SplineRows
 from mdops.tables.grids import Sum, attentions_of, finer_grid, grid_types
 from mdops.tables.spline import TOLERANCE, SplineGrid
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 _MOST_NUMBERS = 2**27  # of tables
 
@@ -57,7 +55,7 @@ class AttentionSums:
         self._tables: dict[tuple[int, ...] | None, AttentionTables | None] = {}
 
     @staticmethod
-    def why_not(potential: "Potential", one: Sum) -> str | None:
+    def why_not(potential: EvaluationContext, one: Sum) -> str | None:
         """Why a descriptor has none."""
         d: Any = one.descriptor
         if d.layers and not has_layer(potential.device, potential.dtype, d.channels, d.options.attn):
@@ -160,7 +158,7 @@ class AttentionSums:
         )
 
 
-def attention_sums(potential: "Potential") -> dict[Descriptor, AttentionSums]:
+def attention_sums(potential: EvaluationContext) -> dict[Descriptor, AttentionSums]:
     """Of each of `attentions_of` of a standard model, where it has them."""
     pairs = zip(
         attentions_of(potential.model), potential.attention_grids, strict=False

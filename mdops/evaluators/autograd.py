@@ -2,18 +2,15 @@
 
 import dataclasses
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.context import EvaluationContext
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn.net import input_gradient_alone
 from mdops.ops import NeighborList, pair_forces
 from mdops.system import System
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 
 class Autograd(Evaluator):
@@ -22,12 +19,12 @@ class Autograd(Evaluator):
     name = "autograd"
     summary = "the model's own PyTorch operations, and their derivatives by autograd"
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self.captures = potential.device.type == "cuda" and potential.model.captures
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         return None
 
     def __call__(

@@ -1,18 +1,14 @@
 """What every way to evaluate a model has."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 
+from mdops.evaluators.context import Answers, EvaluationContext
 from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList
 from mdops.system import System
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
-
-Answers = dict[str, torch.Tensor]
 
 
 class Evaluator(ABC):
@@ -37,21 +33,21 @@ class Evaluator(ABC):
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     r_min: float = 0.0
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         self.potential = potential
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         """Whether it is made for this kind of model at all."""
         return True
 
     @classmethod
     @abstractmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         """Why it cannot evaluate this model where and as it is now; None if it can."""
 
     @classmethod
-    def kernels(cls, potential: "Potential") -> str | None:
+    def kernels(cls, potential: EvaluationContext) -> str | None:
         """By which kernels, if not by the prebuilt ones of the ops (mdops.jit)."""
         return None
 

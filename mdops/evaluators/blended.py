@@ -2,13 +2,14 @@
 
 import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.evaluators.angles import AngleMoments
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.of_atoms import OfAtoms
@@ -22,9 +23,6 @@ from mdops.ops import NeighborList, near_weight, pair_table
 from mdops.system import System
 from mdops.tables.grids import NO_SUMS, attentions_of, sums_of
 from mdops.tracing import is_recorded
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 
 class Tabulated(Evaluator):
@@ -40,7 +38,7 @@ class Tabulated(Evaluator):
     cost = "PyTorch's operations on every pair take many times as long"
     packs_weights = True
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self.captures = potential.device.type == "cuda"
         model: Any = potential.model
@@ -55,11 +53,11 @@ class Tabulated(Evaluator):
         self._near: tuple[Any, ...] = (no_pairs, 1.0, 1.0, 0.0, 1.0)  # of no blend
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return isinstance(potential.model, PairTable)
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         if not cls.knows(potential):
             return "it is for pair tables"
         return _other_device(potential)
@@ -119,7 +117,7 @@ class Blended(Evaluator):
     cost = "autograd through all of them"
     packs_weights = True
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         model: Any = potential.model
         self._model, self._parts = model, part_potentials(potential)
@@ -175,17 +173,17 @@ class Blended(Evaluator):
         return self._evaluators[0] if not self._all_have_energy else self._parts[0].evaluator()
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return isinstance(potential.model, LinearModel | ZBLModel)
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         if not cls.knows(potential):
             return "it is for models that are made of models"
         return _other_device(potential)
 
     @classmethod
-    def kernels(cls, potential: "Potential") -> str | None:
+    def kernels(cls, potential: EvaluationContext) -> str | None:
         weighs = isinstance(potential.model, ZBLModel) or not bool(potential.model.has_energy.all())
         lines = []
         for part in part_potentials(potential):
@@ -296,7 +294,7 @@ class SplinedBlend(Autograd):
     summary = "spline moments of each part, then PyTorch"
     cost = "the embedding nets run on every pair instead, which takes about three times as long"
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         model: Any = potential.model
         parts = part_potentials(potential)
@@ -309,11 +307,11 @@ class SplinedBlend(Autograd):
         self.r_min = max((part.r_min for part in self._parts if part is not None), default=0.0)
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return isinstance(potential.model, Blend) and bool(sums_of(potential.model))
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         return potential.why_no_spline if cls.knows(potential) else f"{NO_SUMS}, and this is {potential.kind}"
 
     def respond(
@@ -355,7 +353,7 @@ def _nowhere(near: torch.Tensor) -> bool:
     return not near.is_cuda and not is_recorded(near) and not near.any()
 
 
-def _other_device(potential: "Potential") -> str | None:
+def _other_device(potential: EvaluationContext) -> str | None:
     """Why the ops of pair tables do not run where a model is."""
     kind = potential.device.type
     return (
@@ -363,7 +361,7 @@ def _other_device(potential: "Potential") -> str | None:
     )
 
 
-def _evaluator(potential: "Potential", *, weighted: bool) -> Evaluator:
+def _evaluator(potential: EvaluationContext, *, weighted: bool) -> Evaluator:
     """The fastest of a part, of those that take a weight for each atom if that is needed."""
     if not weighted or isinstance(potential.model, PairTable):
         found: Evaluator = potential.evaluator()
@@ -374,15 +372,14 @@ def _evaluator(potential: "Potential", *, weighted: bool) -> Evaluator:
     return next((kind(potential) for kind in kinds if kind.why_not(potential) is None), composed(potential))
 
 
-def part_potentials(potential: "Potential") -> "list[Potential]":
+def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:
     """The parts of a blend as potentials, with the blend's knots and pairs that are left out."""
-    from mdops.potential import Potential
 
     model: Any = potential.model
     found, at, of_attention = [], 0, 0
     for i, part in enumerate(model.models):
         names = getattr(model, f"names_{i}")
-        one = Potential(_without(part, model.absent_pairs, names), overflow=potential.overflow)
+        one = type(potential)(_without(part, model.absent_pairs, names), overflow=potential.overflow)
         one.train(potential.training)
         one.smoothing = potential.smoothing
         count = len(sums_of(part))

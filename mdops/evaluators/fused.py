@@ -4,23 +4,20 @@
 import copy
 import warnings
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.low_bit import why_not_exact
 from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels, SplineNets, SplineSum, composed
-from mdops.jit.kernels import in_use, use_cached
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList, spline_potential, spline_potential_pack, spline_potential_why_not
 from mdops.ops.activation import CODES
 from mdops.system import System
 from mdops.tables.grids import moment_descriptor
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 _TABLE_PAD = 16
 _MOST_LAYERS = 16
@@ -34,7 +31,7 @@ class Fused(Evaluator):
     packs_weights = True
     captures = True
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         assert potential.grid is not None
         self.r_min = potential.grid.r_min
@@ -42,14 +39,14 @@ class Fused(Evaluator):
         self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
         if not moment_descriptor(potential.model).mixed:  # type: ignore[union-attr]
             self._tables_of(None)
-        use_cached(potential)
+        potential.rebuilt_kernels()  # looks for them in the cache
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return SplineModel.knows(potential)
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         problem = SplineModel.why_not(potential) or why_not_net(potential)
         if problem is not None:
             return problem
@@ -58,9 +55,8 @@ class Fused(Evaluator):
         return _beyond_limits(potential)
 
     @classmethod
-    def kernels(cls, potential: "Potential") -> str | None:
-        use_cached(potential)
-        key = in_use(potential)
+    def kernels(cls, potential: EvaluationContext) -> str | None:
+        key = potential.rebuilt_kernels()
         return None if key is None else f"by kernels rebuilt for models of these sizes ({key})"
 
     def __call__(
@@ -119,7 +115,7 @@ class _Tables:
         norms: mean to sel; model: tables and nets; output: scale and shift; scalars: cutoff to matmul.
     """
 
-    def __init__(self, splines: SplineModel, potential: "Potential") -> None:
+    def __init__(self, splines: SplineModel, potential: EvaluationContext) -> None:
         d, matmul = splines.descriptor, potential.matmul
         self.splines = splines
         with torch.no_grad():
@@ -176,7 +172,7 @@ def op_scalars(splines: SplineModel, matmul: str) -> tuple[Any, ...]:
     return (*shape(splines), CODES[name], float(threshold or 3.0), matmul)
 
 
-def why_not_net(potential: "Potential", *, first_may_add: bool = False) -> str | None:
+def why_not_net(potential: EvaluationContext, *, first_may_add: bool = False) -> str | None:
     """Why the op cannot have a model's fitting net; None if it can. `first_may_add`: one whose first layer adds its
     input, too."""
     fitting: Any = potential.model.fitting
@@ -201,7 +197,7 @@ def why_not_net(potential: "Potential", *, first_may_add: bool = False) -> str |
     return None
 
 
-def _beyond_limits(potential: "Potential") -> str | None:
+def _beyond_limits(potential: EvaluationContext) -> str | None:
     """The op's limit that this model, where it is now, exceeds, whatever types there are."""
     assert potential.grid is not None
     model: Any = potential.model
@@ -209,7 +205,7 @@ def _beyond_limits(potential: "Potential") -> str | None:
     return _refusal(potential, ntypes, potential.grid.intervals, model.fitting.extra_size)
 
 
-def _refusal(potential: "Potential", ntypes: int, intervals: int, extra: int) -> str | None:
+def _refusal(potential: EvaluationContext, ntypes: int, intervals: int, extra: int) -> str | None:
     """The op's limit that a model of these sizes exceeds."""
     model: Any = potential.model
     return spline_potential_why_not(
@@ -223,7 +219,7 @@ def _refusal(potential: "Potential", ntypes: int, intervals: int, extra: int) ->
     )
 
 
-def why_not_matmul(potential: "Potential", matmul: str) -> str | None:
+def why_not_matmul(potential: EvaluationContext, matmul: str) -> str | None:
     """Why this model, where and as it is now, cannot be evaluated with products of that accuracy, which is not
     float32's; None if it can."""
     on_gpu = potential.device.type == "cuda"

@@ -2,13 +2,14 @@
 each; hybrids with it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.evaluators.attention_sums import AttentionSums
 from mdops.evaluators.autograd import Autograd, forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.other_parts import OtherParts
 from mdops.evaluators.packed_nets import PackedNets
 from mdops.evaluators.splined import SplineHybrid, SplineModels, SplineSum
@@ -20,9 +21,6 @@ from mdops.ops import NeighborList
 from mdops.ops.neighbor_rows import NeighborRows
 from mdops.system import System
 from mdops.tables.grids import attentions_of, sums_of
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 
 class FusedAttention(Evaluator):
@@ -42,7 +40,7 @@ class FusedAttention(Evaluator):
     cost = "the embedding nets run on every pair of neighbours instead, by PyTorch's operations"
     packs_weights = True
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         model: Any = potential.model
         self._model, self.others = model, OtherParts(potential, _others(potential))
@@ -55,11 +53,11 @@ class FusedAttention(Evaluator):
         self.r_min = potential.r_min or 0.0
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return isinstance(potential.model, DescriptorFitting) and bool(attentions_of(potential.model))
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         if not cls.knows(potential):
             return f"it is for models of dpa1 with layers of attention or lmax above 1, and this is {potential.kind}"
         problem = potential.why_no_attention_spline
@@ -71,7 +69,7 @@ class FusedAttention(Evaluator):
         return None if None in problems else problems[0]
 
     @classmethod
-    def kernels(cls, potential: "Potential") -> str | None:
+    def kernels(cls, potential: EvaluationContext) -> str | None:
         if len(potential.model.descriptors) == 1:
             return None
         sums = dict.fromkeys(one.descriptor.kind for one in sums_of(potential.model))
@@ -240,7 +238,7 @@ class _Sums:
         return found
 
 
-def _others(potential: "Potential") -> list[Descriptor]:
+def _others(potential: EvaluationContext) -> list[Descriptor]:
     """The parts that are no plain sums."""
     sums = [one.descriptor for one in sums_of(potential.model)]
     return [part for part in potential.model.descriptors if part not in sums]

@@ -4,12 +4,13 @@
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.evaluators import fused
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.other_parts import OtherParts
 from mdops.evaluators.splined import (
@@ -27,9 +28,6 @@ from mdops.ops import NeighborList, hybrid_potential, hybrid_potential_pack, pai
 from mdops.ops.activation import CODES
 from mdops.system import System
 from mdops.tables.grids import moment_descriptor, sums_of
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 _KEPT = 16  # sets of types whose tables are kept
 
@@ -50,7 +48,7 @@ class FusedParts(Evaluator):
 
     def __init__(
         self,
-        potential: "Potential",
+        potential: EvaluationContext,
         blend: tuple[Any, ...] | None = None,
         offset: torch.Tensor | None = None,
     ) -> None:
@@ -71,15 +69,15 @@ class FusedParts(Evaluator):
         self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return SplineHybrid.knows(potential) and moment_descriptor(potential.model) is None
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         return _limit(potential) if cls.knows(potential) else "it is for several descriptors side by side"
 
     @staticmethod
-    def refusal(potential: "Potential") -> str | None:
+    def refusal(potential: EvaluationContext) -> str | None:
         """Why it is not the op that evaluates a standard model of one or more descriptors whatever its systems; None if
         it is."""
         if FusedAttention.why_not(potential) is None:
@@ -87,7 +85,7 @@ class FusedParts(Evaluator):
         return _limit(potential)
 
     @classmethod
-    def kernels(cls, potential: "Potential") -> str | None:
+    def kernels(cls, potential: EvaluationContext) -> str | None:
         words = OtherParts(potential, spline_hybrid(potential).others).words()
         return None if words is None else f"({words})"
 
@@ -172,12 +170,12 @@ class FusedParts(Evaluator):
         return found
 
 
-def spline_hybrid(potential: "Potential", types: tuple[int, ...] | None = None) -> SplineHybrid:
+def spline_hybrid(potential: EvaluationContext, types: tuple[int, ...] | None = None) -> SplineHybrid:
     """Of any standard model with sums, for these types or all."""
     return SplineHybrid(potential, types, potential.grids_for(types))
 
 
-def _limit(potential: "Potential") -> str | None:
+def _limit(potential: EvaluationContext) -> str | None:
     """What the op cannot do of a standard model of one or more descriptors."""
     problem = SplineHybrid.why_not(potential) or fused.why_not_net(potential)
     if problem is not None:
@@ -194,14 +192,14 @@ def _limit(potential: "Potential") -> str | None:
     )
 
 
-def _refusal(potential: "Potential", splines: SplineHybrid) -> str | None:
+def _refusal(potential: EvaluationContext, splines: SplineHybrid) -> str | None:
     """The op's limit that a model exceeds."""
     sums = [(part.descriptor, part.ntypes, part.grid.intervals) for part in splines.sums]
     return beyond_limits(potential, sums, splines.extra_size)
 
 
 def beyond_limits(
-    potential: "Potential", sums: Sequence[tuple[MomentDescriptor, int, int]], extra: int
+    potential: EvaluationContext, sums: Sequence[tuple[MomentDescriptor, int, int]], extra: int
 ) -> str | None:
     """The same of sums for so many types, by so many intervals, and so many inputs beside the descriptors'."""
     model: Any = potential.model
@@ -234,7 +232,7 @@ class _Tables:
     def __init__(
         self,
         splines: SplineHybrid,
-        potential: "Potential",
+        potential: EvaluationContext,
         blend: tuple[Any, ...] | None,
         offset: torch.Tensor | None,
     ) -> None:
@@ -306,7 +304,7 @@ class _Others:
         parts: OtherParts,
         system: System,
         neighbors: NeighborList,
-        potential: "Potential",
+        potential: EvaluationContext,
     ) -> None:
         self._s, self._none, self._parts, self._system = tables.splines, tables.no_absent, parts, system
         self._neighbors, self._potential = neighbors, potential

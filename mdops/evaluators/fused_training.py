@@ -1,18 +1,16 @@
 """A training step's passes by one op on the CPU (`mdops.ops.spline_training`)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.evaluators import fused
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels
 from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList, spline_training
 from mdops.system import System
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 
 class FusedTraining(Evaluator):
@@ -23,18 +21,18 @@ class FusedTraining(Evaluator):
     cost = "separate operations take one and a half times as long, or twice"
     devices = ("cpu",)
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         assert potential.grid is not None
         self._models = SplineModels(potential)
         self.r_min = potential.grid.r_min
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return SplineModel.knows(potential)
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         if potential.device.type != "cpu":
             return f"the op runs on CPUs, and the model is on {potential.device}"
         problem = fused.Fused.why_not(potential) or why_not_truncated(potential)
@@ -75,7 +73,7 @@ class FusedTraining(Evaluator):
         return {"atom_energy": energy, "forces": forces, "virial": virial}, report
 
 
-def why_not_truncated(potential: "Potential") -> str | None:
+def why_not_truncated(potential: EvaluationContext) -> str | None:
     """A reason not to train without dropping neighbours."""
     if potential.overflow == "truncate":
         return "frames have more neighbours than sel, and the farthest have to be dropped"

@@ -1,12 +1,13 @@
 """se_e2_a with a fitting net of low-bit products, whose numbers are rounded and packed once."""
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.evaluators.autograd import forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.moment_energy import DescriptorPasses, blank_moments, moment_rows
 from mdops.evaluators.splined import Splined, SplineModel
 from mdops.models.ener import EnergyFitting
@@ -17,9 +18,6 @@ from mdops.ops import NeighborList
 from mdops.system import System
 from mdops.tables.grids import moment_descriptor, pair_masks
 
-if TYPE_CHECKING:
-    from mdops.potential import Potential
-
 
 class LowBit(Evaluator):
     name = "low-bit"
@@ -27,7 +25,7 @@ class LowBit(Evaluator):
     cost = "PyTorch's operations on each atom's moments, and rounding of the weights in every step"
     packs_weights = True
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         s = self._splines = SplineModel(potential)
         self.r_min = s.grid.r_min
@@ -35,11 +33,11 @@ class LowBit(Evaluator):
         self._tables = s.fixed_table().flatten(1, 2) / s.descriptor.slots
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return SplineModel.knows(potential) and why_not_exact(potential) is not None
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         if why_not_exact(potential) is None:
             return "the fitting net's products are not of low-bit numbers"
         problem = SplineModel.why_not(potential)
@@ -96,7 +94,7 @@ class LowBit(Evaluator):
         return energy, gradient
 
 
-def why_not_exact(potential: "Potential") -> str | None:
+def why_not_exact(potential: EvaluationContext) -> str | None:
     """Why evaluators whose fitting nets multiply floating-point numbers cannot have this one; None if they can."""
     scheme = potential.scheme
     if scheme is None or scheme.inputs is None:

@@ -3,21 +3,19 @@ there: float64 (`mdops.evaluators.fused`)."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.evaluators.autograd import forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused import scale_and_shift, why_not_net
 from mdops.evaluators.splined import SplineModel, SplineModels, composed, why_not_rows
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.ops import NeighborList, axis_product, mlp_value_and_gradient, moment_product
 from mdops.system import System
 from mdops.tracing import is_exported
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 
 class MomentSteps(Evaluator):
@@ -28,7 +26,7 @@ class MomentSteps(Evaluator):
     packs_weights = True
     captures = True
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         assert potential.grid is not None
         self.r_min = potential.grid.r_min
@@ -36,11 +34,11 @@ class MomentSteps(Evaluator):
         self._constants: dict[tuple[int, ...] | None, _Constants] = {}
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return SplineModel.knows(potential)
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         if potential.device.type != "cuda":
             return f"it is made for NVIDIA GPUs, and the model is on {potential.device}"
         return SplineModel.why_not(potential) or why_not_rows(potential) or why_not_net(potential)

@@ -3,12 +3,13 @@
 Positions do not change in training, so that only the weights need a graph (docs/training.md, "A step").
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.evaluators import moment_energy
 from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused_training import why_not_truncated
 from mdops.evaluators.low_bit import why_not_exact
 from mdops.evaluators.splined import Splined, SplineModel, trained_types
@@ -17,9 +18,6 @@ from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.ops import NeighborList, pair_forces
 from mdops.system import System
 from mdops.tables.spline import collocation_on
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 
 class MomentTraining(Evaluator):
@@ -30,7 +28,7 @@ class MomentTraining(Evaluator):
     cost = "autograd records every operation of a step, which takes one and a third times as long or more"
     captures = True
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         s = self._splines = SplineModel(potential, trained_types(potential))
         self.r_min = s.grid.r_min
@@ -38,11 +36,11 @@ class MomentTraining(Evaluator):
         self._held = collocation_on(s.grid.intervals, s.descriptor.mean.device, s.descriptor.mean.dtype)
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return SplineModel.knows(potential)
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         problem = SplineModel.why_not(potential) or why_not_truncated(potential) or why_not_exact(potential)
         if problem is not None:
             return problem

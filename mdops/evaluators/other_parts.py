@@ -1,26 +1,24 @@
 """The parts of a descriptor that are no plain sums over neighbours, in a step."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.evaluators.attention_sums import AttentionSums, attention_sums
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.splined import shared
 from mdops.models.contract import Descriptor
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops.neighbor_rows import NeighborRows
 from mdops.tracing import is_exported
 
-if TYPE_CHECKING:
-    from mdops.potential import Potential
-
 
 class OtherParts:
     """Their features: of those with layers of attention by splines, where these are to be had, of others by their own
     operations."""
 
-    def __init__(self, potential: "Potential", parts: Sequence[Descriptor]) -> None:
+    def __init__(self, potential: EvaluationContext, parts: Sequence[Descriptor]) -> None:
         self.parts = tuple(parts)
         whole: Any = potential.model
         self._mixed, self._is_hybrid = (

@@ -1,24 +1,22 @@
 """The fitting nets of a model for features that are there: energies and their gradient by the features in one op."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.evaluators import fused
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.splined import SplineNets
 from mdops.models.moments import TypeChoice
 from mdops.ops import fitting_energy, hybrid_potential_pack, spline_potential_why_not
 from mdops.ops.activation import CODES
 from mdops.system import System
 
-if TYPE_CHECKING:
-    from mdops.potential import Potential
-
 
 class PackedNets(SplineNets):
     """Of a standard model, for all of its types, with all parts of its descriptor as features that are given."""
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         model: Any = potential.model
         self.members = list(model.descriptor.parts)
         self.has_all = True
@@ -42,7 +40,7 @@ class PackedNets(SplineNets):
         )
 
     @staticmethod
-    def why_not(potential: "Potential") -> str | None:
+    def why_not(potential: EvaluationContext) -> str | None:
         """Why a model's nets cannot be packed; None if they can."""
         problem = fused.why_not_net(potential)
         if problem is not None:

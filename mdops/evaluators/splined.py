@@ -3,15 +3,15 @@ the rest."""
 
 import copy
 import dataclasses
-import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
+from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.of_atoms import OfAtoms
 from mdops.models.contract import Descriptor
 from mdops.models.moments import MomentDescriptor, TypeChoice
@@ -24,9 +24,6 @@ from mdops.system import System
 from mdops.tables.grids import NO_SUMS, moment_descriptor, pair_masks, sums_of
 from mdops.tables.spline import SplineGrid, all_types, basis_matrix, coefficients, collocation_on
 from mdops.tracing import is_recorded
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 # As minus the mean, and as the deviation of s it makes R_0 = (s - mean)/std = 1, exactly, with a slope of 1e-30: what
 # `spline_moment` sums then is a plain sum. A power of two, with room in float32.
@@ -366,7 +363,7 @@ class SplineModel(SplineSum, SplineNets):
     """A standard model of one descriptor of sums, for some of its types."""
 
     def __init__(
-        self, potential: "Potential", types: Sequence[int] | None = None, grid: SplineGrid | None = None
+        self, potential: EvaluationContext, types: Sequence[int] | None = None, grid: SplineGrid | None = None
     ) -> None:
         """Takes the types, all unless told, and a grid, the potential's unless told."""
         model, d = potential.model, moment_descriptor(potential.model)
@@ -377,14 +374,14 @@ class SplineModel(SplineSum, SplineNets):
         self.set_nets(model, self.kinds)
 
     @staticmethod
-    def why_not(potential: "Potential") -> str | None:
+    def why_not(potential: EvaluationContext) -> str | None:
         """Why there is none for a potential."""
         if not SplineModel.knows(potential):
             return f"{NO_SUMS}, and this is {potential.kind}"
         return potential.why_no_spline
 
     @staticmethod
-    def knows(potential: "Potential") -> bool:
+    def knows(potential: EvaluationContext) -> bool:
         return moment_descriptor(potential.model) is not None
 
 
@@ -392,7 +389,7 @@ class SplineHybrid(SplineNets):
     """A standard model of one or more descriptors, some of which are of sums, for some of its types."""
 
     def __init__(
-        self, potential: "Potential", types: Sequence[int] | None, grids: Sequence[SplineGrid]
+        self, potential: EvaluationContext, types: Sequence[int] | None, grids: Sequence[SplineGrid]
     ) -> None:
         """Takes the types, or None for all, and a grid for each of the sums."""
         model = potential.model
@@ -412,11 +409,11 @@ class SplineHybrid(SplineNets):
         self._all_mixed = all(part.descriptor.mixed for part in self.sums)
 
     @staticmethod
-    def knows(potential: "Potential") -> bool:
+    def knows(potential: EvaluationContext) -> bool:
         return isinstance(potential.model, DescriptorFitting) and bool(sums_of(potential.model))
 
     @staticmethod
-    def why_not(potential: "Potential") -> str | None:
+    def why_not(potential: EvaluationContext) -> str | None:
         """Why there is none for a potential."""
         if not SplineHybrid.knows(potential):
             return f"{NO_SUMS}, and this is {potential.kind}"
@@ -484,7 +481,7 @@ def shared(part: Descriptor, near: Neighborhood, *, mixed: bool) -> Neighborhood
 class SplineModels:
     """The spline models of a potential for the types of the systems that it meets."""
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         self._potential = potential
         self._mixed = shares_places(potential)
         self._known: dict[tuple[int, ...] | None, SplineModel | SplineHybrid] = {}
@@ -501,7 +498,7 @@ class SplineModels:
         return self._known[types]
 
 
-def spline_model(potential: "Potential", types: tuple[int, ...] | None) -> SplineModel | SplineHybrid:
+def spline_model(potential: EvaluationContext, types: tuple[int, ...] | None) -> SplineModel | SplineHybrid:
     """For these types, with the knots that they need."""
     grids = potential.grids_for(types)
     if SplineModel.knows(potential):
@@ -509,39 +506,15 @@ def spline_model(potential: "Potential", types: tuple[int, ...] | None) -> Splin
     return SplineHybrid(potential, types, grids)
 
 
-def shares_places(potential: "Potential") -> bool:
+def shares_places(potential: EvaluationContext) -> bool:
     """Whether in every descriptor of sums neighbours of all types share places, so that types which are not there do
     not matter."""
     return all(one.descriptor.mixed for one in sums_of(potential.model))
 
 
-def trained_types(potential: "Potential") -> tuple[int, ...] | None:
+def trained_types(potential: EvaluationContext) -> tuple[int, ...] | None:
     """The types that a training has atoms of; None for all."""
     return potential.spline_types if shares_places(potential) else None
-
-
-class PresentTypes:
-    """Which types atoms have; remembered, as a device has to be asked."""
-
-    _MOST = 64
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, tuple[int, ...]]] = {}
-
-    def __call__(self, types: torch.Tensor) -> tuple[int, ...] | None:
-        """Rising; None while steps are recorded, in a CUDA graph or for an exported model: then nobody may ask."""
-        version = 0 if types.is_inference() else types._version
-        known = self._known.get(id(types))
-        if known is not None and known[0]() is types and known[1] == version:
-            return known[2]
-        if is_recorded(types):
-            return None
-        found = tuple(t for t in torch.unique(types).tolist() if t >= 0) or (0,)
-        if not types.is_inference():
-            if len(self._known) >= self._MOST:
-                self._known.clear()
-            self._known[id(types)] = weakref.ref(types), version, found
-        return found
 
 
 class Splined(Autograd):
@@ -549,7 +522,7 @@ class Splined(Autograd):
     summary = "spline moments, then PyTorch"
     cost = "the embedding nets run on every pair instead, which takes about three times as long"
 
-    def __init__(self, potential: "Potential") -> None:
+    def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self._models = SplineModels(potential)
         self.captures = potential.device.type == "cuda" and self._asks_nothing()
@@ -574,11 +547,11 @@ class Splined(Autograd):
             self._held.append((s, tables, grids))
 
     @classmethod
-    def knows(cls, potential: "Potential") -> bool:
+    def knows(cls, potential: EvaluationContext) -> bool:
         return SplineHybrid.knows(potential)
 
     @classmethod
-    def why_not(cls, potential: "Potential") -> str | None:
+    def why_not(cls, potential: EvaluationContext) -> str | None:
         return SplineHybrid.why_not(potential)
 
     def respond(
@@ -640,12 +613,12 @@ class Splined(Autograd):
         return found, NeighborReport(tuple(within), nearest)
 
 
-def why_not_rows(potential: "Potential") -> str | None:
+def why_not_rows(potential: EvaluationContext) -> str | None:
     """Why the passes that are written for rows of the environment matrix have not the sums of a model."""
     plain = any(one.descriptor.plain for one in sums_of(potential.model))
     return "the passes are written for rows of the environment matrix, and here are none" if plain else None
 
 
-def composed(potential: "Potential") -> Autograd:
+def composed(potential: EvaluationContext) -> Autograd:
     """The separate ops of a model."""
     return Autograd(potential) if Splined.why_not(potential) else Splined(potential)

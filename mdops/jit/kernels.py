@@ -6,19 +6,17 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops import _library
 from mdops.errors import JitError
+from mdops.evaluators.context import EvaluationContext
 from mdops.files import cache
 from mdops.jit import builder, models
 from mdops.jit.sample_box import sample_box, sample_elements
 from mdops.system import from_atoms
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 PAYS = 0.98  # rebuilt kernels are used by themselves where a step takes at most this part of the prebuilt ones' time
 _ROUNDS = 25
@@ -53,7 +51,7 @@ _looked_for: set[str] = set()
 _warned: set[str] = set()
 
 
-def build(model: "Potential", *, always: bool = False) -> Build | None:
+def build(model: EvaluationContext, *, always: bool = False) -> Build | None:
     """Rebuild the kernels for a model, where it is now, and take them into use if they are faster.
 
     The first time compiles for some seconds (a minute for a GPU), and measures; later the cache has both. Models of the
@@ -73,7 +71,7 @@ def build(model: "Potential", *, always: bool = False) -> Build | None:
         return None
 
 
-def rebuild(model: "Potential", *, always: bool = False) -> Build:
+def rebuild(model: EvaluationContext, *, always: bool = False) -> Build:
     """As `build`; raises JitError where nothing can be built."""
     entry = entry_for(model)
     install(model, entry)
@@ -84,7 +82,9 @@ def rebuild(model: "Potential", *, always: bool = False) -> Build:
     return _build_of(entry, used=used)
 
 
-def entry_for(model: "Potential", *, architecture: str | None = None, profiler: bool = False) -> cache.Entry:
+def entry_for(
+    model: EvaluationContext, *, architecture: str | None = None, profiler: bool = False
+) -> cache.Entry:
     """The entry with a model's kernels, built if it has to be; where there is no compiler, one that is in the cache.
 
     Args:
@@ -109,7 +109,7 @@ def _build_of(entry: cache.Entry, *, used: bool) -> Build:
     return Build(entry.key, entry.path, told["prebuilt"], told["rebuilt"], used)
 
 
-def use_cached(model: "Potential") -> None:
+def use_cached(model: EvaluationContext) -> None:
     """Takes kernels of the cache into use that were measured to be faster for such a model; never compiles."""
     if models.why_not(model) is not None:
         return
@@ -131,12 +131,18 @@ def use_cached(model: "Potential") -> None:
         warn_once(f"rebuilt kernels are not used: {error}")
 
 
-def in_use(model: "Potential") -> str | None:
+def in_use(model: EvaluationContext) -> str | None:
     """The key of the rebuilt kernels that a model's steps call; None where the prebuilt ones run."""
     return None if models.why_not(model) is not None else _in_use.get(models.wanted(model).place)
 
 
-def install(model: "Potential", entry: cache.Entry) -> None:
+def taken_from_cache(model: EvaluationContext) -> str | None:
+    """`in_use`, once the cache was looked at."""
+    use_cached(model)
+    return in_use(model)
+
+
+def install(model: EvaluationContext, entry: cache.Entry) -> None:
     """Loads a library, for the life of the process; not in use at first. Raises JitError if it does not load."""
     library = _ops_library(model)
     why = ctypes.create_string_buffer(1000)
@@ -145,7 +151,7 @@ def install(model: "Potential", entry: cache.Entry) -> None:
         raise JitError(f"rebuilt kernels do not load: {why.value.decode(errors='replace')}")
 
 
-def use(model: "Potential", key: str, used: bool) -> None:
+def use(model: EvaluationContext, key: str, used: bool) -> None:
     """Whether the op calls an installed library, in place of any other, for all models of these sizes."""
     place = models.wanted(model).place
     other = _in_use.pop(place, key)
@@ -158,12 +164,12 @@ def use(model: "Potential", key: str, used: bool) -> None:
         _in_use[place] = key
 
 
-def _switch(model: "Potential", key: str, used: bool) -> None:
+def _switch(model: EvaluationContext, key: str, used: bool) -> None:
     if _ops_library(model).mdops_use_kernels(key.encode(), int(used)) < 0:
         raise JitError(f"{key} is not installed")
 
 
-def _ops_library(model: "Potential") -> ctypes.CDLL:
+def _ops_library(model: EvaluationContext) -> ctypes.CDLL:
     name = "libmdops.so" if model.device.type == "cpu" else "libmdops_cuda.so"
     path = _library.library_path(name) if name == "libmdops.so" else _library.cuda_library_path()
     if path is None:
@@ -171,7 +177,7 @@ def _ops_library(model: "Potential") -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def _measure(model: "Potential", key: str) -> dict[str, Any]:
+def _measure(model: EvaluationContext, key: str) -> dict[str, Any]:
     """Times a step with and without the kernels, in turns, after a look at what they answer."""
     count = 384 if model.device.type == "cpu" else 12288
     system = from_atoms([sample_box(count, sample_elements(model))], model.type_map, model.device)
@@ -210,7 +216,7 @@ def _measure(model: "Potential", key: str) -> dict[str, Any]:
     }
 
 
-def blank_parameters(model: "Potential", count: int) -> dict[str, Any]:
+def blank_parameters(model: EvaluationContext, count: int) -> dict[str, Any]:
     """Frame and atomic parameters of a system of so many atoms, all zero, for models that take them."""
     shapes = {"fparam": (1,), "aparam": (count,)}
     sizes = {name: size for name, size in model.parameter_sizes.items() if size}

@@ -4,17 +4,17 @@ import functools
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mdops.errors import JitError
+from mdops.evaluators.context import EvaluationContext
+from mdops.evaluators.fused import Fused, op_scalars
+from mdops.evaluators.splined import SplineModel
 from mdops.files.package import source_folder, sources_digest
 from mdops.jit import toolchain
 from mdops.jit.recipe import Recipe
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
 
 _CPU, _GPU = "spline_potential", "spline_potential_gpu"
 _SOURCES = {_CPU: ("spline_potential/rebuilt.cpp",), _GPU: ("spline_potential/rebuilt.cu",)}
@@ -33,10 +33,8 @@ GPU_FLAGS = (
 )
 
 
-def why_not(potential: "Potential") -> str | None:
+def why_not(potential: EvaluationContext) -> str | None:
     """Why there are no kernels to rebuild for a model; None if there are."""
-    from mdops.evaluators.fused import Fused
-
     if not Fused.knows(potential):
         return (
             "kernels are rebuilt for the evaluator `fused`, which has models of one descriptor of sums over "
@@ -75,7 +73,7 @@ class Wanted:
         }
 
 
-def wanted(potential: "Potential", architecture: str | None = None) -> Wanted:
+def wanted(potential: EvaluationContext, architecture: str | None = None) -> Wanted:
     """The kernels for a model where it is, or for a GPU of that architecture (sm_90).
 
     Raises:
@@ -98,12 +96,9 @@ def architecture_of(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
-def _sizes(potential: "Potential", *, gpu: bool) -> dict[str, Any]:
+def _sizes(potential: EvaluationContext, *, gpu: bool) -> dict[str, Any]:
     """Where neighbours of all types share places, the numbers of types, of knots and of the net's further inputs depend
     on which types a system has: those are no constants, and not here."""
-    from mdops.evaluators.fused import op_scalars
-    from mdops.evaluators.splined import SplineModel
-
     splines = SplineModel(potential)
     width, axis, neurons, residual, gated, activation, threshold, matmul = op_scalars(
         splines, potential.matmul

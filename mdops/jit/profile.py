@@ -3,19 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from ase import Atoms
 
 from mdops.errors import JitError
+from mdops.evaluators.context import EvaluationContext
 from mdops.files.atomic import replace_file
 from mdops.jit import by_ops, by_stages, kernels, trace
 from mdops.jit.stages import Stages
 from mdops.jit.steps import Steps
 from mdops.jit.trace import GPU, HOST, Record, Span
-
-if TYPE_CHECKING:
-    from ase import Atoms
-
-    from mdops.potential import Potential
 
 _ASKED = "--ops asks for that"
 
@@ -61,8 +58,8 @@ class Profile:
 
 
 def profile(
-    model: "Potential",
-    atoms: "Atoms",
+    model: EvaluationContext,
+    atoms: Atoms,
     steps: int,
     *,
     skin: float = 1.0,
@@ -96,8 +93,8 @@ def profile(
 
 
 def _of_ops(
-    model: "Potential",
-    atoms: "Atoms",
+    model: EvaluationContext,
+    atoms: Atoms,
     steps: int,
     skin: float,
     on_step: Callable[[int], None],

@@ -1,21 +1,17 @@
 """Boxes of atoms for timings and self tests."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from ase import Atoms
 from ase.data import atomic_numbers
 
 from mdops.errors import InputError
-
-if TYPE_CHECKING:
-    from mdops.potential import Potential
+from mdops.evaluators.context import EvaluationContext
 
 _MOST_ELEMENTS = 4
 DENSITY = 0.1  # atoms/A^3, about that of water and of many solids
 
 
-def sample_elements(model: "Potential") -> list[str]:
+def sample_elements(model: EvaluationContext) -> list[str]:
     """Those of a box for a model: all that it knows, but few of many that share places for neighbours."""
     known = [name for name in model.type_map if name in atomic_numbers]
     if not known:

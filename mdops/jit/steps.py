@@ -6,18 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from ase import Atoms, units
 
+from mdops.evaluators.context import EvaluationContext
 from mdops.jit import kernels
 from mdops.jit.trace import HOST, Span
-
-if TYPE_CHECKING:
-    from ase import Atoms
-
-    from mdops.potential import Potential
+from mdops.system import from_atoms
+from mdops.verlet import VerletList
 
 TIMESTEP, TEMPERATURE = 0.5, 300.0  # fs, K
 _BACK_AFTER = 40  # steps
@@ -34,12 +33,7 @@ class Steps:
         captures: whether the evaluation can be a CUDA graph.
     """
 
-    def __init__(self, model: "Potential", atoms: "Atoms", skin: float) -> None:
-        from ase import units
-
-        from mdops.system import from_atoms
-        from mdops.verlet import VerletList
-
+    def __init__(self, model: EvaluationContext, atoms: Atoms, skin: float) -> None:
         self.model, self.system = model, from_atoms([atoms], model.type_map, model.device)
         speed = np.sqrt(units.kB * TEMPERATURE / atoms.get_masses())[:, None]
         move = speed * np.random.default_rng(0).standard_normal((len(atoms), 3)) * TIMESTEP * units.fs

@@ -150,7 +150,7 @@ def test_a_cpu_without_the_units_refuses(tmp_path):
 
 def test_a_named_instruction_set_is_all_there_is():
     """MDOPS_CPU_ISA switches off what the processor has beyond it, bfloat16 units too, by whatever name."""
-    script = "import mdops, torch; print(torch.ops.mdops.cpu_isa(), torch.ops.mdops.cpu_bf16() or 'none')"
+    script = "import torch, mdops.ops; print(torch.ops.mdops.cpu_isa(), torch.ops.mdops.cpu_bf16() or 'none')"
     level = {"MDOPS_CPU_ISA": torch.ops.mdops.cpu_isa()}
 
     def told(**more):

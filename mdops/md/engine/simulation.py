@@ -12,6 +12,7 @@ import torch
 from ase import Atoms, units
 
 from mdops.errors import InputError
+from mdops.evaluators.judge import warn_extrapolated
 from mdops.inputs import check_models, takes
 from mdops.md.engine.committee import Committee
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
@@ -22,7 +23,7 @@ from mdops.md.engine.structures import Structures
 from mdops.md.engine.surface import Flags, Surface
 from mdops.md.guard import Guard, is_refusal, refused_as_input
 from mdops.md.options import Physics
-from mdops.potential import Potential, warn_extrapolated
+from mdops.potential import Potential
 
 # Of half the skin, how much a block should use up: atoms vary from block to block.
 _USE = 0.8

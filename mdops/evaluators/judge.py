@@ -1,0 +1,102 @@
+"""The one judge of the neighbours that evaluators report of."""
+
+import warnings
+from typing import Literal
+
+import torch
+
+from mdops.errors import InputError
+from mdops.models.contract import AtomicModel
+from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
+from mdops.ops import NeighborList, displacements
+from mdops.system import System
+
+Overflow = Literal["error", "truncate", "extend"]
+
+_LOADING_ADVICE = (
+    "Load the model with a smaller r_min, or with spline=False (of the commands: --r-min, --no-spline)"
+)
+_TRAINING_ADVICE = "Training data with such pairs would make the splines reach there"
+
+
+def warn_extrapolated(r_min: float, advice: str = _LOADING_ADVICE) -> None:
+    """Says that atoms have neighbours nearer than r_min (A): always in the same words from the same line, so that by
+    Python's own filter a process says them once."""
+    warnings.warn(
+        f"atoms have a neighbour nearer than {r_min:g} A, where the splines are extrapolated: the forces there are "
+        f"smooth but not the model's. {advice}",
+        stacklevel=1,
+    )
+
+
+def judge(
+    model: AtomicModel,
+    overflow: Overflow,
+    report: NeighborReport,
+    system: System,
+    neighbors: NeighborList,
+    r_min: float,
+) -> bool:
+    """The one judge of what evaluators say of the neighbours; waits for the device.
+
+    Returns whether neighbours have to be dropped (`overflow` "truncate"). Warns of neighbours nearer than r_min.
+
+    Raises:
+        InputError: two atoms are at the same place, or nearer than the model has answers for, or an atom has more
+            neighbours than `sel` and `overflow` is "error"; the message names the first.
+    """
+    if not len(report.nearest):
+        return False
+    nearest = float(report.nearest.min())
+    if nearest == 0:
+        _refuse_coincident(report, system, neighbors, model.dtype)
+    if nearest < model.shortest:
+        _refuse_short(model, system, neighbors)
+    if overflow != "extend":
+        for within, spec in zip(report.within, model.neighbors, strict=True):
+            if spec.sel is None:
+                continue
+            if any(n > places for n, places in zip(within.amax(0).tolist(), spec.sel, strict=True)):
+                if overflow == "truncate":
+                    return True
+                _refuse_overflow(model, within, spec)
+    if nearest < r_min:
+        warn_extrapolated(r_min, _TRAINING_ADVICE if model.training else _LOADING_ADVICE)
+    return False
+
+
+def _refuse_coincident(
+    report: NeighborReport, system: System, neighbors: NeighborList, dtype: torch.dtype
+) -> None:
+    atom = int(torch.nonzero(report.nearest == 0)[0])
+    near = neighbors.neighbors
+    d = displacements(
+        system.positions.detach(), system.cell.detach(), system.batch, near, neighbors.images, dtype
+    )
+    slot = torch.nonzero((near[atom] >= 0) & (d[atom] == 0).all(-1))[0]
+    raise InputError(f"atoms {atom} and {int(near[atom, slot])} are at the same place")
+
+
+def _refuse_short(model: AtomicModel, system: System, neighbors: NeighborList) -> None:
+    with torch.no_grad():
+        near = Neighborhood.of(system, neighbors, model.cutoff, model.dtype)
+        pairs = model.short_pairs(near)
+    if len(pairs):
+        (a, b), shortest = pairs[0].tolist(), model.shortest
+        raise InputError(
+            f"atoms {a} and {b} are nearer than {shortest:g} A, where the model's table of pairs begins "
+            f"({len(pairs.unique())} atoms are)"
+        )
+
+
+def _refuse_overflow(model: AtomicModel, within: torch.Tensor, spec: NeighborSpec) -> None:
+    assert spec.sel is not None
+    too_many = within > torch.tensor(spec.sel, device=within.device)
+    atom, kind = torch.nonzero(too_many)[0].tolist()
+    of_type = "" if spec.mixed else f" of type {model.type_map[kind]}"
+    places = sum(spec.sel) if spec.mixed else spec.sel[kind]
+    raise InputError(
+        f"atom {atom} has {int(within[atom, kind])} neighbours{of_type} within the "
+        f"cutoff, and the model's sel is {places} ({int(too_many.any(1).sum())} atoms overflow). "
+        'DeePMD-kit would drop the farthest: overflow="truncate" does too, overflow="extend" keeps all'
+    )
