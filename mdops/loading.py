@@ -59,6 +59,7 @@ def load(
     file = read_model(path)
     potential = Potential(model_of_tree(file.model, precision), overflow=overflow)
     potential.source, potential.allow_low_bit = file.source, allow_low_bit
+    potential.truncates_by_type = file.source.get("backend") == "TensorFlow"
     if spline:
         potential.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
     potential.to(place).eval()

@@ -1,7 +1,5 @@
 """Descriptors of pairs of neighbours, with their embedding nets as splines of the angle."""
 
-import dataclasses
-
 import torch
 
 from mdops.evaluators.autograd import Autograd
@@ -51,7 +49,7 @@ class AngleMoments(Autograd):
             features, report = d.with_report(own)
             if report is not None:
                 if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
-                    own = dataclasses.replace(own, truncates=True).select(d.sel, mixed=d.mixed)
+                    own = self.potential.truncated(own).select(d.sel, mixed=d.mixed)
                     features = d(own)
                 return model.finish(model.fitting(features.values, own, fparam, aparam), near.types), report
         return super().respond(near, neighbors, fparam, aparam, check, trains)

@@ -127,7 +127,7 @@ class Autograd(Evaluator):
         """The neighbours, truncated if need be, and what there is of them."""
         report = near.report(self.potential.neighbors)
         if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
-            near = dataclasses.replace(near, truncates=True)
+            near = self.potential.truncated(near)
         return near, report
 
 

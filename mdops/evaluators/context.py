@@ -1,5 +1,6 @@
 """What evaluators are given: a model, the knots of its splines, and what was made of both for the steps to come."""
 
+import dataclasses
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -13,7 +14,7 @@ from mdops.evaluators.judge import Overflow, judge
 from mdops.evaluators.present import PresentTypes
 from mdops.models.angles import AngleKnots
 from mdops.models.contract import AtomicModel
-from mdops.models.neighborhood import NeighborReport, NeighborSpec
+from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
 from mdops.nn.quantized import Scheme
 from mdops.nn.sums import sum_systems
 from mdops.nn.watch import Watch
@@ -52,6 +53,7 @@ class EvaluationContext(nn.Module, ABC):
         model: what answers for each atom.
         overflow: what to do with more neighbours than `sel`: "error", "truncate" (keep the nearest,
             as DeePMD-kit) or "extend" (keep all).
+        truncates_by_type: drop of each type the farthest, as DeePMD-kit's TensorFlow backend does, not of all.
         grids: for each descriptor of sums, the knots of the splines that stand for its embedding nets; none where the
             nets run themselves.
         attention_grids: for each descriptor with layers of attention, the knots of splines for the embedding nets in
@@ -66,6 +68,7 @@ class EvaluationContext(nn.Module, ABC):
         if overflow not in get_args(Overflow):
             raise InputError(f"overflow is {overflow!r}, expected one of {', '.join(get_args(Overflow))}")
         self.model, self.overflow = model, overflow
+        self.truncates_by_type = False
         self.grids: tuple[SplineGrid, ...] = ()
         self.attention_grids: tuple[SplineGrid | None, ...] = ()
         self.spline_types: tuple[int, ...] | None = None
@@ -338,6 +341,10 @@ class EvaluationContext(nn.Module, ABC):
             if output.extensive
         }
         return {**sums, **answers}
+
+    def truncated(self, near: Neighborhood) -> Neighborhood:
+        """These neighbours for `overflow` "truncate": parts of the model take the nearest."""
+        return dataclasses.replace(near, truncates=True, truncates_by_type=self.truncates_by_type)
 
     def check_neighbors(
         self, report: NeighborReport, system: System, neighbors: NeighborList, r_min: float

@@ -2,7 +2,6 @@
 the rest."""
 
 import copy
-import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -570,7 +569,7 @@ class Splined(Autograd):
         parts, report = self._parts(s, near)
         if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
             spec = s.model.descriptor.neighbors
-            near = dataclasses.replace(near, truncates=True).select(spec.sel, mixed=spec.mixed)
+            near = self.potential.truncated(near).select(spec.sel, mixed=spec.mixed)
             parts, _ = self._parts(s, near)
         features = []
         for part, found in zip(s.members, parts, strict=True):

@@ -9,11 +9,12 @@ from mdops.io import hdf5
 from mdops.io.hdf5 import read_hdf5
 from mdops.io.model_file import ModelFile
 from mdops.io.safetensors_file import read_safetensors
+from mdops.io.tensorflow.reader import is_graph, is_graph_text, read_graph, read_graph_text
 from mdops.io.text import read_json, read_yaml
 from mdops.io.torch.reader import read_torch
 from mdops.io.upgrade import upgrade
 
-_KNOWN = ".safetensors, .dp, .yaml, .json, .pth and .pt files"
+_KNOWN = ".safetensors, .dp, .yaml, .json, .pb, .pbtxt, .pth and .pt files"
 _CONVERT = "convert it with `dp convert-backend {name} model.dp`"
 _PICKLE_MAX = 5
 
@@ -26,7 +27,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelFile:
     Raises:
         ModelFileError: the file is absent, cut short, damaged, or not a model; the message says which, and
             what to do.
-        UnsupportedModelError: it is a PyTorch file with a model whose parts are not known here.
+        UnsupportedModelError: it is a PyTorch or TensorFlow file with a model whose parts are not known here.
     """
     path = Path(path)
     try:
@@ -56,6 +57,8 @@ def _reader(path: Path) -> Callable[[Path], ModelFile]:
         return read_hdf5
     if head.startswith(b"PK"):
         return read_torch
+    if is_graph(head):
+        return read_graph
     if head[6:9] == b"\0\0{":  # the length of the header as 8 bytes, then JSON
         return read_safetensors
     _refuse_others(path, head)
@@ -69,8 +72,8 @@ def _refuse_others(path: Path, head: bytes) -> None:
             "it is a pickle, which could run anything when opened, so that it is not; "
             "save it again with a PyTorch from after 2020, which writes zip archives"
         )
-    if path.suffix == ".pb" or (head[0] == 0x0A and any(name in head for name in (b"Const", b"Placeholder"))):
-        raise ModelFileError(f"it is a TensorFlow graph; {_CONVERT.format(name=path.name)}")
+    if path.suffix == ".pb":
+        raise ModelFileError("it is damaged: a TensorFlow graph begins with a node, and this does not")
     if hdf5.SIGNATURE.startswith(head[:8]) or (path.suffix == ".safetensors" and head[:1] != b"{"):
         raise ModelFileError("it is damaged, or cut short after its first bytes")
     if b"\0" in head:
@@ -78,6 +81,8 @@ def _refuse_others(path: Path, head: bytes) -> None:
 
 
 def _text_reader(path: Path, head: bytes) -> Callable[[Path], ModelFile]:
+    if is_graph_text(head):
+        return read_graph_text
     if head.lstrip()[:1] == b"{":
         return read_json
     if path.suffix in (".yaml", ".yml") or b"\nmodel:" in b"\n" + head:

@@ -54,6 +54,8 @@ class Neighborhood:
         cutoff: A. Of a list that a hybrid descriptor hands to a part it may be longer than the part's own.
         absent_pairs: (ntypes, ntypes) bool, pairs of types that are no neighbours of each other; None: none are.
         truncates: whether `select` drops the farthest where there are more neighbours than places.
+        truncates_by_type: of each type alone, then, whatever there is of others, and each part of a hybrid by its own
+            cutoff: as DeePMD-kit's TensorFlow backend.
         once: whether all that is asked for is differentiated once at most, and by the displacements alone: in
             simulations, where weights are constants.
         most: there are no more neighbours than this in all, where that is known (`NeighborList.most`).
@@ -66,6 +68,7 @@ class Neighborhood:
     cutoff: float
     absent_pairs: torch.Tensor | None = None
     truncates: bool = False
+    truncates_by_type: bool = False
     once: bool = False
     most: int | None = None
 
@@ -187,7 +190,8 @@ class Neighborhood:
 
     def select(self, sel: Sequence[int] | None, *, mixed: bool) -> "Neighborhood":
         """For a part with so many places: where `truncates` says so, what DeePMD-kit keeps: of all neighbours the
-        nearest sum(sel), then of each type the nearest sel_t (but for mixed types)."""
+        nearest sum(sel), then of each type the nearest sel_t (but for mixed types); its TensorFlow backend
+        (`truncates_by_type`) of each type the nearest sel_t."""
         if not self.truncates or sel is None:
             return self
         counts = self.count(self.listed)
@@ -196,7 +200,9 @@ class Neighborhood:
         ):
             return self
         squared = self._squared_of(self.listed)
-        keep = (self.listed < self.ntypes) & (_rank(squared) < sum(sel))
+        keep = self.listed < self.ntypes
+        if mixed or not self.truncates_by_type:
+            keep &= _rank(squared) < sum(sel)
         if not mixed:
             keep &= (
                 self._rank_of_type(squared) < torch.tensor([*sel, 0], device=counts.device)[self.slot_types]
@@ -211,6 +217,8 @@ class Neighborhood:
         """
         if part.sel is None:
             return self
+        if self.truncates_by_type:
+            return self.within(min(part.cutoff, self.cutoff)).select(part.sel, mixed=part.mixed)
         # DeePMD-kit sorts by type what is left after pairs were excluded, where a mixed hybrid has a part that is not.
         taken = self.kinds if mixed and not part.mixed else self.listed
         counts, sel = self.count(taken), torch.tensor([*part.sel, 0], device=taken.device)

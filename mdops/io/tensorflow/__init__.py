@@ -1,0 +1,1 @@
+"""Frozen TensorFlow graphs of DeePMD-kit (`.pb`, `.pbtxt`), read as data: nothing in them is run."""

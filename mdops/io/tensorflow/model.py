@@ -1,0 +1,195 @@
+"""From a TensorFlow graph to the tree that DeePMD-kit's other backends serialise its model to."""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import torch
+
+from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.io.tensorflow.descriptors import ENVIRONMENT, Part, Place, part_of
+from mdops.io.tensorflow.fitting import Fitting
+from mdops.io.tensorflow.graph import Graph, Node
+from mdops.io.tensorflow.nets import Tree, embedding_net, layers_by_name
+from mdops.nn.net import Net
+
+# Of each kind of model that is not read, an operation or a constant that only its graphs have.
+_OTHERS = {
+    "Descrpt": "the descriptor loc_frame",
+    "DescrptSeAEf": "the descriptor se_a_ef",
+    "DescrptSeAMask": "the descriptor se_a_mask",
+    "ProdEnvMatANvnmd": "a model of NVNMD",
+    "ProdEnvMatANvnmdQuantize": "a model of NVNMD",
+    "ProdEnvMatAMixNvnmdQuantize": "a model of NVNMD",
+}
+_OUTPUTS = ("o_energy", "energy_test")
+
+
+def model_tree(graph: Graph) -> tuple[Tree, Tree]:
+    """The tree, and what the graph says of its origin (`ModelFile.source`).
+
+    Raises:
+        ModelFileError: the graph is no Deep Potential, or parts of it are missing or do not fit each other.
+        UnsupportedModelError: a kind of model, or an option, that is not read.
+    """
+    _refuse_others(graph)
+    script = _training_input(graph)
+    stated = _section(script, "model")
+    operations = sorted(graph.of_op(*ENVIRONMENT), key=lambda node: _suffix(graph, node))
+    sections = _descriptor_sections(stated, len(operations))
+    type_map = _type_map(graph, stated, operations[0])
+    types = _type_embedding(graph, len(type_map))
+    fitting = Fitting(graph, _section(stated, "fitting_net"))
+    width = fitting.inputs - sum(fitting.extra) - (0 if types is None else types.shape[1])
+    parts = [
+        part_of(
+            Place(
+                graph,
+                operation,
+                _suffix(graph, operation),
+                section,
+                type_map,
+                types,
+                width if len(operations) == 1 else None,
+            )
+        )
+        for operation, section in zip(operations, sections, strict=True)
+    ]
+    tree = {
+        "@class": "Model",
+        "@version": 2,
+        "type": "standard",
+        "type_map": type_map,
+        "atom_exclude_types": [],
+        "pair_exclude_types": [],
+        "rcond": None,
+        "preset_out_bias": None,
+        "@variables": _out_bias(graph, len(type_map)),
+        "descriptor": _descriptor(parts),
+        "fitting": fitting.tree(parts, types, type_map),
+    }
+    return tree, _source(graph, script)
+
+
+def _refuse_others(graph: Graph) -> None:
+    """Raises for what is no Deep Potential of energies, naming what it is."""
+    for op, what in _OTHERS.items():
+        if graph.of_op(op):
+            raise UnsupportedModelError(f"{what} is not read from TensorFlow graphs")
+    if not graph.of_op(*ENVIRONMENT):
+        raise ModelFileError(
+            "it is a TensorFlow graph, and no Deep Potential: it has no operation that makes an environment matrix"
+        )
+    kind = graph.text("model_attr/model_type") or "ener"
+    if kind != "ener":
+        raise UnsupportedModelError(
+            f"a model of {kind} is not read from TensorFlow graphs; models of energies (ener) are"
+        )
+    if "spin_attr/ntypes_spin" in graph:
+        raise UnsupportedModelError("a model with spin is not read from TensorFlow graphs")
+    if not any(name in graph for name in _OUTPUTS):
+        raise ModelFileError("it is cut short, or no model: the graph has no output o_energy")
+
+
+def _training_input(graph: Graph) -> Tree:
+    """The training input in the graph; empty where there is none."""
+    text = graph.text("train_attr/training_script")
+    if not text:
+        return {}
+    try:
+        script = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"it is damaged: the training input in it is no JSON ({error})") from error
+    if not isinstance(script, dict):
+        raise ModelFileError("it is damaged: the training input in it is no section")
+    return script
+
+
+def _section(tree: Tree, key: str) -> Tree:
+    section = tree.get(key)
+    return section if isinstance(section, dict) else {}
+
+
+def _descriptor_sections(stated: Tree, count: int) -> list[Tree]:
+    """The section of the training input of each of so many descriptors."""
+    section = _section(stated, "descriptor")
+    parts = section.get("list")
+    sections = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else [section]
+    return sections if len(sections) == count else [{}] * count
+
+
+def _suffix(graph: Graph, operation: Node) -> str:
+    """What stands behind the names of a descriptor's scopes."""
+    names = [name.removesuffix("/read") for name in operation.inputs]
+    for name in names:
+        found = re.fullmatch(r"descrpt_attr(.*)/t_avg", name)
+        if found:
+            return found[1]
+    return ""
+
+
+def _type_map(graph: Graph, stated: Tree, operation: Node) -> list[str]:
+    """The element of each type; "type_0" and so on where none is given."""
+    average = graph.value(operation.inputs[5]) if len(operation.inputs) > 5 else np.empty(0)
+    count = graph.optional("descrpt_attr/ntypes")
+    count = graph.optional("t_ntypes") if count is None else count
+    ntypes = int(count.flat[0]) if count is not None and count.size else len(average)
+    names = (graph.text("model_attr/tmap") or "").split() or stated.get("type_map") or []
+    if not names and 0 < ntypes < 1000:
+        return [f"type_{k}" for k in range(ntypes)]
+    if not isinstance(names, list) or len(names) != ntypes:
+        raise ModelFileError(f"it has {ntypes} types, and the type map {names!r:.80}")
+    return names
+
+
+def _type_embedding(graph: Graph, ntypes: int) -> np.ndarray | None:
+    """(ntypes, d); None where the model has none."""
+    pattern = r"type_embed_net(?P<net>)/(?P<kind>matrix|bias|idt)_(?P<layer>\d+)"
+    found = layers_by_name(graph, pattern, lambda match: int(match["layer"]) - 1)
+    if not found:
+        return None
+    (layers,) = found.values()
+    net = Net.from_tree(embedding_net(layers), torch.float64)
+    if net.inputs != ntypes:
+        raise UnsupportedModelError(
+            "type embeddings of electron configurations are not read from TensorFlow graphs"
+        )
+    with torch.no_grad():
+        return net(torch.eye(ntypes, dtype=torch.float64)).numpy()
+
+
+def _out_bias(graph: Graph, ntypes: int) -> Tree:
+    """out_bias and out_std (1, ntypes, 1), where the graph uses them."""
+    arrays = {}
+    for name, default in (("out_bias", 0.0), ("out_std", 1.0)):
+        place = f"model_attr/t_{name}"
+        values = graph.value(place) if graph.is_taken(place) else np.full(ntypes, default)
+        if values.size != ntypes:
+            raise ModelFileError(f"{place} has {values.size} numbers for {ntypes} types")
+        arrays[name] = values.reshape(1, ntypes, 1)
+    if (arrays["out_std"] != 1.0).any():
+        raise UnsupportedModelError(
+            "energies that are multiplied with a deviation (out_std) are not supported"
+        )
+    return arrays
+
+
+def _descriptor(parts: list[Part]) -> Tree:
+    if len(parts) == 1:
+        return parts[0].node
+    return {"@class": "Descriptor", "@version": 1, "type": "hybrid", "list": [part.node for part in parts]}
+
+
+def _source(graph: Graph, script: Tree) -> Tree:
+    """What the graph says of its origin."""
+    source: dict[str, Any] = {"software": "deepmd-kit", "backend": "TensorFlow"}
+    version = graph.text("model_attr/model_version")
+    if version:
+        source["graph_version"] = version
+    distance = graph.optional("train_attr/min_nbor_dist")
+    if distance is not None and distance.size == 1 and np.isfinite(distance).all() and distance.item() > 0:
+        source["min_nbor_dist"] = float(distance.item())
+    if script:
+        source["training_input"] = script
+    return source

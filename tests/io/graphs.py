@@ -1,0 +1,235 @@
+"""Frozen TensorFlow graphs for the tests, written from serialised trees: nodes with the names and operations of
+DeePMD-kit's graphs, as far as a reader looks at them, in Protocol Buffers' wire format or as text."""
+
+import dataclasses
+import struct
+from typing import Any
+
+import numpy as np
+
+TYPES = {"float32": 1, "float64": 2, "int32": 3, "float16": 19}
+_NAMES = {1: "DT_FLOAT", 2: "DT_DOUBLE", 3: "DT_INT32", 7: "DT_STRING", 19: "DT_HALF"}
+
+
+@dataclasses.dataclass
+class Node:
+    """An operation; `attributes` are a float, an int, a list of ints, text (bytes) or an array each."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...] = ()
+    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+# -- Protocol Buffers
+
+
+def varint(value: int) -> bytes:
+    value &= 2**64 - 1
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def field(number: int, value: bytes | int) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def wire(nodes: list[Node]) -> bytes:
+    """A GraphDef."""
+    return b"".join(field(1, _node(node)) for node in nodes) + field(4, field(1, 1286))
+
+
+def _node(node: Node) -> bytes:
+    parts = [field(1, node.name.encode()), field(2, node.op.encode())]
+    parts += [field(3, name.encode()) for name in node.inputs]
+    for key, value in node.attributes.items():
+        parts.append(field(5, field(1, key.encode()) + field(2, _attribute(value))))
+    return b"".join(parts)
+
+
+def _attribute(value: Any) -> bytes:
+    if isinstance(value, float):
+        return varint(4 << 3 | 5) + struct.pack("<f", value)
+    if isinstance(value, int):
+        return field(3, value)
+    if isinstance(value, list):
+        return field(1, field(3, b"".join(map(varint, value))))
+    return field(8, _tensor(value))
+
+
+def _tensor(value: np.ndarray | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return field(1, 7) + field(2, b"") + field(8, value)
+    value = np.asarray(value)
+    shape = b"".join(field(2, field(1, size)) for size in value.shape)
+    head = field(1, TYPES[value.dtype.name]) + field(2, shape)
+    if value.size == 1 and value.dtype == np.float64:
+        return head + field(6, value.tobytes())
+    return head + field(4, value.tobytes())
+
+
+def text(nodes: list[Node]) -> str:
+    """The same as text."""
+    return "".join(f"node {{\n{_node_text(node)}}}\n" for node in nodes) + "versions {\n  producer: 1286\n}\n"
+
+
+def _node_text(node: Node) -> str:
+    lines = [f'  name: "{node.name}"\n  op: "{node.op}"\n', *(f'  input: "{name}"\n' for name in node.inputs)]
+    for key, value in node.attributes.items():
+        lines.append(f'  attr {{\n    key: "{key}"\n    value {{ {_attribute_text(value)} }}\n  }}\n')
+    return "".join(lines)
+
+
+def _attribute_text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"f: {np.float32(value)}"
+    if isinstance(value, int):
+        return f"i: {value}"
+    if isinstance(value, list):
+        return "list { " + " ".join(f"i: {i}" for i in value) + " }"
+    if isinstance(value, bytes):
+        return f"tensor {{ dtype: DT_STRING tensor_shape {{ }} string_val: {_quoted(value)} }}"
+    shape = " ".join(f"dim {{ size: {size} }}" for size in value.shape)
+    head = f"dtype: {_NAMES[TYPES[value.dtype.name]]} tensor_shape {{ {shape} }}"
+    if value.size == 1 and value.dtype == np.float64:
+        return f"tensor {{ {head} double_val: {value.item()!r} }}"
+    return f"tensor {{ {head} tensor_content: {_quoted(value.tobytes())} }}"
+
+
+def _quoted(data: bytes) -> str:
+    return '"' + "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}" for b in data) + '"'
+
+
+# -- Graphs of models
+
+
+class Writer:
+    """Collects the nodes of a graph."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def add(self, name: str, op: str, *inputs: str, **attributes: Any) -> str:
+        self.nodes.append(Node(name, op, inputs, attributes))
+        return name
+
+    def constant(self, name: str, value: Any) -> str:
+        return self.add(name, "Const", value=value if isinstance(value, bytes) else np.asarray(value))
+
+    def variable(self, name: str, value: Any) -> str:
+        """A constant that was a variable, and what reads it."""
+        return self.add(f"{name}/read", "Identity", self.constant(name, value))
+
+    def layer(self, x: str, layer: dict, name: str, names: tuple[str, str, str]) -> str:
+        """x, multiplied with a layer's weights, and its activation; `names` are those of its arrays."""
+        arrays = layer["@variables"]
+        y = self.add(f"{name}/MatMul", "MatMul", x, self.variable(names[0], arrays["w"]))
+        if arrays["b"] is not None:
+            y = self.add(f"{name}/BiasAdd", "BiasAdd", y, self.variable(names[1], arrays["b"]))
+        ops = {"tanh": ["Tanh"], "gelu": ["GeluCustom"], "softplus": ["Softplus"], "silu": ["Sigmoid", "Mul"]}
+        for op in ops.get(layer["activation_function"], []):
+            last = self.add(f"{name}/{op}", op, y)
+        if layer["activation_function"] not in ops:
+            last = self.add(f"{name}/Reshape", "Reshape", y)
+        if arrays["idt"] is not None:
+            last = self.add(f"{name}/mul", "Mul", last, self.variable(names[2], arrays["idt"]))
+        return last
+
+
+def energy_graph(
+    model: dict, *, op: str = "ProdEnvMatA", script: bytes = b"", bias: str = "added"
+) -> list[Node]:
+    """The graph of a standard model of energies.
+
+    Args:
+        op: of the environment matrix, as versions name it.
+        script: the training input that goes with it; none by default.
+        bias: the energies of types are "added", or part of the "last" layers, as in old versions.
+    """
+    w, descriptor, ntypes = Writer(), model["descriptor"], len(model["type_map"])
+    if script:
+        w.constant("train_attr/training_script", script)
+    w.constant("train_attr/min_nbor_dist", np.float64(0.9))
+    w.constant("model_attr/tmap", " ".join(model["type_map"]).encode())
+    w.constant("model_attr/model_type", b"ener")
+    w.add("t_coord", "Placeholder")
+    parts = descriptor["list"] if descriptor["type"] == "hybrid" else [descriptor]
+    features = []
+    for k, part in enumerate(parts):
+        suffix = f"_{k}" if len(parts) > 1 else ""
+        w.constant(f"descrpt_attr{suffix}/ntypes", np.int32(ntypes))
+        features.append(_descriptor(w, part, ntypes, suffix, op))
+    x = w.add("features", "ConcatV2", *features)
+    _fitting(w, model["fitting"], x, ntypes, bias)
+    return w.nodes
+
+
+def _descriptor(w: Writer, node: dict, ntypes: int, suffix: str, op: str) -> str:
+    radial = node["type"] == "se_r"
+    davg, dstd = (
+        w.variable(f"descrpt_attr{suffix}/{name}", node["@variables"][key].reshape(ntypes, -1))
+        for name, key in (("t_avg", "davg"), ("t_std", "dstd"))
+    )
+    cutoffs = (float(node["rcut"]), float(node["rcut_smth"]))
+    names = ("rcut", "rcut_smth", "sel") if radial else ("rcut_r", "rcut_r_smth", "sel_a")
+    attributes = dict(zip(names, (*cutoffs, [int(n) for n in node["sel"]]), strict=True))
+    op = op.replace("SeA", "SeR").replace("MatA", "MatR") if radial else op
+    rows = w.add(f"{op}{suffix}", op, *["t_coord"] * 5, davg, dstd, **attributes)
+    ndim = node["embeddings"]["ndim"]
+    for i, net in enumerate(node["embeddings"]["networks"]):
+        first, second = i % ntypes, i // ntypes
+        if node["type"] == "se_e3":
+            scope, types = f"filter_type_all{suffix}", f"_{first}_{second}"
+            if first > second:
+                continue
+        elif ndim == 2:
+            scope, types = f"filter_type_{first}{suffix}", f"_{second}"
+            if [first, second] in node["exclude_types"] or [second, first] in node["exclude_types"]:
+                continue
+        else:
+            scope, types = f"filter_type_all{suffix}", f"_{i}"
+        x = rows
+        for k, layer in enumerate(net["layers"], 1):
+            arrays = tuple(f"{scope}/{kind}_{k}{types}" for kind in ("matrix", "bias", "idt"))
+            x = w.layer(x, layer, f"{scope}/layer_{k}{types}", arrays)
+        if "axis_neuron" in node and f"{scope}/Slice/size" not in {n.name for n in w.nodes}:
+            w.constant(f"{scope}/Slice/size", np.array([-1, -1, node["axis_neuron"]], np.int32))
+    return rows
+
+
+def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str) -> None:
+    w.constant("fitting_attr/dfparam", np.int32(node["numb_fparam"]))
+    w.constant("fitting_attr/daparam", np.int32(node["numb_aparam"]))
+    arrays = node["@variables"]
+    for name in ("fparam", "aparam"):
+        if node[f"numb_{name}"]:
+            w.variable(f"fitting_attr/t_{name}_avg", arrays[f"{name}_avg"])
+            w.variable(f"fitting_attr/t_{name}_istd", arrays[f"{name}_inv_std"])
+    energies = []
+    for t, net in enumerate(node["nets"]["networks"]):
+        y = x
+        for k, layer in enumerate(net["layers"]):
+            last = k == len(net["layers"]) - 1
+            if last and bias == "last":
+                variables = dict(layer["@variables"])
+                variables["b"] = variables["b"] + arrays["bias_atom_e"].reshape(-1)[t]
+                layer = {**layer, "@variables": variables}
+            scope = f"{'final_layer' if last else f'layer_{k}'}_type_{t}"
+            y = w.layer(y, layer, scope, tuple(f"{scope}/{kind}" for kind in ("matrix", "bias", "idt")))
+        energies.append(y)
+    if bias == "added":
+        energies.append(
+            w.add(
+                "lookup",
+                "GatherV2",
+                w.variable("fitting_attr/t_bias_atom_e", arrays["bias_atom_e"].reshape(-1)),
+            )
+        )
+    w.add("o_energy", "Sum", w.add("o_atom_energy", "AddN", *energies))
+    w.add("o_force", "Reshape", "o_energy")
+    w.add("o_virial", "Reshape", "o_energy")
