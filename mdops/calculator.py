@@ -1,7 +1,7 @@
 """The ASE calculator: one Deep Potential model, or several whose mean and deviation are given."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,8 +105,13 @@ class MDOps(Calculator):
         self.type_map = list(self.models[0].type_map)
         self.skin = _length("skin", skin)
         self.parameters.update(models=[str(m) for m in sources if not isinstance(m, Potential)])
-        self.parameters.update(matmul=", ".join(dict.fromkeys(m.matmul for m in self.models)))
-        self.parameters.update(device=str(device), dtype=str(dtype).removeprefix("torch."), skin=self.skin)
+        # Of the models as they are: a Potential has its own, whatever the arguments say of files.
+        self.parameters.update(
+            matmul=_each(m.matmul for m in self.models),
+            device=_each(m.device for m in self.models),
+            dtype=_each(str(m.dtype).removeprefix("torch.") for m in self.models),
+            skin=self.skin,
+        )
         self._snapshot: Snapshot | None = None
         self._constant: tuple[np.ndarray, np.ndarray, list[System]] | None = None
         self.renew_lists()
@@ -119,6 +124,7 @@ class MDOps(Calculator):
                 raise InputError(f"`{name}` of MDOps cannot change after it is made; fparam and aparam can")
             if value is not None and not self._takes(name):
                 raise InputError(f"{name} is given, and the model takes none")
+            _optional(name, value)  # refused here, not at the first calculation
         return super().set(**changes)
 
     def _takes(self, name: str) -> bool:
@@ -223,6 +229,11 @@ class MDOps(Calculator):
 
 def _list_key(model: Potential) -> tuple[Any, ...]:
     return (model.cutoff, model.device, *model.type_map)
+
+
+def _each(values: Iterable[Any]) -> str:
+    """What models have, in words: one value where all have the same."""
+    return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def _several(models: Any) -> list[Model]:

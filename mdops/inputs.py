@@ -8,6 +8,7 @@ import numpy as np
 from mdops.errors import InputError
 from mdops.nn.quantized import Scheme
 from mdops.potential import Potential
+from mdops.system import require_finite
 
 
 def check_models(models: Sequence[Potential]) -> None:
@@ -43,8 +44,10 @@ def takes(model: Potential, name: str) -> bool:
 
 
 def as_numbers(name: str, value: Any) -> np.ndarray:
-    """float64, with at least one dimension. Raises InputError for what is no numbers."""
+    """float64, with at least one dimension. Raises InputError for what is no numbers, NaN or infinite."""
     try:
-        return np.atleast_1d(np.asarray(value, dtype=np.float64))
+        found = np.atleast_1d(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} is {value!r}, expected numbers") from error
+    require_finite(name, found)
+    return found

@@ -217,6 +217,8 @@ class Potential(EvaluationContext):
         if self.matmul != "float32":
             self._refuse_matmul(self.matmul, "differentiable energies come from PyTorch's own products")
         system = systems.from_tensors(positions, types, cell, pbc, batch, len(self.type_map))
+        systems.require_finite("fparam", fparam)
+        systems.require_finite("aparam", aparam)
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
         evaluator: Autograd = self.evaluator("differentiate")
@@ -305,12 +307,18 @@ class Potential(EvaluationContext):
         frames = atoms if isinstance(atoms, list | tuple) else [atoms]
         system = systems.from_atoms(frames, self.type_map, self.device)
         result = self.evaluate(
-            system, None, self._parameter(fparam), self._parameter(aparam), atom_virial=atom_virial
+            system,
+            None,
+            self._parameter("fparam", fparam),
+            self._parameter("aparam", aparam),
+            atom_virial=atom_virial,
         )
         return {name: value.cpu().numpy() for name, value in result.items()}
 
-    def _parameter(self, value: np.ndarray | Sequence[float] | None) -> torch.Tensor | None:
-        return None if value is None else torch.as_tensor(value, dtype=torch.float64, device=self.device)
+    def _parameter(self, name: str, value: np.ndarray | Sequence[float] | None) -> torch.Tensor | None:
+        found = None if value is None else torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        systems.require_finite(name, found)
+        return found
 
     def _check_cutoff(self, neighbors: NeighborList) -> None:
         if neighbors.cutoff < self.cutoff:

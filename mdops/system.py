@@ -11,7 +11,7 @@ from ase.data import chemical_symbols
 
 from mdops.errors import InputError
 
-__all__ = ["Kinds", "System", "atom_types", "element_types", "from_atoms", "from_tensors"]
+__all__ = ["Kinds", "System", "atom_types", "element_types", "from_atoms", "from_tensors", "require_finite"]
 
 
 class Kinds:
@@ -175,6 +175,19 @@ def element_types(symbols: Sequence[str], type_map: Sequence[str]) -> np.ndarray
             f"the model does not know {', '.join(unknown)}; its elements are {', '.join(type_map)}"
         )
     return np.array([index[symbol] for symbol in symbols], dtype=np.int64)
+
+
+def require_finite(name: str, values: np.ndarray | torch.Tensor | None) -> None:
+    """Raises InputError, which names the first, if numbers of a parameter are NaN or infinite."""
+    if values is None:
+        return
+    numbers = torch.as_tensor(values).detach()
+    wrong = torch.nonzero(~torch.isfinite(numbers))
+    if len(wrong):
+        place = wrong[0].tolist()
+        raise InputError(
+            f"{name}{place if place else ''} is {float(numbers[tuple(place)])}, expected finite numbers"
+        )
 
 
 def _check_tensor(

@@ -124,7 +124,9 @@ class MDOpsModel(ModelInterface):
     def _system(self, state: Any, positions: torch.Tensor, cell: torch.Tensor) -> System:
         """The atoms; what stays the same between steps is made once."""
         numbers, index, pbc = state.atomic_numbers, state.system_idx, state.pbc
-        key = (numbers, numbers._version, index, index._version, len(cell))
+        directions = pbc if torch.is_tensor(pbc) else torch.tensor(pbc)
+        same = pbc if torch.is_tensor(pbc) else tuple(directions.expand(3).tolist())
+        key = (numbers, numbers._version, index, index._version, same, directions._version, len(cell))
         old = self._constant
         if old is None or not all(
             a is b if torch.is_tensor(a) else a == b for a, b in zip(key, old[0], strict=True)
@@ -136,10 +138,8 @@ class MDOpsModel(ModelInterface):
                     f"the model does not know {', '.join(wrong)}; its elements are "
                     f"{', '.join(self.potential.type_map)}"
                 )
-            directions = torch.as_tensor(pbc, device=positions.device).expand(3)
-            old = self._constant = key, System(
-                positions, types, cell, directions.expand(len(cell), 3).contiguous(), index.int()
-            )  # fmt: skip
+            of_systems = directions.to(positions.device).expand(len(cell), 3).clone()
+            old = self._constant = key, System(positions, types, cell, of_systems, index.int())
         part = old[1]
         return System(positions, part.types, cell, part.pbc, part.batch)
 

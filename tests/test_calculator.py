@@ -23,7 +23,10 @@ from ase.phonons import Phonons
 
 from mdops import load
 from mdops.calculator import MDOps
+from mdops.deepmd import DeepPot
 from mdops.errors import InputError
+from mdops.md import Engine, Physics
+from mdops.system import from_atoms
 
 DATA = Path(__file__).parent / "data"
 MODEL = DATA / "formats" / "model.dp"
@@ -268,6 +271,17 @@ class TestCommittee:
             MDOps(single, skin="wide")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_parameters_are_those_of_the_models(dtype):
+    """For records of a calculation: a Potential is used as it is."""
+    model = load(DATA / "reference" / "base" / "model.dp", dtype=dtype)
+    assert MDOps(model).parameters["dtype"] == dtype
+    assert MDOps(model).parameters["device"] == "cpu"
+    other = load(DATA / "reference" / "base" / "model.dp", dtype="float32")
+    both = MDOps([model, other]).parameters["dtype"]
+    assert both == ("float32" if dtype == "float32" else "float64, float32")
+
+
 class TestParameters:
     @pytest.fixture
     def model(self):
@@ -319,6 +333,31 @@ class TestParameters:
         needless.calc, needless.info["fparam"] = MDOps(single), [1.0]
         with pytest.raises(InputError, match="fparam is given, and the model takes none"):
             needless.get_potential_energy()
+
+    @pytest.mark.parametrize("name", ["fparam", "aparam"])
+    @pytest.mark.parametrize("wrong", [np.nan, np.inf])
+    def test_what_is_not_finite_is_refused(self, model, name, wrong):
+        atoms = self.atoms(model)
+        sizes = model.parameter_sizes
+        values = {"fparam": np.zeros(sizes["fparam"]), "aparam": np.zeros((len(atoms), sizes["aparam"]))}
+        values[name].flat[-1] = wrong
+        atoms.calc = MDOps(model)
+        atoms.info["fparam"], atoms.arrays["aparam"] = values["fparam"], values["aparam"]
+        system = from_atoms([atoms], model.type_map)
+        given = {key: torch.from_numpy(value) for key, value in values.items()}
+        asked = [
+            atoms.get_potential_energy,
+            lambda: MDOps(model, **values),
+            lambda: Engine(atoms, model, Physics("nve", 100, 1.0)),
+            lambda: model.compute(atoms, **values),
+            lambda: model(system.positions, system.types, system.cell, system.pbc, **given),
+            lambda: DeepPot(DATA / "reference" / "fparam_aparam" / "model.dp").eval(
+                atoms.positions[None], atoms.cell.array[None], system.types.numpy(), **values
+            ),
+        ]
+        for ask in asked:
+            with pytest.raises(InputError, match=rf"{name}\[.*\] is {wrong}, expected finite numbers"):
+                ask()
 
     def test_of_several_models_those_get_it_that_take_it(self, model):
         plain = load(DATA / "reference" / "base" / "model.dp", dtype="float64")

@@ -14,6 +14,8 @@ from mdops.errors import DataError
 # DeePMD-kit's file names for our labels and parameters.
 _FILES = {label.name: label.files for label in LABELS.values()} | {name: (name,) for name in PARAMETERS}
 
+_MIXED = "real_atom_types"  # the types of each frame
+
 
 def is_system(folder: Path) -> bool:
     """Whether the folder is a system of DeePMD-kit."""
@@ -37,6 +39,13 @@ def read_system(folder: Path, type_map: list[str]) -> Iterator[FrameSet]:
     sets = sorted(path for path in folder.glob("set.*") if path.is_dir())
     if not sets and not (folder / "coord.raw").is_file():
         raise DataError(f"{folder}: has neither a set.* folder nor coord.raw")
+    mixed = [place for place in sets if _file(place, _MIXED) is not None]
+    if 0 < len(mixed) < len(sets):
+        lacks = next(place for place in sets if place not in mixed)
+        raise DataError(
+            f"{lacks}: {_MIXED}.npy is missing, which {mixed[0].name} has: in the mixed format every set has its "
+            "frames' types there, and type.raw holds placeholders"
+        )
     first: FrameSet | None = None
     for place in sets or [folder]:
         block = _read_set(folder, place, own, elements, type_map, periodic)
@@ -112,13 +121,13 @@ def _read_set(
     box = _array(place, ("box",)) if periodic else np.zeros((frames, 9))
     if box is None:
         raise DataError(f"{place}: box.npy is missing (a system without a cell has a file named nopbc)")
-    mixed = _array(place, ("real_atom_types",))
+    mixed = _array(place, (_MIXED,))
     if mixed is None:
         types = np.broadcast_to(own, (frames, atoms))
     else:
-        types = shaped(mixed, "real_atom_types", (atoms,))
+        types = shaped(mixed, _MIXED, (atoms,))
         if (types != np.floor(types)).any():
-            raise DataError(f"{place}: real_atom_types holds numbers that are not whole")
+            raise DataError(f"{place}: {_MIXED} holds numbers that are not whole")
     types = np.asarray(types, dtype=np.int64)
     _check_own(types, elements, place, lowest=0 if mixed is None else -1)
     return FrameSet(
@@ -170,13 +179,16 @@ def _mapped(types: np.ndarray, elements: list[str] | None, type_map: list[str], 
 
 def _array(place: Path, names: tuple[str, ...]) -> np.ndarray | None:
     """The first of these that is there, as .npy or .raw; None if none is."""
-    for name in names:
-        npy, raw = place / f"{name}.npy", place / f"{name}.raw"
-        if npy.is_file():
-            return _read_npy(npy)
-        if raw.is_file():
-            return _read_text(raw, np.float64, ndmin=2)
-    return None
+    path = next(filter(None, (_file(place, name) for name in names)), None)
+    if path is None:
+        return None
+    return _read_npy(path) if path.suffix == ".npy" else _read_text(path, np.float64, ndmin=2)
+
+
+def _file(place: Path, name: str) -> Path | None:
+    """Where an array of a set is; None if it is not there."""
+    paths = (place / f"{name}.npy", place / f"{name}.raw")
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _read_npy(path: Path) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 from mdops.errors import InputError
 from mdops.loading import load
 from mdops.potential import Overflow, Potential
-from mdops.system import System, from_tensors
+from mdops.system import System, from_tensors, require_finite
 
 # Atoms of a batch where nobody tells: what fills the device, and needs little memory.
 _BATCH_ATOMS = {"cpu": 4096, "cuda": 65536}
@@ -277,6 +277,7 @@ def _numbers(name: str, value: Any) -> np.ndarray:
 def _fitting(name: str, value: Any, shapes: list[tuple[int, ...]]) -> np.ndarray:
     """The array in the first of these shapes that has its size, repeated to the first one."""
     array = _numbers(name, value)
+    require_finite(name, array)
     for shape in shapes:
         if array.size == np.prod(shape):
             return np.broadcast_to(array.reshape(shape), shapes[0])

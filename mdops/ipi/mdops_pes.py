@@ -13,7 +13,7 @@ from ipi.utils.units import unit_to_internal, unit_to_user
 from mdops.errors import InputError
 from mdops.inputs import check_models
 from mdops.loading import load
-from mdops.system import System, element_types
+from mdops.system import System, element_types, require_finite
 from mdops.verlet import VerletList
 
 __DRIVER_NAME__ = "mdops"
@@ -118,6 +118,8 @@ def _numbers(fparam: Any) -> np.ndarray | None:
         return None
     parts = str(fparam).split(";") if isinstance(fparam, str) else np.atleast_1d(fparam)
     try:
-        return np.array([float(part) for part in parts])
+        found = np.array([float(part) for part in parts])
     except ValueError as error:
         raise InputError(f"fparam is {fparam!r}, expected numbers separated by ;") from error
+    require_finite("fparam", found)
+    return found

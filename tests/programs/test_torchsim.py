@@ -216,6 +216,21 @@ def test_optimize_with_autobatching_finds_the_crystal(model):
     assert (found["energy"] < before - 0.01).all()
 
 
+def test_directions_that_are_no_longer_periodic_are_seen(model):
+    """On the same tensors."""
+    (atoms, *_) = crystals(1)
+    state = ts.io.atoms_to_state([atoms], model.device, model.dtype)
+    before = model(state)["energy"]
+    if torch.is_tensor(state.pbc):
+        state.pbc[2] = False
+        atoms.pbc = [True, True, False]
+    else:
+        state.pbc, atoms.pbc = False, False
+    after = model(state)
+    np.testing.assert_allclose(after["energy"].cpu(), model.potential.compute(atoms)["energy"], atol=1e-10)
+    assert abs(float(after["energy"] - before)) > 0.1 and after["stress"].isnan().all()
+
+
 def test_the_example_runs(example):
     assert "us an atom" in example("torchsim_md")
 

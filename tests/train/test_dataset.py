@@ -236,6 +236,16 @@ def test_types_that_are_not_whole_are_refused(system):
         load_dataset(system, TYPES)
 
 
+@pytest.mark.parametrize("lacks", ["set.000", "set.001"])
+def test_a_mixed_system_of_which_a_set_lacks_its_types_is_refused(system, lacks):
+    """type.raw has placeholders there."""
+    for place in sorted(system.glob("set.*")):
+        np.save(place / "real_atom_types.npy", np.tile([0, 0, 1, 1, 1, 1, -1, -1], (2, 1)))
+    (system / lacks / "real_atom_types.npy").unlink()
+    with pytest.raises(DataError, match=rf"{lacks}: real_atom_types\.npy is missing, which set\.00. has"):
+        load_dataset(system, TYPES)
+
+
 def test_a_label_that_only_some_sets_have_gives_a_warning(system):
     (system / "set.001" / "force.npy").unlink()
     with pytest.warns(
