@@ -4,6 +4,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DivergedError",
+    "GraphOverflowError",
     "InputError",
     "JitError",
     "LibraryError",
@@ -67,3 +68,17 @@ class NeighborOverflowError(MDOpsError, ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[int, int, int]]:
         return type(self), (self.needed, self.capacity, self.atom)
+
+
+class GraphOverflowError(MDOpsError, ValueError):
+    """A graph has more edges or angles than its fixed capacity holds."""
+
+    def __init__(self, what: str, needed: int, capacity: int):
+        super().__init__(
+            f"the graph has {needed} {what}s, more than the capacity of {capacity}: "
+            f"pass {what}_capacity={needed} or more, or None to have it chosen"
+        )
+        self.what, self.needed, self.capacity = what, needed, capacity
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
+        return type(self), (self.what, self.needed, self.capacity)

@@ -110,7 +110,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     if torch.device(device).type == "cpu" or dtype == torch.float32:  # on a GPU in that alone
         samples += _attention_layer_samples(numbers(7), device)
         samples += _attention_moments_samples(numbers(8), device, dtype)
-    samples += _row_samples(p, numbers(10))
+    samples += _row_samples(p, numbers(10)) + _graph_samples(p, numbers(18))
     rows = random(4, 21)
     samples += [
         Sample("unit", (rows,), (0,)),
@@ -700,6 +700,61 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
         bad = {name: (3, value) for name, value in falls.items()}
         of_sums = (random(4, components, channels), *summed)
         samples.append(Sample("row_moments_backward", of_sums, (0, 1, 2), bad=bad))
+    return samples
+
+
+def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """Edges with and without masked pairs and truncation, room left behind them; rows of several widths."""
+    lists = (p["neighbors"], p["images"], p["counts"], p["types"])
+    bad: dict[str, tuple[int, Any]] = {
+        "neighbors": (1, p["neighbors"] + 4),
+        "counts": (3, p["counts"] + 3),
+        "types": (4, p["types"] + 1),
+        "cutoff": (6, -1.0),
+        "angle_cutoff": (7, 4.0),
+        "nodes": (10, -1),
+    }
+    samples = [
+        Sample("neighbor_edges", (p["d"], *lists, mask, CUTOFF, 2.0, *sel, 5, room), bad=bad)
+        for mask, sel, room in (
+            (p["mask"], (3, 2), 16),
+            (torch.zeros_like(p["mask"]), (9, 9), 20),
+            (p["mask"], (3, 2), 2),
+        )
+    ]
+    i, j, images, _, offsets, _, counts, *_ = samples[1].function(*samples[1].args)
+    samples.append(Sample("edge_reverse", (i, j, images, offsets), bad={"offsets": (3, offsets + 9)}))
+    samples.append(Sample("edge_order", (j, 5), bad={"index": (0, j + 3), "rows": (1, 2)}))
+    for room in (40, 3):
+        bad = {"falls": (0, offsets.flip(0)), "counts": (1, counts + 9), "edges": (2, 3)}
+        samples.append(Sample("edge_angles", (offsets, counts, 20, room), bad=bad))
+    # The last edge has a node, so that an index without it does not fit `offsets`.
+    index = torch.tensor([2, -1, 0, 2, 3, 0, 2], dtype=torch.int32, device=p["d"].device)
+    sorted_index = torch.tensor([0, 0, 2, 2, 2, 3, 3], dtype=torch.int32, device=p["d"].device)
+    for width, of in ((5, index), (8, index), (130, sorted_index)):
+        order, starts = torch.ops.mdops.edge_order(of, 4)
+        given = (of, None if of is sorted_index else order, starts)
+        bad = {"index": (1, of + 9), "offsets": (3, starts + 1)}
+        samples.append(Sample("edge_gather", (random(4, width), *given), (0,), bad={"index": (1, of + 9)}))
+        samples.append(Sample("edge_scatter", (random(7, width), *given), (0,), bad=bad))
+    taken, back = (
+        torch.tensor(x, dtype=torch.int32, device=p["d"].device)
+        for x in ([3, -1, 0, 4, 1], [2, 4, -1, 0, 3, -1])
+    )
+    bad = {"index": (1, taken + 9), "inverse": (2, back.flip(0))}
+    samples.append(Sample("edge_permute", (random(6, 3), taken, back), (0,), bad=bad))
+    segments = torch.tensor([0, 3, 3, 7], dtype=torch.int32, device=p["d"].device)
+    for columns in (1, 3):
+        x, grad, direction = (random(9, columns) for _ in range(3))
+        beyond, falls = segments + 3, segments.flip(0)
+        samples.append(
+            Sample("segment_softmax", (x, segments), (0,), bad={"beyond": (1, beyond), "falls": (1, falls)})
+        )
+        samples.append(
+            Sample("segment_softmax_backward", (grad, x, segments), (0, 1), bad={"beyond": (2, beyond)})
+        )
+        of_both = (direction, grad, x, segments)
+        samples.append(Sample("segment_softmax_backward_backward", of_both, bad={"falls": (3, falls)}))
     return samples
 
 

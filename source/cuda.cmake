@@ -93,5 +93,5 @@ endforeach()
 install(TARGETS mdops_cuda LIBRARY DESTINATION mdops/lib)
 # A pair at the cutoff must be decided on the GPU as on the CPU, which contracts no products and sums either, and
 # a step must have the same bits in one kernel as in two.
-set_source_files_properties(source/op/neighbor/cuda.cu source/op/dynamics/cuda.cu source/core/gpu_list.cu
+set_source_files_properties(source/op/neighbor/cuda.cu source/op/dynamics/cuda.cu source/op/graph/cuda.cu source/core/gpu_list.cu
                             PROPERTIES COMPILE_OPTIONS --fmad=false)

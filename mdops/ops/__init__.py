@@ -12,6 +12,16 @@ from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step, next_step
 from mdops.ops.env_mat import env_mat
 from mdops.ops.fitting_energy import fitting_energy
+from mdops.ops.graph import (
+    Angles,
+    EdgeIndex,
+    NeighborGraph,
+    edge_gather,
+    edge_permute,
+    edge_scatter,
+    neighbor_graph,
+    segment_softmax,
+)
 from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
 from mdops.ops.linear import linear
 from mdops.ops.lowbit import (
@@ -45,6 +55,9 @@ from mdops.ops.spline_training import spline_training
 
 __all__ = [
     "AngleGrid",
+    "Angles",
+    "EdgeIndex",
+    "NeighborGraph",
     "NeighborList",
     "RaggedPlan",
     "angle_features",
@@ -53,6 +66,9 @@ __all__ = [
     "begin_cell_step",
     "begin_step",
     "displacements",
+    "edge_gather",
+    "edge_permute",
+    "edge_scatter",
     "end_cell_step",
     "end_step",
     "env_mat",
@@ -70,6 +86,7 @@ __all__ = [
     "moment_product",
     "near_weight",
     "neighbor_attention",
+    "neighbor_graph",
     "neighbor_list",
     "neighbor_matrix",
     "neighbor_pairs",
@@ -83,6 +100,7 @@ __all__ = [
     "ragged_attention",
     "ragged_plan",
     "row_moments",
+    "segment_softmax",
     "spline_moment",
     "spline_potential",
     "spline_potential_pack",

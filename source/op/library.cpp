@@ -18,6 +18,28 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "neighbor_pairs(Tensor positions, Tensor cell, Tensor pbc, Tensor batch, Tensor types, float cutoff) "
       "-> (Tensor i, Tensor j, Tensor shifts)");
 
+  // Graphs: the edges of a pair list, their reverse edges, their order by a number of theirs, and angles
+  // between the edges of one atom; rows of numbers from nodes to edges and back.
+  m.def(
+      "neighbor_edges(Tensor displacements, Tensor neighbors, Tensor images, Tensor counts, Tensor types, "
+      "Tensor "
+      "pair_mask, float cutoff, float angle_cutoff, SymInt edge_sel, SymInt angle_sel, SymInt nodes, SymInt "
+      "capacity) -> (Tensor i, Tensor j, Tensor images, Tensor slots, Tensor offsets, Tensor edge_of_slot, "
+      "Tensor angle_neighbors, Tensor within, Tensor needed)");
+  m.def("edge_reverse(Tensor i, Tensor j, Tensor images, Tensor offsets) -> Tensor");
+  m.def("edge_order(Tensor index, SymInt rows) -> (Tensor order, Tensor offsets)");
+  m.def(
+      "edge_angles(Tensor offsets, Tensor counts, SymInt edges, SymInt capacity) -> (Tensor first, Tensor "
+      "second, Tensor mirror, Tensor angle_offsets, Tensor needed)");
+  m.def("edge_gather(Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
+  m.def("edge_scatter(Tensor y, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
+  m.def("edge_permute(Tensor x, Tensor index, Tensor inverse) -> Tensor");
+  m.def("segment_softmax(Tensor x, Tensor offsets) -> Tensor");
+  m.def("segment_softmax_backward(Tensor grad, Tensor x, Tensor offsets) -> Tensor");
+  m.def(
+      "segment_softmax_backward_backward(Tensor direction, Tensor grad, Tensor x, Tensor offsets) -> (Tensor "
+      "grad_grad, Tensor grad_x)");
+
   // Pair vectors, and what leads back from them to forces and virials.
   m.def(
       "displacements(Tensor positions, Tensor cell, Tensor batch, Tensor neighbors, Tensor images, "

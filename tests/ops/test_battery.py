@@ -25,6 +25,7 @@ LAST = (
     "unit_backward",
     "unit_three_backward",
     "add_norm_backward",
+    "segment_softmax_backward",
 )
 # Rows of these, (N or ntypes, ...), are of spline functions: what NaN does not tell which of them it belongs to.
 SPLINE_ROWS = (
@@ -223,9 +224,11 @@ def test_no_atoms(sample):
         "environment_rows",
         "harmonic_rows",
         "row_moments",
+        "edge_",
+        "segment_softmax",
     )
     if sample.op.startswith(told):
-        return  # how many rows there are is told: tests/ops/test_attention.py and test_neighbor_rows.py have none
+        return  # how many rows there are is told: tests/ops/test_{attention,neighbor_rows,graph}.py have none
     if sample.op.startswith("moment_product"):
         return  # the same: tests/nn/test_moment_steps.py has none
     if sample.op == "spline_training_backward":
@@ -267,8 +270,14 @@ def is_of_fewer(sample, args):
         return args[3].is_cuda and has_one_less(3)
     if sample.op == "fitting_energy":  # with one net for all types; a GPU answers the last type with NaN
         return args[5].is_cuda and len(args[2]) == 1 and has_one_less(5)
-    if sample.op == "ragged_plan":
+    if sample.op in ("ragged_plan", "edge_order"):
         return has_one_less(0)
+    if sample.op.startswith("segment_softmax") or sample.op == "edge_reverse":
+        return has_one_less(len(args) - 1)
+    if sample.op == "edge_scatter":  # a row without a sum, which the CPU finds
+        return args[3].is_cuda and has_one_less(3)
+    if sample.op == "edge_gather":
+        return args[1].is_cuda and args[2] is None and has_one_less(1)
     if sample.op == "attention_moments" and args[13] is not None:  # `absent` says how many atoms there are
         return False
     return sample.op in ("row_moments", "attention_moments") and args[2].is_cuda and has_one_less(2)

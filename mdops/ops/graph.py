@@ -1,0 +1,463 @@
+"""Graphs of atoms: edges between neighbours, angles between the edges of one atom, and rows of numbers that go from
+nodes to edges and back in sums of a fixed order."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from mdops.errors import GraphOverflowError, InputError, NeighborOverflowError
+from mdops.ops._register import register_fake, register_formula
+from mdops.ops.displacements import displacements
+from mdops.ops.env_mat import no_mask
+from mdops.ops.neighbor import NeighborList, neighbor_list, neighbor_matrix, one_batch, unpack_images
+
+ALL = 2**31 - 1  # as many places as there are neighbours
+
+
+class EdgeIndex(NamedTuple):
+    """Which node each of E rows belongs to, and how the rows of a node are found again.
+
+    Attributes:
+        nodes: (E,) int32, the node; -1: none.
+        order: (E,) int32, the rows of node 0 rising, then those of node 1, ...; None: they stand so themselves.
+        offsets: (M + 1,) int32, where in `order` those of each of M nodes begin.
+    """
+
+    nodes: torch.Tensor
+    order: torch.Tensor | None
+    offsets: torch.Tensor
+
+    @classmethod
+    def of(cls, nodes: torch.Tensor, count: int) -> "EdgeIndex":
+        """Of rows in any order.
+
+        Args:
+            nodes: (E,) int32 below `count`, or -1.
+            count: M.
+        """
+        return cls(nodes, *torch.ops.mdops.edge_order(nodes, count))
+
+
+class Angles(NamedTuple):
+    """Ordered pairs of edges of one atom, also of an edge with itself, one first edge after the other.
+
+    Attributes:
+        first, second: (A,) int32, the edges; -1 behind the last angle.
+        mirror: (A,) int32, the angle of the same two edges in the other order.
+        offsets: (E + 1,) int32, where the angles of each first edge begin.
+        needed: (2,) int64, how many angles there are, and -1. Where there is no room for them, there are none here.
+            On a GPU: -1 and the atom whose `counts` do not fit, if there is one.
+    """
+
+    first: torch.Tensor
+    second: torch.Tensor
+    mirror: torch.Tensor
+    offsets: torch.Tensor
+    needed: torch.Tensor
+
+    @property
+    def of_first(self) -> EdgeIndex:
+        """From an angle to its first edge."""
+        return EdgeIndex(self.first, None, self.offsets)
+
+    @property
+    def of_second(self) -> EdgeIndex:
+        """From an angle to its second edge."""
+        return EdgeIndex(self.second, self.mirror, self.offsets)
+
+
+@dataclasses.dataclass(frozen=True)
+class NeighborGraph:
+    """The edges i -> j of N atoms to their neighbours, atom after atom, those of an atom from the nearest on; and the
+    angles between them. Shapes follow from capacities: behind the last edge everything is -1.
+
+    Attributes:
+        i, j: (E,) int32, the atom, which is a row of the pair list, and its neighbour.
+        images: (E,) int32, the neighbour's packed periodic image, 0 behind the last edge.
+        slots: (E,) int32, n K + k of the pair list (N, K).
+        offsets: (N + 1,) int32, where the edges of each atom begin.
+        edge_of_slot: (N, K) int32, the edge, or -1.
+        angle_neighbors: (N,) int32, how many of an atom's edges make angles: its first.
+        within: (N, 2) int32, how many neighbours there are within the cutoff of edges and of angles, whether they have
+            places or not.
+        needed: (2,) int64, how many edges there are, and -1. Where there is no room for them, there are none here. On
+            a GPU, for values that do not fit: -1 (a type or counts) or -2 (a neighbour), and the atom.
+        of_neighbor: from an edge to its neighbour j, one of M nodes.
+        pairs: the list that it was made of.
+        angles: None if they were not asked for.
+        listed: (2,) int64, `needed` of `neighbor_matrix`, where nobody has looked at it.
+    """
+
+    i: torch.Tensor
+    j: torch.Tensor
+    images: torch.Tensor
+    slots: torch.Tensor
+    offsets: torch.Tensor
+    edge_of_slot: torch.Tensor
+    angle_neighbors: torch.Tensor
+    within: torch.Tensor
+    needed: torch.Tensor
+    of_neighbor: EdgeIndex
+    pairs: NeighborList
+    angles: Angles | None = None
+    listed: torch.Tensor | None = None
+
+    @property
+    def capacity(self) -> int:
+        """E."""
+        return self.i.shape[0]
+
+    @property
+    def shifts(self) -> torch.Tensor:
+        """(E, 3) int32: the pair vector is x_j - x_i + shifts . cell."""
+        return unpack_images(self.images)
+
+    @property
+    def reverse(self) -> torch.Tensor:
+        """(E,) int32: the edge j -> i of the opposite shift; -1 if there is none, as where places are too few. Of
+        graphs whose atoms are the nodes 0 to N - 1. It is looked up each time."""
+        reverse: torch.Tensor = torch.ops.mdops.edge_reverse(self.i, self.j, self.images, self.offsets)
+        return reverse
+
+    @property
+    def of_center(self) -> EdgeIndex:
+        """From an edge to its atom i."""
+        return EdgeIndex(self.i, None, self.offsets)
+
+    def vectors(self, displacements: torch.Tensor) -> torch.Tensor:
+        """(E, 3), the pair vectors of the edges, of those of the list (N, K, 3); zeros behind the last edge."""
+        rows = displacements.reshape(-1, 3)
+        vectors: torch.Tensor = torch.ops.mdops.edge_permute(rows, self.slots, self.edge_of_slot.reshape(-1))
+        return vectors
+
+    def check(self) -> None:
+        """Waits for the device and raises what `needed` says.
+
+        Raises:
+            NeighborOverflowError: an atom has more neighbours than a row of the list has room for.
+            GraphOverflowError: there are more edges or angles than there is room for.
+            InputError: a value does not fit; a CPU says this at once.
+        """
+        if self.listed is not None:
+            longest, atom = self.listed.tolist()
+            if longest < 0:
+                raise InputError(
+                    f"neighbor_graph: refused with code {longest} at {atom} (docs/ops.md, On a GPU)"
+                )
+            if longest > self.pairs.neighbors.shape[1]:
+                raise NeighborOverflowError(longest, self.pairs.neighbors.shape[1], atom)
+        edges, atom = self.needed.tolist()
+        if edges < 0:
+            raise InputError(
+                f"neighbor_edges: {_REFUSED[edges]} of atom {atom} is out of range in the pair list"
+            )
+        if edges > self.capacity:
+            raise GraphOverflowError("edge", edges, self.capacity)
+        if self.angles is not None:
+            angles = int(self.angles.needed[0])
+            if angles > self.angles.first.shape[0]:
+                raise GraphOverflowError("angle", angles, self.angles.first.shape[0])
+
+    @classmethod
+    def of_list(
+        cls,
+        pairs: NeighborList,
+        displacements: torch.Tensor,
+        types: torch.Tensor,
+        cutoff: float,
+        *,
+        angle_cutoff: float = 0.0,
+        edge_sel: int | None = None,
+        angle_sel: int | None = None,
+        pair_mask: torch.Tensor | None = None,
+        nodes: int | None = None,
+        edge_capacity: int | None = None,
+        angle_capacity: int | None = None,
+    ) -> "NeighborGraph":
+        """The graph of a pair list, which may hold pairs beyond the cutoff.
+
+        With both capacities no shape depends on the data and nothing waits for the device: such a call compiles with
+        `fullgraph=True` and can be captured in a CUDA graph. Its caller asks `check` when it may wait.
+
+        Args:
+            pairs: (N, K), of `neighbor_list`, with a cutoff that is not below `cutoff`.
+            displacements: (N, K, 3), its pair vectors, A; whether a pair is an edge is decided in their dtype.
+            types: (N,) int32, of the atoms; -1 is a virtual atom.
+            cutoff: of edges, A; a distance that is NaN counts as near.
+            angle_cutoff: of the neighbours that angles are made of, A; 0: no angles.
+            edge_sel: of the neighbours of an atom within the cutoff the nearest so many have places; None: all. Of
+                those as near the lower j goes first, then the lower packed image.
+            angle_sel: of these the first so many may make angles; None: all.
+            pair_mask: (ntypes, ntypes) bool: pairs of types that are no edges, but take places; None: none.
+            nodes: M, where `j` may be more than the N atoms of the list; None: N.
+            edge_capacity: E, room for so many edges; None: for those that there are, which waits for the device.
+            angle_capacity: A, the same for angles.
+
+        Raises:
+            InputError: the list's cutoff is shorter.
+            GraphOverflowError: a capacity is too small, where the other is None.
+            RuntimeError: a shape, dtype or device does not match, or (on a CPU) a value is out of range.
+        """
+        if pairs.cutoff < cutoff:
+            raise InputError(f"the pair list ends at {pairs.cutoff:g} A, before the cutoff of {cutoff:g} A")
+        mask = no_mask(pairs.counts) if pair_mask is None else pair_mask
+        nodes = displacements.shape[0] if nodes is None else nodes
+        places = (ALL if sel is None else sel for sel in (edge_sel, angle_sel))
+        lists = pairs.neighbors, pairs.images, pairs.counts, types, mask
+        given = displacements.detach(), *lists, float(cutoff), float(angle_cutoff), *places, nodes
+
+        def edges(capacity: int) -> "NeighborGraph":
+            i, j, *others = torch.ops.mdops.neighbor_edges(*given, capacity)
+            images, slots, offsets, edge_of_slot, angle_neighbors, within, needed = others
+            first = i, j, images, slots, offsets, edge_of_slot
+            return cls(*first, angle_neighbors, within, needed, EdgeIndex.of(j, nodes), pairs)
+
+        def angles(graph: "NeighborGraph", capacity: int) -> Angles:
+            counts = graph.angle_neighbors
+            return Angles(*torch.ops.mdops.edge_angles(graph.offsets, counts, graph.capacity, capacity))
+
+        waits = edge_capacity is None or (angle_cutoff > 0 and angle_capacity is None)
+        if edge_capacity is None:
+            # With no room it only counts.
+            edge_capacity = max(0, int(torch.ops.mdops.neighbor_edges(*given, 0)[-1][0]))
+        graph = edges(edge_capacity)
+        if angle_cutoff > 0:
+            if angle_capacity is None:
+                angle_capacity = max(0, int(angles(graph, 0).needed[0]))
+            graph = dataclasses.replace(graph, angles=angles(graph, angle_capacity))
+        if waits:
+            graph.check()
+        return graph
+
+
+_REFUSED = {-1: "the type or a count", -2: "a neighbour"}
+
+
+def neighbor_graph(
+    positions: torch.Tensor,
+    cell: torch.Tensor | None,
+    pbc: torch.Tensor | bool | Sequence[bool] | None,
+    types: torch.Tensor,
+    cutoff: float,
+    *,
+    angle_cutoff: float = 0.0,
+    edge_sel: int | None = None,
+    angle_sel: int | None = None,
+    pair_mask: torch.Tensor | None = None,
+    batch: torch.Tensor | None = None,
+    ntypes: int | None = None,
+    capacity: int | None = None,
+    edge_capacity: int | None = None,
+    angle_capacity: int | None = None,
+) -> NeighborGraph:
+    """The edges between the atoms of one system or a batch, and the angles between the edges of each atom.
+
+    >>> positions = torch.tensor([[0.0, 0.0, 0.0], [0.9, 0.0, 0.0], [0.0, 1.5, 0.0]], dtype=torch.float64)
+    >>> types = torch.tensor([0, 1, 1], dtype=torch.int32)
+    >>> graph = neighbor_graph(positions, None, None, types, 1.6, angle_cutoff=1.2)
+    >>> graph.i.tolist(), graph.j.tolist(), graph.reverse.tolist()
+    ([0, 0, 1, 2], [1, 2, 0, 0], [2, 3, 0, 1])
+    >>> graph.angles.first.tolist(), graph.angles.second.tolist()
+    ([0, 2], [0, 2])
+
+    Args:
+        positions, cell, pbc, types, cutoff, batch, ntypes: as for `neighbor_list`.
+        capacity: room for so many neighbours in a row of the pair list; None: for as many as there are.
+        angle_cutoff, edge_sel, angle_sel, pair_mask, edge_capacity, angle_capacity: as for `NeighborGraph.of_list`.
+            With these capacities, `capacity` and `ntypes` no shape depends on the data, nothing waits for the device,
+            and the caller asks `NeighborGraph.check`.
+
+    Raises:
+        NeighborOverflowError, GraphOverflowError: a capacity is too small, where another is None.
+        InputError, RuntimeError: an argument that does not fit; the message names it.
+    """
+    cell, pbc, batch = one_batch(positions, cell, pbc, batch)
+    listed = None
+    if capacity is None or edge_capacity is None or (angle_cutoff > 0 and angle_capacity is None):
+        pairs = neighbor_list(
+            positions, cell, pbc, types, cutoff, batch=batch, ntypes=ntypes, capacity=capacity
+        )
+    else:
+        if ntypes is None:
+            ntypes = max(1, int(types.max()) + 1) if types.numel() else 1
+        found = positions.detach(), cell.detach(), pbc, batch, types, float(cutoff), ntypes
+        neighbors, images, counts, listed = neighbor_matrix(*found, capacity)
+        pairs = NeighborList(neighbors, images, counts, float(cutoff))
+    d = displacements(positions.detach(), cell.detach(), batch, pairs.neighbors, pairs.images)
+    graph = NeighborGraph.of_list(
+        pairs,
+        d,
+        types,
+        cutoff,
+        angle_cutoff=angle_cutoff,
+        edge_sel=edge_sel,
+        angle_sel=angle_sel,
+        pair_mask=pair_mask,
+        edge_capacity=edge_capacity,
+        angle_capacity=angle_capacity,
+    )
+    if listed is not None:
+        return dataclasses.replace(graph, listed=listed)
+    graph.check()
+    return graph
+
+
+def edge_gather(x: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
+    """The row of each edge's node: y[e] = x[nodes[e]], zeros where that is -1. The transpose of `edge_scatter`;
+    differentiable any number of times.
+
+    Args:
+        x: (M, W) float32 or float64.
+        of: of E edges and M nodes.
+
+    Returns:
+        (E, W).
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match, or (on a CPU) `of` does not name each row once under its
+            own node. A GPU answers NaN in rows whose index is out of range.
+    """
+    y: torch.Tensor = torch.ops.mdops.edge_gather(x, *of)
+    return y
+
+
+def edge_scatter(y: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
+    """The sum of the edges of each node: x[m] = sum of y[e] over the edges of m, in the order of `of`, so that the bits
+    are the same in every run. The transpose of `edge_gather`; differentiable any number of times.
+
+    Args:
+        y: (E, W) float32 or float64.
+        of: of E edges and M nodes.
+
+    Returns:
+        (M, W).
+
+    Raises:
+        RuntimeError: as for `edge_gather`. A GPU answers NaN in rows of nodes for which `of` names other edges.
+    """
+    x: torch.Tensor = torch.ops.mdops.edge_scatter(y, *of)
+    return x
+
+
+def edge_permute(x: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    """Rows in another order, some of them left out: y[e] = x[index[e]], zeros where that is -1. Differentiable any
+    number of times, by `edge_permute` with the two indices exchanged. `graph.reverse` is its own inverse.
+
+    Args:
+        x: (M, W) float32 or float64.
+        index: (E,) int32, each row of x at most once; or -1.
+        inverse: (M,) int32, where each row went to, or -1: index[inverse[m]] = m.
+
+    Returns:
+        (E, W).
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match, or (on a CPU) one is not the inverse of the other. A GPU
+            answers NaN in such rows.
+    """
+    y: torch.Tensor = torch.ops.mdops.edge_permute(x, index, inverse)
+    return y
+
+
+def segment_softmax(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """exp(x) over its sum in each segment, a column for itself: over the edges of an atom by `graph.offsets`, over the
+    angles of an edge by `graph.angles.offsets`. Twice differentiable.
+
+    Args:
+        x: (E, H) float32 or float64.
+        offsets: (S + 1,) int32, where the rows of each segment begin, from 0 on; what is behind the last of them is of
+            none.
+
+    Returns:
+        (E, H), zeros in rows of no segment.
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match, or (on a CPU) `offsets` falls or goes beyond E. A GPU
+            answers NaN in rows of such segments.
+    """
+    y: torch.Tensor = torch.ops.mdops.segment_softmax(x, offsets)
+    return y
+
+
+@register_fake("neighbor_edges")
+def _(displacements: Any, neighbors: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    atoms, edges = displacements.shape[0], args[-1]
+    shapes = [(edges,)] * 4 + [(atoms + 1,), neighbors.shape, (atoms,), (atoms, 2)]
+    made = [displacements.new_empty(shape, dtype=torch.int32) for shape in shapes]
+    return *made, displacements.new_empty(2, dtype=torch.int64)
+
+
+@register_fake("edge_reverse")
+def _(i: Any, *args: Any) -> torch.Tensor:
+    return i.new_empty(i.shape)
+
+
+@register_fake("edge_order")
+def _(index: Any, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return index.new_empty(index.shape), index.new_empty(rows + 1)
+
+
+@register_fake("edge_angles")
+def _(offsets: Any, counts: Any, edges: Any, capacity: Any) -> tuple[torch.Tensor, ...]:
+    made = (offsets.new_empty(size) for size in (capacity, capacity, capacity, edges + 1))
+    return *made, offsets.new_empty(2, dtype=torch.int64)
+
+
+@register_fake("edge_gather")
+def _(x: Any, index: Any, order: Any, offsets: Any) -> torch.Tensor:
+    return x.new_empty(index.shape[0], x.shape[1])
+
+
+@register_fake("edge_scatter")
+def _(y: Any, index: Any, order: Any, offsets: Any) -> torch.Tensor:
+    return y.new_empty(offsets.shape[0] - 1, y.shape[1])
+
+
+@register_fake("edge_permute")
+def _(x: Any, index: Any, inverse: Any) -> torch.Tensor:
+    return x.new_empty(index.shape[0], x.shape[1])
+
+
+@register_fake("segment_softmax")
+def _(x: Any, offsets: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@register_fake("segment_softmax_backward")
+def _(grad: Any, x: Any, offsets: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@register_fake("segment_softmax_backward_backward")
+def _(direction: Any, grad: Any, x: Any, offsets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+def _gather_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (edge_scatter(grads[0], EdgeIndex(*args[1:])),)
+
+
+def _scatter_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (edge_gather(grads[0], EdgeIndex(*args[1:])),)
+
+
+def _permute_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    _, index, inverse = args
+    return (edge_permute(grads[0], inverse, index),)
+
+
+def _softmax_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (torch.ops.mdops.segment_softmax_backward(grads[0], *args),)
+
+
+def _softmax_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return torch.ops.mdops.segment_softmax_backward_backward(grads[0], *args)
+
+
+register_formula("edge_gather", _gather_formula, (0,))
+register_formula("edge_scatter", _scatter_formula, (0,))
+register_formula("edge_permute", _permute_formula, (0,))
+register_formula("segment_softmax", _softmax_formula, (0,))
+register_formula("segment_softmax_backward", _softmax_backward_formula, (0, 1))

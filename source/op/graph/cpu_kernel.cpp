@@ -1,0 +1,51 @@
+#include <cstring>
+
+#include "graph/rows.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+namespace {
+
+template <class T>
+void gather(const GatherArgs<T>& args, int64_t from, int64_t to) {
+  const int64_t width = args.width;
+  for (int64_t e = from; e < to; ++e) {
+    T* y = args.y + e * width;
+    if (args.index[e] < 0)
+      std::memset(y, 0, width * sizeof(T));
+    else
+      std::memcpy(y, args.x + args.index[e] * width, width * sizeof(T));
+  }
+}
+
+template <class T>
+void scatter(const ScatterArgs<T>& args, int64_t from, int64_t to) {
+  const int64_t width = args.width;
+  for (int64_t m = from; m < to; ++m) {
+    T* __restrict x = args.x + m * width;
+    std::memset(x, 0, width * sizeof(T));
+    for (int64_t p = args.offsets[m]; p < args.offsets[m + 1]; ++p) {
+      const T* __restrict y = args.y + (args.order ? args.order[p] : p) * width;
+      for (int64_t k = 0; k < width; ++k) x[k] += y[k];
+    }
+  }
+}
+
+}  // namespace
+
+void gather_rows(const GatherArgs<float>& args, int64_t from, int64_t to) {
+  gather(args, from, to);
+}
+void gather_rows(const GatherArgs<double>& args, int64_t from, int64_t to) {
+  gather(args, from, to);
+}
+void scatter_rows(const ScatterArgs<float>& args, int64_t from, int64_t to) {
+  scatter(args, from, to);
+}
+void scatter_rows(const ScatterArgs<double>& args, int64_t from, int64_t to) {
+  scatter(args, from, to);
+}
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

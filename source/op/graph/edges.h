@@ -1,0 +1,123 @@
+// The edges of a graph of atoms: which slots of a pair list are edges, in which order, and what follows from
+// it.
+//
+// An edge is a slot whose neighbour is within the cutoff. The edges of an atom i stand one behind the other,
+// the nearest neighbour first; atoms follow each other. Of the neighbours within the cutoff the nearest
+// `edge_sel` take places, those of masked pairs of types too, which are no edges. The neighbours that angles
+// are made of are those of the first `angle_sel` places that are within the cutoff of angles: the first edges
+// of the atom. An angle is an ordered pair of them (j, k), and k may be j: m^2 angles of m edges.
+#pragma once
+
+#include <cstdint>
+
+#include "common/pairs.h"
+#include "neighbor_rows/neighbor_rows.h"
+
+namespace mdops {
+
+// Why a graph is refused where values are not looked at before: needed[0] is -code, needed[1] the atom.
+constexpr int64_t kWrongRow = 1, kWrongNeighbor = 2;
+
+// A neighbour within the cutoff. What is as near is ordered by atom, image and slot.
+template <class T>
+struct Candidate {
+  T r2;  // squared distance; -1 if it is not a number, so that it does not get lost
+  int32_t neighbor, image, slot;
+
+  MDOPS_HD bool before(const Candidate& other) const {
+    if (r2 != other.r2) return r2 < other.r2;
+    if (neighbor != other.neighbor) return neighbor < other.neighbor;
+    return image != other.image ? image < other.image : slot < other.slot;
+  }
+};
+
+template <class T>
+struct EdgeListArgs {
+  SlotArgs<T> list;
+  const int32_t *neighbors, *images;  // (N, K)
+  const bool* pair_mask;              // (ntypes, ntypes)
+  T cutoff2, angle_cutoff2;
+  int64_t edge_sel, angle_sel, nodes, capacity;
+  // Results: of each edge (capacity,), the atom, its neighbour, the image and the slot n K + k, -1 behind the
+  // last; where the edges of each atom begin (N + 1,); the edge of each slot or -1 (N, K); how many edges of
+  // each atom make angles (N,); how many neighbours there are within both cutoffs (N, 2); how many edges.
+  int32_t *i, *j, *edge_images, *slots, *offsets, *edge_of_slot, *angle_neighbors, *within;
+  int64_t* needed;
+
+  MDOPS_HD Candidate<T> candidate(int64_t slot) const {
+    const T r2 = squared_length(list.displacements + 3 * slot);
+    return {r2 == r2 ? r2 : T(-1), neighbors[slot], images[slot], static_cast<int32_t>(slot)};
+  }
+  MDOPS_HD bool makes_angles(int64_t place, T r2) const {
+    return place < angle_sel && within_cutoff(r2, angle_cutoff2);
+  }
+  MDOPS_HD void write_edge(int64_t e, int64_t atom, int64_t slot) const {
+    i[e] = static_cast<int32_t>(atom), slots[e] = static_cast<int32_t>(slot);
+    j[e] = neighbors[slot], edge_images[e] = images[slot];
+    edge_of_slot[slot] = static_cast<int32_t>(e);
+  }
+  MDOPS_HD void write_no_edge(int64_t e) const {
+    i[e] = j[e] = slots[e] = -1;
+    edge_images[e] = 0;
+  }
+};
+
+// The edge from j to i through the opposite image, or -1: `offsets` tell the edges of each of `atoms`.
+struct ReverseArgs {
+  const int32_t *i, *j, *images, *offsets;
+  int64_t edges, atoms;
+  int32_t* reverse;
+
+  MDOPS_HD bool opposite(int32_t a, int32_t b) const {
+    for (int axis = 0; axis < 3; ++axis)
+      if (image_shift(a, axis) != -image_shift(b, axis)) return false;
+    return true;
+  }
+  MDOPS_HD void run(int64_t e) const {
+    reverse[e] = -1;
+    const int64_t to = j[e];
+    if (to < 0 || to >= atoms || i[e] < 0) return;
+    const int64_t begin = offsets[to], end = offsets[to + 1];
+    if (begin < 0 || end > edges) return;
+    for (int64_t k = begin; k < end; ++k)
+      if (j[k] == i[e] && opposite(images[e], images[k])) {
+        reverse[e] = static_cast<int32_t>(k);
+        return;
+      }
+  }
+};
+
+// The edges in the order of a number of theirs, and where those of each number begin; -1 is left out.
+struct OrderArgs {
+  const int32_t* index;  // (edges,)
+  int64_t edges, rows;
+  int32_t *order, *offsets;  // (edges,), -1 behind the last; (rows + 1,)
+};
+
+// Angles of the first `counts` edges of each atom.
+struct EdgeAngleArgs {
+  const int32_t *offsets, *counts;  // (atoms + 1,), (atoms,)
+  int64_t atoms, edges, capacity;
+  // Of each angle (capacity,) its two edges and the angle of the same two in the other order, -1 behind the
+  // last; where the angles of each first edge begin (edges + 1,); how many angles.
+  int32_t *first, *second, *mirror, *angle_offsets;
+  int64_t* needed;
+
+  MDOPS_HD bool fits(int64_t atom) const {
+    const int64_t begin = offsets[atom], end = offsets[atom + 1], count = counts[atom];
+    return begin >= 0 && begin <= end && end <= edges && count >= 0 && count <= end - begin;
+  }
+  MDOPS_HD void write_angle(int64_t atom, int64_t base, int64_t q) const {
+    const int64_t edge = offsets[atom], count = counts[atom], a = q / count, b = q % count;
+    first[base + q] = static_cast<int32_t>(edge + a), second[base + q] = static_cast<int32_t>(edge + b);
+    mirror[base + q] = static_cast<int32_t>(base + b * count + a);
+  }
+  // Where the angles of the atom's edge number `a` begin.
+  MDOPS_HD int32_t angles_before(int64_t atom, int64_t base, int64_t a) const {
+    const int64_t count = counts[atom];
+    return static_cast<int32_t>(base + (a < count ? a : count) * count);
+  }
+  MDOPS_HD void write_no_angle(int64_t a) const { first[a] = second[a] = mirror[a] = -1; }
+};
+
+}  // namespace mdops

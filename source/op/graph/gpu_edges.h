@@ -1,0 +1,305 @@
+// The kernels that make edges and angles of a pair list, and what launches them. A warp has an atom; how many
+// there are before it is known from a scan, so that nobody waits for the host.
+#pragma once
+
+#include <cstdint>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+
+#include "common/gpu.h"
+#include "common/rows.h"
+#include "graph/edges.h"
+
+namespace mdops {
+
+namespace gpu_graph {
+
+constexpr int kWarps = 4, kThreads = 256;
+
+using Status = unsigned long long;
+constexpr Status kFine = ~Status{0};
+
+// The smallest code counts, and of its atoms the first.
+__device__ __forceinline__ void refuse(Status* status, int64_t code, int64_t atom) {
+  atomicMin(status, static_cast<Status>(code) << 40 | static_cast<Status>(atom));
+}
+
+// What a scan of sizes says of a list: how many items there are, and whether they are written.
+struct Found {
+  int64_t all;
+  bool written;
+  Status status;
+
+  __device__ Found(const int64_t* after, int64_t atoms, const Status* status_, int64_t capacity)
+      : all(atoms > 0 ? after[atoms - 1] : 0), written(false), status(*status_) {
+    written = status == kFine && all <= capacity;
+  }
+  __device__ int64_t count() const { return written ? all : 0; }
+  __device__ void tell(int64_t* needed) const {
+    const bool refused = status != kFine;
+    needed[0] = refused ? -static_cast<int64_t>(status >> 40) : all;
+    needed[1] = refused ? static_cast<int64_t>(status & 0xffffffffff) : -1;
+  }
+};
+
+// Memory of a call: of each atom how many items it has, and how many there are up to it.
+struct Scan {
+  int64_t *sizes = nullptr, *after = nullptr;
+  Status* status = nullptr;
+  char* memory = nullptr;
+  size_t bytes = 0;
+
+  Scan(const Gpu& gpu, int64_t atoms) {
+    gpu.check(cub::DeviceScan::InclusiveSum(nullptr, bytes, sizes, after, atoms, gpu.stream()));
+  }
+  void divide(Workspace& space, int64_t atoms) {
+    sizes = space.take<int64_t>(atoms), after = space.take<int64_t>(atoms);
+    status = space.take<Status>(1);
+    memory = space.take<char>(static_cast<int64_t>(bytes));
+  }
+  void begin(const Gpu& gpu) const { gpu.check(cudaMemsetAsync(status, 0xff, sizeof(Status), gpu.stream())); }
+  void run(const Gpu& gpu, int64_t atoms) {
+    if (atoms > 0) gpu.check(cub::DeviceScan::InclusiveSum(memory, bytes, sizes, after, atoms, gpu.stream()));
+  }
+};
+
+template <class T>
+struct EdgeMemory {
+  Scan scan;
+  T* lengths;       // (N, K): squared, of the neighbours within the cutoff; the cutoff's of others
+  int32_t* picked;  // (N, K): the slots that are edges, of each row from its first place on
+
+  EdgeMemory(const Gpu& gpu, const EdgeListArgs<T>& args) : scan(gpu, args.list.atoms) {}
+  void divide(Workspace& space, const EdgeListArgs<T>& args) {
+    scan.divide(space, args.list.atoms);
+    lengths = space.take<T>(args.list.atoms * args.list.width);
+    picked = space.take<int32_t>(args.list.atoms * args.list.width);
+  }
+};
+
+__device__ __forceinline__ int count_lanes(bool is) {
+  return __popc(__ballot_sync(kAllLanes, is));
+}
+
+// Measures the neighbours of an atom; returns whether all of them are atoms. All lanes call it.
+template <class T>
+__device__ bool measure_row(const EdgeListArgs<T>& args, int64_t atom, int64_t slots, T* lengths) {
+  const int64_t first = atom * args.list.width;
+  bool right = true;
+  int near = 0, inner = 0;
+  for (int64_t from = 0; from < slots; from += kWarp) {
+    const int64_t k = from + lane_index();
+    bool is_near = false, is_inner = false;
+    if (k < slots) {
+      const Candidate<T> own = args.candidate(first + k);
+      right &= own.neighbor >= -1 && own.neighbor < args.nodes;
+      is_near = own.neighbor >= 0 && within_cutoff(own.r2, args.cutoff2);
+      is_inner = is_near && within_cutoff(own.r2, args.angle_cutoff2);
+      lengths[k] = is_near ? own.r2 : args.cutoff2;
+    }
+    near += count_lanes(is_near), inner += count_lanes(is_inner);
+  }
+  if (lane_index() == 0) args.within[2 * atom] = near, args.within[2 * atom + 1] = inner;
+  return __all_sync(kAllLanes, right);
+}
+
+// How many neighbours come before one, and how many of these are edges, if they have places.
+struct Rank {
+  int64_t place = 0, edge = 0;
+  bool masked = false;
+
+  template <class T>
+  __device__ Rank(const EdgeListArgs<T>& args, int64_t atom, int64_t k, const T* lengths, bool is_near) {
+    const int64_t first = atom * args.list.width;
+    const int32_t* counts = args.list.counts + atom * args.list.ntypes;
+    const bool* masks = args.pair_mask + args.list.types[atom] * args.list.ntypes;
+    const T r2 = is_near ? lengths[k] : T(-2);  // before all others
+    int64_t other = 0;
+    for (int t = 0; t < args.list.ntypes; ++t) {
+      const bool mask = masks[t];
+      for (const int64_t last = other + counts[t]; other < last; ++other) {
+        const T length = lengths[other];
+        bool before = length < r2;
+        if (length == r2 && other != k && is_near)
+          before = args.candidate(first + other).before(args.candidate(first + k));
+        place += before, edge += before && !mask;
+        if (other == k) masked = mask;
+      }
+    }
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kWarps* kWarp) pick_kernel(EdgeListArgs<T> args, EdgeMemory<T> memory) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (i >= args.list.atoms) return;
+  const SlotArgs<T>& list = args.list;
+  const int32_t* counts = list.counts + i * list.ntypes;
+  const RowKind kind = row_kind(list.types[i], list.ntypes, counts, list.width);
+  int64_t slots = 0;
+  for (int t = 0; kind == RowKind::real && t < list.ntypes; ++t) slots += counts[t];
+  T* const lengths = memory.lengths + i * list.width;
+  if (!measure_row(args, i, slots, lengths)) {
+    if (lane_index() == 0) refuse(memory.scan.status, kWrongNeighbor, i);
+    slots = 0;
+  }
+  if (kind == RowKind::wrong && lane_index() == 0) refuse(memory.scan.status, kWrongRow, i);
+  __syncwarp();
+  int edges = 0, angles = 0;
+  for (int64_t from = 0; from < slots; from += kWarp) {
+    const int64_t k = from + lane_index();
+    const bool is_near = k < slots && lengths[k] < args.cutoff2;
+    const Rank rank(args, i, k, lengths, is_near);
+    const bool is_edge = is_near && !rank.masked && rank.place < args.edge_sel;
+    if (is_edge) memory.picked[i * list.width + rank.edge] = static_cast<int32_t>(i * list.width + k);
+    edges += count_lanes(is_edge);
+    angles += count_lanes(is_edge && args.makes_angles(rank.place, lengths[k]));
+  }
+  if (lane_index() > 0) return;
+  memory.scan.sizes[i] = edges, args.angle_neighbors[i] = angles;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    write_edges_kernel(EdgeListArgs<T> args, EdgeMemory<T> memory) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (i >= args.list.atoms) return;
+  const Found found(memory.scan.after, args.list.atoms, memory.scan.status, args.capacity);
+  const int64_t width = args.list.width, size = memory.scan.sizes[i], start = memory.scan.after[i] - size;
+  for (int64_t k = lane_index(); k < width; k += kWarp) args.edge_of_slot[i * width + k] = -1;
+  __syncwarp();
+  for (int64_t k = lane_index(); found.written && k < size; k += kWarp)
+    args.write_edge(start + k, i, memory.picked[i * width + k]);
+  if (lane_index() > 0) return;
+  args.offsets[i] = static_cast<int32_t>(found.written ? start : 0);
+  if (!found.written) args.angle_neighbors[i] = 0;
+}
+
+// What is behind the last edge, and what there is to tell.
+template <class T>
+__global__ void __launch_bounds__(kThreads) end_edges_kernel(EdgeListArgs<T> args, EdgeMemory<T> memory) {
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const Found found(memory.scan.after, args.list.atoms, memory.scan.status, args.capacity);
+  if (e < args.capacity && e >= found.count()) args.write_no_edge(e);
+  if (e > 0) return;
+  args.offsets[args.list.atoms] = static_cast<int32_t>(found.count());
+  found.tell(args.needed);
+}
+
+template <class T>
+void run_edge_list(const Gpu& gpu, const EdgeListArgs<T>& args, EdgeMemory<T> memory) {
+  const int64_t atoms = args.list.atoms, blocks = blocks_for(atoms, kWarps);
+  memory.scan.begin(gpu);
+  gpu.launch(pick_kernel<T>, blocks, kWarps * kWarp, 0, args, memory);
+  memory.scan.run(gpu, atoms);
+  gpu.launch(write_edges_kernel<T>, blocks, kWarps * kWarp, 0, args, memory);
+  gpu.launch(end_edges_kernel<T>, blocks_for(args.capacity + 1, kThreads), kThreads, 0, args, memory);
+}
+
+static __global__ void __launch_bounds__(kThreads) reverse_kernel(ReverseArgs args) {
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (e < args.edges) args.run(e);
+}
+
+inline void run_reverse(const Gpu& gpu, const ReverseArgs& args) {
+  gpu.launch(reverse_kernel, blocks_for(args.edges, kThreads), kThreads, 0, args);
+}
+
+// Keys to sort edges by: what is no number of a row comes last.
+static __global__ void __launch_bounds__(kThreads)
+    order_keys_kernel(OrderArgs args, uint32_t* keys, int32_t* edges) {
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (e >= args.edges) return;
+  const int64_t index = args.index[e];
+  keys[e] = static_cast<uint32_t>(index >= 0 && index < args.rows ? index : args.rows);
+  edges[e] = static_cast<int32_t>(e);
+}
+
+// Where each row's keys begin, and -1 for those of none.
+static __global__ void __launch_bounds__(kThreads) order_starts_kernel(OrderArgs args, const uint32_t* keys) {
+  const int64_t m = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (m < args.edges && keys[m] == args.rows) args.order[m] = -1;
+  if (m > args.rows) return;
+  int64_t low = 0, high = args.edges;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (keys[middle] < m)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  args.offsets[m] = static_cast<int32_t>(low);
+}
+
+struct OrderMemory {
+  uint32_t *keys = nullptr, *sorted = nullptr;
+  int32_t* edges = nullptr;
+  char* memory = nullptr;
+  size_t bytes = 0;
+  int bits = 0;
+
+  OrderMemory(const Gpu& gpu, const OrderArgs& args) {
+    for (int64_t most = args.rows; most > 0; most >>= 1) ++bits;
+    bits = bits > 0 ? bits : 1;
+    gpu.check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted, edges, args.order,
+                                              static_cast<int>(args.edges), 0, bits, gpu.stream()));
+  }
+  void divide(Workspace& space, const OrderArgs& args) {
+    keys = space.take<uint32_t>(args.edges), sorted = space.take<uint32_t>(args.edges);
+    edges = space.take<int32_t>(args.edges);
+    memory = space.take<char>(static_cast<int64_t>(bytes));
+  }
+};
+
+inline void run_order(const Gpu& gpu, const OrderArgs& args, OrderMemory memory) {
+  const int64_t most = args.rows + 1 > args.edges ? args.rows + 1 : args.edges;
+  gpu.launch(order_keys_kernel, blocks_for(args.edges, kThreads), kThreads, 0, args, memory.keys,
+             memory.edges);
+  if (args.edges > 0)  // stable: the edges of a row stay in their order
+    gpu.check(cub::DeviceRadixSort::SortPairs(memory.memory, memory.bytes, memory.keys, memory.sorted,
+                                              memory.edges, args.order, static_cast<int>(args.edges), 0,
+                                              memory.bits, gpu.stream()));
+  gpu.launch(order_starts_kernel, blocks_for(most, kThreads), kThreads, 0, args, memory.sorted);
+}
+
+static __global__ void __launch_bounds__(kThreads) count_angles_kernel(EdgeAngleArgs args, Scan scan) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= args.atoms) return;
+  const bool fits = args.fits(i);
+  const int64_t count = fits ? args.counts[i] : 0;
+  if (!fits) refuse(scan.status, kWrongRow, i);
+  scan.sizes[i] = count * count;
+}
+
+static __global__ void __launch_bounds__(kWarps* kWarp) write_angles_kernel(EdgeAngleArgs args, Scan scan) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (i >= args.atoms) return;
+  const Found found(scan.after, args.atoms, scan.status, args.capacity);
+  if (!found.written) return;
+  const int64_t size = scan.sizes[i], base = scan.after[i] - size, first = args.offsets[i];
+  for (int64_t e = first + lane_index(); e < args.offsets[i + 1]; e += kWarp)
+    args.angle_offsets[e] = args.angles_before(i, base, e - first);
+  for (int64_t q = lane_index(); q < size; q += kWarp) args.write_angle(i, base, q);
+}
+
+static __global__ void __launch_bounds__(kThreads) end_angles_kernel(EdgeAngleArgs args, Scan scan) {
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const Found found(scan.after, args.atoms, scan.status, args.capacity);
+  if (k < args.capacity && k >= found.count()) args.write_no_angle(k);
+  if (k <= args.edges && (!found.written || k >= args.offsets[args.atoms]))
+    args.angle_offsets[k] = static_cast<int32_t>(found.count());
+  if (k == 0) found.tell(args.needed);
+}
+
+inline void run_angles(const Gpu& gpu, const EdgeAngleArgs& args, Scan scan) {
+  const int64_t most = args.edges > args.capacity ? args.edges : args.capacity;
+  scan.begin(gpu);
+  gpu.launch(count_angles_kernel, blocks_for(args.atoms, kThreads), kThreads, 0, args, scan);
+  scan.run(gpu, args.atoms);
+  gpu.launch(write_angles_kernel, blocks_for(args.atoms, kWarps), kWarps * kWarp, 0, args, scan);
+  gpu.launch(end_angles_kernel, blocks_for(most + 1, kThreads), kThreads, 0, args, scan);
+}
+
+}  // namespace gpu_graph
+
+}  // namespace mdops

@@ -1,0 +1,114 @@
+// The kernels that take rows of nodes to edges and sum them back: as many lanes a row as it has vectors of
+// numbers, up to a warp. Sums go in the order of `order`, whatever runs when.
+#pragma once
+
+#include <cstdint>
+
+#include "common/gpu.h"
+#include "common/rows.h"
+#include "common/vector.h"
+#include "graph/rows.h"
+
+namespace mdops {
+
+namespace gpu_graph_rows {
+
+constexpr int kThreads = 256, kAhead = 4;  // rows that a lane has on their way at once
+
+// The row of a thread, and the first of its vectors there: 1 << lanes threads have a row.
+struct Place {
+  int64_t row;
+  int first, step;
+
+  __device__ explicit Place(int lanes)
+      : row((static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) >> lanes),
+        first(threadIdx.x & ((1 << lanes) - 1)),
+        step(1 << lanes) {}
+};
+
+template <class T, int size>
+__device__ __forceinline__ Vector<T, size> all_of(T value) {
+  Vector<T, size> all;
+#pragma unroll
+  for (int k = 0; k < size; ++k) all[k] = value;
+  return all;
+}
+
+template <class T, int size>
+__global__ void __launch_bounds__(kThreads) gather_kernel(GatherArgs<T> args, int lanes) {
+  const Place place(lanes);
+  if (place.row >= args.rows) return;
+  const bool right = args.is_right(place.row);
+  const int64_t from = args.index[place.row];
+  const auto none = all_of<T, size>(right ? T(0) : not_a_number<T>());
+  for (int64_t k = place.first * size; k < args.width; k += place.step * size) {
+    const Vector<T, size> row = right && from >= 0 ? Vector<T, size>(args.x + from * args.width + k) : none;
+    row.store(args.y + place.row * args.width + k);
+  }
+}
+
+// The row at place p of those of node m, or -1 if it is none of its.
+template <class T>
+__device__ __forceinline__ int64_t row_at(const ScatterArgs<T>& args, int64_t m, int64_t p) {
+  const int64_t row = args.order ? args.order[p] : p;
+  return row >= 0 && row < args.rows && args.index[row] == m ? row : -1;
+}
+
+template <class T, int size>
+__global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, int lanes) {
+  const Place place(lanes);
+  const int64_t m = place.row;
+  if (m >= args.targets) return;
+  int64_t begin = args.offsets[m], end = args.offsets[m + 1];
+  const bool fits = begin >= 0 && begin <= end && end <= args.rows;
+  if (!fits) begin = end = 0;
+  for (int64_t k = place.first * size; k < args.width; k += place.step * size) {
+    auto sum = all_of<T, size>(fits ? T(0) : not_a_number<T>());
+    for (int64_t p = begin; p < end; p += kAhead) {
+      Vector<T, size> ahead[kAhead];
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        if (p + n >= end) break;
+        const int64_t row = row_at(args, m, p + n);
+        ahead[n] =
+            row < 0 ? all_of<T, size>(not_a_number<T>()) : Vector<T, size>(args.y + row * args.width + k);
+      }
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        if (p + n >= end) break;
+#pragma unroll
+        for (int c = 0; c < size; ++c) sum[c] += ahead[n][c];
+      }
+    }
+    sum.store(args.x + m * args.width + k);
+  }
+}
+
+// launch(vector size, a constant; log2 of the lanes that have a row).
+template <class T, class F>
+void with_lanes(int64_t width, const F& launch) {
+  with_vector<T>(width, [&]<int size>() {
+    int lanes = 0;
+    while ((1 << lanes) < kWarp && (size << lanes) < width) ++lanes;
+    launch.template operator()<size>(lanes);
+  });
+}
+
+template <class T>
+void run_gather(const Gpu& gpu, const GatherArgs<T>& args) {
+  with_lanes<T>(args.width, [&]<int size>(int lanes) {
+    gpu.launch(gather_kernel<T, size>, blocks_for(args.rows << lanes, kThreads), kThreads, 0, args, lanes);
+  });
+}
+
+template <class T>
+void run_scatter(const Gpu& gpu, const ScatterArgs<T>& args) {
+  with_lanes<T>(args.width, [&]<int size>(int lanes) {
+    gpu.launch(scatter_kernel<T, size>, blocks_for(args.targets << lanes, kThreads), kThreads, 0, args,
+               lanes);
+  });
+}
+
+}  // namespace gpu_graph_rows
+
+}  // namespace mdops

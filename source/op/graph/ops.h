@@ -1,0 +1,341 @@
+// The ops on graphs, their arguments checked at entry. A device has `make(name, argument, tensor)`, a call of
+// an op, `placed(tensor)`, an input where its kernels read it with the same bits, and for the arguments of
+// each kernel `bytes(op, args)`, the memory that it works with, and `run(op, args, memory)`.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <tuple>
+
+#include "common/tensor.h"
+#include "graph/edges.h"
+#include "graph/rows.h"
+#include "graph/softmax.h"
+#include "neighbor_rows/inputs.h"
+
+namespace mdops {
+
+// A number of things that 32 bits count.
+inline int64_t count_of(const Op& op, const char* name, int64_t value) {
+  if (value < 0 || value > INT32_MAX)
+    fail(op, std::string("argument `") + name + "` is " + std::to_string(value) +
+                 ", expected 0 or more, as 32 bits count");
+  return value;
+}
+
+struct EdgeListInputs {
+  SlotInputs list;
+  Tensor neighbors, images, pair_mask;
+  double cutoff, angle_cutoff;
+  int64_t edge_sel, angle_sel, nodes, capacity;
+
+  EdgeListInputs(const Op& op, const Tensor& displacements, const Tensor& neighbors_, const Tensor& images_,
+                 const Tensor& counts, const Tensor& types, const Tensor& pair_mask_, double cutoff_,
+                 double angle_cutoff_, int64_t edge_sel_, int64_t angle_sel_, int64_t nodes_,
+                 int64_t capacity_)
+      : list(op, displacements, counts, types),
+        neighbors(input(op, "neighbors", neighbors_, ScalarType::Int, {list.atoms, list.width})),
+        images(input(op, "images", images_, ScalarType::Int, {list.atoms, list.width})),
+        pair_mask(input(op, "pair_mask", pair_mask_, ScalarType::Bool, {list.ntypes, list.ntypes})),
+        cutoff(cutoff_),
+        angle_cutoff(angle_cutoff_),
+        edge_sel(count_of(op, "edge_sel", edge_sel_)),
+        angle_sel(count_of(op, "angle_sel", angle_sel_)),
+        nodes(count_of(op, "nodes", nodes_)),
+        capacity(count_of(op, "capacity", capacity_)) {
+    if (!(cutoff > 0) || !std::isfinite(cutoff) || !(angle_cutoff >= 0) || !(angle_cutoff <= cutoff))
+      fail(op, "arguments `cutoff` and `angle_cutoff` are " + std::to_string(cutoff) + " and " +
+                   std::to_string(angle_cutoff) +
+                   " A, expected a finite cutoff > 0 and one of angles from 0 to it");
+    check_range(op, "neighbors", neighbors, -1, nodes);
+  }
+};
+
+struct EdgeListTensors {
+  Tensor i, j, images, slots, offsets, edge_of_slot, angle_neighbors, within, needed;
+
+  EdgeListTensors(const Op& op, const EdgeListInputs& in)
+      : i(empty(op, {in.capacity}, ScalarType::Int)),
+        j(empty(op, {in.capacity}, ScalarType::Int)),
+        images(empty(op, {in.capacity}, ScalarType::Int)),
+        slots(empty(op, {in.capacity}, ScalarType::Int)),
+        offsets(empty(op, {in.list.atoms + 1}, ScalarType::Int)),
+        edge_of_slot(empty(op, {in.list.atoms, in.list.width}, ScalarType::Int)),
+        angle_neighbors(empty(op, {in.list.atoms}, ScalarType::Int)),
+        within(empty(op, {in.list.atoms, 2}, ScalarType::Int)),
+        needed(empty(op, {2}, ScalarType::Long)) {}
+
+  template <class T>
+  EdgeListArgs<T> args(const EdgeListInputs& in) {
+    const T c = static_cast<T>(in.cutoff), a = static_cast<T>(in.angle_cutoff);
+    return {in.list.args<T>(),
+            in.neighbors.const_data_ptr<int32_t>(),
+            in.images.const_data_ptr<int32_t>(),
+            in.pair_mask.const_data_ptr<bool>(),
+            c * c,
+            a * a,
+            in.edge_sel,
+            a > T(0) ? in.angle_sel : 0,
+            in.nodes,
+            in.capacity,
+            i.mutable_data_ptr<int32_t>(),
+            j.mutable_data_ptr<int32_t>(),
+            images.mutable_data_ptr<int32_t>(),
+            slots.mutable_data_ptr<int32_t>(),
+            offsets.mutable_data_ptr<int32_t>(),
+            edge_of_slot.mutable_data_ptr<int32_t>(),
+            angle_neighbors.mutable_data_ptr<int32_t>(),
+            within.mutable_data_ptr<int32_t>(),
+            needed.mutable_data_ptr<int64_t>()};
+  }
+};
+
+// Offsets of segments into so many rows, one more than there are segments.
+inline Tensor offsets_input(const Op& op, const Tensor& offsets_, int64_t rows) {
+  const Tensor offsets = input(op, "offsets", offsets_, ScalarType::Int, {kAny});
+  const int64_t segments = offsets.size(0) - 1;
+  if (segments < 0) fail(op, "argument `offsets` is empty, expected one number more than there are segments");
+  if (!op.on_cpu()) return offsets;
+  const int32_t* o = offsets.const_data_ptr<int32_t>();
+  for (int64_t m = 0; m < segments; ++m)
+    if (o[m + 1] < o[m]) fail(op, "argument `offsets` falls after segment " + std::to_string(m));
+  if (o[0] != 0 || o[segments] > rows)
+    fail(op, "argument `offsets` goes from " + std::to_string(o[0]) + " to " + std::to_string(o[segments]) +
+                 ", expected from 0 to at most the " + std::to_string(rows) + " rows");
+  return offsets;
+}
+
+// Which node each of so many rows belongs to.
+struct RowIndex {
+  Tensor index, order, offsets;
+  bool ordered;
+  int64_t rows, targets;
+
+  RowIndex(const Op& op, const Tensor& index_, const std::optional<Tensor>& order_, const Tensor& offsets_,
+           int64_t rows_)
+      : index(input(op, "index", index_, ScalarType::Int, {rows_})),
+        order(index),
+        offsets(offsets_input(op, offsets_, index.size(0))),
+        ordered(order_.has_value()),
+        rows(index.size(0)),
+        targets(offsets.size(0) - 1) {
+    if (ordered) order = input(op, "order", *order_, ScalarType::Int, {rows});
+    if (op.on_cpu()) check(op);
+  }
+
+  const int32_t* order_data() const { return ordered ? order.const_data_ptr<int32_t>() : nullptr; }
+
+ private:
+  // That `order` and `offsets` name each row once, under its own node.
+  void check(const Op& op) const {
+    const int32_t *of = index.const_data_ptr<int32_t>(), *o = order_data();
+    const int32_t* begin = offsets.const_data_ptr<int32_t>();
+    check_range(op, "index", index, -1, targets);
+    parallel(targets, 4096, [&](int64_t from, int64_t to) {
+      for (int64_t m = from; m < to; ++m) {
+        int64_t before = -1;
+        for (int64_t p = begin[m]; p < begin[m + 1]; ++p) {
+          const int64_t row = o ? o[p] : p;
+          if (row <= before || row >= rows || of[row] != m)
+            fail(op, "arguments `order` and `offsets` have row " + std::to_string(row) + " at place " +
+                         std::to_string(p) + " as one of node " + std::to_string(m) +
+                         ", expected the rows of each node in `index`, rising");
+          before = row;
+        }
+      }
+    });
+    int64_t named = 0;
+    for (int64_t row = 0; row < rows; ++row) named += of[row] >= 0;
+    if (named != begin[targets])
+      fail(op, "argument `index` has " + std::to_string(named) + " rows of nodes, and `offsets` ends at " +
+                   std::to_string(begin[targets]));
+  }
+};
+
+template <class Device>
+struct GraphOps {
+  using Edges = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+  static Edges neighbor_edges(const Tensor& displacements, const Tensor& neighbors, const Tensor& images,
+                              const Tensor& counts, const Tensor& types, const Tensor& pair_mask,
+                              double cutoff, double angle_cutoff, int64_t edge_sel, int64_t angle_sel,
+                              int64_t nodes, int64_t capacity) {
+    const auto op = Device::make("neighbor_edges", "displacements", displacements);
+    const EdgeListInputs in(op, displacements, neighbors, images, counts, types, pair_mask, cutoff,
+                            angle_cutoff, edge_sel, angle_sel, nodes, capacity);
+    EdgeListTensors out(op, in);
+    dispatch_float(op, in.list.dtype, [&](auto zero) { run(op, out.args<decltype(zero)>(in)); });
+    return {out.i,      out.j,     out.images, out.slots, out.offsets, out.edge_of_slot, out.angle_neighbors,
+            out.within, out.needed};
+  }
+
+  static Tensor edge_reverse(const Tensor& i_, const Tensor& j_, const Tensor& images_,
+                             const Tensor& offsets_) {
+    const auto op = Device::make("edge_reverse", "i", i_);
+    const Tensor i = input(op, "i", i_, ScalarType::Int, {kAny});
+    const int64_t edges = i.size(0);
+    const Tensor j = input(op, "j", j_, ScalarType::Int, {edges});
+    const Tensor images = input(op, "images", images_, ScalarType::Int, {edges});
+    const Tensor offsets = offsets_input(op, offsets_, edges);
+    Tensor reverse = empty(op, {edges}, ScalarType::Int);
+    run(op, ReverseArgs{i.const_data_ptr<int32_t>(), j.const_data_ptr<int32_t>(),
+                        images.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>(), edges,
+                        offsets.size(0) - 1, reverse.mutable_data_ptr<int32_t>()});
+    return reverse;
+  }
+
+  static std::tuple<Tensor, Tensor> edge_order(const Tensor& index_, int64_t rows_) {
+    const auto op = Device::make("edge_order", "index", index_);
+    const Tensor index = input(op, "index", index_, ScalarType::Int, {kAny});
+    const int64_t edges = count_of(op, "index", index.size(0)), rows = count_of(op, "rows", rows_);
+    check_range(op, "index", index, -1, rows);
+    Tensor order = empty(op, {edges}, ScalarType::Int), offsets = empty(op, {rows + 1}, ScalarType::Int);
+    run(op, OrderArgs{index.const_data_ptr<int32_t>(), edges, rows, order.mutable_data_ptr<int32_t>(),
+                      offsets.mutable_data_ptr<int32_t>()});
+    return {order, offsets};
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> edge_angles(const Tensor& offsets_,
+                                                                        const Tensor& counts_, int64_t edges_,
+                                                                        int64_t capacity_) {
+    const auto op = Device::make("edge_angles", "offsets", offsets_);
+    const int64_t edges = count_of(op, "edges", edges_), capacity = count_of(op, "capacity", capacity_);
+    const Tensor offsets = offsets_input(op, offsets_, edges);
+    const int64_t atoms = offsets.size(0) - 1;
+    const Tensor counts = input(op, "counts", counts_, ScalarType::Int, {atoms});
+    Tensor first = empty(op, {capacity}, ScalarType::Int), second = empty(op, {capacity}, ScalarType::Int);
+    Tensor mirror = empty(op, {capacity}, ScalarType::Int), starts = empty(op, {edges + 1}, ScalarType::Int);
+    Tensor needed = empty(op, {2}, ScalarType::Long);
+    const EdgeAngleArgs args{offsets.const_data_ptr<int32_t>(),
+                             counts.const_data_ptr<int32_t>(),
+                             atoms,
+                             edges,
+                             capacity,
+                             first.mutable_data_ptr<int32_t>(),
+                             second.mutable_data_ptr<int32_t>(),
+                             mirror.mutable_data_ptr<int32_t>(),
+                             starts.mutable_data_ptr<int32_t>(),
+                             needed.mutable_data_ptr<int64_t>()};
+    for (int64_t i = 0; op.on_cpu() && i < atoms; ++i)
+      if (!args.fits(i))
+        fail(op, "argument `counts` has " + std::to_string(args.counts[i]) + " for atom " +
+                     std::to_string(i) + ", expected 0 to the number of its edges");
+    run(op, args);
+    return {first, second, mirror, starts, needed};
+  }
+
+  static Tensor edge_gather(const Tensor& x_, const Tensor& index, const std::optional<Tensor>& order,
+                            const Tensor& offsets) {
+    const auto op = Device::make("edge_gather", "x", x_);
+    const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
+    const RowIndex of(op, index, order, offsets, kAny);
+    if (of.targets != x.size(0))
+      fail(op, "argument `x` has " + std::to_string(x.size(0)) + " rows, and `offsets` is of " +
+                   std::to_string(of.targets));
+    return gather(op, x, of.index, nullptr);
+  }
+
+  static Tensor edge_scatter(const Tensor& y_, const Tensor& index, const std::optional<Tensor>& order,
+                             const Tensor& offsets) {
+    const auto op = Device::make("edge_scatter", "y", y_);
+    const Tensor y = Device::placed(float_input(op, "y", y_, {kAny, kAny}));
+    const RowIndex of(op, index, order, offsets, y.size(0));
+    Tensor x = empty(op, {of.targets, y.size(1)}, y.scalar_type());
+    dispatch_float(op, y.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      run(op, ScatterArgs<T>{y.const_data_ptr<T>(), of.index.const_data_ptr<int32_t>(), of.order_data(),
+                             of.offsets.const_data_ptr<int32_t>(), of.rows, of.targets, y.size(1),
+                             x.mutable_data_ptr<T>()});
+    });
+    return x;
+  }
+
+  static Tensor edge_permute(const Tensor& x_, const Tensor& index_, const Tensor& inverse_) {
+    const auto op = Device::make("edge_permute", "x", x_);
+    const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
+    const Tensor index = input(op, "index", index_, ScalarType::Int, {kAny});
+    const Tensor inverse = input(op, "inverse", inverse_, ScalarType::Int, {x.size(0)});
+    check_inverse(op, "index", index, inverse), check_inverse(op, "inverse", inverse, index);
+    return gather(op, x, index, &inverse);
+  }
+
+  static Tensor segment_softmax(const Tensor& x, const Tensor& offsets) {
+    return softmax("segment_softmax", nullptr, nullptr, x, offsets)[0];
+  }
+  static Tensor segment_softmax_backward(const Tensor& grad, const Tensor& x, const Tensor& offsets) {
+    return softmax("segment_softmax_backward", nullptr, &grad, x, offsets)[0];
+  }
+  static std::tuple<Tensor, Tensor> segment_softmax_backward_backward(const Tensor& direction,
+                                                                      const Tensor& grad, const Tensor& x,
+                                                                      const Tensor& offsets) {
+    const auto all = softmax("segment_softmax_backward_backward", &direction, &grad, x, offsets);
+    return {all[1], all[0]};
+  }
+
+ private:
+  template <class O, class Args>
+  static void run(const O& op, const Args& args) {
+    Tensor memory = empty(op, {Device::bytes(op, args)}, ScalarType::Byte);
+    Device::run(op, args, memory.mutable_data_ptr());
+  }
+
+  template <class O>
+  static Tensor gather(const O& op, const Tensor& x, const Tensor& index, const Tensor* inverse) {
+    Tensor y = empty(op, {index.size(0), x.size(1)}, x.scalar_type());
+    dispatch_float(op, x.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      run(op, GatherArgs<T>{x.const_data_ptr<T>(), index.const_data_ptr<int32_t>(),
+                            inverse ? inverse->const_data_ptr<int32_t>() : nullptr, index.size(0), x.size(0),
+                            x.size(1), y.mutable_data_ptr<T>()});
+    });
+    return y;
+  }
+
+  static void check_inverse(const Op& op, const char* name, const Tensor& index, const Tensor& inverse) {
+    check_range(op, name, index, -1, inverse.size(0));
+    if (!op.on_cpu()) return;
+    const int32_t *to = index.const_data_ptr<int32_t>(), *back = inverse.const_data_ptr<int32_t>();
+    for (int64_t k = 0; k < index.size(0); ++k)
+      if (to[k] >= 0 && back[to[k]] != k)
+        fail(op, std::string("argument `") + name + "` has " + std::to_string(to[k]) + " at " +
+                     std::to_string(k) + ", from where the other leads to " + std::to_string(back[to[k]]));
+  }
+
+  // The forward pass has no gradient, the backward pass no direction.
+  static std::vector<Tensor> softmax(const char* name, const Tensor* direction_, const Tensor* grad_,
+                                     const Tensor& x_, const Tensor& offsets_) {
+    const auto op = Device::make(name, "x", x_);
+    const Tensor x = float_input(op, "x", x_, {kAny, kAny});
+    const ScalarType dtype = x.scalar_type();
+    const int64_t rows = x.size(0), columns = x.size(1);
+    const Tensor offsets = offsets_input(op, offsets_, rows);
+    const Tensor grad = grad_ ? input(op, "grad", *grad_, dtype, {rows, columns}) : x;
+    const Tensor direction = direction_ ? input(op, "direction", *direction_, dtype, {rows, columns}) : x;
+    std::vector<Tensor> out{empty(op, {rows, columns}, dtype)};
+    if (direction_) out.push_back(empty(op, {rows, columns}, dtype));
+    dispatch_float(op, dtype, [&](auto zero) {
+      using T = decltype(zero);
+      run(op,
+          SoftmaxArgs<T>{x.const_data_ptr<T>(), grad_ ? grad.const_data_ptr<T>() : nullptr,
+                         direction_ ? direction.const_data_ptr<T>() : nullptr,
+                         offsets.const_data_ptr<int32_t>(), rows, columns, offsets.size(0) - 1,
+                         direction_ ? out[1].mutable_data_ptr<T>() : nullptr, out[0].mutable_data_ptr<T>()});
+    });
+    return out;
+  }
+};
+
+// The kernels of a device, registered.
+#define MDOPS_REGISTER_GRAPH_OPS(m, Ops)                                         \
+  m.impl("neighbor_edges", TORCH_BOX(&Ops::neighbor_edges));                     \
+  m.impl("edge_reverse", TORCH_BOX(&Ops::edge_reverse));                         \
+  m.impl("edge_order", TORCH_BOX(&Ops::edge_order));                             \
+  m.impl("edge_angles", TORCH_BOX(&Ops::edge_angles));                           \
+  m.impl("edge_gather", TORCH_BOX(&Ops::edge_gather));                           \
+  m.impl("edge_scatter", TORCH_BOX(&Ops::edge_scatter));                         \
+  m.impl("edge_permute", TORCH_BOX(&Ops::edge_permute));                         \
+  m.impl("segment_softmax", TORCH_BOX(&Ops::segment_softmax));                   \
+  m.impl("segment_softmax_backward", TORCH_BOX(&Ops::segment_softmax_backward)); \
+  m.impl("segment_softmax_backward_backward", TORCH_BOX(&Ops::segment_softmax_backward_backward))
+
+}  // namespace mdops
