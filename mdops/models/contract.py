@@ -75,6 +75,17 @@ class Kind(nn.Module):
     def to_tree(self) -> Tree:
         """The node that `from_tree` makes the same module of, and DeePMD-kit reads, if it knows the kind."""
 
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        """The node for these of its types alone, in this order, and with these elements. It has the same answers where
+        there are no others.
+
+        Raises UnsupportedModelError where weights are those of a type: no others can take their places.
+        """
+        raise UnsupportedModelError(
+            f"{cls.Options.KIND} with other types than it was made for is not supported"
+        )
+
     def summary(self) -> dict[str, str]:
         """What `mdops info` shows of it: lines by their names."""
         return {}
@@ -150,6 +161,18 @@ class Descriptor(Kind):
     @abstractmethod
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
         """A new one, before training; `sel` is known. Statistics of the data come later."""
+
+
+def renumbered(listed: Sequence[Any], types: Sequence[int]) -> list[Any]:
+    """Types, or pairs of them, by their places among `types`; those that are not there are left out."""
+    place = {old: new for new, old in enumerate(types)}
+    found: list[Any] = []
+    for one in listed:
+        if isinstance(one, int):
+            found += [place[one]] if one in place else []
+        elif all(t in place for t in one):
+            found.append([place[t] for t in one])
+    return found
 
 
 def environment_node(options: Mapping[str, Any]) -> Tree:
@@ -265,6 +288,27 @@ class EnvironmentDescriptor(Descriptor):
             "env_mat": environment_node(vars(o)),
             "type_map": list(self.type_map),
             "@variables": self.statistics_to_tree(),
+        }
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        if not cls.mixed:
+            return super().tree_of_types(tree, types, type_map)
+        arrays = {
+            name: value[list(types)] for name, value in tree["@variables"].items() if name in ("davg", "dstd")
+        }
+        nets: Tree = {
+            name: {**tree[name], "ntypes": len(types)}
+            for name in ("embeddings", "embeddings_strip")
+            if name in tree
+        }
+        return {
+            **tree,
+            **nets,
+            "type_map": list(type_map),
+            "ntypes": len(types),
+            "exclude_types": renumbered(tree["exclude_types"], types),
+            "@variables": {**tree["@variables"], **arrays},
         }
 
     def sketch(self, nets: NetCollection) -> dict[str, str]:
@@ -483,6 +527,19 @@ class AtomicModel(Kind, ABC):
             "rcond": None,
             **self.options.to_tree(),
             "@variables": self.variables_to_tree(),
+        }
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        """As of `Kind`, but for the nodes of its parts."""
+        preset = tree["preset_out_bias"] or {}
+        return {
+            **tree,
+            "type_map": list(type_map),
+            "pair_exclude_types": renumbered(tree["pair_exclude_types"], types),
+            "atom_exclude_types": renumbered(tree["atom_exclude_types"], types),
+            "preset_out_bias": {k: of and [of[t] for t in types] for k, of in preset.items()} or None,
+            "@variables": {name: value[:, list(types)] for name, value in tree["@variables"].items()},
         }
 
     @staticmethod

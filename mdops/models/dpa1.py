@@ -16,7 +16,7 @@ from mdops.models.environment import check_axis, in_chunks
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
+from mdops.models.type_embedding import MixedTypesOptions, Nets, TypeEmbedding, nets_of_tree, random_nets
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import (
     RaggedPlan,
@@ -592,6 +592,11 @@ class SeAttenV2(MomentDescriptor):
         else:
             tree["@variables"]["degree_gain_raw"] = array(self.degree_gain, precision)
         return tree
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        embedding = TypeEmbedding.tree_of_types(tree["type_embedding"], types, type_map)
+        return {**super().tree_of_types(tree, types, type_map), "type_embedding": embedding}
 
     @classmethod
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:

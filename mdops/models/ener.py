@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mdops.errors import ConfigError, InputError, UnsupportedModelError
-from mdops.models.contract import ENERGY, Kind, Output, Tree
+from mdops.models.contract import ENERGY, Kind, Output, Tree, renumbered
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import Net, NetCollection, array, tensor
@@ -303,6 +303,21 @@ class EnergyFitting(Kind):
                 "bias_atom_e": array(self.bias[:, None]),
                 **{name: array(value) if value.numel() else None for name, value in values.items()},
             },
+        }
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        if not tree["mixed_types"]:
+            return super().tree_of_types(tree, types, type_map)
+        variables = tree["@variables"]
+        return {
+            **tree,
+            "type_map": list(type_map),
+            "ntypes": len(types),
+            "nets": {**tree["nets"], "ntypes": len(types)},
+            "exclude_types": renumbered(tree["exclude_types"], types),
+            "atom_ener": tree["atom_ener"] and [tree["atom_ener"][t] for t in types],
+            "@variables": {**variables, "bias_atom_e": variables["bias_atom_e"][list(types)]},
         }
 
     def _quantized_to_tree(self) -> Tree:

@@ -109,6 +109,14 @@ class Hybrid(Descriptor):
         return {"@class": "Descriptor", "@version": 1, "type": self.options.KIND, "list": parts}
 
     @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        kinds = [registry.find("descriptor", part["type"]) for part in tree["list"]]
+        parts = [
+            kind.tree_of_types(part, types, type_map) for kind, part in zip(kinds, tree["list"], strict=True)
+        ]
+        return {**tree, "list": parts}
+
+    @classmethod
     def random(
         cls, options: HybridOptions, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
     ) -> "Hybrid":

@@ -12,7 +12,7 @@ from mdops.models.contract import Tree
 from mdops.models.environment import Directions, directions, in_chunks
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.models.type_embedding import MixedTypesOptions, Nets, nets_of_tree, random_nets
+from mdops.models.type_embedding import MixedTypesOptions, Nets, TypeEmbedding, nets_of_tree, random_nets
 from mdops.ops.switch_curve import switch_curve
 from mdops.options import key, saved_precision
 
@@ -157,6 +157,11 @@ class SeE3Tebd(AngleDescriptor):
             **strip,
             "type_embedding": self.type_embedding.to_tree(precision),
         }
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        embedding = TypeEmbedding.tree_of_types(tree["type_embedding"], types, type_map)
+        return {**super().tree_of_types(tree, types, type_map), "type_embedding": embedding}
 
     @classmethod
     def random(

@@ -163,6 +163,14 @@ class DescriptorFitting(AtomicModel):
         }
 
     @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        parts = {
+            sort: registry.find(sort, tree[sort]["type"]).tree_of_types(tree[sort], types, type_map)
+            for sort in ("descriptor", "fitting")
+        }
+        return {**super().tree_of_types(tree, types, type_map), **parts}
+
+    @classmethod
     def random(cls, options: Any, seed: int, dtype: torch.dtype) -> "DescriptorFitting":
         o, types = options, options.type_map
         own = seed if o.descriptor.seed is None else o.descriptor.seed

@@ -161,6 +161,12 @@ class TypeEmbedding(nn.Module):
             "embedding": embedding,
         }
 
+    @staticmethod
+    def tree_of_types(tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        """See `Kind.tree_of_types`."""
+        net = tree["embedding"] if tree["use_econf_tebd"] else _net_of_types(tree["embedding"], types)
+        return {**tree, "type_map": list(type_map), "ntypes": len(types), "embedding": net}
+
     @classmethod
     def random(
         cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
@@ -177,6 +183,28 @@ class TypeEmbedding(nn.Module):
             bias=options.use_tebd_bias,
         )
         return cls(net, type_map, options.use_econf_tebd, dtype)
+
+
+def _net_of_types(net: Tree, types: Sequence[int]) -> Tree:
+    """The net of the type embedding, whose input marks the type, for these types."""
+    first = dict(net["layers"][0])
+    weight = np.array(first["@variables"]["w"])
+    known, width = weight.shape
+
+    def marks(n: int) -> np.ndarray | float:
+        """What a layer that adds its input of n numbers adds for each type."""
+        adds = first["resnet"] and width in (n, 2 * n)
+        return np.tile(np.eye(n), width // n) if adds else 0.0
+
+    before, after = marks(known), marks(len(types))
+    if not np.isscalar(before) or not np.isscalar(after):
+        if str(first["activation_function"]).lower() not in ("linear", "none"):
+            raise UnsupportedModelError(
+                "a type embedding that adds its input and is not linear cannot be one of fewer types"
+            )
+        weight = weight + before
+    first["@variables"] = {**first["@variables"], "w": weight[list(types)] - after}
+    return {**net, "in_dim": len(types), "layers": [first, *net["layers"][1:]]}
 
 
 Nets = tuple[NetCollection, NetCollection | None, TypeEmbedding]

@@ -10,6 +10,7 @@ from reference_cases import references
 from small_systems import EMT
 
 import mdops
+from mdops.errors import UnsupportedModelError
 from mdops.models.standard import DescriptorFitting, StandardOptions
 from mdops.options import parse
 from mdops.potential import Potential
@@ -72,6 +73,7 @@ def test_init_model_keeps_all_types(tmp_path):
         "dpa1_pair_exclude_types",
         "dpa1_residual_types",
         "dpa1_configurations",
+        "dpa1_hybrid",
         "se_atten_v2_davg_zero",
         "se_e3_tebd_options",
         "se_e3_tebd_strip_pairs",
@@ -128,3 +130,10 @@ def test_fewer_types_change_no_energy_of_theirs(width):
 def test_models_whose_weights_belong_to_types_stay_whole():
     potential = mdops.load(DATA / "reference" / "three_types" / "model.dp")
     assert with_elements(potential, potential.type_map[:2]) is potential
+
+
+def test_a_part_with_weights_of_types_is_refused():
+    """Its nets would go to other types, though those of the other parts serve all."""
+    potential = mdops.load(DATA / "reference_kinds" / "hybrid_r_tebd" / "model.dp")
+    with pytest.raises(UnsupportedModelError, match="se_r with other types"):
+        with_elements(potential, potential.type_map[::-1])
