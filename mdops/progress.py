@@ -15,6 +15,12 @@ _BAR_EVERY, _LINE_EVERY = 0.2, 15.0  # s
 Self = TypeVar("Self", bound="StepProgress")
 
 
+def tell_restart(first: int, last: int) -> None:
+    """Says on stderr where a run goes on that has `first` of `last` steps behind it."""
+    if first:
+        print(f"going on from step {first} of {last}", file=sys.stderr, flush=True)
+
+
 class StepProgress:
     """Shows steps and time left on stderr, with what a run has to tell; used in a `with`.
 

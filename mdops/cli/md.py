@@ -43,7 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of the velocities and of langevin")
     add("--new-velocities", action="store_true", help="do not use the structure's velocities")
     add("--trajectory", "-o", type=Path, default=Path("md.traj"), help=".traj, .xyz or .extxyz")
-    add("--log", type=Path, default=Path("md.log"), help="energies, temperature, pressure as text")
+    add(
+        "--log",
+        type=Path,
+        help="energies, temperature, pressure as text; default: the trajectory's name with .log",
+    )
+    add("--plot", type=Path, nargs="?", const=Path(), metavar="FILE", help="draw temperature, energies and density of "
+        "the log at the end; without FILE: the trajectory's name with .png; needs matplotlib")  # fmt: skip
     add("--checkpoint", type=Path, help="default: the trajectory's name with .restart")
     add("--checkpoint-every", type=int, default=0, help="steps; 0 goes by the number of atoms")
     add_restraints(parser)
@@ -56,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
     output = _output(args)
     physics = _physics(args, output.steps)
-    keep_inputs(args, (output.trajectory, output.log, output.checkpoint))
+    picture = _picture(args, output)
+    keep_inputs(args, (output.trajectory, output.log, output.checkpoint, picture))
     atoms = read_structure(args.structure)
     atoms.calc = MDOps(
         args.model,
@@ -74,7 +81,29 @@ def run(args: argparse.Namespace) -> int:
     restraints = restraints_of(args, atoms)
     summary = run_md(atoms, physics, output, new_velocities=args.new_velocities, restraints=restraints)
     print(_describe(summary, output))
+    if picture is not None:
+        from mdops.md.plot import plot_log
+
+        plot_log(args.log, picture)
+        print(f"wrote {picture}")
     return 0
+
+
+def _picture(args: argparse.Namespace, output: "Output") -> Path | None:
+    """Where --plot draws. What cannot be drawn is refused before the run."""
+    from mdops.md.options import same_file
+    from mdops.plots import require_matplotlib
+
+    if args.plot is None:
+        return None
+    require_matplotlib()
+    picture: Path = args.trajectory.with_suffix(".png") if args.plot == Path() else args.plot
+    for path in (output.trajectory, output.log, output.checkpoint):
+        if path is not None and same_file(path, picture):
+            raise InputError(f"--plot {picture}: is the name of another file of the run")
+    if picture.is_dir() or not picture.absolute().parent.is_dir():
+        raise InputError(f"--plot {picture}: cannot be written there")
+    return picture
 
 
 def _physics(args: argparse.Namespace, steps: int) -> "Physics":
@@ -90,9 +119,12 @@ def _physics(args: argparse.Namespace, steps: int) -> "Physics":
 def _output(args: argparse.Namespace) -> "Output":
     from mdops.md import Output
 
-    if args.time is not None and not math.isfinite(args.time):
+    if not 0 < args.timestep < math.inf:
+        raise InputError(f"--timestep {args.timestep}: expected fs, more than 0")
+    if args.time is not None and not math.isfinite(1000 * args.time / args.timestep):
         raise InputError(f"--time {args.time}: expected ps")
     steps = args.steps if args.time is None else round(args.time * 1000 / args.timestep)
+    args.log = args.log or args.trajectory.with_suffix(".log")
     return Output(
         steps=steps,
         checkpoint=args.checkpoint or args.trajectory.with_suffix(".restart"),
@@ -133,10 +165,9 @@ def read_structure(structure: str) -> "Atoms":
 
 
 def _describe(summary: "Summary", output: "Output") -> str:
-    if summary.steps == 0:
-        return f"the run was complete: {output.steps} steps"
     drift = "" if summary.drift is None else f", conserved energy {1000 * summary.drift:+.4f} meV/atom"
-    return (
-        f"{summary.steps} steps in {summary.seconds:.1f} s, {summary.ns_per_day:.3g} ns/day; "
-        f"mean temperature {summary.temperature:.1f} K{drift}"
-    )
+    of = "" if summary.steps in (0, output.steps) else f" of all {output.steps} steps"
+    means = f"mean temperature{of} {summary.temperature:.1f} K{drift}"
+    if summary.steps == 0:
+        return f"the run was complete: {output.steps} steps; {means}"
+    return f"{summary.steps} steps in {summary.seconds:.1f} s, {summary.ns_per_day:.3g} ns/day; {means}"

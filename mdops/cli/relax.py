@@ -37,7 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the relaxed structures, in a format of ASE",
     )
     add("--trajectory", type=Path, help=".traj, .xyz or .extxyz: frames of the way")
-    add("--log", type=Path, default=Path("relax.log"), help="energy, largest force, pressure as text")
+    add(
+        "--log",
+        type=Path,
+        help="energy, largest force, pressure as text; default: the output's name with .log",
+    )
     add("--checkpoint", type=Path, help="default: the output's name with .restart")
     add_restraints(parser)
     add_run_options(parser, interval=10, dtype="float64", skin=0.5)
@@ -54,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         checkpoint=args.checkpoint or args.output.with_suffix(".restart"),
         interval=args.interval,
         trajectory=args.trajectory,
-        log=args.log,
+        log=args.log or args.output.with_suffix(".log"),
         restart=args.restart,
         overwrite=args.overwrite,
     )

@@ -92,8 +92,8 @@ def label_names(assignments: list[str]) -> dict[str, str]:
 
 def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None":
     """The learning curve to draw, None without one. What cannot be read or written is refused before the work."""
+    from mdops.plots import require_matplotlib
     from mdops.train.report.learning_curve import read_curve
-    from mdops.train.report.plots import require_matplotlib
 
     if args.table is not None:
         if args.table.is_dir() or not args.table.parent.is_dir():

@@ -12,7 +12,7 @@ from ase import Atoms
 from mdops.errors import InputError
 from mdops.files.atomic import replace_file
 
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclasses.dataclass
@@ -23,6 +23,7 @@ class Checkpoint:
         step: how many are done.
         physics: of the run, as a dict, with digests of its models and parameters.
         random: the state of the random numbers.
+        sums: what means over the whole run, and its drift, are made of.
         marks: for each output file how far it was written.
         arrays: numbers, positions, momenta, cell, pbc.
         inner: the engine's own variables; none of ASE's integrators.
@@ -31,6 +32,7 @@ class Checkpoint:
     step: int
     physics: dict[str, Any]
     random: dict[str, Any]
+    sums: dict[str, float | None]
     marks: dict[str, dict[str, Any]]
     arrays: dict[str, np.ndarray]
     inner: dict[str, np.ndarray]
@@ -57,7 +59,7 @@ def restore_atoms(atoms: Atoms, arrays: dict[str, np.ndarray]) -> None:
 def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write, to the disk, then put in the place of the last one."""
     head = {"version": _VERSION, "step": checkpoint.step, "physics": checkpoint.physics}
-    head |= {"random": checkpoint.random, "marks": checkpoint.marks}
+    head |= {"random": checkpoint.random, "sums": checkpoint.sums, "marks": checkpoint.marks}
     members: dict[str, Any] = {f"atoms/{name}": value for name, value in checkpoint.arrays.items()}
     members |= {f"inner/{name}": value for name, value in checkpoint.inner.items()}
     buffer = io.BytesIO()

@@ -1,6 +1,8 @@
 """The trajectory and the log of a run, and a thread that writes them while the run goes on."""
 
+import dataclasses
 import queue
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,19 +15,14 @@ from mdops.errors import InputError
 from mdops.files.lock import BusyError, locked
 from mdops.md import log
 from mdops.md.options import Output
-from mdops.md.outputs import AseTrajectory, ExtxyzTrajectory, TextFile, open_trajectory
+from mdops.md.outputs import begins_like, hold, open_files
 
 
 class Files:
     """Trajectory and log, as far as a run has them; opened at the marks of a checkpoint, or anew."""
 
     def __init__(self, output: Output, marks: dict[str, Any]) -> None:
-        self._trajectory: ExtxyzTrajectory | AseTrajectory | None = None
-        self._log: TextFile | None = None
-        if output.trajectory is not None:
-            self._trajectory = open_trajectory(output.trajectory, marks.get("trajectory"))
-        if output.log is not None:
-            self._log = TextFile(output.log, marks.get("log"))
+        self._trajectory, self._log = open_files(output, marks)
 
     def write(self, atoms: Atoms, state: log.LogState, *, heading: bool = False) -> None:
         """A frame with the results of the calculator of `atoms`, and a line of the log."""
@@ -90,6 +87,21 @@ class Background:
                 self._error = error
 
 
+def require_beginning(output: Output, write: Callable[[Output], object]) -> None:
+    """Of a run that was killed before a checkpoint knew its files: they hold nothing, or a beginning of what `write`
+    puts into the files of an output. Raises InputError if they do not: somebody else wrote them."""
+    with tempfile.TemporaryDirectory(prefix="mdops") as folder:
+        given = (output.trajectory, output.log)
+        trajectory, log = own = [path and Path(folder, f"{k}{path.suffix}") for k, path in enumerate(given)]
+        write(dataclasses.replace(output, checkpoint=Path(folder, "restart"), trajectory=trajectory, log=log))
+        for path, written in zip(given, own, strict=True):
+            if path and written and path.exists() and not begins_like(path, written):
+                raise InputError(
+                    f"{path} is of another run: {output.checkpoint} is of one that had not written anything; "
+                    "start anew with --overwrite or under other names"
+                )
+
+
 def existing(output: Output) -> list[Path]:
     """The files of the output that are there already."""
     return [path for path in _all(output) if path.exists()]
@@ -105,13 +117,17 @@ def one_run(output: Output) -> Iterator[None]:
 
 
 def _hold(held: ExitStack, path: Path) -> None:
+    real = path.resolve()  # a link to the file of another run is that file
     try:
-        held.enter_context(locked(path.with_name(f".{path.name}.lock"), remove=True))
+        held.enter_context(locked(real.with_name(f".{real.name}.lock"), remove=True))
     except BusyError as who:
         raise InputError(
             f"{path}: another run writes this file ({who}): wait until it ends, or give the files of this run other "
             "names (--trajectory, --log, --checkpoint)"
         ) from None
+    if path.exists():
+        with path.open("ab") as file:
+            hold(path, file)  # under other names, as that of a hard link, it has no lock of its own
 
 
 def _all(output: Output) -> list[Path]:

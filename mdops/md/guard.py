@@ -1,6 +1,7 @@
 """Stops a run that has left physics, with advice."""
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,10 +17,17 @@ _ADVICE = (
 )
 
 
+# What the search for neighbours says of positions and cells that are no structure.
+_OF_STRUCTURES = re.compile(
+    r"mdops::neighbor_(matrix|pairs): "
+    r"(argument `(positions|cell|cutoff)` (?!has |is on |holds more )|atoms \d+ and \d+ are neighbours through)"
+)
+
+
 def is_refusal(error: Exception) -> bool:
-    """Whether it is what a model or an op says of an input that it does not take."""
+    """Whether it is what a model, or the search for neighbours, says of a structure that it does not take."""
     return isinstance(error, InputError) or (
-        isinstance(error, RuntimeError) and str(error).startswith("mdops::")
+        isinstance(error, RuntimeError) and _OF_STRUCTURES.match(str(error)) is not None
     )
 
 

@@ -1,5 +1,6 @@
 """The lines of a run's log."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ase import Atoms, units
@@ -28,7 +29,7 @@ def columns(atoms: Atoms, state: LogState) -> dict[str, str]:
         "Epot/eV": f"{potential:.6f}",
         "Ekin/eV": f"{kinetic:.6f}",
         "Etot/eV": f"{potential + kinetic:.6f}",
-        "conserved/eV": "-" if state.conserved is None else f"{state.conserved:.6f}",
+        "conserved/eV": "nan" if state.conserved is None else f"{state.conserved:.6f}",
         "T/K": f"{state.temperature:.2f}",
     }
     if atoms.pbc.all():
@@ -44,9 +45,10 @@ def columns(atoms: Atoms, state: LogState) -> dict[str, str]:
 
 
 def text(line: dict[str, str], *, heading: bool) -> str:
-    """The line, below its heading if that is wanted."""
+    """The line, below its heading if that is wanted: a comment to whatever reads tables."""
     widths = [max(len(name), 14) for name in line]
-    rows = [list(line), list(line.values())] if heading else [list(line.values())]
-    return "".join(
-        "  ".join(value.rjust(width) for value, width in zip(row, widths, strict=True)) + "\n" for row in rows
-    )
+
+    def row(words: Iterable[str]) -> str:
+        return "  ".join(word.rjust(width) for word, width in zip(words, widths, strict=True)) + "\n"
+
+    return ("#" + row(line)[1:] if heading else "") + row(line.values())

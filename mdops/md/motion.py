@@ -30,6 +30,17 @@ def check_npt(atoms: Atoms, name: str = "") -> None:
         )
 
 
+def check_masses(atoms: Atoms, name: str = "") -> None:
+    """Raises InputError for masses by which nothing can move."""
+    masses = atoms.get_masses()
+    wrong = np.flatnonzero(~(np.isfinite(masses) & (masses > 0)))
+    if len(wrong):
+        atom = int(wrong[0])
+        raise InputError(
+            f"{name}atom {atom} ({atoms.symbols[atom]}) has a mass of {masses[atom]:g}, expected more than 0 amu"
+        )
+
+
 def kinetic_energy(atoms: Atoms) -> float:
     """eV."""
     p = atoms.arrays["momenta"]
@@ -43,7 +54,10 @@ def temperature(atoms: Atoms, freedom: int) -> float:
 
 def set_velocities(atoms: Atoms, physics: Physics, rng: np.random.Generator, *, anew: bool) -> None:
     """Velocities as the structure has them, or (none there, or `anew`) Maxwell-Boltzmann ones that are scaled
-    to the very temperature; the centre of mass comes to rest, and so does a cluster's rotation."""
+    to the very temperature; the centre of mass comes to rest, and so does a cluster's rotation.
+
+    Raises InputError for masses that are not positive, and where there are neither velocities nor a temperature."""
+    check_masses(atoms)
     drawn = anew or not atoms.has("momenta")
     if drawn:
         if physics.temperature is None:

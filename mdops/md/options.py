@@ -1,6 +1,7 @@
 """What a run is: ensemble, its parameters, length and files; checked before anything starts."""
 
 import dataclasses
+import itertools
 import math
 from pathlib import Path
 from typing import Literal, get_args
@@ -115,6 +116,18 @@ class Physics:
             self.pressure, self.final_pressure
         )
 
+    def next_checkpoint(self, step: int, atoms: int, *, on_gpu: bool = False) -> int:
+        """The step of the first checkpoint after `step`. Unless `checkpoint_every` tells, those of the beginning come
+        after 10 steps (on a GPU 100), 20, 40 and so on: a slow model, too, has one after seconds."""
+        every = self.checkpoint_steps(atoms, on_gpu=on_gpu)
+        regular = (step // every + 1) * every
+        if self.checkpoint_every:
+            return regular
+        early = 100 if on_gpu else 10
+        while early <= step:
+            early *= 2
+        return early if early < every else regular
+
     def checkpoint_steps(self, atoms: int, *, on_gpu: bool = False) -> int:
         """Steps between checkpoints: `checkpoint_every`, or some ten seconds of work."""
         if self.checkpoint_every:
@@ -151,6 +164,11 @@ class Relaxation:
             raise InputError("a pressure acts on a cell that moves: let its volume, or all of it, relax")
 
 
+def same_file(a: Path, b: Path) -> bool:
+    """Whether they name one file, whether it is there yet or not."""
+    return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
+
+
 @dataclasses.dataclass(frozen=True)
 class Output:
     """Where a run writes, and how often.
@@ -179,8 +197,10 @@ class Output:
         if self.trajectory is not None and self.trajectory.suffix not in (".traj", ".xyz", ".extxyz"):
             raise InputError(f"the trajectory {self.trajectory} must end in .traj, .xyz or .extxyz")
         files = [f for f in (self.trajectory, self.log, self.checkpoint) if f is not None]
-        if len({f.absolute() for f in files}) < len(files):
-            raise InputError("trajectory, log and checkpoint must be different files")
+        for first, second in itertools.combinations(files, 2):
+            if same_file(first, second):
+                also = "" if first == second else f": {first} and {second} are one"
+                raise InputError(f"trajectory, log and checkpoint must be different files{also}")
         for folder in {f.absolute().parent for f in files}:
             if not folder.is_dir():
                 raise InputError(f"there is no folder {folder} to write into")

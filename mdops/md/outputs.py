@@ -1,38 +1,51 @@
-"""Trajectory and log files that can be cut back to where a checkpoint saw them."""
+"""Trajectory and log files that can be cut back to where a checkpoint saw them, and only if they are what it saw."""
 
 import base64
+import fcntl
 import io
 import os
+from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import ase.io
+import numpy as np
 from ase import Atoms
 from ase.io.trajectory import TrajectoryWriter
+from ase.io.ulm import N1
 
 from mdops.errors import InputError
+from mdops.files.named import naming
+from mdops.md.options import Output
 
 Mark = dict[str, Any]
 
 _ULM_HEADER = 48  # bytes: tag, version, number of frames, place of the table of frames
+_TAIL = 1 << 16  # bytes before a mark, by which a file is known again
 
 
 class TextFile:
     """Text that is appended in whole pieces."""
 
     def __init__(self, path: Path, mark: Mark | None) -> None:
-        """Opens at `mark`, cutting off what came after it; anew without one."""
-        _cut_back(path, mark)
-        self._file: BinaryIO = path.open("ab")
+        """Opens at `mark`, cutting off what came after it; anew without one.
+
+        Raises InputError for a file that another run writes."""
+        self._path = path
+        self._file: BinaryIO = _opened(path, mark)
 
     def write(self, text: str) -> None:
-        self._file.write(text.encode())
-        self._file.flush()
+        with naming(self._path):
+            self._file.write(text.encode())
+            self._file.flush()
 
     def mark(self) -> Mark:
         """The place reached, all before it being on the disk."""
-        os.fsync(self._file.fileno())
-        return {"length": self._file.seek(0, os.SEEK_END)}
+        with naming(self._path):
+            os.fsync(self._file.fileno())
+        length = self._file.seek(0, os.SEEK_END)
+        return {"length": length, "digest": _digest(self._path, length)}
 
     def close(self) -> None:
         self._file.close()
@@ -51,39 +64,116 @@ class AseTrajectory:
     """Frames in ASE's .traj, whose header counts them: a mark has the header too."""
 
     def __init__(self, path: Path, mark: Mark | None) -> None:
-        _cut_back(path, mark)
-        self._path = path
+        """As of `TextFile`."""
+        self._path, self._held = path, _opened(path, mark)
         if mark is not None and mark["length"]:
             with path.open("r+b") as file:
                 file.write(base64.b64decode(mark["header"]))
         self._writer = TrajectoryWriter(str(path), "a")
 
     def write_frame(self, atoms: Atoms) -> None:
-        self._writer.write(atoms)
+        with naming(self._path):
+            self._writer.write(atoms)
 
     def mark(self) -> Mark:
         file = self._writer.backend.fd
-        file.flush()
-        os.fsync(file.fileno())
+        with naming(self._path):
+            file.flush()
+            os.fsync(file.fileno())
         with self._path.open("rb") as written:
             header = written.read(_ULM_HEADER)
-        return {"length": self._path.stat().st_size, "header": base64.b64encode(header).decode()}
+        length = self._path.stat().st_size
+        digest = _digest(self._path, length, header)
+        return {"length": length, "digest": digest, "header": base64.b64encode(header).decode()}
 
     def close(self) -> None:
-        self._writer.close()
+        with naming(self._path):
+            self._writer.close()
+        self._held.close()
 
 
-def open_trajectory(path: Path, mark: Mark | None) -> ExtxyzTrajectory | AseTrajectory:
-    """A trajectory, by the ending of its name, at `mark` or anew."""
-    return AseTrajectory(path, mark) if path.suffix == ".traj" else ExtxyzTrajectory(path, mark)
+Trajectory = ExtxyzTrajectory | AseTrajectory
 
 
-def _cut_back(path: Path, mark: Mark | None) -> None:
+def open_files(output: Output, marks: Mapping[str, Mark]) -> tuple[Trajectory | None, TextFile | None]:
+    """The trajectory, by the ending of its name, and the log, at their marks or anew.
+
+    Raises InputError, with nothing changed, if one is not what its mark was made in, or another run writes it."""
+    trajectory: Trajectory | None = None
+    for name, path in (("trajectory", output.trajectory), ("log", output.log)):
+        if path is not None:
+            _require_same(path, marks.get(name))
+    if output.trajectory is not None:
+        make = AseTrajectory if output.trajectory.suffix == ".traj" else ExtxyzTrajectory
+        trajectory = make(output.trajectory, marks.get("trajectory"))
+    try:
+        return trajectory, None if output.log is None else TextFile(output.log, marks.get("log"))
+    except BaseException:
+        if trajectory is not None:
+            trajectory.close()
+        raise
+
+
+def begins_like(path: Path, whole: Path) -> bool:
+    """Whether what is in a file of a run, of which the writing may have ended anywhere, begins that of another."""
+    found, wanted = path.read_bytes(), whole.read_bytes()
+    if path.suffix == ".traj":  # numbers of the header are written last
+        found, wanted = (data[:24] + data[_ULM_HEADER + 8 :] for data in (found, wanted))
+    return wanted.startswith(found)
+
+
+def hold(path: Path, file: BinaryIO) -> None:
+    """Keeps other runs off an open file while it is open. Raises InputError if one has it, by whatever name."""
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise InputError(
+            f"{path}: another run writes this file, under another name: wait until it ends, or give the files of this "
+            "run other names"
+        ) from None
+    except OSError:
+        pass  # some network file systems have no locks
+
+
+def _opened(path: Path, mark: Mark | None) -> BinaryIO:
+    """For appending at `mark`, and held."""
+    file = path.open("ab")
+    hold(path, file)
+    length = 0 if mark is None else mark["length"]
+    if path.stat().st_size > length:
+        os.truncate(path, length)
+    return file
+
+
+def _require_same(path: Path, mark: Mark | None) -> None:
+    """Raises InputError unless what is before the mark is what was there when it was made."""
     length = 0 if mark is None else mark["length"]
     size = path.stat().st_size if path.exists() else 0
     if size < length:
         raise InputError(
             f"{path} has {size} bytes, and had {length} when the checkpoint was made: it was moved or changed"
         )
-    if size > length:
-        os.truncate(path, length)
+    header = base64.b64decode(mark["header"]) if mark is not None and "header" in mark else None
+    if mark is not None and length and _digest(path, length, header) != mark["digest"]:
+        raise InputError(
+            f"{path} is not what this run wrote before its checkpoint: it is of another run, or was changed. Nothing "
+            "was cut off; start anew with --overwrite or under other names"
+        )
+
+
+def _digest(path: Path, length: int, header: bytes | None = None) -> str:
+    """Of the last bytes before `length`. `header`: of an ASE trajectory as it was then, whose header and table of
+    frames go on to change."""
+    first = max(0, length - _TAIL) if header is None else max(_ULM_HEADER, length - _TAIL)
+    with path.open("rb") as file:
+        file.seek(first)
+        data = bytearray(file.read(length - first))
+    if header is not None and len(header) == _ULM_HEADER:
+        _, frames, table = np.frombuffer(header, "<i8", offset=24).tolist()
+        rooms = 1
+        while frames > rooms:
+            rooms *= N1
+        low, high = (min(max(end - first, 0), len(data)) for end in (table, table + 8 * rooms))
+        data[low:high] = bytes(high - low)
+    return sha256(data).hexdigest()[:16]

@@ -1,6 +1,6 @@
 """What a simulation shows as it goes on."""
 
-from mdops.progress import StepProgress
+from mdops.progress import StepProgress, tell_restart
 
 
 def ns_per_day(steps: int, timestep: float, seconds: float) -> float:
@@ -12,7 +12,8 @@ class Reporter(StepProgress):
     """Shows time, temperature and speed."""
 
     def __init__(self, first: int, last: int, timestep: float) -> None:
-        """Steps done already, steps of the whole run, and fs a step."""
+        """Steps done already, of which it tells at once, steps of the whole run, and fs a step."""
+        tell_restart(first, last)
         super().__init__(first, last)
         self._timestep = timestep
 

@@ -19,12 +19,13 @@ from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import BatchFrame, Minimizer
 from mdops.md.engine.restraints import Restraint, identity, placed
-from mdops.md.files import one_run
+from mdops.md.files import one_run, require_beginning
 from mdops.md.log import text
-from mdops.md.options import Output, Relaxation
-from mdops.md.outputs import TextFile, open_trajectory
-from mdops.md.run import check_same, last_checkpoint, models_identity
+from mdops.md.options import Output, Relaxation, same_file
+from mdops.md.outputs import TextFile, Trajectory, open_files
+from mdops.md.run import check_same, constraints_identity, last_checkpoint, models_identity
 from mdops.potential import Potential
+from mdops.progress import tell_restart
 
 __all__ = ["Relaxed", "relax"]
 
@@ -118,17 +119,46 @@ class _Run:
         self.minimizer = Minimizer(given, potential, relaxation, **options)
         if saved is not None:
             self.minimizer.inner = saved.inner
-        self.trajectory, self.log = None, None
+        self.trajectory: Trajectory | None = None
+        self.log: TextFile | None = None
         if saved is None:
             self._save()
-        marks = {} if saved is None else saved.marks
-        self.trajectory = output.trajectory and open_trajectory(output.trajectory, marks.get("trajectory"))
-        self.log = output.log and TextFile(output.log, marks.get("log"))
-        if not marks:
-            self._write(self.minimizer.frame(), heading=True)
+        if saved is not None and saved.marks:
+            self._open(output, saved.marks)
+        else:
+            self._begin(restarts=saved is not None)
+
+    def _open(self, output: Output, marks: dict[str, Any]) -> None:
+        self.trajectory, self.log = open_files(output, marks)
+
+    def _close(self) -> None:
+        for file in (self.trajectory, self.log):
+            if file:
+                file.close()
+
+    def _begin(self, *, restarts: bool) -> None:
+        """The files with the first frame, and a checkpoint that knows them."""
+        frame = self.minimizer.frame()
+
+        def begin(output: Output) -> None:
+            self._open(output, {})
+            self._write(frame, heading=True)
+
+        def begin_only(output: Output) -> None:
+            begin(output)
+            self._close()
+
+        if restarts:
+            show, self.show = self.show, None
+            require_beginning(self.output, begin_only)
+            self.show = show
+        begin(self.output)
+        self._save()
 
     def go(self) -> Relaxed:
         started, m = time.perf_counter(), self.minimizer
+        if self.show is not None:
+            tell_restart(m.step, self.output.steps)
         every = self._EVERY * self.output.interval
         try:
             while m.step < self.output.steps and not m.converged.all():
@@ -143,9 +173,7 @@ class _Run:
             if self.result is not None:
                 write_atomically(self.result, structures)
         finally:
-            for file in (self.trajectory, self.log):
-                if file:
-                    file.close()
+            self._close()
         return Relaxed(structures, m.converged, m.steps, m.largest_force, time.perf_counter() - started)
 
     def _write(self, frame: BatchFrame, *, heading: bool = False) -> None:
@@ -168,6 +196,7 @@ class _Run:
             step=m.step,
             physics=self.same,
             random={},
+            sums={},
             marks={name: file.mark() for name, file in named.items() if file},
             arrays={"positions": now.positions, "momenta": now.momenta, "cell": now.cell},
             inner=m.inner,
@@ -198,8 +227,8 @@ def _identity(structures: Sequence[Atoms]) -> str:
         arrays = [atoms.numbers, atoms.positions, atoms.cell.array, atoms.pbc]
         arrays += [np.asarray(atoms.info[k], float) for k in ("fparam",) if k in atoms.info]
         arrays += [atoms.arrays[k] for k in ("aparam",) if k in atoms.arrays]
-        arrays += [c.get_indices() for c in atoms.constraints]
-        parts += [np.ascontiguousarray(array).tobytes() for array in arrays]
+        parts += [np.ascontiguousarray(array).tobytes() for array in [*arrays, atoms.get_masses()]]
+        parts.append(repr(constraints_identity(atoms)).encode())
     return sha256(b"|".join(parts)).hexdigest()[:16]
 
 
@@ -207,7 +236,7 @@ def _check_result(result: Path | None, output: Output, structures: int) -> None:
     if result is None:
         return
     for path in (output.trajectory, output.log, output.checkpoint):
-        if path is not None and path.absolute() == result.absolute():
+        if path is not None and same_file(path, result):
             raise InputError(f"{result} is the name of the result, and of another file of the run")
     if not result.absolute().parent.is_dir():
         raise InputError(f"there is no folder {result.absolute().parent} to write into")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
+from ase.io.jsonio import encode
 
 from mdops.digest import digest
 from mdops.errors import InputError
@@ -17,11 +18,11 @@ from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import Engine, Frame
 from mdops.md.engine.restraints import Restraint, identity, placed
-from mdops.md.files import Background, Files, existing, one_run
+from mdops.md.files import Background, Files, existing, one_run, require_beginning
 from mdops.md.guard import Guard
 from mdops.md.integrators import conserved_energy, make_integrator
 from mdops.md.log import LogState
-from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
+from mdops.md.motion import check_masses, degrees_of_freedom, set_velocities, temperature
 from mdops.md.options import Output, Physics
 from mdops.md.progress import Reporter, ns_per_day
 from mdops.potential import Potential
@@ -29,8 +30,8 @@ from mdops.potential import Potential
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What this call did: `steps` of it (those before a restart not counted) in `seconds`; the mean
-    temperature (K), and how far the conserved energy went (eV/atom; None if there is none)."""
+    """What this call did: `steps` of it (those before a restart not counted) in `seconds`; and of the whole run, those
+    steps included: the mean temperature (K), and how far the conserved energy went (eV/atom; None if there is none)."""
 
     steps: int
     seconds: float
@@ -50,9 +51,9 @@ def run(
 ) -> Summary:
     """Run atoms that have an `MDOps` calculator; they end up in the last state.
 
-    Every `physics.checkpoint_steps` steps the files are brought to the disk, the state is saved, and
-    neighbour lists are built anew. A restart cuts trajectory and log back to the last checkpoint and goes on from
-    there; it computes what the unbroken run would have, to the last bit.
+    Every `physics.checkpoint_steps` steps, and more often in the beginning, the files are brought to the disk, the
+    state is saved, and neighbour lists are built anew. A restart cuts trajectory and log back to the last checkpoint
+    and goes on from there; it computes what the unbroken run would have, to the last bit.
 
     Args:
         atoms, physics, output: the structure, its equations of motion, and the files.
@@ -93,48 +94,67 @@ class _Run:
         self.atoms, self.physics, self.output = simulation.atoms, simulation.physics, simulation.output
         atoms, physics, output = self.atoms, self.physics, self.output
         self.restraints = placed(simulation.restraints, atoms.get_positions())
+        self.identity = (
+            self._identity()
+        )  # before anything moves: some constraints remember what they have seen
         self.rng = np.random.default_rng(physics.seed)
         self.saved = last_checkpoint(output)
         if self.saved is None:
             set_velocities(atoms, physics, self.rng, anew=simulation.new_velocities)
         else:
-            check_same(self.saved.physics, self._identity(), output.checkpoint)
+            check_same(self.saved.physics, self.identity, output.checkpoint)
             checkpoints.restore_atoms(atoms, self.saved.arrays)
             self.rng.bit_generator.state = self.saved.random
         self.freedom = degrees_of_freedom(atoms, physics)
         self.files: Files | None = None
         self.step = 0 if self.saved is None else self.saved.step
+        # The temperatures of all steps, K, and the conserved energy of the first, eV.
+        self.sums: dict[str, float | None] = (
+            {"temperature": 0.0, "conserved": None} if self.saved is None else self.saved.sums
+        )
 
     def _identity(self) -> dict[str, Any]:
         """What a restart must have in common, by the names that its user knows."""
         # The skin decides how long a list lives, and so in which order forces are summed.
         same = dataclasses.asdict(self.physics) | {"integrator": self.kind, "skin": self.atoms.calc.skin}
-        same |= {"restraints": identity(self.restraints)}
+        same |= {"restraints": identity(self.restraints), "masses": masses_identity(self.atoms)}
+        same |= {"constraints": constraints_identity(self.atoms)}
         return same | models_identity(self.atoms.calc.models) | _parameters(self.atoms)
 
-    def _summary(self, first: int, seconds: float, temperature: float, drift: float | None) -> Summary:
-        done = self.step - first
-        speed = ns_per_day(done, self.physics.timestep, seconds)
-        return Summary(done, seconds, speed, temperature, drift)
+    def _summary(self, first: int, seconds: float, conserved: float | None) -> Summary:
+        """`conserved`: the energy at the end."""
+        done, start = self.step - first, self.sums["conserved"]
+        drift = None if conserved is None or start is None else (conserved - start) / len(self.atoms)
+        mean = (self.sums["temperature"] or 0.0) / max(self.step, 1)
+        return Summary(done, seconds, ns_per_day(done, self.physics.timestep, seconds), mean, drift)
 
     def _log_state(self, step: int, temperature: float, conserved: float | None) -> LogState:
         return LogState(step, step * self.physics.timestep, temperature, conserved)
 
-    def _open(self) -> None:
-        """The files, at the place of the checkpoint."""
-        self.files = Files(self.output, {} if self.saved is None else self.saved.marks)
+    def _open(self, atoms: Atoms, state: LogState, inner: dict[str, np.ndarray]) -> None:
+        """The files, at the place of the checkpoint; those of a new run, or of one killed before its first frame, with
+        that frame and a checkpoint that knows them."""
+        if self.saved is not None and self.saved.marks:
+            self.files = Files(self.output, self.saved.marks)
+            return
 
-    @property
-    def _is_new(self) -> bool:
-        """Whether nothing has been written yet: a new run, or one killed before its first frame."""
-        return self.saved is None or not self.saved.marks
+        def begin(output: Output) -> Files:
+            files = Files(output, {})
+            files.write(atoms, state, heading=True)
+            return files
+
+        if self.saved is not None:
+            require_beginning(self.output, lambda output: begin(output).close())
+        self.files = begin(self.output)
+        self._save(inner)
 
     def _save(self, inner: dict[str, np.ndarray]) -> None:
         """The atoms as they are now, with the files as far as they are now."""
         state = Checkpoint(
             step=self.step,
-            physics=self._identity(),
+            physics=self.identity,
             random=dict(self.rng.bit_generator.state),
+            sums=self.sums,
             marks={} if self.files is None else self.files.marks(),
             arrays=checkpoints.atom_arrays(self.atoms),
             inner=inner,
@@ -156,21 +176,21 @@ class _AseRun(_Run):
             raise InputError("restraints are the engine's, which moves no structures with constraints")
         super().__init__(simulation)
         atoms = self.atoms
+        check_masses(atoms)
         self.dynamics = make_integrator(atoms, self.physics, self.rng)
-        self.every = self.physics.checkpoint_steps(len(atoms))
         atoms.calc.renew_lists()
         atoms.get_forces()
         if self.saved is None:
+            self.sums["conserved"] = conserved_energy(self.dynamics)
             self._checkpoint()
-        self._open()
-        if self._is_new:
             atoms.get_forces()  # the checkpoint has forgotten them, and the frame holds them
-            self._frame(heading=True)
+        self._open(atoms, self._state(), {})
 
     def go(self) -> Summary:
         first, started = self.step, time.perf_counter()
-        kept, total = conserved_energy(self.dynamics), 0.0
+        due = self.physics.next_checkpoint(first, len(self.atoms))
         guard = Guard(self.physics.timestep, self.physics.temperature)
+        assert self.files is not None
         try:
             with Reporter(first, self.output.steps, self.physics.timestep) as reporter:
                 while self.step < self.output.steps:
@@ -179,29 +199,22 @@ class _AseRun(_Run):
                     self.step += 1
                     now = temperature(self.atoms, self.freedom)
                     guard.check(self.step, now)
-                    total += now
-                    self._write()
+                    self.sums["temperature"] = (self.sums["temperature"] or 0.0) + now
+                    if self.step % self.output.interval == 0:
+                        self.files.write(self.atoms, self._state())
+                    # The checkpoint comes last: it has this step's frame behind it.
+                    if self.step in (due, self.output.steps):
+                        self._checkpoint()
+                        due = self.physics.next_checkpoint(self.step, len(self.atoms))
                     reporter.update(self.step, now)
         finally:
-            assert self.files is not None
             self.files.close()
-        end = conserved_energy(self.dynamics)
-        drift = None if end is None or kept is None else (end - kept) / max(len(self.atoms), 1)
-        mean = total / max(self.step - first, 1)
-        return self._summary(first, time.perf_counter() - started, mean, drift)
+        return self._summary(first, time.perf_counter() - started, conserved_energy(self.dynamics))
 
-    def _write(self) -> None:
-        """What is due after a step. The checkpoint comes last: it has this step's frame behind it."""
-        if self.step % self.output.interval == 0:
-            self._frame()
-        if self.step % self.every == 0 or self.step == self.output.steps:
-            self._checkpoint()
-
-    def _frame(self, heading: bool = False) -> None:
-        assert self.files is not None
+    def _state(self) -> LogState:
+        """What the log tells of the step."""
         now = temperature(self.atoms, self.freedom)
-        state = self._log_state(self.step, now, conserved_energy(self.dynamics))
-        self.files.write(self.atoms, state, heading=heading)
+        return self._log_state(self.step, now, conserved_energy(self.dynamics))
 
     def _checkpoint(self) -> None:
         self._save({})
@@ -227,42 +240,42 @@ class _EngineRun(_Run):
             aparam=calculator.parameters.get("aparam"),
             restraints=self.restraints or None,
         )
-        self.every = physics.checkpoint_steps(len(atoms), on_gpu=self.engine.potential.device.type == "cuda")
-        if self.saved is None:
-            self._save(self.engine.inner)
-        else:
+        self.on_gpu = self.engine.potential.device.type == "cuda"
+        if self.saved is not None:
             self.engine.inner = self.saved.inner
-        self._open()
-        if self._is_new:
-            self._frame(self.engine.frame(), heading=True)
+        frame = self.engine.frame()
+        if self.saved is None:
+            self.sums["conserved"] = frame.conserved
+            self._save(self.engine.inner)
+        self.before = self.sums["temperature"] or 0.0
+        self._open(frame.atoms(atoms), self._state(frame), self.engine.inner)
 
     def go(self) -> Summary:
-        first, started, start = self.step, time.perf_counter(), self.engine.frame()
-        writer, end = Background(), start
+        first, started, end = self.step, time.perf_counter(), self.engine.frame()
+        writer = Background()
         try:
             with Reporter(first, self.output.steps, self.physics.timestep) as reporter:
                 self.engine.on_progress = lambda step, kinetic: reporter.update(
                     step, self.engine.temperature(kinetic[0])
                 )
                 while self.step < self.output.steps:
-                    end = self._segment(writer)
+                    end = self._segment(writer, first)
         finally:
             writer.close()
             assert self.files is not None
             self.files.close()
-        drift = None
-        if start.conserved is not None and end.conserved is not None:
-            drift = (end.conserved - start.conserved) / len(self.atoms)
-        return self._summary(first, time.perf_counter() - started, self.engine.mean_temperature, drift)
+        return self._summary(first, time.perf_counter() - started, end.conserved)
 
-    def _segment(self, writer: Background) -> Frame:
-        """The steps up to the next checkpoint, and that."""
-        last = min(self.output.steps, (self.step // self.every + 1) * self.every)
+    def _segment(self, writer: Background, first: int) -> Frame:
+        """The steps up to the next checkpoint, and that; `first`: where this call began."""
+        due = self.physics.next_checkpoint(self.step, len(self.atoms), on_gpu=self.on_gpu)
+        last = min(self.output.steps, due)
         for frame in self.engine.run(last - self.step, self.output.interval):
             writer.do(functools.partial(self._frame, frame))
         frame = self.engine.frame()
         writer.drain()
         self.step = last
+        self.sums["temperature"] = self.before + self.engine.mean_temperature * (last - first)
         self.atoms.set_cell(frame.cell)
         self.atoms.arrays["positions"][:] = frame.positions
         self.atoms.set_array("momenta", frame.momenta, float, (3,))
@@ -271,10 +284,13 @@ class _EngineRun(_Run):
         self.engine.renew()
         return frame
 
-    def _frame(self, frame: Frame, heading: bool = False) -> None:
+    def _state(self, frame: Frame) -> LogState:
+        """What the log tells of it."""
+        return self._log_state(frame.step, self.engine.temperature(frame.kinetic), frame.conserved)
+
+    def _frame(self, frame: Frame) -> None:
         assert self.files is not None
-        state = self._log_state(frame.step, self.engine.temperature(frame.kinetic), frame.conserved)
-        self.files.write(frame.atoms(self.atoms), state, heading=heading)
+        self.files.write(frame.atoms(self.atoms), self._state(frame))
 
 
 def models_identity(models: Sequence[Potential]) -> dict[str, Any]:
@@ -288,6 +304,31 @@ def models_identity(models: Sequence[Potential]) -> dict[str, Any]:
         identity[f"evaluation of the {name}"] = model.splines() or "exact nets"
         identity[f"overflow of the {name}"] = model.overflow
     return identity
+
+
+def masses_identity(atoms: Atoms) -> str:
+    """Each element's mass, or where atoms of one differ a digest of all."""
+    masses, symbols = atoms.get_masses(), np.array(atoms.get_chemical_symbols())
+    each = {symbol: set(masses[symbols == symbol].tolist()) for symbol in dict.fromkeys(symbols.tolist())}
+    if all(len(found) == 1 for found in each.values()):
+        return ", ".join(f"{symbol} {found.pop()!r}" for symbol, found in each.items())
+    return sha256(np.ascontiguousarray(masses, np.float64).tobytes()).hexdigest()[:16]
+
+
+def constraints_identity(atoms: Atoms) -> list[str]:
+    """What there is to tell them apart by; that of long ones by a digest."""
+    told = []
+    for constraint in atoms.constraints:
+        try:
+            text = encode(constraint.todict())
+        except (AttributeError, NotImplementedError):  # one's own need not have it
+            text = f"{type(constraint).__name__} {np.asarray(constraint.get_indices()).tolist()}"
+        told.append(
+            text
+            if len(text) < 80
+            else f"{type(constraint).__name__} {sha256(text.encode()).hexdigest()[:16]}"
+        )
+    return told
 
 
 def _parameters(atoms: Atoms) -> dict[str, Any]:

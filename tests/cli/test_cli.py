@@ -20,6 +20,8 @@ from children import python
 import mdops
 from mdops.cli import main
 from mdops.cli.self_test import ENERGY, FORCE, reference
+from mdops.errors import InputError
+from mdops.md.plot import plot_log
 
 DATA = Path(__file__).parents[1] / "data"
 MODEL = str(DATA / "formats" / "model.dp")
@@ -117,6 +119,15 @@ def test_info_on_models_of_all_sorts(case, capsys):
         (["md", "start.xyz", "-m", MODEL, "--steps", "1", "--ensemble", "nvt"], "nvt needs a temperature"),
         (["md", "water.xyz", "-m", MODEL, "--steps", "1", "-T", "300"], "does not know H, O"),
         (["md", "start.xyz", "-m", MODEL, "--time", "nan", "-T", "300"], "--time nan: expected ps"),
+        (
+            ["md", "start.xyz", "-m", MODEL, "--time", "1", "--timestep", "0", "-T", "300"],
+            "--timestep 0.0: expected fs",
+        ),
+        (["md", "start.xyz", "-m", MODEL, "--time", "1e308", "-T", "300"], "--time 1e+308: expected ps"),
+        (
+            ["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--plot", "md.log"],
+            "another file of the run",
+        ),
         (["bench", MODEL, "--atoms", "0"], "at least one atom"),
         (["bench", "--r-min", "-1"], "--r-min -1.0: expected a positive distance"),
         (["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--r-min", "0"], "positive distance"),
@@ -196,6 +207,24 @@ def test_the_command_survives_a_kill(crystal, capsys):
     assert main(command[3:]) == 0
     assert "ns/day" in capsys.readouterr().out
     assert [f.info["step"] for f in read("md.traj", ":")] == list(range(0, 1001, 5))
+
+
+def test_files_are_named_after_the_trajectory_and_the_log_is_drawn(crystal, capsys):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    command = ["md", crystal, "-m", MODEL, "-T", "300", "--interval", "5", "-o", "a.xyz", "--plot"]
+    assert main([*command, "--steps", "20"]) == 0
+    assert "wrote a.png" in capsys.readouterr().out
+    assert {path.name for path in Path().iterdir()} == {"start.xyz", "a.xyz", "a.log", "a.restart", "a.png"}
+    first = plt.imread("a.png")
+    assert main([*command, "--steps", "60", "--restart"]) == 0
+    shown = capsys.readouterr()
+    assert "mean temperature of all 60 steps" in shown.out and "going on from step 20 of 60" in shown.err
+    assert first.shape == plt.imread("a.png").shape and (first != plt.imread("a.png")).any()
+    assert main([*command, "--steps", "60", "--restart", "--plot", "a.nonsense"]) == 2
+    assert "a.nonsense" in capsys.readouterr().err
+    Path("a.log").write_text("a diary\nof a sailor\n")
+    with pytest.raises(InputError, match=r"a\.log is no log of a run"):
+        plot_log(Path("a.log"), Path("b.png"))
 
 
 @pytest.mark.parametrize("constraint", [None, FixAtoms([0])])

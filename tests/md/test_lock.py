@@ -60,6 +60,22 @@ def test_a_second_run_is_refused_until_the_first_is_dead(alloy, tmp_path, runnin
     assert not list(tmp_path.glob(".*.lock")), "the locks go with their runs"
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize("which", ["trajectory", "log"])
+def test_another_name_of_a_file_that_a_run_writes_is_refused(alloy, tmp_path, running, link, which):
+    mine = output(tmp_path, "md")
+    name = tmp_path / ("b" + getattr(mine, which).suffix)
+    link(getattr(mine, which), name)
+    for changes in ({"overwrite": True}, {"restart": True}):
+        with pytest.raises(InputError, match="another run writes this file"):
+            run(alloy, PHYSICS, output(tmp_path, "other", **{which: name}, **changes))
+    size = name.stat().st_size
+    while running.is_alive() and name.stat().st_size == size:
+        time.sleep(0.01)
+    assert name.stat().st_size > size > 500
+
+
 def test_a_run_that_fails_gives_its_files_back(alloy, tmp_path):
     run(alloy, PHYSICS, output(tmp_path, "md"))
     for _ in range(2):

@@ -38,7 +38,7 @@ def contents(folder, *names):
     return [(folder / name).read_bytes() for name in names]
 
 
-FILES = ("relaxed.extxyz", "way.traj", "relax.log")
+FILES = ("relaxed.extxyz", "way.traj", "relaxed.log")
 
 
 def test_files(folder, capsys, models):
@@ -52,8 +52,8 @@ def test_files(folder, capsys, models):
         np.testing.assert_allclose(atoms.positions, wanted.positions, atol=1e-6)
         np.testing.assert_allclose(atoms.get_forces(), wanted.get_forces(), atol=1e-5)
         np.testing.assert_allclose(atoms.get_velocities(), wanted.get_velocities(), atol=1e-7)
-    heading, *lines = Path("relax.log").read_text().splitlines()
-    assert heading.split() == ["step", "converged", "E/eV", "fmax/(eV/A)"]
+    heading, *lines = Path("relaxed.log").read_text().splitlines()
+    assert heading.split() == ["#", "step", "converged", "E/eV", "fmax/(eV/A)"]
     steps = [int(line.split()[0]) for line in lines]
     assert steps[:3] == [0, 10, 20] and steps[-1] == minimizer.step
     assert lines[-1].split()[1] == "3/3" and float(lines[-1].split()[3]) < 0.02
@@ -72,8 +72,8 @@ def test_files(folder, capsys, models):
 
 def test_one_structure_and_its_pressure(folder, capsys):
     assert main(["relax", "start.extxyz@0", "-m", str(MODEL), "--cell", "volume", "-o", "one.cif"]) == 0
-    heading, *_, last = Path("relax.log").read_text().splitlines()
-    assert heading.split() == ["step", "E/eV", "fmax/(eV/A)", "P/GPa", "V/A^3"]
+    heading, *_, last = Path("one.log").read_text().splitlines()
+    assert heading.split() == ["#", "step", "E/eV", "fmax/(eV/A)", "P/GPa", "V/A^3"]
     assert abs(float(last.split()[3])) < 0.2
     assert ase.io.read("one.cif").get_volume() == pytest.approx(float(last.split()[4]), abs=0.01)
     assert "converged after" in capsys.readouterr().out
@@ -111,7 +111,7 @@ def test_a_kill_leaves_no_trace(folder, kind, monkeypatch):
     assert died.exitcode == 9
     assert not (killed / "relaxed.extxyz").exists()
     assert main(command(*options, "--restart")) == 0
-    for name in ("relaxed.extxyz", "relax.log"):
+    for name in ("relaxed.extxyz", "relaxed.log"):
         assert contents(whole, name) == contents(killed, name), name
     ways = [ase.io.read(place / "way.traj", ":") for place in (whole, killed)]
     assert len(ways[0]) == len(ways[1])
@@ -154,6 +154,25 @@ def test_what_cannot_be_is_refused(folder, capsys, change, says):
     assert says in capsys.readouterr().err
 
 
+def test_a_longer_log_of_another_relaxation_is_neither_cut_nor_added_to(folder, capsys):
+    assert main(command("--steps", "10", "--log", "log")) == 1
+    assert main(command("--steps", "60", "--log", "log", "-o", "b.xyz", "--cell", "all", "--overwrite")) == 1
+    before = Path("log").read_bytes()
+    capsys.readouterr()
+    assert main(command("--steps", "20", "--log", "log", "--restart")) == 2
+    assert "log is not what this run wrote" in capsys.readouterr().err
+    assert Path("log").read_bytes() == before
+
+
+def test_two_in_one_folder_and_where_one_goes_on(folder, capsys):
+    for name in ("a", "b"):
+        assert main(command("--steps", "20", "-o", f"{name}.extxyz")) == 1
+    assert Path("a.log").read_bytes() == Path("b.log").read_bytes()
+    capsys.readouterr()
+    assert main(command("--steps", "30", "-o", "b.extxyz", "--restart")) == 1
+    assert "going on from step 20 of 30" in capsys.readouterr().err
+
+
 def test_a_restart_must_be_of_the_same(folder, models):
     given = ase.io.read("start.extxyz", ":")
     output = Output(steps=20, checkpoint=folder / "a.restart")
@@ -161,6 +180,14 @@ def test_a_restart_must_be_of_the_same(folder, models):
     again = Output(steps=40, checkpoint=folder / "a.restart", restart=True)
     with pytest.raises(InputError, match="other fmax"):
         relax(given, models("cpu"), Relaxation(0.03), again)
+    for change in (
+        lambda atoms: atoms.set_masses(2 * atoms.get_masses()),
+        lambda atoms: atoms.set_constraint(FixAtoms([3])),
+    ):
+        others = [atoms.copy() for atoms in given]
+        change(others[0])
+        with pytest.raises(InputError, match="other structures"):
+            relax(others, models("cpu"), Relaxation(0.02), again)
     given[1].rattle(0.01)
     with pytest.raises(InputError, match="other structures"):
         relax(given, models("cpu"), Relaxation(0.02), again)

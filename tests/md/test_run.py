@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import os
 import re
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 import torch
 from ase import Atoms
 from ase.cluster import Octahedron
-from ase.constraints import FixAtoms
+from ase.constraints import FixAtoms, FixedLine
 from ase.io import read
 from ase_reference import reference_conserved, reference_integrator
 
+import mdops
 from mdops import load
 from mdops.calculator import MDOps
 from mdops.errors import InputError
@@ -52,7 +54,8 @@ def test_frames_log_and_last_state(alloy, tmp_path, name):
     np.testing.assert_array_equal(frames[-1].get_momenta(), atoms.get_momenta())
     np.testing.assert_allclose(frames[-1].get_forces(), atoms.get_forces(), atol=2e-5)
     heading, *lines = (tmp_path / "md.log").read_text().splitlines()
-    assert len(lines) == 7 and all(len(line.split()) == len(heading.split()) for line in lines)
+    assert len(lines) == 7 and all(len(line.split()) == len(heading.split()[1:]) for line in lines)
+    assert heading.split()[:2] == ["#", "step"] and np.loadtxt(tmp_path / "md.log")[-1, 0] == 60
     assert summary.steps == 60 and 100 < summary.temperature < 500
     if summary.drift is not None:
         assert abs(summary.drift) < 2e-4
@@ -91,7 +94,7 @@ def test_what_came_after_the_checkpoint_is_cut(alloy, potential, tmp_path, name)
     run(start, physics, output(tmp_path, 60, trajectory=trajectory, restart=True))
     assert [f.info["step"] for f in read(trajectory, ":")] == list(range(0, 61, 10))
     steps = [line.split()[0] for line in (tmp_path / "md.log").read_text().splitlines()]
-    assert steps == ["step", *(str(s) for s in range(0, 61, 10))]
+    assert steps == ["#", *(str(s) for s in range(0, 61, 10))]
 
 
 def test_files_of_another_run_are_refused(alloy, tmp_path):
@@ -201,6 +204,161 @@ def test_a_restart_with_other_parameters_is_refused(alloy, tmp_path):
     assert go_on(10, *zeros) == 5
 
 
+@pytest.mark.parametrize("name", ["md.traj", "md.xyz"])
+@pytest.mark.parametrize("foreign", ["trajectory", "log"])
+def test_a_longer_file_of_another_run_is_neither_cut_nor_added_to(alloy, potential, tmp_path, name, foreign):
+    physics, start = ENSEMBLES["nve"], alloy.copy()
+    own = {"trajectory": tmp_path / name, "log": tmp_path / "md.log"}
+    run(alloy, physics, output(tmp_path, 20, **own))
+    other = start.copy()
+    other.calc = MDOps(potential)
+    names = {"trajectory": tmp_path / f"b{name}", "log": tmp_path / "b.log"} | {foreign: own[foreign]}
+    files_of_b = Output(60, tmp_path / "b.restart", 5, names["trajectory"], names["log"], overwrite=True)
+    run(other, dataclasses.replace(physics, seed=1), files_of_b)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    start.calc = MDOps(potential)
+    with pytest.raises(
+        InputError, match=rf"{own[foreign].name} is not what this run wrote before its checkpoint"
+    ):
+        run(start, physics, output(tmp_path, 40, restart=True, **own))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["md.traj", "md.xyz"])
+@pytest.mark.parametrize("part", [0, 30, 0.5, 1])
+def test_a_run_that_died_in_its_first_frame_goes_on_unless_the_files_are_anothers(
+    alloy, potential, tmp_path, monkeypatch, name, part
+):
+    """Its checkpoint knows of no files."""
+    physics, trajectory = ENSEMBLES["nve"], tmp_path / name
+    start, again = alloy.copy(), alloy.copy()
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mdops.md.files.open_files", die)
+    with pytest.raises(KeyboardInterrupt):
+        run(alloy, physics, output(tmp_path, 20, trajectory=trajectory))
+    monkeypatch.undo()
+    other = start.copy()
+    other.calc = MDOps(potential)
+    run(other, physics, Output(0, tmp_path / "b", 10, tmp_path / f"b{name}", tmp_path / "b.log"))
+    whole = (tmp_path / f"b{name}").read_bytes()
+    trajectory.write_bytes(whole[: part if part > 1 else int(part * len(whole))])
+    (tmp_path / "md.log").write_text("a diary")
+    for atoms in (start, again):
+        atoms.calc = MDOps(potential)
+    with pytest.raises(InputError, match=r"md.log is of another run"):
+        run(start, physics, output(tmp_path, 20, trajectory=trajectory, restart=True))
+    assert (tmp_path / "md.log").read_text() == "a diary"
+    (tmp_path / "md.log").write_text("#   ")
+    assert run(again, physics, output(tmp_path, 20, trajectory=trajectory, restart=True)).steps == 20
+    assert len(read(trajectory, ":")) == 3
+
+
+def test_a_restart_with_other_masses_or_constraints_is_refused(alloy, potential, tmp_path):
+    physics = ENSEMBLES["nve"]
+
+    def go_on(folder, masses, constraint):
+        folder.mkdir(exist_ok=True)
+        atoms = alloy.copy()
+        atoms.set_masses(masses)
+        atoms.set_constraint(constraint)
+        atoms.calc = MDOps(potential)
+        return run(atoms, physics, output(folder, 10 if folder in begun else 5, restart=True)).steps
+
+    begun, usual = [], alloy.get_masses()
+    heavy, one = np.where(usual < 30, 2 * usual, usual), usual.copy()
+    one[3] += 1.0
+    free, fixed = tmp_path / "free", tmp_path / "fixed"
+    go_on(free, usual, None)
+    go_on(fixed, usual, FixAtoms([0]))
+    begun += [free, fixed]
+    with pytest.raises(InputError, match=r"other masses \(Al 26.98.*, Cu 63.546, now Al 53.96"):
+        go_on(free, heavy, None)
+    with pytest.raises(InputError, match=r"other masses \(Al 26.98.*, now \w{16}\)"):
+        go_on(free, one, None)
+    with pytest.raises(InputError, match=r"other constraints .*FixAtoms.*\[0\].*now .*\[1\]"):
+        go_on(fixed, usual, FixAtoms([1]))
+    with pytest.raises(InputError, match=r"other constraints .*FixedLine"):
+        go_on(fixed, usual, FixedLine([0], [0, 0, 1]))
+    assert go_on(free, usual, None) == go_on(fixed, usual, FixAtoms([0])) == 5
+
+
+@pytest.mark.parametrize("mass", [0.0, -1.0, float("nan"), float("inf")])
+def test_masses_that_are_none_are_refused(alloy, tmp_path, mass):
+    masses = alloy.get_masses()
+    masses[7] = mass
+    alloy.set_masses(masses)
+    for constraint in (None, FixAtoms([7])):
+        for momenta in (None, np.zeros((32, 3))):
+            atoms = alloy.copy()
+            atoms.calc, atoms.info = alloy.calc, {}
+            atoms.set_constraint(constraint)
+            if momenta is not None:
+                atoms.arrays["momenta"] = momenta
+            with pytest.raises(InputError, match=r"atom 7 \(Cu\) has a mass of "):
+                run(atoms, ENSEMBLES["nve"], output(tmp_path, 5))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("constraint", [None, FixAtoms([0])])
+def test_means_are_of_the_whole_run(alloy, potential, tmp_path, capfd, constraint):
+    alloy.set_constraint(constraint)
+    physics = dataclasses.replace(ENSEMBLES["nve"], checkpoint_every=20)
+    summaries, start = [], alloy.copy()
+    for name, ends in (("whole", [60]), ("parts", [20, 60, 60])):
+        folder = tmp_path / name
+        folder.mkdir()
+        for end in ends:
+            atoms = start.copy()
+            atoms.calc = MDOps(potential)
+            summaries.append(run(atoms, physics, output(folder, end, restart=True)))
+    whole, first, second, nothing = summaries
+    assert (whole.steps, first.steps, second.steps, nothing.steps) == (60, 20, 40, 0)
+    for after in (second, nothing):
+        assert after.temperature == pytest.approx(whole.temperature, rel=1e-9)
+        assert after.drift == pytest.approx(whole.drift, abs=1e-9)
+    assert abs(first.temperature / whole.temperature - 1) > 0.01, "the crystal begins at rest"
+    assert capfd.readouterr().err.count("going on from step 20 of 60") == 1
+
+
+def test_the_first_checkpoints_come_early():
+    def places(physics, atoms, last, **device):
+        found = [0]
+        while found[-1] < last:
+            found.append(physics.next_checkpoint(found[-1], atoms, **device))
+        return found[1:]
+
+    assert places(Physics(), 192, 3000) == [10, 20, 40, 80, 160, 320, 640, 1000, 2000, 3000]
+    assert places(Physics(), 192, 1600, on_gpu=True) == [100, 200, 400, 800, 1600]
+    assert places(Physics(), 10**6, 40) == [10, 20, 30, 40]
+    assert places(Physics(checkpoint_every=300), 192, 900) == [300, 600, 900]
+
+
+def test_what_an_op_says_of_anything_else_is_no_explosion(alloy, tmp_path, monkeypatch):
+    """Nor does an error of the program become advice about time steps."""
+    from mdops.md.guard import Guard
+
+    guard = Guard(1.0, 300)
+    for says in (
+        "mdops::spline_potential: out of memory for 8 bytes of scratch",
+        "mdops::neighbor_matrix: argument `positions` has shape (2), expected (N, 3)",
+    ):
+        with pytest.raises(RuntimeError, match="mdops::") as caught, guard.explain(3):
+            raise RuntimeError(says)
+        assert not isinstance(caught.value, UnstableRunError)
+    alloy.positions[3] = np.nan
+    with pytest.raises(RuntimeError) as caught:
+        zeros = torch.zeros(32, dtype=torch.int32)
+        mdops.ops.neighbor_matrix(
+            torch.tensor(alloy.positions), torch.eye(3, dtype=torch.float64)[None], torch.zeros(1, 3, dtype=torch.bool),
+            zeros, zeros, 3.0, 1, 10,
+        )  # fmt: skip
+    with pytest.raises(UnstableRunError, match="blew up"), guard.explain(3):
+        raise RuntimeError(str(caught.value))
+
+
 def test_a_checkpoint_of_another_version_is_refused(alloy, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("mdops.md.checkpoint._VERSION", 2)
@@ -239,6 +397,13 @@ def test_impossible_output(tmp_path):
             output(tmp_path, **changes)
     with pytest.raises(InputError, match="different files"):
         output(tmp_path, log=tmp_path / "md.restart")
+    (tmp_path / "i").mkdir()
+    with pytest.raises(InputError, match=r"different files: .*md.traj and .*i/../md.traj are one"):
+        output(tmp_path, log=tmp_path / "i" / ".." / "md.traj")
+    (tmp_path / "a.xyz").touch()
+    os.link(tmp_path / "a.xyz", tmp_path / "a.log")
+    with pytest.raises(InputError, match="are one"):
+        output(tmp_path, trajectory=tmp_path / "a.xyz", log=tmp_path / "a.log")
 
 
 @pytest.mark.parametrize("name", ENSEMBLES)
@@ -396,7 +561,7 @@ class TestEngine:
         atoms.calc = calculator(device)
         run(atoms, physics, output(tmp_path))
         heading, *lines = (tmp_path / "md.log").read_text().splitlines()
-        line = dict(zip(heading.split(), map(float, lines[-1].split()), strict=True))
+        line = dict(zip(heading.split()[1:], map(float, lines[-1].split()), strict=True))
         dynamics = reference_integrator(start, physics)
         for _ in range(60):
             dynamics.step()

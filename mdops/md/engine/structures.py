@@ -11,7 +11,7 @@ from ase.constraints import FixAtoms
 from mdops.errors import InputError
 from mdops.inputs import as_numbers
 from mdops.md.engine.surface import spatial_order
-from mdops.md.motion import check_npt, degrees_of_freedom
+from mdops.md.motion import check_masses, check_npt, degrees_of_freedom
 from mdops.md.options import Physics
 from mdops.potential import Potential
 from mdops.system import System, atom_types
@@ -153,6 +153,7 @@ class Structures:
 def _check(atoms: Atoms, physics: Physics, name: str, *, may_fix: bool) -> None:
     if len(atoms) == 0:
         raise InputError(f"{name}the engine has no atoms to move")
+    check_masses(atoms, name)
     others = [type(c).__name__ for c in atoms.constraints if not isinstance(c, FixAtoms)]
     if may_fix and others:
         raise InputError(

@@ -8,10 +8,10 @@ import numpy as np
 from mdops.data.evaluation import Errors, Evaluation
 from mdops.data.labels import LABELS
 from mdops.errors import InputError
+from mdops.plots import figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _CURVES = {"rmse": "root of the loss"} | {
     f"rmse_{label.short}": f"{label.noun} RMSE ({label.unit.replace('/A', '/Å')})"
@@ -21,24 +21,15 @@ _ENDS: dict[str, tuple[str, dict[str, Any]]] = {
     "trn": ("training batch", {"color": "0.65", "lw": 1}),
     "val": ("validation", {"color": "C0", "lw": 1.6}),
 }
-_SIZE = 4.0  # of a panel, inches
-
-
-def require_matplotlib() -> None:
-    """Raises InputError, with what to do, if plots cannot be made."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"plots need matplotlib: pip install matplotlib ({error})") from error
 
 
 def parity_plot(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
     """Draws predictions over labels, a panel for each quantity that the data has labels of."""
     errors = evaluation.errors()
-    figure = _figure(len(errors), 1.1)
-    for axes, (name, error) in zip(figure.axes, errors.items(), strict=True):
+    drawn = figure(len(errors), 1.1)
+    for axes, (name, error) in zip(drawn.axes, errors.items(), strict=True):
         _parity(axes, name, *evaluation.compared(name), error)
-    figure.savefig(path, dpi=150)
+    drawn.savefig(path, dpi=150)
 
 
 def _parity(axes: "Axes", name: str, label: np.ndarray, prediction: np.ndarray, error: Errors) -> None:
@@ -69,8 +60,8 @@ def learning_curve_plot(curve: dict[str, np.ndarray], path: str | os.PathLike[st
     shown = [name for name in _CURVES if any(_drawn(curve, f"{name}_{end}") for end in _ENDS)]
     if not shown:
         raise InputError(f"the learning curve has nothing to draw; its columns are {', '.join(curve)}")
-    figure = _figure(len(shown), 0.8)
-    for axes, name in zip(figure.axes, shown, strict=True):
+    drawn = figure(len(shown), 0.8)
+    for axes, name in zip(drawn.axes, shown, strict=True):
         for end, (label, style) in _ENDS.items():
             if _drawn(curve, f"{name}_{end}"):
                 axes.plot(curve["step"], curve[f"{name}_{end}"], label=label, **style)
@@ -78,8 +69,8 @@ def learning_curve_plot(curve: dict[str, np.ndarray], path: str | os.PathLike[st
         axes.set_xlabel("step")
         axes.locator_params(axis="x", nbins=5)
         _logarithmic(axes)
-    figure.axes[0].legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    drawn.axes[0].legend(frameon=False)
+    drawn.savefig(path, dpi=150)
 
 
 def _logarithmic(axes: "Axes") -> None:
@@ -97,11 +88,3 @@ def _logarithmic(axes: "Axes") -> None:
 def _drawn(curve: dict[str, np.ndarray], column: str) -> bool:
     """Whether a column is there and has numbers."""
     return column in curve and bool(np.isfinite(curve[column]).any())
-
-
-def _figure(panels: int, height: float) -> "Figure":
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_SIZE * panels, _SIZE * height), layout="constrained")
-    figure.subplots(1, panels)
-    return figure
