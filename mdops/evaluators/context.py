@@ -238,7 +238,7 @@ class EvaluationContext(nn.Module, ABC):
     def keep_spline(self, tolerance: float, room: float = 1.0) -> bool:
         """Choose new knots, with an error of at most `room` times the tolerance, if the error of those there exceeds
         it with the weights of now; returns whether it did so."""
-        if self.r_min is None or self.spline_error() <= tolerance:
+        if self.r_min is None or not self.spline_error() > tolerance:  # nothing helps weights that are NaN
             return False
         self.use_spline(self.r_min, room * tolerance, self.spline_types, attention=bool(self.attention_grids))
         return True

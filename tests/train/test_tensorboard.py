@@ -22,9 +22,9 @@ def test_points_are_those_of_the_learning_curve(tmp_path):
     Trainer(config(tensorboard=True, tensorboard_freq=2), tmp_path).run(reports.append)
     found = charts(tmp_path / "log")
     forces = found["force RMSE (eV per A)/training"]
-    assert list(forces) == [1, 2, 4, 6, 8, 10, 12, 14, 16] == list(found["learning rate"])
+    assert list(forces) == [1, 2, 4, 6, 8, 10, 12, 14, 16, 17] == list(found["learning rate"])
     validation = found["force RMSE (eV per A)/validation"]
-    assert list(validation) == [1, 4, 8, 12, 16]
+    assert list(validation) == [1, 4, 8, 12, 16, 17]
     for report in reports:
         assert forces[report.step] == pytest.approx(report.training["forces"])
         assert validation[report.step] == pytest.approx(report.validation["forces"])

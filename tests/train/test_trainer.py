@@ -16,6 +16,7 @@ from mdops.io import read_model
 from mdops.train import load_dataset
 from mdops.train.config.read import parse_config
 from mdops.train.loop import checkpoint
+from mdops.train.loop import trainer as loop
 from mdops.train.loop.trainer import Trainer
 
 
@@ -87,7 +88,7 @@ def test_learning_curve_has_deepmd_kits_columns(tmp_path):
     columns = [f"{name}_{end}" for name in names for end in ("val", "trn")]
     assert lines[0].split() == ["#", "step", *columns, "lr"]
     table = np.loadtxt(tmp_path / "lcurve.out")
-    assert table[:, 0].tolist() == [1, 4, 8, 12, 16] == [report.step for report in reports]
+    assert table[:, 0].tolist() == [1, 4, 8, 12, 16, 17] == [report.step for report in reports]
     assert np.isfinite(table).all() and table[0, -1] == 2e-3
     first = reports[0]
     assert table[0, 5] == pytest.approx(first.validation["forces"], rel=0.01)
@@ -109,10 +110,46 @@ def test_validation_is_of_the_weights_of_its_step(tmp_path, enable_ema, spline):
         assert reports[-1].validation[name] == pytest.approx(error.rmse, rel=1e-5)
 
 
-def test_model_is_saved_and_runs(tmp_path):
-    potential = Trainer(config(), tmp_path).run()
-    loaded = mdops.load(tmp_path / "model.safetensors")
-    assert loaded.type_map == ["Cu", "Al"] and loaded.sel == potential.sel
+@pytest.mark.parametrize("enable_ema", [True, False])
+def test_the_saved_model_answers_as_what_the_run_returns(tmp_path, enable_ema):
+    potential = Trainer(config(precision="float64", enable_ema=enable_ema), tmp_path).run()
+    loaded = mdops.load(tmp_path / "model.safetensors", dtype="float64")
+    frames = list(emt_frames())[::5]
+    for atoms in frames:
+        atoms.symbols = [["Cu", "Al"][number - 1] for number in atoms.numbers]
+    found, wanted = loaded.compute(frames), potential.eval().compute(frames)
+    for name in ("energy", "forces", "virial"):  # but for the knots of training
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("again", [Trainer.run, Trainer.save])
+def test_what_is_called_after_a_run_writes_what_the_run_wrote(tmp_path, again):
+    """The model has the average of the weights then, and the trainer still knows which is which."""
+    trainer = Trainer(config(precision="float64"), tmp_path)
+    trainer.run()
+
+    def written():
+        model = mdops.load(tmp_path / "model.safetensors", dtype="float64", spline=False)
+        state = checkpoint.load_checkpoint(tmp_path / "model.ckpt-17.pt")
+        weights = [*state["model"]["weights"].values(), *state["average"]["values"]]
+        return [*model.parameters(), *weights, *(p.clone() for p in trainer.potential.parameters())]
+
+    before = written()
+    for _ in range(2):
+        again(trainer)
+        assert all(torch.equal(a, b) for a, b in zip(written(), before, strict=True))
+
+
+def test_knots_follow_the_weights_however_seldom_there_are_reports(tmp_path, monkeypatch):
+    """And the last step is reported."""
+    monkeypatch.setattr(loop, "_KNOTS_EVERY", 5)
+    looked, reports = [], []
+    keep = loop.keep_spline
+    monkeypatch.setattr(loop, "keep_spline", lambda p: looked.append(len(steps)) or keep(p))
+    steps = []
+    Trainer(config(disp_freq=1000), tmp_path).run(reports.append, steps.append)
+    assert [report.step for report in reports] == [1, 17]
+    assert looked == [0, 4, 9, 14, 16]  # after so many steps and one more
 
 
 @pytest.mark.parametrize("enable_ema", [True, False])

@@ -103,13 +103,13 @@ class WeightAverage:
     Attributes:
         decay: the largest, see above.
         updates: how many steps it has seen.
-        values: the averages, one a parameter.
+        values: the averages, one a parameter; is_in_place: whether weights and averages are exchanged (`swap`).
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], decay: float = 0.999) -> None:
         if not 0 <= decay < 1:
             raise ConfigError(f"the decay of the weights' average is {decay}, expected 0 .. 1")
-        self.decay, self.updates = decay, 0
+        self.decay, self.updates, self.is_in_place = decay, 0, False
         self._parameters: list[torch.Tensor] = list(parameters)
         self._averages, self._now = Joined(self._parameters), Joined(self._parameters)
         self.values = self._averages.parts
@@ -140,3 +140,4 @@ class WeightAverage:
             kept = parameter.clone()
             parameter.copy_(value)
             value.copy_(kept)
+        self.is_in_place = not self.is_in_place

@@ -38,6 +38,8 @@ from mdops.train.model.initial import adapt, model_state, new_potential, read_pr
 from mdops.train.report.learning_curve import LearningCurve, Report
 from mdops.train.report.tensorboard import ScalarLog, require_tensorboard
 
+_KNOTS_EVERY = 1000  # steps, at most, after which knots are looked at, however seldom there are reports
+
 
 class Trainer:
     """One training, from a configuration; its files go to `folder`, in which no other may run.
@@ -191,7 +193,8 @@ class Trainer:
             DivergedError: the loss or the weights are not finite. InputError: another training runs in the folder.
         """
         training = self.config.training
-        with one_training(self.folder, self.processes), self._scalar_log():
+        raw = self._in_place(averaged=False)  # an earlier run left the average there
+        with one_training(self.folder, self.processes), self._scalar_log(), raw:
             if self.step >= self.steps and self.processes.is_first:
                 self._save_model(self.folder / "model.safetensors", training.enable_ema)
             while self.step < self.steps:
@@ -204,7 +207,7 @@ class Trainer:
                 if self.step % training.save_freq == 0 or self.step == self.steps:
                     self.save()
             self.processes.wait()
-        if training.enable_ema:
+        if training.enable_ema and not self.average.is_in_place:
             self.average.swap()
         return self.potential
 
@@ -224,6 +227,8 @@ class Trainer:
         loss, result, batch = self._step(share, now, fraction)
         self.step += 1
         is_shown = self._is_due(training.disp_freq)
+        if is_shown or self.step % _KNOTS_EVERY == 0:
+            keep_spline(self.potential)
         if not is_shown and not (training.tensorboard and self._is_due(training.tensorboard_freq)):
             return None
         errors = squared_errors(result, batch) if share.is_counted else {}
@@ -258,11 +263,10 @@ class Trainer:
         return loss, result, batch
 
     def _is_due(self, interval: int) -> bool:
-        return self.step == 1 or self.step % interval == 0
+        return self.step in (1, self.steps) or self.step % interval == 0
 
     def _report(self, rate: float, fraction: float, trained: dict[str, float]) -> Report:
         """A line of the learning curve."""
-        keep_spline(self.potential)
         report = Report(self.step, rate, trained, self._validate(fraction))
         if self._curve is not None:
             self._curve.write(report.step, report.training, report.validation, report.rate)
@@ -276,7 +280,7 @@ class Trainer:
             return None
         count, total, loss = self.config.training.validation_data.numb_btch, dict[str, Any](), 0.0
         first = self.step // self.config.training.disp_freq * count
-        with self._average_in_place(self.config.training.enable_ema):
+        with self._in_place(averaged=self.config.training.enable_ema):
             for k in range(first, first + count):
                 share = self.validation.share(k, self.processes)
                 batch = self.validation.batch(share, self.device)
@@ -294,7 +298,7 @@ class Trainer:
         for full in self.full_validations:
             if not full.is_due(self.step):
                 continue
-            with self._average_in_place(full.averaged):
+            with self._in_place(averaged=full.averaged):
                 errors = full.measure(self.potential, self.device, self.processes)
             value = errors[full.metric]
             if not math.isfinite(value):
@@ -303,14 +307,15 @@ class Trainer:
                 full.take(self.step, errors, partial(self._save_best, averaged=full.averaged))
 
     @contextmanager
-    def _average_in_place(self, averaged: bool) -> Iterator[None]:
-        """While this lasts, the model has the average of the weights, if that is wanted."""
-        if averaged:
+    def _in_place(self, *, averaged: bool) -> Iterator[None]:
+        """While this lasts, the model has its weights, or their average, whichever it had before."""
+        swaps = averaged != self.average.is_in_place
+        if swaps:
             self.average.swap()
         try:
             yield
         finally:
-            if averaged:
+            if swaps:
                 self.average.swap()
 
     def _errors(self, loss: float, errors: Mapping[str, tuple[float, int]]) -> dict[str, float]:
@@ -330,7 +335,8 @@ class Trainer:
         if self._scalars:
             self._scalars.flush()
         training = self.config.training
-        save_checkpoint(self.folder / f"{training.save_ckpt}-{self.step}.pt", self._state())
+        with self._in_place(averaged=False):
+            save_checkpoint(self.folder / f"{training.save_ckpt}-{self.step}.pt", self._state())
         self._save_model(self.folder / "model.safetensors", training.enable_ema)
         for path in checkpoints(self.folder, training.save_ckpt)[: -training.max_ckpt_keep]:
             path.unlink()
@@ -357,7 +363,7 @@ class Trainer:
         remove_unfinished(path)
         potential = self.potential
         potential.source = {**potential.source, "training": {"step": self.step, "steps": self.steps}}
-        with self._average_in_place(averaged):
+        with self._in_place(averaged=averaged):
             potential.save(path)
 
     def _diverged(self, what: str) -> DivergedError:
