@@ -172,7 +172,7 @@ def row_moments(
 
     Args:
         environment: (E, C) float32 or float64, C up to 1,024; g: (E, M).
-        offsets: (N + 1,) int32, from 0 to E; on a GPU there may be rows behind the last atom's.
+        offsets: (N + 1,) int32, from 0 to at most E: there may be rows behind the last atom's.
         leaves_rest: whether the gradients by those may be whatever memory has there, for one who reads none of them;
             they are zero else.
 
@@ -180,7 +180,7 @@ def row_moments(
         (N, C, M).
 
     Raises:
-        RuntimeError: a shape, dtype or device does not match, or (on the CPU) `offsets` falls or does not end at E.
+        RuntimeError: a shape, dtype or device does not match, or (on the CPU) `offsets` falls or goes beyond E.
     """
     return torch.ops.mdops.row_moments(environment, g, offsets, leaves_rest)
 

@@ -239,10 +239,14 @@ std::tuple<Tensor, Tensor> row_moments_backward(const Tensor& grad_, const Tenso
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto args = in.args<T>();
+    T *const environment_grad = by_environment.mutable_data_ptr<T>(), *const g_grad =
+                                                                          by_g.mutable_data_ptr<T>();
     parallel(in.atoms, kAtomGrain, [&](int64_t begin, int64_t end) {
-      MDOPS_RUN(row_moment_gradients, args, grad.const_data_ptr<T>(), begin, end,
-                by_environment.mutable_data_ptr<T>(), by_g.mutable_data_ptr<T>());
+      MDOPS_RUN(row_moment_gradients, args, grad.const_data_ptr<T>(), begin, end, environment_grad, g_grad);
     });
+    const int64_t last = args.offsets[in.atoms];  // rows behind it are of no atom
+    std::fill(environment_grad + last * in.components, environment_grad + in.rows * in.components, T(0));
+    std::fill(g_grad + last * in.channels, g_grad + in.rows * in.channels, T(0));
   });
   return {by_environment, by_g};
 }
