@@ -10,9 +10,13 @@ add_library(mdops_core SHARED ${CORE_SOURCES}
   $<FILTER:$<TARGET_OBJECTS:loops>,INCLUDE,${of_core}>
   "$<FILTER:${KERNEL_OBJECTS},INCLUDE,${of_core}>")
 target_include_directories(mdops_core PRIVATE source)
-target_link_libraries(mdops_core PRIVATE host_options Threads::Threads)
+target_link_libraries(mdops_core PRIVATE host_options Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(mdops_core PRIVATE -Wl,--as-needed -Wl,-z,defs
   -Wl,--version-script=${CMAKE_SOURCE_DIR}/source/core/exports.map)
 set_target_properties(mdops_core PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/source/core/exports.map)
-install(TARGETS mdops_core LIBRARY DESTINATION mdops/lib)
+# One file, libmdops_core.so.4: a wheel holds no links. `mdops core --libs` names it.
+file(STRINGS source/core/mdops.h api_version REGEX "^#define MDOPS_API_VERSION [0-9]+$")
+string(REGEX REPLACE ".* " "" api_version "${api_version}")
+set_target_properties(mdops_core PROPERTIES SOVERSION ${api_version})
+install(TARGETS mdops_core LIBRARY DESTINATION mdops/lib NAMELINK_SKIP)
 install(FILES source/core/mdops.h source/core/mdops.f90 DESTINATION mdops/include)

@@ -84,7 +84,7 @@ target_compile_definitions(mdops_core PRIVATE MDOPS_CORE_CUDA)
 # What launches nothing itself: the host's compiler takes a third of nvcc's time for it.
 set(host_sources ${CUDA_SOURCES} ${CORE_CUDA_SOURCES})
 list(FILTER host_sources INCLUDE REGEX
-  "op/(attention_layer|attention_moments|axis_product|common|hybrid_potential|neighbor_rows|pair_table|spline_potential)/cuda\\.cu|core/gpu_(angles|base|model)\\.cu")
+  "op/(attention_layer|attention_moments|axis_product|common|hybrid_potential|neighbor_rows|pair_table|spline_potential)/cuda\\.cu|core/gpu_(angles|base|context|model)\\.cu")
 set_source_files_properties(${host_sources} PROPERTIES LANGUAGE CXX)
 foreach(target mdops_cuda mdops_core)
   target_include_directories(${target} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})

@@ -23,7 +23,7 @@ LIBRARIES = sorted(
     lib
     for folder in mdops.__path__
     for lib in Path(folder, "lib").glob("libmdops*.so")
-    if lib.name != "libmdops_core.so"
+    if not lib.name.startswith("libmdops_core")
 )
 CUDA_LIBRARIES = [lib for lib in LIBRARIES if lib.name == "libmdops_cuda.so"]
 LEVELS = ("v2", "v3", "v4")

@@ -17,7 +17,7 @@ static int fail(const char *why) {
 
 /* Fills the output; 0, or 1 after it told why not. */
 static int compute(const char *path, const char *precision, const mdops_input *input, mdops_output *output) {
-  mdops_options options = {0};
+  mdops_options options = {.struct_size = sizeof(options)};
   options.precision = strcmp(precision, "float64") == 0 ? MDOPS_FLOAT64 : MDOPS_FLOAT32;
   mdops_model *model = NULL;
   int failed = mdops_load(path, &options, &model) != MDOPS_OK || mdops_compute(model, input, output) != MDOPS_OK;
@@ -43,12 +43,12 @@ int main(int argc, char **argv) {
   int32_t *types = malloc((n + 1) * sizeof(int32_t));
   double *positions = malloc((n + 1) * 3 * sizeof(double)), *forces = malloc((n + 1) * 3 * sizeof(double));
 
-  mdops_input input = {0};
+  mdops_input input = {.struct_size = sizeof(input)};
   input.atoms = n;
   input.types = types;
   input.positions = positions;
   input.cell = cell;
-  mdops_output output = {0};
+  mdops_output output = {.struct_size = sizeof(output)};
   output.forces = forces;
   int failed = !types || !positions || !forces ? fail("there is no memory") : read_atoms(n, types, positions);
   if (!failed) failed = compute(argv[1], argv[2], &input, &output);

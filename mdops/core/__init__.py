@@ -7,7 +7,7 @@ from mdops.files import package
 
 __all__ = ["compile_flags", "get_include", "library", "link_flags"]
 
-LIBRARY = "libmdops_core.so"
+LIBRARY = "libmdops_core.so.4"  # and MDOPS_API_VERSION of mdops.h
 
 
 def get_include() -> str:
@@ -28,7 +28,7 @@ def compile_flags() -> list[str]:
 def link_flags() -> list[str]:
     """What links a program with the library, which it then finds where it is now."""
     folder = library().parent
-    return [f"-L{folder}", f"-Wl,-rpath,{folder}", "-lmdops_core"]
+    return [f"-L{folder}", f"-Wl,-rpath,{folder}", f"-l:{LIBRARY}"]
 
 
 def _found(folder: str, name: str) -> Path:

@@ -19,6 +19,8 @@ from mdops.verlet import VerletList
 __DRIVER_NAME__ = "mdops"
 __DRIVER_CLASS__ = "MDOpsDriver"
 
+_PARAMETERS = ("model", "template", "device", "dtype", "skin", "overflow", "matmul", "fparam")
+
 Answer = tuple[float, np.ndarray, np.ndarray, str]
 
 
@@ -34,7 +36,8 @@ class MDOpsDriver(Dummy_driver):
         fparam: frame parameters, a number or several separated by ";".
 
     Raises:
-        InputError: the model does not know an element, or i-PI sends another number of atoms than the template has.
+        InputError: there is no such parameter, the model does not know an element, or i-PI sends another number of
+            atoms than the template has.
         ModelFileError, UnsupportedModelError: as `mdops.load`.
     """
 
@@ -48,9 +51,13 @@ class MDOpsDriver(Dummy_driver):
         overflow: Any = "error",
         matmul: Any = "float32",
         fparam: Any = None,
-        *args: Any,
-        **kwargs: Any,
+        *more: Any,
+        verbose: bool = False,
+        **unknown: Any,
     ) -> None:
+        wrong = [*map(repr, unknown), *(f"{value!r}, which has no name" for value in more)]
+        if wrong:
+            raise InputError(f"mdops has no parameter {wrong[0]} for i-PI: it has {', '.join(_PARAMETERS)}")
         self.potential = load(model, device=device, dtype=dtype, overflow=overflow, matmul=matmul)
         check_models([self.potential])
         atoms = ase.io.read(template, index=-1)
@@ -60,7 +67,7 @@ class MDOpsDriver(Dummy_driver):
         self._pbc = torch.as_tensor(atoms.pbc, device=self.potential.device)
         self._skin, self._fparam = float(skin), _numbers(fparam)
         self._parts: dict[int, tuple[VerletList, torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        super().__init__(*args, **kwargs)
+        super().__init__(verbose=verbose)
 
     def compute(self, cell: Any, pos: Any) -> Any:
         """What i-PI asks: of one structure energy, forces (n, 3), virial (3, 3) and nothing further, or a list of

@@ -49,22 +49,26 @@ void* GpuBase::allocate(int64_t bytes) const {
   return memory;
 }
 
+void GpuBase::release(void* memory) const {
+  free_on(index_, [&] { cudaFreeHost(memory); });
+}
+
 void GpuBase::search(const mdops_input& input, double skin, mdops_list& list) {
   const std::lock_guard<std::mutex> lock(guard_);
   const UsePool threads(*pool_);
   const OnGpu here(index_);
   check_atoms(input);
   if (input.atoms + input.ghosts > 0 && !input.types) throw Error(MDOPS_INVALID, "input: types is null");
-  std::unique_ptr<RowsOnGpu> kept = std::move(list.there);
+  std::unique_ptr<RowsOnGpu> kept = std::move(list.there[index_]);  // its memory
   list.clear();
-  if (!kept || kept->gpu != index_) kept = std::make_unique<GpuRows>(index_);
+  if (!kept) kept = std::make_unique<GpuRows>();
   on_device([&] {
     const int64_t all = input.atoms + input.ghosts;
     const double* const positions = places_.there(input.positions, 3 * all, positions_, stream());
     search_.run(input, positions, cutoff_ + skin, stream(), static_cast<GpuRows&>(*kept));
   });
-  list.there = std::move(kept), list.is_here = false;
-  list.atoms = input.atoms, list.ghosts = input.ghosts, list.ntypes = ntypes();
+  list.there[index_] = std::move(kept), list.is_here = false;
+  list.is_of(input, cutoff_ + skin, ntypes());
 }
 
 void GpuBase::compute(const mdops_input& input, mdops_output& output) {

@@ -47,7 +47,7 @@ class GpuBase : public Model {
   void set_threads(int threads) override;
   mdops_info info() const override;
   void* allocate(int64_t bytes) const override;
-  void release(void* memory) const override { cudaFreeHost(memory); }
+  void release(void* memory) const override;
   void search(const mdops_input& input, double skin, mdops_list& list) override;
   void compute(const mdops_input& input, mdops_output& output) override;
 
@@ -81,15 +81,18 @@ class GpuBase : public Model {
 
  private:
   struct DestroyStream {
-    void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+    int gpu;
+    void operator()(cudaStream_t stream) const {
+      free_on(gpu, [&] { cudaStreamDestroy(stream); });
+    }
   };
   const int32_t* zeros(int64_t all);
 
   std::unique_ptr<Pool> pool_;
-  std::unique_ptr<CUstream_st, DestroyStream> stream_;
+  std::unique_ptr<CUstream_st, DestroyStream> stream_{nullptr, DestroyStream{index_}};
   // Of the last call: memory.
   GpuSearch search_;
-  GpuRows rows_{index_};
+  GpuRows rows_;
   GpuArray<double> positions_, cell_;
   GpuArray<int32_t> zeros_;
   int64_t zeros_size_ = 0;

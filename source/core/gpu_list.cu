@@ -20,11 +20,12 @@ __global__ void centers_kernel(const int32_t* types, int64_t centers, int64_t al
 
 }  // namespace
 
-GpuRows& rows_on_gpu(const mdops_list& list, int gpu, cudaStream_t stream) {
+const GpuRows& rows_on_gpu(const mdops_list& list, int gpu, cudaStream_t stream) {
   const std::lock_guard<std::mutex> lock(list.guard);
   list.check_on(gpu);
-  if (!list.there || list.there->gpu != gpu) {
-    std::unique_ptr<GpuRows> made = std::make_unique<GpuRows>(gpu);
+  std::unique_ptr<RowsOnGpu>& there = list.there[gpu];
+  if (!there) {
+    std::unique_ptr<GpuRows> made = std::make_unique<GpuRows>();
     std::vector<int32_t> types = list.types;
     std::fill(types.begin() + list.atoms, types.end(), -1);
     const Rows& from = list.rows;
@@ -37,9 +38,9 @@ GpuRows& rows_on_gpu(const mdops_list& list, int gpu, cudaStream_t stream) {
     check_cuda(cudaMemsetAsync(made->counts.data() + counts, 0, 4 * (all - counts), stream));
     made->types.copy(types.data(), static_cast<int64_t>(types.size()), stream);
     check_cuda(cudaStreamSynchronize(stream));  // `types` goes
-    list.there = std::move(made);
+    there = std::move(made);
   }
-  return static_cast<GpuRows&>(*list.there);
+  return static_cast<const GpuRows&>(*there);
 }
 
 void GpuSearch::run(const mdops_input& input, const double* positions, double cutoff, cudaStream_t stream,

@@ -10,16 +10,14 @@ namespace mdops::core {
 
 // As the kernels read them.
 struct GpuRows : RowsOnGpu {
-  using RowsOnGpu::RowsOnGpu;
-
   int64_t width = 0;
   GpuArray<int32_t> neighbors, images, counts;  // (N, width), the same, (N + M, ntypes)
   GpuArray<int32_t> types;                      // (N + M,): -1 for ghosts, too
 };
 
-// The list as it is on the current device, of that index; copied there once. Throws where it was made
-// elsewhere.
-GpuRows& rows_on_gpu(const mdops_list& list, int gpu, cudaStream_t stream);
+// The list as it is on the current device, of that index; copied there once, and there until the list
+// changes. Throws where it was made elsewhere.
+const GpuRows& rows_on_gpu(const mdops_list& list, int gpu, cudaStream_t stream);
 
 // Memory of searches on one GPU.
 class GpuSearch {

@@ -20,22 +20,28 @@ inline void check_cuda(cudaError_t error) {
   throw Error(MDOPS_DEVICE, std::string("CUDA: ") + cudaGetErrorString(error));
 }
 
-// While this lives, a GPU is the thread's current device.
+// While this lives, a GPU is the thread's current device. Its context is pushed and popped, as to set a
+// device, which the way back by cudaSetDevice would be, makes a context there: on GPU 0 in every process of a
+// program that never used it.
 class OnGpu {
  public:
-  explicit OnGpu(int index) {
-    check_cuda(cudaGetDevice(&before_));
-    check_cuda(cudaSetDevice(index));
-  }
-  ~OnGpu() { cudaSetDevice(before_); }
+  explicit OnGpu(int index);
+  ~OnGpu();
   OnGpu(const OnGpu&) = delete;
-
- private:
-  int before_ = 0;
 };
 
+// free() on a GPU. Nothing is done where that is no longer there, as at the end of a process.
+template <class Free>
+void free_on(int index, const Free& free) noexcept {
+  try {
+    const OnGpu here(index);
+    free();
+  } catch (const Error&) {
+  }
+}
+
 // Numbers in the memory of the current device, or of the host where the GPU reaches it. What was there is
-// lost when it grows.
+// lost when it grows. It is freed on that device, whichever is the current one then.
 template <class T, bool OfHost = false>
 class GpuArray {
  public:
@@ -50,6 +56,7 @@ class GpuArray {
     release();
     const int64_t more = size + size / 8;  // as the number of ghosts goes up and down
     void* memory = nullptr;
+    check_cuda(cudaGetDevice(&gpu_));
     check_cuda(OfHost ? cudaMallocHost(&memory, more * sizeof(T)) : cudaMalloc(&memory, more * sizeof(T)));
     data_ = static_cast<T*>(memory), size_ = more;
     return data_;
@@ -64,10 +71,11 @@ class GpuArray {
 
  private:
   void release() {
-    if (data_) OfHost ? cudaFreeHost(data_) : cudaFree(data_);
+    if (data_) free_on(gpu_, [&] { OfHost ? cudaFreeHost(data_) : cudaFree(data_); });
     data_ = nullptr, size_ = 0;
   }
 
+  int gpu_ = 0;
   T* data_ = nullptr;
   int64_t size_ = 0;
 };

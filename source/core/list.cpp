@@ -1,6 +1,7 @@
 #include "core/list.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -33,11 +34,34 @@ using mdops::core::Error;
 void mdops_list::clear() {
   atoms = ghosts = 0;
   is_here = true;
-  there.reset();
+  reach = std::numeric_limits<double>::infinity();
+  std::fill_n(periodic, 3, false);
+  there.clear();
+}
+
+void mdops_list::is_of(const mdops_input& input, double cutoff, int32_t count) {
+  atoms = input.atoms, ghosts = input.ghosts, ntypes = count, reach = cutoff;
+  std::copy_n(mdops::core::Box(input).periodic, 3, periodic);
+}
+
+void mdops_list::check_for(const mdops_input& input, double cutoff) const {
+  const auto refuse = [](const std::string& why) { throw Error(MDOPS_INVALID, "input: " + why); };
+  if (reach < cutoff)
+    refuse("the list was searched within " + std::to_string(reach) + " A, and the model's cutoff is " +
+           std::to_string(cutoff) + " A: search with this model, or with one that reaches as far");
+  if (std::equal(periodic, periodic + 3, mdops::core::Box(input).periodic)) return;
+  if (std::isinf(reach))
+    refuse(
+        "cell is given with a list that was filled, which has ghosts in the place of periodic images: cell "
+        "is "
+        "null with it");
+  refuse(
+      "the list was searched with other periodic directions than cell and periodic say: give what it was "
+      "searched with");
 }
 
 void mdops_list::check_on(int gpu) const {
-  if (is_here || (there && there->gpu == gpu)) return;
+  if (is_here || there.count(gpu)) return;
   throw Error(MDOPS_INVALID, "input: the list was made on a GPU, and the model is " +
                                  (gpu < 0 ? "on the CPU" : "on cuda:" + std::to_string(gpu)));
 }
@@ -48,7 +72,7 @@ void mdops_list::search(const mdops_input& input, double cutoff, int32_t count) 
   if (all && !input.types) throw Error(MDOPS_INVALID, "input: types is null");
   types.assign(input.types, input.types + all);
   rows.search(input, mdops::core::Box(input), cutoff, count);
-  atoms = input.atoms, ghosts = input.ghosts, ntypes = count;
+  is_of(input, cutoff, count);
 }
 
 void mdops_list::fill(const mdops_neighbors& from, int32_t count) {

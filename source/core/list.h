@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -21,8 +23,6 @@ struct Rows {
 
 // A copy of a list in a GPU's memory, or one that was made there.
 struct RowsOnGpu {
-  const int gpu;
-  explicit RowsOnGpu(int index) : gpu(index) {}
   virtual ~RowsOnGpu() = default;
 };
 
@@ -35,14 +35,23 @@ struct mdops_list {
   bool is_here = true;
   std::vector<int32_t> types;
   mdops::core::Rows rows;
-  // Of the GPU that has it, or used it last.
-  mutable std::unique_ptr<mdops::core::RowsOnGpu> there;
+  // How far neighbours were searched for, A, and in which periodic directions; one that was filled has
+  // ghosts.
+  double reach = std::numeric_limits<double>::infinity();
+  bool periodic[3] = {};
+  // By GPU: the copy there, or what was made there. Models compute with theirs in threads of their own, so a
+  // copy stays where it is until the list changes.
+  mutable std::map<int, std::unique_ptr<mdops::core::RowsOnGpu>> there;
   mutable std::mutex guard;  // of `there`
 
-  // Throws mdops::core::Error, and is empty then.
+  // Throw mdops::core::Error; the list is to be cleared then.
   void fill(const mdops_neighbors& from, int32_t count);
   void search(const mdops_input& input, double cutoff, int32_t count);
   void clear();
+  // Says what it holds: neighbours of the input's atoms, within so much.
+  void is_of(const mdops_input& input, double cutoff, int32_t count);
+  // Refuses a list that does not reach to the cutoff, or was searched in another cell than the input has.
+  void check_for(const mdops_input& input, double cutoff) const;
   // Refuses a list that was made elsewhere than on this GPU, -1 for the CPU.
   void check_on(int gpu) const;
 };

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <system_error>
 
 #include "core/error.h"
@@ -56,6 +59,53 @@ void require(bool condition, const char* why) {
   if (!condition) throw Error(MDOPS_INVALID, why);
 }
 
+// Refuses a size that no struct has.
+size_t checked_size(size_t size, const std::string& name) {
+  constexpr size_t kMost = 4096;  // more is memory that nobody has written to
+  if (size > sizeof(size) && size <= kMost) return size;
+  throw Error(MDOPS_INVALID, name + ": struct_size is " + std::to_string(size) + ", expected sizeof(" + name +
+                                 "), which the caller sets");
+}
+
+// A caller's struct as this library knows it. What the caller's has less is zero; what it has more, as that
+// of a program for a later version, has to be.
+template <class T>
+T taken(const T* from, const char* name) {
+  const size_t size = checked_size(from->struct_size, name);
+  const char* const bytes = reinterpret_cast<const char*>(from);
+  for (size_t k = sizeof(T); k < size; ++k)
+    if (bytes[k])
+      throw Error(MDOPS_INVALID, std::string(name) + ": what is set behind its first " +
+                                     std::to_string(sizeof(T)) +
+                                     " bytes is of a later version of this library");
+  T own{};
+  std::memcpy(static_cast<void*>(&own), bytes, std::min(size, sizeof(T)));
+  return own;
+}
+
+// Writes what the caller's struct has of it, but for its size.
+template <class T>
+void give(const T& own, T* to) {
+  constexpr size_t kBegin = sizeof(own.struct_size);
+  const size_t end = std::min(to->struct_size, sizeof(T));
+  std::memcpy(reinterpret_cast<char*>(to) + kBegin, reinterpret_cast<const char*>(&own) + kBegin,
+              end - kBegin);
+}
+
+// fill(list), which is made if there is none; an error leaves it empty.
+template <class F>
+void renew(mdops_list** list, const F& fill) {
+  std::unique_ptr<mdops_list> made = *list ? nullptr : std::make_unique<mdops_list>();
+  mdops_list& to = *list ? **list : *made;
+  try {
+    fill(to);
+  } catch (...) {
+    to.clear();
+    throw;
+  }
+  if (made) *list = made.release();
+}
+
 }  // namespace
 
 int mdops_api_version(void) {
@@ -77,7 +127,7 @@ int mdops_load(const char* path, const mdops_options* options, mdops_model** mod
     require(model, "model is null");
     *model = nullptr;
     require(path, "path is null");
-    const mdops_options wanted = options ? *options : mdops_options{};
+    const mdops_options wanted = options ? taken(options, "mdops_options") : mdops_options{};
     require(wanted.precision == MDOPS_FLOAT32 || wanted.precision == MDOPS_FLOAT64,
             "precision is neither MDOPS_FLOAT32 nor MDOPS_FLOAT64");
     require(wanted.overflow == MDOPS_REFUSE || wanted.overflow == MDOPS_EXTEND,
@@ -94,7 +144,8 @@ void mdops_free(mdops_model* model) {
 int mdops_describe(const mdops_model* model, mdops_info* info) {
   return guarded([&] {
     require(model && info, "model or info is null");
-    *info = model->own->info();
+    checked_size(info->struct_size, "mdops_info");
+    give(model->own->info(), info);
   });
 }
 
@@ -123,21 +174,17 @@ void mdops_release(mdops_model* model, void* memory) {
 int mdops_list_fill(const mdops_neighbors* neighbors, int32_t ntypes, mdops_list** list) {
   return guarded([&] {
     require(neighbors && list, "neighbors or list is null");
-    if (*list) return (*list)->fill(*neighbors, ntypes);
-    std::unique_ptr<mdops_list> made = std::make_unique<mdops_list>();
-    made->fill(*neighbors, ntypes);
-    *list = made.release();
+    renew(list, [&](mdops_list& to) { to.fill(taken(neighbors, "mdops_neighbors"), ntypes); });
   });
 }
 
 int mdops_list_search(mdops_model* model, const mdops_input* input, double skin, mdops_list** list) {
   return guarded([&] {
     require(model && input && list, "model, input or list is null");
-    require(skin >= 0 && std::isfinite(skin), "skin is negative, or no number");
-    if (*list) return model->own->search(*input, skin, **list);
-    std::unique_ptr<mdops_list> made = std::make_unique<mdops_list>();
-    model->own->search(*input, skin, *made);
-    *list = made.release();
+    renew(list, [&](mdops_list& to) {
+      require(skin >= 0 && std::isfinite(skin), "skin is negative, or no number");
+      model->own->search(taken(input, "mdops_input"), skin, to);
+    });
   });
 }
 
@@ -148,7 +195,15 @@ void mdops_list_free(mdops_list* list) {
 int mdops_compute(mdops_model* model, const mdops_input* input, mdops_output* output) {
   return guarded([&] {
     require(model && input && output, "model, input or output is null");
-    model->own->compute(*input, *output);
+    const mdops_input from = taken(input, "mdops_input");
+    mdops_output to = taken(output, "mdops_output");
+    try {
+      model->own->compute(from, to);
+    } catch (...) {
+      give(to, output);  // which atom it is about
+      throw;
+    }
+    give(to, output);
   });
 }
 

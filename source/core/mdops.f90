@@ -3,35 +3,42 @@ module mdops
   use, intrinsic :: iso_c_binding
   implicit none
 
-  integer(c_int), parameter :: mdops_api_version_of_module = 3
+  integer(c_int), parameter :: mdops_api_version_of_module = 4
   integer(c_int), parameter :: mdops_ok = 0, mdops_invalid = 1, mdops_file = 2, mdops_unsupported = 3, &
                                mdops_neighbors_wrong = 4, mdops_memory = 5, mdops_internal = 6, mdops_device = 7
   integer(c_int32_t), parameter :: mdops_float32 = 0, mdops_float64 = 1, mdops_refuse = 0, mdops_extend = 1
 
+  ! Each type begins with its size, by which the library knows what of it there is: it stays as it is.
   type, bind(c) :: mdops_options
+    integer(c_size_t) :: struct_size = 32
     integer(c_int32_t) :: precision = mdops_float32, overflow = mdops_refuse, threads = 0
     type(c_ptr) :: device = c_null_ptr  ! of a text that ends in c_null_char
   end type
 
   type, bind(c) :: mdops_info
-    real(c_double) :: cutoff, shortest
-    integer(c_int32_t) :: ntypes, fparam, aparam, needs_fparam, precision, threads, gpu
-    type(c_ptr) :: names
+    integer(c_size_t) :: struct_size = 64
+    real(c_double) :: cutoff = 0, shortest = 0
+    integer(c_int32_t) :: ntypes = 0, fparam = 0, aparam = 0, needs_fparam = 0, precision = 0, threads = 0, &
+                          gpu = -1
+    type(c_ptr) :: names = c_null_ptr
   end type
 
   type, bind(c) :: mdops_neighbors
+    integer(c_size_t) :: struct_size = 56
     integer(c_int64_t) :: atoms = 0, ghosts = 0
     type(c_ptr) :: types = c_null_ptr, counts = c_null_ptr, rows = c_null_ptr
     integer(c_int32_t) :: mask = 0
   end type
 
   type, bind(c) :: mdops_input
+    integer(c_size_t) :: struct_size = 80
     integer(c_int64_t) :: atoms = 0, ghosts = 0
     type(c_ptr) :: types = c_null_ptr, positions = c_null_ptr, cell = c_null_ptr, periodic = c_null_ptr, &
                    list = c_null_ptr, fparam = c_null_ptr, aparam = c_null_ptr
   end type
 
   type, bind(c) :: mdops_output
+    integer(c_size_t) :: struct_size = 128
     real(c_double) :: energy = 0, virial(3, 3) = 0, nearest = 0
     integer(c_int64_t) :: atom = -1
     type(c_ptr) :: forces = c_null_ptr, atom_energy = c_null_ptr, atom_virial = c_null_ptr
@@ -65,7 +72,7 @@ module mdops
     integer(c_int) function mdops_describe(model, info) bind(c)
       import
       type(c_ptr), value :: model
-      type(mdops_info), intent(out) :: info
+      type(mdops_info), intent(inout) :: info
     end function
 
     integer(c_int) function mdops_set_threads(model, threads) bind(c)

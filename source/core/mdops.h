@@ -6,8 +6,9 @@
  *     mdops_model *model = NULL;
  *     if (mdops_load("water.safetensors", NULL, &model) != MDOPS_OK)
  *       fprintf(stderr, "%s\n", mdops_message());
- *     mdops_input input = {.atoms = n, .types = types, .positions = positions, .cell = cell};
- *     mdops_output output = {.forces = forces};
+ *     mdops_input input = {.struct_size = sizeof(input), .atoms = n, .types = types, .positions = positions,
+ *                          .cell = cell};
+ *     mdops_output output = {.struct_size = sizeof(output), .forces = forces};
  *     if (mdops_compute(model, &input, &output) != MDOPS_OK) ...
  *     mdops_free(model);
  *
@@ -18,10 +19,16 @@
  * C++ exception leaves the library, and nothing in it ends the process. Different threads may use different
  * models, or wait for each other at the same one. What a function was given stays the caller's; nothing keeps
  * a pointer to it.
+ *
+ * Each struct begins with `struct_size`, its sizeof, which the caller sets. Later versions of this library
+ * add fields at the ends of structs; by the size they know what a program that was compiled before has, and
+ * take the rest for zero. So such a program goes on working, with the library's new version in the place of
+ * the old one.
  */
 #ifndef MDOPS_H
 #define MDOPS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -34,10 +41,12 @@ extern "C" {
 #define MDOPS_API
 #endif
 
-/* Of this header. It grows with every change of it that a compiled program would notice. */
-#define MDOPS_API_VERSION 3
+/* Of this header. It grows where a compiled program would no longer work; the library's name ends in it
+ * (libmdops_core.so.4), so that the loader finds no other. New functions, and fields at the end of a struct,
+ * leave it as it is. */
+#define MDOPS_API_VERSION 4
 
-/* That of the library: a program asks whether it is the MDOPS_API_VERSION that it was compiled with. */
+/* That of the library: for programs that open it by dlopen. */
 MDOPS_API int mdops_api_version(void);
 
 /* What functions return. */
@@ -71,10 +80,11 @@ enum {
   MDOPS_EXTEND = 1  /* all of them count */
 };
 
-/* How a model is loaded; all zero is the default. */
+/* How a model is loaded; all zero but for its size is the default. */
 typedef struct mdops_options {
-  int32_t precision; /* MDOPS_FLOAT32 or MDOPS_FLOAT64 */
-  int32_t overflow;  /* MDOPS_REFUSE or MDOPS_EXTEND */
+  size_t struct_size; /* sizeof(mdops_options) */
+  int32_t precision;  /* MDOPS_FLOAT32 or MDOPS_FLOAT64 */
+  int32_t overflow;   /* MDOPS_REFUSE or MDOPS_EXTEND */
   /* Threads to compute with; 0: OMP_NUM_THREADS, or as many as there are processors for this process. On a
    * GPU they copy from and to the host's memory; 0: four at most. */
   int32_t threads;
@@ -95,6 +105,7 @@ MDOPS_API void mdops_free(mdops_model* model);
 
 /* What a model is. */
 typedef struct mdops_info {
+  size_t struct_size;       /* sizeof(mdops_info), from the caller */
   double cutoff;            /* A: neighbours farther away do not count */
   double shortest;          /* A: nearer pairs go on smoothly, but the forces there are not the model's */
   int32_t ntypes;           /* types are 0 .. ntypes - 1 */
@@ -106,7 +117,7 @@ typedef struct mdops_info {
   const char* const* names; /* (ntypes,): the element of each type; they stay until the model is freed */
 } mdops_info;
 
-/* Fills *info. MDOPS_INVALID. */
+/* Fills *info, but for its size. MDOPS_INVALID. */
 MDOPS_API int mdops_describe(const mdops_model* model, mdops_info* info);
 
 /* Changes the number of threads, as `mdops_options.threads` has it. The last bits of results depend on the
@@ -129,8 +140,9 @@ typedef struct mdops_input mdops_input;
 
 /* The neighbours of each atom, as a program for molecular dynamics has them. */
 typedef struct mdops_neighbors {
-  int64_t atoms;  /* N, those that have an energy: the first of all */
-  int64_t ghosts; /* M, the others: periodic images, and atoms of other processes */
+  size_t struct_size; /* sizeof(mdops_neighbors) */
+  int64_t atoms;      /* N, those that have an energy: the first of all */
+  int64_t ghosts;     /* M, the others: periodic images, and atoms of other processes */
   /* (N + M,): types below the model's ntypes; -1: a virtual atom, nobody's neighbour and without energy. */
   const int32_t* types;
   const int32_t* counts; /* (N,): the length of each row */
@@ -147,8 +159,8 @@ MDOPS_API int mdops_list_fill(const mdops_neighbors* neighbors, int32_t ntypes, 
 
 /* Fills a list with the neighbours of the first N of `input`'s N + M atoms, which the model finds on its
  * device: those within the cutoff and `skin`, A, and of a cell the periodic images. The list serves while no
- * atom has moved by more than half the skin, for models on the same device. Of `input` atoms, ghosts,
- * positions, types, cell and periodic are read. Otherwise as mdops_list_fill.
+ * atom has moved by more than half the skin, for models on the same device with the same or a shorter cutoff.
+ * Of `input` atoms, ghosts, positions, types, cell and periodic are read. Otherwise as mdops_list_fill.
  * MDOPS_INVALID, MDOPS_MEMORY, MDOPS_DEVICE. */
 MDOPS_API int mdops_list_search(mdops_model* model, const mdops_input* input, double skin, mdops_list** list);
 
@@ -157,15 +169,17 @@ MDOPS_API void mdops_list_free(mdops_list* list);
 
 /* ---- Energies and forces ---- */
 
-/* A system; all zero but for what it has. */
+/* A system; all zero but for its size and what it has. */
 struct mdops_input {
-  int64_t atoms;  /* N */
-  int64_t ghosts; /* M; 0 without a list */
+  size_t struct_size; /* sizeof(mdops_input) */
+  int64_t atoms;      /* N */
+  int64_t ghosts;     /* M; 0 without a list */
   /* (N,), -1 is a virtual atom. Of no use with a list, which has been told. */
   const int32_t* types;
   const double* positions; /* (N + M, 3), A; they may lie outside of the cell */
   /* (3, 3), A: rows are lattice vectors; null: nothing is periodic. With a list: the cell that it was
-   * searched in; one that was filled has ghosts in the place of images. */
+   * searched in, with the same periodic directions; null with one that was filled, which has ghosts in the
+   * place of images. */
   const double* cell;
   const int32_t* periodic; /* (3,): whether each direction is periodic; null: all are, if there is a cell */
   const mdops_list* list;  /* null: the model searches for the neighbours, at each call */
@@ -176,6 +190,7 @@ struct mdops_input {
 /* The answers. Null pointers are not filled; arrays are written, not added to. After an error they may hold
  * anything. */
 typedef struct mdops_output {
+  size_t struct_size;  /* sizeof(mdops_output), from the caller */
   double energy;       /* eV: the sum over the N atoms */
   double virial[9];    /* (3, 3), eV: W = -dE/d(strain), the sum over all pairs of -dE/dd (x) d */
   double nearest;      /* A: the smallest distance of two atoms; the cutoff where there is none within it */

@@ -81,6 +81,7 @@ void Model::check(const mdops_input& input) const {
       refuse("the list was filled for " + std::to_string(input.list->atoms) + " atoms and " +
              std::to_string(input.list->ghosts) + " ghosts, and there are " + std::to_string(input.atoms) +
              " and " + std::to_string(input.ghosts));
+    input.list->check_for(input, cutoff_);
   } else {
     if (input.ghosts) refuse("there are ghosts, and no list");
     if (input.atoms > 0 && !input.types) refuse("types is null, and there is no list");
@@ -110,7 +111,7 @@ void Model::refuse_crowd(int64_t i, int t, int64_t neighbors, int64_t places, md
   throw Error(MDOPS_NEIGHBORS, "atom " + std::to_string(i) + " has " + std::to_string(neighbors) +
                                    " neighbours" + (t < 0 ? "" : " of type " + names_[t]) +
                                    " within the cutoff, and the model's sel is " + std::to_string(places) +
-                                   ". DeePMD-kit would drop the farthest; overflow MDOPS_EXTEND keeps all");
+                                   ". DeePMD-kit would drop the farthest; overflow extend keeps all");
 }
 
 std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options& options) {

@@ -1,18 +1,20 @@
 #include "core/threads.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "common/parallel.h"
+#include "core/processors.h"
 
 namespace mdops {
 
 namespace core {
 
 namespace {
+
+constexpr int kMost = 1024;  // threads
 
 thread_local Pool* current = nullptr;
 
@@ -94,7 +96,6 @@ UsePool::~UsePool() {
 }
 
 void set_pool(int threads, std::unique_ptr<Pool>& pool) {
-  constexpr int kMost = 1024;
   const int wanted = threads > 0 ? std::min(threads, kMost) : default_threads();
   if (!pool || pool->size() != wanted || pool->is_forked()) pool = std::make_unique<Pool>(wanted);
 }
@@ -102,9 +103,7 @@ void set_pool(int threads, std::unique_ptr<Pool>& pool) {
 int default_threads() {
   const char* wanted = std::getenv("OMP_NUM_THREADS");
   const int named = wanted ? std::atoi(wanted) : 0;
-  if (named > 0) return std::min(named, 1024);
-  cpu_set_t may;
-  return sched_getaffinity(0, sizeof(may), &may) == 0 ? std::max(1, CPU_COUNT(&may)) : 1;
+  return std::min(named > 0 ? named : processors("/proc/self/cgroup", "/sys/fs/cgroup"), kMost);
 }
 
 }  // namespace core

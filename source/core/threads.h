@@ -60,7 +60,7 @@ class UsePool {
 // Makes `pool` one of so many threads, 0: of default_threads(), unless it is.
 void set_pool(int threads, std::unique_ptr<Pool>& pool);
 
-// OMP_NUM_THREADS, or as many as there are processors that this process may use.
+// OMP_NUM_THREADS, or as many as there are processors for this process; 1,024 at most.
 int default_threads();
 
 }  // namespace mdops::core

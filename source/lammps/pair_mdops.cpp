@@ -2,10 +2,12 @@
 // headers of the LAMMPS at hand (mdops/lammps).
 #include <mdops.h>
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -20,6 +22,7 @@
 #include "neigh_list.h"
 #include "neighbor.h"
 #include "pair.h"
+#include "universe.h"
 #include "update.h"
 #include "utils.h"
 
@@ -30,12 +33,25 @@ namespace {
 // NeighConst::REQ_FULL, whose header is not always installed.
 constexpr int kFullList = 1;
 
+constexpr char kWords[] = "precision, overflow, device, out_file, out_freq, fparam and aparam";
+
 struct FreeModel {
   void operator()(mdops_model* model) const { mdops_free(model); }
 };
 struct FreeList {
   void operator()(mdops_list* list) const { mdops_list_free(list); }
 };
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+// A struct of mdops.h, all zero but for its size.
+template <class T>
+T sized() {
+  T made{};
+  made.struct_size = sizeof(T);
+  return made;
+}
 
 // Numbers in memory that a model's device writes to at its best.
 class Numbers {
@@ -76,114 +92,54 @@ class PairMDOps : public Pair {
   }
 
   ~PairMDOps() override {
-    if (file_) std::fclose(file_);
     if (!allocated) return;
     memory->destroy(setflag);
     memory->destroy(cutsq);
   }
 
+  // Where any of it is wrong, what was given before stays.
   void settings(int narg, char** arg) override {
-    mdops_options options{};
-    options.threads = comm->nthreads;
-    std::vector<std::string> paths;
-    std::string output, device = "cpu";
-    forces_.clear(), models_.clear();
-    fparam_.clear(), aparam_.clear();
-    every_ = 100;
-    for (int k = 0; k < narg; ++k) {
-      const std::string word = arg[k];
-      const auto value = [&]() -> std::string {
-        if (++k >= narg) error->all(FLERR, "pair_style mdops: " + word + " has no value");
-        return arg[k];
-      };
-      const auto numbers = [&](std::vector<double>& to) {
-        while (k + 1 < narg && is_number(arg[k + 1])) to.push_back(std::stod(arg[++k]));
-        if (to.empty()) error->all(FLERR, "pair_style mdops: " + word + " has no value");
-      };
-      if (word == "precision") {
-        const std::string name = value();
-        if (name != "float32" && name != "float64")
-          error->all(FLERR, "pair_style mdops: precision is " + name + ", expected float32 or float64");
-        options.precision = name == "float64" ? MDOPS_FLOAT64 : MDOPS_FLOAT32;
-      } else if (word == "overflow") {
-        const std::string name = value();
-        if (name != "error" && name != "extend")
-          error->all(FLERR, "pair_style mdops: overflow is " + name + ", expected error or extend");
-        options.overflow = name == "extend" ? MDOPS_EXTEND : MDOPS_REFUSE;
-      } else if (word == "device") {
-        device = value();
-        if (device != "cpu" && device.rfind("cuda", 0) != 0)
-          error->all(FLERR, "pair_style mdops: device is " + device + ", expected cpu, cuda or cuda:N");
-      } else if (word == "out_file") {
-        output = value();
-      } else if (word == "out_freq") {
-        every_ = utils::bnumeric(FLERR, value(), false, lmp);
-        if (every_ < 1) error->all(FLERR, "pair_style mdops: out_freq must be positive");
-      } else if (word == "fparam") {
-        numbers(fparam_);
-      } else if (word == "aparam") {
-        numbers(aparam_);
-      } else {
-        paths.push_back(word);
-      }
-    }
-    if (paths.empty()) error->all(FLERR, "pair_style mdops needs the file of a model");
-    if (device == "cuda") device = own_gpu();
-    options.device = device.c_str();
-    for (const std::string& path : paths) {
-      mdops_model* model = nullptr;
-      require(mdops_load(path.c_str(), &options, &model) == MDOPS_OK, mdops_message());
-      models_.emplace_back(model);
-      mdops_info info;
-      require(mdops_describe(model, &info) == MDOPS_OK, mdops_message());
-      require(static_cast<int>(fparam_.size()) == info.fparam || (fparam_.empty() && !info.needs_fparam),
-              path + " takes " + std::to_string(info.fparam) + " frame parameters (fparam)");
-      require(static_cast<int>(aparam_.size()) == info.aparam,
-              path + " takes " + std::to_string(info.aparam) + " atomic parameters (aparam)");
-      if (models_.size() == 1) {
-        info_ = info;
-        continue;
-      }
-      bool same = info.ntypes == info_.ntypes && info.cutoff == info_.cutoff;
-      for (int t = 0; same && t < info.ntypes; ++t) same = !std::strcmp(info.names[t], info_.names[t]);
-      require(same, path + " has other elements, or another cutoff, than " + paths[0]);
-    }
-    comm_reverse = models_.size() > 1 ? 3 * static_cast<int>(models_.size()) : 0;
-    if (file_) std::fclose(file_);
-    file_ = nullptr;
-    if (models_.size() < 2) return;
-    if (comm->me == 0) {
-      const std::string name = output.empty() ? "model_devi.out" : output;
-      file_ = std::fopen(name.c_str(), "w");
-      if (file_)
-        std::fprintf(file_, "#%11s%19s%19s%19s%19s%19s%19s\n", "step", "max_devi_v", "min_devi_v",
-                     "avg_devi_v", "max_devi_f", "min_devi_f", "avg_devi_f");
-    }
-    require(comm->me != 0 || file_, "the file of the model deviation cannot be written");
+    Settings given = read_settings(narg, arg);
+    forces_.clear(), near_.reset();
+    own_ = std::move(given);
+    comm_reverse = own_.models.size() > 1 ? 3 * static_cast<int>(own_.models.size()) : 0;
+    line_ = Line(), filled_ = warned_ = false;
+    // The elements were another model's: pair_coeff names them again.
+    kinds_.clear();
+    for (int i = 1; allocated && i <= atom->ntypes; ++i)
+      for (int j = 1; j <= atom->ntypes; ++j) setflag[i][j] = 0;
   }
 
   void coeff(int narg, char** arg) override {
     const int ntypes = atom->ntypes;
+    if (own_.models.empty())
+      error->all(FLERR, "pair_coeff: pair_style mdops has no model, as its line was refused: give it again");
     if (narg != 2 + ntypes || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
       error->all(FLERR, "pair_coeff of mdops is: pair_coeff * * and the element of each of the " +
                             std::to_string(ntypes) + " atom types, or NULL");
+    const mdops_info& info = own_.info;
+    std::vector<int> kinds(ntypes + 1, -1);
+    std::string known;
+    for (int t = 0; t < info.ntypes; ++t) known += (t ? ", " : "") + std::string(info.names[t]);
+    for (int i = 1; i <= ntypes; ++i) {
+      const std::string name = arg[1 + i];
+      for (int t = 0; t < info.ntypes; ++t)
+        if (name == info.names[t]) kinds[i] = t;
+      if (kinds[i] < 0 && name != "NULL")
+        error->all(FLERR, "pair_coeff: the model has no element " + name + ": it has " + known);
+    }
     if (!allocated) {
       memory->create(setflag, ntypes + 1, ntypes + 1, "pair:setflag");
       memory->create(cutsq, ntypes + 1, ntypes + 1, "pair:cutsq");
       allocated = 1;
     }
-    kinds_.assign(ntypes + 1, -1);
-    std::string known;
-    for (int t = 0; t < info_.ntypes; ++t) known += (t ? ", " : "") + std::string(info_.names[t]);
-    for (int i = 1; i <= ntypes; ++i) {
-      const std::string name = arg[1 + i];
-      for (int t = 0; t < info_.ntypes; ++t)
-        if (name == info_.names[t]) kinds_[i] = t;
-      if (kinds_[i] < 0 && name != "NULL")
-        error->all(FLERR, "pair_coeff: the model has no element " + name + ": it has " + known);
-    }
+    kinds_ = std::move(kinds);
+    filled_ = false;
+    // Alone, it is set for all pairs: those of NULL have no energy. In pair_style hybrid they are other
+    // styles'.
+    const bool is_alone = force->pair == this;
     for (int i = 1; i <= ntypes; ++i)
-      for (int j = 1; j <= ntypes; ++j) setflag[i][j] = kinds_[i] >= 0 && kinds_[j] >= 0;
+      for (int j = 1; j <= ntypes; ++j) setflag[i][j] = is_alone || (kinds_[i] >= 0 && kinds_[j] >= 0);
   }
 
   void init_style() override {
@@ -191,31 +147,31 @@ class PairMDOps : public Pair {
       error->all(FLERR, std::string("pair_style mdops computes in eV and A: units are ") +
                             update->unit_style + ", expected metal");
     if (!force->newton_pair) error->all(FLERR, "pair_style mdops needs newton pair on");
-    // A GPU finds the neighbours for itself, and LAMMPS need not.
-    if (!on_gpu()) neighbor->add_request(this, kFullList);
-    if (on_gpu() && neighbor->exclude)
-      error->all(FLERR, "pair_style mdops on a GPU finds all neighbours: neigh_modify exclude is not for it");
+    // A GPU finds the neighbours for itself, and LAMMPS need not, unless there are pairs that do not count.
+    const bool leaves_out = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol;
+    takes_list_ = !on_gpu() || leaves_out || neighbor->includegroup || force->pair != this;
+    if (takes_list_) neighbor->add_request(this, kFullList);
     filled_ = false;
+    line_.step = -1;  // of another run
   }
 
-  double init_one(int, int) override { return info_.cutoff; }
+  double init_one(int, int) override { return own_.info.cutoff; }
 
   void compute(int eflag, int vflag) override {
     ev_init(eflag, vflag);
     const int all = atom->nlocal + atom->nghost;
-    const bool deviates =
-        models_.size() > 1 && update->ntimestep % every_ == 0 && update->ntimestep != written_;
+    const bool deviates = wants_deviation();
     std::string problem;
-    if (neighbor->ago == 0 || !filled_ || all_ != all || centers_ != atom->nlocal) problem = fill(all);
+    if (neighbor->ago == 0 || !holds(all)) problem = fill(all);
     std::vector<double> energy(eflag_atom ? atom->nlocal : 0), virial(wants_atoms() ? 9 * all : 0);
-    mdops_output output{};
-    used_ = deviates ? models_.size() : 1;
-    while (forces_.size() < used_) forces_.emplace_back(models_[forces_.size()].get());
+    mdops_output output = sized<mdops_output>();
+    used_ = deviates ? own_.models.size() : 1;
+    while (forces_.size() < used_) forces_.emplace_back(own_.models[forces_.size()].get());
     std::vector<double> virials;
     for (size_t m = 0; problem.empty() && m < used_; ++m) {
       if (forces_[m].resize(3 * static_cast<size_t>(all)) != MDOPS_OK) problem = mdops_message();
       if (!problem.empty()) break;
-      mdops_output own{};
+      mdops_output own = sized<mdops_output>();
       own.forces = forces_[m].data();
       own.atom_energy = m == 0 && eflag_atom ? energy.data() : nullptr;
       own.atom_virial = m == 0 && wants_atoms() ? virial.data() : nullptr;
@@ -262,13 +218,122 @@ class PairMDOps : public Pair {
   }
 
  private:
-  static bool is_number(const char* word) {
+  // What a pair_style line says.
+  struct Settings {
+    std::vector<std::unique_ptr<mdops_model, FreeModel>> models;
+    mdops_info info = sized<mdops_info>();  // of the first model, by which atoms move
+    std::vector<double> fparam, aparam;
+    bigint every = 100;
+    std::unique_ptr<std::FILE, CloseFile> file;  // of the deviation
+  };
+
+  // Of the deviation's file: the last line, where it begins, and what it is of.
+  struct Line {
+    bigint step = -1, builds = -1;  // builds: of neighbour lists
+    long begin = -1;
+    std::string text;
+  };
+
+  Settings read_settings(int narg, char** arg) {
+    Settings given;
+    mdops_options options = sized<mdops_options>();
+    options.threads = comm->nthreads;
+    std::vector<std::string> paths;
+    std::string output = "model_devi.out", device = "cpu";
+    for (int k = 0; k < narg; ++k) {
+      const std::string word = arg[k];
+      const auto value = [&]() -> std::string {
+        if (++k >= narg) error->all(FLERR, "pair_style mdops: " + word + " has no value");
+        return arg[k];
+      };
+      const auto numbers = [&](std::vector<double>& to) {
+        for (double x; k + 1 < narg && is_number(arg[k + 1], x); ++k) {
+          if (!std::isfinite(x))
+            error->all(FLERR,
+                       "pair_style mdops: " + word + " is " + arg[k + 1] + ", expected finite numbers");
+          to.push_back(x);
+        }
+        if (to.empty()) error->all(FLERR, "pair_style mdops: " + word + " has no value");
+      };
+      if (word == "precision") {
+        const std::string name = value();
+        if (name != "float32" && name != "float64")
+          error->all(FLERR, "pair_style mdops: precision is " + name + ", expected float32 or float64");
+        options.precision = name == "float64" ? MDOPS_FLOAT64 : MDOPS_FLOAT32;
+      } else if (word == "overflow") {
+        const std::string name = value();
+        if (name != "error" && name != "extend")
+          error->all(FLERR, "pair_style mdops: overflow is " + name + ", expected error or extend");
+        options.overflow = name == "extend" ? MDOPS_EXTEND : MDOPS_REFUSE;
+      } else if (word == "device") {
+        device = value();
+        if (device != "cpu" && device.rfind("cuda", 0) != 0)
+          error->all(FLERR, "pair_style mdops: device is " + device + ", expected cpu, cuda or cuda:N");
+      } else if (word == "out_file") {
+        output = value();
+      } else if (word == "out_freq") {
+        given.every = utils::bnumeric(FLERR, value(), false, lmp);
+        if (given.every < 1) error->all(FLERR, "pair_style mdops: out_freq must be positive");
+      } else if (word == "fparam") {
+        numbers(given.fparam);
+      } else if (word == "aparam") {
+        numbers(given.aparam);
+      } else {
+        paths.push_back(word);
+      }
+    }
+    if (paths.empty()) error->all(FLERR, "pair_style mdops needs the file of a model");
+    if (device == "cuda") device = own_gpu();
+    options.device = device.c_str();
+    for (const std::string& path : paths) add_model(path, paths[0], options, given);
+    if (given.models.size() > 1) open(output, given);
+    return given;
+  }
+
+  void add_model(const std::string& path, const std::string& first, const mdops_options& options,
+                 Settings& given) {
+    mdops_model* model = nullptr;
+    const bool is_there = access(path.c_str(), R_OK) == 0;
+    require(is_there,
+            "pair_style mdops: " + path + ": it cannot be opened, and it is none of the words " + kWords);
+    const int status = mdops_load(path.c_str(), &options, &model);
+    given.models.emplace_back(model);
+    require(status == MDOPS_OK, mdops_message());
+    mdops_info info = sized<mdops_info>();
+    require(mdops_describe(model, &info) == MDOPS_OK, mdops_message());
+    const int frame = static_cast<int>(given.fparam.size()), atomic = static_cast<int>(given.aparam.size());
+    require(frame == info.fparam || (!frame && !info.needs_fparam),
+            path + " takes " + std::to_string(info.fparam) + " frame parameters (fparam)");
+    require(atomic == info.aparam,
+            path + " takes " + std::to_string(info.aparam) + " atomic parameters (aparam)");
+    if (given.models.size() == 1) {
+      given.info = info;
+      return;
+    }
+    bool same = info.ntypes == given.info.ntypes && info.cutoff == given.info.cutoff;
+    for (int t = 0; same && t < info.ntypes; ++t) same = !std::strcmp(info.names[t], given.info.names[t]);
+    require(same, path + " has other elements, or another cutoff, than " + first);
+  }
+
+  // The deviation's file: of each world one, as LAMMPS names its logs.
+  void open(std::string name, Settings& given) {
+    if (universe->nworlds > 1) name += "." + std::to_string(universe->iworld);
+    if (comm->me == 0) {
+      given.file.reset(std::fopen(name.c_str(), "w"));
+      if (given.file)
+        std::fprintf(given.file.get(), "#%11s%19s%19s%19s%19s%19s%19s\n", "step", "max_devi_v", "min_devi_v",
+                     "avg_devi_v", "max_devi_f", "min_devi_f", "avg_devi_f");
+    }
+    require(comm->me != 0 || given.file, "pair_style mdops: " + name + " cannot be written (out_file)");
+  }
+
+  static bool is_number(const char* word, double& value) {
     char* end = nullptr;
-    std::strtod(word, &end);
+    value = std::strtod(word, &end);
     return end != word && *end == '\0';
   }
 
-  bool on_gpu() const { return info_.gpu >= 0; }
+  bool on_gpu() const { return own_.info.gpu >= 0; }
 
   // Of the node's GPUs the one that is this process' turn: one each, or several processes on one.
   std::string own_gpu() {
@@ -300,20 +365,59 @@ class PairMDOps : public Pair {
   }
   void require(bool condition, const std::string& problem) { require_everywhere(condition ? "" : problem); }
 
+  // Whether the neighbours are those of these atoms. Types change between two lists of LAMMPS' where a fix
+  // swaps them.
+  bool holds(int all) const {
+    return filled_ && !is_late_ && all_ == all && centers_ == atom->nlocal &&
+           std::equal(types_.begin(), types_.end(), atom->type);
+  }
+
   // The neighbours of now; a reason if they are none.
   std::string fill(int all) {
     filled_ = false;
-    if (comm->get_comm_cutoff() < info_.cutoff)
+    const mdops_info& info = own_.info;
+    if (comm->get_comm_cutoff() < info.cutoff)
       return "pair_style mdops: the communication cutoff is " + std::to_string(comm->get_comm_cutoff()) +
-             " A, and the model's cutoff " + std::to_string(info_.cutoff) + " A";
-    std::vector<int32_t> types(all);
-    for (int i = 0; i < all; ++i) types[i] = kinds_[atom->type[i]];
+             " A, and the model's cutoff " + std::to_string(info.cutoff) + " A";
+    if (neighbor->exclude && !takes_list_)  // a fix has added them since init_style
+      return "pair_style mdops: pairs are excluded from neighbour lists, and the GPU finds all neighbours: "
+             "take "
+             "device cpu";
+    if (has_weighted_bonds())
+      return "pair_style mdops: special_bonds leaves bonded neighbours out or weighs them, and the model "
+             "needs "
+             "all of them in full: write special_bonds lj/coul 1 1 1";
+    types_.assign(atom->type, atom->type + all);
+    std::vector<int32_t> kinds(all);
+    for (int i = 0; i < all; ++i) kinds[i] = kinds_[types_[i]];
     mdops_list* made = near_.release();
-    const int status = on_gpu() ? search(types, &made) : copy(types, &made);
+    const int status = takes_list_ ? copy(kinds, &made) : search(kinds, &made);
     near_.reset(made);
     if (status != MDOPS_OK) return mdops_message();
+    // LAMMPS looks how far atoms went since its own lists: one that is searched for later serves once.
+    is_late_ = !takes_list_ && neighbor->ago != 0;
     all_ = all, centers_ = atom->nlocal, filled_ = true;
     return "";
+  }
+
+  // Whether atoms of the model are bonded, as the second, third or fourth in a row, and special_bonds has
+  // another weight than 1 for that. Those of weight 0 are not in LAMMPS' lists. Each process looks at its own
+  // atoms.
+  bool has_weighted_bonds() const {
+    const double* const weights = force->special_lj;
+    if (atom->molecular == Atom::ATOMIC ||
+        std::all_of(weights + 1, weights + 4, [](double w) { return w == 1; }))
+      return false;
+    if (atom->molecular == Atom::TEMPLATE || !atom->nspecial) return atom->nbonds > 0;
+    for (int i = 0; i < atom->nlocal; ++i) {
+      if (kinds_[atom->type[i]] < 0) continue;
+      for (int far = 1, k = 0; far < 4; ++far)
+        for (; k < atom->nspecial[i][far - 1]; ++k) {
+          const int j = weights[far] == 1 ? -1 : atom->map(atom->special[i][k]);
+          if (j >= 0 && kinds_[atom->type[j]] >= 0) return true;
+        }
+    }
+    return false;
   }
 
   // The neighbours that LAMMPS found.
@@ -324,18 +428,18 @@ class PairMDOps : public Pair {
       const int i = list->ilist[k];
       counts[i] = list->numneigh[i], rows[i] = list->firstneigh[i];
     }
-    mdops_neighbors near{};
+    mdops_neighbors near = sized<mdops_neighbors>();
     near.atoms = atom->nlocal, near.ghosts = atom->nghost;
     near.types = types.data(), near.counts = counts.data(), near.rows = rows.data();
     near.mask = NEIGHMASK;
-    return mdops_list_fill(&near, info_.ntypes, made);
+    return mdops_list_fill(&near, own_.info.ntypes, made);
   }
 
   int search(const std::vector<int32_t>& types, mdops_list** made) {
-    mdops_input input{};
+    mdops_input input = sized<mdops_input>();
     input.atoms = atom->nlocal, input.ghosts = atom->nghost;
     input.types = types.data(), input.positions = positions();
-    return mdops_list_search(models_[0].get(), &input, neighbor->skin, made);
+    return mdops_list_search(own_.models[0].get(), &input, neighbor->skin, made);
   }
 
   const double* positions() const {
@@ -345,15 +449,15 @@ class PairMDOps : public Pair {
 
   std::string evaluate(size_t m, mdops_output& output) {
     std::vector<double> aparam;
-    for (int i = 0; !aparam_.empty() && i < centers_; ++i)
-      aparam.insert(aparam.end(), aparam_.begin(), aparam_.end());
-    mdops_input input{};
+    for (int i = 0; !own_.aparam.empty() && i < centers_; ++i)
+      aparam.insert(aparam.end(), own_.aparam.begin(), own_.aparam.end());
+    mdops_input input = sized<mdops_input>();
     input.atoms = centers_, input.ghosts = all_ - centers_;
     input.positions = positions();
     input.list = near_.get();
-    input.fparam = fparam_.empty() ? nullptr : fparam_.data();
+    input.fparam = own_.fparam.empty() ? nullptr : own_.fparam.data();
     input.aparam = aparam.empty() ? nullptr : aparam.data();
-    if (mdops_compute(models_[m].get(), &input, &output) == MDOPS_OK) return "";
+    if (mdops_compute(own_.models[m].get(), &input, &output) == MDOPS_OK) return "";
     std::string why = mdops_message();
     if (output.atom >= 0 && atom->tag_enable)
       why += " (counted on process " + std::to_string(comm->me) + "; its atom ID is " +
@@ -362,16 +466,26 @@ class PairMDOps : public Pair {
   }
 
   void warn(double nearest) {
-    if (warned_ || !(nearest < info_.shortest)) return;
+    if (warned_ || !(nearest < own_.info.shortest)) return;
     warned_ = true;
-    error->warning(FLERR, "pair_style mdops: atoms are nearer than " + std::to_string(info_.shortest) +
+    error->warning(FLERR, "pair_style mdops: atoms are nearer than " + std::to_string(own_.info.shortest) +
                               " A: the forces there are smooth but not the model's");
+  }
+
+  // Whether the deviation is asked for at this evaluation. A step has one line, of its last structure: what
+  // fixes try before its neighbour list is built, and a minimiser along its line, is another. What is tried
+  // after that (finite differences) is not the step's.
+  bool wants_deviation() const {
+    if (own_.models.size() < 2 || update->ntimestep % own_.every != 0) return false;
+    const bool minimizes = update->whichflag == 2;
+    return minimizes || line_.step != update->ntimestep || line_.builds != neighbor->ncalls;
   }
 
   // A line as DeePMD-kit writes it: of the virials' numbers, in eV an atom, and of the forces, eV/A.
   void write_deviation(const std::vector<double>& virials) {
-    written_ = update->ntimestep;
-    const int models = static_cast<int>(models_.size());
+    const bool is_again = line_.step == update->ntimestep;
+    line_.step = update->ntimestep, line_.builds = neighbor->ncalls;
+    const int models = static_cast<int>(own_.models.size());
     comm->reverse_comm(this);
     std::vector<const double*> forces, sums;
     std::vector<double> total(virials.size()), of_forces(centers_), of_virial(9);
@@ -392,31 +506,49 @@ class PairMDOps : public Pair {
     MPI_Allreduce(MPI_IN_PLACE, &least, 1, MPI_DOUBLE, MPI_MIN, world);
     MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_DOUBLE, MPI_MAX, world);
     MPI_Allreduce(MPI_IN_PLACE, sum, 2, MPI_DOUBLE, MPI_SUM, world);
-    if (!file_ || sum[1] == 0) return;
+    if (!own_.file || sum[1] == 0) return;
     double squares = 0;
     for (double& x : of_virial) {
       x /= static_cast<double>(atom->natoms);
       squares += x * x / 9;
     }
-    std::fprintf(file_, "%12lld %18.6e %18.6e %18.6e %18.6e %18.6e %18.6e\n",
-                 static_cast<long long>(update->ntimestep),
-                 *std::max_element(of_virial.begin(), of_virial.end()),
-                 *std::min_element(of_virial.begin(), of_virial.end()), std::sqrt(squares), most, least,
-                 sum[0] / sum[1]);
-    std::fflush(file_);
+    char text[256];
+    std::snprintf(text, sizeof(text), "%12lld %18.6e %18.6e %18.6e %18.6e %18.6e %18.6e\n",
+                  static_cast<long long>(update->ntimestep),
+                  *std::max_element(of_virial.begin(), of_virial.end()),
+                  *std::min_element(of_virial.begin(), of_virial.end()), std::sqrt(squares), most, least,
+                  sum[0] / sum[1]);
+    put(text, is_again);
   }
 
-  std::vector<std::unique_ptr<mdops_model, FreeModel>> models_;
+  // Adds a line, or writes it over that of the same step. A run that begins where the last one ended says
+  // nothing new.
+  void put(const std::string& text, bool is_again) {
+    std::FILE* const file = own_.file.get();
+    bool is_written = true;
+    if (is_again && line_.begin >= 0) {
+      is_written = std::fseek(file, line_.begin, SEEK_SET) == 0 && ftruncate(fileno(file), line_.begin) == 0;
+    } else {
+      line_.begin = std::ftell(file);  // -1 of a pipe
+      if (text == line_.text) return;
+    }
+    line_.text = text;
+    is_written = is_written && std::fputs(text.c_str(), file) >= 0 && std::fflush(file) == 0;
+    if (!is_written) error->one(FLERR, "pair_style mdops: the file of the model deviation cannot be written");
+  }
+
+  Settings own_;
+  std::vector<int> kinds_;  // of each of LAMMPS' types the model's, or -1
+  bool takes_list_ = true;  // LAMMPS' neighbours, not the model's own search
+  // The neighbours, and what they are of.
   std::unique_ptr<mdops_list, FreeList> near_;
-  mdops_info info_{};  // of the first model, by which atoms move
-  std::vector<int> kinds_;
-  std::vector<double> fparam_, aparam_;
-  std::vector<Numbers> forces_;  // of each model
-  size_t used_ = 0;              // of them in this step
-  bool filled_ = false, warned_ = false;
+  std::vector<int> types_;
+  bool filled_ = false, is_late_ = false;
   int all_ = 0, centers_ = 0;
-  bigint every_ = 100, written_ = -1;
-  std::FILE* file_ = nullptr;
+  std::vector<Numbers> forces_;  // of each model; they go before it
+  size_t used_ = 0;              // of them in this step
+  bool warned_ = false;
+  Line line_;
 };
 
 // As LAMMPS' lammpsplugin.h has it, which is not always installed.

@@ -19,11 +19,20 @@ def fields(text: str, kind: Any) -> list[tuple[str, Any]]:
     return [(name, kind) for name in text.split()]
 
 
-class Options(ctypes.Structure):
+class Sized(ctypes.Structure):
+    """Begins with its size, which is set."""
+
+    _fields_ = [("struct_size", ctypes.c_size_t)]
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(ctypes.sizeof(type(self)), *args, **fields)
+
+
+class Options(Sized):
     _fields_ = [*fields("precision overflow threads", I32), ("device", ctypes.c_char_p)]
 
 
-class Info(ctypes.Structure):
+class Info(Sized):
     _fields_ = [
         *fields("cutoff shortest", F64),
         *fields("ntypes fparam aparam needs_fparam precision threads gpu", I32),
@@ -31,18 +40,18 @@ class Info(ctypes.Structure):
     ]
 
 
-class Neighbors(ctypes.Structure):
+class Neighbors(Sized):
     _fields_ = [*fields("atoms ghosts", I64), *fields("types counts rows", ctypes.c_void_p), ("mask", I32)]
 
 
-class Input(ctypes.Structure):
+class Input(Sized):
     _fields_ = [
         *fields("atoms ghosts", I64),
         *fields("types positions cell periodic list fparam aparam", ctypes.c_void_p),
     ]
 
 
-class Output(ctypes.Structure):
+class Output(Sized):
     _fields_ = [
         ("energy", F64),
         ("virial", F64 * 9),

