@@ -1,5 +1,5 @@
 """What the C core reads of descriptors that are no sums over neighbours of functions of the distance: those of angles,
-and DPA-1 with layers of attention (docs/formats.md)."""
+and those with layers of attention (docs/formats.md)."""
 
 from typing import Any, NamedTuple
 
@@ -12,15 +12,13 @@ from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.coordinates import in_coordinates
 from mdops.evaluators.splined import SplineSum
 from mdops.models.angles import AngleDescriptor
-from mdops.models.contract import Descriptor
-from mdops.models.dpa1 import SeAttenV2
-from mdops.models.moments import TypeChoice
+from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.ops.angle_moment import POWERS, ROW
 from mdops.ops.neighbor_attention import SHIFT
 from mdops.tables.grids import Sum, grid_of
 
 
-def other_refusal(part: EvaluationContext, other: Descriptor, cutoff: float, is_all: bool) -> str | None:
+def other_refusal(part: EvaluationContext, other: Any, cutoff: float, is_all: bool) -> str | None:
     """Why the core has not a descriptor of a model whose list reaches to the cutoff (A); None if it has."""
     if isinstance(other, AngleDescriptor):
         if other.knots is None:
@@ -28,7 +26,8 @@ def other_refusal(part: EvaluationContext, other: Descriptor, cutoff: float, is_
         if not other.mixed and not is_all:
             return "elements are chosen, and its neighbours of each type have places of their own"
         return None
-    if not (isinstance(other, SeAttenV2) and other.layers and other.options.lmax == 1):
+    by_rows = isinstance(other, MomentDescriptor) and other.goes_by_rows
+    if not (by_rows and other.layers and other.degrees == 1):
         return f"of its descriptors {other.kind} goes by PyTorch's operations"
     if bool(other.mean.any()):
         return (

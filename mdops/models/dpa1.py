@@ -358,9 +358,12 @@ class SeAttenV2(MomentDescriptor):
 
     @property
     def goes_by_rows(self) -> bool:
-        """Whether its neighbours are looked at one by one: layers of attention need their rows, and sums of higher
-        degrees have no spline moments."""
         return not self.is_sum
+
+    @property
+    def degrees(self) -> int:
+        """Of the harmonics that are summed, from 1 on."""
+        return self.options.lmax
 
     def row_weights(self) -> torch.Tensor | None:
         if self.degree_gain is None:

@@ -59,6 +59,12 @@ class MomentDescriptor(EnvironmentDescriptor):
         return True
 
     @property
+    def goes_by_rows(self) -> bool:
+        """Whether its neighbours are looked at one by one, through `layers` of attention or for sums to more `degrees`
+        than one, neither of which others have: it then answers what `mdops.models.dpa1` does for those."""
+        return False
+
+    @property
     def gated(self) -> bool:
         """Whether there is a gate."""
         return False

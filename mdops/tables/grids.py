@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 
 from mdops.models.contract import AtomicModel, Descriptor
-from mdops.models.dpa1 import SeAttenV2
 from mdops.models.linear import Blend
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.standard import DescriptorFitting
@@ -63,7 +62,7 @@ def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
 
 def attentions_of(model: AtomicModel) -> list[Sum]:
     """The descriptors with layers of attention, or with sums of higher degrees, whose neighbours go the same way."""
-    return _of_parts(model, lambda d: isinstance(d, SeAttenV2) and d.goes_by_rows)
+    return _of_parts(model, lambda d: isinstance(d, MomentDescriptor) and d.goes_by_rows)
 
 
 def attention_grids(
