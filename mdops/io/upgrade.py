@@ -6,10 +6,14 @@ from typing import Any
 import numpy as np
 
 from mdops.errors import ModelFileError
-from mdops.io import schema
-from mdops.io.shapes import check_shapes
+from mdops.models import registry
+from mdops.models.schema import PRECISIONS, REQUIRED, Keys
 
 _HEADER = ("@class", "@version", "type")
+# What may stand below a node of known kind without being of known kind: models, descriptors and fittings that mdops
+# does not read (their users refuse them by name), and values that only training looks at.
+_OPEN_CLASSES = ("Model", "Descriptor", "Fitting")
+_OPEN_KEYS = ("preset_out_bias", "spin", "layer_name", "compress")
 
 
 def upgrade(model: dict[str, Any]) -> dict[str, Any]:
@@ -22,47 +26,48 @@ def upgrade(model: dict[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(model.get("type"), str):
         raise ModelFileError("the model lacks 'type'; its end may be missing")
-    if model["type"] in schema.MODELS and model.get("@class") != "Model":
+    kind = registry.known("model", model)
+    if kind is not None and model.get("@class") != "Model":
         raise ModelFileError(
             f"the '@class' of a {model['type']} model is {model.get('@class')!r}, not 'Model'"
         )
     model = _node(model, "model", "")
-    check_shapes(model, "model")
+    if kind is not None:
+        kind.check_tree(model, "model")
     return model
 
 
 def _node(node: dict[str, Any], place: str, holder: str) -> dict[str, Any]:
     kind = _kind(node, holder)
+    known = registry.nodes().get(kind)
     result = {key: copy.copy(value) for key, value in node.items()}
-    if kind in schema.nodes():
-        result = _fill(result, schema.nodes()[kind], place)
+    if known is not None:
+        result = _fill(result, known.keys, place)
     if isinstance(result.get("@variables"), dict):
-        result["@variables"] = _variables(result["@variables"], schema.VARIABLES.get(kind), place)
+        result["@variables"] = _variables(result["@variables"], known and known.arrays, place)
     for key, value in result.items():
         if key != "@variables":
-            known = kind in schema.nodes() and key not in schema.OPEN_KEYS
-            result[key] = _value(value, f"{place}.{key}", key, known)
+            result[key] = _value(value, f"{place}.{key}", key, known is not None and key not in _OPEN_KEYS)
     if kind == "Layer":
         _flatten(result["@variables"])
-    if kind == "Fitting ener" and not isinstance(result["trainable"], list):
-        result["trainable"] = [result["trainable"] is not False] * (len(result["neuron"]) + 1)
-    if kind in schema.nodes() and "precision" in result:
-        result["precision"] = schema.PRECISIONS.get(result["precision"], result["precision"])
-    return result
+    if known is not None and "precision" in result:
+        result["precision"] = PRECISIONS.get(result["precision"], result["precision"])
+    sort, _, name = kind.partition(" ")
+    return registry.find(sort.lower(), name).completed_tree(result) if known is not None and name else result
 
 
 def _kind(node: dict[str, Any], holder: str) -> str:
     kind = str(node.get("@class", holder))
     full = f"{kind} {node.get('type')}"
-    return full if full in schema.nodes() else kind
+    return full if full in registry.nodes() else kind
 
 
 def _value(value: Any, place: str, holder: str, known: bool) -> Any:
     """A value of a node under the key `holder`; below a node of known kind, nodes must be of known kind."""
     if isinstance(value, dict):
         kind = _kind(value, holder)
-        opened = value.get("@class") in schema.OPEN_CLASSES and isinstance(value.get("type"), str)
-        if known and kind not in schema.nodes() and not opened:
+        opened = value.get("@class") in _OPEN_CLASSES and isinstance(value.get("type"), str)
+        if known and kind not in registry.nodes() and not opened:
             raise ModelFileError(f"{place} is of the unknown class {value.get('@class')!r}")
         return _node(value, place, holder)
     if isinstance(value, list):
@@ -70,7 +75,7 @@ def _value(value: Any, place: str, holder: str, known: bool) -> Any:
     return value
 
 
-def _fill(node: dict[str, Any], keys: schema.Keys, place: str) -> dict[str, Any]:
+def _fill(node: dict[str, Any], keys: Keys, place: str) -> dict[str, Any]:
     """The node with defaults for absent keys, every key checked."""
     unknown = [key for key in node if key not in keys and key not in _HEADER]
     if unknown:
@@ -80,7 +85,7 @@ def _fill(node: dict[str, Any], keys: schema.Keys, place: str) -> dict[str, Any]
         )
     for key, (check, default) in keys.items():
         if key not in node:
-            if default is schema.REQUIRED:
+            if default is REQUIRED:
                 raise ModelFileError(f"{place} lacks {key!r}")
             node[key] = copy.copy(default)
         elif not check(node[key]):

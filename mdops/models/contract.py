@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from mdops.errors import InputError, UnsupportedModelError
+from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
+from mdops.models.schema import MODEL_ARRAYS, Node
+from mdops.models.shapes import check_collection, check_pairs, check_types, require_same
 from mdops.nn.net import NetCollection, array, tensor
 from mdops.options import Options, saved_precision
 
@@ -60,10 +62,15 @@ class Kind(nn.Module):
 
     Attributes:
         Options: the class of its options, which names the kind.
+        NODE: what its node in a file holds beside the options; None: nobody looks at it before `from_tree` does. A kind
+            that is made from another one has not the other's.
+        NODES: other nodes that only this kind has, by their "@class", or by the key that holds them.
         options: those of this one; they do not change.
     """
 
     Options: ClassVar[type[Options]]
+    NODE: ClassVar[Node | None] = None
+    NODES: ClassVar[dict[str, Node]] = {}
     options: Any
 
     @property
@@ -74,6 +81,11 @@ class Kind(nn.Module):
     @abstractmethod
     def to_tree(self) -> Tree:
         """The node that `from_tree` makes the same module of, and DeePMD-kit reads, if it knows the kind."""
+
+    @classmethod
+    def completed_tree(cls, tree: Tree) -> Tree:
+        """A node of `NODE`, all of whose keys are there, in the form that later versions have."""
+        return tree
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
@@ -161,6 +173,15 @@ class Descriptor(Kind):
     @abstractmethod
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
         """A new one, before training; `sel` is known. Statistics of the data come later."""
+
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
+        """Raises ModelFileError for a node of `NODE` whose parts do not fit each other or the types."""
+
+    @classmethod
+    def width_of_tree(cls, tree: Tree) -> int | None:
+        """D of a node of `NODE`; None where a part's is not known."""
+        return None
 
 
 def renumbered(listed: Sequence[Any], types: Sequence[int]) -> list[Any]:
@@ -311,6 +332,41 @@ class EnvironmentDescriptor(Descriptor):
             "@variables": {**tree["@variables"], **arrays},
         }
 
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
+        ntypes = len(type_map)
+        sel = tree["sel"] if isinstance(tree["sel"], list) else [tree["sel"]]
+        if not cls.mixed:
+            require_same(len(sel), ntypes, f"the length of {place}.sel")
+        if not sum(sel) or not tree["neuron"] or tree["rcut_smth"] > tree["rcut"]:
+            raise ModelFileError(f"{place} has no neighbours, no layers, or rcut_smth > rcut")
+        for part in (tree, tree.get("type_embedding", tree)):
+            if part["type_map"] is not None:
+                require_same(part["type_map"], type_map, f"the type_map of {place}")
+        require_same(tree.get("ntypes", ntypes), ntypes, f"{place}.ntypes")
+        if "env_mat" in tree:
+            found = tree["env_mat"]["rcut"], tree["env_mat"]["rcut_smth"]
+            require_same(found, (tree["rcut"], tree["rcut_smth"]), f"{place}.env_mat")
+        check_pairs(tree["exclude_types"], ntypes, f"{place}.exclude_types")
+        for name in ("davg", "dstd"):
+            shape = tree["@variables"][name].shape
+            require_same(shape, (ntypes, sum(sel), cls.columns), f"the shape of {place}.@variables.{name}")
+        if (tree["@variables"]["dstd"] <= 0).any():
+            raise ModelFileError(f"{place}.@variables.dstd holds deviations that are not positive")
+        for name in ("embeddings", "embeddings_strip"):
+            if name in tree:
+                check_collection(tree[name], tree, cls.net_types_of_tree(tree), ntypes, f"{place}.{name}")
+
+    @classmethod
+    def net_types_of_tree(cls, tree: Tree) -> int:
+        """Of how many types each embedding net of a node is: 0 (one net is all types'), 1, or 2."""
+        return 0
+
+    @classmethod
+    def width_of_tree(cls, tree: Tree) -> int | None:
+        width: int = tree["neuron"][-1] * tree.get("axis_neuron", 1)
+        return width + (tree["tebd_dim"] if tree.get("concat_output_tebd") else 0)
+
     def sketch(self, nets: NetCollection) -> dict[str, str]:
         """Lines of `summary`: places, switch, and these embedding nets."""
         layers = "-".join(str(layer.outputs) for layer in nets.nets[0].layers)
@@ -354,6 +410,10 @@ class TypedDescriptor(EnvironmentDescriptor):
     @abstractmethod
     def net_types(cls, options: Any) -> int:
         """Of how many types each net is: 1, or 2."""
+
+    @classmethod
+    def net_types_of_tree(cls, tree: Tree) -> int:
+        return cls.net_types(cls.Options.from_tree(tree))
 
     @classmethod
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
@@ -516,6 +576,21 @@ class AtomicModel(Kind, ABC):
     @abstractmethod
     def random(cls, options: Any, seed: int, dtype: torch.dtype) -> Self:
         """A new one, before training; every `sel` is known."""
+
+    @classmethod
+    def check_tree(cls, tree: Tree, place: str) -> None:
+        """Raises ModelFileError for a node of `NODE` whose parts do not fit each other."""
+        type_map, ntypes = tree["type_map"], len(tree["type_map"])
+        if not ntypes or len(set(type_map)) != ntypes:
+            raise ModelFileError(f"{place}.type_map should name each type once, and is {type_map}")
+        check_types(tree["atom_exclude_types"], ntypes, f"{place}.atom_exclude_types")
+        check_pairs(tree["pair_exclude_types"], ntypes, f"{place}.pair_exclude_types")
+        for name in MODEL_ARRAYS:
+            shape = tree["@variables"][name].shape
+            if len(shape) != 3 or shape[1] != ntypes:
+                raise ModelFileError(
+                    f"{place}.@variables.{name} has shape {shape}, not (outputs, {ntypes}, width)"
+                )
 
     def head(self, version: int) -> Tree:
         """The keys of the node but those of its parts."""

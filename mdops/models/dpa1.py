@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.models import schema
 from mdops.models.contract import Features, Tree
 from mdops.models.environment import check_axis, in_chunks
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
+from mdops.models.shapes import check_layer, require_same
 from mdops.models.type_embedding import MixedTypesOptions, Nets, TypeEmbedding, nets_of_tree, random_nets
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import (
@@ -285,6 +287,29 @@ class AttentionLayer(nn.Module):
         }
 
 
+_ATTENTION_LAYER: schema.Keys = {
+    "nnei": (schema.count, schema.REQUIRED),
+    "embed_dim": (schema.count, schema.REQUIRED),
+    "hidden_dim": (schema.count, schema.REQUIRED),
+    "dotr": (schema.boolean, False),
+    "do_mask": (schema.boolean, False),
+    "scaling_factor": (schema.number, 1.0),
+    "normalize": (schema.boolean, True),
+    "temperature": (schema.optional(schema.number), None),
+    "precision": schema.precision,
+    "trainable_ln": (schema.boolean, True),
+    "ln_eps": (schema.optional(schema.positive), 1e-5),
+}
+_NODE_KEYS: schema.Keys = {
+    **schema.DESCRIPTOR,
+    **schema.SPIN,
+    "attn_mask": (schema.boolean, False),
+    "attention_layers": schema.part,
+    "type_embedding": schema.part,
+}
+_NODE_ARRAYS = {**schema.STATISTICS, "degree_gain_raw": False}
+
+
 @register
 class SeAttenV2(MomentDescriptor):
     """D_i = [T^T T_<, (M, M2) flattened, the type embedding of i], from T_i = (1/N_sel) sum_j R_j (x) g_j.
@@ -299,6 +324,34 @@ class SeAttenV2(MomentDescriptor):
     """
 
     Options = SeAttenV2Options
+    NODE = schema.Node({**_NODE_KEYS, "embeddings_strip": schema.part}, _NODE_ARRAYS)
+    NODES: ClassVar[dict[str, schema.Node]] = {
+        "TypeEmbedNet": TypeEmbedding.NODE,
+        "NeighborGatedAttention": schema.Node(
+            {
+                **_ATTENTION_LAYER,
+                "layer_num": (schema.count, schema.REQUIRED),
+                "attention_layers": (schema.list_of(schema.node), schema.REQUIRED),
+            },
+        ),
+        "attention_layers[]": schema.Node(
+            {
+                **_ATTENTION_LAYER,
+                "attention_layer": schema.part,
+                "attn_layer_norm": schema.part,
+            },
+        ),
+        "attention_layer": schema.Node(
+            {
+                **{k: v for k, v in _ATTENTION_LAYER.items() if k not in ("trainable_ln", "ln_eps")},
+                "num_heads": (schema.count, 1),
+                "bias": (schema.boolean, True),
+                "smooth": (schema.boolean, True),
+                "in_proj": schema.part,
+                "out_proj": schema.part,
+            },
+        ),
+    }
     mixed = True
 
     def __init__(
@@ -597,6 +650,14 @@ class SeAttenV2(MomentDescriptor):
         return tree
 
     @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
+        super().check_tree(tree, type_map, place)
+        TypeEmbedding.check_tree(
+            tree["type_embedding"], tree["tebd_dim"], len(type_map), f"{place}.type_embedding"
+        )
+        _check_attention(tree, place)
+
+    @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
         embedding = TypeEmbedding.tree_of_types(tree["type_embedding"], types, type_map)
         return {**super().tree_of_types(tree, types, type_map), "type_embedding": embedding}
@@ -633,6 +694,7 @@ class DPA1(SeAttenV2):
     """As se_atten_v2, which is DPA-1 with stripped types and smooth; here both are options."""
 
     Options = DPA1Options
+    NODE = schema.Node({**_NODE_KEYS, "embeddings_strip": (schema.optional(schema.node), None)}, _NODE_ARRAYS)
 
 
 def _rows_of(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -649,6 +711,32 @@ def rows_in(offsets: torch.Tensor, most: int) -> int:
         return most
     found: Any = offsets[-1].item()  # a number without a value while a program is exported
     return found
+
+
+def _check_attention(tree: Tree, place: str) -> None:
+    """Raises ModelFileError for layers of attention in a descriptor's node that are not as its options say."""
+    attention, layers = tree["attention_layers"], tree["attention_layers"]["attention_layers"]
+    require_same(len(layers), tree["attn_layer"], f"the number of attention layers of {place}")
+    width, hidden = tree["neuron"][-1], tree["attn"]
+    wanted = {
+        "layer_num": tree["attn_layer"],
+        "nnei": sum(tree["sel"]) if isinstance(tree["sel"], list) else tree["sel"],
+        "embed_dim": width,
+        "hidden_dim": hidden,
+        "dotr": tree["attn_dotr"],
+        **{name: tree[name] for name in ("scaling_factor", "normalize", "temperature", "trainable_ln")},
+    }
+    for name, value in wanted.items():
+        require_same(attention[name], value, f"{place}.attention_layers.{name}")
+    for i, layer in enumerate(layers):
+        at = f"{place}.attention_layers[{i}]"
+        inner = layer["attention_layer"]
+        check_layer(inner["in_proj"], width, 3 * hidden, f"{at}.in_proj")
+        check_layer(inner["out_proj"], hidden, width, f"{at}.out_proj")
+        norm = layer["attn_layer_norm"]["@variables"]
+        require_same(
+            (norm["w"].shape, norm["b"].shape), ((width,), (width,)), f"the shapes of {at}.attn_layer_norm"
+        )
 
 
 def attention_node(options: Mapping[str, Any], slots: int) -> Tree:

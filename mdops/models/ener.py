@@ -9,15 +9,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from mdops.errors import ConfigError, InputError, UnsupportedModelError
+from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
+from mdops.models import schema
 from mdops.models.contract import ENERGY, Kind, Output, Tree, renumbered
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
+from mdops.models.shapes import check_collection, check_types, require_same
 from mdops.nn.net import Net, NetCollection, array, tensor
 from mdops.nn.quantized import SCHEMES, LowBitLayer, Scheme, rounded_net
 from mdops.options import PRECISIONS, Options, key, saved_precision
 
 _STREAM = 1  # of random numbers; descriptors have 0
+
+_MOST_SHIFT = 100  # of exponents of two that balance low-bit layers
 
 
 @dataclass(kw_only=True)
@@ -106,6 +110,11 @@ class Parameters(nn.Module):
         self.inverse_deviation.copy_(torch.from_numpy(inverse_deviation))
 
 
+def _is_scheme(value: Any) -> bool:
+    """Whether it is a scheme of low-bit numbers."""
+    return schema.text(value) and value in SCHEMES
+
+
 @register
 class EnergyFitting(Kind):
     """Energies of atoms: e_i = net_t(D_i, parameters) - [net_t(0, parameters)] + bias_t.
@@ -115,6 +124,36 @@ class EnergyFitting(Kind):
     """
 
     Options = EnergyFittingOptions
+    NODE = schema.Node(
+        {
+            "ntypes": (schema.count, schema.REQUIRED),
+            "dim_descrpt": (schema.count, schema.REQUIRED),
+            "mixed_types": (schema.boolean, schema.REQUIRED),
+            "nets": schema.part,
+            "type_map": schema.type_map,
+            "layer_name": (schema.anything, None),
+            "spin": (schema.anything, None),
+            "quantized": (schema.optional(schema.node), None),  # mdops' own (docs/quantize.md)
+            "@variables": schema.part,
+        },
+        {
+            "bias_atom_e": True,
+            "case_embd": False,
+            "fparam_avg": False,
+            "fparam_inv_std": False,
+            "aparam_avg": False,
+            "aparam_inv_std": False,
+        },
+    )
+    NODES: ClassVar[dict[str, schema.Node]] = {
+        "quantized": schema.Node(
+            {
+                "scheme": (_is_scheme, schema.REQUIRED),
+                "@variables": schema.part,
+            },
+            {"shifts": True},
+        ),
+    }
     outputs: tuple[Output, ...] = (ENERGY,)
     bias: torch.Tensor
     default_fparam: torch.Tensor | None
@@ -304,6 +343,62 @@ class EnergyFitting(Kind):
                 **{name: array(value) if value.numel() else None for name, value in values.items()},
             },
         }
+
+    @classmethod
+    def completed_tree(cls, tree: Tree) -> Tree:
+        """It says of each layer whether that is trained."""
+        trainable = tree["trainable"]
+        if isinstance(trainable, list):
+            return tree
+        return {**tree, "trainable": [trainable is not False] * (len(tree["neuron"]) + 1)}
+
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], width: int | None, place: str) -> None:
+        """Raises ModelFileError for a node of `NODE` whose parts do not fit each other, or numbers of a descriptor of
+        that width."""
+        if width is not None:
+            require_same(tree["dim_descrpt"], width, f"{place}.dim_descrpt")
+        ntypes = len(type_map)
+        require_same(tree["ntypes"], ntypes, f"{place}.ntypes")
+        if tree["type_map"] is not None:
+            require_same(tree["type_map"], type_map, f"{place}.type_map")
+        check_types(tree["exclude_types"], ntypes, f"{place}.exclude_types")
+        require_same(
+            tree["@variables"]["bias_atom_e"].size,
+            ntypes * tree["dim_out"],
+            f"the size of {place}.@variables.bias_atom_e",
+        )
+        check_collection(tree["nets"], tree, 0 if tree["mixed_types"] else 1, ntypes, f"{place}.nets")
+        in_dim = tree["dim_descrpt"] + tree["numb_fparam"] + tree["dim_case_embd"]
+        in_dim += 0 if tree["use_aparam_as_mask"] else tree["numb_aparam"]
+        for i, net in enumerate(tree["nets"]["networks"]):
+            if net is not None:
+                require_same(
+                    (net["in_dim"], net.get("out_dim")),
+                    (in_dim, tree["dim_out"]),
+                    f"(in_dim, out_dim) of {place}.nets[{i}]",
+                )
+        sizes = {"fparam": tree["numb_fparam"], "aparam": tree["numb_aparam"]}
+        for name, size in sizes.items():
+            for array_name in (f"{name}_avg", f"{name}_inv_std"):
+                array = tree["@variables"][array_name]
+                if (array is not None and size) or (array is None and size):
+                    require_same(
+                        0 if array is None else array.size,
+                        size,
+                        f"the size of {place}.@variables.{array_name}",
+                    )
+        if "quantized" in tree:
+            inputs = sum(in_dim + sum(tree["neuron"][:-1]) for _ in tree["nets"]["networks"])
+            shifts = tree["quantized"]["@variables"]["shifts"]
+            require_same(
+                shifts.shape, (inputs if tree["neuron"] else 0,), f"the shape of {place}.quantized shifts"
+            )
+            if shifts.dtype.kind != "i" or (abs(shifts.astype(int)) > _MOST_SHIFT).any():
+                raise ModelFileError(f"{place}.quantized holds shifts that are none")
+        default = tree["default_fparam"]
+        if default is not None:
+            require_same(len(default), tree["numb_fparam"], f"the length of {place}.default_fparam")
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:

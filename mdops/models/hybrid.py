@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mdops.errors import UnsupportedModelError
-from mdops.models import registry
+from mdops.models import registry, schema
 from mdops.models.contract import Descriptor, Features, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
@@ -55,6 +55,7 @@ class Hybrid(Descriptor):
     """
 
     Options = HybridOptions
+    NODE = schema.Node({"list": (schema.list_of(schema.node), schema.REQUIRED)})
 
     def __init__(self, options: HybridOptions, members: Sequence[Descriptor]) -> None:
         super().__init__()
@@ -107,6 +108,19 @@ class Hybrid(Descriptor):
     def to_tree(self) -> Tree:
         parts = [part.to_tree() for part in self._members()]
         return {"@class": "Descriptor", "@version": 1, "type": self.options.KIND, "list": parts}
+
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
+        for i, part in enumerate(tree["list"]):
+            kind = registry.known("descriptor", part)
+            if kind is not None:
+                kind.check_tree(part, type_map, f"{place}.list[{i}]")
+
+    @classmethod
+    def width_of_tree(cls, tree: Tree) -> int | None:
+        kinds = [registry.known("descriptor", part) for part in tree["list"]]
+        widths = [kind and kind.width_of_tree(part) for kind, part in zip(kinds, tree["list"], strict=True)]
+        return None if None in widths else sum(widths)
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:

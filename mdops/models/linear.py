@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from mdops.errors import ConfigError, UnsupportedModelError
-from mdops.models import registry
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.models import registry, schema
 from mdops.models.contract import AtomicModel, Descriptor, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
+from mdops.models.shapes import require_same
 from mdops.models.standard import ModelOptions
 from mdops.options import Most, Options, key, variants
 
@@ -97,6 +98,22 @@ class Blend(AtomicModel):
     """
 
     models: Any
+
+    @classmethod
+    def check_tree(cls, tree: Tree, place: str) -> None:
+        """Each part knows all types."""
+        super().check_tree(tree, place)
+        if not tree["models"]:
+            raise ModelFileError(f"{place}.models is empty")
+        for i, part in enumerate(tree["models"]):
+            kind = registry.known("model", part)
+            if kind is not None:
+                kind.check_tree(part, f"{place}.models[{i}]")
+            missing = [name for name in tree["type_map"] if name not in part.get("type_map", ())]
+            if missing:
+                raise ModelFileError(f"{place}.models[{i}] does not know the type {missing[0]}")
+        if isinstance(tree["weights"], list):
+            require_same(len(tree["weights"]), len(tree["models"]), f"the number of weights of {place}")
 
     def __init__(
         self,
@@ -260,6 +277,9 @@ class LinearModel(Blend):
     """e_i = sum_m w_m e_mi + bias of i's type, with constant weights."""
 
     Options = LinearOptions
+    NODE = schema.Node(
+        {**schema.MODEL, "models": (schema.list_of(schema.node), schema.REQUIRED)}, schema.MODEL_ARRAYS
+    )
 
     def weigh(self, near: Neighborhood) -> list[float]:
         weights, count = self.options.weights, len(self.models)

@@ -6,16 +6,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 
-from mdops.errors import ConfigError
+from mdops.errors import ConfigError, ModelFileError
+from mdops.models import schema
 from mdops.models.contract import AtomicModel, Tree
 from mdops.models.environment import automatic_sel_ratio, rounded
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
+from mdops.models.shapes import require_same
 from mdops.models.standard import ModelOptions
 from mdops.nn.net import array, tensor
 from mdops.options import Most, key
@@ -91,6 +93,21 @@ class PairTable(AtomicModel):
     """
 
     Options = PairTableOptions
+    NODE = schema.Node({**schema.MODEL, "tab": schema.part}, schema.MODEL_ARRAYS)
+    NODES: ClassVar[dict[str, schema.Node]] = {
+        "PairTab": schema.Node(
+            {
+                "rmin": (schema.not_negative, schema.REQUIRED),
+                "rmax": (schema.positive, schema.REQUIRED),
+                "hh": (schema.positive, schema.REQUIRED),
+                "ntypes": (schema.count, schema.REQUIRED),
+                "rcut": (schema.positive, schema.REQUIRED),
+                "nspline": (schema.count, schema.REQUIRED),
+                "@variables": schema.part,
+            },
+            {"vdata": True, "tab_info": True, "tab_data": True},
+        ),
+    }
     rows: torch.Tensor
     coefficients: torch.Tensor
     precision: torch.Tensor
@@ -157,6 +174,26 @@ class PairTable(AtomicModel):
         x = x - interval
         u = ((c3 * x + c2) * x + c1) * x + c0
         return u.masked_fill((r >= self.options.rcut) | (r >= self.first + self.intervals * self.step), 0.0)
+
+    @classmethod
+    def check_tree(cls, tree: Tree, place: str) -> None:
+        super().check_tree(tree, place)
+        # (rows, 1 + pairs of types), and the same as cubic splines of each pair.
+        table, arrays = tree["tab"], tree["tab"]["@variables"]
+        ntypes, rows = len(tree["type_map"]), table["nspline"] + 1
+        if tree["sel"] == 0 or table["nspline"] == 0:
+            raise ModelFileError(f"{place} has no neighbours or no table")
+        require_same(
+            (table["ntypes"], table["rcut"]), (ntypes, tree["rcut"]), f"(ntypes, rcut) of {place}.tab"
+        )
+        require_same(
+            arrays["vdata"].shape, (rows, 1 + ntypes * (ntypes + 1) // 2), f"the shape of {place}.tab vdata"
+        )
+        require_same(
+            arrays["tab_data"].size, 4 * ntypes**2 * table["nspline"], f"the size of {place}.tab tab_data"
+        )
+        info = [table["rmin"], table["hh"], table["nspline"], ntypes]
+        require_same(arrays["tab_info"].tolist(), info, f"{place}.tab tab_info")
 
     @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "PairTable":

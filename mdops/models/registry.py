@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.models.contract import AtomicModel, Descriptor
+from mdops.models.schema import NODES, Node, keys_of
 from mdops.options import Options
 
 K = TypeVar("K", bound=type)
@@ -91,6 +92,29 @@ def find(sort: str, name: Any) -> Any:
         what = f"a {name} model" if sort == "model" else f"the {sort} {name}"
         raise UnsupportedModelError(f"{what} is not supported; supported are {known}")
     return _KINDS[sort][name]
+
+
+def known(sort: str, tree: Mapping[str, Any]) -> Any:
+    """The class of a node, if it has said what such nodes hold (`Kind.NODE`); None otherwise."""
+    name = tree.get("type")
+    kind = kinds(sort).get(name) if isinstance(name, str) else None
+    has_node = kind is not None and name == kind.Options.KIND and vars(kind).get("NODE") is not None
+    return kind if has_node else None
+
+
+@lru_cache(maxsize=1)
+def nodes() -> Mapping[str, Node]:
+    """All that is known of nodes, by "@class" and "type" joined by a space, by "@class" alone, or by the key that holds
+    them (`Kind.NODES`)."""
+    found = dict(NODES)
+    for sort in _SORTS:
+        for kind in dict.fromkeys(kinds(sort).values()):
+            own = vars(kind).get("NODE")
+            if own is not None:
+                keys = {**keys_of(kind.Options), **own.keys}
+                found[f"{sort.capitalize()} {kind.Options.KIND}"] = Node(keys, own.arrays)
+                found |= kind.NODES
+    return found
 
 
 def model_name(section: Mapping[str, Any], name: str) -> str:

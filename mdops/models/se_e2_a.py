@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from mdops.models import schema
 from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, check_axis, embed, environment
 from mdops.models.moments import MomentDescriptor, TypeChoice
@@ -52,6 +53,7 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
     """
 
     Options = SeE2AOptions
+    NODE = schema.Node({**schema.DESCRIPTOR, **schema.SPIN}, schema.STATISTICS)
 
     @property
     def axis_neuron(self) -> int:

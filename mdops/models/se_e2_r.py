@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from mdops.errors import UnsupportedModelError
+from mdops.models import schema
 from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, embed, environment
 from mdops.models.moments import MomentDescriptor, TypeChoice
@@ -37,6 +38,10 @@ class SeE2R(TypedDescriptor, MomentDescriptor):
     """
 
     Options = SeE2ROptions
+    NODE = schema.Node(
+        {**schema.DESCRIPTOR, **schema.SPIN, "type_one_side": (schema.boolean, schema.REQUIRED)},
+        schema.STATISTICS,
+    )
     columns: ClassVar[int] = 1
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from mdops.models import schema
 from mdops.models.angles import AngleDescriptor
 from mdops.models.contract import Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, directions, in_chunks
@@ -38,6 +39,7 @@ class SeE3(AngleDescriptor, TypedDescriptor):
     """
 
     Options = SeE3Options
+    NODE = schema.Node(schema.DESCRIPTOR, schema.STATISTICS)
 
     @property
     def channels(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 
+from mdops.models import schema
 from mdops.models.angles import AngleDescriptor
 from mdops.models.contract import Tree
 from mdops.models.environment import Directions, directions, in_chunks
@@ -55,6 +56,15 @@ class SeE3Tebd(AngleDescriptor):
     """
 
     Options = SeE3TebdOptions
+    NODE = schema.Node(
+        {
+            **schema.DESCRIPTOR,
+            "type_embedding": schema.part,
+            "embeddings_strip": (schema.optional(schema.node), None),
+        },
+        schema.STATISTICS,
+    )
+    NODES: ClassVar[dict[str, schema.Node]] = {"TypeEmbedNet": TypeEmbedding.NODE}
     mixed: ClassVar[bool] = True
 
     def __init__(
@@ -157,6 +167,13 @@ class SeE3Tebd(AngleDescriptor):
             **strip,
             "type_embedding": self.type_embedding.to_tree(precision),
         }
+
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
+        super().check_tree(tree, type_map, place)
+        TypeEmbedding.check_tree(
+            tree["type_embedding"], tree["tebd_dim"], len(type_map), f"{place}.type_embedding"
+        )
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:

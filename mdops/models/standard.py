@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mdops.errors import ConfigError
-from mdops.models import registry
+from mdops.models import registry, schema
 from mdops.models.contract import AtomicModel, Descriptor, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
@@ -94,6 +94,9 @@ class DescriptorFitting(AtomicModel):
     """
 
     Options = StandardOptions
+    NODE = schema.Node(
+        {**schema.MODEL, "descriptor": schema.part, "fitting": schema.part}, schema.MODEL_ARRAYS
+    )
 
     def __init__(
         self,
@@ -161,6 +164,18 @@ class DescriptorFitting(AtomicModel):
             "descriptor": self.descriptor.to_tree(),
             "fitting": self.fitting.to_tree(),
         }
+
+    @classmethod
+    def check_tree(cls, tree: Tree, place: str) -> None:
+        super().check_tree(tree, place)
+        type_map, width = tree["type_map"], None
+        kind = registry.known("descriptor", tree["descriptor"])
+        if kind is not None:
+            kind.check_tree(tree["descriptor"], type_map, f"{place}.descriptor")
+            width = kind.width_of_tree(tree["descriptor"])
+        kind = registry.known("fitting", tree["fitting"])
+        if kind is not None:
+            kind.check_tree(tree["fitting"], type_map, width, f"{place}.fitting")
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:

@@ -4,7 +4,7 @@ else these share."""
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +12,9 @@ from ase.data import chemical_symbols
 from torch import nn
 
 from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.models import schema
 from mdops.models.environment import EnvironmentOptions, rounded
+from mdops.models.shapes import check_net, require_same
 from mdops.nn.net import Net, NetCollection, Tree
 from mdops.options import key, saved_precision
 
@@ -116,6 +118,22 @@ class TypeEmbedding(nn.Module):
         inputs: (ntypes, n), what it takes for each type.
     """
 
+    NODE: ClassVar[schema.Node] = schema.Node(
+        {
+            "ntypes": (schema.count, schema.REQUIRED),
+            "neuron": (schema.list_of(schema.count), schema.REQUIRED),
+            "resnet_dt": (schema.boolean, False),
+            "precision": schema.precision,
+            "activation_function": (schema.optional(schema.text), "tanh"),
+            "trainable": (schema.boolean, True),
+            "padding": (schema.boolean, False),
+            "use_econf_tebd": (schema.boolean, False),
+            "use_tebd_bias": (schema.boolean, True),  # version 1 always had the bias
+            "type_map": schema.type_map,
+            "embedding": schema.part,
+        }
+    )
+
     inputs: torch.Tensor
 
     def __init__(self, net: Net, type_map: Sequence[str], use_econf_tebd: bool, dtype: torch.dtype) -> None:
@@ -160,6 +178,16 @@ class TypeEmbedding(nn.Module):
             "type_map": list(self.type_map),
             "embedding": embedding,
         }
+
+    @staticmethod
+    def check_tree(tree: Tree, width: int, ntypes: int, place: str) -> None:
+        """Raises ModelFileError for a node whose parts do not fit each other, of a descriptor with that `tebd_dim`."""
+        require_same(tree["ntypes"], ntypes, f"{place}.ntypes")
+        require_same(tree["neuron"][-1:], [width], f"{place}.neuron")
+        net = tree["embedding"]
+        for name in ("activation_function", "resnet_dt"):
+            require_same(net[name], tree[name], f"{place}.embedding.{name}")
+        check_net(net, tree["neuron"], f"{place}.embedding")
 
     @staticmethod
     def tree_of_types(tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:

@@ -6,12 +6,14 @@ from typing import ClassVar
 
 import torch
 
-from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.models import schema
 from mdops.models.contract import AtomicModel, Tree
 from mdops.models.linear import Blend
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.pairtab import PairTable, PairTableOptions
 from mdops.models.registry import register
+from mdops.models.shapes import require_same
 from mdops.models.standard import DescriptorFitting, StandardOptions
 from mdops.options import key
 
@@ -51,6 +53,24 @@ class ZBLModel(Blend):
     """
 
     Options = ZBLOptions
+    NODE = schema.Node(
+        {
+            **schema.MODEL,
+            "models": (schema.list_of(schema.node), schema.REQUIRED),
+            # Of no use.
+            "weights": (schema.either(schema.one_of("mean", "sum"), schema.list_of(schema.number)), "mean"),
+        },
+        schema.MODEL_ARRAYS,
+    )
+
+    @classmethod
+    def check_tree(cls, tree: Tree, place: str) -> None:
+        """It is a net with a table."""
+        super().check_tree(tree, place)
+        kinds = [part.get("type") for part in tree["models"][1:]]
+        require_same(kinds, [PairTableOptions.KIND], f"the kinds of {place}.models[1:]")
+        if tree["sw_rmax"] <= tree["sw_rmin"]:
+            raise ModelFileError(f"{place} has sw_rmax = {tree['sw_rmax']}, not above its sw_rmin")
 
     def weigh(self, near: Neighborhood) -> list[torch.Tensor]:
         near_ones = self.near_weight(near)

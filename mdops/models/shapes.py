@@ -1,0 +1,70 @@
+"""Whether the arrays of nets and lists of types in a serialised model fit each other and the options beside them."""
+
+from typing import Any
+
+import numpy as np
+
+from mdops.errors import ModelFileError
+
+Tree = dict[str, Any]
+
+
+def check_types(types: list[int], ntypes: int, place: str) -> None:
+    """Raises ModelFileError for a type that there is not."""
+    if any(t >= ntypes for t in types):
+        raise ModelFileError(f"{place} names a type beyond the {ntypes} of the type map: {types}")
+
+
+def check_pairs(pairs: list[list[int]], ntypes: int, place: str) -> None:
+    """Raises ModelFileError for a pair of types of which there is not one."""
+    for pair in pairs:
+        check_types(pair, ntypes, place)
+
+
+def require_same(found: Any, wanted: Any, place: str) -> None:
+    """Raises ModelFileError, naming the place, unless what was found is what the rest of the model says."""
+    if found != wanted:
+        raise ModelFileError(f"{place} is {found}, and by the rest of the model it should be {wanted}")
+
+
+def check_collection(nets: Tree, options: Tree, ndim: int, ntypes: int, place: str) -> None:
+    """Nets by so many types each; `options` is the node whose neuron, resnet_dt and activation they repeat. Raises
+    ModelFileError."""
+    require_same((nets["ndim"], nets["ntypes"]), (ndim, ntypes), f"(ndim, ntypes) of {place}")
+    require_same(len(nets["networks"]), ntypes**ndim, f"the number of nets of {place}")
+    for i, net in enumerate(nets["networks"]):
+        if net is not None:
+            at = f"{place}.networks[{i}]"
+            for key in ("resnet_dt", "activation_function"):
+                if key in net:
+                    require_same(net[key], options[key], f"{at}.{key}")
+            if "neuron" in net:
+                check_net(net, options["neuron"], at)
+
+
+def check_net(net: Tree, neuron: list[int], place: str) -> None:
+    """A net of such widths. Raises ModelFileError."""
+    require_same(net["neuron"], neuron, f"{place}.neuron")
+    widths = [net["in_dim"], *neuron]
+    if "out_dim" in net:
+        widths.append(net["out_dim"])
+    require_same(len(net["layers"]), len(widths) - 1, f"the number of layers of {place}")
+    for i, layer in enumerate(net["layers"]):
+        check_layer(layer, widths[i], widths[i + 1], f"{place}.layers[{i}]")
+        if i < len(neuron):
+            activation = f"{place}.layers[{i}].activation_function"
+            require_same(layer["activation_function"], net["activation_function"], activation)
+        elif str(layer["activation_function"]).lower() not in ("none", "linear"):
+            raise ModelFileError(f"the last layer of {place} has an activation function")
+
+
+def check_layer(layer: Tree, width_in: int, width_out: int, place: str) -> None:
+    """Raises ModelFileError."""
+    arrays: dict[str, np.ndarray | None] = layer["@variables"]
+    shapes = {"w": (width_in, width_out), "b": (width_out,), "idt": (width_out,)}
+    for name, shape in shapes.items():
+        array = arrays[name]
+        if array is not None:
+            require_same(array.shape, shape, f"the shape of {place}.@variables.{name}")
+    require_same(arrays["b"] is not None, layer["bias"], f"whether {place} has a bias")
+    require_same(arrays["idt"] is not None, layer["use_timestep"], f"whether {place} has a timestep")
