@@ -1,6 +1,5 @@
-"""What a model takes from its data before training: scales of the environments and energies of the types."""
+"""What a model takes from its data before training: neighbours, energies of the types, parameters."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,11 +10,8 @@ from mdops.data.batch import make_batch
 from mdops.data.dataset import Dataset
 from mdops.data.neighbor_lists import PairLists
 from mdops.errors import DataError
-from mdops.models.neighborhood import Neighborhood, pair_matrix
-from mdops.ops import env_mat
+from mdops.models.neighborhood import Neighborhood
 
-# DeePMD-kit's: the deviation of what no atom has, and the smallest one.
-_ABSENT_DEVIATION, _SMALLEST_DEVIATION = 0.1, 0.01
 _CHUNK_ATOMS = 4096
 
 
@@ -31,19 +27,6 @@ class NeighborStatistics:
     nearest: float
     most: list[int]
     together: int
-
-
-@dataclass(frozen=True)
-class EnvironmentStatistics:
-    """Of the rows of the environment matrix, by the centre's type.
-
-    Attributes:
-        mean: (ntypes,), of the radial column, 1/A.
-        std: (ntypes, 2), deviations of the radial column and of the three others, 1/A.
-    """
-
-    mean: np.ndarray
-    std: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -90,65 +73,6 @@ def spread_frames(data: Dataset, batches: int, batch_sizes: Sequence[int]) -> np
         count = min(len(frames), batches * size)
         chosen.append(frames[np.linspace(0, len(frames) - 1, count).round().astype(np.int64)])
     return np.concatenate(chosen)
-
-
-def environment_statistics(
-    data: Dataset,
-    lists: PairLists,
-    *,
-    sel: Sequence[int],
-    cutoff_smooth: float,
-    cutoff: float | None = None,
-    mixed: bool = False,
-    protection: float = 0.0,
-    exclude_types: Sequence[Sequence[int]] = (),
-    frames: np.ndarray | None = None,
-) -> EnvironmentStatistics:
-    """Mean and deviation of the rows, with absent neighbours (zeros) counted up to sum(sel), as DeePMD-kit.
-
-    Args:
-        data, lists: the frames and their neighbours.
-        sel: places for neighbours of each type, or, if `mixed`, of all; of more neighbours only the nearest count.
-        cutoff: that of the lists unless told, A.
-        cutoff_smooth, protection: of the switch and of the denominators, A.
-        exclude_types: pairs of types that do not see each other.
-        frames: the ones to look at, all unless told.
-    """
-    n = data.ntypes
-    slots, sums, squares = np.zeros(n), np.zeros((n, 2)), np.zeros((n, 2))
-    mask = pair_matrix(exclude_types, n)
-    zero, one = torch.zeros(n, dtype=torch.float64), torch.ones(n, 2, dtype=torch.float64)
-    reach = lists.cutoff if cutoff is None else cutoff
-    for part in chunks(data, np.arange(len(data)) if frames is None else frames):
-        near = _neighborhood(data, lists, part, reach)
-        near = dataclasses.replace(near, truncates=True).select(sel, mixed=mixed)
-        types = np.concatenate([data.types[data.atoms(int(f))] for f in part])
-        rows = env_mat(
-            near.displacements,
-            near.counts,
-            torch.from_numpy(types),
-            zero,
-            one,
-            cutoff=reach,
-            cutoff_smooth=cutoff_smooth,
-            protection=protection,
-            pair_mask=mask,
-        ).numpy()
-        np.add.at(slots, types, sum(sel))
-        np.add.at(sums, types, _columns(rows))
-        np.add.at(squares, types, _columns(np.square(rows)))
-    seen = slots > 0
-    count = np.where(seen, slots, 1.0)[:, None] * [1, 3]
-    # DeePMD-kit subtracts the mean of x, y and z too, though it only tells how the structures are turned.
-    variance = squares / count - (sums / count) ** 2
-    std = np.maximum(np.sqrt(np.clip(variance, 0, None)), _SMALLEST_DEVIATION)
-    return EnvironmentStatistics((sums / count)[:, 0], np.where(seen[:, None], std, _ABSENT_DEVIATION))
-
-
-def _columns(rows: np.ndarray) -> np.ndarray:
-    """(n, 2): the sums over the radial and over the three angular columns of (n, K, 4)."""
-    of_atom = rows.sum(1)
-    return np.stack([of_atom[:, 0], of_atom[:, 1:].sum(1)], axis=1)
 
 
 def energy_statistics(
@@ -210,6 +134,14 @@ def chunks(data: Dataset, frames: np.ndarray) -> Iterator[np.ndarray]:
     for part in np.split(frames, np.flatnonzero(np.diff(atoms // _CHUNK_ATOMS)) + 1):
         if len(part):
             yield part
+
+
+def neighborhoods(
+    data: Dataset, lists: PairLists, cutoff: float, frames: np.ndarray | None = None
+) -> Iterator[Neighborhood]:
+    """All pairs of these frames (all unless told) within the cutoff (A), in float64, some frames at a time."""
+    for part in chunks(data, np.arange(len(data)) if frames is None else frames):
+        yield _neighborhood(data, lists, part, cutoff)
 
 
 def _neighborhood(data: Dataset, lists: PairLists, frames: np.ndarray, cutoff: float) -> Neighborhood:

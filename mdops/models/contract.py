@@ -7,7 +7,7 @@ something faster.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.schema import MODEL_ARRAYS, Node
 from mdops.models.shapes import check_collection, check_pairs, check_types, require_same
+from mdops.models.statistics import environment_statistics
 from mdops.nn.net import NetCollection, array, tensor
 from mdops.options import Options, saved_precision
 
@@ -174,6 +175,14 @@ class Descriptor(Kind):
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
         """A new one, before training; `sel` is known. Statistics of the data come later."""
 
+    def learn_statistics(self, frames: Iterable[Neighborhood], absent: Sequence[Sequence[int]]) -> None:
+        """Takes what a new one has to know of the data; unless a kind says otherwise, that is nothing.
+
+        Args:
+            frames: all pairs of some of the data's frames within `cutoff`, in float64; to be gone through once.
+            absent: pairs of types that the model leaves out.
+        """
+
     @classmethod
     def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
         """Raises ModelFileError for a node of `NODE` whose parts do not fit each other or the types."""
@@ -264,6 +273,18 @@ class EnvironmentDescriptor(Descriptor):
     def no_statistics(ntypes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """mean and std of a new descriptor."""
         return torch.zeros(ntypes, dtype=dtype), torch.ones(ntypes, 2, dtype=dtype)
+
+    def learn_statistics(self, frames: Iterable[Neighborhood], absent: Sequence[Sequence[int]]) -> None:
+        found = environment_statistics(
+            frames,
+            ntypes=self.ntypes,
+            sel=self.sel,
+            mixed=self.mixed_types,
+            cutoff_smooth=self.cutoff_smooth,
+            protection=self.protection,
+            exclude_types=[*self.options.exclude_types, *absent],
+        )
+        self.set_statistics(found.mean, found.std)
 
     @torch.no_grad()
     def set_statistics(self, mean: np.ndarray, std: np.ndarray) -> None:

@@ -14,12 +14,13 @@ from small_systems import EMT
 import mdops
 from mdops.calculator import MDOps
 from mdops.data.evaluation import evaluate
-from mdops.data.statistics import environment_statistics
+from mdops.data.statistics import neighborhoods
 from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.models import dpa1, environment, model_of_tree, registry
+from mdops.models.statistics import environment_statistics
 from mdops.models.type_embedding import electron_configurations
 from mdops.options import differences, parse
 from mdops.train import PairLists, load_dataset
@@ -441,8 +442,8 @@ def test_statistics_are_deepmd_kits(sel, exclude, mean, std):
     """What its PyTorch backend has for the same frames."""
     data = load_dataset(EMT, ["Cu", "Al"])
     found = environment_statistics(
-        data,
-        PairLists(data, 4.0),
+        neighborhoods(data, PairLists(data, 4.0), 4.0),
+        ntypes=2,
         sel=[sel],
         mixed=True,
         cutoff_smooth=2.0,

@@ -8,14 +8,15 @@ from small_systems import SHARED, alloy, write_system
 
 from mdops.data.statistics import (
     energy_statistics,
-    environment_statistics,
     neighbor_statistics,
+    neighborhoods,
     parameter_statistics,
     spread_frames,
 )
 from mdops.errors import DataError
 from mdops.io import read_model
 from mdops.models.se_e2_a import SeE2AOptions
+from mdops.models.statistics import environment_statistics
 from mdops.train import PairLists, load_dataset
 from mdops.train.model.statistics import NeighborCounts
 
@@ -34,7 +35,9 @@ def test_alloy_equals_deepmd_kit_on_the_frames_it_used():
     mean, std, bias, deviation, nearest = of_model(DATA / "formats" / "model.dp")
     data = load_dataset(DATA / "training" / "emt", ["Cu", "Al"])
     lists = PairLists(data, 5.0)
-    found = environment_statistics(data, lists, sel=[80, 60], cutoff_smooth=0.5)
+    found = environment_statistics(
+        neighborhoods(data, lists, 5.0), ntypes=data.ntypes, sel=[80, 60], cutoff_smooth=0.5
+    )
     np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
     np.testing.assert_allclose(found.std, std, rtol=1e-12)
     energies = energy_statistics(data)
@@ -51,7 +54,9 @@ def test_water_equals_deepmd_kit_within_the_choice_of_frames():
     lists = PairLists(data, 6.0)
     frames = spread_frames(data, 20, [1, 1, 1])
     assert len(frames) == 60
-    found = environment_statistics(data, lists, sel=[46, 92], cutoff_smooth=0.5, frames=frames)
+    found = environment_statistics(
+        neighborhoods(data, lists, 6.0, frames), ntypes=2, sel=[46, 92], cutoff_smooth=0.5
+    )
     np.testing.assert_allclose(found.mean, mean, rtol=3e-4)
     np.testing.assert_allclose(found.std, std, rtol=1e-3)
     np.testing.assert_allclose(energy_statistics(data, frames=frames).bias, bias, rtol=1e-5)
@@ -84,8 +89,12 @@ def test_more_neighbours_than_sel_are_cut_to_the_nearest():
     data = load_dataset(DATA / "training" / "emt", ["Cu", "Al"])
     lists, near = PairLists(data, 5.0), PairLists(data, 3.3)
     most = neighbor_statistics(data, near).most
-    cut = environment_statistics(data, lists, sel=[3, 2], cutoff_smooth=0.5)
-    whole = environment_statistics(data, lists, sel=[80, 60], cutoff_smooth=0.5)
+    cut = environment_statistics(
+        neighborhoods(data, lists, 5.0), ntypes=data.ntypes, sel=[3, 2], cutoff_smooth=0.5
+    )
+    whole = environment_statistics(
+        neighborhoods(data, lists, 5.0), ntypes=data.ntypes, sel=[80, 60], cutoff_smooth=0.5
+    )
     assert max(most) > 3 and (cut.mean > 3 * whole.mean).all()
 
 
@@ -93,7 +102,11 @@ def test_excluded_pairs_and_absent_types():
     data = load_dataset(DATA / "training" / "emt", ["Cu", "Al", "Au"])
     lists = PairLists(data, 5.0)
     none = environment_statistics(
-        data, lists, sel=[80, 60, 1], cutoff_smooth=0.5, exclude_types=[[0, 0], [0, 1], [1, 1]]
+        neighborhoods(data, lists, 5.0),
+        ntypes=3,
+        sel=[80, 60, 1],
+        cutoff_smooth=0.5,
+        exclude_types=[[0, 0], [0, 1], [1, 1]],
     )
     assert (none.mean == 0).all() and (none.std[:2] == 0.01).all() and (none.std[2] == 0.1).all()
     assert energy_statistics(data).bias[2] == 0

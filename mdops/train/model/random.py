@@ -8,8 +8,7 @@ import torch
 
 from mdops.data.dataset import Dataset
 from mdops.data.neighbor_lists import PairLists
-from mdops.data.statistics import environment_statistics
-from mdops.models import EnvironmentDescriptor
+from mdops.data.statistics import neighborhoods
 from mdops.models.registry import find
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
@@ -46,19 +45,8 @@ def random_potential(
     frames = statistics_frames(config, data)
     for part in model.parts:
         for descriptor in part.descriptors:
-            if isinstance(descriptor, EnvironmentDescriptor):
-                found = environment_statistics(
-                    data,
-                    lists,
-                    sel=descriptor.sel,
-                    mixed=descriptor.mixed_types,
-                    cutoff=descriptor.cutoff,
-                    cutoff_smooth=descriptor.cutoff_smooth,
-                    protection=descriptor.protection,
-                    exclude_types=[*descriptor.options.exclude_types, *part.options.pair_exclude_types],
-                    frames=frames,
-                )
-                descriptor.set_statistics(found.mean, found.std)
+            pairs = neighborhoods(data, lists, descriptor.cutoff, frames)
+            descriptor.learn_statistics(pairs, part.options.pair_exclude_types)
     energies = data_energies(model, options, data, frames)
     model.out_bias.copy_(torch.from_numpy(energies.bias))
     model.out_std.fill_(energies.std)
