@@ -25,7 +25,12 @@ class StepProgress:
     """Shows steps and time left on stderr, with what a run has to tell; used in a `with`.
 
     A run calls `show` after those steps of which `is_due` says so.
+
+    Attributes:
+        times: how often to show at least, however short the run is.
     """
+
+    times = 0
 
     def __init__(self, first: int, last: int) -> None:
         """Steps done already, and steps of the whole run."""
@@ -33,6 +38,7 @@ class StepProgress:
         console = Console(stderr=True)
         self._bar = _Bar(console, first, last) if console.is_terminal else None
         self._start = self._shown = time.perf_counter()
+        self._shown_step = first
 
     def __enter__(self: Self) -> Self:
         if self._bar is not None:
@@ -53,11 +59,13 @@ class StepProgress:
     def is_due(self, step: int) -> bool:
         """Whether the last showing is long enough ago, or this the last step."""
         pause = _LINE_EVERY if self._bar is None else _BAR_EVERY
+        if self.times and (step - self._shown_step) * self.times >= self.last - self.first:
+            return True
         return step >= self.last or time.perf_counter() - self._shown >= pause
 
     def show(self, step: int, status: str, above: str = "") -> None:
         """Shows the steps done, what is `status` beside the bar, and a line above it."""
-        self._shown = time.perf_counter()
+        self._shown, self._shown_step = time.perf_counter(), step
         if self._bar is not None:
             self._bar.show(step, status, above)
             return

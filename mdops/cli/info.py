@@ -47,10 +47,23 @@ def _source(source: dict[str, Any]) -> str:
         parts.append(f"closest pair in the training data {distance:.3f} A")
     if isinstance(training, dict):
         parts.append(f"after step {training.get('step')} of {training.get('steps')}")
+        parts.append(_trained_on(training))
     began = source.get("began_with")
     if isinstance(began, dict):
         parts.append(f"begun with a model of {_software(began) or 'unknown origin'}")
     return ", ".join(part for part in parts if part)
+
+
+def _trained_on(training: dict[str, Any]) -> str:
+    """The frames of the training, and their labels that counted."""
+    from mdops.data.labels import LABELS
+
+    labels, frames = training.get("labels"), training.get("frames")
+    if not isinstance(labels, dict):
+        return ""
+    counts = [f"{labels[name]} with {name}" for name in LABELS if labels.get(name)]
+    without = "" if labels.get("virial") else ", none with virial: its pressures were not trained"
+    return f"trained on {frames} frames ({', '.join(counts)}{without})"
 
 
 def _software(source: dict[str, Any]) -> str:

@@ -169,7 +169,15 @@ def _input(args: argparse.Namespace, model: "Potential") -> dict[str, Any]:
         "max_ckpt_keep": 2,
     }
     section = _without_none(definition(model.model.to_tree()))
-    return {"model": section, "learning_rate": rate, "training": training}
+    return {"model": section, "learning_rate": rate, "training": training, **_loss(model)}
+
+
+def _loss(model: "Potential") -> dict[str, Any]:
+    """A section for a model that was trained without virials, which it would lose its forces to; none else: all labels
+    count."""
+    training = model.source.get("training")
+    labels = training.get("labels") if isinstance(training, dict) else None
+    return {"loss": {"type": "ener"}} if isinstance(labels, dict) and not labels.get("virial") else {}
 
 
 def _without_none(node: Any) -> Any:

@@ -1,8 +1,10 @@
-"""Trains a model by an input file: DeePMD-kit's input.json of an energy model with se_e2_a. Writes the learning
-curve, checkpoints and model.safetensors; after a kill, the same command with --restart goes on. Several processes
-share the work under `torchrun --nproc-per-node N -m mdops train ...`."""
+"""Trains a model by an input file, DeePMD-kit's input.json of an energy model, or by data alone: by mdops' own recipe,
+every tenth frame left out for validation. Writes the learning curve, checkpoints and model.safetensors; after a kill,
+the same command with --restart goes on. Several processes share the work under
+`torchrun --nproc-per-node N -m mdops train ...`."""
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -12,12 +14,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mdops.cli.test import label_names
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
-    from mdops.train import Report, Trainer
+    from mdops.train import Trainer
     from mdops.train.config.sections import Config
 
 HELP = "train a model"
@@ -25,14 +28,30 @@ _OWN = (
     "The sections model.descriptor, model.fitting_net and learning_rate, with it optimizer, are mdops' own where they\n"
     "are left out (docs/training.md); in a section that is there, keys have DeePMD-kit's defaults.\n"
 )
+_INPUT = "input.json"  # of a training by data alone
 _KEYS = "keys"  # stands for the list of keys, which is put together when help is asked for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class, parser.epilog = _Formatter, _KEYS
     add = parser.add_argument
-    add("input", metavar="INPUT", help="the training input, JSON; its keys are below")
+    add("input", nargs="+", metavar="INPUT", help="the training input, JSON, whose keys are below; or data: systems of "
+        "DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
     add("--output", "-o", type=Path, default=Path("."), metavar="FOLDER", help="where files go")
+    of_data = parser.add_argument_group("of a training by data alone, which writes input.json").add_argument
+    of_data(
+        "--elements", nargs="+", metavar="ELEMENT", help="the model's types; those of the data unless given"
+    )
+    of_data("--cutoff", type=float, metavar="A", help="6 unless given")
+    of_data("--steps", type=int, metavar="N", help="20 epochs, but 4,000 to 100,000 steps, unless given")
+    of_data(
+        "--validation",
+        nargs="+",
+        metavar="SYSTEM",
+        help="data to validate with; every tenth frame unless given",
+    )
+    of_data("--names", nargs="+", default=[], metavar="LABEL=NAME",
+            help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
     add("--restart", action="store_true", help="go on from the newest checkpoint; begin if there is none")
     add("--overwrite", action="store_true", help="begin anew over files of an earlier training")
     pretrained = parser.add_mutually_exclusive_group().add_argument
@@ -69,10 +88,33 @@ def _keys() -> str:
     return "\n".join(lines)
 
 
+def _errors(trainer: "Trainer") -> list[str]:
+    """Those of the model as it was saved, on all data."""
+    from mdops.data.evaluation import evaluate
+    from mdops.loading import load
+    from mdops.train.report.progress import describe
+
+    path = trainer.folder / "model.safetensors"
+    model = load(
+        path,
+        device=trainer.device,
+        dtype=trainer.config.training.precision,
+        overflow=trainer.potential.overflow,
+        allow_low_bit=True,
+    )
+    lines = [f"errors (RMSE) of {path}, step {trainer.step}:"]
+    for name, frames in (("training", trainer.frames), ("validation", trainer.validation)):
+        if frames is not None:
+            errors = evaluate(model, frames.data, frames.lists).errors()
+            found = describe({label: error.rmse for label, error in errors.items()})
+            lines.append(f"  {name}, {len(frames.data)} frames: {found}")
+    return lines
+
+
 def run(args: argparse.Namespace) -> int:
     import torch
 
-    from mdops.train import read_config
+    from mdops.files.atomic import replace_file
     from mdops.train.loop.distributed import Processes, join_processes, leave_processes
 
     if args.threads is not None:
@@ -84,11 +126,13 @@ def run(args: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         if os.environ.get("RANK", "0") != "0":  # all read the same input
             warnings.simplefilter("ignore")
-        config = read_config(args.input)
+        config, written = read_input(args)
     device = join_processes(args.device)
     processes = Processes.current()
-    earlier = processes.from_first(lambda: earlier_files(args, config))
+    earlier = processes.from_first(lambda: earlier_files(args, config, written))
     trainer = make_trainer(args, config, earlier, device)
+    if written and processes.is_first:
+        replace_file(args.output / _INPUT, written.encode())
     if processes.is_first:
         train(trainer)
     else:
@@ -100,6 +144,43 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.flush()
         os._exit(0)
     return 0
+
+
+def read_input(args: argparse.Namespace) -> "tuple[Config, str | None]":
+    """The training input: of a file, or of data alone, whose text is to be written beside the model."""
+    from mdops.data.dataset import elements_of
+    from mdops.train import parse_config, read_config
+    from mdops.train.config.defaults import data_input
+
+    given = [
+        f"--{name}" for name in ("elements", "cutoff", "steps", "validation", "names") if getattr(args, name)
+    ]
+    if len(args.input) == 1 and _is_input(Path(args.input[0])):
+        if given:
+            raise InputError(
+                f"{given[0]} is of a training by data alone: {args.input[0]} is an input, which has a key for it"
+            )
+        return read_config(args.input[0]), None
+    inputs = [path for path in args.input if _is_input(Path(path))]
+    if inputs:
+        raise InputError(f"{inputs[0]} is a training input: give it alone, or data alone")
+    tree = data_input(
+        args.input,
+        args.elements or elements_of([*args.input, *(args.validation or [])]),
+        validation=args.validation,
+        names=label_names(args.names),
+        cutoff=args.cutoff,
+        steps=args.steps,
+    )
+    return parse_config(tree), json.dumps(tree, indent=1) + "\n"
+
+
+def _is_input(path: Path) -> bool:
+    """Whether it is a JSON file of a training input, or its name says that it would be: no data."""
+    if not path.is_file():
+        return path.suffix == ".json"
+    with path.open("rb") as file:
+        return file.read(64).lstrip()[:1] in (b"{", b"[") or path.suffix == ".json"
 
 
 def make_trainer(
@@ -128,6 +209,7 @@ def make_trainer(
 
 def train(trainer: "Trainer") -> None:
     """The training, with what it tells."""
+    from mdops.train.loop.distributed import leave_processes
     from mdops.train.report.progress import TrainingProgress
 
     first, started = trainer.step, time.perf_counter()
@@ -135,17 +217,22 @@ def train(trainer: "Trainer") -> None:
     print(f"a step is {trainer.potential.explain('train')}", file=sys.stderr, flush=True)
     with TrainingProgress(first, trainer.steps) as progress:
         trainer.run(progress.report, progress.update)
-    print(_summary(trainer, trainer.step - first, time.perf_counter() - started, progress.latest))
+    leave_processes()  # the others have nothing more to do
+    print(_summary(trainer, trainer.step - first, time.perf_counter() - started), flush=True)
+    print("\n".join(_errors(trainer)))
 
 
-def earlier_files(args: argparse.Namespace, config: "Config") -> list[Path]:
-    """The checkpoints in the output folder. Raises InputError if files there would be lost."""
+def earlier_files(args: argparse.Namespace, config: "Config", written: str | None = None) -> list[Path]:
+    """The checkpoints in the output folder. Raises InputError if files there would be lost: those of a training, and an
+    input in the place of the one to be `written`."""
     from mdops.train.loop.checkpoint import checkpoints
 
     training = config.training
     found = checkpoints(args.output, training.save_ckpt) if args.output.is_dir() else []
     results = [args.output / name for name in (training.disp_file, "model.safetensors")]
     results += _earlier_best(args.output, config)
+    if written and (args.output / _INPUT).is_file() and (args.output / _INPUT).read_text() != written:
+        results.append(args.output / _INPUT)
     existing = [path for path in [*found, *results] if path.exists()]
     if existing and not (args.restart or args.overwrite):
         raise InputError(
@@ -185,15 +272,9 @@ def _announcement(trainer: "Trainer") -> str:
     )
 
 
-def _summary(trainer: "Trainer", steps: int, seconds: float, last: "Report | None") -> str:
+def _summary(trainer: "Trainer", steps: int, seconds: float) -> str:
     """What was done, and where it is."""
-    from mdops.train.report.progress import describe
-
     lines = [f"{steps} steps in {seconds:.1f} s"] if steps else ["the training was complete"]
-    if last is not None:
-        lines.append(f"training at step {last.step}: {describe(last.training)}")
-        if last.validation is not None:
-            lines.append(f"validation at step {last.step}: {describe(last.validation)}")
     for full in trainer.full_validations:
         best = [path for path in full.best_files.found() if path.suffix == ".safetensors"]
         lines += [f"best by {full.metric}: {path}" for path in best]

@@ -19,6 +19,10 @@ from mdops.errors import DataError, InputError
 _CHUNK = 1024  # frames that are checked and copied at a time
 
 
+class NothingLeftOutError(DataError):
+    """No system has so many frames that one would be left out."""
+
+
 @dataclass
 class Dataset:
     """F frames with N atoms in all; frame f has the atoms offsets[f] .. offsets[f + 1] - 1.
@@ -124,8 +128,12 @@ def load_dataset(
     blocks = list(_blocks(_places(paths), list(type_map), names, labelled))
     if leave_out:
         blocks = list(_divided(blocks, leave_out, left_out))
+    if not blocks and left_out:
+        raise NothingLeftOutError(
+            f"{paths}: no system has {leave_out} frames, so that none is left out of the training"
+        )
     if not blocks:
-        raise DataError(f"there are no frames in {paths}" + (" to leave out" if left_out else ""))
+        raise DataError(f"there are no frames in {paths}")
     data = _empty(blocks, list(type_map), storage or Storage())
     first = 0
     for block in blocks:

@@ -64,9 +64,11 @@ class Evaluation:
         return found
 
 
-def evaluate(potential: Potential, data: Dataset) -> Evaluation:
-    """The model's answers for all frames. Raises DataError, naming the frame, where it has none."""
-    lists = PairLists(data, potential.cutoff)
+def evaluate(potential: Potential, data: Dataset, lists: PairLists | None = None) -> Evaluation:
+    """The model's answers for all frames, whose `lists` are made unless given.
+
+    Raises DataError, naming the frame, where it has none."""
+    lists = lists or PairLists(data, potential.cutoff)
     batches = data.successive(np.arange(len(data)), _BATCH_ATOMS)
     parts = [part for frames in batches for part in _answers(potential, data, lists, frames)]
     return Evaluation(data, {name: np.concatenate([part[name] for part in parts]) for name in COMPARED})

@@ -2,12 +2,14 @@
 
 import math
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
 from mdops.errors import InputError, MDOpsError
+from mdops.potential import Potential
 
 # Far beyond what atoms in a condensed phase are simulated at.
 _HOTTEST = 20_000.0
@@ -40,6 +42,21 @@ def refused_as_input() -> Iterator[None]:
         if isinstance(error, InputError) or not is_refusal(error):
             raise
         raise InputError(str(error)) from error
+
+
+def warn_untrained_virials(models: Sequence[Potential]) -> None:
+    """Warns of models that say what they were trained on, and name no virials: nothing holds their pressure."""
+    for model in models:
+        training = model.source.get("training")
+        labels = training.get("labels") if isinstance(training, dict) else None
+        if isinstance(labels, dict) and not labels.get("virial"):
+            warnings.warn(
+                f"the model was trained on {', '.join(labels)}, not on virials (stress): its pressure, and a cell that "
+                "follows it, may be far off. Train it on data with virials, and with loss.start_pref_v and "
+                "limit_pref_v above 0",
+                stacklevel=3,
+            )
+            return
 
 
 class UnstableRunError(MDOpsError, RuntimeError):

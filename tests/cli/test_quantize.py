@@ -32,6 +32,7 @@ def trained(tmp_path_factory):
             "descriptor": {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": 3},
             "fitting_net": {"neuron": [16, 16]},
         },
+        "loss": {"type": "ener"},
         "training": {"training_data": data, "numb_steps": 600, "seed": 1, "smoothing": 0.0},
     }
     (folder / "input.json").write_text(json.dumps(tree))
@@ -98,7 +99,10 @@ def test_training_mends_what_ternary_weights_lose(command, capsys):
     assert "ternary: training in trained.dp.training\n" in err and "low-bit numbers (ternary)" in err
     assert "200 steps in" in out
     model = mdops.load("trained.dp")
-    assert model.scheme.name == "ternary" and model.source["training"] == {"step": 200, "steps": 200}
+    assert (
+        model.scheme.name == "ternary"
+        and model.source["training"].items() >= {"step": 200, "steps": 200}.items()
+    )
     # What is in the file are ternary numbers.
     layer = model.model.fitting.net(0).layers[1]
     assert len(np.unique((layer.weight / layer.balance[:, None])[:, 0].detach())) == 3
@@ -170,5 +174,5 @@ def test_frames_that_are_left_out(tmp_path):
         assert np.array_equal(part.labels["energy"], whole.labels["energy"][frames])
         assert [part.name(f) for f in range(len(part))] == list(names[frames])
         np.testing.assert_array_equal(part.cell, whole.cell[frames])
-    with pytest.raises(mdops.errors.DataError, match=r"no frames in .* to leave out"):
+    with pytest.raises(mdops.errors.DataError, match="no system has 50 frames"):
         load_dataset(SYSTEM, ["Cu", "Al"], leave_out=50, left_out=True)

@@ -64,8 +64,10 @@ def test_a_training_tells_what_it_did(inputs, capsys):
     assert re.search(
         r"step 12/12  validation: loss \S+, energy \S+ meV/atom, forces .* steps/s  0 s left", err
     )
-    assert re.search(r"training at step 12: loss .* virial \S+ meV/atom\n", out)
-    assert out.endswith("wrote run/model.safetensors and run/lcurve.out\n")
+    assert "wrote run/model.safetensors and run/lcurve.out\n" in out
+    assert re.search(
+        r"\n  training, 20 frames: energy .* virial \S+ meV/atom\n  validation, 20 frames: .*\n$", out
+    )
     assert mdops.load("run/model.safetensors").type_map == ["Cu", "Al"]
     lines = Path("run/lcurve.out").read_text().splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["1", "4", "8", "12"]
@@ -198,7 +200,7 @@ def test_info_tells_of_a_training(inputs, capsys):
     by = f"mdops {mdops.__version__}"
     assert re.fullmatch(
         rf"mdops \(.safetensors\), by {by}, closest pair in the training data 2\.\d+ A, after step 8 of 20, "
-        rf"begun with a model of {by}",
+        rf"trained on 20 frames \(20 with energy, 20 with forces, 20 with virial\), begun with a model of {by}",
         source,
     )
 
@@ -342,3 +344,128 @@ def test_the_example_script_learns(tmp_path, monkeypatch, capsys):
     size = np.sqrt(np.mean(np.load(SYSTEM / "set.000" / "force.npy") ** 2))
     assert float(re.search(r"^forces: RMSE (\S+),", out, re.MULTILINE)[1]) < 0.75 * size
     assert mdops.load("alloy.safetensors").type_map == ["Cu", "Al"]
+
+
+def copper(frames, seed=0, **more):
+    """Rattled, strained crystals of four atoms with EMT's energies, forces and stresses."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(frames):
+        atoms = bulk("Cu", cubic=True, a=3.6)
+        strain = rng.normal(0, 0.02, (3, 3))
+        atoms.set_cell(atoms.cell.array @ (np.eye(3) + (strain + strain.T) / 2), scale_atoms=True)
+        atoms.positions += rng.normal(0, 0.05, atoms.positions.shape)
+        atoms.calc = EMT()
+        atoms.get_potential_energy(), atoms.get_stress()
+        found.append(atoms)
+    return found
+
+
+SMALL = {
+    "model": {
+        "descriptor": {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "axis_neuron": 3},
+        "fitting_net": {"neuron": [8, 8]},
+    },
+    "training": {"training_data": {"systems": "copper.extxyz", "leave_out": 4}, "numb_steps": 40, "seed": 1},
+}
+
+
+@pytest.fixture
+def copper_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ase.io.write("copper.extxyz", copper(12))
+
+
+def test_data_alone_is_trained_on(copper_file, capsys):
+    """By mdops' own recipe, with all labels, its elements, a cutoff and steps as told, and every tenth frame left out;
+    the input that does the same is written."""
+    command = ["train", "copper.extxyz", "--steps", "4", "--cutoff", "4", "-o", "run"]
+    assert main(command) == 0
+    err = capsys.readouterr().err
+    assert "on 11 frames with 44 atoms (Cu), validation on 1; 4 steps" in err
+    model = mdops.load("run/model.safetensors")
+    assert model.cutoff == 4 and model.type_map == ["Cu"]
+    labels = model.source["training"]["labels"]
+    assert labels == {"energy": 11, "forces": 11, "virial": 11, "atom_energy": 11}
+    written = json.loads(Path("run/input.json").read_text())
+    assert main(["train", "run/input.json", "-o", "again"]) == 0
+    assert mdops.load("again/model.safetensors").cutoff == 4
+    assert main(command) == 2
+    assert "of an earlier training" in capsys.readouterr().err
+    assert main([*command, "--restart"]) == 0
+    assert json.loads(Path("run/input.json").read_text()) == written
+    Path("own").mkdir()
+    Path("own/input.json").write_text("{}")
+    assert main([*command[:-1], "own"]) == 2
+    assert "own/input.json" in capsys.readouterr().err and Path("own/input.json").read_text() == "{}"
+
+
+def test_options_of_data_alone_are_refused_with_an_input(copper_file, capsys):
+    Path("input.json").write_text(json.dumps(SMALL))
+    assert main(["train", "input.json", "--cutoff", "5"]) == 2
+    assert "--cutoff is of a training by data alone" in capsys.readouterr().err
+    assert main(["train", "input.json", "copper.extxyz"]) == 2
+    assert "input.json is a training input: give it alone" in capsys.readouterr().err
+
+
+def test_a_training_ends_with_the_errors_of_its_saved_model(copper_file, capsys):
+    """On all data, those that `mdops test` gives; progress is shown twenty times, with the errors of that time."""
+    Path("input.json").write_text(json.dumps(SMALL))
+    assert main(["train", "input.json", "-o", "run"]) == 0
+    out, err = capsys.readouterr()
+    shown = re.findall(r"^step (\d+)/40  validation: (.*) steps/s", err, re.MULTILINE)
+    assert len(shown) >= 20 and len({text.split(",")[1] for _, text in shown}) > 10
+    assert "errors (RMSE) of run/model.safetensors, step 40:" in out
+    frames = ase.io.read("copper.extxyz", ":")
+    for name, chosen in (
+        ("validation", frames[3::4]),
+        ("training", [f for k, f in enumerate(frames) if k % 4 != 3]),
+    ):
+        ase.io.write("part.extxyz", chosen)
+        main(["test", "-m", "run/model.safetensors", "-d", "part.extxyz"])
+        told = dict(
+            re.findall(
+                r"^  (energy|force component|virial) +\S+ +(\S+)", capsys.readouterr().out, re.MULTILINE
+            )
+        )
+        (line,) = re.findall(rf"  {name}, {len(chosen)} frames: (.*)", out)
+        energy, forces, virial = (float(value) for value in re.findall(r" (\S+) (?:me|e)V", line))
+        expected = [float(told[key]) for key in ("energy", "force component", "virial")]
+        assert [energy, forces, virial] == pytest.approx(expected, rel=6e-3)
+
+
+def test_frames_that_are_left_out_are_validated_on(copper_file, recwarn, capsys):
+    Path("input.json").write_text(json.dumps(SMALL))
+    assert main(["train", "input.json", "-o", "run"]) == 0
+    assert "on 9 frames with 36 atoms (Cu), validation on 3" in capsys.readouterr().err
+    tree = {**SMALL, "training": {**SMALL["training"], "numb_steps": 2}}
+    tree["training"]["training_data"] = {"systems": "copper.extxyz", "leave_out": 13}
+    Path("input.json").write_text(json.dumps(tree))
+    assert main(["train", "input.json", "-o", "few"]) == 0
+    assert "no system has 13 frames" in capsys.readouterr().err
+
+
+def test_labels_without_a_weight_are_counted_and_remembered(copper_file, capsys):
+    """DeePMD-kit's loss, which leaves virials out: a warning, `mdops info`, and warnings where the pressure matters."""
+    Path("input.json").write_text(json.dumps({**SMALL, "loss": {"type": "ener"}}))
+    assert main(["train", "input.json", "-o", "run"]) == 0
+    err = capsys.readouterr().err
+    assert "9 frames with virial, 9 frames with atom_energy, which nothing is learned from" in err
+    model = "run/model.safetensors"
+    assert main(["convert", model, "model.dp"]) == 0
+    assert main(["info", "model.dp"]) == 0
+    assert "trained on 9 frames (9 with energy, 9 with forces, none with virial" in capsys.readouterr().out
+    ase.io.write("start.extxyz", bulk("Cu", cubic=True, a=3.6).repeat(2))
+    assert main(["relax", "start.extxyz", "-m", "model.dp", "--steps", "1"]) in (0, 1)
+    assert "not on virials" not in capsys.readouterr().err
+    command = ["relax", "start.extxyz", "-m", "model.dp", "--steps", "1", "--cell", "all", "--overwrite"]
+    assert main(command) in (0, 1)
+    assert "the model was trained on energy, forces, not on virials (stress)" in capsys.readouterr().err
+    command = ["md", "start.extxyz", "-m", model, "--ensemble", "npt", "-T", "10", "--steps", "1"]
+    assert main(command) == 0
+    assert "not on virials" in capsys.readouterr().err
+    Path("input.json").write_text(json.dumps(SMALL))
+    assert main(["train", "input.json", "-o", "all"]) == 0
+    assert "nothing is learned from" not in capsys.readouterr().err
+    assert main(["md", "start.extxyz", "-m", "all/model.safetensors", *command[4:], "--overwrite"]) == 0
+    assert "not on virials" not in capsys.readouterr().err

@@ -210,7 +210,7 @@ def test_nvnmd_is_refused_unless_it_is_off():
         ("model.spin", {"use_spin": [True]}, "model.spin: is {'use_spin': [True]}; this is not supported"),
         ("loss.start_pref_pf", 1, "loss.start_pref_pf: is 1; this is not supported, only 0 is"),
         ("learning_rate", {"stop_lr": 1e-8, "stop_lr_ratio": 0.1}, "exclude each other"),
-        ("training.numb_epoch", 3, "give either this or numb_epoch"),
+        ("training.numb_epoch", 3, "and numb_epoch exclude each other"),
         ("training.stop_batch", 3, "is given twice"),
         ("loss.huber_delta", [1.0], "expected one number, or three"),
         ("loss.huber_delta", -0.01, "loss.huber_delta: is -0.01, expected more than 0"),
@@ -234,8 +234,8 @@ def test_wrong_key_is_refused_by_its_path(path, value, message):
 
 
 def test_missing_keys_and_files(tmp_path):
-    with pytest.raises(ConfigError, match=r"model\.type_map: is missing"):
-        parse_config({**SMALL, "model": {}})
+    with pytest.raises(ConfigError, match=r"model\.type_map: is missing.* absent: there is no such file"):
+        parse_config({**edited("training.training_data.systems", "absent"), "model": {}})
     with pytest.raises(ConfigError, match="training: is missing"):
         parse_config({"model": {"type_map": ["O"]}})
     with pytest.raises(ConfigError, match="No such file"):

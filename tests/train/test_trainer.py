@@ -166,13 +166,23 @@ def test_every_checkpoint_comes_with_a_model(tmp_path, enable_ema):
         trainer.run(stop_after(16))  # four steps after the checkpoint of step 12
     Trainer(options[1], ended).run()
     files = [read_model(folder / "model.safetensors") for folder in (stopped, ended)]
-    assert [file.source["training"] for file in files] == [{"step": 12, "steps": n} for n in (17, 12)]
+    assert [file.source["training"] for file in files] == [training(12, n) for n in (17, 12)]
     one, two = (mdops.load(folder / "model.safetensors").state_dict() for folder in (stopped, ended))
     assert all(torch.equal(a, two[name]) for name, a in one.items())
     averages = torch.load(stopped / "model.ckpt-12.pt")["state"]["average"]["values"]
     found = torch.nn.utils.parameters_to_vector(mdops.load(stopped / "model.safetensors").parameters())
     close = torch.allclose(found, torch.nn.utils.parameters_to_vector(averages), rtol=1e-6)
     assert close == enable_ema
+
+
+def training(step, steps):
+    """What a model says of its training."""
+    return {
+        "step": step,
+        "steps": steps,
+        "frames": 20,
+        "labels": {"energy": 20, "forces": 20, "virial": 20},
+    }
 
 
 def test_a_model_tells_where_it_is_from(tmp_path):
@@ -188,7 +198,7 @@ def test_a_model_tells_where_it_is_from(tmp_path):
         "min_nbor_dist": pytest.approx(nearest, abs=1e-6),
     }
     source = mdops.load(tmp_path / "model.safetensors").source
-    assert source == {**origin, "training": {"step": 6, "steps": 6}, "format": "mdops (.safetensors)"}
+    assert source == {**origin, "training": training(6, 6), "format": "mdops (.safetensors)"}
     mdops.load(tmp_path / "model.safetensors").save(tmp_path / "again.safetensors")
     assert read_model(tmp_path / "again.safetensors").source.items() >= source.items()
     model = tmp_path / "model.safetensors"
@@ -196,7 +206,7 @@ def test_a_model_tells_where_it_is_from(tmp_path):
     Trainer(config(numb_steps=6), tmp_path / "other", init_model=model).run(stop_after(7))
     Trainer(config(numb_steps=9), tmp_path / "other", restart=True).run()
     found = mdops.load(tmp_path / "other" / "model.safetensors").source
-    assert found == {**origin, **began, "training": {"step": 9, "steps": 9}, "format": "mdops (.safetensors)"}
+    assert found == {**origin, **began, "training": training(9, 9), "format": "mdops (.safetensors)"}
 
 
 def test_a_complete_training_writes_its_model_again(tmp_path):
@@ -212,7 +222,7 @@ def test_a_complete_training_writes_its_model_again(tmp_path):
     assert not list(tmp_path.glob(".model*"))
     model.unlink()
     Trainer(config(numb_steps=9), tmp_path, restart=True).run()  # now it is past its end
-    assert read_model(model).source["training"] == {"step": 17, "steps": 9}
+    assert read_model(model).source["training"] == training(17, 9)
 
 
 def test_old_checkpoints_are_removed(tmp_path):

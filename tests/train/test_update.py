@@ -1,6 +1,7 @@
 """A new model is DeePMD-kit's to read; a step in spline space is the exact step, and learns."""
 
 import copy
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from mdops.io import read_model
 from mdops.ops import NeighborList, displacements
 from mdops.tables.spline import bending_weights
 from mdops.train import PairLists, make_batch
-from mdops.train.config.sections import LearningRateConfig
+from mdops.train.config.sections import LearningRateConfig, LossConfig
 from mdops.train.loop.factories import make_loss, make_optimizer, make_rate, make_sampler, require_labels
 from mdops.train.loop.loss import EnergyLoss, Prefactor
 from mdops.train.loop.schedule import LearningRate
@@ -219,13 +220,24 @@ def test_parts_of_a_configuration(data):
     assert group["weight_decay"] == 0 and group["betas"] == (0.9, 0.99)
     c.training.training_data.auto_prob = "prob_uniform"
     assert len(make_sampler(c.training.training_data, data, seed=1)(0)) == 2
-    assert make_loss(c).terms == ["energy", "forces"]
-    require_labels(make_loss(c), data)
+    assert make_loss(c).terms == ["energy", "forces", "virial", "atom_energy"]
+    assert make_loss(c, data).terms == ["energy", "forces", "virial"]  # what is there
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        require_labels(make_loss(c, data), data)
+    c.loss = LossConfig()  # DeePMD-kit's defaults
+    with pytest.warns(
+        UserWarning, match="20 frames with virial, which nothing is learned from: loss.start_pref_v"
+    ):
+        require_labels(make_loss(c, data), data)
     with pytest.raises(DataError, match="the loss is of atom_energy"):
         require_labels(EnergyLoss({"atom_energy": Prefactor(1.0, 1.0)}), data)
-    with pytest.warns(UserWarning, match="the loss is of atom_energy, too, and no frame has that label"):
+    more = "20 frames with forces, 20 frames with virial, which nothing is learned from"
+    text = "the loss is of atom_energy, too, and no frame has that label"
+    with pytest.warns(UserWarning, match=text), pytest.warns(UserWarning, match=more):
         require_labels(EnergyLoss({"energy": Prefactor(1.0, 1.0), "atom_energy": Prefactor(1.0, 1.0)}), data)
-    with pytest.warns(UserWarning, match="the loss is not of virial: its prefactors are 0.5 and 0,"):
+    text = "the loss is not of virial: its prefactors are 0.5 and 0,"
+    with pytest.warns(UserWarning, match=text), pytest.warns(UserWarning, match=more):
         require_labels(EnergyLoss({"energy": Prefactor(1.0, 1.0), "virial": Prefactor(0.5, 0.0)}), data)
 
 

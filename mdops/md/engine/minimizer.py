@@ -95,6 +95,9 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
                     raise InputError(f"{name}the cell of a structure with fixed atoms cannot relax")
         return list(structures)
 
+    def _moves_cells(self, physics: Physics) -> bool:
+        return self.relaxation.cell != "fixed"
+
     def _of_each(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
         return values
 

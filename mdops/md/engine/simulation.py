@@ -21,7 +21,7 @@ from mdops.md.engine.restraints import Restraints
 from mdops.md.engine.state import BATH, TALLY, ForceResult, ListOrigin, State
 from mdops.md.engine.structures import Structures
 from mdops.md.engine.surface import Flags, Surface
-from mdops.md.guard import Guard, is_refusal, refused_as_input
+from mdops.md.guard import Guard, is_refusal, refused_as_input, warn_untrained_virials
 from mdops.md.options import Physics
 from mdops.potential import Potential
 
@@ -122,6 +122,8 @@ class Simulation(ABC, Generic[G, F]):
         self.potentials = [potential] if isinstance(potential, Potential) else list(potential)
         check_models(self.potentials)
         self.potential = self.potentials[0]
+        if self._moves_cells(physics):
+            warn_untrained_virials(self.potentials)
         # One for each model: types and parameters are its own, the rest is the same.
         self._inputs = [
             Structures(
@@ -146,6 +148,10 @@ class Simulation(ABC, Generic[G, F]):
         s = self._structures
         with refused_as_input():
             self._start(s.positions, s.momenta, s.cells, self._propagator.bath())
+
+    def _moves_cells(self, physics: Physics) -> bool:
+        """Whether cells follow the pressure."""
+        return physics.ensemble == "npt"
 
     def _make_guard(self) -> Guard:
         hottest = max(self.physics.temperature or 0.0, self.physics.final_temperature or 0.0)

@@ -14,8 +14,8 @@ def check(config: Config) -> None:
         raise ConfigError("learning_rate.stop_lr: and stop_lr_ratio exclude each other")
     if rate.warmup_steps and rate.warmup_ratio is not None:
         raise ConfigError("learning_rate.warmup_steps: and warmup_ratio exclude each other")
-    if (training.numb_steps is None) == (training.numb_epoch is None):
-        raise ConfigError("training.numb_steps: give either this or numb_epoch")
+    if None not in (training.numb_steps, training.numb_epoch):
+        raise ConfigError("training.numb_steps: and numb_epoch exclude each other")
     _check_full_validation(config)
     if isinstance(config.loss.huber_delta, list) and len(config.loss.huber_delta) != 3:
         raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")

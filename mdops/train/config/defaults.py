@@ -8,6 +8,19 @@ LEARNING_RATE = {"type": "cosine", "start_lr": 5e-3, "stop_lr": 1e-6, "warmup_ra
 # With that rate, which needs gradients that are soon forgotten, averages of the weights, and smooth embedding nets.
 OPTIMIZER = {"type": "Adam", "adam_beta2": 0.99}
 TRAINING: dict[str, Any] = {"enable_ema": True, "smoothing": 3e-3}
+# Everything that the data says counts: a model whose virials were not trained has no right pressure.
+LOSS = {
+    "type": "ener",
+    "start_pref_e": 0.02,
+    "limit_pref_e": 1,
+    "start_pref_f": 1000,
+    "limit_pref_f": 1,
+    "start_pref_v": 0.02,
+    "limit_pref_v": 1,
+    "start_pref_ae": 0.02,
+    "limit_pref_ae": 1,
+    "skip_absent": True,
+}
 MODEL: dict[str, dict[str, Any]] = {
     "descriptor": {
         "type": "se_e2_a",
@@ -28,8 +41,55 @@ def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
     model = tree.get("model")
     if isinstance(model, Mapping) and model.get("type", "standard") == "standard":
         result["model"] = {**MODEL, **model}
+    if "loss" not in tree:
+        result["loss"] = LOSS
+    training = tree.get("training")
+    if isinstance(training, Mapping):
+        result["training"] = _with_validation(training)
     if "learning_rate" not in tree:
         result = {"learning_rate": LEARNING_RATE, "optimizer": OPTIMIZER, **result}
-        if isinstance(tree.get("training"), Mapping):
-            result["training"] = {**TRAINING, **tree["training"]}
+        if isinstance(training, Mapping):
+            result["training"] = {**TRAINING, **result["training"]}
     return result
+
+
+_LEFT_OUT = 10  # every so many-th frame is for validation
+
+
+def data_input(
+    systems: list[str],
+    elements: list[str],
+    *,
+    validation: list[str] | None = None,
+    names: Mapping[str, str] | None = None,
+    cutoff: float | None = None,
+    steps: int | None = None,
+) -> dict[str, Any]:
+    """The training input that data alone makes, with mdops' own recipe for all that is not given.
+
+    Args:
+        systems, elements: the data, and the type map.
+        validation: data to validate with; every tenth frame of the systems unless given.
+        names: see `training_data.names`. cutoff: A. steps: of the training.
+    """
+    data: dict[str, Any] = {"systems": systems, **({"names": dict(names)} if names else {})}
+    training: dict[str, Any] = {"training_data": data}
+    if validation:
+        training["validation_data"] = {**data, "systems": validation}
+    else:
+        training["training_data"] = {**data, "leave_out": _LEFT_OUT}
+    if steps is not None:
+        training["numb_steps"] = steps
+    model: dict[str, Any] = {"type_map": elements}
+    if cutoff is not None:
+        model["descriptor"] = {**MODEL["descriptor"], "rcut": cutoff}
+    return {"model": model, "training": training}
+
+
+def _with_validation(training: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the frames that the training leaves out as its validation data, where it names no other."""
+    data = training.get("training_data")
+    if "validation_data" in training or not isinstance(data, Mapping) or not data.get("leave_out"):
+        return training
+    own = {name: data[name] for name in ("systems", "names", "leave_out") if name in data}
+    return {**training, "validation_data": {**own, "left_out": True}}

@@ -11,6 +11,7 @@ from mdops.train.config.checks import check
 from mdops.train.config.defaults import completed
 from mdops.train.config.legacy import updated
 from mdops.train.config.sections import Config
+from mdops.train.config.types import with_type_map
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
@@ -23,13 +24,14 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 
 def parse_config(tree: Mapping[str, Any]) -> Config:
-    """The training input of a tree of JSON, with mdops' own sections (`mdops.train.config.defaults`) where it has none.
+    """The training input of a tree of JSON, with mdops' own sections (`mdops.train.config.defaults`) where it has none,
+    and with the types of the data where it names none.
 
     Raises ConfigError, which names the path of the wrong key.
     """
     if not isinstance(tree, Mapping):
         raise ConfigError(f"the input: is a {type(tree).__name__}, expected sections in braces")
-    config = parse(Config, completed(updated(tree)))
+    config = parse(Config, with_type_map(completed(updated(tree))))
     check(config)
     if config.training.gradient_max_norm == 0:
         config.training.gradient_max_norm = None  # 0 is DeePMD-kit's way to switch it off

@@ -57,6 +57,9 @@ class LossConfig:
     )
     f_use_norm: bool = key(False, "the length of a force's error as one error; with squares, the mean length")
     intensive_ener_virial: bool = key(False, "squares of energies and virials over N^2, not N")
+    skip_absent: bool = key(
+        False, "leave out, without a warning, terms of labels that no frame has; only mdops has this key"
+    )
 
 
 @dataclass
@@ -91,7 +94,8 @@ class DataConfig:
     )
     leave_out: int = key(
         0,
-        "every so many-th frame of a system is left out, for tests; 0: none; only mdops has this key",
+        "every so many-th frame of a system is left out, and is validation data where no other is named; 0: none; "
+        "only mdops has this key",
         low=0,
     )
 
@@ -99,6 +103,7 @@ class DataConfig:
 @dataclass
 class ValidationConfig(DataConfig):
     numb_btch: int = key(1, "batches in one validation", alias=["numb_batch"], low=1)
+    left_out: bool = key(False, "take the frames that leave_out leaves out; only mdops has this key")
 
 
 @dataclass
@@ -127,7 +132,7 @@ class TrainingConfig:
     validation_data: ValidationConfig | None = section(ValidationConfig, optional=True)
     numb_steps: int | None = key(
         None,
-        "how many steps to train; this or numb_epoch",
+        "how many steps to train; without this and numb_epoch: 20 epochs, but 4,000 to 100,000 steps",
         unit="steps",
         alias=["stop_batch", "numb_step", "num_step", "num_steps"],
         low=1,
@@ -140,7 +145,12 @@ class TrainingConfig:
     )
     seed: int | None = key(None, "of everything random; drawn unless given", low=0)
     disp_file: str = key("lcurve.out", "the learning curve")
-    disp_freq: int = key(1000, "steps between its lines", unit="steps", low=1)
+    disp_freq: int | None = key(
+        None,
+        "steps between its lines; 1000, or a twentieth of all steps if that is less",
+        unit="steps",
+        low=1,
+    )
     save_freq: int = key(1000, "steps between checkpoints", unit="steps", low=1)
     save_ckpt: str = key("model.ckpt", "the checkpoints' name")
     max_ckpt_keep: int = key(5, "how many checkpoints are kept", low=1)

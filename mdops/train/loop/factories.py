@@ -1,5 +1,6 @@
 """The parts of a training that a configuration asks for."""
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,14 +26,15 @@ def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
     return Sampler(data, config.batch_size, seed=seed, odds=odds)
 
 
-def make_loss(config: Config) -> EnergyLoss:
-    """The loss of the section `loss`."""
+def make_loss(config: Config, data: Dataset | None = None) -> EnergyLoss:
+    """The loss of the section `loss`; with `skip_absent` of the labels that `data` has, if it is given."""
     c = config.loss
     delta = c.huber_delta if isinstance(c.huber_delta, list) else [c.huber_delta] * 3
+    names = [name for name in LABELS if not (c.skip_absent and data is not None and not data.has(name))]
     return EnergyLoss(
         {
-            name: Prefactor(*(getattr(c, f"{end}_pref_{label.short}") for end in ("start", "limit")))
-            for name, label in LABELS.items()
+            name: Prefactor(*(getattr(c, f"{end}_pref_{LABELS[name].short}") for end in ("start", "limit")))
+            for name in names
         },
         function=c.loss_func,
         huber=c.use_huber,
@@ -43,7 +45,8 @@ def make_loss(config: Config) -> EnergyLoss:
 
 
 def require_labels(loss: EnergyLoss, data: Dataset) -> None:
-    """Raises DataError if no frame has any label that the loss is of; warns of terms that come to nothing."""
+    """Raises DataError if no frame has any label that the loss is of; warns of terms that come to nothing, and counts
+    the labels that no term is of."""
     if not any(data.has(name) for name in loss.terms):
         raise DataError(
             f"the loss is of {', '.join(loss.terms) or 'nothing'}, and the data has {', '.join(data.labels)}"
@@ -58,6 +61,40 @@ def require_labels(loss: EnergyLoss, data: Dataset) -> None:
                 "counts where neither is zero",
                 stacklevel=2,
             )
+    unused = [name for name in LABELS if data.has(name) and name not in loss.terms]
+    if unused:
+        counts = ", ".join(f"{int(data.present[name].sum())} frames with {name}" for name in unused)
+        ends = [f"loss.{end}_pref_{LABELS[name].short}" for name in unused for end in ("start", "limit")]
+        without = "; pressures, and cells that relax, are wrong without virials" if "virial" in unused else ""
+        warnings.warn(
+            f"the data has {counts}, which nothing is learned from: {', '.join(ends)} are to be above 0, or without a "
+            f"section loss all labels are trained on{without}",
+            stacklevel=2,
+        )
+
+
+def trained_labels(loss: EnergyLoss, data: Dataset) -> dict[str, int]:
+    """How many frames have each of the labels that are trained on."""
+    return {name: int(data.present[name].sum()) for name in loss.terms if data.has(name)}
+
+
+_EPOCHS, _FEWEST, _MOST = 20, 4_000, 100_000
+_LINES, _INTERVAL = 20, 1000  # of a learning curve: at least so many, at most so many steps apart
+
+
+def planned_steps(config: Config, batches: int) -> int:
+    """The steps of the whole training, where an epoch has so many batches."""
+    training = config.training
+    if training.numb_steps is not None:
+        return training.numb_steps
+    if training.numb_epoch is not None:
+        return math.ceil(training.numb_epoch * batches)
+    return min(max(_EPOCHS * batches, _FEWEST), _MOST)
+
+
+def report_interval(config: Config, steps: int) -> int:
+    """Steps between two lines of the learning curve."""
+    return config.training.disp_freq or min(_INTERVAL, max(steps // _LINES, 1))
 
 
 def make_rate(config: Config, steps: int) -> LearningRate:

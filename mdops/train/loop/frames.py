@@ -36,7 +36,13 @@ class Frames:
     def __init__(
         self, config: DataConfig, elements: list[str], type_map: list[str], cutoff: float, seed: int
     ) -> None:
-        data = load_dataset(config.systems, elements, names=config.names, leave_out=config.leave_out)
+        data = load_dataset(
+            config.systems,
+            elements,
+            names=config.names,
+            leave_out=config.leave_out,
+            left_out=getattr(config, "left_out", False),
+        )
         index = np.array([type_map.index(element) for element in elements], dtype=data.types.dtype)
         self.data: Dataset = replace(data, types=index[data.types], type_map=list(type_map))
         self.lists = PairLists(self.data, cutoff)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from mdops._library import check_device
+from mdops.data.dataset import NothingLeftOutError
 from mdops.errors import ConfigError, DivergedError, InputError
 from mdops.io import remove_unfinished
 from mdops.memory import keep_freed_memory
@@ -24,8 +26,11 @@ from mdops.train.loop.factories import (
     make_loss,
     make_optimizer,
     make_rate,
+    planned_steps,
+    report_interval,
     require_labels,
     restore_optimizer,
+    trained_labels,
 )
 from mdops.train.loop.folder_lock import one_training
 from mdops.train.loop.frames import Frames, Share
@@ -111,11 +116,10 @@ class Trainer:
         elif path is not None:
             earlier = read_pretrained(path, config, use_pretrain_script=use_pretrain_script, finetune=refit)
         self._load_data(earlier)
-        self.loss: EnergyLoss = make_loss(config)
+        self.loss: EnergyLoss = make_loss(config, self.frames.data)
         require_labels(self.loss, self.frames.data)
-        self.steps = training.numb_steps or math.ceil(
-            (training.numb_epoch or 0) * self.frames.sampler.batches
-        )
+        self.steps = planned_steps(config, self.frames.sampler.batches)
+        self._interval = report_interval(config, self.steps)
         self.rate = make_rate(config, self.steps)
         if earlier is None or not state:
             earlier = self._initial_model(earlier, refit)
@@ -159,7 +163,10 @@ class Trainer:
         self.frames = Frames(training.training_data, model.type_map, types, cutoff, self.seed)
         self.validation: Frames | None = None
         if training.validation_data is not None:
-            self.validation = Frames(training.validation_data, model.type_map, types, cutoff, self.seed)
+            try:
+                self.validation = Frames(training.validation_data, model.type_map, types, cutoff, self.seed)
+            except NothingLeftOutError as error:
+                warnings.warn(f"{error}: there is no validation", stacklevel=2)
         largest = self.frames.sampler.largest
         if largest < self.processes.count:
             raise ConfigError(
@@ -226,7 +233,7 @@ class Trainer:
         share = self.frames.share(self.step, self.processes)
         loss, result, batch = self._step(share, now, fraction)
         self.step += 1
-        is_shown = self._is_due(training.disp_freq)
+        is_shown = self._is_due(self._interval)
         if is_shown or self.step % _KNOTS_EVERY == 0:
             keep_spline(self.potential)
         if not is_shown and not (training.tensorboard and self._is_due(training.tensorboard_freq)):
@@ -279,7 +286,7 @@ class Trainer:
         if self.validation is None or self.config.training.validation_data is None:
             return None
         count, total, loss = self.config.training.validation_data.numb_btch, dict[str, Any](), 0.0
-        first = self.step // self.config.training.disp_freq * count
+        first = self.step // self._interval * count
         with self._in_place(averaged=self.config.training.enable_ema):
             for k in range(first, first + count):
                 share = self.validation.share(k, self.processes)
@@ -362,7 +369,10 @@ class Trainer:
         """Writes the model, or that of the average of the weights, with how far its training has come."""
         remove_unfinished(path)
         potential = self.potential
-        potential.source = {**potential.source, "training": {"step": self.step, "steps": self.steps}}
+        data = self.frames.data
+        progress = {"step": self.step, "steps": self.steps}
+        learned = {"frames": len(data), "labels": trained_labels(self.loss, data)}
+        potential.source = {**potential.source, "training": {**progress, **learned}}
         with self._in_place(averaged=averaged):
             potential.save(path)
 

@@ -8,8 +8,8 @@ from mdops.train.report.learning_curve import Report
 
 
 def describe(errors: Mapping[str, float]) -> str:
-    """The root of the loss, and the RMSEs of a report, in one line."""
-    parts = [f"loss {errors['loss']:.3g}"]
+    """The root of the loss, if it is there, and RMSEs in one line."""
+    parts = [f"loss {errors['loss']:.3g}"] if "loss" in errors else []
     for name, label in LABELS.items():
         if name in errors:
             parts.append(f"{name} {label.factor * errors[name]:.3g} {label.shown_unit}")
@@ -23,6 +23,7 @@ class TrainingProgress(StepProgress):
         latest: the last report, None before the first.
     """
 
+    times = 20
     latest: Report | None = None
 
     def report(self, report: Report) -> None:
