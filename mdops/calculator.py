@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from ase import Atoms
-from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
 from ase.outputs import Properties, all_outputs
 
 from mdops.errors import InputError
@@ -165,6 +165,12 @@ class MDOps(Calculator):
         atoms = self.atoms if atoms is None else atoms
         if atoms is None:
             raise InputError("MDOps has no atoms to calculate")
+        # Who asks for several is given those that there are.
+        if properties and not atoms.pbc.all() and {*properties} <= {"stress", "stresses"}:
+            raise PropertyNotImplementedError(
+                f"there is no {properties[0]} of atoms that are not periodic in three directions (pbc is {atoms.pbc}): "
+                "there is no volume. A slab in a cell with vacuum may be given pbc in all three"
+            )
         # What fails must leave nothing that looks like an answer.
         self.reset()
         state = self._state(atoms)

@@ -34,7 +34,7 @@ def _low_bit_refusal(scheme: Scheme) -> str:
     )
     return (
         f"the model is low-bit ({scheme.name}: {scheme.words}): {forces}. `mdops quantize` reports by how much; to use "
-        "it for dynamics all the same, say so: allow_low_bit=True of mdops.load or MDOps, --allow-low-bit of mdops md"
+        "it for dynamics all the same, say so: allow_low_bit=True"
     )
 
 

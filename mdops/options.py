@@ -20,6 +20,12 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from mdops.errors import ConfigError
 
+__all__ = ["PRECISIONS", "Options", "key", "saved_precision", "section", "variant", "variants"]
+
+MORE_KINDS = (
+    "; --kinds FILE, or the environment variable MDOPS_KINDS, names a Python file with kinds of your own"
+)
+
 T = TypeVar("T")
 Where = Literal["both", "input", "file"]
 Of = Literal["model", "types", "pairs", "set", "sum", "training"]
@@ -265,11 +271,11 @@ _FORMS = {"model": _plain, "types": _by_type, "pairs": _pairs, "set": _elements,
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The tree of a JSON file. Raises ConfigError where it is none, holds NaN, or gives a key twice."""
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is no text, and so no JSON") from None
+        raise ConfigError(f"{path}: is no text in UTF-8, and so no JSON") from None
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -356,7 +362,7 @@ def _variant(value: Any, field: dataclasses.Field[Any], place: str) -> Any:
         name = field.metadata["choose"](value, name)
     if not isinstance(name, str) or name not in kinds:
         known = ", ".join(dict.fromkeys(kind.NAMES[0] for kind in kinds.values()))
-        raise ConfigError(f"{place}.type: is {name!r}, expected one of {known}")
+        raise ConfigError(f"{place}.type: is {name!r}, expected one of {known}{MORE_KINDS}")
     return parse(kinds[name], value, place)
 
 

@@ -111,8 +111,10 @@ def test_a_slab_and_a_cluster_have_no_stress(single):
         atoms.calc = MDOps(single)
         np.testing.assert_allclose(atoms.get_forces(), fresh(atoms, single)["forces"], atol=2e-5)
         for ask in (atoms.get_stress, atoms.get_stresses):
-            with pytest.raises(PropertyNotImplementedError):
+            with pytest.raises(PropertyNotImplementedError, match="not periodic in three directions"):
                 ask()
+        atoms.calc.calculate(atoms, ["energy", "stress"])  # a program that asks for all that it could use
+        assert "energy" in atoms.calc.results and "stress" not in atoms.calc.results
 
 
 def test_lists_are_kept_and_stay_right(single):

@@ -1,8 +1,11 @@
 """The command `mdops`. Nothing here imports the compiled ops before a command that needs them runs."""
 
 import argparse
+import functools
 import importlib
+import io
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -33,6 +36,11 @@ COMMANDS = (
     "profile",
     "doctor",
 )
+_QUOTES = "\"'"
+# As messages name the arguments of functions: overflow="truncate", spline=False, r_min.
+_ADVICE = re.compile(
+    r"""(?<![\w.`-])(?P<name>[a-z_]+)=(?P<value>"\w+"|'\w+'|True|False|[\d.]+)|\b(?P<bare>r_min)\b"""
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,26 +51,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(given[:own])
     if own < len(given):
         args.rest = given[own:]  # LAMMPS' arguments, whatever they look like
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale may lack what a name or a unit has
+    warnings.showwarning = functools.partial(_show_warning, args)
     try:
         _load_kinds(args.kinds)
         return args.run(args)
     except KeyboardInterrupt:
         advice = "; the same command with --restart goes on" if "restart" in args else ""
-        return _fail(f"interrupted{advice}", args.debug, 130)
+        return _fail(args, f"interrupted{advice}", 130)
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; Python must not flush into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except LibraryError as error:
-        return _fail(f"{error} (`mdops doctor` tells more)", args.debug, 2)
-    except (MDOpsError, OSError) as error:
-        return _fail(str(error), args.debug, 2)
+        return _fail(args, f"{error} (`mdops doctor` tells more)", 2)
+    except MDOpsError as error:
+        return _fail(args, str(error), 2)
+    except OSError as error:
+        named = error.filename is not None and error.strerror
+        return _fail(args, f"{error.filename}: {error.strerror}" if named else str(error), 2)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
         what = "the work does not fit into the memory: take fewer atoms or smaller batches"
-        return _fail(f"{what} ({str(error).splitlines()[0] if str(error) else 'MemoryError'})", args.debug, 2)
+        return _fail(args, f"{what} ({str(error).splitlines()[0] if str(error) else 'MemoryError'})", 2)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,15 +119,30 @@ def _load_kinds(names: Sequence[str]) -> None:
 def _is_out_of_memory(error: Exception) -> bool:
     """Whether NumPy, PyTorch or a GPU had no more memory to give; PyTorch is not imported to tell."""
     kind = type(error).__name__ in ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
-    return kind or "can't allocate memory" in str(error)
+    return kind or "can't allocate memory" in str(error) or ": out of memory for " in str(error)
 
 
-def _fail(message: str, debug: bool, code: int) -> int:
-    if debug:
+def _fail(args: argparse.Namespace, message: str, code: int) -> int:
+    if args.debug:
         traceback.print_exc()
-    print(f"mdops: {' '.join(message.split())}", file=sys.stderr)
+    print(f"mdops: {_in_options(args, ' '.join(message.split()))}", file=sys.stderr)
     return code
 
 
-def _show_warning(message: Any, *_: Any) -> None:
-    print(f"mdops: warning: {message}", file=sys.stderr)
+def _show_warning(args: argparse.Namespace, message: Any, *_: Any) -> None:
+    print(f"mdops: warning: {_in_options(args, str(message))}", file=sys.stderr)
+
+
+def _in_options(args: argparse.Namespace, message: str) -> str:
+    """The message with what it says to write in Python as options of the command, as far as it has them."""
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found["name"] or found["bare"], found["value"]
+        if not hasattr(args, name):
+            return found[0]
+        words = name.replace("_", "-")
+        if value in ("True", "False", None):
+            return f"--{'no-' if value == 'False' else ''}{words}"
+        return f"--{words} {value.strip(_QUOTES)}"
+
+    return _ADVICE.sub(option, message)

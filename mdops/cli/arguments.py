@@ -77,5 +77,5 @@ def systems_of(args: argparse.Namespace) -> list[str]:
     """What `add_systems` was given."""
     if args.datafile is None:
         return args.system
-    with open(args.datafile) as file:
+    with open(args.datafile, encoding="utf-8") as file:
         return [line.strip() for line in file if line.strip()]

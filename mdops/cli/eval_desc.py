@@ -23,6 +23,7 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from mdops.deepmd.descriptors import descriptors
+    from mdops.files.named import naming
     from mdops.loading import load
     from mdops.train import load_dataset
 
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     for k, name in enumerate(names):
         path = args.output / f"{name}.npy"
         array = descriptors(model, data, np.flatnonzero(data.system == k))
-        np.save(path, array.astype(np.float32) if args.dtype == "fp32" else array)
+        with naming(path):
+            np.save(path, array.astype(np.float32) if args.dtype == "fp32" else array)
         print(f"wrote {path}: {' x '.join(map(str, array.shape))}")
     return 0

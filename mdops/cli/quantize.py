@@ -188,6 +188,8 @@ def _without_none(node: Any) -> Any:
 
 
 def _write_report(args: argparse.Namespace, rows: "list[Cost]") -> None:
+    from mdops.files.atomic import replace_file
+
     options = ("scheme", "data", "test", "steps", "drift", "drift_temperature")
     found = {
         "model": str(args.model),
@@ -195,4 +197,4 @@ def _write_report(args: argparse.Namespace, rows: "list[Cost]") -> None:
         "units": "eV, A, ps; of energies per atom",
         "models": [row.as_dict() for row in rows],
     }
-    args.report.write_text(json.dumps(found, indent=1) + "\n")
+    replace_file(args.report, (json.dumps(found, indent=1) + "\n").encode())

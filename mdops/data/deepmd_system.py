@@ -79,7 +79,7 @@ def _elements(folder: Path) -> list[str] | None:
     if not path.is_file():
         return None
     try:
-        names = path.read_text().split()
+        names = path.read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as text: {error}") from None
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -212,6 +212,6 @@ def _read_text(path: Path, dtype: type, ndmin: Literal[1, 2] = 1) -> np.ndarray:
             warnings.simplefilter(
                 "ignore", UserWarning
             )  # of a file without numbers, which the caller refuses
-            return np.loadtxt(path, dtype=dtype, ndmin=ndmin)
+            return np.loadtxt(path, dtype=dtype, ndmin=ndmin, encoding="utf-8")
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: {error}") from None

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -11,6 +12,7 @@ from mdops.data.dataset import Dataset
 from mdops.data.evaluation import Evaluation, evaluate
 from mdops.deepmd.deep_pot import DeepPot
 from mdops.errors import DataError, InputError
+from mdops.files.named import naming
 from mdops.potential import Potential
 
 _COLUMNS = [f"{of}_devi_{what}" for what in "vf" for of in ("max", "min", "avg")]
@@ -132,7 +134,7 @@ def calc_model_devi(
     off = _deviations(answers, centers, relative, relative_v)
     table = _table(off["virial"], list(off["forces"].reshape(frames, atoms)), off["energy"], atomic)
     if fname is not None:
-        with open(fname, "a") as file:
+        with naming(Path(fname)), open(fname, "a", encoding="utf-8", errors="surrogateescape") as file:
             _write_table(file, "", table, frequency)
     return np.concatenate([frequency * np.arange(frames)[:, None], table], axis=1)
 
@@ -197,7 +199,7 @@ def write_model_devi(
     data = found.data
     systems = [np.flatnonzero(data.system == k) for k in range(len(data.systems))]
     tables = [found.table(frames, atomic=atomic) for frames in systems]
-    with open(path, "a") as file:
+    with naming(Path(path)), open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
         for name, table in zip(data.systems, tables, strict=True):
             _write_table(file, name, table, frequency)
 

@@ -13,9 +13,7 @@ from mdops.system import System
 
 Overflow = Literal["error", "truncate", "extend"]
 
-_LOADING_ADVICE = (
-    "Load the model with a smaller r_min, or with spline=False (of the commands: --r-min, --no-spline)"
-)
+_LOADING_ADVICE = "Load the model with a smaller r_min, or with spline=False"
 _TRAINING_ADVICE = "Training data with such pairs would make the splines reach there"
 
 

@@ -4,6 +4,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from mdops.files.named import naming
+
 
 def replace_file(path: Path, data: bytes | memoryview, *, beside: str | None = None) -> None:
     """Write beside the file, flush to the disk, then put it in the file's place in one step.
@@ -19,11 +21,12 @@ def replace_file(path: Path, data: bytes | memoryview, *, beside: str | None = N
     """
     temporary = path.with_name(path.name + ".new" if beside is None else beside)
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with naming(path):
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -1,5 +1,6 @@
 """Choose the reader of a model file by its first bytes."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,10 @@ from mdops.io.upgrade import upgrade
 _KNOWN = ".safetensors, .dp, .yaml, .json, .pb, .pbtxt, .pth and .pt files"
 _CONVERT = "convert it with `dp convert-backend {name} model.dp`"
 _PICKLE_MAX = 5
+# What the system says of a file whatever is in it; libraries have errors of the system for damage, too.
+_UNREADABLE = (
+    errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT, errno.ELOOP, errno.EMFILE, errno.ENFILE,
+)  # fmt: skip
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelFile:
@@ -36,6 +41,10 @@ def read_model(path: str | os.PathLike[str]) -> ModelFile:
         return found
     except (ModelFileError, UnsupportedModelError) as error:
         raise type(error)(f"{path}: {error}") from error
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise ModelFileError(f"{path}: it is damaged or cut short ({error})") from error
+        raise ModelFileError(f"{path}: it cannot be read: {os.strerror(error.errno)}") from error
     except Exception as error:
         # Damage can surface in the libraries underneath as nearly any exception.
         detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -26,7 +26,17 @@ def encode_safetensors(
     arrays: dict[str, np.ndarray] = dict(more or {})
     texts = {"model": json.dumps(_references(model, "model", arrays)), "source": json.dumps(source)}
     metadata = {"format": "mdops", "version": _VERSION, **texts, "sha256": _digest(texts, arrays)}
-    return save(arrays, metadata)
+    return _in_order(save(arrays, metadata))
+
+
+def _in_order(file: bytes) -> bytes:
+    """The bytes with the metadata by name: safetensors has them in an order of each process."""
+    size = int.from_bytes(file[:8], "little")
+    header = json.loads(file[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text + file[8 + size :]
 
 
 def read_safetensors(path: Path) -> ModelFile:

@@ -55,9 +55,9 @@ def describe(recipe: Recipe) -> str:
 
 
 def _compile(recipe: Recipe, ninja: toolchain.Tool, place: Path) -> None:
-    (place / cache.HOW).write_text(ninja_file(recipe))
+    (place / cache.HOW).write_text(ninja_file(recipe), encoding="utf-8")
     if recipe.stand_in is not None:
-        (place / STAND_IN).write_text(recipe.stand_in[1])
+        (place / STAND_IN).write_text(recipe.stand_in[1], encoding="utf-8")
     done = subprocess.run(
         [ninja.path, "-C", str(place)], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )

@@ -72,7 +72,7 @@ def processor() -> str:
     """A name for what this processor can do: kernels for another one may not run here."""
     found = platform.machine()
     told = Path("/proc/cpuinfo")
-    lines = told.read_text(errors="replace").splitlines() if told.is_file() else []
+    lines = told.read_text(encoding="utf-8", errors="replace").splitlines() if told.is_file() else []
     for key in ("vendor_id", "model name", "flags", "CPU part", "Features"):
         found += next((line for line in lines if line.startswith(key)), "")
     return f"{platform.machine()}-{hashlib.sha256(found.encode()).hexdigest()[:16]}"

@@ -24,7 +24,10 @@ def make_integrator(atoms: Atoms, physics: Physics, rng: np.random.Generator) ->
         return Langevin(atoms, dt, friction=friction, temperature_K=physics.temperature, fixcm=False, rng=rng)
     if atoms.constraints:
         # ASE's chains go on integrating the momenta of fixed atoms, and the thermostat takes them for heat.
-        raise InputError("a Nose-Hoover chain cannot keep constraints: use --thermostat langevin, or no npt")
+        langevin = 'Langevin dynamics can (thermostat="langevin")'
+        if physics.ensemble == "npt":
+            raise InputError(f"npt cannot keep constraints: nve and {langevin}")
+        raise InputError(f"a Nose-Hoover chain cannot keep constraints: {langevin}")
     raise InputError("Nose-Hoover chains and npt are the engine's alone, not ASE's integrators'")
 
 

@@ -134,12 +134,11 @@ class Hybrid(Descriptor):
     def random(
         cls, options: HybridOptions, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
     ) -> "Hybrid":
-        members = [
-            registry.find("descriptor", part.KIND).random(
-                part, type_map, [*seed, i] if part.seed is None else [part.seed, *seed[1:]], dtype
-            )
-            for i, part in enumerate(options.list)
-        ]
+        members = []
+        for i, part in enumerate(options.list):
+            given = getattr(part, "seed", None)  # a kind of one's own need not have it
+            own = [*seed, i] if given is None else [given, *seed[1:]]
+            members.append(registry.find("descriptor", part.KIND).random(part, type_map, own, dtype))
         return cls(options, members)
 
     def summary(self) -> dict[str, str]:

@@ -249,7 +249,7 @@ def read_table(path: str | os.PathLike[str], cutoff: float, ntypes: int) -> Tabl
     Raises ConfigError, which names the file and the line. Warns where energies are not zero at the cutoff.
     """
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     numbered = [(i, line.partition("#")[0].split()) for i, line in enumerate(text.splitlines(), start=1)]

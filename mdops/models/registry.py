@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.models.contract import AtomicModel, Descriptor
 from mdops.models.schema import NODES, Node, keys_of
-from mdops.options import Options
+from mdops.options import MORE_KINDS, Options
 
 K = TypeVar("K", bound=type)
 
@@ -56,26 +57,35 @@ def _load_others() -> None:
 
 
 def load_kinds(name: str) -> None:
-    """Imports a Python file, or a module by its name, that registers kinds. Raises InputError if that fails."""
+    """Imports a Python file, or a module by its name, that registers kinds. Raises InputError if that fails; then
+    nothing of it is known."""
     if not name.endswith(".py"):
         _imported(name, lambda: importlib.import_module(name))
         return
     path = Path(name).resolve()
     if any(getattr(module, "__file__", None) == str(path) for module in list(sys.modules.values())):
         return
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own: a file may be called as a module that is there, fractions.py.
+    own = f"mdops_kinds_{path.stem}_{sha256(os.fsencode(path)).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(own, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise InputError(f"{name}: there is no such Python file")
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    _imported(name, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    module = sys.modules[own] = importlib.util.module_from_spec(spec)
+    try:
+        _imported(name, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    except BaseException:
+        del sys.modules[own]
+        raise
 
 
 def _imported(name: str, load: Callable[[], Any]) -> None:
+    before = {sort: dict(known) for sort, known in _KINDS.items()}
     try:
         load()
-    except InputError:
-        raise
-    except Exception as error:
+    except BaseException as error:
+        _KINDS.update(before)
+        if isinstance(error, InputError) or not isinstance(error, Exception):
+            raise
         # The file is anybody's, and may fail in any way.
         raise InputError(f"kinds of models in {name}: {type(error).__name__}: {error}") from error
 
@@ -90,7 +100,7 @@ def find(sort: str, name: Any) -> Any:
     if name not in kinds(sort):
         known = ", ".join(dict.fromkeys(kind.Options.KIND for kind in _KINDS[sort].values()))
         what = f"a {name} model" if sort == "model" else f"the {sort} {name}"
-        raise UnsupportedModelError(f"{what} is not supported; supported are {known}")
+        raise UnsupportedModelError(f"{what} is not supported; supported are {known}{MORE_KINDS}")
     return _KINDS[sort][name]
 
 

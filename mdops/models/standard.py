@@ -188,7 +188,8 @@ class DescriptorFitting(AtomicModel):
     @classmethod
     def random(cls, options: Any, seed: int, dtype: torch.dtype) -> "DescriptorFitting":
         o, types = options, options.type_map
-        own = seed if o.descriptor.seed is None else o.descriptor.seed
+        given = getattr(o.descriptor, "seed", None)  # a kind of one's own need not have it
+        own = seed if given is None else given
         descriptor = registry.find("descriptor", o.descriptor.KIND).random(
             o.descriptor, types, [own, 0], dtype
         )

@@ -1,5 +1,7 @@
 """The command `mdops`: in this process where that will do, since importing torch takes seconds."""
 
+import ast
+import json
 import os
 import re
 import signal
@@ -207,6 +209,84 @@ def test_the_command_survives_a_kill(crystal, capsys):
     assert main(command[3:]) == 0
     assert "ns/day" in capsys.readouterr().out
     assert [f.info["step"] for f in read("md.traj", ":")] == list(range(0, 1001, 5))
+
+
+def test_errors_name_the_options_of_the_command(crystal, capsys):
+    atoms = read(crystal)
+    atoms.set_constraint(FixAtoms([0]))
+    write("fixed.traj", atoms)
+    dense = read(crystal)
+    dense.set_cell(0.6 * dense.cell.array, scale_atoms=True)
+    write("dense.xyz", dense)
+    start = ["-m", MODEL, "-T", "300", "--steps", "1"]
+    for command, says in (
+        (["fixed.traj", *start, "--ensemble", "npt"], "npt cannot keep constraints"),
+        (["fixed.traj", *start, "--ensemble", "nvt"], "Langevin dynamics can (--thermostat langevin)"),
+        (["dense.xyz", *start], "--overflow truncate does too, --overflow extend keeps all"),
+    ):  # fmt: skip
+        assert main(["md", *command]) == 2
+        shown = capsys.readouterr().err
+        assert says in shown and "=" not in shown
+    assert main(["md", crystal, *start, "--r-min", "3"]) == 0
+    assert "Load the model with a smaller --r-min, or with --no-spline" in capsys.readouterr().err
+
+
+def test_without_utf8_the_same_files_are_read_and_written(tmp_path):
+    """A locale that is not UTF-8: an input with a comment, a table of a folder with an accent, a message."""
+    folder = tmp_path / "données"
+    folder.mkdir()
+    atoms = bulk("Cu", a=3.6, cubic=True)
+    atoms.rattle(0.1, seed=0)
+    atoms.calc = EMT()
+    atoms.get_forces()
+    write(folder / "a.extxyz", atoms)
+    given = {
+        "_comment": "é",
+        "model": {"type_map": ["Cu"]},
+        "training": {"numb_steps": 0, "training_data": {}},
+    }
+    (tmp_path / "input.json").write_text(json.dumps(given, ensure_ascii=False), encoding="utf-8")
+    (tmp_path / "latin.json").write_bytes("é".encode("latin-1"))
+    environment = os.environ | {
+        "LC_ALL": "C",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONUTF8": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def command(*arguments):
+        program = [sys.executable, "-m", "mdops", *map(str, arguments)]
+        return subprocess.run(program, env=environment, cwd=tmp_path, capture_output=True)
+
+    done = command("test", "-m", MODEL, "-d", "données", "--table", "table.csv", "--overflow", "extend")
+    assert done.returncode == 2 and b"no system" in done.stderr
+    done = command(
+        "test", "-m", MODEL, "-d", "données/a.extxyz", "--table", "table.csv", "--overflow", "extend"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "données" in (tmp_path / "table.csv").read_text(encoding="utf-8")
+    done = command("train", "input.json")
+    assert done.returncode == 2 and b"is no text" not in done.stderr and b"training.numb_steps" in done.stderr
+    assert b"is no text in UTF-8" in command("train", "latin.json").stderr
+
+
+def test_text_is_written_and_read_as_utf8():
+    """Whatever the locale: every opening of a text file in mdops says so."""
+    for path in Path(mdops.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            mode = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            of = ast.unparse(node.func)
+            is_text = name in ("read_text", "write_text") or (
+                name == "open"
+                and of not in ("os.open", "Image.open")
+                and not any("b" in m for m in mode[-1:])
+            )
+            if is_text:
+                words = [keyword.arg for keyword in node.keywords]
+                assert "encoding" in words, f"{path}:{node.lineno}: {ast.unparse(node)}"
 
 
 def test_files_are_named_after_the_trajectory_and_the_log_is_drawn(crystal, capsys):

@@ -3,7 +3,9 @@
 import importlib
 import itertools
 import json
+import re
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import mdops
 from mdops import system as systems
 from mdops.calculator import MDOps
 from mdops.cli import main as command
-from mdops.errors import InputError
+from mdops.errors import InputError, UnsupportedModelError
 from mdops.md import Engine, Physics
 from mdops.models import Neighborhood, registry
 from mdops.ops import neighbor_list
@@ -154,7 +156,8 @@ def test_the_command_line_knows_the_kind(example, examples, tmp_path, capsys, mo
         sys.exit(0 if codes == (2, 0) else f"{codes}")
     """
     done = python("-c", both, path, tmp_path / "no", tmp_path / "yes", file, check=True)
-    assert "expected one of" in done.stderr and (tmp_path / "yes/model.safetensors").is_file()
+    assert "expected one of" in done.stderr and "; --kinds FILE" in done.stderr
+    assert (tmp_path / "yes/model.safetensors").is_file()
 
 
 def test_info_test_and_md_have_the_model(example, examples, trained, tmp_path, capsys):
@@ -183,6 +186,82 @@ def test_info_test_and_md_have_the_model(example, examples, trained, tmp_path, c
     assert command(["md", str(tmp_path / "alloy.xyz"), "-m", model, *asked, *kinds]) == 0
     frames = ase.io.read(trajectory, ":")
     assert len(frames) == 3 and not np.allclose(frames[0].positions, frames[-1].positions)
+
+
+def test_the_page_has_the_shapes_of_what_a_descriptor_is_given(example):
+    """docs/descriptors.md."""
+    page = (Path(__file__).parents[2] / "docs" / "descriptors.md").read_text()
+    rows = re.findall(
+        r"^\| `([\w.]+)` \| (\([^)]+\)),? ?(int32|int64|float64|compute dtype) \|", page, re.MULTILINE
+    )
+    atoms = example.first_frame(load_dataset(example.DATA / "emt", ["Cu", "Al"]))
+    system = systems.from_atoms([atoms, atoms], ["Cu", "Al"])
+    pairs = neighbor_list(
+        system.positions, system.cell, system.pbc, system.types, 5.0, batch=system.batch, ntypes=2
+    )
+    near = Neighborhood.of(system, pairs, 5.0, torch.float32)
+    sizes = {"N": 2 * len(atoms), "S": 2, "K": pairs.neighbors.shape[1], "T": 2, "3": 3}
+    dtypes = {"compute dtype": torch.float32}
+    shown = rows[: [name for name, *_ in rows].index("values")]
+    assert len(shown) == 10
+    for name, shape, dtype in shown:
+        found = near
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert tuple(found.shape) == tuple(sizes[word] for word in re.findall(r"\w+", shape)), name
+        assert found.dtype == dtypes.get(dtype, getattr(torch, dtype.split()[0], None)), name
+
+
+def test_a_kind_without_a_seed_trains(example, tmp_path, examples):
+    """Alone and in a hybrid."""
+    text = (examples / "custom_model.py").read_text()
+    start = text.index("    seed: int | None = key(")
+    text = text[:start] + text[text.index("\n\n", start) + 1 :]
+    (tmp_path / "seedless.py").write_text(text.replace("symmetry_functions", "seedless"))
+    given = example.training_input(2)
+    own = {**given["model"]["descriptor"], "type": "seedless"}
+    own.pop("seed", None)
+    code = """if True:
+        import json, sys
+        from mdops.cli import main
+        path, *args = sys.argv[1:]
+        codes = [main(["train", p, "-o", p + "out", *args]) for p in (path, path + "h")]
+        sys.exit(0 if codes == [0, 0] else f"{codes}")
+    """
+    for name, descriptor in (("input", own), ("inputh", {"type": "hybrid", "list": [own, own]})):
+        changed = {**given, "model": {**given["model"], "descriptor": descriptor}}
+        (tmp_path / name).write_text(json.dumps(changed))
+    python("-c", code, tmp_path / "input", "--kinds", tmp_path / "seedless.py", check=True)
+
+
+def test_a_file_that_fails_is_refused_each_time_and_leaves_nothing(tmp_path):
+    path = tmp_path / "fails.py"
+    path.write_text(
+        "from mdops.models import register\nfrom mdops.models.se_e2_r import SeE2R\n"
+        "class Mine(SeE2R):\n    class Options(SeE2R.Options):\n        KIND, NAMES = 'mine', ('mine',)\n"
+        "register(Mine)\n1/0\n"
+    )
+    for _ in range(2):
+        with pytest.raises(InputError, match="ZeroDivisionError"):
+            registry.load_kinds(str(path))
+        with pytest.raises(UnsupportedModelError, match=r"descriptor mine is not supported.*--kinds FILE"):
+            registry.find("descriptor", "mine")
+    path.write_text(path.read_text().replace("1/0\n", ""))
+    registry.load_kinds(str(path))
+    assert registry.find("descriptor", "mine").__name__ == "Mine"
+    for known in registry._KINDS.values():
+        known.pop("mine", None)
+
+
+@pytest.mark.parametrize("name", ["fractions", "json", "new_kinds"])
+def test_a_file_may_be_called_as_a_module_that_is_there(tmp_path, name):
+    path = tmp_path / f"{name}.py"
+    path.write_text("LOADED = True\n")
+    before = sys.modules.get(name)
+    registry.load_kinds(str(path))
+    registry.load_kinds(str(path))
+    loaded = [m for m in list(sys.modules.values()) if getattr(m, "__file__", "") == str(path)]
+    assert sys.modules.get(name) is before and len(loaded) == 1 and loaded[0].LOADED
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):

@@ -1,10 +1,15 @@
 """A file that is replaced is the old one or the new one, whatever happens."""
 
 import os
+from pathlib import Path
 
 import pytest
+from children import python
 
 from mdops.files.atomic import replace_file
+from mdops.files.named import naming
+
+MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
 
 
 def test_the_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
@@ -25,9 +30,38 @@ def test_what_fails_leaves_the_old_file(tmp_path, monkeypatch, step):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, step, full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match=rf"No space left.*'.*{path.name}'"):
             replace_file(path, b"new", beside=".mine")
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_errors_of_the_system_name_the_file(tmp_path):
+    file = tmp_path / "file"
+    for raised, says in (
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError("8192 requested and 4096 written"), "8192 requested"),  # NumPy
+    ):
+        with pytest.raises(OSError, match=says) as caught, naming(file):
+            raise raised
+        assert str(file) in str(caught.value)
+    with pytest.raises(FileNotFoundError, match="other"), naming(file):
+        os.stat(tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["md.traj", "md.xyz"])
+def test_a_run_on_a_full_disk_says_which_file(tmp_path, name):
+    """A limit on the size of files stands for the disk."""
+    code = f"""if True:
+        import resource, sys
+        from ase.build import bulk
+        from mdops.cli import main
+        (bulk("Cu", a=4.0, cubic=True) * (2, 2, 2)).write("start.xyz")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+        sys.exit(main(["md", "start.xyz", "-m", {str(MODEL)!r}, "-T", "300", "--steps", "60", "--interval", "1",
+                       "-o", {name!r}]))
+    """
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(f"mdops: {name}: ")
 
 
 def test_what_a_kill_left_is_written_over(tmp_path):

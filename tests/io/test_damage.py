@@ -122,6 +122,21 @@ def test_folder_and_missing_file(tmp_path):
         read_model(str(tmp_path / "absent.dp"))
 
 
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")]
+)
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch, error):
+    path = tmp_path / "model.dp"
+    path.write_bytes(b"x" * 100)
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(ModelFileError, match=rf"model.dp: it cannot be read: {error.strerror}$"):
+        read_model(path)
+
+
 def test_hdf5_that_is_not_a_model(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.ones(3)

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
+from children import python
 from trees import CHECKPOINTS, DATA, FORMATS, differences
 
 import mdops
@@ -54,6 +55,20 @@ def test_shapes_types_and_digits_are_kept(tmp_path, suffix):
     write_model(tmp_path / f"m{suffix}", model)
     model["@variables"]["swapped"] = np.arange(3.0)
     assert differences(read_model(tmp_path / f"m{suffix}").model, model) == []
+
+
+def test_a_model_has_the_same_bytes_in_every_process(tmp_path):
+    code = """if True:
+        import sys
+        from mdops.io import read_model, write_model
+        file = read_model(sys.argv[1])
+        write_model(sys.argv[2], file.model, file.source)
+    """
+    paths = [tmp_path / f"{k}.safetensors" for k in range(4)]
+    for path in paths:
+        python("-c", code, DATA / "formats" / "model.dp", path, check=True)
+    assert len({path.read_bytes() for path in paths}) == 1
+    read_model(paths[0])
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

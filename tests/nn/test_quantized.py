@@ -421,7 +421,7 @@ def test_dynamics_want_to_be_told(data, tmp_path, monkeypatch, capsys):
     model.save("low.safetensors")
     atoms = first_frame(data)
     write("start.xyz", atoms)
-    says = "w8a8.*allow_low_bit=True of mdops.load or MDOps, --allow-low-bit of mdops md"
+    says = "w8a8.*allow_low_bit=True"
     for ask in (
         lambda: MDOps("low.safetensors"),
         lambda: MDOps(model),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mdops.data.evaluation import COMPARED, Evaluation
+from mdops.files.named import naming
 
 _COLUMNS = (
     *("source", "frame", "atoms", "energy/eV", "predicted_energy/eV", "energy_error/(eV/atom)"),
@@ -17,7 +18,11 @@ _COLUMNS = (
 
 def write_table(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
     """Writes a line of comma-separated values for each frame; what has no label stays empty."""
-    with Path(path).open("w", newline="") as file:
+    # Names of files may hold what the locale has no letters for: their bytes are kept.
+    with (
+        naming(Path(path)),
+        Path(path).open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+    ):
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
         writer.writerows(_row(evaluation, frame) for frame in range(len(evaluation.data)))

@@ -10,6 +10,8 @@ import numpy as np
 
 from mdops.data.labels import LABELS
 from mdops.errors import InputError
+from mdops.files.atomic import replace_file
+from mdops.files.named import naming
 
 _WIDTH = 12
 
@@ -42,11 +44,13 @@ class LearningCurve:
         self._path, self._terms, self._validation = path, list(terms), validation
         lines = [self._header()]
         if after and path.is_file():
-            lines += [line for line in path.read_text().splitlines() if _step(line) in range(1, after + 1)]
+            lines += [
+                line
+                for line in path.read_text(encoding="utf-8").splitlines()
+                if _step(line) in range(1, after + 1)
+            ]
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(path.name + ".new")
-        beside.write_text("\n".join(lines) + "\n")
-        os.replace(beside, path)
+        replace_file(path, ("\n".join(lines) + "\n").encode())
 
     def _header(self) -> str:
         names = ["rmse", *(f"rmse_{LABELS[term].short}" for term in self._terms)]
@@ -68,7 +72,7 @@ class LearningCurve:
                 values.append((validation or {}).get(name, math.nan))
             values.append(training.get(name, math.nan))
         text = " ".join(f"{value:.2e}".rjust(_WIDTH) for value in values)
-        with self._path.open("a") as file:
+        with naming(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(f"{step:>8d} {text} {rate:>10.1e}\n")
 
 
@@ -78,7 +82,7 @@ def read_curve(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     Raises InputError if the file is none.
     """
     try:
-        with Path(path).open() as file:
+        with Path(path).open(encoding="utf-8") as file:
             names = file.readline().removeprefix("#").split()
             rows = [line.split() for line in file if not line.startswith("#")]
         columns = np.array(rows, dtype=float).reshape(-1, len(names)).T
